@@ -1,0 +1,2 @@
+//! Embeds the probe into the controller.
+fn main() {}

@@ -1,0 +1,25 @@
+//! What the event loop shall do, as data.
+
+use crate::fleet::HostId;
+use crate::ssh::prompt::{Answer, PromptId};
+use crate::wire::Request;
+use std::time::Duration;
+
+/// Something to be done, in the imperative. [`super::App::update`] returns them; the event loop performs them.
+#[derive(Debug)]
+pub enum Effect {
+    /// Leave the program.
+    Quit,
+    /// Draw everything anew, whatever the terminal shows now.
+    Repaint,
+    /// Stop like any program at Ctrl-Z, and come back.
+    Suspend,
+    /// Try this host again now.
+    Retry(HostId),
+    /// Sample at this interval on every host.
+    SetInterval(Duration),
+    /// Send a request to a host's probe.
+    Request(HostId, Request),
+    /// Answer a question.
+    Answer(PromptId, Answer),
+}

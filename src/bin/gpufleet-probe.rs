@@ -1,0 +1,2 @@
+//! The probe.
+fn main() {}

@@ -1,0 +1,1 @@
+//! One task a host: a stream of probe lines in, [`crate::fleet::HostUpdate`]s out.

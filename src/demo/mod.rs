@@ -1,0 +1,1 @@
+//! The simulated fleet: wire messages from scenarios, in process.

@@ -1,0 +1,1 @@
+//! Judges what the fleet shows: GPU states and, later, findings.

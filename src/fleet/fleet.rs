@@ -1,0 +1,39 @@
+//! All hosts.
+
+use super::{Applied, Host, HostId, HostUpdate, Moment};
+use crate::hosts::HostConfig;
+use std::sync::Arc;
+
+/// All hosts, in the order of the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Fleet {
+    hosts: Vec<Host>,
+    /// The data comes from the simulator, not from machines.
+    pub simulated: bool,
+}
+
+impl Fleet {
+    /// A fleet in which no host has been reached yet.
+    pub fn new(configs: &[Arc<HostConfig>], simulated: bool, now: Moment) -> Self {
+        let hosts = (0..).zip(configs).map(|(id, config)| Host::new(HostId(id), Arc::clone(config), now)).collect();
+        Self { hosts, simulated }
+    }
+
+    /// The hosts, in the order of the configuration.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// One host.
+    pub fn host(&self, id: HostId) -> Option<&Host> {
+        self.hosts.get(id.0 as usize)
+    }
+
+    /// Takes one host's update; an id that is not in the fleet changes nothing.
+    pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Applied {
+        match self.hosts.get_mut(id.0 as usize) {
+            Some(host) => host.apply(update, now),
+            None => Applied::Nothing,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! gpufleet watches the GPU servers of a small lab from one terminal, over plain SSH.
+//!
+//! A reading enters at the bottom left and rises: the probe on a server samples NVML and /proc ([`probe`]), writes
+//! lines of JSON ([`wire`]), the controller reads them over SSH ([`ssh`], [`collect`]), merges them ([`fleet`]), judges
+//! them ([`diagnosis`]) and shows them ([`app`], [`ui`], [`output`]). It never turns back.
+//!
+//! # Floors
+//! A module imports only from floors below its own, never sideways:
+//!
+//! ```text
+//! main, commands, cli, ui
+//! app, output
+//! diagnosis, collect, demo, store
+//! fleet, ssh, probe
+//! wire, hosts
+//! ```
+//!
+//! `probe` stands on `wire` alone, `ssh` on `hosts` and `wire::text`; `hosts` uses `wire::text` for what is shown.
+//!
+//! # Invariants
+//! - `wire`, `hosts`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; `app::keymap` alone names
+//!   crossterm's key type. `ui` knows no IO.
+//! - Time is an argument ([`fleet::Moment`]); only the event loop and the host tasks hold a [`fleet::Clock`].
+//! - One owner of the state, one closed event type, bounded channels; an update returns effects as data.
+//! - Missing is not zero: every reading is optional, and an error has its own place beside the readings.
+//! - What comes from a remote is [`wire::SafeText`] before it reaches a screen, a log or an export.
+
+pub mod wire;
+
+#[cfg(all(feature = "probe", target_os = "linux"))]
+pub mod probe;
+
+#[cfg(feature = "controller")]
+pub mod app;
+#[cfg(feature = "controller")]
+pub mod cli;
+#[cfg(feature = "controller")]
+pub mod collect;
+#[cfg(feature = "controller")]
+pub mod commands;
+#[cfg(feature = "controller")]
+pub mod demo;
+#[cfg(feature = "controller")]
+pub mod diagnosis;
+#[cfg(feature = "controller")]
+pub mod fleet;
+#[cfg(feature = "controller")]
+pub mod hosts;
+#[cfg(feature = "controller")]
+pub mod output;
+#[cfg(feature = "controller")]
+pub mod ssh;
+#[cfg(feature = "controller")]
+pub mod store;
+#[cfg(feature = "controller")]
+pub mod ui;

@@ -1,0 +1,1 @@
+//! Runs on the GPU server: samples NVML and /proc and writes what it finds as lines of [`crate::wire`].

@@ -1,0 +1,1 @@
+//! Thin IO: directories and files of ours.

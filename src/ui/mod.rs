@@ -1,0 +1,1 @@
+//! Draws the [`crate::app`]: read-only, no IO.

@@ -1,0 +1,357 @@
+//! Lines of JSON, bounded: nothing that a remote sends makes the reader hold more than one line.
+
+use super::{Message, PROTOCOL, SafeText, Snapshot};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// The most bytes that one line may have, its newline aside.
+pub const MAX_LINE_BYTES: usize = 1 << 20;
+/// The most processes in one snapshot. The sender keeps the largest and counts the rest.
+pub const MAX_PROCESSES: usize = 4096;
+/// The most GPUs (MIG instances counted) in one inventory.
+pub const MAX_GPUS: usize = 512;
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CodecError {
+    /// More than [`MAX_LINE_BYTES`] without a newline.
+    LineTooLong,
+    /// Not the JSON of a message. The text says where and shows the beginning of the line.
+    Malformed {
+        /// What the decoder found.
+        reason: SafeText,
+        /// How the line begins.
+        beginning: SafeText,
+    },
+    /// The probe speaks another version of the protocol.
+    Protocol {
+        /// The version it speaks.
+        theirs: u32,
+    },
+    /// More entries than the contract allows.
+    TooMany {
+        /// Which list.
+        what: &'static str,
+        /// How many there were.
+        count: usize,
+        /// How many there may be.
+        limit: usize,
+    },
+}
+
+impl fmt::Display for CodecError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LineTooLong => write!(formatter, "protocol violation: a line of more than {MAX_LINE_BYTES} bytes"),
+            Self::Malformed { reason, beginning } => {
+                write!(formatter, "protocol violation: {reason}, in the line that begins `{beginning}`")
+            }
+            Self::Protocol { theirs } => {
+                write!(formatter, "the probe speaks protocol {theirs}, this gpufleet speaks {PROTOCOL}")
+            }
+            Self::TooMany { what, count, limit } => {
+                write!(formatter, "protocol violation: {count} {what}, at most {limit} are allowed")
+            }
+        }
+    }
+}
+
+impl std::error::Error for CodecError {}
+
+/// Writes one message or request as a line, its newline included.
+///
+/// # Errors
+/// When a value cannot be written as JSON; with the types of this module that does not happen.
+pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, serde_json::Error> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Reads one message from a line without its newline, and checks its bounds.
+pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
+    #[derive(Deserialize)]
+    struct AnyHello {
+        hello: AnyProtocol,
+    }
+    #[derive(Deserialize)]
+    struct AnyProtocol {
+        protocol: u32,
+    }
+    // The version is looked at before the rest, so that a newer Hello of another shape is named for what it is.
+    if line.starts_with(br#"{"hello""#)
+        && let Ok(AnyHello { hello }) = serde_json::from_slice(line)
+        && hello.protocol != PROTOCOL
+    {
+        return Err(CodecError::Protocol { theirs: hello.protocol });
+    }
+    let message: Message = decode_json(line)?;
+    match &message {
+        Message::Inventory(inventory) => within("GPUs", inventory.gpus.len(), MAX_GPUS)?,
+        Message::Snapshot(snapshot) => check_snapshot(snapshot)?,
+        _ => {}
+    }
+    Ok(message)
+}
+
+/// Reads one value from a line, with the line's beginning in the error.
+pub fn decode_json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, CodecError> {
+    serde_json::from_slice(line).map_err(|error| CodecError::Malformed {
+        reason: SafeText::new(&error.to_string()),
+        beginning: SafeText::from_bytes(&line[..line.len().min(80)]),
+    })
+}
+
+fn check_snapshot(snapshot: &Snapshot) -> Result<(), CodecError> {
+    within("GPU readings", snapshot.gpus.len(), MAX_GPUS)?;
+    within("processes", snapshot.processes.len(), MAX_PROCESSES)?;
+    within("processes on GPUs", snapshot.gpu_processes.len(), 2 * MAX_PROCESSES)?;
+    within("process facts", snapshot.facts.len(), MAX_PROCESSES)
+}
+
+fn within(what: &'static str, count: usize, limit: usize) -> Result<(), CodecError> {
+    if count > limit { Err(CodecError::TooMany { what, count, limit }) } else { Ok(()) }
+}
+
+/// Cuts a stream of bytes into lines and never holds more than one line.
+#[derive(Debug, Default)]
+pub struct LineBuffer {
+    bytes: Vec<u8>,
+    /// How far `bytes` has been searched for a newline, so that a dribbled line is not searched again and again.
+    searched: usize,
+    taken: usize,
+}
+
+impl LineBuffer {
+    /// Adds bytes as they came from the stream.
+    pub fn push(&mut self, bytes: &[u8]) {
+        if self.taken > 0 {
+            self.bytes.drain(..self.taken);
+            self.searched -= self.taken;
+            self.taken = 0;
+        }
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole line without its newline (and carriage return), or `None` until more bytes come.
+    ///
+    /// # Errors
+    /// [`CodecError::LineTooLong`] when the bytes held have no newline within [`MAX_LINE_BYTES`].
+    pub fn next_line(&mut self) -> Result<Option<&[u8]>, CodecError> {
+        let start = self.taken;
+        match self.bytes[self.searched..].iter().position(|&byte| byte == b'\n') {
+            Some(offset) => {
+                let end = self.searched + offset;
+                if end - start > MAX_LINE_BYTES {
+                    return Err(CodecError::LineTooLong);
+                }
+                self.taken = end + 1;
+                self.searched = end + 1;
+                let line = &self.bytes[start..end];
+                Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
+            }
+            None if self.bytes.len() - start > MAX_LINE_BYTES => Err(CodecError::LineTooLong),
+            None => {
+                self.searched = self.bytes.len();
+                Ok(None)
+            }
+        }
+    }
+
+    /// What was pushed after the last whole line, for instance to pass it on to another reader.
+    pub fn rest(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{
+        Ancestor, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
+        GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Owner, Presence, ProbeCost, ProcessColumns,
+        ProcessFacts, ProcessReading, ProcessState, Reply, ReplyOutcome, Request, Scope, Signal,
+    };
+    use proptest::prelude::*;
+
+    fn hello() -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            probe_version: "0.1.0".into(),
+            boot_id: Some("b".into()),
+            host_name: Some("hgx-01".into()),
+            login_user: Some("alice".into()),
+            login_uid: Some(1000),
+            kernel: Some("6.1".into()),
+            arch: Some("x86_64".into()),
+            cpu_count: Some(112),
+            memory_total_bytes: Some(1 << 40),
+            scope: Some(Scope::SlurmJob("3385".into())),
+            source: None,
+            probe_pid: Some(77),
+        }
+    }
+
+    fn snapshot() -> Snapshot {
+        Snapshot {
+            sequence: 9,
+            generation: 2,
+            monotonic_seconds: 12.25,
+            wall_unix_ms: 1_763_000_000_123,
+            interval_seconds: Some(2.0),
+            host: HostReading { cpu_percent: Some(13.5), oom_kills: Some(0), ..HostReading::default() },
+            gpus: GpuColumns::from_rows(&[
+                GpuReading { utilization_percent: Some(0), power_watts: Some(61.5), ..GpuReading::default() },
+                GpuReading {
+                    error: Some(DeviceError {
+                        kind: DriverErrorKind::GpuLost,
+                        code: Some(15),
+                        message: "GPU is lost".into(),
+                    }),
+                    ..GpuReading::default()
+                },
+            ]),
+            gpu_processes: GpuProcessColumns::from_rows(&[GpuProcessReading {
+                pid: Some(4312),
+                gpu: Some(0),
+                kind: Some(GpuProcessKind::ComputeAndGraphics),
+                gpu_memory_bytes: Some(1 << 30),
+                sm_percent: Some(97),
+                ..GpuProcessReading::default()
+            }]),
+            processes: ProcessColumns::from_rows(&[ProcessReading {
+                pid: Some(4312),
+                start_ticks: Some(u64::MAX),
+                presence: Some(Presence::Visible),
+                state: Some(ProcessState::DiskSleep),
+                cpu_percent: Some(768.0),
+                ..ProcessReading::default()
+            }]),
+            facts: vec![ProcessFacts {
+                pid: 4312,
+                start_ticks: Some(u64::MAX),
+                argv: vec!["python".into(), "train.py".into()],
+                ancestors: vec![Ancestor { pid: 1, name: "systemd".into(), ..Ancestor::default() }],
+                owner: Some(Owner::Slurm { job: "3385".into(), step: None }),
+                ..ProcessFacts::default()
+            }],
+            processes_left_out: 3,
+            driver_error: Some(DriverError {
+                kind: DriverErrorKind::Blocked,
+                code: None,
+                message: "no answer for 12 s".into(),
+            }),
+            notes: vec!["clamped".into()],
+            cost: Some(ProbeCost { cpu_seconds: 0.5, rss_bytes: Some(1), sample_ms: 0.4, probes_on_host: Some(1) }),
+        }
+    }
+
+    #[test]
+    fn every_message_round_trips() {
+        let inventory = Inventory {
+            generation: 2,
+            driver_version: Some("570.86".into()),
+            gpus: vec![GpuInfo { index: 3, uuid: Some("GPU-1".into()), ..GpuInfo::default() }],
+            error: Some(DriverError {
+                kind: DriverErrorKind::VersionMismatch,
+                code: Some(18),
+                message: "reboot".into(),
+            }),
+            ..Inventory::default()
+        };
+        for message in [
+            Message::Hello(hello()),
+            Message::Inventory(inventory),
+            Message::Snapshot(Box::new(snapshot())),
+            Message::Snapshot(Box::default()),
+            Message::Echo { id: u64::MAX },
+            Message::Reply(Reply { id: 4, outcome: ReplyOutcome::Refused("no pidfd before Linux 5.1".into()) }),
+            Message::Reply(Reply { id: 5, outcome: ReplyOutcome::NotPermitted }),
+            Message::Farewell { reason: "stdin closed".into() },
+        ] {
+            let line = encode(&message).expect("encodes");
+            assert_eq!(decode(line.strip_suffix(b"\n").expect("a line")).expect("decodes"), message);
+        }
+    }
+
+    #[test]
+    fn every_request_round_trips() {
+        for request in [
+            Request::Heartbeat { id: 1, last_sequence: Some(7) },
+            Request::Interval { seconds: 0.25 },
+            Request::Resend,
+            Request::Signal { id: 2, boot_id: "b".into(), pid: 9, start_ticks: 1, signal: Signal::Kill },
+        ] {
+            let line = encode(&request).expect("encodes");
+            assert_eq!(decode_json::<Request>(&line).expect("decodes"), request);
+        }
+    }
+
+    #[test]
+    fn another_protocol_is_named_even_when_its_hello_has_another_shape() {
+        let error = decode(br#"{"hello":{"protocol":7,"who":[]}}"#).expect_err("refused");
+        assert_eq!(error.to_string(), "the probe speaks protocol 7, this gpufleet speaks 1");
+    }
+
+    #[test]
+    fn noise_is_shown_as_safe_text() {
+        let error = decode(b"\x1b[31mWelcome to hgx-01!").expect_err("refused");
+        assert_eq!(
+            error.to_string(),
+            "protocol violation: expected value at line 1 column 1, in the line that begins `␛[31mWelcome to hgx-01!`"
+        );
+    }
+
+    #[test]
+    fn bounds_are_checked() {
+        let pids = vec!["1"; MAX_PROCESSES + 1].join(",");
+        let line = format!(r#"{{"snapshot":{{"processes":{{"pid":[{pids}]}}}}}}"#);
+        let error = decode(line.as_bytes()).expect_err("refused");
+        assert_eq!(error.to_string(), "protocol violation: 4097 processes, at most 4096 are allowed");
+        let deep = [b"{\"hello\":".as_slice(), &[b'['; 1000]].concat();
+        assert!(matches!(decode(&deep), Err(CodecError::Malformed { .. })));
+    }
+
+    #[test]
+    fn an_endless_line_is_refused_while_it_arrives() {
+        let mut buffer = LineBuffer::default();
+        buffer.push(b"{}\r\nabc");
+        assert_eq!(buffer.next_line(), Ok(Some(b"{}".as_slice())));
+        assert_eq!(buffer.next_line(), Ok(None));
+        assert_eq!(buffer.rest(), b"abc");
+        for _ in 0..(MAX_LINE_BYTES / 1024) {
+            buffer.push(&[b'x'; 1024]);
+        }
+        assert_eq!(buffer.next_line(), Err(CodecError::LineTooLong));
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_decoder_panic(bytes: Vec<u8>, cuts in proptest::collection::vec(0usize..64, 0..8)) {
+            let mut buffer = LineBuffer::default();
+            let mut rest = bytes.as_slice();
+            for cut in cuts {
+                let (now, later) = rest.split_at(cut.min(rest.len()));
+                buffer.push(now);
+                rest = later;
+                while let Ok(Some(line)) = buffer.next_line() {
+                    let _ = decode(line);
+                }
+            }
+        }
+
+        #[test]
+        fn lines_come_out_as_they_went_in(lines in proptest::collection::vec("[a-z]{0,20}", 0..20), chunk in 1usize..9) {
+            let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
+            let mut buffer = LineBuffer::default();
+            let mut seen = Vec::new();
+            for bytes in text.as_bytes().chunks(chunk) {
+                buffer.push(bytes);
+                while let Ok(Some(line)) = buffer.next_line() {
+                    seen.push(String::from_utf8(line.to_vec()).expect("ascii"));
+                }
+            }
+            prop_assert_eq!(seen, lines);
+        }
+    }
+}

@@ -1,0 +1,32 @@
+//! The contract between the probe and the controller, and nothing else.
+//!
+//! The probe writes [`Message`]s and reads [`Request`]s, each one line of JSON. The controller does the reverse.
+//! Both sides import this module only; neither sees the other's code.
+//!
+//! Rules that hold for every field:
+//! - The unit is in the name (`power_watts`, `memory_used_bytes`).
+//! - Every reading is optional. `None` (or a column that is left out) means "not known"; it never means zero.
+//! - Text is [`SafeText`]: what a hostile host sends cannot reach a terminal as anything but visible characters.
+//! - Unknown fields are ignored, so that a newer probe can talk to an older controller of the same protocol.
+
+pub mod codec;
+pub mod gpu;
+pub mod host;
+pub mod message;
+pub mod process;
+pub mod redact;
+pub mod text;
+
+mod columns;
+
+pub use gpu::{ClocksEventReasons, DeviceError, GpuColumns, GpuInfo, GpuReading};
+pub use host::{HostReading, Scope};
+pub use message::{
+    DriverError, DriverErrorKind, Hello, Inventory, Message, PROTOCOL, ProbeCost, Reply, ReplyOutcome, Request, Signal,
+    Snapshot,
+};
+pub use process::{
+    Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,
+    ProcessReading, ProcessState,
+};
+pub use text::SafeText;

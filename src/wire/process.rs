@@ -1,0 +1,254 @@
+//! What is known of a process that uses a GPU.
+//!
+//! A process is (boot id, pid, start ticks). Readings that change travel in columns: [`GpuProcessReading`] is keyed by
+//! (pid, GPU), [`ProcessReading`] by pid. What rarely changes travels once, as [`ProcessFacts`].
+
+use super::SafeText;
+use super::columns::columns;
+use serde::{Deserialize, Serialize};
+
+columns! {
+    /// What one process does on one GPU.
+    row GpuProcessReading;
+    /// The (pid, GPU) rows of a snapshot.
+    columns GpuProcessColumns;
+
+    /// Process id in the host's namespace. Absent when the driver could not tell (0 and 2^32-1).
+    pid: u32,
+    /// Position of the GPU in the inventory (not its index).
+    gpu: u16,
+    /// What kind of context the process holds.
+    kind: GpuProcessKind,
+    /// Memory of this process on this GPU. Absent when the driver may not tell (MIG, WSL, other users' on some).
+    /// `nvmlDeviceGetComputeRunningProcesses_v3` and its kin, `usedGpuMemory`.
+    gpu_memory_bytes: u64,
+    /// Share of the SMs' time since the previous snapshot. `nvmlDeviceGetProcessUtilization`, `smUtil`.
+    /// Absent under MIG and when there is no fresh sample.
+    sm_percent: u8,
+    /// Share of the memory bandwidth's time. `nvmlDeviceGetProcessUtilization`, `memUtil`.
+    memory_percent: u8,
+    /// Encoder share. `nvmlDeviceGetProcessUtilization`, `encUtil`.
+    encoder_percent: u8,
+    /// Decoder share. `nvmlDeviceGetProcessUtilization`, `decUtil`.
+    decoder_percent: u8,
+}
+
+columns! {
+    /// What one process does on the host.
+    row ProcessReading;
+    /// The processes of a snapshot, one row a pid.
+    columns ProcessColumns;
+
+    /// Process id in the host's namespace.
+    pid: u32,
+    /// Start time in clock ticks after boot, field 22 of `/proc/PID/stat`, raw. Part of the process's identity.
+    start_ticks: u64,
+    /// Whether /proc shows the process.
+    presence: Presence,
+    /// State of the leader, `/proc/PID/stat` field 3.
+    state: ProcessState,
+    /// CPU share since the previous snapshot, 100 = one CPU. `/proc/PID/stat`, utime + stime.
+    cpu_percent: f32,
+    /// CPU time since the process began, in seconds. `/proc/PID/stat`, utime + stime.
+    cpu_seconds: f64,
+    /// Resident memory. `/proc/PID/statm`.
+    rss_bytes: u64,
+    /// Number of threads. `/proc/PID/stat` field 20.
+    threads: u32,
+    /// Age of the process.
+    age_seconds: f64,
+}
+
+/// What kind of context a process holds on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum GpuProcessKind {
+    /// A compute context.
+    #[serde(rename = "C")]
+    Compute,
+    /// A graphics context.
+    #[serde(rename = "G")]
+    Graphics,
+    /// Both.
+    #[serde(rename = "C+G")]
+    ComputeAndGraphics,
+    /// A client of the multi-process service.
+    #[serde(rename = "M")]
+    Mps,
+}
+
+impl GpuProcessKind {
+    /// As `nvidia-smi` writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Compute => "C",
+            Self::Graphics => "G",
+            Self::ComputeAndGraphics => "C+G",
+            Self::Mps => "M",
+        }
+    }
+}
+
+/// Whether /proc shows a process that the driver lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Presence {
+    /// /proc/PID can be read.
+    Visible,
+    /// The process exists but /proc hides it (`hidepid`, another namespace): kill(pid, 0) says EPERM.
+    Hidden,
+    /// No such process (ESRCH), yet the driver lists it: its memory was not released.
+    Gone,
+}
+
+/// The scheduler state of a process, as in `/proc/PID/stat` (proc(5)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProcessState {
+    /// Running or runnable.
+    #[serde(rename = "R")]
+    Running,
+    /// Interruptible sleep.
+    #[serde(rename = "S")]
+    Sleeping,
+    /// Uninterruptible (disk) sleep.
+    #[serde(rename = "D")]
+    DiskSleep,
+    /// Stopped by a signal.
+    #[serde(rename = "T")]
+    Stopped,
+    /// Stopped by a debugger.
+    #[serde(rename = "t")]
+    Traced,
+    /// Ended, not yet reaped.
+    #[serde(rename = "Z")]
+    Zombie,
+    /// Dead.
+    #[serde(rename = "X")]
+    Dead,
+    /// An idle kernel thread.
+    #[serde(rename = "I")]
+    Idle,
+    /// A state this version does not know.
+    #[serde(rename = "?", other)]
+    Unknown,
+}
+
+impl ProcessState {
+    /// From the letter in `/proc/PID/stat`.
+    pub fn from_letter(letter: char) -> Self {
+        match letter {
+            'R' => Self::Running,
+            'S' => Self::Sleeping,
+            'D' => Self::DiskSleep,
+            'T' => Self::Stopped,
+            't' => Self::Traced,
+            'Z' => Self::Zombie,
+            'X' | 'x' => Self::Dead,
+            'I' => Self::Idle,
+            _ => Self::Unknown,
+        }
+    }
+
+    /// The letter that `ps` shows.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Running => 'R',
+            Self::Sleeping => 'S',
+            Self::DiskSleep => 'D',
+            Self::Stopped => 'T',
+            Self::Traced => 't',
+            Self::Zombie => 'Z',
+            Self::Dead => 'X',
+            Self::Idle => 'I',
+            Self::Unknown => '?',
+        }
+    }
+}
+
+/// What rarely changes about a process: sent when it is first seen and again when it changes. The last one wins.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ProcessFacts {
+    /// Process id in the host's namespace.
+    pub pid: u32,
+    /// Field 22 of `/proc/PID/stat`, raw. Absent for a process that /proc does not show.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_ticks: Option<u64>,
+    /// When it started, in seconds since 1970 (boot time + ticks). For people only, never for identity.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_unix_seconds: Option<i64>,
+    /// Real user id. `/proc/PID/status`, `Uid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Login name of that user, once getpwuid(3) has answered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub user: Option<SafeText>,
+    /// Full name of that user (GECOS).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub full_name: Option<SafeText>,
+    /// The kernel's short name. `/proc/PID/comm`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub name: Option<SafeText>,
+    /// Arguments with secrets redacted, at most 4 KiB in all. `/proc/PID/cmdline`. Empty for a zombie.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub argv: Vec<SafeText>,
+    /// Parents from the nearest up to and including the first shell, tmux, screen, sshd or init.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ancestors: Vec<Ancestor>,
+    /// The session id (setsid(2)), `/proc/PID/stat` field 6: groups a job whose parent chain is cut.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub session: Option<u32>,
+    /// Who runs it beyond the user: a Slurm job, a container, a service.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<Owner>,
+}
+
+/// One parent in a process's chain.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ancestor {
+    /// Process id.
+    pub pid: u32,
+    /// Field 22 of its `/proc/PID/stat`.
+    pub start_ticks: u64,
+    /// Its real user id.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<u32>,
+    /// Its short name, `/proc/PID/comm`.
+    pub name: SafeText,
+    /// Its arguments, redacted, at most 1 KiB.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub argv: Vec<SafeText>,
+}
+
+/// Who runs a process, read off its cgroup.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Owner {
+    /// A Slurm job.
+    Slurm {
+        /// The job id.
+        job: SafeText,
+        /// The step, when known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        step: Option<SafeText>,
+    },
+    /// A Kubernetes pod.
+    Pod {
+        /// The pod's uid.
+        uid: SafeText,
+        /// The container's 64 hexadecimal digits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        container: Option<SafeText>,
+    },
+    /// A Docker, podman, LXC or nspawn container.
+    Container {
+        /// `docker`, `podman`, `lxc`, `nspawn`, `apptainer`.
+        runtime: SafeText,
+        /// Its id (12 digits) or name.
+        id: SafeText,
+    },
+    /// A systemd service.
+    Service(SafeText),
+    /// A systemd login session.
+    Session(SafeText),
+}

@@ -1,0 +1,1 @@
+//! Builds the fake NVML library and writes its scripts.

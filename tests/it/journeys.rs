@@ -1,0 +1,1 @@
+//! The real controller in a real terminal, against real sshds.

@@ -1,0 +1,1 @@
+//! The probe binary on the fake driver.

@@ -1,0 +1,1 @@
+//! The transports against a real OpenSSH server.

@@ -1,0 +1,1 @@
+//! Starts real OpenSSH servers on loopback, for tests.
