@@ -22,6 +22,10 @@ pub enum GpuState {
 }
 
 impl GpuState {
+    /// Every state, in the order in which the first match wins.
+    pub const ALL: [Self; 8] =
+        [Self::Fault, Self::Hung, Self::Unknown, Self::InUse, Self::Waiting, Self::Idle, Self::Free, Self::Unused];
+
     /// The word for people. A suspected hang always carries its question mark.
     pub fn word(self) -> &'static str {
         match self {

@@ -1,9 +1,9 @@
 //! One host: what it said last, and how it is reached.
 
-use super::{Link, LinkError, Moment, Phase};
+use super::processes::Processes;
+use super::{EndedProcess, History, Link, LinkError, Moment, Phase, Process, ranges};
 use crate::hosts::HostConfig;
-use crate::wire::{Hello, Inventory, ProcessFacts, Reply, SafeText, Snapshot};
-use std::collections::HashMap;
+use crate::wire::{GpuColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText, Snapshot};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,17 +46,6 @@ pub enum HostUpdate {
     Reply(Reply),
 }
 
-/// The identity of a process across pid reuse and reboots.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ProcessKey {
-    /// The host's boot id.
-    pub boot_id: Option<SafeText>,
-    /// Process id.
-    pub pid: u32,
-    /// Start time in ticks after boot; `None` where /proc does not show the process.
-    pub start_ticks: Option<u64>,
-}
-
 /// What [`Host::apply`] changed, so that only what depends on it is computed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Applied {
@@ -83,7 +72,8 @@ pub struct Host {
     pub hello: Option<Hello>,
     /// Its GPUs and driver.
     pub inventory: Option<Inventory>,
-    /// The last readings, columns in the order of `inventory`.
+    /// The last snapshot: the host's own readings and what the probe says of itself. The columns of GPUs and
+    /// processes are taken out of it: [`Host::gpus`] and [`Host::processes`] have them joined and checked.
     pub snapshot: Option<Snapshot>,
     /// When the last readings arrived.
     pub received_at: Option<Moment>,
@@ -91,8 +81,10 @@ pub struct Host {
     pub snapshots_seen: u32,
     /// How long a heartbeat takes.
     pub round_trip: Option<Duration>,
-    /// Facts of the processes of the last snapshot, by pid.
-    pub facts: HashMap<u32, ProcessFacts>,
+    /// One row a GPU, in the order of `inventory`.
+    readings: Vec<GpuReading>,
+    processes: Processes,
+    history: History,
 }
 
 impl Host {
@@ -108,7 +100,9 @@ impl Host {
             received_at: None,
             snapshots_seen: 0,
             round_trip: None,
-            facts: HashMap::new(),
+            readings: Vec::new(),
+            processes: Processes::default(),
+            history: History::default(),
         }
     }
 
@@ -122,10 +116,45 @@ impl Host {
         self.received_at.map(|at| now.since(at))
     }
 
+    /// Time between snapshots as the probe says it; the configuration's until it has.
+    pub fn interval(&self) -> Duration {
+        let told = self.snapshot.as_ref().and_then(|snapshot| snapshot.interval_seconds);
+        told.map_or(self.config.interval, Duration::from_secs_f32)
+    }
+
     /// Whether the readings may be shown as current: the link is live and no reading is 3 intervals old.
     pub fn is_fresh(&self, now: Moment) -> bool {
-        let limit = self.config.interval.max(Duration::from_secs(1)) * 3;
+        let limit = self.interval().max(Duration::from_secs(1)) * 3;
         matches!(self.link, Link::Live) && self.age(now).is_some_and(|age| age <= limit)
+    }
+
+    /// The GPUs in inventory order, each with its last readings (all `None` until there are some).
+    pub fn gpus(&self) -> impl ExactSizeIterator<Item = (&GpuInfo, &GpuReading)> {
+        self.infos().iter().zip(&self.readings)
+    }
+
+    /// The facts of the GPU at a position of the inventory.
+    pub fn gpu_info(&self, position: usize) -> Option<&GpuInfo> {
+        self.infos().get(position)
+    }
+
+    /// The processes on its GPUs by ascending pid, each with its facts, readings and GPUs.
+    pub fn processes(&self) -> impl ExactSizeIterator<Item = &Process> {
+        self.processes.live().iter()
+    }
+
+    /// The processes that have ended while the host was watched, the latest last. There are never many of them.
+    pub fn ended(&self) -> impl Iterator<Item = &EndedProcess> {
+        self.processes.ended()
+    }
+
+    /// What was read in the last hours.
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    fn infos(&self) -> &[GpuInfo] {
+        self.inventory.as_ref().map_or(&[], |inventory| &inventory.gpus)
     }
 
     /// Takes one update.
@@ -143,15 +172,17 @@ impl Host {
                 Applied::Link
             }
             HostUpdate::Hello(hello) => {
-                if self.hello.as_ref().and_then(|old| old.boot_id.as_ref()) != hello.boot_id.as_ref() {
-                    self.facts.clear();
+                let boot_id = |hello: &Hello| hello.boot_id.clone();
+                if self.hello.as_ref().is_some_and(|old| boot_id(old) != boot_id(&hello)) {
+                    self.forget_boot();
                 }
                 self.hello = Some(*hello);
                 self.snapshots_seen = 0;
+                self.history.connected();
                 Applied::Data
             }
             HostUpdate::Inventory(inventory) => {
-                self.inventory = Some(*inventory);
+                self.apply_inventory(*inventory);
                 Applied::Data
             }
             HostUpdate::Snapshot(snapshot) => self.apply_snapshot(*snapshot, now),
@@ -176,29 +207,107 @@ impl Host {
                 Applied::Link
             }
             HostUpdate::NeedsUser(error) => {
-                self.link = Link::NeedsUser { error, since: now };
+                let since = match &self.link {
+                    Link::NeedsUser { since, .. } => *since,
+                    _ => now,
+                };
+                self.link = Link::NeedsUser { error, since };
                 Applied::Link
             }
             HostUpdate::Reply(_) => Applied::Nothing,
         }
     }
 
+    /// After a reboot nothing is left of what ran before; the GPUs' history is of the GPUs, and stays.
+    fn forget_boot(&mut self) {
+        self.processes = Processes::default();
+        self.readings.fill(GpuReading::default());
+        self.snapshot = None;
+        self.received_at = None;
+    }
+
+    /// Takes a new list of GPUs. Until the next snapshot each GPU keeps its last readings, wherever it stands now.
+    fn apply_inventory(&mut self, mut inventory: Inventory) {
+        inventory.gpus.iter_mut().for_each(ranges::clean_gpu_info);
+        let old: Vec<SafeText> = self.infos().iter().map(gpu_identity).collect();
+        let new: Vec<SafeText> = inventory.gpus.iter().map(gpu_identity).collect();
+        let mut readings: Vec<GpuReading> = vec![GpuReading::default(); new.len()];
+        let moves: Vec<Option<usize>> =
+            old.iter().map(|identity| new.iter().position(|other| other == identity)).collect();
+        for (position, reading) in moves.iter().zip(self.readings.drain(..)) {
+            if let Some(place) = position.and_then(|position| readings.get_mut(position)) {
+                *place = reading;
+            }
+        }
+        self.readings = readings;
+        self.processes.move_gpus(&moves);
+        self.history.set_gpus(&new);
+        self.inventory = Some(inventory);
+    }
+
     fn apply_snapshot(&mut self, mut snapshot: Snapshot, now: Moment) -> Applied {
-        // A snapshot of another generation than the inventory has columns in an order that is not known here.
-        if self.inventory.as_ref().map(|inventory| inventory.generation) != Some(snapshot.generation) {
-            snapshot.gpus = crate::wire::GpuColumns::default();
+        ranges::clean_host(&mut snapshot);
+        self.snapshots_seen = self.snapshots_seen.saturating_add(1);
+        let is_first = self.snapshots_seen == 1;
+        // The columns of another generation than the inventory's are in an order that is not known here.
+        let generation = self.inventory.as_ref().map(|inventory| inventory.generation);
+        if generation == Some(snapshot.generation) {
+            self.take_gpus(&std::mem::take(&mut snapshot.gpus));
+        } else {
+            self.readings.fill(GpuReading::default());
+            snapshot.gpus = GpuColumns::default();
             snapshot.gpu_processes = crate::wire::GpuProcessColumns::default();
         }
-        for facts in snapshot.facts.drain(..) {
-            self.facts.insert(facts.pid, facts);
-        }
-        let alive: std::collections::HashSet<u32> = snapshot.gpu_processes.pid.iter().flatten().copied().collect();
-        self.facts.retain(|pid, _| alive.contains(pid));
+        let is_listed = generation == Some(snapshot.generation) && snapshot.driver_error.is_none();
+        let boot_id = self.hello.as_ref().and_then(|hello| hello.boot_id.as_ref());
+        let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
+        let sight = Sight { boot_id, infos, readings: &self.readings, is_listed, is_first, now };
+        self.processes.apply(&mut snapshot, &sight);
         self.link = Link::Live;
-        self.snapshots_seen = self.snapshots_seen.saturating_add(1);
-        let first = self.snapshots_seen == 1;
-        self.snapshot = Some(snapshot);
         self.received_at = Some(now);
-        if first { Applied::FirstData } else { Applied::Data }
+        self.snapshot = Some(snapshot);
+        self.record(now);
+        if is_first { Applied::FirstData } else { Applied::Data }
     }
+
+    fn take_gpus(&mut self, columns: &GpuColumns) {
+        let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
+        self.readings.clear();
+        self.readings.extend(infos.iter().enumerate().map(|(position, info)| {
+            let mut reading = columns.row(position);
+            ranges::clean_gpu(&mut reading, info);
+            reading
+        }));
+    }
+
+    fn record(&mut self, now: Moment) {
+        let interval = self.interval();
+        let Some(snapshot) = &self.snapshot else { return };
+        self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
+    }
+}
+
+/// What a GPU is recognised by when the inventory changes: its UUID, else its place on the bus, else its index.
+fn gpu_identity(info: &GpuInfo) -> SafeText {
+    match (&info.uuid, &info.pci_bus_id) {
+        (Some(uuid), _) => uuid.clone(),
+        (None, Some(bus_id)) => bus_id.clone(),
+        (None, None) => SafeText::new(&info.index.to_string()),
+    }
+}
+
+/// What is known when a snapshot's processes are taken in.
+pub(super) struct Sight<'a> {
+    /// The host's boot id.
+    pub(super) boot_id: Option<&'a SafeText>,
+    /// The GPUs.
+    pub(super) infos: &'a [GpuInfo],
+    /// Their readings in this snapshot.
+    pub(super) readings: &'a [GpuReading],
+    /// The snapshot lists the processes; else nothing can be said of them.
+    pub(super) is_listed: bool,
+    /// It is the first of its connection: what happened before is not known.
+    pub(super) is_first: bool,
+    /// When it arrived.
+    pub(super) now: Moment,
 }

@@ -191,6 +191,36 @@ pub enum LinkErrorKind {
 }
 
 impl LinkErrorKind {
+    /// Every kind, in the order of its declaration.
+    pub const ALL: [Self; 21] = [
+        Self::Config,
+        Self::Dns,
+        Self::Refused,
+        Self::Timeout,
+        Self::Network,
+        Self::KeyExchange,
+        Self::HostKeyUnknown,
+        Self::HostKeyChanged,
+        Self::HostKeyRevoked,
+        Self::KnownHosts,
+        Self::Authentication,
+        Self::IdentityFile,
+        Self::Refusal,
+        Self::Shell,
+        Self::NoDirectory,
+        Self::NoProbe,
+        Self::ProbeEnded,
+        Self::Protocol,
+        Self::Silent,
+        Self::Closed,
+        Self::Unsupported,
+    ];
+
+    /// The kind that has this word.
+    pub fn from_word(word: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.word() == word)
+    }
+
     /// The word that JSON carries.
     pub fn word(self) -> &'static str {
         match self {
@@ -216,5 +246,20 @@ impl LinkErrorKind {
             Self::Closed => "closed",
             Self::Unsupported => "unsupported",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_a_word_of_its_own() {
+        for (index, kind) in LinkErrorKind::ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, index, "ALL is in the order of the declaration");
+            assert_eq!(LinkErrorKind::from_word(kind.word()), Some(kind));
+        }
+        assert_eq!(LinkErrorKind::ALL.len(), LinkErrorKind::Unsupported as usize + 1);
+        assert_eq!(LinkErrorKind::from_word("teapot"), None);
     }
 }

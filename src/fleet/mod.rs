@@ -5,14 +5,27 @@
 
 mod fleet;
 mod gpu_state;
+pub mod history;
 mod host;
+mod jobs;
 mod link;
+mod list;
 mod moment;
+mod process;
+mod processes;
+mod ranges;
+pub mod recording;
 mod rows;
+mod totals;
 
 pub use fleet::Fleet;
 pub use gpu_state::GpuState;
-pub use host::{Applied, Host, HostId, HostUpdate, ProcessKey};
+pub use history::{GpuMetric, History, ProcessMetric, Series};
+pub use host::{Applied, Host, HostId, HostUpdate};
+pub use jobs::{JobKey, launcher};
 pub use link::{Link, LinkError, LinkErrorKind, Phase, Retry};
+pub use list::{Group, ListOrder, RowsView, SortKey};
 pub use moment::{Clock, Moment};
-pub use rows::{Row, RowKey, Unfold};
+pub use process::{DISK_WAIT_AFTER, EndedProcess, Process, ProcessAbout, ProcessKey};
+pub use rows::{ENDED_ROWS_STAY, JobRows, NOBODY, Row, RowKey, Unfold, gpu_list, host_rows};
+pub use totals::Totals;

@@ -1,7 +1,16 @@
-//! The rows of the combined process list.
+//! The rows of one host in the combined process list.
 
-use super::{GpuState, HostId, Moment, ProcessKey};
-use crate::wire::{ProcessState, SafeText};
+use super::process::{command_line, sum};
+use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey, launcher};
+use crate::wire::{Ancestor, Owner, ProcessFacts, ProcessState, SafeText};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long a row stays after its process has ended.
+pub const ENDED_ROWS_STAY: Duration = Duration::from_secs(10 * 60);
+
+/// Stands in [`Row::who`] where nobody is known.
+pub const NOBODY: &str = "-";
 
 /// What stays the same about a row from one snapshot to the next: the selection and the tags hold on to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -32,6 +41,8 @@ pub enum Unfold {
 pub struct Row {
     /// Its identity.
     pub key: RowKey,
+    /// What it is grouped by.
+    pub job: JobKey,
     /// The host's name.
     pub host_name: SafeText,
     /// Indexes of the GPUs it uses, ascending.
@@ -56,8 +67,11 @@ pub struct Row {
     pub age_seconds: Option<f64>,
     /// The worst state of its GPUs, and since when, where that is known.
     pub state: Option<(GpuState, Option<Moment>)>,
-    /// Words for what is wrong with the process itself: `disk wait`, `stopped`, `zombie`, `memory not released`.
+    /// Words for what is wrong with the process itself: `disk wait`, `stopped`, `zombie`, `memory not released`;
+    /// `hidden` where the host hides it, which is no trouble but explains the missing figures.
     pub trouble: Option<SafeText>,
+    /// Since when that has been seen.
+    pub trouble_since: Option<Moment>,
     /// Command line of the process, or of the launcher.
     pub command: SafeText,
     /// How many processes it stands for.
@@ -66,8 +80,253 @@ pub struct Row {
     pub unfold: Unfold,
     /// Runs as the user that logged in there.
     pub is_mine: bool,
-    /// The host's readings are not fresh.
+    /// The readings are not fresh: the host's, or those of the GPUs it uses.
     pub is_stale: bool,
     /// When it ended, for a row that is kept dim for ten minutes.
     pub ended_at: Option<Moment>,
+}
+
+/// One job on one host: its own row, and a row for each of its processes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRows {
+    /// The job's row, [`Unfold::Folded`], or [`Unfold::Leaf`] where it is one process that nothing has launched.
+    pub row: Row,
+    /// Its processes by pid, those that have ended last. Each is [`Unfold::Child`].
+    pub processes: Vec<Row>,
+}
+
+/// The rows of one host, jobs in the order of their first process. `states` are its GPUs' states in inventory order.
+pub fn host_rows(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) -> Vec<JobRows> {
+    let context = Context { host, states, now, is_stale: !host.is_fresh(now) };
+    let mut jobs: Vec<Members> = Vec::new();
+    let mut places: HashMap<&JobKey, usize> = HashMap::new();
+    let ended = host.ended().filter(|ended| now.since(ended.ended_at) < ENDED_ROWS_STAY);
+    let members = host
+        .processes()
+        .map(|process| (process, None))
+        .chain(ended.map(|EndedProcess { process, ended_at }| (process, Some(*ended_at))));
+    for (process, ended_at) in members {
+        let place = *places.entry(&process.about.job).or_insert_with(|| {
+            jobs.push(Members::default());
+            jobs.len() - 1
+        });
+        match ended_at {
+            None => jobs[place].live.push(process),
+            Some(ended_at) => jobs[place].ended.push((process, ended_at)),
+        }
+    }
+    jobs.iter().filter_map(|members| context.job(members)).collect()
+}
+
+/// The processes of one job.
+#[derive(Default)]
+struct Members<'a> {
+    live: Vec<&'a Process>,
+    ended: Vec<(&'a Process, Moment)>,
+}
+
+struct Context<'a> {
+    host: &'a Host,
+    states: &'a [(GpuState, Option<Moment>)],
+    now: Moment,
+    is_stale: bool,
+}
+
+impl Context<'_> {
+    fn job(&self, members: &Members) -> Option<JobRows> {
+        let live = members.live.iter().map(|process| self.process(process, None));
+        let ended = members.ended.iter().map(|(process, at)| self.process(process, Some(*at)));
+        let processes: Vec<Row> = live.chain(ended).collect();
+        // What has ended no longer counts, unless nothing else is left of the job.
+        let counted: Vec<&Process> = match members.live.as_slice() {
+            [] => members.ended.iter().map(|(process, _)| *process).collect(),
+            live => live.to_vec(),
+        };
+        let first = counted.iter().min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
+        let mut row = self.sum(&counted, &processes)?;
+        let leader = leader(first, &counted);
+        row.unfold = if processes.len() > 1 || leader.is_launcher { Unfold::Folded } else { Unfold::Leaf };
+        row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
+        row.key = RowKey { host: self.host.id, process: leader.key, is_job: true };
+        row.command = leader.command;
+        row.ended_at = match members.live.as_slice() {
+            [] => members.ended.iter().map(|(_, at)| *at).max(),
+            _ => None,
+        };
+        Some(JobRows { row, processes })
+    }
+
+    fn process(&self, process: &Process, ended_at: Option<Moment>) -> Row {
+        let facts = process.facts();
+        let trouble = if ended_at.is_some() { None } else { process.trouble(self.now) };
+        Row {
+            key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false },
+            job: process.about.job.clone(),
+            host_name: self.host.name().clone(),
+            gpu_indexes: self.gpu_indexes(&[process]),
+            pid: Some(process.key.pid).filter(|pid| *pid != 0),
+            who: who(facts),
+            gpu_memory_bytes: process.gpu_memory_bytes(),
+            gpu_memory_percent: self.memory_percent(&[process]),
+            sm_percent: process.sm_percent(),
+            cpu_percent: process.reading.cpu_percent,
+            rss_bytes: process.reading.rss_bytes,
+            process_state: process.reading.state,
+            age_seconds: process.reading.age_seconds,
+            state: if ended_at.is_some() { None } else { self.worst_state(&[process]) },
+            trouble_since: trouble.map(|_| process.state_since),
+            trouble: trouble.map(SafeText::new),
+            command: process.about.command.clone(),
+            workers: 1,
+            unfold: Unfold::Child,
+            is_mine: self.is_mine(facts),
+            is_stale: self.is_stale || process.is_held,
+            ended_at,
+        }
+    }
+
+    /// A row for several processes: figures are added, or taken from the worst, or from the oldest.
+    fn sum(&self, processes: &[&Process], rows: &[Row]) -> Option<Row> {
+        let rows = rows.get(..processes.len())?;
+        let mut row = rows.first()?.clone();
+        row.gpu_indexes = self.gpu_indexes(processes);
+        row.gpu_memory_bytes = sum(rows.iter().map(|row| row.gpu_memory_bytes));
+        row.gpu_memory_percent = self.memory_percent(processes);
+        row.sm_percent = rows.iter().filter_map(|row| row.sm_percent).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
+        row.cpu_percent = sum(rows.iter().map(|row| row.cpu_percent));
+        row.rss_bytes = sum(rows.iter().map(|row| row.rss_bytes));
+        row.age_seconds = rows.iter().filter_map(|row| row.age_seconds).reduce(f64::max);
+        row.state = rows.iter().filter_map(|row| row.state).min();
+        if let Some(worst) = rows.iter().filter(|row| row.trouble.is_some()).min_by_key(|row| trouble_rank(row)) {
+            row.trouble.clone_from(&worst.trouble);
+            row.trouble_since = worst.trouble_since;
+            row.process_state = worst.process_state;
+        }
+        row.workers = processes.len() as u32;
+        row.is_mine = rows.iter().any(|row| row.is_mine);
+        row.is_stale = rows.iter().any(|row| row.is_stale);
+        Some(row)
+    }
+
+    fn gpu_indexes(&self, processes: &[&Process]) -> Vec<u32> {
+        let mut indexes: Vec<u32> = processes
+            .iter()
+            .flat_map(|process| process.gpu_positions())
+            .filter_map(|position| self.host.gpu_info(position).map(|gpu| gpu.index))
+            .collect();
+        indexes.sort_unstable();
+        indexes.dedup();
+        indexes
+    }
+
+    /// Memory held as a share of the memory of all GPUs that the processes are on.
+    fn memory_percent(&self, processes: &[&Process]) -> Option<f32> {
+        let held = sum(processes.iter().map(|process| process.gpu_memory_bytes()))?;
+        let mut positions: Vec<usize> = processes.iter().flat_map(|process| process.gpu_positions()).collect();
+        positions.sort_unstable();
+        positions.dedup();
+        let mut total: u64 = 0;
+        for position in positions {
+            total = total.saturating_add(self.host.gpu_info(position)?.memory_total_bytes?);
+        }
+        (total > 0).then(|| (held as f64 / total as f64 * 100.0) as f32)
+    }
+
+    fn worst_state(&self, processes: &[&Process]) -> Option<(GpuState, Option<Moment>)> {
+        let positions = processes.iter().flat_map(|process| process.gpu_positions());
+        positions.filter_map(|position| self.states.get(position)).min().copied()
+    }
+
+    fn is_mine(&self, facts: Option<&ProcessFacts>) -> bool {
+        let login = self.host.hello.as_ref().and_then(|hello| hello.login_uid);
+        login.is_some() && facts.and_then(|facts| facts.uid) == login
+    }
+}
+
+/// The process that stands for a job.
+struct Leader {
+    key: ProcessKey,
+    command: SafeText,
+    /// It is the launcher, which is none of the processes on the GPUs.
+    is_launcher: bool,
+}
+
+/// The launcher common to all processes, else the process that began first.
+fn leader(first: &Process, processes: &[&Process]) -> Leader {
+    match common_launcher(processes) {
+        Some(ancestor) if ancestor.pid != first.key.pid => Leader {
+            key: ProcessKey {
+                boot_id: first.key.boot_id.clone(),
+                pid: ancestor.pid,
+                start_ticks: Some(ancestor.start_ticks),
+            },
+            command: command_line(&ancestor.argv, Some(&ancestor.name)).unwrap_or_default(),
+            is_launcher: true,
+        },
+        _ => Leader { key: first.key.clone(), command: first.about.command.clone(), is_launcher: false },
+    }
+}
+
+/// The launcher that every process stands below, or is.
+fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Ancestor> {
+    let found = processes.iter().find_map(|process| launcher(process.facts()?))?;
+    let is_below = |process: &&Process| match process.facts().and_then(launcher) {
+        Some(other) => other.pid == found.pid && other.start_ticks == found.start_ticks,
+        None => process.key.pid == found.pid,
+    };
+    processes.iter().all(is_below).then_some(found)
+}
+
+/// Who a process belongs to: the user; for root, or an account without a name, what it runs in.
+fn who(facts: Option<&ProcessFacts>) -> SafeText {
+    let Some(facts) = facts else { return NOBODY.into() };
+    let owner = match &facts.owner {
+        Some(Owner::Slurm { job, .. }) => Some(SafeText::new(&format!("slurm {job}"))),
+        Some(Owner::Pod { uid, .. }) => Some(SafeText::new(&format!("pod {}", short_id(uid)))),
+        Some(Owner::Container { runtime, id }) => Some(SafeText::new(&format!("{runtime} {}", short_id(id)))),
+        Some(Owner::Service(_) | Owner::Session(_)) | None => None,
+    };
+    match (&facts.user, facts.uid, owner) {
+        (Some(user), Some(0), owner) => owner.unwrap_or_else(|| user.clone()),
+        (Some(user), _, _) => user.clone(),
+        (None, _, Some(owner)) => owner,
+        (None, Some(uid), None) => SafeText::new(&uid.to_string()),
+        (None, None, None) => NOBODY.into(),
+    }
+}
+
+/// The first 12 characters, as `docker ps` shows an id.
+fn short_id(id: &SafeText) -> String {
+    id.chars().take(12).collect()
+}
+
+/// How much a row needs a person, the least first; `None` where nothing is wrong.
+pub(super) fn trouble_rank(row: &Row) -> Option<u8> {
+    let state = match row.state {
+        Some((GpuState::Hung, _)) => Some(0),
+        Some((GpuState::Fault, _)) => Some(1),
+        _ => None,
+    };
+    let process = match row.trouble.as_deref() {
+        Some("memory not released") => Some(2),
+        Some("zombie") => Some(3),
+        Some("stopped" | "traced") => Some(4),
+        Some("disk wait") => Some(5),
+        _ => None,
+    };
+    state.or(process)
+}
+
+/// GPU indexes as people write them: `0-3` for three or more in a row, `2,3` for two, `0+5` for GPU 0 and five more
+/// that do not follow it.
+pub fn gpu_list(indexes: &[u32]) -> String {
+    match indexes {
+        [] => NOBODY.to_owned(),
+        [only] => only.to_string(),
+        [first, .., last] if (*last - *first) as usize == indexes.len() - 1 && indexes.len() > 2 => {
+            format!("{first}-{last}")
+        }
+        [first, second] => format!("{first},{second}"),
+        [first, rest @ ..] => format!("{first}+{}", rest.len()),
+    }
 }

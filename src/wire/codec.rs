@@ -86,12 +86,18 @@ pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
         return Err(CodecError::Protocol { theirs: hello.protocol });
     }
     let message: Message = decode_json(line)?;
-    match &message {
-        Message::Inventory(inventory) => within("GPUs", inventory.gpus.len(), MAX_GPUS)?,
-        Message::Snapshot(snapshot) => check_snapshot(snapshot)?,
-        _ => {}
-    }
+    check(&message)?;
     Ok(message)
+}
+
+/// Checks the protocol and the bounds of a message that was read as part of something else.
+pub fn check(message: &Message) -> Result<(), CodecError> {
+    match message {
+        Message::Hello(hello) if hello.protocol != PROTOCOL => Err(CodecError::Protocol { theirs: hello.protocol }),
+        Message::Inventory(inventory) => within("GPUs", inventory.gpus.len(), MAX_GPUS),
+        Message::Snapshot(snapshot) => check_snapshot(snapshot),
+        _ => Ok(()),
+    }
 }
 
 /// Reads one value from a line, with the line's beginning in the error.

@@ -1,0 +1,118 @@
+//! Which processes serve a model: they hold memory and wait, and that is their work.
+
+use crate::wire::{ProcessFacts, SafeText};
+
+/// Programs and Python modules that serve models, as they are called on a command line.
+const SERVERS: [&str; 14] = [
+    "vllm",
+    "sglang",
+    "tritonserver",
+    "triton_python_backend_stub",
+    "ollama",
+    "text-generation-launcher",
+    "text-generation-server",
+    "text-generation-router",
+    "text-embeddings-router",
+    "llama-server",
+    "lmdeploy",
+    "trtllm-serve",
+    "tabbyapi",
+    "mii",
+];
+
+/// Whether this process, or one of its parents, is a known model server.
+///
+/// Looked at are the program, the script or module that an interpreter runs, and the titles that servers give their
+/// workers (`VLLM::Worker`, `sglang::scheduler`). Later arguments are not: a training run may well name a server there.
+pub fn is_model_server(facts: &ProcessFacts) -> bool {
+    let parents = facts.ancestors.iter().map(|parent| (parent.argv.as_slice(), Some(&parent.name)));
+    std::iter::once((facts.argv.as_slice(), facts.name.as_ref()))
+        .chain(parents)
+        .any(|(argv, name)| is_server_title(name) || is_server_command(argv))
+}
+
+/// Titles set by prctl(2) or setproctitle. The kernel keeps 15 characters of them.
+fn is_server_title(name: Option<&SafeText>) -> bool {
+    name.is_some_and(|name| is_server_word(name) || name.starts_with("VLLM::") || name.starts_with("sglang::"))
+}
+
+fn is_server_command(argv: &[SafeText]) -> bool {
+    let Some((program, arguments)) = argv.split_first() else { return false };
+    if program.starts_with("VLLM::") || program.starts_with("sglang::") || is_server_word(base_name(program)) {
+        return true;
+    }
+    // An interpreter's options come before what it runs; those that take a value of their own are rare.
+    let is_interpreter = base_name(program).starts_with("python") || base_name(program) == "uv";
+    let mut runs = arguments.iter().skip_while(|argument| argument.starts_with('-') && *argument != "-m");
+    match (is_interpreter, runs.next()) {
+        (true, Some(flag)) if *flag == "-m" => {
+            runs.next().is_some_and(|module| is_server_word(module.split('.').next().unwrap_or_default()))
+        }
+        (true, Some(script)) => is_server_word(base_name(script)),
+        _ => false,
+    }
+}
+
+fn base_name(path: &str) -> &str {
+    path.rsplit('/').next().unwrap_or(path)
+}
+
+fn is_server_word(word: &str) -> bool {
+    SERVERS.contains(&word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Ancestor;
+
+    fn facts(name: &str, argv: &str) -> ProcessFacts {
+        ProcessFacts {
+            name: Some(name.into()),
+            argv: argv.split_whitespace().map(SafeText::new).collect(),
+            ..ProcessFacts::default()
+        }
+    }
+
+    #[test]
+    fn servers_are_known_by_program_script_module_and_title() {
+        for (name, argv) in [
+            ("vllm", "/opt/venv/bin/python3 /opt/venv/bin/vllm serve qwen --tp 4"),
+            ("python", "python -m vllm.entrypoints.openai.api_server --model m"),
+            ("python3", "python3 -u -m sglang.launch_server --tp 8"),
+            ("VLLM::Worker_TP", "VLLM::Worker_TP0"),
+            ("sglang::schedul", "sglang::scheduler_TP0"),
+            ("tritonserver", "/opt/tritonserver/bin/tritonserver --model-repository=/models"),
+            ("ollama", "/usr/local/bin/ollama runner --port 38211"),
+            ("text-generation", "/usr/local/bin/text-generation-server serve m"),
+            ("llama-server", "./llama-server -m model.gguf"),
+        ] {
+            assert!(is_model_server(&facts(name, argv)), "{argv}");
+        }
+    }
+
+    #[test]
+    fn work_is_not_taken_for_a_server() {
+        for (name, argv) in [
+            ("python", "python train.py --backend vllm"),
+            ("python", "python -m torch.distributed.run train.py"),
+            ("python", "python bench.py vllm serve"),
+            ("bash", "bash -c vllm"),
+            ("python", ""),
+            ("vim", "vim vllm.py"),
+        ] {
+            assert!(!is_model_server(&facts(name, argv)), "{argv}");
+        }
+    }
+
+    #[test]
+    fn a_worker_is_known_by_its_parent() {
+        let parent = Ancestor {
+            name: "python".into(),
+            argv: ["python", "/usr/bin/vllm", "serve"].map(SafeText::new).to_vec(),
+            ..Ancestor::default()
+        };
+        let worker = ProcessFacts { ancestors: vec![parent], ..facts("python", "python -c spawn_main()") };
+        assert!(is_model_server(&worker));
+    }
+}

@@ -1,0 +1,148 @@
+//! The states of all GPUs, kept from one snapshot to the next.
+
+use super::state::{Memory, Sample};
+use crate::fleet::{GpuState, Host, HostId, Moment, Process};
+use crate::wire::{GpuInfo, Owner, SafeText, Scope};
+
+/// Tells the state of every GPU, and since when it has been in it.
+///
+/// A state that the first look shows is said to hold since that look: what was before is not known. Data that is missing
+/// makes a GPU [`GpuState::Unknown`]; when it comes back, what was remembered still counts.
+#[derive(Debug, Clone, Default)]
+pub struct StateTracker {
+    hosts: Vec<HostStates>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct HostStates {
+    /// By what each GPU is recognised, and what is remembered of it; in inventory order.
+    gpus: Vec<(SafeText, Memory)>,
+    states: Vec<(GpuState, Option<Moment>)>,
+    /// Slurm runs jobs here, so a GPU on which nothing runs may still be given to somebody.
+    is_slurm: bool,
+}
+
+impl StateTracker {
+    /// Takes in a host after an update. Returns whether a state changed.
+    pub fn observe(&mut self, host: &Host, now: Moment) -> bool {
+        let states = self.of_mut(host.id);
+        states.align(host);
+        states.is_slurm |= runs_slurm(host);
+        if host.is_fresh(now) {
+            // An update that brings no snapshot finds the last one: it counts for the time at which it came.
+            states.observe(host, host.received_at.unwrap_or(now));
+        } else {
+            states.lose(host, now);
+        }
+        states.publish()
+    }
+
+    /// Notices that a host's data is no longer fresh. For the one-second tick; returns whether a state changed.
+    pub fn tick(&mut self, host: &Host, now: Moment) -> bool {
+        if host.is_fresh(now) {
+            return false;
+        }
+        let states = self.of_mut(host.id);
+        states.align(host);
+        states.lose(host, now);
+        states.publish()
+    }
+
+    /// The states of a host's GPUs in inventory order, each with the moment since when it has been known to hold.
+    pub fn states(&self, id: HostId) -> &[(GpuState, Option<Moment>)] {
+        self.hosts.get(id.0 as usize).map_or(&[], |host| &host.states)
+    }
+
+    fn of_mut(&mut self, id: HostId) -> &mut HostStates {
+        let place = id.0 as usize;
+        if self.hosts.len() <= place {
+            self.hosts.resize_with(place + 1, HostStates::default);
+        }
+        &mut self.hosts[place]
+    }
+}
+
+impl HostStates {
+    /// Brings what is remembered into the order of the inventory.
+    fn align(&mut self, host: &Host) {
+        let is_aligned = self.gpus.len() == host.gpus().len()
+            && self.gpus.iter().zip(host.gpus()).all(|((name, _), (info, _))| Some(name) == info.uuid.as_ref());
+        if is_aligned {
+            return;
+        }
+        let mut old = std::mem::take(&mut self.gpus);
+        for (info, _) in host.gpus() {
+            let name = info.uuid.clone().unwrap_or_else(|| SafeText::new(&format!("index {}", info.index)));
+            let memory = match old.iter().position(|(other, _)| *other == name) {
+                Some(position) => old.swap_remove(position).1,
+                None => Memory::default(),
+            };
+            self.gpus.push((name, memory));
+        }
+    }
+
+    fn observe(&mut self, host: &Host, now: Moment) {
+        let mut on_gpu: Vec<Vec<&Process>> = vec![Vec::new(); self.gpus.len()];
+        for process in host.processes() {
+            for position in process.gpu_positions() {
+                if let Some(processes) = on_gpu.get_mut(position) {
+                    processes.push(process);
+                }
+            }
+        }
+        for (position, ((_, memory), (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
+            let sample = Sample::new(position, info, reading, &on_gpu[position]);
+            let is_kept = self.is_slurm || host.config.reserved.contains(&info.index) || is_mig_parent(info);
+            memory.observe(position, &sample, is_kept, now);
+        }
+        self.adopt_from_instances(host, now);
+    }
+
+    /// A GPU in multi-instance mode is what its instances are: its own utilisation is not told.
+    fn adopt_from_instances(&mut self, host: &Host, now: Moment) {
+        for (parent, (info, _)) in host.gpus().enumerate() {
+            if !is_mig_parent(info) || self.gpus[parent].1.state().0 == GpuState::Fault {
+                continue;
+            }
+            let instances = host
+                .gpus()
+                .enumerate()
+                .filter(|(_, (other, _))| other.mig_parent_uuid.is_some() && other.mig_parent_uuid == info.uuid);
+            let states = instances.map(|(position, _)| self.gpus[position].1.state());
+            let worst = states.min_by_key(|(state, _)| (*state == GpuState::Unknown, *state));
+            if let Some(worst) = worst {
+                self.gpus[parent].1.adopt(worst, now);
+            }
+        }
+    }
+
+    fn lose(&mut self, host: &Host, now: Moment) {
+        for (_, memory) in &mut self.gpus {
+            memory.lose(host.received_at, now);
+        }
+    }
+
+    fn publish(&mut self) -> bool {
+        let states = self.gpus.iter().map(|(_, memory)| memory.state());
+        if self.states.len() == self.gpus.len() && self.states.iter().copied().eq(states.clone()) {
+            return false;
+        }
+        self.states = states.collect();
+        true
+    }
+}
+
+fn is_mig_parent(info: &GpuInfo) -> bool {
+    info.mig_enabled == Some(true) && info.mig_parent_uuid.is_none()
+}
+
+fn runs_slurm(host: &Host) -> bool {
+    let is_job = host.hello.as_ref().is_some_and(|hello| matches!(hello.scope, Some(Scope::SlurmJob(_))));
+    let is_owner =
+        |process: &Process| process.facts().is_some_and(|facts| matches!(facts.owner, Some(Owner::Slurm { .. })));
+    is_job || host.processes().any(is_owner)
+}
+
+#[cfg(test)]
+#[path = "tracker_tests.rs"]
+mod tests;

@@ -1,0 +1,213 @@
+//! One series of readings, quantised: a byte or two a point.
+
+use super::{MEANS, RAW_POINTS};
+
+/// How a reading becomes a small number. Zero is kept for "nothing known".
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Scale {
+    /// 0 to 100 in steps of a half, one byte.
+    Percent,
+    /// -50 to 204 degrees in steps of one, one byte.
+    Celsius,
+    /// CPU share, 100 = one CPU, up to 256 CPUs in steps of 4 % of the value, one byte: a twentieth of a CPU and fifty
+    /// of them are both told from nothing.
+    Cpu,
+    /// Up to 16 kW in steps of a quarter watt, two bytes.
+    Watts,
+    /// Two bytes in steps of `unit` MiB. The unit doubles when a value does not fit.
+    Memory {
+        /// MiB a step.
+        unit: u32,
+    },
+}
+
+const MIB: f32 = 1024.0 * 1024.0;
+const WIDE_MAX: f32 = 65_534.0;
+const NARROW_MAX: f32 = 254.0;
+/// Steps for each factor of e.
+const CPU_STEPS: f32 = 25.0;
+
+impl Scale {
+    fn to_step(self, value: f32) -> f32 {
+        match self {
+            Self::Percent => value * 2.0,
+            Self::Celsius => value + 50.0,
+            Self::Cpu => CPU_STEPS * value.max(0.0).ln_1p(),
+            Self::Watts => value * 4.0,
+            Self::Memory { unit } => value / (unit as f32 * MIB),
+        }
+    }
+
+    fn value(self, step: f32) -> f32 {
+        match self {
+            Self::Percent => step / 2.0,
+            Self::Celsius => step - 50.0,
+            Self::Cpu => (step / CPU_STEPS).exp_m1(),
+            Self::Watts => step / 4.0,
+            Self::Memory { unit } => step * unit as f32 * MIB,
+        }
+    }
+}
+
+/// The raw points and the ten-second means of one series, in one allocation: [`RAW_POINTS`], then [`MEANS`].
+#[derive(Debug, Clone)]
+pub(super) struct Cells {
+    scale: Scale,
+    codes: Codes,
+    /// Of the ten seconds that are not over yet.
+    sum: f32,
+    count: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Codes {
+    Narrow(Box<[u8]>),
+    Wide(Box<[u16]>),
+}
+
+impl Cells {
+    pub(super) fn new(scale: Scale) -> Self {
+        let codes = match scale {
+            Scale::Percent | Scale::Celsius | Scale::Cpu => Codes::Narrow(vec![0; RAW_POINTS + MEANS].into()),
+            Scale::Watts | Scale::Memory { .. } => Codes::Wide(vec![0; RAW_POINTS + MEANS].into()),
+        };
+        Self { scale, codes, sum: 0.0, count: 0 }
+    }
+
+    /// The raw point at a place of the ring.
+    pub(super) fn raw(&self, place: usize) -> Option<f32> {
+        self.get(place)
+    }
+
+    /// The mean at a place of the ring.
+    pub(super) fn mean(&self, place: usize) -> Option<f32> {
+        self.get(RAW_POINTS + place)
+    }
+
+    pub(super) fn clear_raw(&mut self, place: usize) {
+        self.set(place, None);
+    }
+
+    pub(super) fn clear_mean(&mut self, place: usize) {
+        self.set(RAW_POINTS + place, None);
+    }
+
+    /// Takes a reading: into the raw point at `place` where that is empty, and into the mean of its ten seconds.
+    pub(super) fn take(&mut self, place: usize, value: Option<f32>) {
+        let Some(value) = value.filter(|value| value.is_finite()) else { return };
+        if self.get(place).is_none() {
+            self.set(place, Some(value));
+        }
+        self.sum += value;
+        self.count += 1;
+    }
+
+    /// Ten seconds are over: their mean goes to `place`.
+    pub(super) fn close_mean(&mut self, place: usize) {
+        let mean = (self.count > 0).then(|| self.sum / self.count as f32);
+        self.set(RAW_POINTS + place, mean);
+        self.sum = 0.0;
+        self.count = 0;
+    }
+
+    /// Bytes of its points.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.codes {
+            Codes::Narrow(codes) => codes.len(),
+            Codes::Wide(codes) => codes.len() * 2,
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<f32> {
+        let code = match &self.codes {
+            Codes::Narrow(codes) => f32::from(*codes.get(index)?),
+            Codes::Wide(codes) => f32::from(*codes.get(index)?),
+        };
+        (code > 0.0).then(|| self.scale.value(code - 1.0))
+    }
+
+    fn set(&mut self, index: usize, value: Option<f32>) {
+        if let Some(value) = value {
+            self.widen(value);
+        }
+        let step = value.map(|value| self.scale.to_step(value).round());
+        match &mut self.codes {
+            Codes::Narrow(codes) => {
+                if let Some(cell) = codes.get_mut(index) {
+                    *cell = step.map_or(0, |step| step.clamp(0.0, NARROW_MAX) as u8 + 1);
+                }
+            }
+            Codes::Wide(codes) => {
+                if let Some(cell) = codes.get_mut(index) {
+                    *cell = step.map_or(0, |step| step.clamp(0.0, WIDE_MAX) as u16 + 1);
+                }
+            }
+        }
+    }
+
+    /// Doubles the unit of memory until `value` fits; what is there already keeps its value to within a step.
+    fn widen(&mut self, value: f32) {
+        while let (Scale::Memory { unit }, Codes::Wide(codes)) = (self.scale, &mut self.codes)
+            && self.scale.to_step(value).round() > WIDE_MAX
+            && unit < 1 << 30
+        {
+            for code in codes.iter_mut().filter(|code| **code > 0) {
+                *code = (*code - 1) / 2 + 1;
+            }
+            self.scale = Scale::Memory { unit: unit * 2 };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(scale: Scale, value: f32) -> f32 {
+        let mut cells = Cells::new(scale);
+        cells.take(0, Some(value));
+        cells.raw(0).expect("a point")
+    }
+
+    #[test]
+    fn values_come_back_within_a_step() {
+        for percent in 0..=100_u8 {
+            assert!((kept(Scale::Percent, f32::from(percent)) - f32::from(percent)).abs() < 0.01);
+        }
+        for celsius in [-50.0, -1.0, 0.0, 45.0, 110.0, 204.0] {
+            assert!((kept(Scale::Celsius, celsius) - celsius).abs() < 0.01);
+        }
+        for watts in [0.0, 44.25, 104.5, 700.0, 10_000.0] {
+            assert!((kept(Scale::Watts, watts) - watts).abs() < 0.13);
+        }
+        for cpu in [0.0, 2.0, 5.0, 99.0, 768.0, 25_600.0_f32] {
+            assert!((kept(Scale::Cpu, cpu) - cpu).abs() <= 0.03 * cpu.max(1.0), "{cpu}");
+        }
+    }
+
+    #[test]
+    fn the_unit_of_memory_grows_with_the_values() {
+        const GIB: f32 = 1024.0 * MIB;
+        let mut cells = Cells::new(Scale::Memory { unit: 1 });
+        cells.take(0, Some(40.0 * GIB));
+        cells.take(1, Some(640.0 * GIB));
+        assert!((cells.raw(0).expect("kept") - 40.0 * GIB).abs() < 0.02 * GIB);
+        assert!((cells.raw(1).expect("kept") - 640.0 * GIB).abs() < 0.02 * GIB);
+        assert_eq!(cells.scale, Scale::Memory { unit: 16 });
+    }
+
+    #[test]
+    fn nothing_known_is_not_zero() {
+        let mut cells = Cells::new(Scale::Percent);
+        assert_eq!(cells.raw(3), None);
+        cells.take(3, Some(0.0));
+        assert_eq!(cells.raw(3), Some(0.0));
+        cells.take(4, Some(f32::NAN));
+        cells.take(5, None);
+        assert_eq!((cells.raw(4), cells.raw(5)), (None, None));
+        cells.close_mean(0);
+        assert_eq!(cells.mean(0), Some(0.0));
+        cells.close_mean(1);
+        assert_eq!(cells.mean(1), None);
+    }
+}

@@ -1,0 +1,249 @@
+//! What was read in the last hours: one store a host, for charts and for diagnosis.
+//!
+//! Each series has its last [`RAW_POINTS`] readings, at most one a second, and [`MEANS`] means of ten seconds (two
+//! hours). Points are quantised to a byte or two, so that a host of 8 GPUs and 40 processes takes under 350 kB. Gaps
+//! stay gaps. A point lies where it was taken on the controller's clock, however late it arrived.
+
+mod cells;
+mod clock;
+mod points;
+
+use super::{Moment, Process, ProcessKey};
+use crate::wire::{GpuReading, SafeText};
+use cells::{Cells, Scale};
+use clock::ProbeClock;
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Raw points a series.
+pub const RAW_POINTS: usize = 600;
+/// Means a series.
+pub const MEANS: usize = 720;
+/// Seconds that one mean covers.
+pub const MEAN_SECONDS: u64 = 10;
+/// The most processes of a host that have a history; later ones get one when others have ended.
+pub const MAX_PROCESSES: usize = 128;
+/// GPUs that left the inventory and may return (a lost GPU, a driver that restarts) keep their history, up to this many.
+const MAX_ABSENT_GPUS: usize = 16;
+
+/// What is kept of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GpuMetric {
+    /// `utilization_percent`.
+    Utilization,
+    /// `memory_utilization_percent`: how busy the memory is.
+    MemoryUtilization,
+    /// `memory_used_bytes`.
+    MemoryUsed,
+    /// `power_mean_watts`, else `power_watts`.
+    Power,
+    /// `temperature_celsius`.
+    Temperature,
+}
+
+/// What is kept of a process.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ProcessMetric {
+    /// The most SM share over its GPUs, in percent.
+    Sm,
+    /// Memory on all its GPUs together, in bytes.
+    GpuMemory,
+    /// CPU share, 100 = one CPU.
+    Cpu,
+}
+
+/// One series of a host.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Series<'a> {
+    /// Of the GPU at this position of the inventory.
+    Gpu(usize, GpuMetric),
+    /// Of a process.
+    Process(&'a ProcessKey, ProcessMetric),
+}
+
+/// The history of one host.
+#[derive(Debug, Clone, Default)]
+pub struct History {
+    clock: ProbeClock,
+    /// Seconds between readings, as last heard.
+    interval: f64,
+    /// When each raw point was taken, in hundredths of a second since the controller began; a ring.
+    times: Vec<u32>,
+    /// Raw points so far; the last is at `(points - 1) % RAW_POINTS`.
+    points: usize,
+    /// When the next raw point may be taken, in seconds since the controller began.
+    due: f64,
+    /// Which ten seconds are not over yet, counted from the controller's beginning.
+    slot: u64,
+    /// In inventory order; then those that are absent.
+    gpus: Vec<GpuTrack>,
+    processes: HashMap<ProcessKey, [Cells; 3]>,
+}
+
+#[derive(Debug, Clone)]
+struct GpuTrack {
+    identity: SafeText,
+    cells: [Cells; 5],
+}
+
+impl History {
+    /// A new connection stands: the probe's clock may have begun anew.
+    pub fn connected(&mut self) {
+        self.clock.connected();
+    }
+
+    /// Orders the GPUs as a new inventory does. `identities` are what each is recognised by.
+    pub fn set_gpus(&mut self, identities: &[SafeText]) {
+        let mut old = std::mem::take(&mut self.gpus);
+        for identity in identities {
+            let track = match old.iter().position(|track| track.identity == *identity) {
+                Some(position) => old.remove(position),
+                None => GpuTrack { identity: identity.clone(), cells: gpu_cells() },
+            };
+            self.gpus.push(track);
+        }
+        old.truncate(MAX_ABSENT_GPUS);
+        self.gpus.append(&mut old);
+    }
+
+    /// Takes the readings of one snapshot: GPUs in inventory order, and the processes. Processes that are no longer
+    /// among them lose their history.
+    pub fn record(
+        &mut self,
+        monotonic_seconds: f64,
+        interval: Duration,
+        now: Moment,
+        gpus: &[GpuReading],
+        processes: &[Process],
+    ) {
+        self.interval = interval.as_secs_f64();
+        let at = self.clock.map(monotonic_seconds, now);
+        self.keep_processes(processes);
+        self.close_means((at / MEAN_SECONDS as f64) as u64);
+        let place = self.place(at);
+        for (track, reading) in self.gpus.iter_mut().zip(gpus) {
+            for (cells, value) in track.cells.iter_mut().zip(gpu_values(reading)) {
+                cells.take(place, value);
+            }
+        }
+        for process in processes.iter().filter(|process| !process.is_held) {
+            if let Some(track) = self.processes.get_mut(&process.key) {
+                for (cells, value) in track.iter_mut().zip(process_values(process)) {
+                    cells.take(place, value);
+                }
+            }
+        }
+    }
+
+    /// Bytes that the points take, the allocator's own share aside.
+    pub fn memory_bytes(&self) -> usize {
+        let tracks = std::mem::size_of::<GpuTrack>() * self.gpus.capacity()
+            + std::mem::size_of::<(ProcessKey, [Cells; 3])>() * self.processes.capacity();
+        self.cells().map(Cells::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
+    }
+
+    fn keep_processes(&mut self, processes: &[Process]) {
+        // Both lists are small, and most of the time nothing has changed.
+        let is_unchanged = processes.len() == self.processes.len()
+            && processes.iter().all(|process| self.processes.contains_key(&process.key));
+        if is_unchanged {
+            return;
+        }
+        self.processes.retain(|key, _| {
+            processes
+                .binary_search_by_key(&key.pid, |process| process.key.pid)
+                .is_ok_and(|at| processes[at].key == *key)
+        });
+        for process in processes {
+            if self.processes.len() >= MAX_PROCESSES {
+                break;
+            }
+            if !self.processes.contains_key(&process.key) {
+                self.processes.insert(process.key.clone(), process_cells());
+            }
+        }
+    }
+
+    /// Writes the mean of the ten seconds that are over and leaves gaps where there were none.
+    fn close_means(&mut self, slot: u64) {
+        if slot <= self.slot {
+            return;
+        }
+        let closed = self.slot;
+        let gaps = (closed + 1..=slot).rev().take(MEANS);
+        let gaps: Vec<usize> = gaps.map(|slot| (slot % MEANS as u64) as usize).collect();
+        self.slot = slot;
+        for cells in self.cells_mut() {
+            cells.close_mean((closed % MEANS as u64) as usize);
+            for gap in &gaps {
+                cells.clear_mean(*gap);
+            }
+        }
+    }
+
+    /// The raw point that a reading taken now belongs to: a new one, or the last where that is under a second old.
+    fn place(&mut self, at: f64) -> usize {
+        // One a second on the average; a reading may come a little early.
+        if self.points > 0 && at < self.due - 0.3 {
+            return (self.points - 1) % RAW_POINTS;
+        }
+        self.due = (self.due + 1.0).max(at + 0.7);
+        let place = self.points % RAW_POINTS;
+        self.points += 1;
+        let time = (at * 100.0) as u32;
+        match self.times.get_mut(place) {
+            Some(slot) => *slot = time,
+            None => self.times.push(time),
+        }
+        for cells in self.cells_mut() {
+            cells.clear_raw(place);
+        }
+        place
+    }
+
+    fn cells(&self) -> impl Iterator<Item = &Cells> {
+        self.gpus.iter().flat_map(|track| &track.cells).chain(self.processes.values().flatten())
+    }
+
+    fn cells_mut(&mut self) -> impl Iterator<Item = &mut Cells> {
+        self.gpus.iter_mut().flat_map(|track| &mut track.cells).chain(self.processes.values_mut().flatten())
+    }
+
+    fn series(&self, series: Series) -> Option<&Cells> {
+        match series {
+            Series::Gpu(position, metric) => Some(&self.gpus.get(position)?.cells[metric as usize]),
+            Series::Process(key, metric) => Some(&self.processes.get(key)?[metric as usize]),
+        }
+    }
+}
+
+/// In the order of [`GpuMetric`].
+fn gpu_cells() -> [Cells; 5] {
+    [Scale::Percent, Scale::Percent, Scale::Memory { unit: 1 }, Scale::Watts, Scale::Celsius].map(Cells::new)
+}
+
+fn gpu_values(reading: &GpuReading) -> [Option<f32>; 5] {
+    [
+        reading.utilization_percent.map(f32::from),
+        reading.memory_utilization_percent.map(f32::from),
+        reading.memory_used_bytes.map(|bytes| bytes as f32),
+        reading.power_mean_watts.or(reading.power_watts),
+        reading.temperature_celsius.map(|celsius| celsius as f32),
+    ]
+}
+
+/// In the order of [`ProcessMetric`].
+fn process_cells() -> [Cells; 3] {
+    [Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(Cells::new)
+}
+
+fn process_values(process: &Process) -> [Option<f32>; 3] {
+    [
+        process.sm_percent().map(|(_, most)| f32::from(most)),
+        process.gpu_memory_bytes().map(|bytes| bytes as f32),
+        process.reading.cpu_percent,
+    ]
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,96 @@
+//! Points for a chart: buckets of equal width up to now.
+
+use super::cells::Cells;
+use super::{History, MEAN_SECONDS, MEANS, RAW_POINTS, Series};
+use crate::fleet::Moment;
+use std::time::Duration;
+
+/// Time-weighted means over `count` buckets from `start`, each `width` seconds wide.
+struct Buckets {
+    start: f64,
+    width: f64,
+    /// Sum of value times seconds, and seconds.
+    sums: Vec<(f64, f64)>,
+}
+
+impl Buckets {
+    /// A reading that stands for the time from `from` to `to`.
+    fn add(&mut self, from: f64, to: f64, value: Option<f32>) {
+        let Some(value) = value else { return };
+        let (from, to) = (from - self.start, to - self.start);
+        if to <= 0.0 || to <= from {
+            return;
+        }
+        let first = (from / self.width).max(0.0) as usize;
+        let last = (to / self.width) as usize;
+        for index in first..=last.min(self.sums.len().saturating_sub(1)) {
+            let left = index as f64 * self.width;
+            let seconds = to.min(left + self.width) - from.max(left);
+            if let Some((sum, total)) = self.sums.get_mut(index)
+                && seconds > 0.0
+            {
+                *sum += f64::from(value) * seconds;
+                *total += seconds;
+            }
+        }
+    }
+}
+
+impl History {
+    /// The last `span` of a series as `count` buckets, the oldest first; a bucket without a reading is `None`.
+    ///
+    /// Buckets lie at multiples of their width, so that a chart moves by whole columns and its past does not change.
+    /// A reading stands for the time since the one before it, the newest also for the time until the next is due; after
+    /// a gap it stands for one interval only.
+    pub fn points(&self, series: Series, now: Moment, span: Duration, count: usize) -> Vec<Option<f32>> {
+        let (Some(cells), true) = (self.series(series), count > 0 && !span.is_zero()) else {
+            return vec![None; count];
+        };
+        let width = span.as_secs_f64() / count as f64;
+        let end = (now.elapsed.as_secs_f64() / width).ceil() * width;
+        let start = end - width * count as f64;
+        let mut buckets = Buckets { start, width, sums: vec![(0.0, 0.0); count] };
+        let raw_begins = self.add_raw(cells, &mut buckets);
+        self.add_means(cells, &mut buckets, raw_begins);
+        buckets.sums.iter().map(|(sum, seconds)| (*seconds > 0.0).then(|| (sum / seconds) as f32)).collect()
+    }
+
+    /// Adds raw points from the newest back to the beginning of the chart. Returns from when on they cover it.
+    fn add_raw(&self, cells: &Cells, buckets: &mut Buckets) -> f64 {
+        let mut begins = f64::INFINITY;
+        let oldest = self.points.saturating_sub(RAW_POINTS);
+        for point in (oldest..self.points).rev() {
+            let place = point % RAW_POINTS;
+            let Some(at) = self.time(place) else { continue };
+            let before = if point > oldest { self.time((point - 1) % RAW_POINTS) } else { None };
+            let longest = (3.0 * self.interval).max(3.0);
+            let from = match before {
+                Some(before) if at - before <= longest => before,
+                _ => at - self.interval.max(1.0),
+            };
+            let to = if point + 1 == self.points { at + 1.5 * self.interval.max(1.0) } else { at };
+            buckets.add(from, to, cells.raw(place));
+            begins = from;
+            if from <= buckets.start {
+                break;
+            }
+        }
+        begins
+    }
+
+    /// Adds means for the time before the raw points.
+    fn add_means(&self, cells: &Cells, buckets: &mut Buckets, until: f64) {
+        for slot in (self.slot.saturating_sub(MEANS as u64 - 1)..self.slot).rev() {
+            let from = (slot * MEAN_SECONDS) as f64;
+            let to = from + MEAN_SECONDS as f64;
+            if to <= buckets.start {
+                break;
+            }
+            buckets.add(from, to.min(until), cells.mean((slot % MEANS as u64) as usize));
+        }
+    }
+
+    fn time(&self, place: usize) -> Option<f64> {
+        self.times.get(place).map(|hundredths| f64::from(*hundredths) / 100.0)
+    }
+}

@@ -1,0 +1,209 @@
+use super::*;
+use crate::fleet::{ProcessAbout, ProcessKey};
+use crate::wire::{GpuProcessReading, ProcessReading};
+use std::sync::Arc;
+
+const UTILIZATION: Series = Series::Gpu(0, GpuMetric::Utilization);
+
+fn at(seconds: f64) -> Moment {
+    Moment { elapsed: Duration::from_secs_f64(seconds), unix: Duration::ZERO }
+}
+
+fn reading(percent: u8) -> GpuReading {
+    GpuReading {
+        utilization_percent: Some(percent),
+        memory_utilization_percent: Some(percent / 2),
+        memory_used_bytes: Some(u64::from(percent) << 30),
+        power_watts: Some(f32::from(percent) * 5.0),
+        temperature_celsius: Some(i32::from(percent) / 2 + 30),
+        ..GpuReading::default()
+    }
+}
+
+fn process(pid: u32, cpu_percent: f32) -> Process {
+    let key = ProcessKey { boot_id: Some("boot".into()), pid, start_ticks: Some(7) };
+    Process {
+        about: Arc::new(ProcessAbout::new(&key, None, None)),
+        key,
+        reading: ProcessReading { cpu_percent: Some(cpu_percent), ..ProcessReading::default() },
+        gpus: vec![GpuProcessReading { sm_percent: Some(50), gpu_memory_bytes: Some(1 << 30), ..Default::default() }],
+        state_since: Moment::default(),
+        is_held: false,
+    }
+}
+
+fn one_gpu() -> History {
+    let mut history = History::default();
+    history.set_gpus(&["GPU-0".into()]);
+    history
+}
+
+fn record(history: &mut History, seconds: f64, interval: f64, percent: u8) {
+    history.record(seconds, Duration::from_secs_f64(interval), at(seconds), &[reading(percent)], &[]);
+}
+
+fn points(history: &History, series: Series, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
+    let points = history.points(series, at(now), Duration::from_secs(span), count);
+    points.into_iter().map(|point| point.map(|value| value.round() as u32)).collect()
+}
+
+#[test]
+fn every_metric_of_a_gpu_can_be_drawn() {
+    let mut history = one_gpu();
+    record(&mut history, 1.0, 1.0, 80);
+    for (metric, value) in [
+        (GpuMetric::Utilization, 80.0),
+        (GpuMetric::MemoryUtilization, 40.0),
+        (GpuMetric::MemoryUsed, 80.0 * 1024.0 * 1024.0 * 1024.0),
+        (GpuMetric::Power, 400.0),
+        (GpuMetric::Temperature, 70.0),
+    ] {
+        let points = history.points(Series::Gpu(0, metric), at(1.0), Duration::from_secs(1), 1);
+        assert!((points[0].expect("a point") - value).abs() <= value * 0.001, "{metric:?} {points:?}");
+    }
+}
+
+#[test]
+fn an_interval_of_two_seconds_leaves_no_holes_between_columns_of_one() {
+    let mut history = one_gpu();
+    for step in 1..=5 {
+        record(&mut history, f64::from(step) * 2.0, 2.0, 10 * step as u8);
+    }
+    assert_eq!(
+        points(&history, UTILIZATION, 10.0, 10, 10),
+        [10, 10, 20, 20, 30, 30, 40, 40, 50, 50].map(Some),
+        "a reading stands for the time since the one before"
+    );
+}
+
+#[test]
+fn gaps_stay_gaps() {
+    let mut history = one_gpu();
+    record(&mut history, 1.0, 1.0, 10);
+    record(&mut history, 2.0, 1.0, 20);
+    history.record(3.0, Duration::from_secs(1), at(3.0), &[GpuReading::default()], &[]);
+    record(&mut history, 9.0, 1.0, 90);
+    assert_eq!(
+        points(&history, UTILIZATION, 9.0, 9, 9),
+        [Some(10), Some(20), None, None, None, None, None, None, Some(90)]
+    );
+    assert_eq!(points(&history, UTILIZATION, 40.0, 4, 4), [None; 4], "a host that fell silent has no present");
+}
+
+#[test]
+fn never_more_than_one_raw_point_a_second() {
+    let mut history = one_gpu();
+    for step in 0..2400_u32 {
+        record(&mut history, f64::from(step) * 0.25, 0.25, 50);
+    }
+    assert!(history.points <= RAW_POINTS + 1, "{} points in 600 s", history.points);
+    // An interval of one second that comes now early, now late, loses none.
+    let mut history = one_gpu();
+    for step in 0..300_u32 {
+        record(&mut history, f64::from(step) + if step % 2 == 0 { 0.05 } else { 0.0 }, 1.0, 50);
+    }
+    assert_eq!(history.points, 300);
+}
+
+#[test]
+fn the_second_snapshot_fills_what_the_first_could_not_know() {
+    let mut history = History::default();
+    let first = Process { reading: ProcessReading::default(), ..process(9, 0.0) };
+    let interval = Duration::from_secs(2);
+    history.record(1.0, interval, at(1.0), &[], std::slice::from_ref(&first));
+    let second = process(9, 100.0);
+    history.record(1.25, interval, at(1.25), &[], std::slice::from_ref(&second));
+    assert_eq!(points(&history, Series::Process(&second.key, ProcessMetric::Cpu), 1.25, 1, 1).len(), 1);
+    let cpu = history.points(Series::Process(&second.key, ProcessMetric::Cpu), at(1.25), Duration::from_secs(1), 1);
+    assert!((cpu[0].expect("filled") - 100.0).abs() < 3.0);
+}
+
+#[test]
+fn the_rings_wrap_and_the_means_reach_further_back() {
+    let mut history = one_gpu();
+    // Three hours: 20 % in the first two, 80 % in the third.
+    for second in 0..10_800_u32 {
+        record(&mut history, f64::from(second), 1.0, if second < 7200 { 20 } else { 80 });
+    }
+    assert_eq!(points(&history, UTILIZATION, 10_799.0, 60, 3), [80; 3].map(Some));
+    let two_hours = points(&history, UTILIZATION, 10_799.0, 7200, 12);
+    assert_eq!(two_hours[1..6], [20; 5].map(Some), "from means");
+    assert_eq!(two_hours[6..], [80; 6].map(Some), "from means, then raw points");
+    let all = points(&history, UTILIZATION, 10_799.0, 10_800, 3);
+    assert_eq!(all, [None, Some(20), Some(80)], "what the rings no longer hold is a gap");
+}
+
+#[test]
+fn a_long_silence_clears_what_the_means_held() {
+    let mut history = one_gpu();
+    for second in 0..600_u32 {
+        record(&mut history, f64::from(second), 1.0, 40);
+    }
+    record(&mut history, 50_000.0, 1.0, 60);
+    record(&mut history, 50_001.0, 1.0, 60);
+    let hours = points(&history, UTILIZATION, 50_001.0, 7200, 4);
+    assert_eq!(hours, [None, None, None, Some(60)]);
+}
+
+#[test]
+fn a_probe_that_restarts_goes_on_where_the_other_ended() {
+    let mut history = one_gpu();
+    for second in 1..=10_u32 {
+        history.record(f64::from(second) + 900.0, Duration::from_secs(1), at(f64::from(second)), &[reading(30)], &[]);
+    }
+    history.connected();
+    for second in 11..=20_u32 {
+        history.record(f64::from(second) - 10.5, Duration::from_secs(1), at(f64::from(second)), &[reading(60)], &[]);
+    }
+    assert_eq!(points(&history, UTILIZATION, 20.0, 20, 4), [30, 30, 60, 60].map(Some));
+}
+
+#[test]
+fn history_follows_the_gpu_and_not_its_index() {
+    let mut history = History::default();
+    history.set_gpus(&["GPU-a".into(), "GPU-b".into()]);
+    history.record(1.0, Duration::from_secs(1), at(1.0), &[reading(10), reading(90)], &[]);
+    history.set_gpus(&["GPU-b".into()]);
+    assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(90)]);
+    assert_eq!(points(&history, Series::Gpu(7, GpuMetric::Power), 1.0, 1, 1), [None]);
+    history.set_gpus(&["GPU-a".into(), "GPU-b".into()]);
+    assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(10)], "a GPU that returns has its past");
+}
+
+#[test]
+fn a_process_that_ended_takes_its_history_along() {
+    let mut history = History::default();
+    let interval = Duration::from_secs(1);
+    let (one, other) = (process(1, 10.0), process(2, 20.0));
+    history.record(1.0, interval, at(1.0), &[], &[one.clone(), other.clone()]);
+    history.record(2.0, interval, at(2.0), &[], std::slice::from_ref(&other));
+    assert_eq!(points(&history, Series::Process(&one.key, ProcessMetric::Sm), 2.0, 2, 2), [None; 2]);
+    assert_eq!(points(&history, Series::Process(&other.key, ProcessMetric::Sm), 2.0, 2, 2), [Some(50); 2]);
+    // The same pid with another start is another process.
+    let reused = Process { key: ProcessKey { start_ticks: Some(8), ..other.key.clone() }, ..other.clone() };
+    history.record(3.0, interval, at(3.0), &[], std::slice::from_ref(&reused));
+    assert_eq!(points(&history, Series::Process(&other.key, ProcessMetric::Sm), 3.0, 3, 1), [None]);
+    assert_eq!(points(&history, Series::Process(&reused.key, ProcessMetric::Sm), 3.0, 3, 3), [None, None, Some(50)]);
+}
+
+#[test]
+fn eight_gpus_and_forty_processes_take_at_most_350_kb() {
+    let mut history = History::default();
+    let names: Vec<SafeText> = (0..8).map(|index| format!("GPU-{index}").into()).collect();
+    history.set_gpus(&names);
+    let processes: Vec<Process> = (1..=40).map(|pid| process(pid, 50.0)).collect();
+    let gpus = vec![reading(97); 8];
+    for second in 0..8000_u32 {
+        history.record(f64::from(second), Duration::from_secs(1), at(f64::from(second)), &gpus, &processes);
+    }
+    assert!(history.memory_bytes() <= 350_000, "{} bytes", history.memory_bytes());
+}
+
+#[test]
+fn a_host_with_thousands_of_processes_stays_bounded() {
+    let mut history = History::default();
+    let processes: Vec<Process> = (1..=4096).map(|pid| process(pid, 50.0)).collect();
+    history.record(1.0, Duration::from_secs(1), at(1.0), &[], &processes);
+    history.record(2.0, Duration::from_secs(1), at(2.0), &[], &processes);
+    assert_eq!(history.processes.len(), MAX_PROCESSES);
+}

@@ -1,0 +1,239 @@
+//! The combined list: the rows of all hosts, sorted and unfolded.
+
+use super::rows::trouble_rank;
+use super::{ENDED_ROWS_STAY, GpuState, Host, HostId, JobRows, Moment, NOBODY, Row, RowKey, Unfold, host_rows};
+use std::cmp::Ordering;
+use std::collections::HashSet;
+use std::time::Duration;
+
+/// What the combined list is sorted by: any of its columns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum SortKey {
+    /// What needs a person first, then one's own, then the most memory; what has ended comes last.
+    #[default]
+    Trouble,
+    /// Host, in the order of the configuration.
+    Host,
+    /// The first GPU index, then the number of GPUs.
+    Gpu,
+    /// Process id.
+    Pid,
+    /// Who it belongs to.
+    User,
+    /// GPU memory.
+    GpuMemory,
+    /// GPU memory as a share.
+    GpuMemoryPercent,
+    /// SM share: the most, then the least.
+    Sm,
+    /// CPU share.
+    Cpu,
+    /// Resident memory.
+    Rss,
+    /// State: what is wrong with the process, then the state of its GPUs, the longest first.
+    State,
+    /// Age.
+    Time,
+    /// Command line.
+    Command,
+}
+
+impl SortKey {
+    /// Every key, in the order of the columns.
+    pub const ALL: [Self; 13] = [
+        Self::Trouble,
+        Self::Host,
+        Self::Gpu,
+        Self::Pid,
+        Self::User,
+        Self::GpuMemory,
+        Self::GpuMemoryPercent,
+        Self::Sm,
+        Self::Cpu,
+        Self::Rss,
+        Self::State,
+        Self::Time,
+        Self::Command,
+    ];
+
+    /// Whether a person who chooses this column wants the largest first: figures do, names do not.
+    pub fn is_largest_first(self) -> bool {
+        matches!(self, Self::GpuMemory | Self::GpuMemoryPercent | Self::Sm | Self::Cpu | Self::Rss | Self::Time)
+    }
+}
+
+/// How the combined list is grouped.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// One row a job on a host, its processes below it when it is open.
+    #[default]
+    Job,
+    /// One row a process.
+    None,
+}
+
+/// The order of the combined list.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct ListOrder {
+    /// The column.
+    pub key: SortKey,
+    /// Figures from the largest, names from the end; for [`SortKey::Trouble`] and [`SortKey::State`] the least urgent
+    /// first. What is not known comes last either way, and in the order of trouble what has ended.
+    pub is_descending: bool,
+    /// How rows are grouped.
+    pub group: Group,
+}
+
+impl ListOrder {
+    /// The order in which a person expects this column at first.
+    pub fn by(key: SortKey, group: Group) -> Self {
+        Self { key, is_descending: key.is_largest_first(), group }
+    }
+}
+
+/// The rows of all hosts, kept so that only those of a host that changed are computed again.
+#[derive(Debug, Clone, Default)]
+pub struct RowsView {
+    hosts: Vec<HostEntry>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct HostEntry {
+    jobs: Vec<JobRows>,
+    is_fresh: bool,
+    states: Vec<(GpuState, Option<Moment>)>,
+    /// When the first row goes that has ended.
+    expires: Option<Moment>,
+}
+
+impl RowsView {
+    /// Computes one host's rows anew: after each of its updates.
+    pub fn update(&mut self, host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) {
+        let place = host.id.0 as usize;
+        if self.hosts.len() <= place {
+            self.hosts.resize_with(place + 1, HostEntry::default);
+        }
+        let ended = host.ended().map(|ended| ended.ended_at.plus(ENDED_ROWS_STAY));
+        self.hosts[place] = HostEntry {
+            jobs: host_rows(host, states, now),
+            is_fresh: host.is_fresh(now),
+            states: states.to_vec(),
+            expires: ended.filter(|end| *end > now).min(),
+        };
+    }
+
+    /// Computes one host's rows anew if time alone has changed them: freshness, states, rows that have ended.
+    /// Returns whether it has. For the one-second tick.
+    pub fn tick(&mut self, host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) -> bool {
+        let is_current = self.hosts.get(host.id.0 as usize).is_some_and(|entry| {
+            entry.is_fresh == host.is_fresh(now)
+                && entry.states == states
+                && entry.expires.is_none_or(|end| now.elapsed < end.elapsed)
+        });
+        if !is_current {
+            self.update(host, states, now);
+        }
+        !is_current
+    }
+
+    /// One host's jobs.
+    pub fn jobs(&self, host: HostId) -> &[JobRows] {
+        self.hosts.get(host.0 as usize).map_or(&[], |entry| &entry.jobs)
+    }
+
+    /// The list: sorted, grouped, the processes of each job in `open` below it. Only rows for which `keep` holds are
+    /// in it; a job stays while its own row is kept, or with those of its processes that are.
+    pub fn rows(&self, order: ListOrder, open: &HashSet<RowKey>, keep: impl Fn(&Row) -> bool) -> Vec<Row> {
+        let jobs = self.hosts.iter().flat_map(|entry| &entry.jobs);
+        match order.group {
+            Group::Job => {
+                let kept = jobs.filter(|job| keep(&job.row) || job.processes.iter().any(&keep));
+                let mut jobs: Vec<&JobRows> = kept.collect();
+                jobs.sort_by(|a, b| compare(&a.row, &b.row, order));
+                let mut rows = Vec::with_capacity(jobs.len());
+                for job in jobs {
+                    add_job(&mut rows, job, order, open, &keep);
+                }
+                rows
+            }
+            Group::None => {
+                let mut rows: Vec<&Row> = jobs.flat_map(|job| &job.processes).filter(|row| keep(row)).collect();
+                rows.sort_by(|a, b| compare(a, b, order));
+                rows.into_iter().map(|row| Row { unfold: Unfold::Leaf, ..row.clone() }).collect()
+            }
+        }
+    }
+}
+
+fn add_job(rows: &mut Vec<Row>, job: &JobRows, order: ListOrder, open: &HashSet<RowKey>, keep: &impl Fn(&Row) -> bool) {
+    if job.row.unfold != Unfold::Folded || !open.contains(&job.row.key) {
+        rows.push(job.row.clone());
+        return;
+    }
+    rows.push(Row { unfold: Unfold::Open, ..job.row.clone() });
+    let is_whole = keep(&job.row);
+    let mut processes: Vec<&Row> = job.processes.iter().filter(|row| is_whole || keep(row)).collect();
+    processes.sort_by(|a, b| compare(a, b, order));
+    rows.extend(processes.into_iter().cloned());
+}
+
+/// The order of two rows. Rows that are equal in it stay as they were: hosts as configured, processes by pid.
+fn compare(a: &Row, b: &Row, order: ListOrder) -> Ordering {
+    let down = order.is_descending;
+    match order.key {
+        SortKey::Trouble => a
+            .ended_at
+            .is_some()
+            .cmp(&b.ended_at.is_some())
+            .then_with(|| known_first(trouble_rank(a), trouble_rank(b), down, Ord::cmp))
+            .then_with(|| directed(b.is_mine.cmp(&a.is_mine), down))
+            .then_with(|| known_first(a.gpu_memory_bytes, b.gpu_memory_bytes, !down, Ord::cmp)),
+        SortKey::Host => directed(a.key.host.cmp(&b.key.host), down),
+        SortKey::Gpu => known_first(gpus(a), gpus(b), down, Ord::cmp),
+        SortKey::Pid => known_first(a.pid, b.pid, down, Ord::cmp),
+        SortKey::User => known_first(user(a), user(b), down, Ord::cmp),
+        SortKey::GpuMemory => known_first(a.gpu_memory_bytes, b.gpu_memory_bytes, down, Ord::cmp),
+        SortKey::GpuMemoryPercent => known_first(a.gpu_memory_percent, b.gpu_memory_percent, down, f32::total_cmp),
+        SortKey::Sm => known_first(a.sm_percent.map(swap), b.sm_percent.map(swap), down, Ord::cmp),
+        SortKey::Cpu => known_first(a.cpu_percent, b.cpu_percent, down, f32::total_cmp),
+        SortKey::Rss => known_first(a.rss_bytes, b.rss_bytes, down, Ord::cmp),
+        SortKey::State => known_first(state(a), state(b), down, Ord::cmp),
+        SortKey::Time => known_first(a.age_seconds, b.age_seconds, down, f64::total_cmp),
+        SortKey::Command => directed(a.command.cmp(&b.command), down),
+    }
+}
+
+fn directed(ordering: Ordering, is_descending: bool) -> Ordering {
+    if is_descending { ordering.reverse() } else { ordering }
+}
+
+/// Orders by value; what is not known comes last in both directions.
+fn known_first<T>(a: Option<T>, b: Option<T>, is_descending: bool, compare: impl Fn(&T, &T) -> Ordering) -> Ordering {
+    match (a, b) {
+        (Some(a), Some(b)) => directed(compare(&a, &b), is_descending),
+        (a, b) => b.is_some().cmp(&a.is_some()),
+    }
+}
+
+fn gpus(row: &Row) -> Option<(u32, usize)> {
+    row.gpu_indexes.first().map(|first| (*first, row.gpu_indexes.len()))
+}
+
+fn user(row: &Row) -> Option<&str> {
+    (row.who != NOBODY).then_some(row.who.as_str())
+}
+
+fn swap((least, most): (u8, u8)) -> (u8, u8) {
+    (most, least)
+}
+
+/// Worst first, then the longest: what is wrong with the process, the state of its GPUs, since when.
+fn state(row: &Row) -> Option<(u8, Option<GpuState>, Duration)> {
+    let rank = trouble_rank(row);
+    let since = row.state.and_then(|(_, since)| since).map_or(Duration::MAX, |since| since.elapsed);
+    (rank.is_some() || row.state.is_some()).then(|| (rank.unwrap_or(u8::MAX), row.state.map(|(state, _)| state), since))
+}
+
+#[cfg(test)]
+#[path = "list_tests.rs"]
+mod tests;

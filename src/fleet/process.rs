@@ -1,0 +1,139 @@
+//! One process that uses GPUs: what is known of it, joined from the columns of the wire.
+
+use super::{JobKey, Moment};
+use crate::wire::{GpuProcessKind, GpuProcessReading, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
+use std::sync::Arc;
+
+/// The identity of a process across pid reuse and reboots.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ProcessKey {
+    /// The host's boot id.
+    pub boot_id: Option<SafeText>,
+    /// Process id; 0 where the driver could not tell it.
+    pub pid: u32,
+    /// Start time in ticks after boot; `None` where /proc does not show the process.
+    pub start_ticks: Option<u64>,
+}
+
+/// What rarely changes about a process, worked out once when its facts arrive.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProcessAbout {
+    /// What the probe said of it; `None` where /proc does not show it.
+    pub facts: Option<ProcessFacts>,
+    /// What it is to be grouped with.
+    pub job: JobKey,
+    /// The command in one line: its arguments, else its short name in brackets as `ps` does, else why there is none.
+    pub command: SafeText,
+}
+
+/// One process that uses GPUs, with its readings. Its GPUs are positions in the host's inventory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Process {
+    /// Its identity.
+    pub key: ProcessKey,
+    /// What rarely changes.
+    pub about: Arc<ProcessAbout>,
+    /// What it does on the host.
+    pub reading: ProcessReading,
+    /// What it does on each of its GPUs, by ascending position.
+    pub gpus: Vec<GpuProcessReading>,
+    /// Since when it has been seen in its present state, without a sight of another.
+    pub state_since: Moment,
+    /// Its GPUs cannot be asked at the moment, so these are the last readings and not the present ones.
+    pub is_held: bool,
+}
+
+/// A process that has ended while its host was watched.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EndedProcess {
+    /// Its last readings.
+    pub process: Process,
+    /// When it was first missing; it ended between the snapshot before and this one.
+    pub ended_at: Moment,
+}
+
+impl Process {
+    /// What the probe said of it.
+    pub fn facts(&self) -> Option<&ProcessFacts> {
+        self.about.facts.as_ref()
+    }
+
+    /// Its memory on all its GPUs; `None` where no GPU tells.
+    pub fn gpu_memory_bytes(&self) -> Option<u64> {
+        sum(self.gpus.iter().map(|gpu| gpu.gpu_memory_bytes))
+    }
+
+    /// The least and the most SM share over its GPUs.
+    pub fn sm_percent(&self) -> Option<(u8, u8)> {
+        self.gpus.iter().filter_map(|gpu| gpu.sm_percent).fold(None, |range, percent| {
+            let (least, most) = range.unwrap_or((percent, percent));
+            Some((least.min(percent), most.max(percent)))
+        })
+    }
+
+    /// Positions of its GPUs in the inventory, ascending.
+    pub fn gpu_positions(&self) -> impl Iterator<Item = usize> + '_ {
+        self.gpus.iter().filter_map(|gpu| gpu.gpu.map(usize::from))
+    }
+
+    /// Whether it computes on the GPU at `position`; a process that only draws there does not take it. A driver that
+    /// does not tell the kind lists compute processes.
+    pub fn computes_on(&self, position: usize) -> bool {
+        self.on(position).is_some_and(|usage| usage.kind != Some(GpuProcessKind::Graphics))
+    }
+
+    /// What it does on the GPU at `position`.
+    pub fn on(&self, position: usize) -> Option<&GpuProcessReading> {
+        self.gpus.iter().find(|usage| usage.gpu.map(usize::from) == Some(position))
+    }
+
+    /// Words for what is wrong with the process itself, without for how long: see [`Process::state_since`].
+    pub fn trouble(&self, now: Moment) -> Option<&'static str> {
+        match (self.reading.presence, self.reading.state) {
+            (Some(Presence::Gone), _) => Some("memory not released"),
+            (Some(Presence::Hidden), _) => Some("hidden"),
+            (_, Some(ProcessState::Zombie | ProcessState::Dead)) => Some("zombie"),
+            (_, Some(ProcessState::Stopped)) => Some("stopped"),
+            (_, Some(ProcessState::Traced)) => Some("traced"),
+            // A job that reads from disks passes through this state many times a second.
+            (_, Some(ProcessState::DiskSleep)) if now.since(self.state_since) >= DISK_WAIT_AFTER => Some("disk wait"),
+            _ => None,
+        }
+    }
+}
+
+/// How long a process must have been seen in uninterruptible sleep, and in nothing else, before it is said.
+pub const DISK_WAIT_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Adds what is known; `None` where nothing is.
+pub(super) fn sum<T: std::ops::Add<Output = T>>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
+    values.flatten().reduce(|total, value| total + value)
+}
+
+impl ProcessAbout {
+    /// Works out job and command.
+    pub fn new(key: &ProcessKey, facts: Option<ProcessFacts>, presence: Option<Presence>) -> Self {
+        let job = JobKey::of(key, facts.as_ref());
+        let command = match &facts {
+            Some(facts) => command_line(&facts.argv, facts.name.as_ref()),
+            None => None,
+        };
+        let command = command.unwrap_or_else(|| match presence {
+            _ if key.pid == 0 => "(the driver does not name the process)".into(),
+            Some(Presence::Gone) => "(no such process)".into(),
+            Some(Presence::Hidden) => "(hidden by the host)".into(),
+            _ => "-".into(),
+        });
+        Self { facts, job, command }
+    }
+}
+
+/// Arguments as one line, else the short name in brackets.
+pub(super) fn command_line(argv: &[SafeText], name: Option<&SafeText>) -> Option<SafeText> {
+    match (argv, name) {
+        ([], None) => None,
+        ([], Some(name)) => Some(SafeText::new(&format!("[{name}]"))),
+        ([only], _) => Some(only.clone()),
+        (argv, _) => Some(SafeText::new(&argv.iter().map(SafeText::as_str).collect::<Vec<_>>().join(" "))),
+    }
+}

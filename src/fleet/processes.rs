@@ -1,0 +1,202 @@
+//! The processes of one host across snapshots: joined from columns, remembered through gaps, noticed when they end.
+
+use super::host::Sight;
+use super::rows::ENDED_ROWS_STAY;
+use super::{EndedProcess, Process, ProcessAbout, ProcessKey, ranges};
+use crate::wire::{GpuProcessReading, Presence, ProcessFacts, ProcessReading, Snapshot};
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// The most processes remembered as ended, so that a host that starts thousands cannot fill the memory.
+const MAX_ENDED: usize = 64;
+
+/// For how many snapshots facts are kept of a process that is not listed: the probe sends them once, and a process may
+/// be missing from a list for a moment.
+const FACTS_STAY: u16 = 60;
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Processes {
+    live: Vec<Process>,
+    ended: VecDeque<EndedProcess>,
+    known: HashMap<u32, Known>,
+}
+
+/// What rarely changes about a pid.
+#[derive(Debug, Clone)]
+struct Known {
+    key: ProcessKey,
+    presence: Option<Presence>,
+    about: Arc<ProcessAbout>,
+    /// Snapshots since it was last listed.
+    unseen: u16,
+}
+
+impl Processes {
+    pub(super) fn live(&self) -> &[Process] {
+        &self.live
+    }
+
+    pub(super) fn ended(&self) -> impl Iterator<Item = &EndedProcess> {
+        self.ended.iter()
+    }
+
+    /// The inventory changed: `moves[old]` is the new position of a GPU, `None` where it is no more. A process all of
+    /// whose GPUs are gone goes with them.
+    pub(super) fn move_gpus(&mut self, moves: &[Option<usize>]) {
+        let ended = self.ended.iter_mut().map(|ended| &mut ended.process);
+        for process in self.live.iter_mut().chain(ended) {
+            process.gpus.retain_mut(|usage| {
+                let position = usage.gpu.and_then(|old| moves.get(usize::from(old)).copied().flatten());
+                usage.gpu = position.and_then(|position| u16::try_from(position).ok());
+                usage.gpu.is_some()
+            });
+            process.gpus.sort_by_key(|usage| usage.gpu);
+        }
+        self.live.retain(|process| !process.gpus.is_empty());
+    }
+
+    /// Takes the processes and facts out of a snapshot.
+    pub(super) fn apply(&mut self, snapshot: &mut Snapshot, sight: &Sight) {
+        let mut facts: HashMap<u32, ProcessFacts> =
+            std::mem::take(&mut snapshot.facts).into_iter().map(|facts| (facts.pid, facts)).collect();
+        let columns = std::mem::take(&mut snapshot.processes);
+        let mut readings: HashMap<u32, ProcessReading> =
+            (0..columns.len()).map(|row| columns.row(row)).filter_map(|row| Some((row.pid?, row))).collect();
+        let usages = usages(snapshot, sight);
+        let mut before: HashMap<u32, Process> =
+            std::mem::take(&mut self.live).into_iter().map(|process| (process.key.pid, process)).collect();
+
+        for (pid, gpus) in usages {
+            let mut reading = readings.remove(&pid).unwrap_or_default();
+            ranges::clean_process(&mut reading);
+            let (key, about) = self.identify(pid, &reading, facts.remove(&pid), sight);
+            let earlier = before.get(&pid).filter(|earlier| earlier.key == key);
+            let state_since = match earlier {
+                Some(earlier) if is_same_state(&earlier.reading, &reading) => earlier.state_since,
+                _ => sight.now,
+            };
+            if earlier.is_some() {
+                before.remove(&pid);
+            }
+            self.live.push(Process { key, about, reading, gpus, state_since, is_held: false });
+        }
+        // Facts of processes that are not listed (yet): the driver may name them in the next snapshot.
+        for (pid, facts) in facts {
+            let reading = ProcessReading { start_ticks: facts.start_ticks, ..ProcessReading::default() };
+            self.identify(pid, &reading, Some(facts), sight);
+        }
+        self.settle(before.into_values(), snapshot.processes_left_out > 0, sight);
+        self.forget_facts();
+    }
+
+    /// The identity of a pid, and what rarely changes about it. Facts of another process that had this pid are dropped.
+    fn identify(
+        &mut self,
+        pid: u32,
+        reading: &ProcessReading,
+        facts: Option<ProcessFacts>,
+        sight: &Sight,
+    ) -> (ProcessKey, Arc<ProcessAbout>) {
+        let is_same = |start_ticks: Option<u64>| match (start_ticks, reading.start_ticks) {
+            (Some(one), Some(other)) => one == other,
+            // /proc no longer shows it, but the driver still lists it: what is known says whose memory it is.
+            _ => true,
+        };
+        let known = self.known.get_mut(&pid).filter(|known| is_same(known.key.start_ticks));
+        let facts = facts.filter(|facts| is_same(facts.start_ticks));
+        let start_ticks = reading
+            .start_ticks
+            .or(facts.as_ref().and_then(|facts| facts.start_ticks))
+            .or(known.as_ref().and_then(|known| known.key.start_ticks));
+        let key = ProcessKey { boot_id: sight.boot_id.cloned(), pid, start_ticks };
+        let facts = match known {
+            Some(known) if facts.is_none() && known.key == key && known.presence == reading.presence => {
+                known.unseen = 0;
+                return (key, Arc::clone(&known.about));
+            }
+            Some(known) => facts.or_else(|| known.about.facts.clone()),
+            None => facts,
+        };
+        let about = Arc::new(ProcessAbout::new(&key, facts, reading.presence));
+        let known = Known { key: key.clone(), presence: reading.presence, about: Arc::clone(&about), unseen: 0 };
+        self.known.insert(pid, known);
+        (key, about)
+    }
+
+    /// Decides what became of the processes that were listed before and are not now.
+    fn settle(&mut self, missing: impl Iterator<Item = Process>, is_cut: bool, sight: &Sight) {
+        let is_readable = |position: usize| {
+            sight.readings.get(position).is_some_and(|gpu| gpu.error.is_none() && gpu.blocked_seconds.is_none())
+        };
+        let mut held = Vec::new();
+        let mut ended = Vec::new();
+        for mut process in missing {
+            if !sight.is_listed || !process.gpu_positions().all(is_readable) {
+                process.is_held = true;
+                held.push(process);
+            } else if !sight.is_first && !is_cut && process.key.pid != 0 {
+                ended.push(EndedProcess { process, ended_at: sight.now });
+            }
+        }
+        // A pid that is listed again belongs to whoever has it now.
+        held.retain(|process| !self.live.iter().any(|live| live.key.pid == process.key.pid));
+        if !held.is_empty() {
+            self.live.append(&mut held);
+            self.live.sort_by_key(|process| process.key.pid);
+        }
+        ended.sort_by_key(|ended| ended.process.key.pid);
+        let live = &self.live;
+        self.ended.retain(|ended| {
+            sight.now.since(ended.ended_at) < ENDED_ROWS_STAY
+                && !live.iter().any(|process| process.key == ended.process.key)
+        });
+        self.ended.extend(ended);
+        self.ended.drain(..self.ended.len().saturating_sub(MAX_ENDED));
+    }
+
+    fn forget_facts(&mut self) {
+        let live = &self.live;
+        self.known.retain(|pid, known| {
+            // Sorted by pid: see [`usages`] and [`Processes::settle`].
+            if live.binary_search_by_key(pid, |process| process.key.pid).is_ok() {
+                known.unseen = 0;
+            } else {
+                known.unseen += 1;
+            }
+            known.unseen < FACTS_STAY
+        });
+        let limit = 2 * crate::wire::codec::MAX_PROCESSES;
+        if self.known.len() > limit {
+            self.known.retain(|_, known| known.unseen == 0);
+        }
+    }
+}
+
+/// What each pid does on GPUs, by position. Positions that the inventory does not have are left out, as are second rows
+/// for one (pid, GPU). What the driver cannot name is gathered under pid 0.
+fn usages(snapshot: &mut Snapshot, sight: &Sight) -> BTreeMap<u32, Vec<GpuProcessReading>> {
+    let columns = std::mem::take(&mut snapshot.gpu_processes);
+    let mut usages: BTreeMap<u32, Vec<GpuProcessReading>> = BTreeMap::new();
+    for row in 0..columns.len() {
+        let mut usage = columns.row(row);
+        let Some(info) = usage.gpu.and_then(|gpu| sight.infos.get(usize::from(gpu))) else { continue };
+        ranges::clean_usage(&mut usage, info);
+        let of_pid = usages.entry(usage.pid.unwrap_or(0)).or_default();
+        match of_pid.iter_mut().find(|other| other.gpu == usage.gpu) {
+            None => of_pid.push(usage),
+            Some(other) if usage.pid.is_none() => {
+                let memory = [other.gpu_memory_bytes, usage.gpu_memory_bytes];
+                other.gpu_memory_bytes = memory.into_iter().flatten().reduce(u64::saturating_add);
+            }
+            Some(_) => {}
+        }
+    }
+    for of_pid in usages.values_mut() {
+        of_pid.sort_by_key(|usage| usage.gpu);
+    }
+    usages
+}
+
+fn is_same_state(one: &ProcessReading, other: &ProcessReading) -> bool {
+    one.state == other.state && one.presence == other.presence
+}
