@@ -311,3 +311,7 @@ pub(super) struct Sight<'a> {
     /// When it arrived.
     pub(super) now: Moment,
 }
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

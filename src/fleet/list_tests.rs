@@ -1,1 +1,224 @@
+use super::super::fixture::{TestHost, TestProcess, at, gpus, process, reading};
+use super::*;
+use crate::fleet::JobKey;
+use crate::wire::{Ancestor, ProcessState};
 
+const NO_STATES: &[(GpuState, Option<Moment>)] = &[];
+
+fn of_user(mut process: TestProcess, uid: u32, user: &str) -> TestProcess {
+    process.facts.uid = Some(uid);
+    process.facts.user = Some(user.into());
+    process
+}
+
+fn worker(pid: u32, gpu: u16) -> TestProcess {
+    let mut worker = process(pid, "python train.py", &[(gpu, 10)]);
+    worker.facts.ancestors = vec![Ancestor {
+        pid: 500,
+        start_ticks: 5,
+        uid: Some(1000),
+        name: "torchrun".into(),
+        argv: vec!["torchrun".into()],
+    }];
+    worker
+}
+
+/// Two hosts: a job of two workers and a notebook on the first, three processes of bob on the second.
+fn hosts() -> Vec<TestHost> {
+    let mut first = TestHost::new(0, gpus(0..4));
+    let notebook = process(600, "ipykernel", &[(3, 30)]);
+    first.show(1.0, &vec![reading(97, 30); 4], &[worker(501, 0), worker(502, 1), notebook]);
+    let mut second = TestHost::new(1, gpus(0..4));
+    let mut silent = of_user(process(70, "silent", &[(1, 0)]), 1001, "bob");
+    silent.gpus[0].gpu_memory_bytes = None;
+    silent.gpus[0].sm_percent = None;
+    silent.reading = crate::wire::ProcessReading { pid: Some(70), ..Default::default() };
+    silent.facts.user = None;
+    silent.facts.uid = None;
+    let mut stopped = of_user(process(80, "stopped", &[(2, 1)]), 1001, "bob");
+    stopped.reading.state = Some(ProcessState::Stopped);
+    let big = of_user(process(90, "big", &[(0, 70)]), 1001, "bob");
+    second.show(1.0, &vec![reading(97, 30); 4], &[silent, stopped, big]);
+    vec![first, second]
+}
+
+fn view() -> RowsView {
+    let mut view = RowsView::default();
+    for host in hosts() {
+        view.update(&host.host, NO_STATES, at(1.0));
+    }
+    view
+}
+
+fn commands(rows: &[Row]) -> Vec<&str> {
+    rows.iter().map(|row| row.command.as_str()).collect()
+}
+
+fn sorted(key: SortKey, is_descending: bool) -> Vec<String> {
+    let order = ListOrder { key, is_descending, group: Group::Job };
+    let rows = view().rows(order, &HashSet::new(), |_| true);
+    rows.iter().map(|row| row.command.to_string()).collect()
+}
+
+#[test]
+fn by_default_trouble_comes_first_then_ones_own_then_the_largest() {
+    let rows = view().rows(ListOrder::default(), &HashSet::new(), |_| true);
+    assert_eq!(commands(&rows), ["stopped", "ipykernel", "torchrun", "big", "silent"]);
+}
+
+#[test]
+fn the_order_of_trouble_can_be_turned_round() {
+    assert_eq!(sorted(SortKey::Trouble, true), ["stopped", "big", "silent", "torchrun", "ipykernel"]);
+}
+
+#[test]
+fn a_hung_gpu_goes_before_everything() {
+    let mut view = view();
+    let states = [(GpuState::InUse, None), (GpuState::InUse, None), (GpuState::InUse, None), (GpuState::Hung, None)];
+    view.update(&hosts()[0].host, &states, at(1.0));
+    let rows = view.rows(ListOrder::default(), &HashSet::new(), |_| true);
+    assert_eq!(commands(&rows)[..2], ["ipykernel", "stopped"]);
+}
+
+#[test]
+fn every_column_sorts_both_ways() {
+    for (key, ascending) in [
+        (SortKey::Host, ["torchrun", "ipykernel", "silent", "stopped", "big"]),
+        (SortKey::Gpu, ["big", "torchrun", "silent", "stopped", "ipykernel"]),
+        (SortKey::Pid, ["silent", "stopped", "big", "torchrun", "ipykernel"]),
+        (SortKey::GpuMemory, ["stopped", "torchrun", "ipykernel", "big", "silent"]),
+        (SortKey::GpuMemoryPercent, ["stopped", "torchrun", "ipykernel", "big", "silent"]),
+        (SortKey::Cpu, ["ipykernel", "stopped", "big", "torchrun", "silent"]),
+        (SortKey::Rss, ["ipykernel", "stopped", "big", "torchrun", "silent"]),
+        (SortKey::Time, ["stopped", "big", "torchrun", "ipykernel", "silent"]),
+        (SortKey::Command, ["big", "ipykernel", "silent", "stopped", "torchrun"]),
+    ] {
+        assert_eq!(sorted(key, false), ascending, "{key:?}");
+    }
+    assert_eq!(sorted(SortKey::GpuMemory, true), ["big", "ipykernel", "torchrun", "stopped", "silent"]);
+    assert_eq!(sorted(SortKey::Command, true), ["torchrun", "stopped", "silent", "ipykernel", "big"]);
+    assert_eq!(sorted(SortKey::Host, true), ["silent", "stopped", "big", "torchrun", "ipykernel"]);
+}
+
+#[test]
+fn what_is_not_known_comes_last_both_ways() {
+    for key in SortKey::ALL {
+        if matches!(key, SortKey::Host | SortKey::Gpu | SortKey::Pid | SortKey::Command) {
+            continue; // known of every row
+        }
+        for is_descending in [false, true] {
+            if key == SortKey::Trouble && is_descending {
+                continue; // then one's own rows come after those of others, known or not
+            }
+            assert_eq!(
+                sorted(key, is_descending).last().map(String::as_str),
+                match key {
+                    SortKey::State => Some("big"),
+                    _ => Some("silent"),
+                },
+                "{key:?} {is_descending}"
+            );
+        }
+    }
+}
+
+#[test]
+fn equal_rows_keep_their_places_both_ways() {
+    assert_eq!(sorted(SortKey::User, false), ["torchrun", "ipykernel", "stopped", "big", "silent"]);
+    assert_eq!(sorted(SortKey::User, true), ["stopped", "big", "torchrun", "ipykernel", "silent"]);
+}
+
+#[test]
+fn shares_sort_by_the_most_then_the_least() {
+    let mut host = TestHost::new(0, gpus(0..2));
+    let with = |pid, shares: [u8; 2]| {
+        let mut process = process(pid, &format!("p{pid}"), &[(0, 1), (1, 1)]);
+        for (usage, share) in process.gpus.iter_mut().zip(shares) {
+            usage.sm_percent = Some(share);
+        }
+        process
+    };
+    host.show(1.0, &[reading(97, 3), reading(97, 3)], &[with(1, [10, 90]), with(2, [50, 90]), with(3, [99, 0])]);
+    let mut view = RowsView::default();
+    view.update(&host.host, NO_STATES, at(1.0));
+    let rows = view.rows(ListOrder::by(SortKey::Sm, Group::None), &HashSet::new(), |_| true);
+    assert_eq!(commands(&rows), ["p3", "p2", "p1"]);
+}
+
+#[test]
+fn an_open_job_has_its_processes_below_it() {
+    let view = view();
+    let folded = view.rows(ListOrder::default(), &HashSet::new(), |_| true);
+    let job = folded.iter().find(|row| row.unfold == Unfold::Folded).expect("torchrun");
+    let open = HashSet::from([job.key.clone()]);
+    let rows = view.rows(ListOrder { key: SortKey::Pid, is_descending: true, group: Group::Job }, &open, |_| true);
+    let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.unfold)).collect();
+    assert_eq!(
+        shape,
+        [
+            (Some(600), Unfold::Leaf),
+            (Some(500), Unfold::Open),
+            (Some(502), Unfold::Child),
+            (Some(501), Unfold::Child),
+            (Some(90), Unfold::Leaf),
+            (Some(80), Unfold::Leaf),
+            (Some(70), Unfold::Leaf),
+        ]
+    );
+}
+
+#[test]
+fn ungrouped_every_process_is_a_leaf() {
+    let rows = view().rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), |_| true);
+    let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.unfold)).collect();
+    assert_eq!(shape, [70, 80, 90, 501, 502, 600].map(|pid| (Some(pid), Unfold::Leaf)));
+}
+
+#[test]
+fn a_job_stays_while_one_of_its_processes_is_kept() {
+    let view = view();
+    let only = |row: &Row| row.pid == Some(502);
+    let rows = view.rows(ListOrder::default(), &HashSet::new(), only);
+    assert_eq!(commands(&rows), ["torchrun"]);
+    let open = HashSet::from([rows[0].key.clone()]);
+    let rows = view.rows(ListOrder::default(), &open, only);
+    assert_eq!(rows.iter().map(|row| row.pid).collect::<Vec<_>>(), [Some(500), Some(502)]);
+    assert_eq!(view.rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), only).len(), 1);
+}
+
+#[test]
+fn what_has_ended_comes_last_in_the_order_of_trouble() {
+    let mut host = TestHost::new(0, gpus(0..2));
+    let (large, small) = (process(7, "large", &[(0, 70)]), process(8, "small", &[(1, 1)]));
+    host.show(1.0, &[reading(97, 70), reading(97, 1)], &[large, small.clone()]);
+    host.show(3.0, &[reading(0, 0), reading(97, 1)], &[small]);
+    let mut view = RowsView::default();
+    view.update(&host.host, NO_STATES, at(3.0));
+    assert_eq!(commands(&view.rows(ListOrder::default(), &HashSet::new(), |_| true)), ["small", "large"]);
+}
+
+#[test]
+fn a_tick_computes_only_what_time_has_changed() {
+    let mut host = TestHost::new(0, gpus(0..1));
+    host.show(1.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)]), process(8, "python", &[(0, 1)])]);
+    host.show(3.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)])]);
+    let mut view = RowsView::default();
+    let states = [(GpuState::InUse, Some(at(1.0)))];
+    view.update(&host.host, &states, at(3.0));
+    assert!(!view.tick(&host.host, &states, at(4.0)));
+    assert!(view.tick(&host.host, &[(GpuState::Idle, Some(at(1.0)))], at(4.0)), "a state changed");
+    assert!(view.tick(&host.host, &states, at(20.0)), "stale");
+    assert!(view.rows(ListOrder::default(), &HashSet::new(), |_| true).iter().all(|row| row.is_stale));
+    assert!(!view.tick(&host.host, &states, at(602.0)));
+    assert!(view.tick(&host.host, &states, at(603.0)), "the row that ended goes");
+    assert!(!view.tick(&host.host, &states, at(604.0)));
+    assert_eq!(view.jobs(HostId(0)).len(), 1);
+}
+
+#[test]
+fn jobs_of_a_host_can_be_asked_for() {
+    let view = view();
+    let jobs = view.jobs(HostId(0)).iter().map(|job| job.row.job.clone()).collect::<Vec<JobKey>>();
+    assert_eq!(jobs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["launcher:500", "launcher:600"]);
+    assert_eq!(view.jobs(HostId(9)), []);
+}

@@ -3,6 +3,8 @@
 //! [`Fleet::apply`] takes what a host sent; everything else reads. Nothing here knows SSH, a terminal or a clock:
 //! time comes in as a [`Moment`].
 
+#[cfg(test)]
+pub(crate) mod fixture;
 mod fleet;
 mod gpu_state;
 pub mod history;

@@ -330,3 +330,7 @@ pub fn gpu_list(indexes: &[u32]) -> String {
         [first, rest @ ..] => format!("{first}+{}", rest.len()),
     }
 }
+
+#[cfg(test)]
+#[path = "rows_tests.rs"]
+mod tests;
