@@ -1,7 +1,27 @@
 //! Everything about OpenSSH: reaching a host and running one command there.
 //!
+//! [`open`] is the whole of it: a host's configuration and a command go in, a [`Channel`] comes out. Behind it stand
+//! `resolve` (what `ssh -G` says of a name), `known_hosts` (which host keys are good), `credentials` (one broker a
+//! process, so that ten hosts ask for one passphrase once) and three transports: `native`, `system` and `local`.
+//!
 //! It knows the host's configuration and nothing of the fleet: phases and errors are its own plain types, which
 //! `collect` translates.
 
+mod context;
+mod credentials;
+mod gate;
+mod known_hosts;
+mod local;
+mod native;
+mod open;
 pub mod prompt;
+mod resolve;
+mod system;
+mod text;
 pub mod transport;
+
+pub use context::{Context, Interaction, Options};
+pub use credentials::PromptEvent;
+pub use open::open;
+pub use prompt::{Answer, Prompt, PromptId, PromptKind, Secret};
+pub use transport::{Channel, Exit, Limits, SshError, SshErrorKind, SshPhase};

@@ -103,6 +103,19 @@ pub enum SshErrorKind {
     Declined,
 }
 
+impl SshError {
+    /// An error without a way out.
+    pub fn new(kind: SshErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), hint: None }
+    }
+
+    /// The same with one.
+    pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+}
+
 impl fmt::Display for SshError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.message)

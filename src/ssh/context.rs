@@ -1,0 +1,104 @@
+//! What all connections of one process share.
+
+use super::credentials::{Broker, KeyRing, PromptEvent};
+use super::gate::Gate;
+use super::known_hosts::{HostName, fingerprint};
+use super::prompt::{Answer, PromptId};
+use super::transport::Limits;
+use russh::keys::PublicKey;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::{Semaphore, mpsc};
+
+/// Whether there is a person who can be asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interaction {
+    /// Prompts are sent as [`PromptEvent`]s and wait for [`Context::answer`].
+    Ask,
+    /// A prompt becomes an error whose hint is the command that makes it unnecessary.
+    Refuse,
+}
+
+/// How a [`Context`] is set up; [`Options::from_environment`] is what a program wants.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Whether there is a person who can be asked.
+    pub interaction: Interaction,
+    /// The limits of each connection's phases.
+    pub limits: Limits,
+    /// What `~` stands for; without it, paths that begin with it do not exist.
+    pub home: Option<PathBuf>,
+    /// The agent's socket, unless the ssh configuration names another.
+    pub agent_socket: Option<PathBuf>,
+    /// Read by the `ssh` program instead of the usual configuration files (`ssh -F`).
+    pub ssh_config: Option<PathBuf>,
+}
+
+impl Options {
+    /// Home and agent from `HOME` and `SSH_AUTH_SOCK`, the usual limits and configuration files.
+    pub fn from_environment(interaction: Interaction) -> Self {
+        let socket = std::env::var_os("SSH_AUTH_SOCK").filter(|path| !path.is_empty());
+        Self {
+            interaction,
+            limits: Limits::default(),
+            home: std::env::home_dir(),
+            agent_socket: socket.map(PathBuf::from),
+            ssh_config: None,
+        }
+    }
+}
+
+/// What all connections of one process share: prompts, decrypted keys, the agent's turn, the gate before each address.
+#[derive(Debug)]
+pub struct Context {
+    pub(super) options: Options,
+    pub(super) broker: Broker,
+    pub(super) keys: KeyRing,
+    pub(super) gate: Gate,
+    /// Held while an agent signs, so that keys that want a touch ask one at a time.
+    pub(super) agent_turn: Arc<tokio::sync::Mutex<()>>,
+    /// As many `ssh -G` at once as there are cores.
+    pub(super) resolving: Semaphore,
+    trusted_once: Mutex<HashMap<String, Vec<String>>>,
+}
+
+impl Context {
+    /// The context of a process that reads its environment, and the prompts that it will raise.
+    pub fn new(interaction: Interaction) -> (Arc<Self>, mpsc::Receiver<PromptEvent>) {
+        Self::with_options(Options::from_environment(interaction))
+    }
+
+    /// The same with everything given.
+    pub fn with_options(options: Options) -> (Arc<Self>, mpsc::Receiver<PromptEvent>) {
+        let (broker, prompts) = Broker::new(options.interaction);
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let context = Self {
+            options,
+            broker,
+            keys: KeyRing::default(),
+            gate: Gate::default(),
+            agent_turn: Arc::default(),
+            resolving: Semaphore::new(cores),
+            trusted_once: Mutex::default(),
+        };
+        (Arc::new(context), prompts)
+    }
+
+    /// Gives the answer to every host that waits for it. An answer to a prompt that is no longer open does nothing.
+    pub fn answer(&self, id: PromptId, answer: Answer) {
+        self.broker.answer(id, answer);
+    }
+
+    /// Fingerprints of the keys that a person trusted for this host in this process.
+    pub(super) fn trusted_once(&self, name: &HostName) -> Vec<String> {
+        let trusted = self.trusted_once.lock().unwrap_or_else(PoisonError::into_inner);
+        trusted.get(&name.exact).cloned().unwrap_or_default()
+    }
+
+    /// Remembers until the process ends that this key is good for this host, so that a reconnect does not ask again.
+    pub(super) fn trust_once(&self, name: &HostName, key: &PublicKey) {
+        let mut trusted = self.trusted_once.lock().unwrap_or_else(PoisonError::into_inner);
+        trusted.entry(name.exact.clone()).or_default().push(fingerprint(key));
+    }
+}

@@ -1,0 +1,354 @@
+//! Prompts and who waits for them.
+
+use super::queue::{PromptEvent, Queue};
+use crate::ssh::Interaction;
+use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// How many prompt events may wait in the channel; what is more waits in the broker, one a prompt.
+const CHANNEL_CAPACITY: usize = 16;
+
+/// What a prompt is about: questions with the same key are one prompt.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(in crate::ssh) enum PromptKey {
+    /// The passphrase of this file.
+    KeyFile(PathBuf),
+    /// Whether this key (by fingerprint) is this host's.
+    HostKey { name: String, fingerprint: String },
+    /// A password or a code for one login; shared by nobody, since codes are good for once.
+    Login { target: String, connection: u64 },
+}
+
+/// Why there is no answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ssh) enum Unanswered {
+    /// There is nobody who could be asked.
+    NobodyToAsk,
+    /// The one who reads the prompts has gone.
+    Gone,
+}
+
+/// The one who asks.
+#[derive(Debug)]
+pub(in crate::ssh) struct Broker {
+    interaction: Interaction,
+    shared: Arc<Shared>,
+    /// Taken when the first prompt starts the task that forwards events.
+    events: Mutex<Option<mpsc::Sender<PromptEvent>>>,
+    forwarding: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    next_prompt: u64,
+    next_waiter: u64,
+    open: HashMap<PromptKey, Open>,
+    queue: Queue,
+    reader_gone: bool,
+}
+
+#[derive(Debug)]
+struct Open {
+    prompt: Prompt,
+    waiters: Vec<Waiter>,
+    /// Whether the reader has been told of it.
+    seen: bool,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    id: u64,
+    host: String,
+    answer: oneshot::Sender<Arc<Answer>>,
+}
+
+impl Broker {
+    pub(in crate::ssh) fn new(interaction: Interaction) -> (Self, mpsc::Receiver<PromptEvent>) {
+        let (events, receiver) = mpsc::channel(CHANNEL_CAPACITY);
+        let broker = Self {
+            interaction,
+            shared: Arc::default(),
+            events: Mutex::new(Some(events)),
+            forwarding: Mutex::default(),
+        };
+        (broker, receiver)
+    }
+
+    /// Whether there is a person who can be asked.
+    pub(in crate::ssh) fn can_ask(&self) -> bool {
+        self.interaction == Interaction::Ask && !self.shared.lock().reader_gone
+    }
+
+    /// A number that no other login has.
+    pub(in crate::ssh) fn number(&self) -> u64 {
+        let mut state = self.shared.lock();
+        state.next_waiter += 1;
+        state.next_waiter
+    }
+
+    /// Asks on behalf of `host` and waits for the answer. A prompt of the same key that is open already is joined.
+    /// Dropping the future withdraws the question when nobody else waits for it.
+    pub(in crate::ssh) async fn ask(
+        &self,
+        key: PromptKey,
+        host: &str,
+        kind: PromptKind,
+    ) -> Result<(PromptId, Arc<Answer>), Unanswered> {
+        if self.interaction == Interaction::Refuse {
+            return Err(Unanswered::NobodyToAsk);
+        }
+        self.start_forwarding();
+        let (answer, receiver) = oneshot::channel();
+        let (waiting, prompt) = {
+            let mut state = self.shared.lock();
+            if state.reader_gone {
+                return Err(Unanswered::Gone);
+            }
+            state.next_waiter += 1;
+            let id = state.next_waiter;
+            let prompt = state.join(&key, kind, Waiter { id, host: host.to_owned(), answer });
+            (Waiting { shared: Arc::clone(&self.shared), key, id }, prompt)
+        };
+        self.shared.changed.notify_one();
+        let answer = receiver.await.map_err(|_| Unanswered::Gone);
+        drop(waiting);
+        Ok((prompt, answer?))
+    }
+
+    /// Gives `answer` to all who wait for the prompt.
+    pub(in crate::ssh) fn answer(&self, id: PromptId, answer: Answer) {
+        let mut state = self.shared.lock();
+        let Some(key) = state.open.iter().find(|(_, open)| open.prompt.id == id).map(|(key, _)| key.clone()) else {
+            return;
+        };
+        let answer = Arc::new(answer);
+        for waiter in state.open.remove(&key).map(|open| open.waiters).unwrap_or_default() {
+            // A waiter that has gone meanwhile needs no answer.
+            let _ = waiter.answer.send(Arc::clone(&answer));
+        }
+    }
+
+    fn start_forwarding(&self) {
+        let sender = self.events.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(sender) = sender {
+            let task = tokio::spawn(forward(Arc::clone(&self.shared), sender));
+            *self.forwarding.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
+        }
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        if let Some(task) = self.forwarding.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            task.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Adds a waiter to the open prompt of this key, or opens one.
+    fn join(&mut self, key: &PromptKey, kind: PromptKind, waiter: Waiter) -> PromptId {
+        let next = &mut self.next_prompt;
+        let open = self.open.entry(key.clone()).or_insert_with(|| {
+            *next += 1;
+            Open { prompt: Prompt { id: PromptId(*next), hosts: Vec::new(), kind }, waiters: Vec::new(), seen: false }
+        });
+        open.waiters.push(waiter);
+        open.refresh_hosts();
+        self.queue.asked(open.prompt.clone());
+        open.prompt.id
+    }
+
+    /// Removes a waiter whose future was dropped.
+    fn leave(&mut self, key: &PromptKey, waiter: u64) {
+        let Some(open) = self.open.get_mut(key) else { return };
+        let before = open.waiters.len();
+        open.waiters.retain(|known| known.id != waiter);
+        if open.waiters.is_empty() {
+            let (id, seen) = (open.prompt.id, open.seen);
+            self.open.remove(key);
+            self.queue.withdrawn(id, seen);
+        } else if open.waiters.len() < before {
+            open.refresh_hosts();
+            let prompt = open.prompt.clone();
+            self.queue.asked(prompt);
+        }
+    }
+
+    /// The next event, noting that the reader will have seen it.
+    fn next_event(&mut self) -> Option<PromptEvent> {
+        let event = self.queue.next()?;
+        if let PromptEvent::Asked(prompt) = &event
+            && let Some(open) = self.open.values_mut().find(|open| open.prompt.id == prompt.id)
+        {
+            open.seen = true;
+        }
+        Some(event)
+    }
+}
+
+impl Open {
+    fn refresh_hosts(&mut self) {
+        self.prompt.hosts.clear();
+        for waiter in &self.waiters {
+            if !self.prompt.hosts.contains(&waiter.host) {
+                self.prompt.hosts.push(waiter.host.clone());
+            }
+        }
+    }
+}
+
+/// Someone's place in a prompt; given up when dropped.
+struct Waiting {
+    shared: Arc<Shared>,
+    key: PromptKey,
+    id: u64,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.shared.lock().leave(&self.key, self.id);
+        self.shared.changed.notify_one();
+    }
+}
+
+/// Hands events to their reader. When the reader has gone, nobody will ever answer: all who wait are told.
+async fn forward(shared: Arc<Shared>, events: mpsc::Sender<PromptEvent>) {
+    loop {
+        // A place in the channel first: until there is one, events of the same prompt replace one another.
+        let place = tokio::select! {
+            place = events.reserve() => place,
+            () = events.closed() => break,
+        };
+        let Ok(place) = place else { break };
+        let event = loop {
+            let event = shared.lock().next_event();
+            if event.is_some() {
+                break event;
+            }
+            tokio::select! {
+                () = shared.changed.notified() => {}
+                () = events.closed() => break None,
+            }
+        };
+        match event {
+            Some(event) => place.send(event),
+            None => break,
+        }
+    }
+    let mut state = shared.lock();
+    state.reader_gone = true;
+    state.open.clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ssh::prompt::Secret;
+    use std::time::Duration;
+    use zeroize::Zeroizing;
+
+    const DEADLINE: Duration = Duration::from_secs(5);
+
+    fn passphrase() -> PromptKind {
+        PromptKind::Passphrase { path: "/k".into(), fingerprint: None, failures: 0 }
+    }
+
+    fn key() -> PromptKey {
+        PromptKey::KeyFile("/k".into())
+    }
+
+    async fn next(events: &mut mpsc::Receiver<PromptEvent>) -> PromptEvent {
+        tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap()
+    }
+
+    /// Reads until the prompt names so many hosts.
+    async fn asked_by(events: &mut mpsc::Receiver<PromptEvent>, hosts: usize) -> Prompt {
+        loop {
+            match next(events).await {
+                PromptEvent::Asked(prompt) if prompt.hosts.len() == hosts => return prompt,
+                PromptEvent::Asked(_) => {}
+                PromptEvent::Withdrawn(id) => panic!("{id:?} was withdrawn"),
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn ten_hosts_make_one_prompt_and_one_answer_reaches_all() {
+        let (broker, mut events) = Broker::new(Interaction::Ask);
+        let broker = Arc::new(broker);
+        let mut hosts = tokio::task::JoinSet::new();
+        for number in 0..10 {
+            let broker = Arc::clone(&broker);
+            hosts.spawn(async move { broker.ask(key(), &format!("gpu{number}"), passphrase()).await });
+        }
+        let prompt = asked_by(&mut events, 10).await;
+        broker.answer(prompt.id, Answer::Secret(Secret::new(Zeroizing::new("sesame".into()))));
+        let mut answers = 0;
+        while let Some(answer) = hosts.join_next().await {
+            let (id, answer) = answer.unwrap().unwrap();
+            assert_eq!(id, prompt.id);
+            assert!(matches!(&*answer, Answer::Secret(secret) if secret.expose() == "sesame"));
+            answers += 1;
+        }
+        assert_eq!(answers, 10);
+        assert!(broker.shared.lock().open.is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_last_one_to_leave_withdraws_the_prompt() {
+        let (broker, mut events) = Broker::new(Interaction::Ask);
+        let broker = Arc::new(broker);
+        let ask = |host: &'static str| {
+            let broker = Arc::clone(&broker);
+            tokio::spawn(async move { broker.ask(key(), host, passphrase()).await })
+        };
+        let first = ask("gpu01");
+        asked_by(&mut events, 1).await;
+        let second = ask("gpu02");
+        let prompt = asked_by(&mut events, 2).await;
+        first.abort();
+        assert_eq!(asked_by(&mut events, 1).await.hosts, ["gpu02"]);
+        second.abort();
+        assert_eq!(next(&mut events).await, PromptEvent::Withdrawn(prompt.id));
+        broker.answer(prompt.id, Answer::Decline);
+    }
+
+    #[tokio::test]
+    async fn a_prompt_that_nobody_has_seen_is_withdrawn_without_a_word() {
+        let mut state = State::default();
+        let (answer, _receiver) = oneshot::channel();
+        state.join(&key(), passphrase(), Waiter { id: 1, host: "gpu01".into(), answer });
+        state.leave(&key(), 1);
+        assert_eq!(state.next_event(), None);
+    }
+
+    #[tokio::test]
+    async fn without_a_reader_everyone_is_told() {
+        let (broker, events) = Broker::new(Interaction::Ask);
+        drop(events);
+        assert!(matches!(
+            tokio::time::timeout(DEADLINE, broker.ask(key(), "gpu01", passphrase())).await.unwrap(),
+            Err(Unanswered::Gone)
+        ));
+        assert!(!broker.can_ask());
+        let (broker, _events) = Broker::new(Interaction::Refuse);
+        assert!(matches!(broker.ask(key(), "gpu01", passphrase()).await, Err(Unanswered::NobodyToAsk)));
+    }
+}

@@ -1,0 +1,21 @@
+//! Host keys: known_hosts read as OpenSSH reads it, and closed where it is in doubt.
+//!
+//! After `hostfile.c` and `sshconnect.c` of OpenSSH 9.2. Two deliberate differences, both stricter: a file that exists
+//! but cannot be read is an error, and an `@revoked` line for a host that OpenSSH would skip because it cannot read it
+//! refuses that host.
+
+mod append;
+mod base64;
+mod evaluate;
+mod line;
+mod pattern;
+
+pub(crate) use append::add;
+pub(crate) use evaluate::{HostName, KnownHosts, Place, Verdict};
+
+use russh::keys::{HashAlg, PublicKey};
+
+/// `SHA256:...`, as `ssh-keygen -l` prints it.
+pub(crate) fn fingerprint(key: &PublicKey) -> String {
+    key.fingerprint(HashAlg::Sha256).to_string()
+}

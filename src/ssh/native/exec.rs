@@ -1,0 +1,150 @@
+//! One command on an authenticated connection, and everything that ends with it.
+
+use super::handler::{Client, Witness};
+use super::stream::Cut;
+use crate::ssh::text::seconds;
+use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
+use russh::client::{Handle, Msg};
+use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Disconnect, Error};
+use std::time::Duration;
+use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
+
+/// What each of the three pipes holds: a slow reader makes the server wait, never this machine's memory grow.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// How long a farewell may take before the connection is cut.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// An authenticated connection. Dropping it cuts the stream.
+pub(super) struct Connection {
+    pub(super) handle: Handle<Client>,
+    pub(super) witness: Witness,
+    /// Held for its drop.
+    pub(super) _cut: Cut,
+}
+
+/// Starts `command` on a channel of its own.
+pub(super) async fn start(connection: Connection, command: &str, limit: Duration) -> Result<Channel, SshError> {
+    let starting = tokio::time::timeout(limit, request(&connection, command)).await;
+    let (reads, writes) = starting.unwrap_or_else(|_| {
+        let message = format!("logged in, but the command was not started within {}", seconds(limit));
+        Err(SshError::new(SshErrorKind::Timeout(SshPhase::Exec), message)
+            .with_hint("the host is overloaded, or its home directories hang"))
+    })?;
+    let (stdin, stdin_far) = tokio::io::duplex(PIPE_BYTES);
+    let (stdout, stdout_far) = tokio::io::duplex(PIPE_BYTES);
+    let (stderr, stderr_far) = tokio::io::duplex(PIPE_BYTES);
+    let (exit_sender, exit) = oneshot::channel();
+    let (guard, dropped) = oneshot::channel();
+    let pump = Pump { connection, reads, writes, stdin: stdin_far, stdout: stdout_far, stderr: stderr_far };
+    tokio::spawn(pump.run(exit_sender, dropped));
+    Ok(Channel {
+        stdin: Box::pin(stdin),
+        stdout: Box::pin(stdout),
+        stderr: Box::pin(stderr),
+        exit,
+        // Dropping this end wakes the other, which ends everything.
+        guard: Box::new(guard),
+    })
+}
+
+/// Opens the channel and asks for the command, until the server has agreed to both.
+async fn request(connection: &Connection, command: &str) -> Result<(ChannelReadHalf, ChannelWriteHalf<Msg>), SshError> {
+    let refused = |what: &str| {
+        let seen = connection.witness.seen();
+        let said = seen.farewell.as_deref().or(Some(seen.banner.trim()).filter(|banner| !banner.is_empty()));
+        let said = said.map(|said| format!(" (the server says: {said})")).unwrap_or_default();
+        SshError::new(SshErrorKind::Refusal, format!("logged in, but the server {what}{said}"))
+    };
+    let mut channel = connection.handle.channel_open_session().await.map_err(|error| match error {
+        Error::ChannelOpenFailure(reason) => refused(&format!("refused a session: {reason:?}"))
+            .with_hint("MaxSessions or a restriction of the account, in the server's sshd_config"),
+        _ => refused("closed the connection"),
+    })?;
+    channel.exec(true, command).await.map_err(|_| refused("closed the connection"))?;
+    loop {
+        match channel.wait().await {
+            Some(ChannelMsg::Success) => return Ok(channel.split()),
+            Some(ChannelMsg::Failure) => {
+                return Err(refused("refused to run a command")
+                    .with_hint("the account may be limited to file transfer or forwarding"));
+            }
+            Some(ChannelMsg::Close) | None => return Err(refused("closed the channel before the command ran")),
+            Some(_) => {}
+        }
+    }
+}
+
+/// Moves bytes between the channel and the pipes, and owns the connection.
+struct Pump {
+    connection: Connection,
+    reads: ChannelReadHalf,
+    writes: ChannelWriteHalf<Msg>,
+    stdin: DuplexStream,
+    stdout: DuplexStream,
+    stderr: DuplexStream,
+}
+
+impl Pump {
+    async fn run(self, exit: oneshot::Sender<Exit>, dropped: oneshot::Receiver<()>) {
+        let Self { mut connection, mut reads, writes, mut stdin, stdout, stderr } = self;
+        let mut writer = Box::pin(writes.make_writer());
+        let feed = async {
+            // An error means that the channel takes no more; its end is told by the other half.
+            if tokio::io::copy(&mut stdin, &mut writer).await.is_ok() {
+                let _ = writer.shutdown().await;
+            }
+            std::future::pending::<()>().await;
+        };
+        let ended = tokio::select! {
+            ended = drain(&mut reads, stdout, stderr) => Some(ended),
+            // Dropping the channel's guard.
+            _ = dropped => None,
+            () = feed => None,
+        };
+        if let Some(ended) = ended {
+            let ended = ended.unwrap_or_else(|| Exit::Closed(connection.witness.seen().farewell.clone()));
+            // Nobody may be interested.
+            let _ = exit.send(ended);
+        }
+        let farewell = async {
+            let _ = writes.close().await;
+            let _ = connection.handle.disconnect(Disconnect::ByApplication, "", "").await;
+            let _ = (&mut connection.handle).await;
+        };
+        // Whatever the server does, the stream is cut when `connection` goes.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    }
+}
+
+/// Reads the channel to its end. `Eof` may come before or after the exit status, so only `Close` ends it; `None` when
+/// the connection ended without a word about the command.
+async fn drain(reads: &mut ChannelReadHalf, mut stdout: DuplexStream, mut stderr: DuplexStream) -> Option<Exit> {
+    let mut exit = None;
+    loop {
+        match reads.wait().await {
+            // A reader that has gone loses what comes; the channel goes on.
+            Some(ChannelMsg::Data { data }) => {
+                let _ = stdout.write_all(&data).await;
+            }
+            Some(ChannelMsg::ExtendedData { data, ext: 1 }) => {
+                let _ = stderr.write_all(&data).await;
+            }
+            Some(ChannelMsg::ExitStatus { exit_status }) => exit = Some(Exit::Status(exit_status)),
+            Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
+                exit = Some(Exit::Signal(signal(&signal_name)));
+            }
+            Some(ChannelMsg::Close) | None => return exit,
+            Some(_) => {}
+        }
+    }
+}
+
+/// The signal's name without `SIG`, as the protocol has it.
+fn signal(signal: &russh::Sig) -> String {
+    match signal {
+        russh::Sig::Custom(name) => name.clone(),
+        named => format!("{named:?}"),
+    }
+}

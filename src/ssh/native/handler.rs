@@ -1,0 +1,154 @@
+//! What the server says of its own accord.
+
+use super::host_key::{Judge, Ruling};
+use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
+use russh::keys::PublicKeyOrCertificate;
+use russh::{Channel, Error};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most that is kept of a server's banner.
+const MAX_BANNER_BYTES: usize = 4096;
+
+/// What was seen of a connection, for the errors that come of it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Witness(Arc<Mutex<Seen>>);
+
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    /// What became of the server's key, once it was shown.
+    pub(super) ruling: Option<Ruling>,
+    /// The text that the server shows before authentication ends.
+    pub(super) banner: String,
+    /// The server's words as it closed the connection, or what broke it.
+    pub(super) farewell: Option<String>,
+}
+
+impl Witness {
+    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// russh's view of us.
+pub(super) struct Client {
+    judge: Judge,
+    witness: Witness,
+}
+
+impl Client {
+    pub(super) fn new(judge: Judge, witness: Witness) -> Self {
+        Self { judge, witness }
+    }
+}
+
+impl Handler for Client {
+    type Error = Error;
+
+    async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Error> {
+        let key = match shown {
+            PublicKeyOrCertificate::PublicKey { key, .. } => key,
+            // None was asked for, and nobody here has checked it.
+            PublicKeyOrCertificate::Certificate(_) => return Ok(false),
+        };
+        let ruling = self.judge.rule(key);
+        let accepted = matches!(ruling, Ruling::Accepted { .. });
+        self.witness.seen().ruling = Some(ruling);
+        Ok(accepted)
+    }
+
+    async fn auth_banner(&mut self, banner: &str, _: &mut Session) -> Result<(), Error> {
+        let mut seen = self.witness.seen();
+        let room = MAX_BANNER_BYTES.saturating_sub(seen.banner.len());
+        let end = (0..=room.min(banner.len())).rev().find(|end| banner.is_char_boundary(*end)).unwrap_or(0);
+        seen.banner.push_str(&banner[..end]);
+        Ok(())
+    }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
+        let (words, result) = match reason {
+            DisconnectReason::ReceivedDisconnect(info) => (Some(info.message), Ok(())),
+            DisconnectReason::Error(Error::Disconnect | Error::HUP) => (None, Ok(())),
+            DisconnectReason::Error(error) => (Some(error.to_string()), Err(error)),
+        };
+        self.witness.seen().farewell = words.filter(|words| !words.trim().is_empty());
+        result
+    }
+
+    // russh accepts channels that a server opens unless told otherwise. We ask for no forwarding of any kind, so every
+    // such channel is an attempt at something; dropping the reply refuses it.
+
+    async fn server_channel_open_forwarded_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_forwarded_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_agent_forward(
+        &mut self,
+        _: Channel<Msg>,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_session(
+        &mut self,
+        _: Channel<Msg>,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_tcpip(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_direct_streamlocal(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+
+    async fn server_channel_open_x11(
+        &mut self,
+        _: Channel<Msg>,
+        _: &str,
+        _: u32,
+        _: ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), Error> {
+        Ok(())
+    }
+}

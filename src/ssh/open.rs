@@ -1,0 +1,84 @@
+//! The way to a host.
+
+use super::context::Context;
+use super::known_hosts::{HostName, KnownHosts};
+use super::resolve::{Resolved, resolve};
+use super::transport::{Channel, SshError, SshErrorKind, SshPhase};
+use super::{local, native, system};
+use crate::hosts::{Backend, HostConfig};
+use std::sync::Arc;
+
+/// Runs `command` on `host` by whichever transport serves it: this machine without SSH, the built-in client, or the
+/// `ssh` program for what the built-in client cannot do. `progress` hears of each phase as it begins. Dropping the
+/// future gives up; dropping the channel ends everything.
+///
+/// # Errors
+/// See [`SshErrorKind`]; the message is without the host's name.
+pub async fn open(
+    context: &Arc<Context>,
+    host: &HostConfig,
+    command: &str,
+    progress: &(dyn Fn(SshPhase) + Send + Sync),
+) -> Result<Channel, SshError> {
+    progress(SshPhase::Queued);
+    if host.is_local() {
+        progress(SshPhase::Exec);
+        return local::open(command);
+    }
+    let resolved = resolve(context, host).await?;
+    if host.backend == Backend::System {
+        return system::open(context, host, &resolved, command, progress).await;
+    }
+    if let Some(setting) = only_ssh_can(&resolved).await {
+        if host.backend == Backend::Native {
+            let message = format!("the built-in client cannot do {setting}, which the ssh configuration asks for");
+            return Err(SshError::new(SshErrorKind::Unsupported, message)
+                .with_hint("backend = \"system\" in hosts.toml uses the ssh program"));
+        }
+        return system::open(context, host, &resolved, command, progress).await;
+    }
+    match native::open(context, &host.name, &resolved, command, progress).await {
+        Ok(channel) => Ok(channel),
+        Err(failure) if failure.ssh_may_manage && host.backend == Backend::Auto && resolved.ssh_program => {
+            system::open(context, host, &resolved, command, progress).await
+        }
+        Err(failure) => Err(without_configuration(failure.error, &resolved)),
+    }
+}
+
+/// What the configuration asks for that the built-in client cannot do yet.
+async fn only_ssh_can(resolved: &Resolved) -> Option<String> {
+    if !resolved.ssh_program {
+        return None;
+    }
+    if let Some(setting) = &resolved.only_ssh_can {
+        return Some(setting.clone());
+    }
+    let resolved = resolved.clone();
+    let looking = tokio::task::spawn_blocking(move || {
+        if resolved.master.as_ref().is_some_and(|socket| socket.exists()) {
+            return Some("ControlPath".to_owned());
+        }
+        // ssh uses the certificate beside a key without being told.
+        let certificate = resolved.first_identity.iter().chain(&resolved.identity_files).find(|path| {
+            let mut beside = path.as_os_str().to_owned();
+            beside.push("-cert.pub");
+            std::path::Path::new(&beside).exists()
+        });
+        if certificate.is_some() {
+            return Some("user certificates".to_owned());
+        }
+        let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
+        let known = KnownHosts::read(resolved.user_known_hosts.iter().chain(&resolved.global_known_hosts)).ok()?;
+        known.only_authority(&name).then(|| "host certificates (@cert-authority)".to_owned())
+    });
+    looking.await.ok().flatten()
+}
+
+/// Says that the ssh configuration was not read, where that may be the reason.
+fn without_configuration(mut error: SshError, resolved: &Resolved) -> SshError {
+    if !resolved.ssh_program {
+        error.message.push_str(" (there is no ssh program, so ~/.ssh/config was not read)");
+    }
+    error
+}

@@ -1,0 +1,9 @@
+//! What a host's name means: `ssh -G`, with hosts.toml's values on top.
+
+mod ask;
+mod expand;
+mod parse;
+mod resolved;
+
+pub(super) use ask::resolve;
+pub(super) use resolved::{AgentChoice, Resolved, StrictHostKeys};

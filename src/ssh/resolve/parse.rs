@@ -1,0 +1,234 @@
+//! The output of `ssh -G`, read. Only what is used here is taken; the rest is left to the `ssh` program.
+
+use super::expand::Tokens;
+use super::resolved::{AgentChoice, Family, Methods, Resolved, StrictHostKeys};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What `ssh -G` does not say.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Surroundings<'a> {
+    /// The name that was asked for.
+    pub(super) name: &'a str,
+    pub(super) home: Option<&'a Path>,
+    /// The value of an environment variable, for `IdentityAgent $NAME`.
+    pub(super) variable: fn(&str) -> Option<PathBuf>,
+}
+
+/// Reads the output of `ssh -G`: one keyword in lower case and its value a line. Keywords that are not known are
+/// skipped, and so is a value that makes no sense: a newer ssh may say more.
+pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Resolved {
+    let value = |keyword: &str| {
+        output.lines().find_map(|line| {
+            let (found, value) = line.split_once(' ')?;
+            (found == keyword).then(|| value.trim())
+        })
+    };
+    let given = |keyword: &str| value(keyword).filter(|value| !value.is_empty() && !value.eq_ignore_ascii_case("none"));
+    let truth = |keyword: &str| value(keyword).is_some_and(|value| matches!(value, "yes" | "true"));
+    let hostname = given("hostname").unwrap_or(around.name).to_owned();
+    let port = given("port").and_then(|port| port.parse().ok()).unwrap_or(22);
+    let user = given("user").unwrap_or_default().to_owned();
+    let tokens = Tokens { home: around.home, name: around.name, hostname: &hostname, port, user: &user };
+    let files = |keyword: &str| given(keyword).map(|list| paths(list, tokens)).unwrap_or_default();
+    let master = given("controlpath").map(|path| tokens.path(path));
+
+    let proxy = ["proxyjump", "proxycommand"].into_iter().find_map(given).map(str::to_owned);
+    let only_ssh_can = only_ssh_can(&given, &truth);
+    Resolved {
+        family: match value("addressfamily") {
+            Some("inet") => Family::V4,
+            Some("inet6") => Family::V6,
+            _ => Family::Any,
+        },
+        first_identity: None,
+        identity_files: output
+            .lines()
+            .filter_map(|line| line.strip_prefix("identityfile "))
+            .filter(|path| !path.trim().eq_ignore_ascii_case("none"))
+            .map(|path| tokens.path(path.trim()))
+            .collect(),
+        identities_only: truth("identitiesonly"),
+        agent: match value("identityagent") {
+            None | Some("SSH_AUTH_SOCK") => AgentChoice::Usual,
+            Some("none") => AgentChoice::Never,
+            Some(socket) => match socket.strip_prefix('$') {
+                Some(name) => {
+                    (around.variable)(name.trim_matches(['{', '}'])).map_or(AgentChoice::Never, AgentChoice::Socket)
+                }
+                None => AgentChoice::Socket(tokens.path(socket)),
+            },
+        },
+        user_known_hosts: files("userknownhostsfile"),
+        global_known_hosts: files("globalknownhostsfile"),
+        strict_host_keys: match value("stricthostkeychecking") {
+            Some("true" | "yes") => StrictHostKeys::Yes,
+            Some("accept-new" | "false" | "no" | "off") => StrictHostKeys::AcceptNew,
+            _ => StrictHostKeys::Ask,
+        },
+        hash_known_hosts: truth("hashknownhosts"),
+        host_key_alias: given("hostkeyalias").map(|alias| tokens.text(alias)),
+        connect_timeout: given("connecttimeout").and_then(|text| text.parse().ok()).map(Duration::from_secs),
+        methods: Methods {
+            public_key: !matches!(value("pubkeyauthentication"), Some("false" | "no")),
+            keyboard_interactive: value("kbdinteractiveauthentication") != Some("no"),
+            password: value("passwordauthentication") != Some("no"),
+        },
+        password_prompts: given("numberofpasswordprompts").and_then(|text| text.parse().ok()).unwrap_or(3),
+        only_ssh_can,
+        proxy,
+        master,
+        undone: undone(&value),
+        ssh_program: true,
+        hostname,
+        port,
+        user,
+    }
+}
+
+/// The first setting that the built-in client cannot follow, or must not ignore, as it is spelled in ssh_config.
+fn only_ssh_can<'a>(given: &dyn Fn(&str) -> Option<&'a str>, truth: &dyn Fn(&str) -> bool) -> Option<String> {
+    const GIVEN: [(&str, &str); 8] = [
+        ("proxyjump", "ProxyJump"),
+        ("proxycommand", "ProxyCommand"),
+        ("knownhostscommand", "KnownHostsCommand"),
+        ("revokedhostkeys", "RevokedHostKeys"),
+        ("certificatefile", "CertificateFile"),
+        ("pkcs11provider", "PKCS11Provider"),
+        ("bindaddress", "BindAddress"),
+        ("bindinterface", "BindInterface"),
+    ];
+    const TRUE: [(&str, &str); 2] = [("proxyusefdpass", "ProxyUseFdpass"), ("verifyhostkeydns", "VerifyHostKeyDNS")];
+    let given = GIVEN.iter().find(|(keyword, _)| given(keyword).is_some());
+    given.or_else(|| TRUE.iter().find(|(keyword, _)| truth(keyword))).map(|(_, name)| (*name).to_owned())
+}
+
+/// What keeps ssh from running our command and feeding its input; undone only where it is set, since an older ssh does
+/// not know all of these.
+fn undone<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static str> {
+    [
+        ("remotecommand", "none", "RemoteCommand=none"),
+        ("sessiontype", "default", "SessionType=default"),
+        ("stdinnull", "no", "StdinNull=no"),
+        ("forkafterauthentication", "no", "ForkAfterAuthentication=no"),
+    ]
+    .into_iter()
+    .filter(|(keyword, usual, _)| value(keyword).is_some_and(|value| value != *usual))
+    .map(|(_, _, option)| option)
+    .collect()
+}
+
+/// Paths separated by spaces. `ssh -G` does not quote: what cannot begin a path belongs to the one before.
+fn paths(list: &str, tokens: Tokens<'_>) -> Vec<PathBuf> {
+    let mut texts: Vec<String> = Vec::new();
+    for word in list.split(' ').filter(|word| !word.is_empty()) {
+        match texts.last_mut() {
+            Some(last) if !word.starts_with(['/', '~']) => {
+                last.push(' ');
+                last.push_str(word);
+            }
+            _ => texts.push(word.to_owned()),
+        }
+    }
+    texts.iter().map(|text| tokens.path(text)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(output: &str) -> Resolved {
+        let home = Path::new("/home/ann");
+        parse(
+            output,
+            Surroundings {
+                name: "gpu",
+                home: Some(home),
+                variable: |name| (name == "MY_AGENT").then(|| PathBuf::from("/run/my-agent")),
+            },
+        )
+    }
+
+    const USUAL: &str = "host gpu\nuser bob\nhostname gpu01.lab\nport 2222\naddressfamily any\nhashknownhosts no\n\
+        identitiesonly no\nkbdinteractiveauthentication yes\npasswordauthentication yes\nproxyusefdpass no\n\
+        pubkeyauthentication true\nsessiontype default\nstdinnull no\nforkafterauthentication no\n\
+        stricthostkeychecking ask\nverifyhostkeydns false\nnumberofpasswordprompts 3\n\
+        identityfile ~/.ssh/id_rsa\nidentityfile ~/.ssh/id_%r\nglobalknownhostsfile /etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2\n\
+        userknownhostsfile /home/ann/.ssh/known_hosts /home/ann/my keys/known_hosts\nconnecttimeout none\n\
+        canonicalizePermittedcnames none\n";
+
+    #[test]
+    fn the_usual_output() {
+        assert_eq!(
+            read(USUAL),
+            Resolved {
+                hostname: "gpu01.lab".into(),
+                port: 2222,
+                user: "bob".into(),
+                family: Family::Any,
+                first_identity: None,
+                identity_files: vec!["/home/ann/.ssh/id_rsa".into(), "/home/ann/.ssh/id_bob".into()],
+                identities_only: false,
+                agent: AgentChoice::Usual,
+                user_known_hosts: vec!["/home/ann/.ssh/known_hosts".into(), "/home/ann/my keys/known_hosts".into()],
+                global_known_hosts: vec!["/etc/ssh/ssh_known_hosts".into(), "/etc/ssh/ssh_known_hosts2".into()],
+                strict_host_keys: StrictHostKeys::Ask,
+                hash_known_hosts: false,
+                host_key_alias: None,
+                connect_timeout: None,
+                methods: Methods::ALL,
+                password_prompts: 3,
+                only_ssh_can: None,
+                proxy: None,
+                master: None,
+                undone: vec![],
+                ssh_program: true,
+            }
+        );
+    }
+
+    #[test]
+    fn everything_that_differs() {
+        let resolved = read(
+            "hostname ::1\nuser b\naddressfamily inet6\nidentitiesonly yes\nidentityagent none\nhashknownhosts yes\n\
+             stricthostkeychecking accept-new\nhostkeyalias %h-%p\nconnecttimeout 7\npubkeyauthentication false\n\
+             kbdinteractiveauthentication no\npasswordauthentication no\nuserknownhostsfile none\nidentityfile none\n\
+             remotecommand tmux\nsessiontype none\ncontrolpath ~/.ssh/%r@%h\nport absurd\n",
+        );
+        assert_eq!((resolved.hostname.as_str(), resolved.port), ("::1", 22));
+        assert_eq!(resolved.family, Family::V6);
+        assert!(resolved.identities_only && resolved.hash_known_hosts);
+        assert_eq!(resolved.agent, AgentChoice::Never);
+        assert_eq!(resolved.strict_host_keys, StrictHostKeys::AcceptNew);
+        assert_eq!(resolved.host_key_alias.as_deref(), Some("::1-22"));
+        assert_eq!(resolved.connect_timeout, Some(Duration::from_secs(7)));
+        assert_eq!(resolved.methods, Methods { public_key: false, keyboard_interactive: false, password: false });
+        assert!(resolved.user_known_hosts.is_empty() && resolved.identity_files.is_empty());
+        assert_eq!(resolved.undone, ["RemoteCommand=none", "SessionType=default"]);
+        assert_eq!(resolved.master, Some("/home/ann/.ssh/b@::1".into()));
+    }
+
+    #[test]
+    fn what_only_ssh_can_do_is_named() {
+        for (line, name) in [
+            ("proxyjump bastion", Some("ProxyJump")),
+            ("proxycommand nc %h %p", Some("ProxyCommand")),
+            ("proxyjump none", None),
+            ("revokedhostkeys /etc/ssh/revoked", Some("RevokedHostKeys")),
+            ("certificatefile ~/.ssh/id-cert.pub", Some("CertificateFile")),
+            ("verifyhostkeydns true", Some("VerifyHostKeyDNS")),
+            ("verifyhostkeydns false", None),
+        ] {
+            assert_eq!(read(line).only_ssh_can.as_deref(), name, "{line}");
+        }
+        assert_eq!(read("proxyjump bastion").proxy.as_deref(), Some("bastion"));
+    }
+
+    #[test]
+    fn agents() {
+        assert_eq!(read("identityagent SSH_AUTH_SOCK").agent, AgentChoice::Usual);
+        assert_eq!(read("identityagent ~/agent").agent, AgentChoice::Socket("/home/ann/agent".into()));
+        assert_eq!(read("identityagent $MY_AGENT").agent, AgentChoice::Socket("/run/my-agent".into()));
+        assert_eq!(read("identityagent ${NOT_SET}").agent, AgentChoice::Never);
+    }
+}

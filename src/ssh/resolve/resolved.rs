@@ -1,0 +1,100 @@
+//! A host's configuration with every question answered.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Everything needed to connect, from hosts.toml, the ssh configuration and what is built in, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::ssh) struct Resolved {
+    /// What is looked up: the `HostName` behind the name.
+    pub(in crate::ssh) hostname: String,
+    pub(in crate::ssh) port: u16,
+    pub(in crate::ssh) user: String,
+    /// Which addresses of the name may be used.
+    pub(in crate::ssh) family: Family,
+    /// hosts.toml's key: offered before all others.
+    pub(in crate::ssh) first_identity: Option<PathBuf>,
+    /// The configuration's keys, or the usual ones; they need not exist.
+    pub(in crate::ssh) identity_files: Vec<PathBuf>,
+    /// Whether an agent's other keys stay unused.
+    pub(in crate::ssh) identities_only: bool,
+    pub(in crate::ssh) agent: AgentChoice,
+    /// In order; a new key is added to the first.
+    pub(in crate::ssh) user_known_hosts: Vec<PathBuf>,
+    pub(in crate::ssh) global_known_hosts: Vec<PathBuf>,
+    pub(in crate::ssh) strict_host_keys: StrictHostKeys,
+    pub(in crate::ssh) hash_known_hosts: bool,
+    /// The name under which the host's key is looked up instead.
+    pub(in crate::ssh) host_key_alias: Option<String>,
+    /// The configuration's limit for connecting.
+    pub(in crate::ssh) connect_timeout: Option<Duration>,
+    /// The methods that may be used.
+    pub(in crate::ssh) methods: Methods,
+    /// How often a password or code is asked for.
+    pub(in crate::ssh) password_prompts: u32,
+    /// The first setting that only the `ssh` program can follow.
+    pub(in crate::ssh) only_ssh_can: Option<String>,
+    /// Where unauthenticated connections are counted, when not at the host itself: the jump host or proxy.
+    pub(in crate::ssh) proxy: Option<String>,
+    /// The socket of a running `ssh` that serves this host too.
+    pub(in crate::ssh) master: Option<PathBuf>,
+    /// Options that would keep a command from running, as `-o` must undo them.
+    pub(in crate::ssh) undone: Vec<&'static str>,
+    /// Whether there is an `ssh` program; without it, the ssh configuration was not read.
+    pub(in crate::ssh) ssh_program: bool,
+}
+
+/// `PubkeyAuthentication`, `KbdInteractiveAuthentication` and `PasswordAuthentication`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ssh) struct Methods {
+    pub(in crate::ssh) public_key: bool,
+    pub(in crate::ssh) keyboard_interactive: bool,
+    pub(in crate::ssh) password: bool,
+}
+
+impl Methods {
+    /// What OpenSSH does unless told otherwise.
+    pub(in crate::ssh) const ALL: Self = Self { public_key: true, keyboard_interactive: true, password: true };
+}
+
+/// `AddressFamily`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::ssh) enum Family {
+    #[default]
+    Any,
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(in crate::ssh) fn admits(self, address: SocketAddr) -> bool {
+        match self {
+            Self::Any => true,
+            Self::V4 => address.is_ipv4(),
+            Self::V6 => address.is_ipv6(),
+        }
+    }
+}
+
+/// `IdentityAgent`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::ssh) enum AgentChoice {
+    /// Nothing said: the one of the environment.
+    Usual,
+    /// This socket.
+    Socket(PathBuf),
+    /// None at all.
+    Never,
+}
+
+/// `StrictHostKeyChecking`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ssh) enum StrictHostKeys {
+    /// A person decides.
+    Ask,
+    /// An unknown key is refused.
+    Yes,
+    /// An unknown key is written down and used. Also for `no`: a changed key is refused all the same.
+    AcceptNew,
+}
