@@ -1,0 +1,262 @@
+//! From a fresh channel to a running probe: one exec, one script, at most one upload.
+//!
+//! Three steps, each with an absolute deadline: the marker command shows that a shell listens and on what machine; then
+//! the script is sent, and nothing after it until it answers (a shell reads ahead); on `need` exactly the probe's bytes.
+
+use super::image::{ProbeImage, ProbeStore};
+use super::remote::{Remote, last_line};
+use super::{failure, script};
+use crate::fleet::{LinkError, LinkErrorKind};
+use crate::hosts::{HostConfig, ProbeChoice};
+use crate::wire::SafeText;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout_at};
+
+/// How long the remote shell may take for its first answer, start-up files of the account included.
+const SHELL_LIMIT: Duration = Duration::from_secs(10);
+/// How long the script may take for each of its steps; a hung home directory shows itself here.
+const STEP_LIMIT: Duration = Duration::from_secs(10);
+/// The slowest link on which an upload is allowed to end.
+const SLOWEST_BYTES_PER_SECOND: u64 = 2048;
+/// How much a host may print before and between our script's answers: banners, noisy start-up files.
+const NOISE_LIMIT_BYTES: usize = 64 * 1024;
+
+/// What is to be started.
+pub(super) struct Order<'a> {
+    pub(super) host: &'a HostConfig,
+    pub(super) interval: Duration,
+    pub(super) probes: &'a dyn ProbeStore,
+    /// Fresh for this connection, hexadecimal.
+    pub(super) nonce: &'a str,
+    /// Directories that belong to everybody, in which the probe may be put.
+    pub(super) places: &'a [&'a str],
+}
+
+/// [`Order::places`] of a host: `/dev/shm` only where it is allowed, since security tools flag programs there.
+pub(super) fn places(host: &HostConfig) -> &'static [&'static str] {
+    if host.allow_shm { &["/tmp", "/dev/shm"] } else { &["/tmp"] }
+}
+
+/// What runs at the other end now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Started {
+    /// The probe: its first line will be the Hello.
+    Probe,
+    /// The shell still: it waits for the script that asks `nvidia-smi`.
+    Shell,
+}
+
+/// Runs the script on a shell that has just been started.
+pub(super) async fn start(remote: &mut Remote, order: &Order<'_>) -> Result<Started, LinkError> {
+    let mut dialogue = Dialogue { remote, order, noise_bytes: 0, last_noise: Vec::new(), skipped: Vec::new() };
+    let shell_deadline = Instant::now() + SHELL_LIMIT;
+    dialogue.send(script::marker(order.nonce).as_bytes(), shell_deadline).await?;
+    let machine = dialogue.machine(shell_deadline).await?;
+    let arguments = script::probe_arguments(order.interval, order.host.nvml_library.as_deref());
+    match &order.host.probe {
+        ProbeChoice::NvidiaSmi => Ok(Started::Shell),
+        ProbeChoice::Path(path) => dialogue.become_probe(&script::path(order.nonce, path, &arguments), None).await,
+        ProbeChoice::Upload => {
+            let image = order.probes.image(&machine).ok_or_else(|| no_probe(&machine, &order.probes.machines()))?;
+            let text = script::upload(order.nonce, &image, order.places, &arguments);
+            dialogue.become_probe(&text, Some(&image)).await
+        }
+    }
+}
+
+struct Dialogue<'a> {
+    remote: &'a mut Remote,
+    order: &'a Order<'a>,
+    noise_bytes: usize,
+    last_noise: Vec<u8>,
+    /// The directories that did not do, with the reason.
+    skipped: Vec<SafeText>,
+}
+
+impl Dialogue<'_> {
+    async fn machine(&mut self, deadline: Instant) -> Result<String, LinkError> {
+        let answer = self.answer(deadline).await.map_err(|end| match end {
+            NoAnswer::Ended(ending) => failure::no_shell(&ending, &last_line(&self.last_noise)),
+            NoAnswer::Late => {
+                let error = failure::timeout("the remote shell did not answer", SHELL_LIMIT);
+                error.with_hint("perhaps a start-up file of the account waits for input: try `ssh HOST /bin/sh`")
+            }
+            NoAnswer::Noise => too_noisy(),
+        })?;
+        match answer {
+            Answer::Shell { system, machine } if system == "Linux" => Ok(machine),
+            Answer::Shell { system, machine } => Err(LinkError::new(
+                LinkErrorKind::NoProbe,
+                format!("the probe runs on Linux, this host is {system} {machine}"),
+            )
+            .with_retry(crate::fleet::Retry::WhenAsked)),
+            _ => Err(out_of_turn()),
+        }
+    }
+
+    async fn become_probe(&mut self, text: &str, image: Option<&ProbeImage>) -> Result<Started, LinkError> {
+        let mut deadline = Instant::now() + STEP_LIMIT;
+        self.send(text.as_bytes(), deadline).await?;
+        let mut directory = SafeText::default();
+        loop {
+            let answer = self.answer(deadline).await.map_err(|end| match end {
+                NoAnswer::Ended(ending) => failure::script_ended(&ending),
+                NoAnswer::Late if directory.is_empty() => {
+                    failure::timeout("the remote script did not answer", STEP_LIMIT)
+                }
+                NoAnswer::Late => {
+                    let what = format!("the remote script got no further at {directory}");
+                    failure::timeout(&what, STEP_LIMIT).with_hint("perhaps a hung network file system")
+                }
+                NoAnswer::Noise => too_noisy(),
+            })?;
+            deadline = Instant::now() + STEP_LIMIT;
+            match (answer, image) {
+                (Answer::Exec, _) => return Ok(Started::Probe),
+                (Answer::Try(path), _) => directory = path,
+                (Answer::Skip(why), _) => self.skipped.push(why),
+                (Answer::Need, Some(image)) => {
+                    deadline += Duration::from_secs(image.size_bytes / SLOWEST_BYTES_PER_SECOND);
+                    let bytes = image.bytes().map_err(|why| {
+                        LinkError::new(LinkErrorKind::NoProbe, format!("the embedded probe cannot be unpacked: {why}"))
+                    })?;
+                    self.send(&bytes, deadline).await?;
+                }
+                (Answer::Fail { word, rest }, _) => return Err(refusal(&word, &rest, &self.skipped, self.order.host)),
+                (Answer::Shell { .. } | Answer::Need, _) => return Err(out_of_turn()),
+            }
+        }
+    }
+
+    async fn send(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), LinkError> {
+        let write = async {
+            self.remote.stdin.write_all(bytes).await?;
+            self.remote.stdin.flush().await
+        };
+        match timeout_at(deadline, write).await {
+            // A pipe that broke is told by the end of the answers, with its cause.
+            Ok(_) => Ok(()),
+            Err(_) => Err(LinkError::new(LinkErrorKind::Timeout, "the host did not take what was sent to it in time")),
+        }
+    }
+
+    async fn answer(&mut self, deadline: Instant) -> Result<Answer, NoAnswer> {
+        loop {
+            let line = match timeout_at(deadline, self.remote.stdout.line()).await {
+                Ok(Ok(Some(line))) => line,
+                Ok(Ok(None)) => {
+                    let rest = self.remote.stdout.lines.rest();
+                    if !rest.trim_ascii().is_empty() {
+                        self.last_noise = rest.to_vec();
+                    }
+                    return Err(NoAnswer::Ended(self.remote.ending().await));
+                }
+                Ok(Err(_)) => return Err(NoAnswer::Noise),
+                Err(_) => return Err(NoAnswer::Late),
+            };
+            if let Some(answer) = Answer::parse(&line, self.order.nonce) {
+                return Ok(answer);
+            }
+            self.noise_bytes += line.len() + 1;
+            if self.noise_bytes > NOISE_LIMIT_BYTES {
+                return Err(NoAnswer::Noise);
+            }
+            if !line.trim_ascii().is_empty() {
+                self.last_noise = line;
+            }
+        }
+    }
+}
+
+enum NoAnswer {
+    Ended(super::remote::Ending),
+    Late,
+    Noise,
+}
+
+/// One answer of the script.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Answer {
+    Shell { system: String, machine: String },
+    Try(SafeText),
+    Skip(SafeText),
+    Need,
+    Exec,
+    Fail { word: String, rest: SafeText },
+}
+
+impl Answer {
+    /// `None` for everything that does not begin with the nonce: noise.
+    fn parse(line: &[u8], nonce: &str) -> Option<Self> {
+        let line = std::str::from_utf8(line).ok()?;
+        let answer = line.strip_prefix(nonce)?.strip_prefix(' ')?;
+        let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+        Some(match word {
+            "shell" => {
+                let (system, machine) = rest.split_once(' ')?;
+                Self::Shell {
+                    system: SafeText::new(system).to_string(),
+                    machine: SafeText::new(machine.trim()).to_string(),
+                }
+            }
+            "try" => Self::Try(rest.into()),
+            "skip" => Self::Skip(rest.into()),
+            "need" => Self::Need,
+            "exec" => Self::Exec,
+            "fail" => {
+                let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+                Self::Fail { word: word.to_owned(), rest: rest.into() }
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn refusal(word: &str, rest: &str, skipped: &[SafeText], host: &HostConfig) -> LinkError {
+    let no_probe = |text: String| LinkError::new(LinkErrorKind::NoProbe, text);
+    match word {
+        "directory" => {
+            let places: Vec<&str> = skipped.iter().map(|place| &**place).collect();
+            let text = format!("no directory for the probe: {}", places.join("; "));
+            let shm = if host.allow_shm { "" } else { ", or allow /dev/shm with `allow_shm = true`" };
+            LinkError::new(LinkErrorKind::NoDirectory, text)
+                .with_hint(format!("put the probe on the host and name it with `probe = \"/path\"`{shm}"))
+        }
+        "tool" => no_probe(format!("the host has no `{rest}`, so the probe cannot be put there and verified"))
+            .with_hint(
+                "put the probe on the host and name it with `probe = \"/path\"`, or use `probe = \"nvidia-smi\"`",
+            ),
+        "damaged" => LinkError::new(LinkErrorKind::Protocol, "the probe arrived damaged: its SHA-256 does not match"),
+        "loader" => no_probe("the probe does not start on this host: its loader is missing".to_owned())
+            .with_hint("it needs glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
+        "missing" => no_probe(format!("there is no {rest} on the host"))
+            .with_hint("`probe` in hosts.toml names it; `probe = \"upload\"` needs nothing on the host"),
+        "forbidden" => no_probe(format!("{rest} on the host may not be executed"))
+            .with_hint("see its mode, and whether its file system is mounted noexec"),
+        _ => out_of_turn(),
+    }
+}
+
+fn no_probe(machine: &str, machines: &[String]) -> LinkError {
+    let carried = if machines.is_empty() { "none at all".to_owned() } else { machines.join(" and ") };
+    LinkError::new(
+        LinkErrorKind::NoProbe,
+        format!("there is no probe for Linux on {machine}: this gpufleet carries {carried}"),
+    )
+    .with_hint("`probe = \"nvidia-smi\"` does without it")
+    .with_retry(crate::fleet::Retry::WhenAsked)
+}
+
+fn too_noisy() -> LinkError {
+    LinkError::new(LinkErrorKind::Protocol, "protocol violation: more than 64 KiB of noise where an answer should be")
+        .with_hint("see what the account's start-up files print: `ssh HOST true`")
+}
+
+fn out_of_turn() -> LinkError {
+    LinkError::new(LinkErrorKind::Protocol, "protocol violation: an answer of the remote script out of turn")
+}
+
+#[cfg(test)]
+#[path = "install_tests.rs"]
+mod tests;

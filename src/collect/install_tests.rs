@@ -1,0 +1,397 @@
+//! The script against the real shells of this machine, with a home directory of its own for each test.
+
+use super::*;
+use crate::collect::remote::Remote;
+use crate::ssh::transport::{Channel, Exit};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+const NONCE: &str = "00112233445566778899aabbccddeeff";
+const NAME: &str = "gpufleet-probe-0.1.0-0123456789abcdef";
+/// Stands in for the probe: says its arguments and what is set of the loader's variables, then waits for its end.
+const STAND_IN: &str =
+    "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho \"$0|$*|${LD_LIBRARY_PATH-unset}|$PWD\"\ncat\n";
+
+/// A home, what it is used by, and how often the probe's bytes were asked for.
+struct Place {
+    root: TempDir,
+    uploads: Arc<AtomicU32>,
+    bytes: Vec<u8>,
+}
+
+struct OneProbe(Option<ProbeImage>);
+
+impl ProbeStore for OneProbe {
+    fn image(&self, _machine: &str) -> Option<ProbeImage> {
+        self.0.clone()
+    }
+    fn machines(&self) -> Vec<String> {
+        vec!["aarch64".to_owned(), "x86_64".to_owned()]
+    }
+}
+
+impl Place {
+    fn new() -> Self {
+        let place = Self {
+            root: tempfile::tempdir().unwrap(),
+            uploads: Arc::default(),
+            bytes: [STAND_IN.as_bytes(), &b"#\n".repeat(60_000)].concat(),
+        };
+        for (name, mode) in [("home", 0o700), ("run", 0o700), ("tmp", 0o1777)] {
+            fs::create_dir(place.at(name)).unwrap();
+            fs::set_permissions(place.at(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        place
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.path().canonicalize().unwrap().join(path)
+    }
+
+    fn cached(&self) -> PathBuf {
+        self.at("home/.cache/gpufleet").join(NAME)
+    }
+
+    fn image(&self) -> ProbeImage {
+        let plain = ProbeImage::from_bytes(NAME, self.bytes.clone());
+        let uploads = Arc::clone(&self.uploads);
+        let (sha256, size) = (plain.sha256.clone(), plain.size_bytes);
+        ProbeImage::new(NAME.to_owned(), sha256, size, move || {
+            uploads.fetch_add(1, Ordering::Relaxed);
+            plain.bytes()
+        })
+    }
+
+    fn shell(&self, command: &[&str]) -> Remote {
+        let mut shell = Command::new(command[0]);
+        shell
+            .args(&command[1..])
+            .env("HOME", self.at("home"))
+            .env("XDG_RUNTIME_DIR", self.at("run"))
+            .env("LD_LIBRARY_PATH", "/nonexistent")
+            .env_remove("XDG_CACHE_HOME");
+        if command.len() == 1 {
+            // Shells are more strictly POSIX under this name.
+            shell.arg0("sh");
+        }
+        remote(shell)
+    }
+
+    /// Starts the probe and returns its first line.
+    async fn start(&self, remote: &mut Remote, host: &HostConfig) -> Result<String, LinkError> {
+        self.start_image(remote, host, Some(self.image())).await
+    }
+
+    async fn start_image(
+        &self,
+        remote: &mut Remote,
+        host: &HostConfig,
+        image: Option<ProbeImage>,
+    ) -> Result<String, LinkError> {
+        let tmp = self.at("tmp");
+        let order = Order {
+            host,
+            interval: Duration::from_millis(250),
+            probes: &OneProbe(image),
+            nonce: NONCE,
+            places: &[tmp.to_str().unwrap()],
+        };
+        let started = timeout(Duration::from_secs(20), start(remote, &order)).await.expect("in time")?;
+        assert_eq!(started, Started::Probe);
+        let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time");
+        Ok(String::from_utf8(line.unwrap().expect("a first line")).unwrap())
+    }
+
+    fn uploads(&self) -> u32 {
+        self.uploads.load(Ordering::Relaxed)
+    }
+}
+
+fn remote(mut command: Command) -> Remote {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .expect("the shell starts");
+    let (ended, exit) = oneshot::channel();
+    let channel = Channel {
+        stdin: Box::pin(child.stdin.take().unwrap()),
+        stdout: Box::pin(child.stdout.take().unwrap()),
+        stderr: Box::pin(child.stderr.take().unwrap()),
+        exit,
+        guard: Box::new(()),
+    };
+    tokio::spawn(async move {
+        let status = child.wait().await.unwrap();
+        let exit = match status.code() {
+            Some(code) => Exit::Status(code as u32),
+            None => Exit::Signal(status.signal().unwrap_or_default().to_string()),
+        };
+        let _ = ended.send(exit);
+    });
+    Remote::new(channel)
+}
+
+fn host() -> HostConfig {
+    HostConfig { nvml_library: Some("/opt/it's here/lib.so".to_owned()), ..HostConfig::named("hgx-01") }
+}
+
+/// The POSIX shells of this machine. `dash` or `bash` is `/bin/sh` nearly everywhere.
+fn shells() -> Vec<Vec<&'static str>> {
+    let known: [&[&str]; 5] = [&["dash"], &["bash"], &["busybox", "sh"], &["zsh"], &["mksh"]];
+    let paths = std::env::var_os("PATH").unwrap();
+    let installed = |name: &str| std::env::split_paths(&paths).any(|directory| directory.join(name).is_file());
+    let found: Vec<_> = known.iter().filter(|shell| installed(shell[0])).map(|shell| shell.to_vec()).collect();
+    assert!(!found.is_empty());
+    found
+}
+
+fn entries(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test]
+async fn the_first_connection_uploads_and_the_second_does_not_under_every_shell() {
+    for shell in shells() {
+        let place = Place::new();
+        for _ in 0..2 {
+            let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+            let path = place.cached();
+            let expected = format!("{}|--interval 0.25 --nvml-library /opt/it's here/lib.so|unset|/", path.display());
+            assert_eq!(line, expected, "{shell:?}");
+            assert_eq!(place.uploads(), 1, "{shell:?}");
+        }
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
+        assert_eq!((mode(&place.cached()), mode(place.cached().parent().unwrap())), (0o700, 0o700), "{shell:?}");
+        assert_eq!(entries(place.cached().parent().unwrap()), [NAME], "nothing else is left: {shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_written_after_the_start_reaches_the_probe() {
+    let place = Place::new();
+    let mut remote = place.shell(&["sh"]);
+    place.start(&mut remote, &host()).await.expect("starts");
+    remote.stdin.write_all(b"heartbeat\n").await.unwrap();
+    let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time").unwrap();
+    assert_eq!(line.as_deref(), Some(b"heartbeat".as_slice()));
+}
+
+#[tokio::test]
+async fn a_tampered_probe_and_a_planted_link_are_replaced() {
+    for shell in shells() {
+        let place = Place::new();
+        place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        fs::write(place.cached(), "#!/bin/sh\necho owned\n").unwrap();
+        let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        assert!(line.contains("--interval"), "{shell:?}: {line}");
+        assert_eq!(fs::read(place.cached()).unwrap(), place.bytes, "{shell:?}");
+
+        fs::rename(place.cached(), place.at("elsewhere")).unwrap();
+        symlink(place.at("elsewhere"), place.cached()).unwrap();
+        place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        assert!(fs::symlink_metadata(place.cached()).unwrap().is_file(), "{shell:?}");
+        assert_eq!(place.uploads(), 3, "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_that_is_a_link_or_open_to_others_is_passed_over() {
+    for shell in shells() {
+        let place = Place::new();
+        fs::create_dir_all(place.at("home/.cache")).unwrap();
+        symlink(place.at("tmp"), place.at("home/.cache/gpufleet")).unwrap();
+        fs::set_permissions(place.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
+        let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        assert!(line.starts_with(&format!("{}/gpufleet-", place.at("tmp").display())), "{shell:?}: {line}");
+        // The directory with the random name is found again.
+        let again = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        assert_eq!((again, place.uploads()), (line, 1), "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_home_that_cannot_be_written_leads_to_the_next_directory() {
+    for shell in shells() {
+        let place = Place::new();
+        fs::remove_dir(place.at("home")).unwrap();
+        fs::write(place.at("home"), "in the way").unwrap();
+        let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        assert!(line.starts_with(&*place.at("run/gpufleet").to_string_lossy()), "{shell:?}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn when_no_directory_will_do_each_is_named_with_its_reason() {
+    for shell in shells() {
+        let place = Place::new();
+        fs::remove_dir(place.at("home")).unwrap();
+        fs::write(place.at("home"), "in the way").unwrap();
+        fs::set_permissions(place.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::remove_dir(place.at("tmp")).unwrap();
+        let error = place.start(&mut place.shell(&shell), &host()).await.expect_err("nowhere");
+        assert_eq!(error.kind, LinkErrorKind::NoDirectory);
+        let at = |path: &str| place.at(path).display().to_string();
+        let beginning = format!(
+            "no directory for the probe: {}: Not a directory; {}: everybody may write to {}; {}: ",
+            at("home/.cache/gpufleet"),
+            at("run/gpufleet"),
+            at("run"),
+            at("tmp"),
+        );
+        assert!(error.message.starts_with(&beginning), "{shell:?}: {}", error.message);
+        assert!(error.message.ends_with("No such file or directory"), "{shell:?}: {}", error.message);
+    }
+}
+
+#[tokio::test]
+async fn versions_beyond_the_newest_two_are_removed() {
+    for shell in shells() {
+        let place = Place::new();
+        let cache = place.at("home/.cache/gpufleet");
+        fs::create_dir_all(&cache).unwrap();
+        for (version, age_seconds) in [(1, 300), (2, 200), (3, 100)] {
+            let file = fs::File::create(cache.join(format!("gpufleet-probe-0.0.{version}-x"))).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age_seconds)).unwrap();
+        }
+        place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        assert_eq!(entries(&cache), ["gpufleet-probe-0.0.3-x", NAME], "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn noise_before_the_answers_is_skipped_up_to_a_limit() {
+    let place = Place::new();
+    let noisy = |lines: u32| format!("yes 'Welcome to hgx-01!' | head -n {lines}; printf 'no newline'; exec /bin/sh");
+    let mut remote = place.shell(&["sh", "-c", &noisy(3000)]);
+    place.start(&mut remote, &host()).await.expect("starts");
+    let mut remote = place.shell(&["sh", "-c", &noisy(4000)]);
+    let error = place.start(&mut remote, &host()).await.expect_err("too much");
+    assert_eq!(error.message, "protocol violation: more than 64 KiB of noise where an answer should be");
+}
+
+#[tokio::test]
+async fn an_account_without_a_shell_says_so() {
+    let place = Place::new();
+    let mut remote = place.shell(&["sh", "-c", "echo 'This account is currently not available.'; exit 1"]);
+    let error = place.start(&mut remote, &host()).await.expect_err("no shell");
+    assert_eq!(
+        (error.kind, &*error.message),
+        (
+            LinkErrorKind::Shell,
+            "the account has no login shell (exit status 1: This account is currently not available.)"
+        )
+    );
+}
+
+#[tokio::test]
+async fn a_named_probe_is_started_or_what_is_wrong_with_it_is_said() {
+    for shell in shells() {
+        let place = Place::new();
+        let path = place.at("home/my 'own' probe");
+        let name = path.to_str().unwrap();
+        let host = HostConfig { probe: ProbeChoice::Path(name.to_owned()), ..host() };
+        let refused = async || place.start(&mut place.shell(&shell), &host).await.expect_err("refused");
+        assert_eq!(*refused().await.message, format!("there is no {name} on the host"));
+        fs::write(&path, &place.bytes).unwrap();
+        assert_eq!(*refused().await.message, format!("{name} on the host may not be executed"));
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        let line = place.start(&mut place.shell(&shell), &host).await.expect("starts");
+        assert!(line.starts_with(name), "{shell:?}: {line}");
+        let host = HostConfig { probe: ProbeChoice::Path("~/my 'own' probe".to_owned()), ..host.clone() };
+        place.start(&mut place.shell(&shell), &host).await.expect("starts from home");
+        assert_eq!(place.uploads(), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_machine_without_a_probe_is_named() {
+    let place = Place::new();
+    let error = place.start_image(&mut place.shell(&["sh"]), &host(), None).await.expect_err("no probe");
+    let machine = std::env::consts::ARCH;
+    let expected = format!("there is no probe for Linux on {machine}: this gpufleet carries aarch64 and x86_64");
+    assert_eq!((error.kind, &*error.message), (LinkErrorKind::NoProbe, &*expected));
+}
+
+#[tokio::test]
+async fn a_probe_that_arrives_damaged_or_cannot_be_loaded_is_not_started() {
+    let place = Place::new();
+    let bytes = place.bytes.clone();
+    let damaged = ProbeImage::new(NAME.to_owned(), "0".repeat(64), bytes.len() as u64, move || Ok(bytes.clone()));
+    let error = place.start_image(&mut place.shell(&["sh"]), &host(), Some(damaged)).await.expect_err("refused");
+    assert_eq!(error.message, "the probe arrived damaged: its SHA-256 does not match");
+    assert_eq!(entries(place.cached().parent().unwrap()), [""; 0], "nothing of it stays");
+
+    let unloadable = ProbeImage::from_bytes(NAME, b"#!/lib/ld-of-another-system.so.2\n".to_vec());
+    let error = place.start_image(&mut place.shell(&["sh"]), &host(), Some(unloadable)).await.expect_err("refused");
+    assert_eq!(
+        (error.kind, &*error.message),
+        (LinkErrorKind::NoProbe, "the probe does not start on this host: its loader is missing")
+    );
+}
+
+/// A "host" that is a piece of this test.
+async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    tokio::spawn(async move {
+        theirs.write_all(answers).await.unwrap();
+        let mut chunk = [0; 4096];
+        // As a forced `cat` would: what is sent comes back.
+        while let Ok(count @ 1..) = theirs.read(&mut chunk).await {
+            if theirs.write_all(&chunk[..count]).await.is_err() {
+                return;
+            }
+        }
+    });
+    let mut remote = Remote::new(crate::collect::source::channel_of(ours));
+    let order = Order {
+        host: &host(),
+        interval: Duration::from_secs(2),
+        probes: &OneProbe(Some(ProbeImage::from_bytes(NAME, b"probe".to_vec()))),
+        nonce: NONCE,
+        places: &[],
+    };
+    start(&mut remote, &order).await
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_echo_is_not_an_answer_and_every_step_has_its_deadline() {
+    let error = scripted(b"").await.expect_err("nobody there");
+    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Timeout, "the remote shell did not answer within 10 s"));
+    let error = scripted(b"00112233445566778899aabbccddeeff shell Linux x86_64\n").await.expect_err("stops there");
+    assert_eq!(error.message, "the remote script did not answer within 10 s");
+    let error = scripted(
+        b"00112233445566778899aabbccddeeff shell Linux x86_64\n00112233445566778899aabbccddeeff try /home/a/.cache\n",
+    )
+    .await
+    .expect_err("hangs there");
+    assert_eq!(error.message, "the remote script got no further at /home/a/.cache within 10 s");
+    assert_eq!(error.hint.as_deref(), Some("perhaps a hung network file system"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_system_than_linux_is_named() {
+    let error = scripted(b"00112233445566778899aabbccddeeff shell Darwin arm64\n").await.expect_err("not Linux");
+    assert_eq!(error.message, "the probe runs on Linux, this host is Darwin arm64");
+}
+
+#[test]
+fn a_missing_tool_is_named() {
+    let error = refusal("tool", "sha256sum", &[], &host());
+    assert_eq!(error.message, "the host has no `sha256sum`, so the probe cannot be put there and verified");
+}

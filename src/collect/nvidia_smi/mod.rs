@@ -1,0 +1,232 @@
+//! A host without a probe: `nvidia-smi` is asked over the same channel, and its answers speak the probe's protocol.
+//!
+//! A task stands between the remote script and the session, so that everything after it is the same as with a probe.
+//! Heartbeats go to the host and come back: they measure the link, not this task.
+
+mod parse;
+
+use super::remote::Remote;
+use super::script;
+use crate::ssh::transport::{Channel, Exit};
+use crate::wire::codec::{LineBuffer, decode_json, encode};
+use crate::wire::{Inventory, Message, Reply, ReplyOutcome, Request, Snapshot};
+use parse::{Before, Sample};
+use std::collections::HashSet;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+/// `nvidia-smi` starts anew for each sample and wakes the driver where persistence is off: not more often than this.
+const SHORTEST_INTERVAL: Duration = Duration::from_secs(2);
+/// The second sample comes early, so that shares of CPU time exist.
+const SECOND_SAMPLE: Duration = Duration::from_millis(500);
+
+/// What the task holds of the pipe to the session.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// Turns a shell that waits for a script into a stream that speaks the probe's protocol.
+pub(super) fn over(shell: Remote, nonce: String, interval: Duration) -> Remote {
+    let (session, ours) = tokio::io::duplex(PIPE_BYTES);
+    let (stderr, mut last_words) = tokio::io::duplex(PIPE_BYTES);
+    let (ended, exit) = oneshot::channel();
+    let mut task = JoinSet::new();
+    task.spawn(async move {
+        let mut adapter = Adapter::new(shell, ours, nonce, interval);
+        adapter.run().await;
+        let ending = adapter.shell.ending().await;
+        // The session may be gone already; then nobody wants the last words.
+        let _ = last_words.write_all(ending.stderr.as_bytes()).await;
+        let _: Result<(), Exit> = ended.send(ending.exit);
+    });
+    let (stdout, stdin) = tokio::io::split(session);
+    Remote::new(Channel {
+        stdin: Box::pin(stdin),
+        stdout: Box::pin(stdout),
+        stderr: Box::pin(stderr),
+        exit,
+        guard: Box::new(task),
+    })
+}
+
+struct Adapter {
+    shell: Remote,
+    session: DuplexStream,
+    requests: LineBuffer,
+    nonce: String,
+    interval: Duration,
+    started: Instant,
+    /// The section that the script is in, and its lines.
+    section: String,
+    lines: Vec<String>,
+    sample: Sample,
+    before: Before,
+    inventory: Option<Inventory>,
+    told: HashSet<(u32, Option<u64>)>,
+    sequence: u64,
+    /// None while a sample is under way, and before the hello.
+    next_sample: Option<Instant>,
+}
+
+/// The shell or the session is gone.
+struct Over;
+
+impl Adapter {
+    fn new(shell: Remote, session: DuplexStream, nonce: String, interval: Duration) -> Self {
+        Self {
+            shell,
+            session,
+            requests: LineBuffer::default(),
+            nonce,
+            interval,
+            started: Instant::now(),
+            section: String::new(),
+            lines: Vec::new(),
+            sample: Sample::default(),
+            before: Before::default(),
+            inventory: None,
+            told: HashSet::new(),
+            sequence: 0,
+            next_sample: None,
+        }
+    }
+
+    async fn run(&mut self) {
+        let text = script::nvidia_smi(&self.nonce, &parse::full_fields(), &parse::basic_fields());
+        if self.ask(&text).await.is_err() {
+            return;
+        }
+        while self.step().await.is_ok() {}
+    }
+
+    async fn step(&mut self) -> Result<(), Over> {
+        let mut chunk = [0; 1024];
+        let next_sample = self.next_sample;
+        tokio::select! {
+            line = self.shell.stdout.line() => match line {
+                Ok(Some(line)) => self.take_line(&String::from_utf8_lossy(&line)).await,
+                Ok(None) | Err(_) => Err(Over),
+            },
+            count = self.session.read(&mut chunk) => match count {
+                Ok(count @ 1..) => {
+                    self.requests.push(&chunk[..count]);
+                    self.take_requests().await
+                }
+                Ok(0) | Err(_) => Err(Over),
+            },
+            () = sleep_until(next_sample.unwrap_or(self.started)), if next_sample.is_some() => {
+                self.next_sample = None;
+                self.ask("sample\n").await
+            }
+        }
+    }
+
+    async fn take_requests(&mut self) -> Result<(), Over> {
+        loop {
+            let request: Request = match self.requests.next_line() {
+                Ok(None) => return Ok(()),
+                Ok(Some(line)) => decode_json(line).map_err(|_| Over)?,
+                Err(_) => return Err(Over),
+            };
+            match request {
+                Request::Heartbeat { id, .. } => self.ask(&format!("echo {id}\n")).await?,
+                Request::Interval { seconds } => {
+                    self.interval = Duration::try_from_secs_f32(seconds).unwrap_or(SHORTEST_INTERVAL);
+                }
+                Request::Resend => {
+                    self.inventory = None;
+                    self.told.clear();
+                    self.next_sample = self.next_sample.map(|_| Instant::now());
+                }
+                Request::Signal { id, .. } => {
+                    let why = "this host is read through nvidia-smi; a signal needs the probe".into();
+                    self.tell(&Message::Reply(Reply { id, outcome: ReplyOutcome::Refused(why) })).await?;
+                }
+            }
+        }
+    }
+
+    async fn take_line(&mut self, line: &str) -> Result<(), Over> {
+        let Some(answer) = line.strip_prefix(&*self.nonce).and_then(|rest| rest.strip_prefix(' ')) else {
+            if !line.is_empty() {
+                self.lines.push(line.to_owned());
+            }
+            return Ok(());
+        };
+        let lines = std::mem::take(&mut self.lines);
+        match &*std::mem::take(&mut self.section) {
+            "hello" => {
+                self.tell(&Message::Hello(parse::hello(&lines))).await?;
+                self.next_sample = Some(Instant::now());
+            }
+            "gpus" => self.sample.gpus = lines,
+            "apps" => self.sample.apps = lines,
+            "processes" => self.sample.processes = lines,
+            "users" => self.sample.users = lines,
+            "host" => {
+                self.sample.host = lines;
+                self.tell_sample().await?;
+            }
+            _ => {}
+        }
+        let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+        match word {
+            "echo" => {
+                if let Ok(id) = rest.parse() {
+                    self.tell(&Message::Echo { id }).await?;
+                }
+            }
+            "status" => self.sample.status = rest.parse().unwrap_or(-1),
+            _ => word.clone_into(&mut self.section),
+        }
+        Ok(())
+    }
+
+    async fn tell_sample(&mut self) -> Result<(), Over> {
+        let at_seconds = self.started.elapsed().as_secs_f64();
+        let readings = std::mem::take(&mut self.sample).readings(at_seconds, &mut self.before);
+        let mut inventory = readings.inventory;
+        inventory.generation = self.inventory.as_ref().map_or(1, |known| known.generation);
+        if self.inventory.as_ref() != Some(&inventory) {
+            inventory.generation += u32::from(self.inventory.is_some());
+            self.tell(&Message::Inventory(inventory.clone())).await?;
+        }
+        self.sequence += 1;
+        let pause = if self.sequence == 1 { SECOND_SAMPLE } else { self.interval.max(SHORTEST_INTERVAL) };
+        self.next_sample = Some(Instant::now() + pause);
+        let alive: HashSet<_> = readings.facts.iter().map(|facts| (facts.pid, facts.start_ticks)).collect();
+        let mut facts = readings.facts;
+        facts.retain(|facts| !self.told.contains(&(facts.pid, facts.start_ticks)));
+        self.told = alive;
+        let snapshot = Snapshot {
+            sequence: self.sequence,
+            generation: inventory.generation,
+            monotonic_seconds: at_seconds,
+            wall_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as i64,
+            interval_seconds: Some(pause.as_secs_f32()),
+            host: readings.host,
+            gpus: readings.gpus,
+            gpu_processes: readings.gpu_processes,
+            processes: readings.processes,
+            facts,
+            ..Snapshot::default()
+        };
+        self.inventory = Some(inventory);
+        self.tell(&Message::Snapshot(Box::new(snapshot))).await
+    }
+
+    async fn tell(&mut self, message: &Message) -> Result<(), Over> {
+        let line = encode(message).map_err(|_| Over)?;
+        self.session.write_all(&line).await.map_err(|_| Over)
+    }
+
+    async fn ask(&mut self, text: &str) -> Result<(), Over> {
+        self.shell.stdin.write_all(text.as_bytes()).await.map_err(|_| Over)?;
+        self.shell.stdin.flush().await.map_err(|_| Over)
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,492 @@
+//! What the script around `nvidia-smi` prints, as the wire's types. Pure: text in, messages out.
+
+use crate::wire::redact::redact;
+use crate::wire::{
+    DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
+    GpuProcessReading, GpuReading, Hello, HostReading, Inventory, PROTOCOL, Presence, ProcessColumns, ProcessFacts,
+    ProcessReading, ProcessState, SafeText,
+};
+use std::collections::HashMap;
+
+/// Fields of `--query-gpu` that every `nvidia-smi` of the last ten years knows.
+const BASIC: [&str; 14] = [
+    "index",
+    "uuid",
+    "name",
+    "pci.bus_id",
+    "driver_version",
+    "memory.total",
+    "memory.used",
+    "utilization.gpu",
+    "utilization.memory",
+    "temperature.gpu",
+    "power.draw",
+    "enforced.power.limit",
+    "fan.speed",
+    "pstate",
+];
+
+/// Fields that newer ones know besides.
+const NEWER: [&str; 13] = [
+    "memory.reserved",
+    "temperature.memory",
+    "power.max_limit",
+    "clocks.gr",
+    "clocks.sm",
+    "clocks.mem",
+    "clocks.max.gr",
+    "clocks.max.sm",
+    "clocks.max.mem",
+    "pcie.link.gen.current",
+    "pcie.link.width.current",
+    "mig.mode.current",
+    "clocks_throttle_reasons.active",
+];
+
+/// `USER_HZ`, the unit of times in `/proc`: 100 on every architecture that NVIDIA's driver runs on.
+const TICKS_PER_SECOND: f64 = 100.0;
+const PAGE_BYTES: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// The list of fields for `nvidia-smi`s that know only the old ones.
+pub(super) fn basic_fields() -> String {
+    BASIC.join(",")
+}
+
+/// The whole list of fields.
+pub(super) fn full_fields() -> String {
+    format!("{},{}", BASIC.join(","), NEWER.join(","))
+}
+
+/// The lines of one sample, by section.
+#[derive(Debug, Default)]
+pub(super) struct Sample {
+    /// Exit status of `nvidia-smi`; it is NVML's return code.
+    pub(super) status: i32,
+    pub(super) gpus: Vec<String>,
+    pub(super) apps: Vec<String>,
+    pub(super) processes: Vec<String>,
+    pub(super) users: Vec<String>,
+    pub(super) host: Vec<String>,
+}
+
+/// Counters of `/proc/stat` and of the processes, for the shares of the next sample.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Before {
+    at_seconds: f64,
+    cpu: Option<CpuTimes>,
+    process_seconds: HashMap<(u32, u64), f64>,
+}
+
+/// One sample in the wire's types.
+#[derive(Debug, Default)]
+pub(super) struct Readings {
+    pub(super) inventory: Inventory,
+    pub(super) host: HostReading,
+    pub(super) gpus: GpuColumns,
+    pub(super) gpu_processes: GpuProcessColumns,
+    pub(super) processes: ProcessColumns,
+    pub(super) facts: Vec<ProcessFacts>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct CpuTimes {
+    idle: u64,
+    io_wait: u64,
+    all: u64,
+}
+
+/// The lines of `hello` as the wire's type.
+pub(super) fn hello(lines: &[String]) -> Hello {
+    let value = |key: &str| {
+        lines.iter().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).filter(|value| !value.is_empty())
+    };
+    let text = |key| value(key).map(SafeText::new);
+    Hello {
+        protocol: PROTOCOL,
+        probe_version: env!("CARGO_PKG_VERSION").into(),
+        boot_id: text("boot_id"),
+        host_name: text("host_name"),
+        login_user: text("login_user"),
+        login_uid: value("login_uid").and_then(|uid| uid.parse().ok()),
+        kernel: text("kernel"),
+        arch: text("arch"),
+        cpu_count: value("cpu_count").and_then(|count| count.parse().ok()),
+        memory_total_bytes: None,
+        scope: None,
+        source: Some("nvidia-smi".into()),
+        probe_pid: None,
+    }
+}
+
+impl Sample {
+    /// The sample in the wire's types. `at_seconds` is the controller's own clock; shares are over the time since
+    /// `before`, which is replaced.
+    pub(super) fn readings(&self, at_seconds: f64, before: &mut Before) -> Readings {
+        let rows: Vec<Vec<&str>> = self
+            .gpus
+            .iter()
+            .map(|line| line.split(", ").map(str::trim).collect::<Vec<_>>())
+            .filter(|cells| cells.len() == BASIC.len() || cells.len() == BASIC.len() + NEWER.len())
+            .collect();
+        let rows: Vec<Row<'_>> = rows.iter().map(|cells| Row(cells)).collect();
+        let mut inventory = Inventory {
+            driver_version: rows.iter().find_map(|row| row.text("driver_version")),
+            gpus: rows.iter().map(Row::info).collect(),
+            ..Inventory::default()
+        };
+        if rows.is_empty() {
+            inventory.error = Some(self.driver_error());
+        }
+        let (cpu, host) = self.host(before.cpu);
+        let span = at_seconds - before.at_seconds;
+        let stats: Vec<Stat<'_>> = self.processes.iter().filter_map(|line| Stat::parse(line)).collect();
+        let uptime = host.uptime_seconds;
+        let process = |stat: &Stat<'_>| {
+            let earlier = before.process_seconds.get(&(stat.pid, stat.start_ticks)).filter(|_| span > 0.0);
+            ProcessReading {
+                pid: Some(stat.pid),
+                start_ticks: Some(stat.start_ticks),
+                presence: Some(Presence::Visible),
+                state: Some(stat.state),
+                cpu_percent: earlier.map(|earlier| ((stat.cpu_seconds - earlier).max(0.0) / span * 100.0) as f32),
+                cpu_seconds: Some(stat.cpu_seconds),
+                rss_bytes: Some(stat.rss_bytes),
+                threads: Some(stat.threads),
+                age_seconds: uptime.map(|uptime| (uptime - stat.start_ticks as f64 / TICKS_PER_SECOND).max(0.0)),
+            }
+        };
+        let processes: Vec<ProcessReading> = stats.iter().map(process).collect();
+        let readings = Readings {
+            gpus: GpuColumns::from_rows(&rows.iter().map(Row::reading).collect::<Vec<_>>()),
+            gpu_processes: GpuProcessColumns::from_rows(&self.gpu_processes(&inventory.gpus)),
+            processes: ProcessColumns::from_rows(&processes),
+            facts: self.facts(&stats),
+            inventory,
+            host,
+        };
+        let process_seconds = stats.iter().map(|stat| ((stat.pid, stat.start_ticks), stat.cpu_seconds)).collect();
+        *before = Before { at_seconds, cpu, process_seconds };
+        readings
+    }
+
+    fn driver_error(&self) -> DriverError {
+        let said = self.gpus.iter().rfind(|line| !line.trim().is_empty()).map(|line| line.trim());
+        let lower = said.unwrap_or_default().to_lowercase();
+        let kind = match self.status {
+            _ if lower.contains("version mismatch") => DriverErrorKind::VersionMismatch,
+            0 | 6 => DriverErrorKind::NoGpus,
+            4 => DriverErrorKind::NoPermission,
+            9 => DriverErrorKind::DriverNotLoaded,
+            // The shell's status for a program that is not there.
+            12 | 127 => DriverErrorKind::NoLibrary,
+            15 => DriverErrorKind::GpuLost,
+            16 => DriverErrorKind::ResetRequired,
+            18 => DriverErrorKind::VersionMismatch,
+            _ => DriverErrorKind::Unknown,
+        };
+        let message = match (kind, said) {
+            (DriverErrorKind::NoLibrary, _) => "there is no nvidia-smi on this host".into(),
+            (_, Some(said)) => SafeText::new(said),
+            (_, None) => SafeText::new(&format!("nvidia-smi ended with exit status {}", self.status)),
+        };
+        DriverError { kind, code: (self.status < 126).then_some(self.status), message }
+    }
+
+    fn host(&self, before: Option<CpuTimes>) -> (Option<CpuTimes>, HostReading) {
+        let after = |key: &str| self.host.iter().find_map(|line| line.strip_prefix(key)).map(str::trim);
+        let bytes = |key| after(key).and_then(|value| value.parse::<u64>().ok()).map(|kib| kib * 1024);
+        let mut loads = after("/proc/loadavg").unwrap_or_default().split(' ').map(|load| load.parse().ok());
+        let cpu = after("/proc/stat").and_then(CpuTimes::parse);
+        let spans = before.zip(cpu).and_then(|(before, now)| {
+            let all = now.all.checked_sub(before.all).filter(|all| *all > 0)? as f32;
+            let waited = now.io_wait.saturating_sub(before.io_wait) as f32;
+            Some((100.0 * (all - now.idle.saturating_sub(before.idle) as f32 - waited) / all, 100.0 * waited / all))
+        });
+        let reading = HostReading {
+            cpu_percent: spans.map(|(busy, _)| busy.clamp(0.0, 100.0)),
+            io_wait_percent: spans.map(|(_, waited)| waited.clamp(0.0, 100.0)),
+            load_1: loads.next().flatten(),
+            load_5: loads.next().flatten(),
+            load_15: loads.next().flatten(),
+            memory_total_bytes: bytes("MemTotal:"),
+            memory_available_bytes: bytes("MemAvailable:"),
+            swap_total_bytes: bytes("SwapTotal:"),
+            swap_free_bytes: bytes("SwapFree:"),
+            uptime_seconds: after("/proc/uptime").and_then(|text| text.split(' ').next()?.parse().ok()),
+            ..HostReading::default()
+        };
+        (cpu, reading)
+    }
+
+    fn gpu_processes(&self, gpus: &[GpuInfo]) -> Vec<GpuProcessReading> {
+        let row = |line: &String| {
+            let mut cells = line.split(", ").map(str::trim);
+            let uuid = cells.next()?;
+            let position = gpus.iter().position(|gpu| gpu.uuid.as_deref() == Some(uuid))?;
+            let pid = cells.next()?.parse().ok()?;
+            let memory = cells.next().and_then(|mib| mib.parse::<u64>().ok());
+            Some(GpuProcessReading {
+                pid: Some(pid),
+                gpu: u16::try_from(position).ok(),
+                kind: Some(GpuProcessKind::Compute),
+                gpu_memory_bytes: memory.map(|mib| mib * MIB),
+                ..GpuProcessReading::default()
+            })
+        };
+        self.apps.iter().filter_map(row).collect()
+    }
+
+    fn facts(&self, stats: &[Stat<'_>]) -> Vec<ProcessFacts> {
+        let users: HashMap<u32, (&str, &str, &str)> = self
+            .users
+            .iter()
+            .filter_map(|line| {
+                let (pid, rest) = line.trim_start().split_once(' ')?;
+                let (uid, rest) = rest.trim_start().split_once(' ')?;
+                let (user, command) = rest.trim_start().split_once(' ').unwrap_or((rest, ""));
+                Some((pid.parse().ok()?, (uid, user, command.trim())))
+            })
+            .collect();
+        let fact = |stat: &Stat<'_>| {
+            let (uid, user, command) = users.get(&stat.pid).copied().unwrap_or_default();
+            // The host's probe would have redacted before sending; here the text passes through the controller's memory.
+            let argv = redact(&command.split_whitespace().collect::<Vec<_>>());
+            ProcessFacts {
+                pid: stat.pid,
+                start_ticks: Some(stat.start_ticks),
+                uid: uid.parse().ok(),
+                user: (!user.is_empty()).then(|| SafeText::new(user)),
+                name: Some(SafeText::new(stat.name)),
+                argv: argv.iter().map(|argument| SafeText::new(argument)).collect(),
+                session: Some(stat.session),
+                ..ProcessFacts::default()
+            }
+        };
+        stats.iter().map(fact).collect()
+    }
+}
+
+/// One line of `--query-gpu`.
+struct Row<'a>(&'a [&'a str]);
+
+impl Row<'_> {
+    fn cell(&self, field: &str) -> Option<&str> {
+        let at = BASIC.iter().chain(&NEWER).position(|name| *name == field)?;
+        // What is not known stands in brackets: [N/A], [Not Supported], [Unknown Error], [GPU is lost].
+        self.0.get(at).copied().filter(|cell| !cell.starts_with('[') && !cell.is_empty() && *cell != "N/A")
+    }
+
+    fn text(&self, field: &str) -> Option<SafeText> {
+        self.cell(field).map(SafeText::new)
+    }
+
+    fn number<T: std::str::FromStr>(&self, field: &str) -> Option<T> {
+        self.cell(field)?.parse().ok()
+    }
+
+    fn mib(&self, field: &str) -> Option<u64> {
+        self.number::<u64>(field).map(|mib| mib * MIB)
+    }
+
+    fn info(&self) -> GpuInfo {
+        GpuInfo {
+            index: self.number("index").unwrap_or_default(),
+            uuid: self.text("uuid"),
+            name: self.text("name"),
+            pci_bus_id: self.text("pci.bus_id"),
+            memory_total_bytes: self.mib("memory.total").filter(|total| *total > 0),
+            power_limit_watts: self.number("enforced.power.limit"),
+            power_limit_max_watts: self.number("power.max_limit"),
+            clock_graphics_max_mhz: self.number("clocks.max.gr"),
+            clock_sm_max_mhz: self.number("clocks.max.sm"),
+            clock_memory_max_mhz: self.number("clocks.max.mem"),
+            mig_enabled: self.cell("mig.mode.current").map(|mode| mode == "Enabled"),
+            ..GpuInfo::default()
+        }
+    }
+
+    fn reading(&self) -> GpuReading {
+        GpuReading {
+            error: self.error(),
+            utilization_percent: self.number("utilization.gpu"),
+            memory_utilization_percent: self.number("utilization.memory"),
+            memory_used_bytes: self.mib("memory.used"),
+            memory_reserved_bytes: self.mib("memory.reserved"),
+            temperature_celsius: self.number("temperature.gpu"),
+            memory_temperature_celsius: self.number("temperature.memory"),
+            power_watts: self.number("power.draw"),
+            clock_graphics_mhz: self.number("clocks.gr"),
+            clock_sm_mhz: self.number("clocks.sm"),
+            clock_memory_mhz: self.number("clocks.mem"),
+            fan_percent: self.number("fan.speed"),
+            performance_state: self.cell("pstate").and_then(|state| state.strip_prefix('P')?.parse().ok()),
+            clocks_event_reasons: self
+                .cell("clocks_throttle_reasons.active")
+                .and_then(|mask| u64::from_str_radix(mask.strip_prefix("0x")?, 16).ok()),
+            pcie_generation: self.number("pcie.link.gen.current"),
+            pcie_width: self.number("pcie.link.width.current"),
+            ..GpuReading::default()
+        }
+    }
+
+    fn error(&self) -> Option<DeviceError> {
+        let kinds =
+            [("[GPU is lost]", DriverErrorKind::GpuLost), ("[GPU requires reset]", DriverErrorKind::ResetRequired)];
+        kinds.into_iter().find(|(words, _)| self.0.contains(words)).map(|(words, kind)| DeviceError {
+            kind,
+            code: None,
+            message: SafeText::new(words.trim_matches(['[', ']'])),
+        })
+    }
+}
+
+/// What is needed of `/proc/PID/stat` (proc(5)).
+struct Stat<'a> {
+    pid: u32,
+    name: &'a str,
+    state: ProcessState,
+    session: u32,
+    cpu_seconds: f64,
+    threads: u32,
+    start_ticks: u64,
+    rss_bytes: u64,
+}
+
+impl<'a> Stat<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (pid, rest) = line.split_once(" (")?;
+        // The name may hold anything, parentheses too: it ends at the last one.
+        let (name, rest) = rest.rsplit_once(") ")?;
+        // Field 3 of the manual page is the first here.
+        let fields: Vec<&str> = rest.split(' ').collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
+        Some(Self {
+            pid: pid.parse().ok()?,
+            name,
+            state: ProcessState::from_letter(fields.first()?.chars().next()?),
+            session: u32::try_from(field(6)?).ok()?,
+            cpu_seconds: (field(14)? + field(15)?) as f64 / TICKS_PER_SECOND,
+            threads: u32::try_from(field(20)?).ok()?,
+            start_ticks: field(22)?,
+            rss_bytes: field(24)?.saturating_mul(PAGE_BYTES),
+        })
+    }
+}
+
+impl CpuTimes {
+    /// From `cpu  user nice system idle iowait irq softirq steal ...`; the guests' time is in the user's already.
+    fn parse(line: &str) -> Option<Self> {
+        let times: Vec<u64> =
+            line.strip_prefix("cpu")?.split_whitespace().map_while(|time| time.parse().ok()).collect();
+        Some(Self { idle: *times.get(3)?, io_wait: *times.get(4)?, all: times.iter().take(8).sum() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(text: &str) -> Vec<String> {
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn sample() -> Sample {
+        Sample {
+            status: 0,
+            gpus: lines(
+                "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 00000000:1B:00.0, 570.86.15, 81559, 61234, 97, 41, 68, 612.31, 700.00, [N/A], P0, \
+                 551, 74, 700.00, 1755, 1755, 2619, 1980, 1980, 2619, 5, 16, Disabled, 0x0000000000000004\n\
+                 1, GPU-bbbb, NVIDIA H100 80GB HBM3, 00000000:43:00.0, 570.86.15, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], \
+                 [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], \
+                 [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]",
+            ),
+            apps: lines("GPU-aaaa, 4312, 61200\nGPU-zzzz, 9, 1\nGPU-aaaa, 77, [N/A]\n"),
+            processes: lines(
+                "4312 (pt) main (x)) R 4300 4312 4200 0 -1 4194304 1 0 0 0 1000 500 0 0 20 0 64 0 360000 99 262144 1",
+            ),
+            users: lines(" 4312  1001 alice                            python train.py --api-key s3cr3t --lr 3e-4"),
+            host: lines(
+                "/proc/stat cpu  100 0 100 700 100 0 0 0 0 0\n/proc/loadavg 1.50 2.25 3.00 2/900 4711\n\
+                 /proc/uptime 7200.50 99\nMemTotal: 1048576\nMemAvailable: 524288",
+            ),
+        }
+    }
+
+    #[test]
+    fn a_sample_reads_as_the_wire_has_it() {
+        let mut before = Before::default();
+        let first = sample().readings(10.0, &mut before);
+        assert_eq!(first.inventory.driver_version.as_deref(), Some("570.86.15"));
+        assert_eq!(first.inventory.error, None);
+        let gpu = first.gpus.row(0);
+        assert_eq!((gpu.utilization_percent, gpu.power_watts, gpu.fan_percent), (Some(97), Some(612.31), None));
+        assert_eq!((gpu.performance_state, gpu.clocks_event_reasons), (Some(0), Some(4)));
+        assert_eq!(gpu.memory_used_bytes, Some(61234 * MIB));
+        let lost = first.gpus.row(1);
+        assert_eq!(lost.error.map(|error| error.kind), Some(DriverErrorKind::GpuLost));
+        assert_eq!(lost.memory_used_bytes, None);
+        assert_eq!(first.gpu_processes.len(), 2, "an unknown GPU has no rows");
+        assert_eq!(first.gpu_processes.row(1).gpu_memory_bytes, None);
+        let process = first.processes.row(0);
+        assert_eq!((process.start_ticks, process.state), (Some(360_000), Some(ProcessState::Running)));
+        assert_eq!((process.cpu_percent, process.cpu_seconds), (None, Some(15.0)));
+        assert_eq!(process.age_seconds, Some(3600.5));
+        assert_eq!(first.facts[0].name.as_deref(), Some("pt) main (x)"));
+        assert_eq!(first.facts[0].argv.last().map(|word| &**word), Some("3e-4"));
+        assert!(!first.facts[0].argv.iter().any(|word| word.contains("s3cr3t")));
+        assert_eq!(first.host.cpu_percent, None);
+        assert_eq!(first.host.load_5, Some(2.25));
+
+        let mut next = sample();
+        next.processes[0] = next.processes[0].replace(" 1000 500 ", " 1200 500 ");
+        next.host[0] = "/proc/stat cpu  150 0 100 740 110 0 0 0 0 0".to_owned();
+        let second = next.readings(12.0, &mut before);
+        assert_eq!(second.processes.row(0).cpu_percent, Some(100.0));
+        assert_eq!(second.host.cpu_percent, Some(50.0));
+        assert_eq!(second.host.io_wait_percent, Some(10.0));
+    }
+
+    #[test]
+    fn an_old_nvidia_smi_gives_the_basic_fields() {
+        let mut sample = sample();
+        sample.gpus = lines("0, GPU-a, Tesla P4, 0000:01:00.0, 390.1, 7611, 0, 0, 0, 30, 6.10, 75.00, 33, P8");
+        let readings = sample.readings(1.0, &mut Before::default());
+        assert_eq!(readings.gpus.row(0).fan_percent, Some(33));
+        assert_eq!(readings.gpus.row(0).clocks_event_reasons, None);
+        assert_eq!(basic_fields().split(',').count(), BASIC.len());
+        assert!(full_fields().starts_with(&basic_fields()));
+    }
+
+    #[test]
+    fn a_failing_nvidia_smi_is_a_driver_error_and_the_host_stays_readable() {
+        for (status, said, kind) in [
+            (18, "Failed to initialize NVML: Driver/library version mismatch", DriverErrorKind::VersionMismatch),
+            (
+                9,
+                "NVIDIA-SMI has failed because it couldn't communicate with the driver.",
+                DriverErrorKind::DriverNotLoaded,
+            ),
+            (6, "No devices were found", DriverErrorKind::NoGpus),
+            (127, "/bin/sh: 1: nvidia-smi: not found", DriverErrorKind::NoLibrary),
+            (3, "", DriverErrorKind::Unknown),
+        ] {
+            let sample = Sample { status, gpus: lines(said), ..sample() };
+            let readings = sample.readings(1.0, &mut Before::default());
+            let error = readings.inventory.error.expect("an error");
+            assert_eq!(error.kind, kind);
+            assert!(!error.message.is_empty());
+            assert_eq!(readings.host.load_1, Some(1.5));
+        }
+    }
+
+    #[test]
+    fn odd_lines_are_left_out() {
+        for line in ["", "x", "1 (a", "1 (a) R", "1 (a) R 1 2 x 0 0 0 0"] {
+            assert!(Stat::parse(line).is_none(), "{line}");
+        }
+        let hello = hello(&lines("boot_id b-1\nhost_name \nlogin_uid 1001\nkernel 6.1\u{1b}"));
+        assert_eq!((hello.login_uid, hello.host_name), (Some(1001), None));
+        assert_eq!(hello.kernel.as_deref(), Some("6.1␛"));
+    }
+}

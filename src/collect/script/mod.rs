@@ -1,0 +1,121 @@
+//! The text that is sent to a host's `/bin/sh`, as pure functions.
+//!
+//! Every answer of ours begins with a nonce that is fresh for each connection, so that banners and what noisy start-up
+//! files print cannot be taken for one.
+
+use super::image::ProbeImage;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// The command that is executed on the host. Any login shell understands it; what follows comes on standard input.
+pub(super) const EXEC: &str = "exec /bin/sh";
+
+const UPLOAD: &str = include_str!("upload.sh");
+const PATH: &str = include_str!("path.sh");
+const NVIDIA_SMI: &str = include_str!("nvidia_smi.sh");
+
+/// What could make the loader, or a program that the script calls, load something that is not the system's.
+/// `ld.so(8)`; a shell cannot name variables by a pattern without starting another program.
+const CLEARED: &str = "LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_ASSUME_KERNEL LD_BIND_NOW LD_BIND_NOT LD_DEBUG \
+    LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK LD_HWCAP_MASK LD_ORIGIN_PATH LD_POINTER_GUARD LD_PREFER_MAP_32BIT_EXEC LD_PROFILE \
+    LD_PROFILE_OUTPUT LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN GCONV_PATH \
+    GLIBC_TUNABLES LOCPATH TIME_STYLE POSIXLY_CORRECT CDPATH";
+
+/// The directories of the system's programs, before whatever the account's start-up files say.
+const SYSTEM_PATH: &str = "/usr/bin:/bin:/usr/sbin:/sbin:/run/current-system/sw/bin";
+
+/// The first line: asks whether a shell is there, and what machine it runs on.
+pub(super) fn marker(nonce: &str) -> String {
+    format!("printf '\\n%s shell %s\\n' {nonce} \"$(uname -sm)\"\n")
+}
+
+/// The script that finds or receives `image` and becomes it.
+/// `places` are directories that belong to everybody, tried after the account's own.
+pub(super) fn upload(nonce: &str, image: &ProbeImage, places: &[&str], arguments: &[String]) -> String {
+    let mut script = prologue(nonce, arguments);
+    let _ = writeln!(
+        script,
+        "NAME={} SHA={} SIZE={} PLACES={}",
+        quote(&image.file_name),
+        quote(&image.sha256),
+        image.size_bytes,
+        quote(&places.join(" "))
+    );
+    script.push_str(&stripped(UPLOAD));
+    script
+}
+
+/// The script that becomes the probe at `path`.
+pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
+    let mut script = prologue(nonce, arguments);
+    let _ = writeln!(script, "PROBE={}", quote(path));
+    script.push_str(&stripped(PATH));
+    script
+}
+
+/// The script that answers requests by asking `nvidia-smi`.
+pub(super) fn nvidia_smi(nonce: &str, full: &str, basic: &str) -> String {
+    let mut script = prologue(nonce, &[]);
+    let _ = writeln!(script, "FULL={} BASIC={}", quote(full), quote(basic));
+    script.push_str(&stripped(NVIDIA_SMI));
+    script
+}
+
+/// The probe's arguments.
+pub(super) fn probe_arguments(interval: Duration, nvml_library: Option<&str>) -> Vec<String> {
+    let mut arguments = vec!["--interval".to_owned(), interval.as_secs_f64().to_string()];
+    if let Some(library) = nvml_library {
+        arguments.extend(["--nvml-library".to_owned(), library.to_owned()]);
+    }
+    arguments
+}
+
+fn prologue(nonce: &str, arguments: &[String]) -> String {
+    let arguments: String = arguments.iter().map(|argument| format!(" {}", quote(argument))).collect();
+    format!(
+        "umask 077\nunset {CLEARED}\nLC_ALL=C PATH={SYSTEM_PATH}:$PATH N={nonce}\nexport LC_ALL PATH\n\
+         become() {{ say exec \"$1\"; cd /; exec \"$1\"{arguments}; }}\n"
+    )
+}
+
+/// The script without its comments and empty lines: it travels on every connect, and bash reads it byte by byte.
+fn stripped(script: &str) -> String {
+    script
+        .lines()
+        .filter(|line| !line.trim_start().starts_with('#') && !line.is_empty())
+        .map(|line| format!("{line}\n"))
+        .collect()
+}
+
+/// The text as one word of a POSIX shell.
+fn quote(text: &str) -> String {
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_stays_one_word() {
+        assert_eq!(quote("it's $(here) `now`"), r"'it'\''s $(here) `now`'");
+        let arguments = probe_arguments(Duration::from_millis(250), Some("/opt/my lib/libnvidia-ml.so.1"));
+        assert_eq!(arguments, ["--interval", "0.25", "--nvml-library", "/opt/my lib/libnvidia-ml.so.1"]);
+        assert_eq!(probe_arguments(Duration::from_secs(2), None), ["--interval", "2"]);
+        assert!(prologue("n", &arguments).contains("'--nvml-library' '/opt/my lib/libnvidia-ml.so.1'; }"));
+    }
+
+    #[test]
+    fn what_is_sent_is_small_and_has_no_comments() {
+        let image = ProbeImage::from_bytes("gpufleet-probe-0.1.0-0123456789abcdef", b"probe".to_vec());
+        let script = upload(
+            "00112233445566778899aabbccddeeff",
+            &image,
+            &["/tmp", "/dev/shm"],
+            &probe_arguments(Duration::MAX, None),
+        );
+        assert!(!script.lines().any(|line| line.trim_start().starts_with('#') || line.is_empty()), "{script}");
+        assert!(script.len() < 6000, "{} bytes", script.len());
+        assert!(script.ends_with("\nmain\n"), "the shell must have read everything before it runs anything");
+    }
+}

@@ -1,0 +1,136 @@
+# Finds or receives the probe, checks it, and becomes it. Read whole before it runs: `main` stands on the last line.
+# Comments are taken out before it is sent.
+#
+# Set by the controller above this text: N (the nonce that begins each answer), NAME, SHA and SIZE of the probe,
+# PLACES (directories that belong to everybody, /tmp first), and the function `become`, which replaces the shell by the probe.
+
+NL='
+'
+
+say() { printf '\n%s %s\n' "$N" "$*"; }
+
+whole() {
+  sum=$(sha256sum <"$1" 2>/dev/null)
+  [ "${sum%% *}" = "$SHA" ]
+}
+
+# Makes $1 if need be and enters it. D is then its real path. Fails with the reason in WHY unless it is ours alone and
+# nobody else may rename it or anything above it.
+enter() {
+  case $1 in
+    *"$NL"*) WHY='a line break in its name'; return 1 ;;
+    /*) ;;
+    *) WHY='not an absolute path'; return 1 ;;
+  esac
+  if [ -L "$1" ]; then WHY='it is a symbolic link'; return 1; fi
+  if [ ! -d "$1" ]; then
+    WHY=$(mkdir -p "$1" 2>&1) || { WHY=${WHY##*: }; return 1; }
+  fi
+  cd -P "$1" 2>/dev/null || { WHY='it cannot be entered'; return 1; }
+  D=$PWD
+  [ -O . ] || { WHY='it belongs to another user'; return 1; }
+  above=$D
+  set -- "$D"
+  while [ -n "$above" ]; do above=${above%/*}; set -- "$@" "${above:-/}"; done
+  listing=$(ls -ldn "$@" 2>/dev/null) || { WHY='the directories above it cannot be listed'; return 1; }
+  # Sorted by name, so what lies above comes first and the directory itself last.
+  set -- ${listing##*"$NL"}
+  mode=$1 user=$3
+  IFS=$NL
+  set -- $listing
+  IFS=$SPACE
+  for line in "$@"; do
+    set -- $line
+    [ "$3" = 0 ] || [ "$3" = "$user" ] || { WHY="/${line#* /} belongs to another user"; return 1; }
+    case $1 in
+      ?????????[tT]*) ;;
+      ????????w*) WHY="everybody may write to /${line#* /}"; return 1 ;;
+      # A group whose number is its owner's is that user's own (the usual user-private group).
+      ?????w*) [ "$3" = "$4" ] || { WHY="a group may write to /${line#* /}"; return 1; } ;;
+    esac
+  done
+  case $mode in
+    drwx------*) ;;
+    *) WHY=$(chmod 700 . 2>&1) || { WHY=${WHY##*: }; return 1; } ;;
+  esac
+}
+
+# Receives the probe into the directory just entered. Nothing of it is under its final name before it has been checked.
+receive() {
+  new=.upload-$N
+  WHY=$( (set -C; : >"$new") 2>&1 ) || { WHY=${WHY##*: }; return 1; }
+  say need
+  # What does not fit is still read, so that the shell does not take it for commands.
+  WHY=$(head -c "$SIZE" | { cat 2>&1 >"$new" || cat >/dev/null; })
+  if ! whole "$new"; then
+    rm -f "$new"
+    [ -n "$WHY" ] || { say fail damaged; exit 1; }
+    WHY=${WHY##*: }
+    return 1
+  fi
+  chmod 700 "$new"
+  ln "$new" "$NAME" 2>/dev/null || mv -f "$new" "$NAME" 2>/dev/null
+  set +f
+  set -- $(ls -t gpufleet-probe-* 2>/dev/null)
+  set -f
+  if [ $# -gt 2 ]; then shift 2; else set --; fi
+  for old in "$@"; do shift; [ "$old" = "$NAME" ] || set -- "$@" "$old"; done
+  find . -maxdepth 1 -name '.upload-*' -mmin +60 -exec rm -f {} + 2>/dev/null
+  rm -f "$new" "$@"
+  [ -f "$NAME" ] && [ ! -L "$NAME" ] || { WHY="$NAME cannot be put there"; return 1; }
+  # Where the shell's own test does not see that the file system forbids programs, this does.
+  "./$NAME" --version </dev/null >/dev/null 2>&1
+  case $? in
+    126) WHY=$FORBIDDEN; return 1 ;;
+    127) say fail loader; exit 1 ;;
+  esac
+}
+
+# Becomes the probe from $1, or returns after saying why not.
+attempt() {
+  say try "$1"
+  if enter "$1"; then
+    if [ -f "$NAME" ] && [ ! -L "$NAME" ] && [ -O "$NAME" ] && whole "$NAME"; then
+      [ -x "$NAME" ] && become "$D/$NAME"
+      WHY=$FORBIDDEN
+    elif receive; then
+      [ -x "$NAME" ] && become "$D/$NAME"
+      WHY=$FORBIDDEN
+    fi
+  fi
+  cd /
+  say skip "$1: $WHY"
+}
+
+# The same in a directory of ours within $1, which belongs to everybody: the one made earlier, else a new one.
+attempt_within() {
+  set +f
+  for mine in "$1"/gpufleet-*; do
+    set -f
+    if [ -d "$mine" ] && [ ! -L "$mine" ] && [ -O "$mine" ]; then attempt "$mine"; return; fi
+  done
+  set -f
+  mine=$(mktemp -d "$1/gpufleet-XXXXXXXX" 2>&1) || { say skip "$1: ${mine##*: }"; return; }
+  attempt "$mine"
+}
+
+main() {
+  FORBIDDEN='programs may not be run there'
+  SPACE=$IFS
+  set -f
+  for tool in sha256sum head cat ls mkdir chmod ln rm; do
+    command -v "$tool" >/dev/null || { say fail tool "$tool"; exit 1; }
+  done
+  case ${XDG_CACHE_HOME:-} in
+    /*) attempt "$XDG_CACHE_HOME/gpufleet" ;;
+    *) case ${HOME:-} in
+      /*) attempt "$HOME/.cache/gpufleet" ;;
+      *) say skip '~/.cache/gpufleet: HOME is not set' ;;
+    esac ;;
+  esac
+  if [ -d "${XDG_RUNTIME_DIR:-/nonexistent}" ]; then attempt "$XDG_RUNTIME_DIR/gpufleet"; fi
+  for place in $PLACES; do attempt_within "$place"; done
+  say fail directory
+  exit 1
+}
+main

@@ -1,0 +1,261 @@
+//! One connection from the probe's first line on: lines in, updates out, heartbeats back.
+//!
+//! It is the same for a probe at the end of an SSH channel and for one in this process.
+
+use super::failure;
+use super::remote::{Ending, Output, Remote};
+use super::report::{Gone, Report};
+use super::{Command, host_task::refuse};
+use crate::fleet::{HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::wire::codec::{decode, encode};
+use crate::wire::{Message, PROTOCOL, Request, SafeText};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+/// How often the probe hears from us. Without a heartbeat for 30 s it ends.
+pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
+/// No line for this long: what is shown is stale.
+pub(super) const STALE: Duration = Duration::from_secs(3);
+/// No line for this long: the connection is given up.
+pub(super) const DROPPED: Duration = Duration::from_secs(10);
+/// How long a probe may take to introduce itself.
+pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(10);
+/// How long it may take from there to its first readings; a driver may need seconds to wake up.
+pub(super) const SAMPLE_LIMIT: Duration = Duration::from_secs(30);
+/// What may wait to be written. More means that the link does not take it; the oldest requests matter then.
+const PENDING_LIMIT_BYTES: usize = 16 * 1024;
+
+/// Why a session ended.
+#[derive(Debug)]
+pub(super) enum End {
+    /// Nobody listens any more.
+    Gone,
+    /// We gave it up.
+    Failed(LinkError),
+    /// The other side did, after these words.
+    Ended(Ending, Option<SafeText>),
+}
+
+impl From<Gone> for End {
+    fn from(Gone: Gone) -> Self {
+        Self::Gone
+    }
+}
+
+/// What a session needs of its host task.
+pub(super) struct Session<'a> {
+    pub(super) report: &'a Report,
+    pub(super) commands: &'a mut mpsc::Receiver<Command>,
+    /// The interval that the probe was started with; commands change it.
+    pub(super) interval: &'a mut Duration,
+    /// Which try this is.
+    pub(super) attempt: u32,
+    /// The probe was not told the interval on a command line.
+    pub(super) tell_interval: bool,
+}
+
+/// Runs until the connection ends, in one way or another.
+pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
+    let mut state = State {
+        report: session.report,
+        attempt: session.attempt,
+        started: Instant::now(),
+        last_line: Instant::now(),
+        stale: false,
+        hello: false,
+        sampled: false,
+        farewell: None,
+        next_heartbeat: None,
+        heartbeat: None,
+        heartbeat_id: 0,
+        sequence: None,
+        acknowledged: 0,
+        pending: Vec::new(),
+    };
+    if session.tell_interval {
+        state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
+    }
+    loop {
+        // Lines that came with the script's last answer are already there.
+        match state.take_lines(&mut remote.stdout, *session.interval).await {
+            Ok(()) => {}
+            Err(end) => return end,
+        }
+        let heartbeat_at = state.next_heartbeat;
+        tokio::select! {
+            more = remote.stdout.fill() => {
+                if !more {
+                    return End::Ended(remote.ending().await, state.farewell);
+                }
+            }
+            written = remote.stdin.write(&state.pending), if state.hello && !state.pending.is_empty() => match written {
+                Ok(count @ 1..) => {
+                    state.pending.drain(..count);
+                    if state.pending.is_empty() && remote.stdin.flush().await.is_err() {
+                        return End::Ended(remote.ending().await, state.farewell);
+                    }
+                }
+                Ok(0) | Err(_) => return End::Ended(remote.ending().await, state.farewell),
+            },
+            () = sleep_until(heartbeat_at.unwrap_or_else(Instant::now)), if heartbeat_at.is_some() => {
+                state.queue_heartbeat();
+            }
+            () = sleep_until(state.deadline()) => match state.late().await {
+                Ok(()) => {}
+                Err(end) => return end,
+            },
+            command = session.commands.recv() => match command {
+                None => return End::Gone,
+                Some(Command::Retry) => {}
+                Some(Command::Interval(interval)) => {
+                    *session.interval = interval;
+                    state.queue(&Request::Interval { seconds: interval.as_secs_f32() });
+                }
+                Some(Command::Request(request)) => {
+                    if !state.queue(&request)
+                        && let Some(reply) = refuse(&request, "the connection does not take requests now")
+                        && session.report.send(reply).await.is_err()
+                    {
+                        return End::Gone;
+                    }
+                }
+            },
+        }
+    }
+}
+
+struct State<'a> {
+    report: &'a Report,
+    attempt: u32,
+    started: Instant,
+    /// When the last line was dealt with. Time in which the fleet did not take our updates is not the host's silence.
+    last_line: Instant,
+    stale: bool,
+    hello: bool,
+    sampled: bool,
+    farewell: Option<SafeText>,
+    /// None before the Hello: a script might still read ahead.
+    next_heartbeat: Option<Instant>,
+    /// The heartbeat that is under way, and when it was sent.
+    heartbeat: Option<(u64, Instant)>,
+    heartbeat_id: u64,
+    /// The last snapshot that arrived.
+    sequence: Option<u64>,
+    /// The last one that a heartbeat has named.
+    acknowledged: u64,
+    pending: Vec<u8>,
+}
+
+impl State<'_> {
+    async fn take_lines(&mut self, stdout: &mut Output, interval: Duration) -> Result<(), End> {
+        loop {
+            let message = match stdout.lines.next_line() {
+                Ok(None) => return Ok(()),
+                Ok(Some(line)) => decode(line).map_err(|error| End::Failed(failure::protocol(&error)))?,
+                Err(error) => return Err(End::Failed(failure::protocol(&error))),
+            };
+            self.take(message, interval).await?;
+            self.last_line = Instant::now();
+            self.stale = false;
+        }
+    }
+
+    async fn take(&mut self, message: Message, interval: Duration) -> Result<(), End> {
+        match message {
+            Message::Hello(hello) if hello.protocol == PROTOCOL => {
+                self.hello = true;
+                self.next_heartbeat = Some(Instant::now());
+                self.report.send(HostUpdate::Hello(Box::new(hello))).await?;
+                if !self.sampled {
+                    let phase = Phase::FirstSample;
+                    self.report.send(HostUpdate::Connecting { attempt: self.attempt, phase }).await?;
+                }
+            }
+            Message::Farewell { reason } => self.farewell = Some(reason),
+            _ if !self.hello => {
+                let text = "protocol violation: the first line is no hello";
+                return Err(End::Failed(LinkError::new(LinkErrorKind::Protocol, text)));
+            }
+            Message::Hello(hello) => {
+                let error = crate::wire::codec::CodecError::Protocol { theirs: hello.protocol };
+                return Err(End::Failed(failure::protocol(&error)));
+            }
+            Message::Inventory(inventory) => self.report.send(HostUpdate::Inventory(Box::new(inventory))).await?,
+            Message::Snapshot(snapshot) => {
+                self.sampled = true;
+                self.sequence = Some(snapshot.sequence);
+                self.acknowledge(snapshot.sequence, interval);
+                self.report.send(HostUpdate::Snapshot(snapshot)).await?;
+            }
+            Message::Echo { id } => {
+                if let Some((expected, sent)) = self.heartbeat
+                    && expected == id
+                {
+                    self.heartbeat = None;
+                    self.report.send(HostUpdate::RoundTrip(sent.elapsed())).await?;
+                }
+            }
+            Message::Reply(reply) => self.report.send(HostUpdate::Reply(reply)).await?,
+        }
+        Ok(())
+    }
+
+    /// The probe sends at most two snapshots beyond the last acknowledged one, so a short interval needs heartbeats
+    /// between the regular ones.
+    fn acknowledge(&mut self, sequence: u64, interval: Duration) {
+        let unacknowledged = sequence.saturating_sub(self.acknowledged);
+        if unacknowledged >= 2 || interval < HEARTBEAT && unacknowledged >= 1 {
+            self.queue_heartbeat();
+        }
+    }
+
+    fn queue_heartbeat(&mut self) {
+        let now = Instant::now();
+        self.next_heartbeat = Some(now + HEARTBEAT);
+        self.heartbeat_id += 1;
+        let heartbeat = Request::Heartbeat { id: self.heartbeat_id, last_sequence: self.sequence };
+        // One that does not fit is not missed: those before it have not arrived either.
+        if self.queue(&heartbeat) {
+            self.acknowledged = self.sequence.unwrap_or(self.acknowledged);
+            // A slow link is measured by the heartbeat that is under way, not reset by each new one.
+            self.heartbeat.get_or_insert((self.heartbeat_id, now));
+        }
+    }
+
+    fn queue(&mut self, request: &Request) -> bool {
+        match encode(request) {
+            Ok(line) if self.pending.len() + line.len() <= PENDING_LIMIT_BYTES => {
+                self.pending.extend_from_slice(&line);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// When patience ends next.
+    fn deadline(&self) -> Instant {
+        if !self.hello {
+            return self.started + HELLO_LIMIT;
+        }
+        let silence = self.last_line + if self.stale { DROPPED } else { STALE };
+        if self.sampled { silence } else { silence.min(self.started + SAMPLE_LIMIT) }
+    }
+
+    async fn late(&mut self) -> Result<(), End> {
+        if !self.hello {
+            return Err(End::Failed(failure::timeout("the probe did not introduce itself", HELLO_LIMIT)));
+        }
+        if !self.sampled && self.started.elapsed() >= SAMPLE_LIMIT {
+            return Err(End::Failed(failure::timeout("the probe sent no readings", SAMPLE_LIMIT)));
+        }
+        if self.last_line.elapsed() >= DROPPED {
+            let text = format!("nothing was heard for {} s", DROPPED.as_secs());
+            return Err(End::Failed(LinkError::new(LinkErrorKind::Silent, text)));
+        }
+        self.stale = true;
+        self.report.send(HostUpdate::Silent).await?;
+        Ok(())
+    }
+}
