@@ -119,7 +119,7 @@ impl Host {
     /// Time between snapshots as the probe says it; the configuration's until it has.
     pub fn interval(&self) -> Duration {
         let told = self.snapshot.as_ref().and_then(|snapshot| snapshot.interval_seconds);
-        told.map_or(self.config.interval, Duration::from_secs_f32)
+        told.map_or(self.config.interval, Duration::from_secs_f32).min(HostConfig::MAX_INTERVAL)
     }
 
     /// Whether the readings may be shown as current: the link is live and no reading is 3 intervals old.

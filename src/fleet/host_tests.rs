@@ -121,6 +121,18 @@ fn a_process_that_is_no_longer_listed_has_ended() {
 }
 
 #[test]
+fn a_hidden_process_that_comes_to_light_is_the_same() {
+    let mut host = TestHost::new(0, gpus(0..1));
+    let mut hidden = process(7, "", &[(0, 30)]);
+    hidden.reading = ProcessReading { pid: Some(7), presence: Some(Presence::Hidden), ..ProcessReading::default() };
+    let mut snapshot = host.snapshot(1.0, &[reading(97, 30)], &[hidden]);
+    snapshot.facts.clear();
+    host.apply(1.0, snapshot);
+    host.show(3.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    assert_eq!((commands(&host.host), ended(&host.host)), (vec!["python train.py".to_owned()], vec![]));
+}
+
+#[test]
 fn nothing_is_said_to_have_ended_that_was_not_watched() {
     let train = || process(7, "python train.py", &[(0, 30)]);
     // Across a reconnect.
@@ -289,4 +301,37 @@ fn a_device_error_has_its_own_place() {
     host.show(1.0, &[GpuReading { error: Some(error.clone()), ..GpuReading::default() }], &[]);
     let (_, lost) = host.host.gpus().next().expect("its row stays");
     assert_eq!((lost.error.as_ref(), lost.utilization_percent), (Some(&error), None));
+}
+
+proptest::proptest! {
+    /// Whatever a host sends within the types of the wire: no panic, and one row a GPU.
+    #[test]
+    fn no_snapshot_makes_a_host_panic(
+        steps in proptest::collection::vec((0_u32..4, 0_u8..=255, 0_u16..6, 0_u32..5, proptest::prelude::any::<(u64, f64)>()), 1..40)
+    ) {
+        let mut host = TestHost::new(0, gpus(0..3));
+        let mut second = 0.0;
+        for (kind, percent, gpu, pid, (number, float)) in steps {
+            second += 1.5;
+            let mut train = process(pid, "python", &[(gpu, number >> 40)]);
+            train.reading.start_ticks = Some(number % 3);
+            train.reading.age_seconds = Some(float);
+            let readings = [reading(percent, number >> 20), GpuReading { power_watts: Some(float as f32), ..reading(0, 0) }];
+            let mut snapshot = host.snapshot(float, &readings, &[train]);
+            match kind {
+                0 => host.inventory(gpus((0..percent as u32 % 5).rev())),
+                1 => snapshot.generation = pid,
+                2 => host.hello(if percent < 128 { "boot-1" } else { "boot-2" }),
+                _ => snapshot.facts.clear(),
+            }
+            host.apply(second, snapshot);
+            proptest::prop_assert_eq!(
+                host.host.gpus().len(),
+                host.host.inventory.as_ref().map_or(0, |inventory| inventory.gpus.len())
+            );
+            let rows = crate::fleet::host_rows(&host.host, &[], at(second));
+            proptest::prop_assert!(rows.iter().all(|job| !job.processes.is_empty()));
+            host.host.history().points(Series::Gpu(0, GpuMetric::Power), at(second), Duration::from_secs(60), 30);
+        }
+    }
 }

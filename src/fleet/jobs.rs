@@ -80,7 +80,7 @@ impl fmt::Display for JobKey {
 /// everything that was ever typed into it.
 pub fn launcher(facts: &ProcessFacts) -> Option<&Ancestor> {
     let uid = facts.uid?;
-    facts.ancestors.iter().take_while(|ancestor| ancestor.uid == Some(uid) && !is_boundary(&ancestor.name)).last()
+    facts.ancestors.iter().take_while(|ancestor| ancestor.uid == Some(uid) && !is_boundary(ancestor)).last()
 }
 
 /// Whether nothing is known above the process: its parents have ended and init, or a subreaper, has taken it over.
@@ -88,15 +88,40 @@ fn is_cut_off(facts: &ProcessFacts) -> bool {
     facts.ancestors.first().is_none_or(|parent| parent.pid == 1 || is_init(&parent.name))
 }
 
-/// Whether a process of this short name is where a person sits, and not a part of a job.
-fn is_boundary(name: &str) -> bool {
+/// Whether a process is where a person sits, or what runs jobs for others, and not a part of a job.
+fn is_boundary(ancestor: &Ancestor) -> bool {
+    const LOGINS: [&str; 9] =
+        ["sshd", "sshd-session", "dropbear", "mosh-server", "login", "su", "screen", "SCREEN", "zellij"];
+    /// They run as root, as do the processes of many containers. Linux keeps 15 characters of a name.
+    const RUNTIMES: [&str; 9] = [
+        "containerd-shim",
+        "conmon",
+        "runc",
+        "crun",
+        "docker-init",
+        "lxc-start",
+        "systemd-nspawn",
+        "slurmstepd",
+        "slurm_script",
+    ];
+    let name: &str = &ancestor.name;
+    // A script has its own name, but its first argument is the shell that runs it.
+    let program = ancestor.argv.first().map_or("", |program| program.rsplit('/').next().unwrap_or_default());
+    is_shell(name)
+        || is_shell(program.trim_start_matches('-'))
+        || LOGINS.contains(&name)
+        || RUNTIMES.contains(&name)
+        || name == "tmux"
+        || name.starts_with("tmux: ")
+        || is_init(name)
+}
+
+fn is_shell(name: &str) -> bool {
     const SHELLS: [&str; 15] = [
         "sh", "bash", "zsh", "fish", "dash", "ash", "ksh", "ksh93", "mksh", "csh", "tcsh", "nu", "xonsh", "elvish",
         "pwsh",
     ];
-    const LOGINS: [&str; 9] =
-        ["sshd", "sshd-session", "dropbear", "mosh-server", "login", "su", "screen", "SCREEN", "zellij"];
-    SHELLS.contains(&name) || LOGINS.contains(&name) || name == "tmux" || name.starts_with("tmux: ") || is_init(name)
+    SHELLS.contains(&name)
 }
 
 /// Processes that adopt orphans: pid 1 under its usual names, and a user's own systemd.
@@ -153,6 +178,22 @@ mod tests {
         for boundary in ["bash", "zsh", "tmux: server", "SCREEN", "sshd", "sshd-session", "systemd"] {
             let parents = vec![ancestor(400, ALICE, boundary), ancestor(300, ALICE, "code-server")];
             assert_eq!(job(510, ALICE, parents), "launcher:510", "{boundary}");
+        }
+    }
+
+    #[test]
+    fn a_script_is_a_shell_under_another_name() {
+        let script =
+            Ancestor { argv: ["/bin/bash", "./run.sh"].map(SafeText::new).to_vec(), ..ancestor(500, ALICE, "run.sh") };
+        assert_eq!(job(510, ALICE, vec![script, ancestor(400, ALICE, "bash")]), "launcher:510");
+    }
+
+    #[test]
+    fn what_runs_containers_and_jobs_is_no_launcher() {
+        for runtime in ["containerd-shim", "conmon", "slurmstepd", "slurm_script"] {
+            let parents = vec![ancestor(500, 0, "torchrun"), ancestor(400, 0, runtime), ancestor(300, 0, "python")];
+            let facts = facts(510, 0, parents);
+            assert_eq!(launcher(&facts).map(|launcher| launcher.pid), Some(500), "{runtime}");
         }
     }
 

@@ -70,14 +70,13 @@ impl Processes {
             let mut reading = readings.remove(&pid).unwrap_or_default();
             ranges::clean_process(&mut reading);
             let (key, about) = self.identify(pid, &reading, facts.remove(&pid), sight);
-            let earlier = before.get(&pid).filter(|earlier| earlier.key == key);
+            // A start that was not known before, as of a process that was hidden, makes no other process of it.
+            let is_same = |earlier: &Process| earlier.key == key || earlier.key.start_ticks.is_none();
+            let earlier = if before.get(&pid).is_some_and(is_same) { before.remove(&pid) } else { None };
             let state_since = match earlier {
                 Some(earlier) if is_same_state(&earlier.reading, &reading) => earlier.state_since,
                 _ => sight.now,
             };
-            if earlier.is_some() {
-                before.remove(&pid);
-            }
             self.live.push(Process { key, about, reading, gpus, state_since, is_held: false });
         }
         // Facts of processes that are not listed (yet): the driver may name them in the next snapshot.
