@@ -5,6 +5,7 @@
 
 mod backoff;
 mod collector;
+pub mod embedded;
 mod failure;
 mod host_task;
 mod image;

@@ -1,0 +1,145 @@
+//! The nested build: Cargo once more, for the probe alone.
+//!
+//! One run builds the probe for all architectures, so that they share the jobs and the procedural macros.
+
+use std::env;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::link::STUBS_VARIABLE;
+use crate::plan::Arch;
+use crate::toolchain::variable;
+
+/// Why a nested build gave no probe.
+pub(crate) enum Failure {
+    /// The probe calls what no stub defines: these names.
+    UndefinedSymbols(Vec<String>),
+    /// Anything else: what Cargo said.
+    Other(String),
+}
+
+/// How the nested build links.
+pub(crate) enum Linker<'a> {
+    /// `rust-lld`, against the stubs in this directory.
+    Stubs { lld: &'a Path, stubs: &'a Path },
+    /// What this machine links its own programs with.
+    Host,
+}
+
+/// Builds the probe for these architectures in `target_directory`; gives the files in the same order.
+pub(crate) fn build(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<Vec<PathBuf>, Failure> {
+    // Everything is there already when the outer build has downloaded it, and then nothing can change under us.
+    let output = match run_cargo(archs, linker, target_directory, true) {
+        Err(Failure::Other(text)) if text.contains("offline") && !outer_build_is_offline() => {
+            run_cargo(archs, linker, target_directory, false)
+        }
+        output => output,
+    };
+    output.map(|()| {
+        let file = |arch: &Arch| target_directory.join(arch.target()).join("probe/gpufleet-probe");
+        archs.iter().map(file).collect()
+    })
+}
+
+fn run_cargo(archs: &[Arch], linker: &Linker, target_directory: &Path, offline: bool) -> Result<(), Failure> {
+    let mut cargo = command(archs, linker, target_directory).map_err(Failure::Other)?;
+    if offline {
+        cargo.arg("--offline");
+    }
+    let output = cargo.output().map_err(|error| Failure::Other(format!("cannot run Cargo: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let undefined = undefined_symbols(&text);
+    if undefined.is_empty() { Err(Failure::Other(text)) } else { Err(Failure::UndefinedSymbols(undefined)) }
+}
+
+fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<Command, String> {
+    let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
+    let mut cargo = Command::new(variable("CARGO")?);
+    cargo.args(["build", "--bin", "gpufleet-probe", "--no-default-features", "--features", "probe"]);
+    cargo.args(["--profile", "probe", "--color", "never", "--target-dir"]).arg(target_directory);
+    cargo.arg("--manifest-path").arg(manifest.join("Cargo.toml"));
+    for arch in archs {
+        cargo.args(["--target", arch.target()]);
+    }
+    // The source directory may be read-only, and a package carries the lock file that it was tested with.
+    if manifest.join("Cargo.lock").is_file() {
+        cargo.arg("--locked");
+    }
+    for (name, _) in env::vars_os().filter(|(name, _)| !survives(name)) {
+        cargo.env_remove(name);
+    }
+    if let Some(wrapper) = env::var_os("RUSTC_WRAPPER").filter(|wrapper| !is_rust_analyzer(wrapper)) {
+        cargo.env("RUSTC_WRAPPER", wrapper);
+    }
+    cargo.env("RUSTC", variable("RUSTC")?);
+    // A person's configuration may move intermediate files to a directory that the outer build holds locked.
+    cargo.env("CARGO_BUILD_BUILD_DIR", target_directory);
+
+    // Panic messages name source files: without the prefixes of this machine.
+    let mut flags = vec![format!("--remap-path-prefix={}=gpufleet", manifest.display())];
+    if let Some(home) = env::var_os("CARGO_HOME").map(PathBuf::from) {
+        flags.push(format!("--remap-path-prefix={}=registry", home.join("registry/src").display()));
+    }
+    match linker {
+        Linker::Stubs { lld, stubs } => {
+            // As a flag, since Cargo's own setting would also link the build scripts of the dependencies with it.
+            flags.push(format!("-Clinker={}", lld.display()));
+            flags.push("-Clinker-flavor=ld.lld".to_owned());
+            flags.push("-Cforce-unwind-tables=no".to_owned());
+            cargo.env(STUBS_VARIABLE, stubs);
+        }
+        Linker::Host => {
+            cargo.env(STUBS_VARIABLE, "");
+        }
+    }
+    // Set even where it were empty: it takes the place of any flags in a person's configuration.
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    Ok(cargo)
+}
+
+/// Whether a variable of the outer build is passed on. Cargo's and rustc's describe the outer build (its features,
+/// flags, wrappers, profile) and would make the nested one another; how to reach the network and which toolchain
+/// to take are the same for both.
+fn survives(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    let kept = ["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_BUILD_JOBS"];
+    let kept_prefixes = ["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "RUSTUP_"];
+    if kept.contains(&name.as_ref()) || kept_prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+        return true;
+    }
+    let build_script = ["TARGET", "HOST", "OUT_DIR", "PROFILE", "OPT_LEVEL", "DEBUG", "NUM_JOBS"];
+    !(name.starts_with("CARGO") || name.starts_with("RUST") || build_script.contains(&name.as_ref()))
+}
+
+/// rust-analyzer's wrapper compiles nothing.
+fn is_rust_analyzer(wrapper: &OsStr) -> bool {
+    wrapper.to_string_lossy().contains("rust-analyzer")
+}
+
+/// Cargo passes a variable on but not its own `--offline`, so its command line is looked at, where that is possible.
+fn outer_build_is_offline() -> bool {
+    if env::var("CARGO_NET_OFFLINE").is_ok_and(|value| value == "true") {
+        return true;
+    }
+    #[cfg(unix)]
+    let parent = std::fs::read(format!("/proc/{}/cmdline", std::os::unix::process::parent_id())).unwrap_or_default();
+    #[cfg(not(unix))]
+    let parent = Vec::new();
+    parent.split(|byte| *byte == 0).any(|word| word == b"--offline" || word == b"--frozen")
+}
+
+/// The names in lld's `error: undefined symbol: NAME` lines.
+fn undefined_symbols(text: &str) -> Vec<String> {
+    let mut names: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.split_once("undefined symbol: "))
+        .map(|(_, name)| name.trim().to_owned())
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
