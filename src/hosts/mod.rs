@@ -2,6 +2,22 @@
 //!
 //! No processes, no network, no clock: text goes in, [`HostConfig`]s or an error with file, line and column come out.
 
-mod config;
+pub mod address;
+pub mod nearest;
+pub mod nodeset;
+pub mod values;
 
+mod complaint;
+mod config;
+mod file;
+#[cfg(test)]
+mod file_tests;
+mod section;
+mod select;
+mod targets;
+
+pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice};
+pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
+pub use select::{Overrides, SelectError, Selection, select};
+pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};

@@ -1,0 +1,246 @@
+//! hosts.toml as a whole: from its text to the hosts that it names.
+
+use super::complaint::{FileComplaints, line_and_column};
+use super::section::{Context, KEYS, Placed, Section, kind, unknown_key};
+use super::{Complaint, HostConfig, address, nodeset};
+use std::collections::HashMap;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// The largest hosts.toml that is read, in bytes.
+pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
+
+/// The hosts of one file, in its order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostsFile {
+    /// The file, as messages name it.
+    pub path: String,
+    /// Its hosts; never empty.
+    pub entries: Vec<Entry>,
+}
+
+/// One host, and where the file names it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    /// What the file says of it.
+    pub config: HostConfig,
+    /// Where it is named.
+    pub place: Place,
+}
+
+/// A place in a file, as compilers write it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The file.
+    pub path: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}:{}", crate::wire::SafeText::new(&self.path), self.line, self.column)
+    }
+}
+
+impl HostsFile {
+    /// Reads the text of the file that messages call `path`; `home` is what `~` stands for. Relative paths in it begin
+    /// at the file's own directory. All that is wrong is reported at once.
+    pub fn parse(path: &str, text: &str, home: Option<&Path>) -> Result<Self, FileComplaints> {
+        let failure = |complaints| FileComplaints::new(path, text, complaints);
+        let (document, errors) = DeTable::parse_recoverable(text);
+        if !errors.is_empty() {
+            // What stands behind a syntax error would be complained about wrongly.
+            return Err(failure(errors.iter().map(syntax_error).collect()));
+        }
+        let base = Path::new(path).parent().unwrap_or(Path::new(""));
+        let mut complaints = Vec::new();
+        let hosts = read_document(document.get_ref(), &Context { text, base, home }, &mut complaints);
+        if hosts.is_empty() && complaints.is_empty() {
+            let hint = "add a section: [[hosts]] with name = \"hgx-01\"";
+            complaints.push(Complaint::at(text.len()..text.len(), "the file names no hosts", hint));
+        }
+        if !complaints.is_empty() {
+            return Err(failure(complaints));
+        }
+        let entries = hosts.into_iter().map(|(config, at)| {
+            let (line, column) = line_and_column(text, at.start);
+            Entry { config, place: Place { path: path.to_owned(), line, column } }
+        });
+        Ok(Self { path: path.to_owned(), entries: entries.collect() })
+    }
+}
+
+fn syntax_error(error: &toml::de::Error) -> Complaint {
+    Complaint::bare(error.span().unwrap_or(0..0), error.message())
+}
+
+type PlacedHost = (HostConfig, Range<usize>);
+
+fn read_document(document: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Vec<PlacedHost> {
+    let mut defaults = Section::default();
+    let mut sections = Vec::new();
+    for (key, value) in document {
+        match (key.get_ref().as_ref(), value.get_ref()) {
+            ("defaults", DeValue::Table(table)) => defaults = read_defaults(table, context, complaints),
+            ("hosts", DeValue::Array(array)) => sections = read_sections(array.iter(), context, complaints),
+            ("defaults", _) => complaints.push(wrong_kind(key, value, "a table", "[defaults]")),
+            ("hosts", _) => complaints.push(wrong_kind(key, value, "an array of tables", "[[hosts]]")),
+            (unknown, _) => complaints.push(unknown_at_top(unknown, key.span())),
+        }
+    }
+    let hosts: Vec<PlacedHost> = sections
+        .iter()
+        .flat_map(|section| {
+            hosts_of(section, &defaults).unwrap_or_else(|complaint| {
+                complaints.push(complaint);
+                Vec::new()
+            })
+        })
+        .collect();
+    if hosts.len() > nodeset::MAX_HOSTS {
+        let message = format!("{} hosts in one file; the limit is {}", hosts.len(), nodeset::MAX_HOSTS);
+        complaints.push(Complaint::at(hosts[nodeset::MAX_HOSTS].1.clone(), message, "split it over several fleets"));
+    }
+    complaints.extend(duplicates(&hosts));
+    hosts
+}
+
+fn wrong_kind(key: &Spanned<impl AsRef<str>>, value: &Spanned<DeValue<'_>>, wanted: &str, header: &str) -> Complaint {
+    let message = format!("`{}` must be {wanted}, not {}", key.get_ref().as_ref(), kind(value.get_ref()));
+    Complaint::at(key.span(), message, format!("write the header {header}"))
+}
+
+fn unknown_at_top(key: &str, at: Range<usize>) -> Complaint {
+    if KEYS.contains(&key) {
+        let hint = "put it under [defaults] or [[hosts]]";
+        return Complaint::at(at, format!("`{key}` stands outside of any section"), hint);
+    }
+    unknown_key(key, at, ["defaults", "hosts"])
+}
+
+fn read_defaults(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Section {
+    let mut defaults = Section::read(table, context, complaints);
+    if let Some(name) = defaults.name.take() {
+        complaints.push(Complaint::at(name.at, "`name` cannot have a default", "names stand under [[hosts]]"));
+    }
+    if let Some(address) = defaults.address.take_if(|address| !address.value.contains(NAME_MARK)) {
+        let hint = "as in address = \"{name}.cluster.example\"";
+        complaints.push(Complaint::at(address.at, "one address for all hosts must hold `{name}`", hint));
+    }
+    defaults
+}
+
+fn read_sections<'a>(
+    array: impl Iterator<Item = &'a Spanned<DeValue<'a>>>,
+    context: &Context<'_>,
+    complaints: &mut Vec<Complaint>,
+) -> Vec<Section> {
+    let mut sections = Vec::new();
+    for item in array {
+        let DeValue::Table(table) = item.get_ref() else {
+            let message = format!("a host must be a table, not {}", kind(item.get_ref()));
+            complaints.push(Complaint::at(
+                item.span(),
+                message,
+                "write the header [[hosts]] and name = \"...\" below it",
+            ));
+            continue;
+        };
+        let section = Section::read(table, context, complaints);
+        if section.name.is_some() {
+            sections.push(section);
+        } else if !table.contains_key("name") {
+            complaints.push(Complaint::at(item.span(), "a host without `name`", "add name = \"hgx-01\""));
+        }
+    }
+    sections
+}
+
+/// Stands in an address for the host's name.
+const NAME_MARK: &str = "{name}";
+
+/// The hosts that one section stands for.
+fn hosts_of(section: &Section, defaults: &Section) -> Result<Vec<PlacedHost>, Complaint> {
+    let Some(name) = &section.name else { return Ok(Vec::new()) };
+    let names = nodeset::expand(&name.value).map_err(|complaint| name.place(complaint))?;
+    let addresses = if let Some(address) = section.address.as_ref().or(defaults.address.as_ref()) {
+        addresses(address, &names)?.into_iter().map(Some).collect()
+    } else {
+        for host in &names {
+            address::check_host(host, name.at.clone())?;
+        }
+        vec![None; names.len()]
+    };
+    let hosts = names.iter().zip(addresses);
+    hosts
+        .map(|(host, address)| {
+            check_shown_name(host, name)?;
+            Ok((section.host(defaults, host, address), name.at.clone()))
+        })
+        .collect()
+}
+
+/// A name that has an address of its own is only shown; still it must be one word that a target can name.
+fn check_shown_name(host: &str, name: &Placed<String>) -> Result<(), Complaint> {
+    let is_bad = |character: char| character.is_whitespace() || character.is_control() || character == '@';
+    match host.chars().find(|&character| is_bad(character)) {
+        Some(character) => {
+            let message = format!("{character:?} cannot be in a host name");
+            Err(Complaint::at(name.at.clone(), message, "a remark belongs into `note`"))
+        }
+        None => Ok(()),
+    }
+}
+
+fn addresses(address: &Placed<String>, names: &[String]) -> Result<Vec<String>, Complaint> {
+    let text = &address.value;
+    let list = if text.contains(NAME_MARK) {
+        names.iter().map(|name| text.replace(NAME_MARK, name)).collect()
+    } else if let Some(inside) = address::bracketed_ipv6(text) {
+        vec![inside.to_owned()]
+    } else if address::is_ipv6(text) {
+        vec![text.clone()]
+    } else {
+        nodeset::expand(text).map_err(|complaint| address.place(complaint))?
+    };
+    for address_text in &list {
+        address::check_host(address_text, address.at.clone())?;
+    }
+    if list.len() == names.len() {
+        return Ok(list);
+    }
+    let message = if nodeset::is_pattern(text) {
+        format!("{} addresses for {} names", list.len(), names.len())
+    } else {
+        format!("one address for {} hosts", names.len())
+    };
+    let hint = "write as many addresses as names, as in \"10.0.0.[11-14]\", or a pattern, as in \"{name}.cluster\"";
+    Err(Complaint::at(address.at.clone(), message, hint))
+}
+
+/// One complaint for each pair of sections that name the same host.
+fn duplicates(hosts: &[PlacedHost]) -> Vec<Complaint> {
+    let mut first: HashMap<&str, &Range<usize>> = HashMap::new();
+    let mut complaints: Vec<Complaint> = Vec::new();
+    for (config, at) in hosts {
+        match first.get(config.name.as_str()) {
+            None => {
+                first.insert(&config.name, at);
+            }
+            Some(_) if complaints.last().is_some_and(|last| last.at == *at) => {}
+            Some(&earlier) => {
+                let message = format!("the host `{}` is named twice", config.name);
+                let mut complaint = Complaint::at(at.clone(), message, "a host has one [[hosts]] section");
+                complaint.related = Some((earlier.clone(), "named first".to_owned()));
+                complaints.push(complaint);
+            }
+        }
+    }
+    complaints
+}

@@ -1,0 +1,276 @@
+//! One table of hosts.toml: `[defaults]` or one of the `[[hosts]]`, key by key.
+
+use super::nearest::nearest;
+use super::{Backend, Complaint, HostConfig, ProbeChoice, address, values};
+use crate::wire::SafeText;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Every key of a `[[hosts]]` section. `[defaults]` takes the same, less `name`.
+pub(super) const KEYS: [&str; 15] = [
+    "name",
+    "address",
+    "port",
+    "user",
+    "identity_file",
+    "known_hosts",
+    "backend",
+    "probe",
+    "allow_shm",
+    "nvml_library",
+    "interval",
+    "tags",
+    "group",
+    "note",
+    "reserved",
+];
+
+/// A value, and the bytes of the file that hold it.
+#[derive(Debug, Clone)]
+pub(super) struct Placed<T> {
+    pub(super) value: T,
+    pub(super) at: Range<usize>,
+    /// Where the text begins within a plain quoted string, so that a place within it can be shown.
+    pub(super) text_at: Option<usize>,
+}
+
+impl Placed<String> {
+    /// Moves a complaint about this text to its place in the file.
+    pub(super) fn place(&self, complaint: Complaint) -> Complaint {
+        match self.text_at {
+            Some(offset) => complaint.shifted(offset),
+            None => Complaint { at: self.at.clone(), ..complaint },
+        }
+    }
+}
+
+/// What one section says; what it does not say is `None`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Section {
+    pub(super) name: Option<Placed<String>>,
+    pub(super) address: Option<Placed<String>>,
+    port: Option<u16>,
+    user: Option<String>,
+    identity_file: Option<PathBuf>,
+    known_hosts: Option<PathBuf>,
+    backend: Option<Backend>,
+    probe: Option<ProbeChoice>,
+    allow_shm: Option<bool>,
+    nvml_library: Option<String>,
+    interval: Option<Duration>,
+    tags: Option<Vec<SafeText>>,
+    group: Option<SafeText>,
+    note: Option<SafeText>,
+    reserved: Option<Vec<u32>>,
+}
+
+/// What reading a section needs besides the section itself.
+pub(super) struct Context<'a> {
+    /// The whole file.
+    pub(super) text: &'a str,
+    /// Where relative paths begin.
+    pub(super) base: &'a Path,
+    /// What `~` stands for.
+    pub(super) home: Option<&'a Path>,
+}
+
+impl Section {
+    /// Reads every key; what is wrong goes to `complaints`, and what is right is kept.
+    pub(super) fn read(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Self {
+        let mut section = Self::default();
+        for (key, value) in table {
+            if let Err(complaint) = section.read_key(key, value, context) {
+                complaints.push(complaint);
+            }
+        }
+        section
+    }
+
+    fn read_key(
+        &mut self,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+        context: &Context<'_>,
+    ) -> Result<(), Complaint> {
+        let at = value.span();
+        let path = |key| values::parse_path(text(key, value)?, value.span(), context.base, context.home);
+        match key.get_ref().as_ref() {
+            "name" => self.name = Some(placed("name", value, context.text)?),
+            "address" => self.address = Some(placed("address", value, context.text)?),
+            "port" => self.port = Some(port(value)?),
+            "user" => {
+                let user = text("user", value)?;
+                address::check_user(user, at)?;
+                self.user = Some(user.to_owned());
+            }
+            "identity_file" => self.identity_file = Some(path("identity_file")?),
+            "known_hosts" => self.known_hosts = Some(path("known_hosts")?),
+            "backend" => self.backend = Some(backend(text("backend", value)?, at)?),
+            "probe" => self.probe = Some(probe(text("probe", value)?, at)?),
+            "allow_shm" => self.allow_shm = Some(boolean("allow_shm", value)?),
+            "nvml_library" => self.nvml_library = Some(remote_path(text("nvml_library", value)?, at)?),
+            "interval" => self.interval = Some(interval(value)?),
+            "tags" => self.tags = Some(tags(value)?),
+            "group" => self.group = Some(SafeText::new(text("group", value)?)),
+            "note" => self.note = Some(SafeText::new(text("note", value)?)),
+            "reserved" => self.reserved = Some(values::parse_indexes(text("reserved", value)?, at)?),
+            unknown => return Err(unknown_key(unknown, key.span(), KEYS)),
+        }
+        Ok(())
+    }
+
+    /// The configuration of one host of this section, with what it leaves out taken from `defaults`.
+    /// Name and address are the caller's: one section can stand for several hosts.
+    pub(super) fn host(&self, defaults: &Self, name: &str, address: Option<String>) -> HostConfig {
+        let built_in = HostConfig::named(name);
+        HostConfig {
+            name: built_in.name,
+            address,
+            port: self.port.or(defaults.port),
+            user: self.user.clone().or_else(|| defaults.user.clone()),
+            identity_file: self.identity_file.clone().or_else(|| defaults.identity_file.clone()),
+            known_hosts: self.known_hosts.clone().or_else(|| defaults.known_hosts.clone()),
+            backend: self.backend.or(defaults.backend).unwrap_or_default(),
+            probe: self.probe.clone().or_else(|| defaults.probe.clone()).unwrap_or_default(),
+            allow_shm: self.allow_shm.or(defaults.allow_shm).unwrap_or(built_in.allow_shm),
+            nvml_library: self.nvml_library.clone().or_else(|| defaults.nvml_library.clone()),
+            interval: self.interval.or(defaults.interval).unwrap_or(built_in.interval),
+            tags: self.tags.clone().or_else(|| defaults.tags.clone()).unwrap_or_default(),
+            group: self.group.clone().or_else(|| defaults.group.clone()),
+            note: self.note.clone().or_else(|| defaults.note.clone()),
+            reserved: self.reserved.clone().or_else(|| defaults.reserved.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The complaint about a key that no section has.
+pub(super) fn unknown_key(
+    key: &str,
+    at: Range<usize>,
+    known: impl IntoIterator<Item = &'static str> + Clone,
+) -> Complaint {
+    let hint = match nearest(key, known.clone()) {
+        Some(near) => format!("did you mean `{near}`?"),
+        None => format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")),
+    };
+    Complaint::at(at, format!("unknown key `{key}`"), hint)
+}
+
+/// What TOML calls a value of this kind.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Complaint {
+    Complaint::at(
+        value.span(),
+        format!("`{key}` must be {wanted}, not {}", kind(value.get_ref())),
+        format!("as in {example}"),
+    )
+}
+
+fn text<'a>(key: &str, value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Complaint> {
+    let example = match key {
+        "reserved" => "reserved = \"0-3\"".to_owned(),
+        "name" => "name = \"hgx-[01-04]\"".to_owned(),
+        _ => format!("{key} = \"...\""),
+    };
+    value.get_ref().as_str().ok_or_else(|| mismatch(key, "a string", value, &example))
+}
+
+fn placed(key: &str, value: &Spanned<DeValue<'_>>, source: &str) -> Result<Placed<String>, Complaint> {
+    let text = text(key, value)?.to_owned();
+    let at = value.span();
+    // Only a string without escapes has the same places inside the file as in itself.
+    let is_plain = source.get(at.start + 1..at.end.saturating_sub(1)) == Some(text.as_str());
+    Ok(Placed { text_at: is_plain.then_some(at.start + 1), at, value: text })
+}
+
+fn port(value: &Spanned<DeValue<'_>>) -> Result<u16, Complaint> {
+    match value.get_ref() {
+        DeValue::Integer(number) if number.radix() == 10 => {
+            address::parse_port(&number.as_str().replace('_', ""), value.span())
+        }
+        DeValue::Integer(_) => Err(Complaint::at(value.span(), "a port is written in decimal", "as in port = 2222")),
+        _ => Err(mismatch("port", "an integer", value, "port = 2222")),
+    }
+}
+
+fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Complaint> {
+    value.get_ref().as_bool().ok_or_else(|| mismatch(key, "true or false", value, &format!("{key} = true")))
+}
+
+fn interval(value: &Spanned<DeValue<'_>>) -> Result<Duration, Complaint> {
+    match value.get_ref() {
+        DeValue::String(text) => values::parse_interval(text, value.span()),
+        _ => Err(mismatch("interval", "a string with a unit", value, "interval = \"2s\"")),
+    }
+}
+
+fn tags(value: &Spanned<DeValue<'_>>) -> Result<Vec<SafeText>, Complaint> {
+    let example = "tags = [\"training\", \"h100\"]";
+    let Some(array) = value.get_ref().as_array() else {
+        return Err(mismatch("tags", "an array of strings", value, example));
+    };
+    let tag = |item: &Spanned<DeValue<'_>>| {
+        let word = item.get_ref().as_str().ok_or_else(|| mismatch("tags", "an array of strings", item, example))?;
+        if word.is_empty() || word.chars().any(char::is_whitespace) {
+            return Err(Complaint::at(
+                item.span(),
+                format!("`{word}` is not one word"),
+                "a tag is a word to filter by",
+            ));
+        }
+        Ok(SafeText::new(word))
+    };
+    array.iter().map(tag).collect()
+}
+
+fn backend(word: &str, at: Range<usize>) -> Result<Backend, Complaint> {
+    match word {
+        "auto" => Ok(Backend::Auto),
+        "native" => Ok(Backend::Native),
+        "system" => Ok(Backend::System),
+        "local" => Ok(Backend::Local),
+        _ => Err(not_among("backend", word, at, &["auto", "native", "system", "local"])),
+    }
+}
+
+fn probe(word: &str, at: Range<usize>) -> Result<ProbeChoice, Complaint> {
+    match word {
+        "upload" => Ok(ProbeChoice::Upload),
+        "nvidia-smi" => Ok(ProbeChoice::NvidiaSmi),
+        path if path.starts_with('/') => Ok(ProbeChoice::Path(remote_path(path, at)?)),
+        _ => Err(not_among("probe", word, at, &["upload", "nvidia-smi", "/path/on/the/host"])),
+    }
+}
+
+fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Complaint {
+    let hint = match nearest(word, words.iter().copied()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")),
+    };
+    Complaint::at(at, format!("`{key}` cannot be \"{word}\""), hint)
+}
+
+/// A path on the host. It is quoted for the shell there, but a line break or a NUL cannot be.
+fn remote_path(path: &str, at: Range<usize>) -> Result<String, Complaint> {
+    if !path.starts_with('/') {
+        return Err(Complaint::at(at, format!("`{path}` is not a whole path"), "a path on the host begins with `/`"));
+    }
+    if path.chars().any(char::is_control) {
+        return Err(Complaint::at(at, "a path with control characters", "write the path as `ls` shows it"));
+    }
+    Ok(path.to_owned())
+}
