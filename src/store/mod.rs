@@ -1,1 +1,7 @@
 //! Thin IO: directories and files of ours.
+
+mod directories;
+mod files;
+
+pub use directories::{Directories, NoHome};
+pub use files::{FileError, read_text, write_atomic};

@@ -1,0 +1,167 @@
+//! Reading with a limit, writing all or nothing.
+
+use crate::wire::SafeText;
+use std::fmt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::path::{Path, PathBuf};
+
+/// Why a file could not be read or written.
+#[derive(Debug)]
+pub struct FileError {
+    operation: &'static str,
+    path: PathBuf,
+    cause: String,
+    hint: Option<&'static str>,
+    kind: io::ErrorKind,
+}
+
+impl FileError {
+    fn new(operation: &'static str, path: &Path, error: &io::Error) -> Self {
+        let hint = match error.kind() {
+            io::ErrorKind::PermissionDenied => Some("look at its owner and mode: `ls -ld` on it and its directory"),
+            _ => None,
+        };
+        Self { operation, path: path.to_owned(), cause: cause(error), hint, kind: error.kind() }
+    }
+
+    /// Whether there is no such file.
+    pub fn is_not_found(&self) -> bool {
+        self.kind == io::ErrorKind::NotFound
+    }
+}
+
+/// The system's words without the number that Rust adds.
+fn cause(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let path = SafeText::new(&self.path.to_string_lossy());
+        writeln!(formatter, "cannot {} {path}: {}", self.operation, self.cause)?;
+        match self.hint {
+            Some(hint) => writeln!(formatter, "  hint: {hint}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// Reads a text file of at most `limit` bytes. What is no regular file (a directory, a device) is refused; a pipe is
+/// read, so that `<(...)` of a shell works.
+pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
+    let failure = |error: &io::Error| FileError::new("read", path, error);
+    let refusal = |cause: String, hint| FileError {
+        operation: "read",
+        path: path.to_owned(),
+        cause,
+        hint: Some(hint),
+        kind: io::ErrorKind::InvalidData,
+    };
+    if fs::metadata(path).map_err(|error| failure(&error))?.is_dir() {
+        return Err(refusal("it is a directory".to_owned(), "name the file in it"));
+    }
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|error| failure(&error))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
+    if bytes.len() as u64 > limit {
+        return Err(refusal(format!("it is larger than {} KiB", limit / 1024), "is it the right file?"));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let valid = error.utf8_error().valid_up_to();
+        let line = error.as_bytes()[..valid].split(|&byte| byte == b'\n').count();
+        refusal(format!("line {line} is not UTF-8"), "save it as UTF-8, for example with `iconv -t UTF-8`")
+    })
+}
+
+/// Writes a file of ours, mode 0600, all or nothing: a reader sees the old content or the new one. Its directory is
+/// made, mode 0700, when it is missing.
+pub fn write_atomic(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let failure = |error: &io::Error| FileError::new("write", path, error);
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    make_directory(directory).map_err(|error| failure(&error))?;
+    let temporary = directory.join(temporary_name(path).map_err(|error| failure(&error))?);
+    let written = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
+    written.map_err(|error| {
+        // What is half written is of no use; that it cannot be removed is not worth a second message.
+        let _ = fs::remove_file(&temporary);
+        failure(&error)
+    })
+}
+
+fn temporary_name(path: &Path) -> io::Result<String> {
+    let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
+    let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    Ok(format!(".{name}.{random:016x}"))
+}
+
+fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn error(path: &Path, limit: u64) -> String {
+        let error = read_text(path, limit).expect_err("an error").to_string();
+        error.replace(&path.to_string_lossy().into_owned(), "PATH")
+    }
+
+    #[test]
+    fn what_is_written_is_read_back_and_private() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("a/b/view.toml");
+        write_atomic(&path, b"one").expect("writes");
+        write_atomic(&path, b"two").expect("writes over it");
+        assert_eq!(read_text(&path, 100).expect("reads"), "two");
+        let mode = |path: &Path| fs::metadata(path).expect("exists").permissions().mode() & 0o777;
+        assert_eq!(mode(&path), 0o600);
+        assert_eq!(mode(path.parent().expect("a parent")), 0o700);
+        let left = fs::read_dir(path.parent().expect("a parent")).expect("reads").count();
+        assert_eq!(left, 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_failed_write_leaves_nothing_behind() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("taken");
+        fs::create_dir(&path).expect("a directory in its place");
+        assert!(write_atomic(&path, b"x").is_err());
+        assert_eq!(fs::read_dir(directory.path()).expect("reads").count(), 1);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_said_with_a_way_out() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("hosts.toml");
+        assert_eq!(error(&path, 9), "cannot read PATH: No such file or directory\n");
+        assert_eq!(error(directory.path(), 9), "cannot read PATH: it is a directory\n  hint: name the file in it\n");
+        fs::write(&path, b"one\ntwo \xff\n").expect("writes");
+        assert_eq!(
+            error(&path, 99),
+            "cannot read PATH: line 2 is not UTF-8\n  hint: save it as UTF-8, for example with `iconv -t UTF-8`\n"
+        );
+        fs::write(&path, vec![b'#'; 2049]).expect("writes");
+        assert_eq!(error(&path, 2048), "cannot read PATH: it is larger than 2 KiB\n  hint: is it the right file?\n");
+        assert_eq!(read_text(&path, 2049).expect("reads").len(), 2049);
+    }
+}
