@@ -1,1 +1,11 @@
-//! The fleet as text and JSON.
+//! The fleet as text and JSON: pure functions over a [`Report`].
+
+pub mod json;
+pub mod paint;
+pub mod status;
+
+mod report;
+#[cfg(test)]
+mod sample;
+
+pub use report::Report;

@@ -1,0 +1,315 @@
+//! The table of `gpufleet status`: a line a host, a line a GPU.
+//!
+//! ```text
+//! hgx-01  driver 570.86.15  cpu 34%  ram 412/1007 GiB  load 18.2/112  0.3 s old
+//!   0  H100 80GB HBM3  71C   97%  74.1/80.0 GiB  512/700 W  in use      alice 74.0G
+//!   1  H100 80GB HBM3  44C  100%  70.2/80.0 GiB  118/700 W  hung? 18m   dmitri 70.1G, root 0.1G
+//! hgx-02  down: nothing listens on port 22
+//!   hint: is sshd running there?
+//! ```
+
+use super::paint::{Paint, Tone};
+use super::report::{GpuView, ProcessView, Report, processes};
+use crate::fleet::{GpuState, Host, Link, Moment};
+use crate::wire::SafeText;
+use std::collections::BTreeMap;
+use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// Stands where a reading is missing, as nvidia-smi writes it.
+const MISSING: &str = "N/A";
+
+/// The whole table.
+pub fn table(report: &Report<'_>, paint: Paint) -> String {
+    let blocks: Vec<Block> = report.fleet.hosts().iter().map(|host| block(report, host)).collect();
+    // Of a host without readings the sentence stands last in the line, and takes part in no column.
+    let heads = Widths::of(blocks.iter().map(|block| if block.head.len() > 2 { &block.head } else { &block.head[..1] }));
+    let gpus = Widths::of(blocks.iter().flat_map(|block| &block.gpus).map(Vec::as_slice));
+    let mut text = String::new();
+    if report.fleet.simulated {
+        text += &paint.paint(Tone::Warn, "simulated fleet (--demo)");
+        text += "\n";
+    }
+    for block in &blocks {
+        text += &heads.line("", &block.head, paint);
+        for (tone, note) in &block.notes {
+            text += &paint.paint(*tone, &format!("  {note}"));
+            text += "\n";
+        }
+        for gpu in &block.gpus {
+            text += &gpus.line("  ", gpu, paint);
+        }
+    }
+    text
+}
+
+/// One host: its head line, what is to be said of it, and its GPUs.
+struct Block {
+    head: Vec<Cell>,
+    notes: Vec<(Tone, String)>,
+    gpus: Vec<Vec<Cell>>,
+}
+
+/// A piece of a line.
+struct Cell {
+    text: String,
+    tone: Tone,
+    align: Align,
+}
+
+#[derive(Clone, Copy)]
+enum Align {
+    Left,
+    Right,
+}
+
+impl Cell {
+    fn left(text: impl Into<String>) -> Self {
+        Self { text: text.into(), tone: Tone::Plain, align: Align::Left }
+    }
+
+    fn right(text: impl Into<String>) -> Self {
+        Self { align: Align::Right, ..Self::left(text) }
+    }
+
+    fn tone(self, tone: Tone) -> Self {
+        Self { tone, ..self }
+    }
+}
+
+/// The width of each column in terminal cells.
+struct Widths(Vec<usize>);
+
+impl Widths {
+    fn of<'a>(lines: impl Iterator<Item = &'a [Cell]>) -> Self {
+        let mut widths = Vec::new();
+        for line in lines {
+            for (column, cell) in line.iter().enumerate() {
+                if widths.len() <= column {
+                    widths.push(0);
+                }
+                widths[column] = cell.text.width().max(widths[column]);
+            }
+        }
+        Self(widths)
+    }
+
+    fn line(&self, indent: &str, cells: &[Cell], paint: Paint) -> String {
+        let mut line = indent.to_owned();
+        for (column, cell) in cells.iter().enumerate() {
+            let is_last = column + 1 == cells.len();
+            let room = self.0.get(column).copied().unwrap_or(0).saturating_sub(cell.text.width());
+            let shown = paint.paint(cell.tone, &cell.text);
+            match cell.align {
+                Align::Left if is_last => line += &shown,
+                Align::Left => line.extend([&shown, &" ".repeat(room), "  "]),
+                Align::Right => line.extend([&" ".repeat(room), shown.as_str(), "  "]),
+            }
+        }
+        format!("{}\n", line.trim_end())
+    }
+}
+
+fn block(report: &Report<'_>, host: &Host) -> Block {
+    let name = Cell::left(host.name().as_str()).tone(Tone::Strong);
+    if host.snapshot.is_none() {
+        let (tone, words) = link_words(host, report.now);
+        let notes = hint(host).into_iter().collect();
+        return Block { head: vec![name, Cell::left(words).tone(tone)], notes, gpus: Vec::new() };
+    }
+    let processes = processes(host);
+    let gpus = report.gpus(host);
+    let gpus = gpus.iter().enumerate().map(|(position, gpu)| gpu_line(position, gpu, &processes, report.now));
+    Block { head: head(name, host, report.now), notes: notes(host, report.now), gpus: gpus.collect() }
+}
+
+fn head(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
+    let readings = host.snapshot.as_ref().map(|snapshot| snapshot.host.clone()).unwrap_or_default();
+    let driver = host.inventory.as_ref().and_then(|inventory| inventory.driver_version.as_ref());
+    let total = readings.memory_total_bytes.or(host.hello.as_ref().and_then(|hello| hello.memory_total_bytes));
+    let cpus = host.hello.as_ref().and_then(|hello| hello.cpu_count).map(|count| count.to_string());
+    vec![
+        name,
+        Cell::left(format!("driver {}", driver.map_or(MISSING, SafeText::as_str))),
+        Cell::left(format!("cpu {}", percent(readings.cpu_percent.map(f64::from)))),
+        Cell::left(format!("ram {}", part(gib(readings.memory_used_bytes(), 0), gib(total, 0), "GiB"))),
+        Cell::left(format!("load {}", part(fixed(readings.load_1.map(f64::from), 1), cpus, ""))),
+        Cell::left(host.age(now).map_or_else(|| MISSING.to_owned(), |age| format!("{} old", seconds(age)))),
+    ]
+}
+
+/// What is to be said of a host that has sent readings: that they are no longer fresh, and why there are no GPUs.
+fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
+    let mut notes = Vec::new();
+    if !matches!(host.link, Link::Live) {
+        notes.push(link_words(host, now));
+        notes.extend(hint(host));
+    }
+    let snapshot_error = host.snapshot.as_ref().and_then(|snapshot| snapshot.driver_error.as_ref());
+    let error = snapshot_error.or(host.inventory.as_ref().and_then(|inventory| inventory.error.as_ref()));
+    if let Some(error) = error {
+        notes.push((Tone::Warn, format!("no GPU readings: {}", error.message)));
+    } else if host.inventory.is_none() {
+        notes.push((Tone::Warn, "no GPU readings: the driver has not answered yet".to_owned()));
+    }
+    let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
+    if left_out > 0 {
+        notes.push((Tone::Warn, format!("{left_out} more processes are not listed")));
+    }
+    notes
+}
+
+fn link_words(host: &Host, now: Moment) -> (Tone, String) {
+    match &host.link {
+        Link::Connecting { phase, since, .. } => {
+            (Tone::Warn, format!("no answer yet: {}, {}", phase.words(), seconds(now.since(*since))))
+        }
+        Link::Live => (Tone::Warn, "connected, no readings yet".to_owned()),
+        Link::Stale { since } => (Tone::Warn, format!("silent for {}", seconds(now.since(*since)))),
+        Link::Down { error, .. } => (Tone::Critical, format!("down: {}", error.message)),
+        Link::NeedsUser { error, .. } => (Tone::Critical, format!("needs you: {}", error.message)),
+    }
+}
+
+fn hint(host: &Host) -> Option<(Tone, String)> {
+    let hint = host.link.error()?.hint.as_ref()?;
+    Some((Tone::Plain, format!("hint: {hint}")))
+}
+
+fn gpu_line(position: usize, gpu: &GpuView<'_>, processes: &[ProcessView<'_>], now: Moment) -> Vec<Cell> {
+    let reading = &gpu.reading;
+    let name = gpu.info.name.as_ref().map_or(MISSING, |name| name.strip_prefix("NVIDIA ").unwrap_or(name));
+    let mut cells = vec![Cell::right(gpu.info.index.to_string()), Cell::left(name)];
+    if let Some(error) = &reading.error {
+        cells.push(Cell::left(format!("{}: {}", gpu.state.word(), error.message)).tone(Tone::Critical));
+        return cells;
+    }
+    let limit = reading.power_limit_watts.or(gpu.info.power_limit_watts);
+    let utilization = percent(reading.utilization_percent.map(f64::from));
+    let users = users(position, processes);
+    cells.extend([
+        Cell::right(reading.temperature_celsius.map_or_else(|| MISSING.to_owned(), |degrees| format!("{degrees}C"))),
+        Cell::right(utilization),
+        Cell::right(part(gib(reading.memory_used_bytes, 1), gib(gpu.info.memory_total_bytes, 1), "GiB")),
+        Cell::right(part(fixed(reading.power_watts.map(f64::from), 0), fixed(limit.map(f64::from), 0), "W")),
+        Cell::left(state_words(gpu, now)).tone(state_tone(gpu.state)),
+        Cell::left(if users.is_empty() { "-".to_owned() } else { users }),
+    ]);
+    cells
+}
+
+fn state_words(gpu: &GpuView<'_>, now: Moment) -> String {
+    let lasts = matches!(gpu.state, GpuState::Fault | GpuState::Hung | GpuState::Idle | GpuState::Waiting);
+    match gpu.since.map(|since| now.since(since)) {
+        Some(time) if lasts && time >= Duration::from_secs(60) => format!("{} {}", gpu.state.word(), coarse(time)),
+        _ => gpu.state.word().to_owned(),
+    }
+}
+
+fn state_tone(state: GpuState) -> Tone {
+    match state {
+        GpuState::Fault => Tone::Critical,
+        GpuState::Hung => Tone::Warn,
+        GpuState::InUse => Tone::Busy,
+        GpuState::Unknown | GpuState::Free | GpuState::Unused => Tone::Dim,
+        GpuState::Waiting | GpuState::Idle => Tone::Plain,
+    }
+}
+
+/// Who uses a GPU, the most memory first: `alice 74.0G, bob 1.2G`.
+fn users(position: usize, processes: &[ProcessView<'_>]) -> String {
+    let mut memory: BTreeMap<SafeText, Option<u64>> = BTreeMap::new();
+    for process in processes {
+        for usage in process.uses.iter().filter(|usage| usage.gpu.map(usize::from) == Some(position)) {
+            let held = memory.entry(process.who()).or_default();
+            *held = match (*held, usage.gpu_memory_bytes) {
+                (Some(a), Some(b)) => Some(a.saturating_add(b)),
+                (a, b) => a.or(b),
+            };
+        }
+    }
+    let mut users: Vec<_> = memory.into_iter().collect();
+    users.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    let words = users.into_iter().map(|(user, bytes)| match gib(bytes, 1) {
+        Some(held) => format!("{user} {held}G"),
+        None => user.to_string(),
+    });
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn fixed(value: Option<f64>, digits: usize) -> Option<String> {
+    value.map(|value| format!("{value:.digits$}"))
+}
+
+fn percent(value: Option<f64>) -> String {
+    value.map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}%"))
+}
+
+/// `74.1/80.0 GiB`; a total that is not known is left out, and so is the unit of nothing.
+fn part(used: Option<String>, total: Option<String>, unit: &str) -> String {
+    let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
+    match (used, total) {
+        (None, None) => MISSING.to_owned(),
+        (Some(used), None) => used + &unit,
+        (used, Some(total)) => format!("{}/{total}{unit}", used.unwrap_or_else(|| MISSING.to_owned())),
+    }
+}
+
+fn gib(bytes: Option<u64>, digits: usize) -> Option<String> {
+    fixed(bytes.map(|bytes| bytes as f64 / GIB), digits)
+}
+
+/// `0.3 s`, `12 s`, `3 min`.
+fn seconds(time: Duration) -> String {
+    match time.as_secs_f64() {
+        short if short < 9.95 => format!("{short:.1} s"),
+        middle if middle < 120.0 => format!("{middle:.0} s"),
+        _ => coarse(time),
+    }
+}
+
+/// `18m`, `9h40m`, `1d07h`, as the screen writes it.
+fn coarse(time: Duration) -> String {
+    let minutes = time.as_secs() / 60;
+    let (days, hours) = (minutes / 1440, minutes / 60 % 24);
+    match (days, minutes / 60) {
+        (0, 0) => format!("{minutes}m"),
+        (0, _) => format!("{hours}h{:02}m", minutes % 60),
+        _ => format!("{days}d{hours:02}h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    #[test]
+    fn a_fleet_in_every_state() {
+        sample::with_report(|report| insta::assert_snapshot!(table(report, Paint::OFF)));
+    }
+
+    #[test]
+    fn colour_changes_nothing_but_colour() {
+        sample::with_report(|report| {
+            let painted = table(report, Paint::ON);
+            assert!(painted.contains("\x1b[33mhung? 18m\x1b[0m"), "{painted}");
+            let mut plain = String::new();
+            let mut pieces = painted.split('\x1b');
+            plain += pieces.next().unwrap_or("");
+            pieces.for_each(|piece| plain += piece.split_once('m').map_or("", |(_, text)| text));
+            assert_eq!(plain, table(report, Paint::OFF));
+        });
+    }
+
+    #[test]
+    fn times_are_short() {
+        let table = [(300, "0.3 s"), (9_960, "10 s"), (119_000, "119 s"), (120_000, "2m"), (34_800_000, "9h40m")];
+        for (milliseconds, text) in table {
+            assert_eq!(seconds(Duration::from_millis(milliseconds)), text);
+        }
+        assert_eq!(coarse(Duration::from_secs(31 * 3600)), "1d07h");
+    }
+}
