@@ -1,0 +1,235 @@
+//! The processes of a job: their numbers, command lines, parents and owner.
+
+use super::cast::{Kind, PEOPLE, Person};
+use super::plan::Plan;
+use super::seat::{Job, Seat};
+use crate::wire::{Ancestor, Owner, ProcessFacts, SafeText};
+
+/// `USER_HZ`.
+const TICKS_PER_SECOND: f64 = 100.0;
+/// Numbers of processes that one seat uses before it begins again.
+const PIDS_PER_SEAT: u64 = 24_000;
+/// Numbers from one job of a seat to its next.
+const PIDS_PER_TURN: u64 = 611;
+
+/// A process on GPUs, and which of the seat's jobs it belongs to.
+#[derive(Debug, Clone)]
+pub(super) struct Worker {
+    pub(super) pid: u32,
+    pub(super) start_ticks: u64,
+    /// Position of its GPU on the host.
+    pub(super) gpu: usize,
+    /// Its part of what the kind's figures say for one GPU.
+    pub(super) share: f64,
+    pub(super) age_seconds: f64,
+    /// Its place among the job's.
+    pub(super) rank: usize,
+}
+
+/// The processes of a job that hold GPUs.
+pub(super) fn workers(plan: &Plan, seat: &Seat, job: Job, elapsed: f64) -> Vec<Worker> {
+    let shares: &[f64] = if seat.kind == Kind::Shared { &[0.64, 0.36] } else { &[1.0] };
+    let ranks = seat.gpus.clone().flat_map(|gpu| shares.iter().map(move |share| (gpu, *share)));
+    ranks
+        .enumerate()
+        .map(|(rank, (gpu, share))| {
+            // Ranks are forked one after the other, a few seconds after their launcher.
+            let age_seconds = (job.age_seconds - 2.5 - 0.04 * rank as f64).max(0.0);
+            Worker {
+                pid: first_pid(seat, job) + 60 + rank as u32,
+                start_ticks: ticks(plan, elapsed, age_seconds),
+                gpu,
+                share,
+                age_seconds,
+                rank,
+            }
+        })
+        .collect()
+}
+
+/// What rarely changes about one of them. `unix_seconds` is the host's wall clock now.
+pub(super) fn facts(
+    plan: &Plan,
+    seat: &Seat,
+    job: Job,
+    worker: &Worker,
+    elapsed: f64,
+    unix_seconds: f64,
+) -> ProcessFacts {
+    let person = PEOPLE[seat.person];
+    let (name, argv) = command(seat, worker.rank);
+    ProcessFacts {
+        pid: worker.pid,
+        start_ticks: Some(worker.start_ticks),
+        start_unix_seconds: Some((unix_seconds - worker.age_seconds) as i64),
+        uid: Some(person.uid),
+        user: Some(person.login.into()),
+        full_name: Some(person.full_name.into()),
+        name: Some(name.into()),
+        argv: words(&argv),
+        ancestors: ancestors(plan, seat, job, elapsed),
+        session: Some(first_pid(seat, job)),
+        owner: Some(owner(plan, seat, job)),
+    }
+}
+
+fn first_pid(seat: &Seat, job: Job) -> u32 {
+    (2000 + seat.seed % 900 + seat.number * PIDS_PER_SEAT + job.turn * PIDS_PER_TURN % (PIDS_PER_SEAT - PIDS_PER_TURN))
+        as u32
+}
+
+fn ticks(plan: &Plan, elapsed: f64, age_seconds: f64) -> u64 {
+    // Rounded to the nearest: the same process must have the same number in every sample.
+    ((plan.up_seconds + elapsed - age_seconds) * TICKS_PER_SECOND).round() as u64
+}
+
+fn words(line: &str) -> Vec<SafeText> {
+    line.split(' ').map(SafeText::new).collect()
+}
+
+/// Name and arguments of the rank's process.
+fn command(seat: &Seat, rank: usize) -> (&'static str, String) {
+    let python = "/opt/conda/bin/python";
+    let script = script(seat);
+    match seat.kind {
+        Kind::Pretrain | Kind::Training | Kind::Hung | Kind::HangsLater => ("python", format!("{python} -u {script}")),
+        Kind::Evaluation | Kind::Hot | Kind::Starved => ("python", format!("python {script}")),
+        Kind::Inference if seat.gpus.len() > 1 => ("VLLM::Worker_TP", format!("VLLM::Worker_TP{rank}")),
+        Kind::Inference => ("VLLM::EngineCor", "VLLM::EngineCore".to_owned()),
+        Kind::Shared if rank.is_multiple_of(2) => {
+            ("python3", "python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B --port 30000".to_owned())
+        }
+        Kind::Shared => ("text-embeddings", "text-embeddings-router --model-id BAAI/bge-m3 --port 8080".to_owned()),
+        Kind::Notebook => (
+            "python3",
+            format!(
+                "/home/{0}/.venv/bin/python3 -m ipykernel_launcher -f /home/{0}/.local/share/jupyter/runtime/kernel-8f3a1c.json",
+                PEOPLE[seat.person].login
+            ),
+        ),
+        Kind::Free => ("", String::new()),
+    }
+}
+
+/// The script and its arguments.
+fn script(seat: &Seat) -> &'static str {
+    let of = |choices: &[&'static str]| choices[seat.seed as usize % choices.len()];
+    match seat.kind {
+        Kind::Pretrain => "pretrain.py --config configs/moe-13b.yaml --fsdp full",
+        Kind::Training => of(&[
+            "train.py --config configs/vit-h.yaml --bf16",
+            "train.py --model llama-8b --data /scratch/pile --zero 3",
+            "finetune.py --base qwen3-8b --lora-rank 64",
+        ]),
+        Kind::Hung => "sft.py --fsdp --resume ckpt/last",
+        Kind::HangsLater => "dpo.py --base ckpt/sft-8b --beta 0.1",
+        Kind::Evaluation => of(&[
+            "eval.py --split test --model ckpt/step-48000",
+            "probe.py --layer 12",
+            "render.py --scene city --samples 512",
+            "sweep.py --trial 17",
+        ]),
+        Kind::Hot => "gan.py --res 1024 --batch 64",
+        Kind::Starved => "train_video.py --decode cpu --workers 16",
+        Kind::Inference | Kind::Shared | Kind::Notebook | Kind::Free => "",
+    }
+}
+
+/// Parents from the nearest up to the first shell.
+fn ancestors(plan: &Plan, seat: &Seat, job: Job, elapsed: f64) -> Vec<Ancestor> {
+    let Person { login, uid, .. } = PEOPLE[seat.person];
+    let first = first_pid(seat, job);
+    let parent = |pid: u32, younger_by: f64, name: &str, line: &str| Ancestor {
+        pid,
+        start_ticks: ticks(plan, elapsed, job.age_seconds - younger_by),
+        uid: Some(uid),
+        name: name.into(),
+        argv: words(line),
+    };
+    let shell = parent(first, 0.0, "bash", "-bash");
+    match seat.kind {
+        kind if kind.is_launched() => {
+            let ranks = seat.gpus.len();
+            let line =
+                format!("/opt/conda/bin/python /opt/conda/bin/torchrun --nproc_per_node {ranks} {}", script(seat));
+            let batch = format!("/bin/bash /var/spool/slurmd/job{}/slurm_script", slurm_job(plan, seat, job));
+            vec![parent(first + 2, 0.4, "torchrun", &line), parent(first, 0.0, "bash", &batch)]
+        }
+        Kind::Inference => {
+            let line = format!(
+                "/usr/bin/python3 /usr/local/bin/vllm serve Qwen/Qwen3-32B --tensor-parallel-size {}",
+                seat.gpus.len()
+            );
+            vec![parent(first + 3, 0.2, "vllm", &line), parent(first, 0.0, "sh", "/bin/sh -c /serve.sh")]
+        }
+        Kind::Notebook => {
+            let line = format!("/home/{login}/.venv/bin/python3 /home/{login}/.venv/bin/jupyter-lab --no-browser");
+            vec![parent(first + 1, 0.1, "jupyter-lab", &line), shell]
+        }
+        _ => vec![shell],
+    }
+}
+
+fn owner(plan: &Plan, seat: &Seat, job: Job) -> Owner {
+    match seat.kind {
+        Kind::Inference | Kind::Shared => Owner::Container {
+            runtime: "docker".into(),
+            id: SafeText::new(&format!("{:012x}", seat.seed.wrapping_add(job.turn) >> 16)),
+        },
+        Kind::Notebook | Kind::Starved => Owner::Session(SafeText::new(&(seat.seed % 4000 + 12).to_string())),
+        _ => Owner::Slurm { job: SafeText::new(&slurm_job(plan, seat, job).to_string()), step: Some("0".into()) },
+    }
+}
+
+fn slurm_job(plan: &Plan, seat: &Seat, job: Job) -> u64 {
+    if seat.kind == Kind::Pretrain {
+        return plan.slurm_base;
+    }
+    plan.slurm_base * 10 + seat.number + plan.seed % 7 * 1000 + job.turn * 13
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::seat::Ended;
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_processes_of_a_host_share_a_number_and_each_keeps_its_own() {
+        for index in 0..40 {
+            let plan = Plan::new(5, index, 40, 8);
+            let at = |elapsed: f64| -> Vec<(u64, u64, u32, u64)> {
+                plan.seats
+                    .iter()
+                    .filter_map(|seat| Some((seat, seat.job(elapsed, &Ended::new())?)))
+                    .flat_map(|(seat, job)| {
+                        let ids = |worker: Worker| (seat.number, job.turn, worker.pid, worker.start_ticks);
+                        workers(&plan, seat, job, elapsed).into_iter().map(ids).collect::<Vec<_>>()
+                    })
+                    .collect()
+            };
+            let pids: Vec<u32> = at(10.0).iter().map(|worker| worker.2).collect();
+            assert_eq!(pids.iter().collect::<HashSet<_>>().len(), pids.len());
+            let later: Vec<_> = at(11.37);
+            for worker in at(10.0) {
+                let same = later.iter().find(|other| other.2 == worker.2);
+                assert!(same.is_none_or(|other| *other == worker), "{worker:?} {same:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn ranks_stand_under_their_launcher() {
+        let plan = Plan::new(5, 0, 6, 8);
+        let seat = &plan.seats[0];
+        let job = seat.job(0.0, &Ended::new()).expect("runs");
+        let ranks = workers(&plan, seat, job, 0.0);
+        assert_eq!(ranks.len(), 4);
+        let facts: Vec<_> = ranks.iter().map(|rank| facts(&plan, seat, job, rank, 0.0, 1.7e9)).collect();
+        assert!(facts.windows(2).all(|pair| pair[0].ancestors == pair[1].ancestors));
+        assert_eq!(facts[0].ancestors[0].name, "torchrun");
+        assert_eq!(facts[0].ancestors.last().map(|ancestor| &*ancestor.name), Some("bash"));
+        assert!(facts[0].ancestors[0].start_ticks < ranks[0].start_ticks);
+        assert!(matches!(facts[0].owner, Some(Owner::Slurm { .. })));
+    }
+}
