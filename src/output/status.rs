@@ -9,7 +9,7 @@
 //! ```
 
 use super::paint::{Paint, Tone};
-use super::report::{GpuView, ProcessView, Report, processes};
+use super::report::{GpuView, Report, who};
 use crate::fleet::{GpuState, Host, Link, Moment};
 use crate::wire::SafeText;
 use std::collections::BTreeMap;
@@ -119,9 +119,8 @@ fn block(report: &Report<'_>, host: &Host) -> Block {
         let notes = hint(host).into_iter().collect();
         return Block { head: vec![name, Cell::left(words).tone(tone)], notes, gpus: Vec::new() };
     }
-    let processes = processes(host);
     let gpus = report.gpus(host);
-    let gpus = gpus.iter().enumerate().map(|(position, gpu)| gpu_line(position, gpu, &processes, report.now));
+    let gpus = gpus.iter().enumerate().map(|(position, gpu)| gpu_line(position, gpu, host, report.now));
     Block { head: head(name, host, report.now), notes: notes(host, report.now), gpus: gpus.collect() }
 }
 
@@ -178,8 +177,8 @@ fn hint(host: &Host) -> Option<(Tone, String)> {
     Some((Tone::Plain, format!("hint: {hint}")))
 }
 
-fn gpu_line(position: usize, gpu: &GpuView<'_>, processes: &[ProcessView<'_>], now: Moment) -> Vec<Cell> {
-    let reading = &gpu.reading;
+fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec<Cell> {
+    let reading = gpu.reading;
     let name = gpu.info.name.as_ref().map_or(MISSING, |name| name.strip_prefix("NVIDIA ").unwrap_or(name));
     let mut cells = vec![Cell::right(gpu.info.index.to_string()), Cell::left(name)];
     if let Some(error) = &reading.error {
@@ -188,7 +187,7 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, processes: &[ProcessView<'_>], n
     }
     let limit = reading.power_limit_watts.or(gpu.info.power_limit_watts);
     let utilization = percent(reading.utilization_percent.map(f64::from));
-    let users = users(position, processes);
+    let users = users(position, host);
     cells.extend([
         Cell::right(reading.temperature_celsius.map_or_else(|| MISSING.to_owned(), |degrees| format!("{degrees}C"))),
         Cell::right(utilization),
@@ -219,11 +218,11 @@ fn state_tone(state: GpuState) -> Tone {
 }
 
 /// Who uses a GPU, the most memory first: `alice 74.0G, bob 1.2G`.
-fn users(position: usize, processes: &[ProcessView<'_>]) -> String {
+fn users(position: usize, host: &Host) -> String {
     let mut memory: BTreeMap<SafeText, Option<u64>> = BTreeMap::new();
-    for process in processes {
-        for usage in process.uses.iter().filter(|usage| usage.gpu.map(usize::from) == Some(position)) {
-            let held = memory.entry(process.who()).or_default();
+    for process in host.processes() {
+        for usage in process.gpus.iter().filter(|usage| usage.gpu.map(usize::from) == Some(position)) {
+            let held = memory.entry(who(process)).or_default();
             *held = match (*held, usage.gpu_memory_bytes) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
                 (a, b) => a.or(b),

@@ -1,7 +1,6 @@
 //! One host.
 
 use super::super::Report;
-use super::super::report::processes;
 use super::{JsonGpu, JsonProcess};
 use crate::fleet::{Host, LinkError};
 use crate::wire::{DriverError, DriverErrorKind, HostReading, SafeText, Scope};
@@ -145,7 +144,7 @@ impl JsonHost {
             note: host.config.note.clone(),
             info: JsonInfo::new(host),
             readings: JsonReadings::new(&snapshot.map(|snapshot| snapshot.host.clone()).unwrap_or_default()),
-            processes: processes(host).iter().map(|process| JsonProcess::new(host, process)).collect(),
+            processes: host.processes().map(|process| JsonProcess::new(host, process)).collect(),
             gpus: gpus.iter().map(JsonGpu::new).collect(),
             processes_left_out: snapshot.map(|snapshot| snapshot.processes_left_out),
         }

@@ -1,8 +1,7 @@
 //! One process.
 
-use super::super::report::ProcessView;
 use super::rfc3339_of_unix;
-use crate::fleet::Host;
+use crate::fleet::{Host, Process};
 use crate::wire::{GpuProcessKind, Presence, ProcessState, SafeText};
 use serde::Serialize;
 
@@ -47,22 +46,20 @@ pub struct JsonProcess {
     pub cpu_seconds: Option<f64>,
     /// Resident memory, bytes.
     pub rss_bytes: Option<u64>,
-    /// What it is grouped with on its host: `slurm:3385`, `container:docker/0123456789ab`.
+    /// What it is grouped with on its host: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061` (its pid).
     pub job: Option<SafeText>,
 }
 
 impl JsonProcess {
-    pub(super) fn new(host: &Host, process: &ProcessView<'_>) -> Self {
-        let facts = process.facts;
+    pub(super) fn new(host: &Host, process: &Process) -> Self {
+        let facts = process.facts();
         let reading = &process.reading;
-        let infos = host.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
-        let mut gpus: Vec<_> = process.uses.iter().filter_map(|usage| infos.get(usize::from(usage.gpu?))).collect();
+        let mut gpus: Vec<_> = process.gpu_positions().filter_map(|position| host.gpu_info(position)).collect();
         gpus.sort_by_key(|info| info.index);
-        let memory = process.uses.iter().filter_map(|usage| usage.gpu_memory_bytes);
         Self {
-            pid: process.pid,
-            boot_id: host.hello.as_ref().and_then(|hello| hello.boot_id.clone()),
-            start_ticks: reading.start_ticks.or(facts.and_then(|facts| facts.start_ticks)),
+            pid: (process.key.pid != 0).then_some(process.key.pid),
+            boot_id: process.key.boot_id.clone(),
+            start_ticks: process.key.start_ticks,
             start_time: facts.and_then(|facts| rfc3339_of_unix(facts.start_unix_seconds?)),
             age_seconds: reading.age_seconds,
             user: facts.and_then(|facts| facts.user.clone()),
@@ -71,15 +68,15 @@ impl JsonProcess {
             command: facts.filter(|facts| !facts.argv.is_empty()).map(|facts| joined(&facts.argv)),
             state: reading.state,
             presence: reading.presence,
-            kind: process.uses.iter().find_map(|usage| usage.kind),
+            kind: process.gpus.iter().find_map(|usage| usage.kind),
             gpus: gpus.iter().map(|info| info.index).collect(),
             gpu_uuids: gpus.iter().map(|info| info.uuid.clone()).collect(),
-            gpu_memory_bytes: memory.reduce(u64::saturating_add),
-            sm_percent: process.uses.iter().filter_map(|usage| usage.sm_percent).max(),
+            gpu_memory_bytes: process.gpu_memory_bytes(),
+            sm_percent: process.sm_percent().map(|(_, most)| most),
             cpu_percent: reading.cpu_percent,
             cpu_seconds: reading.cpu_seconds,
             rss_bytes: reading.rss_bytes,
-            job: process.job(),
+            job: Some(SafeText::from(process.about.job.to_string())),
         }
     }
 }
