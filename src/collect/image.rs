@@ -1,5 +1,6 @@
 //! The probe's file as the installer needs it, wherever it comes from.
 
+use super::embedded;
 use std::fmt;
 use std::sync::Arc;
 
@@ -59,17 +60,20 @@ impl fmt::Debug for ProbeImage {
 
 /// The probes that this program carries.
 pub(super) fn carried() -> Arc<dyn ProbeStore> {
-    Arc::new(Nothing)
+    Arc::new(Embedded)
 }
 
-/// Carries no probe.
-struct Nothing;
+/// What the build script put into this program.
+struct Embedded;
 
-impl ProbeStore for Nothing {
-    fn image(&self, _machine: &str) -> Option<ProbeImage> {
-        None
+impl ProbeStore for Embedded {
+    fn image(&self, machine: &str) -> Option<ProbeImage> {
+        let probe = embedded::for_arch(machine)?;
+        let load = || probe.bytes().map_err(|damaged| damaged.to_string());
+        Some(ProbeImage::new(probe.file_name(), probe.sha256.to_owned(), probe.size_bytes as u64, load))
     }
+
     fn machines(&self) -> Vec<String> {
-        Vec::new()
+        embedded::all().iter().map(|probe| probe.arch.to_owned()).collect()
     }
 }

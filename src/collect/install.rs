@@ -118,9 +118,7 @@ impl Dialogue<'_> {
                 (Answer::Skip(why), _) => self.skipped.push(why),
                 (Answer::Need, Some(image)) => {
                     deadline += Duration::from_secs(image.size_bytes / SLOWEST_BYTES_PER_SECOND);
-                    let bytes = image.bytes().map_err(|why| {
-                        LinkError::new(LinkErrorKind::NoProbe, format!("the embedded probe cannot be unpacked: {why}"))
-                    })?;
+                    let bytes = image.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
                     self.send(&bytes, deadline).await?;
                 }
                 (Answer::Fail { word, rest }, _) => return Err(refusal(&word, &rest, &self.skipped, self.order.host)),

@@ -2,6 +2,7 @@
 
 use crate::fleet::{HostId, LinkError, LinkErrorKind, Phase, Retry};
 use crate::hosts::HostConfig;
+use crate::ssh;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use std::future::Future;
 use std::pin::Pin;
@@ -32,6 +33,12 @@ pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Channel, SshError>> + 
 pub trait OpenChannel: Send + Sync {
     /// Starts `command` on `host`. Dropping the future gives the try up.
     fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a>;
+}
+
+impl OpenChannel for ssh::Context {
+    fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a> {
+        Box::pin(async move { ssh::open(&self, host, command, progress).await })
+    }
 }
 
 /// A stream without a shell around it, as a channel: it has no standard error and no exit status.
