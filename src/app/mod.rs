@@ -1,7 +1,25 @@
 //! The program's state between events: pure, events in, effects out.
 
+mod actions;
+mod app;
+pub mod arrange;
 pub mod effect;
 pub mod event;
+mod figures;
+pub mod keymap;
+mod list_cursor;
+pub mod prompts;
+pub mod screen;
+pub mod secret_input;
+mod settings;
 
+pub use app::App;
 pub use effect::Effect;
 pub use event::Event;
+pub use figures::{GpuFigures, HostFigures, LinkCounts};
+pub use keymap::{Action, Mode};
+pub use list_cursor::ListCursor;
+pub use prompts::Prompts;
+pub use screen::{Focus, Screen, View};
+pub use secret_input::SecretInput;
+pub use settings::{ColorDepth, Settings, ThemeChoice};

@@ -1,1 +1,33 @@
 //! Draws the [`crate::app`]: read-only, no IO.
+//!
+//! One file a region; a later view is a file of its own and an arm in [`draw`].
+
+mod dialogs;
+mod draw;
+mod flow;
+mod format;
+mod gpu_columns;
+mod gpu_detail;
+mod gpu_line;
+mod gpu_table;
+mod grid;
+mod header;
+mod help;
+mod hints;
+mod host;
+mod host_state;
+mod layout;
+mod list;
+mod list_columns;
+mod pane;
+mod pen;
+mod process;
+mod segments;
+mod theme;
+
+pub use draw::{draw, draw_into};
+
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;

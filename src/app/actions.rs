@@ -1,0 +1,202 @@
+//! What each action of the keymap does.
+
+use super::screen::{help_page, moved};
+use super::{Action, App, Effect, Focus, Mode, View, keymap};
+use crate::fleet::{HostId, Link, Moment, Unfold};
+use crate::wire::Request;
+use std::time::Duration;
+
+/// The intervals that `+` and `-` step through, in milliseconds.
+const INTERVALS_MS: [u64; 8] = [250, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000];
+
+impl App {
+    /// Performs an action of the mode that has the keys.
+    pub(super) fn act(&mut self, action: Action, now: Moment) -> Vec<Effect> {
+        // Whatever letter follows `o`, the menu is over.
+        if std::mem::take(&mut self.screen.sort_menu) && action == Action::Back {
+            return Vec::new();
+        }
+        match action {
+            Action::Quit => return vec![Effect::Quit],
+            Action::Repaint => return vec![Effect::Repaint],
+            Action::Suspend => return vec![Effect::Suspend],
+            Action::Help => self.screen.help = Some(0),
+            Action::Back => self.back(),
+            Action::Enter => self.enter(now),
+            Action::NextFocus | Action::PreviousFocus => {
+                self.screen.next_focus();
+                self.rearrange();
+            }
+            Action::NextHost => self.beside(1),
+            Action::PreviousHost => self.beside(-1),
+            Action::Unfold => self.fold(true),
+            Action::Fold => self.fold(false),
+            Action::SortMenu => self.screen.sort_menu = true,
+            Action::SortBy(key) => {
+                self.screen.list.sort_by(key);
+                self.refresh_rows();
+            }
+            Action::SortLeft | Action::SortRight => {
+                self.screen.list.sort_beside(if action == Action::SortRight { 1 } else { -1 });
+                self.refresh_rows();
+            }
+            Action::SortReverse => {
+                self.screen.list.reverse();
+                self.refresh_rows();
+            }
+            Action::Group => {
+                self.screen.list.next_group();
+                self.refresh_rows();
+            }
+            Action::Prompts => {
+                if self.prompts.count() == 0 {
+                    self.notify("no question waits", now);
+                }
+                self.prompts.open(now);
+            }
+            Action::RetryHost => return self.retry_host(now),
+            Action::RetryAll => return self.retry_all(now),
+            Action::Refresh => {
+                let live = self.fleet.hosts().iter().filter(|host| matches!(host.link, Link::Live));
+                return live.map(|host| Effect::Request(host.id, Request::Resend)).collect();
+            }
+            Action::Faster | Action::Slower => return self.change_interval(action == Action::Faster, now),
+            Action::Up
+            | Action::Down
+            | Action::Left
+            | Action::Right
+            | Action::PageUp
+            | Action::PageDown
+            | Action::HalfPageUp
+            | Action::HalfPageDown
+            | Action::First
+            | Action::Last => self.go(action),
+            // Dialogs perform these themselves.
+            Action::Skip | Action::TrustOnce | Action::Submit | Action::EraseCharacter | Action::EraseLine => {}
+        }
+        Vec::new()
+    }
+
+    fn go(&mut self, action: Action) {
+        let capacity = self.list_capacity();
+        match self.mode() {
+            Mode::Help => {
+                let shown = help_page(self.arrangement.size);
+                // The first line of the last page is as far as it goes.
+                let places = keymap::help_lines().saturating_sub(shown) + 1;
+                self.screen.help = self.screen.help.map(|top| moved(top, action, places, shown));
+            }
+            Mode::Grid => {
+                if let Some(shape) = self.arrangement.grid {
+                    self.screen.move_in_grid(action, self.fleet.hosts().len(), &shape);
+                }
+            }
+            Mode::Host => {
+                let shown = usize::from(self.host_shape.gpus_shown);
+                self.screen.gpu = moved(self.screen.gpu, action, self.gpus_in_view(), shown);
+            }
+            Mode::List | Mode::HostList => {
+                let index = moved(self.screen.list.index(), action, self.rows.len(), capacity);
+                self.screen.list.select(&self.rows, index, capacity);
+            }
+            Mode::Process => {
+                let index = moved(self.screen.list.index(), action, self.rows.len(), capacity);
+                self.screen.list.select(&self.rows, index, capacity);
+                if let Some(row) = self.rows.get(index) {
+                    self.screen.replace(View::Process(row.key.clone()));
+                }
+            }
+            Mode::SortMenu | Mode::HostKeyDialog | Mode::SecretDialog => {}
+        }
+    }
+
+    fn enter(&mut self, now: Moment) {
+        match self.screen.focus() {
+            Focus::Panes => {
+                let id = HostId(self.screen.host as u32);
+                if self.fleet.host(id).is_some() {
+                    self.screen.enter(View::Host(id));
+                    self.view_changed();
+                }
+            }
+            Focus::List => match self.rows.get(self.screen.list.index()) {
+                Some(row) if row.unfold == Unfold::Folded => self.fold(true),
+                Some(row) => {
+                    let key = row.key.clone();
+                    self.screen.enter(View::Process(key));
+                }
+                None => self.notify("no process to look at", now),
+            },
+        }
+    }
+
+    fn back(&mut self) {
+        if self.screen.help.take().is_none() && self.screen.back() {
+            self.view_changed();
+        }
+    }
+
+    fn beside(&mut self, step: isize) {
+        let count = self.fleet.hosts().len() as isize;
+        if count > 0 {
+            self.screen.host = (self.screen.host as isize + step).rem_euclid(count) as usize;
+            self.screen.gpu = 0;
+            self.screen.replace(View::Host(HostId(self.screen.host as u32)));
+            self.view_changed();
+        }
+    }
+
+    /// Another view has other rows.
+    fn view_changed(&mut self) {
+        if !matches!(self.screen.view(), View::Process(_)) {
+            self.refresh_rows();
+        }
+        self.rearrange();
+    }
+
+    fn fold(&mut self, unfold: bool) {
+        let rows = std::mem::take(&mut self.rows);
+        let changed = if unfold { self.screen.list.unfold(&rows) } else { self.screen.list.fold(&rows) };
+        self.rows = rows;
+        if changed {
+            self.refresh_rows();
+        }
+    }
+
+    fn retry_host(&mut self, now: Moment) -> Vec<Effect> {
+        let Some(host) = self.fleet.hosts().get(self.screen.host) else { return Vec::new() };
+        let (id, name) = (host.id, host.name().clone());
+        if matches!(host.link, Link::Live) {
+            self.notify(format!("{name} is connected"), now);
+            return Vec::new();
+        }
+        self.notify(format!("trying {name} again"), now);
+        vec![Effect::Retry(id)]
+    }
+
+    fn retry_all(&mut self, now: Moment) -> Vec<Effect> {
+        let away = self.fleet.hosts().iter().filter(|host| !matches!(host.link, Link::Live | Link::Connecting { .. }));
+        let effects: Vec<Effect> = away.map(|host| Effect::Retry(host.id)).collect();
+        self.notify(
+            match effects.len() {
+                0 => "every host is connected, or being connected".to_owned(),
+                1 => "trying 1 host again".to_owned(),
+                count => format!("trying {count} hosts again"),
+            },
+            now,
+        );
+        effects
+    }
+
+    fn change_interval(&mut self, faster: bool, now: Moment) -> Vec<Effect> {
+        let current = self.interval;
+        let mut steps = INTERVALS_MS.map(Duration::from_millis).into_iter();
+        let next = if faster { steps.rfind(|step| *step < current) } else { steps.find(|step| *step > current) };
+        let Some(next) = next else {
+            self.notify(if faster { "this is the shortest interval" } else { "this is the longest interval" }, now);
+            return Vec::new();
+        };
+        self.interval = next;
+        vec![Effect::SetInterval(next)]
+    }
+}

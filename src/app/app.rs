@@ -1,0 +1,301 @@
+//! The whole state of the program, and how an event changes it.
+
+use super::arrange::{Arrangement, Demand, HostShape, arrange, arrange_host};
+use super::prompts::DialogKey;
+use super::screen::list_capacity;
+use super::{Action, Effect, Event, Focus, HostFigures, LinkCounts, Mode, Prompts, Screen, Settings, View, keymap};
+use crate::diagnosis::StateTracker;
+use crate::fleet::{Applied, Fleet, Host, HostId, HostUpdate, Link, Moment, Row, RowsView, Totals};
+use crate::hosts::HostConfig;
+use crate::ssh::prompt::PromptKind;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+/// How long a notice stays in the hint bar.
+const NOTICE_STAYS: Duration = Duration::from_secs(4);
+
+/// The program's state. [`App::update`] is the only way in; the drawing only reads.
+#[derive(Debug)]
+pub struct App {
+    /// How the screen shall look. The event loop keeps the offset from UTC current.
+    pub settings: Settings,
+    pub(super) fleet: Fleet,
+    pub(super) screen: Screen,
+    pub(super) prompts: Prompts,
+    pub(super) rows: Vec<Row>,
+    pub(super) interval: Duration,
+    pub(super) arrangement: Arrangement,
+    pub(super) host_shape: HostShape,
+    tracker: StateTracker,
+    rows_view: RowsView,
+    figures: Vec<HostFigures>,
+    totals: Totals,
+    links: LinkCounts,
+    notice: Option<(String, Moment)>,
+}
+
+impl App {
+    /// The state before anything has happened.
+    pub fn new(fleet: Fleet, settings: Settings, now: Moment) -> Self {
+        let interval = fleet.hosts().iter().map(|host| host.config.interval).min();
+        let mut app = Self {
+            settings,
+            figures: vec![HostFigures::default(); fleet.hosts().len()],
+            fleet,
+            screen: Screen::default(),
+            prompts: Prompts::default(),
+            rows: Vec::new(),
+            interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
+            arrangement: arrange((0, 0), Demand { hosts: 0, gpus: 0, list_focused: false }, None),
+            host_shape: HostShape::default(),
+            tracker: StateTracker::default(),
+            rows_view: RowsView::default(),
+            totals: Totals::default(),
+            links: LinkCounts::default(),
+            notice: None,
+        };
+        for index in 0..app.figures.len() {
+            app.refresh_host(HostId(index as u32), now);
+        }
+        app.refresh_sums();
+        app
+    }
+
+    /// Takes an event and says what shall be done.
+    pub fn update(&mut self, event: Event, now: Moment) -> Vec<Effect> {
+        match event {
+            Event::Key(key) => return self.key(key, now),
+            Event::Pasted(text) => self.paste(&Zeroizing::new(text), now),
+            Event::Mouse(_) => {}
+            Event::Resized(columns, rows) => {
+                self.arrangement.size = (columns, rows);
+                self.rearrange();
+                return vec![Effect::Repaint];
+            }
+            Event::Host(id, update) => self.host_updated(id, *update, now),
+            Event::Prompted(prompt) => {
+                let nothing_live = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
+                self.prompts.add(prompt, nothing_live, now);
+            }
+            Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
+            Event::Ticked => self.tick(now),
+            Event::Resumed => {
+                self.tick(now);
+                return vec![Effect::Repaint];
+            }
+        }
+        Vec::new()
+    }
+
+    /// All hosts.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// The figures of one host; those of an unknown one are empty.
+    pub fn figures(&self, host: &Host) -> Option<&HostFigures> {
+        self.figures.get(host.id.0 as usize)
+    }
+
+    /// The sums over all hosts.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// How many hosts are in each state of their connection.
+    pub fn links(&self) -> LinkCounts {
+        self.links
+    }
+
+    /// The rows of the list in the present view.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
+    /// Which view is shown and where the keys go.
+    pub fn screen(&self) -> &Screen {
+        &self.screen
+    }
+
+    /// The questions that wait.
+    pub fn prompts(&self) -> &Prompts {
+        &self.prompts
+    }
+
+    /// Time between samples.
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// What the last key came to, for a few seconds.
+    pub fn notice(&self, now: Moment) -> Option<&str> {
+        self.notice.as_ref().filter(|(_, until)| now < *until).map(|(text, _)| text.as_str())
+    }
+
+    /// The division of a screen of this size.
+    pub fn arrangement(&self, size: (u16, u16)) -> Arrangement {
+        if size == self.arrangement.size { self.arrangement } else { arrange(size, self.demand(), None) }
+    }
+
+    /// The division of a screen of this size that shows one host in full.
+    pub fn host_shape(&self, size: (u16, u16)) -> HostShape {
+        arrange_host(size, self.gpus_in_view(), self.screen.list_focused())
+    }
+
+    /// The host that is shown in full.
+    pub fn host_in_view(&self) -> Option<&Host> {
+        match self.screen.view() {
+            View::Host(id) => self.fleet.host(*id),
+            _ => None,
+        }
+    }
+
+    /// What has the keys.
+    pub fn mode(&self) -> Mode {
+        if let Some((prompt, _)) = self.prompts.open_dialog() {
+            return match prompt.kind {
+                PromptKind::HostKey { .. } => Mode::HostKeyDialog,
+                PromptKind::Passphrase { .. } | PromptKind::Secret { .. } => Mode::SecretDialog,
+            };
+        }
+        if self.screen.help.is_some() {
+            return Mode::Help;
+        }
+        if self.screen.sort_menu {
+            return Mode::SortMenu;
+        }
+        match (self.screen.view(), self.screen.focus()) {
+            (View::Overview, Focus::Panes) => Mode::Grid,
+            (View::Overview, Focus::List) => Mode::List,
+            (View::Host(_), Focus::Panes) => Mode::Host,
+            (View::Host(_), Focus::List) => Mode::HostList,
+            (View::Process(_), _) => Mode::Process,
+        }
+    }
+
+    fn key(&mut self, key: KeyEvent, now: Moment) -> Vec<Effect> {
+        let mode = self.mode();
+        let Some((_, dialog)) = self.prompts.open_dialog() else {
+            return keymap::action(mode, &key).map_or_else(Vec::new, |action| self.act(action, now));
+        };
+        // Letters that are keys of the dialog are text once something has been typed.
+        let typed = match key.code {
+            KeyCode::Char(character)
+                if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
+                    && (!dialog.input.is_empty() || keymap::action(mode, &key).is_none()) =>
+            {
+                DialogKey::Character(character)
+            }
+            _ => match keymap::action(mode, &key) {
+                Some(action @ (Action::Quit | Action::Repaint | Action::Suspend)) => return self.act(action, now),
+                Some(action) => DialogKey::Action(action),
+                None => return Vec::new(),
+            },
+        };
+        self.prompts.act(typed, now).map(|(id, answer)| Effect::Answer(id, answer)).into_iter().collect()
+    }
+
+    fn paste(&mut self, text: &str, now: Moment) {
+        if self.mode() == Mode::SecretDialog {
+            // A passphrase is often pasted with the end of its line, which must not be taken for Enter.
+            for character in text.trim_end_matches(['\r', '\n']).chars() {
+                self.prompts.act(DialogKey::Character(character), now);
+            }
+        }
+    }
+
+    pub(super) fn notify(&mut self, text: impl Into<String>, now: Moment) {
+        self.notice = Some((text.into(), now.plus(NOTICE_STAYS)));
+    }
+
+    fn host_updated(&mut self, id: HostId, update: HostUpdate, now: Moment) {
+        match self.fleet.apply(id, update, now) {
+            Applied::Nothing => {}
+            Applied::Link | Applied::Data | Applied::FirstData => {
+                if let Some(host) = self.fleet.host(id) {
+                    self.tracker.observe(host, now);
+                }
+                self.refresh_host(id, now);
+                self.refresh_sums();
+                self.refresh_rows();
+                self.rearrange();
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Moment) {
+        let mut changed = false;
+        for (host, figures) in self.fleet.hosts().iter().zip(&mut self.figures) {
+            self.tracker.tick(host, now);
+            let states = self.tracker.states(host.id);
+            if self.rows_view.tick(host, states, now) {
+                *figures = HostFigures::of(host, states, self.rows_view.jobs(host.id), now);
+                changed = true;
+            }
+        }
+        if changed {
+            self.refresh_sums();
+            self.refresh_rows();
+        }
+        self.notice.take_if(|(_, until)| *until <= now);
+    }
+
+    fn refresh_host(&mut self, id: HostId, now: Moment) {
+        let (Some(host), Some(figures)) = (self.fleet.host(id), self.figures.get_mut(id.0 as usize)) else { return };
+        let states = self.tracker.states(id);
+        self.rows_view.update(host, states, now);
+        *figures = HostFigures::of(host, states, self.rows_view.jobs(id), now);
+    }
+
+    fn refresh_sums(&mut self) {
+        self.totals = Totals::default();
+        for figures in &self.figures {
+            self.totals.add(&figures.totals);
+        }
+        self.links = LinkCounts::default();
+        for host in self.fleet.hosts() {
+            *match host.link {
+                Link::Connecting { .. } => &mut self.links.connecting,
+                Link::Live => &mut self.links.live,
+                Link::Stale { .. } => &mut self.links.stale,
+                Link::Down { .. } => &mut self.links.down,
+                Link::NeedsUser { .. } => &mut self.links.needs_user,
+            } += 1;
+        }
+    }
+
+    /// Computes the list anew: after new data, and after a key that changes what is in it.
+    pub(super) fn refresh_rows(&mut self) {
+        let only = self.screen.only_host();
+        let list = &self.screen.list;
+        self.rows = self.rows_view.rows(list.order(), list.open(), |row| only.is_none_or(|id| row.key.host == id));
+        let capacity = self.list_capacity();
+        self.screen.list.follow(&self.rows, capacity);
+    }
+
+    pub(super) fn list_capacity(&self) -> usize {
+        list_capacity(&self.screen, &self.arrangement, &self.host_shape)
+    }
+
+    /// Divides the screen anew: after a resize, when the focus moves, when a host turns out to have more GPUs.
+    pub(super) fn rearrange(&mut self) {
+        let previous = self.arrangement.grid;
+        self.arrangement = arrange(self.arrangement.size, self.demand(), previous.as_ref());
+        self.host_shape = self.host_shape(self.arrangement.size);
+        if let Some(shape) = self.arrangement.grid {
+            self.screen.show_host(&shape);
+        }
+        let capacity = self.list_capacity();
+        self.screen.list.follow(&self.rows, capacity);
+    }
+
+    fn demand(&self) -> Demand {
+        let gpus = self.figures.iter().map(|figures| figures.gpus.len()).max().unwrap_or(0);
+        Demand { hosts: self.fleet.hosts().len(), gpus, list_focused: self.screen.list_focused() }
+    }
+
+    pub(super) fn gpus_in_view(&self) -> usize {
+        self.host_in_view().and_then(|host| self.figures(host)).map_or(0, |figures| figures.gpus.len())
+    }
+}

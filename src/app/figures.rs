@@ -1,0 +1,142 @@
+//! What a pane shows of a host, worked out when its readings arrive: the drawing only reads it.
+
+use crate::diagnosis::is_low_power;
+use crate::fleet::{GpuMetric, GpuState, Host, JobRows, Moment, NOBODY, ProcessKey, Series, Totals};
+use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Degrees below the slowdown temperature at which a GPU counts as hot (diagnosis sheet, rule `temperature`).
+const HOT_MARGIN_CELSIUS: i32 = 3;
+
+/// Points of a sparkline: as many as the widest one has columns.
+const TREND_POINTS: usize = 60;
+/// What one point of a sparkline covers.
+const TREND_STEP: Duration = Duration::from_secs(5);
+
+/// The figures of one host.
+#[derive(Debug, Clone, Default)]
+pub struct HostFigures {
+    /// Its GPUs, in inventory order.
+    pub gpus: Vec<GpuFigures>,
+    /// Their sums.
+    pub totals: Totals,
+    /// The readings may be shown as current.
+    pub is_fresh: bool,
+}
+
+/// The figures of one GPU.
+#[derive(Debug, Clone)]
+pub struct GpuFigures {
+    /// The index that is shown.
+    pub index: u32,
+    /// The last readings.
+    pub reading: GpuReading,
+    /// Its memory.
+    pub memory_total_bytes: Option<u64>,
+    /// The power limit in force.
+    pub power_limit_watts: Option<f32>,
+    /// Who holds the most memory on it.
+    pub main_user: Option<SafeText>,
+    /// How many others hold some.
+    pub other_users: u32,
+    /// What it is doing.
+    pub state: GpuState,
+    /// Since when, where that is known.
+    pub since: Option<Moment>,
+    /// Busy by the counter at the power of an idle card: an observation, not a verdict.
+    pub is_low_power: bool,
+    /// Utilisation of the last minutes, [`TREND_STEP`] a point, the oldest first.
+    pub trend: Vec<Option<f32>>,
+    /// So warm that it slows down, or is about to.
+    pub is_hot: bool,
+}
+
+impl GpuFigures {
+    /// Whether low power is worth saying: what is idle, hung or faulty has its own word.
+    pub fn shows_low_power(&self) -> bool {
+        self.is_low_power && self.state == GpuState::InUse && self.reading.error.is_none()
+    }
+
+    /// The power that is shown: the sensor's, else the mean since the last snapshot.
+    pub fn power_watts(&self) -> Option<f32> {
+        self.reading.power_watts.or(self.reading.power_mean_watts)
+    }
+}
+
+impl HostFigures {
+    /// How many GPUs are busy at the power of an idle card.
+    pub fn low_power_count(&self) -> usize {
+        self.gpus.iter().filter(|gpu| gpu.shows_low_power()).count()
+    }
+
+    /// Works out the figures of a host from the states of its GPUs, in inventory order, and its rows.
+    pub fn of(host: &Host, states: &[(GpuState, Option<Moment>)], jobs: &[JobRows], now: Moment) -> Self {
+        let users = users_by_gpu(host, jobs, host.gpus().len());
+        let gpus = host.gpus().enumerate().zip(users).map(|((position, (info, reading)), users)| {
+            let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
+            let slows_down = reading.clocks_event_reasons.is_some_and(|mask| ClocksEventReasons(mask).is_thermal());
+            let near_slowdown = reading
+                .temperature_celsius
+                .zip(info.temperature_slowdown_celsius)
+                .is_some_and(|(temperature, limit)| temperature + HOT_MARGIN_CELSIUS >= limit);
+            GpuFigures {
+                index: info.index,
+                memory_total_bytes: info.memory_total_bytes,
+                power_limit_watts: reading.power_limit_watts.or(info.power_limit_watts),
+                other_users: users.len().saturating_sub(1) as u32,
+                main_user: users.into_iter().next().map(|(user, _)| user),
+                state,
+                since,
+                is_low_power: is_low_power(reading, info, None),
+                is_hot: slows_down || near_slowdown,
+                trend: host.history().points(
+                    Series::Gpu(position, GpuMetric::Utilization),
+                    now,
+                    TREND_STEP * TREND_POINTS as u32,
+                    TREND_POINTS,
+                ),
+                reading: reading.clone(),
+            }
+        });
+        Self { gpus: gpus.collect(), totals: Totals::of_host(host, states, now), is_fresh: host.is_fresh(now) }
+    }
+}
+
+/// For each GPU who computes there and with how much memory, the most first.
+fn users_by_gpu(host: &Host, jobs: &[JobRows], gpus: usize) -> Vec<Vec<(SafeText, u64)>> {
+    let who: HashMap<&ProcessKey, &SafeText> =
+        jobs.iter().flat_map(|job| &job.processes).map(|row| (&row.key.process, &row.who)).collect();
+    let mut users: Vec<Vec<(SafeText, u64)>> = vec![Vec::new(); gpus];
+    for process in host.processes() {
+        let Some(&who) = who.get(&process.key) else { continue };
+        for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
+            let bytes = process.on(position).and_then(|usage| usage.gpu_memory_bytes).unwrap_or(0);
+            let Some(users) = users.get_mut(position) else { continue };
+            match users.iter_mut().find(|(user, _)| user == who) {
+                Some((_, held)) => *held += bytes,
+                None => users.push((who.clone(), bytes)),
+            }
+        }
+    }
+    for users in &mut users {
+        // Somebody known says more than nobody, whatever is held.
+        users.sort_by_key(|(user, bytes)| (*user == NOBODY, std::cmp::Reverse(*bytes)));
+    }
+    users
+}
+
+/// How many hosts are in each state of their connection.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LinkCounts {
+    /// Being connected for the first time, or again.
+    pub connecting: u32,
+    /// Connected, readings arrive.
+    pub live: u32,
+    /// Connected, nothing arrives.
+    pub stale: u32,
+    /// Not connected.
+    pub down: u32,
+    /// Waiting for a person.
+    pub needs_user: u32,
+}

@@ -1,0 +1,382 @@
+//! The one table of keys: dispatch, the hint bar and the help are all read from it.
+
+use crate::fleet::SortKey;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+
+/// What has the keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// The grid of hosts.
+    Grid,
+    /// The combined list.
+    List,
+    /// One host: its GPUs.
+    Host,
+    /// One host: its processes.
+    HostList,
+    /// One process.
+    Process,
+    /// The help.
+    Help,
+    /// After `o`: the letter that names a column.
+    SortMenu,
+    /// The dialog about a host key.
+    HostKeyDialog,
+    /// The dialog for a passphrase, a password or a code.
+    SecretDialog,
+}
+
+/// What a key does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// One up.
+    Up,
+    /// One down.
+    Down,
+    /// One to the left.
+    Left,
+    /// One to the right.
+    Right,
+    /// One screen up.
+    PageUp,
+    /// One screen down.
+    PageDown,
+    /// Half a screen up.
+    HalfPageUp,
+    /// Half a screen down.
+    HalfPageDown,
+    /// To the first.
+    First,
+    /// To the last.
+    Last,
+    /// The keys go to the next part of the view.
+    NextFocus,
+    /// The keys go to the previous part of the view.
+    PreviousFocus,
+    /// Into what is selected.
+    Enter,
+    /// Up one level.
+    Back,
+    /// The next host, in its full pane.
+    NextHost,
+    /// The previous host, in its full pane.
+    PreviousHost,
+    /// Show the processes of the selected job.
+    Unfold,
+    /// Hide them.
+    Fold,
+    /// Sort by the column to the left.
+    SortLeft,
+    /// Sort by the column to the right.
+    SortRight,
+    /// Turn the order around.
+    SortReverse,
+    /// Wait for the letter of a column.
+    SortMenu,
+    /// Sort by this column.
+    SortBy(SortKey),
+    /// Group by job, or not.
+    Group,
+    /// Try the selected host again now.
+    RetryHost,
+    /// Try every host again that is not connected.
+    RetryAll,
+    /// Open the first question that waits.
+    Prompts,
+    /// Sample more often.
+    Faster,
+    /// Sample less often.
+    Slower,
+    /// Ask every host for its readings now.
+    Refresh,
+    /// Draw the screen anew.
+    Repaint,
+    /// Stop, as any program does at Ctrl-Z.
+    Suspend,
+    /// Show the help.
+    Help,
+    /// Leave.
+    Quit,
+    /// Dialog: no.
+    Skip,
+    /// Dialog: trust this key for this time.
+    TrustOnce,
+    /// Dialog: done typing.
+    Submit,
+    /// Dialog: take a character back.
+    EraseCharacter,
+    /// Dialog: take everything back.
+    EraseLine,
+}
+
+/// One key, without Shift where the character already tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    /// The key.
+    pub code: KeyCode,
+    /// With Ctrl held.
+    pub ctrl: bool,
+}
+
+/// One line of the table.
+#[derive(Debug)]
+pub struct Binding {
+    /// Where it holds.
+    pub modes: &'static [Mode],
+    /// The keys.
+    pub keys: &'static [Key],
+    /// What they do.
+    pub action: Action,
+    /// How the keys are written; ASCII.
+    pub shown: &'static str,
+    /// What they do, for the help.
+    pub words: &'static str,
+    /// What they do, for the hint bar; those without are in the help alone.
+    pub hint: Option<&'static str>,
+}
+
+const fn key(code: KeyCode) -> Key {
+    Key { code, ctrl: false }
+}
+
+const fn char(character: char) -> Key {
+    key(KeyCode::Char(character))
+}
+
+const fn ctrl(character: char) -> Key {
+    Key { code: KeyCode::Char(character), ctrl: true }
+}
+
+use Mode::{Grid, Help, Host, HostKeyDialog, HostList, List, Process, SecretDialog, SortMenu};
+
+const LISTS: &[Mode] = &[List, HostList];
+const PANES: &[Mode] = &[Grid, List, Host, HostList];
+const MOVES: &[Mode] = &[Grid, List, Host, HostList, Process, Help];
+const PAGES: &[Mode] = &[Grid, List, Host, HostList, Help];
+const HOSTS: &[Mode] = &[Host, HostList];
+const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
+const MENU: &[Mode] = &[SortMenu];
+const ALL: &[Mode] = &[Grid, List, Host, HostList, Process, Help, SortMenu, HostKeyDialog, SecretDialog];
+
+macro_rules! bindings {
+    ($($modes:expr, [$($key:expr),+], $action:expr, $shown:literal, $words:literal, $hint:expr;)*) => {
+        &[$(Binding {
+            modes: $modes,
+            keys: &[$($key),+],
+            action: $action,
+            shown: $shown,
+            words: $words,
+            hint: $hint,
+        }),*]
+    };
+}
+
+/// Every key. The hint bar shows those with a hint, in this order.
+pub const BINDINGS: &[Binding] = bindings! {
+    MOVES, [key(KeyCode::Up), char('k')], Action::Up, "Up k", "up", None;
+    MOVES, [key(KeyCode::Down), char('j')], Action::Down, "Down j", "down", None;
+    &[Grid], [key(KeyCode::Left), char('h')], Action::Left, "Left h", "left", None;
+    &[Grid], [key(KeyCode::Right), char('l')], Action::Right, "Right l", "right", None;
+    PAGES, [key(KeyCode::PageUp)], Action::PageUp, "PgUp", "one screen up", None;
+    PAGES, [key(KeyCode::PageDown)], Action::PageDown, "PgDn", "one screen down", None;
+    PAGES, [ctrl('u')], Action::HalfPageUp, "C-u", "half a screen up", None;
+    PAGES, [ctrl('d')], Action::HalfPageDown, "C-d", "half a screen down", None;
+    PAGES, [key(KeyCode::Home), char('g')], Action::First, "Home g", "first", None;
+    PAGES, [key(KeyCode::End), char('G')], Action::Last, "End G", "last", None;
+
+    // Dialogs and the menu come first: their hints are the only ones shown there.
+    &[HostKeyDialog], [key(KeyCode::Esc), char('s')], Action::Skip, "Esc s", "skip this host", Some("skip this host");
+    &[SecretDialog], [key(KeyCode::Esc)], Action::Skip, "Esc", "skip these hosts", Some("skip these hosts");
+    &[HostKeyDialog], [char('o')], Action::TrustOnce, "o", "trust the key this once", Some("trust once");
+    &[HostKeyDialog], [key(KeyCode::Enter)], Action::Submit, "yes Enter", "trust the key and save it", Some("trust and save");
+    &[SecretDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "hand over what was typed", Some("send");
+    DIALOGS, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
+    DIALOGS, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
+    MENU, [char('n')], Action::SortBy(SortKey::Trouble), "n", "trouble, mine, memory", Some("trouble");
+    MENU, [char('h')], Action::SortBy(SortKey::Host), "h", "host", Some("host");
+    MENU, [char('u')], Action::SortBy(SortKey::User), "u", "user", Some("user");
+    MENU, [char('p')], Action::SortBy(SortKey::Pid), "p", "process id", Some("pid");
+    MENU, [char('g')], Action::SortBy(SortKey::GpuMemory), "g", "GPU memory", Some("GPU memory");
+    MENU, [char('s')], Action::SortBy(SortKey::Sm), "s", "SM share", Some("SM");
+    MENU, [char('c')], Action::SortBy(SortKey::Cpu), "c", "CPU share", Some("CPU");
+    MENU, [char('m')], Action::SortBy(SortKey::Rss), "m", "host memory", Some("host memory");
+    MENU, [char('t')], Action::SortBy(SortKey::Time), "t", "age", Some("time");
+    MENU, [key(KeyCode::Esc), char('o')], Action::Back, "Esc", "leave the order as it is", Some("leave");
+
+    &[Grid], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
+    LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
+    &[Host, HostList, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    PANES, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
+    &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
+    HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
+    PANES, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same, backwards", None;
+    HOSTS, [char(']')], Action::NextHost, "]", "next host", Some("next host");
+    HOSTS, [char('[')], Action::PreviousHost, "[", "previous host", Some("previous");
+    &[Grid, Host], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
+    PANES, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
+
+    LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show the processes of a job", Some("unfold");
+    LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold them", None;
+    LISTS, [char('t')], Action::Group, "t", "group by job, or not at all", Some("group");
+    LISTS, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");
+    LISTS, [char(',')], Action::SortLeft, ",", "sort by the column before", None;
+    LISTS, [char('r')], Action::SortReverse, "r", "turn the order around", Some("reverse");
+    LISTS, [char('o')], Action::SortMenu, "o", "sort by a column: its letter", Some("sort by");
+
+    PANES, [char('-')], Action::Slower, "-", "sample less often", None;
+    PANES, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
+    PANES, [ctrl('r')], Action::Refresh, "C-r", "readings of all hosts now", None;
+    ALL, [ctrl('l')], Action::Repaint, "C-l", "draw the screen anew", None;
+    ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
+    &[Grid, List, Host, HostList, Process], [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
+    &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
+    &[Grid, List, Host, HostList, Process, Help, SortMenu], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
+};
+
+/// The parts of the help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// Moving about.
+    Moving,
+    /// Hosts and their panes.
+    Hosts,
+    /// The list of processes.
+    Processes,
+    /// After `o`.
+    SortMenu,
+    /// Dialogs.
+    Questions,
+    /// Everything else.
+    Program,
+}
+
+impl Section {
+    /// Every section, in the order of the help.
+    pub const ALL: [Self; 6] =
+        [Self::Moving, Self::Hosts, Self::Processes, Self::SortMenu, Self::Questions, Self::Program];
+
+    /// Its title.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Moving => "Moving",
+            Self::Hosts => "Hosts",
+            Self::Processes => "Processes",
+            Self::SortMenu => "After o: sort by",
+            Self::Questions => "Questions on the way in",
+            Self::Program => "Program",
+        }
+    }
+
+    /// Where a binding stands, told by the modes in which it holds.
+    pub fn of(binding: &Binding) -> Self {
+        let only = |modes: &[Mode]| binding.modes.iter().all(|mode| modes.contains(mode));
+        match binding.action {
+            _ if only(DIALOGS) => Self::Questions,
+            _ if only(MENU) => Self::SortMenu,
+            _ if only(LISTS) => Self::Processes,
+            Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
+            _ if binding.modes == PAGES => Self::Moving,
+            _ if only(&[Help]) => Self::Program,
+            Action::NextFocus | Action::PreviousFocus | Action::Back => Self::Moving,
+            Action::RetryAll | Action::Prompts | Action::Refresh => Self::Hosts,
+            _ if only(&[Grid, Host, HostList]) => Self::Hosts,
+            _ => Self::Program,
+        }
+    }
+
+    /// Its bindings.
+    pub fn bindings(self) -> impl Iterator<Item = &'static Binding> {
+        BINDINGS.iter().filter(move |binding| Self::of(binding) == self)
+    }
+}
+
+/// How many lines the help has: for each section a title and its bindings, and between sections an empty line.
+pub fn help_lines() -> usize {
+    BINDINGS.len() + 2 * Section::ALL.len() - 1
+}
+
+/// What a key does in a mode.
+pub fn action(mode: Mode, event: &KeyEvent) -> Option<Action> {
+    let pressed = Key { code: event.code, ctrl: event.modifiers.contains(KeyModifiers::CONTROL) };
+    if event.modifiers.contains(KeyModifiers::ALT) {
+        return None;
+    }
+    BINDINGS
+        .iter()
+        .find(|binding| binding.modes.contains(&mode) && binding.keys.contains(&pressed))
+        .map(|binding| binding.action)
+}
+
+/// The bindings that the hint bar shows in a mode: what they do, keys and words.
+pub fn hints(mode: Mode) -> impl Iterator<Item = (Action, &'static str, &'static str)> {
+    BINDINGS
+        .iter()
+        .filter(move |binding| binding.modes.contains(&mode))
+        .filter_map(|binding| Some((binding.action, binding.shown, binding.hint?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_key_has_two_meanings_in_one_mode() {
+        for &mode in ALL {
+            let mut seen: Vec<(Key, Action)> = Vec::new();
+            for binding in BINDINGS.iter().filter(|binding| binding.modes.contains(&mode)) {
+                for &key in binding.keys {
+                    let before = seen.iter().find(|(known, _)| *known == key);
+                    assert!(before.is_none(), "{key:?} in {mode:?}: {before:?} and {:?}", binding.action);
+                    seen.push((key, binding.action));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn k_is_up_and_control_c_leaves_everywhere() {
+        for &mode in MOVES {
+            assert_eq!(action(mode, &KeyEvent::new(KeyCode::Char('k'), KeyModifiers::NONE)), Some(Action::Up));
+        }
+        for &mode in ALL {
+            let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+            assert_eq!(action(mode, &control_c), Some(Action::Quit));
+        }
+    }
+
+    #[test]
+    fn escape_never_leaves_the_program() {
+        for &mode in ALL {
+            let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
+            assert_ne!(action(mode, &escape), Some(Action::Quit));
+        }
+    }
+
+    #[test]
+    fn shift_is_told_by_the_character_and_alt_is_nobodys() {
+        let shifted = KeyEvent::new(KeyCode::Char('G'), KeyModifiers::SHIFT);
+        assert_eq!(action(Mode::List, &shifted), Some(Action::Last));
+        let alt = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::ALT);
+        assert_eq!(action(Mode::List, &alt), None);
+        let control_k = KeyEvent::new(KeyCode::Char('k'), KeyModifiers::CONTROL);
+        assert_eq!(action(Mode::List, &control_k), None);
+    }
+
+    #[test]
+    fn every_section_of_the_help_has_keys() {
+        let shown: usize = Section::ALL.iter().map(|section| section.bindings().count()).sum();
+        assert_eq!(shown, BINDINGS.len());
+        assert!(Section::ALL.iter().all(|section| section.bindings().count() >= 2));
+    }
+
+    #[test]
+    fn every_binding_is_written_in_ascii_and_every_mode_has_hints() {
+        for binding in BINDINGS {
+            assert!(binding.shown.is_ascii() && binding.words.is_ascii(), "{}", binding.words);
+        }
+        for &mode in ALL {
+            assert!(hints(mode).count() >= 2, "{mode:?}");
+        }
+    }
+}

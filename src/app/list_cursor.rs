@@ -1,0 +1,121 @@
+//! Where one is in the combined list: the selection holds on to a process, never to a line of the screen.
+
+use crate::fleet::{Group, ListOrder, Row, RowKey, SortKey, Unfold};
+use std::collections::HashSet;
+
+/// Selection, scroll position and order of the list.
+#[derive(Debug, Clone, Default)]
+pub struct ListCursor {
+    /// The row that was chosen; `None` until one has been, the pointer is then on the first.
+    selected: Option<RowKey>,
+    /// Where it was last seen, for when it goes.
+    index: usize,
+    top: usize,
+    order: ListOrder,
+    open: HashSet<RowKey>,
+}
+
+impl ListCursor {
+    /// The order of the rows.
+    pub fn order(&self) -> ListOrder {
+        self.order
+    }
+
+    /// The jobs whose processes are shown.
+    pub fn open(&self) -> &HashSet<RowKey> {
+        &self.open
+    }
+
+    /// The index of the selected row.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The index of the first row on the screen, for `capacity` rows of `count`.
+    pub fn top(&self, count: usize, capacity: usize) -> usize {
+        let top = self.top.min(count.saturating_sub(capacity));
+        if self.index < top {
+            self.index
+        } else if capacity > 0 && self.index >= top + capacity {
+            self.index + 1 - capacity
+        } else {
+            top
+        }
+    }
+
+    /// Finds the selected process in rows that were computed anew, and keeps it on the screen.
+    pub fn follow(&mut self, rows: &[Row], capacity: usize) {
+        let found = match &self.selected {
+            None => Some(0),
+            // A job that has folded away takes the selection of its processes.
+            Some(key) => rows.iter().position(|row| row.key == *key).or_else(|| {
+                let same = |row: &Row| row.key.host == key.host && row.key.process == key.process;
+                rows.iter().position(same)
+            }),
+        };
+        self.index = found.unwrap_or(self.index).min(rows.len().saturating_sub(1));
+        if found.is_none() {
+            self.selected = rows.get(self.index).map(|row| row.key.clone());
+        }
+        self.top = self.top(rows.len(), capacity);
+    }
+
+    /// Selects the row at `index`, or the last.
+    pub fn select(&mut self, rows: &[Row], index: usize, capacity: usize) {
+        self.index = index.min(rows.len().saturating_sub(1));
+        self.selected = rows.get(self.index).map(|row| row.key.clone());
+        self.top = self.top(rows.len(), capacity);
+    }
+
+    /// Back to the first row and to no selection, for another set of rows.
+    pub fn reset_place(&mut self) {
+        self.selected = None;
+        self.index = 0;
+        self.top = 0;
+    }
+
+    /// Shows the processes of the selected job. Returns whether something changed.
+    pub fn unfold(&mut self, rows: &[Row]) -> bool {
+        match rows.get(self.index) {
+            Some(row) if row.unfold == Unfold::Folded => self.open.insert(row.key.clone()),
+            _ => false,
+        }
+    }
+
+    /// Hides the processes of the selected job, or of the job that the selected process belongs to.
+    pub fn fold(&mut self, rows: &[Row]) -> bool {
+        let Some(job) = rows.iter().take(self.index + 1).rev().find(|row| row.unfold != Unfold::Child) else {
+            return false;
+        };
+        if job.unfold != Unfold::Open {
+            return false;
+        }
+        self.selected = Some(job.key.clone());
+        self.open.remove(&job.key)
+    }
+
+    /// Sorts by a column, in the order that a person expects of it at first.
+    pub fn sort_by(&mut self, key: SortKey) {
+        self.order = ListOrder::by(key, self.order.group);
+    }
+
+    /// Sorts by the next (1) or the previous (-1) column.
+    pub fn sort_beside(&mut self, step: isize) {
+        let keys = &SortKey::ALL;
+        let place = keys.iter().position(|key| *key == self.order.key).unwrap_or(0) as isize;
+        self.sort_by(keys[(place + step).rem_euclid(keys.len() as isize) as usize]);
+    }
+
+    /// Turns the order around.
+    pub fn reverse(&mut self) {
+        self.order.is_descending = !self.order.is_descending;
+    }
+
+    /// Groups by job, or not at all.
+    pub fn next_group(&mut self) {
+        self.order.group = match self.order.group {
+            Group::Job => Group::None,
+            Group::None => Group::Job,
+        };
+    }
+}

@@ -1,0 +1,176 @@
+//! Which view is shown, and where the keys go in it.
+
+use super::arrange::{Arrangement, GridShape, HostShape, LIST_FRAME_ROWS};
+use super::{Action, ListCursor};
+use crate::fleet::{HostId, RowKey};
+
+/// What fills the screen.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum View {
+    /// The grid of hosts and the combined list.
+    #[default]
+    Overview,
+    /// One host in full.
+    Host(HostId),
+    /// One process, or one job.
+    Process(RowKey),
+}
+
+/// Which part of a view has the keys.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Focus {
+    /// The grid of hosts, or the table of one host's GPUs.
+    #[default]
+    Panes,
+    /// The list of processes.
+    List,
+}
+
+/// The state of the screen, without any data.
+#[derive(Debug, Default)]
+pub struct Screen {
+    view: View,
+    /// The views that Esc leads back to, with what had the keys there.
+    beneath: Vec<(View, Focus)>,
+    focus: Focus,
+    /// First line of the help that is shown, while it is open.
+    pub help: Option<usize>,
+    /// The letter of a column is waited for.
+    pub sort_menu: bool,
+    /// Index of the selected host.
+    pub host: usize,
+    /// First row of panes that is shown.
+    pub grid_top: u16,
+    /// Position of the selected GPU in one host's full pane.
+    pub gpu: usize,
+    /// Place in the list.
+    pub list: ListCursor,
+}
+
+impl Screen {
+    /// The view.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The host to which the list is narrowed: the one in full, also while one of its processes is looked at.
+    pub fn only_host(&self) -> Option<HostId> {
+        let host = |view: &View| if let View::Host(id) = view { Some(*id) } else { None };
+        match &self.view {
+            View::Process(_) => self.beneath.last().and_then(|(view, _)| host(view)),
+            view => host(view),
+        }
+    }
+
+    /// Which part of it has the keys.
+    pub fn focus(&self) -> Focus {
+        self.focus
+    }
+
+    /// Whether the list has them.
+    pub fn list_focused(&self) -> bool {
+        self.focus == Focus::List
+    }
+
+    /// Into a view.
+    pub fn enter(&mut self, view: View) {
+        let before = std::mem::replace(&mut self.view, view);
+        self.beneath.push((before, self.focus));
+        if matches!(self.view, View::Host(_)) {
+            self.focus = Focus::Panes;
+            self.gpu = 0;
+        }
+    }
+
+    /// The same level, another view: the next host, the next process.
+    pub fn replace(&mut self, view: View) {
+        self.view = view;
+    }
+
+    /// Up one level; at the top nothing happens. Returns whether the view changed.
+    pub fn back(&mut self) -> bool {
+        let Some((view, focus)) = self.beneath.pop() else { return false };
+        self.view = view;
+        self.focus = focus;
+        true
+    }
+
+    /// The keys go to the other part.
+    pub fn next_focus(&mut self) {
+        self.focus = match self.focus {
+            Focus::Panes => Focus::List,
+            Focus::List => Focus::Panes,
+        };
+    }
+
+    /// Moves among the panes.
+    pub fn move_in_grid(&mut self, action: Action, hosts: usize, shape: &GridShape) {
+        let across = usize::from(shape.across).max(1);
+        let page = usize::from(shape.visible_rows).max(1) * across;
+        let half = (usize::from(shape.visible_rows) / 2).max(1) * across;
+        let last = hosts.saturating_sub(1);
+        self.host = match action {
+            Action::Left => self.host.saturating_sub(1),
+            Action::Right => self.host + 1,
+            Action::Up if self.host >= across => self.host - across,
+            // From the last full row into a shorter one below it.
+            Action::Down if self.host / across < last / across => self.host + across,
+            Action::PageUp => self.host.saturating_sub(page),
+            Action::PageDown => self.host + page,
+            Action::HalfPageUp => self.host.saturating_sub(half),
+            Action::HalfPageDown => self.host + half,
+            Action::First => 0,
+            Action::Last => last,
+            _ => self.host,
+        }
+        .min(last);
+        self.show_host(shape);
+    }
+
+    /// Scrolls so that the selected host is on the screen.
+    pub fn show_host(&mut self, shape: &GridShape) {
+        let row = (self.host / usize::from(shape.across).max(1)) as u16;
+        let top = self.grid_top.min(shape.total_rows.saturating_sub(shape.visible_rows));
+        self.grid_top = if row < top {
+            row
+        } else if row >= top + shape.visible_rows {
+            row + 1 - shape.visible_rows
+        } else {
+            top
+        };
+    }
+}
+
+/// The place that a movement leads to among `count` things of which `page` are on the screen.
+pub fn moved(index: usize, action: Action, count: usize, page: usize) -> usize {
+    let (page, half) = (page.max(1), (page / 2).max(1));
+    match action {
+        Action::Up => index.saturating_sub(1),
+        Action::Down => index + 1,
+        Action::PageUp => index.saturating_sub(page),
+        Action::PageDown => index + page,
+        Action::HalfPageUp => index.saturating_sub(half),
+        Action::HalfPageDown => index + half,
+        Action::First => 0,
+        Action::Last => count,
+        _ => index,
+    }
+    .min(count.saturating_sub(1))
+}
+
+/// Rows of the help that are not help: its frame, the header, the hints.
+const HELP_FRAME_ROWS: u16 = 4;
+/// A screen of this many columns shows the help in two columns.
+pub const HELP_WIDE_COLUMNS: u16 = 100;
+
+/// How many lines of the help fit on the screen.
+pub fn help_page(size: (u16, u16)) -> usize {
+    let rows = usize::from(size.1.saturating_sub(HELP_FRAME_ROWS)).max(1);
+    if size.0 >= HELP_WIDE_COLUMNS { 2 * rows } else { rows }
+}
+
+/// How many processes the list shows at once.
+pub fn list_capacity(screen: &Screen, overview: &Arrangement, host: &HostShape) -> usize {
+    let rows = if screen.only_host().is_some() { host.list_rows } else { overview.list_rows };
+    usize::from(rows.saturating_sub(LIST_FRAME_ROWS))
+}

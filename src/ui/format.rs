@@ -1,0 +1,296 @@
+//! Numbers and texts as the screen writes them. What is not known is `-`, never a zero.
+
+use crate::fleet::Moment;
+use std::fmt::{self, Write};
+use std::time::Duration;
+use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthStr;
+
+const GIB: f64 = (1u64 << 30) as f64;
+const MIB: f64 = (1u64 << 20) as f64;
+
+/// A short text on the stack, so that a frame of hundreds of figures allocates nothing for them. What does not fit is
+/// left out; the figures written into it are bounded by their formatters.
+#[derive(Clone, Copy)]
+pub(super) struct Short {
+    bytes: [u8; Self::CAPACITY],
+    length: u8,
+}
+
+impl Short {
+    const CAPACITY: usize = 63;
+
+    /// An empty text.
+    pub(super) fn new() -> Self {
+        Self { bytes: [0; Self::CAPACITY], length: 0 }
+    }
+
+    /// What `arguments` says.
+    pub(super) fn of(arguments: fmt::Arguments<'_>) -> Self {
+        let mut text = Self::new();
+        // Writing into this buffer cannot fail.
+        let _ = text.write_fmt(arguments);
+        text
+    }
+
+    /// The text.
+    pub(super) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.length as usize]).unwrap_or_default()
+    }
+}
+
+impl Default for Short {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Write for Short {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let start = self.length as usize;
+        let mut fits = text.len().min(Self::CAPACITY - start);
+        while !text.is_char_boundary(fits) {
+            fits -= 1;
+        }
+        self.bytes[start..start + fits].copy_from_slice(&text.as_bytes()[..fits]);
+        self.length += fits as u8;
+        Ok(())
+    }
+}
+
+impl std::ops::Deref for Short {
+    type Target = str;
+    fn deref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Debug for Short {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_str(), formatter)
+    }
+}
+
+/// [`format!`] into a [`Short`].
+macro_rules! short {
+    ($($arguments:tt)*) => { $crate::ui::format::Short::of(format_args!($($arguments)*)) };
+}
+pub(crate) use short;
+
+/// A figure, or `-`.
+pub(super) fn or_dash<T: fmt::Display>(value: Option<T>) -> Short {
+    value.map_or_else(|| short!("-"), |value| short!("{value}"))
+}
+
+/// Whole gibibytes without a unit: `74`.
+pub(super) fn gib(bytes: u64) -> u64 {
+    (bytes as f64 / GIB).round() as u64
+}
+
+/// Memory with its unit in at most four columns: `512M`, `74G`, `450G`, `2.1T`.
+pub(super) fn memory(bytes: u64) -> Short {
+    let bytes = bytes as f64;
+    if bytes < 0.95 * GIB {
+        short!("{:.0}M", bytes / MIB)
+    } else if bytes < 9999.5 * GIB {
+        short!("{:.0}G", bytes / GIB)
+    } else {
+        short!("{:.1}T", bytes / GIB / 1024.0)
+    }
+}
+
+/// `74/80G`, or `-/80G` where only the total is known.
+pub(super) fn used_of_total(used: Option<u64>, total: Option<u64>) -> Short {
+    match (used, total) {
+        (used, Some(total)) => short!("{}/{}G", or_dash(used.map(gib)).as_str(), gib(total)),
+        (Some(used), None) => memory(used),
+        (None, None) => short!("-"),
+    }
+}
+
+/// `656W`, from 10 kW `12.3 kW`.
+pub(super) fn watts(watts: f64) -> Short {
+    if watts < 9_999.5 { short!("{watts:.0}W") } else { short!("{:.1} kW", watts / 1000.0) }
+}
+
+/// A span of time in at most five columns: `45s`, `18m`, `3h12m`, `1d07h`, `41d`.
+pub(super) fn span(span: Duration) -> Short {
+    let seconds = span.as_secs();
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match seconds {
+        0..60 => short!("{seconds}s"),
+        60..3600 => short!("{minutes}m"),
+        3600..36_000 => short!("{hours}h{:02}m", minutes % 60),
+        36_000..86_400 => short!("{hours}h"),
+        86_400..864_000 => short!("{days}d{:02}h", hours % 24),
+        _ => short!("{days}d"),
+    }
+}
+
+/// A span of time in at most three columns: `45s`, `18m`, `3h`, `2d`.
+pub(super) fn brief_span(span: Duration) -> Short {
+    let seconds = span.as_secs();
+    match seconds {
+        0..60 => short!("{seconds}s"),
+        60..3600 => short!("{}m", seconds / 60),
+        3600..86_400 => short!("{}h", seconds / 3600),
+        _ => short!("{}d", seconds / 86_400),
+    }
+}
+
+/// Seconds as [`span`] writes them; a negative or absurd age is `-`.
+pub(super) fn age(seconds: f64) -> Short {
+    Duration::try_from_secs_f64(seconds).map_or_else(|_| short!("-"), span)
+}
+
+/// The time of day, `14:02:31`.
+pub(super) fn clock(moment: Moment, utc_offset_seconds: i32) -> Short {
+    let local = (moment.unix.as_secs() as i64).saturating_add(i64::from(utc_offset_seconds)).rem_euclid(86_400);
+    short!("{:02}:{:02}:{:02}", local / 3600, local / 60 % 60, local % 60)
+}
+
+/// An interval: `2s`, `0.25s`.
+pub(super) fn interval(interval: Duration) -> Short {
+    short!("{}s", interval.as_secs_f64())
+}
+
+/// How many columns a text takes.
+pub(super) fn columns(text: &str) -> usize {
+    if text.is_ascii() { text.len() } else { text.graphemes(true).map(grapheme_columns).sum() }
+}
+
+/// How many columns one grapheme takes.
+pub(super) fn grapheme_columns(grapheme: &str) -> usize {
+    grapheme.width()
+}
+
+/// The longest beginning of `text` that takes at most `width` columns, cut between graphemes.
+pub(super) fn beginning(text: &str, width: usize) -> &str {
+    if text.is_ascii() {
+        return &text[..text.len().min(width)];
+    }
+    let mut used = 0;
+    for (start, grapheme) in text.grapheme_indices(true) {
+        used += grapheme_columns(grapheme);
+        if used > width {
+            return &text[..start];
+        }
+    }
+    text
+}
+
+/// The longest end of `text` that takes at most `width` columns, cut between graphemes.
+pub(super) fn ending(text: &str, width: usize) -> &str {
+    let mut used = 0;
+    for (start, grapheme) in text.grapheme_indices(true).rev() {
+        used += grapheme_columns(grapheme);
+        if used > width {
+            return &text[start + grapheme.len()..];
+        }
+    }
+    text
+}
+
+/// Cuts `text` into lines of at most `width` columns, between words where there are any.
+pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
+    let mut lines = Vec::new();
+    let mut rest = text.trim_end();
+    while !rest.is_empty() && width > 0 {
+        let fits = beginning(rest, width);
+        // A grapheme wider than the line is left out rather than looped over.
+        if fits.is_empty() {
+            break;
+        }
+        let cut = if fits.len() == rest.len() || rest[fits.len()..].starts_with(' ') {
+            fits.len()
+        } else {
+            fits.rfind(' ').filter(|&space| space > 0).unwrap_or(fits.len())
+        };
+        lines.push(rest[..cut].trim_end());
+        rest = rest[cut..].trim_start();
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn memory_has_at_most_four_columns_below_ten_tebibytes() {
+        for (bytes, shown) in [
+            (0, "0M"),
+            (512 << 20, "512M"),
+            (1 << 30, "1G"),
+            (74 << 30, "74G"),
+            (9_000 << 30, "9000G"),
+            (20 << 40, "20.0T"),
+        ] {
+            assert_eq!(memory(bytes).as_str(), shown);
+        }
+        assert_eq!(used_of_total(Some(48 << 30), Some(81_559 << 20)).as_str(), "48/80G");
+        assert_eq!(used_of_total(None, Some(80 << 30)).as_str(), "-/80G");
+        assert_eq!(used_of_total(None, None).as_str(), "-");
+    }
+
+    #[test]
+    fn spans_are_short() {
+        for (seconds, shown, brief) in [
+            (0, "0s", "0s"),
+            (59, "59s", "59s"),
+            (1080, "18m", "18m"),
+            (11_520, "3h12m", "3h"),
+            (39_600, "11h", "11h"),
+            (111_600, "1d07h", "1d"),
+            (3_600_000, "41d", "41d"),
+        ] {
+            assert_eq!(span(Duration::from_secs(seconds)).as_str(), shown);
+            assert_eq!(brief_span(Duration::from_secs(seconds)).as_str(), brief);
+        }
+        assert_eq!(age(f64::NAN).as_str(), "-");
+        assert_eq!(age(-1.0).as_str(), "-");
+    }
+
+    #[test]
+    fn the_clock_is_local() {
+        let moment = Moment { unix: Duration::from_secs(50_551), ..Moment::default() };
+        assert_eq!(clock(moment, 0).as_str(), "14:02:31");
+        assert_eq!(clock(moment, -15 * 3600).as_str(), "23:02:31");
+        assert_eq!(interval(Duration::from_millis(250)).as_str(), "0.25s");
+    }
+
+    #[test]
+    fn texts_are_cut_between_graphemes() {
+        assert_eq!(beginning("größe", 3), "grö");
+        assert_eq!(beginning("大きい", 5), "大き");
+        assert_eq!(ending("大きい", 5), "きい");
+        assert_eq!(beginning("e\u{301}a", 1), "e\u{301}");
+        assert_eq!(columns("e\u{301}大"), 3);
+    }
+
+    #[test]
+    fn lines_break_between_words() {
+        assert_eq!(wrap("no route to host (tcp 22)", 10), ["no route", "to host", "(tcp 22)"]);
+        assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
+        assert_eq!(wrap("大", 1), Vec::<&str>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn cut_texts_fit_and_wrapped_texts_end(text in "\\PC{0,40}", width in 0usize..20) {
+            prop_assert!(columns(beginning(&text, width)) <= width);
+            prop_assert!(columns(ending(&text, width)) <= width);
+            for line in wrap(&text, width) {
+                prop_assert!(columns(line) <= width);
+            }
+        }
+
+        #[test]
+        fn no_figure_overflows_its_buffer(value: u64, seconds: f64) {
+            for text in [memory(value), used_of_total(Some(value), Some(value)), age(seconds), watts(seconds)] {
+                prop_assert!(!text.is_empty());
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The first row: what there is in all, and what is wrong.
+//!
+//! ```text
+//!  gpufleet  6 hosts 48 GPUs   37 busy  4 idle  2 hung?  5 free    mem 2126/3840G    power 21.4 kW   every 2s   14:02:31
+//! ```
+
+use super::format::{clock, gib, interval, short, watts};
+use super::pen::Pen;
+use super::segments::Segments;
+use crate::app::App;
+use crate::fleet::{GpuState, Moment, Totals};
+use ratatui::layout::Rect;
+
+/// Draws the header.
+pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
+    if area.width < 4 {
+        return;
+    }
+    let (x, width) = (area.x + 1, area.width - 2);
+    let mut right = right_side(pen, app, now);
+    right.fit(width);
+    let mut left = left_side(pen, app);
+    if left.width() + right.width() + 2 > width {
+        // The interval is the first to go, before anything on the left.
+        right.fit(right.width() - 1);
+    }
+    right.draw_right(pen, x, area.y, width);
+    let room = width.saturating_sub(right.width() + 2);
+    left.fit(room);
+    left.draw(pen, x, area.y, room);
+}
+
+fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
+    let theme = pen.theme;
+    let (totals, links) = (app.totals(), app.links());
+    let mut line = Segments::default();
+    line.add(4, 0, short!("gpufleet"), theme.focus);
+    let hosts = app.fleet().hosts().len();
+    let gpus = totals.gpus;
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    if totals.hosts_covered as usize == hosts {
+        line.add(12, 2, short!("{hosts} host{} {gpus} GPU{}", plural(hosts), plural(gpus as usize)), theme.plain);
+    } else {
+        let covered = totals.hosts_covered;
+        line.add(12, 2, short!("{gpus} GPU{} on {covered} of {hosts} hosts", plural(gpus as usize)), theme.plain);
+    }
+    for (keep, count, word, style) in [
+        (5, links.connecting, "connecting", theme.dim),
+        (10, links.down, "down", theme.warn),
+        (9, links.stale, "stale", theme.warn),
+        (11, links.needs_user, "need you", theme.warn),
+    ] {
+        if count > 0 {
+            line.add(keep, 2, short!("{count} {word}"), style);
+        }
+    }
+    add_counts(&mut line, pen, totals, 2);
+    let low_power: usize = app
+        .fleet()
+        .hosts()
+        .iter()
+        .filter_map(|host| app.figures(host))
+        .filter(|figures| figures.is_fresh)
+        .map(crate::app::HostFigures::low_power_count)
+        .sum();
+    if low_power > 0 {
+        line.add(7, 2, short!("{low_power} low power"), theme.plain);
+    }
+    if totals.memory_total_bytes.is_some() {
+        let (used, total) = (totals.memory_used_bytes.unwrap_or(0), totals.memory_total_bytes.unwrap_or(0));
+        line.add(3, 4, short!("mem {}/{}G", gib(used), gib(total)), theme.plain);
+    }
+    if let Some(power) = totals.power_watts {
+        line.add(2, 3, short!("power {}", watts(power).as_str()), theme.plain);
+    }
+    line
+}
+
+/// Adds how many GPUs are in each state: `37 busy  4 idle  2 hung?  5 free`.
+pub(super) fn add_counts(line: &mut Segments, pen: &Pen<'_>, totals: &Totals, gap: u16) {
+    let theme = pen.theme;
+    for (keep, state, word, style) in [
+        (8, GpuState::InUse, "busy", theme.plain),
+        (7, GpuState::Idle, "idle", theme.plain),
+        (5, GpuState::Waiting, "waiting", theme.plain),
+        (14, GpuState::Hung, "hung?", theme.crit),
+        (14, GpuState::Fault, "faulty", theme.crit),
+        (6, GpuState::Free, "free", theme.plain),
+        (1, GpuState::Unused, "unused", theme.dim),
+        (4, GpuState::Unknown, "unknown", theme.dim),
+    ] {
+        let count = totals.in_state(state);
+        if count > 0 {
+            line.add(keep, gap, short!("{count} {word}"), style);
+        }
+    }
+}
+
+fn right_side(pen: &Pen<'_>, app: &App, now: Moment) -> Segments {
+    let theme = pen.theme;
+    let mut line = Segments::default();
+    if app.fleet().simulated {
+        line.add(9, 0, short!("SIMULATED"), theme.warn);
+    }
+    match app.prompts().count() {
+        0 => {}
+        1 => line.add(8, 3, short!("1 prompt (P)"), theme.warn),
+        count => line.add(8, 3, short!("{count} prompts (P)"), theme.warn),
+    }
+    line.add(1, 3, short!("every {}", interval(app.interval()).as_str()), theme.dim);
+    line.add(5, 3, clock(now, app.settings.utc_offset_seconds), theme.plain);
+    line
+}

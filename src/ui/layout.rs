@@ -1,0 +1,121 @@
+//! Where everything is on the screen: the division of [`crate::app::arrange`] as rectangles.
+
+use crate::app::arrange::{Arrangement, GridShape, INNER_GAP, PaneFrame};
+use ratatui::layout::Rect;
+
+/// The parts of the whole screen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Layout {
+    /// The first row.
+    pub(super) header: Rect,
+    /// Everything between header and hints.
+    pub(super) body: Rect,
+    /// The upper part of the body, for the grid.
+    pub(super) grid: Rect,
+    /// The lower part, for the list.
+    pub(super) list: Rect,
+    /// The last row.
+    pub(super) hints: Rect,
+}
+
+impl Layout {
+    /// The parts of `area`, which has the size that was arranged.
+    pub(super) fn of(area: Rect, arrangement: &Arrangement) -> Self {
+        let header = Rect { height: area.height.min(1), ..area };
+        let body = Rect { y: area.y + header.height, height: area.height.saturating_sub(2), ..area };
+        let grid_rows = if arrangement.list_rows == 0 {
+            body.height
+        } else {
+            arrangement.grid.map_or(0, |grid| grid.rows()).min(body.height)
+        };
+        let grid = Rect { height: grid_rows, ..body };
+        let list = Rect { y: body.y + grid_rows, height: body.height - grid_rows, ..body };
+        let hints = Rect { y: body.bottom(), height: area.height.saturating_sub(1).min(1), ..area };
+        Self { header, body, grid, list, hints }
+    }
+}
+
+/// The rectangle of the pane at `place` (0 is the first on the screen), its frame included.
+pub(super) fn pane(grid: Rect, shape: &GridShape, place: usize) -> Rect {
+    let across = usize::from(shape.across).max(1);
+    let (row, column) = ((place / across) as u16, (place % across) as u16);
+    // A rule or a bare line leaves one column free beside its neighbour.
+    let gap = u16::from(shape.across > 1 && shape.frame != PaneFrame::Boxed);
+    let area = Rect {
+        x: grid.x + column * shape.pane_columns,
+        y: grid.y + row * shape.pane_rows,
+        width: shape.pane_columns - gap,
+        height: shape.pane_rows,
+    };
+    area.intersection(grid)
+}
+
+/// What is left of a pane inside its frame.
+pub(super) fn inside(pane: Rect, frame: PaneFrame) -> Rect {
+    match frame {
+        PaneFrame::Bare => pane,
+        PaneFrame::Rule => Rect { y: pane.y + pane.height.min(1), height: pane.height.saturating_sub(1), ..pane },
+        PaneFrame::Boxed => Rect {
+            x: pane.x + pane.width.min(1),
+            y: pane.y + pane.height.min(1),
+            width: pane.width.saturating_sub(2),
+            height: pane.height.saturating_sub(2),
+        },
+    }
+}
+
+/// The line of the GPU at `position` inside a pane: columns are filled from the top, the left one first.
+pub(super) fn gpu_cell(inside: Rect, shape: &GridShape, position: usize) -> Option<Rect> {
+    let rows = usize::from(inside.height);
+    if rows == 0 || position >= rows * usize::from(shape.inner_columns) {
+        return None;
+    }
+    let (column, row) = ((position / rows) as u16, (position % rows) as u16);
+    let x = inside.x + column * (shape.cell_columns + INNER_GAP);
+    Some(Rect { x, y: inside.y + row, width: shape.cell_columns, height: 1 })
+}
+
+/// A box of this size in the middle of `area`, as far as it fits.
+pub(super) fn centered(area: Rect, width: u16, height: u16) -> Rect {
+    let (width, height) = (width.min(area.width), height.min(area.height));
+    Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::arrange::{Demand, arrange};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn panes_lie_within_the_grid_and_never_overlap(
+            columns in 40u16..300, rows in 10u16..90, hosts in 1usize..65, gpus in 0usize..17
+        ) {
+            let arrangement = arrange((columns, rows), Demand { hosts, gpus, list_focused: false }, None);
+            let layout = Layout::of(Rect::new(0, 0, columns, rows), &arrangement);
+            prop_assert_eq!(layout.header.height + layout.grid.height + layout.list.height + layout.hints.height, rows);
+            let shape = arrangement.grid.expect("a grid");
+            let panes: Vec<Rect> = (0..hosts.min(shape.panes_shown())).map(|place| pane(layout.grid, &shape, place)).collect();
+            for (index, area) in panes.iter().enumerate() {
+                prop_assert_eq!(area.height, shape.pane_rows, "{:?} {:?}", shape, area);
+                prop_assert!(layout.grid.union(*area) == layout.grid);
+                prop_assert!(panes[index + 1..].iter().all(|other| !area.intersects(*other)));
+                let inside = inside(*area, shape.frame);
+                for position in 0..gpus {
+                    if let Some(cell) = gpu_cell(inside, &shape, position) {
+                        prop_assert!(inside.union(cell) == inside, "{:?} {:?} {:?}", shape, inside, cell);
+                    } else {
+                        prop_assert_eq!(shape.pane_rows, 1);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_box_in_the_middle_is_cut_to_the_screen() {
+        assert_eq!(centered(Rect::new(0, 0, 80, 24), 60, 10), Rect::new(10, 7, 60, 10));
+        assert_eq!(centered(Rect::new(0, 0, 40, 8), 60, 10), Rect::new(0, 0, 40, 8));
+    }
+}

@@ -1,0 +1,181 @@
+//! Which columns the combined list has room for.
+
+use crate::fleet::SortKey;
+
+/// A column of the combined list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    /// The host.
+    Host,
+    /// Its GPUs.
+    Gpu,
+    /// Process id.
+    Pid,
+    /// Who it belongs to.
+    User,
+    /// GPU memory.
+    GpuMemory,
+    /// GPU memory as a share.
+    GpuMemoryPercent,
+    /// SM share.
+    Sm,
+    /// CPU share.
+    Cpu,
+    /// Resident memory.
+    Rss,
+    /// Letter of the process state.
+    ProcessState,
+    /// Age.
+    Time,
+    /// State in words.
+    State,
+    /// Command line.
+    Command,
+}
+
+impl Column {
+    /// Every column, in order.
+    pub(super) const ALL: [Self; 13] = [
+        Self::Host,
+        Self::Gpu,
+        Self::Pid,
+        Self::User,
+        Self::GpuMemory,
+        Self::GpuMemoryPercent,
+        Self::Sm,
+        Self::Cpu,
+        Self::Rss,
+        Self::ProcessState,
+        Self::Time,
+        Self::State,
+        Self::Command,
+    ];
+
+    /// The head of the column.
+    pub(super) fn head(self) -> &'static str {
+        match self {
+            Self::Host => "HOST",
+            Self::Gpu => "GPU",
+            Self::Pid => "PID",
+            Self::User => "USER",
+            Self::GpuMemory => "GMEM",
+            Self::GpuMemoryPercent => "%GM",
+            Self::Sm => "SM%",
+            Self::Cpu => "CPU%",
+            Self::Rss => "RSS",
+            Self::ProcessState => "S",
+            Self::Time => "TIME",
+            Self::State => "STATE",
+            Self::Command => "COMMAND",
+        }
+    }
+
+    /// What sorts by this column.
+    pub(super) fn sort_key(self) -> Option<SortKey> {
+        Some(match self {
+            Self::Host => SortKey::Host,
+            Self::Gpu => SortKey::Gpu,
+            Self::Pid => SortKey::Pid,
+            Self::User => SortKey::User,
+            Self::GpuMemory => SortKey::GpuMemory,
+            Self::GpuMemoryPercent => SortKey::GpuMemoryPercent,
+            Self::Sm => SortKey::Sm,
+            Self::Cpu => SortKey::Cpu,
+            Self::Rss => SortKey::Rss,
+            Self::Time => SortKey::Time,
+            Self::State => SortKey::State,
+            Self::Command => SortKey::Command,
+            Self::ProcessState => return None,
+        })
+    }
+
+    /// Whether figures stand at the right of the column.
+    pub(super) fn is_figure(self) -> bool {
+        matches!(
+            self,
+            Self::Pid | Self::GpuMemory | Self::GpuMemoryPercent | Self::Sm | Self::Cpu | Self::Rss | Self::Time
+        )
+    }
+}
+
+/// The fewest columns of a command line.
+const COMMAND_LEAST: u16 = 12;
+/// Columns between two columns.
+const GAP: u16 = 1;
+
+/// The columns for a line of `width` with their widths. Dropped in this order: RSS, S, %GM, CPU%, TIME, PID.
+/// `host` is the width of the longest name; 0 where all rows are of one host.
+pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
+    use Column::{Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, State, Time, User};
+    const DROPPED: [Column; 6] = [Rss, ProcessState, GpuMemoryPercent, Cpu, Time, Pid];
+    let is_wide = width >= 116;
+    let mut columns = vec![
+        (Host, host.clamp(4, if is_wide { 20 } else { 12 })),
+        (Gpu, 5),
+        (Pid, 7),
+        (User, if is_wide { 10 } else { 8 }),
+        (GpuMemory, 5),
+        (GpuMemoryPercent, 4),
+        (Sm, if is_wide { 7 } else { 4 }),
+        (Cpu, 5),
+        (Rss, 5),
+        (ProcessState, 1),
+        (Time, 5),
+        (State, if width >= 150 { 19 } else { 12 }),
+    ];
+    if host == 0 {
+        columns.remove(0);
+    }
+    let used = |columns: &[(Column, u16)]| columns.iter().map(|(_, width)| width + GAP).sum::<u16>();
+    for dropped in DROPPED {
+        if used(&columns) + COMMAND_LEAST > width {
+            columns.retain(|(column, _)| *column != dropped);
+        }
+    }
+    // On the narrowest screens names give way, down to the six columns that tell hosts apart.
+    for (column, width_of) in &mut columns {
+        let least = match column {
+            Host | User => 6,
+            State => 9,
+            _ => continue,
+        };
+        *width_of = (*width_of).min(if width < 60 { least } else { u16::MAX });
+    }
+    let rest = width.saturating_sub(used(&columns));
+    columns.push((Command, rest));
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn heads(width: u16) -> String {
+        list_columns(width, 6).iter().map(|(column, _)| column.head()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn columns_go_in_the_order_of_the_sheet() {
+        assert_eq!(heads(118), "HOST GPU PID USER GMEM %GM SM% CPU% RSS S TIME STATE COMMAND");
+        assert_eq!(heads(78), "HOST GPU PID USER GMEM SM% CPU% TIME STATE COMMAND");
+        assert_eq!(heads(74), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
+        assert_eq!(heads(66), "HOST GPU PID USER GMEM SM% STATE COMMAND");
+        assert_eq!(heads(60), "HOST GPU USER GMEM SM% STATE COMMAND");
+        assert_eq!(heads(38), "HOST GPU USER GMEM SM% STATE COMMAND");
+    }
+
+    #[test]
+    fn the_command_keeps_twelve_columns_from_fifty_on() {
+        for width in 53..300 {
+            let columns = list_columns(width, 8);
+            let (_, command) = columns.last().expect("a command");
+            assert!(*command >= COMMAND_LEAST, "{width}: {command}");
+            assert_eq!(columns.iter().map(|(_, width)| width + GAP).sum::<u16>() - GAP, width);
+        }
+    }
+
+    #[test]
+    fn a_single_host_needs_no_name() {
+        assert!(list_columns(118, 0).iter().all(|(column, _)| *column != Column::Host));
+    }
+}

@@ -1,0 +1,189 @@
+//! Writing into the frame's cells: text by graphemes, boxes and rules, always within the frame.
+
+use super::format::{beginning, columns, ending, grapheme_columns};
+use super::theme::{BoxGlyphs, Theme};
+use ratatui::buffer::{Buffer, Cell};
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Modifier, Style};
+use unicode_segmentation::UnicodeSegmentation;
+
+/// A buffer with the theme it is drawn in. What lies outside the buffer is not drawn.
+pub(super) struct Pen<'a> {
+    /// The cells.
+    pub(super) buffer: &'a mut Buffer,
+    /// The styles and characters.
+    pub(super) theme: &'a Theme,
+}
+
+impl Pen<'_> {
+    /// Writes `text` into at most `width` columns and returns how many it took. What does not fit is cut off.
+    pub(super) fn text(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
+        let area = self.buffer.area;
+        if y < area.y || y >= area.bottom() || x < area.x || x >= area.right() {
+            return 0;
+        }
+        let end = x.saturating_add(width).min(area.right());
+        let mut at = x;
+        if text.is_ascii() {
+            for &byte in &text.as_bytes()[..text.len().min(usize::from(end - x))] {
+                restyle(self.buffer[(at, y)].set_char(char::from(byte)), style);
+                at += 1;
+            }
+            return at - x;
+        }
+        for grapheme in text.graphemes(true) {
+            let taken = grapheme_columns(grapheme) as u16;
+            if taken == 0 {
+                continue;
+            }
+            if at + taken > end {
+                break;
+            }
+            // In ASCII the theme's glyphs are ASCII; what is not came from a host.
+            let symbol = if self.theme.ascii && !grapheme.is_ascii() { "?" } else { grapheme };
+            restyle(self.buffer[(at, y)].set_symbol(symbol), style);
+            for covered in at + 1..at + taken {
+                self.buffer[(covered, y)].reset();
+                if self.theme.ascii {
+                    restyle(self.buffer[(covered, y)].set_symbol(symbol), style);
+                }
+            }
+            at += taken;
+        }
+        at - x
+    }
+
+    /// As [`Pen::text`], with an ellipsis where something was cut off.
+    pub(super) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
+        if width == 0 || columns(text) <= usize::from(width) {
+            return self.text(x, y, width, text, style);
+        }
+        let used = self.text(x, y, width, beginning(text, usize::from(width) - 1), style);
+        used + self.text(x + used, y, width - used, self.theme.glyphs.ellipsis, style)
+    }
+
+    /// As [`Pen::fit`], cut in the middle: names of hosts differ at both ends.
+    pub(super) fn fit_middle(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
+        if width < 5 || columns(text) <= usize::from(width) {
+            return self.fit(x, y, width, text, style);
+        }
+        let tail = ending(text, usize::from(width - 1) / 2);
+        let head = beginning(text, usize::from(width) - 1 - columns(tail));
+        let mut used = self.text(x, y, width, head, style);
+        used += self.text(x + used, y, width - used, self.theme.glyphs.ellipsis, style);
+        used + self.text(x + used, y, width - used, tail, style)
+    }
+
+    /// As [`Pen::fit`], at the right end of the columns.
+    pub(super) fn right(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
+        let taken = columns(text).min(usize::from(width)) as u16;
+        self.fit(x + width - taken, y, taken, text, style);
+    }
+
+    /// Repeats one glyph.
+    pub(super) fn repeat(&mut self, x: u16, y: u16, width: u16, glyph: &str, style: Style) {
+        let area = self.buffer.area;
+        if y < area.y || y >= area.bottom() {
+            return;
+        }
+        for at in x.max(area.x)..x.saturating_add(width).min(area.right()) {
+            restyle(self.buffer[(at, y)].set_symbol(glyph), style);
+        }
+    }
+
+    /// The outline of a box.
+    pub(super) fn outline(&mut self, area: Rect, glyphs: &BoxGlyphs, style: Style) {
+        if area.width < 2 || area.height < 2 {
+            return;
+        }
+        let (right, bottom) = (area.right() - 1, area.bottom() - 1);
+        self.repeat(area.x + 1, area.y, area.width - 2, glyphs.horizontal, style);
+        self.repeat(area.x + 1, bottom, area.width - 2, glyphs.horizontal, style);
+        for y in area.y + 1..bottom {
+            self.text(area.x, y, 1, glyphs.vertical, style);
+            self.text(right, y, 1, glyphs.vertical, style);
+        }
+        let places = [(area.x, area.y), (right, area.y), (area.x, bottom), (right, bottom)];
+        for ((x, y), corner) in places.into_iter().zip(glyphs.corners) {
+            self.text(x, y, 1, corner, style);
+        }
+    }
+
+    /// Empties an area, so that what lies below a dialog does not show through.
+    pub(super) fn clear(&mut self, area: Rect) {
+        let area = area.intersection(self.buffer.area);
+        for y in area.y..area.bottom() {
+            for x in area.x..area.right() {
+                self.buffer[(x, y)].reset();
+            }
+        }
+    }
+
+    /// Draws everything in an area in the dim style, for values that are old.
+    pub(super) fn dim(&mut self, area: Rect) {
+        let area = area.intersection(self.buffer.area);
+        for y in area.y..area.bottom() {
+            for x in area.x..area.right() {
+                restyle(&mut self.buffer[(x, y)], self.theme.dim);
+            }
+        }
+    }
+}
+
+/// Gives a cell this style and nothing of the one it had: words on a frame do not take on its colour.
+fn restyle(cell: &mut Cell, style: Style) {
+    cell.fg = Color::Reset;
+    cell.modifier = Modifier::empty();
+    cell.set_style(style);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::Settings;
+
+    /// How many columns were taken does not matter to every test.
+    fn ignore(_columns: u16) {}
+
+    fn row(width: u16, ascii: bool, draw: impl FnOnce(&mut Pen<'_>)) -> String {
+        let theme = Theme::new(Settings { ascii, ..Settings::default() });
+        let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
+        draw(&mut Pen { buffer: &mut buffer, theme: &theme });
+        buffer.content().iter().map(Cell::symbol).collect()
+    }
+
+    #[test]
+    fn texts_are_cut_with_an_ellipsis_at_the_end_or_in_the_middle() {
+        let style = Style::new();
+        assert_eq!(row(8, false, |pen| ignore(pen.fit(0, 0, 6, "abcdefgh", style))), "abcde…  ");
+        assert_eq!(row(8, false, |pen| ignore(pen.fit_middle(0, 0, 7, "gpu-node-0417", style))), "gpu…417 ");
+        assert_eq!(row(8, false, |pen| pen.right(0, 0, 8, "abc", style)), "     abc");
+        assert_eq!(row(4, true, |pen| ignore(pen.fit(0, 0, 4, "abcdefgh", style))), "abc~");
+    }
+
+    #[test]
+    fn wide_and_combining_graphemes_keep_the_columns_right() {
+        let style = Style::new();
+        let wide = row(8, false, |pen| {
+            let used = pen.fit(0, 0, 5, "大きい", style);
+            assert_eq!(used, 5);
+            pen.text(6, 0, 2, "|x", style);
+        });
+        assert_eq!(wide, "大 き …  |x".replace("…  ", "… "));
+        assert_eq!(row(3, false, |pen| ignore(pen.text(0, 0, 3, "e\u{301}b", style))), "e\u{301}b ");
+        assert_eq!(row(5, true, |pen| ignore(pen.text(0, 0, 5, "大x", style))), "??x  ");
+    }
+
+    #[test]
+    fn nothing_is_drawn_outside() {
+        let style = Style::new();
+        let text = row(3, false, |pen| {
+            pen.text(9, 0, 5, "x", style);
+            pen.text(0, 5, 5, "x", style);
+            pen.repeat(1, 0, 50, "-", style);
+            pen.outline(Rect::new(0, 0, 9, 9), &pen.theme.glyphs.light, style);
+            pen.clear(Rect::new(0, 0, 1, 9));
+        });
+        assert_eq!(text, " ──");
+    }
+}

@@ -1,0 +1,174 @@
+//! One process, or one job, in full.
+
+use super::flow::Flow;
+use super::format::{age, memory, or_dash, short, span};
+use super::list;
+use super::pen::Pen;
+use crate::app::App;
+use crate::fleet::{Host, Moment, Process, Row, RowKey, gpu_list};
+use crate::wire::{Owner, ProcessFacts};
+use ratatui::layout::Rect;
+use std::fmt::Write as _;
+
+/// Columns of the labels.
+const LABEL: u16 = 11;
+/// The most processes of a job that are listed.
+const MOST_LISTED: usize = 64;
+
+/// Draws the process, or says that it is gone.
+pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) {
+    pen.outline(body, &pen.theme.glyphs.heavy, pen.theme.focus);
+    let inside = Rect {
+        x: body.x + 2,
+        y: body.y + 1,
+        width: body.width.saturating_sub(4),
+        height: body.height.saturating_sub(2),
+    };
+    let row = app.rows().iter().find(|row| row.key == *key);
+    let (Some(row), Some(host)) = (row, app.fleet().host(key.host)) else {
+        pen.fit(inside.x, inside.y, inside.width, "This process is no more.", pen.theme.plain);
+        return;
+    };
+    let title = match (key.is_job && row.workers > 1, row.pid) {
+        (true, Some(pid)) => short!(" {}  job of pid {pid} ", row.host_name.as_str()),
+        (_, Some(pid)) => short!(" {}  pid {pid} ", row.host_name.as_str()),
+        (_, None) => short!(" {} ", row.host_name.as_str()),
+    };
+    pen.fit(body.x + 2, body.y, body.width.saturating_sub(4), &title, pen.theme.focus);
+    let processes: Vec<&Process> = members(host, row);
+    let facts = processes.iter().find_map(|process| process.facts());
+    let (state, style) = list::state(pen, row, app, now, u16::MAX);
+    let mut flow = Flow::new(pen, inside);
+    flow.labelled("command", LABEL, &row.command);
+    flow.gap();
+    flow.labelled("user", LABEL, &user(row, facts));
+    if let Some(owner) = facts.and_then(|facts| facts.owner.as_ref()) {
+        flow.labelled("owner", LABEL, &owner_words(owner));
+    }
+    flow.labelled("job", LABEL, &row.job.to_string());
+    flow.labelled("host", LABEL, row.host_name.as_str());
+    flow.labelled("GPUs", LABEL, &gpus(row));
+    flow.labelled("running", LABEL, &running(row));
+    if !state.is_empty() {
+        let y = flow.rows_left();
+        flow.labelled("state", LABEL, &state);
+        let line = inside.bottom().saturating_sub(y);
+        flow.pen.text(inside.x + LABEL, line, inside.width.saturating_sub(LABEL), &state, style);
+    }
+    if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
+        flow.gap();
+        flow.labelled("started by", LABEL, &parents(facts));
+    }
+    flow.gap();
+    let shown = processes.len().min(MOST_LISTED);
+    for process in &processes[..shown] {
+        let label = short!("pid {}", process.key.pid);
+        flow.labelled(&label, LABEL, &usage(host, process, now));
+    }
+    if shown < processes.len() {
+        flow.labelled("", LABEL, &short!("{} more processes", processes.len() - shown));
+    }
+}
+
+/// The processes that a row stands for, running ones first.
+fn members<'a>(host: &'a Host, row: &Row) -> Vec<&'a Process> {
+    let belongs = |process: &&Process| {
+        if row.key.is_job { process.about.job == row.job } else { process.key == row.key.process }
+    };
+    let mut members: Vec<&Process> = host.processes().filter(belongs).collect();
+    if members.is_empty() {
+        members.extend(host.ended().map(|ended| &ended.process).filter(belongs));
+    }
+    members
+}
+
+fn user(row: &Row, facts: Option<&ProcessFacts>) -> String {
+    let mut words = row.who.to_string();
+    if let Some(facts) = facts {
+        if let Some(user) = facts.user.as_ref().filter(|user| **user != row.who) {
+            let _ = write!(words, "  as {user}");
+        }
+        if let Some(name) = &facts.full_name {
+            let _ = write!(words, "  ({name})");
+        }
+        if let Some(uid) = facts.uid {
+            let _ = write!(words, "  uid {uid}");
+        }
+    }
+    if row.is_mine {
+        words.push_str("  you");
+    }
+    words
+}
+
+fn owner_words(owner: &Owner) -> String {
+    match owner {
+        Owner::Slurm { job, step: Some(step) } => format!("Slurm job {job}, step {step}"),
+        Owner::Slurm { job, step: None } => format!("Slurm job {job}"),
+        Owner::Pod { uid, container: Some(container) } => format!("Kubernetes pod {uid}, container {container}"),
+        Owner::Pod { uid, container: None } => format!("Kubernetes pod {uid}"),
+        Owner::Container { runtime, id } => format!("{runtime} container {id}"),
+        Owner::Service(name) => format!("systemd service {name}"),
+        Owner::Session(name) => format!("login session {name}"),
+    }
+}
+
+fn gpus(row: &Row) -> String {
+    let mut words = gpu_list(&row.gpu_indexes);
+    if let Some(bytes) = row.gpu_memory_bytes {
+        let _ = write!(words, "   {} in all", memory(bytes).as_str());
+    }
+    if let Some(percent) = row.gpu_memory_percent {
+        let _ = write!(words, ", {percent:.0}% of their memory");
+    }
+    match row.sm_percent {
+        Some((least, most)) if least == most => drop(write!(words, "   SM {least}%")),
+        Some((least, most)) => drop(write!(words, "   SM {least} to {most}%")),
+        None => words.push_str("   SM -"),
+    }
+    words
+}
+
+fn running(row: &Row) -> String {
+    let mut words = format!("for {}", row.age_seconds.map_or_else(|| short!("-"), age).as_str());
+    let cpu = row.cpu_percent.map(|percent| short!("{percent:.0}%"));
+    let _ = write!(words, "   CPU {}", or_dash(cpu.as_deref()).as_str());
+    let rss = row.rss_bytes.map(memory);
+    let _ = write!(words, "   RSS {}", or_dash(rss.as_deref()).as_str());
+    if let Some(state) = row.process_state {
+        let _ = write!(words, "   process state {}", state.letter());
+    }
+    if row.workers > 1 {
+        let _ = write!(words, "   {} processes", row.workers);
+    }
+    words
+}
+
+/// `torchrun (5061), bash (400)`: from the nearest parent up.
+fn parents(facts: &ProcessFacts) -> String {
+    facts
+        .ancestors
+        .iter()
+        .map(|ancestor| format!("{} ({})", ancestor.name, ancestor.pid))
+        .collect::<Vec<_>>()
+        .join(", by ")
+}
+
+/// What a process does on each of its GPUs: `GPU 0 62G SM 96%, GPU 1 62G SM 97%`.
+fn usage(host: &Host, process: &Process, now: Moment) -> String {
+    let mut words = String::new();
+    for usage in &process.gpus {
+        if !words.is_empty() {
+            words.push_str(", ");
+        }
+        let index = usage.gpu.and_then(|position| host.gpu_info(usize::from(position))).map(|info| info.index);
+        let _ = write!(words, "GPU {}", or_dash(index).as_str());
+        let _ = write!(words, " {}", or_dash(usage.gpu_memory_bytes.map(memory).as_deref()).as_str());
+        let percent = usage.sm_percent.map(|percent| short!("{percent}%"));
+        let _ = write!(words, " SM {}", or_dash(percent.as_deref()).as_str());
+    }
+    if let Some(trouble) = process.trouble(now) {
+        let _ = write!(words, "   {trouble} for {}", span(now.since(process.state_since)).as_str());
+    }
+    words
+}

@@ -1,0 +1,89 @@
+//! A line of words of which the least important go first when there is no room for all.
+
+use super::format::{Short, columns};
+use super::pen::Pen;
+use ratatui::style::Style;
+
+/// Some words of a line.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    text: Short,
+    style: Style,
+    /// How long it is kept: the lowest go first.
+    keep: u8,
+    /// Empty columns before it.
+    gap: u16,
+}
+
+/// The words of a line, in the order in which they are drawn.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Segments {
+    segments: Vec<Segment>,
+}
+
+impl Segments {
+    /// Adds words. Of those with the same `keep` the last go first.
+    pub(super) fn add(&mut self, keep: u8, gap: u16, text: Short, style: Style) {
+        if !text.is_empty() {
+            self.segments.push(Segment { text, style, keep, gap });
+        }
+    }
+
+    /// Columns of all words; the gap before the first does not count.
+    pub(super) fn width(&self) -> u16 {
+        let gap = self.segments.first().map_or(0, |first| first.gap);
+        self.segments.iter().map(|segment| segment.gap + columns(&segment.text) as u16).sum::<u16>() - gap
+    }
+
+    /// Leaves out words until the rest fits.
+    pub(super) fn fit(&mut self, width: u16) {
+        while self.width() > width {
+            let least = self.segments.iter().enumerate().rev().min_by_key(|(_, segment)| segment.keep);
+            let Some((place, _)) = least else { return };
+            self.segments.remove(place);
+        }
+    }
+
+    /// Draws from the left and returns the columns used.
+    pub(super) fn draw(&self, pen: &mut Pen<'_>, x: u16, y: u16, width: u16) -> u16 {
+        let mut used = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if index > 0 {
+                let gap = segment.gap.min(width.saturating_sub(used));
+                pen.repeat(x + used, y, gap, " ", Style::new());
+                used += gap;
+            }
+            used += pen.text(x + used, y, width.saturating_sub(used), &segment.text, segment.style);
+        }
+        used
+    }
+
+    /// Draws at the right end of the columns.
+    pub(super) fn draw_right(&self, pen: &mut Pen<'_>, x: u16, y: u16, width: u16) {
+        let taken = self.width().min(width);
+        self.draw(pen, x + width - taken, y, taken);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ui::format::short;
+
+    #[test]
+    fn the_least_important_words_go_first() {
+        let mut line = Segments::default();
+        for (keep, text) in [(9, "hgx"), (1, "free"), (5, "busy"), (1, "idle")] {
+            line.add(keep, 1, short!("{text}"), Style::new());
+        }
+        assert_eq!(line.width(), 3 + 5 + 5 + 5);
+        let words = |line: &Segments| line.segments.iter().map(|segment| segment.text.to_string()).collect::<Vec<_>>();
+        line.fit(17);
+        assert_eq!(words(&line), ["hgx", "free", "busy"]);
+        line.fit(8);
+        assert_eq!(words(&line), ["hgx", "busy"]);
+        line.fit(0);
+        assert!(words(&line).is_empty());
+        assert_eq!(line.width(), 0);
+    }
+}
