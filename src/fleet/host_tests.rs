@@ -307,7 +307,10 @@ proptest::proptest! {
     /// Whatever a host sends within the types of the wire: no panic, and one row a GPU.
     #[test]
     fn no_snapshot_makes_a_host_panic(
-        steps in proptest::collection::vec((0_u32..4, 0_u8..=255, 0_u16..6, 0_u32..5, proptest::prelude::any::<(u64, f64)>()), 1..40)
+        steps in proptest::collection::vec(
+            (0_u32..4, 0_u8..=255, 0_u16..6, 0_u32..5, proptest::prelude::any::<(u64, f64)>()),
+            1..40,
+        )
     ) {
         let mut host = TestHost::new(0, gpus(0..3));
         let mut second = 0.0;
@@ -316,7 +319,8 @@ proptest::proptest! {
             let mut train = process(pid, "python", &[(gpu, number >> 40)]);
             train.reading.start_ticks = Some(number % 3);
             train.reading.age_seconds = Some(float);
-            let readings = [reading(percent, number >> 20), GpuReading { power_watts: Some(float as f32), ..reading(0, 0) }];
+            let hot = GpuReading { power_watts: Some(float as f32), ..reading(0, 0) };
+            let readings = [reading(percent, number >> 20), hot];
             let mut snapshot = host.snapshot(float, &readings, &[train]);
             match kind {
                 0 => host.inventory(gpus((0..percent as u32 % 5).rev())),

@@ -1,7 +1,7 @@
 //! Range checks: a reading that cannot be true is as good as none.
 //!
 //! Drivers do return absurd figures (a temperature of 2^31, a share above 100 beside zombies), and a broken or hostile
-//! host may send anything that the types of the wire allow. What is out of range becomes `None` before anything sees it.
+//! host may send anything that the types of the wire allow. What is out of range is `None` before anything sees it.
 
 use crate::wire::{GpuInfo, GpuProcessReading, GpuReading, HostReading, ProcessReading, Snapshot};
 

@@ -328,9 +328,8 @@ mod tests {
     #[test]
     fn a_message_has_the_bounds_of_the_wire() {
         let pids = vec!["1"; codec::MAX_PROCESSES + 1].join(",");
-        let text = format!(
-            "{{\"recording\":1}}\n{{\"t\":0,\"host\":\"a\",\"wire\":{{\"snapshot\":{{\"processes\":{{\"pid\":[{pids}]}}}}}}}}\n"
-        );
+        let snapshot = format!("{{\"snapshot\":{{\"processes\":{{\"pid\":[{pids}]}}}}}}");
+        let text = format!("{{\"recording\":1}}\n{{\"t\":0,\"host\":\"a\",\"wire\":{snapshot}}}\n");
         assert_eq!(errors(&text), ["line 2: protocol violation: 4097 processes, at most 4096 are allowed"]);
     }
 
