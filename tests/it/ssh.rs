@@ -1,1 +1,10 @@
 //! The transports against a real OpenSSH server.
+
+// clippy exempts functions marked as tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod harness;
+mod host_keys;
+mod logins;
+mod server;
+mod transports;

@@ -1,1 +1,311 @@
 //! Starts real OpenSSH servers on loopback, for tests.
+
+// clippy exempts functions marked as tests, not what they call.
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+use std::fs;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything here may take before it counts as hung.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// The passphrase of [`Sshd::locked_key`].
+pub(crate) const PASSPHRASE: &str = "correct horse battery staple";
+
+/// An sshd with host keys, accounts and logs of its own. It is killed with all its sessions when dropped.
+pub(crate) struct Sshd {
+    folder: TempDir,
+    address: SocketAddrV4,
+    user: String,
+    process: Option<Child>,
+}
+
+impl Sshd {
+    /// A server on 127.0.0.1 and a free port.
+    pub(crate) fn start() -> Self {
+        Self::start_at(Ipv4Addr::LOCALHOST, &[])
+    }
+
+    /// A server on this address of 127.0.0.0/8 and a free port, with lines added to its configuration. The added lines
+    /// stand first, so they win.
+    pub(crate) fn start_at(address: Ipv4Addr, configuration: &[&str]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, kind, passphrase) in [
+            ("host_ed25519", "ed25519", ""),
+            ("host_ecdsa", "ecdsa", ""),
+            ("client", "ed25519", ""),
+            ("locked", "ed25519", PASSPHRASE),
+            ("stranger", "ed25519", ""),
+        ] {
+            make_key(&folder.path().join(name), kind, passphrase);
+        }
+        copy_rsa_key(&folder.path().join("host_rsa"));
+        let authorized: Vec<_> = ["client", "locked"]
+            .iter()
+            .map(|name| fs::read_to_string(folder.path().join(format!("{name}.pub"))).unwrap())
+            .collect();
+        fs::write(folder.path().join("authorized_keys"), authorized.concat()).unwrap();
+        let user = output(Command::new("id").arg("-un"));
+        let mut sshd = Self { folder, address: SocketAddrV4::new(address, 0), user, process: None };
+        fs::write(sshd.file("known_hosts"), sshd.known_hosts_line("ed25519")).unwrap();
+        // Another program may take the port between our look and sshd's bind.
+        for _ in 0..5 {
+            sshd.address.set_port(free_port(address));
+            fs::write(sshd.file("known_hosts"), sshd.known_hosts_line("ed25519")).unwrap();
+            fs::write(sshd.file("sshd_config"), sshd.configuration(configuration)).unwrap();
+            if sshd.launch() {
+                return sshd;
+            }
+        }
+        panic!("sshd does not start:\n{}", sshd.log());
+    }
+
+    /// Kills the server and every session, as if the host had lost power.
+    pub(crate) fn stop(&mut self) {
+        let Some(mut process) = self.process.take() else { return };
+        for pid in descendants(process.id()) {
+            kill(pid);
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+    }
+
+    /// Starts it again on the same port with the same keys.
+    pub(crate) fn restart(&mut self) {
+        self.stop();
+        let deadline = Instant::now() + DEADLINE;
+        while !self.launch() {
+            assert!(Instant::now() < deadline, "sshd does not start again:\n{}", self.log());
+        }
+    }
+
+    /// Replaces the host keys by new ones; takes effect with [`Sshd::restart`].
+    pub(crate) fn change_host_keys(&self) {
+        for kind in ["ed25519", "ecdsa", "rsa"] {
+            make_key(&self.file(&format!("host_{kind}")), kind, "");
+        }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address.into()
+    }
+
+    /// The IP address as text.
+    pub(crate) fn ip(&self) -> String {
+        self.address.ip().to_string()
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.address.port()
+    }
+
+    /// The account that the keys open: the one that runs the tests.
+    pub(crate) fn user(&self) -> String {
+        self.user.clone()
+    }
+
+    /// A private key that is let in.
+    pub(crate) fn client_key(&self) -> PathBuf {
+        self.file("client")
+    }
+
+    /// A private key that is let in and needs [`PASSPHRASE`].
+    pub(crate) fn locked_key(&self) -> PathBuf {
+        self.file("locked")
+    }
+
+    /// A private key that is not let in.
+    pub(crate) fn stranger_key(&self) -> PathBuf {
+        self.file("stranger")
+    }
+
+    /// A known_hosts file that names the server by its ed25519 key.
+    pub(crate) fn known_hosts(&self) -> PathBuf {
+        self.file("known_hosts")
+    }
+
+    /// A file of the server's own folder, for more of what a test needs.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Type and base64 of one of the host keys: `ed25519`, `ecdsa` or `rsa`.
+    pub(crate) fn host_key(&self, kind: &str) -> String {
+        let text = fs::read_to_string(self.file(&format!("host_{kind}.pub"))).unwrap();
+        text.split(' ').take(2).collect::<Vec<_>>().join(" ").trim().to_owned()
+    }
+
+    /// `SHA256:...` of one of the host keys.
+    pub(crate) fn fingerprint(&self, kind: &str) -> String {
+        fingerprint(&self.file(&format!("host_{kind}.pub")))
+    }
+
+    /// The line of a known_hosts file that names the server by one of its keys.
+    pub(crate) fn known_hosts_line(&self, kind: &str) -> String {
+        format!("[{}]:{} {}\n", self.ip(), self.port(), self.host_key(kind))
+    }
+
+    /// Everything the server has logged.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.file("log")).unwrap_or_default()
+    }
+
+    fn configuration(&self, added: &[&str]) -> String {
+        let path = |name: &str| self.file(name).display().to_string();
+        let mut lines: Vec<String> = added.iter().map(|line| (*line).to_owned()).collect();
+        lines.push(format!("ListenAddress {}:{}", self.ip(), self.port()));
+        lines.extend(["ed25519", "ecdsa", "rsa"].map(|kind| format!("HostKey {}", path(&format!("host_{kind}")))));
+        lines.push(format!("AuthorizedKeysFile {}", path("authorized_keys")));
+        lines.extend(
+            [
+                "PidFile none",
+                // The folder is under a directory that everybody may write.
+                "StrictModes no",
+                "UsePAM no",
+                "PermitRootLogin yes",
+                "PasswordAuthentication no",
+                "KbdInteractiveAuthentication no",
+                "LogLevel VERBOSE",
+                // bash sources .bashrc for a command only at the outermost level.
+                "SetEnv SHLVL=5",
+            ]
+            .map(str::to_owned),
+        );
+        // Of this one sshd takes the last line, not the first.
+        if !added.iter().any(|line| line.starts_with("MaxStartups")) {
+            lines.push("MaxStartups 100".to_owned());
+        }
+        lines.join("\n") + "\n"
+    }
+
+    /// Whether it came to listen.
+    fn launch(&mut self) -> bool {
+        let _ = fs::remove_file(self.file("log"));
+        // Where sshd locks itself up between connections; only root may and must make it.
+        let _ = fs::create_dir_all("/run/sshd");
+        let mut process = Command::new(sshd_program())
+            .args(["-D", "-f"])
+            .arg(self.file("sshd_config"))
+            .arg("-E")
+            .arg(self.file("log"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let deadline = Instant::now() + DEADLINE;
+        while process.try_wait().unwrap().is_none() && Instant::now() < deadline {
+            if self.log().contains("Server listening on") {
+                self.process = Some(process);
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = process.kill();
+        let _ = process.wait();
+        false
+    }
+}
+
+impl Drop for Sshd {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// A server that accepts TCP connections and never says a word.
+pub(crate) struct MuteServer {
+    listener: TcpListener,
+}
+
+impl MuteServer {
+    pub(crate) fn start() -> Self {
+        // The kernel completes connections as long as the backlog has room; nobody needs to accept them.
+        Self { listener: TcpListener::bind("127.0.0.1:0").unwrap() }
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.listener.local_addr().unwrap().port()
+    }
+}
+
+/// A port of this address on which nothing listens.
+pub(crate) fn free_port(address: Ipv4Addr) -> u16 {
+    TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
+}
+
+/// `SHA256:...` of a key file.
+pub(crate) fn fingerprint(path: &Path) -> String {
+    let line = output(Command::new("ssh-keygen").arg("-lf").arg(path));
+    line.split(' ').nth(1).unwrap().to_owned()
+}
+
+fn make_key(path: &Path, kind: &str, passphrase: &str) {
+    let _ = fs::remove_file(path);
+    let mut command = Command::new("ssh-keygen");
+    // Few rounds: a test has no secrets to keep.
+    command.args(["-q", "-t", kind, "-a", "1", "-C", kind, "-N", passphrase, "-f"]).arg(path);
+    if kind == "rsa" {
+        command.args(["-b", "2048"]);
+    }
+    assert!(command.status().unwrap().success());
+}
+
+/// All servers of this process have one RSA key, because making one takes a second.
+fn copy_rsa_key(path: &Path) {
+    static KEY: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("key");
+        make_key(&path, "rsa", "");
+        (fs::read(&path).unwrap(), fs::read(path.with_extension("pub")).unwrap())
+    });
+    let mut private = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).unwrap();
+    private.write_all(&KEY.0).unwrap();
+    fs::write(path.with_extension("pub"), &KEY.1).unwrap();
+}
+
+fn output(command: &mut Command) -> String {
+    String::from_utf8(command.output().unwrap().stdout).unwrap().trim().to_owned()
+}
+
+fn sshd_program() -> PathBuf {
+    ["/usr/sbin/sshd", "/usr/bin/sshd", "/usr/local/sbin/sshd"]
+        .iter()
+        .map(PathBuf::from)
+        .find(|path| path.exists())
+        .expect("these tests need OpenSSH's server: apt-get install openssh-server")
+}
+
+/// The processes below `pid`, children before grandchildren.
+fn descendants(pid: u32) -> Vec<u32> {
+    let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| {
+            let pid = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+            let parent = stat.rsplit(')').next()?.split_whitespace().nth(1)?.parse().ok()?;
+            Some((pid, parent))
+        })
+        .collect();
+    let mut found = vec![pid];
+    let mut next = 0;
+    while let Some(parent) = found.get(next).copied() {
+        found.extend(parents.iter().filter(|(_, of)| *of == parent).map(|(pid, _)| *pid));
+        next += 1;
+    }
+    found.split_off(1)
+}
+
+fn kill(pid: u32) {
+    if let Some(pid) = rustix::process::Pid::from_raw(pid as i32) {
+        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+    }
+}

@@ -369,8 +369,13 @@ impl Login<'_> {
     /// The server closed the connection. sshd does that at the sixth failure, with a word about it.
     fn closed(&self, methods: &MethodSet) -> SshError {
         let seen = self.witness.seen();
+        if seen.no_method_left {
+            drop(seen);
+            return self.refused(methods, &[]);
+        }
         let said = seen.farewell.as_deref().map(|words| format!(": {words}")).unwrap_or_default();
-        if self.memory.offered.is_empty() {
+        // Only a server that names the reason has decided; anything else may go better next time.
+        if !said.contains("authentication failures") {
             let message = format!("the server closed the connection during the login{said}");
             return SshError::new(SshErrorKind::Busy, message)
                 .with_hint("sshd is restarting or has blocked this address for a while");
@@ -390,10 +395,19 @@ impl Login<'_> {
             let accepts: Vec<&str> = methods.iter().map(<&str>::from).collect();
             parts.push(format!("it accepts {}", accepts.join(", ")));
         }
-        parts.push(match &self.memory.offered[..] {
-            [] => "there was no key to offer".to_owned(),
-            offered => format!("it was offered {}", offered.join(", ")),
-        });
+        match &self.memory.offered[..] {
+            [] if methods.contains(&MethodKind::PublicKey) => parts.push("there was no key to offer".to_owned()),
+            [] => {}
+            offered => parts.push(format!("it was offered {}", offered.join(", "))),
+        }
+        let asks = [MethodKind::KeyboardInteractive, MethodKind::Password];
+        match self.memory.wrong_passwords {
+            0 if !self.context.broker.can_ask() && asks.iter().any(|method| methods.contains(method)) => {
+                parts.push("nobody could be asked for a password".to_owned());
+            }
+            0 => {}
+            times => parts.push(format!("the password was wrong {times} times")),
+        }
         parts.extend(notes.iter().map(|note| note.text.clone()));
         let banner = self.witness.seen().banner.trim().to_owned();
         if !banner.is_empty() {

@@ -19,6 +19,8 @@ pub(super) struct Seen {
     pub(super) ruling: Option<Ruling>,
     /// The text that the server shows before authentication ends.
     pub(super) banner: String,
+    /// Whether the server listed no method that is left to try; russh ends such a connection.
+    pub(super) no_method_left: bool,
     /// The server's words as it closed the connection, or what broke it.
     pub(super) farewell: Option<String>,
 }
@@ -70,7 +72,9 @@ impl Handler for Client {
             DisconnectReason::Error(Error::Disconnect | Error::HUP) => (None, Ok(())),
             DisconnectReason::Error(error) => (Some(error.to_string()), Err(error)),
         };
-        self.witness.seen().farewell = words.filter(|words| !words.trim().is_empty());
+        let mut seen = self.witness.seen();
+        seen.no_method_left = matches!(result, Err(Error::NoAuthMethod));
+        seen.farewell = words.filter(|words| !words.trim().is_empty());
         result
     }
 

@@ -1,0 +1,109 @@
+//! What the tests of this folder share.
+
+use crate::sshd::{DEADLINE, Sshd};
+use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::ssh::{
+    Answer, Channel, Context, Exit, Interaction, Options, Prompt, PromptEvent, Secret, SshError, open,
+};
+use std::sync::Arc;
+use tempfile::TempDir;
+use tokio::io::AsyncReadExt;
+use tokio::sync::mpsc;
+
+/// A context that sees nothing of the machine's own ssh configuration, keys and agent.
+pub(super) struct Person {
+    pub(super) context: Arc<Context>,
+    pub(super) prompts: mpsc::Receiver<PromptEvent>,
+    /// Its home.
+    pub(super) home: TempDir,
+}
+
+/// Someone who answers prompts, or nobody.
+pub(super) fn person(interaction: Interaction) -> Person {
+    person_with(interaction, |_| {})
+}
+
+/// The same with other options.
+pub(super) fn person_with(interaction: Interaction, change: impl FnOnce(&mut Options)) -> Person {
+    let home = tempfile::tempdir().unwrap();
+    let mut options = Options::from_environment(interaction);
+    options.home = Some(home.path().to_owned());
+    options.agent_socket = None;
+    options.ssh_config = Some("/dev/null".into());
+    change(&mut options);
+    let (context, prompts) = Context::with_options(options);
+    Person { context, prompts, home }
+}
+
+impl Person {
+    pub(super) async fn open(&self, host: &HostConfig, command: &str) -> Result<Channel, SshError> {
+        tokio::time::timeout(DEADLINE, open(&self.context, host, command, &|_| {})).await.expect("open hangs")
+    }
+
+    /// Runs `command` to its end.
+    pub(super) async fn run(&self, host: &HostConfig, command: &str) -> Result<Finished, SshError> {
+        Ok(finish(self.open(host, command).await?).await)
+    }
+
+    /// The next prompt.
+    pub(super) async fn asked(&mut self) -> Prompt {
+        let event = tokio::time::timeout(DEADLINE, self.prompts.recv()).await.expect("no prompt came");
+        match event.expect("the broker has gone") {
+            PromptEvent::Asked(prompt) => prompt,
+            PromptEvent::Withdrawn(id) => panic!("{id:?} was withdrawn"),
+        }
+    }
+
+    /// Starts `command` on `host` in a task of its own, so that prompts can be answered meanwhile.
+    pub(super) fn spawn(
+        &self,
+        host: &HostConfig,
+        command: &str,
+    ) -> tokio::task::JoinHandle<Result<Finished, SshError>> {
+        let (context, host, command) = (Arc::clone(&self.context), host.clone(), command.to_owned());
+        tokio::spawn(async move {
+            let opening = open(&context, &host, &command, &|_| {});
+            let channel = tokio::time::timeout(DEADLINE, opening).await.expect("open hangs")?;
+            Ok(finish(channel).await)
+        })
+    }
+}
+
+/// A command that has ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Finished {
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    pub(super) exit: Exit,
+}
+
+/// Reads a channel to its end.
+pub(super) async fn finish(channel: Channel) -> Finished {
+    let Channel { stdin, mut stdout, mut stderr, exit, guard } = channel;
+    let (mut out, mut err) = (String::new(), String::new());
+    let reading = async {
+        let (read_out, read_err) = tokio::join!(stdout.read_to_string(&mut out), stderr.read_to_string(&mut err));
+        read_out.unwrap();
+        read_err.unwrap();
+        exit.await.expect("no exit was told")
+    };
+    let exit = tokio::time::timeout(DEADLINE, reading).await.expect("the command does not end");
+    drop((stdin, guard));
+    Finished { stdout: out, stderr: err, exit }
+}
+
+/// The host that `sshd` is, with its plain key, by the built-in client.
+pub(super) fn host(sshd: &Sshd) -> HostConfig {
+    let mut host = HostConfig::named("gpu01");
+    host.address = Some(sshd.ip());
+    host.port = Some(sshd.port());
+    host.user = Some(sshd.user());
+    host.identity_file = Some(sshd.client_key());
+    host.known_hosts = Some(sshd.known_hosts());
+    host.backend = Backend::Native;
+    host
+}
+
+pub(super) fn secret(text: &str) -> Answer {
+    Answer::Secret(Secret::new(text.to_owned().into()))
+}

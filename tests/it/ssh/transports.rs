@@ -1,0 +1,273 @@
+//! Commands, their streams and their ends, by each transport.
+
+use super::harness::{Finished, finish, host, person, person_with};
+use crate::sshd::{DEADLINE, MuteServer, Sshd, free_port};
+use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::ssh::{Channel, Exit, Interaction, SshError, SshErrorKind, SshPhase, open};
+use std::net::{Ipv4Addr, TcpStream};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+
+const BOTH_STREAMS: &str = "echo out; echo err >&2; exit 7";
+
+fn both_streams() -> Finished {
+    Finished { stdout: "out\n".into(), stderr: "err\n".into(), exit: Exit::Status(7) }
+}
+
+fn local() -> HostConfig {
+    HostConfig::named("localhost")
+}
+
+#[tokio::test]
+async fn both_streams_and_the_exit_status_come_back() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let mut host = host(&sshd);
+    for backend in [Backend::Native, Backend::System, Backend::Auto] {
+        host.backend = backend;
+        assert_eq!(person.run(&host, BOTH_STREAMS).await.unwrap(), both_streams(), "{backend:?}");
+    }
+    assert_eq!(person.run(&local(), BOTH_STREAMS).await.unwrap(), both_streams());
+}
+
+#[tokio::test]
+async fn a_signal_is_told_by_name() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    for host in [host(&sshd), local()] {
+        let finished = person.run(&host, "kill -TERM $$").await.unwrap();
+        assert_eq!(finished.exit, Exit::Signal("TERM".into()));
+    }
+}
+
+#[tokio::test]
+async fn a_mebibyte_goes_there_and_back() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let mut by_system = host(&sshd);
+    by_system.backend = Backend::System;
+    let sent: Vec<u8> = (0..1024 * 1024_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for host in [host(&sshd), by_system, local()] {
+        let Channel { mut stdin, mut stdout, stderr: _stderr, exit, guard } = person.open(&host, "cat").await.unwrap();
+        let mut received = Vec::new();
+        let both = async {
+            let writing = async {
+                stdin.write_all(&sent).await.unwrap();
+                // Its end is the end of the command's input.
+                drop(stdin);
+            };
+            let ((), read) = tokio::join!(writing, stdout.read_to_end(&mut received));
+            read.unwrap();
+        };
+        tokio::time::timeout(DEADLINE, both).await.expect("the round trip hangs");
+        assert!(received == sent, "{} of {} bytes came back, or others", received.len(), sent.len());
+        assert_eq!(exit.await.unwrap(), Exit::Status(0));
+        drop(guard);
+    }
+}
+
+#[tokio::test]
+async fn dropping_the_channel_ends_the_command() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let mut by_system = host(&sshd);
+    by_system.backend = Backend::System;
+    for host in [host(&sshd), by_system, local()] {
+        let mut channel = person.open(&host, "echo $$; exec cat").await.unwrap();
+        let pid = first_line(&mut channel).await;
+        assert!(is_alive(&pid));
+        drop(channel);
+        until(|| !is_alive(&pid), "the command outlives its channel").await;
+    }
+}
+
+#[tokio::test]
+async fn dropping_a_local_channel_kills_the_whole_group() {
+    let person = person(Interaction::Refuse);
+    let mut channel = person.open(&local(), "sleep 1000 & echo $!; wait").await.unwrap();
+    let pid = first_line(&mut channel).await;
+    assert!(is_alive(&pid));
+    drop(channel);
+    until(|| !is_alive(&pid), "a grandchild outlives the channel").await;
+}
+
+#[tokio::test]
+async fn dropping_the_future_leaves_nothing_behind() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let host = host(&sshd);
+    for phase in [SshPhase::Tcp, SshPhase::KeyExchange, SshPhase::Login, SshPhase::Exec] {
+        let reached = tokio::sync::Notify::new();
+        let progress = |now: SshPhase| {
+            if now == phase {
+                reached.notify_one();
+            }
+        };
+        let opening = open(&person.context, &host, "cat", &progress);
+        tokio::select! {
+            opened = opening => panic!("{phase:?} was not noticed: {opened:?}"),
+            () = reached.notified() => {}
+        }
+    }
+    // What was given up must be gone from the server as well: no session, no connection.
+    until(|| connections_to(sshd.port()) == 0, "a connection that was given up stays open").await;
+}
+
+#[tokio::test]
+async fn a_server_that_dies_ends_the_channel() {
+    let mut sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let mut channel = person.open(&host(&sshd), "echo ready; exec cat").await.unwrap();
+    assert_eq!(first_line(&mut channel).await, "ready");
+    sshd.stop();
+    assert!(matches!(finish(channel).await.exit, Exit::Closed(_) | Exit::Signal(_)));
+    sshd.restart();
+    assert_eq!(person.run(&host(&sshd), BOTH_STREAMS).await.unwrap(), both_streams());
+}
+
+#[tokio::test]
+async fn phases_are_told_in_order() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let phases = Mutex::new(Vec::new());
+    let note = |phase| phases.lock().unwrap().push(phase);
+    finish(open(&person.context, &host(&sshd), "true", &note).await.unwrap()).await;
+    assert_eq!(
+        *phases.lock().unwrap(),
+        [SshPhase::Queued, SshPhase::Name, SshPhase::Tcp, SshPhase::KeyExchange, SshPhase::Login, SshPhase::Exec]
+    );
+}
+
+#[tokio::test]
+async fn nothing_listens() {
+    let sshd = Sshd::start();
+    let person = person(Interaction::Refuse);
+    let mut host = host(&sshd);
+    let port = free_port(Ipv4Addr::LOCALHOST);
+    host.port = Some(port);
+    assert_eq!(
+        person.open(&host, "true").await.unwrap_err(),
+        SshError::new(SshErrorKind::Refused, format!("nothing listens on 127.0.0.1 port {port}"))
+            .with_hint("is sshd running there? Another port: `port = N` in hosts.toml")
+    );
+    host.backend = Backend::System;
+    let error = person.open(&host, "true").await.unwrap_err();
+    assert_eq!(error.kind, SshErrorKind::Refused);
+    assert_eq!(error.message, format!("ssh failed: ssh: connect to host 127.0.0.1 port {port}: Connection refused"));
+}
+
+#[tokio::test]
+async fn a_name_that_nobody_knows() {
+    let person = person(Interaction::Refuse);
+    let mut host = HostConfig::named("no-such-host.invalid");
+    host.backend = Backend::Native;
+    host.user = Some("bob".into());
+    let error = person.open(&host, "true").await.unwrap_err();
+    assert_eq!(error.kind, SshErrorKind::Dns, "{error:?}");
+    assert!(error.message.starts_with("looking up no-such-host.invalid failed: "), "{error}");
+}
+
+#[tokio::test]
+async fn a_mute_server_is_left_after_the_limit() {
+    let mute = MuteServer::start();
+    let person = person_with(Interaction::Refuse, |options| {
+        options.limits.key_exchange = Duration::from_millis(200);
+    });
+    let mut host = HostConfig::named("mute");
+    host.address = Some("127.0.0.1".into());
+    host.port = Some(mute.port());
+    host.backend = Backend::Native;
+    let started = Instant::now();
+    let error = person.open(&host, "true").await.unwrap_err();
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    assert_eq!(
+        error,
+        SshError::new(
+            SshErrorKind::Timeout(SshPhase::KeyExchange),
+            format!("connected to 127.0.0.1 port {}, but no SSH banner came within 0.2 s", mute.port())
+        )
+        .with_hint("does sshd listen on that port? An overloaded or hung host accepts connections without answering")
+    );
+    until(|| connections_to(mute.port()) == 0, "the connection stays open").await;
+}
+
+#[tokio::test]
+async fn a_full_server_says_so() {
+    let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 1"]);
+    let person = person(Interaction::Refuse);
+    // Somebody who takes the only place and says nothing.
+    let mut other = TcpStream::connect(sshd.address()).unwrap();
+    std::io::Read::read_exact(&mut other, &mut [0; 8]).unwrap();
+    let error = person.open(&host(&sshd), "true").await.unwrap_err();
+    assert_eq!(error.kind, SshErrorKind::Busy, "{error:?}");
+    assert!(error.message.starts_with(&format!("127.0.0.1 port {} closed the connection", sshd.port())), "{error}");
+}
+
+#[tokio::test]
+async fn two_dozen_hosts_behind_one_sshd_lose_none() {
+    let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 10:30:100"]);
+    let person = person(Interaction::Refuse);
+    let host = host(&sshd);
+    let all: Vec<_> = (0..24).map(|_| person.spawn(&host, "echo in")).collect();
+    for one in all {
+        assert_eq!(one.await.unwrap().unwrap().stdout, "in\n");
+    }
+    assert!(!sshd.log().contains("MaxStartups"), "{}", sshd.log());
+}
+
+#[tokio::test]
+async fn what_only_ssh_can_do_goes_to_ssh() {
+    let sshd = Sshd::start();
+    let config = sshd.file("ssh_config");
+    // The way leads through the same server once more, as through a jump host.
+    let jump = format!(
+        "ProxyCommand ssh -F /dev/null -o BatchMode=yes -o UserKnownHostsFile={} -i {} -p {port} {}@%h -W %h:{port}\n",
+        sshd.known_hosts().display(),
+        sshd.client_key().display(),
+        sshd.user(),
+        port = sshd.port(),
+    );
+    std::fs::write(&config, jump).unwrap();
+    let person = person_with(Interaction::Refuse, |options| options.ssh_config = Some(config.clone()));
+    let mut host = host(&sshd);
+    assert_eq!(
+        person.open(&host, "true").await.unwrap_err(),
+        SshError::new(
+            SshErrorKind::Unsupported,
+            "the built-in client cannot do ProxyCommand, which the ssh configuration asks for"
+        )
+        .with_hint("backend = \"system\" in hosts.toml uses the ssh program")
+    );
+    host.backend = Backend::Auto;
+    assert_eq!(person.run(&host, BOTH_STREAMS).await.unwrap(), both_streams());
+    assert_eq!(sshd.log().matches("Accepted publickey").count(), 2, "{}", sshd.log());
+}
+
+async fn first_line(channel: &mut Channel) -> String {
+    let mut line = String::new();
+    let mut stdout = BufReader::new(&mut channel.stdout);
+    tokio::time::timeout(DEADLINE, stdout.read_line(&mut line)).await.expect("no line came").unwrap();
+    line.trim().to_owned()
+}
+
+fn is_alive(pid: &str) -> bool {
+    // A zombie has ended.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+/// How many TCP connections to this port of loopback are established, seen from the client's side.
+fn connections_to(port: u16) -> usize {
+    let remote = format!(":{port:04X}");
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let fields = table.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
+    fields.filter(|fields| fields[2].ends_with(&remote) && fields[3] == "01").count()
+}
+
+async fn until(condition: impl Fn() -> bool, otherwise: &str) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{otherwise}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
