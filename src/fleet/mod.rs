@@ -28,6 +28,6 @@ pub use jobs::{JobKey, launcher};
 pub use link::{Link, LinkError, LinkErrorKind, Phase, Retry};
 pub use list::{Group, ListOrder, RowsView, SortKey};
 pub use moment::{Clock, Moment};
-pub use process::{DISK_WAIT_AFTER, EndedProcess, Process, ProcessAbout, ProcessKey};
-pub use rows::{ENDED_ROWS_STAY, JobRows, NOBODY, Row, RowKey, Unfold, gpu_list, host_rows};
+pub use process::{DISK_WAIT_AFTER, EndedProcess, Launcher, NOBODY, Process, ProcessAbout, ProcessKey};
+pub use rows::{ENDED_ROWS_STAY, JobRows, Row, RowKey, Unfold, gpu_list, host_rows};
 pub use totals::Totals;

@@ -1,7 +1,9 @@
 //! One process that uses GPUs: what is known of it, joined from the columns of the wire.
 
-use super::{JobKey, Moment};
-use crate::wire::{GpuProcessKind, GpuProcessReading, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
+use super::{JobKey, Moment, launcher};
+use crate::wire::{
+    GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText,
+};
 use std::sync::Arc;
 
 /// The identity of a process across pid reuse and reboots.
@@ -22,9 +24,25 @@ pub struct ProcessAbout {
     pub facts: Option<ProcessFacts>,
     /// What it is to be grouped with.
     pub job: JobKey,
+    /// Who it belongs to: the user; for root, or an account without a name, what it runs in; else [`NOBODY`].
+    pub who: SafeText,
+    /// The ancestor that started it and its siblings, where there is one.
+    pub launcher: Option<Launcher>,
     /// The command in one line: its arguments, else its short name in brackets as `ps` does, else why there is none.
     pub command: SafeText,
 }
+
+/// What started a process: the topmost ancestor of the same user that is no shell.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launcher {
+    /// Its identity.
+    pub key: ProcessKey,
+    /// Its command in one line.
+    pub command: SafeText,
+}
+
+/// Stands for the user where nobody is known.
+pub const NOBODY: &str = "-";
 
 /// One process that uses GPUs, with its readings. Its GPUs are positions in the host's inventory.
 #[derive(Debug, Clone, PartialEq)]
@@ -111,7 +129,7 @@ pub(super) fn sum<T: std::ops::Add<Output = T>>(values: impl Iterator<Item = Opt
 }
 
 impl ProcessAbout {
-    /// Works out job and command.
+    /// Works out the rest from the facts.
     pub fn new(key: &ProcessKey, facts: Option<ProcessFacts>, presence: Option<Presence>) -> Self {
         let job = JobKey::of(key, facts.as_ref());
         let command = match &facts {
@@ -124,16 +142,47 @@ impl ProcessAbout {
             Some(Presence::Hidden) => "(hidden by the host)".into(),
             _ => "-".into(),
         });
-        Self { facts, job, command }
+        let launcher = facts.as_ref().and_then(launcher).map(|ancestor| Launcher {
+            key: ProcessKey {
+                boot_id: key.boot_id.clone(),
+                pid: ancestor.pid,
+                start_ticks: Some(ancestor.start_ticks),
+            },
+            command: command_line(&ancestor.argv, Some(&ancestor.name)).unwrap_or_default(),
+        });
+        Self { who: who(facts.as_ref()), facts, job, launcher, command }
     }
 }
 
 /// Arguments as one line, else the short name in brackets.
-pub(super) fn command_line(argv: &[SafeText], name: Option<&SafeText>) -> Option<SafeText> {
+fn command_line(argv: &[SafeText], name: Option<&SafeText>) -> Option<SafeText> {
     match (argv, name) {
         ([], None) => None,
         ([], Some(name)) => Some(SafeText::new(&format!("[{name}]"))),
         ([only], _) => Some(only.clone()),
         (argv, _) => Some(SafeText::new(&argv.iter().map(SafeText::as_str).collect::<Vec<_>>().join(" "))),
     }
+}
+
+/// Who a process belongs to: the user; for root, or an account without a name, what it runs in.
+fn who(facts: Option<&ProcessFacts>) -> SafeText {
+    let Some(facts) = facts else { return NOBODY.into() };
+    let owner = match &facts.owner {
+        Some(Owner::Slurm { job, .. }) => Some(SafeText::new(&format!("slurm {job}"))),
+        Some(Owner::Pod { uid, .. }) => Some(SafeText::new(&format!("pod {}", short_id(uid)))),
+        Some(Owner::Container { runtime, id }) => Some(SafeText::new(&format!("{runtime} {}", short_id(id)))),
+        Some(Owner::Service(_) | Owner::Session(_)) | None => None,
+    };
+    match (&facts.user, facts.uid, owner) {
+        (Some(user), Some(0), owner) => owner.unwrap_or_else(|| user.clone()),
+        (Some(user), _, _) => user.clone(),
+        (None, _, Some(owner)) => owner,
+        (None, Some(uid), None) => SafeText::new(&uid.to_string()),
+        (None, None, None) => NOBODY.into(),
+    }
+}
+
+/// The first 12 characters, as `docker ps` shows an id.
+fn short_id(id: &SafeText) -> String {
+    id.chars().take(12).collect()
 }

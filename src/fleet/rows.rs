@@ -1,16 +1,13 @@
 //! The rows of one host in the combined process list.
 
-use super::process::{command_line, sum};
-use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey, launcher};
-use crate::wire::{Ancestor, Owner, ProcessFacts, ProcessState, SafeText};
+use super::process::{Launcher, sum};
+use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey};
+use crate::wire::{ProcessFacts, ProcessState, SafeText};
 use std::collections::HashMap;
 use std::time::Duration;
 
 /// How long a row stays after its process has ended.
 pub const ENDED_ROWS_STAY: Duration = Duration::from_secs(10 * 60);
-
-/// Stands in [`Row::who`] where nobody is known.
-pub const NOBODY: &str = "-";
 
 /// What stays the same about a row from one snapshot to the next: the selection and the tags hold on to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -165,7 +162,7 @@ impl Context<'_> {
             host_name: self.host.name().clone(),
             gpu_indexes: self.gpu_indexes(&[process]),
             pid: Some(process.key.pid).filter(|pid| *pid != 0),
-            who: who(facts),
+            who: process.about.who.clone(),
             gpu_memory_bytes: process.gpu_memory_bytes(),
             gpu_memory_percent: self.memory_percent(&[process]),
             sm_percent: process.sm_percent(),
@@ -254,50 +251,21 @@ struct Leader {
 /// The launcher common to all processes, else the process that began first.
 fn leader(first: &Process, processes: &[&Process]) -> Leader {
     match common_launcher(processes) {
-        Some(ancestor) if ancestor.pid != first.key.pid => Leader {
-            key: ProcessKey {
-                boot_id: first.key.boot_id.clone(),
-                pid: ancestor.pid,
-                start_ticks: Some(ancestor.start_ticks),
-            },
-            command: command_line(&ancestor.argv, Some(&ancestor.name)).unwrap_or_default(),
-            is_launcher: true,
-        },
+        Some(launcher) if launcher.key.pid != first.key.pid => {
+            Leader { key: launcher.key.clone(), command: launcher.command.clone(), is_launcher: true }
+        }
         _ => Leader { key: first.key.clone(), command: first.about.command.clone(), is_launcher: false },
     }
 }
 
 /// The launcher that every process stands below, or is.
-fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Ancestor> {
-    let found = processes.iter().find_map(|process| launcher(process.facts()?))?;
-    let is_below = |process: &&Process| match process.facts().and_then(launcher) {
-        Some(other) => other.pid == found.pid && other.start_ticks == found.start_ticks,
-        None => process.key.pid == found.pid,
+fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Launcher> {
+    let found = processes.iter().find_map(|process| process.about.launcher.as_ref())?;
+    let is_below = |process: &&Process| match &process.about.launcher {
+        Some(other) => other.key == found.key,
+        None => process.key.pid == found.key.pid,
     };
     processes.iter().all(is_below).then_some(found)
-}
-
-/// Who a process belongs to: the user; for root, or an account without a name, what it runs in.
-fn who(facts: Option<&ProcessFacts>) -> SafeText {
-    let Some(facts) = facts else { return NOBODY.into() };
-    let owner = match &facts.owner {
-        Some(Owner::Slurm { job, .. }) => Some(SafeText::new(&format!("slurm {job}"))),
-        Some(Owner::Pod { uid, .. }) => Some(SafeText::new(&format!("pod {}", short_id(uid)))),
-        Some(Owner::Container { runtime, id }) => Some(SafeText::new(&format!("{runtime} {}", short_id(id)))),
-        Some(Owner::Service(_) | Owner::Session(_)) | None => None,
-    };
-    match (&facts.user, facts.uid, owner) {
-        (Some(user), Some(0), owner) => owner.unwrap_or_else(|| user.clone()),
-        (Some(user), _, _) => user.clone(),
-        (None, _, Some(owner)) => owner,
-        (None, Some(uid), None) => SafeText::new(&uid.to_string()),
-        (None, None, None) => NOBODY.into(),
-    }
-}
-
-/// The first 12 characters, as `docker ps` shows an id.
-fn short_id(id: &SafeText) -> String {
-    id.chars().take(12).collect()
 }
 
 /// How much a row needs a person, the least first; `None` where nothing is wrong.
@@ -321,7 +289,7 @@ pub(super) fn trouble_rank(row: &Row) -> Option<u8> {
 /// that do not follow it.
 pub fn gpu_list(indexes: &[u32]) -> String {
     match indexes {
-        [] => NOBODY.to_owned(),
+        [] => "-".to_owned(),
         [only] => only.to_string(),
         [first, .., last] if (*last - *first) as usize == indexes.len() - 1 && indexes.len() > 2 => {
             format!("{first}-{last}")

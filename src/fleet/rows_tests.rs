@@ -1,6 +1,7 @@
 use super::super::fixture::{TestHost, TestProcess, at, gpus, process, reading};
 use super::*;
-use crate::wire::{Presence, ProcessState};
+use crate::fleet::NOBODY;
+use crate::wire::{Ancestor, Owner, Presence, ProcessState};
 
 const NO_STATES: &[(GpuState, Option<Moment>)] = &[];
 
