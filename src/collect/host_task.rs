@@ -123,7 +123,6 @@ impl Life {
             }
             Source::Ssh(ssh) => self.open(attempt, ssh).await?,
         };
-        self.phase(attempt, Phase::Probe).await?;
         let mut remote = Remote::new(channel);
         let nonce = random::nonce();
         let order = Order {
@@ -149,12 +148,22 @@ impl Life {
         };
         let config = Arc::clone(&self.task.config);
         let mut opening = pin!(ssh.open(&config, script::EXEC, &progress));
+        let mut told = Phase::Queued;
         loop {
             tokio::select! {
-                opened = &mut opening => return opened.map_err(|error| End::Failed(source::link_error(&error))),
+                opened = &mut opening => {
+                    let channel = opened.map_err(|error| End::Failed(source::link_error(&error)))?;
+                    if told != Phase::Probe {
+                        self.phase(attempt, Phase::Probe).await?;
+                    }
+                    return Ok(channel);
+                }
                 Ok(()) = phases.changed() => {
                     let phase = source::phase(*phases.borrow_and_update());
-                    self.phase(attempt, phase).await?;
+                    if phase != told {
+                        told = phase;
+                        self.phase(attempt, phase).await?;
+                    }
                 }
                 () = self.task.report.gone() => return Err(End::Gone),
                 command = self.task.commands.recv() => match command {

@@ -259,3 +259,7 @@ impl State<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+pub(super) mod tests;

@@ -9,6 +9,8 @@ use std::ops::Range;
 const LOADING_SECONDS: f64 = 38.0;
 /// When the job that hangs later does so, after the start of the demo.
 pub(super) const HANGS_AFTER_SECONDS: f64 = 390.0;
+/// How far one rank of a job is behind another.
+const MOST_BEHIND_SECONDS: f64 = 0.9;
 /// How far power swings at full load.
 const SWING_SHARE: f64 = 0.05;
 
@@ -90,10 +92,12 @@ impl Seat {
         before - spared + job(age, lasts)
     }
 
-    /// Seconds of kernel time in its job's first `age` seconds.
-    pub(super) fn work(&self, age: f64) -> f64 {
+    /// Seconds of kernel time on one of its GPUs in its job's first `age` seconds.
+    pub(super) fn work(&self, gpu: usize, age: f64) -> f64 {
         let figures = self.kind.figures();
-        let healthy = (age.min(self.hangs_at()) - LOADING_SECONDS).max(0.0);
+        // The ranks of a job are not quite in step.
+        let behind = dice::between(0.0, MOST_BEHIND_SECONDS, &[self.seed, gpu as u64, 4]);
+        let healthy = (age.min(self.hangs_at()) - LOADING_SECONDS - behind).max(0.0);
         figures.load.work(healthy) + (age - self.hangs_at()).max(0.0)
     }
 
@@ -108,7 +112,7 @@ impl Seat {
         let until = self.turns.map_or(f64::INFINITY, |turns| turns.run_seconds).min(self.hangs_at());
         let swing = load::wobble(healthy, until, self.seed ^ gpu as u64) * full * SWING_SHARE;
         let hung = (age - self.hangs_at()).max(0.0) * self.spin_watts(model, gpu);
-        model.context_watts * healthy + full * self.work(healthy) + swing + hung
+        model.context_watts * healthy + full * self.work(gpu, healthy) + swing + hung
     }
 
     fn spin_watts(&self, model: &Model, gpu: usize) -> f64 {
@@ -189,7 +193,7 @@ mod tests {
         assert!(watts(HANGS_AFTER_SECONDS - 120.0) > 400.0);
         assert!(watts(HANGS_AFTER_SECONDS + 1.0) < 125.0);
         assert!(!seat.is_hung(HANGS_AFTER_SECONDS - 1.0) && seat.is_hung(HANGS_AFTER_SECONDS));
-        let busy = seat.work(100.0 + HANGS_AFTER_SECONDS + 11.0) - seat.work(100.0 + HANGS_AFTER_SECONDS + 10.0);
+        let busy = seat.work(0, 100.0 + HANGS_AFTER_SECONDS + 11.0) - seat.work(0, 100.0 + HANGS_AFTER_SECONDS + 10.0);
         assert!((busy - 1.0).abs() < 1e-9);
     }
 }

@@ -57,6 +57,13 @@ enter() {
 
 # Receives the probe into the directory just entered. Nothing of it is under its final name before it has been checked.
 receive() {
+  # A full disk is told before half a megabyte has travelled in vain. A quota shows itself only when written to.
+  free=$(df -Pk . 2>/dev/null)
+  set -- ${free##*"$NL"}
+  case ${4:-} in
+    '' | *[!0-9]*) ;;
+    *) [ "$4" -gt $((SIZE / 1024)) ] || { WHY='No space left on device'; return 1; } ;;
+  esac
   new=.upload-$N
   WHY=$( (set -C; : >"$new") 2>&1 ) || { WHY=${WHY##*: }; return 1; }
   say need

@@ -1,0 +1,102 @@
+//! Lines as `nvidia-smi`, /proc and `ps` print them, and what becomes of them.
+
+use super::*;
+
+fn lines(text: &str) -> Vec<String> {
+    text.lines().map(str::to_owned).collect()
+}
+
+fn sample() -> Sample {
+    Sample {
+        status: 0,
+        gpus: lines(
+            "0, GPU-aaaa, NVIDIA H100 80GB HBM3, 00000000:1B:00.0, 570.86.15, 81559, 61234, 97, 41, 68, 612.31, 700.00, [N/A], P0, \
+             551, 74, 700.00, 1755, 1755, 2619, 1980, 1980, 2619, 5, 16, Disabled, 0x0000000000000004\n\
+             1, GPU-bbbb, NVIDIA H100 80GB HBM3, 00000000:43:00.0, 570.86.15, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], \
+             [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], [N/A], \
+             [N/A], [N/A], [N/A], [N/A], [N/A], [N/A]",
+        ),
+        apps: lines("GPU-aaaa, 4312, 61200\nGPU-zzzz, 9, 1\nGPU-aaaa, 77, [N/A]\n"),
+        processes: lines(
+            "4312 (pt) main (x)) R 4300 4312 4200 0 -1 4194304 1 0 0 0 1000 500 0 0 20 0 64 0 360000 99 262144 1",
+        ),
+        users: lines(" 4312  1001 alice                            python train.py --api-key s3cr3t --lr 3e-4"),
+        host: lines(
+            "/proc/stat cpu  100 0 100 700 100 0 0 0 0 0\n/proc/loadavg 1.50 2.25 3.00 2/900 4711\n\
+             /proc/uptime 7200.50 99\nMemTotal: 1048576\nMemAvailable: 524288",
+        ),
+    }
+}
+
+#[test]
+fn a_sample_reads_as_the_wire_has_it() {
+    let mut before = Before::default();
+    let first = sample().readings(10.0, &mut before);
+    assert_eq!(first.inventory.driver_version.as_deref(), Some("570.86.15"));
+    assert_eq!(first.inventory.error, None);
+    let gpu = first.gpus.row(0);
+    assert_eq!((gpu.utilization_percent, gpu.power_watts, gpu.fan_percent), (Some(97), Some(612.31), None));
+    assert_eq!((gpu.performance_state, gpu.clocks_event_reasons), (Some(0), Some(4)));
+    assert_eq!(gpu.memory_used_bytes, Some(61234 * MIB));
+    let lost = first.gpus.row(1);
+    assert_eq!(lost.error.map(|error| error.kind), Some(DriverErrorKind::GpuLost));
+    assert_eq!(lost.memory_used_bytes, None);
+    assert_eq!(first.gpu_processes.len(), 2, "an unknown GPU has no rows");
+    assert_eq!(first.gpu_processes.row(1).gpu_memory_bytes, None);
+    let process = first.processes.row(0);
+    assert_eq!((process.start_ticks, process.state), (Some(360_000), Some(ProcessState::Running)));
+    assert_eq!((process.cpu_percent, process.cpu_seconds), (None, Some(15.0)));
+    assert_eq!(process.age_seconds, Some(3600.5));
+    assert_eq!(first.facts[0].name.as_deref(), Some("pt) main (x)"));
+    assert_eq!(first.facts[0].argv.last().map(|word| &**word), Some("3e-4"));
+    assert!(!first.facts[0].argv.iter().any(|word| word.contains("s3cr3t")));
+    assert_eq!(first.host.cpu_percent, None);
+    assert_eq!(first.host.load_5, Some(2.25));
+
+    let mut next = sample();
+    next.processes[0] = next.processes[0].replace(" 1000 500 ", " 1200 500 ");
+    next.host[0] = "/proc/stat cpu  150 0 100 740 110 0 0 0 0 0".to_owned();
+    let second = next.readings(12.0, &mut before);
+    assert_eq!(second.processes.row(0).cpu_percent, Some(100.0));
+    assert_eq!(second.host.cpu_percent, Some(50.0));
+    assert_eq!(second.host.io_wait_percent, Some(10.0));
+}
+
+#[test]
+fn an_old_nvidia_smi_gives_the_basic_fields() {
+    let mut sample = sample();
+    sample.gpus = lines("0, GPU-a, Tesla P4, 0000:01:00.0, 390.1, 7611, 0, 0, 0, 30, 6.10, 75.00, 33, P8");
+    let readings = sample.readings(1.0, &mut Before::default());
+    assert_eq!(readings.gpus.row(0).fan_percent, Some(33));
+    assert_eq!(readings.gpus.row(0).clocks_event_reasons, None);
+    assert_eq!(basic_fields().split(',').count(), BASIC.len());
+    assert!(full_fields().starts_with(&basic_fields()));
+}
+
+#[test]
+fn a_failing_nvidia_smi_is_a_driver_error_and_the_host_stays_readable() {
+    for (status, said, kind) in [
+        (18, "Failed to initialize NVML: Driver/library version mismatch", DriverErrorKind::VersionMismatch),
+        (9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.", DriverErrorKind::DriverNotLoaded),
+        (6, "No devices were found", DriverErrorKind::NoGpus),
+        (127, "/bin/sh: 1: nvidia-smi: not found", DriverErrorKind::NoLibrary),
+        (3, "", DriverErrorKind::Unknown),
+    ] {
+        let sample = Sample { status, gpus: lines(said), ..sample() };
+        let readings = sample.readings(1.0, &mut Before::default());
+        let error = readings.inventory.error.expect("an error");
+        assert_eq!(error.kind, kind);
+        assert!(!error.message.is_empty());
+        assert_eq!(readings.host.load_1, Some(1.5));
+    }
+}
+
+#[test]
+fn odd_lines_are_left_out() {
+    for line in ["", "x", "1 (a", "1 (a) R", "1 (a) R 1 2 x 0 0 0 0"] {
+        assert!(Stat::parse(line).is_none(), "{line}");
+    }
+    let hello = hello(&lines("boot_id b-1\nhost_name \nlogin_uid 1001\nkernel 6.1\u{1b}"));
+    assert_eq!((hello.login_uid, hello.host_name), (Some(1001), None));
+    assert_eq!(hello.kernel.as_deref(), Some("6.1␛"));
+}

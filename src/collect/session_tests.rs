@@ -1,0 +1,344 @@
+//! A host task against a probe that is a piece of the test, in paused time: nothing here waits for a clock.
+
+use super::super::collector::Collector;
+use super::super::source::Source;
+use super::*;
+use crate::fleet::{Clock, HostId, Retry};
+use crate::hosts::HostConfig;
+use crate::wire::codec::{LineBuffer, MAX_LINE_BYTES, decode_json};
+use crate::wire::{Hello, Reply, ReplyOutcome, Signal, Snapshot};
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, DuplexStream};
+use tokio::time::timeout;
+
+/// Longer than anything here takes, in time that passes by itself.
+const LONG: Duration = Duration::from_secs(300);
+
+/// Hands out the probe's end of each stream that is opened.
+struct Bench {
+    collector: Collector,
+    updates: mpsc::Receiver<(HostId, HostUpdate)>,
+    opened: mpsc::UnboundedReceiver<DuplexStream>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let (opening, opened) = mpsc::unbounded_channel();
+        Self::with(opened, move |_| {
+            let (ours, theirs) = tokio::io::duplex(4 * 1024 * 1024);
+            opening.send(theirs).unwrap();
+            Ok(ours)
+        })
+    }
+
+    fn with(
+        opened: mpsc::UnboundedReceiver<DuplexStream>,
+        open: impl Fn(HostId) -> Result<DuplexStream, LinkError> + Send + Sync + 'static,
+    ) -> Self {
+        let hosts = [Arc::new(HostConfig::named("hgx-01"))];
+        let (collector, updates) = Collector::start(&hosts, Source::InProcess(Arc::new(open)), Clock::start(1.0));
+        Self { collector, updates, opened }
+    }
+
+    async fn probe(&mut self) -> Probe {
+        let stream = timeout(LONG, self.opened.recv()).await.expect("opens").expect("is open");
+        Probe { stream, requests: LineBuffer::default() }
+    }
+
+    async fn update(&mut self) -> HostUpdate {
+        timeout(LONG, self.updates.recv()).await.expect("an update").expect("the task lives").1
+    }
+
+    /// The next update that is not about the way there.
+    async fn news(&mut self) -> HostUpdate {
+        loop {
+            match self.update().await {
+                HostUpdate::Connecting { .. } => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn down(&mut self) -> LinkError {
+        loop {
+            match self.news().await {
+                HostUpdate::Down { error, .. } => return error,
+                HostUpdate::Hello(_) | HostUpdate::Snapshot(_) => {}
+                other => panic!("not down: {other:?}"),
+            }
+        }
+    }
+}
+
+struct Probe {
+    stream: DuplexStream,
+    requests: LineBuffer,
+}
+
+impl Probe {
+    async fn say(&mut self, message: &Message) {
+        self.stream.write_all(&encode(message).unwrap()).await.unwrap();
+    }
+
+    async fn introduce(&mut self) {
+        self.say(&Message::Hello(hello(PROTOCOL))).await;
+    }
+
+    async fn sample(&mut self, sequence: u64) {
+        self.say(&Message::Snapshot(Box::new(Snapshot { sequence, ..Snapshot::default() }))).await;
+    }
+
+    async fn request(&mut self) -> Option<Request> {
+        loop {
+            if let Some(line) = self.requests.next_line().unwrap() {
+                return Some(decode_json(line).unwrap());
+            }
+            let mut chunk = [0; 1024];
+            match timeout(LONG, self.stream.read(&mut chunk)).await.expect("a request") {
+                Ok(count @ 1..) => self.requests.push(&chunk[..count]),
+                _ => return None,
+            }
+        }
+    }
+}
+
+pub(in crate::collect) fn hello(protocol: u32) -> Hello {
+    Hello {
+        protocol,
+        probe_version: "0.1.0".into(),
+        boot_id: None,
+        host_name: None,
+        login_user: None,
+        login_uid: None,
+        kernel: None,
+        arch: None,
+        cpu_count: None,
+        memory_total_bytes: None,
+        scope: None,
+        source: None,
+        probe_pid: None,
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_told_step_by_step() {
+    let mut bench = Bench::new();
+    let connecting = |phase| HostUpdate::Connecting { attempt: 1, phase };
+    assert_eq!(bench.update().await, connecting(Phase::Queued));
+    assert_eq!(bench.update().await, connecting(Phase::Probe));
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    assert!(matches!(bench.update().await, HostUpdate::Hello(_)));
+    assert_eq!(bench.update().await, connecting(Phase::FirstSample));
+    probe.sample(1).await;
+    assert!(matches!(bench.update().await, HostUpdate::Snapshot(_)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_acknowledge_and_measure() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
+    assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 1, last_sequence: None }));
+    let began = Instant::now();
+    tokio::time::advance(Duration::from_millis(23)).await;
+    probe.say(&Message::Echo { id: 1 }).await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    let HostUpdate::RoundTrip(round_trip) = bench.news().await else { panic!("a round trip") };
+    assert_eq!(round_trip, Duration::from_millis(23));
+    // The second unacknowledged snapshot is acknowledged at once, or the probe would skip the third.
+    probe.sample(1).await;
+    probe.sample(2).await;
+    assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 2, last_sequence: Some(2) }));
+    assert!(began.elapsed() < HEARTBEAT);
+    assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 3, last_sequence: Some(2) }));
+    assert!(began.elapsed() >= HEARTBEAT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn short_intervals_acknowledge_every_snapshot() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    assert!(bench.collector.command(HostId(0), Command::Interval(Duration::from_millis(250))));
+    probe.introduce().await;
+    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
+    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 0.25 }));
+    assert!(matches!(probe.request().await, Some(Request::Heartbeat { last_sequence: None, .. })));
+    for sequence in 1..6 {
+        probe.sample(sequence).await;
+        let Some(Request::Heartbeat { last_sequence, .. }) = probe.request().await else { panic!("a heartbeat") };
+        assert_eq!(last_sequence, Some(sequence));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    probe.sample(1).await;
+    let spoke = Instant::now();
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    assert_eq!(bench.news().await, HostUpdate::Silent);
+    assert_eq!(spoke.elapsed().as_secs(), 3);
+    // A line makes it live again, and patience begins anew.
+    probe.sample(2).await;
+    let spoke = Instant::now();
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    assert_eq!(bench.news().await, HostUpdate::Silent);
+    let HostUpdate::Down { error, retry_at: Some(_), attempt: 1 } = bench.news().await else { panic!("down") };
+    assert_eq!(spoke.elapsed().as_secs(), 10);
+    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, "nothing was heard for 10 s"));
+    let mut again = bench.probe().await;
+    assert!(spoke.elapsed() <= Duration::from_millis(11_010), "{:?}", spoke.elapsed());
+    again.introduce().await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    // The old connection is closed.
+    while probe.request().await.is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_the_protocol_ends_the_connection_with_its_reason() {
+    let begins = "protocol violation: ";
+    let newer = encode(&Message::Hello(hello(9))).unwrap();
+    let snapshot_first = encode(&Message::Snapshot(Box::default())).unwrap();
+    let twice = [encode(&Message::Hello(hello(PROTOCOL))).unwrap(), newer.clone()].concat();
+    for (sent, expected) in [
+        (newer, "the probe speaks protocol 9, this gpufleet speaks 1".to_owned()),
+        (twice, "the probe speaks protocol 9, this gpufleet speaks 1".to_owned()),
+        (snapshot_first, format!("{begins}the first line is no hello")),
+        (
+            b"Welcome!\n".to_vec(),
+            format!("{begins}expected value at line 1 column 1, in the line that begins `Welcome!`"),
+        ),
+        (vec![b'x'; MAX_LINE_BYTES + 1], format!("{begins}a line of more than {MAX_LINE_BYTES} bytes")),
+    ] {
+        let mut bench = Bench::new();
+        let mut probe = bench.probe().await;
+        probe.stream.write_all(&sent).await.unwrap();
+        let error = bench.down().await;
+        assert_eq!((error.kind, &*error.message), (LinkErrorKind::Protocol, &*expected));
+    }
+    let mut bench = Bench::new();
+    bench.probe().await.stream.write_all(b"{\"hello\":\"\xff\xfe\"}\n").await.unwrap();
+    let error = bench.down().await;
+    assert_eq!(error.kind, LinkErrorKind::Protocol);
+    assert!(error.message.ends_with("`{\"hello\":\"\u{FFFD}\u{FFFD}\"}`"), "{}", error.message);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_says_nothing_or_sends_no_readings_is_given_up() {
+    let mut bench = Bench::new();
+    let began = Instant::now();
+    let _mute = bench.probe().await;
+    let error = bench.down().await;
+    assert_eq!(error.message, "the probe did not introduce itself within 10 s");
+    assert_eq!(began.elapsed().as_secs(), 10);
+
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    let began = Instant::now();
+    probe.introduce().await;
+    let error = tokio::select! {
+        error = async {
+            loop {
+                if let HostUpdate::Down { error, .. } = bench.news().await {
+                    break error;
+                }
+            }
+        } => error,
+        () = async {
+            while let Some(request) = probe.request().await {
+                if let Request::Heartbeat { id, .. } = request {
+                    // The last one comes at the moment in which the session gives up.
+                    let _ = probe.stream.write_all(&encode(&Message::Echo { id }).unwrap()).await;
+                }
+            }
+            std::future::pending::<()>().await;
+        } => unreachable!("pends"),
+    };
+    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Timeout, "the probe sent no readings within 30 s"));
+    assert_eq!(began.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_needs_a_person_waits_for_one_and_retry_wakes_at_once() {
+    let (opening, opened) = mpsc::unbounded_channel();
+    let mut bench = Bench::with(opened, move |_| {
+        let (_, theirs) = tokio::io::duplex(64);
+        opening.send(theirs).unwrap();
+        Err(LinkError::new(LinkErrorKind::Authentication, "no key was accepted").with_retry(Retry::WhenAsked))
+    });
+    bench.probe().await;
+    assert!(matches!(bench.news().await, HostUpdate::NeedsUser(error) if error.message == "no key was accepted"));
+    assert!(timeout(10 * LONG, bench.updates.recv()).await.is_err(), "nothing is tried unasked");
+    let asked = Instant::now();
+    bench.collector.command(HostId(0), Command::Retry);
+    assert_eq!(bench.update().await, HostUpdate::Connecting { attempt: 2, phase: Phase::Queued });
+    assert_eq!(asked.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_are_counted_until_a_connection_was_steady() {
+    let mut bench = Bench::new();
+    for expected in 1..4 {
+        drop(bench.probe().await);
+        let HostUpdate::Down { error, attempt, .. } = bench.news().await else { panic!("down") };
+        assert_eq!((&*error.message, attempt), ("the connection was closed", expected));
+    }
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    for sequence in 1..40 {
+        probe.sample(sequence).await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    drop(probe);
+    let attempt = loop {
+        if let HostUpdate::Down { attempt, .. } = bench.news().await {
+            break attempt;
+        }
+    };
+    assert_eq!(attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
+    let mut bench = Bench::new();
+    let signal = |id| Request::Signal { id, boot_id: "b".into(), pid: 4471, start_ticks: 1, signal: Signal::Terminate };
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    bench.collector.command(HostId(0), Command::Request(signal(7)));
+    let passed_on = loop {
+        let request = probe.request().await;
+        if matches!(request, Some(Request::Signal { .. })) {
+            break request;
+        }
+    };
+    assert_eq!(passed_on, Some(signal(7)));
+    probe.say(&Message::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent })).await;
+    assert_eq!(bench.news().await, HostUpdate::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent }));
+    bench.collector.command(HostId(0), Command::Interval(Duration::from_secs(5)));
+    while probe.request().await != Some(Request::Interval { seconds: 5.0 }) {}
+    drop(probe);
+    bench.down().await;
+    bench.collector.command(HostId(0), Command::Request(signal(8)));
+    let outcome = ReplyOutcome::Refused("the host is not connected".into());
+    assert_eq!(bench.news().await, HostUpdate::Reply(Reply { id: 8, outcome }));
+    let mut again = bench.probe().await;
+    again.introduce().await;
+    assert_eq!(again.request().await, Some(Request::Interval { seconds: 5.0 }), "the interval stays");
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropping_the_collector_closes_every_connection() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    drop(bench.collector);
+    while probe.request().await.is_some() {}
+    assert!(timeout(LONG, async { while bench.updates.recv().await.is_some() {} }).await.is_ok(), "no task is left");
+}
