@@ -1,1 +1,304 @@
 //! The command line.
+
+use crate::hosts::values::parse_interval;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// A terminal monitor for the GPU servers of a small lab, over plain SSH.
+#[derive(Debug, Parser)]
+#[command(name = "gpufleet", disable_version_flag = true, max_term_width = 100, after_help = TARGETS_HELP)]
+pub struct Cli {
+    /// What to do; the screen when nothing is said.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// A hosts.toml, hosts, or `-` for hosts on standard input; hosts.toml of the configuration directory by default.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// How the screen looks.
+    #[command(flatten)]
+    pub screen: ScreenArgs,
+    /// What every command takes.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// Print the version and the probes that are carried.
+    #[arg(short = 'V', long)]
+    pub version: bool,
+}
+
+const TARGETS_HELP: &str = "\
+A TARGET is
+  hosts.toml, ./lab    a file: it ends in .toml or holds a /
+  gpu1, hgx-[01-04]    hosts, as ssh knows them; names beside a file select from it
+  user@host:port       with login name and port; [::1]:22 for IPv6
+  ssh://NAME           a host, whatever its name (\"status\" is a subcommand)
+  -                    targets on standard input";
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Print the fleet once and exit.
+    Status(StatusArgs),
+    /// Write a hosts.toml to fill in; overwrites nothing, connects nowhere.
+    Init(InitArgs),
+}
+
+/// What `status` takes.
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Print JSON, one line; docs/status-json.md describes it.
+    #[arg(long)]
+    pub json: bool,
+    /// Print what there is after this many seconds. Time in which a question waits for you is not counted.
+    #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
+    pub timeout: Duration,
+}
+
+/// What `init` takes.
+#[derive(Debug, Args)]
+pub struct InitArgs {
+    /// Hosts to put into it.
+    #[arg(value_name = "HOST")]
+    pub hosts: Vec<String>,
+}
+
+/// How the screen looks.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct ScreenArgs {
+    /// Colours of the screen [default: auto].
+    #[arg(long, value_enum)]
+    pub theme: Option<Theme>,
+    /// Draw with ASCII characters only.
+    #[arg(long)]
+    pub ascii: bool,
+}
+
+/// The colours of the screen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Theme {
+    /// As the terminal's background is.
+    Auto,
+    /// For a dark background.
+    Dark,
+    /// For a light background.
+    Light,
+    /// No colours.
+    Mono,
+}
+
+/// What every command takes.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct GlobalArgs {
+    /// Time between readings, 250ms to 60s [default: 2s, or as hosts.toml says].
+    #[arg(long, global = true, value_name = "TIME", value_parser = interval)]
+    pub interval: Option<Duration>,
+    /// A key that is offered first, as `ssh -i` does.
+    #[arg(short, long, global = true, value_name = "FILE")]
+    pub identity_file: Option<PathBuf>,
+    /// Show a simulated fleet; nothing is connected to.
+    #[arg(long, global = true)]
+    pub demo: bool,
+    /// Hosts of the simulated fleet, 1 to 10000 [default: 6].
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub demo_hosts: Option<u32>,
+    /// GPUs of each simulated host, 1 to 64 [default: 8].
+    #[arg(long, global = true, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub demo_gpus: Option<u32>,
+    /// How fast simulated time passes, 0.1 to 1000 [default: 1].
+    #[arg(long, global = true, value_name = "X", value_parser = speed)]
+    pub demo_speed: Option<f64>,
+}
+
+/// Arguments that are right one by one and wrong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageError {
+    message: String,
+    hint: String,
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}\n  hint: {}", self.message, self.hint)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+impl Cli {
+    /// Checks what clap cannot: it does not enforce relations of global options across a subcommand.
+    pub fn check(&self) -> Result<(), UsageError> {
+        let error = |message: String, hint: &str| Err(UsageError { message, hint: hint.to_owned() });
+        let global = &self.global;
+        let demo_options = [
+            ("--demo-hosts", global.demo_hosts.is_some()),
+            ("--demo-gpus", global.demo_gpus.is_some()),
+            ("--demo-speed", global.demo_speed.is_some()),
+        ];
+        if let Some((option, _)) = demo_options.iter().find(|(_, is_given)| *is_given && !global.demo) {
+            return error(format!("{option} is for the simulated fleet"), "add --demo");
+        }
+        if global.demo && global.identity_file.is_some() {
+            return error(
+                "--demo connects to nothing, and takes no --identity-file".to_owned(),
+                "leave one of them out",
+            );
+        }
+        if global.demo && self.all_targets().next().is_some() {
+            return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
+        }
+        match &self.command {
+            Some(_) if self.screen.theme.is_some() || self.screen.ascii => {
+                let option = if self.screen.ascii { "--ascii" } else { "--theme" };
+                error(format!("{option} is for the screen"), "leave it out with a subcommand")
+            }
+            Some(command) if !self.targets.is_empty() => error(
+                format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
+                "write the subcommand first, then its targets",
+            ),
+            Some(Command::Init(_)) if global.demo => error("`init` has no simulation".to_owned(), "leave --demo out"),
+            Some(Command::Init(_)) if global.interval.is_some() || global.identity_file.is_some() => {
+                let hint = "write the file, then set `interval` or `identity_file` in it";
+                error("`init` takes neither --interval nor --identity-file".to_owned(), hint)
+            }
+            None | Some(_) => Ok(()),
+        }
+    }
+
+    fn all_targets(&self) -> impl Iterator<Item = &String> {
+        let of_command = match &self.command {
+            Some(Command::Status(status)) => &status.targets[..],
+            Some(Command::Init(_)) | None => &[],
+        };
+        self.targets.iter().chain(of_command)
+    }
+
+    /// The words that name a subcommand, `help` among them.
+    pub fn subcommands() -> Vec<String> {
+        let mut command = Self::command();
+        command.build();
+        command.get_subcommands().map(|subcommand| subcommand.get_name().to_owned()).collect()
+    }
+}
+
+impl Command {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Status(_) => "status",
+            Self::Init(_) => "init",
+        }
+    }
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    parse_interval(text, 0..text.len()).map_err(|complaint| match complaint.hint {
+        Some(hint) => format!("{} ({hint})", complaint.message),
+        None => complaint.message,
+    })
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
+    match seconds.filter(|seconds| (0.1..=3600.0).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => Err("write seconds, from 0.1 to 3600".to_owned()),
+    }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if (0.1..=1000.0).contains(&speed) => Ok(speed),
+        _ => Err("write a number from 0.1 to 1000".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(line: &str) -> Result<(), String> {
+        let words = std::iter::once("gpufleet").chain(line.split_whitespace());
+        let cli = Cli::try_parse_from(words).map_err(|error| error.to_string())?;
+        cli.check().map_err(|error| error.to_string())
+    }
+
+    fn first_line(line: &str) -> String {
+        let error = check(line).expect_err(line);
+        error.lines().next().unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn clap_finds_no_fault_in_the_definition() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_people_type_is_taken() {
+        for line in [
+            "",
+            "hosts.toml",
+            "gpu1 bob@gpu2:22 -",
+            "--demo --demo-hosts 3 --demo-gpus 2 --demo-speed 10",
+            "status --json --timeout 5 hosts.toml",
+            "--demo status --json",
+            "status --demo",
+            "--interval 1s status gpu1",
+            "status gpu1 --interval 500ms -i /k",
+            "--theme light --ascii gpu1",
+            "init gpu1",
+            "--version",
+        ] {
+            assert_eq!(check(line), Ok(()), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_said() {
+        let table = [
+            ("--demo-hosts 3", "--demo-hosts is for the simulated fleet"),
+            ("status --demo-speed 3", "--demo-speed is for the simulated fleet"),
+            ("--demo gpu1", "--demo has its own hosts, and takes no TARGET"),
+            ("--demo status gpu1", "--demo has its own hosts, and takes no TARGET"),
+            ("--demo -i k", "--demo connects to nothing, and takes no --identity-file"),
+            ("--theme dark status", "--theme is for the screen"),
+            ("--ascii status gpu1", "--ascii is for the screen"),
+            ("--demo init", "`init` has no simulation"),
+            ("init --interval 2s", "`init` takes neither --interval nor --identity-file"),
+        ];
+        for (line, message) in table {
+            assert_eq!(first_line(line), message, "{line}");
+        }
+    }
+
+    #[test]
+    fn values_are_checked() {
+        let table = [
+            (
+                "--interval 2",
+                "error: invalid value '2' for '--interval <TIME>': the interval `2` has no unit (write a number and a unit, \"250ms\" to \"60s\", as in interval = \"2s\")",
+            ),
+            ("--demo --demo-hosts 0", "error: invalid value '0' for '--demo-hosts <N>': 0 is not in 1..=10000"),
+            (
+                "--demo --demo-speed nan",
+                "error: invalid value 'nan' for '--demo-speed <X>': write a number from 0.1 to 1000",
+            ),
+            ("status --timeout -1", "error: unexpected argument '-1' found"),
+            ("status --timeout 0", "error: invalid value '0' for '--timeout <S>': write seconds, from 0.1 to 3600"),
+            ("--theme pink", "error: invalid value 'pink' for '--theme <THEME>'"),
+        ];
+        for (line, message) in table {
+            assert_eq!(first_line(line), message, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_subcommand_after_a_target_never_passes_in_silence() {
+        let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
+        // clap takes the word for a target; the selection of hosts refuses it there.
+        assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
+        assert_eq!(Cli::subcommands(), ["status", "init", "help"]);
+    }
+}

@@ -1,1 +1,18 @@
-//! One file a subcommand.
+//! One file a subcommand, and what they share: the hosts that were meant, prompts on the terminal, exit codes.
+
+pub mod init;
+pub mod questions;
+pub mod session;
+pub mod status;
+mod terminal;
+pub mod watch;
+
+mod dispatch;
+mod exit;
+mod gathering;
+mod interrupts;
+
+pub use dispatch::run;
+pub use exit::{Failure, print};
+pub use gathering::Gathering;
+pub use interrupts::Interrupts;

@@ -31,6 +31,8 @@ pub struct PlainTarget {
     pub port: Option<u16>,
     /// The names or addresses that the word stands for.
     pub names: Vec<String>,
+    /// The part of the word that names them, as hosts.toml takes it for `name`.
+    pub nodeset: String,
     /// Nothing but one name: it could be a mistyped subcommand.
     pub is_bare: bool,
 }
@@ -92,9 +94,8 @@ fn parse_hosts(text: &str) -> Result<PlainTarget, Complaint> {
         None => (None, rest, start),
     };
     let (host, port) = split_port(host, host_at)?;
-    let names = if let Some(inside) = address::bracketed_ipv6(host) {
-        vec![inside.to_owned()]
-    } else if address::is_ipv6(host) {
+    let host = address::bracketed_ipv6(host).unwrap_or(host);
+    let names = if address::is_ipv6(host) {
         vec![host.to_owned()]
     } else {
         nodeset::expand(host).map_err(|complaint| complaint.shifted(host_at))?
@@ -103,7 +104,7 @@ fn parse_hosts(text: &str) -> Result<PlainTarget, Complaint> {
         address::check_host(name, host_at..host_at + host.len())?;
     }
     let is_bare = user.is_none() && port.is_none() && !is_host && !nodeset::is_pattern(host);
-    Ok(PlainTarget { text: text.to_owned(), user, port, names, is_bare })
+    Ok(PlainTarget { text: text.to_owned(), user, port, names, nodeset: host.to_owned(), is_bare })
 }
 
 /// Splits `host:port`. Colons within brackets, and those of an IPv6 address without brackets, are not the port's.

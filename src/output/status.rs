@@ -25,7 +25,8 @@ const MISSING: &str = "N/A";
 pub fn table(report: &Report<'_>, paint: Paint) -> String {
     let blocks: Vec<Block> = report.fleet.hosts().iter().map(|host| block(report, host)).collect();
     // Of a host without readings the sentence stands last in the line, and takes part in no column.
-    let heads = Widths::of(blocks.iter().map(|block| if block.head.len() > 2 { &block.head } else { &block.head[..1] }));
+    let heads =
+        Widths::of(blocks.iter().map(|block| if block.head.len() > 2 { &block.head } else { &block.head[..1] }));
     let gpus = Widths::of(blocks.iter().flat_map(|block| &block.gpus).map(Vec::as_slice));
     let mut text = String::new();
     if report.fleet.simulated {

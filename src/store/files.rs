@@ -20,6 +20,7 @@ impl FileError {
     fn new(operation: &'static str, path: &Path, error: &io::Error) -> Self {
         let hint = match error.kind() {
             io::ErrorKind::PermissionDenied => Some("look at its owner and mode: `ls -ld` on it and its directory"),
+            io::ErrorKind::AlreadyExists => Some("it is left as it is"),
             _ => None,
         };
         Self { operation, path: path.to_owned(), cause: cause(error), hint, kind: error.kind() }
@@ -90,6 +91,12 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<(), FileError> {
         let _ = fs::remove_file(&temporary);
         failure(&error)
     })
+}
+
+/// Writes a new file, mode 0600; one that is there already is left alone. Its directory is made when it is missing.
+pub fn create_new(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let made = path.parent().map_or(Ok(()), make_directory);
+    made.and_then(|()| write_new(path, content)).map_err(|error| FileError::new("write", path, &error))
 }
 
 fn temporary_name(path: &Path) -> io::Result<String> {

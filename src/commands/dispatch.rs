@@ -1,0 +1,39 @@
+//! From the command line to the command.
+
+use super::session::{self, Session};
+use super::{Failure, init, print, status, watch};
+use crate::cli::{Cli, Command};
+use crate::ssh::Interaction;
+use std::process::ExitCode;
+use tokio::runtime::Runtime;
+
+/// Runs what the command line says.
+pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
+    if cli.version {
+        print(&version())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    cli.check().map_err(Failure::usage)?;
+    match &cli.command {
+        Some(Command::Init(arguments)) => init::run(arguments),
+        Some(Command::Status(arguments)) => {
+            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
+            let can_ask = super::questions::can_ask();
+            let interaction = if can_ask { Interaction::Ask } else { Interaction::Refuse };
+            runtime()?.block_on(async { status::run(Session::new(&cli.global, hosts, interaction), arguments).await })
+        }
+        None => {
+            let hosts = session::hosts(&cli.global, &cli.targets).map_err(session::NoHosts::for_watch)?;
+            runtime()?
+                .block_on(async { watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await })
+        }
+    }
+}
+
+fn version() -> String {
+    format!("{}\n", crate::collect::embedded::version_text())
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    Runtime::new().map_err(|error| Failure::nothing(format!("cannot start: {error}")))
+}

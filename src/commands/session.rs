@@ -1,0 +1,215 @@
+//! Which hosts are meant, and the way to them: what `watch` and `status` begin with.
+
+use super::Failure;
+use crate::cli::{Cli, GlobalArgs};
+use crate::collect::{OpenChannel, Opening, Progress, Source};
+use crate::demo::Demo;
+use crate::fleet::Clock;
+use crate::hosts::{
+    Backend, HostConfig, HostsFile, MAX_FILE_BYTES, Overrides, PlainTarget, Selection, Target, parse_target,
+    parse_word_list, select,
+};
+use crate::ssh::{self, Context, Interaction, PromptEvent};
+use crate::store::{Directories, read_text};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Hosts and the way to them. Nothing is connected to yet.
+pub struct Session {
+    /// The hosts, in order.
+    pub hosts: Vec<Arc<HostConfig>>,
+    /// Where their bytes come from.
+    pub source: Source,
+    /// What all connections share, and the prompts that they raise; `None` for a simulation.
+    pub ssh: Option<(Arc<Context>, mpsc::Receiver<PromptEvent>)>,
+    /// The clock of fleet and hosts.
+    pub clock: Clock,
+    /// The data is simulated.
+    pub simulated: bool,
+}
+
+/// Hosts by their configuration, or a simulation.
+pub enum Hosts {
+    /// Machines.
+    Real(Vec<HostConfig>),
+    /// None.
+    Simulated,
+}
+
+/// Why there are no hosts to begin with.
+pub enum NoHosts {
+    /// Nothing was named, and nothing was found.
+    NoTarget,
+    /// What was named cannot be used.
+    Failed(Failure),
+}
+
+/// What to type when nothing was named.
+const NO_TARGET: &str = "\
+gpufleet HOST...   watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
+gpufleet init      write a hosts.toml to fill in
+gpufleet --demo    watch a simulated fleet
+";
+
+impl NoHosts {
+    /// The failure of the screen: without a target it is a matter of usage.
+    pub fn for_watch(self) -> Failure {
+        self.into_failure(2)
+    }
+
+    /// The failure of `status`: without a target nothing could be shown.
+    pub fn for_status(self) -> Failure {
+        self.into_failure(1)
+    }
+
+    fn into_failure(self, no_target: u8) -> Failure {
+        match self {
+            Self::NoTarget => Failure::verbatim(NO_TARGET, no_target),
+            Self::Failed(failure) => failure,
+        }
+    }
+}
+
+impl From<Failure> for NoHosts {
+    fn from(failure: Failure) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl Session {
+    /// The way to these hosts. To be called within a tokio runtime.
+    pub fn new(global: &GlobalArgs, hosts: Hosts, interaction: Interaction) -> Self {
+        match hosts {
+            Hosts::Real(hosts) => {
+                let (context, prompts) = Context::new(interaction);
+                Self {
+                    hosts: hosts.into_iter().map(Arc::new).collect(),
+                    source: Source::Ssh(Arc::new(OverSsh(Arc::clone(&context)))),
+                    ssh: Some((context, prompts)),
+                    clock: Clock::start(1.0),
+                    simulated: false,
+                }
+            }
+            Hosts::Simulated => {
+                let clock = Clock::start(global.demo_speed.unwrap_or(1.0));
+                let demo = Arc::new(Demo::new(global.demo_hosts.unwrap_or(6), global.demo_gpus.unwrap_or(8), clock));
+                let overrides = overrides(global);
+                let hosts = demo.configs().into_iter().map(|mut config| {
+                    overrides.apply(Arc::make_mut(&mut config));
+                    config
+                });
+                Self {
+                    hosts: hosts.collect(),
+                    source: Source::InProcess(Arc::new(move |id| demo.open(id))),
+                    ssh: None,
+                    clock,
+                    simulated: true,
+                }
+            }
+        }
+    }
+}
+
+/// Opens channels over SSH, all with one context.
+struct OverSsh(Arc<Context>);
+
+impl OpenChannel for OverSsh {
+    fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a> {
+        Box::pin(async move { ssh::open(&self.0, host, command, progress).await })
+    }
+}
+
+/// The hosts that the targets name, or the standard ones.
+pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> {
+    if global.demo {
+        return Ok(Hosts::Simulated);
+    }
+    let directories = Directories::find();
+    let words = words(targets)?;
+    let (mut files, mut plain) = (Vec::new(), Vec::new());
+    for word in &words {
+        match parse_target(word).map_err(Failure::usage)? {
+            Target::File(path) => files.push(path),
+            Target::Hosts(target) => plain.push(target),
+            Target::Stdin => return Err(Failure::usage("`-` stands within standard input itself").into()),
+        }
+    }
+    check_exact(&plain)?;
+    let files = files.iter().map(|path| read_hosts(path, &directories)).collect::<Result<Vec<_>, _>>()?;
+    let standard = if files.is_empty() { standard_file(&directories)? } else { None };
+    if files.is_empty() && plain.is_empty() && standard.is_none() {
+        return this_machine(global).ok_or(NoHosts::NoTarget);
+    }
+    let subcommands = Cli::subcommands();
+    let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
+    let selection =
+        Selection { files, standard, targets: plain, overrides: overrides(global), subcommands: &subcommands };
+    Ok(Hosts::Real(select(&selection).map_err(Failure::usage)?))
+}
+
+/// A subcommand among the targets is told before any file is read: what it is beside does not matter.
+fn check_exact(targets: &[PlainTarget]) -> Result<(), Failure> {
+    let subcommands = Cli::subcommands();
+    let is_subcommand = |target: &&PlainTarget| target.is_bare && subcommands.contains(&target.text);
+    let Some(target) = targets.iter().find(is_subcommand).cloned() else { return Ok(()) };
+    let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
+    let selection = Selection { targets: vec![target], subcommands: &subcommands, ..Selection::default() };
+    select(&selection).map(|_| ()).map_err(Failure::usage)
+}
+
+fn overrides(global: &GlobalArgs) -> Overrides {
+    Overrides { interval: global.interval, identity_file: global.identity_file.clone() }
+}
+
+/// The targets, with those of standard input in the place of `-`.
+fn words(targets: &[String]) -> Result<Vec<String>, Failure> {
+    let mut words = Vec::new();
+    for target in targets {
+        if target != "-" {
+            words.push(target.clone());
+            continue;
+        }
+        let before = words.len();
+        words.extend(parse_word_list(&standard_input()?).map(str::to_owned));
+        if words.len() == before {
+            return Err(Failure::nothing("no hosts on standard input"));
+        }
+    }
+    Ok(words)
+}
+
+fn standard_input() -> Result<String, Failure> {
+    let mut text = String::new();
+    let mut input = std::io::stdin().lock().take(MAX_FILE_BYTES + 1);
+    match input.read_to_string(&mut text) {
+        Err(error) => Err(Failure::nothing(format!("cannot read standard input: {error}"))),
+        Ok(_) if text.len() as u64 > MAX_FILE_BYTES => {
+            Err(Failure::nothing(format!("standard input is larger than {} KiB", MAX_FILE_BYTES / 1024)))
+        }
+        Ok(_) => Ok(text),
+    }
+}
+
+fn read_hosts(path: &Path, directories: &Directories) -> Result<HostsFile, Failure> {
+    let text = read_text(path, MAX_FILE_BYTES).map_err(Failure::nothing)?;
+    HostsFile::parse(&path.to_string_lossy(), &text, directories.home()).map_err(|error| Failure::verbatim(error, 1))
+}
+
+fn standard_file(directories: &Directories) -> Result<Option<HostsFile>, Failure> {
+    match directories.hosts_files().into_iter().find(|path| path.exists()) {
+        Some(path) => read_hosts(&path, directories).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// This machine, where it has an NVIDIA driver.
+fn this_machine(global: &GlobalArgs) -> Option<Hosts> {
+    let signs = ["/proc/driver/nvidia/version", "/dev/nvidiactl"];
+    signs.iter().any(|path| Path::new(path).exists()).then(|| {
+        let mut host = HostConfig { backend: Backend::Local, ..HostConfig::named("localhost") };
+        overrides(global).apply(&mut host);
+        Hosts::Real(vec![host])
+    })
+}

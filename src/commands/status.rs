@@ -1,0 +1,137 @@
+//! `gpufleet status`: the fleet once.
+
+use super::exit::INCOMPLETE;
+use super::questions::Questions;
+use super::session::Session;
+use super::{Failure, Gathering, Interrupts, print};
+use crate::cli::StatusArgs;
+use crate::collect::Collector;
+use crate::diagnosis::StateTracker;
+use crate::fleet::{Clock, HostId, HostUpdate};
+use crate::output::paint::Paint;
+use crate::output::{Report, json, status};
+use crate::ssh::{Context, PromptEvent};
+use std::io::{self, IsTerminal as _};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+/// Waits for the fleet, prints it once, and tells by the exit code whether every host reported.
+pub async fn run(session: Session, arguments: &StatusArgs) -> Result<ExitCode, Failure> {
+    let Session { hosts, source, ssh, clock, simulated } = session;
+    let mut interrupts =
+        Interrupts::new().map_err(|error| Failure::nothing(format!("cannot take signals: {error}")))?;
+    let mut gatherer = Gatherer {
+        gathering: Gathering::new(&hosts, simulated, clock.now()),
+        tracker: StateTracker::default(),
+        clock,
+        prompter: ssh.map(|(context, prompts)| Prompter { context, prompts, questions: None }),
+    };
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    tokio::select! {
+        code = interrupts.next() => return Ok(ExitCode::from(code)),
+        () = gatherer.gather(&mut updates, arguments.timeout) => {}
+    }
+    // Connections end before anything is printed: a reader that stops reading holds no server's slot.
+    drop(collector);
+    gatherer.print(arguments.json)?;
+    Ok(if gatherer.gathering.all_reported() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+}
+
+struct Gatherer {
+    gathering: Gathering,
+    tracker: StateTracker,
+    clock: Clock,
+    prompter: Option<Prompter>,
+}
+
+impl Gatherer {
+    /// Takes updates until there is nothing left to wait for or the time is over, questions not counted.
+    async fn gather(&mut self, updates: &mut mpsc::Receiver<(HostId, HostUpdate)>, timeout: Duration) {
+        let began = Instant::now();
+        while !self.gathering.is_complete() {
+            let waited = self.prompter.as_ref().map(Prompter::waited).unwrap_or_default();
+            let is_asking = self.prompter.as_ref().is_some_and(Prompter::is_asking);
+            tokio::select! {
+                update = updates.recv() => match update {
+                    Some((id, update)) => self.apply(id, update),
+                    None => return,
+                },
+                () = prompted(self.prompter.as_mut()) => {}
+                () = sleep_until(began + timeout + waited), if !is_asking => return,
+            }
+        }
+    }
+
+    fn apply(&mut self, id: HostId, update: HostUpdate) {
+        let now = self.clock.now();
+        self.gathering.apply(id, update, now);
+        if let Some(host) = self.gathering.fleet().host(id) {
+            self.tracker.observe(host, now);
+        }
+    }
+
+    fn print(&self, as_json: bool) -> Result<(), Failure> {
+        let states = |id| self.tracker.states(id).to_vec();
+        let report = Report { fleet: self.gathering.fleet(), states: &states, now: self.clock.now() };
+        if as_json {
+            return print(
+                &json::line(&report).map_err(|error| Failure::nothing(format!("cannot write JSON: {error}")))?,
+            );
+        }
+        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
+        let paint = Paint::of_terminal(io::stdout().is_terminal(), no_color.as_deref(), term.as_deref());
+        print(&status::table(&report, paint))
+    }
+}
+
+/// Asks on the terminal what the connections want to know.
+struct Prompter {
+    context: Arc<Context>,
+    prompts: mpsc::Receiver<PromptEvent>,
+    /// Opened with the first question.
+    questions: Option<Questions>,
+}
+
+impl Prompter {
+    fn is_asking(&self) -> bool {
+        self.questions.as_ref().is_some_and(Questions::is_open)
+    }
+
+    fn waited(&self) -> Duration {
+        self.questions.as_ref().map(Questions::waited).unwrap_or_default()
+    }
+
+    async fn step(&mut self) {
+        let Some(questions) = &mut self.questions else {
+            let Some(event) = self.prompts.recv().await else { return std::future::pending().await };
+            match Questions::on_terminal() {
+                Ok(questions) => self.questions.insert(questions).take(event),
+                // There was a terminal at the start; without it nobody answers, and the time limit ends the wait.
+                Err(_) => self.decline(&event),
+            }
+            return;
+        };
+        tokio::select! {
+            Some(event) = self.prompts.recv() => questions.take(event),
+            (id, answer) = questions.answer() => self.context.answer(id, answer),
+        }
+    }
+
+    fn decline(&self, event: &PromptEvent) {
+        if let PromptEvent::Asked(prompt) = event {
+            self.context.answer(prompt.id, crate::ssh::Answer::Decline);
+        }
+    }
+}
+
+/// One step of the prompts, or for ever where there are none.
+async fn prompted(prompter: Option<&mut Prompter>) {
+    match prompter {
+        Some(prompter) => prompter.step().await,
+        None => std::future::pending().await,
+    }
+}

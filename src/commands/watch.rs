@@ -1,0 +1,325 @@
+//! `gpufleet [TARGET]...`: the screen. The event loop, and nothing that could be decided without it.
+//!
+//! ```text
+//! keys, host tasks, prompts, the tick --Event--> App::update --Effect--> here
+//!                                                    |
+//!                                                  draw, at most 4 a second unless somebody waits for it
+//! ```
+
+use super::session::Session;
+use super::terminal::Screen;
+use super::{Failure, Interrupts};
+use crate::app::{App, ColorDepth, Effect, Event, Settings, ThemeChoice};
+use crate::cli::{ScreenArgs, Theme};
+use crate::collect::{Collector, Command};
+use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
+use crate::ssh::{Context, PromptEvent};
+use crate::ui;
+use crossterm::event::{Event as TerminalEvent, EventStream, KeyEventKind};
+use futures::StreamExt;
+use std::collections::HashSet;
+use std::io;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+
+/// Readings are drawn at most this often; a key, a resize or a host's first readings are drawn at once.
+const DRAW_PERIOD: Duration = Duration::from_millis(250);
+/// Events taken in a row before the screen gets its turn.
+const BATCH: usize = 256;
+/// The wall clock moved this much more than ours: the laptop slept.
+const SLEPT: Duration = Duration::from_secs(5);
+
+/// Shows the fleet until the person leaves.
+///
+/// # Errors
+/// When standard output is no terminal, or the terminal goes away.
+pub async fn run(session: Session, arguments: &ScreenArgs) -> Result<ExitCode, Failure> {
+    let settings = settings(arguments, &|name| std::env::var(name).ok());
+    show(session, settings).await.map_err(|error| {
+        Failure::nothing(format!("cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"))
+    })
+}
+
+async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
+    let Session { hosts, source, ssh, clock, simulated } = session;
+    let (context, mut prompts) = match ssh {
+        Some((context, prompts)) => (Some(context), Some(prompts)),
+        None => (None, None),
+    };
+    let now = clock.now();
+    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, now);
+    let mut interrupts = Interrupts::new()?;
+    // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
+    crossterm::style::force_color_output(true);
+    let mut screen = Screen::enter()?;
+    let (columns, rows) = crossterm::terminal::size()?;
+    app.update(Event::Resized(columns, rows), now);
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let mut keys = EventStream::new();
+    let mut tick = tokio::time::interval(Duration::from_secs(1));
+    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    let mut sleep_watch = SleepWatch::new(clock.now());
+    let mut pace = Pace::new();
+    let performer = Performer { hosts: hosts.len(), collector: &collector, context: context.as_deref() };
+
+    pace.soon(true);
+    loop {
+        if pace.is_due() {
+            let now = clock.now();
+            screen.draw(|frame| ui::draw(&app, frame, now))?;
+            pace.drawn();
+        }
+        let event = tokio::select! {
+            biased;
+            code = interrupts.next() => return Ok(ExitCode::from(code)),
+            key = keys.next() => match key {
+                Some(Ok(key)) => terminal_event(key),
+                // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
+                Some(Err(error)) => return Err(error),
+                None => return Ok(ExitCode::SUCCESS),
+            },
+            Some(prompt) = next_prompt(&mut prompts) => Some(match prompt {
+                PromptEvent::Asked(prompt) => Event::Prompted(prompt),
+                PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
+            }),
+            Some((id, update)) = updates.recv() => Some(Event::Host(id, Box::new(update))),
+            _ = tick.tick() => {
+                let now = clock.now();
+                app.settings.utc_offset_seconds = utc_offset_seconds();
+                if !simulated && sleep_watch.slept(now) {
+                    performer.retry_all();
+                    Some(Event::Resumed)
+                } else {
+                    Some(Event::Ticked)
+                }
+            },
+            () = pace.due() => None,
+        };
+        let mut next = event;
+        for _ in 0..BATCH {
+            let Some(event) = next else { break };
+            let urgent = pace.is_urgent(&event);
+            pace.soon(urgent);
+            for effect in app.update(event, clock.now()) {
+                match effect {
+                    Effect::Quit => return Ok(ExitCode::SUCCESS),
+                    Effect::Repaint => screen.forget()?,
+                    Effect::Suspend => {
+                        screen.suspend()?;
+                        pace.soon(true);
+                    }
+                    other => performer.perform(other),
+                }
+            }
+            // What is ready already is taken before the one draw.
+            next = updates.try_recv().ok().map(|(id, update)| Event::Host(id, Box::new(update)));
+        }
+    }
+}
+
+async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Option<PromptEvent> {
+    match prompts {
+        Some(prompts) => prompts.recv().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn terminal_event(event: TerminalEvent) -> Option<Event> {
+    match event {
+        TerminalEvent::Key(key) if key.kind != KeyEventKind::Release => Some(Event::Key(key)),
+        TerminalEvent::Paste(text) => Some(Event::Pasted(text)),
+        TerminalEvent::Mouse(mouse) => Some(Event::Mouse(mouse)),
+        TerminalEvent::Resize(columns, rows) => Some(Event::Resized(columns, rows)),
+        TerminalEvent::Key(_) | TerminalEvent::FocusGained | TerminalEvent::FocusLost => None,
+    }
+}
+
+/// Performs the effects that concern hosts and prompts.
+struct Performer<'a> {
+    hosts: usize,
+    collector: &'a Collector,
+    context: Option<&'a Context>,
+}
+
+impl Performer<'_> {
+    fn perform(&self, effect: Effect) {
+        match effect {
+            Effect::Retry(id) => self.command(id, Command::Retry),
+            Effect::SetInterval(interval) => self.each(|id| self.command(id, Command::Interval(interval))),
+            Effect::Request(id, request) => self.command(id, Command::Request(request)),
+            Effect::Answer(id, answer) => {
+                if let Some(context) = self.context {
+                    context.answer(id, answer);
+                }
+            }
+            Effect::Quit | Effect::Repaint | Effect::Suspend => {}
+        }
+    }
+
+    fn retry_all(&self) {
+        self.each(|id| self.command(id, Command::Retry));
+    }
+
+    fn command(&self, id: HostId, command: Command) {
+        // A host that does not take commands is shown as what it is; there is nothing to add.
+        let _taken = self.collector.command(id, command);
+    }
+
+    fn each(&self, act: impl Fn(HostId)) {
+        (0..self.hosts).for_each(|id| act(HostId(id as u32)));
+    }
+}
+
+/// When to draw.
+struct Pace {
+    last_draw: Option<Instant>,
+    wanted: bool,
+    urgent: bool,
+    /// Hosts that introduced themselves and have not sent readings yet.
+    awaited: HashSet<HostId>,
+}
+
+impl Pace {
+    fn new() -> Self {
+        Self { last_draw: None, wanted: false, urgent: false, awaited: HashSet::new() }
+    }
+
+    /// Whether somebody waits for what this event shows.
+    fn is_urgent(&mut self, event: &Event) -> bool {
+        let Event::Host(id, update) = event else { return true };
+        match **update {
+            HostUpdate::Hello(_) => {
+                self.awaited.insert(*id);
+                false
+            }
+            HostUpdate::Snapshot(_) => self.awaited.remove(id),
+            _ => false,
+        }
+    }
+
+    fn soon(&mut self, urgent: bool) {
+        self.wanted = true;
+        self.urgent |= urgent;
+    }
+
+    fn is_due(&self) -> bool {
+        self.wanted && (self.urgent || self.last_draw.is_none_or(|last| last.elapsed() >= DRAW_PERIOD))
+    }
+
+    async fn due(&self) {
+        match self.last_draw {
+            Some(last) if self.wanted => tokio::time::sleep_until(last + DRAW_PERIOD).await,
+            _ => std::future::pending().await,
+        }
+    }
+
+    fn drawn(&mut self) {
+        self.last_draw = Some(Instant::now());
+        self.wanted = false;
+        self.urgent = false;
+    }
+}
+
+/// Notices that the machine slept: the wall clock went on while the monotonic one stood still.
+struct SleepWatch {
+    last: Moment,
+}
+
+impl SleepWatch {
+    fn new(now: Moment) -> Self {
+        Self { last: now }
+    }
+
+    fn slept(&mut self, now: Moment) -> bool {
+        let wall = now.unix.saturating_sub(self.last.unix);
+        let ours = now.since(self.last);
+        self.last = now;
+        wall > ours + SLEPT
+    }
+}
+
+/// What the arguments and the environment say about the looks.
+///
+/// `NO_COLOR` (no-color.org) means no colours unless a theme is named. Without `--theme` a light background is taken
+/// from `COLORFGBG`, which rxvt, Konsole and others set; everything else counts as dark.
+fn settings(arguments: &ScreenArgs, environment: &dyn Fn(&str) -> Option<String>) -> Settings {
+    let is_set = |name| environment(name).is_some_and(|value| !value.is_empty());
+    let automatic = || match environment("COLORFGBG").and_then(|value| value.rsplit(';').next()?.parse::<u8>().ok()) {
+        _ if is_set("NO_COLOR") => ThemeChoice::Mono,
+        Some(7 | 15) => ThemeChoice::Light,
+        _ => ThemeChoice::Dark,
+    };
+    let theme = match arguments.theme {
+        Some(Theme::Dark) => ThemeChoice::Dark,
+        Some(Theme::Light) => ThemeChoice::Light,
+        Some(Theme::Mono) => ThemeChoice::Mono,
+        Some(Theme::Auto) | None => automatic(),
+    };
+    let terminal = environment("TERM").unwrap_or_default();
+    let color_depth = match environment("COLORTERM").as_deref() {
+        Some("truecolor" | "24bit") => ColorDepth::TrueColor,
+        _ if terminal.contains("256color") => ColorDepth::Indexed256,
+        _ => ColorDepth::Basic16,
+    };
+    Settings { theme, color_depth, ascii: arguments.ascii, utc_offset_seconds: utc_offset_seconds() }
+}
+
+/// Seconds that local time is ahead of UTC now.
+fn utc_offset_seconds() -> i32 {
+    jiff::Zoned::now().offset().seconds()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::Phase;
+    use crate::wire::Snapshot;
+
+    fn moment(elapsed: u64, unix: u64) -> Moment {
+        Moment { elapsed: Duration::from_secs(elapsed), unix: Duration::from_secs(unix) }
+    }
+
+    fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> Settings {
+        let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        settings(&ScreenArgs { theme, ascii: false }, &find)
+    }
+
+    #[test]
+    fn the_environment_decides_what_the_arguments_leave_open() {
+        assert_eq!(looks(None, &[]).theme, ThemeChoice::Dark);
+        assert_eq!(looks(None, &[("COLORFGBG", "0;15")]).theme, ThemeChoice::Light);
+        assert_eq!(looks(None, &[("COLORFGBG", "15;default;0")]).theme, ThemeChoice::Dark);
+        assert_eq!(looks(None, &[("NO_COLOR", "1"), ("COLORFGBG", "0;15")]).theme, ThemeChoice::Mono);
+        assert_eq!(looks(None, &[("NO_COLOR", "")]).theme, ThemeChoice::Dark);
+        assert_eq!(looks(Some(Theme::Light), &[("NO_COLOR", "1")]).theme, ThemeChoice::Light);
+        assert_eq!(looks(None, &[("COLORTERM", "truecolor")]).color_depth, ColorDepth::TrueColor);
+        assert_eq!(looks(None, &[("TERM", "tmux-256color")]).color_depth, ColorDepth::Indexed256);
+        assert_eq!(looks(None, &[("TERM", "linux")]).color_depth, ColorDepth::Basic16);
+    }
+
+    #[test]
+    fn sleep_is_noticed_and_a_clock_set_back_is_not_sleep() {
+        let mut watch = SleepWatch::new(moment(10, 1000));
+        assert!(!watch.slept(moment(11, 1001)));
+        assert!(watch.slept(moment(12, 30_000)));
+        assert!(!watch.slept(moment(13, 30_001)));
+        assert!(!watch.slept(moment(14, 500)));
+    }
+
+    #[test]
+    fn only_the_first_readings_of_a_connection_are_urgent() {
+        let mut pace = Pace::new();
+        let snapshot = || Event::Host(HostId(3), Box::new(HostUpdate::Snapshot(Box::<Snapshot>::default())));
+        let hello = crate::wire::codec::decode(br#"{"hello":{"protocol":1,"probe_version":"0"}}"#);
+        let Ok(crate::wire::Message::Hello(hello)) = hello else { panic!("a hello") };
+        let hello = Event::Host(HostId(3), Box::new(HostUpdate::Hello(Box::new(hello))));
+        let connecting = HostUpdate::Connecting { attempt: 1, phase: Phase::Tcp };
+        assert!(!pace.is_urgent(&Event::Host(HostId(3), Box::new(connecting))));
+        assert!(!pace.is_urgent(&hello));
+        assert!(pace.is_urgent(&snapshot()));
+        assert!(!pace.is_urgent(&snapshot()));
+        assert!(pace.is_urgent(&Event::Ticked));
+    }
+}

@@ -1,0 +1,160 @@
+//! A real pseudo-terminal with a program in it, and a terminal emulator that reads every byte the program writes.
+
+use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use std::ffi::OsStr;
+use std::io::{Read, Write};
+use std::num::NonZero;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long a test waits for something that should happen at once on an idle machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A program in a pseudo-terminal.
+pub(crate) struct Pty {
+    child: Box<dyn Child + Send + Sync>,
+    master: Box<dyn MasterPty + Send>,
+    writer: Box<dyn Write + Send>,
+    seen: Arc<(Mutex<Seen>, Condvar)>,
+}
+
+struct Seen {
+    parser: vt100::Parser,
+    bytes: Vec<u8>,
+    ended: bool,
+}
+
+impl Pty {
+    /// Starts gpufleet with these arguments and environment variables on a terminal of this size.
+    pub(crate) fn gpufleet<S: AsRef<OsStr>>(size: (u16, u16), arguments: &[S], environment: &[(&str, &str)]) -> Self {
+        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_gpufleet"));
+        command.args(arguments);
+        command.env("TERM", "xterm-256color");
+        command.env("COLORTERM", "truecolor");
+        command.env_remove("NO_COLOR");
+        for (name, value) in environment {
+            command.env(name, value);
+        }
+        Self::start(size, command)
+    }
+
+    fn start((columns, rows): (u16, u16), command: CommandBuilder) -> Self {
+        let pty = native_pty_system()
+            .openpty(PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 })
+            .expect("a pseudo-terminal");
+        let child = pty.slave.spawn_command(command).expect("the program starts");
+        drop(pty.slave);
+        let mut reader = pty.master.try_clone_reader().expect("a reader");
+        let writer = pty.master.take_writer().expect("a writer");
+        let parser = vt100::Parser::new(cells(rows), cells(columns), 0);
+        let seen = Arc::new((Mutex::new(Seen { parser, bytes: Vec::new(), ended: false }), Condvar::new()));
+        let shared = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            let mut buffer = [0; 64 * 1024];
+            loop {
+                let count = reader.read(&mut buffer).unwrap_or(0);
+                let mut seen = shared.0.lock().expect("not poisoned");
+                seen.parser.process(&buffer[..count]);
+                seen.bytes.extend_from_slice(&buffer[..count]);
+                seen.ended |= count == 0;
+                shared.1.notify_all();
+                if count == 0 {
+                    return;
+                }
+            }
+        });
+        Self { child, master: pty.master, writer, seen }
+    }
+
+    /// Types these bytes.
+    pub(crate) fn keys(&mut self, keys: &str) {
+        self.writer.write_all(keys.as_bytes()).expect("the terminal takes keys");
+        self.writer.flush().expect("the terminal takes keys");
+    }
+
+    /// Changes the size of the terminal.
+    pub(crate) fn resize(&self, columns: u16, rows: u16) {
+        self.seen.0.lock().expect("not poisoned").parser.screen_mut().set_size(cells(rows), cells(columns));
+        let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
+        self.master.resize(size).expect("the terminal is resized");
+    }
+
+    /// The text on the screen.
+    pub(crate) fn text(&self) -> String {
+        self.seen.0.lock().expect("not poisoned").parser.screen().contents()
+    }
+
+    /// All bytes the program has written.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.seen.0.lock().expect("not poisoned").bytes.clone()
+    }
+
+    /// Asks something of the emulated screen.
+    pub(crate) fn screen<T>(&self, ask: impl FnOnce(&vt100::Screen) -> T) -> T {
+        ask(self.seen.0.lock().expect("not poisoned").parser.screen())
+    }
+
+    /// Waits until the text on the screen satisfies `condition` and returns it.
+    #[track_caller]
+    pub(crate) fn wait(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = self.seen.0.lock().expect("not poisoned");
+        loop {
+            let text = seen.parser.screen().contents();
+            if condition(&text) {
+                return text;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !seen.ended, "waited for {what}; the screen shows:\n{text}");
+            seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
+        }
+    }
+
+    /// Waits until the screen shows `text`.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, text: &str) -> String {
+        self.wait(text, |shown| shown.contains(text))
+    }
+
+    /// The program's process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.process_id().expect("it has a pid")
+    }
+
+    /// Sends the program a signal by its name.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Waits until the program has ended and everything it wrote was read; returns its exit code.
+    #[track_caller]
+    pub(crate) fn exit_code(&mut self) -> u32 {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = self.seen.0.lock().expect("not poisoned");
+        while !seen.ended {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "it did not end; the screen shows:\n{}", seen.parser.screen().contents());
+            seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
+        }
+        drop(seen);
+        self.child.wait().expect("it can be waited for").exit_code()
+    }
+}
+
+impl Drop for Pty {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by its name.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
+    assert!(status.expect("kill runs").success(), "kill -{name} {pid}");
+}
+
+fn cells(count: u16) -> NonZero<u16> {
+    NonZero::new(count).expect("a terminal has rows and columns")
+}
