@@ -1,8 +1,10 @@
 //! Whole-program tests, one binary: each further file under `tests/` would link everything again.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod fake_driver;
 mod journeys;
 mod probe;
+mod pty;
 mod ssh;
 mod sshd;
 mod status;

@@ -50,7 +50,7 @@ impl Pty {
         let seen = Arc::new((Mutex::new(Seen { parser, bytes: Vec::new(), ended: false }), Condvar::new()));
         let shared = Arc::clone(&seen);
         std::thread::spawn(move || {
-            let mut buffer = [0; 64 * 1024];
+            let mut buffer = [0; 16 * 1024];
             loop {
                 let count = reader.read(&mut buffer).unwrap_or(0);
                 let mut seen = shared.0.lock().expect("not poisoned");
@@ -77,11 +77,6 @@ impl Pty {
         self.seen.0.lock().expect("not poisoned").parser.screen_mut().set_size(cells(rows), cells(columns));
         let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         self.master.resize(size).expect("the terminal is resized");
-    }
-
-    /// The text on the screen.
-    pub(crate) fn text(&self) -> String {
-        self.seen.0.lock().expect("not poisoned").parser.screen().contents()
     }
 
     /// All bytes the program has written.
