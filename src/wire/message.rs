@@ -184,7 +184,7 @@ fn is_zero(value: &u32) -> bool {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProbeCost {
-    /// CPU time since it began. `getrusage(RUSAGE_SELF)`.
+    /// CPU time since it began, all threads. `clock_gettime(CLOCK_PROCESS_CPUTIME_ID)`.
     pub cpu_seconds: f64,
     /// Resident memory. `/proc/self/statm`.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -51,7 +51,7 @@ columns! {
     cpu_percent: f32,
     /// CPU time since the process began, in seconds. `/proc/PID/stat`, utime + stime.
     cpu_seconds: f64,
-    /// Resident memory. `/proc/PID/statm`.
+    /// Resident memory. `/proc/PID/stat` field 24.
     rss_bytes: u64,
     /// Number of threads. `/proc/PID/stat` field 20.
     threads: u32,

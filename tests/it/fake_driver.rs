@@ -1,1 +1,126 @@
-//! Builds the fake NVML library and writes its scripts.
+//! Builds the fake NVML library (`tests/fake_nvml`) once a test run, and gives each test a copy with a script.
+
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+/// A fake driver in a folder of its own: `libnvidia-ml.so.1` and its script beside it. Dropping it removes both.
+pub(crate) struct FakeDriver {
+    folder: tempfile::TempDir,
+}
+
+impl FakeDriver {
+    /// A driver that plays `scenario` (`tests/fake_nvml/scenario.rs` says what may be in it).
+    pub(crate) fn new(scenario: &Value) -> Self {
+        Self::without(&[], scenario)
+    }
+
+    /// The same, as an older driver that lacks some functions: their names are overwritten in the copy, so that the
+    /// loader does not find them.
+    pub(crate) fn without(names: &[&str], scenario: &Value) -> Self {
+        let driver = Self { folder: tempfile::tempdir().expect("a folder") };
+        let mut library = std::fs::read(built_library()).expect("the fake library was built");
+        for name in names {
+            assert!(forget(&mut library, name), "the fake library has no {name}");
+        }
+        std::fs::write(driver.library(), library).expect("writes the library");
+        driver.set(scenario);
+        driver
+    }
+
+    /// Changes the script; calls see it within a tenth of a second.
+    pub(crate) fn set(&self, scenario: &Value) {
+        let new = self.folder.path().join("new.json");
+        std::fs::write(&new, scenario.to_string()).expect("writes the script");
+        // Replaced in one step, so that no call reads half of it.
+        std::fs::rename(new, self.folder.path().join("fake_nvml.json")).expect("replaces the script");
+    }
+
+    /// The library, for `--nvml-library` or `nvml_library`.
+    pub(crate) fn library(&self) -> PathBuf {
+        self.folder.path().join("libnvidia-ml.so.1")
+    }
+}
+
+/// An ordinary GPU for scripts; `index` makes its UUID and bus id its own. Add processes or change readings by key.
+pub(crate) fn gpu(index: u32) -> Value {
+    json!({
+        "name": "NVIDIA H100 80GB HBM3",
+        "uuid": format!("GPU-00000000-0000-4000-8000-{index:012}"),
+        "pci_bus_id": format!("00000000:{:02X}:00.0", index + 1),
+        "memory_total_bytes": 85_520_809_984_u64,
+        "memory_used_bytes": 4_194_304,
+        "memory_reserved_bytes": 655_360_000,
+        "utilization_percent": 0,
+        "memory_utilization_percent": 0,
+        "temperature_celsius": 31,
+        "temperature_slowdown_celsius": 87,
+        "temperature_shutdown_celsius": 92,
+        "power_watts": 68.5,
+        "power_limit_watts": 700,
+        "power_limit_max_watts": 700,
+        "energy_joules": 1000,
+        "clock_graphics_mhz": 345,
+        "clock_sm_mhz": 345,
+        "clock_memory_mhz": 2619,
+        "clock_graphics_max_mhz": 1980,
+        "clock_sm_max_mhz": 1980,
+        "clock_memory_max_mhz": 2619,
+        "performance_state": 0,
+        "clocks_event_reasons": 1,
+        "pcie_generation": 5,
+        "pcie_width": 16,
+        "ecc_uncorrectable_volatile": 0,
+        "mig_enabled": false
+    })
+}
+
+/// A GPU with these fields in place of the ordinary ones; `null` takes a field away.
+pub(crate) fn gpu_with(index: u32, fields: &Value) -> Value {
+    let mut device = gpu(index);
+    for (key, value) in fields.as_object().into_iter().flatten() {
+        device[key] = value.clone();
+    }
+    device
+}
+
+/// A script of such GPUs.
+pub(crate) fn devices(devices: &[Value]) -> Value {
+    json!({ "devices": devices })
+}
+
+/// Overwrites a name wherever it stands as a whole in the symbol tables.
+fn forget(library: &mut [u8], name: &str) -> bool {
+    let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
+    let places: Vec<usize> =
+        library.windows(wanted.len()).enumerate().filter(|(_, window)| *window == wanted).map(|(at, _)| at).collect();
+    for &place in &places {
+        library[place + 1] = b'_';
+    }
+    !places.is_empty()
+}
+
+/// `cargo build --example fake_nvml`, once: `cargo test --test it` alone does not build examples.
+fn built_library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let this = std::env::current_exe().expect("this test's path");
+        let target = this.ancestors().nth(3).expect("TARGET/PROFILE/deps/it-HASH");
+        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+        cargo.args(["build", "--example", "fake_nvml", "--message-format=json", "--target-dir"]).arg(target);
+        cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+        if !cfg!(debug_assertions) {
+            cargo.arg("--release");
+        }
+        let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("cargo runs");
+        assert!(output.status.success(), "the fake library does not build");
+        let messages = String::from_utf8(output.stdout).expect("cargo writes JSON");
+        let artifact = messages
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+            .find(|message| message["target"]["name"] == "fake_nvml" && message["filenames"].is_array())
+            .expect("cargo names what it built");
+        PathBuf::from(artifact["filenames"][0].as_str().expect("a path"))
+    })
+}

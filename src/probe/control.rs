@@ -1,0 +1,125 @@
+//! What the listening thread tells the sampling thread.
+
+use crate::wire::SafeText;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Notes that wait for the next snapshot; more are dropped.
+const MAX_NOTES: usize = 8;
+
+/// The orders so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Orders {
+    pub(crate) interval: Duration,
+    /// The last snapshot that the controller has seen, once it has said so.
+    pub(crate) acknowledged: Option<u64>,
+    pub(crate) resend: bool,
+}
+
+/// Orders, notes for the next snapshot, and the bell that tells of new ones.
+#[derive(Debug)]
+pub(crate) struct Control {
+    orders: Mutex<Orders>,
+    notes: Mutex<Vec<SafeText>>,
+    bell: Condvar,
+}
+
+impl Control {
+    pub(crate) fn new(interval: Duration) -> Self {
+        let orders = Orders { interval, acknowledged: None, resend: false };
+        Self { orders: Mutex::new(orders), notes: Mutex::new(Vec::new()), bell: Condvar::new() }
+    }
+
+    /// The controller has seen this snapshot.
+    pub(crate) fn acknowledge(&self, sequence: u64) {
+        self.change(|orders| orders.acknowledged = orders.acknowledged.max(Some(sequence)));
+    }
+
+    pub(crate) fn set_interval(&self, interval: Duration) {
+        self.change(|orders| orders.interval = interval);
+    }
+
+    /// Inventory, all facts and a snapshot are wanted now.
+    pub(crate) fn resend(&self) {
+        self.change(|orders| orders.resend = true);
+    }
+
+    /// Something worth knowing goes with the next snapshot.
+    pub(crate) fn note(&self, note: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < MAX_NOTES {
+            notes.push(note.into());
+        }
+    }
+
+    /// The notes since the last snapshot.
+    pub(crate) fn take_notes(&self) -> Vec<SafeText> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The orders; a wish to resend is taken out.
+    pub(crate) fn take(&self) -> Orders {
+        let mut orders = self.lock();
+        let taken = *orders;
+        orders.resend = false;
+        taken
+    }
+
+    /// Waits until `until`, or until something is ordered that concerns the rhythm: another interval than `known`'s, a
+    /// newer acknowledgement, a wish to resend.
+    pub(crate) fn wait(&self, known: &Orders, until: Option<Instant>) {
+        let mut orders = self.lock();
+        while orders.interval == known.interval && orders.acknowledged == known.acknowledged && !orders.resend {
+            let Some(until) = until else {
+                orders = self.bell.wait(orders).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let rest = until.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return;
+            }
+            orders = self.bell.wait_timeout(orders, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Orders)) {
+        change(&mut self.lock());
+        self.bell.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Orders> {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn orders_end_the_wait() {
+        let control = Control::new(Duration::from_secs(2));
+        let known = control.take();
+        let until = Instant::now() + Duration::from_millis(5);
+        control.wait(&known, Some(until));
+        assert!(Instant::now() >= until);
+        control.acknowledge(3);
+        control.acknowledge(2);
+        control.wait(&known, None);
+        let known = control.take();
+        assert_eq!(known.acknowledged, Some(3));
+        control.resend();
+        control.wait(&known, None);
+        assert!(control.take().resend);
+    }
+
+    #[test]
+    fn notes_do_not_pile_up() {
+        let control = Control::new(Duration::from_secs(2));
+        for number in 0..100 {
+            control.note(format!("note {number}"));
+        }
+        assert_eq!(control.take_notes().len(), MAX_NOTES);
+        assert_eq!(control.take_notes().len(), 0);
+    }
+}

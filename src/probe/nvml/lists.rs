@@ -1,0 +1,213 @@
+//! Decodes the driver's process lists, whose entries come in three layouts.
+
+use super::raw::{ProcessList, Stride};
+use crate::wire::GpuProcessKind;
+
+/// What one process does on one GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GpuProcess {
+    /// `None` where the driver could not tell.
+    pub(crate) pid: Option<u32>,
+    pub(crate) kind: GpuProcessKind,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) shares: Shares,
+}
+
+/// Shares of a GPU's engines, in percent.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Shares {
+    pub(crate) sm: Option<u8>,
+    pub(crate) memory: Option<u8>,
+    pub(crate) encoder: Option<u8>,
+    pub(crate) decoder: Option<u8>,
+}
+
+/// Adds the entries of one list to `processes`, one row a pid. A process that is in several lists becomes one row:
+/// compute and graphics are C+G, and a client of the multi-process service stays one whatever else it is.
+///
+/// `words` are the entries as 8-byte words: pid (its upper half is padding), used memory, and from version 2 on the
+/// two instance ids, which say nothing here.
+pub(crate) fn merge_list(processes: &mut Vec<GpuProcess>, list: ProcessList, words: &[u64], stride: Stride) {
+    let kind = match list {
+        ProcessList::Compute => GpuProcessKind::Compute,
+        ProcessList::Graphics => GpuProcessKind::Graphics,
+        ProcessList::Mps => GpuProcessKind::Mps,
+    };
+    for entry in words.chunks_exact(stride.0) {
+        let (pid, memory_bytes) = (known_pid(entry[0] as u32), (entry[1] != u64::MAX).then_some(entry[1]));
+        match processes.iter_mut().find(|process| pid.is_some() && process.pid == pid) {
+            Some(known) => {
+                known.kind = both(known.kind, kind);
+                known.memory_bytes = known.memory_bytes.max(memory_bytes);
+            }
+            None => processes.push(GpuProcess { pid, kind, memory_bytes, shares: Shares::default() }),
+        }
+    }
+}
+
+/// 0 and 2^32-1 stand for a process that the driver cannot name here, as from inside a container.
+fn known_pid(pid: u32) -> Option<u32> {
+    (pid != 0 && pid != u32::MAX).then_some(pid)
+}
+
+fn both(one: GpuProcessKind, other: GpuProcessKind) -> GpuProcessKind {
+    match (one, other) {
+        (GpuProcessKind::Mps, _) | (_, GpuProcessKind::Mps) => GpuProcessKind::Mps,
+        (one, other) if one == other => one,
+        _ => GpuProcessKind::ComputeAndGraphics,
+    }
+}
+
+/// Samples that lie further than this behind the newest one, in microseconds, belong to an earlier picture.
+const OVERLAP_MICROS: u64 = 1_000_000;
+/// When the newest sample is older than this, nothing is fresh. Drivers sample about every sixth of a second.
+const FRESH_SECONDS: f64 = 2.0;
+
+/// Remembers how far the driver's samples of process shares have been read, by the driver's own clock.
+#[derive(Debug, Default)]
+pub(crate) struct ShareWindow {
+    newest: u64,
+    advanced_at: f64,
+}
+
+impl ShareWindow {
+    /// The time stamp from which samples are asked for: a little before the newest known, so that a process whose last
+    /// sample is not the newest of all keeps its share.
+    pub(crate) fn ask_from(&self) -> u64 {
+        self.newest.saturating_sub(OVERLAP_MICROS)
+    }
+
+    /// Puts the newest sample of each process into its row. Junk is dropped: shares above 100, pids that are in no
+    /// list, stamps from before the window. `now` is monotonic, in seconds.
+    pub(crate) fn merge(&mut self, processes: &mut [GpuProcess], words: &[u64], stride: Stride, now: f64) {
+        let newest = samples(words, stride)
+            .filter(|sample| sample.is_plausible() && processes.iter().any(|process| process.pid == Some(sample.pid)))
+            .map(|sample| sample.stamp)
+            .max()
+            .unwrap_or(0);
+        if newest > self.newest {
+            *self = Self { newest, advanced_at: now };
+        }
+        if now - self.advanced_at > FRESH_SECONDS {
+            return;
+        }
+        for process in processes {
+            let newest_of_process = samples(words, stride)
+                .filter(|sample| process.pid == Some(sample.pid) && sample.is_plausible())
+                .filter(|sample| sample.stamp + OVERLAP_MICROS >= self.newest)
+                .max_by_key(|sample| sample.stamp);
+            if let Some(sample) = newest_of_process {
+                process.shares = sample.shares();
+            }
+        }
+    }
+}
+
+/// One `nvmlProcessUtilizationSample_t`.
+struct Sample {
+    pid: u32,
+    stamp: u64,
+    percents: [u32; 4],
+}
+
+impl Sample {
+    fn is_plausible(&self) -> bool {
+        self.percents.iter().all(|&percent| percent <= 100)
+    }
+
+    fn shares(&self) -> Shares {
+        let [sm, memory, encoder, decoder] = self.percents.map(|percent| Some(percent as u8));
+        Shares { sm, memory, encoder, decoder }
+    }
+}
+
+fn samples(words: &[u64], stride: Stride) -> impl Iterator<Item = Sample> {
+    words.chunks_exact(stride.0).filter_map(|entry| match *entry {
+        [pid, stamp, compute, video, ..] => Some(Sample {
+            pid: pid as u32,
+            stamp,
+            percents: [compute as u32, (compute >> 32) as u32, video as u32, (video >> 32) as u32],
+        }),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(pid: u32) -> GpuProcess {
+        GpuProcess { pid: Some(pid), kind: GpuProcessKind::Compute, memory_bytes: None, shares: Shares::default() }
+    }
+
+    fn sample(pid: u64, stamp: u64, sm: u64, memory: u64) -> [u64; 4] {
+        [pid, stamp, sm | memory << 32, 0]
+    }
+
+    #[test]
+    fn the_layouts_of_all_versions_are_read() {
+        for (stride, words) in [
+            (2, vec![7, 1024, 8, 2048]),
+            (3, vec![7, 1024, u64::MAX, 8, 2048, u64::MAX]),
+            (4, vec![7, 1024, u64::MAX, 0, 8, 2048, u64::MAX, 0]),
+        ] {
+            let mut processes = Vec::new();
+            merge_list(&mut processes, ProcessList::Compute, &words, Stride(stride));
+            let seen: Vec<_> = processes.iter().map(|process| (process.pid, process.memory_bytes)).collect();
+            assert_eq!(seen, [(Some(7), Some(1024)), (Some(8), Some(2048))], "{stride} words");
+        }
+    }
+
+    #[test]
+    fn unknown_memory_and_unknown_pids_are_none() {
+        let mut processes = Vec::new();
+        let words = [7, u64::MAX, 0, 10, u64::from(u32::MAX), 20, 0, 30];
+        merge_list(&mut processes, ProcessList::Compute, &words, Stride(2));
+        let seen: Vec<_> = processes.iter().map(|process| (process.pid, process.memory_bytes)).collect();
+        assert_eq!(seen, [(Some(7), None), (None, Some(10)), (None, Some(20)), (None, Some(30))]);
+    }
+
+    #[test]
+    fn a_process_in_two_lists_is_one_row() {
+        let mut processes = Vec::new();
+        merge_list(&mut processes, ProcessList::Compute, &[7, 10, 8, 10, 9, u64::MAX], Stride(2));
+        merge_list(&mut processes, ProcessList::Graphics, &[7, 20, 6, 5, 9, 5], Stride(2));
+        merge_list(&mut processes, ProcessList::Mps, &[8, 10], Stride(2));
+        let seen: Vec<_> = processes.iter().map(|p| (p.pid, p.kind.as_str(), p.memory_bytes)).collect();
+        assert_eq!(
+            seen,
+            [(Some(7), "C+G", Some(20)), (Some(8), "M", Some(10)), (Some(9), "C+G", Some(5)), (Some(6), "G", Some(5))]
+        );
+    }
+
+    #[test]
+    fn the_newest_plausible_sample_of_a_known_process_counts() {
+        let mut window = ShareWindow::default();
+        let mut rows = [row(7), row(8)];
+        let words = [
+            sample(7, 5_000_000, 10, 1),
+            sample(7, 5_100_000, 97, 40),
+            sample(8, 5_100_000, 1_000_000, 0),
+            sample(9, 9_000_000, 5, 5),
+        ]
+        .concat();
+        window.merge(&mut rows, &words, Stride(4), 0.0);
+        assert_eq!((rows[0].shares.sm, rows[0].shares.memory), (Some(97), Some(40)));
+        assert_eq!(rows[1].shares, Shares::default());
+        assert_eq!(window.ask_from(), 4_100_000);
+    }
+
+    #[test]
+    fn samples_that_no_longer_advance_are_not_shown() {
+        let mut window = ShareWindow::default();
+        let words = sample(7, 5_000_000, 97, 40);
+        for (now, shown) in [(0.0, Some(97)), (1.9, Some(97)), (2.1, None)] {
+            let mut rows = [row(7)];
+            window.merge(&mut rows, &words, Stride(4), now);
+            assert_eq!(rows[0].shares.sm, shown, "at {now}");
+        }
+        let mut rows = [row(7)];
+        window.merge(&mut rows, &sample(7, 5_000_001, 3, 0), Stride(4), 9.0);
+        assert_eq!(rows[0].shares.sm, Some(3));
+    }
+}

@@ -1,0 +1,15 @@
+//! The GPUs, through libnvidia-ml. Calls may hang, so they run on a worker and are watched from outside.
+
+mod device;
+mod lists;
+pub(crate) mod raw;
+mod session;
+mod watch;
+mod words;
+mod worker;
+
+pub(crate) use device::DeviceSample;
+pub(crate) use lists::GpuProcess;
+#[cfg(test)]
+pub(crate) use lists::Shares;
+pub(crate) use worker::{Driver, Frame, Settler};

@@ -1,0 +1,526 @@
+//! The one module that is unsafe: libnvidia-ml by `dlopen`, and the three calls of libc that nothing safe wraps.
+//!
+//! Types and constants are those of `nvml-wrapper-sys`. Its own loader is not used: it resolves 400 names and adds
+//! 110 kB, has no second versions of old calls, and trusts the driver's counts and terminators. Here each function is
+//! optional, a count is clamped to the buffer that was handed over, and a text ends where its buffer ends.
+#![allow(
+    unsafe_code,
+    reason = "foreign functions; every call hands over buffers that outlive it, with their true size"
+)]
+
+use super::watch::Watch;
+use nvml_wrapper_sys::bindings as sys;
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
+
+/// An `nvmlReturn_t` other than success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Code(pub(crate) u32);
+
+impl Code {
+    pub(crate) const UNINITIALIZED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
+    pub(crate) const NOT_SUPPORTED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
+    pub(crate) const NO_PERMISSION: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION);
+    pub(crate) const NOT_FOUND: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
+    pub(crate) const INSUFFICIENT_SIZE: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE);
+    pub(crate) const DRIVER_NOT_LOADED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_DRIVER_NOT_LOADED);
+    pub(crate) const LIBRARY_NOT_FOUND: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_LIBRARY_NOT_FOUND);
+    pub(crate) const FUNCTION_NOT_FOUND: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_FUNCTION_NOT_FOUND);
+    pub(crate) const GPU_IS_LOST: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_GPU_IS_LOST);
+    pub(crate) const RESET_REQUIRED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_RESET_REQUIRED);
+    pub(crate) const VERSION_MISMATCH: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_LIB_RM_VERSION_MISMATCH);
+    pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
+}
+
+/// An `nvmlDevice_t` that is not null. NVML allows its use from any thread.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Handle(NonNull<sys::nvmlDevice_st>);
+
+// SAFETY: the pointer is a token of the library's, never dereferenced here, and NVML is thread-safe (nvml.h).
+unsafe impl Send for Handle {}
+
+type GetU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint) -> sys::nvmlReturn_t;
+type GetU64 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_ulonglong) -> sys::nvmlReturn_t;
+type GetTwoU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_uint) -> sys::nvmlReturn_t;
+type GetKindU32 = unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut c_uint) -> sys::nvmlReturn_t;
+type GetText = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_char, c_uint) -> sys::nvmlReturn_t;
+type GetProcesses = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_void) -> sys::nvmlReturn_t;
+type GetStruct<T> = unsafe extern "C" fn(sys::nvmlDevice_t, *mut T) -> sys::nvmlReturn_t;
+
+/// Declares the table: a field for each name, resolved by `dlsym`.
+macro_rules! table {
+    ($($field:ident: $name:literal as $type:ty,)*) => {
+        struct Table { $($field: Option<$type>,)* }
+        impl Table {
+            /// Looks every name up; a name that the library lacks is `None`.
+            fn resolve(library: NonNull<c_void>) -> Self {
+                Self { $($field: {
+                    let name: &CStr = $name;
+                    // SAFETY: `library` came from dlopen and is never closed; a null result is `None` of the function
+                    // pointer, anything else is the function that nvml.h declares by this name.
+                    unsafe {
+                        std::mem::transmute::<*mut c_void, Option<$type>>(libc::dlsym(library.as_ptr(), name.as_ptr()))
+                    }
+                },)* }
+            }
+        }
+    };
+}
+
+table! {
+    init: c"nvmlInit_v2" as unsafe extern "C" fn() -> sys::nvmlReturn_t,
+    shutdown: c"nvmlShutdown" as unsafe extern "C" fn() -> sys::nvmlReturn_t,
+    driver_version: c"nvmlSystemGetDriverVersion" as unsafe extern "C" fn(*mut c_char, c_uint) -> sys::nvmlReturn_t,
+    cuda_version_v2: c"nvmlSystemGetCudaDriverVersion_v2" as unsafe extern "C" fn(*mut c_int) -> sys::nvmlReturn_t,
+    cuda_version: c"nvmlSystemGetCudaDriverVersion" as unsafe extern "C" fn(*mut c_int) -> sys::nvmlReturn_t,
+    count: c"nvmlDeviceGetCount_v2" as unsafe extern "C" fn(*mut c_uint) -> sys::nvmlReturn_t,
+    handle: c"nvmlDeviceGetHandleByIndex_v2" as unsafe extern "C" fn(c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,
+    uuid: c"nvmlDeviceGetUUID" as GetText,
+    name: c"nvmlDeviceGetName" as GetText,
+    pci_info: c"nvmlDeviceGetPciInfo_v3" as GetStruct<sys::nvmlPciInfo_t>,
+    memory_v2: c"nvmlDeviceGetMemoryInfo_v2" as GetStruct<sys::nvmlMemory_v2_t>,
+    memory_v1: c"nvmlDeviceGetMemoryInfo" as GetStruct<sys::nvmlMemory_t>,
+    utilization: c"nvmlDeviceGetUtilizationRates" as GetStruct<sys::nvmlUtilization_t>,
+    temperature: c"nvmlDeviceGetTemperature" as GetKindU32,
+    temperature_threshold: c"nvmlDeviceGetTemperatureThreshold" as GetKindU32,
+    field_values: c"nvmlDeviceGetFieldValues"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_int, *mut sys::nvmlFieldValue_t) -> sys::nvmlReturn_t,
+    power_usage: c"nvmlDeviceGetPowerUsage" as GetU32,
+    total_energy: c"nvmlDeviceGetTotalEnergyConsumption" as GetU64,
+    enforced_power_limit: c"nvmlDeviceGetEnforcedPowerLimit" as GetU32,
+    power_limit_constraints: c"nvmlDeviceGetPowerManagementLimitConstraints" as GetTwoU32,
+    clock: c"nvmlDeviceGetClockInfo" as GetKindU32,
+    max_clock: c"nvmlDeviceGetMaxClockInfo" as GetKindU32,
+    fan_count: c"nvmlDeviceGetNumFans" as GetU32,
+    fan_speed_v2: c"nvmlDeviceGetFanSpeed_v2" as GetKindU32,
+    fan_speed: c"nvmlDeviceGetFanSpeed" as GetU32,
+    performance_state: c"nvmlDeviceGetPerformanceState" as GetU32,
+    event_reasons: c"nvmlDeviceGetCurrentClocksEventReasons" as GetU64,
+    throttle_reasons: c"nvmlDeviceGetCurrentClocksThrottleReasons" as GetU64,
+    encoder: c"nvmlDeviceGetEncoderUtilization" as GetTwoU32,
+    decoder: c"nvmlDeviceGetDecoderUtilization" as GetTwoU32,
+    pcie_generation: c"nvmlDeviceGetCurrPcieLinkGeneration" as GetU32,
+    pcie_width: c"nvmlDeviceGetCurrPcieLinkWidth" as GetU32,
+    ecc_errors: c"nvmlDeviceGetTotalEccErrors"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, c_uint, *mut c_ulonglong) -> sys::nvmlReturn_t,
+    mig_mode: c"nvmlDeviceGetMigMode" as GetTwoU32,
+    mig_count: c"nvmlDeviceGetMaxMigDeviceCount" as GetU32,
+    mig_handle: c"nvmlDeviceGetMigDeviceHandleByIndex"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,
+    compute_v3: c"nvmlDeviceGetComputeRunningProcesses_v3" as GetProcesses,
+    compute_v2: c"nvmlDeviceGetComputeRunningProcesses_v2" as GetProcesses,
+    compute_v1: c"nvmlDeviceGetComputeRunningProcesses" as GetProcesses,
+    graphics_v3: c"nvmlDeviceGetGraphicsRunningProcesses_v3" as GetProcesses,
+    graphics_v2: c"nvmlDeviceGetGraphicsRunningProcesses_v2" as GetProcesses,
+    graphics_v1: c"nvmlDeviceGetGraphicsRunningProcesses" as GetProcesses,
+    mps_v3: c"nvmlDeviceGetMPSComputeRunningProcesses_v3" as GetProcesses,
+    mps_v2: c"nvmlDeviceGetMPSComputeRunningProcesses_v2" as GetProcesses,
+    mps_v1: c"nvmlDeviceGetMPSComputeRunningProcesses" as GetProcesses,
+    process_utilization: c"nvmlDeviceGetProcessUtilization" as unsafe extern "C" fn(
+        sys::nvmlDevice_t, *mut sys::nvmlProcessUtilizationSample_t, *mut c_uint, c_ulonglong,
+    ) -> sys::nvmlReturn_t,
+    // Only their presence is asked for: together they tell the early R535 drivers from all others.
+    conf_compute_mem_size: c"nvmlDeviceGetConfComputeMemSizeInfo" as GetStruct<c_void>,
+    process_detail_list: c"nvmlDeviceGetRunningProcessDetailList" as GetStruct<c_void>,
+}
+
+/// Which of the three lists of processes is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProcessList {
+    Compute,
+    Graphics,
+    Mps,
+}
+
+/// How many 8-byte words one entry of a process list has: 2 in version 1, 3 in versions 2 and 3, 4 in the version 3
+/// of early R535.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stride(pub(crate) usize);
+
+/// The entries that a list may grow to; what is beyond is left out.
+const MAX_ENTRIES: usize = 4096;
+
+/// An NVML library. It stays loaded until the process ends: a call that hangs must not lose its code.
+pub(crate) struct Library {
+    table: Table,
+    path: String,
+    early_r535: bool,
+}
+
+/// Declares getters of one number.
+macro_rules! getters {
+    ($($(#[$doc:meta])* $method:ident($($argument:ident)?) -> $type:ty;)*) => {
+        $($(#[$doc])* pub(crate) fn $method(&self, watch: &Watch, device: Handle $(, $argument: u32)?) -> Result<$type, Code> {
+            let mut value: $type = 0;
+            // SAFETY: `value` is the out parameter that nvml.h declares for this function.
+            call(watch, self.table.$method, |function| unsafe { function(device.0.as_ptr() $(, $argument)?, &raw mut value) })?;
+            Ok(value)
+        })*
+    };
+}
+
+impl Library {
+    /// Loads the library and looks up its functions. `path` is a file name for the loader's search, or a path.
+    /// The error is the loader's sentence.
+    pub(crate) fn open(path: &str) -> Result<Self, String> {
+        let name = CString::new(path).map_err(|_| "the path holds a NUL byte".to_owned())?;
+        // SAFETY: a NUL-terminated path. The library's constructors run, as they would for any user of the driver.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let Some(library) = NonNull::new(library) else { return Err(loader_error()) };
+        let table = Table::resolve(library);
+        let early_r535 = table.conf_compute_mem_size.is_some() && table.process_detail_list.is_none();
+        let path = table.init.and_then(loaded_from).unwrap_or_else(|| path.to_owned());
+        Ok(Self { table, path, early_r535 })
+    }
+
+    /// Where it was loaded from.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn init(&self, watch: &Watch) -> Result<(), Code> {
+        // SAFETY: no arguments.
+        call(watch, self.table.init, |function| unsafe { function() })
+    }
+
+    pub(crate) fn shutdown(&self, watch: &Watch) -> Result<(), Code> {
+        // SAFETY: no arguments.
+        call(watch, self.table.shutdown, |function| unsafe { function() })
+    }
+
+    pub(crate) fn driver_version(&self, watch: &Watch) -> Result<Vec<u8>, Code> {
+        let mut text = [0_u8; 80];
+        call(watch, self.table.driver_version, |function| {
+            // SAFETY: the buffer and its length.
+            unsafe { function(text.as_mut_ptr().cast(), text.len() as c_uint) }
+        })?;
+        Ok(until_nul(&text))
+    }
+
+    /// 1000 times the major plus 10 times the minor version.
+    pub(crate) fn cuda_version(&self, watch: &Watch) -> Result<i32, Code> {
+        let mut version: c_int = 0;
+        // SAFETY: `version` is the out parameter of both.
+        call(watch, self.table.cuda_version_v2.or(self.table.cuda_version), |function| unsafe {
+            function(&raw mut version)
+        })?;
+        Ok(version)
+    }
+
+    pub(crate) fn device_count(&self, watch: &Watch) -> Result<u32, Code> {
+        let mut count: c_uint = 0;
+        // SAFETY: `count` is the out parameter.
+        call(watch, self.table.count, |function| unsafe { function(&raw mut count) })?;
+        Ok(count)
+    }
+
+    pub(crate) fn device(&self, watch: &Watch, index: u32) -> Result<Handle, Code> {
+        let mut device: sys::nvmlDevice_t = std::ptr::null_mut();
+        // SAFETY: `device` is the out parameter.
+        call(watch, self.table.handle, |function| unsafe { function(index, &raw mut device) })?;
+        NonNull::new(device).map(Handle).ok_or(Code::UNKNOWN)
+    }
+
+    pub(crate) fn mig_device(&self, watch: &Watch, parent: Handle, index: u32) -> Result<Handle, Code> {
+        let mut device: sys::nvmlDevice_t = std::ptr::null_mut();
+        // SAFETY: `device` is the out parameter.
+        call(watch, self.table.mig_handle, |function| unsafe { function(parent.0.as_ptr(), index, &raw mut device) })?;
+        NonNull::new(device).map(Handle).ok_or(Code::NOT_FOUND)
+    }
+
+    pub(crate) fn uuid(&self, watch: &Watch, device: Handle) -> Result<Vec<u8>, Code> {
+        text(watch, self.table.uuid, device)
+    }
+
+    pub(crate) fn name(&self, watch: &Watch, device: Handle) -> Result<Vec<u8>, Code> {
+        text(watch, self.table.name, device)
+    }
+
+    pub(crate) fn pci_bus_id(&self, watch: &Watch, device: Handle) -> Result<Vec<u8>, Code> {
+        let info: sys::nvmlPciInfo_t = structure(watch, self.table.pci_info, device, |_| {})?;
+        Ok(until_nul(&info.busId.map(|character| character as u8)))
+    }
+
+    pub(crate) fn memory_v2(&self, watch: &Watch, device: Handle) -> Result<sys::nvmlMemory_v2_t, Code> {
+        // The version word is the structure's size and its number (nvml.h, NVML_STRUCT_VERSION).
+        let version = size_of::<sys::nvmlMemory_v2_t>() as c_uint | 2 << 24;
+        structure(watch, self.table.memory_v2, device, |memory| memory.version = version)
+    }
+
+    pub(crate) fn memory_v1(&self, watch: &Watch, device: Handle) -> Result<sys::nvmlMemory_t, Code> {
+        structure(watch, self.table.memory_v1, device, |_| {})
+    }
+
+    pub(crate) fn utilization(&self, watch: &Watch, device: Handle) -> Result<sys::nvmlUtilization_t, Code> {
+        structure(watch, self.table.utilization, device, |_| {})
+    }
+
+    getters! {
+        /// By `nvmlTemperatureSensors_t`, in degrees Celsius.
+        temperature(sensor) -> u32;
+        /// By `nvmlTemperatureThresholds_t`, in degrees Celsius.
+        temperature_threshold(kind) -> u32;
+        /// In milliwatts.
+        power_usage() -> u32;
+        /// In millijoules.
+        total_energy() -> u64;
+        /// In milliwatts.
+        enforced_power_limit() -> u32;
+        /// By `nvmlClockType_t`, in MHz.
+        clock(kind) -> u32;
+        /// By `nvmlClockType_t`, in MHz.
+        max_clock(kind) -> u32;
+        fan_count() -> u32;
+        /// One fan, in percent.
+        fan_speed_v2(fan) -> u32;
+        /// The only or first fan, in percent.
+        fan_speed() -> u32;
+        performance_state() -> u32;
+        event_reasons() -> u64;
+        /// The name of `event_reasons` before R535.
+        throttle_reasons() -> u64;
+        pcie_generation() -> u32;
+        pcie_width() -> u32;
+        /// How many instances the GPU could hold at most.
+        mig_count() -> u32;
+    }
+
+    /// The highest power limit that can be set, in milliwatts.
+    pub(crate) fn max_power_limit(&self, watch: &Watch, device: Handle) -> Result<u32, Code> {
+        pair(watch, self.table.power_limit_constraints, device).map(|(_, highest)| highest)
+    }
+
+    /// In percent.
+    pub(crate) fn encoder(&self, watch: &Watch, device: Handle) -> Result<u32, Code> {
+        pair(watch, self.table.encoder, device).map(|(percent, _)| percent)
+    }
+
+    /// In percent.
+    pub(crate) fn decoder(&self, watch: &Watch, device: Handle) -> Result<u32, Code> {
+        pair(watch, self.table.decoder, device).map(|(percent, _)| percent)
+    }
+
+    /// Whether multi-instance mode is on now.
+    pub(crate) fn mig_mode(&self, watch: &Watch, device: Handle) -> Result<bool, Code> {
+        pair(watch, self.table.mig_mode, device).map(|(current, _)| current == sys::NVML_DEVICE_MIG_ENABLE)
+    }
+
+    /// Uncorrectable errors since the driver was loaded.
+    pub(crate) fn ecc_uncorrected(&self, watch: &Watch, device: Handle) -> Result<u64, Code> {
+        let mut count: c_ulonglong = 0;
+        let kind = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
+        let period = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
+        // SAFETY: `count` is the out parameter.
+        call(watch, self.table.ecc_errors, |function| unsafe {
+            function(device.0.as_ptr(), kind, period, &raw mut count)
+        })?;
+        Ok(count)
+    }
+
+    /// The memory's temperature, in degrees Celsius.
+    pub(crate) fn memory_temperature(&self, watch: &Watch, device: Handle) -> Result<u32, Code> {
+        // One more than asked for: some drivers write past the count they were given.
+        // SAFETY: plain numbers and a union of numbers; all zeroes is a value of each.
+        let mut values: [sys::nvmlFieldValue_t; 2] = unsafe { MaybeUninit::zeroed().assume_init() };
+        values[0].fieldId = sys::field_id::NVML_FI_DEV_MEMORY_TEMP;
+        // SAFETY: a count not above the buffer's length.
+        call(watch, self.table.field_values, |function| unsafe {
+            function(device.0.as_ptr(), 1, values.as_mut_ptr())
+        })?;
+        match (values[0].nvmlReturn, values[0].valueType) {
+            // SAFETY: the driver says that this member of the union was written; every bit pattern is a number.
+            (0, sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT) => Ok(unsafe { values[0].value.uiVal }),
+            (0, _) => Err(Code::NOT_SUPPORTED),
+            (code, _) => Err(Code(code)),
+        }
+    }
+
+    /// Fills `words` with one list of processes and says how long an entry is. The newest version that the library
+    /// has is asked; it alone decides, since older ones answer with less.
+    pub(crate) fn processes(
+        &self,
+        watch: &Watch,
+        device: Handle,
+        list: ProcessList,
+        words: &mut Vec<u64>,
+    ) -> Result<Stride, Code> {
+        let table = &self.table;
+        let (v3, v2, v1) = match list {
+            ProcessList::Compute => (table.compute_v3, table.compute_v2, table.compute_v1),
+            ProcessList::Graphics => (table.graphics_v3, table.graphics_v2, table.graphics_v1),
+            ProcessList::Mps => (table.mps_v3, table.mps_v2, table.mps_v1),
+        };
+        let (function, stride) = match (v3, v2, v1) {
+            (Some(_), _, _) => (v3, if self.early_r535 { 4 } else { 3 }),
+            (None, Some(_), _) => (v2, 3),
+            _ => (v1, 2),
+        };
+        let count = fill(words, stride, |words, count| {
+            // SAFETY: the buffer holds `count` entries of the layout that this version writes.
+            call(watch, function, |function| unsafe { function(device.0.as_ptr(), count, words.as_mut_ptr().cast()) })
+        })?;
+        words.truncate(count * stride);
+        Ok(Stride(stride))
+    }
+
+    /// Samples of the processes' shares newer than `last_seen` (the driver's clock, microseconds), appended to a
+    /// buffer that was empty.
+    pub(crate) fn process_utilization(
+        &self,
+        watch: &Watch,
+        device: Handle,
+        last_seen: u64,
+        words: &mut Vec<u64>,
+    ) -> Result<Stride, Code> {
+        const WORDS: usize = size_of::<sys::nvmlProcessUtilizationSample_t>() / size_of::<u64>();
+        let count = fill(words, WORDS, |words, count| {
+            // SAFETY: the buffer holds `count` entries of 32 bytes, aligned as they ask for.
+            call(watch, self.table.process_utilization, |function| unsafe {
+                function(device.0.as_ptr(), words.as_mut_ptr().cast(), count, last_seen)
+            })
+        })?;
+        words.truncate(count * WORDS);
+        Ok(Stride(WORDS))
+    }
+}
+
+/// Calls a function that fills a list, with room for more as long as it says that there is too little.
+fn fill(
+    words: &mut Vec<u64>,
+    stride: usize,
+    mut list: impl FnMut(&mut [u64], &mut c_uint) -> Result<(), Code>,
+) -> Result<usize, Code> {
+    let mut entries = (words.capacity() / stride).clamp(64, MAX_ENTRIES);
+    loop {
+        words.clear();
+        words.resize(entries * stride, 0);
+        let mut count = entries as c_uint;
+        match list(words, &mut count) {
+            Ok(()) => return Ok((count as usize).min(entries)),
+            Err(Code::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
+                // Processes may start between two calls, so there is room for some more than it asks for.
+                entries = (count as usize).saturating_add(16).clamp(entries * 2, MAX_ENTRIES);
+            }
+            Err(code) => return Err(code),
+        }
+    }
+}
+
+/// Calls one function, marked as in flight while it runs.
+fn call<F>(watch: &Watch, function: Option<F>, with: impl FnOnce(F) -> sys::nvmlReturn_t) -> Result<(), Code> {
+    let function = function.ok_or(Code::FUNCTION_NOT_FOUND)?;
+    watch.begin();
+    let code = with(function);
+    watch.end();
+    if code == sys::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(Code(code)) }
+}
+
+fn text(watch: &Watch, function: Option<GetText>, device: Handle) -> Result<Vec<u8>, Code> {
+    let mut text = [0_u8; 96];
+    // SAFETY: the buffer and its length.
+    call(watch, function, |function| unsafe {
+        function(device.0.as_ptr(), text.as_mut_ptr().cast(), text.len() as c_uint)
+    })?;
+    Ok(until_nul(&text))
+}
+
+fn pair(watch: &Watch, function: Option<GetTwoU32>, device: Handle) -> Result<(u32, u32), Code> {
+    let (mut first, mut second) = (0, 0);
+    // SAFETY: two out parameters.
+    call(watch, function, |function| unsafe { function(device.0.as_ptr(), &raw mut first, &raw mut second) })?;
+    Ok((first, second))
+}
+
+/// Reads a structure of plain numbers, zeroed but for what `prepare` sets.
+fn structure<T: Copy>(
+    watch: &Watch,
+    function: Option<GetStruct<T>>,
+    device: Handle,
+    prepare: impl FnOnce(&mut T),
+) -> Result<T, Code> {
+    // SAFETY: every `T` used here is a C structure of integers, for which all zeroes is a value.
+    let mut value: T = unsafe { MaybeUninit::zeroed().assume_init() };
+    prepare(&mut value);
+    // SAFETY: `value` is the out parameter that nvml.h declares for this function.
+    call(watch, function, |function| unsafe { function(device.0.as_ptr(), &raw mut value) })?;
+    Ok(value)
+}
+
+fn until_nul(bytes: &[u8]) -> Vec<u8> {
+    bytes.iter().copied().take_while(|&byte| byte != 0).collect()
+}
+
+fn loader_error() -> String {
+    // SAFETY: dlerror returns null or a text that stays until this thread's next call of the loader.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return "the loader gave no reason".to_owned();
+    }
+    // SAFETY: see above; it is copied at once.
+    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+}
+
+fn loaded_from(function: unsafe extern "C" fn() -> sys::nvmlReturn_t) -> Option<String> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about; `info` is the out parameter.
+    if unsafe { libc::dladdr(function as *const c_void, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: zeroed before, and written when the call succeeds; the name is null or a text of the loader's that stays.
+    unsafe {
+        let info = info.assume_init();
+        (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned())
+    }
+}
+
+/// An entry of the user database: login name and full name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PasswdEntry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) gecos: Vec<u8>,
+}
+
+/// `getpwuid_r`: asks the whole name service (files, LDAP, SSSD), and may block for as long as that does.
+/// `Ok(None)` means that there is no such user; the error is an `errno`.
+pub(crate) fn passwd_entry(uid: u32) -> Result<Option<PasswdEntry>, i32> {
+    let mut buffer = vec![0_u8; 1024];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+        let mut found: *mut libc::passwd = std::ptr::null_mut();
+        // SAFETY: an entry, a buffer with its length, and a place for the result, all alive during the call.
+        let error = unsafe {
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr().cast(), buffer.len(), &raw mut found)
+        };
+        match error {
+            0 if found.is_null() => return Ok(None),
+            0 => {
+                // SAFETY: the call succeeded, so `found` is `entry`, whose texts lie in `buffer`.
+                let entry = unsafe { &*found };
+                return Ok(Some(PasswdEntry { name: c_text(entry.pw_name), gecos: c_text(entry.pw_gecos) }));
+            }
+            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            error => return Err(error),
+        }
+    }
+}
+
+fn c_text(text: *const c_char) -> Vec<u8> {
+    if text.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: getpwuid_r's texts end in NUL.
+    unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
+}
+
+/// The size of a memory page, in which /proc counts resident memory.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: a plain query.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Ends the process at once, without the library's destructors: they would wait for a call that hangs.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // SAFETY: never returns; nothing of this process is left to be cleaned up.
+    unsafe { libc::_exit(status) }
+}

@@ -1,0 +1,140 @@
+//! The sentences for what NVML refuses, each with its way out.
+
+use super::raw::Code;
+use crate::wire::{DeviceError, DriverError, DriverErrorKind};
+
+/// Where the library is looked for, in this order: what the loader knows, then where containers, Debian, WSL and NixOS
+/// put it. The name without `.1` belongs to the development package and may be a stub.
+pub(crate) const LIBRARY_PATHS: [&str; 5] = [
+    "libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+];
+
+/// No library could be loaded. `reason` is the loader's, for a library that is there and unusable.
+pub(crate) fn no_library(chosen: Option<&str>, reason: &str) -> DriverError {
+    let message = match chosen {
+        Some(_) => format!("the NVML library that was asked for cannot be loaded: {reason}"),
+        None if reason.contains("No such file") => "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
+             Install the driver, or set nvml_library to where it is"
+            .to_owned(),
+        None => format!("libnvidia-ml.so.1 cannot be loaded: {reason}"),
+    };
+    DriverError { kind: DriverErrorKind::NoLibrary, code: None, message: message.into() }
+}
+
+/// `nvmlInit_v2` refused.
+pub(crate) fn init_refused(code: Code) -> DriverError {
+    let message = match code {
+        Code::LIBRARY_NOT_FOUND => "a library of the NVIDIA driver is missing: install the driver again".to_owned(),
+        Code::DRIVER_NOT_LOADED => {
+            "the NVIDIA kernel module is not loaded: `sudo modprobe nvidia`, or reboot if it was just installed"
+                .to_owned()
+        }
+        Code::VERSION_MISMATCH => {
+            "the NVIDIA library and the loaded kernel module are of different versions, as after an \
+             update of the driver: reboot, or unload and load the nvidia modules"
+                .to_owned()
+        }
+        Code::NO_PERMISSION => {
+            "no permission to open /dev/nvidia*: ask the administrator for access, often the group `video`".to_owned()
+        }
+        Code::FUNCTION_NOT_FOUND => "the library has no nvmlInit_v2: it is not an NVIDIA driver's".to_owned(),
+        Code::UNKNOWN => "NVML does not start (unknown error): `sudo dmesg | grep -i nvrm` may say why".to_owned(),
+        Code(code) => format!("NVML does not start (error {code})"),
+    };
+    DriverError { kind: kind(code), code: Some(code.0 as i32), message: message.into() }
+}
+
+/// The driver answers, and there is no GPU.
+pub(crate) fn no_gpus() -> DriverError {
+    let message = "the NVIDIA driver is loaded, but shows no GPU to this user: `nvidia-smi -L` shows the same; \
+                   in a container or a Slurm job, none may have been given to it";
+    DriverError { kind: DriverErrorKind::NoGpus, code: None, message: message.into() }
+}
+
+/// A call has not come back for this long, before any GPU was seen or on several GPUs.
+pub(crate) fn driver_blocked(seconds: f32) -> DriverError {
+    let message = format!(
+        "the NVIDIA driver has not answered for {seconds:.0} s: `sudo dmesg | grep -i nvrm` may say why; it often ends \
+         only with a reboot"
+    );
+    DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
+}
+
+/// A call on one GPU has not come back for this long.
+pub(crate) fn device_blocked(seconds: f32) -> DeviceError {
+    let message = format!("the driver has not answered for this GPU for {seconds:.0} s");
+    DeviceError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
+}
+
+/// One GPU cannot be read.
+pub(crate) fn device_refused(code: Code) -> DeviceError {
+    let message = match code {
+        Code::GPU_IS_LOST => {
+            "the GPU has fallen off the bus: `sudo dmesg | grep -i xid` says why; reboot the host".to_owned()
+        }
+        Code::RESET_REQUIRED => {
+            "the GPU must be reset: end its processes, then `sudo nvidia-smi --gpu-reset`, or reboot".to_owned()
+        }
+        Code::NO_PERMISSION => "no permission to read this GPU".to_owned(),
+        Code::UNKNOWN => {
+            "the driver gives an unknown error for this GPU: `sudo dmesg | grep -i nvrm` may say why".to_owned()
+        }
+        Code(code) => format!("the driver gives error {code} for this GPU"),
+    };
+    DeviceError { kind: kind(code), code: Some(code.0 as i32), message: message.into() }
+}
+
+fn kind(code: Code) -> DriverErrorKind {
+    match code {
+        Code::LIBRARY_NOT_FOUND => DriverErrorKind::NoLibrary,
+        Code::DRIVER_NOT_LOADED => DriverErrorKind::DriverNotLoaded,
+        Code::VERSION_MISMATCH => DriverErrorKind::VersionMismatch,
+        Code::NO_PERMISSION => DriverErrorKind::NoPermission,
+        Code::GPU_IS_LOST => DriverErrorKind::GpuLost,
+        Code::RESET_REQUIRED => DriverErrorKind::ResetRequired,
+        _ => DriverErrorKind::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_and_an_unusable_one_are_told_apart() {
+        let missing = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
+        assert_eq!(
+            no_library(None, missing).message,
+            "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
+             Install the driver, or set nvml_library to where it is"
+        );
+        assert_eq!(
+            no_library(None, "x: wrong ELF class").message,
+            "libnvidia-ml.so.1 cannot be loaded: x: wrong ELF class"
+        );
+        assert_eq!(
+            no_library(Some("/x"), "/x: file too short").message,
+            "the NVML library that was asked for cannot be loaded: /x: file too short"
+        );
+    }
+
+    #[test]
+    fn each_refusal_has_its_kind_and_its_code() {
+        for (code, kind) in [
+            (12, DriverErrorKind::NoLibrary),
+            (9, DriverErrorKind::DriverNotLoaded),
+            (18, DriverErrorKind::VersionMismatch),
+            (4, DriverErrorKind::NoPermission),
+            (999, DriverErrorKind::Unknown),
+        ] {
+            let error = init_refused(Code(code));
+            assert_eq!((error.kind, error.code), (kind, Some(code as i32)));
+        }
+        assert_eq!(init_refused(Code(27)).message, "NVML does not start (error 27)");
+        assert_eq!(device_refused(Code(16)).kind, DriverErrorKind::ResetRequired);
+    }
+}

@@ -1,0 +1,354 @@
+//! NVML calls run on a worker, since any of them may hang. A worker that does is left behind with the GPU it hangs on,
+//! and a new one goes on with the others; whoever waits for readings never waits for the driver.
+
+use super::device::DeviceSample;
+use super::raw::{Code, Library};
+use super::session::{Session, load};
+use super::watch::Watch;
+use super::words;
+use crate::wire::{DriverError, Inventory};
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// A call that runs this long is not waited for: the snapshot goes without.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A call that runs this long hangs: its worker is left behind.
+const HANGS: Duration = Duration::from_secs(3);
+/// The longest wait for a round of calls each of which is quick.
+const LONGEST_ROUND: Duration = Duration::from_secs(5);
+/// NVML runs on this stack; pages that are not touched cost nothing.
+const STACK_BYTES: usize = 1 << 20;
+
+/// What one round of sampling gave.
+#[derive(Debug, Default)]
+pub(crate) struct Frame {
+    /// The generation whose order `devices` follows.
+    pub(crate) generation: u32,
+    /// The inventory, when it changed since the previous frame.
+    pub(crate) inventory: Option<Inventory>,
+    /// One entry a GPU, in inventory order.
+    pub(crate) devices: Vec<DeviceSample>,
+    /// Why the driver as a whole gives nothing now.
+    pub(crate) error: Option<DriverError>,
+}
+
+/// The driver, seen from the thread that wants readings.
+pub(crate) struct Driver {
+    shared: Arc<Shared>,
+    /// The generation that was handed out last.
+    handed_out: u32,
+}
+
+/// Lets another thread end the process without cutting a call in two.
+#[derive(Clone)]
+pub(crate) struct Settler(Arc<Shared>);
+
+struct Shared {
+    board: Mutex<Board>,
+    /// Rings when a round is asked for, a round is finished, or a worker comes to rest.
+    bell: Condvar,
+    origin: Instant,
+    chosen: Option<String>,
+}
+
+/// What the threads tell each other.
+struct Board {
+    /// The worker in charge. Older ones end when they find out.
+    epoch: u32,
+    watch: Arc<Watch>,
+    busy: bool,
+    stopping: bool,
+    asked: u64,
+    finished: u64,
+    /// Whether the round that is asked for reads what rarely changes as well.
+    slow: bool,
+    library: Option<&'static Library>,
+    session: Option<Arc<Session>>,
+    inventory: Inventory,
+    slots: Vec<Slot>,
+    /// Workers that hang, each on one GPU.
+    left_behind: Vec<Arc<Watch>>,
+}
+
+#[derive(Default)]
+struct Slot {
+    round: u64,
+    sample: DeviceSample,
+}
+
+impl Driver {
+    /// Starts the first worker. `chosen` is a library to load in place of the usual ones.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub(crate) fn start(chosen: Option<String>) -> io::Result<Self> {
+        let watch = Arc::new(Watch::new());
+        let board = Board {
+            epoch: 0,
+            watch: Arc::clone(&watch),
+            busy: false,
+            stopping: false,
+            asked: 0,
+            finished: 0,
+            slow: true,
+            library: None,
+            session: None,
+            inventory: Inventory::default(),
+            slots: Vec::new(),
+            left_behind: Vec::new(),
+        };
+        let shared =
+            Arc::new(Shared { board: Mutex::new(board), bell: Condvar::new(), origin: Instant::now(), chosen });
+        start_worker(&shared, 0, watch)?;
+        Ok(Self { shared, handed_out: 0 })
+    }
+
+    /// For the thread that ends the process.
+    pub(crate) fn settler(&self) -> Settler {
+        Settler(Arc::clone(&self.shared))
+    }
+
+    /// The inventory is to be handed out again with the next frame.
+    pub(crate) fn resend(&mut self) {
+        self.handed_out = 0;
+    }
+
+    /// Asks for a round and waits for it, but for no call that is a second old. GPUs that were not read in time have
+    /// empty readings and say for how long they have been blocked.
+    pub(crate) fn refresh(&mut self, slow: bool) -> Frame {
+        let mut board = self.shared.lock();
+        if board.finished == board.asked {
+            board.asked += 1;
+            board.slow = slow;
+            self.shared.bell.notify_all();
+        }
+        let deadline = Instant::now() + LONGEST_ROUND;
+        while board.finished != board.asked && Instant::now() < deadline {
+            let age = board.watch.call_age().unwrap_or_default();
+            if age >= HANGS {
+                if !self.shared.replace_worker(&mut board) {
+                    break;
+                }
+            } else if age >= PATIENCE {
+                break;
+            }
+            let wait = PATIENCE.saturating_sub(board.watch.call_age().unwrap_or_default());
+            let waited = self.shared.bell.wait_timeout(board, wait.max(Duration::from_millis(1)));
+            board = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let mut frame = board.frame();
+        if frame.generation != self.handed_out {
+            self.handed_out = frame.generation;
+            frame.inventory = Some(board.inventory.clone());
+        }
+        frame
+    }
+}
+
+impl Settler {
+    /// Lets no further GPU be read, and waits until the one that is being read is done, at most this long.
+    pub(crate) fn settle(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let mut board = self.0.lock();
+        board.stopping = true;
+        self.0.bell.notify_all();
+        while board.busy {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return;
+            }
+            board = self.0.bell.wait_timeout(board, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Board> {
+        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Leaves the worker behind that hangs on one GPU, and starts another for the rest. There are never more of them
+    /// than GPUs and one; a call that hangs on the driver as a whole is left alone, since a second would hang as well.
+    fn replace_worker(self: &Arc<Self>, board: &mut Board) -> bool {
+        let devices = board.session.as_ref().map_or(0, |session| session.devices());
+        if board.watch.device().is_none() || board.left_behind.len() >= devices {
+            return false;
+        }
+        let watch = Arc::new(Watch::new());
+        if start_worker(self, board.epoch + 1, Arc::clone(&watch)).is_err() {
+            return false;
+        }
+        board.epoch += 1;
+        board.left_behind.push(std::mem::replace(&mut board.watch, watch));
+        true
+    }
+
+    /// One round: the session is opened or looked over, then each GPU is read. `None` when this worker has been
+    /// replaced meanwhile.
+    fn round(&self, epoch: u32, watch: &Watch, words: &mut Vec<u64>, order: &Order) -> Option<()> {
+        let session = match &order.session {
+            Some(session) if order.look_over => {
+                let lost = session.inventory_is_stale(watch);
+                if lost { self.reopen(epoch, watch, session)? } else { Some(Arc::clone(session)) }
+            }
+            Some(session) => Some(Arc::clone(session)),
+            None => self.open(epoch, watch, order.library)?,
+        };
+        let Some(session) = session else { return Some(()) };
+        for position in 0..session.devices() {
+            let now = self.origin.elapsed().as_secs_f64();
+            let sample = session.sample(position, watch, words, now, order.slow);
+            let mut board = self.lock();
+            if board.epoch != epoch || board.stopping {
+                return None;
+            }
+            if let (Some(sample), Some(slot)) = (sample, board.slots.get_mut(position)) {
+                *slot = Slot { round: order.round, sample };
+            }
+        }
+        Some(())
+    }
+
+    /// Loads the library and initialises it. `Some(None)` when that fails, with the reason in the inventory.
+    #[allow(clippy::option_option, reason = "outside: still in charge; inside: there is a driver")]
+    fn open(&self, epoch: u32, watch: &Watch, library: Option<&'static Library>) -> Option<Option<Arc<Session>>> {
+        watch.concerns(None);
+        let library = library.map_or_else(|| load(self.chosen.as_deref()), Ok);
+        let opened = library.clone().and_then(|library| Session::open(library, watch)).map(Arc::new);
+        let inventory = match &opened {
+            Ok(session) => session.inventory(watch),
+            Err(error) => Inventory {
+                nvml_path: library.as_ref().ok().map(|library| library.path().into()),
+                error: Some(error.clone()),
+                ..Inventory::default()
+            },
+        };
+        self.install(epoch, library.ok(), opened.ok(), inventory)
+    }
+
+    /// The GPUs have changed: looks at all of them again, after a new initialisation where the old one is void.
+    #[allow(clippy::option_option, reason = "as in `open`")]
+    fn reopen(&self, epoch: u32, watch: &Watch, session: &Session) -> Option<Option<Arc<Session>>> {
+        if session.is_void(watch) {
+            let library = session.close(watch);
+            return self.open(epoch, watch, Some(library));
+        }
+        let renewed = Arc::new(session.renewed(watch));
+        let inventory = renewed.inventory(watch);
+        self.install(epoch, None, Some(renewed), inventory)
+    }
+
+    #[allow(clippy::option_option, reason = "as in `open`")]
+    fn install(
+        &self,
+        epoch: u32,
+        library: Option<&'static Library>,
+        session: Option<Arc<Session>>,
+        mut inventory: Inventory,
+    ) -> Option<Option<Arc<Session>>> {
+        let mut board = self.lock();
+        if board.epoch != epoch {
+            return None;
+        }
+        inventory.generation = board.inventory.generation;
+        if inventory.generation == 0 || inventory != board.inventory {
+            inventory.generation += 1;
+        }
+        board.inventory = inventory;
+        board.library = library.or(board.library);
+        board.slots.clear();
+        board.slots.resize_with(session.as_ref().map_or(0, |session| session.devices()), Slot::default);
+        board.session.clone_from(&session);
+        Some(session)
+    }
+}
+
+impl Board {
+    /// What there is now: readings of this round, and for the other GPUs since when they have been blocked.
+    fn frame(&mut self) -> Frame {
+        let round = self.asked;
+        let in_flight = if self.finished == self.asked { None } else { self.watch.call_age() };
+        let mut devices: Vec<DeviceSample> = self
+            .slots
+            .iter_mut()
+            .map(|slot| if slot.round == round { std::mem::take(&mut slot.sample) } else { DeviceSample::default() })
+            .collect();
+        let mut hanging = 0;
+        let calls = self.left_behind.iter().map(|watch| (watch.device(), watch.call_age()));
+        for (device, age) in calls.chain([(self.watch.device(), in_flight)]) {
+            let Some((age, sample)) = age.zip(device.and_then(|device| devices.get_mut(device))) else { continue };
+            if age >= PATIENCE {
+                let seconds = crate::probe::numbers::tenths_f32(age.as_secs_f64());
+                sample.reading.blocked_seconds = Some(seconds);
+                if age >= HANGS {
+                    sample.reading.error = Some(words::device_blocked(seconds));
+                    hanging += 1;
+                }
+            }
+        }
+        let whole = in_flight.filter(|&age| age >= HANGS && (self.watch.device().is_none() || hanging > 1));
+        let error = whole.map(|age| words::driver_blocked(age.as_secs_f32()));
+        // Before the first answer the inventory is where a person looks for the reason.
+        if self.session.is_none() && error.is_some() && self.inventory.error.is_none() {
+            self.inventory.error.clone_from(&error);
+            self.inventory.generation += 1;
+        }
+        Frame { generation: self.inventory.generation, inventory: None, devices, error }
+    }
+}
+
+/// What a worker is to do in a round.
+struct Order {
+    round: u64,
+    slow: bool,
+    look_over: bool,
+    library: Option<&'static Library>,
+    session: Option<Arc<Session>>,
+}
+
+fn start_worker(shared: &Arc<Shared>, epoch: u32, watch: Arc<Watch>) -> io::Result<()> {
+    let shared = Arc::clone(shared);
+    let worker = std::thread::Builder::new().name("nvml".to_owned()).stack_size(STACK_BYTES);
+    worker.spawn(move || work(&shared, epoch, &watch)).map(drop)
+}
+
+/// Waits for orders and carries them out, until another worker has taken over or the process ends.
+fn work(shared: &Shared, epoch: u32, watch: &Arc<Watch>) {
+    let mut words = Vec::with_capacity(512);
+    let mut board = shared.lock();
+    while board.epoch == epoch && !board.stopping {
+        if board.asked == board.finished || (board.session.is_none() && !board.slow) {
+            // Without a driver nothing is tried but in the slow rounds.
+            board.finished = board.asked;
+            shared.bell.notify_all();
+            board = shared.bell.wait(board).unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        let order = Order {
+            round: board.asked,
+            slow: board.slow,
+            look_over: board.slow && board.left_behind.is_empty(),
+            library: board.library,
+            session: board.session.clone(),
+        };
+        board.busy = true;
+        drop(board);
+        let done = shared.round(epoch, watch, &mut words, &order);
+        board = shared.lock();
+        if board.epoch == epoch {
+            board.busy = false;
+            if done.is_some() {
+                board.finished = order.round;
+            }
+        }
+        shared.bell.notify_all();
+    }
+    board.left_behind.retain(|left| !Arc::ptr_eq(left, watch));
+    shared.bell.notify_all();
+}
+
+/// Whether an error means that the initialisation itself is void.
+pub(super) fn is_void(code: Code) -> bool {
+    matches!(code, Code::UNINITIALIZED | Code::DRIVER_NOT_LOADED)
+}

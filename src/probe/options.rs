@@ -1,0 +1,125 @@
+//! The command line, read by hand: a parser would be larger than the rest of the probe.
+
+use super::pace::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// What `--help` prints.
+pub(crate) const HELP: &str = "\
+gpufleet-probe reads the GPUs, processes and load of this host for gpufleet.
+
+Usage: gpufleet-probe [--interval SECONDS] [--nvml-library PATH]
+       gpufleet-probe --once [--pretty] [--nvml-library PATH]
+
+Without --once it serves a controller: JSON lines on standard output, requests on
+standard input. It ends when standard input is closed, and after 30 s without a request.
+
+Options:
+  --once                 take one snapshot and end
+  --pretty               print it for a person instead of as JSON lines
+  --interval SECONDS     time between snapshots, 0.25 to 60 (default 2)
+  --nvml-library PATH    load this library in place of libnvidia-ml.so.1
+  --version              print the version
+  --help                 print this text
+";
+
+/// What is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Options {
+    /// Serve a controller.
+    Serve {
+        /// Between snapshots.
+        interval: Duration,
+        /// A library in place of the usual ones.
+        library: Option<String>,
+    },
+    /// One snapshot.
+    Once {
+        /// For a person.
+        pretty: bool,
+        /// A library in place of the usual ones.
+        library: Option<String>,
+    },
+    /// The version.
+    Version,
+    /// The help.
+    Help,
+}
+
+impl Options {
+    /// Reads the arguments after the program's name. The error is a sentence for a person.
+    pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
+        let (mut once, mut pretty, mut interval, mut library) = (false, false, None, None);
+        let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
+        while let Some(argument) = arguments.next() {
+            let (name, attached) = match argument.split_once('=') {
+                Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
+                _ => (argument.as_str(), None),
+            };
+            let mut value =
+                || attached.clone().or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"));
+            match name {
+                "--interval" => interval = Some(parse_interval(&value()?)?),
+                "--nvml-library" => library = Some(value()?),
+                "--once" if attached.is_none() => once = true,
+                "--pretty" if attached.is_none() => pretty = true,
+                "--version" | "-V" if attached.is_none() => return Ok(Self::Version),
+                "--help" | "-h" if attached.is_none() => return Ok(Self::Help),
+                _ => return Err(format!("unknown argument `{argument}`")),
+            }
+        }
+        match (once, pretty, interval) {
+            (true, _, Some(_)) => Err("--interval has no meaning with --once".to_owned()),
+            (true, pretty, None) => Ok(Self::Once { pretty, library }),
+            (false, true, _) => Err("--pretty goes with --once".to_owned()),
+            (false, false, interval) => Ok(Self::Serve { interval: interval.unwrap_or(DEFAULT_INTERVAL), library }),
+        }
+    }
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    interval.filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval)).ok_or_else(|| {
+        let (least, most) = (MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs());
+        format!("--interval `{text}` is not a number of seconds from {least} to {most}")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::parse(line.split_whitespace().map(OsString::from))
+    }
+
+    #[test]
+    fn options_are_read() {
+        let serve = |seconds, library: Option<&str>| {
+            Ok(Options::Serve { interval: Duration::from_secs_f64(seconds), library: library.map(Into::into) })
+        };
+        assert_eq!(parse(""), serve(2.0, None));
+        assert_eq!(parse("--interval 0.25 --nvml-library /x"), serve(0.25, Some("/x")));
+        assert_eq!(parse("--nvml-library=/a=b --interval=60"), serve(60.0, Some("/a=b")));
+        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, library: None }));
+        assert_eq!(parse("--pretty --once"), Ok(Options::Once { pretty: true, library: None }));
+        assert_eq!((parse("--version"), parse("--once -h")), (Ok(Options::Version), Ok(Options::Help)));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        for (line, error) in [
+            ("--frequency 3", "unknown argument `--frequency`"),
+            ("once", "unknown argument `once`"),
+            ("--once=yes", "unknown argument `--once=yes`"),
+            ("--interval", "--interval needs a value"),
+            ("--interval 0.1", "--interval `0.1` is not a number of seconds from 0.25 to 60"),
+            ("--interval nan", "--interval `nan` is not a number of seconds from 0.25 to 60"),
+            ("--interval 2s", "--interval `2s` is not a number of seconds from 0.25 to 60"),
+            ("--pretty", "--pretty goes with --once"),
+            ("--once --interval 2", "--interval has no meaning with --once"),
+        ] {
+            assert_eq!(parse(line), Err(error.to_owned()), "{line}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Whole lines to standard output, from several threads.
+
+use crate::wire::Message;
+use crate::wire::codec::encode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::AsFd;
+use rustix::io::{Errno, write};
+use std::sync::{Mutex, PoisonError, TryLockError};
+
+/// A pipe to the controller. A line is written whole or the pipe is broken.
+#[derive(Debug)]
+pub(crate) struct Output<F> {
+    file: F,
+    turn: Mutex<()>,
+}
+
+impl<F: AsFd> Output<F> {
+    pub(crate) fn new(file: F) -> Self {
+        Self { file, turn: Mutex::new(()) }
+    }
+
+    /// Writes one message, and waits for as long as the pipe is full.
+    ///
+    /// # Errors
+    /// What the kernel says when nobody reads any more: `EPIPE`.
+    pub(crate) fn send(&self, message: &Message) -> Result<(), Errno> {
+        // Every type of the contract has a JSON form; if one had none, its line would be missing, no more.
+        let Ok(line) = encode(message) else { return Ok(()) };
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write_all(&line)
+    }
+
+    /// Writes a last message if that is possible at once: nobody may be reading.
+    pub(crate) fn send_last(&self, message: &Message) {
+        let turn = match self.turn.try_lock() {
+            Ok(turn) => turn,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
+        let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
+        // A pipe that is ready has room for one page, and a last message is shorter.
+        if is_ready && let Ok(line) = encode(message) {
+            let _unheard: Result<(), Errno> = self.write_all(&line);
+        }
+        drop(turn);
+    }
+
+    fn write_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match write(&self.file, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
+                    poll(&mut fds, None).or_else(|error| if error == Errno::INTR { Ok(0) } else { Err(error) })?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::pipe::pipe;
+    use std::io::Read;
+
+    #[test]
+    fn lines_arrive_whole_and_a_closed_pipe_is_an_error() {
+        let (reader, writer) = pipe().expect("pipe");
+        let output = Output::new(writer);
+        output.send(&Message::Echo { id: 7 }).expect("writes");
+        let mut bytes = [0; 64];
+        let mut reader = std::fs::File::from(reader);
+        let count = reader.read(&mut bytes).expect("reads");
+        assert_eq!(&bytes[..count], b"{\"echo\":{\"id\":7}}\n");
+        drop(reader);
+        assert_eq!(output.send(&Message::Echo { id: 8 }), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_last_message_never_waits() {
+        let (_reader, writer) = pipe().expect("pipe");
+        rustix::io::ioctl_fionbio(&writer, true).expect("non-blocking");
+        while write(&writer, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).expect("blocking");
+        Output::new(writer).send_last(&Message::Farewell { reason: "full".into() });
+    }
+}

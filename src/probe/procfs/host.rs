@@ -1,0 +1,216 @@
+//! The host itself.
+
+use super::{KeptFile, Scratch};
+use crate::probe::numbers::{tenths, tenths_f32};
+use crate::wire::{HostReading, SafeText};
+use std::str::FromStr;
+
+/// Reads the host, and remembers what rates and slow readings need.
+#[derive(Debug)]
+pub(crate) struct HostSampler {
+    stat: KeptFile,
+    memory: KeptFile,
+    load: KeptFile,
+    uptime: KeptFile,
+    cpu: Option<CpuTicks>,
+    /// When the host was booted, in seconds since 1970.
+    boot_unix_seconds: Option<i64>,
+    slow: SlowReadings,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct SlowReadings {
+    pressure_io_percent: Option<f32>,
+    pressure_memory_percent: Option<f32>,
+    oom_kills: Option<u64>,
+}
+
+impl HostSampler {
+    pub(crate) fn new() -> Self {
+        Self {
+            stat: KeptFile::open("/proc/stat"),
+            memory: KeptFile::open("/proc/meminfo"),
+            load: KeptFile::open("/proc/loadavg"),
+            uptime: KeptFile::open("/proc/uptime"),
+            cpu: None,
+            boot_unix_seconds: None,
+            slow: SlowReadings::default(),
+        }
+    }
+
+    /// When the host was booted, in seconds since 1970, once a sample was taken.
+    pub(crate) fn boot_unix_seconds(&self) -> Option<i64> {
+        self.boot_unix_seconds
+    }
+
+    /// Reads everything; `slow` asks for what rarely changes as well.
+    pub(crate) fn sample(&mut self, scratch: &mut Scratch, slow: bool) -> HostReading {
+        let mut reading = HostReading::default();
+        if let Some(text) = self.stat.read(scratch) {
+            let now = CpuTicks::parse(text);
+            if let Some((before, now)) = self.cpu.zip(now) {
+                (reading.cpu_percent, reading.io_wait_percent) = now.shares_since(before);
+            }
+            self.cpu = now;
+            if self.boot_unix_seconds.is_none() {
+                self.boot_unix_seconds = named(text, b"btime ");
+            }
+        }
+        if let Some(text) = self.memory.read(scratch) {
+            reading.memory_total_bytes = kibibytes(text, b"MemTotal:");
+            reading.memory_available_bytes = kibibytes(text, b"MemAvailable:");
+            reading.swap_total_bytes = kibibytes(text, b"SwapTotal:");
+            reading.swap_free_bytes = kibibytes(text, b"SwapFree:");
+        }
+        if let Some(text) = self.load.read(scratch) {
+            let mut loads = words(text);
+            let mut load = || loads.next().and_then(|word| word.parse().ok());
+            (reading.load_1, reading.load_5, reading.load_15) = (load(), load(), load());
+        }
+        if let Some(text) = self.uptime.read(scratch) {
+            reading.uptime_seconds = words(text).next().and_then(|word| word.parse().ok()).map(tenths);
+        }
+        if slow {
+            self.slow = SlowReadings::read(scratch);
+        }
+        reading.pressure_io_percent = self.slow.pressure_io_percent;
+        reading.pressure_memory_percent = self.slow.pressure_memory_percent;
+        reading.oom_kills = self.slow.oom_kills;
+        reading
+    }
+}
+
+impl SlowReadings {
+    fn read(scratch: &mut Scratch) -> Self {
+        Self {
+            pressure_io_percent: scratch.read("/proc/pressure/io").ok().and_then(pressure),
+            pressure_memory_percent: scratch.read("/proc/pressure/memory").ok().and_then(pressure),
+            oom_kills: scratch.read("/proc/vmstat").ok().and_then(|text| named(text, b"oom_kill ")),
+        }
+    }
+}
+
+/// `/proc/sys/kernel/random/boot_id`.
+pub(crate) fn boot_id(scratch: &mut Scratch) -> Option<SafeText> {
+    let text = scratch.read("/proc/sys/kernel/random/boot_id").ok()?;
+    Some(SafeText::from_bytes(text.trim_ascii()))
+}
+
+/// `MemTotal`.
+pub(crate) fn memory_total_bytes(scratch: &mut Scratch) -> Option<u64> {
+    kibibytes(scratch.read("/proc/meminfo").ok()?, b"MemTotal:")
+}
+
+/// CPUs online.
+pub(crate) fn cpu_count(scratch: &mut Scratch) -> Option<u32> {
+    count_of_list(std::str::from_utf8(scratch.read("/sys/devices/system/cpu/online").ok()?).ok()?)
+}
+
+/// The sums of all CPUs' times, in ticks since boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CpuTicks {
+    all: u64,
+    idle: u64,
+    io_wait: u64,
+}
+
+impl CpuTicks {
+    /// From the first line of `/proc/stat`. Guest time is part of user time already, so it is not added.
+    fn parse(text: &[u8]) -> Option<Self> {
+        let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
+        let mut ticks = [0_u64; 8];
+        let mut numbers = words(line).map_while(|word| word.parse().ok());
+        for tick in &mut ticks {
+            *tick = numbers.next().unwrap_or(0);
+        }
+        let all = ticks.iter().fold(0_u64, |sum, &tick| sum.saturating_add(tick));
+        (all > 0).then_some(Self { all, idle: ticks[3], io_wait: ticks[4] })
+    }
+
+    /// Busy and I/O wait since `before`, in percent. The kernel's idle counters may step back by a tick: then that
+    /// share is 0, and without any tick in between there is none.
+    fn shares_since(self, before: Self) -> (Option<f32>, Option<f32>) {
+        let Some(all) = self.all.checked_sub(before.all).filter(|&all| all > 0) else { return (None, None) };
+        let idle = self.idle.saturating_sub(before.idle).min(all);
+        let io_wait = self.io_wait.saturating_sub(before.io_wait).min(all - idle);
+        let percent = |ticks: u64| Some(tenths_f32(100.0 * ticks as f64 / all as f64));
+        (percent(all - idle - io_wait), percent(io_wait))
+    }
+}
+
+fn words(text: &[u8]) -> impl Iterator<Item = &str> {
+    text.split(u8::is_ascii_whitespace)
+        .filter(|word| !word.is_empty())
+        .filter_map(|word| std::str::from_utf8(word).ok())
+}
+
+/// The number after `name` at the beginning of a line.
+fn named<T: FromStr>(text: &[u8], name: &[u8]) -> Option<T> {
+    let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+    words(line).next()?.parse().ok()
+}
+
+fn kibibytes(text: &[u8], name: &[u8]) -> Option<u64> {
+    named::<u64>(text, name)?.checked_mul(1024)
+}
+
+/// `some avg60` of a file under `/proc/pressure`.
+fn pressure(text: &[u8]) -> Option<f32> {
+    let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
+    words(line).find_map(|word| word.strip_prefix("avg60="))?.parse().ok()
+}
+
+/// How many numbers a kernel list like `0-3,8,10-11` names.
+fn count_of_list(list: &str) -> Option<u32> {
+    list.trim().split(',').try_fold(0_u32, |sum, range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let count = last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)?;
+        sum.checked_add(count)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_shares_are_differences() {
+        let before = CpuTicks::parse(b"cpu  100 0 50 800 40 5 5 0 70 0\ncpu0 1 2\n").expect("parses");
+        let after = CpuTicks::parse(b"cpu  150 0 60 830 50 5 5 0 99 0\n").expect("parses");
+        assert_eq!(before, CpuTicks { all: 1000, idle: 800, io_wait: 40 });
+        assert_eq!(after.shares_since(before), (Some(60.0), Some(10.0)));
+        assert_eq!(before.shares_since(after), (None, None));
+        assert_eq!(CpuTicks::parse(b"intr 5"), None);
+    }
+
+    #[test]
+    fn numbers_are_found_by_name() {
+        let text = b"MemTotal:       1024 kB\nMemAvailable:    512 kB\nSwapTotal:  none\n";
+        assert_eq!(kibibytes(text, b"MemTotal:"), Some(1 << 20));
+        assert_eq!(kibibytes(text, b"SwapTotal:"), None);
+        assert_eq!(named::<i64>(b"cpu 1\nbtime 1763000000\n", b"btime "), Some(1_763_000_000));
+        assert_eq!(pressure(b"some avg10=1.00 avg60=2.50 avg300=0.1 total=9\nfull avg60=9\n"), Some(2.5));
+    }
+
+    #[test]
+    fn cpu_lists_are_counted() {
+        assert_eq!(count_of_list("0-111\n"), Some(112));
+        assert_eq!(count_of_list("0-3,8,10-11"), Some(7));
+        for bad in ["", "3-1", "x", "0-4294967295"] {
+            assert_eq!(count_of_list(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn this_host_is_read() {
+        let mut scratch = Scratch::default();
+        let mut sampler = HostSampler::new();
+        let first = sampler.sample(&mut scratch, true);
+        assert_eq!(first.cpu_percent, None);
+        assert_eq!(first.memory_total_bytes, memory_total_bytes(&mut scratch));
+        assert!(first.load_1.is_some() && first.uptime_seconds.is_some_and(|seconds| seconds > 0.0));
+        assert!(sampler.boot_unix_seconds().is_some());
+        assert!(cpu_count(&mut scratch).is_some_and(|count| count > 0));
+        assert_eq!(boot_id(&mut scratch).map(|id| id.len()), Some(36));
+    }
+}

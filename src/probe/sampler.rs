@@ -1,0 +1,169 @@
+//! Puts one snapshot together.
+
+use super::numbers::{tenths_f32, thousandths};
+use super::nvml::{DeviceSample, Driver, Frame, GpuProcess};
+use super::processes::{Moment, Processes};
+use super::procfs::{Census, HostSampler, Scratch};
+use super::users::Users;
+use crate::wire::codec::MAX_PROCESSES;
+use crate::wire::{
+    GpuColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns, SafeText, Snapshot,
+};
+use rustix::time::{ClockId, clock_gettime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// What rarely changes is read in the first sample and in every tenth after it.
+const SLOW_EVERY: u64 = 10;
+
+/// Everything that is sampled, and what is remembered between samples.
+pub(crate) struct Sampler {
+    driver: Driver,
+    host: HostSampler,
+    processes: Processes,
+    users: Users,
+    census: Census,
+    scratch: Scratch,
+    origin: Instant,
+    sequence: u64,
+    page_bytes: u64,
+    rss_bytes: Option<u64>,
+}
+
+/// One sample: readings, and the inventory when it changed.
+#[derive(Debug)]
+pub(crate) struct Sample {
+    pub(crate) inventory: Option<Inventory>,
+    pub(crate) snapshot: Snapshot,
+}
+
+impl Sampler {
+    pub(crate) fn new(driver: Driver) -> Self {
+        Self {
+            driver,
+            host: HostSampler::new(),
+            processes: Processes::new(),
+            users: Users::default(),
+            census: Census::new(),
+            scratch: Scratch::default(),
+            origin: Instant::now(),
+            sequence: 0,
+            page_bytes: super::nvml::raw::page_size(),
+            rss_bytes: None,
+        }
+    }
+
+    /// The next sample carries the inventory and all facts, whether they are new or not.
+    pub(crate) fn resend(&mut self) {
+        self.driver.resend();
+        self.processes.resend();
+    }
+
+    /// Waits for user names that were asked for, at most this long.
+    pub(crate) fn settle_users(&mut self, limit: Duration) {
+        self.users.settle(limit);
+    }
+
+    /// Reads everything. A driver that hangs costs its readings, and a second at most.
+    pub(crate) fn sample(&mut self, interval_seconds: Option<f32>, mut notes: Vec<SafeText>) -> Sample {
+        let began = Instant::now();
+        let slow = self.sequence.is_multiple_of(SLOW_EVERY);
+        self.sequence += 1;
+        let Frame { generation, inventory, devices, error } = self.driver.refresh(slow);
+        let now = Instant::now().duration_since(self.origin).as_secs_f64();
+        let host = self.host.sample(&mut self.scratch, slow);
+        let (gpu_processes, left_out) = gpu_process_rows(&devices);
+        if left_out > 0 {
+            notes.push(format!("{left_out} processes with little GPU memory are left out").into());
+        }
+        let moment =
+            Moment { now, uptime_seconds: host.uptime_seconds, boot_unix_seconds: self.host.boot_unix_seconds() };
+        let pids = gpu_processes.iter().filter_map(|row| row.pid);
+        let (processes, facts) = self.processes.sample(pids, moment, &mut self.scratch, &mut self.users);
+        let gpus: Vec<_> = devices.into_iter().map(|device| device.reading).collect();
+        let snapshot = Snapshot {
+            sequence: self.sequence,
+            generation,
+            monotonic_seconds: thousandths(now),
+            wall_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64),
+            interval_seconds,
+            host,
+            gpus: GpuColumns::from_rows(&gpus),
+            gpu_processes: GpuProcessColumns::from_rows(&gpu_processes),
+            processes: ProcessColumns::from_rows(&processes),
+            facts,
+            processes_left_out: left_out,
+            driver_error: error,
+            notes,
+            cost: Some(self.cost(began, slow)),
+        };
+        Sample { inventory, snapshot }
+    }
+
+    fn cost(&mut self, began: Instant, slow: bool) -> ProbeCost {
+        if slow {
+            self.rss_bytes = self.scratch.read("/proc/self/statm").ok().and_then(|statm| {
+                let resident = std::str::from_utf8(statm).ok()?.split_ascii_whitespace().nth(1)?;
+                Some(resident.parse::<u64>().ok()? * self.page_bytes)
+            });
+        }
+        let probes_on_host = self.census.step(&mut self.scratch);
+        let cpu = clock_gettime(ClockId::ProcessCPUTime);
+        let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+        ProbeCost {
+            cpu_seconds: thousandths(cpu_seconds),
+            rss_bytes: self.rss_bytes,
+            sample_ms: tenths_f32(began.elapsed().as_secs_f64() * 1000.0),
+            probes_on_host,
+        }
+    }
+}
+
+/// The rows of all GPUs, and how many were left out because the contract allows no more: those with the least memory.
+fn gpu_process_rows(devices: &[DeviceSample]) -> (Vec<GpuProcessReading>, u32) {
+    let mut rows: Vec<_> = devices
+        .iter()
+        .enumerate()
+        .flat_map(|(gpu, device)| device.processes.iter().map(move |process| row(gpu, process)))
+        .collect();
+    let left_out = rows.len().saturating_sub(MAX_PROCESSES);
+    if left_out > 0 {
+        rows.sort_by_key(|row| std::cmp::Reverse(row.gpu_memory_bytes));
+        rows.truncate(MAX_PROCESSES);
+    }
+    (rows, left_out as u32)
+}
+
+fn row(gpu: usize, process: &GpuProcess) -> GpuProcessReading {
+    GpuProcessReading {
+        pid: process.pid,
+        gpu: Some(gpu as u16),
+        kind: Some(process.kind),
+        gpu_memory_bytes: process.memory_bytes,
+        sm_percent: process.shares.sm,
+        memory_percent: process.shares.memory,
+        encoder_percent: process.shares.encoder,
+        decoder_percent: process.shares.decoder,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::GpuProcessKind;
+
+    #[test]
+    fn the_largest_processes_are_kept() {
+        let processes = (0..MAX_PROCESSES as u64 + 2)
+            .map(|number| GpuProcess {
+                pid: Some(2 + number as u32),
+                kind: GpuProcessKind::Compute,
+                memory_bytes: (number > 0).then_some(number),
+                shares: crate::probe::nvml::Shares::default(),
+            })
+            .collect();
+        let device = DeviceSample { processes, ..DeviceSample::default() };
+        let (rows, left_out) = gpu_process_rows(&[device]);
+        assert_eq!((rows.len(), left_out), (MAX_PROCESSES, 2));
+        assert_eq!(rows.last().and_then(|row| row.gpu_memory_bytes), Some(2));
+    }
+}

@@ -1,0 +1,173 @@
+//! The probe as a whole: what the command line asks for, the threads, and the end.
+
+use super::control::Control;
+use super::hello::hello;
+use super::listener::{DEAD_MAN, End, listen};
+use super::nvml::raw::exit_now;
+use super::nvml::{Driver, Settler};
+use super::options::{HELP, Options};
+use super::output::Output;
+use super::pace::{Pace, Step};
+use super::pretty::pretty;
+use super::procfs::PROBE_NAME;
+use super::sampler::{Sample, Sampler};
+use crate::wire::Message;
+use rustix::fd::BorrowedFd;
+use std::ffi::OsString;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The listener's stack.
+const STACK_BYTES: usize = 256 * 1024;
+/// How long a call in flight may take when the probe ends.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long `--once` waits for the names of users.
+const NAMES: Duration = Duration::from_secs(1);
+/// Between the two samples of `--once`, whose difference gives shares.
+const ONCE_GAP: Duration = Duration::from_millis(250);
+
+type Stdout = Output<BorrowedFd<'static>>;
+
+/// Does what the arguments (without the program's name) ask for.
+pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+    match Options::parse(arguments) {
+        Ok(Options::Help) => print(HELP),
+        Ok(Options::Version) => print(concat!("gpufleet-probe ", env!("CARGO_PKG_VERSION"), "\n")),
+        Ok(Options::Once { pretty, library }) => once(pretty, library),
+        Ok(Options::Serve { interval, library }) => serve(interval, library),
+        Err(error) => {
+            complain(&format!("{error}\nhint: gpufleet-probe --help"));
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    // A reader that closed the pipe has seen enough.
+    let _closed = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
+fn complain(text: &str) {
+    let _closed = writeln!(std::io::stderr(), "gpufleet-probe: {text}");
+}
+
+fn start_driver(library: Option<String>) -> Result<Driver, ExitCode> {
+    Driver::start(library).map_err(|error| {
+        complain(&format!("no thread can be started: {error}"));
+        ExitCode::FAILURE
+    })
+}
+
+/// Two samples, the second printed.
+fn once(for_a_person: bool, library: Option<String>) -> ExitCode {
+    let hello = hello();
+    let driver = match start_driver(library) {
+        Ok(driver) => driver,
+        Err(status) => return status,
+    };
+    let settler = driver.settler();
+    let mut sampler = Sampler::new(driver);
+    let first = sampler.sample(None, Vec::new());
+    sampler.settle_users(NAMES);
+    let gap =
+        ONCE_GAP.saturating_sub(Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3)));
+    std::thread::sleep(gap);
+    sampler.resend();
+    let Sample { inventory, snapshot } = sampler.sample(None, Vec::new());
+    if for_a_person {
+        print(&pretty(&hello, &inventory.unwrap_or_default(), &snapshot));
+    } else {
+        let output = stdout();
+        let inventory = Message::Inventory(inventory.unwrap_or_default());
+        for message in [Message::Hello(hello), inventory, Message::Snapshot(Box::new(snapshot))] {
+            if output.send(&message).is_err() {
+                break;
+            }
+        }
+    }
+    finish(&settler)
+}
+
+/// Serves a controller until it goes.
+fn serve(interval: Duration, library: Option<String>) -> ExitCode {
+    // However the file is named that was put on the host: `pkill gpufleet-probe` finds it.
+    let _unnamed = rustix::thread::set_name(PROBE_NAME);
+    let hello = hello();
+    let boot_id = hello.boot_id.clone();
+    let output = Arc::new(stdout());
+    if output.send(&Message::Hello(hello)).is_err() {
+        return ExitCode::SUCCESS;
+    }
+    let driver = match start_driver(library) {
+        Ok(driver) => driver,
+        Err(status) => return status,
+    };
+    let settler = driver.settler();
+    let control = Arc::new(Control::new(interval));
+    let listener = {
+        let (output, control, settler) = (Arc::clone(&output), Arc::clone(&control), settler.clone());
+        std::thread::Builder::new().name("requests".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+            let stdin = rustix::stdio::stdin();
+            let end = listen(stdin, &output, &control, boot_id.as_deref(), DEAD_MAN);
+            // The sampling thread may be waiting for the driver or for a full pipe, so this one ends the process.
+            say_farewell(end, &output);
+            finish(&settler)
+        })
+    };
+    if let Err(error) = listener {
+        complain(&format!("no thread can be started: {error}"));
+        return ExitCode::FAILURE;
+    }
+    sample_until_broken(Sampler::new(driver), interval, &output, &control);
+    finish(&settler)
+}
+
+/// Samples at the given pace until nobody reads any more.
+fn sample_until_broken(mut sampler: Sampler, interval: Duration, output: &Stdout, control: &Control) {
+    let mut pace = Pace::new(interval, Instant::now());
+    loop {
+        let orders = control.take();
+        let now = Instant::now();
+        if orders.interval != pace.interval() {
+            pace.set_interval(orders.interval, now);
+        }
+        if orders.resend {
+            sampler.resend();
+            pace.hurry(now);
+        }
+        match pace.step(now, orders.acknowledged) {
+            Step::WaitUntil(due) => control.wait(&orders, Some(due)),
+            Step::WaitForAcknowledgement => control.wait(&orders, None),
+            Step::Sample => {
+                pace.taken(now);
+                let notes = control.take_notes();
+                let Sample { inventory, snapshot } = sampler.sample(Some(pace.interval().as_secs_f32()), notes);
+                let messages =
+                    inventory.map(Message::Inventory).into_iter().chain([Message::Snapshot(Box::new(snapshot))]);
+                if messages.into_iter().any(|message| output.send(&message).is_err()) {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn say_farewell(end: End, output: &Stdout) {
+    if let Some(reason) = end.farewell() {
+        output.send_last(&Message::Farewell { reason });
+    }
+}
+
+/// Ends the process once no NVML call is in flight, or without waiting longer. NVML is not shut down: that can hang
+/// like any other call, and the kernel cleans up either way.
+fn finish(settler: &Settler) -> ! {
+    settler.settle(SETTLE);
+    exit_now(0)
+}
+
+fn stdout() -> Stdout {
+    Output::new(rustix::stdio::stdout())
+}

@@ -1,0 +1,163 @@
+//! The state behind the exported functions: the script as it was last read, and the clock.
+
+use super::scenario::{Device, Quirk, Scenario};
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
+use rustix::time::{ClockId, clock_gettime};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+pub(crate) const SUCCESS: nvmlReturn_t = 0;
+pub(crate) const UNINITIALIZED: nvmlReturn_t = 1;
+pub(crate) const INVALID_ARGUMENT: nvmlReturn_t = 2;
+pub(crate) const NOT_SUPPORTED: nvmlReturn_t = 3;
+pub(crate) const NOT_FOUND: nvmlReturn_t = 6;
+pub(crate) const INSUFFICIENT_SIZE: nvmlReturn_t = 7;
+pub(crate) const UNKNOWN: nvmlReturn_t = 999;
+
+/// How often the script is looked at for changes.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// Handles are numbers from here on: so many for a GPU and its instances.
+const FIRST_HANDLE: usize = 0x1000;
+const HANDLES_A_GPU: usize = 0x100;
+
+static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+
+/// The script and what goes with it.
+pub(crate) struct Driver {
+    path: PathBuf,
+    scenario: Scenario,
+    changed: Option<SystemTime>,
+    looked: Instant,
+    pub(crate) initialized: bool,
+    /// Energy counters by UUID: so many joules at a time, and from there on as the power says.
+    energy: BTreeMap<String, (f64, f64)>,
+}
+
+impl Driver {
+    pub(crate) fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
+    pub(crate) fn has(&self, quirk: Quirk) -> bool {
+        self.scenario.quirks.contains(&quirk)
+    }
+
+    /// A GPU's energy in joules, now.
+    pub(crate) fn energy(&self, device: &Device) -> Option<f64> {
+        let now = monotonic();
+        let power = device.power_watts?;
+        let start = device.energy_joules?;
+        let (joules, since) =
+            device.uuid.as_ref().and_then(|uuid| self.energy.get(uuid)).copied().unwrap_or((start, 0.0));
+        Some(joules + power.integral(now) - power.integral(since))
+    }
+
+    fn refresh(&mut self) {
+        if self.looked.elapsed() < LOOK_EVERY && self.changed.is_some() {
+            return;
+        }
+        self.looked = Instant::now();
+        let changed = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok();
+        if changed == self.changed && changed.is_some() {
+            return;
+        }
+        self.changed = changed;
+        // The counters go on from where they are, whatever the power will be.
+        let now = monotonic();
+        let devices = self.scenario.devices.iter();
+        let counters = devices.filter_map(|device| Some((device.uuid.clone()?, (self.energy(device)?, now))));
+        self.energy = counters.collect();
+        self.scenario = read(&self.path);
+    }
+}
+
+fn read(path: &Path) -> Scenario {
+    let parsed = std::fs::read(path).map_err(|error| error.to_string());
+    let parsed = parsed.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
+    parsed.unwrap_or_else(|error| {
+        eprintln!("fake_nvml: {}: {error}", path.display());
+        Scenario { init_error: Some(UNKNOWN), ..Scenario::default() }
+    })
+}
+
+/// Runs `with` on the driver, its script up to date.
+pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
+    let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let driver = driver.get_or_insert_with(|| Driver {
+        path: super::script_path(),
+        scenario: Scenario::default(),
+        changed: None,
+        looked: Instant::now(),
+        initialized: false,
+        energy: BTreeMap::new(),
+    });
+    driver.refresh();
+    with(driver)
+}
+
+/// A call that concerns no device: its hang and its error, then `with`.
+pub(crate) fn system_call(name: &str, with: impl FnOnce(&mut Driver) -> nvmlReturn_t) -> nvmlReturn_t {
+    wait_out(|scenario| scenario.hang.iter().any(|hang| hang == name));
+    driver(|driver| match driver.scenario.errors.get(name) {
+        Some(&code) => code,
+        None => with(driver),
+    })
+}
+
+/// A call on a device: it must be initialised, the handle must be one of ours, then hang and errors as the script says.
+pub(crate) fn device_call(
+    name: &str,
+    handle: nvmlDevice_t,
+    with: impl FnOnce(&Driver, &Device) -> Result<(), nvmlReturn_t>,
+) -> nvmlReturn_t {
+    let Some((gpu, _)) = place(handle) else { return INVALID_ARGUMENT };
+    let here = format!("{name}@{gpu}");
+    wait_out(|scenario| scenario.hang.iter().any(|hang| hang == name || *hang == here));
+    driver(|driver| {
+        if !driver.initialized {
+            return UNINITIALIZED;
+        }
+        let scenario = &driver.scenario;
+        let Some(device) = device(scenario, handle) else { return INVALID_ARGUMENT };
+        if let Some(code) = device.error.or_else(|| scenario.errors.get(&here).or(scenario.errors.get(name)).copied()) {
+            return code;
+        }
+        with(driver, device).err().unwrap_or(SUCCESS)
+    })
+}
+
+/// Does not come back while the script says so.
+fn wait_out(hangs: impl Fn(&Scenario) -> bool) {
+    while driver(|driver| hangs(&driver.scenario)) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The handle of a GPU, or of the instance in one of its slots.
+pub(crate) fn handle(gpu: usize, slot: Option<usize>) -> nvmlDevice_t {
+    let number = FIRST_HANDLE + gpu * HANDLES_A_GPU + slot.map_or(0, |slot| slot + 1);
+    std::ptr::without_provenance_mut(number)
+}
+
+/// The GPU and the slot that a handle stands for.
+pub(crate) fn place(handle: nvmlDevice_t) -> Option<(usize, Option<usize>)> {
+    let number = handle.addr().checked_sub(FIRST_HANDLE)?;
+    Some((number / HANDLES_A_GPU, (number % HANDLES_A_GPU).checked_sub(1)))
+}
+
+fn device(scenario: &Scenario, handle: nvmlDevice_t) -> Option<&Device> {
+    let (gpu, slot) = place(handle)?;
+    let device = scenario.devices.get(gpu)?;
+    match slot {
+        None => Some(device),
+        Some(slot) => device.mig.get(slot)?.as_ref(),
+    }
+}
+
+/// Seconds since boot.
+pub(crate) fn monotonic() -> f64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}

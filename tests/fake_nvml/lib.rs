@@ -1,0 +1,469 @@
+//! A fake `libnvidia-ml.so.1`: an NVIDIA driver that says what a script tells it to.
+//!
+//! ```sh
+//! tests/fake_nvml/install DIR [SCENARIO.json]    # builds it and puts it and the script into DIR
+//! gpufleet-probe --once --pretty --nvml-library DIR/libnvidia-ml.so.1
+//! LD_LIBRARY_PATH=DIR nvitop -1                  # other tools understand it as well
+//! ```
+//!
+//! The script ([`scenario::Scenario`]) is the file named by `GPUFLEET_FAKE_NVML`, or `fake_nvml.json` beside the
+//! library (sshd clears the environment). It is read again when it changes, so a test can change values while they are
+//! watched. What a script leaves out is not supported. An old driver is made by taking names out of a copy's symbol
+//! table (`tests/it/fake_driver.rs`).
+#![allow(unsafe_code, non_snake_case, reason = "the C interface of nvml.h, whose callers hand over valid pointers")]
+#![allow(missing_docs, clippy::missing_safety_doc, reason = "every exported function is documented in nvml.h")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::not_unsafe_ptr_arg_deref, reason = "a test's driver")]
+
+mod driver;
+mod processes;
+mod scenario;
+
+use driver::{
+    Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, device_call, handle, monotonic,
+    place, system_call,
+};
+use nvml_wrapper_sys::bindings as sys;
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
+use scenario::{Device, Quirk, Value};
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::mem::MaybeUninit;
+use std::path::PathBuf;
+
+/// `GPUFLEET_FAKE_NVML`, else `fake_nvml.json` beside this library.
+fn script_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("GPUFLEET_FAKE_NVML") {
+        return path.into();
+    }
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the address of a function of this library, and an out parameter.
+    let library = unsafe {
+        libc::dladdr(nvmlShutdown as *const c_void, info.as_mut_ptr());
+        CStr::from_ptr(info.assume_init().dli_fname)
+    };
+    PathBuf::from(library.to_str().unwrap()).with_file_name("fake_nvml.json")
+}
+
+/// Writes an out parameter.
+fn put<T>(out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
+    if out.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller's out parameter, as nvml.h has it.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Writes a text that ends in NUL, or fills the buffer where the script wants that.
+fn put_text(driver: &Driver, out: *mut c_char, length: c_uint, text: Option<&str>) -> Result<(), nvmlReturn_t> {
+    let bytes = text.ok_or(NOT_SUPPORTED)?.as_bytes();
+    let length = length as usize;
+    if bytes.len() + 1 > length {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    let filler = if driver.has(Quirk::UnterminatedTexts) { b'x' } else { 0 };
+    for place in 0..length {
+        let byte = bytes.get(place).copied().unwrap_or(filler);
+        // SAFETY: `place` is below the buffer's length, which the caller gave.
+        unsafe { out.add(place).write(byte as c_char) };
+    }
+    Ok(())
+}
+
+fn now(value: Option<Value>) -> Result<f64, nvmlReturn_t> {
+    value.map(|value| value.at(monotonic())).ok_or(NOT_SUPPORTED)
+}
+
+/// Declares exported functions that write one number of a device.
+macro_rules! numbers {
+    ($($function:ident($($kind:ident)?) -> $type:ty = |$device:ident| $value:expr;)*) => {
+        $(#[unsafe(no_mangle)]
+        pub extern "C" fn $function(device: nvmlDevice_t, $($kind: c_uint,)? out: *mut $type) -> nvmlReturn_t {
+            device_call(stringify!($function), device, |_driver, $device: &Device| {
+                let value: Result<$type, nvmlReturn_t> = $value;
+                put(out, value?)
+            })
+        })*
+    };
+}
+
+fn by_clock<T>(kind: c_uint, graphics: T, sm: T, memory: T) -> Result<T, nvmlReturn_t> {
+    match kind {
+        sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS => Ok(graphics),
+        sys::nvmlClockType_enum_NVML_CLOCK_SM => Ok(sm),
+        sys::nvmlClockType_enum_NVML_CLOCK_MEM => Ok(memory),
+        _ => Err(NOT_SUPPORTED),
+    }
+}
+
+fn milli(value: Option<f64>) -> Result<c_uint, nvmlReturn_t> {
+    value.map(|value| (value * 1000.0).round() as c_uint).ok_or(NOT_SUPPORTED)
+}
+
+numbers! {
+    nvmlDeviceGetTemperature(_sensor) -> c_uint = |device| now(device.temperature_celsius).map(|value| value as c_uint);
+    nvmlDeviceGetTemperatureThreshold(kind) -> c_uint = |device| match kind {
+        sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => device.temperature_slowdown_celsius,
+        sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => device.temperature_shutdown_celsius,
+        _ => None,
+    }.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetPowerUsage() -> c_uint = |device| milli(now(device.power_watts).ok());
+    nvmlDeviceGetEnforcedPowerLimit() -> c_uint = |device| milli(device.power_limit_watts);
+    nvmlDeviceGetPowerManagementLimit() -> c_uint = |device| milli(device.power_limit_watts);
+    nvmlDeviceGetClockInfo(kind) -> c_uint = |device| {
+        by_clock(kind, device.clock_graphics_mhz, device.clock_sm_mhz, device.clock_memory_mhz)
+            .and_then(now).map(|value| value as c_uint)
+    };
+    nvmlDeviceGetMaxClockInfo(kind) -> c_uint = |device| {
+        by_clock(kind, device.clock_graphics_max_mhz, device.clock_sm_max_mhz, device.clock_memory_max_mhz)?
+            .ok_or(NOT_SUPPORTED)
+    };
+    nvmlDeviceGetNumFans() -> c_uint = |device| Ok(c_uint::from(device.fan_percent.is_some()));
+    nvmlDeviceGetFanSpeed() -> c_uint = |device| now(device.fan_percent).map(|value| value as c_uint);
+    nvmlDeviceGetFanSpeed_v2(_fan) -> c_uint = |device| now(device.fan_percent).map(|value| value as c_uint);
+    nvmlDeviceGetPerformanceState() -> c_uint = |device| device.performance_state.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetCurrentClocksEventReasons() -> c_ulonglong = |device| device.clocks_event_reasons.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetCurrentClocksThrottleReasons() -> c_ulonglong = |device| device.clocks_event_reasons.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetCurrPcieLinkGeneration() -> c_uint = |device| device.pcie_generation.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetCurrPcieLinkWidth() -> c_uint = |device| device.pcie_width.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetMaxPcieLinkGeneration() -> c_uint = |device| device.pcie_generation.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetMaxPcieLinkWidth() -> c_uint = |device| device.pcie_width.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetMaxMigDeviceCount() -> c_uint = |device| {
+        device.mig_enabled.map(|_| device.mig.len() as c_uint).ok_or(NOT_SUPPORTED)
+    };
+    nvmlDeviceGetPersistenceMode() -> c_uint = |_device| Ok(1);
+    nvmlDeviceGetDisplayActive() -> c_uint = |_device| Ok(0);
+    nvmlDeviceGetComputeMode() -> c_uint = |_device| Ok(0);
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
+    system_call("nvmlInit_v2", |driver| {
+        driver.initialized = driver.scenario().init_error.is_none();
+        driver.scenario().init_error.unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInit() -> nvmlReturn_t {
+    nvmlInit_v2()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
+    nvmlInit_v2()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlShutdown() -> nvmlReturn_t {
+    system_call("nvmlShutdown", |driver| {
+        driver.initialized = false;
+        SUCCESS
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
+    let text = match code {
+        0 => c"The operation was successful",
+        1 => c"Uninitialized",
+        2 => c"Invalid Argument",
+        3 => c"Not Supported",
+        4 => c"Insufficient Permissions",
+        6 => c"Not Found",
+        7 => c"Insufficient Size",
+        9 => c"Driver Not Loaded",
+        12 => c"Shared Library Not Found",
+        13 => c"Function Not Found",
+        15 => c"GPU is lost",
+        16 => c"GPU requires reset",
+        18 => c"Driver/library version mismatch",
+        _ => c"Unknown Error",
+    };
+    text.as_ptr()
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint) -> nvmlReturn_t {
+    system_call("nvmlSystemGetDriverVersion", |driver| {
+        let version = driver.scenario().driver_version.clone();
+        put_text(driver, out, length, Some(&version)).err().unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) -> nvmlReturn_t {
+    system_call("nvmlSystemGetNVMLVersion", |driver| {
+        let version = format!("12.{}", driver.scenario().driver_version);
+        put_text(driver, out, length, Some(&version)).err().unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlSystemGetCudaDriverVersion_v2(out: *mut c_int) -> nvmlReturn_t {
+    system_call("nvmlSystemGetCudaDriverVersion_v2", |driver| {
+        put(out, driver.scenario().cuda_version).err().unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlSystemGetCudaDriverVersion(out: *mut c_int) -> nvmlReturn_t {
+    nvmlSystemGetCudaDriverVersion_v2(out)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> nvmlReturn_t {
+    system_call("nvmlDeviceGetCount_v2", |driver| {
+        if !driver.initialized {
+            return driver::UNINITIALIZED;
+        }
+        put(out, driver.scenario().devices.len() as c_uint).err().unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetCount(out: *mut c_uint) -> nvmlReturn_t {
+    nvmlDeviceGetCount_v2(out)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> nvmlReturn_t {
+    system_call("nvmlDeviceGetHandleByIndex_v2", |driver| match driver.scenario().devices.get(index as usize) {
+        None => INVALID_ARGUMENT,
+        Some(Device { handle_error: Some(code), .. }) => *code,
+        Some(_) => put(out, handle(index as usize, None)).err().unwrap_or(SUCCESS),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, out: *mut nvmlDevice_t) -> nvmlReturn_t {
+    nvmlDeviceGetHandleByIndex_v2(index, out)
+}
+
+/// A handle for the GPU whose `text` is what the caller asks for.
+fn handle_by(
+    name: &str,
+    wanted: *const c_char,
+    out: *mut nvmlDevice_t,
+    text: impl Fn(&Device) -> Option<&String>,
+) -> nvmlReturn_t {
+    // SAFETY: a NUL-terminated text of the caller's.
+    let wanted = unsafe { CStr::from_ptr(wanted) }.to_string_lossy();
+    system_call(name, |driver| {
+        let found =
+            driver.scenario().devices.iter().position(|device| text(device).is_some_and(|text| **text == *wanted));
+        found.map_or(NOT_FOUND, |index| put(out, handle(index, None)).err().unwrap_or(SUCCESS))
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut nvmlDevice_t) -> nvmlReturn_t {
+    handle_by("nvmlDeviceGetHandleByUUID", uuid, out, |device| device.uuid.as_ref())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char, out: *mut nvmlDevice_t) -> nvmlReturn_t {
+    handle_by("nvmlDeviceGetHandleByPciBusId_v2", bus_id, out, |device| device.pci_bus_id.as_ref())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
+    let place = place(device).map(|(gpu, slot)| slot.unwrap_or(gpu) as c_uint);
+    device_call("nvmlDeviceGetIndex", device, |_, _| put(out, place.ok_or(INVALID_ARGUMENT)?))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
+    nvmlDeviceGetIndex(device, out)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetName(device: nvmlDevice_t, out: *mut c_char, length: c_uint) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetName", device, |driver, device| put_text(driver, out, length, device.name.as_deref()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetUUID(device: nvmlDevice_t, out: *mut c_char, length: c_uint) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetUUID", device, |driver, device| put_text(driver, out, length, device.uuid.as_deref()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, out: *mut sys::nvmlPciInfo_t) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetPciInfo_v3", device, |driver, device| {
+        // SAFETY: integers and arrays of them; all zeroes is a value.
+        let mut info: sys::nvmlPciInfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        let length = info.busId.len() as c_uint;
+        put_text(driver, info.busId.as_mut_ptr(), length, device.pci_bus_id.as_deref())?;
+        put(out, info)
+    })
+}
+
+fn memory(device: &Device) -> Result<(u64, u64, u64), nvmlReturn_t> {
+    let total = device.memory_total_bytes.ok_or(NOT_SUPPORTED)?;
+    Ok((total, now(device.memory_used_bytes)? as u64, device.memory_reserved_bytes))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, out: *mut sys::nvmlMemory_t) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetMemoryInfo", device, |_, device| {
+        // Version 1 counts the reserved part as used.
+        let (total, used, reserved) = memory(device)?;
+        let used = used + reserved;
+        put(out, sys::nvmlMemory_t { total, free: total.saturating_sub(used), used })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: *mut sys::nvmlMemory_v2_t) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetMemoryInfo_v2", device, |_, device| {
+        const VERSION: c_uint = 0x0200_0028;
+        // SAFETY: the caller's structure, whose version it has set.
+        let version = unsafe { (*out).version };
+        if version != VERSION {
+            return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
+        }
+        let (total, used, reserved) = memory(device)?;
+        put(out, sys::nvmlMemory_v2_t { version, total, reserved, free: total.saturating_sub(used + reserved), used })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetUtilizationRates(
+    device: nvmlDevice_t,
+    out: *mut sys::nvmlUtilization_t,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetUtilizationRates", device, |_, device| {
+        let gpu = now(device.utilization_percent)? as c_uint;
+        let memory = now(device.memory_utilization_percent).unwrap_or(0.0) as c_uint;
+        put(out, sys::nvmlUtilization_t { gpu, memory })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, out: *mut c_ulonglong) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetTotalEnergyConsumption", device, |driver, device| {
+        put(out, (driver.energy(device).ok_or(NOT_SUPPORTED)? * 1000.0) as c_ulonglong)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
+    device: nvmlDevice_t,
+    least: *mut c_uint,
+    most: *mut c_uint,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetPowerManagementLimitConstraints", device, |_, device| {
+        let limit = milli(device.power_limit_max_watts)?;
+        put(least, limit / 4)?;
+        put(most, limit)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetEncoderUtilization(
+    device: nvmlDevice_t,
+    percent: *mut c_uint,
+    period: *mut c_uint,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetEncoderUtilization", device, |_, device| {
+        put(percent, now(device.encoder_percent)? as c_uint)?;
+        put(period, 167_000)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetDecoderUtilization(
+    device: nvmlDevice_t,
+    percent: *mut c_uint,
+    period: *mut c_uint,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetDecoderUtilization", device, |_, device| {
+        put(percent, now(device.decoder_percent)? as c_uint)?;
+        put(period, 167_000)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetTotalEccErrors(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    period: c_uint,
+    out: *mut c_ulonglong,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetTotalEccErrors", device, |_, device| {
+        let uncorrected = kind == sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
+        let volatile = period == sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
+        let count = device.ecc_uncorrectable_volatile.ok_or(NOT_SUPPORTED)?;
+        put(out, if uncorrected && volatile { count } else { 0 })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetFieldValues(
+    device: nvmlDevice_t,
+    count: c_int,
+    values: *mut sys::nvmlFieldValue_t,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetFieldValues", device, |_, device| {
+        for place in 0..count as usize {
+            // SAFETY: the caller's array has `count` entries.
+            let value = unsafe { &mut *values.add(place) };
+            let temperature = match value.fieldId {
+                sys::field_id::NVML_FI_DEV_MEMORY_TEMP => now(device.memory_temperature_celsius),
+                _ => Err(NOT_SUPPORTED),
+            };
+            match temperature {
+                Ok(degrees) => {
+                    value.nvmlReturn = SUCCESS;
+                    value.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
+                    value.value.uiVal = degrees as c_uint;
+                }
+                Err(code) => value.nvmlReturn = code,
+            }
+        }
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMigMode(
+    device: nvmlDevice_t,
+    current: *mut c_uint,
+    pending: *mut c_uint,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetMigMode", device, |_, device| {
+        let mode = c_uint::from(device.mig_enabled.ok_or(NOT_SUPPORTED)?);
+        put(current, mode)?;
+        put(pending, mode)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
+    device: nvmlDevice_t,
+    slot: c_uint,
+    out: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let gpu = place(device).map_or(0, |(gpu, _)| gpu);
+    device_call("nvmlDeviceGetMigDeviceHandleByIndex", device, |_, device| match device.mig.get(slot as usize) {
+        Some(Some(_)) => put(out, handle(gpu, Some(slot as usize))),
+        Some(None) => Err(NOT_FOUND),
+        None => Err(INVALID_ARGUMENT),
+    })
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
+    let is_instance = place(device).is_some_and(|(_, slot)| slot.is_some());
+    device_call("nvmlDeviceIsMigDeviceHandle", device, |_, _| put(out, c_uint::from(is_instance)))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+    device: nvmlDevice_t,
+    out: *mut nvmlDevice_t,
+) -> nvmlReturn_t {
+    let parent = place(device).and_then(|(gpu, slot)| slot.map(|_| handle(gpu, None)));
+    device_call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", device, |_, _| {
+        put(out, parent.ok_or(INVALID_ARGUMENT)?)
+    })
+}

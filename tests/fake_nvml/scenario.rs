@@ -1,0 +1,163 @@
+//! The script that the fake driver plays: a JSON file, read again when it changes.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+
+/// Everything the fake driver says. What a script leaves out, the driver does not support.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Scenario {
+    /// The `nvmlReturn_t` of `nvmlInit_v2`, where it is to fail.
+    pub(crate) init_error: Option<u32>,
+    /// For example `570.86.15`.
+    pub(crate) driver_version: String,
+    /// 1000 times the major plus 10 times the minor version.
+    pub(crate) cuda_version: i32,
+    /// What is odd about this driver.
+    pub(crate) quirks: Vec<Quirk>,
+    /// Calls, by name, that do not come back while they are named here. `NAME@1` is the call on device 1 only.
+    pub(crate) hang: Vec<String>,
+    /// Calls, by name, that fail with a code.
+    pub(crate) errors: BTreeMap<String, u32>,
+    /// The GPUs.
+    pub(crate) devices: Vec<Device>,
+}
+
+impl Default for Scenario {
+    fn default() -> Self {
+        Self {
+            init_error: None,
+            driver_version: "570.86.15".to_owned(),
+            cuda_version: 12_080,
+            quirks: Vec::new(),
+            hang: Vec::new(),
+            errors: BTreeMap::new(),
+            devices: Vec::new(),
+        }
+    }
+}
+
+/// An oddity that drivers have, or might have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Quirk {
+    /// Version 3 of the process lists has entries of 32 bytes.
+    EarlyR535,
+    /// Texts fill their buffer and have no terminator.
+    UnterminatedTexts,
+    /// Process lists claim more entries than the buffer holds.
+    OverstatedCounts,
+    /// Share samples carry entries of unknown pids and absurd shares.
+    JunkSamples,
+}
+
+/// One GPU, or one MIG instance. Names and units are those of the wire.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Device {
+    pub(crate) name: Option<String>,
+    pub(crate) uuid: Option<String>,
+    pub(crate) pci_bus_id: Option<String>,
+    pub(crate) memory_total_bytes: Option<u64>,
+    pub(crate) memory_used_bytes: Option<Value>,
+    pub(crate) memory_reserved_bytes: u64,
+    pub(crate) utilization_percent: Option<Value>,
+    pub(crate) memory_utilization_percent: Option<Value>,
+    pub(crate) temperature_celsius: Option<Value>,
+    pub(crate) memory_temperature_celsius: Option<Value>,
+    pub(crate) temperature_slowdown_celsius: Option<u32>,
+    pub(crate) temperature_shutdown_celsius: Option<u32>,
+    pub(crate) power_watts: Option<Value>,
+    pub(crate) power_limit_watts: Option<f64>,
+    pub(crate) power_limit_max_watts: Option<f64>,
+    /// What the energy counter showed when the machine was booted; since then it follows `power_watts`.
+    pub(crate) energy_joules: Option<f64>,
+    pub(crate) clock_graphics_mhz: Option<Value>,
+    pub(crate) clock_sm_mhz: Option<Value>,
+    pub(crate) clock_memory_mhz: Option<Value>,
+    pub(crate) clock_graphics_max_mhz: Option<u32>,
+    pub(crate) clock_sm_max_mhz: Option<u32>,
+    pub(crate) clock_memory_max_mhz: Option<u32>,
+    pub(crate) fan_percent: Option<Value>,
+    pub(crate) performance_state: Option<u32>,
+    pub(crate) clocks_event_reasons: Option<u64>,
+    pub(crate) encoder_percent: Option<Value>,
+    pub(crate) decoder_percent: Option<Value>,
+    pub(crate) pcie_generation: Option<u32>,
+    pub(crate) pcie_width: Option<u32>,
+    pub(crate) ecc_uncorrectable_volatile: Option<u64>,
+    /// Absent: a part without MIG.
+    pub(crate) mig_enabled: Option<bool>,
+    /// The slots of a divided GPU; `null` is an empty one.
+    pub(crate) mig: Vec<Option<Device>>,
+    pub(crate) processes: Vec<Process>,
+    /// Every call on this GPU, the one for its handle aside, fails with this code.
+    pub(crate) error: Option<u32>,
+    /// The call for its handle fails with this code.
+    pub(crate) handle_error: Option<u32>,
+}
+
+/// A process on a GPU.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// `C`, `G`, `C+G` or `M`.
+    #[serde(default = "compute")]
+    pub(crate) kind: String,
+    /// Absent: the driver does not tell.
+    #[serde(default)]
+    pub(crate) memory_bytes: Option<u64>,
+    #[serde(default)]
+    pub(crate) sm_percent: Option<Value>,
+    #[serde(default)]
+    pub(crate) memory_percent: Option<Value>,
+}
+
+fn compute() -> String {
+    "C".to_owned()
+}
+
+/// A number that may change with time.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Value {
+    /// Always the same.
+    Constant(f64),
+    /// From one number to another and back.
+    Ramp {
+        from: f64,
+        to: f64,
+        /// There and back.
+        period_seconds: f64,
+    },
+}
+
+impl Value {
+    /// The value at a time in seconds.
+    pub(crate) fn at(self, time: f64) -> f64 {
+        match self {
+            Self::Constant(value) => value,
+            Self::Ramp { from, to, period_seconds } => {
+                let phase = (time / period_seconds).rem_euclid(1.0);
+                from + (to - from) * (1.0 - (2.0 * phase - 1.0).abs())
+            }
+        }
+    }
+
+    /// The integral from 0 to a time in seconds.
+    pub(crate) fn integral(self, time: f64) -> f64 {
+        match self {
+            Self::Constant(value) => value * time,
+            Self::Ramp { from, to, period_seconds } => {
+                let periods = (time / period_seconds).floor();
+                let phase = time / period_seconds - periods;
+                // Within a period: up along phase squared, then the same figure from the other end.
+                let rise = |phase: f64| from * phase + (to - from) * phase * phase;
+                let whole = f64::midpoint(from, to);
+                let part = if phase <= 0.5 { rise(phase) } else { whole - rise(1.0 - phase) };
+                period_seconds * (periods * whole + part)
+            }
+        }
+    }
+}
