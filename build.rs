@@ -34,13 +34,20 @@ mod stubs;
 mod toolchain;
 
 fn main() {
-    if link::is_nested_build() {
-        return;
+    if !link::is_nested_build() {
+        embed_probes();
     }
-    #[cfg(feature = "controller")]
+}
+
+#[cfg(feature = "controller")]
+fn embed_probes() {
     if let Err(message) = embed::run() {
         for line in message.lines() {
             println!("cargo::error={line}");
         }
     }
 }
+
+/// The probe alone carries nothing.
+#[cfg(not(feature = "controller"))]
+fn embed_probes() {}

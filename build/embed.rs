@@ -43,6 +43,9 @@ pub(crate) fn run() -> Result<(), String> {
         let none = Arch::ALL.map(|arch| Outcome { arch, result: Err(reason.to_owned()) });
         return write_source(&out, &none);
     }
+    if let Some((arch, path)) = plan.prebuilt.iter().find(|(_, path)| !path.is_file()) {
+        return Err(format!("{} names {}, which is not a file", arch.variable(), path.display()));
+    }
     let mut outcomes: Vec<Outcome> =
         plan.prebuilt.iter().map(|(arch, path)| Outcome { arch: *arch, result: Ok(path.clone()) }).collect();
     let missing: Vec<Arch> =
@@ -54,7 +57,11 @@ pub(crate) fn run() -> Result<(), String> {
     for Outcome { arch, result } in &outcomes {
         match result {
             Err(reason) if *arch == Arch::X86_64 && !plan.allow_none => return Err(no_probe(reason)),
-            Err(reason) => println!("cargo::warning=no probe for {} servers: {reason}", arch.name()),
+            Err(reason) => {
+                for line in format!("no probe for {} servers: {reason}", arch.name()).lines() {
+                    println!("cargo::warning={line}");
+                }
+            }
             Ok(path) => {
                 if plan.prebuilt.iter().any(|(prebuilt, _)| prebuilt == arch) {
                     println!("cargo::rerun-if-changed={}", path.display());
@@ -163,7 +170,7 @@ fn write_source(out: &Path, outcomes: &[Outcome]) -> Result<(), String> {
                 );
             }
             Err(reason) => {
-                let first = reason.lines().next().unwrap_or_default();
+                let first = reason.lines().next().unwrap_or_default().trim_end_matches(':');
                 let _ = writeln!(missing, "    ({name:?}, {first:?}),");
             }
         }

@@ -60,7 +60,7 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
     let manifest = PathBuf::from(variable("CARGO_MANIFEST_DIR")?);
     let mut cargo = Command::new(variable("CARGO")?);
     cargo.args(["build", "--bin", "gpufleet-probe", "--no-default-features", "--features", "probe"]);
-    cargo.args(["--profile", "probe", "--color", "never", "--target-dir"]).arg(target_directory);
+    cargo.args(["--profile", "probe", "--quiet", "--color", "never", "--target-dir"]).arg(target_directory);
     cargo.arg("--manifest-path").arg(manifest.join("Cargo.toml"));
     for arch in archs {
         cargo.args(["--target", arch.target()]);
