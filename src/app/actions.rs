@@ -81,7 +81,7 @@ impl App {
         let capacity = self.list_capacity();
         match self.mode() {
             Mode::Help => {
-                let shown = help_page(self.arrangement.size);
+                let shown = help_page(self.size);
                 // The first line of the last page is as far as it goes.
                 let places = keymap::help_lines().saturating_sub(shown) + 1;
                 self.screen.help = self.screen.help.map(|top| moved(top, action, places, shown));

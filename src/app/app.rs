@@ -25,6 +25,8 @@ pub struct App {
     pub(super) prompts: Prompts,
     pub(super) rows: Vec<Row>,
     pub(super) interval: Duration,
+    pub(super) size: (u16, u16),
+    demanded: Demand,
     pub(super) arrangement: Arrangement,
     pub(super) host_shape: HostShape,
     tracker: StateTracker,
@@ -47,7 +49,9 @@ impl App {
             prompts: Prompts::default(),
             rows: Vec::new(),
             interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
-            arrangement: arrange((0, 0), Demand { hosts: 0, gpus: 0, list_focused: false }, None),
+            size: (0, 0),
+            demanded: Demand::default(),
+            arrangement: arrange((0, 0), Demand::default(), None),
             host_shape: HostShape::default(),
             tracker: StateTracker::default(),
             rows_view: RowsView::default(),
@@ -69,7 +73,7 @@ impl App {
             Event::Pasted(text) => self.paste(&Zeroizing::new(text), now),
             Event::Mouse(_) => {}
             Event::Resized(columns, rows) => {
-                self.arrangement.size = (columns, rows);
+                self.size = (columns, rows);
                 self.rearrange();
                 return vec![Effect::Repaint];
             }
@@ -278,11 +282,14 @@ impl App {
         list_capacity(&self.screen, &self.arrangement, &self.host_shape)
     }
 
-    /// Divides the screen anew: after a resize, when the focus moves, when a host turns out to have more GPUs.
+    /// Divides the screen anew: after a resize, when the focus moves, when a host turns out to have more GPUs. Never
+    /// because of readings.
     pub(super) fn rearrange(&mut self) {
-        let previous = self.arrangement.grid;
-        self.arrangement = arrange(self.arrangement.size, self.demand(), previous.as_ref());
-        self.host_shape = self.host_shape(self.arrangement.size);
+        let demand = self.demand();
+        let previous = self.arrangement.grid.filter(|_| self.demanded == demand);
+        self.arrangement = arrange(self.size, demand, previous.as_ref());
+        self.demanded = demand;
+        self.host_shape = self.host_shape(self.size);
         if let Some(shape) = self.arrangement.grid {
             self.screen.show_host(&shape);
         }

@@ -118,7 +118,7 @@ pub struct Arrangement {
 }
 
 /// What the division depends on beside the size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Hosts in the grid.
     pub hosts: usize,

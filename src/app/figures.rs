@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Degrees below the slowdown temperature at which a GPU counts as hot (diagnosis sheet, rule `temperature`).
 const HOT_MARGIN_CELSIUS: i32 = 3;
 
-/// Points of a sparkline: as many as the widest one has columns.
+/// Points of a sparkline: two for each column of the widest one.
 const TREND_POINTS: usize = 60;
 /// What one point of a sparkline covers.
 const TREND_STEP: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ pub struct GpuFigures {
     pub since: Option<Moment>,
     /// Busy by the counter at the power of an idle card: an observation, not a verdict.
     pub is_low_power: bool,
-    /// Utilisation of the last minutes, [`TREND_STEP`] a point, the oldest first.
+    /// Utilisation of the last five minutes, five seconds a point, the oldest first.
     pub trend: Vec<Option<f32>>,
     /// So warm that it slows down, or is about to.
     pub is_hot: bool,

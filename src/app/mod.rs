@@ -12,6 +12,10 @@ pub mod prompts;
 pub mod screen;
 pub mod secret_input;
 mod settings;
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use app::App;
 pub use effect::Effect;

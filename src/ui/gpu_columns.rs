@@ -91,7 +91,7 @@ impl GpuColumns {
         columns.bar += take(9, 1);
         columns.user += take(8, 1);
         if columns.trend > 0 {
-            columns.trend += take(35, 1);
+            columns.trend += take(6, 1);
         }
         columns.bar += take(20, 1);
         columns

@@ -58,7 +58,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, line: Rect, columns: &GpuColumns, gpu: &Gp
         pen.right(x - 4, y, 4, &short!(" {}", degrees.as_str()), heat);
     }
     if columns.trend > 0 {
-        sparkline(pen, x + 1, y, columns.trend, &gpu.trend);
+        sparkline(pen, line.right() - columns.trend, y, columns.trend, &gpu.trend);
     }
 }
 

@@ -41,7 +41,7 @@ const COLUMNS: [(Column, &str, u16, u8); 13] = [
     (Column::Fan, "FAN", 4, 9),
     (Column::PerformanceState, "P", 2, 10),
     (Column::User, "USER", 8, 15),
-    (Column::Trend, "5 MIN", 24, 7),
+    (Column::Trend, "5 MIN", 30, 7),
     (Column::Reasons, "SLOWED BY", 24, 11),
 ];
 

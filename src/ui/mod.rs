@@ -1,6 +1,6 @@
 //! Draws the [`crate::app`]: read-only, no IO.
 //!
-//! One file a region; a later view is a file of its own and an arm in [`draw`].
+//! One file a region; a later view is a file of its own and an arm in [`draw_into`].
 
 mod dialogs;
 mod draw;

@@ -6,6 +6,7 @@ use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthChar;
 
 /// A buffer with the theme it is drawn in. What lies outside the buffer is not drawn.
 pub(super) struct Pen<'a> {
@@ -18,39 +19,55 @@ pub(super) struct Pen<'a> {
 impl Pen<'_> {
     /// Writes `text` into at most `width` columns and returns how many it took. What does not fit is cut off.
     pub(super) fn text(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
-        let area = self.buffer.area;
-        if y < area.y || y >= area.bottom() || x < area.x || x >= area.right() {
-            return 0;
-        }
-        let end = x.saturating_add(width).min(area.right());
-        let mut at = x;
+        let ascii = self.theme.ascii;
+        let cells = self.cells(x, y, width);
         if text.is_ascii() {
-            for &byte in &text.as_bytes()[..text.len().min(usize::from(end - x))] {
-                restyle(self.buffer[(at, y)].set_char(char::from(byte)), style);
-                at += 1;
+            let taken = text.len().min(cells.len());
+            for (cell, &byte) in cells.iter_mut().zip(text.as_bytes()) {
+                restyle(cell.set_char(char::from(byte)), style);
             }
-            return at - x;
+            return taken as u16;
         }
+        // Most of what is not ASCII is one of the theme's glyphs: one character that needs no segmentation.
+        let mut characters = text.chars();
+        if let (Some(character), None) = (characters.next(), characters.next())
+            && character.width() == Some(1)
+            && !ascii
+        {
+            let Some(cell) = cells.first_mut() else { return 0 };
+            restyle(cell.set_symbol(text), style);
+            return 1;
+        }
+        let mut at = 0;
         for grapheme in text.graphemes(true) {
-            let taken = grapheme_columns(grapheme) as u16;
+            let taken = grapheme_columns(grapheme);
             if taken == 0 {
                 continue;
             }
-            if at + taken > end {
-                break;
-            }
+            let Some(place) = cells.get_mut(at..at + taken) else { break };
             // In ASCII the theme's glyphs are ASCII; what is not came from a host.
-            let symbol = if self.theme.ascii && !grapheme.is_ascii() { "?" } else { grapheme };
-            restyle(self.buffer[(at, y)].set_symbol(symbol), style);
-            for covered in at + 1..at + taken {
-                self.buffer[(covered, y)].reset();
-                if self.theme.ascii {
-                    restyle(self.buffer[(covered, y)].set_symbol(symbol), style);
+            let symbol = if ascii && !grapheme.is_ascii() { "?" } else { grapheme };
+            restyle(place[0].set_symbol(symbol), style);
+            for covered in &mut place[1..] {
+                covered.reset();
+                if ascii {
+                    restyle(covered.set_symbol(symbol), style);
                 }
             }
             at += taken;
         }
-        at - x
+        at as u16
+    }
+
+    /// The cells of a row from `x` on, as far as they lie within the buffer.
+    fn cells(&mut self, x: u16, y: u16, width: u16) -> &mut [Cell] {
+        let area = self.buffer.area;
+        let end = x.saturating_add(width).min(area.right());
+        if y < area.y || y >= area.bottom() || x < area.x || x >= end {
+            return &mut [];
+        }
+        let start = self.buffer.index_of(x, y);
+        &mut self.buffer.content[start..start + usize::from(end - x)]
     }
 
     /// As [`Pen::text`], with an ellipsis where something was cut off.
@@ -82,12 +99,8 @@ impl Pen<'_> {
 
     /// Repeats one glyph.
     pub(super) fn repeat(&mut self, x: u16, y: u16, width: u16, glyph: &str, style: Style) {
-        let area = self.buffer.area;
-        if y < area.y || y >= area.bottom() {
-            return;
-        }
-        for at in x.max(area.x)..x.saturating_add(width).min(area.right()) {
-            restyle(self.buffer[(at, y)].set_symbol(glyph), style);
+        for cell in self.cells(x, y, width) {
+            restyle(cell.set_symbol(glyph), style);
         }
     }
 
@@ -113,19 +126,16 @@ impl Pen<'_> {
     pub(super) fn clear(&mut self, area: Rect) {
         let area = area.intersection(self.buffer.area);
         for y in area.y..area.bottom() {
-            for x in area.x..area.right() {
-                self.buffer[(x, y)].reset();
-            }
+            self.cells(area.x, y, area.width).iter_mut().for_each(Cell::reset);
         }
     }
 
     /// Draws everything in an area in the dim style, for values that are old.
     pub(super) fn dim(&mut self, area: Rect) {
         let area = area.intersection(self.buffer.area);
+        let dim = self.theme.dim;
         for y in area.y..area.bottom() {
-            for x in area.x..area.right() {
-                restyle(&mut self.buffer[(x, y)], self.theme.dim);
-            }
+            self.cells(area.x, y, area.width).iter_mut().for_each(|cell| restyle(cell, dim));
         }
     }
 }

@@ -1,96 +1,10 @@
-//! A small simulated fleet for the tests of the screen: every figure follows from a host's number, none from chance.
+//! Screens as cells and as text.
 
-use crate::app::{App, Event, Settings};
-use crate::fleet::{Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase};
-use crate::hosts::HostConfig;
-use crate::wire::{
-    Ancestor, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading,
-    GpuReading, Hello, HostReading, Inventory, Presence, ProbeCost, ProcessColumns, ProcessFacts, ProcessReading,
-    ProcessState, Scope, Snapshot,
-};
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crate::app::App;
+use crate::app::testing::{NOW, at};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use std::sync::Arc;
-use std::time::Duration;
-
-const GIB: u64 = 1 << 30;
-const USERS: [&str; 7] = ["alice", "bob", "carol", "dmitri", "erika", "fumi", "gustav"];
-const COMMANDS: [&str; 5] = [
-    "python eval.py --split test",
-    "vllm serve qwen --tp 1",
-    "python gan.py --res 1024",
-    "python probe.py --layer 12",
-    "python render.py --scene city",
-];
-
-/// 14:02:31 at the end of every story.
-pub(super) fn at(seconds: u64) -> Moment {
-    Moment {
-        elapsed: Duration::from_secs(seconds),
-        unix: Duration::from_secs(1_763_000_000 / 86_400 * 86_400 + 50_551 - 400 + seconds),
-    }
-}
-
-/// The moment that screens are drawn at.
-pub(super) const NOW: u64 = 400;
-
-/// An app that has watched `hosts` hosts of `gpus` GPUs for `NOW` seconds, on a screen of this size.
-pub(super) fn app(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
-    let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
-    for seconds in story() {
-        for host in 0..hosts {
-            report(&mut app, host, gpus, seconds);
-        }
-    }
-    app
-}
-
-/// When the hosts report: long enough for idle GPUs to be called so, dense at the end.
-fn story() -> impl Iterator<Item = u64> {
-    (0..NOW - 100).step_by(50).chain((NOW - 100..=NOW).step_by(5))
-}
-
-/// An app whose hosts have these names and have not been reached.
-pub(super) fn connecting(names: &[String], size: (u16, u16)) -> App {
-    let configs: Vec<_> = names.iter().map(|name| Arc::new(HostConfig::named(name.as_str()))).collect();
-    let mut app = App::new(Fleet::new(&configs, false, at(0)), Settings::default(), at(0));
-    app.update(Event::Resized(size.0, size.1), at(0));
-    app
-}
-
-/// One host reports for the first time, or again.
-pub(super) fn report(app: &mut App, host: usize, gpus: usize, seconds: u64) {
-    let id = HostId(host as u32);
-    if app.fleet().host(id).is_some_and(|host| host.hello.is_none()) {
-        update(app, host, HostUpdate::Hello(Box::new(hello())), seconds);
-        update(app, host, HostUpdate::Inventory(Box::new(inventory(gpus))), seconds);
-        update(app, host, HostUpdate::RoundTrip(Duration::from_millis(23)), seconds);
-    }
-    update(app, host, HostUpdate::Snapshot(Box::new(snapshot(host, gpus, seconds))), seconds);
-}
-
-pub(super) fn update(app: &mut App, host: usize, update: HostUpdate, seconds: u64) {
-    app.update(Event::Host(HostId(host as u32), Box::new(update)), at(seconds));
-}
-
-pub(super) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
-    keys.chars()
-        .flat_map(|character| {
-            let code = match character {
-                '\n' => KeyCode::Enter,
-                '\t' => KeyCode::Tab,
-                '\u{1b}' => KeyCode::Esc,
-                '↑' => KeyCode::Up,
-                '↓' => KeyCode::Down,
-                '←' => KeyCode::Left,
-                '→' => KeyCode::Right,
-                other => KeyCode::Char(other),
-            };
-            app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)), at(NOW))
-        })
-        .collect()
-}
+use std::fmt::Write as _;
 
 /// The cells of a screen of this size.
 pub(super) fn cells(app: &App, size: (u16, u16)) -> Buffer {
@@ -126,261 +40,44 @@ pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
         .collect()
 }
 
-fn hello() -> Hello {
-    Hello {
-        protocol: crate::wire::PROTOCOL,
-        probe_version: "0.1.0".into(),
-        boot_id: Some("boot".into()),
-        host_name: None,
-        login_user: Some("erika".into()),
-        login_uid: Some(1004),
-        kernel: Some("6.8.0-51".into()),
-        arch: Some("x86_64".into()),
-        cpu_count: Some(112),
-        memory_total_bytes: Some(1007 * GIB),
-        scope: Some(Scope::Host),
-        source: None,
-        probe_pid: Some(77),
-    }
-}
-
-fn inventory(gpus: usize) -> Inventory {
-    Inventory {
-        generation: 1,
-        driver_version: Some("570.86.15".into()),
-        cuda_version: Some("12.8".into()),
-        nvml_path: None,
-        gpus: (0..gpus as u32)
-            .map(|index| GpuInfo {
-                index,
-                uuid: Some(format!("GPU-8f3a1c2e-{index:04}").into()),
-                name: Some("NVIDIA H100 80GB HBM3".into()),
-                pci_bus_id: Some(format!("00000000:{:02X}:00.0", 0x1b + index).into()),
-                memory_total_bytes: Some(81_559 << 20),
-                power_limit_watts: Some(700.0),
-                power_limit_max_watts: Some(700.0),
-                clock_graphics_max_mhz: Some(1980),
-                clock_sm_max_mhz: Some(1980),
-                clock_memory_max_mhz: Some(2619),
-                temperature_slowdown_celsius: Some(87),
-                temperature_shutdown_celsius: Some(92),
-                ..GpuInfo::default()
-            })
-            .collect(),
-        error: None,
-    }
-}
-
-/// What one GPU does: who, with how much memory, how busy.
-#[derive(Clone, Copy)]
-enum Work {
-    /// Part of a job over several GPUs.
-    Job,
-    /// A process of its own.
-    Single {
-        percent: u8,
-    },
-    /// A notebook that holds memory.
-    Idle,
-    /// Busy by the counter, at the power of an idle card.
-    Spinning,
-    /// Hotter than it should be.
-    Hot,
-    Free,
-}
-
-fn work(host: usize, gpu: usize) -> Work {
-    match (host % 4, (host * 3 + gpu * 5) % 8) {
-        (1, _) => Work::Job,
-        (3, place) if gpu == 4 || gpu == 5 || (place == 9) => Work::Spinning,
-        (3, _) if gpu < 4 => Work::Job,
-        (_, 0) => Work::Free,
-        (_, 3) => Work::Idle,
-        (2, 5) => Work::Hot,
-        (_, place) => Work::Single { percent: [22, 48, 63, 76, 88, 93, 97, 99][place] },
-    }
-}
-
-fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
-    let mut readings = Vec::new();
-    let mut usages = Vec::new();
-    let mut processes = Vec::new();
-    let mut facts = Vec::new();
-    let launcher = 5000 + host as u32 * 100;
-    for gpu in 0..gpus {
-        let wave = ((seconds / 5 + gpu as u64) % 4) as u8;
-        let (percent, used, watts, celsius) = match work(host, gpu) {
-            Work::Job => (94 + wave, 62, 640.0, 72),
-            Work::Single { percent } => (percent.saturating_sub(wave), 20 + gpu as u64 * 7, 455.0, 64),
-            Work::Idle => (0, 31, 88.0, 40),
-            Work::Spinning => (100, 70, 104.0 + gpu as f32, 45),
-            Work::Hot => (99, 71, 690.0, 86),
-            Work::Free => (0, 0, 64.0, 31),
-        };
-        readings.push(GpuReading {
-            utilization_percent: Some(percent),
-            memory_utilization_percent: Some(percent / 3),
-            memory_used_bytes: Some(used * GIB),
-            temperature_celsius: Some(celsius),
-            power_watts: Some(watts),
-            energy_joules: Some(4.2e9),
-            clock_graphics_mhz: Some(1980),
-            clock_sm_mhz: Some(if celsius > 80 { 1410 } else { 1980 }),
-            clock_memory_mhz: Some(2619),
-            performance_state: Some(0),
-            clocks_event_reasons: Some(match percent {
-                0 => 0x1,
-                99 if celsius > 80 => 0x40,
-                97.. => 0x4,
-                _ => 0,
-            }),
-            pcie_generation: Some(5),
-            pcie_width: Some(16),
-            ecc_uncorrectable_volatile: Some(0),
-            ..GpuReading::default()
-        });
-        let user = match work(host, gpu) {
-            Work::Free => continue,
-            Work::Job => "erika",
-            Work::Spinning => "dmitri",
-            _ => USERS[(host + gpu) % USERS.len()],
-        };
-        let pid = launcher + 1 + gpu as u32;
-        let (argv, parent) = match work(host, gpu) {
-            Work::Job => ("python pretrain.py --bf16 --data /scratch/c4", Some(launcher)),
-            Work::Spinning => ("python sft.py --fsdp --resume ckpt/last", Some(launcher + 50)),
-            Work::Idle => ("ipykernel_launcher -f kernel-8f3a.json", None),
-            _ => (COMMANDS[(host + gpu) % COMMANDS.len()], None),
-        };
-        usages.push(usage(pid, gpu, used * GIB - GIB / 2, percent));
-        // Somebody's scratch session beside the main process.
-        if gpu == 3 && host.is_multiple_of(4) {
-            let scratch = pid + 20;
-            usages.push(usage(scratch, gpu, GIB / 2, 0));
-            processes.push(reading(scratch, 0.0));
-            facts.push(facts_of(scratch, "fumi", "python -i scratch.py", None));
+/// A buffer as a terminal would be told it, for looking at.
+pub(super) fn ansi(buffer: &Buffer) -> String {
+    use ratatui::style::{Color, Modifier};
+    let mut out = String::new();
+    for row in buffer.content().chunks(usize::from(buffer.area.width)) {
+        let mut covered = 0;
+        for cell in row {
+            if covered > 0 {
+                covered -= 1;
+                continue;
+            }
+            out.push_str("\u{1b}[0");
+            match cell.fg {
+                Color::Indexed(index) => drop(write!(out, ";38;5;{index}")),
+                Color::Rgb(red, green, blue) => drop(write!(out, ";38;2;{red};{green};{blue}")),
+                Color::Cyan => out.push_str(";36"),
+                Color::Yellow => out.push_str(";33"),
+                Color::LightRed => out.push_str(";91"),
+                _ => {}
+            }
+            for (modifier, code) in [(Modifier::BOLD, ";1"), (Modifier::DIM, ";2"), (Modifier::REVERSED, ";7")] {
+                if cell.modifier.contains(modifier) {
+                    out.push_str(code);
+                }
+            }
+            out.push('m');
+            out.push_str(cell.symbol());
+            covered = super::format::columns(cell.symbol()).saturating_sub(1);
         }
-        processes.push(reading(pid, f32::from(percent)));
-        facts.push(facts_of(pid, user, argv, parent));
+        out.push_str("\u{1b}[0m\n");
     }
-    Snapshot {
-        sequence: seconds / 5 + 1,
-        generation: 1,
-        monotonic_seconds: seconds as f64,
-        interval_seconds: Some(2.0),
-        host: HostReading {
-            cpu_percent: Some(13.0 + host as f32 * 7.0 % 80.0),
-            io_wait_percent: Some(3.0),
-            load_1: Some(18.0 + host as f32 * 11.0 % 90.0),
-            load_5: Some(17.0),
-            load_15: Some(15.5),
-            memory_total_bytes: Some(1007 * GIB),
-            memory_available_bytes: Some((900 - host as u64 * 31) * GIB),
-            uptime_seconds: Some(3_600_000.0),
-            ..HostReading::default()
-        },
-        gpus: GpuColumns::from_rows(&readings),
-        gpu_processes: GpuProcessColumns::from_rows(&usages),
-        processes: ProcessColumns::from_rows(&processes),
-        facts,
-        cost: Some(ProbeCost { cpu_seconds: 0.4, rss_bytes: Some(3 << 20), sample_ms: 0.4, probes_on_host: Some(1) }),
-        ..Snapshot::default()
-    }
+    out
 }
 
-fn usage(pid: u32, gpu: usize, bytes: u64, percent: u8) -> GpuProcessReading {
-    GpuProcessReading {
-        pid: Some(pid),
-        gpu: Some(gpu as u16),
-        kind: Some(GpuProcessKind::Compute),
-        gpu_memory_bytes: Some(bytes),
-        sm_percent: Some(percent),
-        ..GpuProcessReading::default()
+/// Writes screens for a person to look at where `GPUFLEET_SCREENS` names a folder.
+pub(super) fn show(name: &str, app: &App, size: (u16, u16)) {
+    if let Some(folder) = std::env::var_os("GPUFLEET_SCREENS") {
+        let path = std::path::Path::new(&folder).join(format!("{name}-{}x{}.ansi", size.0, size.1));
+        std::fs::write(path, ansi(&cells(app, size))).expect("the folder can be written");
     }
-}
-
-fn reading(pid: u32, cpu_percent: f32) -> ProcessReading {
-    ProcessReading {
-        pid: Some(pid),
-        start_ticks: Some(u64::from(pid) * 100),
-        presence: Some(Presence::Visible),
-        state: Some(if cpu_percent > 0.0 { ProcessState::Running } else { ProcessState::Sleeping }),
-        cpu_percent: Some(cpu_percent),
-        rss_bytes: Some((3 + u64::from(pid) % 40) * GIB),
-        age_seconds: Some(f64::from(pid % 97) * 1200.0),
-        ..ProcessReading::default()
-    }
-}
-
-fn facts_of(pid: u32, user: &str, argv: &str, parent: Option<u32>) -> ProcessFacts {
-    let uid = 1000 + USERS.iter().position(|known| *known == user).unwrap_or(0) as u32;
-    let ancestor = |pid: u32, name: &str, argv: &str| Ancestor {
-        pid,
-        start_ticks: u64::from(pid) * 100,
-        uid: Some(uid),
-        name: name.into(),
-        argv: argv.split(' ').map(Into::into).collect(),
-    };
-    let mut ancestors: Vec<Ancestor> = parent
-        .map(|parent| ancestor(parent, "torchrun", &format!("torchrun --nproc_per_node 8 {}", &argv[7..])))
-        .into_iter()
-        .collect();
-    ancestors.push(ancestor(400, "bash", "-bash"));
-    ProcessFacts {
-        pid,
-        start_ticks: Some(u64::from(pid) * 100),
-        uid: Some(uid),
-        user: Some(user.into()),
-        full_name: Some(format!("{} Example", user[..1].to_uppercase() + &user[1..]).into()),
-        name: Some("python".into()),
-        argv: argv.split(' ').map(Into::into).collect(),
-        ancestors,
-        ..ProcessFacts::default()
-    }
-}
-
-/// Six hosts, each in another state: connecting, down, stale, an unknown host key, a locked key, no driver.
-pub(super) fn host_states(size: (u16, u16)) -> App {
-    use crate::ssh::prompt::{Prompt, PromptId, PromptKind};
-    let names: Vec<String> = (6..=12).map(|host| format!("hgx-{host:02}")).collect();
-    let mut app = connecting(&names, size);
-    for seconds in story() {
-        report(&mut app, 0, 8, seconds);
-    }
-    update(&mut app, 1, HostUpdate::Connecting { attempt: 2, phase: Phase::KeyExchange }, NOW - 3);
-    report(&mut app, 2, 8, 100);
-    let error =
-        LinkError::new(LinkErrorKind::Network, "no route to host (tcp 22)").with_hint("is the VPN up? ping -c1 hgx-08");
-    let retry_at = Some(at(NOW + 27));
-    update(&mut app, 2, HostUpdate::Down { error, retry_at, attempt: 4 }, NOW - 252);
-    for seconds in (0..NOW - 20).step_by(50) {
-        report(&mut app, 3, 4, seconds);
-    }
-    report(&mut app, 3, 4, NOW - 14);
-    update(&mut app, 3, HostUpdate::Silent, NOW - 5);
-    let error = LinkError::new(LinkErrorKind::HostKeyUnknown, "the host key is not known");
-    update(&mut app, 4, HostUpdate::NeedsUser(error), NOW - 20);
-    let kind = PromptKind::HostKey {
-        target: "hgx-10.lab (10.2.0.20:22)".into(),
-        key_type: "ssh-ed25519".into(),
-        fingerprint: "SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDmLRTCKq1TXMsU2c8".into(),
-        known_hosts: "~/.ssh/known_hosts".into(),
-        also_known_as: Vec::new(),
-    };
-    app.update(Event::Prompted(Prompt { id: PromptId(1), hosts: vec!["hgx-10".into()], kind }), at(NOW - 20));
-    let kind = PromptKind::Passphrase {
-        path: "~/.ssh/id_ed25519".into(),
-        fingerprint: Some("SHA256:3kJq1TXMsU2c8uNiVztksCsDhcc0u9e8BgrJXVGDm9fA".into()),
-        failures: 1,
-    };
-    let hosts = ["hgx-11", "hgx-13", "hgx-14"].map(str::to_owned).to_vec();
-    app.update(Event::Prompted(Prompt { id: PromptId(2), hosts, kind }), at(NOW - 20));
-    update(&mut app, 6, HostUpdate::Hello(Box::new(hello())), NOW - 1);
-    let message = "Failed to initialize NVML: Driver/library version mismatch (kernel module 570.86, library 575.12)";
-    let error = DriverError { kind: DriverErrorKind::VersionMismatch, code: Some(18), message: message.into() };
-    let inventory = Inventory { generation: 1, error: Some(error), ..Inventory::default() };
-    update(&mut app, 6, HostUpdate::Inventory(Box::new(inventory)), NOW - 1);
-    update(&mut app, 6, HostUpdate::Snapshot(Box::new(snapshot(6, 0, NOW))), NOW - 1);
-    app.update(Event::Ticked, at(NOW));
-    app
 }

@@ -1,51 +1,8 @@
 //! Whole screens.
 
-use super::testing::{app, cells, host_states, press, text};
-use crate::app::{App, ColorDepth, Settings, ThemeChoice};
-use ratatui::buffer::Buffer;
-use std::fmt::Write as _;
-
-/// A buffer as a terminal would be told it, for looking at.
-fn ansi(buffer: &Buffer) -> String {
-    use ratatui::style::{Color, Modifier};
-    let mut out = String::new();
-    for row in buffer.content().chunks(usize::from(buffer.area.width)) {
-        let mut covered = 0;
-        for cell in row {
-            if covered > 0 {
-                covered -= 1;
-                continue;
-            }
-            out.push_str("\u{1b}[0");
-            match cell.fg {
-                Color::Indexed(index) => drop(write!(out, ";38;5;{index}")),
-                Color::Rgb(red, green, blue) => drop(write!(out, ";38;2;{red};{green};{blue}")),
-                Color::Cyan => out.push_str(";36"),
-                Color::Yellow => out.push_str(";33"),
-                Color::LightRed => out.push_str(";91"),
-                _ => {}
-            }
-            for (modifier, code) in [(Modifier::BOLD, ";1"), (Modifier::DIM, ";2"), (Modifier::REVERSED, ";7")] {
-                if cell.modifier.contains(modifier) {
-                    out.push_str(code);
-                }
-            }
-            out.push('m');
-            out.push_str(cell.symbol());
-            covered = super::format::columns(cell.symbol()).saturating_sub(1);
-        }
-        out.push_str("\u{1b}[0m\n");
-    }
-    out
-}
-
-/// Writes screens for a person to look at where `GPUFLEET_SCREENS` names a folder.
-fn show(name: &str, app: &App, size: (u16, u16)) {
-    if let Some(folder) = std::env::var_os("GPUFLEET_SCREENS") {
-        let path = std::path::Path::new(&folder).join(format!("{name}-{}x{}.ansi", size.0, size.1));
-        std::fs::write(path, ansi(&cells(app, size))).expect("the folder can be written");
-    }
-}
+use super::testing::{cells, lines, show, text};
+use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, reported_once, update};
+use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice};
 
 #[test]
 fn overview_at_every_size() {
@@ -115,16 +72,215 @@ fn dialogs() {
 }
 
 #[test]
-fn ascii_light_and_mono() {
+fn every_theme_draws_the_same_words() {
     let size = (120, 40);
-    for (name, settings) in [
-        ("ascii", Settings { ascii: true, ..Settings::default() }),
-        ("light", Settings { theme: ThemeChoice::Light, ..Settings::default() }),
-        ("mono", Settings { theme: ThemeChoice::Mono, ..Settings::default() }),
-        ("basic", Settings { color_depth: ColorDepth::Basic16, ..Settings::default() }),
+    let mut app = host_states(size);
+    let words = text(&app, size);
+    for (name, theme, color_depth) in [
+        ("light", ThemeChoice::Light, ColorDepth::TrueColor),
+        ("mono", ThemeChoice::Mono, ColorDepth::TrueColor),
+        ("basic", ThemeChoice::Dark, ColorDepth::Basic16),
     ] {
-        let mut app = app(6, 8, size);
-        app.settings = settings;
+        app.settings = Settings { theme, color_depth, ..Settings::default() };
         show(name, &app, size);
+        // Where colours are few the track of a bar is a thin line.
+        assert_eq!(text(&app, size).replace('─', "━"), words.replace('─', "━"), "{name}");
+        for cell in cells(&app, size).content() {
+            assert_eq!(cell.bg, ratatui::style::Color::Reset);
+            assert!(theme != ThemeChoice::Mono || cell.fg == ratatui::style::Color::Reset);
+        }
+    }
+}
+
+#[test]
+fn ascii_is_ascii_on_every_screen() {
+    let size = (120, 40);
+    for (index, keys) in ["", "\t→\t", "\n", "?", "\t\n\n", "P"].into_iter().enumerate() {
+        let mut app = if keys == "P" { host_states(size) } else { app(6, 8, size) };
+        app.settings.ascii = true;
+        press(&mut app, keys);
+        show(&format!("ascii{index}"), &app, size);
+        let text = text(&app, size);
+        assert!(text.is_ascii(), "{keys:?}: {text}");
+    }
+    let app = {
+        let mut app = app(4, 8, (80, 24));
+        app.settings.ascii = true;
+        app
+    };
+    insta::assert_snapshot!("ascii_80x24", text(&app, (80, 24)));
+}
+
+/// What is drawn for hosts of one fleet at one size must add up to what its header says.
+#[test]
+fn the_figures_of_every_view_agree() {
+    let size = (200, 60);
+    let mut app = app(6, 8, size);
+    let overview = text(&app, size);
+    let count = |line: &str, word: &str| -> u32 {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        words.windows(2).filter(|pair| pair[1] == word).filter_map(|pair| pair[0].parse::<u32>().ok()).sum()
+    };
+    let mut lines = overview.lines();
+    let header = lines.next().expect("a header");
+    let titles: Vec<&str> = lines.filter(|line| line.contains("hgx-0") && line.contains("busy")).collect();
+    for word in ["busy", "idle", "free"] {
+        let panes: u32 = titles.iter().map(|line| count(line, word)).sum();
+        assert_eq!(panes, count(header, word), "{word}");
+        assert!(panes > 0);
+    }
+    let bars = overview.matches("z idle").count() as u32;
+    assert_eq!(bars, count(header, "idle"));
+    assert_eq!(overview.matches("· free").count() as u32, count(header, "free"));
+    assert_eq!(overview.matches("low 10").count() as u32, count(header, "low"));
+    // Every host in full has the GPUs of its pane.
+    for host in 0..6 {
+        press(&mut app, if host == 0 { "\n" } else { "]" });
+        let full = text(&app, size);
+        assert!(full.contains(&format!("hgx-{:02}  live   8 x NVIDIA H100", host + 1)), "{full}");
+        assert!(full.contains("GPUs 8"));
+    }
+}
+
+#[test]
+fn no_host_is_lost_silently() {
+    for (size, hosts) in
+        [((40, 10), 64), ((80, 24), 64), ((120, 40), 64), ((200, 60), 64), ((80, 24), 16), ((60, 12), 9)]
+    {
+        let mut app = reported_once(hosts, 8, size);
+        for keys in ["", "G"] {
+            press(&mut app, keys);
+            let screen = text(&app, size);
+            let named = (1..=hosts)
+                .filter(|host| {
+                    screen.lines().any(|line| line.contains(&format!("hgx-{host:02}")) && !line.starts_with('│'))
+                })
+                .count();
+            let more: usize = screen
+                .lines()
+                .filter(|line| line.contains("more host"))
+                .flat_map(|line| line.split_whitespace().filter_map(|word| word.parse::<usize>().ok()))
+                .sum();
+            assert_eq!(named + more, hosts, "{size:?}\n{screen}");
+        }
+    }
+}
+
+#[test]
+fn names_of_every_script_keep_the_frame_straight() {
+    let size = (120, 40);
+    let names = [
+        "größe-01",
+        "大きい計算機-0002",
+        "e\u{301}te\u{301}",
+        "\u{202e}evil\u{1b}[2J",
+        "ثلاجة",
+        "a-very-long-host-name-17.example",
+    ];
+    let mut app = connecting(&names.map(str::to_owned), size);
+    for host in 0..names.len() {
+        report(&mut app, host, 8, NOW);
+    }
+    show("names", &app, size);
+    let buffer = cells(&app, size);
+    let shape = app.arrangement(size).grid.expect("a grid");
+    for column in 0..shape.across {
+        for row in 2..9 {
+            let right = (column + 1) * shape.pane_columns - 1;
+            let glyph = buffer[(right, row)].symbol();
+            assert!(["│", "┃"].contains(&glyph), "column {right}, row {row}: {glyph:?}");
+        }
+        assert!(["╮", "┓"].contains(&buffer[((column + 1) * shape.pane_columns - 1, 1)].symbol()));
+    }
+    let text = lines(&buffer).join("");
+    assert!(!text.chars().any(|character| character.is_control() || character == '\u{202e}'));
+}
+
+#[test]
+fn colour_says_what_the_glyph_says() {
+    use ratatui::style::Color;
+    let size = (120, 40);
+    let app = app(6, 8, size);
+    let buffer = cells(&app, size);
+    let style_of = |needle: &str| {
+        let rows = lines(&buffer);
+        let (y, line) = rows.iter().enumerate().find(|(_, line)| line.contains(needle)).expect("drawn");
+        let x = line[..line.find(needle).expect("found")].chars().count();
+        buffer[(x as u16, y as u16)].fg
+    };
+    assert_eq!(style_of("z idle"), Color::Indexed(245), "idle is dim");
+    assert_eq!(style_of("86°"), Color::Indexed(214), "a hot GPU is amber");
+    assert_eq!(style_of("erika"), Color::Reset);
+    let app = host_states(size);
+    let buffer = cells(&app, size);
+    let rows = lines(&buffer);
+    let stale = rows[2].chars().position(|character| character == '0').expect("a GPU");
+    assert_eq!(buffer[(stale as u16, 2)].fg, Color::Reset, "a live pane is not dim");
+    let x = buffer.area.width - 29;
+    assert_eq!(buffer[(x, 2)].symbol(), "0");
+    assert_eq!(buffer[(x, 2)].fg, Color::Indexed(245), "a stale pane is dim");
+}
+
+#[test]
+fn a_simulation_says_so_at_every_size() {
+    use crate::fleet::Fleet;
+    use crate::hosts::HostConfig;
+    for size in [(40, 10), (80, 24), (200, 60)] {
+        let configs = [std::sync::Arc::new(HostConfig::named("sim"))];
+        let mut app = App::new(Fleet::new(&configs, true, at(0)), Settings::default(), at(0));
+        app.update(Event::Resized(size.0, size.1), at(0));
+        assert!(text(&app, size).lines().next().expect("a header").contains("SIMULATED"));
+    }
+}
+
+#[test]
+fn a_screen_that_is_too_small_says_what_it_needs() {
+    let app = reported_once(2, 8, (39, 10));
+    assert_eq!(text(&app, (39, 10)).trim_end(), "needs 40x10, this is 39x10");
+    assert_eq!(text(&app, (60, 9)).trim_end(), "needs 40x10, this is 60x9");
+}
+
+#[test]
+fn a_gpu_that_cannot_be_read_says_why() {
+    let size = (120, 40);
+    let mut app = connecting(&["hgx-01".to_owned()], size);
+    report(&mut app, 0, 4, NOW);
+    let mut snapshot = crate::app::testing::snapshot(0, 4, NOW);
+    snapshot.gpus.error = vec![
+        None,
+        Some(crate::wire::DeviceError {
+            kind: crate::wire::DriverErrorKind::GpuLost,
+            code: Some(15),
+            message: "GPU is lost".into(),
+        }),
+    ];
+    update(&mut app, 0, crate::fleet::HostUpdate::Snapshot(Box::new(snapshot)), NOW);
+    let screen = text(&app, size);
+    assert!(screen.contains("1 ! fault"), "{screen}");
+    assert!(screen.contains("GPU is lost"), "{screen}");
+    assert!(screen.lines().next().expect("a header").contains("1 faulty"), "{screen}");
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 24, ..Default::default() })]
+    #[test]
+    fn no_size_and_no_fleet_makes_the_drawing_panic(
+        columns in 1u16..301, rows in 1u16..91, hosts in 0usize..65, gpus in 0usize..17,
+        keys in "[\t\n\u{1b}?GgjklhtroPR,.↑↓←→\\[\\]]{0,12}", drawn_columns in 1u16..301, drawn_rows in 1u16..91,
+    ) {
+        let mut app = reported_once(hosts, gpus, (columns, rows));
+        press(&mut app, &keys);
+        text(&app, (columns, rows));
+        // A frame may have another size than the last resize that was heard of.
+        text(&app, (drawn_columns, drawn_rows));
+        app.update(Event::Ticked, at(NOW + 60));
+        text(&app, (columns, rows));
+    }
+
+    #[test]
+    fn no_size_makes_host_states_or_dialogs_panic(columns in 1u16..301, rows in 1u16..91, keys in "[\tPs?\n]{0,4}") {
+        let mut app = host_states((columns, rows));
+        press(&mut app, &keys);
+        text(&app, (columns, rows));
     }
 }

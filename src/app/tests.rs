@@ -1,0 +1,304 @@
+//! Events in, effects out.
+
+use super::testing::{NOW, app, at, connecting, host_states, press, report, update};
+use super::{App, Effect, Event, Focus, Mode, View};
+use crate::fleet::{Group, HostId, HostUpdate, LinkError, LinkErrorKind, SortKey, Unfold};
+use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
+use crate::wire::Request;
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::time::Duration;
+
+const SIZE: (u16, u16) = (120, 40);
+
+fn control(app: &mut App, character: char) -> Vec<Effect> {
+    app.update(Event::Key(KeyEvent::new(KeyCode::Char(character), KeyModifiers::CONTROL)), at(NOW))
+}
+
+fn key(app: &mut App, code: KeyCode) -> Vec<Effect> {
+    app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)), at(NOW))
+}
+
+fn selected(app: &App) -> &crate::fleet::Row {
+    &app.rows()[app.screen().list.index()]
+}
+
+fn passphrase(id: u64) -> Prompt {
+    let kind = PromptKind::Passphrase { path: "~/.ssh/id".into(), fingerprint: None, failures: 0 };
+    Prompt { id: PromptId(id), hosts: vec!["hgx-01".into()], kind }
+}
+
+#[test]
+fn q_and_control_c_leave_and_escape_does_not() {
+    let mut app = app(2, 8, SIZE);
+    assert!(matches!(press(&mut app, "q")[..], [Effect::Quit]));
+    assert!(matches!(control(&mut app, 'c')[..], [Effect::Quit]));
+    assert!(press(&mut app, "\u{1b}\u{1b}\u{1b}").is_empty());
+    assert!(matches!(control(&mut app, 'l')[..], [Effect::Repaint]));
+    assert!(matches!(control(&mut app, 'z')[..], [Effect::Suspend]));
+}
+
+#[test]
+fn arrows_move_among_the_panes_and_stay_within() {
+    let mut app = app(7, 8, (120, 40));
+    let across = usize::from(app.arrangement(SIZE).grid.expect("a grid").across);
+    assert_eq!(across, 4);
+    let host = |app: &App| app.screen().host;
+    press(&mut app, "↑←");
+    assert_eq!(host(&app), 0);
+    press(&mut app, "→l↓");
+    assert_eq!(host(&app), 6);
+    press(&mut app, "kl");
+    assert_eq!(host(&app), 3);
+    press(&mut app, "j");
+    assert_eq!(host(&app), 6, "into the shorter last row");
+    press(&mut app, "j→");
+    assert_eq!(host(&app), 6);
+    press(&mut app, "g");
+    assert_eq!(host(&app), 0);
+    key(&mut app, KeyCode::End);
+    assert_eq!(host(&app), 6);
+}
+
+#[test]
+fn tab_moves_the_focus_and_changes_the_mode() {
+    let mut app = app(2, 8, SIZE);
+    assert_eq!(app.mode(), Mode::Grid);
+    press(&mut app, "\t");
+    assert_eq!(app.mode(), Mode::List);
+    key(&mut app, KeyCode::BackTab);
+    assert_eq!(app.mode(), Mode::Grid);
+    let mut small = super::testing::reported_once(2, 8, (80, 16));
+    assert_eq!(small.arrangement((80, 16)).list_rows, 0);
+    press(&mut small, "\t");
+    assert_eq!(small.arrangement((80, 16)).list_rows, 14, "a small body shows one of the two");
+}
+
+#[test]
+fn the_selection_follows_its_process() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "\t↓↓↓↓");
+    let chosen = selected(&app).key.clone();
+    assert_eq!(app.screen().list.index(), 4);
+    press(&mut app, "oh");
+    assert_eq!(selected(&app).key, chosen);
+    press(&mut app, "r");
+    assert_eq!(selected(&app).key, chosen);
+    report(&mut app, 0, 8, NOW + 2);
+    assert_eq!(selected(&app).key, chosen);
+    let capacity = usize::from(app.arrangement(SIZE).list_rows) - 3;
+    let top = app.screen().list.top(app.rows().len(), capacity);
+    assert!((top..top + capacity).contains(&app.screen().list.index()), "and stays on the screen");
+}
+
+#[test]
+fn a_job_unfolds_and_folds_and_keeps_the_selection() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "\t");
+    assert_eq!(selected(&app).unfold, Unfold::Folded);
+    let job = selected(&app).key.clone();
+    let before = app.rows().len();
+    press(&mut app, "→");
+    assert_eq!(selected(&app).unfold, Unfold::Open);
+    assert_eq!(app.rows().len(), before + 8);
+    press(&mut app, "↓↓");
+    assert_eq!(selected(&app).unfold, Unfold::Child);
+    press(&mut app, "←");
+    assert_eq!(selected(&app).key, job);
+    assert_eq!(app.rows().len(), before);
+    press(&mut app, "\n");
+    assert_eq!(app.rows().len(), before + 8, "Enter unfolds too");
+}
+
+#[test]
+fn without_groups_every_process_is_a_row() {
+    let mut app = app(2, 8, SIZE);
+    press(&mut app, "\tt");
+    assert_eq!(app.screen().list.order().group, Group::None);
+    assert!(app.rows().iter().all(|row| row.unfold == Unfold::Leaf));
+    press(&mut app, "t");
+    assert_eq!(app.screen().list.order().group, Group::Job);
+}
+
+#[test]
+fn columns_are_sorted_by_in_turn_by_letter_and_backwards() {
+    let mut app = app(2, 8, SIZE);
+    press(&mut app, "\t.");
+    assert_eq!(app.screen().list.order().key, SortKey::Host);
+    press(&mut app, ",,");
+    assert_eq!(app.screen().list.order().key, SortKey::Command, "the columns are a ring");
+    press(&mut app, "o");
+    assert_eq!(app.mode(), Mode::SortMenu);
+    press(&mut app, "g");
+    assert_eq!(app.screen().list.order().key, SortKey::GpuMemory);
+    assert!(app.screen().list.order().is_descending, "the most memory first");
+    press(&mut app, "r");
+    assert!(!app.screen().list.order().is_descending);
+    press(&mut app, "o\u{1b}");
+    assert_eq!(app.mode(), Mode::List);
+    assert_eq!(app.screen().list.order().key, SortKey::GpuMemory);
+    assert!(matches!(press(&mut app, "oq")[..], [Effect::Quit]));
+}
+
+#[test]
+fn a_host_in_full_lists_its_own_processes_and_its_neighbours_are_beside_it() {
+    let mut app = app(3, 8, SIZE);
+    let all = app.rows().len();
+    press(&mut app, "→\n");
+    assert_eq!(app.screen().view(), &View::Host(HostId(1)));
+    assert!(app.rows().iter().all(|row| row.key.host == HostId(1)));
+    press(&mut app, "↓↓");
+    assert_eq!(app.screen().gpu, 2);
+    press(&mut app, "]");
+    assert_eq!((app.screen().view(), app.screen().gpu), (&View::Host(HostId(2)), 0));
+    press(&mut app, "]");
+    assert_eq!(app.screen().view(), &View::Host(HostId(0)), "the hosts are a ring");
+    press(&mut app, "[");
+    assert_eq!(app.screen().view(), &View::Host(HostId(2)));
+    press(&mut app, "\t");
+    assert_eq!(app.mode(), Mode::HostList);
+    press(&mut app, "\u{1b}");
+    assert_eq!((app.screen().view(), app.screen().focus()), (&View::Overview, Focus::Panes));
+    assert_eq!(app.rows().len(), all);
+    assert_eq!(app.screen().host, 2, "where one was last");
+}
+
+#[test]
+fn a_process_in_full_stays_with_its_process() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "\tt↓↓\n");
+    let View::Process(key) = app.screen().view().clone() else { panic!("a process") };
+    assert_eq!(app.mode(), Mode::Process);
+    update(&mut app, 0, HostUpdate::Silent, NOW);
+    assert_eq!(app.screen().view(), &View::Process(key.clone()));
+    press(&mut app, "↓");
+    assert_ne!(app.screen().view(), &View::Process(key.clone()));
+    press(&mut app, "↑");
+    assert_eq!(app.screen().view(), &View::Process(key));
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.mode(), Mode::List);
+    // From one host's list the rows stay those of that host.
+    press(&mut app, "\t\n\t\n");
+    report(&mut app, 1, 8, NOW + 2);
+    assert!(app.rows().iter().all(|row| row.key.host == HostId(0)));
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.mode(), Mode::HostList);
+}
+
+#[test]
+fn the_help_scrolls_to_its_end_and_no_further() {
+    let mut app = app(1, 2, (80, 24));
+    press(&mut app, "?");
+    assert_eq!(app.mode(), Mode::Help);
+    press(&mut app, &"↓".repeat(200));
+    let end = app.screen().help;
+    press(&mut app, "↑");
+    assert_eq!(app.screen().help, end.map(|top| top - 1));
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.mode(), Mode::Grid);
+    press(&mut app, "??");
+    assert_eq!(app.mode(), Mode::Grid, "the key that opens it closes it");
+}
+
+#[test]
+fn retry_is_for_hosts_that_are_not_connected() {
+    let mut app = app(3, 8, SIZE);
+    assert!(press(&mut app, "r").is_empty());
+    assert_eq!(app.notice(at(NOW)), Some("hgx-01 is connected"));
+    assert_eq!(app.notice(at(NOW + 5)), None);
+    let error = LinkError::new(LinkErrorKind::Refused, "connection refused");
+    for host in [0, 2] {
+        let down = HostUpdate::Down { error: error.clone(), retry_at: None, attempt: 1 };
+        update(&mut app, host, down, NOW);
+    }
+    assert!(matches!(press(&mut app, "r")[..], [Effect::Retry(HostId(0))]));
+    assert!(matches!(press(&mut app, "R")[..], [Effect::Retry(HostId(0)), Effect::Retry(HostId(2))]));
+    press(&mut app, "\t");
+    assert!(press(&mut app, "r").is_empty(), "in the list it turns the order around");
+    assert_eq!(app.links().down, 2);
+    assert_eq!(app.totals().hosts_covered, 1);
+}
+
+#[test]
+fn the_interval_goes_in_steps_between_its_bounds() {
+    let mut app = app(1, 2, SIZE);
+    assert_eq!(app.interval(), Duration::from_secs(2));
+    assert!(matches!(press(&mut app, "-")[..], [Effect::SetInterval(interval)] if interval == Duration::from_secs(5)));
+    assert_eq!(press(&mut app, "-------").len(), 3);
+    assert_eq!(app.interval(), Duration::from_secs(60));
+    assert_eq!(app.notice(at(NOW)), Some("this is the longest interval"));
+    assert_eq!(press(&mut app, "++++++++++").len(), 7);
+    assert_eq!(app.interval(), Duration::from_millis(250));
+}
+
+#[test]
+fn refresh_asks_the_hosts_that_are_connected() {
+    let mut app = app(2, 2, SIZE);
+    update(&mut app, 0, HostUpdate::Silent, NOW);
+    assert!(matches!(control(&mut app, 'r')[..], [Effect::Request(HostId(1), Request::Resend)]));
+}
+
+#[test]
+fn a_question_opens_at_once_only_while_nothing_is_live() {
+    let mut fresh = connecting(&["hgx-01".to_owned()], SIZE);
+    fresh.update(Event::Prompted(passphrase(1)), at(10));
+    assert_eq!(fresh.mode(), Mode::SecretDialog);
+    let mut live = app(1, 2, SIZE);
+    live.update(Event::Prompted(passphrase(1)), at(NOW));
+    assert_eq!(live.mode(), Mode::Grid);
+    press(&mut live, "P");
+    assert_eq!(live.mode(), Mode::SecretDialog);
+    live.update(Event::PromptWithdrawn(PromptId(1)), at(NOW));
+    assert_eq!(live.mode(), Mode::Grid);
+    press(&mut live, "P");
+    assert_eq!(live.notice(at(NOW)), Some("no question waits"));
+}
+
+#[test]
+fn a_passphrase_is_typed_or_pasted_and_handed_over() {
+    let mut app = connecting(&["hgx-01".to_owned()], SIZE);
+    app.update(Event::Prompted(passphrase(7)), at(NOW - 1));
+    assert!(press(&mut app, "qs?").is_empty(), "letters are text here");
+    app.update(Event::Pasted("esame\r\n".into()), at(NOW));
+    let effects = press(&mut app, "\n");
+    let [Effect::Answer(PromptId(7), Answer::Secret(secret))] = &effects[..] else { panic!("{effects:?}") };
+    assert_eq!(secret.expose(), "qs?esame");
+    assert!(!format!("{effects:?}").contains("esame"));
+    assert_eq!(app.mode(), Mode::Grid);
+}
+
+#[test]
+fn a_host_key_is_skipped_trusted_once_or_saved() {
+    for (keys, expected) in [("s", "Decline"), ("\u{1b}", "Decline"), ("o", "TrustOnce"), ("yes\n", "TrustAndSave")] {
+        let mut app = host_states(SIZE);
+        app.update(Event::Key(KeyEvent::new(KeyCode::Char('P'), KeyModifiers::SHIFT)), at(NOW - 5));
+        assert_eq!(app.mode(), Mode::HostKeyDialog);
+        let effects = press(&mut app, keys);
+        let [Effect::Answer(PromptId(1), answer)] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(format!("{answer:?}"), expected);
+        assert_eq!(app.mode(), Mode::SecretDialog, "the next question follows");
+    }
+    let mut app = host_states(SIZE);
+    press(&mut app, "P");
+    assert!(press(&mut app, "o").is_empty(), "keys of the first half second are ignored");
+    assert!(matches!(control(&mut app, 'c')[..], [Effect::Quit]), "but for leaving");
+}
+
+#[test]
+fn a_host_that_falls_silent_is_noticed_by_the_tick() {
+    let mut app = app(2, 8, SIZE);
+    assert_eq!(app.totals().hosts_covered, 2);
+    app.update(Event::Ticked, at(NOW + 5));
+    assert_eq!(app.totals().hosts_covered, 2);
+    app.update(Event::Ticked, at(NOW + 8));
+    assert_eq!(app.totals().hosts_covered, 0);
+    assert!(app.rows().iter().all(|row| row.is_stale));
+    assert!(matches!(app.update(Event::Resumed, at(NOW + 8000))[..], [Effect::Repaint]));
+}
+
+#[test]
+fn an_unknown_host_and_an_empty_fleet_change_nothing() {
+    let mut app = connecting(&[], SIZE);
+    update(&mut app, 9, HostUpdate::Silent, 1);
+    assert!(press(&mut app, "\n→↓r]R\t\n↓").is_empty());
+    assert_eq!(app.screen().view(), &View::Overview);
+}
