@@ -216,12 +216,16 @@ fn addresses(address: &Placed<String>, names: &[String]) -> Result<Vec<String>, 
         return Ok(list);
     }
     let message = if nodeset::is_pattern(text) {
-        format!("{} addresses for {} names", list.len(), names.len())
+        format!("{} addresses, where the name stands for {}", list.len(), hosts_in_words(names.len()))
     } else {
-        format!("one address for {} hosts", names.len())
+        format!("one address, where the name stands for {}", hosts_in_words(names.len()))
     };
     let hint = "write as many addresses as names, as in \"10.0.0.[11-14]\", or a pattern, as in \"{name}.cluster\"";
     Err(Complaint::at(address.at.clone(), message, hint))
+}
+
+fn hosts_in_words(count: usize) -> String {
+    if count == 1 { "one host".to_owned() } else { format!("{count} hosts") }
 }
 
 /// One complaint for each pair of sections that name the same host.

@@ -155,7 +155,7 @@ fn every_kind_of_bad_value_has_its_message() {
         ("address = \"a;b\"", "3:11: `;` cannot be in a host name"),
         ("address = \"bob@a\"", "3:11: `bob@a` holds a user name"),
         ("address = \"a:22\"", "3:11: `a:22` is neither a host name nor an IPv6 address"),
-        ("address = \"b[1-2]\"", "3:11: 2 addresses for 1 names"),
+        ("address = \"b[1-2]\"", "3:11: 2 addresses, where the name stands for one host"),
         ("address = \"-b\"", "3:11: `-b` begins with `-`"),
     ];
     for (line, message) in table {
@@ -178,7 +178,7 @@ fn the_shape_of_the_file_is_checked() {
         ("[[hosts]]\nname = \"a b\"", "2:8: ` ` cannot be in a host name"),
         ("[[hosts]]\nname = \"a b\"\naddress = \"x\"", "2:8: ' ' cannot be in a host name"),
         ("[[hosts]]\nname = \"a[1-99999]\"", "2:9: more than 10000 hosts in one nodeset"),
-        ("[[hosts]]\nname = \"a,b\"\naddress = \"x\"", "3:11: one address for 2 hosts"),
+        ("[[hosts]]\nname = \"a,b\"\naddress = \"x\"", "3:11: one address, where the name stands for 2 hosts"),
         ("port = 1\n[[hosts]]\nname = \"a\"", "1:1: `port` stands outside of any section"),
         ("[defaults]\nname = \"a\"\n[[hosts]]\nname = \"b\"", "2:8: `name` cannot have a default"),
         ("[defaults]\naddress = \"a\"\n[[hosts]]\nname = \"b\"", "2:11: one address for all hosts must hold `{name}`"),

@@ -24,10 +24,8 @@ const MISSING: &str = "N/A";
 /// The whole table.
 pub fn table(report: &Report<'_>, paint: Paint) -> String {
     let blocks: Vec<Block> = report.fleet.hosts().iter().map(|host| block(report, host)).collect();
-    // Of a host without readings the sentence stands last in the line, and takes part in no column.
-    let heads =
-        Widths::of(blocks.iter().map(|block| if block.head.len() > 2 { &block.head } else { &block.head[..1] }));
-    let gpus = Widths::of(blocks.iter().flat_map(|block| &block.gpus).map(Vec::as_slice));
+    let heads = Widths::of(blocks.iter().map(|block| &block.head));
+    let gpus = Widths::of(blocks.iter().flat_map(|block| &block.gpus));
     let mut text = String::new();
     if report.fleet.simulated {
         text += &paint.paint(Tone::Warn, "simulated fleet (--demo)");
@@ -80,14 +78,15 @@ impl Cell {
     }
 }
 
-/// The width of each column in terminal cells.
+/// The width of each column in terminal cells. What stands last in its line has nothing to its right and may be a whole
+/// sentence: it takes no part.
 struct Widths(Vec<usize>);
 
 impl Widths {
-    fn of<'a>(lines: impl Iterator<Item = &'a [Cell]>) -> Self {
+    fn of<'a>(lines: impl Iterator<Item = &'a Vec<Cell>>) -> Self {
         let mut widths = Vec::new();
         for line in lines {
-            for (column, cell) in line.iter().enumerate() {
+            for (column, cell) in line.iter().take(line.len().saturating_sub(1)).enumerate() {
                 if widths.len() <= column {
                     widths.push(0);
                 }

@@ -144,11 +144,18 @@ impl JsonHost {
             note: host.config.note.clone(),
             info: JsonInfo::new(host),
             readings: JsonReadings::new(&snapshot.map(|snapshot| snapshot.host.clone()).unwrap_or_default()),
-            processes: host.processes().map(|process| JsonProcess::new(host, process)).collect(),
+            processes: processes(host),
             gpus: gpus.iter().map(JsonGpu::new).collect(),
             processes_left_out: snapshot.map(|snapshot| snapshot.processes_left_out),
         }
     }
+}
+
+/// By pid; what the driver does not name comes last.
+fn processes(host: &Host) -> Vec<JsonProcess> {
+    let mut processes: Vec<_> = host.processes().map(|process| JsonProcess::new(host, process)).collect();
+    processes.sort_by_key(|process| (process.pid.is_none(), process.pid));
+    processes
 }
 
 impl JsonError {

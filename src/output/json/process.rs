@@ -46,8 +46,9 @@ pub struct JsonProcess {
     pub cpu_seconds: Option<f64>,
     /// Resident memory, bytes.
     pub rss_bytes: Option<u64>,
-    /// What it is grouped with on its host: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061` (its pid).
-    pub job: Option<SafeText>,
+    /// What it is grouped with on its host: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061` (its pid),
+    /// `session:4211`. Processes of one host with the same word are one job.
+    pub job: SafeText,
 }
 
 impl JsonProcess {
@@ -65,7 +66,7 @@ impl JsonProcess {
             user: facts.and_then(|facts| facts.user.clone()),
             uid: facts.and_then(|facts| facts.uid),
             name: facts.and_then(|facts| facts.name.clone()),
-            command: facts.filter(|facts| !facts.argv.is_empty()).map(|facts| joined(&facts.argv)),
+            command: facts.filter(|facts| !facts.argv.is_empty()).map(|_| process.about.command.clone()),
             state: reading.state,
             presence: reading.presence,
             kind: process.gpus.iter().find_map(|usage| usage.kind),
@@ -76,11 +77,7 @@ impl JsonProcess {
             cpu_percent: reading.cpu_percent,
             cpu_seconds: reading.cpu_seconds,
             rss_bytes: reading.rss_bytes,
-            job: Some(SafeText::from(process.about.job.to_string())),
+            job: SafeText::from(process.about.job.to_string()),
         }
     }
-}
-
-fn joined(argv: &[SafeText]) -> SafeText {
-    SafeText::from(argv.iter().map(SafeText::as_str).collect::<Vec<_>>().join(" "))
 }
