@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// A terminal monitor for the GPU servers of a small lab, over plain SSH.
 #[derive(Debug, Parser)]
-#[command(name = "gpufleet", disable_version_flag = true, max_term_width = 100, after_help = TARGETS_HELP)]
+#[command(name = "gpufleet", disable_version_flag = true, max_term_width = 100, override_usage = USAGE, after_help = TARGETS_HELP)]
 pub struct Cli {
     /// What to do; the screen when nothing is said.
     #[command(subcommand)]
@@ -26,6 +26,10 @@ pub struct Cli {
     #[arg(short = 'V', long)]
     pub version: bool,
 }
+
+const USAGE: &str = "\
+gpufleet [OPTIONS] [TARGET]...
+       gpufleet [OPTIONS] <COMMAND>";
 
 const TARGETS_HELP: &str = "\
 A TARGET is

@@ -136,7 +136,7 @@ pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> 
             Target::Stdin => return Err(Failure::usage("`-` stands within standard input itself").into()),
         }
     }
-    check_exact(&plain)?;
+    check_exact(&plain, &words)?;
     let files = files.iter().map(|path| read_hosts(path, &directories)).collect::<Result<Vec<_>, _>>()?;
     let standard = if files.is_empty() { standard_file(&directories)? } else { None };
     if files.is_empty() && plain.is_empty() && standard.is_none() {
@@ -144,18 +144,24 @@ pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> 
     }
     let subcommands = Cli::subcommands();
     let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
-    let selection =
-        Selection { files, standard, targets: plain, overrides: overrides(global), subcommands: &subcommands };
+    let selection = Selection {
+        files,
+        standard,
+        targets: plain,
+        words: &words,
+        overrides: overrides(global),
+        subcommands: &subcommands,
+    };
     Ok(Hosts::Real(select(&selection).map_err(Failure::usage)?))
 }
 
 /// A subcommand among the targets is told before any file is read: what it is beside does not matter.
-fn check_exact(targets: &[PlainTarget]) -> Result<(), Failure> {
+fn check_exact(targets: &[PlainTarget], words: &[String]) -> Result<(), Failure> {
     let subcommands = Cli::subcommands();
     let is_subcommand = |target: &&PlainTarget| target.is_bare && subcommands.contains(&target.text);
     let Some(target) = targets.iter().find(is_subcommand).cloned() else { return Ok(()) };
     let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
-    let selection = Selection { targets: vec![target], subcommands: &subcommands, ..Selection::default() };
+    let selection = Selection { targets: vec![target], words, subcommands: &subcommands, ..Selection::default() };
     select(&selection).map(|_| ()).map_err(Failure::usage)
 }
 

@@ -23,6 +23,8 @@ pub struct Selection<'a> {
     pub standard: Option<HostsFile>,
     /// The hosts that were named.
     pub targets: Vec<PlainTarget>,
+    /// All targets as they were typed, for what is said of one of them.
+    pub words: &'a [String],
     /// What the command line says for every host.
     pub overrides: Overrides,
     /// The words that name a subcommand.
@@ -193,9 +195,8 @@ fn check_word(target: &PlainTarget, selection: &Selection<'_>, is_known: bool) -
     let Some(meant) = selection.subcommands.iter().copied().find(|name| edits(word, name) <= limit) else {
         return Ok(());
     };
-    let files = selection.files.iter().map(|file| file.path.as_str());
-    let others = selection.targets.iter().filter(|other| other.text != word).map(|other| other.text.as_str());
-    let command: String = files.chain(others).map(|other| format!(" {other}")).collect();
+    let others = selection.words.iter().filter(|other| *other != word);
+    let command: String = others.map(|other| format!(" {other}")).collect();
     Err(SelectError {
         message: if meant == word {
             format!("`{word}` is a subcommand, and stands where a host is expected")
@@ -281,12 +282,18 @@ mod tests {
     #[test]
     fn a_word_near_a_subcommand_names_both_readings() {
         assert_eq!(
-            error(&selection(&["statsu", "gpu1"], vec![], None)),
+            error(&Selection {
+                words: &["statsu", "gpu1"].map(str::to_owned),
+                ..selection(&["statsu", "gpu1"], vec![], None)
+            }),
             "`statsu` is no subcommand; as a host it is one letter from `status`\n  hint: for the subcommand write \
              `gpufleet status gpu1`, for a host of that name `ssh://statsu`\n"
         );
         assert_eq!(
-            error(&selection(&["status"], vec![lab()], None)),
+            error(&Selection {
+                words: &["lab.toml", "status"].map(str::to_owned),
+                ..selection(&["status"], vec![lab()], None)
+            }),
             "`status` is a subcommand, and stands where a host is expected\n  hint: for the subcommand write \
              `gpufleet status lab.toml`, for a host of that name `ssh://status`\n"
         );
