@@ -86,7 +86,7 @@ pub struct Row {
 /// One job on one host: its own row, and a row for each of its processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRows {
-    /// The job's row, [`Unfold::Folded`], or [`Unfold::Leaf`] where it is one process that nothing has launched.
+    /// The job's row, [`Unfold::Folded`], or [`Unfold::Leaf`] where it is one process.
     pub row: Row,
     /// Its processes by pid, those that have ended last. Each is [`Unfold::Child`].
     pub processes: Vec<Row>,
@@ -142,10 +142,13 @@ impl Context<'_> {
         let first = counted.iter().min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
         let mut row = self.sum(&counted, &processes)?;
         let leader = leader(first, &counted);
-        row.unfold = if processes.len() > 1 || leader.is_launcher { Unfold::Folded } else { Unfold::Leaf };
-        row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
+        row.unfold = if processes.len() > 1 { Unfold::Folded } else { Unfold::Leaf };
+        // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
+        if processes.len() > 1 {
+            row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
+            row.command = leader.command;
+        }
         row.key = RowKey { host: self.host.id, process: leader.key, is_job: true };
-        row.command = leader.command;
         row.ended_at = match members.live.as_slice() {
             [] => members.ended.iter().map(|(_, at)| *at).max(),
             _ => None,
@@ -244,17 +247,21 @@ impl Context<'_> {
 struct Leader {
     key: ProcessKey,
     command: SafeText,
-    /// It is the launcher, which is none of the processes on the GPUs.
-    is_launcher: bool,
+}
+
+impl Leader {
+    fn of(process: &Process) -> Self {
+        Self { key: process.key.clone(), command: process.about.command.clone() }
+    }
 }
 
 /// The launcher common to all processes, else the process that began first.
 fn leader(first: &Process, processes: &[&Process]) -> Leader {
     match common_launcher(processes) {
         Some(launcher) if launcher.key.pid != first.key.pid => {
-            Leader { key: launcher.key.clone(), command: launcher.command.clone(), is_launcher: true }
+            Leader { key: launcher.key.clone(), command: launcher.command.clone() }
         }
-        _ => Leader { key: first.key.clone(), command: first.about.command.clone(), is_launcher: false },
+        _ => Leader::of(first),
     }
 }
 

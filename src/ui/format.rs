@@ -1,6 +1,7 @@
 //! Numbers and texts as the screen writes them. What is not known is `-`, never a zero.
 
 use crate::fleet::Moment;
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::time::Duration;
 use unicode_segmentation::UnicodeSegmentation;
@@ -212,6 +213,31 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
     lines
 }
 
+/// A command line without the folders of its program, and of the script that its interpreter runs: the first twelve
+/// columns of `/opt/conda/bin/python /opt/conda/bin/torchrun train.py` say nothing.
+pub(super) fn without_folders(command: &str) -> Cow<'_, str> {
+    let (program, rest) = command.split_once(' ').unwrap_or((command, ""));
+    let name = file_name(program);
+    let (script, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
+    let is_interpreter = INTERPRETERS.iter().any(|interpreter| name.starts_with(interpreter));
+    let script_name = if is_interpreter && script.starts_with('/') { file_name(script) } else { script };
+    if name.len() == program.len() && script_name.len() == script.len() {
+        return Cow::Borrowed(command);
+    }
+    let parts = [name, script_name, arguments];
+    Cow::Owned(parts.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "))
+}
+
+const INTERPRETERS: [&str; 6] = ["python", "bash", "sh", "perl", "ruby", "node"];
+
+/// What follows the last slash; a path that ends in one, a setting such as `x=/y` and a kernel's `[name/0]` stay whole.
+fn file_name(path: &str) -> &str {
+    match path.rsplit_once('/') {
+        Some((_, name)) if !name.is_empty() && !path.contains('=') && !path.starts_with('[') => name,
+        _ => path,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -267,6 +293,22 @@ mod tests {
         assert_eq!(ending("大きい", 5), "きい");
         assert_eq!(beginning("e\u{301}a", 1), "e\u{301}");
         assert_eq!(columns("e\u{301}大"), 3);
+    }
+
+    #[test]
+    fn folders_of_programs_and_scripts_are_left_out() {
+        for (command, shown) in [
+            ("/opt/conda/bin/python /opt/conda/bin/torchrun --nproc 8 /x/t.py", "python torchrun --nproc 8 /x/t.py"),
+            ("/usr/bin/python3.11 -m vllm /models/q", "python3.11 -m vllm /models/q"),
+            ("python train.py --data /nfs/c4", "python train.py --data /nfs/c4"),
+            ("/usr/bin/cp /a /b", "cp /a /b"),
+            ("/usr/sbin/nginx", "nginx"),
+            ("[kworker/0:1]", "[kworker/0:1]"),
+            ("X=/a/b run", "X=/a/b run"),
+            ("", ""),
+        ] {
+            assert_eq!(without_folders(command), shown);
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: the keys here ──╯
 //! ```
 
-use super::format::{Short, age, brief_span, columns, memory, or_dash, short};
+use super::format::{Short, age, brief_span, columns, memory, or_dash, short, without_folders};
 use super::list_columns::{Column, list_columns};
 use super::pen::Pen;
 use super::segments::Segments;
@@ -259,5 +259,5 @@ fn command(pen: &mut Pen<'_>, place: Rect, row: &Row, look: &RowLook<'_>, style:
     if row.workers > 1 && matches!(row.unfold, Unfold::Folded | Unfold::Open) {
         x += pen.text(x, place.y, place.right() - x, &short!("x{} ", row.workers), theme.dim);
     }
-    pen.fit(x, place.y, place.right().saturating_sub(x), &row.command, style);
+    pen.fit(x, place.y, place.right().saturating_sub(x), &without_folders(&row.command), style);
 }
