@@ -153,7 +153,8 @@ fn ancestors(plan: &Plan, seat: &Seat, job: Job, elapsed: f64) -> Vec<Ancestor> 
             let line =
                 format!("/opt/conda/bin/python /opt/conda/bin/torchrun --nproc_per_node {ranks} {}", script(seat));
             let batch = format!("/bin/bash /var/spool/slurmd/job{}/slurm_script", slurm_job(plan, seat, job));
-            vec![parent(first + 2, 0.4, "torchrun", &line), parent(first, 0.0, "bash", &batch)]
+            let beneath = if plan.uses_slurm { parent(first, 0.0, "bash", &batch) } else { shell };
+            vec![parent(first + 2, 0.4, "torchrun", &line), beneath]
         }
         Kind::Inference => {
             let line = format!(
@@ -176,9 +177,14 @@ fn owner(plan: &Plan, seat: &Seat, job: Job) -> Owner {
             runtime: "docker".into(),
             id: SafeText::new(&format!("{:012x}", seat.seed.wrapping_add(job.turn) >> 16)),
         },
-        Kind::Notebook | Kind::Starved => Owner::Session(SafeText::new(&(seat.seed % 4000 + 12).to_string())),
+        Kind::Notebook | Kind::Starved => login_session(seat),
+        _ if !plan.uses_slurm => login_session(seat),
         _ => Owner::Slurm { job: SafeText::new(&slurm_job(plan, seat, job).to_string()), step: Some("0".into()) },
     }
+}
+
+fn login_session(seat: &Seat) -> Owner {
+    Owner::Session(SafeText::new(&(seat.seed % 4000 + 12).to_string()))
 }
 
 fn slurm_job(plan: &Plan, seat: &Seat, job: Job) -> u64 {

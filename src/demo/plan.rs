@@ -16,6 +16,8 @@ pub(super) struct Plan {
     pub(super) trouble: Trouble,
     /// How long it had been up when the demo began.
     pub(super) up_seconds: f64,
+    /// Its jobs come through Slurm. Elsewhere people log in, and a GPU that nobody holds is free for anybody.
+    pub(super) uses_slurm: bool,
     /// The number of its last Slurm job before the demo.
     pub(super) slurm_base: u64,
 }
@@ -56,6 +58,7 @@ impl Plan {
             trouble,
             // Longer than anything runs.
             up_seconds: dice::between(20.0 * DAY, 90.0 * DAY, &[seed, 20]),
+            uses_slurm: index % 4 < 2,
             // Two neighbours share the numbers of their long jobs: those run across both.
             slurm_base: 3300 + u64::from(index / 2) * 17,
         }

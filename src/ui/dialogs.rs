@@ -71,7 +71,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
     }
     match &prompt.kind {
         PromptKind::HostKey { target, key_type, fingerprint, also_known_as, .. } => {
-            host_key(&mut flow, [target, key_type, fingerprint], also_known_as, dialog);
+            host_key(&mut flow, [target, key_type, fingerprint], also_known_as, dialog, now);
         }
         PromptKind::Passphrase { path, fingerprint, failures } => {
             flow.labelled("key", LABEL, &SafeText::new(path));
@@ -80,7 +80,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
             }
             flow.labelled("for", LABEL, &hosts(prompt));
             flow.gap();
-            field(&mut flow, "passphrase", dialog, false);
+            field(&mut flow, "passphrase", dialog, false, now);
             flow.gap();
             flow.labelled("Unlock", LABEL, "Enter");
             flow.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
@@ -95,7 +95,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
             flow.labelled("for", LABEL, &hosts(prompt));
             flow.gap();
             flow.wrapped(&SafeText::new(text.trim()), flow.pen.theme.plain);
-            field(&mut flow, "answer", dialog, *echo);
+            field(&mut flow, "answer", dialog, *echo, now);
             flow.gap();
             flow.labelled("Send", LABEL, "Enter");
             flow.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
@@ -109,6 +109,7 @@ fn host_key(
     [target, key_type, fingerprint]: [&String; 3],
     also_known_as: &[String],
     dialog: &Dialog,
+    now: Moment,
 ) {
     let plain = flow.pen.theme.plain;
     flow.line("You have not connected to this host before.", plain);
@@ -128,7 +129,7 @@ fn host_key(
     flow.labelled("Esc or s", LABEL, "skip this host");
     flow.labelled("o", LABEL, "trust this once");
     let label = "yes Enter";
-    let caret = flow.pen.theme.glyphs.caret;
+    let caret = caret(flow, dialog, now);
     let typed = dialog.input.shown();
     flow.labelled(label, LABEL, &short!("trust and save; type yes: {typed}{caret}"));
     if dialog.wants_word && typed != "yes" {
@@ -145,8 +146,13 @@ fn key_file(key_type: &str) -> &'static str {
     }
 }
 
-fn field(flow: &mut Flow<'_, '_>, label: &str, dialog: &Dialog, echo: bool) {
-    let caret = flow.pen.theme.glyphs.caret;
+/// The caret shows from when keys count.
+fn caret(flow: &Flow<'_, '_>, dialog: &Dialog, now: Moment) -> &'static str {
+    if now.since(dialog.opened_at) < GUARD { "" } else { flow.pen.theme.glyphs.caret }
+}
+
+fn field(flow: &mut Flow<'_, '_>, label: &str, dialog: &Dialog, echo: bool, now: Moment) {
+    let caret = caret(flow, dialog, now);
     if echo {
         let text = SafeText::new(dialog.input.shown());
         let room = usize::from(WIDTH - LABEL - 6);

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod fake_driver;
+mod fleet;
 mod journeys;
+mod lab;
 mod probe;
 mod pty;
 mod ssh;

@@ -1,0 +1,132 @@
+//! A small lab on loopback: real sshds, each with a fake driver and real processes on its GPUs, and a hosts.toml.
+
+use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
+use crate::sshd::Sshd;
+use serde_json::{Value, json};
+use std::fmt::Write as _;
+use std::net::Ipv4Addr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A host of the lab.
+pub(crate) struct LabHost {
+    pub(crate) name: String,
+    pub(crate) sshd: Sshd,
+    pub(crate) driver: FakeDriver,
+    /// The process on its first two GPUs.
+    worker: Child,
+}
+
+/// Hosts and the folder with what belongs to them.
+pub(crate) struct Lab {
+    pub(crate) hosts: Vec<LabHost>,
+    folder: tempfile::TempDir,
+}
+
+impl Lab {
+    /// Hosts of these names, on 127.0.0.1, 127.0.0.2 and so on, each with four GPUs and a process on two of them.
+    pub(crate) fn start(names: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a folder");
+        let hosts = (1..).zip(names).map(|(number, name)| {
+            // Each host has a cache of its own, as machines without a shared home have.
+            let environment =
+                format!("SetEnv SHLVL=5 XDG_CACHE_HOME={}", folder.path().join(name).join("cache").display());
+            std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
+            let worker = Command::new("sleep").arg("3600").stdin(Stdio::null()).spawn().expect("sleep starts");
+            let driver = FakeDriver::new(&scenario(worker.id(), 97));
+            LabHost {
+                name: (*name).to_owned(),
+                sshd: Sshd::start_at(Ipv4Addr::new(127, 0, 0, number), &[&environment]),
+                driver,
+                worker,
+            }
+        });
+        Self { hosts: hosts.collect(), folder }
+    }
+
+    /// A path in the lab's folder.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Writes the hosts.toml that reaches every host, with lines added to `[defaults]`, and returns its path.
+    pub(crate) fn hosts_toml(&self, defaults: &str) -> String {
+        let mut text = format!("[defaults]\ninterval = \"500ms\"\n{defaults}\n");
+        for host in &self.hosts {
+            let _ = write!(
+                text,
+                "\n[[hosts]]\nname = \"{}\"\naddress = \"{}\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \
+                 \"{}\"\nnvml_library = \"{}\"\n",
+                host.name,
+                host.sshd.ip(),
+                host.sshd.port(),
+                host.sshd.client_key().display(),
+                host.sshd.known_hosts().display(),
+                host.driver.library().display(),
+            );
+        }
+        self.write("hosts.toml", &text)
+    }
+
+    /// Writes a file into the lab's folder and returns its path.
+    pub(crate) fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path(name);
+        std::fs::write(&path, text).expect("writes");
+        path.display().to_string()
+    }
+
+    /// The pids of the probes that run from the lab's caches.
+    pub(crate) fn probes(&self) -> Vec<u32> {
+        let mut pids = Vec::new();
+        for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            let program = std::fs::read_link(entry.path().join("exe")).unwrap_or_default();
+            if program.starts_with(self.folder.path()) {
+                pids.push(pid);
+            }
+        }
+        pids
+    }
+
+    /// The probes in a host's cache, by name.
+    pub(crate) fn cached(&self, host: &str) -> Vec<PathBuf> {
+        let cache = self.path(host).join("cache/gpufleet");
+        std::fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
+    }
+}
+
+impl LabHost {
+    /// The pid of the process on its GPUs.
+    pub(crate) fn worker_pid(&self) -> u32 {
+        self.worker.id()
+    }
+}
+
+impl Drop for LabHost {
+    fn drop(&mut self) {
+        // It may have been ended by the test.
+        let _ = self.worker.kill();
+        let _ = self.worker.wait();
+    }
+}
+
+/// Four GPUs: the first two busy with one process, the third holding nothing, the fourth lost.
+pub(crate) fn scenario(worker: u32, utilization: u8) -> Value {
+    let busy = json!({
+        "utilization_percent": utilization, "memory_used_bytes": 61_203_283_968_u64, "power_watts": 512,
+        "temperature_celsius": 64,
+        "processes": [{"pid": worker, "memory_bytes": 60_129_542_144_u64, "sm_percent": utilization}]
+    });
+    devices(&[gpu_with(0, &busy), gpu_with(1, &busy), gpu(2), gpu_with(3, &json!({"error": 15}))])
+}
+
+/// Runs gpufleet without a terminal and waits for its end.
+pub(crate) fn gpufleet(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_gpufleet"))
+        .args(arguments)
+        .env_remove("SSH_AUTH_SOCK")
+        .env("NO_COLOR", "1")
+        .stdin(Stdio::null())
+        .output()
+        .expect("gpufleet runs")
+}
