@@ -139,7 +139,10 @@ mod tests {
             Process::new("sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
         let mut scratch = Scratch::default();
         let mut command = Command::default();
-        assert!(command.refresh_whole(&mut scratch, child.id()));
+        // The kernel has the arguments a moment after the parent goes on.
+        while !command.refresh_whole(&mut scratch, child.id()) {
+            std::thread::yield_now();
+        }
         assert!(!command.refresh_whole(&mut scratch, child.id()));
         assert_eq!(command.argv, ["sleep", "600"]);
         let chain = ancestors(&mut scratch, std::process::id());

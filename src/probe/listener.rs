@@ -9,6 +9,7 @@ use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::{Errno, read};
+use serde::Deserialize;
 use std::time::{Duration, Instant};
 
 /// Without any request for this long the controller is taken for dead.
@@ -131,8 +132,15 @@ fn answer(line: &[u8], control: &Control, boot_id: Option<&str>) -> Option<Messa
 
 /// The id in a request of unknown kind: `{"kind":{"id":7,...}}`.
 fn unknown_id(line: &[u8]) -> Option<u64> {
-    let value: serde_json::Value = serde_json::from_slice(line).ok()?;
-    value.as_object()?.values().next()?.get("id")?.as_u64()
+    let text = std::str::from_utf8(line).ok()?;
+    let (_kind, body) = text.trim().strip_prefix('{')?.split_once(':')?;
+    serde_json::from_str::<AnyRequest>(body.trim().strip_suffix('}')?).ok()?.id
+}
+
+/// What every request with an answer has.
+#[derive(Deserialize)]
+struct AnyRequest {
+    id: Option<u64>,
 }
 
 #[cfg(test)]
@@ -204,8 +212,8 @@ mod tests {
         let (orders, notes) = (control.take(), control.take_notes());
         assert_eq!((orders.interval, orders.resend), (Duration::from_millis(250), true));
         assert_eq!(notes[0], "interval 0.01 s is outside 0.25 to 60 s: 0.25 s is used");
-        assert!(notes[1].starts_with("a request was not understood: protocol violation"), "{:?}", notes);
-        assert!(notes[1].ends_with("in the line that begins `hello`"), "{:?}", notes);
+        assert!(notes[1].starts_with("a request was not understood: protocol violation"), "{notes:?}");
+        assert!(notes[1].ends_with("in the line that begins `hello`"), "{notes:?}");
         assert_eq!(notes[3], "interval -2 s is no interval: nothing was changed");
         assert_eq!(
             lines,

@@ -1,5 +1,6 @@
 //! The command line, read by hand: a parser would be larger than the rest of the probe.
 
+use super::numbers::decimal;
 use super::pace::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
 use std::ffi::OsString;
 use std::time::Duration;
@@ -78,7 +79,7 @@ impl Options {
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
-    let interval = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let interval = decimal(text).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     interval.filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval)).ok_or_else(|| {
         let (least, most) = (MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs());
         format!("--interval `{text}` is not a number of seconds from {least} to {most}")

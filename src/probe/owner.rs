@@ -163,22 +163,22 @@ mod tests {
         owner(cgroup, &[])
     }
 
-    fn slurm_job(job: &str, step: Option<&str>) -> Option<Owner> {
-        Some(Owner::Slurm { job: job.into(), step: step.map(Into::into) })
+    fn slurm_job(job: &str, step: Option<&str>) -> Owner {
+        Owner::Slurm { job: job.into(), step: step.map(Into::into) }
     }
 
-    fn in_container(runtime: &str, id: &str) -> Option<Owner> {
-        Some(Owner::Container { runtime: runtime.into(), id: id.into() })
+    fn in_container(runtime: &str, id: &str) -> Owner {
+        Owner::Container { runtime: runtime.into(), id: id.into() }
     }
 
     #[test]
     fn slurm_jobs_under_both_cgroup_versions() {
         let v1 = "11:memory:/slurm/uid_1000/job_3385/step_0/task_0\n2:freezer:/slurm/uid_1000/job_3385/step_0\n";
-        assert_eq!(of(v1), slurm_job("3385", Some("0")));
-        assert_eq!(of("4:cpuset:/slurm_hgx-01/uid_1000/job_77/step_batch"), slurm_job("77", Some("batch")));
+        assert_eq!(of(v1), Some(slurm_job("3385", Some("0"))));
+        assert_eq!(of("4:cpuset:/slurm_hgx-01/uid_1000/job_77/step_batch"), Some(slurm_job("77", Some("batch"))));
         let v2 = "0::/system.slice/slurmstepd.scope/job_3385/step_extern/user/task_special";
-        assert_eq!(of(v2), slurm_job("3385", Some("extern")));
-        assert_eq!(of("0::/gpu.slice/hgx-01_slurmstepd.scope/job_9"), slurm_job("9", None));
+        assert_eq!(of(v2), Some(slurm_job("3385", Some("extern"))));
+        assert_eq!(of("0::/gpu.slice/hgx-01_slurmstepd.scope/job_9"), Some(slurm_job("9", None)));
         assert_eq!(of("0::/system.slice/backup.service/job_9/step_0"), Some(Owner::Service("backup.service".into())));
     }
 
@@ -187,8 +187,8 @@ mod tests {
         let cgroup = "0::/system.slice/slurmstepd.scope/sZ3KQ8M2TV9XYA/step_0/user/task_0\n";
         assert_eq!(sluid_path(cgroup), Some("/system.slice/slurmstepd.scope/sZ3KQ8M2TV9XYA"));
         assert_eq!(sluid_path("0::/system.slice/ssh.service"), None);
-        assert_eq!(slurmstepd_job("slurmstepd: [3385.0]"), slurm_job("3385", Some("0")));
-        assert_eq!(slurmstepd_job("slurmstepd: [3385.extern]"), slurm_job("3385", Some("extern")));
+        assert_eq!(slurmstepd_job("slurmstepd: [3385.0]"), Some(slurm_job("3385", Some("0"))));
+        assert_eq!(slurmstepd_job("slurmstepd: [3385.extern]"), Some(slurm_job("3385", Some("extern"))));
         assert_eq!(slurmstepd_job("slurmstepd infinity"), None);
     }
 
@@ -208,20 +208,20 @@ mod tests {
 
     #[test]
     fn containers_by_runtime() {
-        assert_eq!(of(&format!("0::/system.slice/docker-{ID}.scope")), in_container("docker", "4f0c8f5e6a1b"));
-        assert_eq!(of(&format!("3:cpu:/docker/{ID}")), in_container("docker", "4f0c8f5e6a1b"));
+        assert_eq!(of(&format!("0::/system.slice/docker-{ID}.scope")), Some(in_container("docker", "4f0c8f5e6a1b")));
+        assert_eq!(of(&format!("3:cpu:/docker/{ID}")), Some(in_container("docker", "4f0c8f5e6a1b")));
         let podman = format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container");
-        assert_eq!(of(&podman), in_container("podman", "4f0c8f5e6a1b"));
-        assert_eq!(of("0::/lxc.payload.web/init.scope"), in_container("lxc", "web"));
-        assert_eq!(of("4:cpu:/lxc/web"), in_container("lxc", "web"));
-        assert_eq!(of("0::/machine.slice/machine-deb\\x2d12.scope/payload"), in_container("nspawn", "deb-12"));
+        assert_eq!(of(&podman), Some(in_container("podman", "4f0c8f5e6a1b")));
+        assert_eq!(of("0::/lxc.payload.web/init.scope"), Some(in_container("lxc", "web")));
+        assert_eq!(of("4:cpu:/lxc/web"), Some(in_container("lxc", "web")));
+        assert_eq!(of("0::/machine.slice/machine-deb\\x2d12.scope/payload"), Some(in_container("nspawn", "deb-12")));
         assert_eq!(of("0::/machine.slice/machine-qemu\\x2d1\\x2dvm.scope"), None);
     }
 
     #[test]
     fn apptainer_is_known_by_a_parent() {
         let parent = Ancestor { pid: 40, argv: vec!["Apptainer runtime parent".into()], ..Ancestor::default() };
-        assert_eq!(owner("0::/user.slice/session-3.scope", &[parent]), in_container("apptainer", "40"));
+        assert_eq!(owner("0::/user.slice/session-3.scope", &[parent]), Some(in_container("apptainer", "40")));
     }
 
     #[test]

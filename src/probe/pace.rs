@@ -83,7 +83,7 @@ pub(crate) fn clamped(seconds: f32) -> Option<(Duration, bool)> {
     if !seconds.is_finite() || seconds <= 0.0 {
         return None;
     }
-    let asked = Duration::try_from_secs_f32(seconds).unwrap_or(MAX_INTERVAL);
+    let asked = Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX);
     let interval = asked.clamp(MIN_INTERVAL, MAX_INTERVAL);
     Some((interval, interval != asked))
 }

@@ -9,7 +9,6 @@ use crate::wire::{Presence, ProcessFacts, ProcessReading, ProcessState, SafeText
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
-use std::collections::BTreeMap;
 
 /// Files that are kept open; the usual limit of a process is 1024.
 const MAX_KEPT: usize = 400;
@@ -21,7 +20,8 @@ const FACTS_BYTES: usize = 256 * 1024;
 /// All processes that the driver listed in the last sample.
 #[derive(Debug, Default)]
 pub(crate) struct Processes {
-    tracked: BTreeMap<u32, Tracked>,
+    /// Sorted by pid.
+    tracked: Vec<(u32, Tracked)>,
     sample: u64,
     page_bytes: u64,
 }
@@ -60,8 +60,8 @@ impl Processes {
 
     /// All facts are to be sent again.
     pub(crate) fn resend(&mut self) {
-        for tracked in self.tracked.values_mut().filter(|tracked| tracked.start_ticks.is_some()) {
-            tracked.unsent = true;
+        for (_, tracked) in &mut self.tracked {
+            tracked.unsent = tracked.start_ticks.is_some();
         }
     }
 
@@ -75,14 +75,20 @@ impl Processes {
     ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
         self.sample += 1;
         for pid in pids {
-            self.tracked.entry(pid).or_default().listed = self.sample;
+            match self.tracked.binary_search_by_key(&pid, |&(known, _)| known) {
+                Ok(place) => self.tracked[place].1.listed = self.sample,
+                Err(place) => {
+                    let tracked = Tracked { listed: self.sample, ..Tracked::default() };
+                    self.tracked.insert(place, (pid, tracked));
+                }
+            }
         }
-        self.tracked.retain(|_, tracked| tracked.listed == self.sample);
-        let names_came = users.collect();
+        self.tracked.retain(|(_, tracked)| tracked.listed == self.sample);
+        let names_came = users.have_news();
         let mut readings = Vec::with_capacity(self.tracked.len());
         let mut facts = Vec::new();
         let (mut kept, mut facts_bytes) = (0, 0);
-        for (&pid, tracked) in &mut self.tracked {
+        for &mut (pid, ref mut tracked) in &mut self.tracked {
             let look_again = (self.sample + u64::from(pid)).is_multiple_of(COMMAND_EVERY);
             let reading = tracked.read(pid, moment, self.page_bytes, look_again, scratch);
             if names_came || look_again || tracked.facts.user.is_none() {
@@ -156,8 +162,10 @@ impl Tracked {
         }
         self.parent = stat.parent;
         // A zombie has given its memory back, and its command line with it.
+        // A program that was just started has no arguments yet.
+        let look_again = look_again || self.facts.argv.is_empty();
         if stat.state != ProcessState::Zombie && (is_new || renamed || moved || look_again) {
-            self.look_again(pid, is_new || moved, scratch);
+            self.look_again(pid, is_new || renamed, is_new || moved, scratch);
         }
         reading
     }
@@ -191,19 +199,20 @@ impl Tracked {
         }
     }
 
-    fn look_again(&mut self, pid: u32, whole: bool, scratch: &mut Scratch) {
+    /// Looks at the command, and where there is reason to, at the user and at the parents.
+    fn look_again(&mut self, pid: u32, user: bool, parents: bool, scratch: &mut Scratch) {
         if self.command.refresh_whole(scratch, pid) {
             self.facts.argv.clone_from(&self.command.argv);
             self.unsent = true;
         }
-        let uid = uid_of(scratch, pid);
+        let uid = if user { uid_of(scratch, pid) } else { None };
         if uid.is_some() && uid != self.facts.uid {
             self.facts.uid = uid;
             self.facts.user = None;
             self.facts.full_name = None;
             self.unsent = true;
         }
-        if whole {
+        if parents {
             self.facts.ancestors = ancestors(scratch, self.parent);
             self.facts.owner = owner_of(scratch, pid, &self.facts.ancestors);
             self.unsent = true;
@@ -213,8 +222,8 @@ impl Tracked {
     fn name_user(&mut self, users: &mut Users) {
         let Some(name) = self.facts.uid.and_then(|uid| users.name(uid)) else { return };
         if self.facts.user.as_ref() != Some(&name.login) {
-            self.facts.user = Some(name.login.clone());
-            self.facts.full_name.clone_from(&name.full);
+            self.facts.user = Some(name.login);
+            self.facts.full_name = name.full;
             self.unsent = true;
         }
     }
@@ -245,7 +254,14 @@ mod tests {
     use std::time::Duration;
 
     fn sleeper() -> Child {
-        Process::new("sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts")
+        let mut command = Process::new("sleep");
+        let child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
+        // The kernel has the arguments a moment after the parent goes on.
+        let cmdline = format!("/proc/{}/cmdline", child.id());
+        while std::fs::read(&cmdline).expect("the child lives").is_empty() {
+            std::thread::yield_now();
+        }
+        child
     }
 
     fn moment(now: f64) -> Moment {

@@ -3,14 +3,11 @@
 
 use crate::probe::nvml::raw::{PasswdEntry, passwd_entry};
 use crate::wire::SafeText;
-use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// Modules of the name service run on this stack; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
-/// Questions that may wait. What finds no room is asked again in a later sample.
-const QUEUE: usize = 64;
 
 /// A user's names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +16,8 @@ pub(crate) struct UserName {
     pub(crate) full: Option<SafeText>,
 }
 
-#[derive(Debug)]
+/// What is known of one uid.
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Asked,
     Known(UserName),
@@ -27,75 +25,100 @@ enum Entry {
     Missing,
 }
 
-type Answer = (u32, Result<Option<PasswdEntry>, i32>);
-
 /// The names known so far.
 #[derive(Debug, Default)]
 pub(crate) struct Users {
-    entries: BTreeMap<u32, Entry>,
-    asker: Option<(SyncSender<u32>, Receiver<Answer>)>,
+    desk: Option<Arc<Desk>>,
+}
+
+/// Where questions and answers lie. There are as many entries as users who run something on a GPU.
+#[derive(Debug, Default)]
+struct Desk {
+    entries: Mutex<Entries>,
+    bell: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Entries {
+    by_uid: Vec<(u32, Entry)>,
+    /// Answers came since the last look.
+    news: bool,
 }
 
 impl Users {
     /// The name, if it is known; else it is asked for.
-    pub(crate) fn name(&mut self, uid: u32) -> Option<&UserName> {
-        if !self.entries.contains_key(&uid) && self.ask(uid) {
-            self.entries.insert(uid, Entry::Asked);
-        }
-        match self.entries.get(&uid) {
-            Some(Entry::Known(name)) => Some(name),
-            _ => None,
+    pub(crate) fn name(&mut self, uid: u32) -> Option<UserName> {
+        let desk = self.desk()?;
+        let mut entries = desk.lock();
+        match entries.by_uid.iter().find(|(known, _)| *known == uid) {
+            Some((_, Entry::Known(name))) => Some(name.clone()),
+            Some(_) => None,
+            None => {
+                entries.by_uid.push((uid, Entry::Asked));
+                desk.bell.notify_all();
+                None
+            }
         }
     }
 
-    /// Takes the answers that have come; whether there were any.
-    pub(crate) fn collect(&mut self) -> bool {
-        let mut any = false;
-        while let Some(answer) = self.asker.as_ref().and_then(|(_, answers)| answers.try_recv().ok()) {
-            self.take(answer);
-            any = true;
-        }
-        any
+    /// Whether answers came since this was asked last.
+    pub(crate) fn have_news(&self) -> bool {
+        self.desk.as_ref().is_some_and(|desk| std::mem::take(&mut desk.lock().news))
     }
 
     /// Waits until every question is answered, at most this long.
-    pub(crate) fn settle(&mut self, limit: Duration) {
+    pub(crate) fn settle(&self, limit: Duration) {
+        let Some(desk) = &self.desk else { return };
         let deadline = Instant::now() + limit;
-        while self.entries.values().any(|entry| matches!(entry, Entry::Asked)) {
+        let mut entries = desk.lock();
+        while entries.by_uid.iter().any(|(_, entry)| *entry == Entry::Asked) {
             let rest = deadline.saturating_duration_since(Instant::now());
-            match self.asker.as_ref().and_then(|(_, answers)| answers.recv_timeout(rest).ok()) {
-                Some(answer) => self.take(answer),
-                None => return,
+            if rest.is_zero() {
+                return;
             }
+            entries = desk.bell.wait_timeout(entries, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn take(&mut self, (uid, answer): Answer) {
-        match answer {
-            Ok(Some(entry)) => drop(self.entries.insert(uid, Entry::Known(name_of(&entry)))),
-            Ok(None) => drop(self.entries.insert(uid, Entry::Missing)),
-            // A name service that failed may answer later.
-            Err(_) => drop(self.entries.remove(&uid)),
-        }
-    }
-
-    fn ask(&mut self, uid: u32) -> bool {
-        if self.asker.is_none() {
-            let (questions, asked) = sync_channel::<u32>(QUEUE);
-            let (answered, answers) = sync_channel::<Answer>(QUEUE);
+    /// The desk, and a thread that serves it from the first question on.
+    fn desk(&mut self) -> Option<&Arc<Desk>> {
+        if self.desk.is_none() {
+            let desk = Arc::new(Desk::default());
+            let served = Arc::clone(&desk);
             let thread = std::thread::Builder::new().name("users".to_owned()).stack_size(STACK_BYTES);
-            let started = thread.spawn(move || {
-                while let Ok(uid) = asked.recv() {
-                    if answered.send((uid, passwd_entry(uid))).is_err() {
-                        return;
-                    }
-                }
-            });
-            if started.is_ok() {
-                self.asker = Some((questions, answers));
-            }
+            thread.spawn(move || served.serve()).ok()?;
+            self.desk = Some(desk);
         }
-        self.asker.as_ref().is_some_and(|(questions, _)| questions.try_send(uid).is_ok())
+        self.desk.as_ref()
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Answers one question after the other, for as long as the process lives.
+    fn serve(&self) {
+        let mut entries = self.lock();
+        loop {
+            let Some(&(uid, _)) = entries.by_uid.iter().find(|(_, entry)| *entry == Entry::Asked) else {
+                entries = self.bell.wait(entries).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            drop(entries);
+            let answer = passwd_entry(uid);
+            entries = self.lock();
+            entries.by_uid.retain(|(known, _)| *known != uid);
+            entries.by_uid.extend(match answer {
+                Ok(Some(entry)) => Some((uid, Entry::Known(name_of(&entry)))),
+                Ok(None) => Some((uid, Entry::Missing)),
+                // A name service that failed may answer the next time it is asked.
+                Err(_) => None,
+            });
+            entries.news = true;
+            self.bell.notify_all();
+        }
     }
 }
 
@@ -151,7 +174,8 @@ mod tests {
         let mut users = Users::default();
         assert_eq!(users.name(0), None);
         users.settle(Duration::from_secs(30));
-        assert_eq!(users.name(0).map(|name| name.login.as_str()), Some("root"));
-        assert!(!users.collect());
+        assert_eq!(users.name(0).map(|name| name.login), Some("root".into()));
+        assert!(users.have_news());
+        assert!(!users.have_news());
     }
 }

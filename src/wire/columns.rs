@@ -25,7 +25,12 @@ macro_rules! columns {
         impl $Columns {
             /// Turns rows into columns; a column in which every value is `None` stays empty.
             pub fn from_rows(rows: &[$Row]) -> Self {
-                Self { $($field: crate::wire::columns::column(rows, |row| row.$field.clone()),)* }
+                let mut columns = Self::default();
+                for row in rows {
+                    $(crate::wire::columns::push(&mut columns.$field, row.$field.clone(), rows.len());)*
+                }
+                $(crate::wire::columns::empty_if_unknown(&mut columns.$field);)*
+                columns
             }
 
             /// The number of rows: the length of the longest column.
@@ -53,7 +58,20 @@ macro_rules! columns {
 
 pub(super) use columns;
 
-pub(crate) fn column<R, T>(rows: &[R], value: impl Fn(&R) -> Option<T>) -> Vec<Option<T>> {
-    let values: Vec<Option<T>> = rows.iter().map(value).collect();
-    if values.iter().all(Option::is_none) { Vec::new() } else { values }
+/// Adds one value to a column that will have `rows`. Generic over the value alone, so that the dozens of columns share
+/// a few copies of it: the probe travels to every host.
+#[inline(never)]
+pub(super) fn push<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows: usize) {
+    if column.capacity() == 0 {
+        column.reserve_exact(rows);
+    }
+    column.push(value);
+}
+
+/// A column in which nothing is known becomes empty.
+#[inline(never)]
+pub(super) fn empty_if_unknown<T>(column: &mut Vec<Option<T>>) {
+    if column.iter().all(Option::is_none) {
+        *column = Vec::new();
+    }
 }

@@ -6,7 +6,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 pub(crate) const SUCCESS: nvmlReturn_t = 0;
 pub(crate) const UNINITIALIZED: nvmlReturn_t = 1;
@@ -29,7 +29,8 @@ pub(crate) struct Driver {
     path: PathBuf,
     scenario: Scenario,
     changed: Option<SystemTime>,
-    looked: Instant,
+    /// When the file was looked at last, by the coarse clock: calls are many and cheap.
+    looked: Duration,
     pub(crate) initialized: bool,
     /// Energy counters by UUID: so many joules at a time, and from there on as the power says.
     energy: BTreeMap<String, (f64, f64)>,
@@ -55,10 +56,11 @@ impl Driver {
     }
 
     fn refresh(&mut self) {
-        if self.looked.elapsed() < LOOK_EVERY && self.changed.is_some() {
+        let now = coarse();
+        if now.saturating_sub(self.looked) < LOOK_EVERY && self.changed.is_some() {
             return;
         }
-        self.looked = Instant::now();
+        self.looked = now;
         let changed = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok();
         if changed == self.changed && changed.is_some() {
             return;
@@ -89,7 +91,7 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
         path: super::script_path(),
         scenario: Scenario::default(),
         changed: None,
-        looked: Instant::now(),
+        looked: Duration::ZERO,
         initialized: false,
         energy: BTreeMap::new(),
     });
@@ -113,15 +115,19 @@ pub(crate) fn device_call(
     with: impl FnOnce(&Driver, &Device) -> Result<(), nvmlReturn_t>,
 ) -> nvmlReturn_t {
     let Some((gpu, _)) = place(handle) else { return INVALID_ARGUMENT };
-    let here = format!("{name}@{gpu}");
-    wait_out(|scenario| scenario.hang.iter().any(|hang| hang == name || *hang == here));
+    let is_this = |call: &str| match call.split_once('@') {
+        Some((call, device)) => call == name && device.parse() == Ok(gpu),
+        None => call == name,
+    };
+    wait_out(|scenario| scenario.hang.iter().any(|call| is_this(call)));
     driver(|driver| {
         if !driver.initialized {
             return UNINITIALIZED;
         }
         let scenario = &driver.scenario;
         let Some(device) = device(scenario, handle) else { return INVALID_ARGUMENT };
-        if let Some(code) = device.error.or_else(|| scenario.errors.get(&here).or(scenario.errors.get(name)).copied()) {
+        let refusal = scenario.errors.iter().find(|(call, _)| is_this(call)).map(|(_, &code)| code);
+        if let Some(code) = device.error.or(refusal) {
             return code;
         }
         with(driver, device).err().unwrap_or(SUCCESS)
@@ -154,6 +160,11 @@ fn device(scenario: &Scenario, handle: nvmlDevice_t) -> Option<&Device> {
         None => Some(device),
         Some(slot) => device.mig.get(slot)?.as_ref(),
     }
+}
+
+fn coarse() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Seconds since boot.

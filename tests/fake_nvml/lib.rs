@@ -130,6 +130,7 @@ numbers! {
     nvmlDeviceGetMaxMigDeviceCount() -> c_uint = |device| {
         device.mig_enabled.map(|_| device.mig.len() as c_uint).ok_or(NOT_SUPPORTED)
     };
+    nvmlDeviceGetDriverModel(_pending) -> c_uint = |_device| Err(NOT_SUPPORTED);
     nvmlDeviceGetPersistenceMode() -> c_uint = |_device| Ok(1);
     nvmlDeviceGetDisplayActive() -> c_uint = |_device| Ok(0);
     nvmlDeviceGetComputeMode() -> c_uint = |_device| Ok(0);

@@ -65,7 +65,7 @@ fn room(count: *mut c_uint) -> Result<usize, nvmlReturn_t> {
 macro_rules! lists {
     ($($function:ident = $kinds:ident, $words:literal;)*) => {
         $(#[unsafe(no_mangle)]
-        pub extern "C" fn $function(device: nvmlDevice_t, count: *mut c_uint, out: *mut c_void) -> nvmlReturn_t {
+        pub(crate) extern "C" fn $function(device: nvmlDevice_t, count: *mut c_uint, out: *mut c_void) -> nvmlReturn_t {
             list(stringify!($function), device, $kinds, $words, count, out)
         })*
     };
@@ -84,7 +84,7 @@ lists! {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetProcessUtilization(
+pub(crate) extern "C" fn nvmlDeviceGetProcessUtilization(
     handle: nvmlDevice_t,
     out: *mut nvmlProcessUtilizationSample_t,
     count: *mut c_uint,
@@ -140,11 +140,14 @@ fn samples(
 
 /// Tell a driver of early R535 from others by their presence; nobody here calls them.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetConfComputeMemSizeInfo(_device: nvmlDevice_t, _out: *mut c_void) -> nvmlReturn_t {
+pub(crate) extern "C" fn nvmlDeviceGetConfComputeMemSizeInfo(_device: nvmlDevice_t, _out: *mut c_void) -> nvmlReturn_t {
     NOT_SUPPORTED
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetRunningProcessDetailList(_device: nvmlDevice_t, _out: *mut c_void) -> nvmlReturn_t {
+pub(crate) extern "C" fn nvmlDeviceGetRunningProcessDetailList(
+    _device: nvmlDevice_t,
+    _out: *mut c_void,
+) -> nvmlReturn_t {
     NOT_SUPPORTED
 }

@@ -1,4 +1,5 @@
 //! Builds the fake NVML library (`tests/fake_nvml`) once a test run, and gives each test a copy with a script.
+#![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! The probe binary on the fake driver.
+#![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use gpufleet::wire::codec::{decode, encode};
@@ -167,7 +168,13 @@ impl Sleeper {
     fn start() -> Self {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read _wait", "job", "--token=hunter2"]);
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a shell starts"))
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn().expect("a shell starts");
+        // The kernel has the arguments a moment after the parent goes on.
+        let cmdline = format!("/proc/{}/cmdline", child.id());
+        while std::fs::read(&cmdline).expect("the shell lives").is_empty() {
+            std::thread::yield_now();
+        }
+        Self(child)
     }
 
     fn pid(&self) -> u32 {

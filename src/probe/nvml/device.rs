@@ -180,17 +180,19 @@ impl Device {
     fn read_processes(&mut self, ask: &mut Asker<'_>, words: &mut Vec<u64>, now: f64) -> Vec<GpuProcess> {
         let mut processes = Vec::new();
         for list in [ProcessList::Compute, ProcessList::Graphics, ProcessList::Mps] {
-            let stride = ask.get(|library, watch, handle| library.processes(watch, handle, list, words));
-            if let Some(stride) = stride {
-                merge_list(&mut processes, list, words, stride);
+            let words = &mut *words;
+            let entries = ask.get(move |library, watch, handle| library.processes(watch, handle, list, words));
+            if let Some(entries) = entries {
+                merge_list(&mut processes, list, entries);
             }
         }
         // Under MIG the driver refuses shares; without processes there is nobody to have one.
         if self.role == Role::Whole && !processes.is_empty() {
             let from = self.window.ask_from();
-            let stride = ask.get(|library, watch, handle| library.process_utilization(watch, handle, from, words));
-            if let Some(stride) = stride {
-                self.window.merge(&mut processes, words, stride, now);
+            let entries =
+                ask.get(move |library, watch, handle| library.process_utilization(watch, handle, from, words));
+            if let Some(entries) = entries {
+                self.window.merge(&mut processes, entries, now);
             }
         }
         processes

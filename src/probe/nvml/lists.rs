@@ -1,6 +1,6 @@
 //! Decodes the driver's process lists, whose entries come in three layouts.
 
-use super::raw::{ProcessList, Stride};
+use super::raw::{Entries, ProcessList};
 use crate::wire::GpuProcessKind;
 
 /// What one process does on one GPU.
@@ -25,15 +25,15 @@ pub(crate) struct Shares {
 /// Adds the entries of one list to `processes`, one row a pid. A process that is in several lists becomes one row:
 /// compute and graphics are C+G, and a client of the multi-process service stays one whatever else it is.
 ///
-/// `words` are the entries as 8-byte words: pid (its upper half is padding), used memory, and from version 2 on the
-/// two instance ids, which say nothing here.
-pub(crate) fn merge_list(processes: &mut Vec<GpuProcess>, list: ProcessList, words: &[u64], stride: Stride) {
+/// An entry's words are the pid (its upper half is padding), the used memory, and from version 2 on the two instance ids,
+/// which say nothing here.
+pub(crate) fn merge_list(processes: &mut Vec<GpuProcess>, list: ProcessList, entries: Entries<'_>) {
     let kind = match list {
         ProcessList::Compute => GpuProcessKind::Compute,
         ProcessList::Graphics => GpuProcessKind::Graphics,
         ProcessList::Mps => GpuProcessKind::Mps,
     };
-    for entry in words.chunks_exact(stride.0) {
+    for entry in entries.iter() {
         let (pid, memory_bytes) = (known_pid(entry[0] as u32), (entry[1] != u64::MAX).then_some(entry[1]));
         match processes.iter_mut().find(|process| pid.is_some() && process.pid == pid) {
             Some(known) => {
@@ -79,8 +79,8 @@ impl ShareWindow {
 
     /// Puts the newest sample of each process into its row. Junk is dropped: shares above 100, pids that are in no
     /// list, stamps from before the window. `now` is monotonic, in seconds.
-    pub(crate) fn merge(&mut self, processes: &mut [GpuProcess], words: &[u64], stride: Stride, now: f64) {
-        let newest = samples(words, stride)
+    pub(crate) fn merge(&mut self, processes: &mut [GpuProcess], entries: Entries<'_>, now: f64) {
+        let newest = samples(entries)
             .filter(|sample| sample.is_plausible() && processes.iter().any(|process| process.pid == Some(sample.pid)))
             .map(|sample| sample.stamp)
             .max()
@@ -92,7 +92,7 @@ impl ShareWindow {
             return;
         }
         for process in processes {
-            let newest_of_process = samples(words, stride)
+            let newest_of_process = samples(entries)
                 .filter(|sample| process.pid == Some(sample.pid) && sample.is_plausible())
                 .filter(|sample| sample.stamp + OVERLAP_MICROS >= self.newest)
                 .max_by_key(|sample| sample.stamp);
@@ -121,8 +121,8 @@ impl Sample {
     }
 }
 
-fn samples(words: &[u64], stride: Stride) -> impl Iterator<Item = Sample> {
-    words.chunks_exact(stride.0).filter_map(|entry| match *entry {
+fn samples(entries: Entries<'_>) -> impl Iterator<Item = Sample> {
+    entries.iter().filter_map(|entry| match *entry {
         [pid, stamp, compute, video, ..] => Some(Sample {
             pid: pid as u32,
             stamp,
@@ -140,6 +140,10 @@ mod tests {
         GpuProcess { pid: Some(pid), kind: GpuProcessKind::Compute, memory_bytes: None, shares: Shares::default() }
     }
 
+    fn of_two(words: &[u64]) -> Entries<'_> {
+        Entries { words, stride: 2 }
+    }
+
     fn sample(pid: u64, stamp: u64, sm: u64, memory: u64) -> [u64; 4] {
         [pid, stamp, sm | memory << 32, 0]
     }
@@ -152,7 +156,7 @@ mod tests {
             (4, vec![7, 1024, u64::MAX, 0, 8, 2048, u64::MAX, 0]),
         ] {
             let mut processes = Vec::new();
-            merge_list(&mut processes, ProcessList::Compute, &words, Stride(stride));
+            merge_list(&mut processes, ProcessList::Compute, Entries { words: &words, stride });
             let seen: Vec<_> = processes.iter().map(|process| (process.pid, process.memory_bytes)).collect();
             assert_eq!(seen, [(Some(7), Some(1024)), (Some(8), Some(2048))], "{stride} words");
         }
@@ -162,7 +166,7 @@ mod tests {
     fn unknown_memory_and_unknown_pids_are_none() {
         let mut processes = Vec::new();
         let words = [7, u64::MAX, 0, 10, u64::from(u32::MAX), 20, 0, 30];
-        merge_list(&mut processes, ProcessList::Compute, &words, Stride(2));
+        merge_list(&mut processes, ProcessList::Compute, Entries { words: &words, stride: 2 });
         let seen: Vec<_> = processes.iter().map(|process| (process.pid, process.memory_bytes)).collect();
         assert_eq!(seen, [(Some(7), None), (None, Some(10)), (None, Some(20)), (None, Some(30))]);
     }
@@ -170,9 +174,9 @@ mod tests {
     #[test]
     fn a_process_in_two_lists_is_one_row() {
         let mut processes = Vec::new();
-        merge_list(&mut processes, ProcessList::Compute, &[7, 10, 8, 10, 9, u64::MAX], Stride(2));
-        merge_list(&mut processes, ProcessList::Graphics, &[7, 20, 6, 5, 9, 5], Stride(2));
-        merge_list(&mut processes, ProcessList::Mps, &[8, 10], Stride(2));
+        merge_list(&mut processes, ProcessList::Compute, of_two(&[7, 10, 8, 10, 9, u64::MAX]));
+        merge_list(&mut processes, ProcessList::Graphics, of_two(&[7, 20, 6, 5, 9, 5]));
+        merge_list(&mut processes, ProcessList::Mps, of_two(&[8, 10]));
         let seen: Vec<_> = processes.iter().map(|p| (p.pid, p.kind.as_str(), p.memory_bytes)).collect();
         assert_eq!(
             seen,
@@ -191,7 +195,7 @@ mod tests {
             sample(9, 9_000_000, 5, 5),
         ]
         .concat();
-        window.merge(&mut rows, &words, Stride(4), 0.0);
+        window.merge(&mut rows, Entries { words: &words, stride: 4 }, 0.0);
         assert_eq!((rows[0].shares.sm, rows[0].shares.memory), (Some(97), Some(40)));
         assert_eq!(rows[1].shares, Shares::default());
         assert_eq!(window.ask_from(), 4_100_000);
@@ -203,11 +207,11 @@ mod tests {
         let words = sample(7, 5_000_000, 97, 40);
         for (now, shown) in [(0.0, Some(97)), (1.9, Some(97)), (2.1, None)] {
             let mut rows = [row(7)];
-            window.merge(&mut rows, &words, Stride(4), now);
+            window.merge(&mut rows, Entries { words: &words, stride: 4 }, now);
             assert_eq!(rows[0].shares.sm, shown, "at {now}");
         }
         let mut rows = [row(7)];
-        window.merge(&mut rows, &sample(7, 5_000_001, 3, 0), Stride(4), 9.0);
+        window.merge(&mut rows, Entries { words: &sample(7, 5_000_001, 3, 0), stride: 4 }, 9.0);
         assert_eq!(rows[0].shares.sm, Some(3));
     }
 }

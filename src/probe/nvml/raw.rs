@@ -133,10 +133,22 @@ pub(crate) enum ProcessList {
     Mps,
 }
 
-/// How many 8-byte words one entry of a process list has: 2 in version 1, 3 in versions 2 and 3, 4 in the version 3
-/// of early R535.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Stride(pub(crate) usize);
+/// The entries of a list as the driver wrote them, in 8-byte words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entries<'a> {
+    pub(crate) words: &'a [u64],
+    /// Words an entry. Of a process: 2 in version 1, 3 in versions 2 and 3, 4 in the version 3 of early R535.
+    pub(crate) stride: usize,
+}
+
+impl<'a> Entries<'a> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = &'a [u64]> {
+        self.words.chunks_exact(self.stride)
+    }
+}
+
+/// Room for as many entries is offered first.
+const USUAL_ENTRIES: usize = 32;
 
 /// The entries that a list may grow to; what is beyond is left out.
 const MAX_ENTRIES: usize = 4096;
@@ -336,15 +348,15 @@ impl Library {
         }
     }
 
-    /// Fills `words` with one list of processes and says how long an entry is. The newest version that the library
-    /// has is asked; it alone decides, since older ones answer with less.
-    pub(crate) fn processes(
+    /// One list of processes. The newest version that the library has is asked; it alone decides, since older ones
+    /// answer with less.
+    pub(crate) fn processes<'a>(
         &self,
         watch: &Watch,
         device: Handle,
         list: ProcessList,
-        words: &mut Vec<u64>,
-    ) -> Result<Stride, Code> {
+        words: &'a mut Vec<u64>,
+    ) -> Result<Entries<'a>, Code> {
         let table = &self.table;
         let (v3, v2, v1) = match list {
             ProcessList::Compute => (table.compute_v3, table.compute_v2, table.compute_v1),
@@ -360,19 +372,17 @@ impl Library {
             // SAFETY: the buffer holds `count` entries of the layout that this version writes.
             call(watch, function, |function| unsafe { function(device.0.as_ptr(), count, words.as_mut_ptr().cast()) })
         })?;
-        words.truncate(count * stride);
-        Ok(Stride(stride))
+        Ok(Entries { words: &words[..count * stride], stride })
     }
 
-    /// Samples of the processes' shares newer than `last_seen` (the driver's clock, microseconds), appended to a
-    /// buffer that was empty.
-    pub(crate) fn process_utilization(
+    /// Samples of the processes' shares newer than `last_seen` (the driver's clock, microseconds).
+    pub(crate) fn process_utilization<'a>(
         &self,
         watch: &Watch,
         device: Handle,
         last_seen: u64,
-        words: &mut Vec<u64>,
-    ) -> Result<Stride, Code> {
+        words: &'a mut Vec<u64>,
+    ) -> Result<Entries<'a>, Code> {
         const WORDS: usize = size_of::<sys::nvmlProcessUtilizationSample_t>() / size_of::<u64>();
         let count = fill(words, WORDS, |words, count| {
             // SAFETY: the buffer holds `count` entries of 32 bytes, aligned as they ask for.
@@ -380,23 +390,26 @@ impl Library {
                 function(device.0.as_ptr(), words.as_mut_ptr().cast(), count, last_seen)
             })
         })?;
-        words.truncate(count * WORDS);
-        Ok(Stride(WORDS))
+        Ok(Entries { words: &words[..count * WORDS], stride: WORDS })
     }
 }
 
-/// Calls a function that fills a list, with room for more as long as it says that there is too little.
+/// Calls a function that fills a list, with room for more as long as it says that there is too little. Returns how many
+/// entries it wrote, as far as it can be believed: what it did not write is zero, and no leftover of another list.
 fn fill(
     words: &mut Vec<u64>,
     stride: usize,
     mut list: impl FnMut(&mut [u64], &mut c_uint) -> Result<(), Code>,
 ) -> Result<usize, Code> {
-    let mut entries = (words.capacity() / stride).clamp(64, MAX_ENTRIES);
+    let mut entries = USUAL_ENTRIES;
     loop {
-        words.clear();
-        words.resize(entries * stride, 0);
+        let length = entries * stride;
+        if words.len() < length {
+            words.resize(length, 0);
+        }
+        words[..length].fill(0);
         let mut count = entries as c_uint;
-        match list(words, &mut count) {
+        match list(&mut words[..length], &mut count) {
             Ok(()) => return Ok((count as usize).min(entries)),
             Err(Code::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
                 // Processes may start between two calls, so there is room for some more than it asks for.

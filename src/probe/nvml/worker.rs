@@ -121,7 +121,9 @@ impl Driver {
         if board.finished == board.asked {
             board.asked += 1;
             board.slow = slow;
+            drop(board);
             self.shared.bell.notify_all();
+            board = self.shared.lock();
         }
         let deadline = Instant::now() + LONGEST_ROUND;
         while board.finished != board.asked && Instant::now() < deadline {
@@ -319,9 +321,11 @@ fn work(shared: &Shared, epoch: u32, watch: &Arc<Watch>) {
     let mut board = shared.lock();
     while board.epoch == epoch && !board.stopping {
         if board.asked == board.finished || (board.session.is_none() && !board.slow) {
-            // Without a driver nothing is tried but in the slow rounds.
-            board.finished = board.asked;
-            shared.bell.notify_all();
+            if board.asked != board.finished {
+                // Without a driver nothing is tried but in the slow rounds.
+                board.finished = board.asked;
+                shared.bell.notify_all();
+            }
             board = shared.bell.wait(board).unwrap_or_else(PoisonError::into_inner);
             continue;
         }
@@ -341,8 +345,11 @@ fn work(shared: &Shared, epoch: u32, watch: &Arc<Watch>) {
             if done.is_some() {
                 board.finished = order.round;
             }
+            // Whoever waits finds the lock free.
+            drop(board);
+            shared.bell.notify_all();
+            board = shared.lock();
         }
-        shared.bell.notify_all();
     }
     board.left_behind.retain(|left| !Arc::ptr_eq(left, watch));
     shared.bell.notify_all();

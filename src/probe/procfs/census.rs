@@ -8,8 +8,8 @@ use std::mem::MaybeUninit;
 /// The name that every probe gives itself; the kernel keeps 15 bytes.
 pub(crate) const PROBE_NAME: &std::ffi::CStr = c"gpufleet-probe";
 
-/// Room for about 16 entries of /proc: so many processes are looked at in a sample.
-const SLICE_BYTES: usize = 512;
+/// Room for about 8 entries of /proc: so many processes are looked at in a sample.
+const SLICE_BYTES: usize = 256;
 /// Samples between the end of one walk and the beginning of the next.
 const PAUSE_SAMPLES: u32 = 60;
 

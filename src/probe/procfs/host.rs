@@ -1,7 +1,7 @@
 //! The host itself.
 
 use super::{KeptFile, Scratch};
-use crate::probe::numbers::{tenths, tenths_f32};
+use crate::probe::numbers::{decimal, tenths, tenths_f32};
 use crate::wire::{HostReading, SafeText};
 use std::str::FromStr;
 
@@ -64,11 +64,11 @@ impl HostSampler {
         }
         if let Some(text) = self.load.read(scratch) {
             let mut loads = words(text);
-            let mut load = || loads.next().and_then(|word| word.parse().ok());
+            let mut load = || loads.next().and_then(decimal).map(|load| load as f32);
             (reading.load_1, reading.load_5, reading.load_15) = (load(), load(), load());
         }
         if let Some(text) = self.uptime.read(scratch) {
-            reading.uptime_seconds = words(text).next().and_then(|word| word.parse().ok()).map(tenths);
+            reading.uptime_seconds = words(text).next().and_then(decimal).map(tenths);
         }
         if slow {
             self.slow = SlowReadings::read(scratch);
@@ -157,7 +157,7 @@ fn kibibytes(text: &[u8], name: &[u8]) -> Option<u64> {
 /// `some avg60` of a file under `/proc/pressure`.
 fn pressure(text: &[u8]) -> Option<f32> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
-    words(line).find_map(|word| word.strip_prefix("avg60="))?.parse().ok()
+    words(line).find_map(|word| word.strip_prefix("avg60=")).and_then(decimal).map(|percent| percent as f32)
 }
 
 /// How many numbers a kernel list like `0-3,8,10-11` names.
