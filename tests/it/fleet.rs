@@ -4,6 +4,7 @@ use crate::lab::{Lab, gpufleet, scenario};
 use crate::pty::{PATIENCE, Pty, signal};
 use crate::sshd::{MuteServer, PASSPHRASE, Sshd, fingerprint, free_port};
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::os::unix::fs::MetadataExt;
 use std::time::Instant;
@@ -182,7 +183,8 @@ fn a_remote_that_breaks_the_protocol_is_that_hosts_problem_only() {
     for (name, script, _) in &remotes {
         let path = lab.write(name, &format!("#!/bin/sh\n{script}\n"));
         std::process::Command::new("chmod").args(["700", &path]).status().expect("chmod");
-        text += &format!(
+        let _ = write!(
+            text,
             "\n[[hosts]]\nname = \"{name}\"\naddress = \"127.0.0.1\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \
              \"{}\"\nprobe = \"{path}\"\n",
             sshd.port(),
