@@ -17,10 +17,11 @@
 mod driver;
 mod processes;
 mod scenario;
+mod system;
 
 use driver::{
     Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, device_call, handle, monotonic,
-    place, system_call,
+    place,
 };
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
@@ -37,7 +38,7 @@ fn script_path() -> PathBuf {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the address of a function of this library, and an out parameter.
     let library = unsafe {
-        libc::dladdr(nvmlShutdown as *const c_void, info.as_mut_ptr());
+        libc::dladdr(system::nvmlShutdown as *const c_void, info.as_mut_ptr());
         CStr::from_ptr(info.assume_init().dli_fname)
     };
     PathBuf::from(library.to_str().unwrap()).with_file_name("fake_nvml.json")
@@ -134,136 +135,6 @@ numbers! {
     nvmlDeviceGetPersistenceMode() -> c_uint = |_device| Ok(1);
     nvmlDeviceGetDisplayActive() -> c_uint = |_device| Ok(0);
     nvmlDeviceGetComputeMode() -> c_uint = |_device| Ok(0);
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
-    system_call("nvmlInit_v2", |driver| {
-        driver.initialized = driver.scenario().init_error.is_none();
-        driver.scenario().init_error.unwrap_or(SUCCESS)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlInit() -> nvmlReturn_t {
-    nvmlInit_v2()
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
-    nvmlInit_v2()
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlShutdown() -> nvmlReturn_t {
-    system_call("nvmlShutdown", |driver| {
-        driver.initialized = false;
-        SUCCESS
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
-    let text = match code {
-        0 => c"The operation was successful",
-        1 => c"Uninitialized",
-        2 => c"Invalid Argument",
-        3 => c"Not Supported",
-        4 => c"Insufficient Permissions",
-        6 => c"Not Found",
-        7 => c"Insufficient Size",
-        9 => c"Driver Not Loaded",
-        12 => c"Shared Library Not Found",
-        13 => c"Function Not Found",
-        15 => c"GPU is lost",
-        16 => c"GPU requires reset",
-        18 => c"Driver/library version mismatch",
-        _ => c"Unknown Error",
-    };
-    text.as_ptr()
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlSystemGetDriverVersion(out: *mut c_char, length: c_uint) -> nvmlReturn_t {
-    system_call("nvmlSystemGetDriverVersion", |driver| {
-        let version = driver.scenario().driver_version.clone();
-        put_text(driver, out, length, Some(&version)).err().unwrap_or(SUCCESS)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlSystemGetNVMLVersion(out: *mut c_char, length: c_uint) -> nvmlReturn_t {
-    system_call("nvmlSystemGetNVMLVersion", |driver| {
-        let version = format!("12.{}", driver.scenario().driver_version);
-        put_text(driver, out, length, Some(&version)).err().unwrap_or(SUCCESS)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlSystemGetCudaDriverVersion_v2(out: *mut c_int) -> nvmlReturn_t {
-    system_call("nvmlSystemGetCudaDriverVersion_v2", |driver| {
-        put(out, driver.scenario().cuda_version).err().unwrap_or(SUCCESS)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlSystemGetCudaDriverVersion(out: *mut c_int) -> nvmlReturn_t {
-    nvmlSystemGetCudaDriverVersion_v2(out)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> nvmlReturn_t {
-    system_call("nvmlDeviceGetCount_v2", |driver| {
-        if !driver.initialized {
-            return driver::UNINITIALIZED;
-        }
-        put(out, driver.scenario().devices.len() as c_uint).err().unwrap_or(SUCCESS)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetCount(out: *mut c_uint) -> nvmlReturn_t {
-    nvmlDeviceGetCount_v2(out)
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, out: *mut nvmlDevice_t) -> nvmlReturn_t {
-    system_call("nvmlDeviceGetHandleByIndex_v2", |driver| match driver.scenario().devices.get(index as usize) {
-        None => INVALID_ARGUMENT,
-        Some(Device { handle_error: Some(code), .. }) => *code,
-        Some(_) => put(out, handle(index as usize, None)).err().unwrap_or(SUCCESS),
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, out: *mut nvmlDevice_t) -> nvmlReturn_t {
-    nvmlDeviceGetHandleByIndex_v2(index, out)
-}
-
-/// A handle for the GPU whose `text` is what the caller asks for.
-fn handle_by(
-    name: &str,
-    wanted: *const c_char,
-    out: *mut nvmlDevice_t,
-    text: impl Fn(&Device) -> Option<&String>,
-) -> nvmlReturn_t {
-    // SAFETY: a NUL-terminated text of the caller's.
-    let wanted = unsafe { CStr::from_ptr(wanted) }.to_string_lossy();
-    system_call(name, |driver| {
-        let found =
-            driver.scenario().devices.iter().position(|device| text(device).is_some_and(|text| **text == *wanted));
-        found.map_or(NOT_FOUND, |index| put(out, handle(index, None)).err().unwrap_or(SUCCESS))
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, out: *mut nvmlDevice_t) -> nvmlReturn_t {
-    handle_by("nvmlDeviceGetHandleByUUID", uuid, out, |device| device.uuid.as_ref())
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetHandleByPciBusId_v2(bus_id: *const c_char, out: *mut nvmlDevice_t) -> nvmlReturn_t {
-    handle_by("nvmlDeviceGetHandleByPciBusId_v2", bus_id, out, |device| device.pci_bus_id.as_ref())
 }
 
 #[unsafe(no_mangle)]

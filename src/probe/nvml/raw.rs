@@ -8,9 +8,15 @@
     reason = "foreign functions; every call hands over buffers that outlive it, with their true size"
 )]
 
+mod system;
+mod table;
+
+pub(crate) use system::{PasswdEntry, exit_now, page_size, passwd_entry};
+
+use self::table::{GetStruct, GetText, GetTwoU32, Table};
 use super::watch::Watch;
 use nvml_wrapper_sys::bindings as sys;
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, CString, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
@@ -39,91 +45,6 @@ pub(crate) struct Handle(NonNull<sys::nvmlDevice_st>);
 
 // SAFETY: the pointer is a token of the library's, never dereferenced here, and NVML is thread-safe (nvml.h).
 unsafe impl Send for Handle {}
-
-type GetU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint) -> sys::nvmlReturn_t;
-type GetU64 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_ulonglong) -> sys::nvmlReturn_t;
-type GetTwoU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_uint) -> sys::nvmlReturn_t;
-type GetKindU32 = unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut c_uint) -> sys::nvmlReturn_t;
-type GetText = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_char, c_uint) -> sys::nvmlReturn_t;
-type GetProcesses = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_void) -> sys::nvmlReturn_t;
-type GetStruct<T> = unsafe extern "C" fn(sys::nvmlDevice_t, *mut T) -> sys::nvmlReturn_t;
-
-/// Declares the table: a field for each name, resolved by `dlsym`.
-macro_rules! table {
-    ($($field:ident: $name:literal as $type:ty,)*) => {
-        struct Table { $($field: Option<$type>,)* }
-        impl Table {
-            /// Looks every name up; a name that the library lacks is `None`.
-            fn resolve(library: NonNull<c_void>) -> Self {
-                Self { $($field: {
-                    let name: &CStr = $name;
-                    // SAFETY: `library` came from dlopen and is never closed; a null result is `None` of the function
-                    // pointer, anything else is the function that nvml.h declares by this name.
-                    unsafe {
-                        std::mem::transmute::<*mut c_void, Option<$type>>(libc::dlsym(library.as_ptr(), name.as_ptr()))
-                    }
-                },)* }
-            }
-        }
-    };
-}
-
-table! {
-    init: c"nvmlInit_v2" as unsafe extern "C" fn() -> sys::nvmlReturn_t,
-    shutdown: c"nvmlShutdown" as unsafe extern "C" fn() -> sys::nvmlReturn_t,
-    driver_version: c"nvmlSystemGetDriverVersion" as unsafe extern "C" fn(*mut c_char, c_uint) -> sys::nvmlReturn_t,
-    cuda_version_v2: c"nvmlSystemGetCudaDriverVersion_v2" as unsafe extern "C" fn(*mut c_int) -> sys::nvmlReturn_t,
-    cuda_version: c"nvmlSystemGetCudaDriverVersion" as unsafe extern "C" fn(*mut c_int) -> sys::nvmlReturn_t,
-    count: c"nvmlDeviceGetCount_v2" as unsafe extern "C" fn(*mut c_uint) -> sys::nvmlReturn_t,
-    handle: c"nvmlDeviceGetHandleByIndex_v2" as unsafe extern "C" fn(c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,
-    uuid: c"nvmlDeviceGetUUID" as GetText,
-    name: c"nvmlDeviceGetName" as GetText,
-    pci_info: c"nvmlDeviceGetPciInfo_v3" as GetStruct<sys::nvmlPciInfo_t>,
-    memory_v2: c"nvmlDeviceGetMemoryInfo_v2" as GetStruct<sys::nvmlMemory_v2_t>,
-    memory_v1: c"nvmlDeviceGetMemoryInfo" as GetStruct<sys::nvmlMemory_t>,
-    utilization: c"nvmlDeviceGetUtilizationRates" as GetStruct<sys::nvmlUtilization_t>,
-    temperature: c"nvmlDeviceGetTemperature" as GetKindU32,
-    temperature_threshold: c"nvmlDeviceGetTemperatureThreshold" as GetKindU32,
-    field_values: c"nvmlDeviceGetFieldValues"
-        as unsafe extern "C" fn(sys::nvmlDevice_t, c_int, *mut sys::nvmlFieldValue_t) -> sys::nvmlReturn_t,
-    power_usage: c"nvmlDeviceGetPowerUsage" as GetU32,
-    total_energy: c"nvmlDeviceGetTotalEnergyConsumption" as GetU64,
-    enforced_power_limit: c"nvmlDeviceGetEnforcedPowerLimit" as GetU32,
-    power_limit_constraints: c"nvmlDeviceGetPowerManagementLimitConstraints" as GetTwoU32,
-    clock: c"nvmlDeviceGetClockInfo" as GetKindU32,
-    max_clock: c"nvmlDeviceGetMaxClockInfo" as GetKindU32,
-    fan_count: c"nvmlDeviceGetNumFans" as GetU32,
-    fan_speed_v2: c"nvmlDeviceGetFanSpeed_v2" as GetKindU32,
-    fan_speed: c"nvmlDeviceGetFanSpeed" as GetU32,
-    performance_state: c"nvmlDeviceGetPerformanceState" as GetU32,
-    event_reasons: c"nvmlDeviceGetCurrentClocksEventReasons" as GetU64,
-    throttle_reasons: c"nvmlDeviceGetCurrentClocksThrottleReasons" as GetU64,
-    encoder: c"nvmlDeviceGetEncoderUtilization" as GetTwoU32,
-    decoder: c"nvmlDeviceGetDecoderUtilization" as GetTwoU32,
-    pcie_generation: c"nvmlDeviceGetCurrPcieLinkGeneration" as GetU32,
-    pcie_width: c"nvmlDeviceGetCurrPcieLinkWidth" as GetU32,
-    ecc_errors: c"nvmlDeviceGetTotalEccErrors"
-        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, c_uint, *mut c_ulonglong) -> sys::nvmlReturn_t,
-    mig_mode: c"nvmlDeviceGetMigMode" as GetTwoU32,
-    mig_count: c"nvmlDeviceGetMaxMigDeviceCount" as GetU32,
-    mig_handle: c"nvmlDeviceGetMigDeviceHandleByIndex"
-        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,
-    compute_v3: c"nvmlDeviceGetComputeRunningProcesses_v3" as GetProcesses,
-    compute_v2: c"nvmlDeviceGetComputeRunningProcesses_v2" as GetProcesses,
-    compute_v1: c"nvmlDeviceGetComputeRunningProcesses" as GetProcesses,
-    graphics_v3: c"nvmlDeviceGetGraphicsRunningProcesses_v3" as GetProcesses,
-    graphics_v2: c"nvmlDeviceGetGraphicsRunningProcesses_v2" as GetProcesses,
-    graphics_v1: c"nvmlDeviceGetGraphicsRunningProcesses" as GetProcesses,
-    mps_v3: c"nvmlDeviceGetMPSComputeRunningProcesses_v3" as GetProcesses,
-    mps_v2: c"nvmlDeviceGetMPSComputeRunningProcesses_v2" as GetProcesses,
-    mps_v1: c"nvmlDeviceGetMPSComputeRunningProcesses" as GetProcesses,
-    process_utilization: c"nvmlDeviceGetProcessUtilization" as unsafe extern "C" fn(
-        sys::nvmlDevice_t, *mut sys::nvmlProcessUtilizationSample_t, *mut c_uint, c_ulonglong,
-    ) -> sys::nvmlReturn_t,
-    // Only their presence is asked for: together they tell the early R535 drivers from all others.
-    conf_compute_mem_size: c"nvmlDeviceGetConfComputeMemSizeInfo" as GetStruct<c_void>,
-    process_detail_list: c"nvmlDeviceGetRunningProcessDetailList" as GetStruct<c_void>,
-}
 
 /// Which of the three lists of processes is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -485,55 +406,4 @@ fn loaded_from(function: unsafe extern "C" fn() -> sys::nvmlReturn_t) -> Option<
         let info = info.assume_init();
         (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned())
     }
-}
-
-/// An entry of the user database: login name and full name.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PasswdEntry {
-    pub(crate) name: Vec<u8>,
-    pub(crate) gecos: Vec<u8>,
-}
-
-/// `getpwuid_r`: asks the whole name service (files, LDAP, SSSD), and may block for as long as that does.
-/// `Ok(None)` means that there is no such user; the error is an `errno`.
-pub(crate) fn passwd_entry(uid: u32) -> Result<Option<PasswdEntry>, i32> {
-    let mut buffer = vec![0_u8; 1024];
-    loop {
-        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
-        let mut found: *mut libc::passwd = std::ptr::null_mut();
-        // SAFETY: an entry, a buffer with its length, and a place for the result, all alive during the call.
-        let error = unsafe {
-            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr().cast(), buffer.len(), &raw mut found)
-        };
-        match error {
-            0 if found.is_null() => return Ok(None),
-            0 => {
-                // SAFETY: the call succeeded, so `found` is `entry`, whose texts lie in `buffer`.
-                let entry = unsafe { &*found };
-                return Ok(Some(PasswdEntry { name: c_text(entry.pw_name), gecos: c_text(entry.pw_gecos) }));
-            }
-            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
-            error => return Err(error),
-        }
-    }
-}
-
-fn c_text(text: *const c_char) -> Vec<u8> {
-    if text.is_null() {
-        return Vec::new();
-    }
-    // SAFETY: getpwuid_r's texts end in NUL.
-    unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
-}
-
-/// The size of a memory page, in which /proc counts resident memory.
-pub(crate) fn page_size() -> u64 {
-    // SAFETY: a plain query.
-    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
-}
-
-/// Ends the process at once, without the library's destructors: they would wait for a call that hangs.
-pub(crate) fn exit_now(status: i32) -> ! {
-    // SAFETY: never returns; nothing of this process is left to be cleaned up.
-    unsafe { libc::_exit(status) }
 }

@@ -1,0 +1,55 @@
+//! The calls of libc that nothing safe wraps: the user database, the size of a page, an end without destructors.
+
+use std::ffi::{CStr, c_char};
+use std::mem::MaybeUninit;
+
+/// An entry of the user database: login name and full name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PasswdEntry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) gecos: Vec<u8>,
+}
+
+/// `getpwuid_r`: asks the whole name service (files, LDAP, SSSD), and may block for as long as that does.
+/// `Ok(None)` means that there is no such user; the error is an `errno`.
+pub(crate) fn passwd_entry(uid: u32) -> Result<Option<PasswdEntry>, i32> {
+    let mut buffer = vec![0_u8; 1024];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+        let mut found: *mut libc::passwd = std::ptr::null_mut();
+        // SAFETY: an entry, a buffer with its length, and a place for the result, all alive during the call.
+        let error = unsafe {
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr().cast(), buffer.len(), &raw mut found)
+        };
+        match error {
+            0 if found.is_null() => return Ok(None),
+            0 => {
+                // SAFETY: the call succeeded, so `found` is `entry`, whose texts lie in `buffer`.
+                let entry = unsafe { &*found };
+                return Ok(Some(PasswdEntry { name: c_text(entry.pw_name), gecos: c_text(entry.pw_gecos) }));
+            }
+            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            error => return Err(error),
+        }
+    }
+}
+
+fn c_text(text: *const c_char) -> Vec<u8> {
+    if text.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: getpwuid_r's texts end in NUL.
+    unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
+}
+
+/// The size of a memory page, in which /proc counts resident memory.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: a plain query.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// Ends the process at once, without the library's destructors: they would wait for a call that hangs.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // SAFETY: never returns; nothing of this process is left to be cleaned up.
+    unsafe { libc::_exit(status) }
+}
