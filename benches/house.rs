@@ -1,16 +1,20 @@
 //! What one snapshot costs on its way through the controller, for a host of 8 GPUs and 40 processes.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use gpufleet::app::{App, Event, Settings};
 use gpufleet::diagnosis::StateTracker;
 use gpufleet::fleet::{
     Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, Moment, RowsView, Series, SortKey, host_rows,
 };
 use gpufleet::hosts::HostConfig;
+use gpufleet::ui::draw_into;
 use gpufleet::wire::{
     Ancestor, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello,
     HostReading, Inventory, Message, PROTOCOL, Presence, ProcessColumns, ProcessFacts, ProcessReading, ProcessState,
     Snapshot, codec,
 };
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
 use std::collections::HashSet;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -208,5 +212,25 @@ fn rows(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, decode, apply, rows);
+/// One frame of 200x60: 32 hosts of 8 GPUs, and the first of the rows of 1,280 processes.
+fn draw(criterion: &mut Criterion) {
+    let configs: Vec<_> = (1..=32).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
+    let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), at(1));
+    app.update(Event::Resized(200, 60), at(1));
+    for host in 0..32 {
+        for update in [hello(), inventory(), HostUpdate::Snapshot(Box::new(snapshot(1)))] {
+            app.update(Event::Host(HostId(host), Box::new(update)), at(2));
+        }
+    }
+    let area = Rect::new(0, 0, 200, 60);
+    let mut buffer = Buffer::empty(area);
+    criterion.bench_function("draw 32 hosts of 8 GPUs at 200x60", |bencher| {
+        bencher.iter(|| {
+            buffer.reset();
+            draw_into(black_box(&app), &mut buffer, area, at(2));
+        });
+    });
+}
+
+criterion_group!(benches, decode, apply, rows, draw);
 criterion_main!(benches);

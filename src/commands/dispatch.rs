@@ -5,7 +5,7 @@ use super::{Failure, init, print, status, watch};
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 /// Runs what the command line says.
 pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
@@ -35,5 +35,7 @@ fn version() -> String {
 }
 
 fn runtime() -> Result<Runtime, Failure> {
-    Runtime::new().map_err(|error| Failure::nothing(format!("cannot start: {error}")))
+    // Two are enough for hundreds of hosts, and each thread more costs memory on a machine with many cores.
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.map_err(|error| Failure::nothing(format!("cannot start: {error}")))
 }

@@ -2,9 +2,9 @@
 
 /// Declares `struct Row` (every field an `Option`) and `struct Columns` (every field a `Vec<Option<T>>`).
 ///
-/// A column in which nothing is known is left out of the JSON, and a column that is missing, or shorter than the
-/// others, reads as `None`: the sender decides how many rows there are by its longest column.
-/// Measured for 8 GPUs and 40 processes, columns take 3.1 kB where objects take 9.0 kB.
+/// In JSON, `rows` says how many rows there are. A column in which nothing is known is left out, and one in which every
+/// row has the same value is that value alone (`"presence":"visible"`). A column that is missing, or shorter than
+/// `rows`, reads as `None`. Measured for 8 GPUs and 40 processes, columns take 3.1 kB where objects take 9.0 kB.
 macro_rules! columns {
     (
         $(#[$row_doc:meta])* row $Row:ident;
@@ -16,11 +16,41 @@ macro_rules! columns {
         pub struct $Row { $($(#[$doc])* pub $field: Option<$type>,)* }
 
         $(#[$columns_doc])*
-        #[derive(Debug, Clone, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-        #[serde(default)]
+        #[derive(Debug, Clone, Default, PartialEq)]
         pub struct $Columns {
-            $($(#[$doc])* #[serde(skip_serializing_if = "Vec::is_empty")] pub $field: Vec<Option<$type>>,)*
+            $($(#[$doc])* pub $field: Vec<Option<$type>>,)*
         }
+
+        const _: () = {
+            use crate::wire::columns::{Sent as SentColumn, Short, spread};
+
+            /// The columns as they travel.
+            #[derive(Default, serde::Deserialize)]
+            #[serde(default)]
+            struct Sent {
+                rows: usize,
+                $($field: SentColumn<$type>,)*
+            }
+
+            impl<'de> serde::Deserialize<'de> for $Columns {
+                fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                    let sent = Sent::deserialize(deserializer)?;
+                    Ok(Self { $($field: spread(sent.$field, sent.rows),)* })
+                }
+            }
+
+            impl serde::Serialize for $Columns {
+                fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                    use serde::ser::SerializeMap;
+                    let mut map = serializer.serialize_map(None)?;
+                    map.serialize_entry("rows", &self.len())?;
+                    $(if !self.$field.is_empty() {
+                        map.serialize_entry(stringify!($field), &Short(&self.$field))?;
+                    })*
+                    map.end()
+                }
+            }
+        };
 
         impl $Columns {
             /// Turns rows into columns; a column in which every value is `None` stays empty.
@@ -58,6 +88,12 @@ macro_rules! columns {
 
 pub(super) use columns;
 
+use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
+use serde::de::{Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::marker::PhantomData;
+
 /// Adds one value to a column that will have `rows`. Generic over the value alone, so that the dozens of columns share
 /// a few copies of it: the probe travels to every host.
 #[inline(never)]
@@ -73,5 +109,89 @@ pub(super) fn push<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows: usize
 pub(super) fn empty_if_unknown<T>(column: &mut Vec<Option<T>>) {
     if column.iter().all(Option::is_none) {
         *column = Vec::new();
+    }
+}
+
+/// The most rows that a column sent as one value is spread over: more than any bound of the codec, so that its check
+/// still sees that there were too many.
+const MAX_ROWS: usize = 4 * super::codec::MAX_PROCESSES;
+
+/// A column as it travels.
+pub(super) enum Sent<T> {
+    /// Every row has this value.
+    Same(T),
+    /// A value a row.
+    Each(Vec<Option<T>>),
+}
+
+impl<T> Default for Sent<T> {
+    fn default() -> Self {
+        Self::Each(Vec::new())
+    }
+}
+
+/// One value a row, whichever way the column travelled.
+pub(super) fn spread<T: Clone>(column: Sent<T>, rows: usize) -> Vec<Option<T>> {
+    match column {
+        Sent::Each(values) => values,
+        Sent::Same(value) => vec![Some(value); rows.min(MAX_ROWS)],
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Sent<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ColumnVisitor(PhantomData))
+    }
+}
+
+struct ColumnVisitor<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnVisitor<T> {
+    type Value = Sent<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a value for each row, or one for all")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, values: A) -> Result<Self::Value, A::Error> {
+        Vec::deserialize(SeqAccessDeserializer::new(values)).map(Sent::Each)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, value: A) -> Result<Self::Value, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(value)).map(Sent::Same)
+    }
+
+    fn visit_str<E: Error>(self, value: &str) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(Sent::Same)
+    }
+
+    fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(Sent::Same)
+    }
+
+    fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(Sent::Same)
+    }
+
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(Sent::Same)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(Sent::default())
+    }
+}
+
+/// Writes a column: one value where all rows have the same.
+pub(super) struct Short<'a, T>(pub(super) &'a [Option<T>]);
+
+impl<T: Serialize + PartialEq> Serialize for Short<'_, T> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            [Some(first), rest @ ..] if !rest.is_empty() && rest.iter().all(|value| value.as_ref() == Some(first)) => {
+                first.serialize(serializer)
+            }
+            values => serializer.collect_seq(values),
+        }
     }
 }

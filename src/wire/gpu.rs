@@ -181,6 +181,33 @@ mod tests {
     fn all_null_columns_are_left_out() {
         let rows = [GpuReading { temperature_celsius: Some(-3), ..GpuReading::default() }, GpuReading::default()];
         let json = serde_json::to_string(&GpuColumns::from_rows(&rows)).expect("encodes");
-        assert_eq!(json, r#"{"temperature_celsius":[-3,null]}"#);
+        assert_eq!(json, r#"{"rows":2,"temperature_celsius":[-3,null]}"#);
+    }
+
+    #[test]
+    fn a_value_that_all_rows_share_is_sent_once() {
+        let lost = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "lost".into() };
+        let row = GpuReading {
+            temperature_celsius: Some(-3),
+            power_watts: Some(61.5),
+            fan_percent: Some(40),
+            error: Some(lost),
+            ..GpuReading::default()
+        };
+        let columns = GpuColumns::from_rows(&[row.clone(), row.clone(), row]);
+        let json = serde_json::to_string(&columns).expect("encodes");
+        assert_eq!(
+            json,
+            r#"{"rows":3,"error":{"kind":"gpu_lost","code":15,"message":"lost"},"temperature_celsius":-3,"power_watts":61.5,"fan_percent":40}"#
+        );
+        assert_eq!(serde_json::from_str::<GpuColumns>(&json).expect("decodes"), columns);
+    }
+
+    #[test]
+    fn no_number_of_rows_makes_the_reader_take_much_memory() {
+        let columns: GpuColumns = serde_json::from_str(r#"{"rows":99999999999,"fan_percent":1}"#).expect("decodes");
+        assert!(columns.len() < 20_000);
+        assert!(serde_json::from_str::<GpuColumns>(r#"{"rows":-1,"fan_percent":1}"#).is_err());
+        assert!(serde_json::from_str::<GpuColumns>(r#"{"rows":2,"fan_percent":"fast"}"#).is_err());
     }
 }
