@@ -3,6 +3,7 @@
 use super::testing::{cells, lines, show, text};
 use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, reported_once, update};
 use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice};
+use crossterm::event::{KeyCode, KeyEvent};
 
 #[test]
 fn overview_at_every_size() {
@@ -66,7 +67,8 @@ fn help_is_read_from_the_keymap() {
 fn dialogs() {
     let size = (100, 30);
     let mut app = host_states(size);
-    press(&mut app, "P");
+    // The caret shows once keys count, half a second after the dialog has opened.
+    app.update(Event::Key(KeyEvent::from(KeyCode::Char('P'))), at(NOW - 1));
     show("dialog-host-key", &app, size);
     insta::assert_snapshot!("dialog_host_key", text(&app, size));
 }
