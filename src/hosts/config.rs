@@ -42,7 +42,8 @@ pub struct HostConfig {
 /// How a host is reached.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// `local` for `localhost` without a user or port, else `native`.
+    /// `local` for `localhost` without a user or port; `system` where the ssh configuration asks for what the library
+    /// built in cannot do (ProxyJump, certificates and the like); else `native`.
     #[default]
     Auto,
     /// The SSH library built in.
