@@ -100,6 +100,7 @@ fn process(process: u32, sequence: u64) -> ProcessReading {
         rss_bytes: Some(12_345_678_901),
         threads: Some(96),
         age_seconds: Some(3600.0 + sequence as f64),
+        ..ProcessReading::default()
     }
 }
 

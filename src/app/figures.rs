@@ -48,6 +48,8 @@ pub struct GpuFigures {
     pub is_low_power: bool,
     /// Utilisation of the last five minutes, five seconds a point, the oldest first.
     pub trend: Vec<Option<f32>>,
+    /// Uncorrectable ECC errors since the driver was loaded.
+    pub ecc_uncorrectable: Option<u64>,
     /// So warm that it slows down, or is about to.
     pub is_hot: bool,
 }
@@ -89,6 +91,7 @@ impl HostFigures {
                 state,
                 since,
                 is_low_power: is_low_power(reading, info, None),
+                ecc_uncorrectable: host.gpu_health(position).and_then(|health| health.ecc_uncorrectable_volatile),
                 is_hot: slows_down || near_slowdown,
                 trend: host.history().points(
                     Series::Gpu(position, GpuMetric::Utilization),

@@ -5,9 +5,9 @@ use crate::app::{App, Event, Settings};
 use crate::fleet::{Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase};
 use crate::hosts::HostConfig;
 use crate::wire::{
-    Ancestor, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading,
-    GpuReading, Hello, HostReading, Inventory, Presence, ProbeCost, ProcessColumns, ProcessFacts, ProcessReading,
-    ProcessState, Scope, Snapshot,
+    Ancestor, DriverError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuProcessColumns,
+    GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Presence, ProbeCost, ProcessColumns,
+    ProcessFacts, ProcessReading, ProcessState, Scope, Snapshot,
 };
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::Arc;
@@ -210,7 +210,6 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
             }),
             pcie_generation: Some(5),
             pcie_width: Some(16),
-            ecc_uncorrectable_volatile: Some(0),
             ..GpuReading::default()
         });
         let user = match work(host, gpu) {
@@ -237,7 +236,9 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
         processes.push(reading(pid, f32::from(percent)));
         facts.push(facts_of(pid, user, argv, parent));
     }
+    let health = GpuHealth { ecc_uncorrectable_volatile: Some(0), ..GpuHealth::default() };
     Snapshot {
+        health: GpuHealthColumns::from_rows(&vec![health; gpus]),
         sequence: seconds / 5 + 1,
         generation: 1,
         monotonic_seconds: seconds as f64,

@@ -182,7 +182,7 @@ impl Life {
 /// The reply to a request that cannot be passed on; `None` for requests that nobody waits for.
 pub(super) fn refuse(request: &Request, why: &str) -> Option<HostUpdate> {
     match request {
-        Request::Signal { id, .. } => {
+        Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
             Some(HostUpdate::Reply(Reply { id: *id, outcome: ReplyOutcome::Refused(why.into()) }))
         }
         Request::Heartbeat { .. } | Request::Interval { .. } | Request::Resend => None,

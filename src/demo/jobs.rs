@@ -70,6 +70,7 @@ pub(super) fn facts(
         ancestors: ancestors(plan, seat, job, elapsed),
         session: Some(first_pid(seat, job)),
         owner: Some(owner(plan, seat, job)),
+        ..ProcessFacts::default()
     }
 }
 

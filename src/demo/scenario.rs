@@ -7,9 +7,9 @@ use super::plan::{Plan, Trouble};
 use super::seat::{Ended, Seat, loaded};
 use crate::fleet::Moment;
 use crate::wire::{
-    DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
-    GpuProcessReading, GpuReading, Hello, HostReading, Inventory, PROTOCOL, Presence, ProcessColumns, ProcessReading,
-    ProcessState, SafeText, Scope, Snapshot,
+    DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuProcessColumns,
+    GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading, Inventory, PROTOCOL, Presence, ProcessColumns,
+    ProcessReading, ProcessState, SafeText, Scope, Snapshot,
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -152,7 +152,13 @@ impl Plan {
         // Without a driver nothing says which processes are on a GPU.
         let known: Vec<u32> = gpu_rows.iter().filter_map(|row: &GpuProcessReading| row.pid).collect();
         rows.retain(|row: &ProcessReading| row.pid.is_some_and(|pid| known.contains(&pid)));
+        let health = GpuHealth { ecc_uncorrectable_volatile: Some(0), ..GpuHealth::default() };
         Snapshot {
+            health: if blind {
+                GpuHealthColumns::default()
+            } else {
+                GpuHealthColumns::from_rows(&vec![health; self.gpu_count])
+            },
             generation: 1,
             monotonic_seconds: elapsed,
             wall_unix_ms: now.unix.as_millis() as i64,
@@ -244,7 +250,6 @@ impl View<'_> {
             }),
             pcie_generation: Some(model.pcie_generation),
             pcie_width: Some(16),
-            ecc_uncorrectable_volatile: Some(0),
             ..GpuReading::default()
         }
     }
@@ -297,6 +302,7 @@ impl View<'_> {
             rss_bytes: Some((figures.rss_bytes as f64 * worker.share * loaded(worker.age_seconds)) as u64 >> 12 << 12),
             threads: Some(28 + self.chance(worker.rank, 63, 1) + (figures.helper_cpus * 8.0) as u32),
             age_seconds: Some((worker.age_seconds * 100.0).round() / 100.0),
+            ..ProcessReading::default()
         }
     }
 

@@ -183,6 +183,10 @@ impl Probe {
                     };
                     self.say(&Message::Reply(Reply { id, outcome })).await?;
                 }
+                Request::Environment { id, .. } | Request::LogTail { id, .. } => {
+                    let outcome = ReplyOutcome::Refused("a simulated process has no files".into());
+                    self.say(&Message::Reply(Reply { id, outcome })).await?;
+                }
             }
         }
     }

@@ -3,7 +3,10 @@
 use super::processes::Processes;
 use super::{EndedProcess, History, Link, LinkError, Moment, Phase, Process, ranges};
 use crate::hosts::HostConfig;
-use crate::wire::{GpuColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText, Snapshot};
+use crate::wire::{
+    Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText,
+    Snapshot,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,6 +86,10 @@ pub struct Host {
     pub round_trip: Option<Duration>,
     /// One row a GPU, in the order of `inventory`.
     readings: Vec<GpuReading>,
+    /// The same for what rarely changes, as it was sent last.
+    health: Vec<GpuHealth>,
+    filesystems: Vec<Filesystem>,
+    slurm_allocated_gpus: Option<Vec<u32>>,
     processes: Processes,
     history: History,
 }
@@ -101,6 +108,9 @@ impl Host {
             snapshots_seen: 0,
             round_trip: None,
             readings: Vec::new(),
+            health: Vec::new(),
+            filesystems: Vec::new(),
+            slurm_allocated_gpus: None,
             processes: Processes::default(),
             history: History::default(),
         }
@@ -136,6 +146,21 @@ impl Host {
     /// The facts of the GPU at a position of the inventory.
     pub fn gpu_info(&self, position: usize) -> Option<&GpuInfo> {
         self.infos().get(position)
+    }
+
+    /// What rarely changes about the GPU at a position of the inventory, as it was sent last.
+    pub fn gpu_health(&self, position: usize) -> Option<&GpuHealth> {
+        self.health.get(position)
+    }
+
+    /// The filesystems that matter there, as they were sent last.
+    pub fn filesystems(&self) -> &[Filesystem] {
+        &self.filesystems
+    }
+
+    /// The indexes of the GPUs that Slurm has given to jobs, as they were sent last; `None` where Slurm does not tell.
+    pub fn slurm_allocated_gpus(&self) -> Option<&[u32]> {
+        self.slurm_allocated_gpus.as_deref()
     }
 
     /// The processes on its GPUs by ascending pid, each with its facts, readings and GPUs.
@@ -222,6 +247,9 @@ impl Host {
     fn forget_boot(&mut self) {
         self.processes = Processes::default();
         self.readings.fill(GpuReading::default());
+        self.health.fill(GpuHealth::default());
+        self.filesystems.clear();
+        self.slurm_allocated_gpus = None;
         self.snapshot = None;
         self.received_at = None;
     }
@@ -231,15 +259,10 @@ impl Host {
         inventory.gpus.iter_mut().for_each(ranges::clean_gpu_info);
         let old: Vec<SafeText> = self.infos().iter().map(gpu_identity).collect();
         let new: Vec<SafeText> = inventory.gpus.iter().map(gpu_identity).collect();
-        let mut readings: Vec<GpuReading> = vec![GpuReading::default(); new.len()];
         let moves: Vec<Option<usize>> =
             old.iter().map(|identity| new.iter().position(|other| other == identity)).collect();
-        for (position, reading) in moves.iter().zip(self.readings.drain(..)) {
-            if let Some(place) = position.and_then(|position| readings.get_mut(position)) {
-                *place = reading;
-            }
-        }
-        self.readings = readings;
+        move_rows(&mut self.readings, &moves, new.len());
+        move_rows(&mut self.health, &moves, new.len());
         self.processes.move_gpus(&moves);
         self.history.set_gpus(&new);
         self.inventory = Some(inventory);
@@ -253,10 +276,18 @@ impl Host {
         let generation = self.inventory.as_ref().map(|inventory| inventory.generation);
         if generation == Some(snapshot.generation) {
             self.take_gpus(&std::mem::take(&mut snapshot.gpus));
+            self.take_health(&std::mem::take(&mut snapshot.health));
         } else {
             self.readings.fill(GpuReading::default());
             snapshot.gpus = GpuColumns::default();
+            snapshot.health = GpuHealthColumns::default();
             snapshot.gpu_processes = crate::wire::GpuProcessColumns::default();
+        }
+        if !snapshot.host.filesystems.is_empty() {
+            self.filesystems = std::mem::take(&mut snapshot.host.filesystems);
+        }
+        if let Some(allocated) = snapshot.host.slurm_allocated_gpus.take() {
+            self.slurm_allocated_gpus = Some(allocated);
         }
         let is_listed = generation == Some(snapshot.generation) && snapshot.driver_error.is_none();
         let boot_id = self.hello.as_ref().and_then(|hello| hello.boot_id.as_ref());
@@ -280,11 +311,29 @@ impl Host {
         }));
     }
 
+    /// Health is not sent with every snapshot: what was sent last holds.
+    fn take_health(&mut self, columns: &GpuHealthColumns) {
+        if !columns.is_empty() {
+            self.health = (0..self.infos().len()).map(|position| columns.row(position)).collect();
+        }
+    }
+
     fn record(&mut self, now: Moment) {
         let interval = self.interval();
         let Some(snapshot) = &self.snapshot else { return };
         self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
     }
+}
+
+/// Puts each row where its GPU stands now; a GPU that is new has a row in which nothing is known.
+fn move_rows<R: Clone + Default>(rows: &mut Vec<R>, moves: &[Option<usize>], count: usize) {
+    let mut moved = vec![R::default(); count];
+    for (position, row) in moves.iter().zip(rows.drain(..)) {
+        if let Some(place) = position.and_then(|position| moved.get_mut(position)) {
+            *place = row;
+        }
+    }
+    *rows = moved;
 }
 
 /// What a GPU is recognised by when the inventory changes: its UUID, else its place on the bus, else its index.

@@ -2,7 +2,8 @@ use super::super::fixture::{TestHost, at, gpus, process, reading};
 use super::*;
 use crate::fleet::{GpuMetric, LinkErrorKind, Series};
 use crate::wire::{
-    DeviceError, DriverError, DriverErrorKind, GpuProcessReading, Presence, ProcessReading, ProcessState,
+    DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuProcessReading, Presence,
+    ProcessReading, ProcessState,
 };
 
 fn pids(host: &Host) -> Vec<u32> {
@@ -192,6 +193,23 @@ fn a_snapshot_of_another_generation_gives_no_gpu_readings() {
     host.apply(2.0, late);
     assert_eq!(utilizations(&host.host), [None, None]);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![7], vec![]));
+}
+
+#[test]
+fn health_that_is_not_sent_stays() {
+    let mut host = TestHost::new(0, gpus([0, 1]));
+    let mut snapshot = host.snapshot(1.0, &[reading(0, 0), reading(0, 0)], &[]);
+    let failed = GpuHealth { row_remap_failed: Some(true), ..GpuHealth::default() };
+    snapshot.health = GpuHealthColumns::from_rows(&[GpuHealth::default(), failed.clone()]);
+    snapshot.host.filesystems = vec![Filesystem { mount_point: "/home".into(), ..Filesystem::default() }];
+    host.apply(1.0, snapshot);
+    host.show(2.0, &[reading(0, 0), reading(0, 0)], &[]);
+    assert_eq!(host.host.gpu_health(1), Some(&failed));
+    assert_eq!(host.host.filesystems().len(), 1);
+    host.inventory(gpus([1, 0]));
+    assert_eq!(host.host.gpu_health(0), Some(&failed), "it moves with its GPU");
+    host.hello("boot-2");
+    assert_eq!((host.host.gpu_health(0), host.host.filesystems().len()), (Some(&GpuHealth::default()), 0));
 }
 
 #[test]

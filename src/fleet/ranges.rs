@@ -11,6 +11,12 @@ const MAX_POWER_WATTS: f32 = 10_000.0;
 const MAX_MEMORY_BYTES: u64 = 1 << 50;
 /// More than any oscillator on a GPU.
 const MAX_CLOCK_MHZ: u32 = 100_000;
+/// PCIe 5 is the newest that ships; the field has a bit of room.
+const MAX_PCIE_GENERATION: u8 = 9;
+/// The widest slot.
+const MAX_PCIE_LANES: u8 = 32;
+/// A petabyte a second: more than any link.
+const MAX_BYTES_PER_SECOND: f64 = 1e15;
 /// One CPU is 100; no host has more than 65,536.
 const MAX_CPU_PERCENT: f32 = 6_553_600.0;
 /// A century: longer than any host has been up.
@@ -57,6 +63,11 @@ pub(super) fn clean_gpu_info(info: &mut GpuInfo) {
     }
     keep_celsius(&mut info.temperature_slowdown_celsius);
     keep_celsius(&mut info.temperature_shutdown_celsius);
+    keep_celsius(&mut info.memory_temperature_max_celsius);
+    keep(&mut info.bar1_total_bytes, |bytes| (1..=MAX_MEMORY_BYTES).contains(bytes));
+    keep(&mut info.pcie_generation_max, |generation| (1..=MAX_PCIE_GENERATION).contains(generation));
+    keep(&mut info.pcie_width_max, |lanes| (1..=MAX_PCIE_LANES).contains(lanes));
+    keep(&mut info.nvlink_count, |count| *count <= 32);
 }
 
 /// Readings of a GPU. Memory may exceed the total a little (reserved memory is counted by some drivers), not twice.
@@ -85,6 +96,29 @@ pub(super) fn clean_gpu(reading: &mut GpuReading, info: &GpuInfo) {
     keep(&mut reading.fan_percent, |percent| *percent <= 200);
     keep(&mut reading.performance_state, |state| *state <= 15);
     keep(&mut reading.blocked_seconds, |seconds| seconds.is_finite() && *seconds >= 0.0);
+    keep(&mut reading.pcie_generation, |generation| (1..=MAX_PCIE_GENERATION).contains(generation));
+    keep(&mut reading.pcie_width, |lanes| (1..=MAX_PCIE_LANES).contains(lanes));
+    for rate in [
+        &mut reading.pcie_receive_bytes_per_second,
+        &mut reading.pcie_transmit_bytes_per_second,
+        &mut reading.nvlink_receive_bytes_per_second,
+        &mut reading.nvlink_transmit_bytes_per_second,
+    ] {
+        keep(rate, |rate| (0.0..=MAX_BYTES_PER_SECOND).contains(rate));
+    }
+    for share in [
+        &mut reading.sm_activity_percent,
+        &mut reading.sm_occupancy_percent,
+        &mut reading.tensor_activity_percent,
+        &mut reading.dram_bandwidth_percent,
+    ] {
+        keep_share(share);
+    }
+    for counter in
+        [&mut reading.thermal_violation_seconds, &mut reading.power_violation_seconds, &mut reading.power_brake_seconds]
+    {
+        keep(counter, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
+    }
 }
 
 /// Readings of a process on a GPU.
@@ -108,6 +142,9 @@ pub(super) fn clean_process(reading: &mut ProcessReading) {
     keep(&mut reading.cpu_seconds, |seconds| seconds.is_finite() && *seconds >= 0.0);
     keep(&mut reading.age_seconds, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
     keep_bytes(&mut reading.rss_bytes);
+    keep(&mut reading.descendants_cpu_percent, |percent| (0.0..=MAX_CPU_PERCENT).contains(percent));
+    keep(&mut reading.blocked_seconds, |seconds| (0.0..=MAX_SECONDS as f32).contains(seconds));
+    keep(&mut reading.log_age_seconds, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
 }
 
 /// Readings of the host, and what else a snapshot says of itself.
@@ -118,6 +155,7 @@ pub(super) fn clean_host(snapshot: &mut Snapshot) {
         &mut host.io_wait_percent,
         &mut host.pressure_io_percent,
         &mut host.pressure_memory_percent,
+        &mut host.pressure_cpu_percent,
     ] {
         keep_share(share);
     }

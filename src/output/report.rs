@@ -1,7 +1,7 @@
 //! What is to be put out, and the readings of a host joined to rows.
 
 use crate::fleet::{Fleet, GpuState, Host, HostId, Moment, Process};
-use crate::wire::{GpuInfo, GpuReading, SafeText};
+use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
 
 /// The fleet at one moment, with the states of its GPUs.
 pub struct Report<'a> {
@@ -20,7 +20,7 @@ impl Report<'_> {
         let states = (self.states)(host.id);
         let view = |(position, (info, reading))| {
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
-            GpuView { info, reading, state, since }
+            GpuView { info, reading, health: host.gpu_health(position), state, since }
         };
         host.gpus().enumerate().map(view).collect()
     }
@@ -30,6 +30,7 @@ impl Report<'_> {
 pub(super) struct GpuView<'a> {
     pub(super) info: &'a GpuInfo,
     pub(super) reading: &'a GpuReading,
+    pub(super) health: Option<&'a GpuHealth>,
     pub(super) state: GpuState,
     pub(super) since: Option<Moment>,
 }

@@ -119,6 +119,10 @@ fn answer(line: &[u8], control: &Control, boot_id: Option<&str>) -> Option<Messa
             let outcome = signal::send(Target { boot_id: &meant, pid, start_ticks }, signal, boot_id);
             Some(Message::Reply(Reply { id, outcome }))
         }
+        Ok(Request::Environment { id, .. } | Request::LogTail { id, .. }) => {
+            let outcome = ReplyOutcome::Refused("this probe does not know the request".into());
+            Some(Message::Reply(Reply { id, outcome }))
+        }
         Err(error) => {
             control.note(format!("a request was not understood: {error}"));
             // A request of a newer controller that carries an id waits for an answer.

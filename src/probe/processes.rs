@@ -146,6 +146,7 @@ impl Tracked {
             rss_bytes: Some(stat.rss_pages.saturating_mul(page_bytes)),
             threads: Some(stat.threads),
             age_seconds: moment.uptime_seconds.map(|uptime| tenths((uptime - started).max(0.0))),
+            ..ProcessReading::default()
         };
         let renamed = self.facts.name.as_ref().is_none_or(|name| name.as_bytes() != stat.name);
         let moved = self.parent != stat.parent;

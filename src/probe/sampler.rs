@@ -7,7 +7,8 @@ use super::procfs::{Census, HostSampler, Scratch};
 use super::users::Users;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
-    GpuColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns, SafeText, Snapshot,
+    GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns, SafeText,
+    Snapshot,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -25,6 +26,8 @@ pub(crate) struct Sampler {
     scratch: Scratch,
     origin: Instant,
     sequence: u64,
+    /// What rarely changes is due whatever the sequence says.
+    resend: bool,
     page_bytes: u64,
     rss_bytes: Option<u64>,
 }
@@ -47,15 +50,17 @@ impl Sampler {
             scratch: Scratch::default(),
             origin: Instant::now(),
             sequence: 0,
+            resend: false,
             page_bytes: super::nvml::raw::page_size(),
             rss_bytes: None,
         }
     }
 
-    /// The next sample carries the inventory and all facts, whether they are new or not.
+    /// The next sample carries the inventory, health and all facts, whether they are new or not.
     pub(crate) fn resend(&mut self) {
         self.driver.resend();
         self.processes.resend();
+        self.resend = true;
     }
 
     /// Waits for user names that were asked for, at most this long.
@@ -66,7 +71,7 @@ impl Sampler {
     /// Reads everything. A driver that hangs costs its readings, and a second at most.
     pub(crate) fn sample(&mut self, interval_seconds: Option<f32>, mut notes: Vec<SafeText>) -> Sample {
         let began = Instant::now();
-        let slow = self.sequence.is_multiple_of(SLOW_EVERY);
+        let slow = self.sequence.is_multiple_of(SLOW_EVERY) || std::mem::take(&mut self.resend);
         self.sequence += 1;
         let Frame { generation, inventory, devices, error } = self.driver.refresh(slow);
         let now = Instant::now().duration_since(self.origin).as_secs_f64();
@@ -79,6 +84,11 @@ impl Sampler {
             Moment { now, uptime_seconds: host.uptime_seconds, boot_unix_seconds: self.host.boot_unix_seconds() };
         let pids = gpu_processes.iter().filter_map(|row| row.pid);
         let (processes, facts) = self.processes.sample(pids, moment, &mut self.scratch, &mut self.users);
+        let health: Vec<_> = if devices.iter().any(|device| device.health.is_some()) {
+            devices.iter().map(|device| device.health.clone().unwrap_or_default()).collect()
+        } else {
+            Vec::new()
+        };
         let gpus: Vec<_> = devices.into_iter().map(|device| device.reading).collect();
         let snapshot = Snapshot {
             sequence: self.sequence,
@@ -88,6 +98,7 @@ impl Sampler {
             interval_seconds,
             host,
             gpus: GpuColumns::from_rows(&gpus),
+            health: GpuHealthColumns::from_rows(&health),
             gpu_processes: GpuProcessColumns::from_rows(&gpu_processes),
             processes: ProcessColumns::from_rows(&processes),
             facts,
@@ -95,6 +106,7 @@ impl Sampler {
             driver_error: error,
             notes,
             cost: Some(self.cost(began, slow)),
+            ..Snapshot::default()
         };
         Sample { inventory, snapshot }
     }

@@ -98,7 +98,7 @@ fn other(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
     if let (Some(generation), Some(width)) = (reading.pcie_generation, reading.pcie_width) {
         labelled(&mut line, pen, 8, "PCIe", short!("gen {generation} x{width}"));
     }
-    if let Some(errors) = reading.ecc_uncorrectable_volatile {
+    if let Some(errors) = gpu.ecc_uncorrectable {
         labelled(&mut line, pen, 8, "uncorrectable ECC errors", short!("{errors}"));
     }
     labelled(&mut line, pen, 3, "encoder", percent(reading.encoder_percent));

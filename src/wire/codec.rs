@@ -110,6 +110,7 @@ pub fn decode_json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, CodecErr
 
 fn check_snapshot(snapshot: &Snapshot) -> Result<(), CodecError> {
     within("GPU readings", snapshot.gpus.len(), MAX_GPUS)?;
+    within("GPU health readings", snapshot.health.len(), MAX_GPUS)?;
     within("processes", snapshot.processes.len(), MAX_PROCESSES)?;
     within("processes on GPUs", snapshot.gpu_processes.len(), 2 * MAX_PROCESSES)?;
     within("process facts", snapshot.facts.len(), MAX_PROCESSES)
@@ -174,9 +175,10 @@ impl LineBuffer {
 mod tests {
     use super::*;
     use crate::wire::{
-        Ancestor, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
-        GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Owner, Presence, ProbeCost, ProcessColumns,
-        ProcessFacts, ProcessReading, ProcessState, Reply, ReplyOutcome, Request, Scope, Signal,
+        Ancestor, ComputeMode, DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth,
+        GpuHealthColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello,
+        HostReading, Inventory, Owner, Presence, ProbeCost, ProcessColumns, ProcessFacts, ProcessReading, ProcessState,
+        RecentPast, RecoveryAction, Reply, ReplyOutcome, Request, Scope, Signal, XidEvent,
     };
     use proptest::prelude::*;
 
@@ -205,7 +207,19 @@ mod tests {
             monotonic_seconds: 12.25,
             wall_unix_ms: 1_763_000_000_123,
             interval_seconds: Some(2.0),
-            host: HostReading { cpu_percent: Some(13.5), oom_kills: Some(0), ..HostReading::default() },
+            host: HostReading {
+                cpu_percent: Some(13.5),
+                oom_kills: Some(0),
+                filesystems: vec![Filesystem {
+                    mount_point: "/home".into(),
+                    kind: "nfs4".into(),
+                    silent_seconds: Some(12.0),
+                    timeouts: Some(2),
+                    ..Filesystem::default()
+                }],
+                slurm_allocated_gpus: Some(vec![]),
+                ..HostReading::default()
+            },
             gpus: GpuColumns::from_rows(&[
                 GpuReading { utilization_percent: Some(0), power_watts: Some(61.5), ..GpuReading::default() },
                 GpuReading {
@@ -217,6 +231,25 @@ mod tests {
                     ..GpuReading::default()
                 },
             ]),
+            health: GpuHealthColumns::from_rows(&[
+                GpuHealth {
+                    ecc_uncorrectable_volatile: Some(2),
+                    row_remap_failed: Some(true),
+                    recovery_action: Some(RecoveryAction::DrainAndReset),
+                    compute_mode: Some(ComputeMode::ExclusiveProcess),
+                    nvlinks_active: Some(0x3_FFFF),
+                    ..GpuHealth::default()
+                },
+                GpuHealth::default(),
+            ]),
+            xid_events: vec![XidEvent { gpu: Some(1), xid: 79, monotonic_seconds: 11.5 }],
+            recent_past: vec![RecentPast {
+                gpu: 0,
+                end_monotonic_seconds: 0.25,
+                utilization_percent: vec![Some(97), None, Some(100)],
+                power_watts: vec![Some(560.5)],
+                ..RecentPast::default()
+            }],
             gpu_processes: GpuProcessColumns::from_rows(&[GpuProcessReading {
                 pid: Some(4312),
                 gpu: Some(0),
@@ -273,6 +306,11 @@ mod tests {
             Message::Echo { id: u64::MAX },
             Message::Reply(Reply { id: 4, outcome: ReplyOutcome::Refused("no pidfd before Linux 5.1".into()) }),
             Message::Reply(Reply { id: 5, outcome: ReplyOutcome::NotPermitted }),
+            Message::Reply(Reply { id: 6, outcome: ReplyOutcome::Environment(vec!["RANK=3".into()]) }),
+            Message::Reply(Reply {
+                id: 7,
+                outcome: ReplyOutcome::LogTail { path: "/home/a/out.log".into(), lines: vec!["step 4".into()] },
+            }),
             Message::Farewell { reason: "stdin closed".into() },
         ] {
             let line = encode(&message).expect("encodes");
@@ -287,6 +325,8 @@ mod tests {
             Request::Interval { seconds: 0.25 },
             Request::Resend,
             Request::Signal { id: 2, boot_id: "b".into(), pid: 9, start_ticks: 1, signal: Signal::Kill },
+            Request::Environment { id: 3, boot_id: "b".into(), pid: 9, start_ticks: 1 },
+            Request::LogTail { id: 4, boot_id: "b".into(), pid: 9, start_ticks: 1 },
         ] {
             let line = encode(&request).expect("encodes");
             assert_eq!(decode_json::<Request>(&line).expect("decodes"), request);

@@ -46,6 +46,36 @@ pub struct GpuInfo {
     /// Whether multi-instance mode is on. `nvmlDeviceGetMigMode`. Absent where the part has no MIG.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_enabled: Option<bool>,
+    /// The memory temperature at which the hardware slows down. `nvmlDeviceGetTemperatureThreshold`, `MEM_MAX`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_temperature_max_celsius: Option<i32>,
+    /// Size of the window through which the CPU sees device memory. `nvmlDeviceGetBAR1MemoryInfo`, `bar1Total`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bar1_total_bytes: Option<u64>,
+    /// The newest PCIe generation that both ends of the link can do. `nvmlDeviceGetMaxPcieLinkGeneration`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_generation_max: Option<u8>,
+    /// The most PCIe lanes that both ends of the link can do. `nvmlDeviceGetMaxPcieLinkWidth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pcie_width_max: Option<u8>,
+    /// The N of `/dev/nvidiaN`. `nvmlDeviceGetMinorNumber`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minor_number: Option<u32>,
+    /// Number of NVLinks the part has, active or not. `nvmlDeviceGetNvLinkState` answers for each. Absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvlink_count: Option<u8>,
+    /// For a MIG instance, its GPU instance id. `nvmlDeviceGetGpuInstanceId`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpu_instance_id: Option<u32>,
+    /// For a MIG instance, its compute instance id. `nvmlDeviceGetComputeInstanceId`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compute_instance_id: Option<u32>,
+    /// Whether GPM readings (SM activity and its kin) are to be had. Absent where the driver does not know GPM.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gpm: Option<Offer>,
+    /// Whether Xid events are told. Absent where the driver does not offer them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xid_events: Option<Offer>,
     /// The GPU shares the host's memory (GB10, Jetson): its memory readings are the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unified_memory: Option<bool>,
@@ -104,10 +134,169 @@ columns! {
     pcie_generation: u8,
     /// Current PCIe width in lanes. `nvmlDeviceGetCurrPcieLinkWidth`.
     pcie_width: u8,
-    /// Uncorrectable ECC errors since the driver was loaded. `nvmlDeviceGetTotalEccErrors`.
-    ecc_uncorrectable_volatile: u64,
+    /// Bytes a second from the host over PCIe, mean since the previous snapshot. GPM metric 21, else field value
+    /// `NVML_FI_DEV_PCIE_COUNT_RX_BYTES`. Never `nvmlDeviceGetPcieThroughput`, which blocks for 20 ms.
+    pcie_receive_bytes_per_second: f64,
+    /// Bytes a second to the host over PCIe. GPM metric 20, else field value `NVML_FI_DEV_PCIE_COUNT_TX_BYTES`.
+    pcie_transmit_bytes_per_second: f64,
+    /// Bytes a second from other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX`, all links.
+    nvlink_receive_bytes_per_second: f64,
+    /// Bytes a second to other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX`, all links.
+    nvlink_transmit_bytes_per_second: f64,
+    /// Share of time in which an SM had work, over all SMs. GPM `SM_UTIL`. Hopper and newer, where it is permitted.
+    sm_activity_percent: f32,
+    /// Resident warps as a share of what fits. GPM `SM_OCCUPANCY`.
+    sm_occupancy_percent: f32,
+    /// Share of time in which tensor cores worked. GPM `ANY_TENSOR_UTIL`.
+    tensor_activity_percent: f32,
+    /// Share of the memory bandwidth in use. GPM `DRAM_BW_UTIL`.
+    dram_bandwidth_percent: f32,
+    /// Time for which heat made the hardware slow the GPU down, since the driver was loaded.
+    /// `nvmlDeviceGetViolationStatus`, `NVML_PERF_POLICY_THERMAL`; newer drivers: the field value of that reason.
+    thermal_violation_seconds: f64,
+    /// Time for which the power cap held the GPU down, since the driver was loaded. `NVML_PERF_POLICY_POWER`.
+    power_violation_seconds: f64,
+    /// Time for which the external power brake held the GPU down. `NVML_PERF_POLICY_BOARD_LIMIT`; newer drivers: the
+    /// field value of `HW_POWER_BRAKE_SLOWDOWN`.
+    power_brake_seconds: f64,
     /// Seconds since which an NVML call on this GPU has not come back. Absent when calls answer.
     blocked_seconds: f32,
+}
+
+columns! {
+    /// What rarely changes about one GPU: its state of health and its settings.
+    row GpuHealth;
+    /// The health of every GPU of a host, in inventory order. Sent with the first snapshot and every tenth after it;
+    /// what was sent last holds until then.
+    columns GpuHealthColumns;
+
+    /// Corrected ECC errors since the driver was loaded. `nvmlDeviceGetTotalEccErrors`, volatile.
+    ecc_corrected_volatile: u64,
+    /// Uncorrectable ECC errors since the driver was loaded. `nvmlDeviceGetTotalEccErrors`, volatile.
+    ecc_uncorrectable_volatile: u64,
+    /// Corrected ECC errors in the GPU's life. `nvmlDeviceGetTotalEccErrors`, aggregate.
+    ecc_corrected_aggregate: u64,
+    /// Uncorrectable ECC errors in the GPU's life. `nvmlDeviceGetTotalEccErrors`, aggregate.
+    ecc_uncorrectable_aggregate: u64,
+    /// Pages retired for several single-bit errors. `nvmlDeviceGetRetiredPages`. Before Ampere.
+    retired_pages_single_bit: u32,
+    /// Pages retired for a double-bit error. `nvmlDeviceGetRetiredPages`. Before Ampere.
+    retired_pages_double_bit: u32,
+    /// Pages wait for a reboot to be retired. `nvmlDeviceGetRetiredPagesPendingStatus`.
+    retired_pages_pending: bool,
+    /// Rows remapped for corrected errors. `nvmlDeviceGetRemappedRows`. Ampere and newer.
+    remapped_rows_correctable: u32,
+    /// Rows remapped for uncorrectable errors. `nvmlDeviceGetRemappedRows`.
+    remapped_rows_uncorrectable: u32,
+    /// A row waits for a reset to be remapped. `nvmlDeviceGetRemappedRows`, `isPending`.
+    row_remap_pending: bool,
+    /// A row could not be remapped: the board has to go. `nvmlDeviceGetRemappedRows`, `failureOccurred`.
+    row_remap_failed: bool,
+    /// What the driver asks a person to do. Field value `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+    recovery_action: RecoveryAction,
+    /// Whether the driver stays loaded without a client. `nvmlDeviceGetPersistenceMode`.
+    persistence_mode: bool,
+    /// Who may use it for computing. `nvmlDeviceGetComputeMode`.
+    compute_mode: ComputeMode,
+    /// The NVLinks that are up, bit N for link N. `nvmlDeviceGetNvLinkState`.
+    nvlinks_active: u32,
+    /// Power smoothing (Blackwell) holds the power up. Field value `NVML_FI_PWR_SMOOTHING_ENABLED`.
+    power_smoothing: bool,
+    /// How much of the BAR1 window is in use. `nvmlDeviceGetBAR1MemoryInfo`, `bar1Used`.
+    bar1_used_bytes: u64,
+}
+
+/// Whether a reading that not every account may have is to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Offer {
+    /// It is read.
+    Available,
+    /// The driver has it and does not give it to this account (`NO_PERMISSION`, 4).
+    NotPermitted,
+    /// The driver refused for another reason; newer words read as this.
+    #[serde(other)]
+    Refused,
+}
+
+/// What the driver asks a person to do (nvml.h, `nvmlDeviceGpuRecoveryAction_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecoveryAction {
+    /// Nothing.
+    None,
+    /// Reset the GPU.
+    GpuReset,
+    /// Reboot the host.
+    NodeReboot,
+    /// End what uses peer-to-peer traffic with it.
+    DrainP2p,
+    /// End what runs, then reset.
+    DrainAndReset,
+    /// One that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+impl RecoveryAction {
+    /// In words, for a person.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::GpuReset => "reset the GPU",
+            Self::NodeReboot => "reboot the host",
+            Self::DrainP2p => "end the jobs that use peer-to-peer traffic",
+            Self::DrainAndReset => "end the jobs, then reset the GPU",
+            Self::Unknown => "an action that this version does not know",
+        }
+    }
+}
+
+/// Who may use a GPU for computing (nvml.h, `nvmlComputeMode_t`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ComputeMode {
+    /// Several processes.
+    Default,
+    /// One process at a time.
+    ExclusiveProcess,
+    /// Nobody.
+    Prohibited,
+    /// One that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// An Xid: the driver's number for something that went wrong on a GPU. `nvmlEventSetWait_v2`,
+/// `nvmlEventTypeXidCriticalError`; what happened before the probe came is not told.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct XidEvent {
+    /// Position of the GPU in the inventory. Absent when the driver named a device that is not there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<u16>,
+    /// The number.
+    pub xid: u64,
+    /// When, on the probe's monotonic clock.
+    pub monotonic_seconds: f64,
+}
+
+/// What the driver remembers of a GPU from before the first snapshot. `nvmlDeviceGetSamples`, thinned to one a second.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RecentPast {
+    /// Position of the GPU in the inventory.
+    pub gpu: u16,
+    /// When the last of each list was taken, on the probe's monotonic clock. Those before it lie a second apart.
+    pub end_monotonic_seconds: f64,
+    /// The oldest first. `NVML_GPU_UTILIZATION_SAMPLES`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub utilization_percent: Vec<Option<u8>>,
+    /// The oldest first. `NVML_MEMORY_UTILIZATION_SAMPLES`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub memory_utilization_percent: Vec<Option<u8>>,
+    /// The oldest first. `NVML_TOTAL_POWER_SAMPLES`.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub power_watts: Vec<Option<f32>>,
 }
 
 /// Why one GPU cannot be read. It has its own place: it is never a stand-in value among the readings.

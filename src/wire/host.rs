@@ -46,6 +46,61 @@ pub struct HostReading {
     /// Processes killed by the out-of-memory killer since boot. `/proc/vmstat`, `oom_kill`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
+    /// Share of time in which some task waited for a CPU, over 60 s. `/proc/pressure/cpu`, `some avg60`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pressure_cpu_percent: Option<f32>,
+    /// Tasks in uninterruptible sleep. `/proc/stat`, `procs_blocked`. It may read 0 with one there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tasks_blocked: Option<u32>,
+    /// Bytes a second received on all interfaces but loopback. `/proc/net/dev`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_receive_bytes_per_second: Option<f64>,
+    /// Bytes a second sent on all interfaces but loopback. `/proc/net/dev`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub network_transmit_bytes_per_second: Option<f64>,
+    /// Bytes a second read from all disks. `/proc/diskstats`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_read_bytes_per_second: Option<f64>,
+    /// Bytes a second written to all disks. `/proc/diskstats`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_write_bytes_per_second: Option<f64>,
+    /// Display-class PCI devices of NVIDIA that the NVIDIA driver holds: a GPU that fell out of NVML is still among
+    /// them. `/sys/bus/pci/drivers/nvidia`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nvidia_pci_devices: Option<u32>,
+    /// The filesystems of home and of the working directories of GPU processes, when they were asked; what was sent
+    /// last holds until the next.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub filesystems: Vec<Filesystem>,
+    /// GPUs that Slurm has given to jobs, by index, whether they are used or not; asked once a minute.
+    /// `scontrol -d -o show node`, `GresUsed`. What was sent last holds until the next.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurm_allocated_gpus: Option<Vec<u32>>,
+    /// The Slurm cluster this host belongs to. `scontrol show config`, `ClusterName`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slurm_cluster: Option<SafeText>,
+}
+
+/// One filesystem. `statvfs(3)` in a child of its own, because it may never come back.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Filesystem {
+    /// Where it is mounted.
+    pub mount_point: SafeText,
+    /// Its type as `/proc/self/mountinfo` names it, for example `ext4` or `nfs4`.
+    pub kind: SafeText,
+    /// Its size. Absent while it does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub total_bytes: Option<u64>,
+    /// What an ordinary user may still take (`f_bavail`). Absent while it does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub available_bytes: Option<u64>,
+    /// Seconds since which it has not answered. Absent when it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub silent_seconds: Option<f32>,
+    /// Tries in a row that ran out of time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeouts: Option<u32>,
 }
 
 impl HostReading {

@@ -1,7 +1,10 @@
 //! The messages, in the order in which they appear: `Hello`, `Inventory`, then `Snapshot`s, with `Echo`es and
 //! `Reply`s between them.
 
-use super::{GpuColumns, GpuInfo, GpuProcessColumns, HostReading, ProcessColumns, ProcessFacts, SafeText, Scope};
+use super::{
+    GpuColumns, GpuHealthColumns, GpuInfo, GpuProcessColumns, HostReading, ProcessColumns, ProcessFacts, RecentPast,
+    SafeText, Scope, XidEvent,
+};
 use serde::{Deserialize, Serialize};
 
 /// The version of this contract. It rises when a field changes its meaning or a message goes; not when one is added.
@@ -152,6 +155,15 @@ pub struct Snapshot {
     /// The GPUs, in inventory order.
     #[serde(skip_serializing_if = "GpuColumns::is_empty")]
     pub gpus: GpuColumns,
+    /// What rarely changes about the GPUs, in inventory order; left out when it is not due.
+    #[serde(skip_serializing_if = "GpuHealthColumns::is_empty")]
+    pub health: GpuHealthColumns,
+    /// Xids since the previous snapshot.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub xid_events: Vec<XidEvent>,
+    /// What the driver remembers from before the first snapshot; with that one only.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub recent_past: Vec<RecentPast>,
     /// What processes do on GPUs, keyed by (pid, gpu).
     #[serde(skip_serializing_if = "GpuProcessColumns::is_empty")]
     pub gpu_processes: GpuProcessColumns,
@@ -228,6 +240,28 @@ pub enum Request {
         /// Which one.
         signal: Signal,
     },
+    /// Tell the environment of a process of the login user.
+    Environment {
+        /// Comes back in the `Reply`.
+        id: u64,
+        /// Must be the boot id of the host.
+        boot_id: SafeText,
+        /// Must be above 1.
+        pid: u32,
+        /// Must be the start ticks of that pid.
+        start_ticks: u64,
+    },
+    /// Tell the last 4 KiB of the regular file behind stdout, else stderr, of a process of the login user.
+    LogTail {
+        /// Comes back in the `Reply`.
+        id: u64,
+        /// Must be the boot id of the host.
+        boot_id: SafeText,
+        /// Must be above 1.
+        pid: u32,
+        /// Must be the start ticks of that pid.
+        start_ticks: u64,
+    },
 }
 
 /// The signals that can be sent.
@@ -265,6 +299,15 @@ pub enum ReplyOutcome {
     Reused,
     /// The kernel does not permit it.
     NotPermitted,
+    /// The environment, one `NAME=value` each, secrets redacted, at most 64 KiB.
+    Environment(Vec<SafeText>),
+    /// The end of the log, a line each.
+    LogTail {
+        /// The file.
+        path: SafeText,
+        /// Its last lines, at most 4 KiB.
+        lines: Vec<SafeText>,
+    },
     /// It cannot be done here, and why.
     Refused(SafeText),
 }

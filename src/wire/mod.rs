@@ -19,8 +19,11 @@ pub mod text;
 
 mod columns;
 
-pub use gpu::{ClocksEventReasons, DeviceError, GpuColumns, GpuInfo, GpuReading};
-pub use host::{HostReading, Scope};
+pub use gpu::{
+    ClocksEventReasons, ComputeMode, DeviceError, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Offer,
+    RecentPast, RecoveryAction, XidEvent,
+};
+pub use host::{Filesystem, HostReading, Scope};
 pub use message::{
     DriverError, DriverErrorKind, Hello, Inventory, Message, PROTOCOL, ProbeCost, Reply, ReplyOutcome, Request, Signal,
     Snapshot,

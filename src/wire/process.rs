@@ -57,6 +57,31 @@ columns! {
     threads: u32,
     /// Age of the process.
     age_seconds: f64,
+    /// The parent now. `/proc/PID/stat` field 4.
+    parent_pid: u32,
+    /// Threads that are not dead, where they were counted: of a zombie leader, and of one that sleeps without a gain of
+    /// CPU time. `/proc/PID/task/*/stat`.
+    threads_live: u32,
+    /// Of the thread that has been in uninterruptible sleep for longest without a gain of CPU time: its id.
+    blocked_thread: u32,
+    /// Since when it has been, in seconds before this snapshot.
+    blocked_seconds: f32,
+    /// Threads in uninterruptible sleep when they were last read.
+    threads_blocked: u32,
+    /// Processes that descend from it and are not on a GPU (loader workers), as of the last walk of /proc.
+    descendants: u32,
+    /// CPU share of those, 100 = one CPU.
+    descendants_cpu_percent: f32,
+    /// How many of those are in uninterruptible sleep.
+    descendants_blocked: u32,
+    /// Bytes it made go to storage since it began; own processes only. `/proc/PID/io`, `write_bytes`.
+    write_bytes: u64,
+    /// Bytes it read, from storage or not, since it began; own processes only. `/proc/PID/io`, `rchar`.
+    read_characters: u64,
+    /// The kernel function it waits in; own processes only. `/proc/PID/wchan`.
+    wait_channel: SafeText,
+    /// Time since the regular file behind stdout or stderr was last written; own processes only.
+    log_age_seconds: f64,
 }
 
 /// What kind of context a process holds on a GPU.
@@ -197,6 +222,21 @@ pub struct ProcessFacts {
     /// The session id (setsid(2)), `/proc/PID/stat` field 6: groups a job whose parent chain is cut.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<u32>,
+    /// It ignores SIGHUP, as `nohup` makes it: it is meant to outlive its parent. `/proc/PID/status`, `SigIgn`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ignores_hangup: Option<bool>,
+    /// Where it works; own processes only. `/proc/PID/cwd`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub working_directory: Option<SafeText>,
+    /// The regular file behind stdout, else stderr; own processes only. `/proc/PID/fd`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub log_path: Option<SafeText>,
+    /// The name of the container, where the login user may ask for it or /proc shows it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub container_name: Option<SafeText>,
+    /// The terminal multiplexer or notebook it runs in: `tmux`, `screen`, `jupyter`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs_in: Option<SafeText>,
     /// Who runs it beyond the user: a Slurm job, a container, a service.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,

@@ -139,8 +139,8 @@ impl Adapter {
                     self.told.clear();
                     self.next_sample = self.next_sample.map(|_| Instant::now());
                 }
-                Request::Signal { id, .. } => {
-                    let why = "this host is read through nvidia-smi; a signal needs the probe".into();
+                Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
+                    let why = "this host is read through nvidia-smi; this needs the probe".into();
                     self.tell(&Message::Reply(Reply { id, outcome: ReplyOutcome::Refused(why) })).await?;
                 }
             }

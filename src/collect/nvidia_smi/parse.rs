@@ -154,6 +154,7 @@ impl Sample {
                 rss_bytes: Some(stat.rss_bytes),
                 threads: Some(stat.threads),
                 age_seconds: uptime.map(|uptime| (uptime - stat.start_ticks as f64 / TICKS_PER_SECOND).max(0.0)),
+                ..ProcessReading::default()
             }
         };
         let processes: Vec<ProcessReading> = stats.iter().map(process).collect();

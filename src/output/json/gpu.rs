@@ -106,7 +106,7 @@ impl JsonGpu {
             decoder_percent: reading.decoder_percent,
             pcie_generation: reading.pcie_generation,
             pcie_width: reading.pcie_width,
-            ecc_uncorrectable_volatile: reading.ecc_uncorrectable_volatile,
+            ecc_uncorrectable_volatile: gpu.health.and_then(|health| health.ecc_uncorrectable_volatile),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::raw::{Code, Handle, Library, ProcessList};
 use super::watch::Watch;
 use super::words;
 use crate::probe::numbers::{tenths, tenths_f32};
-use crate::wire::{GpuInfo, GpuReading, SafeText};
+use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
 use nvml_wrapper_sys::bindings as sys;
 
 /// More fans than any GPU has; a count above it is the driver's mistake.
@@ -42,20 +42,21 @@ struct SlowReadings {
     fan_percent: Option<u16>,
     pcie_generation: Option<u8>,
     pcie_width: Option<u8>,
-    ecc_uncorrectable: Option<u64>,
 }
 
 /// What one sample of one device gave.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeviceSample {
     pub(crate) reading: GpuReading,
+    /// What rarely changes, when it was asked for.
+    pub(crate) health: Option<GpuHealth>,
     pub(crate) processes: Vec<GpuProcess>,
 }
 
 impl DeviceSample {
     fn refused(code: Code) -> Self {
         let reading = GpuReading { error: Some(words::device_refused(code)), ..GpuReading::default() };
-        Self { reading, processes: Vec::new() }
+        Self { reading, ..Self::default() }
     }
 }
 
@@ -119,11 +120,16 @@ impl Device {
         self.handle = Some(handle);
         let mut ask = Asker { library, watch, handle, answered: false, lost: None, refusal: None };
         let mut reading = GpuReading::default();
+        let mut health = None;
         self.read_memory(&mut ask, &mut reading);
         if ask.lost.is_none() && self.role != Role::Instance {
             self.read_sensors(&mut ask, &mut reading, now);
             if slow {
                 self.slow = SlowReadings::read(&mut ask);
+                health = Some(GpuHealth {
+                    ecc_uncorrectable_volatile: ask.get(Library::ecc_uncorrected),
+                    ..GpuHealth::default()
+                });
             }
             self.slow.write(&mut reading, self.info.power_limit_watts);
         }
@@ -134,7 +140,7 @@ impl Device {
         };
         match ask.verdict() {
             Some(code) => DeviceSample::refused(code),
-            None => DeviceSample { reading, processes },
+            None => DeviceSample { reading, health, processes },
         }
     }
 
@@ -206,7 +212,6 @@ impl SlowReadings {
             fan_percent: fan_percent(ask),
             pcie_generation: ask.get(Library::pcie_generation).and_then(|value| u8::try_from(value).ok()),
             pcie_width: ask.get(Library::pcie_width).and_then(|value| u8::try_from(value).ok()),
-            ecc_uncorrectable: ask.get(Library::ecc_uncorrected),
         }
     }
 
@@ -216,7 +221,6 @@ impl SlowReadings {
         reading.fan_percent = self.fan_percent;
         reading.pcie_generation = self.pcie_generation;
         reading.pcie_width = self.pcie_width;
-        reading.ecc_uncorrectable_volatile = self.ecc_uncorrectable;
     }
 }
 
@@ -294,7 +298,7 @@ fn whole_info(library: &Library, watch: &Watch, handle: Handle, index: u32) -> G
         ),
         mig_enabled: library.mig_mode(watch, handle).ok(),
         unified_memory: unified.then_some(true),
-        mig_parent_uuid: None,
+        ..GpuInfo::default()
     }
 }
 

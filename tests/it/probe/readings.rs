@@ -69,7 +69,6 @@ fn readings_equal_the_script() {
         decoder_percent: Some(4),
         pcie_generation: Some(5),
         pcie_width: Some(16),
-        ecc_uncorrectable_volatile: Some(2),
         ..GpuReading::default()
     };
     assert_eq!(reading, expected);
@@ -85,6 +84,9 @@ fn readings_equal_the_script() {
     assert!(snapshot.host.memory_total_bytes.is_some() && snapshot.host.cpu_percent.is_some());
     let cost = snapshot.cost.expect("what the probe costs");
     assert!(cost.cpu_seconds > 0.0 && cost.rss_bytes.is_some_and(|bytes| bytes > 0));
+    probe.request(&Request::Resend);
+    let health = probe.wait_for("health again", |snapshot| !snapshot.health.is_empty()).health;
+    assert_eq!(health.row(0).ecc_uncorrectable_volatile, Some(2));
     probe.request(&Request::Resend);
     probe.wait_for("facts again", |snapshot| snapshot.facts.iter().any(|facts| facts.user.is_some()));
     let facts = probe.facts.last().expect("facts came");
