@@ -223,6 +223,7 @@ fn draw(criterion: &mut Criterion) {
             app.update(Event::Host(HostId(host), Box::new(update)), at(2));
         }
     }
+    app.settle();
     let area = Rect::new(0, 0, 200, 60);
     let mut buffer = Buffer::empty(area);
     criterion.bench_function("draw 32 hosts of 8 GPUs at 200x60", |bencher| {

@@ -34,6 +34,8 @@ pub struct App {
     figures: Vec<HostFigures>,
     totals: Totals,
     links: LinkCounts,
+    /// A host changed since the sums and the list were computed.
+    unsettled: bool,
     notice: Option<(String, Moment)>,
 }
 
@@ -57,6 +59,7 @@ impl App {
             rows_view: RowsView::default(),
             totals: Totals::default(),
             links: LinkCounts::default(),
+            unsettled: false,
             notice: None,
         };
         for index in 0..app.figures.len() {
@@ -221,10 +224,19 @@ impl App {
                     self.tracker.observe(host, now);
                 }
                 self.refresh_host(id, now);
-                self.refresh_sums();
-                self.refresh_rows();
-                self.rearrange();
+                self.unsettled = true;
             }
+        }
+    }
+
+    /// Computes what rests on all hosts, if any of them changed: sums, the list, the division of the screen. To be called
+    /// once after a batch of events and before drawing: 256 hosts send as many updates between two frames, and each would
+    /// otherwise sort the rows of all others.
+    pub fn settle(&mut self) {
+        if std::mem::take(&mut self.unsettled) {
+            self.refresh_sums();
+            self.refresh_rows();
+            self.rearrange();
         }
     }
 
@@ -238,10 +250,7 @@ impl App {
                 changed = true;
             }
         }
-        if changed {
-            self.refresh_sums();
-            self.refresh_rows();
-        }
+        self.unsettled |= changed;
         self.notice.take_if(|(_, until)| *until <= now);
     }
 

@@ -80,6 +80,7 @@ pub(crate) fn report(app: &mut App, host: usize, gpus: usize, seconds: u64) {
 
 pub(crate) fn update(app: &mut App, host: usize, update: HostUpdate, seconds: u64) {
     app.update(Event::Host(HostId(host as u32), Box::new(update)), at(seconds));
+    app.settle();
 }
 
 pub(crate) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
@@ -357,5 +358,6 @@ pub(crate) fn host_states(size: (u16, u16)) -> App {
     update(&mut app, 6, HostUpdate::Inventory(Box::new(inventory)), NOW - 1);
     update(&mut app, 6, HostUpdate::Snapshot(Box::new(snapshot(6, 0, NOW))), NOW - 1);
     app.update(Event::Ticked, at(NOW));
+    app.settle();
     app
 }

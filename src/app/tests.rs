@@ -288,8 +288,10 @@ fn a_host_that_falls_silent_is_noticed_by_the_tick() {
     let mut app = app(2, 8, SIZE);
     assert_eq!(app.totals().hosts_covered, 2);
     app.update(Event::Ticked, at(NOW + 5));
+    app.settle();
     assert_eq!(app.totals().hosts_covered, 2);
     app.update(Event::Ticked, at(NOW + 8));
+    app.settle();
     assert_eq!(app.totals().hosts_covered, 0);
     assert!(app.rows().iter().all(|row| row.is_stale));
     assert!(matches!(app.update(Event::Resumed, at(NOW + 8000))[..], [Effect::Repaint]));

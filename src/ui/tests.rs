@@ -276,6 +276,7 @@ proptest::proptest! {
         // A frame may have another size than the last resize that was heard of.
         text(&app, (drawn_columns, drawn_rows));
         app.update(Event::Ticked, at(NOW + 60));
+        app.settle();
         text(&app, (columns, rows));
     }
 
