@@ -11,6 +11,7 @@ mod dispatch;
 mod exit;
 mod gathering;
 mod interrupts;
+mod keyboard;
 
 pub use dispatch::run;
 pub use exit::{Failure, print};

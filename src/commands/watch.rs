@@ -3,9 +3,10 @@
 //! ```text
 //! keys, host tasks, prompts, the tick --Event--> App::update --Effect--> here
 //!                                                    |
-//!                                                  draw, at most 4 a second unless somebody waits for it
+//!                                                  draw, at most 3 a second unless somebody waits for it
 //! ```
 
+use super::keyboard::Keyboard;
 use super::session::Session;
 use super::terminal::Screen;
 use super::{Failure, Interrupts};
@@ -15,8 +16,7 @@ use crate::collect::{Collector, Command};
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
 use crate::ssh::{Context, PromptEvent};
 use crate::ui;
-use crossterm::event::{Event as TerminalEvent, EventStream, KeyEventKind};
-use futures::StreamExt;
+use crossterm::event::{Event as TerminalEvent, KeyEventKind};
 use std::collections::HashSet;
 use std::io;
 use std::process::ExitCode;
@@ -25,7 +25,7 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 
 /// Readings are drawn at most this often; a key, a resize or a host's first readings are drawn at once.
-const DRAW_PERIOD: Duration = Duration::from_millis(250);
+const DRAW_PERIOD: Duration = Duration::from_millis(333);
 /// Events taken in a row before the screen gets its turn.
 const BATCH: usize = 256;
 /// The wall clock moved this much more than ours: the laptop slept.
@@ -57,7 +57,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     let (columns, rows) = crossterm::terminal::size()?;
     app.update(Event::Resized(columns, rows), now);
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
-    let mut keys = EventStream::new();
+    let mut keyboard = Keyboard::start();
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut sleep_watch = SleepWatch::new(clock.now());
@@ -68,13 +68,14 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     loop {
         if pace.is_due() {
             let now = clock.now();
+            app.settle();
             screen.draw(|frame| ui::draw(&app, frame, now))?;
             pace.drawn();
         }
         let event = tokio::select! {
             biased;
             code = interrupts.next() => return Ok(ExitCode::from(code)),
-            key = keys.next() => match key {
+            key = keyboard.next() => match key {
                 Some(Ok(key)) => terminal_event(key),
                 // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
                 Some(Err(error)) => return Err(error),
@@ -188,7 +189,12 @@ impl Pace {
 
     /// Whether somebody waits for what this event shows.
     fn is_urgent(&mut self, event: &Event) -> bool {
-        let Event::Host(id, update) = event else { return true };
+        let (id, update) = match event {
+            Event::Host(id, update) => (id, update),
+            // It only moves ages on.
+            Event::Ticked => return false,
+            _ => return true,
+        };
         match **update {
             HostUpdate::Hello(_) => {
                 self.awaited.insert(*id);
@@ -320,6 +326,7 @@ mod tests {
         assert!(!pace.is_urgent(&hello));
         assert!(pace.is_urgent(&snapshot()));
         assert!(!pace.is_urgent(&snapshot()));
-        assert!(pace.is_urgent(&Event::Ticked));
+        assert!(!pace.is_urgent(&Event::Ticked));
+        assert!(pace.is_urgent(&Event::Resumed));
     }
 }
