@@ -7,6 +7,7 @@ use super::source::Source;
 use crate::fleet::{Clock, HostId, HostUpdate};
 use crate::hosts::HostConfig;
 use crate::wire::Request;
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -16,6 +17,13 @@ use tokio::task::JoinSet;
 const WAITING_UPDATES: usize = 1024;
 /// Commands that may wait for one host's task.
 const WAITING_COMMANDS: usize = 16;
+
+/// Connections begin in groups, one after the other, so that the first panes are painted while later ones still shake
+/// hands: on 2 cores with 16 hosts the first pane waited for all sixteen key exchanges at once. It is a schedule and not
+/// a queue, so that no host ever waits for another.
+const GROUP_PERIOD: Duration = Duration::from_millis(25);
+/// The last group begins after this long, however many hosts there are.
+const LAST_GROUP: Duration = Duration::from_secs(2);
 
 /// What a host task can be told.
 #[derive(Debug, Clone, PartialEq)]
@@ -44,15 +52,17 @@ impl Collector {
         source: Source,
         clock: Clock,
     ) -> (Self, mpsc::Receiver<(HostId, HostUpdate)>) {
-        Self::with_probes(hosts, &source, clock, &super::image::carried())
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self::with_probes(hosts, &source, clock, &super::image::carried(), cores)
     }
 
-    /// The same with other probes than those that this program carries.
+    /// The same with other probes than those that this program carries, on a machine of so many cores.
     pub(super) fn with_probes(
         hosts: &[Arc<HostConfig>],
         source: &Source,
         clock: Clock,
         probes: &Arc<dyn ProbeStore>,
+        cores: usize,
     ) -> (Self, mpsc::Receiver<(HostId, HostUpdate)>) {
         let (updates, reports) = mpsc::channel(WAITING_UPDATES);
         let mut tasks = JoinSet::new();
@@ -65,6 +75,7 @@ impl Collector {
                 source: source.clone(),
                 probes: Arc::clone(probes),
                 clock,
+                begins_after: begins_after(id.0, cores, hosts.len()),
                 report: Report::new(id, updates.clone()),
                 commands: orders,
             };
@@ -76,5 +87,30 @@ impl Collector {
     /// Tells one host's task, without waiting. `false` when it was not taken: no such host, or too many commands wait.
     pub fn command(&self, host: HostId, command: Command) -> bool {
         self.commands.get(host.0 as usize).is_some_and(|commands| commands.try_send(command).is_ok())
+    }
+}
+
+/// When the host at a place of the list makes its first try, counted from the start.
+fn begins_after(place: u32, cores: usize, hosts: usize) -> Duration {
+    let group = |place: usize| u32::try_from(place / cores.max(1)).unwrap_or(u32::MAX);
+    let last = GROUP_PERIOD.saturating_mul(group(hosts.saturating_sub(1)));
+    let due = GROUP_PERIOD.saturating_mul(group(place as usize));
+    if last > LAST_GROUP { due.mul_f64(LAST_GROUP.div_duration_f64(last)) } else { due }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_begin_in_groups_and_the_last_one_soon() {
+        let of = |cores, hosts| (0..hosts as u32).map(|place| begins_after(place, cores, hosts)).collect::<Vec<_>>();
+        let milliseconds = |delays: &[Duration]| delays.iter().map(Duration::as_millis).collect::<Vec<_>>();
+        assert_eq!(milliseconds(&of(2, 6)), [0, 0, 25, 25, 50, 50]);
+        assert_eq!(milliseconds(&of(8, 8)), [0; 8]);
+        let many = of(4, 1000);
+        assert_eq!((many[3], many.last()), (Duration::ZERO, Some(&LAST_GROUP)));
+        assert!(many.is_sorted());
+        assert_eq!(begins_after(5, 0, 0), GROUP_PERIOD * 5);
     }
 }

@@ -23,6 +23,8 @@ pub(super) struct HostTask {
     pub(super) source: Source,
     pub(super) probes: Arc<dyn ProbeStore>,
     pub(super) clock: Clock,
+    /// When the first try begins, counted from the start of the task.
+    pub(super) begins_after: Duration,
     pub(super) report: Report,
     pub(super) commands: mpsc::Receiver<Command>,
 }
@@ -31,7 +33,11 @@ impl HostTask {
     /// Runs until nobody listens any more.
     pub(super) async fn run(self) {
         let interval = self.config.interval;
+        let begins_after = self.begins_after;
         let mut life = Life { task: self, interval, failures: 0, last_kill: None };
+        if !begins_after.is_zero() && life.wait(Some(Instant::now() + begins_after)).await.is_err() {
+            return;
+        }
         while life.one_try().await.is_ok() {}
     }
 }
@@ -86,6 +92,11 @@ impl Life {
             let retry_at = delay.map(|delay| self.task.clock.after(delay));
             self.task.report.send(HostUpdate::Down { error, retry_at, attempt: self.failures }).await?;
         }
+        self.wait(until).await
+    }
+
+    /// Waits for that moment, or for a person who does not want to.
+    async fn wait(&mut self, until: Option<Instant>) -> Result<(), Gone> {
         loop {
             tokio::select! {
                 () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => return Ok(()),

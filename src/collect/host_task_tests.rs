@@ -103,7 +103,7 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
     let ssh = Source::Ssh(Arc::new(Stuck(hangs)));
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let began = Instant::now();
-    let (_collector, mut updates) = Collector::with_probes(&configs, &ssh, Clock::start(1.0), &probes);
+    let (_collector, mut updates) = Collector::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
     let mut deepest = vec![Phase::Queued; last + 1];
     loop {
         match timeout(LONG, updates.recv()).await.expect("an update").expect("tasks live") {
@@ -178,7 +178,7 @@ async fn the_way_a_probe_ended_is_told_and_rules_the_next_try() {
     let ssh = Source::Ssh(Arc::new(Ends(Mutex::new(ends))));
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let hosts = [Arc::new(HostConfig::named("hgx-01"))];
-    let (_collector, mut updates) = Collector::with_probes(&hosts, &ssh, Clock::start(1.0), &probes);
+    let (_collector, mut updates) = Collector::with_probes(&hosts, &ssh, Clock::start(1.0), &probes, 64);
     let mut seen = Vec::new();
     let mut failed_at = Vec::new();
     while seen.len() < 5 {
