@@ -13,6 +13,8 @@ use tokio::time::timeout;
 
 /// How much of the standard error is kept: the end says why.
 const STDERR_TAIL_BYTES: usize = 4096;
+/// How much of the standard output is read at once: a usual snapshot.
+const CHUNK_BYTES: usize = 4096;
 /// How long an ended command may take to deliver its exit status and the rest of its standard error.
 const ENDING_LIMIT: Duration = Duration::from_secs(1);
 
@@ -60,7 +62,7 @@ impl Remote {
             stdin: channel.stdin,
             stdout: Output {
                 stream: channel.stdout,
-                chunk: vec![0; 16 * 1024].into_boxed_slice(),
+                chunk: vec![0; CHUNK_BYTES].into_boxed_slice(),
                 lines: LineBuffer::default(),
             },
             stderr,

@@ -120,6 +120,9 @@ fn within(what: &'static str, count: usize, limit: usize) -> Result<(), CodecErr
     if count > limit { Err(CodecError::TooMany { what, count, limit }) } else { Ok(()) }
 }
 
+/// What an empty buffer keeps for the next line: more than a usual snapshot, less than the first one with its facts.
+const KEPT_BYTES: usize = 8 * 1024;
+
 /// Cuts a stream of bytes into lines and never holds more than one line.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
@@ -136,6 +139,9 @@ impl LineBuffer {
             self.bytes.drain(..self.taken);
             self.searched -= self.taken;
             self.taken = 0;
+            if self.bytes.is_empty() && self.bytes.capacity() > KEPT_BYTES {
+                self.bytes = Vec::new();
+            }
         }
         self.bytes.extend_from_slice(bytes);
     }
@@ -369,6 +375,17 @@ mod tests {
             buffer.push(&[b'x'; 1024]);
         }
         assert_eq!(buffer.next_line(), Err(CodecError::LineTooLong));
+    }
+
+    #[test]
+    fn the_memory_of_a_long_line_is_given_back() {
+        let mut buffer = LineBuffer::default();
+        buffer.push(&vec![b'x'; 100_000]);
+        buffer.push(b"\n");
+        assert_eq!(buffer.next_line().map(|line| line.map(<[u8]>::len)), Ok(Some(100_000)));
+        buffer.push(b"{}\n");
+        assert!(buffer.bytes.capacity() <= KEPT_BYTES);
+        assert_eq!(buffer.next_line(), Ok(Some(b"{}".as_slice())));
     }
 
     proptest! {

@@ -49,54 +49,108 @@ impl Scale {
     }
 }
 
-/// The raw points and the ten-second means of one series, in one allocation: [`RAW_POINTS`], then [`MEANS`].
+/// The raw points and the ten-second means of one series. Their memory grows as they fill: both rings are filled from
+/// their beginning, and most runs of the program are short.
 #[derive(Debug, Clone)]
 pub(super) struct Cells {
     scale: Scale,
-    codes: Codes,
+    raw: Codes,
+    means: Codes,
     /// Of the ten seconds that are not over yet.
     sum: f32,
     count: u32,
 }
 
+/// Codes of a ring; what lies beyond its end has not been filled yet.
 #[derive(Debug, Clone)]
 enum Codes {
-    Narrow(Box<[u8]>),
-    Wide(Box<[u16]>),
+    Narrow(Vec<u8>),
+    Wide(Vec<u16>),
+}
+
+/// A ring grows by so many points at a time.
+const GROWTH: usize = 60;
+
+impl Codes {
+    fn new(scale: Scale) -> Self {
+        match scale {
+            Scale::Percent | Scale::Celsius | Scale::Cpu => Self::Narrow(Vec::new()),
+            Scale::Watts | Scale::Memory { .. } => Self::Wide(Vec::new()),
+        }
+    }
+
+    /// The code at `index`; zero is "nothing known".
+    fn get(&self, index: usize) -> f32 {
+        match self {
+            Self::Narrow(codes) => f32::from(codes.get(index).copied().unwrap_or(0)),
+            Self::Wide(codes) => f32::from(codes.get(index).copied().unwrap_or(0)),
+        }
+    }
+
+    /// Sets the code at `index`, which is under `limit`.
+    fn set(&mut self, index: usize, step: Option<f32>, limit: usize) {
+        match self {
+            Self::Narrow(codes) => {
+                put(codes, index, step.map_or(0, |step| step.clamp(0.0, NARROW_MAX) as u8 + 1), limit);
+            }
+            Self::Wide(codes) => put(codes, index, step.map_or(0, |step| step.clamp(0.0, WIDE_MAX) as u16 + 1), limit),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Narrow(codes) => codes.capacity(),
+            Self::Wide(codes) => codes.capacity() * 2,
+        }
+    }
+}
+
+fn put<C: Copy + Default + PartialEq>(codes: &mut Vec<C>, index: usize, code: C, limit: usize) {
+    if let Some(cell) = codes.get_mut(index) {
+        *cell = code;
+        return;
+    }
+    // What is not there reads as "nothing known" anyway.
+    if code == C::default() || index >= limit {
+        return;
+    }
+    if index >= codes.capacity() {
+        let wanted = (index / GROWTH + 1) * GROWTH;
+        codes.reserve_exact(wanted.min(limit) - codes.len());
+    }
+    codes.resize(index, C::default());
+    codes.push(code);
 }
 
 impl Cells {
     pub(super) fn new(scale: Scale) -> Self {
-        let codes = match scale {
-            Scale::Percent | Scale::Celsius | Scale::Cpu => Codes::Narrow(vec![0; RAW_POINTS + MEANS].into()),
-            Scale::Watts | Scale::Memory { .. } => Codes::Wide(vec![0; RAW_POINTS + MEANS].into()),
-        };
-        Self { scale, codes, sum: 0.0, count: 0 }
+        Self { scale, raw: Codes::new(scale), means: Codes::new(scale), sum: 0.0, count: 0 }
     }
 
     /// The raw point at a place of the ring.
     pub(super) fn raw(&self, place: usize) -> Option<f32> {
-        self.get(place)
+        self.value(self.raw.get(place))
     }
 
     /// The mean at a place of the ring.
     pub(super) fn mean(&self, place: usize) -> Option<f32> {
-        self.get(RAW_POINTS + place)
+        self.value(self.means.get(place))
     }
 
     pub(super) fn clear_raw(&mut self, place: usize) {
-        self.set(place, None);
+        self.raw.set(place, None, RAW_POINTS);
     }
 
     pub(super) fn clear_mean(&mut self, place: usize) {
-        self.set(RAW_POINTS + place, None);
+        self.means.set(place, None, MEANS);
     }
 
     /// Takes a reading: into the raw point at `place` where that is empty, and into the mean of its ten seconds.
     pub(super) fn take(&mut self, place: usize, value: Option<f32>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
-        if self.get(place).is_none() {
-            self.set(place, Some(value));
+        if self.raw.get(place) == 0.0 {
+            let step = self.step(value);
+            self.raw.set(place, Some(step), RAW_POINTS);
         }
         self.sum += value;
         self.count += 1;
@@ -105,54 +159,36 @@ impl Cells {
     /// Ten seconds are over: their mean goes to `place`.
     pub(super) fn close_mean(&mut self, place: usize) {
         let mean = (self.count > 0).then(|| self.sum / self.count as f32);
-        self.set(RAW_POINTS + place, mean);
+        let step = mean.map(|mean| self.step(mean));
+        self.means.set(place, step, MEANS);
         self.sum = 0.0;
         self.count = 0;
     }
 
     /// Bytes of its points.
     pub(super) fn bytes(&self) -> usize {
-        match &self.codes {
-            Codes::Narrow(codes) => codes.len(),
-            Codes::Wide(codes) => codes.len() * 2,
-        }
+        self.raw.bytes() + self.means.bytes()
     }
 
-    fn get(&self, index: usize) -> Option<f32> {
-        let code = match &self.codes {
-            Codes::Narrow(codes) => f32::from(*codes.get(index)?),
-            Codes::Wide(codes) => f32::from(*codes.get(index)?),
-        };
+    fn value(&self, code: f32) -> Option<f32> {
         (code > 0.0).then(|| self.scale.value(code - 1.0))
     }
 
-    fn set(&mut self, index: usize, value: Option<f32>) {
-        if let Some(value) = value {
-            self.widen(value);
-        }
-        let step = value.map(|value| self.scale.to_step(value).round());
-        match &mut self.codes {
-            Codes::Narrow(codes) => {
-                if let Some(cell) = codes.get_mut(index) {
-                    *cell = step.map_or(0, |step| step.clamp(0.0, NARROW_MAX) as u8 + 1);
-                }
-            }
-            Codes::Wide(codes) => {
-                if let Some(cell) = codes.get_mut(index) {
-                    *cell = step.map_or(0, |step| step.clamp(0.0, WIDE_MAX) as u16 + 1);
-                }
-            }
-        }
+    /// The step of a value, in a unit in which it fits.
+    fn step(&mut self, value: f32) -> f32 {
+        self.widen(value);
+        self.scale.to_step(value).round()
     }
 
     /// Doubles the unit of memory until `value` fits; what is there already keeps its value to within a step.
     fn widen(&mut self, value: f32) {
-        while let (Scale::Memory { unit }, Codes::Wide(codes)) = (self.scale, &mut self.codes)
+        while let Scale::Memory { unit } = self.scale
             && self.scale.to_step(value).round() > WIDE_MAX
             && unit < 1 << 30
         {
-            for code in codes.iter_mut().filter(|code| **code > 0) {
-                *code = (*code - 1) / 2 + 1;
+            for codes in [&mut self.raw, &mut self.means] {
+                let Codes::Wide(codes) = codes else { continue };
+                codes.iter_mut().filter(|code| **code > 0).for_each(|code| *code = (*code - 1) / 2 + 1);
             }
             self.scale = Scale::Memory { unit: unit * 2 };
         }
@@ -194,6 +230,24 @@ mod tests {
         assert!((cells.raw(0).expect("kept") - 40.0 * GIB).abs() < 0.02 * GIB);
         assert!((cells.raw(1).expect("kept") - 640.0 * GIB).abs() < 0.02 * GIB);
         assert_eq!(cells.scale, Scale::Memory { unit: 16 });
+    }
+
+    #[test]
+    fn memory_grows_with_the_points_and_not_beyond_the_ring() {
+        let mut cells = Cells::new(Scale::Watts);
+        assert_eq!(cells.bytes(), 0);
+        cells.take(0, Some(100.0));
+        assert_eq!(cells.bytes(), 2 * GROWTH);
+        cells.take(100, Some(100.0));
+        assert_eq!((cells.raw(99), cells.raw(100)), (None, Some(100.0)));
+        (0..RAW_POINTS).for_each(|place| cells.take(place, Some(1.0)));
+        (0..MEANS).for_each(|place| {
+            cells.take(0, Some(1.0));
+            cells.close_mean(place);
+        });
+        assert_eq!(cells.bytes(), 2 * (RAW_POINTS + MEANS));
+        cells.take(RAW_POINTS, Some(5.0));
+        assert_eq!(cells.raw(RAW_POINTS), None);
     }
 
     #[test]

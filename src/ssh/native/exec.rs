@@ -11,7 +11,7 @@ use tokio::io::{AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 
 /// What each of the three pipes holds: a slow reader makes the server wait, never this machine's memory grow.
-const PIPE_BYTES: usize = 64 * 1024;
+const PIPE_BYTES: usize = 16 * 1024;
 
 /// How long a farewell may take before the connection is cut.
 const FAREWELL: Duration = Duration::from_millis(500);
