@@ -1,7 +1,9 @@
 //! What rarely changes about a process: command, user, parents, owner.
 
-use super::owner::{owner, sluid_path, slurmstepd_job};
-use super::procfs::{Scratch, Stat, real_uid};
+use super::owner::{
+    apptainer_below, is_apptainer, owner, owner_by_mounts, sluid_path, slurm_in_environment, slurmstepd_job,
+};
+use super::procfs::{Scratch, Stat, ignores_hangup, real_uid};
 use crate::wire::redact::redact;
 use crate::wire::{Ancestor, Owner, SafeText};
 use std::hash::{DefaultHasher, Hasher};
@@ -10,6 +12,8 @@ use std::hash::{DefaultHasher, Hasher};
 const COMMAND_BYTES: usize = 4096;
 /// The most bytes of a parent's command line.
 const PARENT_COMMAND_BYTES: usize = 1024;
+/// The most bytes of an environment in which a job is looked for.
+const MAX_ENVIRONMENT_BYTES: usize = 64 * 1024;
 /// The most parents that are named.
 const MAX_ANCESTORS: usize = 24;
 /// Where the chain of parents ends: what is above started no job of its own.
@@ -72,9 +76,69 @@ fn arguments(cmdline: &[u8]) -> Vec<SafeText> {
     redact(&arguments).iter().map(|argument| SafeText::new(argument)).collect()
 }
 
-/// The real user of a process.
-pub(crate) fn uid_of(scratch: &mut Scratch, pid: u32) -> Option<u32> {
-    real_uid(scratch.read_process(pid, "status", 4096).ok()?)
+/// The real user of a process, and whether it ignores SIGHUP.
+pub(crate) fn status_of(scratch: &mut Scratch, pid: u32) -> (Option<u32>, Option<bool>) {
+    match scratch.read_process(pid, "status", 4096) {
+        Ok(status) => (real_uid(status), ignores_hangup(status)),
+        Err(_) => (None, None),
+    }
+}
+
+/// What is above the chain of parents, which ends at a shell.
+#[derive(Debug, Default)]
+pub(crate) struct Above {
+    /// `tmux`, `screen` or `jupyter`.
+    runs_in: Option<&'static str>,
+    /// The process that runs a container of Apptainer.
+    apptainer: Option<u32>,
+}
+
+/// Climbs on from the last of the parents.
+pub(crate) fn above(scratch: &mut Scratch, ancestors: &[Ancestor]) -> Above {
+    let mut found = Above::default();
+    let Some(mut child) = ancestors.last().map(|last| last.pid) else { return found };
+    for _ in ancestors.len()..MAX_ANCESTORS {
+        let parent = scratch.read_process(child, "stat", 1024).ok().and_then(Stat::parse).map(|stat| stat.parent);
+        let Some(pid) = parent.filter(|&pid| pid > 1) else { break };
+        let Some(stat) = scratch.read_process(pid, "stat", 1024).ok().and_then(Stat::parse) else { break };
+        let name = String::from_utf8_lossy(stat.name).into_owned();
+        let mut command = Command::default();
+        // The others say with their names what they are.
+        if ["python", "jupyter", "starter", "Apptainer", "Singularity"].iter().any(|start| name.starts_with(start)) {
+            command.refresh(scratch, pid, PARENT_COMMAND_BYTES);
+        }
+        found.runs_in = found.runs_in.or_else(|| multiplexer(&name, &command.argv));
+        let is_apptainer = command.argv.first().is_some_and(|title| is_apptainer(title));
+        found.apptainer = found.apptainer.or(is_apptainer.then_some(pid));
+        child = pid;
+    }
+    found
+}
+
+/// What a process runs in (`tmux`, `screen`, `jupyter`), by its own arguments and those above it.
+pub(crate) fn runs_in(argv: &[SafeText], ancestors: &[Ancestor], above: &Above) -> Option<SafeText> {
+    let own = is_notebook(argv).then_some("jupyter");
+    let parents = || ancestors.iter().find_map(|ancestor| multiplexer(&ancestor.name, &ancestor.argv));
+    own.or_else(parents).or(above.runs_in).map(SafeText::from)
+}
+
+fn multiplexer(name: &str, argv: &[SafeText]) -> Option<&'static str> {
+    match name {
+        // The client that started it has the name `tmux: client`, and nothing runs in that.
+        "tmux: server" | "tmux" => Some("tmux"),
+        "screen" | "SCREEN" => Some("screen"),
+        _ if name.starts_with("jupyter") || is_notebook(argv) => Some("jupyter"),
+        _ => None,
+    }
+}
+
+/// A Jupyter server or one of its kernels: `python -m ipykernel_launcher -f ...`, `python /usr/bin/jupyter-lab`.
+fn is_notebook(argv: &[SafeText]) -> bool {
+    let module = argv.get(1).is_some_and(|argument| *argument == "-m");
+    let programs = argv.iter().take(2).chain(argv.get(2).filter(|_| module));
+    programs
+        .map(|program| program.rsplit('/').next().unwrap_or_default())
+        .any(|program| program.starts_with("ipykernel") || program.starts_with("jupyter"))
 }
 
 /// The parents from `pid` up to and including the first shell, multiplexer, daemon of a login, or init.
@@ -86,7 +150,7 @@ pub(crate) fn ancestors(scratch: &mut Scratch, mut pid: u32) -> Vec<Ancestor> {
         let name = String::from_utf8_lossy(stat.name).into_owned();
         let mut command = Command::default();
         command.refresh(scratch, pid, PARENT_COMMAND_BYTES);
-        let uid = uid_of(scratch, pid);
+        let (uid, _) = status_of(scratch, pid);
         let is_root = pid == 1 || ROOTS.contains(&name.as_str()) || name.starts_with("containerd-shim");
         chain.push(Ancestor { pid, start_ticks, uid, name: name.into(), argv: command.argv });
         if is_root {
@@ -97,14 +161,27 @@ pub(crate) fn ancestors(scratch: &mut Scratch, mut pid: u32) -> Vec<Ancestor> {
     chain
 }
 
-/// Who runs the process, from its cgroup.
-pub(crate) fn owner_of(scratch: &mut Scratch, pid: u32, ancestors: &[Ancestor]) -> Option<Owner> {
+/// Who runs the process: by its cgroup, else by what is above it, or by what is mounted into its root. The job of a Slurm
+/// that does not write it into the cgroup may be in the process's environment, if that is ours to read.
+pub(crate) fn owner_of(scratch: &mut Scratch, pid: u32, ancestors: &[Ancestor], above: &Above) -> Option<Owner> {
     let cgroup = String::from_utf8_lossy(scratch.read_process(pid, "cgroup", 16 * 1024).ok()?).into_owned();
-    match sluid_path(&cgroup) {
-        Some(path) => job_of_sluid(scratch, &format!("/sys/fs/cgroup{path}")),
-        None => None,
+    if let Some(path) = sluid_path(&cgroup) {
+        let by_environment = |scratch: &mut Scratch| {
+            scratch.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok().and_then(slurm_in_environment)
+        };
+        let found = job_of_sluid(scratch, &format!("/sys/fs/cgroup{path}")).or_else(|| by_environment(scratch));
+        if found.is_some() {
+            return found;
+        }
     }
-    .or_else(|| owner(&cgroup, ancestors))
+    match owner(&cgroup, ancestors) {
+        Some(Owner::Session(_)) if above.apptainer.is_some() => above.apptainer.map(apptainer_below),
+        None => above.apptainer.map(apptainer_below).or_else(|| {
+            let mounts = scratch.read_process(pid, "mountinfo", 64 * 1024).ok()?;
+            owner_by_mounts(&String::from_utf8_lossy(mounts))
+        }),
+        found => found,
+    }
 }
 
 /// Looks for the step's daemon among the processes of each step's own cgroup.
@@ -147,11 +224,31 @@ mod tests {
         assert_eq!(command.argv, ["sleep", "600"]);
         let chain = ancestors(&mut scratch, std::process::id());
         assert_eq!(chain.first().map(|parent| parent.pid), Some(std::process::id()));
-        assert_eq!(uid_of(&mut scratch, child.id()), uid_of(&mut scratch, std::process::id()));
+        assert_eq!(status_of(&mut scratch, child.id()).0, status_of(&mut scratch, std::process::id()).0);
         child.kill().expect("ends");
         child.wait().expect("ends");
         assert!(!command.refresh_whole(&mut scratch, child.id()));
         assert_eq!(command.argv, ["sleep", "600"]);
+    }
+
+    #[test]
+    fn multiplexers_and_notebooks_are_known_by_name_or_arguments() {
+        let argv = |line: &str| line.split(' ').map(SafeText::new).collect::<Vec<_>>();
+        for (name, line, expected) in [
+            ("tmux: server", "tmux new -s train", Some("tmux")),
+            ("tmux: client", "tmux attach", None),
+            ("screen", "SCREEN -S train", Some("screen")),
+            ("jupyter-lab", "/usr/bin/python3 /usr/bin/jupyter-lab", Some("jupyter")),
+            ("python3", "/opt/conda/bin/python -m ipykernel_launcher -f /run/kernel.json", Some("jupyter")),
+            ("python3", "python train.py --name jupyter", None),
+            ("bash", "-bash", None),
+        ] {
+            assert_eq!(multiplexer(name, &argv(line)), expected, "{line}");
+        }
+        let kernel = argv("python3 -m ipykernel_launcher");
+        assert_eq!(runs_in(&kernel, &[], &Above::default()).as_deref(), Some("jupyter"));
+        let in_tmux = Above { runs_in: Some("tmux"), apptainer: None };
+        assert_eq!(runs_in(&argv("python train.py"), &[], &in_tmux).as_deref(), Some("tmux"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Reads the controller's requests and answers at once, whatever the sampling thread is doing.
 
+use super::ask;
 use super::control::Control;
 use super::output::Output;
 use super::pace::{MAX_INTERVAL, MIN_INTERVAL, clamped};
@@ -119,8 +120,12 @@ fn answer(line: &[u8], control: &Control, boot_id: Option<&str>) -> Option<Messa
             let outcome = signal::send(Target { boot_id: &meant, pid, start_ticks }, signal, boot_id);
             Some(Message::Reply(Reply { id, outcome }))
         }
-        Ok(Request::Environment { id, .. } | Request::LogTail { id, .. }) => {
-            let outcome = ReplyOutcome::Refused("this probe does not know the request".into());
+        Ok(Request::Environment { id, boot_id: meant, pid, start_ticks }) => {
+            let outcome = ask::environment(Target { boot_id: &meant, pid, start_ticks }, boot_id);
+            Some(Message::Reply(Reply { id, outcome }))
+        }
+        Ok(Request::LogTail { id, boot_id: meant, pid, start_ticks }) => {
+            let outcome = ask::log_tail(Target { boot_id: &meant, pid, start_ticks }, boot_id);
             Some(Message::Reply(Reply { id, outcome }))
         }
         Err(error) => {

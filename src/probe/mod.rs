@@ -4,6 +4,7 @@
 //! ends the process when the controller is gone; one makes the NVML calls, since any of them may hang. A fourth asks
 //! the name service for users, from the first unknown uid on.
 
+mod ask;
 mod control;
 mod facts;
 mod hello;
@@ -14,6 +15,7 @@ mod numbers;
 mod nvml;
 mod options;
 mod output;
+mod outside;
 mod owner;
 mod pace;
 mod pretty;

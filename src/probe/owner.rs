@@ -59,17 +59,19 @@ fn slurm(parts: &[&str]) -> Option<Owner> {
 }
 
 /// `/kubepods/burstable/pod<uid>/<id>`, or with systemd
-/// `kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`, in which the uid's `-` are written `_`.
+/// `kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`, in which the uid's `-` are written `_`; where kubelet
+/// and containerd do not agree on that, `kubepods-burstable-pod<uid>.slice:cri-containerd:<id>`.
 fn pod(parts: &[&str]) -> Option<Owner> {
-    parts.iter().find(|part| part.starts_with("kubepods"))?;
+    parts.iter().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;
     let (place, uid) = parts.iter().enumerate().find_map(|(place, part)| {
-        let uid = part.rsplit_once("pod")?.1.trim_end_matches(".slice").replace('_', "-");
+        let uid = part.split(".slice").next()?.rsplit_once("pod")?.1.replace('_', "-");
         // A static pod's uid is a bare hash.
         let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
         let is_uid = digits == 32 && (uid.len() == 32 || uid.len() == 36);
         is_uid.then_some((place, uid))
     })?;
-    let container = parts.get(place + 1).and_then(|part| {
+    let inline = parts[place].rsplit_once(':').map(|(_, id)| id);
+    let container = inline.or_else(|| parts.get(place + 1).copied()).and_then(|part| {
         let id = part.trim_end_matches(".scope");
         let id =
             ["cri-containerd-", "crio-", "docker-"].iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or(id);
@@ -78,36 +80,105 @@ fn pod(parts: &[&str]) -> Option<Owner> {
     Some(Owner::Pod { uid: uid.into(), container })
 }
 
+/// What a container's scope begins with, and whose it is.
+const SCOPES: [(&str, &str); 4] =
+    [("docker-", "docker"), ("libpod-", "podman"), ("nerdctl-", "nerdctl"), ("cri-containerd-", "containerd")];
+
 fn container(parts: &[&str]) -> Option<Owner> {
-    let owner = |runtime: &str, id: &str| Some(Owner::Container { runtime: runtime.into(), id: id.into() });
     // The innermost container is the one that the process knows itself to be in.
     parts.iter().enumerate().rev().find_map(|(place, part)| {
-        let scope = part.strip_suffix(".scope").unwrap_or(part);
         let above = place.checked_sub(1).map(|above| parts[above]);
-        if let Some(id) = scope.strip_prefix("docker-").filter(|id| is_long_id(id)) {
-            return owner("docker", &id[..SHOWN_DIGITS]);
-        }
-        if above == Some("docker") && is_long_id(part) {
-            return owner("docker", &part[..SHOWN_DIGITS]);
-        }
-        if let Some(id) = scope.strip_prefix("libpod-").filter(|id| is_long_id(id)) {
-            return owner("podman", &id[..SHOWN_DIGITS]);
-        }
-        if let Some(name) = part.strip_prefix("lxc.payload.").or(if above == Some("lxc") { Some(part) } else { None }) {
-            return owner("lxc", name);
-        }
-        // Virtual machines register under the same prefix; their processes are not in a container.
-        let machine = part.strip_prefix("machine-").and_then(|name| name.strip_suffix(".scope")).map(unescaped);
-        machine.filter(|name| !name.starts_with("qemu-")).and_then(|name| owner("nspawn", &name))
+        by_id(part, above).or_else(|| by_name(part, above))
     })
+}
+
+fn owner_in(runtime: &str, id: &str) -> Owner {
+    Owner::Container { runtime: runtime.into(), id: id.into() }
+}
+
+/// Containers that have an id of 64 digits.
+fn by_id(part: &str, above: Option<&str>) -> Option<Owner> {
+    let scope = part.strip_suffix(".scope").unwrap_or(part);
+    let prefixed = SCOPES.iter().find_map(|(prefix, runtime)| Some((*runtime, scope.strip_prefix(prefix)?)));
+    // Without a prefix the part above says whose it is; Amazon's and others say nothing.
+    let (runtime, id) = prefixed.unwrap_or((if above == Some("docker") { "docker" } else { "container" }, part));
+    is_long_id(id).then(|| owner_in(runtime, &id[..SHOWN_DIGITS]))
+}
+
+/// Containers and machines that have a name.
+fn by_name(part: &str, above: Option<&str>) -> Option<Owner> {
+    let in_lxc = matches!(above, Some("lxc" | "lxc.payload"));
+    if let Some(name) = part.strip_prefix("lxc.payload.").or(in_lxc.then_some(part)) {
+        return Some(owner_in("lxc", name));
+    }
+    if let Some(name) = part.strip_prefix("systemd-nspawn@").and_then(|name| name.strip_suffix(".service")) {
+        return Some(owner_in("nspawn", &unescaped(name)));
+    }
+    if let Some(id) = part.strip_prefix("apptainer-").and_then(|id| id.strip_suffix(".scope")) {
+        return Some(owner_in("apptainer", id));
+    }
+    // libvirt numbers its containers, and names them so with and without systemd.
+    let libvirt =
+        |name: &str| name.split_once('-').filter(|(number, _)| is_number(number)).map(|(_, name)| name.to_owned());
+    if let Some(name) = part.strip_suffix(".libvirt-lxc").and_then(|name| libvirt(name.strip_prefix("lxc-")?)) {
+        return Some(owner_in("lxc", &name));
+    }
+    let machine = part.strip_prefix("machine-").and_then(|name| name.strip_suffix(".scope")).map(unescaped)?;
+    if let Some(name) = machine.strip_prefix("lxc-").and_then(libvirt) {
+        return Some(owner_in("lxc", &name));
+    }
+    // Virtual machines register under the same prefix; their processes are not in a container.
+    (!machine.starts_with("qemu-")).then(|| owner_in("nspawn", &machine))
+}
+
+/// The container whose files are mounted into the process's root, for one whose cgroup tells nothing: the engines mount
+/// `/etc/hostname` and its like from a folder that has the container's id in its name. `mountinfo` is the text of
+/// `/proc/PID/mountinfo`, which everybody may read.
+pub(crate) fn owner_by_mounts(mountinfo: &str) -> Option<Owner> {
+    mountinfo.lines().find_map(|line| {
+        let mut fields = line.split(' ').skip(3);
+        let (root, point) = (fields.next()?, fields.next()?);
+        if !matches!(point, "/etc/hosts" | "/etc/hostname" | "/etc/resolv.conf") {
+            return None;
+        }
+        let parts = parts(root);
+        let after = |folder: &str| {
+            let place = parts.iter().position(|part| *part == folder)?;
+            parts.get(place + 1).copied()
+        };
+        let container = |runtime, id: &str| is_long_id(id).then(|| owner_in(runtime, &id[..SHOWN_DIGITS]));
+        after("overlay-containers")
+            .and_then(|id| container("podman", id))
+            .or_else(|| after("pods").map(|uid| Owner::Pod { uid: uid.into(), container: None }))
+            .or_else(|| after("containers").and_then(|id| container("docker", id)))
+    })
+}
+
+/// The Slurm job in the environment with which a process was started, for where its cgroup does not name the job.
+pub(crate) fn slurm_in_environment(environ: &[u8]) -> Option<Owner> {
+    let value = |name: &[u8]| {
+        let value = environ.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(name))?;
+        std::str::from_utf8(value).ok().filter(|value| !value.is_empty())
+    };
+    let job = value(b"SLURM_JOB_ID=").filter(|job| is_number(job))?;
+    let step = value(b"SLURM_STEP_ID=").filter(|step| is_number(step));
+    Some(Owner::Slurm { job: job.into(), step: step.map(Into::into) })
 }
 
 /// Apptainer leaves the cgroup as it is; a parent of the process carries its title.
 fn apptainer(ancestors: &[Ancestor]) -> Option<Owner> {
-    let parent = ancestors
-        .iter()
-        .find(|ancestor| ancestor.argv.first().is_some_and(|title| title.starts_with("Apptainer runtime parent")))?;
-    Some(Owner::Container { runtime: "apptainer".into(), id: parent.pid.to_string().into() })
+    let is_runtime = |ancestor: &&Ancestor| ancestor.argv.first().is_some_and(|title| is_apptainer(title));
+    ancestors.iter().find(is_runtime).map(|parent| apptainer_below(parent.pid))
+}
+
+/// Whether a process of this title runs a container of Apptainer, or of Singularity, as it was called.
+pub(crate) fn is_apptainer(title: &str) -> bool {
+    title.starts_with("Apptainer runtime parent") || title.starts_with("Singularity runtime parent")
+}
+
+/// Such containers have no other name than the pid of the process that runs them.
+pub(crate) fn apptainer_below(pid: u32) -> Owner {
+    owner_in("apptainer", &pid.to_string())
 }
 
 fn service(parts: &[&str]) -> Option<Owner> {
@@ -163,80 +234,90 @@ mod tests {
         owner(cgroup, &[])
     }
 
-    fn slurm_job(job: &str, step: Option<&str>) -> Owner {
-        Owner::Slurm { job: job.into(), step: step.map(Into::into) }
-    }
-
-    fn in_container(runtime: &str, id: &str) -> Owner {
-        Owner::Container { runtime: runtime.into(), id: id.into() }
+    /// As the fixtures write an owner.
+    fn described(owner: Option<Owner>) -> String {
+        match owner {
+            None => "none".to_owned(),
+            Some(Owner::Slurm { job, step }) => format!("slurm {job} {}", step.unwrap_or_else(|| "-".into())),
+            Some(Owner::Pod { uid, container }) => {
+                format!("pod {uid} {}", container.map_or("-".to_owned(), |id| id[..SHOWN_DIGITS].to_owned()))
+            }
+            Some(Owner::Container { runtime, id }) => format!("container {runtime} {id}"),
+            Some(Owner::Service(name)) => format!("service {name}"),
+            Some(Owner::Session(id)) => format!("session {id}"),
+        }
     }
 
     #[test]
-    fn slurm_jobs_under_both_cgroup_versions() {
-        let v1 = "11:memory:/slurm/uid_1000/job_3385/step_0/task_0\n2:freezer:/slurm/uid_1000/job_3385/step_0\n";
-        assert_eq!(of(v1), Some(slurm_job("3385", Some("0"))));
-        assert_eq!(of("4:cpuset:/slurm_hgx-01/uid_1000/job_77/step_batch"), Some(slurm_job("77", Some("batch"))));
-        let v2 = "0::/system.slice/slurmstepd.scope/job_3385/step_extern/user/task_special";
-        assert_eq!(of(v2), Some(slurm_job("3385", Some("extern"))));
-        assert_eq!(of("0::/gpu.slice/hgx-01_slurmstepd.scope/job_9"), Some(slurm_job("9", None)));
-        assert_eq!(of("0::/system.slice/backup.service/job_9/step_0"), Some(Owner::Service("backup.service".into())));
+    fn real_lines_tell_their_owner() {
+        let fixtures = include_str!("../../tests/cgroups.txt");
+        let mut count = 0;
+        for block in fixtures.split("\n\n").skip(1) {
+            let mut lines = block.trim().lines();
+            let source = lines.next().expect("a source");
+            let expected = lines.next().and_then(|line| line.strip_prefix("= ")).expect("an owner");
+            let cgroup: Vec<_> = lines.collect();
+            assert!(source.starts_with("# ") && !cgroup.is_empty(), "{block}");
+            assert_eq!(described(of(&cgroup.join("\n"))), expected, "{source}");
+            count += 1;
+        }
+        assert!(count > 30, "{count} blocks");
+    }
+
+    #[test]
+    fn a_service_of_slurms_name_is_no_job() {
+        assert_eq!(described(of("0::/system.slice/backup.service/job_9/step_0")), "service backup.service");
+        assert_eq!(of("noise"), None);
     }
 
     #[test]
     fn a_sluid_leads_to_the_step_daemon() {
-        let cgroup = "0::/system.slice/slurmstepd.scope/sZ3KQ8M2TV9XYA/step_0/user/task_0\n";
-        assert_eq!(sluid_path(cgroup), Some("/system.slice/slurmstepd.scope/sZ3KQ8M2TV9XYA"));
+        let cgroup = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n";
+        assert_eq!(sluid_path(cgroup), Some("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00"));
         assert_eq!(sluid_path("0::/system.slice/ssh.service"), None);
-        assert_eq!(slurmstepd_job("slurmstepd: [3385.0]"), Some(slurm_job("3385", Some("0"))));
-        assert_eq!(slurmstepd_job("slurmstepd: [3385.extern]"), Some(slurm_job("3385", Some("extern"))));
+        assert_eq!(described(slurmstepd_job("slurmstepd: [3385.0]")), "slurm 3385 0");
+        assert_eq!(described(slurmstepd_job("slurmstepd: [3385.extern]")), "slurm 3385 extern");
         assert_eq!(slurmstepd_job("slurmstepd infinity"), None);
     }
 
     #[test]
-    fn pods_and_their_containers() {
-        let uid = "8f2c1c64-57cc-4b2e-9f0e-2f1d6a3c9b10";
-        let pod = |container: Option<&str>| Some(Owner::Pod { uid: uid.into(), container: container.map(Into::into) });
-        let plain = format!("12:pids:/kubepods/burstable/pod{uid}/{ID}\n");
-        assert_eq!(of(&plain), pod(Some(ID)));
-        let escaped = uid.replace('-', "_");
-        let systemd = format!(
-            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{escaped}.slice/cri-containerd-{ID}.scope"
-        );
-        assert_eq!(of(&systemd), pod(Some(ID)));
-        assert_eq!(of(&format!("0::/kubepods/pod{uid}")), pod(None));
+    fn an_environment_names_the_job() {
+        let environ = b"HOME=/home/alice\0SLURM_JOB_ID=3385\0SLURM_STEP_ID=2\0";
+        assert_eq!(described(slurm_in_environment(environ)), "slurm 3385 2");
+        assert_eq!(described(slurm_in_environment(b"SLURM_JOB_ID=3385\0SLURM_STEP_ID=\0")), "slurm 3385 -");
+        assert_eq!(slurm_in_environment(b"SLURM_JOB_ID=x\0"), None);
+        assert_eq!(slurm_in_environment(b""), None);
     }
 
     #[test]
-    fn containers_by_runtime() {
-        assert_eq!(of(&format!("0::/system.slice/docker-{ID}.scope")), Some(in_container("docker", "4f0c8f5e6a1b")));
-        assert_eq!(of(&format!("3:cpu:/docker/{ID}")), Some(in_container("docker", "4f0c8f5e6a1b")));
-        let podman = format!("0::/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope/container");
-        assert_eq!(of(&podman), Some(in_container("podman", "4f0c8f5e6a1b")));
-        assert_eq!(of("0::/lxc.payload.web/init.scope"), Some(in_container("lxc", "web")));
-        assert_eq!(of("4:cpu:/lxc/web"), Some(in_container("lxc", "web")));
-        assert_eq!(of("0::/machine.slice/machine-deb\\x2d12.scope/payload"), Some(in_container("nspawn", "deb-12")));
-        assert_eq!(of("0::/machine.slice/machine-qemu\\x2d1\\x2dvm.scope"), None);
+    fn mounts_name_the_container_where_the_cgroup_does_not() {
+        let of = |root: &str, point: &str| {
+            let line = format!("700 650 8:1 {root} {point} rw,relatime - ext4 /dev/sda1 rw\n");
+            described(owner_by_mounts(&line))
+        };
+        let docker = format!("/var/lib/docker/containers/{ID}/hostname");
+        assert_eq!(of(&docker, "/etc/hostname"), "container docker 4f0c8f5e6a1b");
+        let podman = format!("/home/a/.local/share/containers/storage/overlay-containers/{ID}/userdata/hosts");
+        assert_eq!(of(&podman, "/etc/hosts"), "container podman 4f0c8f5e6a1b");
+        let uid = "8f2c1c64-57cc-4b2e-9f0e-2f1d6a3c9b10";
+        assert_eq!(of(&format!("/var/lib/kubelet/pods/{uid}/etc-hosts"), "/etc/hosts"), format!("pod {uid} -"));
+        // The host of such containers has their folders too, elsewhere.
+        assert_eq!(of(&docker, "/mnt"), "none");
+        assert_eq!(of("/", "/etc/hosts"), "none");
     }
 
     #[test]
     fn apptainer_is_known_by_a_parent() {
-        let parent = Ancestor { pid: 40, argv: vec!["Apptainer runtime parent".into()], ..Ancestor::default() };
-        assert_eq!(owner("0::/user.slice/session-3.scope", &[parent]), Some(in_container("apptainer", "40")));
-    }
-
-    #[test]
-    fn services_and_sessions() {
-        assert_eq!(of("0::/system.slice/ollama.service"), Some(Owner::Service("ollama.service".into())));
-        assert_eq!(of("0::/user.slice/user-1000.slice/session-12.scope"), Some(Owner::Session("12".into())));
-        assert_eq!(of("0::/user.slice/user-1000.slice/user@1000.service/tmux-spawn-1.scope"), None);
-        assert_eq!(of("0::/\n"), None);
-        assert_eq!(of("noise"), None);
+        for title in ["Apptainer runtime parent", "Singularity runtime parent"] {
+            let parent = Ancestor { pid: 40, argv: vec![title.into()], ..Ancestor::default() };
+            assert_eq!(described(owner("0::/user.slice/session-3.scope", &[parent])), "container apptainer 40");
+        }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "[0-9a-z:/_.\\\\xäpod-]{0,200}") {
-            let _ = (of(&text), sluid_path(&text), slurmstepd_job(&text));
+            let _ = (of(&text), sluid_path(&text), slurmstepd_job(&text), owner_by_mounts(&text));
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::numbers::{tenths_f32, thousandths};
 use super::nvml::{DeviceSample, Driver, Frame, GpuProcess};
+use super::outside::{Containers, Filesystems, Slurm};
 use super::processes::{Moment, Processes};
 use super::procfs::{Census, HostSampler, Scratch};
 use super::users::Users;
@@ -22,6 +23,9 @@ pub(crate) struct Sampler {
     host: HostSampler,
     processes: Processes,
     users: Users,
+    containers: Containers,
+    filesystems: Filesystems,
+    slurm: Slurm,
     census: Census,
     scratch: Scratch,
     origin: Instant,
@@ -46,6 +50,9 @@ impl Sampler {
             host: HostSampler::new(),
             processes: Processes::new(),
             users: Users::default(),
+            containers: Containers::default(),
+            filesystems: Filesystems::default(),
+            slurm: Slurm::new(),
             census: Census::new(),
             scratch: Scratch::default(),
             origin: Instant::now(),
@@ -71,19 +78,30 @@ impl Sampler {
     /// Reads everything. A driver that hangs costs its readings, and a second at most.
     pub(crate) fn sample(&mut self, interval_seconds: Option<f32>, mut notes: Vec<SafeText>) -> Sample {
         let began = Instant::now();
-        let slow = self.sequence.is_multiple_of(SLOW_EVERY) || std::mem::take(&mut self.resend);
+        let resend = std::mem::take(&mut self.resend);
+        let slow = self.sequence.is_multiple_of(SLOW_EVERY) || resend;
         self.sequence += 1;
         let Frame { generation, inventory, devices, error } = self.driver.refresh(slow);
         let now = Instant::now().duration_since(self.origin).as_secs_f64();
-        let host = self.host.sample(&mut self.scratch, slow);
+        let mut host = self.host.sample(&mut self.scratch, now, slow);
         let (gpu_processes, left_out) = gpu_process_rows(&devices);
         if left_out > 0 {
             notes.push(format!("{left_out} processes with little GPU memory are left out").into());
         }
-        let moment =
-            Moment { now, uptime_seconds: host.uptime_seconds, boot_unix_seconds: self.host.boot_unix_seconds() };
-        let pids = gpu_processes.iter().filter_map(|row| row.pid);
-        let (processes, facts) = self.processes.sample(pids, moment, &mut self.scratch, &mut self.users);
+        let wall_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
+        let moment = Moment {
+            now,
+            uptime_seconds: host.uptime_seconds,
+            boot_unix_seconds: self.host.boot_unix_seconds(),
+            unix_seconds: wall_unix_ms / 1000,
+        };
+        let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
+        self.containers.step(now);
+        self.processes.name_containers(&mut self.containers);
+        let (processes, facts) = self.processes.sample(on_gpus, moment, &mut self.scratch, &mut self.users);
+        host.filesystems = self.filesystems.step(now, resend, self.processes.working_directories());
+        let slurm = self.slurm.step(now, resend);
+        (host.slurm_cluster, host.slurm_allocated_gpus) = (slurm.cluster, slurm.allocated);
         let health: Vec<_> = if devices.iter().any(|device| device.health.is_some()) {
             devices.iter().map(|device| device.health.clone().unwrap_or_default()).collect()
         } else {
@@ -94,7 +112,7 @@ impl Sampler {
             sequence: self.sequence,
             generation,
             monotonic_seconds: thousandths(now),
-            wall_unix_ms: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64),
+            wall_unix_ms,
             interval_seconds,
             host,
             gpus: GpuColumns::from_rows(&gpus),

@@ -52,16 +52,18 @@ pub struct HostReading {
     /// Tasks in uninterruptible sleep. `/proc/stat`, `procs_blocked`. It may read 0 with one there.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_blocked: Option<u32>,
-    /// Bytes a second received on all interfaces but loopback. `/proc/net/dev`.
+    /// Bytes a second received on all interfaces that are hardware, where there is none (a container) on all but
+    /// loopback. `/sys/class/net/*/statistics/rx_bytes`. Absent in the first snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_receive_bytes_per_second: Option<f64>,
-    /// Bytes a second sent on all interfaces but loopback. `/proc/net/dev`.
+    /// Bytes a second sent on the same interfaces. `/sys/class/net/*/statistics/tx_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_transmit_bytes_per_second: Option<f64>,
-    /// Bytes a second read from all disks. `/proc/diskstats`.
+    /// Bytes a second read from all disks that are hardware: what goes through volumes and RAIDs on them counts once.
+    /// `/sys/block/*/stat`. Absent in the first snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_read_bytes_per_second: Option<f64>,
-    /// Bytes a second written to all disks. `/proc/diskstats`.
+    /// Bytes a second written to the same disks. `/sys/block/*/stat`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_write_bytes_per_second: Option<f64>,
     /// Display-class PCI devices of NVIDIA that the NVIDIA driver holds: a GPU that fell out of NVML is still among

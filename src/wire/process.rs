@@ -59,18 +59,21 @@ columns! {
     age_seconds: f64,
     /// The parent now. `/proc/PID/stat` field 4.
     parent_pid: u32,
-    /// Threads that are not dead, where they were counted: of a zombie leader, and of one that sleeps without a gain of
-    /// CPU time. `/proc/PID/task/*/stat`.
+    /// Threads that are not dead, where they were counted: of a leader that neither runs nor sleeps as usual (a zombie),
+    /// and of a process without a gain of CPU time and without a share of the SMs. `/proc/PID/task/*/stat`.
     threads_live: u32,
-    /// Of the thread that has been in uninterruptible sleep for longest without a gain of CPU time: its id.
+    /// Of the thread that has been in uninterruptible sleep for longest without a gain of CPU time: its id. Absent in a
+    /// snapshot that finds it otherwise.
     blocked_thread: u32,
-    /// Since when it has been, in seconds before this snapshot.
+    /// Since when it has been, in seconds before this snapshot: since the first sight, as long as nine sights of ten
+    /// found it so.
     blocked_seconds: f32,
     /// Threads in uninterruptible sleep when they were last read.
     threads_blocked: u32,
-    /// Processes that descend from it and are not on a GPU (loader workers), as of the last walk of /proc.
+    /// Processes that descend from it and are not on a GPU (loader workers), as of the last walk of /proc, which begins
+    /// every 10 s. One below two GPU processes belongs to the nearer. At most 256 of a host are counted.
     descendants: u32,
-    /// CPU share of those, 100 = one CPU.
+    /// CPU share of those since the walk before, 100 = one CPU.
     descendants_cpu_percent: f32,
     /// How many of those are in uninterruptible sleep.
     descendants_blocked: u32,
@@ -78,9 +81,11 @@ columns! {
     write_bytes: u64,
     /// Bytes it read, from storage or not, since it began; own processes only. `/proc/PID/io`, `rchar`.
     read_characters: u64,
-    /// The kernel function it waits in; own processes only. `/proc/PID/wchan`.
+    /// The kernel function that its blocked thread, else its leader, waits in; own processes only, and only of those
+    /// that rest. `/proc/PID/task/TID/wchan`. Looked at when a thread blocks, else every tenth snapshot.
     wait_channel: SafeText,
-    /// Time since the regular file behind stdout or stderr was last written; own processes only.
+    /// Time since the regular file behind stdout or stderr was last written, as of every tenth snapshot; own processes
+    /// only. On a network file system, which is never asked, it is the time for which the file was seen not to grow.
     log_age_seconds: f64,
 }
 

@@ -1,10 +1,11 @@
-//! Takes secrets out of command lines before they leave the host.
+//! Takes secrets out of command lines and environments before they leave the host. The fallback without a probe uses
+//! the same list, since a host without one cannot.
 
 /// What stands in place of a secret.
 pub const REDACTED: &str = "***";
 
 /// Parts of a name that say that its value is a secret. Compared in lower case, `-` read as `_`.
-const SECRET_NAMES: [&str; 11] = [
+const SECRET_NAMES: [&str; 16] = [
     "password",
     "passwd",
     "passphrase",
@@ -13,42 +14,173 @@ const SECRET_NAMES: [&str; 11] = [
     "api_key",
     "apikey",
     "access_key",
+    "account_key",
     "auth_key",
     "private_key",
     "credential",
+    "signature",
+    "cookie",
+    "connection_string",
+    "license_key",
 ];
 
 /// Names that hold a secret though no part of them says so, compared whole.
-const SECRET_WORDS: [&str; 4] = ["pwd", "pass", "key", "auth"];
+const SECRET_WORDS: [&str; 7] = ["pwd", "pass", "key", "auth", "sig", "jwt", "pat"];
+
+/// The same as the last part of a name (`DB_PASS`, `MYSQL_PWD`). A key that sorts or names a column is none.
+const SECRET_ENDINGS: [&str; 5] = ["_pwd", "_pass", "_sig", "_jwt", "_pat"];
 
 /// Names that hold one of [`SECRET_NAMES`] and are known not to be secrets: tokens that are counted, or parts of a
 /// model's vocabulary.
-const PLAIN_NAMES: [&str; 8] =
-    ["tokens", "tokenizer", "tokenize", "token_len", "token_id", "token_type", "tokenization", "per_token"];
+const PLAIN_NAMES: [&str; 14] = [
+    "tokens",
+    "tokenizer",
+    "tokenize",
+    "token_len",
+    "token_id",
+    "token_type",
+    "token_count",
+    "token_drop",
+    "token_dim",
+    "token_budget",
+    "num_token",
+    "max_token",
+    "tokenization",
+    "per_token",
+];
 
-/// Values that begin so are secrets wherever they stand: keys of Hugging Face, OpenAI, GitHub, Slack and AWS.
-const SECRET_PREFIXES: [&str; 10] =
-    ["hf_", "sk-", "ghp_", "gho_", "ghs_", "github_pat_", "glpat-", "xoxb-", "xoxp-", "AKIA"];
+/// Values that are no secrets whatever their name: switches such as `--use_auth_token true`.
+const PLAIN_VALUES: [&str; 8] = ["true", "false", "none", "null", "yes", "no", "0", "1"];
+
+/// Values that begin so are secrets wherever they stand: keys of Hugging Face, OpenAI and Anthropic, Stripe, GitHub,
+/// GitLab, Slack, AWS, Google, NVIDIA, Groq, Replicate, npm, PyPI, Grafana, and JSON web tokens.
+const SECRET_PREFIXES: [&str; 26] = [
+    "hf_",
+    "sk-",
+    "sk_live_",
+    "rk_live_",
+    "ghp_",
+    "gho_",
+    "ghs_",
+    "ghu_",
+    "ghr_",
+    "github_pat_",
+    "glpat-",
+    "xoxa-",
+    "xoxb-",
+    "xoxp-",
+    "xoxs-",
+    "xapp-",
+    "AKIA",
+    "ASIA",
+    "AIza",
+    "nvapi-",
+    "gsk_",
+    "r8_",
+    "npm_",
+    "pypi-",
+    "glsa_",
+    "eyJ",
+];
+
+/// Addresses whose path is the secret.
+const SECRET_ADDRESSES: [&str; 3] = ["hooks.slack.com/", "discord.com/api/webhooks/", "webhook.office.com/"];
+
+/// Options whose value is `user:secret`, as curl has them.
+const LOGIN_OPTIONS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
+
+/// What is hidden next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Hide {
+    Nothing,
+    /// The word that comes next, unless it is an option.
+    Value,
+    /// What stands behind the colon of the next word.
+    Login,
+    /// All words up to the one with this quotation mark.
+    Until(char),
+}
 
 /// Returns the arguments with every value that looks like a secret replaced by [`REDACTED`].
 ///
-/// Covered: `--token=X`, `--token X`, `-token X`, `TOKEN=X`, `token:X` of headers, `Authorization: Bearer X`,
-/// credentials in URLs (`https://user:secret@host`), query parameters (`?api_key=X`) and values that carry a known
+/// Covered: `--token=X`, `--token X`, `-token X`, `TOKEN=X`, `TOKEN="X Y"` within a shell's command, `token:X` of headers
+/// and `"token": "X"` of JSON, `Authorization: Bearer X`, `curl -u user:X`, `sshpass -p X`, credentials in URLs
+/// (`https://user:secret@host`), query parameters (`?api_key=X`), addresses of webhooks, and values that carry a known
 /// prefix (`hf_`, `sk-`, `ghp_`).
 pub fn redact<S: AsRef<str>>(argv: &[S]) -> Vec<String> {
-    let mut hide_next = false;
+    let mut hide = Hide::Nothing;
+    // sshpass has no other use for these.
+    let password_option = argv.first().is_some_and(|program| program.as_ref().rsplit('/').next() == Some("sshpass"));
     argv.iter()
         .map(|argument| {
             let argument = argument.as_ref();
-            let hide = std::mem::take(&mut hide_next);
-            if hide && !argument.starts_with('-') {
-                return REDACTED.to_owned();
+            let shown = match std::mem::replace(&mut hide, Hide::Nothing) {
+                Hide::Until(quote) => {
+                    if !argument.contains(quote) {
+                        hide = Hide::Until(quote);
+                    }
+                    return REDACTED.to_owned();
+                }
+                Hide::Value if !argument.starts_with('-') && !is_plain_value(argument) => {
+                    hide = open_quote(argument);
+                    return REDACTED.to_owned();
+                }
+                Hide::Login => redact_login(argument),
+                Hide::Nothing | Hide::Value => None,
+            };
+            if let Some(shown) = shown {
+                return shown;
             }
-            let is_flag = argument.starts_with('-') && !argument.contains('=');
-            hide_next = is_flag && is_secret_name(argument) || argument.eq_ignore_ascii_case("bearer");
+            if password_option && argument.starts_with("-p") {
+                if argument.len() > 2 {
+                    return format!("-p{REDACTED}");
+                }
+                hide = Hide::Value;
+                return argument.to_owned();
+            }
+            hide = what_follows(argument);
             redact_argument(argument)
         })
         .collect()
+}
+
+/// What an argument says about the next one.
+fn what_follows(argument: &str) -> Hide {
+    if LOGIN_OPTIONS.contains(&argument) {
+        return Hide::Login;
+    }
+    let is_option = argument.starts_with('-') && !argument.contains('=');
+    let is_half = argument.ends_with(['=', ':']);
+    if (is_option || is_half) && is_secret_name(argument.trim_end_matches(['=', ':'])) {
+        return Hide::Value;
+    }
+    if argument.eq_ignore_ascii_case("bearer") || argument == "Basic" {
+        return Hide::Value;
+    }
+    match argument.split_once('=') {
+        Some((name, value)) if is_secret_name(name) => open_quote(value),
+        _ => Hide::Nothing,
+    }
+}
+
+/// Whether a quotation begins here that goes on in the next word.
+fn open_quote(value: &str) -> Hide {
+    match value.chars().next() {
+        Some(quote @ ('"' | '\'')) if !value[1..].contains(quote) => Hide::Until(quote),
+        _ => Hide::Nothing,
+    }
+}
+
+fn is_plain_value(value: &str) -> bool {
+    PLAIN_VALUES.iter().any(|plain| value.eq_ignore_ascii_case(plain))
+}
+
+/// `alice:secret`; nothing where there is no colon, since `-u` means other things elsewhere.
+fn redact_login(argument: &str) -> Option<String> {
+    let (user, secret) = argument.split_once(':')?;
+    // Two numbers are a user and a group.
+    let is_number = secret.bytes().all(|byte| byte.is_ascii_digit());
+    (!is_number && !secret.starts_with("//")).then(|| format!("{user}:{REDACTED}"))
 }
 
 fn redact_argument(argument: &str) -> String {
@@ -56,13 +188,21 @@ fn redact_argument(argument: &str) -> String {
         && !name.contains("://")
         && !name.contains(' ')
         && !value.is_empty()
-        && is_secret_name(name)
+        && !is_plain_value(value)
     {
-        return format!("{name}={REDACTED}");
+        if is_secret_name(name) {
+            return format!("{name}={REDACTED}");
+        }
+        if LOGIN_OPTIONS.contains(&name)
+            && let Some(shown) = redact_login(value)
+        {
+            return format!("{name}={shown}");
+        }
     }
     if let Some((name, value)) = argument.split_once(':')
         && !value.starts_with("//")
         && !value.trim().is_empty()
+        && !is_plain_value(value.trim())
         && !name.contains(' ')
         && (is_secret_name(name) || name.eq_ignore_ascii_case("authorization"))
     {
@@ -76,15 +216,24 @@ fn redact_argument(argument: &str) -> String {
 }
 
 fn is_secret_name(name: &str) -> bool {
-    let name = name.trim_start_matches('-').to_ascii_lowercase().replace('-', "_");
+    // The shell's own: where it is, and where it was.
+    if name == "PWD" || name == "OLDPWD" {
+        return false;
+    }
+    let name = name.trim_matches(|letter: char| !letter.is_alphanumeric()).to_ascii_lowercase().replace('-', "_");
     let last = name.rsplit(['.', '/']).next().unwrap_or(&name);
     if PLAIN_NAMES.iter().any(|plain| last.contains(plain)) {
         return false;
     }
-    SECRET_WORDS.contains(&last) || SECRET_NAMES.iter().any(|secret| last.contains(secret))
+    SECRET_WORDS.contains(&last)
+        || SECRET_ENDINGS.iter().any(|ending| last.ends_with(ending))
+        || SECRET_NAMES.iter().any(|secret| last.contains(secret))
 }
 
 fn redact_url(argument: &str) -> String {
+    if let Some(end) = SECRET_ADDRESSES.iter().find_map(|address| Some(argument.find(address)? + address.len())) {
+        return format!("{}{REDACTED}", &argument[..end]);
+    }
     let Some((scheme, rest)) = argument.split_once("://") else { return argument.to_owned() };
     let authority_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..authority_end].rfind('@') {
@@ -107,7 +256,7 @@ fn redact_prefixed(argument: &str) -> String {
 }
 
 fn is_key_char(character: char) -> bool {
-    character.is_ascii_alphanumeric() || matches!(character, '-' | '_')
+    character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.')
 }
 
 fn redact_query(argument: &str) -> String {
@@ -150,6 +299,21 @@ mod tests {
             ("sh|-c|export TOKEN=abc; run --password abc x", "sh|-c|export TOKEN=*** run --password *** x"),
             ("sh|-c|curl -H Authorization: Bearer abc url", "sh|-c|curl -H Authorization: Bearer *** url"),
             ("--pass=abc", "--pass=***"),
+            ("DB_PASS=abc|MYSQL_PWD=abc|GITLAB_PAT=abc", "DB_PASS=***|MYSQL_PWD=***|GITLAB_PAT=***"),
+            ("curl|-u|alice:abc|https://host", "curl|-u|alice:***|https://host"),
+            ("curl|--user=alice:abc", "curl|--user=alice:***"),
+            ("sshpass|-p|abc|ssh|host", "sshpass|-p|***|ssh|host"),
+            ("/usr/bin/sshpass|-pabc|ssh|-p|22|host", "/usr/bin/sshpass|-p***|ssh|-p|***|host"),
+            ("sh|-c|TOKEN=\"a b\" run x", "sh|-c|TOKEN=*** *** run x"),
+            ("sh|-c|run --password 'a b c' x", "sh|-c|run --password *** *** *** x"),
+            ("--config={\"api_key\":\"abc\"}", "--config={\"api_key\": ***"),
+            ("{\"lr\": 1, \"api_key\": \"abc\", \"x\": 2}", "{\"lr\": 1, \"api_key\": *** \"x\": 2}"),
+            ("https://hooks.slack.com/services/T0/B0/abc", "https://hooks.slack.com/***"),
+            ("https://s3/x?X-Amz-Signature=abc&X-Amz-Date=1", "https://s3/x?X-Amz-Signature=***&X-Amz-Date=1"),
+            ("https://blob/x?sv=2&sig=abc", "https://blob/x?sv=2&sig=***"),
+            ("--endpoint=nvapi-abcdefghijklmnopqrst", "--endpoint=***"),
+            ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc", "***"),
+            ("Cookie:session=abc", "Cookie:session=***"),
         ] {
             assert_eq!(line(given), shown, "{given}");
         }
@@ -169,6 +333,14 @@ mod tests {
             "monkey=1",
             "/data/secrets/x.bin",
             "sk-short",
+            "python|-u|train.py",
+            "docker|run|--user|1000:1000",
+            "PWD=/home/alice|OLDPWD=/",
+            "--use_auth_token|true|--use_auth_token=True",
+            "--sort_key=name|--image-key|jpg",
+            "--max_token=4096|--num-token-drop=2",
+            "ssh|-p|22|host",
+            "--compat=1|--path=/x",
         ] {
             assert_eq!(line(given), given, "{given}");
         }

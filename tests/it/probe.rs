@@ -3,3 +3,4 @@
 mod process;
 mod readings;
 mod service;
+mod states;

@@ -1,7 +1,7 @@
 //! Reads files of /proc into one buffer that is used again and again.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, open, readlinkat};
 use rustix::io::Errno;
 use std::fmt::Write;
 
@@ -28,6 +28,23 @@ impl Scratch {
     pub(crate) fn read_process(&mut self, pid: u32, name: &str, limit: usize) -> Result<&[u8], Errno> {
         let file = self.open_process(pid, name)?;
         self.read_open(&file, limit)
+    }
+
+    /// `/proc/PID/task/THREAD/NAME`, at most `limit` bytes of it.
+    pub(crate) fn read_thread(&mut self, pid: u32, thread: u32, name: &str, limit: usize) -> Result<&[u8], Errno> {
+        self.path.clear();
+        // Writing to a String does not fail.
+        let _ok = write!(self.path, "/proc/{pid}/task/{thread}/{name}");
+        let file = open(self.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        self.read_open(&file, limit)
+    }
+
+    /// What the link `/proc/PID/NAME` says. The file that it names is not looked at.
+    pub(crate) fn read_link(&mut self, pid: u32, name: &str) -> Option<Vec<u8>> {
+        self.path.clear();
+        // Writing to a String does not fail.
+        let _ok = write!(self.path, "/proc/{pid}/{name}");
+        Some(readlinkat(CWD, self.path.as_str(), Vec::new()).ok()?.into_bytes())
     }
 
     /// Opens `/proc/PID/NAME`. What is read from it later is of this process, or an error: never of a successor that

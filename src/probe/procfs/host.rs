@@ -1,6 +1,7 @@
 //! The host itself.
 
-use super::{KeptFile, Scratch};
+use super::rates::Traffic;
+use super::{KeptFile, Scratch, pci};
 use crate::probe::numbers::{decimal, tenths, tenths_f32};
 use crate::wire::{HostReading, SafeText};
 use std::str::FromStr;
@@ -15,14 +16,22 @@ pub(crate) struct HostSampler {
     cpu: Option<CpuTicks>,
     /// When the host was booted, in seconds since 1970.
     boot_unix_seconds: Option<i64>,
+    traffic: Traffic,
+    /// Slow samples so far: interfaces and disks come and go even more rarely.
+    slow_samples: u32,
     slow: SlowReadings,
 }
 
+/// Interfaces and disks are looked for in the first slow sample and in every so many.
+const FIND_EVERY: u32 = 30;
+
 #[derive(Debug, Clone, Copy, Default)]
 struct SlowReadings {
+    pressure_cpu_percent: Option<f32>,
     pressure_io_percent: Option<f32>,
     pressure_memory_percent: Option<f32>,
     oom_kills: Option<u64>,
+    nvidia_pci_devices: Option<u32>,
 }
 
 impl HostSampler {
@@ -34,6 +43,8 @@ impl HostSampler {
             uptime: KeptFile::open("/proc/uptime"),
             cpu: None,
             boot_unix_seconds: None,
+            traffic: Traffic::default(),
+            slow_samples: 0,
             slow: SlowReadings::default(),
         }
     }
@@ -43,15 +54,16 @@ impl HostSampler {
         self.boot_unix_seconds
     }
 
-    /// Reads everything; `slow` asks for what rarely changes as well.
-    pub(crate) fn sample(&mut self, scratch: &mut Scratch, slow: bool) -> HostReading {
+    /// Reads everything; `slow` asks for what rarely changes as well. `now` is monotonic, in seconds.
+    pub(crate) fn sample(&mut self, scratch: &mut Scratch, now: f64, slow: bool) -> HostReading {
         let mut reading = HostReading::default();
         if let Some(text) = self.stat.read(scratch) {
-            let now = CpuTicks::parse(text);
-            if let Some((before, now)) = self.cpu.zip(now) {
-                (reading.cpu_percent, reading.io_wait_percent) = now.shares_since(before);
+            let ticks = CpuTicks::parse(text);
+            if let Some((before, ticks)) = self.cpu.zip(ticks) {
+                (reading.cpu_percent, reading.io_wait_percent) = ticks.shares_since(before);
             }
-            self.cpu = now;
+            self.cpu = ticks;
+            reading.tasks_blocked = named(text, b"procs_blocked ");
             if self.boot_unix_seconds.is_none() {
                 self.boot_unix_seconds = named(text, b"btime ");
             }
@@ -72,7 +84,18 @@ impl HostSampler {
         }
         if slow {
             self.slow = SlowReadings::read(scratch);
+            if self.slow_samples.is_multiple_of(FIND_EVERY) {
+                self.traffic.find();
+            }
+            self.slow_samples = self.slow_samples.wrapping_add(1);
         }
+        let rates = self.traffic.rates(now, scratch);
+        reading.network_receive_bytes_per_second = rates.network.map(|[received, _]| received);
+        reading.network_transmit_bytes_per_second = rates.network.map(|[_, sent]| sent);
+        reading.disk_read_bytes_per_second = rates.disks.map(|[read, _]| read);
+        reading.disk_write_bytes_per_second = rates.disks.map(|[_, written]| written);
+        reading.pressure_cpu_percent = self.slow.pressure_cpu_percent;
+        reading.nvidia_pci_devices = self.slow.nvidia_pci_devices;
         reading.pressure_io_percent = self.slow.pressure_io_percent;
         reading.pressure_memory_percent = self.slow.pressure_memory_percent;
         reading.oom_kills = self.slow.oom_kills;
@@ -83,6 +106,8 @@ impl HostSampler {
 impl SlowReadings {
     fn read(scratch: &mut Scratch) -> Self {
         Self {
+            pressure_cpu_percent: scratch.read("/proc/pressure/cpu").ok().and_then(pressure),
+            nvidia_pci_devices: pci::nvidia_devices(scratch),
             pressure_io_percent: scratch.read("/proc/pressure/io").ok().and_then(pressure),
             pressure_memory_percent: scratch.read("/proc/pressure/memory").ok().and_then(pressure),
             oom_kills: scratch.read("/proc/vmstat").ok().and_then(|text| named(text, b"oom_kill ")),
@@ -205,8 +230,9 @@ mod tests {
     fn this_host_is_read() {
         let mut scratch = Scratch::default();
         let mut sampler = HostSampler::new();
-        let first = sampler.sample(&mut scratch, true);
-        assert_eq!(first.cpu_percent, None);
+        let first = sampler.sample(&mut scratch, 1.0, true);
+        assert_eq!((first.cpu_percent, first.network_receive_bytes_per_second), (None, None));
+        assert!(first.tasks_blocked.is_some());
         assert_eq!(first.memory_total_bytes, memory_total_bytes(&mut scratch));
         assert!(first.load_1.is_some() && first.uptime_seconds.is_some_and(|seconds| seconds > 0.0));
         assert!(sampler.boot_unix_seconds().is_some());

@@ -3,6 +3,8 @@
 mod census;
 mod file;
 mod host;
+mod pci;
+mod rates;
 mod stat;
 mod status;
 
@@ -10,4 +12,4 @@ pub(crate) use census::{Census, PROBE_NAME};
 pub(crate) use file::{KeptFile, Scratch};
 pub(crate) use host::{HostSampler, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use stat::{Stat, TICKS_PER_SECOND};
-pub(crate) use status::real_uid;
+pub(crate) use status::{ignores_hangup, real_uid};

@@ -31,7 +31,11 @@ pub(super) struct Probe {
 impl Probe {
     pub(super) fn start(library: &Path, arguments: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe"));
-        command.arg("--nvml-library").arg(library).args(arguments);
+        Self::run(command.arg("--nvml-library").arg(library).args(arguments))
+    }
+
+    /// By this command, which becomes a probe.
+    pub(super) fn run(command: &mut Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the probe starts");
         let stdout = BufReader::new(child.stdout.take().expect("stdout"));
         let (sender, messages) = channel();

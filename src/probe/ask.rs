@@ -1,0 +1,254 @@
+//! What a person asks about one process of their own: its environment, and the end of its log.
+
+use super::procfs::{Scratch, Stat, real_uid};
+use super::signal::Target;
+use crate::wire::redact::redact;
+use crate::wire::{ReplyOutcome, SafeText};
+use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fstat, openat, seek};
+use rustix::io::read;
+use std::sync::mpsc::sync_channel;
+use std::time::Duration;
+
+/// The most bytes of an environment that are told.
+const ENVIRONMENT_BYTES: usize = 64 * 1024;
+/// The most variables.
+const MAX_VARIABLES: usize = 1024;
+/// How much of a log is told.
+const LOG_BYTES: u64 = 4096;
+/// How long a log may take: it may lie on a file server that does not answer.
+const LOG_LIMIT: Duration = Duration::from_secs(3);
+/// Of the thread that reads a log.
+const STACK_BYTES: usize = 128 * 1024;
+
+/// `/proc/PID/environ` of a process of this user, secrets taken out. It is the environment with which the program was
+/// started; what it has changed since is not in it.
+pub(crate) fn environment(target: Target<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+    let mut scratch = Scratch::default();
+    if let Err(refusal) = own(target, boot_id, &mut scratch) {
+        return refusal;
+    }
+    let variables = match scratch.read_process(target.pid, "environ", ENVIRONMENT_BYTES) {
+        Ok(bytes) => variables(bytes),
+        Err(error) => return refused(format!("/proc/{}/environ: {error}", target.pid)),
+    };
+    // Read again: what was read is of this process only if it is the same still.
+    match own(target, boot_id, &mut scratch) {
+        Ok(()) => ReplyOutcome::Environment(variables),
+        Err(refusal) => refusal,
+    }
+}
+
+/// The last lines of the regular file behind standard output, else standard error, of a process of this user. Read on a
+/// thread of its own, which is left behind where the file's server does not answer.
+pub(crate) fn log_tail(target: Target<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+    let mut scratch = Scratch::default();
+    if let Err(refusal) = own(target, boot_id, &mut scratch) {
+        return refusal;
+    }
+    let (sender, receiver) = sync_channel(1);
+    let pid = target.pid;
+    let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
+    // Nobody may be waiting for it any more.
+    let started = thread.spawn(move || drop(sender.send(tail(pid))));
+    if let Err(error) = started {
+        return refused(format!("no thread can be started: {error}"));
+    }
+    let Ok(outcome) = receiver.recv_timeout(LOG_LIMIT) else {
+        return refused(format!("the log did not answer within {} s: its file system hangs", LOG_LIMIT.as_secs()));
+    };
+    match own(target, boot_id, &mut scratch) {
+        Ok(()) => outcome,
+        Err(refusal) => refusal,
+    }
+}
+
+/// Whether the target is there, is the process that was meant, and belongs to this user.
+fn own(target: Target<'_>, boot_id: Option<&str>, scratch: &mut Scratch) -> Result<(), ReplyOutcome> {
+    if target.pid <= 1 {
+        return Err(refused(format!("pid {} is never asked about", target.pid)));
+    }
+    match boot_id {
+        None => return Err(refused("the host's boot id cannot be read".to_owned())),
+        Some(boot_id) if boot_id != target.boot_id => return Err(ReplyOutcome::Reused),
+        Some(_) => {}
+    }
+    let stat = scratch.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
+    match stat {
+        None => return Err(ReplyOutcome::Gone),
+        Some(stat) if stat.start_ticks != target.start_ticks => return Err(ReplyOutcome::Reused),
+        Some(_) => {}
+    }
+    let uid = scratch.read_process(target.pid, "status", 4096).ok().and_then(real_uid);
+    if uid == Some(rustix::process::getuid().as_raw()) { Ok(()) } else { Err(ReplyOutcome::NotPermitted) }
+}
+
+/// The variables in the bytes of `/proc/PID/environ`, secrets taken out.
+fn variables(environ: &[u8]) -> Vec<SafeText> {
+    let variables = environ.split(|&byte| byte == 0).filter(|variable| !variable.is_empty()).take(MAX_VARIABLES);
+    let mut variables: Vec<_> = variables.map(|variable| String::from_utf8_lossy(variable).into_owned()).collect();
+    variables.sort_unstable();
+    // Each stands for itself: one does not say what the next one is.
+    variables.iter().flat_map(|variable| redact(&[variable])).map(SafeText::from).collect()
+}
+
+fn tail(pid: u32) -> ReplyOutcome {
+    for descriptor in [1, 2] {
+        let link = format!("/proc/{pid}/fd/{descriptor}");
+        // Not blocking: what has no writer is a pipe with a name.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Ok(path) = std::fs::read_link(&link) else { continue };
+        if !path.to_str().is_some_and(|path| super::processes::is_file(path.as_bytes())) {
+            continue;
+        }
+        let file = match openat(CWD, &link, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(error) => return refused(format!("{}: {error}", path.display())),
+        };
+        let size = match fstat(&file) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat.st_size,
+            Ok(_) => continue,
+            Err(error) => return refused(format!("{}: {error}", path.display())),
+        };
+        let start = u64::try_from(size).unwrap_or(0).saturating_sub(LOG_BYTES);
+        let mut bytes = vec![0; LOG_BYTES as usize];
+        let count = seek(&file, SeekFrom::Start(start)).and_then(|_| read(&file, &mut bytes[..]));
+        return match count {
+            Ok(count) => ReplyOutcome::LogTail {
+                path: SafeText::from(path.to_string_lossy().into_owned()),
+                lines: lines(&bytes[..count], start > 0),
+            },
+            Err(error) => refused(format!("{}: {error}", path.display())),
+        };
+    }
+    refused("its standard output and standard error are no files".to_owned())
+}
+
+/// The lines in the end of a log; of one that begins before it, the first is a part and left out. What a progress bar
+/// has painted over is as good as erased.
+fn lines(bytes: &[u8], is_part: bool) -> Vec<SafeText> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    if is_part && lines.len() > 1 {
+        lines.remove(0);
+    }
+    let shown = lines.iter().map(|line| line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or_default());
+    shown.map(|line| SafeText::from(redact(&[line]).concat())).collect()
+}
+
+fn refused(why: String) -> ReplyOutcome {
+    ReplyOutcome::Refused(why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Child, Command, Stdio};
+
+    const BOOT: &str = "b0071d";
+
+    struct Job(Child);
+
+    impl Job {
+        fn start(command: &mut Command) -> Self {
+            let child = command.stdin(Stdio::null()).spawn().unwrap();
+            // The kernel has the arguments, and the environment with them, a moment after the parent goes on.
+            while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            Self(child)
+        }
+
+        fn target(&self) -> Target<'static> {
+            let mut scratch = Scratch::default();
+            let stat = scratch.read_process(self.0.id(), "stat", 4096).ok().and_then(Stat::parse).unwrap();
+            Target { boot_id: BOOT, pid: self.0.id(), start_ticks: stat.start_ticks }
+        }
+    }
+
+    impl Drop for Job {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_environment_is_told_without_its_secrets() {
+        let mut command = Command::new("sleep");
+        command
+            .arg("600")
+            .env_clear()
+            .env("WANDB_API_KEY", "abc")
+            .env("NCCL_DEBUG", "INFO")
+            .env("MASTER", "a b\x1b[2J");
+        let job = Job::start(command.stdout(Stdio::null()));
+        let outcome = environment(job.target(), Some(BOOT));
+        let expected = ["MASTER=a b␛[2J", "NCCL_DEBUG=INFO", "WANDB_API_KEY=***"].map(SafeText::new).to_vec();
+        assert_eq!(outcome, ReplyOutcome::Environment(expected));
+    }
+
+    #[test]
+    fn only_the_process_that_was_meant_is_asked_about() {
+        let job = Job::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
+        let target = job.target();
+        let later = Target { start_ticks: target.start_ticks + 1, ..target };
+        let rebooted = Target { boot_id: "other", ..target };
+        for ask in [environment, log_tail] {
+            assert_eq!(ask(later, Some(BOOT)), ReplyOutcome::Reused);
+            assert_eq!(ask(rebooted, Some(BOOT)), ReplyOutcome::Reused);
+            assert_eq!(ask(target, None), ReplyOutcome::Refused("the host's boot id cannot be read".into()));
+            assert_eq!(ask(Target { pid: 4_194_305, ..target }, Some(BOOT)), ReplyOutcome::Gone);
+            for pid in [0, 1] {
+                let refusal = format!("pid {pid} is never asked about");
+                assert_eq!(ask(Target { pid, ..target }, Some(BOOT)), ReplyOutcome::Refused(refusal.into()));
+            }
+        }
+        let refusal = "its standard output and standard error are no files";
+        let quiet = Job::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()));
+        assert_eq!(log_tail(quiet.target(), Some(BOOT)), ReplyOutcome::Refused(refusal.into()));
+    }
+
+    #[test]
+    fn a_process_of_another_user_is_not_asked_about() {
+        // Root becomes somebody else; for everybody else the kernel's own process 2 is another user's.
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--clear-groups", "sleep", "600"]).stdout(Stdio::null());
+        let job = rustix::process::getuid().is_root().then(|| Job::start(&mut command));
+        let pid = job.as_ref().map_or(2, |job| job.0.id());
+        let mut scratch = Scratch::default();
+        while scratch.read_process(pid, "status", 4096).ok().and_then(real_uid)
+            == Some(rustix::process::getuid().as_raw())
+        {
+            std::thread::yield_now();
+        }
+        let stat = scratch.read_process(pid, "stat", 4096).ok().and_then(Stat::parse).unwrap();
+        let target = Target { boot_id: BOOT, pid, start_ticks: stat.start_ticks };
+        assert_eq!(environment(target, Some(BOOT)), ReplyOutcome::NotPermitted);
+        assert_eq!(log_tail(target, Some(BOOT)), ReplyOutcome::NotPermitted);
+    }
+
+    #[test]
+    fn the_end_of_a_log_is_told_in_whole_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.log");
+        let mut log = std::fs::File::create(&path).unwrap();
+        for step in 0..1000 {
+            writeln!(log, "step {step:04}").unwrap();
+        }
+        write!(log, " 10%|#\r 20%|##\r").unwrap();
+        let job = Job::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(log));
+        let ReplyOutcome::LogTail { path: told, lines } = log_tail(job.target(), Some(BOOT)) else { panic!("no log") };
+        assert_eq!(Some(&*told), path.to_str());
+        assert!(lines.len() > 300 && lines.iter().map(|line| line.len()).sum::<usize>() <= 4096);
+        assert!(lines[0].starts_with("step 0") && lines[0].len() == 9, "{}", lines[0]);
+        assert_eq!(lines[lines.len() - 2..], ["step 0999", " 20%|##"]);
+    }
+
+    #[test]
+    fn lines_are_made_safe() {
+        assert_eq!(lines(b"half\nwhole --token=abc\n\xff\x1b[0m", true), ["whole --token=***", "\u{FFFD}␛[0m"]);
+        assert_eq!(lines(b"one line without an end", true), ["one line without an end"]);
+        assert_eq!(lines(b"", false), Vec::<SafeText>::new());
+    }
+}

@@ -1,0 +1,213 @@
+//! Names of containers, from whoever will tell this login: Docker where its socket may be written to, podman for the
+//! user's own containers, the kubelet's folder of logs. Each unknown container is asked about once.
+
+use super::child::{Answer, Asked, find};
+use crate::wire::{Owner, SafeText};
+use rustix::fs::{Access, access};
+use std::path::{Path, PathBuf};
+
+/// From one question to the next, when containers have come meanwhile.
+const ASK_SECONDS: f64 = 30.0;
+/// How long an engine may take. podman locks its storage while it starts a container.
+const LIMIT_SECONDS: f64 = 20.0;
+/// The most names that are remembered.
+const MAX_NAMES: usize = 1024;
+/// One folder a pod, `NAMESPACE_NAME_UID`.
+const POD_LOGS: &str = "/var/log/pods";
+const SOCKETS: [&str; 2] = ["/run/docker.sock", "/var/run/docker.sock"];
+const LIST: [&str; 4] = ["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"];
+
+/// What is known, and who is asked.
+#[derive(Debug)]
+pub(crate) struct Containers {
+    docker: Engine,
+    podman: Engine,
+    pod_logs: PathBuf,
+    /// Container or pod, and its name; without one where nobody knows it.
+    names: Vec<(SafeText, Option<SafeText>)>,
+}
+
+#[derive(Debug, Default)]
+struct Engine {
+    program: Program,
+    child: Option<Asked>,
+    asked_at: Option<f64>,
+    /// Containers whose names are wanted.
+    unknown: Vec<SafeText>,
+}
+
+/// The engine's own command.
+#[derive(Debug, Default)]
+enum Program {
+    /// Nobody has looked for it.
+    #[default]
+    New,
+    /// It is not there, or may not be asked.
+    Absent,
+    At(PathBuf),
+}
+
+impl Default for Containers {
+    fn default() -> Self {
+        Self { docker: Engine::default(), podman: Engine::default(), pod_logs: POD_LOGS.into(), names: Vec::new() }
+    }
+}
+
+impl Containers {
+    /// The name of what a process runs in, where it is known. `is_own`: the process belongs to the login user.
+    pub(crate) fn name(&mut self, owner: &Owner, is_own: bool) -> Option<SafeText> {
+        let id = match owner {
+            Owner::Container { id, .. } => id,
+            Owner::Pod { uid, .. } => uid,
+            _ => return None,
+        };
+        if let Some((_, name)) = self.names.iter().find(|(known, _)| known == id) {
+            return name.clone();
+        }
+        match owner {
+            Owner::Container { runtime, .. } if *runtime == "docker" => self.docker.want(id),
+            // Those of others are in their own storage.
+            Owner::Container { runtime, .. } if *runtime == "podman" && is_own => self.podman.want(id),
+            Owner::Pod { uid, .. } => {
+                let name = pod_name(&self.pod_logs, uid);
+                self.learn(uid.clone(), name);
+            }
+            _ => {}
+        }
+        None
+    }
+
+    /// Asks the engines for what is unknown, and takes in what they say.
+    pub(crate) fn step(&mut self, now: f64) {
+        let docker =
+            || SOCKETS.iter().any(|socket| access(*socket, Access::WRITE_OK).is_ok()).then(|| locate("docker"));
+        let mut answers = self.docker.step(now, || docker().flatten());
+        answers.extend(self.podman.step(now, || locate("podman")));
+        for (id, name) in answers {
+            self.learn(id, name);
+        }
+    }
+
+    fn learn(&mut self, id: SafeText, name: Option<SafeText>) {
+        // Who came first has most likely gone first.
+        if self.names.len() >= MAX_NAMES {
+            self.names.remove(0);
+        }
+        self.names.push((id, name));
+    }
+}
+
+impl Engine {
+    fn want(&mut self, id: &SafeText) {
+        if !self.unknown.contains(id) && self.unknown.len() < MAX_NAMES {
+            self.unknown.push(id.clone());
+        }
+    }
+
+    /// The containers that were asked about, each with its name if the engine knows it.
+    fn step(&mut self, now: f64, program: impl FnOnce() -> Option<PathBuf>) -> Vec<(SafeText, Option<SafeText>)> {
+        if let Some(child) = &mut self.child {
+            let text = match child.look(now) {
+                Answer::Pending | Answer::Late => return Vec::new(),
+                Answer::Said(text) => text,
+                Answer::Failed => String::new(),
+            };
+            self.child = None;
+            let unknown = std::mem::take(&mut self.unknown);
+            return unknown.into_iter().map(|id| (id.clone(), listed(&text, &id))).collect();
+        }
+        if self.unknown.is_empty() || self.asked_at.is_some_and(|then| now - then < ASK_SECONDS) {
+            return Vec::new();
+        }
+        self.asked_at = Some(now);
+        if matches!(self.program, Program::New) {
+            self.program = program().map_or(Program::Absent, Program::At);
+        }
+        if let Program::At(program) = &self.program {
+            self.child = Asked::start(program, &LIST, now, LIMIT_SECONDS);
+            return Vec::new();
+        }
+        std::mem::take(&mut self.unknown).into_iter().map(|id| (id, None)).collect()
+    }
+}
+
+fn locate(name: &str) -> Option<PathBuf> {
+    find(name, &["/usr/bin", "/usr/local/bin"])
+}
+
+/// The name behind the long id that begins with `id`, in lines of `ID NAME`.
+fn listed(text: &str, id: &str) -> Option<SafeText> {
+    let line = text.lines().find(|line| !id.is_empty() && line.starts_with(id))?;
+    let name = line.split_once(' ')?.1.trim();
+    (!name.is_empty()).then(|| SafeText::new(name))
+}
+
+/// `NAMESPACE/NAME` from the folder of this pod's logs; where the folder may be read, most often everybody may.
+fn pod_name(logs: &Path, uid: &str) -> Option<SafeText> {
+    std::fs::read_dir(logs).ok()?.flatten().find_map(|entry| {
+        let folder = entry.file_name().into_string().ok()?;
+        let (namespace, name) = folder.strip_suffix(uid)?.strip_suffix('_')?.split_once('_')?;
+        Some(SafeText::from(format!("{namespace}/{name}")))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+
+    fn docker(id: &str) -> Owner {
+        Owner::Container { runtime: "docker".into(), id: id.into() }
+    }
+
+    #[test]
+    fn docker_is_asked_once_about_what_is_unknown() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("docker");
+        let script = "#!/bin/sh\necho \"$*\" >>\"$0.asked\"\necho 4f0c8f5e6a1b2c3d4e5f60718293a4b5 trainer\n";
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let mut containers = Containers::default();
+        containers.docker.program = Program::At(program);
+        let (known, unknown) = (docker("4f0c8f5e6a1b"), docker("000000000000"));
+        assert_eq!((containers.name(&known, false), containers.name(&unknown, false)), (None, None));
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while containers.name(&known, false).is_none() && Instant::now() < deadline {
+            containers.step(1.0);
+            std::thread::yield_now();
+        }
+        assert_eq!(containers.name(&known, false).as_deref(), Some("trainer"));
+        containers.step(100.0);
+        assert_eq!(containers.name(&unknown, false), None, "it stays unknown, and is not asked about again");
+        assert!(containers.docker.unknown.is_empty());
+        let asked = std::fs::read_to_string(folder.path().join("docker.asked")).unwrap();
+        assert_eq!(asked, "ps --no-trunc --format {{.ID}} {{.Names}}\n");
+    }
+
+    #[test]
+    fn who_may_not_ask_does_not() {
+        let mut containers = Containers::default();
+        containers.docker.program = Program::Absent;
+        let owner = docker("4f0c8f5e6a1b");
+        assert_eq!(containers.name(&owner, true), None);
+        containers.step(1.0);
+        assert!(containers.docker.child.is_none() && containers.names.len() == 1);
+        let others = Owner::Container { runtime: "podman".into(), id: "4f0c8f5e6a1c".into() };
+        assert_eq!(containers.name(&others, false), None);
+        assert!(containers.podman.unknown.is_empty());
+    }
+
+    #[test]
+    fn pods_have_a_folder_of_logs() {
+        let folder = tempfile::tempdir().unwrap();
+        let uid = "8f2c1c64-57cc-4b2e-9f0e-2f1d6a3c9b10";
+        std::fs::create_dir(folder.path().join(format!("ml_trainer-0_{uid}"))).unwrap();
+        let mut containers = Containers { pod_logs: folder.path().into(), ..Containers::default() };
+        let pod = |uid: &str| Owner::Pod { uid: uid.into(), container: None };
+        assert_eq!(containers.name(&pod(uid), false), None);
+        assert_eq!(containers.name(&pod(uid), false).as_deref(), Some("ml/trainer-0"));
+        assert_eq!(pod_name(folder.path(), "other"), None);
+        assert_eq!(containers.name(&Owner::Session("3".into()), true), None);
+    }
+}

@@ -1,0 +1,271 @@
+//! All processes on the GPUs, and how a sample's reading of files is shared among them.
+
+use super::descendants::Descendants;
+use super::tracked::{Tracked, Turn};
+use crate::probe::nvml::raw::page_size;
+use crate::probe::outside::Containers;
+use crate::probe::procfs::Scratch;
+use crate::probe::users::Users;
+use crate::wire::{ProcessFacts, ProcessReading, SafeText};
+
+/// Files that are kept open; the usual limit of a process is 1024.
+const MAX_KEPT: usize = 400;
+/// What rarely changes is looked at again in every tenth sample, each process in its turn.
+const LOOK_EVERY: u64 = 10;
+/// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
+const FACTS_BYTES: usize = 256 * 1024;
+/// The most files of threads that one sample reads, of all processes together.
+const THREAD_FILES: usize = 128;
+
+/// All processes that the driver listed in the last sample.
+#[derive(Debug, Default)]
+pub(crate) struct Processes {
+    /// Sorted by pid.
+    tracked: Vec<(u32, Tracked)>,
+    sample: u64,
+    page_bytes: u64,
+    own_uid: u32,
+    descendants: Descendants,
+    /// Behind whom the next sample goes on with threads: among those that rest, and among all others.
+    resting_after: u32,
+    others_after: u32,
+}
+
+/// What the moment is, for rates and ages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Moment {
+    /// Monotonic, in seconds.
+    pub(crate) now: f64,
+    /// Since boot.
+    pub(crate) uptime_seconds: Option<f64>,
+    /// When that was, in seconds since 1970.
+    pub(crate) boot_unix_seconds: Option<i64>,
+    /// The wall clock, in seconds since 1970, for the ages of files.
+    pub(crate) unix_seconds: i64,
+}
+
+impl Processes {
+    pub(crate) fn new() -> Self {
+        Self { page_bytes: page_size(), own_uid: rustix::process::getuid().as_raw(), ..Self::default() }
+    }
+
+    /// All facts are to be sent again.
+    pub(crate) fn resend(&mut self) {
+        for (_, tracked) in &mut self.tracked {
+            tracked.unsent = tracked.start_ticks.is_some();
+        }
+    }
+
+    /// Reads the processes with these pids, each with its share of a GPU's SMs, and forgets all others.
+    pub(crate) fn sample(
+        &mut self,
+        on_gpus: impl Iterator<Item = (u32, Option<u8>)>,
+        moment: Moment,
+        scratch: &mut Scratch,
+        users: &mut Users,
+    ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
+        self.list(on_gpus);
+        let names_came = users.have_news();
+        let mut readings = Vec::with_capacity(self.tracked.len());
+        let mut kept = 0;
+        for &mut (pid, ref mut tracked) in &mut self.tracked {
+            let look_again = (self.sample + u64::from(pid)).is_multiple_of(LOOK_EVERY);
+            let turn = Turn { pid, moment, page_bytes: self.page_bytes, look_again, own_uid: self.own_uid };
+            readings.push(tracked.read(turn, scratch));
+            if names_came || look_again || tracked.facts.user.is_none() {
+                tracked.name_user(users);
+            }
+            kept += usize::from(tracked.stat.is_some());
+            if kept > MAX_KEPT {
+                tracked.stat = None;
+            }
+        }
+        self.read_threads(moment.now, scratch);
+        let pids: Vec<u32> = self.tracked.iter().map(|&(pid, _)| pid).collect();
+        self.descendants.step(&pids, moment, scratch);
+        for ((pid, tracked), reading) in self.tracked.iter_mut().zip(&mut readings) {
+            tracked.tell(*pid, moment.now, reading, scratch);
+            self.descendants.tell(*pid, reading);
+        }
+        (readings, self.news())
+    }
+
+    /// The working directories that are known, each with a process that works there.
+    pub(crate) fn working_directories(&self) -> impl Iterator<Item = (u32, &SafeText)> {
+        self.tracked.iter().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))
+    }
+
+    /// Gives processes the names of their containers, as far as those are known by now.
+    pub(crate) fn name_containers(&mut self, containers: &mut Containers) {
+        for (_, tracked) in &mut self.tracked {
+            tracked.name_container(containers);
+        }
+    }
+
+    fn list(&mut self, on_gpus: impl Iterator<Item = (u32, Option<u8>)>) {
+        self.sample += 1;
+        for (pid, sm_percent) in on_gpus {
+            let place = match self.tracked.binary_search_by_key(&pid, |&(known, _)| known) {
+                Ok(place) => place,
+                Err(place) => {
+                    self.tracked.insert(place, (pid, Tracked::default()));
+                    place
+                }
+            };
+            let tracked = &mut self.tracked[place].1;
+            let elsewhere = tracked.sm_percent.filter(|_| tracked.listed == self.sample);
+            tracked.sm_percent = sm_percent.max(elsewhere);
+            tracked.listed = self.sample;
+        }
+        self.tracked.retain(|(_, tracked)| tracked.listed == self.sample);
+    }
+
+    /// Threads that were seen in uninterruptible sleep first; then those of processes that rest, since there a thread
+    /// may hang; then, in rotation, all others.
+    fn read_threads(&mut self, now: f64, scratch: &mut Scratch) {
+        let mut budget = THREAD_FILES;
+        for (pid, tracked) in &mut self.tracked {
+            tracked.follow_threads(*pid, now, &mut budget, scratch);
+        }
+        self.resting_after = self.pass_threads(true, self.resting_after, now, &mut budget, scratch);
+        self.others_after = self.pass_threads(false, self.others_after, now, &mut budget, scratch);
+    }
+
+    /// Passes through the threads of processes that rest, or do not, from the one behind `after` on. Behind whom to go
+    /// on: a process whose pass was cut short comes first, unless it had the whole budget to itself.
+    fn pass_threads(&mut self, resting: bool, after: u32, now: f64, budget: &mut usize, scratch: &mut Scratch) -> u32 {
+        let count = self.tracked.len();
+        let first = self.tracked.partition_point(|&(pid, _)| pid <= after);
+        let mut last = after;
+        for index in (first..count).chain(0..first) {
+            let (pid, tracked) = &mut self.tracked[index];
+            if tracked.rests() != resting || !tracked.has_threads() {
+                continue;
+            }
+            if *budget == 0 {
+                return last;
+            }
+            let whole = tracked.threads.pass(*pid, now, budget, scratch);
+            if !whole && last != after {
+                return last;
+            }
+            last = *pid;
+        }
+        last
+    }
+
+    /// Facts that the controller has not got, as many as a snapshot may carry.
+    fn news(&mut self) -> Vec<ProcessFacts> {
+        let (mut facts, mut bytes) = (Vec::new(), 0);
+        for (_, tracked) in self.tracked.iter_mut().filter(|(_, tracked)| tracked.unsent) {
+            if bytes >= FACTS_BYTES {
+                break;
+            }
+            tracked.unsent = false;
+            bytes += size(&tracked.facts);
+            facts.push(tracked.facts.clone());
+        }
+        facts
+    }
+}
+
+/// About how long these facts are as JSON.
+fn size(facts: &ProcessFacts) -> usize {
+    let text = |argv: &[SafeText]| argv.iter().map(|argument| argument.len() + 3).sum::<usize>();
+    let parents: usize = facts.ancestors.iter().map(|ancestor| 80 + ancestor.name.len() + text(&ancestor.argv)).sum();
+    300 + text(&facts.argv) + parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Presence, ProcessState};
+    use std::process::{Child, Command as Process, Stdio};
+    use std::time::Duration;
+
+    fn sleeper() -> Child {
+        let mut command = Process::new("sleep");
+        let child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
+        // The kernel has the arguments a moment after the parent goes on.
+        let cmdline = format!("/proc/{}/cmdline", child.id());
+        while std::fs::read(&cmdline).expect("the child lives").is_empty() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    fn moment(now: f64) -> Moment {
+        Moment { now, uptime_seconds: Some(1e9), boot_unix_seconds: Some(1_700_000_000), unix_seconds: 1_700_000_100 }
+    }
+
+    struct Bench {
+        processes: Processes,
+        scratch: Scratch,
+        users: Users,
+        now: f64,
+    }
+
+    impl Bench {
+        fn new() -> Self {
+            Self { processes: Processes::new(), scratch: Scratch::default(), users: Users::default(), now: 0.0 }
+        }
+
+        fn sample(&mut self, pids: &[u32]) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
+            self.now += 1.0;
+            self.processes.sample(
+                pids.iter().map(|&pid| (pid, None)),
+                moment(self.now),
+                &mut self.scratch,
+                &mut self.users,
+            )
+        }
+    }
+
+    #[test]
+    fn a_process_is_read_and_its_facts_are_sent_once_and_when_asked_for() {
+        let mut child = sleeper();
+        let mut bench = Bench::new();
+        let (readings, facts) = bench.sample(&[child.id()]);
+        assert_eq!((readings[0].presence, readings[0].cpu_percent), (Some(Presence::Visible), None));
+        assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
+        assert_eq!(facts[0].ancestors[0].pid, std::process::id());
+        bench.users.settle(Duration::from_secs(30));
+        let (readings, facts) = bench.sample(&[child.id()]);
+        assert_eq!(readings[0].cpu_percent, Some(0.0));
+        assert!(facts.iter().all(|facts| facts.user.is_some()), "only the name is news: {facts:?}");
+        // Within ten samples the command line is looked at, and has not changed.
+        for _ in 0..10 {
+            assert_eq!(bench.sample(&[child.id()]).1, []);
+        }
+        bench.processes.resend();
+        assert_eq!(bench.sample(&[child.id()]).1.len(), 1);
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+        let (readings, _) = bench.sample(&[child.id()]);
+        assert_eq!(readings[0].presence, Some(Presence::Gone));
+        assert!(readings[0].start_ticks.is_some(), "what is gone keeps its identity");
+    }
+
+    #[test]
+    fn a_zombie_is_visible_and_keeps_its_command() {
+        let mut child = sleeper();
+        let mut bench = Bench::new();
+        bench.sample(&[child.id()]);
+        child.kill().expect("ends");
+        let state = (0..1_000_000).find_map(|_| {
+            let state = bench.sample(&[child.id()]).0[0].state;
+            (state == Some(ProcessState::Zombie)).then_some(state)
+        });
+        assert_eq!(state, Some(Some(ProcessState::Zombie)));
+        bench.processes.resend();
+        assert_eq!(bench.sample(&[child.id()]).1[0].argv, ["sleep", "600"]);
+        child.wait().expect("ends");
+    }
+
+    #[test]
+    fn pids_that_cannot_be_are_gone() {
+        let (readings, facts) = Bench::new().sample(&[4_194_305, u32::MAX - 1]);
+        let seen: Vec<_> = readings.iter().map(|reading| reading.presence).collect();
+        assert_eq!((seen, facts), (vec![Some(Presence::Gone); 2], vec![]));
+    }
+}

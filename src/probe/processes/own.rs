@@ -1,0 +1,220 @@
+//! What only the owner of a process may read about it, looked at in every tenth sample.
+//!
+//! Nothing here may wait for a file server: a link is read without a look at what it names, and a file is asked for its
+//! times only where it lies on a disk of this host.
+
+use super::list::Moment;
+use crate::probe::procfs::Scratch;
+use crate::wire::{ProcessFacts, ProcessReading, SafeText};
+use rustix::fs::{FileType, stat};
+
+/// File systems that answer from this host.
+const LOCAL_KINDS: [&str; 10] = ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "ext3", "ext2", "f2fs", "bcachefs"];
+
+/// The most bytes of a table of mounts.
+const MOUNTS_BYTES: usize = 64 * 1024;
+
+/// What was read last.
+#[derive(Debug, Default)]
+pub(super) struct OwnFiles {
+    write_bytes: Option<u64>,
+    read_characters: Option<u64>,
+    wait_channel: Option<SafeText>,
+    log: Option<Log>,
+    log_age_seconds: Option<f64>,
+}
+
+/// The file behind standard output, else standard error.
+#[derive(Debug)]
+struct Log {
+    path: SafeText,
+    is_local: bool,
+    /// How far it was written when that last changed, and when that was seen.
+    position: u64,
+    moved_at: f64,
+}
+
+impl OwnFiles {
+    /// Reads everything; `thread` is the one whose sleep is of interest. Whether `facts` changed.
+    pub(super) fn look(
+        &mut self,
+        pid: u32,
+        thread: u32,
+        moment: Moment,
+        facts: &mut ProcessFacts,
+        scratch: &mut Scratch,
+    ) -> bool {
+        self.look_at_io(pid, scratch);
+        self.look_at_wait(pid, thread, scratch);
+        self.look_at_log(pid, moment, scratch);
+        let directory = scratch.read_link(pid, "cwd").map(|path| SafeText::from_bytes(&path));
+        let log_path = self.log.as_ref().map(|log| log.path.clone());
+        let changed = facts.working_directory != directory || facts.log_path != log_path;
+        facts.working_directory = directory;
+        facts.log_path = log_path;
+        changed
+    }
+
+    /// Reads in what the thread waits.
+    pub(super) fn look_at_wait(&mut self, pid: u32, thread: u32, scratch: &mut Scratch) {
+        let channel = scratch.read_thread(pid, thread, "wchan", 128).ok().map(<[u8]>::trim_ascii);
+        // The kernel says `0` where nothing is waited for, and where it may not be told.
+        let channel = channel.filter(|channel| !channel.is_empty() && *channel != b"0");
+        if self.wait_channel.as_ref().map(|known| known.as_bytes()) != channel {
+            self.wait_channel = channel.map(SafeText::from_bytes);
+        }
+    }
+
+    /// Writes it into a reading; what a process waits in only where its `rest` is of interest.
+    pub(super) fn tell(&self, rest: bool, reading: &mut ProcessReading) {
+        reading.write_bytes = self.write_bytes;
+        reading.read_characters = self.read_characters;
+        reading.log_age_seconds = self.log_age_seconds;
+        reading.wait_channel = self.wait_channel.clone().filter(|_| rest);
+    }
+
+    fn look_at_io(&mut self, pid: u32, scratch: &mut Scratch) {
+        let text = scratch.read_process(pid, "io", 512).ok().and_then(|text| std::str::from_utf8(text).ok());
+        let value = |name: &str| {
+            let line = text?.lines().find_map(|line| line.strip_prefix(name))?;
+            line.trim().parse().ok()
+        };
+        (self.write_bytes, self.read_characters) = (value("write_bytes:"), value("rchar:"));
+    }
+
+    fn look_at_log(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) {
+        let mut known = self.log.take();
+        self.log_age_seconds = None;
+        for descriptor in [1, 2] {
+            if let Some((log, age_seconds)) = Log::look(known.take(), pid, descriptor, moment, scratch) {
+                self.log = Some(log);
+                self.log_age_seconds = age_seconds;
+                return;
+            }
+        }
+    }
+}
+
+impl Log {
+    /// The regular file behind a descriptor, and how long ago it was last written. Elsewhere than on this host's own
+    /// disks that is how long it has been seen not to grow.
+    fn look(
+        known: Option<Self>,
+        pid: u32,
+        descriptor: u32,
+        moment: Moment,
+        scratch: &mut Scratch,
+    ) -> Option<(Self, Option<f64>)> {
+        let link = format!("fd/{descriptor}");
+        let path = scratch.read_link(pid, &link).filter(|path| is_file(path))?;
+        let (position, mount) = position_of(scratch.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
+        let path = SafeText::from_bytes(&path);
+        let mut log = match known {
+            Some(log) if log.path == path => log,
+            _ => {
+                let mounts = scratch.read_process(pid, "mountinfo", MOUNTS_BYTES).ok()?;
+                Self { path, is_local: is_local(mounts, mount), position, moved_at: moment.now }
+            }
+        };
+        if log.position != position {
+            (log.position, log.moved_at) = (position, moment.now);
+        }
+        if !log.is_local {
+            let seconds = (moment.now - log.moved_at).trunc();
+            return Some((log, (seconds > 0.0).then_some(seconds)));
+        }
+        let file = stat(format!("/proc/{pid}/{link}")).ok()?;
+        // A pipe may have a name too.
+        let is_regular = FileType::from_raw_mode(file.st_mode) == FileType::RegularFile;
+        is_regular.then(|| (log, Some((moment.unix_seconds - file.st_mtime).max(0) as f64)))
+    }
+}
+
+/// Whether a link of `/proc/PID/fd` names a file: pipes and sockets have no path, and terminals are devices.
+pub(crate) fn is_file(link: &[u8]) -> bool {
+    link.starts_with(b"/") && (!link.starts_with(b"/dev/") || link.starts_with(b"/dev/shm/"))
+}
+
+/// Offset and mount id in `/proc/PID/fdinfo/FD` (proc(5)).
+fn position_of(text: &[u8]) -> Option<(u64, u32)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    Some((value("pos:")?.parse().ok()?, value("mnt_id:")?.parse().ok()?))
+}
+
+/// Whether the mount of this id is of a file system that lies on this host, by `/proc/PID/mountinfo`: the first word of
+/// a line is the id, the first one after ` - ` the kind.
+fn is_local(mounts: &[u8], id: u32) -> bool {
+    let lines = mounts.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
+    let kind =
+        lines.filter(|line| line.split(' ').next().is_some_and(|word| word.parse() == Ok(id))).find_map(|line| {
+            let (_, rest) = line.rsplit_once(" - ")?;
+            rest.split(' ').next()
+        });
+    kind.is_some_and(|kind| LOCAL_KINDS.contains(&kind))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    fn moment(now: f64, unix_seconds: i64) -> Moment {
+        Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds }
+    }
+
+    #[test]
+    fn a_log_is_known_by_its_path_and_its_age() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.log");
+        let mut log = std::fs::File::create(&path).unwrap();
+        let written = std::fs::metadata(&path).unwrap().modified().unwrap();
+        let written = written.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs() as i64;
+        let mut command = Command::new("sleep");
+        command.arg("600").current_dir(folder.path()).stdin(Stdio::null()).stdout(log.try_clone().unwrap());
+        let mut child = command.spawn().unwrap();
+        let (mut own, mut facts, mut scratch) = (OwnFiles::default(), ProcessFacts::default(), Scratch::default());
+        let pid = child.id();
+        assert!(own.look(pid, pid, moment(1.0, written + 90), &mut facts, &mut scratch));
+        assert_eq!(facts.log_path.as_deref(), path.to_str());
+        assert_eq!(facts.working_directory.as_deref(), folder.path().to_str());
+        let mut reading = ProcessReading::default();
+        own.tell(true, &mut reading);
+        assert_eq!(reading.log_age_seconds, Some(90.0));
+        assert!(reading.write_bytes.is_some() && reading.read_characters.is_some_and(|read| read > 0));
+        assert!(!own.look(pid, pid, moment(2.0, written + 91), &mut facts, &mut scratch), "nothing is news");
+        // As if it lay on a file server: only its growth tells, and what was before is not claimed.
+        own.log.as_mut().unwrap().is_local = false;
+        own.look(pid, pid, moment(61.0, written + 999), &mut facts, &mut scratch);
+        assert_eq!(own.log_age_seconds, Some(60.0));
+        log.write_all(b"epoch 1\n").unwrap();
+        own.look(pid, pid, moment(62.0, written + 999), &mut facts, &mut scratch);
+        assert_eq!(own.log_age_seconds, None);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn mounts_tell_what_lies_on_this_host() {
+        let mounts = b"22 1 0:21 / /proc rw shared:1 - proc proc rw\n\
+            31 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
+            40 31 0:50 / /home rw,nosuid master:3 - nfs4 server:/home rw,vers=4.2\n";
+        assert_eq!([31, 40, 22, 99].map(|id| is_local(mounts, id)), [true, false, false, false]);
+        assert_eq!(position_of(b"pos:\t4096\nflags:\t0100001\nmnt_id:\t31\n"), Some((4096, 31)));
+        assert_eq!(position_of(b"pos:\t4096\n"), None);
+    }
+
+    #[test]
+    fn pipes_and_terminals_are_no_logs() {
+        for (link, expected) in [
+            (b"/home/alice/train.log".as_slice(), true),
+            (b"/dev/shm/log", true),
+            (b"/dev/pts/3", false),
+            (b"/dev/null", false),
+            (b"pipe:[4711]", false),
+        ] {
+            assert_eq!(is_file(link), expected, "{}", String::from_utf8_lossy(link));
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! One process on a GPU: its readings in every sample, its facts when they change.
+
+use super::list::Moment;
+use super::own::OwnFiles;
+use super::threads::Threads;
+use crate::probe::facts::{Above, Command, above, ancestors, owner_of, runs_in, status_of};
+use crate::probe::numbers::{hundredths, tenths, tenths_f32};
+use crate::probe::outside::Containers;
+use crate::probe::procfs::{Scratch, Stat, TICKS_PER_SECOND};
+use crate::probe::users::Users;
+use crate::wire::{Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+/// One process.
+#[derive(Debug, Default)]
+pub(super) struct Tracked {
+    /// The sample in which the driver last listed it.
+    pub(super) listed: u64,
+    /// Its largest share of a GPU's SMs, where the driver tells.
+    pub(super) sm_percent: Option<u8>,
+    /// `/proc/PID/stat`, of this process and no other.
+    pub(super) stat: Option<OwnedFd>,
+    /// CPU time in ticks, and when it was read.
+    cpu: Option<(u64, f64)>,
+    pub(super) start_ticks: Option<u64>,
+    parent: u32,
+    command: Command,
+    above: Above,
+    pub(super) facts: ProcessFacts,
+    /// Facts that the controller has not got.
+    pub(super) unsent: bool,
+    state: Option<ProcessState>,
+    pub(super) threads: Threads,
+    thread_count: u32,
+    /// No CPU time was gained since the sample before.
+    is_still: bool,
+    /// It belongs to the user of this probe.
+    is_own: bool,
+    own: OwnFiles,
+    /// The thread in uninterruptible sleep of which it is known in what it waits.
+    waiting_thread: Option<u32>,
+}
+
+/// What a sample asks of a process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Turn {
+    pub(super) pid: u32,
+    pub(super) moment: Moment,
+    pub(super) page_bytes: u64,
+    /// It is this process's turn with what rarely changes.
+    pub(super) look_again: bool,
+    /// The user of this probe; 0 may read everybody's files.
+    pub(super) own_uid: u32,
+}
+
+impl Tracked {
+    /// Reads `/proc/PID/stat`, and what rarely changes where it is due.
+    pub(super) fn read(&mut self, turn: Turn, scratch: &mut Scratch) -> ProcessReading {
+        let Turn { pid, moment, page_bytes, .. } = turn;
+        let line = self.read_stat(pid, scratch);
+        let stat = match line.as_ref().map(|line| Stat::parse(line)) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return self.absent(pid, Presence::Hidden),
+            Err(&error) => return self.absent(pid, presence(pid, error)),
+        };
+        let is_new = self.start_ticks != Some(stat.start_ticks);
+        if is_new {
+            // Another process with this pid: nothing that is known holds for it.
+            let file = self.stat.take();
+            let (listed, sm_percent) = (self.listed, self.sm_percent);
+            *self = Self { listed, sm_percent, stat: file, start_ticks: Some(stat.start_ticks), ..Self::default() };
+        }
+        let cpu_percent = self.cpu.and_then(|(ticks, then)| {
+            let seconds = stat.cpu_ticks.checked_sub(ticks)? as f64 / TICKS_PER_SECOND;
+            (moment.now > then).then(|| tenths_f32(100.0 * seconds / (moment.now - then)))
+        });
+        self.is_still = self.cpu.is_some_and(|(ticks, _)| ticks == stat.cpu_ticks);
+        self.cpu = Some((stat.cpu_ticks, moment.now));
+        (self.state, self.thread_count) = (Some(stat.state), stat.threads);
+        if !self.has_threads() {
+            self.threads.only(pid, stat.state, stat.cpu_ticks, moment.now);
+        }
+        let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
+        let reading = ProcessReading {
+            pid: Some(pid),
+            start_ticks: Some(stat.start_ticks),
+            presence: Some(Presence::Visible),
+            state: Some(stat.state),
+            cpu_percent,
+            cpu_seconds: Some(hundredths(stat.cpu_ticks as f64 / TICKS_PER_SECOND)),
+            rss_bytes: Some(stat.rss_pages.saturating_mul(page_bytes)),
+            threads: Some(stat.threads),
+            parent_pid: Some(stat.parent),
+            age_seconds: moment.uptime_seconds.map(|uptime| tenths((uptime - started).max(0.0))),
+            ..ProcessReading::default()
+        };
+        let renamed = self.facts.name.as_ref().is_none_or(|name| name.as_bytes() != stat.name);
+        let moved = self.parent != stat.parent;
+        if is_new {
+            self.facts.pid = pid;
+            self.facts.start_ticks = Some(stat.start_ticks);
+            self.facts.start_unix_seconds = moment.boot_unix_seconds.map(|boot| boot + started as i64);
+            self.facts.session = (stat.session > 0).then_some(stat.session);
+        }
+        if is_new || renamed {
+            let name = SafeText::from_bytes(stat.name);
+            self.unsent |= self.facts.name.as_ref() != Some(&name);
+            self.facts.name = Some(name);
+        }
+        self.parent = stat.parent;
+        // A zombie has given its memory back, and its command line with it.
+        // A program that was just started has no arguments yet.
+        let look_again = turn.look_again || self.facts.argv.is_empty();
+        if stat.state != ProcessState::Zombie && (is_new || renamed || moved || look_again) {
+            self.look_again(turn, is_new || renamed || moved, is_new || moved, scratch);
+        }
+        reading
+    }
+
+    /// Whether a thread of it may hang unnoticed: its leader does not run and does not sleep as usual, or it has gained
+    /// no CPU time and makes no GPU work.
+    pub(super) fn rests(&self) -> bool {
+        match self.state {
+            Some(ProcessState::Running | ProcessState::Sleeping) => {
+                self.is_still && self.sm_percent.is_none_or(|share| share == 0)
+            }
+            state => state.is_some(),
+        }
+    }
+
+    /// Whether it has threads that its own line does not tell about.
+    pub(super) fn has_threads(&self) -> bool {
+        self.state.is_some() && self.thread_count > 1
+    }
+
+    pub(super) fn follow_threads(&mut self, pid: u32, now: f64, budget: &mut usize, scratch: &mut Scratch) {
+        if self.has_threads() {
+            self.threads.follow(pid, now, budget, scratch);
+        }
+    }
+
+    /// Writes what was found out about its threads, and what only its owner may read, into a reading.
+    pub(super) fn tell(&mut self, pid: u32, now: f64, reading: &mut ProcessReading, scratch: &mut Scratch) {
+        if self.state.is_none() {
+            return;
+        }
+        let rests = self.rests();
+        if let Some(count) = self.threads.counted() {
+            reading.threads_live = rests.then_some(count.live);
+            reading.threads_blocked = (rests || count.blocked > 0).then_some(count.blocked);
+        }
+        let blocked = self.threads.longest_blocked();
+        reading.blocked_thread = blocked.map(|(thread, _)| thread);
+        reading.blocked_seconds = blocked.map(|(_, since)| tenths_f32(now - since));
+        if self.is_own {
+            let thread = reading.blocked_thread;
+            // In what a thread waits is asked as soon as it does.
+            if thread != self.waiting_thread
+                && let Some(thread) = thread
+            {
+                self.own.look_at_wait(pid, thread, scratch);
+            }
+            self.waiting_thread = thread;
+            self.own.tell(rests || thread.is_some(), reading);
+        }
+    }
+
+    /// Reads `/proc/PID/stat` from the open file, or opens it.
+    fn read_stat<'a>(&mut self, pid: u32, scratch: &'a mut Scratch) -> Result<&'a [u8], Errno> {
+        const LIMIT: usize = 2048;
+        // The borrow of a successful read would last through the retry, so the file is tried before.
+        if let Some(file) = self.stat.take()
+            && scratch.read_open(&file, LIMIT).is_ok_and(|line| !line.is_empty())
+        {
+            self.stat = Some(file);
+            return Ok(scratch.last());
+        }
+        let file = scratch.open_process(pid, "stat")?;
+        let line = scratch.read_open(&file, LIMIT)?;
+        self.stat = Some(file);
+        Ok(line)
+    }
+
+    /// A process that /proc does not show. What was known of it while it was shown stays: a process that is gone and
+    /// still holds memory should have a name.
+    fn absent(&mut self, pid: u32, presence: Presence) -> ProcessReading {
+        (self.stat, self.cpu, self.state) = (None, None, None);
+        ProcessReading {
+            pid: Some(pid),
+            start_ticks: self.start_ticks,
+            presence: Some(presence),
+            ..ProcessReading::default()
+        }
+    }
+
+    /// Looks at the command and at what only the owner may read; where there is reason to, at the user and the parents.
+    fn look_again(&mut self, turn: Turn, status: bool, parents: bool, scratch: &mut Scratch) {
+        let pid = turn.pid;
+        let changed = self.command.refresh_whole(scratch, pid);
+        if changed {
+            self.facts.argv.clone_from(&self.command.argv);
+            self.unsent = true;
+        }
+        if status || changed {
+            let (uid, ignores_hangup) = status_of(scratch, pid);
+            if uid.is_some() && uid != self.facts.uid {
+                self.facts.uid = uid;
+                self.facts.user = None;
+                self.facts.full_name = None;
+                self.unsent = true;
+            }
+            self.unsent |= ignores_hangup != self.facts.ignores_hangup;
+            self.facts.ignores_hangup = ignores_hangup;
+            self.is_own = uid.is_some_and(|uid| uid == turn.own_uid || turn.own_uid == 0);
+        }
+        if parents {
+            self.facts.ancestors = ancestors(scratch, self.parent);
+            self.above = above(scratch, &self.facts.ancestors);
+            self.facts.owner = owner_of(scratch, pid, &self.facts.ancestors, &self.above);
+            self.facts.container_name = None;
+            self.unsent = true;
+        }
+        if parents || changed {
+            self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.above);
+        }
+        if self.is_own {
+            let thread = self.waiting_thread.unwrap_or(pid);
+            self.unsent |= self.own.look(pid, thread, turn.moment, &mut self.facts, scratch);
+        }
+    }
+
+    pub(super) fn name_container(&mut self, containers: &mut Containers) {
+        if self.facts.container_name.is_none()
+            && let Some(owner) = &self.facts.owner
+            && let Some(name) = containers.name(owner, self.is_own)
+        {
+            self.facts.container_name = Some(name);
+            self.unsent = true;
+        }
+    }
+
+    pub(super) fn name_user(&mut self, users: &mut Users) {
+        let Some(name) = self.facts.uid.and_then(|uid| users.name(uid)) else { return };
+        if self.facts.user.as_ref() != Some(&name.login) {
+            self.facts.user = Some(name.login);
+            self.facts.full_name = name.full;
+            self.unsent = true;
+        }
+    }
+}
+
+/// Why /proc does not show a process: it is no more, or it is hidden (`hidepid`, another namespace).
+fn presence(pid: u32, error: Errno) -> Presence {
+    let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0).and_then(Pid::from_raw);
+    match pid.map(test_kill_process) {
+        Some(Err(Errno::SRCH)) | None => Presence::Gone,
+        // It ended between the two looks, and nobody has waited for it yet.
+        Some(Ok(())) if error == Errno::SRCH => Presence::Gone,
+        Some(_) => Presence::Hidden,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_that_exists_and_is_not_shown_is_hidden() {
+        assert_eq!(presence(std::process::id(), Errno::NOENT), Presence::Hidden);
+        assert_eq!(presence(std::process::id(), Errno::SRCH), Presence::Gone);
+    }
+}

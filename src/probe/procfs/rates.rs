@@ -1,0 +1,177 @@
+//! Bytes a second through the network interfaces and the disks of this host.
+//!
+//! Only what is made of hardware counts (`device` in its folder of sysfs): the bytes of a bond, a bridge, a container's
+//! interface or a logical volume are those of what is below it, and would count twice. A machine without any such
+//! interface (a container) counts all of its own but loopback.
+
+use super::{KeptFile, Scratch};
+use std::path::Path;
+
+/// The most interfaces, and the most disks, whose counters are kept open.
+const MAX_COUNTED: usize = 32;
+/// The kernel counts disk traffic in sectors of this size, whatever the disk's own are (Documentation/block/stat.rst).
+const SECTOR_BYTES: u64 = 512;
+/// After a pause longer than this a difference says little about now.
+const LONGEST_GAP_SECONDS: f64 = 300.0;
+
+/// Counters of bytes that only grow, and what they were.
+#[derive(Debug, Default)]
+pub(super) struct Traffic {
+    network: Vec<[KeptFile; 2]>,
+    disks: Vec<KeptFile>,
+    before: Option<(f64, Totals)>,
+}
+
+/// Bytes since boot: received and sent, read and written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Totals {
+    network: Option<[u64; 2]>,
+    disks: Option<[u64; 2]>,
+}
+
+/// Bytes a second since the look before: received and sent, read and written.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Rates {
+    pub(super) network: Option<[f64; 2]>,
+    pub(super) disks: Option<[f64; 2]>,
+}
+
+impl Traffic {
+    /// Looks for what there is to count; what came or went makes one look without rates.
+    pub(super) fn find(&mut self) {
+        let network = network_files(Path::new("/sys/class/net"));
+        let disks = disk_files(Path::new("/sys/block"));
+        if network.len() != self.network.len() || disks.len() != self.disks.len() {
+            self.before = None;
+        }
+        (self.network, self.disks) = (network, disks);
+    }
+
+    /// The rates since the last look.
+    pub(super) fn rates(&mut self, now: f64, scratch: &mut Scratch) -> Rates {
+        let totals = self.totals(scratch);
+        let before = self.before.replace((now, totals));
+        before.map_or_else(Rates::default, |(then, before)| totals.rates_since(before, now - then))
+    }
+
+    fn totals(&self, scratch: &mut Scratch) -> Totals {
+        let network = sum(self.network.iter().map(|[received, sent]| {
+            let mut value = |file: &KeptFile| number(file.read(scratch)?);
+            Some([value(received)?, value(sent)?])
+        }));
+        let disks = sum(self.disks.iter().map(|file| sectors(file.read(scratch)?)));
+        Totals { network, disks: disks.map(|sectors| sectors.map(|count| count.saturating_mul(SECTOR_BYTES))) }
+    }
+}
+
+impl Totals {
+    /// A counter that fell belongs to something that was replaced: it gives no rate.
+    fn rates_since(self, before: Self, seconds: f64) -> Rates {
+        let rates = |now: Option<[u64; 2]>, before: Option<[u64; 2]>| {
+            let (now, before) = now.zip(before)?;
+            let rate = |index: usize| {
+                let bytes = now[index].checked_sub(before[index])?;
+                (seconds > 0.0 && seconds <= LONGEST_GAP_SECONDS).then(|| (bytes as f64 / seconds).trunc())
+            };
+            Some([rate(0)?, rate(1)?])
+        };
+        Rates { network: rates(self.network, before.network), disks: rates(self.disks, before.disks) }
+    }
+}
+
+/// The sum over those that could be read; `None` where none could.
+fn sum(pairs: impl Iterator<Item = Option<[u64; 2]>>) -> Option<[u64; 2]> {
+    pairs.flatten().reduce(|[a, b], [c, d]| [a.saturating_add(c), b.saturating_add(d)])
+}
+
+fn network_files(class: &Path) -> Vec<[KeptFile; 2]> {
+    let all = names(class);
+    let physical: Vec<_> = all.iter().filter(|name| class.join(name).join("device").exists()).cloned().collect();
+    let counted = if physical.is_empty() { all } else { physical };
+    let counter =
+        |name: &str, counter: &str| KeptFile::open(&format!("{}/{name}/statistics/{counter}", class.display()));
+    let counted = counted.iter().filter(|name| *name != "lo").take(MAX_COUNTED);
+    counted.map(|name| [counter(name, "rx_bytes"), counter(name, "tx_bytes")]).collect()
+}
+
+fn disk_files(block: &Path) -> Vec<KeptFile> {
+    let all = names(block).into_iter().filter(|name| block.join(name).join("device").exists()).take(MAX_COUNTED);
+    all.map(|name| KeptFile::open(&format!("{}/{name}/stat", block.display()))).collect()
+}
+
+/// What is in a folder, sorted.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn number(text: &[u8]) -> Option<u64> {
+    std::str::from_utf8(text).ok()?.trim().parse().ok()
+}
+
+/// Sectors read and written: fields 3 and 7 of a disk's `stat`.
+fn sectors(text: &[u8]) -> Option<[u64; 2]> {
+    let mut fields = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
+    let read = fields.nth(2)?.parse().ok()?;
+    let written = fields.nth(3)?.parse().ok()?;
+    Some([read, written])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A folder of sysfs with these interfaces or disks; `true` for hardware.
+    fn class(entries: &[(&str, bool)], files: &[(&str, &str)]) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for (name, hardware) in entries {
+            let entry = folder.path().join(name);
+            fs::create_dir_all(entry.join("statistics")).unwrap();
+            if *hardware {
+                fs::create_dir(entry.join("device")).unwrap();
+            }
+            for (file, text) in files {
+                fs::write(entry.join(file), text).unwrap();
+            }
+        }
+        folder
+    }
+
+    #[test]
+    fn hardware_counts_and_what_stands_on_it_does_not() {
+        let files = [("statistics/rx_bytes", "1000\n"), ("statistics/tx_bytes", "50\n")];
+        let net = class(&[("bond0", false), ("eth0", true), ("eth1", true), ("lo", false), ("veth1", false)], &files);
+        let block = class(
+            &[("dm-0", false), ("loop0", false), ("nvme0n1", true), ("sda", true)],
+            &[("stat", "  5 0 16 3 7 0 8 1 0 2 4 0 0 0 0 0 0\n")],
+        );
+        let traffic = Traffic { network: network_files(net.path()), disks: disk_files(block.path()), before: None };
+        let totals = traffic.totals(&mut Scratch::default());
+        assert_eq!(totals, Totals { network: Some([2000, 100]), disks: Some([32 * 512, 16 * 512]) });
+        let container = class(&[("eth0", false), ("lo", false)], &files);
+        assert_eq!(network_files(container.path()).len(), 1);
+    }
+
+    #[test]
+    fn rates_are_differences_and_a_counter_that_falls_has_none() {
+        let totals = |received, read| Totals { network: Some([received, 0]), disks: Some([read, 0]) };
+        let rates = totals(3000, 10).rates_since(totals(1000, 20), 2.0);
+        assert_eq!(rates, Rates { network: Some([1000.0, 0.0]), disks: None });
+        assert_eq!(totals(2, 2).rates_since(totals(1, 1), 0.0), Rates::default());
+        assert_eq!(totals(2, 2).rates_since(totals(1, 1), 301.0), Rates::default());
+        assert_eq!(totals(2, 2).rates_since(Totals::default(), 1.0), Rates::default());
+    }
+
+    #[test]
+    fn a_first_look_has_no_rates() {
+        let mut traffic = Traffic::default();
+        let mut scratch = Scratch::default();
+        traffic.find();
+        assert_eq!(traffic.rates(1.0, &mut scratch), Rates::default());
+        let there_is_one = !traffic.network.is_empty();
+        assert_eq!(traffic.rates(2.0, &mut scratch).network.is_some(), there_is_one);
+    }
+}
