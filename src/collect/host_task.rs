@@ -7,8 +7,8 @@ use super::report::{Gone, Report};
 use super::session::{self, End, Session};
 use super::source::{self, Source};
 use super::{Command, backoff, failure, nvidia_smi, random, script};
-use crate::fleet::{Clock, HostUpdate, LinkError, Phase};
-use crate::hosts::HostConfig;
+use crate::fleet::{Clock, HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::hosts::{HostConfig, ProbeChoice};
 use crate::ssh::transport::{Channel, SshPhase};
 use crate::wire::{Reply, ReplyOutcome, Request};
 use std::pin::pin;
@@ -34,7 +34,7 @@ impl HostTask {
     pub(super) async fn run(self) {
         let interval = self.config.interval;
         let begins_after = self.begins_after;
-        let mut life = Life { task: self, interval, failures: 0, last_kill: None };
+        let mut life = Life { task: self, interval, failures: 0, last_kill: None, without_probe: None };
         if !begins_after.is_zero() && life.wait(Some(Instant::now() + begins_after)).await.is_err() {
             return;
         }
@@ -49,6 +49,8 @@ struct Life {
     /// How many tries have failed in a row.
     failures: u32,
     last_kill: Option<Instant>,
+    /// Why the probe that was put there did not start: from then on `nvidia-smi` is asked, until a person tries again.
+    without_probe: Option<LinkError>,
 }
 
 impl Life {
@@ -76,7 +78,11 @@ impl Life {
                 if failure::is_kill(&ending.exit) {
                     self.last_kill = Some(now);
                 }
-                failure::probe_ended(&ending, farewell.as_ref(), killed_before)
+                let error = failure::probe_ended(&ending, farewell.as_ref(), killed_before);
+                if error.kind == LinkErrorKind::NoProbe && self.task.config.probe == ProbeChoice::Upload {
+                    self.without_probe = Some(error.clone());
+                }
+                error
             }
         };
         self.failures = if lived >= backoff::STEADY { 1 } else { self.failures.saturating_add(1) };
@@ -103,7 +109,10 @@ impl Life {
                 () = self.task.report.gone() => return Err(Gone),
                 command = self.task.commands.recv() => match command {
                     None => return Err(Gone),
-                    Some(Command::Retry) => return Ok(()),
+                    Some(Command::Retry) => {
+                        self.without_probe = None;
+                        return Ok(());
+                    }
                     Some(other) => self.set_aside(other).await?,
                 },
             }
@@ -142,11 +151,15 @@ impl Life {
             probes: &*self.task.probes,
             nonce: &nonce,
             places: install::places(&self.task.config),
+            without_probe: self.without_probe.as_ref(),
         };
         tokio::select! {
             started = install::start(&mut remote, &order) => match started.map_err(End::Failed)? {
                 Started::Probe => Ok(remote),
-                Started::Shell => Ok(nvidia_smi::over(remote, nonce, self.interval)),
+                Started::Shell(why) => {
+                    let why = why.map(|error| error.message);
+                    Ok(nvidia_smi::over(remote, nonce, self.interval, why))
+                }
             },
             () = self.task.report.gone() => Err(End::Gone),
         }

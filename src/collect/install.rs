@@ -31,6 +31,8 @@ pub(super) struct Order<'a> {
     pub(super) nonce: &'a str,
     /// Directories that belong to everybody, in which the probe may be put.
     pub(super) places: &'a [&'a str],
+    /// Why the probe did not start when it was last tried: then it is not tried again.
+    pub(super) without_probe: Option<&'a LinkError>,
 }
 
 /// [`Order::places`] of a host: `/dev/shm` only where it is allowed, since security tools flag programs there.
@@ -39,12 +41,13 @@ pub(super) fn places(host: &HostConfig) -> &'static [&'static str] {
 }
 
 /// What runs at the other end now.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) enum Started {
     /// The probe: its first line will be the Hello.
     Probe,
-    /// The shell still: it waits for the script that asks `nvidia-smi`.
-    Shell,
+    /// The shell still, or a new one: it waits for the script that asks `nvidia-smi`, as was asked for, or because no
+    /// probe can run here, and why.
+    Shell(Option<LinkError>),
 }
 
 /// Runs the script on a shell that has just been started.
@@ -54,11 +57,14 @@ pub(super) async fn start(remote: &mut Remote, order: &Order<'_>) -> Result<Star
     dialogue.send(script::marker(order.nonce).as_bytes(), shell_deadline).await?;
     let machine = dialogue.machine(shell_deadline).await?;
     let arguments = script::probe_arguments(order.interval, order.host.nvml_library.as_deref());
-    match &order.host.probe {
-        ProbeChoice::NvidiaSmi => Ok(Started::Shell),
-        ProbeChoice::Path(path) => dialogue.become_probe(&script::path(order.nonce, path, &arguments), None).await,
-        ProbeChoice::Upload => {
-            let image = order.probes.image(&machine).ok_or_else(|| no_probe(&machine, &order.probes.machines()))?;
+    match (&order.host.probe, order.without_probe) {
+        (ProbeChoice::NvidiaSmi, _) => Ok(Started::Shell(None)),
+        (ProbeChoice::Path(path), _) => dialogue.become_probe(&script::path(order.nonce, path, &arguments), None).await,
+        (ProbeChoice::Upload, Some(why)) => Ok(Started::Shell(Some(why.clone()))),
+        (ProbeChoice::Upload, None) => {
+            let Some(image) = order.probes.image(&machine) else {
+                return Ok(Started::Shell(Some(no_probe(&machine, &order.probes.machines()))));
+            };
             let text = script::upload(order.nonce, &image, order.places, &arguments);
             dialogue.become_probe(&text, Some(&image)).await
         }
@@ -121,7 +127,12 @@ impl Dialogue<'_> {
                     let bytes = image.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
                     self.send(&bytes, deadline).await?;
                 }
-                (Answer::Fail { word, rest }, _) => return Err(refusal(&word, &rest, &self.skipped, self.order.host)),
+                (Answer::Fail { word, rest }, image) => {
+                    let error = refusal(&word, &rest, &self.skipped, self.order.host);
+                    // Where no probe can run, the script that would have put it there leaves a shell behind.
+                    let cannot_run = matches!(error.kind, LinkErrorKind::NoDirectory | LinkErrorKind::NoProbe);
+                    return if image.is_some() && cannot_run { Ok(Started::Shell(Some(error))) } else { Err(error) };
+                }
                 (Answer::Shell { .. } | Answer::Need, _) => return Err(out_of_turn()),
             }
         }
@@ -228,6 +239,8 @@ fn refusal(word: &str, rest: &str, skipped: &[SafeText], host: &HostConfig) -> L
         "damaged" => LinkError::new(LinkErrorKind::Protocol, "the probe arrived damaged: its SHA-256 does not match"),
         "loader" => no_probe("the probe does not start on this host: its loader is missing".to_owned())
             .with_hint("it needs glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
+        "start" => no_probe(format!("the probe does not start on this host (exit status {rest})"))
+            .with_hint("it needs Linux with glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
         "missing" => no_probe(format!("there is no {rest} on the host"))
             .with_hint("`probe` in hosts.toml names it; `probe = \"upload\"` needs nothing on the host"),
         "forbidden" => no_probe(format!("{rest} on the host may not be executed"))

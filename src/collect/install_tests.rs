@@ -105,9 +105,16 @@ impl Place {
             probes: &OneProbe(image),
             nonce: NONCE,
             places: &[tmp.to_str().unwrap()],
+            without_probe: None,
         };
-        let started = timeout(Duration::from_secs(20), start(remote, &order)).await.expect("in time")?;
-        assert_eq!(started, Started::Probe);
+        match timeout(Duration::from_secs(20), start(remote, &order)).await.expect("in time")? {
+            Started::Probe => {}
+            Started::Shell(why) => {
+                let why = why.expect("the probe was asked for");
+                assert_eq!(said_by_the_shell(remote).await, "still here", "after: {}", why.message);
+                return Err(why);
+            }
+        }
         let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time");
         Ok(String::from_utf8(line.unwrap().expect("a first line")).unwrap())
     }
@@ -115,6 +122,13 @@ impl Place {
     fn uploads(&self) -> u32 {
         self.uploads.load(Ordering::Relaxed)
     }
+}
+
+/// What a shell that was left behind answers: it reads on as if nothing had been.
+async fn said_by_the_shell(remote: &mut Remote) -> String {
+    remote.stdin.write_all(b"echo still here\n").await.unwrap();
+    let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time");
+    String::from_utf8(line.unwrap().expect("an answer")).unwrap()
 }
 
 fn remote(mut command: Command) -> Remote {
@@ -345,6 +359,34 @@ async fn a_probe_that_arrives_damaged_or_cannot_be_loaded_is_not_started() {
     );
 }
 
+#[tokio::test]
+async fn a_probe_that_ends_with_an_error_when_asked_for_its_version_is_not_started() {
+    for shell in shells() {
+        let place = Place::new();
+        let broken = ProbeImage::from_bytes(NAME, b"#!/bin/sh\nexit 3\n".to_vec());
+        let error = place.start_image(&mut place.shell(&shell), &host(), Some(broken)).await.expect_err("refused");
+        let expected = "the probe does not start on this host (exit status 3)";
+        assert_eq!((error.kind, &*error.message), (LinkErrorKind::NoProbe, expected), "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_probe_that_failed_before_is_not_tried_again() {
+    let place = Place::new();
+    let mut remote = place.shell(&["sh"]);
+    let why = LinkError::new(LinkErrorKind::NoProbe, "it did not start");
+    let order = Order {
+        host: &host(),
+        interval: Duration::from_secs(2),
+        probes: &OneProbe(Some(place.image())),
+        nonce: NONCE,
+        places: &[],
+        without_probe: Some(&why),
+    };
+    assert_eq!(start(&mut remote, &order).await.expect("a shell"), Started::Shell(Some(why.clone())));
+    assert_eq!((said_by_the_shell(&mut remote).await, place.uploads()), ("still here".to_owned(), 0));
+}
+
 /// A "host" that is a piece of this test.
 async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
@@ -365,6 +407,7 @@ async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
         probes: &OneProbe(Some(ProbeImage::from_bytes(NAME, b"probe".to_vec()))),
         nonce: NONCE,
         places: &[],
+        without_probe: None,
     };
     start(&mut remote, &order).await
 }

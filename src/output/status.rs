@@ -153,6 +153,8 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
     } else if host.inventory.is_none() {
         notes.push((Tone::Warn, "no GPU readings: the driver has not answered yet".to_owned()));
     }
+    let via = host.snapshot.iter().flat_map(|snapshot| &snapshot.notes).filter(|note| note.starts_with("via "));
+    notes.extend(via.map(|note| (Tone::Warn, note.to_string())));
     let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
     if left_out > 0 {
         notes.push((Tone::Warn, format!("{left_out} more processes are not listed")));

@@ -165,7 +165,7 @@ fn probe(pen: &Pen<'_>, host: &Host) -> Segments {
         }
         let source = hello.source.as_ref().filter(|source| ***source != *"probe");
         match source {
-            Some(source) => line.add(8, 3, short!("by {source}"), theme.warn),
+            Some(source) => line.add(8, 3, short!("via {source}"), theme.warn),
             None => line.add(8, 3, short!("probe {}", hello.probe_version.as_str()), theme.dim),
         }
         if let Some(pid) = hello.probe_pid {

@@ -127,8 +127,13 @@ fn footer(pen: &mut Pen<'_>, line: Rect, host: &Host, is_fresh: bool) {
     let reading = &snapshot.host;
     let style = if is_fresh { pen.theme.plain } else { pen.theme.dim };
     let mut left = Segments::default();
+    // Less is known without a probe; who looks at the pane should know why.
+    let source = host.hello.as_ref().and_then(|hello| hello.source.as_ref());
+    if let Some(source) = source.filter(|source| ***source != *"probe") {
+        left.add(4, 0, short!("via {source}"), pen.theme.warn);
+    }
     if let Some(cpu) = reading.cpu_percent {
-        left.add(3, 0, short!("cpu {cpu:.0}%"), style);
+        left.add(3, 1, short!("cpu {cpu:.0}%"), style);
     }
     if let (Some(used), Some(total)) = (reading.memory_used_bytes(), reading.memory_total_bytes) {
         left.add(2, 1, short!("ram {}/{}G", gib(used), gib(total)), style);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
 mod fake_driver;
+mod fallback;
 mod fleet;
 mod journeys;
 mod lab;

@@ -1,6 +1,7 @@
 //! A host without a probe: `nvidia-smi` is asked over the same channel, and its answers speak the probe's protocol.
 //!
 //! A task stands between the remote script and the session, so that everything after it is the same as with a probe.
+//! It is asked where hosts.toml says so, and by itself where no probe can run: then each snapshot says why.
 //! Heartbeats go to the host and come back: they measure the link, not this task.
 
 mod parse;
@@ -9,7 +10,7 @@ use super::remote::Remote;
 use super::script;
 use crate::ssh::transport::{Channel, Exit};
 use crate::wire::codec::{LineBuffer, decode_json, encode};
-use crate::wire::{Inventory, Message, Reply, ReplyOutcome, Request, Snapshot};
+use crate::wire::{DriverErrorKind, Inventory, Message, Reply, ReplyOutcome, Request, SafeText, Snapshot};
 use parse::{Before, Sample};
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -26,14 +27,15 @@ const SECOND_SAMPLE: Duration = Duration::from_millis(500);
 /// What the task holds of the pipe to the session.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Turns a shell that waits for a script into a stream that speaks the probe's protocol.
-pub(super) fn over(shell: Remote, nonce: String, interval: Duration) -> Remote {
+/// Turns a shell that waits for a script into a stream that speaks the probe's protocol. `why`: why there is no probe,
+/// where one was wanted.
+pub(super) fn over(shell: Remote, nonce: String, interval: Duration, why: Option<SafeText>) -> Remote {
     let (session, ours) = tokio::io::duplex(PIPE_BYTES);
     let (stderr, mut last_words) = tokio::io::duplex(PIPE_BYTES);
     let (ended, exit) = oneshot::channel();
     let mut task = JoinSet::new();
     task.spawn(async move {
-        let mut adapter = Adapter::new(shell, ours, nonce, interval);
+        let mut adapter = Adapter::new(shell, ours, nonce, interval, why);
         adapter.run().await;
         let ending = adapter.shell.ending().await;
         // The session may be gone already; then nobody wants the last words.
@@ -56,6 +58,8 @@ struct Adapter {
     requests: LineBuffer,
     nonce: String,
     interval: Duration,
+    /// Why there is no probe.
+    why: Option<SafeText>,
     started: Instant,
     /// The section that the script is in, and its lines.
     section: String,
@@ -73,13 +77,14 @@ struct Adapter {
 struct Over;
 
 impl Adapter {
-    fn new(shell: Remote, session: DuplexStream, nonce: String, interval: Duration) -> Self {
+    fn new(shell: Remote, session: DuplexStream, nonce: String, interval: Duration, why: Option<SafeText>) -> Self {
         Self {
             shell,
             session,
             requests: LineBuffer::default(),
             nonce,
             interval,
+            why,
             started: Instant::now(),
             section: String::new(),
             lines: Vec::new(),
@@ -187,6 +192,12 @@ impl Adapter {
         let at_seconds = self.started.elapsed().as_secs_f64();
         let readings = std::mem::take(&mut self.sample).readings(at_seconds, &mut self.before);
         let mut inventory = readings.inventory;
+        if let (Some(error), Some(why)) = (&mut inventory.error, &self.why)
+            && error.kind == DriverErrorKind::NoLibrary
+        {
+            // Neither way in is open, so both are named.
+            error.message = SafeText::from(format!("{}, and no probe: {why}", error.message));
+        }
         inventory.generation = self.inventory.as_ref().map_or(1, |known| known.generation);
         if self.inventory.as_ref() != Some(&inventory) {
             inventory.generation += u32::from(self.inventory.is_some());
@@ -210,6 +221,7 @@ impl Adapter {
             gpu_processes: readings.gpu_processes,
             processes: readings.processes,
             facts,
+            notes: self.why.iter().map(|why| SafeText::from(format!("via nvidia-smi: {why}"))).collect(),
             ..Snapshot::default()
         };
         self.inventory = Some(inventory);

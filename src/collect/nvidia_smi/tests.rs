@@ -1,8 +1,8 @@
 //! The adapter against the real shell, /proc and `ps` of this machine, with an `nvidia-smi` of the test's own.
 
 use super::*;
+use crate::wire::Signal;
 use crate::wire::codec::decode;
-use crate::wire::{DriverErrorKind, Signal};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use tokio::process::Command;
@@ -30,6 +30,10 @@ struct Bench {
 
 impl Bench {
     async fn new(nvidia_smi: &str) -> Self {
+        Self::because(nvidia_smi, None).await
+    }
+
+    async fn because(nvidia_smi: &str, why: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nvidia-smi");
         std::fs::write(&path, nvidia_smi.replace("PID", &std::process::id().to_string())).unwrap();
@@ -51,7 +55,10 @@ impl Bench {
         });
         // An alias goes before every directory of PATH, so that a real nvidia-smi of this machine is not asked.
         shell.stdin.write_all(format!("alias nvidia-smi={}\n", path.display()).as_bytes()).await.unwrap();
-        Self { remote: over(shell, NONCE.to_owned(), Duration::from_secs(2)), _directory: directory }
+        Self {
+            remote: over(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
+            _directory: directory,
+        }
     }
 
     async fn message(&mut self) -> Message {
@@ -114,4 +121,25 @@ async fn a_driver_that_does_not_match_leaves_the_host_readable() {
     assert_eq!(error.message, "Failed to initialize NVML: Driver/library version mismatch");
     let Message::Snapshot(snapshot) = bench.message().await else { panic!("a snapshot") };
     assert!(snapshot.host.load_1.is_some());
+}
+
+#[tokio::test]
+async fn why_there_is_no_probe_is_said_and_without_nvidia_smi_both_are_named() {
+    let why = "no directory for the probe: /tmp: No space left on device";
+    let mut bench = Bench::because(OLD_NVIDIA_SMI, Some(why)).await;
+    let snapshot = loop {
+        match bench.message().await {
+            Message::Snapshot(snapshot) => break snapshot,
+            Message::Inventory(inventory) => assert_eq!(inventory.error, None),
+            Message::Hello(hello) => assert_eq!(hello.source.as_deref(), Some("nvidia-smi")),
+            other => panic!("out of turn: {other:?}"),
+        }
+    };
+    assert_eq!(snapshot.notes, [&*format!("via nvidia-smi: {why}")]);
+    let mut bench = Bench::because("#!/bin/sh\nexit 127\n", Some(why)).await;
+    assert!(matches!(bench.message().await, Message::Hello(_)));
+    let Message::Inventory(inventory) = bench.message().await else { panic!("an inventory") };
+    let error = inventory.error.expect("an error");
+    assert_eq!(error.kind, DriverErrorKind::NoLibrary);
+    assert_eq!(*error.message, format!("there is no nvidia-smi on this host, and no probe: {why}"));
 }

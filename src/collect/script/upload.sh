@@ -9,6 +9,9 @@ NL='
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
 
+# No probe can run here: says why, and leaves a shell behind for the script that does without one.
+give_up() { cd /; say fail "$@"; exec /bin/sh; }
+
 whole() {
   sum=$(sha256sum <"$1" 2>/dev/null)
   [ "${sum%% *}" = "$SHA" ]
@@ -87,9 +90,12 @@ receive() {
   [ -f "$NAME" ] && [ ! -L "$NAME" ] || { WHY="$NAME cannot be put there"; return 1; }
   # Where the shell's own test does not see that the file system forbids programs, this does.
   "./$NAME" --version </dev/null >/dev/null 2>&1
-  case $? in
+  code=$?
+  case $code in
     126) WHY=$FORBIDDEN; return 1 ;;
-    127) say fail loader; exit 1 ;;
+    127) give_up loader ;;
+    0) ;;
+    *) give_up start "$code" ;;
   esac
 }
 
@@ -126,7 +132,7 @@ main() {
   SPACE=$IFS
   set -f
   for tool in sha256sum head cat ls mkdir chmod ln rm; do
-    command -v "$tool" >/dev/null || { say fail tool "$tool"; exit 1; }
+    command -v "$tool" >/dev/null || give_up tool "$tool"
   done
   case ${XDG_CACHE_HOME:-} in
     /*) attempt "$XDG_CACHE_HOME/gpufleet" ;;
@@ -137,7 +143,6 @@ main() {
   esac
   if [ -d "${XDG_RUNTIME_DIR:-/nonexistent}" ]; then attempt "$XDG_RUNTIME_DIR/gpufleet"; fi
   for place in $PLACES; do attempt_within "$place"; done
-  say fail directory
-  exit 1
+  give_up directory
 }
 main
