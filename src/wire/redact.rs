@@ -304,7 +304,7 @@ mod tests {
             ("curl|--user=alice:abc", "curl|--user=alice:***"),
             ("sshpass|-p|abc|ssh|host", "sshpass|-p|***|ssh|host"),
             ("/usr/bin/sshpass|-pabc|ssh|-p|22|host", "/usr/bin/sshpass|-p***|ssh|-p|***|host"),
-            ("sh|-c|TOKEN=\"a b\" run x", "sh|-c|TOKEN=*** *** run x"),
+            ("sh|-c|export TOKEN=\"a b\" run x", "sh|-c|export TOKEN=*** *** run x"),
             ("sh|-c|run --password 'a b c' x", "sh|-c|run --password *** *** *** x"),
             ("--config={\"api_key\":\"abc\"}", "--config={\"api_key\": ***"),
             ("{\"lr\": 1, \"api_key\": \"abc\", \"x\": 2}", "{\"lr\": 1, \"api_key\": *** \"x\": 2}"),
