@@ -6,7 +6,7 @@ use crate::wire::redact::redact;
 use crate::wire::{ReplyOutcome, SafeText};
 use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fstat, openat, seek};
 use rustix::io::read;
-use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The most bytes of an environment that are told.
@@ -45,20 +45,39 @@ pub(crate) fn log_tail(target: Target<'_>, boot_id: Option<&str>) -> ReplyOutcom
     if let Err(refusal) = own(target, boot_id, &mut scratch) {
         return refusal;
     }
-    let (sender, receiver) = sync_channel(1);
-    let pid = target.pid;
+    let (desk, pid) = (Arc::new(Desk::default()), target.pid);
+    let answered = Arc::clone(&desk);
     let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
-    // Nobody may be waiting for it any more.
-    let started = thread.spawn(move || drop(sender.send(tail(pid))));
-    if let Err(error) = started {
+    if let Err(error) = thread.spawn(move || answered.put(tail(pid))) {
         return refused(format!("no thread can be started: {error}"));
     }
-    let Ok(outcome) = receiver.recv_timeout(LOG_LIMIT) else {
+    let Some(outcome) = desk.take(LOG_LIMIT) else {
         return refused(format!("the log did not answer within {} s: its file system hangs", LOG_LIMIT.as_secs()));
     };
     match own(target, boot_id, &mut scratch) {
         Ok(()) => outcome,
         Err(refusal) => refusal,
+    }
+}
+
+/// Where the answer of the thread is laid; nobody may be waiting for it any more.
+#[derive(Debug, Default)]
+struct Desk {
+    answer: Mutex<Option<ReplyOutcome>>,
+    bell: Condvar,
+}
+
+impl Desk {
+    fn put(&self, answer: ReplyOutcome) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.bell.notify_all();
+    }
+
+    /// The answer, for which it waits so long at most.
+    fn take(&self, limit: Duration) -> Option<ReplyOutcome> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.bell.wait_timeout_while(answer, limit, |answer| answer.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
     }
 }
 
@@ -85,10 +104,9 @@ fn own(target: Target<'_>, boot_id: Option<&str>, scratch: &mut Scratch) -> Resu
 /// The variables in the bytes of `/proc/PID/environ`, secrets taken out.
 fn variables(environ: &[u8]) -> Vec<SafeText> {
     let variables = environ.split(|&byte| byte == 0).filter(|variable| !variable.is_empty()).take(MAX_VARIABLES);
-    let mut variables: Vec<_> = variables.map(|variable| String::from_utf8_lossy(variable).into_owned()).collect();
-    variables.sort_unstable();
     // Each stands for itself: one does not say what the next one is.
-    variables.iter().flat_map(|variable| redact(&[variable])).map(SafeText::from).collect()
+    let redacted = variables.flat_map(|variable| redact(&[String::from_utf8_lossy(variable)]));
+    redacted.map(SafeText::from).collect()
 }
 
 fn tail(pid: u32) -> ReplyOutcome {
@@ -184,8 +202,9 @@ mod tests {
             .env("MASTER", "a b\x1b[2J");
         let job = Job::start(command.stdout(Stdio::null()));
         let outcome = environment(job.target(), Some(BOOT));
-        let expected = ["MASTER=a b␛[2J", "NCCL_DEBUG=INFO", "WANDB_API_KEY=***"].map(SafeText::new).to_vec();
-        assert_eq!(outcome, ReplyOutcome::Environment(expected));
+        let ReplyOutcome::Environment(mut variables) = outcome else { panic!("{outcome:?}") };
+        variables.sort();
+        assert_eq!(variables, ["MASTER=a b␛[2J", "NCCL_DEBUG=INFO", "WANDB_API_KEY=***"]);
     }
 
     #[test]

@@ -79,7 +79,7 @@ fn where_no_probe_can_be_put_nvidia_smi_is_asked_and_why_is_said() {
     let cramped = Cramped::new();
     cramped.put_nvidia_smi();
     let (host, plain) = cramped.status();
-    assert_eq!((&host["state"], &host["source"]), (&"live".into(), &"nvidia-smi".into()), "{host:#}");
+    assert_eq!((&host["state"], &host["info"]["source"]), (&"live".into(), &"nvidia-smi".into()), "{host:#}");
     assert_eq!(host["gpu_error"], Value::Null);
     let gpu = &host["gpus"][0];
     assert_eq!((&gpu["name"], &gpu["utilization_percent"]), (&"Tesla V100".into(), &97.into()));

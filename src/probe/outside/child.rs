@@ -30,11 +30,12 @@ pub(super) enum Answer {
 }
 
 impl Asked {
-    /// Starts a program with nothing to read and its errors thrown away. `None` where it cannot be started.
+    /// Starts a program with nothing to read and its errors thrown away. `None` where it cannot be started. It speaks the
+    /// language of the probe's own environment, which the remote script set to C.
     pub(super) fn start(program: &Path, arguments: &[&str], now: f64, limit_seconds: f64) -> Option<Self> {
         let mut command = Command::new(program);
-        command.args(arguments).env("LC_ALL", "C");
-        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+        let child =
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
         Some(Self { child, deadline: now + limit_seconds, killed: false })
     }
 

@@ -136,8 +136,6 @@ fn allocated_gpus(text: &str) -> Option<Vec<u32>> {
         }
         rest = behind;
     }
-    gpus.sort_unstable();
-    gpus.dedup();
     Some(gpus)
 }
 

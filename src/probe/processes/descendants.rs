@@ -33,6 +33,7 @@ pub(super) struct Descendants {
     began: f64,
     /// Sorted by pid: what the last walk found.
     known: Vec<Entry>,
+    /// Sorted by pid, since the kernel lists them so.
     walked: Vec<Entry>,
     kept: Vec<Kept>,
     /// Sorted by pid of the GPU process: this walk's, while they are added up.
@@ -152,7 +153,8 @@ impl Descendants {
             match entries.next() {
                 Some(Ok(entry)) => {
                     let pid = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-                    if let Some(pid) = pid {
+                    let last = self.walked.last().map_or(0, |entry| entry.pid);
+                    if let Some(pid) = pid.filter(|&pid| pid > last) {
                         let inode = entry.ino();
                         let known = self.known.binary_search_by_key(&pid, |known| known.pid);
                         let known = known.ok().map(|place| self.known[place]).filter(|known| known.inode == inode);
@@ -176,7 +178,6 @@ impl Descendants {
 
     /// An entry whose parent is not there any more, or is another process now, has a new parent.
     fn forget_lost_parents(&mut self) {
-        self.walked.sort_unstable_by_key(|entry| entry.pid);
         for index in 0..self.walked.len() {
             let parent = self.walked[index].parent;
             if parent == 0 {
@@ -212,6 +213,7 @@ impl Descendants {
     /// Finds the descendants among what was walked, generation by generation.
     fn find(&mut self, gpu_processes: &[u32]) {
         let before = std::mem::take(&mut self.kept);
+        // Each generation is sorted by pid, as what was walked is.
         let mut parents: Vec<(u32, u32)> = gpu_processes.iter().map(|&pid| (pid, pid)).collect();
         for _ in 0..MAX_DEPTH {
             let mut children = Vec::new();

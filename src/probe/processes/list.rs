@@ -14,8 +14,11 @@ const MAX_KEPT: usize = 400;
 const LOOK_EVERY: u64 = 10;
 /// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
 const FACTS_BYTES: usize = 256 * 1024;
-/// The most files of threads that one sample reads, of all processes together.
-const THREAD_FILES: usize = 128;
+/// The most files of threads that one sample reads, of all processes together. At 10 us each they are most of what a
+/// sample costs on a host whose jobs have many threads.
+const THREAD_FILES: usize = 96;
+/// The most that are left of them for processes that do not rest.
+const THREAD_FILES_OF_OTHERS: usize = 32;
 
 /// All processes that the driver listed in the last sample.
 #[derive(Debug, Default)]
@@ -128,6 +131,7 @@ impl Processes {
             tracked.follow_threads(*pid, now, &mut budget, scratch);
         }
         self.resting_after = self.pass_threads(true, self.resting_after, now, &mut budget, scratch);
+        budget = budget.min(THREAD_FILES_OF_OTHERS);
         self.others_after = self.pass_threads(false, self.others_after, now, &mut budget, scratch);
     }
 

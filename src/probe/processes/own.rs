@@ -35,17 +35,20 @@ struct Log {
 }
 
 impl OwnFiles {
-    /// Reads everything; `thread` is the one whose sleep is of interest. Whether `facts` changed.
+    /// Reads everything; `thread` is the one whose sleep is of interest, if one is. Whether `facts` changed.
     pub(super) fn look(
         &mut self,
         pid: u32,
-        thread: u32,
+        thread: Option<u32>,
         moment: Moment,
         facts: &mut ProcessFacts,
         scratch: &mut Scratch,
     ) -> bool {
         self.look_at_io(pid, scratch);
-        self.look_at_wait(pid, thread, scratch);
+        match thread {
+            Some(thread) => self.look_at_wait(pid, thread, scratch),
+            None => self.wait_channel = None,
+        }
         self.look_at_log(pid, moment, scratch);
         let directory = scratch.read_link(pid, "cwd").map(|path| SafeText::from_bytes(&path));
         let log_path = self.log.as_ref().map(|log| log.path.clone());
@@ -176,20 +179,20 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let (mut own, mut facts, mut scratch) = (OwnFiles::default(), ProcessFacts::default(), Scratch::default());
         let pid = child.id();
-        assert!(own.look(pid, pid, moment(1.0, written + 90), &mut facts, &mut scratch));
+        assert!(own.look(pid, Some(pid), moment(1.0, written + 90), &mut facts, &mut scratch));
         assert_eq!(facts.log_path.as_deref(), path.to_str());
         assert_eq!(facts.working_directory.as_deref(), folder.path().to_str());
         let mut reading = ProcessReading::default();
         own.tell(true, &mut reading);
         assert_eq!(reading.log_age_seconds, Some(90.0));
         assert!(reading.write_bytes.is_some() && reading.read_characters.is_some_and(|read| read > 0));
-        assert!(!own.look(pid, pid, moment(2.0, written + 91), &mut facts, &mut scratch), "nothing is news");
+        assert!(!own.look(pid, Some(pid), moment(2.0, written + 91), &mut facts, &mut scratch), "nothing is news");
         // As if it lay on a file server: only its growth tells, and what was before is not claimed.
         own.log.as_mut().unwrap().is_local = false;
-        own.look(pid, pid, moment(61.0, written + 999), &mut facts, &mut scratch);
+        own.look(pid, Some(pid), moment(61.0, written + 999), &mut facts, &mut scratch);
         assert_eq!(own.log_age_seconds, Some(60.0));
         log.write_all(b"epoch 1\n").unwrap();
-        own.look(pid, pid, moment(62.0, written + 999), &mut facts, &mut scratch);
+        own.look(pid, Some(pid), moment(62.0, written + 999), &mut facts, &mut scratch);
         assert_eq!(own.log_age_seconds, None);
         child.kill().unwrap();
         child.wait().unwrap();

@@ -6,6 +6,7 @@
 
 use crate::probe::procfs::{Scratch, Stat};
 use crate::wire::ProcessState;
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, open};
 use std::fmt::Write;
 use std::mem::MaybeUninit;
@@ -86,7 +87,7 @@ impl Threads {
             return true;
         };
         let mut buffer = [MaybeUninit::uninit(); FOLDER_BYTES];
-        let mut entries = RawDir::new(folder, &mut buffer);
+        let mut entries = RawDir::new(&folder, &mut buffer);
         let mut behind = 0;
         while let Some(Ok(entry)) = entries.next() {
             let Some(thread) = entry.file_name().to_str().ok().and_then(|name| name.parse().ok()) else { continue };
@@ -105,7 +106,7 @@ impl Threads {
                 continue;
             }
             *budget -= 1;
-            let Some((state, cpu_ticks)) = read(pid, thread, scratch) else { continue };
+            let Some((state, cpu_ticks)) = read_in(&folder, thread, scratch) else { continue };
             let blocked = state == ProcessState::DiskSleep;
             self.passing.live += u32::from(is_live(state));
             self.passing.blocked += u32::from(blocked);
@@ -156,6 +157,12 @@ impl Threads {
 
 fn is_live(state: ProcessState) -> bool {
     !matches!(state, ProcessState::Zombie | ProcessState::Dead)
+}
+
+/// The same of a thread in an open folder of threads, which is a shorter way for the kernel.
+fn read_in(folder: &OwnedFd, thread: u32, scratch: &mut Scratch) -> Option<(ProcessState, u64)> {
+    let stat = Stat::parse(scratch.read_thread_in(folder, thread, "stat", 1024).ok()?)?;
+    Some((stat.state, stat.cpu_ticks))
 }
 
 /// State and CPU time in ticks of one thread.

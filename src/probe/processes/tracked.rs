@@ -226,7 +226,7 @@ impl Tracked {
             self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.above);
         }
         if self.is_own {
-            let thread = self.waiting_thread.unwrap_or(pid);
+            let thread = self.waiting_thread.or(self.rests().then_some(pid));
             self.unsent |= self.own.look(pid, thread, turn.moment, &mut self.facts, scratch);
         }
     }

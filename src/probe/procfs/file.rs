@@ -1,7 +1,7 @@
 //! Reads files of /proc into one buffer that is used again and again.
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, open, readlinkat};
+use rustix::fs::{CWD, Mode, OFlags, open, openat, readlinkat};
 use rustix::io::Errno;
 use std::fmt::Write;
 
@@ -36,6 +36,21 @@ impl Scratch {
         // Writing to a String does not fail.
         let _ok = write!(self.path, "/proc/{pid}/task/{thread}/{name}");
         let file = open(self.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        self.read_open(&file, limit)
+    }
+
+    /// `THREAD/NAME` in an open `/proc/PID/task`, at most `limit` bytes of it.
+    pub(crate) fn read_thread_in(
+        &mut self,
+        folder: impl AsFd,
+        thread: u32,
+        name: &str,
+        limit: usize,
+    ) -> Result<&[u8], Errno> {
+        self.path.clear();
+        // Writing to a String does not fail.
+        let _ok = write!(self.path, "{thread}/{name}");
+        let file = openat(folder, self.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         self.read_open(&file, limit)
     }
 

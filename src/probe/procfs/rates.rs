@@ -99,12 +99,9 @@ fn disk_files(block: &Path) -> Vec<KeptFile> {
     all.map(|name| KeptFile::open(&format!("{}/{name}/stat", block.display()))).collect()
 }
 
-/// What is in a folder, sorted.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort_unstable();
-    names
+    entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
 fn number(text: &[u8]) -> Option<u64> {
