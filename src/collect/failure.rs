@@ -9,6 +9,8 @@ use std::time::Duration;
 
 /// How long a probe that an administrator ended stays away: open monitors block GPU resets and MIG changes.
 pub(super) const LEFT_ALONE: Duration = Duration::from_secs(600);
+/// The exit status of a probe that the policy of its host forbids: `EX_NOPERM` of sysexits.h.
+const FORBIDDEN: u32 = 77;
 /// The wait after the first KILL, which may have been the out-of-memory killer's.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
@@ -29,6 +31,7 @@ pub(super) fn probe_ended(ending: &Ending, farewell: Option<&SafeText>, killed_b
             .with_retry(Retry::After(AFTER_KILL)),
         (Some(signal), _) => ended(format!("the probe was ended by signal {signal}{}", said(&ending.stderr))),
         (None, Exit::Closed(words)) => closed(words.as_deref(), farewell),
+        (None, Exit::Status(FORBIDDEN)) => forbidden(farewell),
         (None, _) if farewell.is_some_and(|reason| !reason.is_empty()) => {
             ended(format!("the probe ended: {}", farewell.map_or("", |reason| reason)))
         }
@@ -42,6 +45,15 @@ pub(super) fn probe_ended(ending: &Ending, farewell: Option<&SafeText>, killed_b
         }
         (None, Exit::Signal(_)) => ended("the probe ended".to_owned()),
     }
+}
+
+/// The policy of the host allows no probe.
+fn forbidden(farewell: Option<&SafeText>) -> LinkError {
+    let reason = farewell.map_or("", |reason| reason);
+    let text = format!("the administrator of this host allows no probe: {reason}");
+    LinkError::new(LinkErrorKind::ProbeEnded, text)
+        .with_hint("/etc/gpufleet/policy.json on the host says so; r tries again")
+        .with_retry(Retry::After(LEFT_ALONE))
 }
 
 fn by_administrator(how: &str) -> LinkError {
@@ -155,6 +167,13 @@ mod tests {
         assert_eq!(
             message(Exit::Signal("TERM".to_owned()), "", Some("TERM"), false),
             ("the probe was ended by TERM, as by an administrator".to_owned(), Retry::After(LEFT_ALONE))
+        );
+        assert_eq!(
+            message(Exit::Status(77), "", Some("resetting GPUs until noon"), false),
+            (
+                "the administrator of this host allows no probe: resetting GPUs until noon".to_owned(),
+                Retry::After(LEFT_ALONE)
+            )
         );
         assert_eq!(
             message(Exit::Status(101), "thread 'main' panicked", None, false).0,

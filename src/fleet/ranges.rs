@@ -67,7 +67,7 @@ pub(super) fn clean_gpu_info(info: &mut GpuInfo) {
     keep(&mut info.bar1_total_bytes, |bytes| (1..=MAX_MEMORY_BYTES).contains(bytes));
     keep(&mut info.pcie_generation_max, |generation| (1..=MAX_PCIE_GENERATION).contains(generation));
     keep(&mut info.pcie_width_max, |lanes| (1..=MAX_PCIE_LANES).contains(lanes));
-    keep(&mut info.nvlink_count, |count| *count <= 32);
+    keep(&mut info.nvlink_count, |count| *count <= 64);
 }
 
 /// Readings of a GPU. Memory may exceed the total a little (reserved memory is counted by some drivers), not twice.

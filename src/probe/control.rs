@@ -16,10 +16,18 @@ pub(crate) struct Orders {
     pub(crate) resend: bool,
 }
 
+/// What was asked for, and what the administrator allows.
+#[derive(Debug)]
+struct Wishes {
+    orders: Orders,
+    interval: Duration,
+    least: Duration,
+}
+
 /// Orders, notes for the next snapshot, and the bell that tells of new ones.
 #[derive(Debug)]
 pub(crate) struct Control {
-    orders: Mutex<Orders>,
+    wishes: Mutex<Wishes>,
     notes: Mutex<Vec<SafeText>>,
     bell: Condvar,
 }
@@ -27,21 +35,27 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(interval: Duration) -> Self {
         let orders = Orders { interval, acknowledged: None, resend: false };
-        Self { orders: Mutex::new(orders), notes: Mutex::new(Vec::new()), bell: Condvar::new() }
+        let wishes = Wishes { orders, interval, least: Duration::ZERO };
+        Self { wishes: Mutex::new(wishes), notes: Mutex::new(Vec::new()), bell: Condvar::new() }
     }
 
     /// The controller has seen this snapshot.
     pub(crate) fn acknowledge(&self, sequence: u64) {
-        self.change(|orders| orders.acknowledged = orders.acknowledged.max(Some(sequence)));
+        self.change(|wishes| wishes.orders.acknowledged = wishes.orders.acknowledged.max(Some(sequence)));
     }
 
     pub(crate) fn set_interval(&self, interval: Duration) {
-        self.change(|orders| orders.interval = interval);
+        self.change(|wishes| wishes.interval = interval);
+    }
+
+    /// The administrator allows no shorter interval, whatever is asked for.
+    pub(crate) fn set_least_interval(&self, least: Duration) {
+        self.change(|wishes| wishes.least = least);
     }
 
     /// Inventory, all facts and a snapshot are wanted now.
     pub(crate) fn resend(&self) {
-        self.change(|orders| orders.resend = true);
+        self.change(|wishes| wishes.orders.resend = true);
     }
 
     /// Something worth knowing goes with the next snapshot.
@@ -59,36 +73,42 @@ impl Control {
 
     /// The orders; a wish to resend is taken out.
     pub(crate) fn take(&self) -> Orders {
-        let mut orders = self.lock();
-        let taken = *orders;
-        orders.resend = false;
+        let mut wishes = self.lock();
+        let taken = wishes.orders;
+        wishes.orders.resend = false;
         taken
     }
 
     /// Waits until `until`, or until something is ordered that concerns the rhythm: another interval than `known`'s, a
     /// newer acknowledgement, a wish to resend.
     pub(crate) fn wait(&self, known: &Orders, until: Option<Instant>) {
-        let mut orders = self.lock();
-        while orders.interval == known.interval && orders.acknowledged == known.acknowledged && !orders.resend {
+        let mut wishes = self.lock();
+        while wishes.orders.interval == known.interval
+            && wishes.orders.acknowledged == known.acknowledged
+            && !wishes.orders.resend
+        {
             let Some(until) = until else {
-                orders = self.bell.wait(orders).unwrap_or_else(PoisonError::into_inner);
+                wishes = self.bell.wait(wishes).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             let rest = until.saturating_duration_since(Instant::now());
             if rest.is_zero() {
                 return;
             }
-            orders = self.bell.wait_timeout(orders, rest).unwrap_or_else(PoisonError::into_inner).0;
+            wishes = self.bell.wait_timeout(wishes, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut Orders)) {
-        change(&mut self.lock());
+    fn change(&self, change: impl FnOnce(&mut Wishes)) {
+        let mut wishes = self.lock();
+        change(&mut wishes);
+        wishes.orders.interval = wishes.interval.max(wishes.least);
+        drop(wishes);
         self.bell.notify_all();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Orders> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Wishes> {
+        self.wishes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -111,6 +131,20 @@ mod tests {
         control.resend();
         control.wait(&known, None);
         assert!(control.take().resend);
+    }
+
+    #[test]
+    fn no_wish_goes_below_what_the_administrator_allows() {
+        let control = Control::new(Duration::from_secs(2));
+        control.set_least_interval(Duration::from_secs(10));
+        assert_eq!(control.take().interval, Duration::from_secs(10));
+        control.set_interval(Duration::from_secs(1));
+        assert_eq!(control.take().interval, Duration::from_secs(10));
+        control.set_interval(Duration::from_secs(30));
+        assert_eq!(control.take().interval, Duration::from_secs(30));
+        control.set_interval(Duration::from_secs(1));
+        control.set_least_interval(Duration::ZERO);
+        assert_eq!(control.take().interval, Duration::from_secs(1));
     }
 
     #[test]

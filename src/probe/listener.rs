@@ -4,6 +4,7 @@ use super::ask;
 use super::control::Control;
 use super::output::Output;
 use super::pace::{MAX_INTERVAL, MIN_INTERVAL, clamped};
+use super::policy::{LOOK_EVERY, Policies, Policy};
 use super::signal::{self, Target};
 use crate::wire::codec::{LineBuffer, decode_json};
 use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
@@ -17,12 +18,14 @@ use std::time::{Duration, Instant};
 pub(crate) const DEAD_MAN: Duration = Duration::from_secs(30);
 
 /// Why the probe ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum End {
     /// Standard input was closed.
     Closed,
     /// No request came for so long.
     Silence(Duration),
+    /// The administrator allows no probe any more.
+    Forbidden(SafeText),
     /// What came is no line.
     Endless,
     /// Nobody reads standard output any more, or input cannot be read.
@@ -31,12 +34,56 @@ pub(crate) enum End {
 
 impl End {
     /// The sentence that is said before, where somebody may still hear it.
-    pub(crate) fn farewell(self) -> Option<SafeText> {
+    pub(crate) fn farewell(&self) -> Option<SafeText> {
         match self {
+            Self::Forbidden(reason) => Some(reason.clone()),
             Self::Closed => Some("standard input was closed".into()),
             Self::Silence(limit) => Some(format!("no request came for {} s", limit.as_secs()).into()),
             Self::Endless => Some("a request was longer than any may be".into()),
             Self::Broken => None,
+        }
+    }
+}
+
+/// Looks at the policies now and then, and passes on what has changed.
+pub(crate) struct PolicyWatch {
+    policies: Policies,
+    known: Policy,
+    looked: Instant,
+    every: Duration,
+}
+
+impl PolicyWatch {
+    /// `known` is what was read before the probe started.
+    pub(crate) fn new(policies: Policies, known: Policy) -> Self {
+        Self { policies, known, looked: Instant::now(), every: LOOK_EVERY }
+    }
+
+    /// Reads the policies when they are due; the reason why the probe may not go on.
+    fn look(&mut self, control: &Control) -> Option<SafeText> {
+        if self.looked.elapsed() < self.every {
+            return None;
+        }
+        self.looked = Instant::now();
+        let now = self.policies.read();
+        if now != self.known {
+            now.tell(control);
+            self.known = now;
+        }
+        self.known.refusal.clone()
+    }
+}
+
+impl Policy {
+    /// Puts it into force, and tells whoever watches.
+    pub(crate) fn tell(&self, control: &Control) {
+        control.set_least_interval(self.min_interval);
+        if let Some(message) = &self.message {
+            control.note(format!("from the administrator of this host: {message}"));
+        }
+        if !self.min_interval.is_zero() {
+            let seconds = self.min_interval.as_secs_f32();
+            control.note(format!("the administrator of this host allows no interval below {seconds} s"));
         }
     }
 }
@@ -47,6 +94,7 @@ pub(crate) fn listen<O: AsFd>(
     output: &Output<O>,
     control: &Control,
     boot_id: Option<&str>,
+    policy: &mut PolicyWatch,
     dead_man: Duration,
 ) -> End {
     let mut lines = LineBuffer::default();
@@ -56,6 +104,10 @@ pub(crate) fn listen<O: AsFd>(
         let Some(rest) = dead_man.checked_sub(last_request.elapsed()).filter(|rest| !rest.is_zero()) else {
             return End::Silence(dead_man);
         };
+        if let Some(reason) = policy.look(control) {
+            return End::Forbidden(reason);
+        }
+        let rest = rest.min(policy.every);
         let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
         match poll(&mut fds, Some(&timeout)) {
@@ -158,6 +210,12 @@ mod tests {
     use rustix::pipe::pipe;
     use std::io::{BufRead, BufReader, Write};
 
+    fn no_policy() -> PolicyWatch {
+        let mut policies = Policies::new(None);
+        let known = policies.read();
+        PolicyWatch::new(policies, known)
+    }
+
     /// Runs the listener over `requests`, then closes its input; returns what it wrote.
     fn served(requests: &str) -> (End, Vec<String>, Control) {
         let (input, mut requester) =
@@ -166,7 +224,7 @@ mod tests {
         requester.write_all(requests.as_bytes()).expect("writes");
         drop(requester);
         let control = Control::new(Duration::from_secs(2));
-        let end = listen(input, &Output::new(writer), &control, Some("b0071d"), DEAD_MAN);
+        let end = listen(input, &Output::new(writer), &control, Some("b0071d"), &mut no_policy(), DEAD_MAN);
         let lines = BufReader::new(std::fs::File::from(reader)).lines().map(|line| line.expect("utf-8")).collect();
         (end, lines, control)
     }
@@ -181,12 +239,38 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_that_changes_holds_at_the_next_look() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("policy.json");
+        let mut policies = Policies::new(Some(path.to_string_lossy().into_owned()));
+        let known = policies.read();
+        let mut watch = PolicyWatch { every: Duration::ZERO, ..PolicyWatch::new(policies, known) };
+        let control = Control::new(Duration::from_secs(2));
+        assert_eq!(watch.look(&control), None);
+        std::fs::write(&path, r#"{"min_interval": 10, "message": "be kind"}"#).expect("writes");
+        assert_eq!(watch.look(&control), None);
+        assert_eq!(control.take().interval, Duration::from_secs(10));
+        let notes = control.take_notes();
+        assert_eq!(
+            notes,
+            [
+                "from the administrator of this host: be kind",
+                "the administrator of this host allows no interval below 10 s"
+            ]
+        );
+        assert_eq!(watch.look(&control), None);
+        assert_eq!(control.take_notes().len(), 0, "told once");
+        std::fs::write(&path, r#"{"allow": false, "message": "resetting GPUs"}"#).expect("writes");
+        assert_eq!(watch.look(&control).as_deref(), Some("resetting GPUs"));
+    }
+
+    #[test]
     fn silence_ends_it() {
         let (input, _requester) = pipe().expect("pipe");
         let (_reader, writer) = pipe().expect("pipe");
         let control = Control::new(Duration::from_secs(2));
         let limit = Duration::from_millis(20);
-        let end = listen(input, &Output::new(writer), &control, None, limit);
+        let end = listen(input, &Output::new(writer), &control, None, &mut no_policy(), limit);
         assert_eq!(end, End::Silence(limit));
         assert_eq!(End::Silence(DEAD_MAN).farewell().as_deref(), Some("no request came for 30 s"));
     }
@@ -199,7 +283,8 @@ mod tests {
         drop(reader);
         requester.write_all(b"{\"heartbeat\":{\"id\":1}}\n").expect("writes");
         let control = Control::new(Duration::from_secs(2));
-        assert_eq!(listen(input, &Output::new(writer), &control, None, DEAD_MAN), End::Broken);
+        let end = listen(input, &Output::new(writer), &control, None, &mut no_policy(), DEAD_MAN);
+        assert_eq!(end, End::Broken);
     }
 
     #[test]
@@ -209,7 +294,8 @@ mod tests {
         let (_reader, writer) = pipe().expect("pipe");
         let feeder = std::thread::spawn(move || while requester.write_all(&[b'x'; 4096]).is_ok() {});
         let control = Control::new(Duration::from_secs(2));
-        assert_eq!(listen(input, &Output::new(writer), &control, None, DEAD_MAN), End::Endless);
+        let end = listen(input, &Output::new(writer), &control, None, &mut no_policy(), DEAD_MAN);
+        assert_eq!(end, End::Endless);
         feeder.join().expect("ends");
     }
 

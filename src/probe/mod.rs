@@ -2,7 +2,7 @@
 //!
 //! Three threads. The main one samples at its pace and writes snapshots; one reads requests, answers them at once and
 //! ends the process when the controller is gone; one makes the NVML calls, since any of them may hang. A fourth asks
-//! the name service for users, from the first unknown uid on.
+//! the name service for users, from the first unknown uid on, and a fifth waits for Xids where the driver tells them.
 
 mod ask;
 mod control;
@@ -18,6 +18,7 @@ mod output;
 mod outside;
 mod owner;
 mod pace;
+mod policy;
 mod pretty;
 mod processes;
 mod procfs;

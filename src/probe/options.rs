@@ -9,8 +9,8 @@ use std::time::Duration;
 pub(crate) const HELP: &str = "\
 gpufleet-probe reads the GPUs, processes and load of this host for gpufleet.
 
-Usage: gpufleet-probe [--interval SECONDS] [--nvml-library PATH]
-       gpufleet-probe --once [--pretty] [--nvml-library PATH]
+Usage: gpufleet-probe [--interval SECONDS] [--nvml-library PATH] [--policy PATH]
+       gpufleet-probe --once [--pretty] [--nvml-library PATH] [--policy PATH]
 
 Without --once it serves a controller: JSON lines on standard output, requests on
 standard input. It ends when standard input is closed, and after 30 s without a request.
@@ -20,6 +20,7 @@ Options:
   --pretty               print it for a person instead of as JSON lines
   --interval SECONDS     time between snapshots, 0.25 to 60 (default 2)
   --nvml-library PATH    load this library in place of libnvidia-ml.so.1
+  --policy PATH          honour this policy besides /etc/gpufleet/policy.json
   --version              print the version
   --help                 print this text
 ";
@@ -33,6 +34,8 @@ pub(crate) enum Options {
         interval: Duration,
         /// A library in place of the usual ones.
         library: Option<String>,
+        /// A policy besides the administrator's.
+        policy: Option<String>,
     },
     /// One snapshot.
     Once {
@@ -40,6 +43,8 @@ pub(crate) enum Options {
         pretty: bool,
         /// A library in place of the usual ones.
         library: Option<String>,
+        /// A policy besides the administrator's.
+        policy: Option<String>,
     },
     /// The version.
     Version,
@@ -50,7 +55,7 @@ pub(crate) enum Options {
 impl Options {
     /// Reads the arguments after the program's name. The error is a sentence for a person.
     pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
-        let (mut once, mut pretty, mut interval, mut library) = (false, false, None, None);
+        let (mut once, mut pretty, mut interval, mut library, mut policy) = (false, false, None, None, None);
         let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
         while let Some(argument) = arguments.next() {
             let (name, attached) = match argument.split_once('=') {
@@ -62,6 +67,7 @@ impl Options {
             match name {
                 "--interval" => interval = Some(parse_interval(&value()?)?),
                 "--nvml-library" => library = Some(value()?),
+                "--policy" => policy = Some(value()?),
                 "--once" if attached.is_none() => once = true,
                 "--pretty" if attached.is_none() => pretty = true,
                 "--version" | "-V" if attached.is_none() => return Ok(Self::Version),
@@ -71,9 +77,11 @@ impl Options {
         }
         match (once, pretty, interval) {
             (true, _, Some(_)) => Err("--interval has no meaning with --once".to_owned()),
-            (true, pretty, None) => Ok(Self::Once { pretty, library }),
+            (true, pretty, None) => Ok(Self::Once { pretty, library, policy }),
             (false, true, _) => Err("--pretty goes with --once".to_owned()),
-            (false, false, interval) => Ok(Self::Serve { interval: interval.unwrap_or(DEFAULT_INTERVAL), library }),
+            (false, false, interval) => {
+                Ok(Self::Serve { interval: interval.unwrap_or(DEFAULT_INTERVAL), library, policy })
+            }
         }
     }
 }
@@ -97,13 +105,18 @@ mod tests {
     #[test]
     fn options_are_read() {
         let serve = |seconds, library: Option<&str>| {
-            Ok(Options::Serve { interval: Duration::from_secs_f64(seconds), library: library.map(Into::into) })
+            Ok(Options::Serve {
+                interval: Duration::from_secs_f64(seconds),
+                library: library.map(Into::into),
+                policy: None,
+            })
         };
         assert_eq!(parse(""), serve(2.0, None));
         assert_eq!(parse("--interval 0.25 --nvml-library /x"), serve(0.25, Some("/x")));
         assert_eq!(parse("--nvml-library=/a=b --interval=60"), serve(60.0, Some("/a=b")));
-        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, library: None }));
-        assert_eq!(parse("--pretty --once"), Ok(Options::Once { pretty: true, library: None }));
+        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, library: None, policy: None }));
+        let policy = Some("/x".to_owned());
+        assert_eq!(parse("--pretty --once --policy /x"), Ok(Options::Once { pretty: true, library: None, policy }));
         assert_eq!((parse("--version"), parse("--once -h")), (Ok(Options::Version), Ok(Options::Help)));
     }
 

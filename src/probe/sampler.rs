@@ -1,15 +1,15 @@
 //! Puts one snapshot together.
 
 use super::numbers::{tenths_f32, thousandths};
-use super::nvml::{DeviceSample, Driver, Frame, GpuProcess};
+use super::nvml::{DeviceSample, Driver, Frame, GpuProcess, Past, Xid};
 use super::outside::{Containers, Filesystems, Slurm};
 use super::processes::{Moment, Processes};
 use super::procfs::{Census, HostSampler, Scratch};
 use super::users::Users;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
-    GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns, SafeText,
-    Snapshot,
+    GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns,
+    RecentPast, SafeText, Snapshot, XidEvent,
 };
 use rustix::time::{ClockId, clock_gettime};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -81,8 +81,14 @@ impl Sampler {
         let resend = std::mem::take(&mut self.resend);
         let slow = self.sequence.is_multiple_of(SLOW_EVERY) || resend;
         self.sequence += 1;
-        let Frame { generation, inventory, devices, error } = self.driver.refresh(slow);
-        let now = Instant::now().duration_since(self.origin).as_secs_f64();
+        let Frame { generation, inventory, mut devices, error, xids, notes: oddities } = self.driver.refresh(slow);
+        notes.extend(oddities);
+        let now = self.monotonic(Instant::now());
+        let recent_past = devices.iter_mut().enumerate().filter_map(|(gpu, device)| {
+            let past = device.past.take()?;
+            Some(recent_past(gpu, past, now))
+        });
+        let recent_past = recent_past.collect();
         let mut host = self.host.sample(&mut self.scratch, now, slow);
         let (gpu_processes, left_out) = gpu_process_rows(&devices);
         if left_out > 0 {
@@ -117,6 +123,8 @@ impl Sampler {
             host,
             gpus: GpuColumns::from_rows(&gpus),
             health: GpuHealthColumns::from_rows(&health),
+            xid_events: xids.into_iter().map(|xid| self.xid_event(xid)).collect(),
+            recent_past,
             gpu_processes: GpuProcessColumns::from_rows(&gpu_processes),
             processes: ProcessColumns::from_rows(&processes),
             facts,
@@ -124,9 +132,27 @@ impl Sampler {
             driver_error: error,
             notes,
             cost: Some(self.cost(began, slow)),
-            ..Snapshot::default()
         };
         Sample { inventory, snapshot }
+    }
+
+    /// Whether a call of the driver's has not come back. Then [`Sampler::keep_watch`] is to be called about every second.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.driver.is_waiting()
+    }
+
+    /// Tells the other probes of this user whether the driver hangs.
+    pub(crate) fn keep_watch(&mut self) {
+        self.driver.keep_watch();
+    }
+
+    fn monotonic(&self, at: Instant) -> f64 {
+        at.duration_since(self.origin).as_secs_f64()
+    }
+
+    fn xid_event(&self, xid: Xid) -> XidEvent {
+        let Xid { gpu, number, at } = xid;
+        XidEvent { gpu: gpu.map(|gpu| gpu as u16), xid: number, monotonic_seconds: thousandths(self.monotonic(at)) }
     }
 
     fn cost(&mut self, began: Instant, slow: bool) -> ProbeCost {
@@ -145,6 +171,16 @@ impl Sampler {
             sample_ms: tenths_f32(began.elapsed().as_secs_f64() * 1000.0),
             probes_on_host,
         }
+    }
+}
+
+fn recent_past(gpu: usize, past: Past, now: f64) -> RecentPast {
+    RecentPast {
+        gpu: gpu as u16,
+        end_monotonic_seconds: thousandths(now - past.age_seconds),
+        utilization_percent: past.utilization_percent,
+        memory_utilization_percent: past.memory_utilization_percent,
+        power_watts: past.power_watts,
     }
 }
 

@@ -1,13 +1,14 @@
 //! The probe as a whole: what the command line asks for, the threads, and the end.
 
-use super::control::Control;
+use super::control::{Control, Orders};
 use super::hello::hello;
-use super::listener::{DEAD_MAN, End, listen};
+use super::listener::{DEAD_MAN, End, PolicyWatch, listen};
 use super::nvml::raw::exit_now;
 use super::nvml::{Driver, Settler};
 use super::options::{HELP, Options};
 use super::output::Output;
 use super::pace::{Pace, Step};
+use super::policy::{FORBIDDEN, Policies};
 use super::pretty::pretty;
 use super::procfs::PROBE_NAME;
 use super::sampler::{Sample, Sampler};
@@ -23,6 +24,11 @@ use std::time::{Duration, Instant};
 const STACK_BYTES: usize = 256 * 1024;
 /// How long a call in flight may take when the probe ends.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long NVML may take to shut down when the administrator wants the probe to go: it waits for the thread that
+/// waits for Xids.
+const SHUT_DOWN: Duration = Duration::from_secs(5);
+/// How often the other probes are told whether a call still hangs.
+const KEEP_WATCH: Duration = Duration::from_secs(1);
 /// How long `--once` waits for the names of users.
 const NAMES: Duration = Duration::from_secs(1);
 /// Between the two samples of `--once`, whose difference gives shares.
@@ -35,8 +41,8 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match Options::parse(arguments) {
         Ok(Options::Help) => print(HELP),
         Ok(Options::Version) => print(concat!("gpufleet-probe ", env!("CARGO_PKG_VERSION"), "\n")),
-        Ok(Options::Once { pretty, library }) => once(pretty, library),
-        Ok(Options::Serve { interval, library }) => serve(interval, library),
+        Ok(Options::Once { pretty, library, policy }) => once(pretty, library, Policies::new(policy)),
+        Ok(Options::Serve { interval, library, policy }) => serve(interval, library, Policies::new(policy)),
         Err(error) => {
             complain(&format!("{error}\nhint: gpufleet-probe --help"));
             ExitCode::from(2)
@@ -62,7 +68,11 @@ fn start_driver(library: Option<String>) -> Result<Driver, ExitCode> {
 }
 
 /// Two samples, the second printed.
-fn once(for_a_person: bool, library: Option<String>) -> ExitCode {
+fn once(for_a_person: bool, library: Option<String>, mut policies: Policies) -> ExitCode {
+    if let Some(reason) = policies.read().refusal {
+        complain(&reason);
+        return ExitCode::from(FORBIDDEN);
+    }
     let hello = hello();
     let driver = match start_driver(library) {
         Ok(driver) => driver,
@@ -92,7 +102,7 @@ fn once(for_a_person: bool, library: Option<String>) -> ExitCode {
 }
 
 /// Serves a controller until it goes.
-fn serve(interval: Duration, library: Option<String>) -> ExitCode {
+fn serve(interval: Duration, library: Option<String>, mut policies: Policies) -> ExitCode {
     // However the file is named that was put on the host: `pkill gpufleet-probe` finds it.
     let _unnamed = rustix::thread::set_name(PROBE_NAME);
     let hello = hello();
@@ -101,19 +111,32 @@ fn serve(interval: Duration, library: Option<String>) -> ExitCode {
     if output.send(&Message::Hello(hello)).is_err() {
         return ExitCode::SUCCESS;
     }
+    let policy = policies.read();
+    if let Some(reason) = policy.refusal {
+        output.send_last(&Message::Farewell { reason });
+        return ExitCode::from(FORBIDDEN);
+    }
     let driver = match start_driver(library) {
         Ok(driver) => driver,
         Err(status) => return status,
     };
     let settler = driver.settler();
     let control = Arc::new(Control::new(interval));
+    policy.tell(&control);
+    let mut policy = PolicyWatch::new(policies, policy);
     let listener = {
         let (output, control, settler) = (Arc::clone(&output), Arc::clone(&control), settler.clone());
         std::thread::Builder::new().name("requests".to_owned()).stack_size(STACK_BYTES).spawn(move || {
             let stdin = rustix::stdio::stdin();
-            let end = listen(stdin, &output, &control, boot_id.as_deref(), DEAD_MAN);
+            let end = listen(stdin, &output, &control, boot_id.as_deref(), &mut policy, DEAD_MAN);
             // The sampling thread may be waiting for the driver or for a full pipe, so this one ends the process.
-            say_farewell(end, &output);
+            if let Some(reason) = end.farewell() {
+                output.send_last(&Message::Farewell { reason });
+            }
+            if matches!(end, End::Forbidden(_)) {
+                settler.shut_down(SHUT_DOWN);
+                exit_now(i32::from(FORBIDDEN));
+            }
             finish(&settler)
         })
     };
@@ -139,8 +162,8 @@ fn sample_until_broken(mut sampler: Sampler, interval: Duration, output: &Stdout
             pace.hurry(now);
         }
         match pace.step(now, orders.acknowledged) {
-            Step::WaitUntil(due) => control.wait(&orders, Some(due)),
-            Step::WaitForAcknowledgement => control.wait(&orders, None),
+            Step::WaitUntil(due) => wait(control, &orders, Some(due), &mut sampler),
+            Step::WaitForAcknowledgement => wait(control, &orders, None, &mut sampler),
             Step::Sample => {
                 pace.taken(now);
                 let notes = control.take_notes();
@@ -155,10 +178,14 @@ fn sample_until_broken(mut sampler: Sampler, interval: Duration, output: &Stdout
     }
 }
 
-fn say_farewell(end: End, output: &Stdout) {
-    if let Some(reason) = end.farewell() {
-        output.send_last(&Message::Farewell { reason });
+/// Waits for the next step, and while a call of the driver's hangs, tells the other probes.
+fn wait(control: &Control, orders: &Orders, until: Option<Instant>, sampler: &mut Sampler) {
+    if !sampler.is_waiting() {
+        return control.wait(orders, until);
     }
+    let soon = Instant::now() + KEEP_WATCH;
+    control.wait(orders, Some(until.map_or(soon, |until| until.min(soon))));
+    sampler.keep_watch();
 }
 
 /// Ends the process once no NVML call is in flight, or without waiting longer. NVML is not shut down: that can hang

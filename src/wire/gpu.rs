@@ -138,10 +138,13 @@ columns! {
     /// `NVML_FI_DEV_PCIE_COUNT_RX_BYTES`. Never `nvmlDeviceGetPcieThroughput`, which blocks for 20 ms.
     pcie_receive_bytes_per_second: f64,
     /// Bytes a second to the host over PCIe. GPM metric 20, else field value `NVML_FI_DEV_PCIE_COUNT_TX_BYTES`.
+    /// Absent in the first sample, and where neither is offered.
     pcie_transmit_bytes_per_second: f64,
-    /// Bytes a second from other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX`, all links.
+    /// Bytes a second from other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX`, all links,
+    /// else GPM metric 60.
     nvlink_receive_bytes_per_second: f64,
-    /// Bytes a second to other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX`, all links.
+    /// Bytes a second to other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX`, all links,
+    /// else GPM metric 61.
     nvlink_transmit_bytes_per_second: f64,
     /// Share of time in which an SM had work, over all SMs. GPM `SM_UTIL`. Hopper and newer, where it is permitted.
     sm_activity_percent: f32,
@@ -151,13 +154,15 @@ columns! {
     tensor_activity_percent: f32,
     /// Share of the memory bandwidth in use. GPM `DRAM_BW_UTIL`.
     dram_bandwidth_percent: f32,
-    /// Time for which heat made the hardware slow the GPU down, since the driver was loaded.
-    /// `nvmlDeviceGetViolationStatus`, `NVML_PERF_POLICY_THERMAL`; newer drivers: the field value of that reason.
+    /// Time for which heat held the GPU down, since the driver was loaded. Field value
+    /// `NVML_FI_DEV_PERF_POLICY_THERMAL`. Absent where the part does not count it.
     thermal_violation_seconds: f64,
-    /// Time for which the power cap held the GPU down, since the driver was loaded. `NVML_PERF_POLICY_POWER`.
+    /// Time for which the power cap held the GPU down, since the driver was loaded. Field value
+    /// `NVML_FI_DEV_PERF_POLICY_POWER` (the same as `..._CLOCKS_EVENT_REASON_SW_POWER_CAP`).
     power_violation_seconds: f64,
-    /// Time for which the external power brake held the GPU down. `NVML_PERF_POLICY_BOARD_LIMIT`; newer drivers: the
-    /// field value of `HW_POWER_BRAKE_SLOWDOWN`.
+    /// Time for which the external power brake held the GPU down. Field value
+    /// `NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN` (253 in R575 and R580, 271 from 580.82 on); drivers
+    /// before R575: `NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT`.
     power_brake_seconds: f64,
     /// Seconds since which an NVML call on this GPU has not come back. Absent when calls answer.
     blocked_seconds: f32,
@@ -199,8 +204,9 @@ columns! {
     /// Who may use it for computing. `nvmlDeviceGetComputeMode`.
     compute_mode: ComputeMode,
     /// The NVLinks that are up, bit N for link N. `nvmlDeviceGetNvLinkState`.
-    nvlinks_active: u32,
-    /// Power smoothing (Blackwell) holds the power up. Field value `NVML_FI_PWR_SMOOTHING_ENABLED`.
+    nvlinks_active: u64,
+    /// Power smoothing (Blackwell) holds the power up. Field value `NVML_FI_PWR_SMOOTHING_ENABLED`: 251, but 256 in
+    /// R575 and in R580 before 580.82.
     power_smoothing: bool,
     /// How much of the BAR1 window is in use. `nvmlDeviceGetBAR1MemoryInfo`, `bar1Used`.
     bar1_used_bytes: u64,
@@ -233,6 +239,12 @@ pub enum RecoveryAction {
     DrainP2p,
     /// End what runs, then reset.
     DrainAndReset,
+    /// Recover the IMEX domain (multi-node NVLink).
+    RecoverImexDomain,
+    /// Reset the GPU's PCIe bus.
+    BusReset,
+    /// Reboot the system.
+    SystemReboot,
     /// One that this version does not know.
     #[serde(other)]
     Unknown,
@@ -247,6 +259,9 @@ impl RecoveryAction {
             Self::NodeReboot => "reboot the host",
             Self::DrainP2p => "end the jobs that use peer-to-peer traffic",
             Self::DrainAndReset => "end the jobs, then reset the GPU",
+            Self::RecoverImexDomain => "recover the IMEX domain",
+            Self::BusReset => "reset the PCIe bus of the GPU",
+            Self::SystemReboot => "reboot the system",
             Self::Unknown => "an action that this version does not know",
         }
     }

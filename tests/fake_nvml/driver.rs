@@ -4,12 +4,14 @@ use super::scenario::{Device, Quirk, Scenario};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 pub(crate) const SUCCESS: nvmlReturn_t = 0;
 pub(crate) const UNINITIALIZED: nvmlReturn_t = 1;
+pub(crate) const TIMEOUT: nvmlReturn_t = 10;
 pub(crate) const INVALID_ARGUMENT: nvmlReturn_t = 2;
 pub(crate) const NOT_SUPPORTED: nvmlReturn_t = 3;
 pub(crate) const NOT_FOUND: nvmlReturn_t = 6;
@@ -43,6 +45,14 @@ impl Driver {
 
     pub(crate) fn has(&self, quirk: Quirk) -> bool {
         self.scenario.quirks.contains(&quirk)
+    }
+
+    /// Writes a call down in `calls.log` beside the script, where a test has put one.
+    pub(crate) fn log(&self, call: &str) {
+        let log = std::fs::OpenOptions::new().append(true).open(self.path.with_file_name("calls.log"));
+        if let Ok(mut log) = log {
+            writeln!(log, "{call}").unwrap();
+        }
     }
 
     /// A GPU's energy in joules, now.
@@ -132,6 +142,11 @@ pub(crate) fn device_call(
         }
         with(driver, device).err().unwrap_or(SUCCESS)
     })
+}
+
+/// The device behind a handle, for calls that are not made on one.
+pub(crate) fn find(driver: &Driver, handle: nvmlDevice_t) -> Option<&Device> {
+    device(&driver.scenario, handle)
 }
 
 /// Does not come back while the script says so.

@@ -15,6 +15,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::not_unsafe_ptr_arg_deref, reason = "a test's driver")]
 
 mod driver;
+mod events;
+mod fields;
+mod gpm;
+mod health;
+mod past;
 mod processes;
 mod scenario;
 mod system;
@@ -54,6 +59,16 @@ fn put<T>(out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
     Ok(())
 }
 
+/// Writes a structure of integers, or nothing but ones where the script wants that.
+fn put_structure<T>(driver: &Driver, out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
+    put(out, value)?;
+    if driver.has(Quirk::GarbageNumbers) {
+        // SAFETY: the caller's structure, all of it.
+        unsafe { out.cast::<u8>().write_bytes(0xFF, size_of::<T>()) };
+    }
+    Ok(())
+}
+
 /// Writes a text that ends in NUL, or fills the buffer where the script wants that.
 fn put_text(driver: &Driver, out: *mut c_char, length: c_uint, text: Option<&str>) -> Result<(), nvmlReturn_t> {
     let bytes = text.ok_or(NOT_SUPPORTED)?.as_bytes();
@@ -79,9 +94,9 @@ macro_rules! numbers {
     ($($function:ident($($kind:ident)?) -> $type:ty = |$device:ident| $value:expr;)*) => {
         $(#[unsafe(no_mangle)]
         pub extern "C" fn $function(device: nvmlDevice_t, $($kind: c_uint,)? out: *mut $type) -> nvmlReturn_t {
-            device_call(stringify!($function), device, |_driver, $device: &Device| {
+            device_call(stringify!($function), device, |driver, $device: &Device| {
                 let value: Result<$type, nvmlReturn_t> = $value;
-                put(out, value?)
+                put_structure(driver, out, value?)
             })
         })*
     };
@@ -105,6 +120,7 @@ numbers! {
     nvmlDeviceGetTemperatureThreshold(kind) -> c_uint = |device| match kind {
         sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => device.temperature_slowdown_celsius,
         sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN => device.temperature_shutdown_celsius,
+        sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX => device.memory_temperature_max_celsius,
         _ => None,
     }.ok_or(NOT_SUPPORTED);
     nvmlDeviceGetPowerUsage() -> c_uint = |device| milli(now(device.power_watts).ok());
@@ -126,15 +142,19 @@ numbers! {
     nvmlDeviceGetCurrentClocksThrottleReasons() -> c_ulonglong = |device| device.clocks_event_reasons.ok_or(NOT_SUPPORTED);
     nvmlDeviceGetCurrPcieLinkGeneration() -> c_uint = |device| device.pcie_generation.ok_or(NOT_SUPPORTED);
     nvmlDeviceGetCurrPcieLinkWidth() -> c_uint = |device| device.pcie_width.ok_or(NOT_SUPPORTED);
-    nvmlDeviceGetMaxPcieLinkGeneration() -> c_uint = |device| device.pcie_generation.ok_or(NOT_SUPPORTED);
-    nvmlDeviceGetMaxPcieLinkWidth() -> c_uint = |device| device.pcie_width.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetMaxPcieLinkGeneration() -> c_uint = |device| {
+        device.pcie_generation_max.or(device.pcie_generation).ok_or(NOT_SUPPORTED)
+    };
+    nvmlDeviceGetMaxPcieLinkWidth() -> c_uint = |device| {
+        device.pcie_width_max.or(device.pcie_width).ok_or(NOT_SUPPORTED)
+    };
+    nvmlDeviceGetGpuInstanceId() -> c_uint = |device| device.gpu_instance_id.ok_or(NOT_SUPPORTED);
+    nvmlDeviceGetComputeInstanceId() -> c_uint = |device| device.compute_instance_id.ok_or(NOT_SUPPORTED);
     nvmlDeviceGetMaxMigDeviceCount() -> c_uint = |device| {
         device.mig_enabled.map(|_| device.mig.len() as c_uint).ok_or(NOT_SUPPORTED)
     };
     nvmlDeviceGetDriverModel(_pending) -> c_uint = |_device| Err(NOT_SUPPORTED);
-    nvmlDeviceGetPersistenceMode() -> c_uint = |_device| Ok(1);
     nvmlDeviceGetDisplayActive() -> c_uint = |_device| Ok(0);
-    nvmlDeviceGetComputeMode() -> c_uint = |_device| Ok(0);
 }
 
 #[unsafe(no_mangle)]
@@ -145,7 +165,10 @@ pub extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, out: *mut c_uint) -> 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
-    nvmlDeviceGetIndex(device, out)
+    let place = place(device).map(|(gpu, _)| gpu as c_uint);
+    device_call("nvmlDeviceGetMinorNumber", device, |driver, device| {
+        put_structure(driver, out, device.minor_number.or(place).ok_or(INVALID_ARGUMENT)?)
+    })
 }
 
 #[unsafe(no_mangle)]
@@ -176,17 +199,17 @@ fn memory(device: &Device) -> Result<(u64, u64, u64), nvmlReturn_t> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, out: *mut sys::nvmlMemory_t) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetMemoryInfo", device, |_, device| {
+    device_call("nvmlDeviceGetMemoryInfo", device, |driver, device| {
         // Version 1 counts the reserved part as used.
         let (total, used, reserved) = memory(device)?;
         let used = used + reserved;
-        put(out, sys::nvmlMemory_t { total, free: total.saturating_sub(used), used })
+        put_structure(driver, out, sys::nvmlMemory_t { total, free: total.saturating_sub(used), used })
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: *mut sys::nvmlMemory_v2_t) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetMemoryInfo_v2", device, |_, device| {
+    device_call("nvmlDeviceGetMemoryInfo_v2", device, |driver, device| {
         const VERSION: c_uint = 0x0200_0028;
         // SAFETY: the caller's structure, whose version it has set.
         let version = unsafe { (*out).version };
@@ -194,7 +217,8 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: *mut sys
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
         let (total, used, reserved) = memory(device)?;
-        put(out, sys::nvmlMemory_v2_t { version, total, reserved, free: total.saturating_sub(used + reserved), used })
+        let free = total.saturating_sub(used + reserved);
+        put_structure(driver, out, sys::nvmlMemory_v2_t { version, total, reserved, free, used })
     })
 }
 
@@ -203,17 +227,17 @@ pub extern "C" fn nvmlDeviceGetUtilizationRates(
     device: nvmlDevice_t,
     out: *mut sys::nvmlUtilization_t,
 ) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetUtilizationRates", device, |_, device| {
+    device_call("nvmlDeviceGetUtilizationRates", device, |driver, device| {
         let gpu = now(device.utilization_percent)? as c_uint;
         let memory = now(device.memory_utilization_percent).unwrap_or(0.0) as c_uint;
-        put(out, sys::nvmlUtilization_t { gpu, memory })
+        put_structure(driver, out, sys::nvmlUtilization_t { gpu, memory })
     })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetTotalEnergyConsumption(device: nvmlDevice_t, out: *mut c_ulonglong) -> nvmlReturn_t {
     device_call("nvmlDeviceGetTotalEnergyConsumption", device, |driver, device| {
-        put(out, (driver.energy(device).ok_or(NOT_SUPPORTED)? * 1000.0) as c_ulonglong)
+        put_structure(driver, out, (driver.energy(device).ok_or(NOT_SUPPORTED)? * 1000.0) as c_ulonglong)
     })
 }
 
@@ -223,10 +247,10 @@ pub extern "C" fn nvmlDeviceGetPowerManagementLimitConstraints(
     least: *mut c_uint,
     most: *mut c_uint,
 ) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetPowerManagementLimitConstraints", device, |_, device| {
+    device_call("nvmlDeviceGetPowerManagementLimitConstraints", device, |driver, device| {
         let limit = milli(device.power_limit_max_watts)?;
-        put(least, limit / 4)?;
-        put(most, limit)
+        put_structure(driver, least, limit / 4)?;
+        put_structure(driver, most, limit)
     })
 }
 
@@ -236,8 +260,8 @@ pub extern "C" fn nvmlDeviceGetEncoderUtilization(
     percent: *mut c_uint,
     period: *mut c_uint,
 ) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetEncoderUtilization", device, |_, device| {
-        put(percent, now(device.encoder_percent)? as c_uint)?;
+    device_call("nvmlDeviceGetEncoderUtilization", device, |driver, device| {
+        put_structure(driver, percent, now(device.encoder_percent)? as c_uint)?;
         put(period, 167_000)
     })
 }
@@ -248,51 +272,9 @@ pub extern "C" fn nvmlDeviceGetDecoderUtilization(
     percent: *mut c_uint,
     period: *mut c_uint,
 ) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetDecoderUtilization", device, |_, device| {
-        put(percent, now(device.decoder_percent)? as c_uint)?;
+    device_call("nvmlDeviceGetDecoderUtilization", device, |driver, device| {
+        put_structure(driver, percent, now(device.decoder_percent)? as c_uint)?;
         put(period, 167_000)
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetTotalEccErrors(
-    device: nvmlDevice_t,
-    kind: c_uint,
-    period: c_uint,
-    out: *mut c_ulonglong,
-) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetTotalEccErrors", device, |_, device| {
-        let uncorrected = kind == sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
-        let volatile = period == sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
-        let count = device.ecc_uncorrectable_volatile.ok_or(NOT_SUPPORTED)?;
-        put(out, if uncorrected && volatile { count } else { 0 })
-    })
-}
-
-#[unsafe(no_mangle)]
-pub extern "C" fn nvmlDeviceGetFieldValues(
-    device: nvmlDevice_t,
-    count: c_int,
-    values: *mut sys::nvmlFieldValue_t,
-) -> nvmlReturn_t {
-    device_call("nvmlDeviceGetFieldValues", device, |_, device| {
-        for place in 0..count as usize {
-            // SAFETY: the caller's array has `count` entries.
-            let value = unsafe { &mut *values.add(place) };
-            let temperature = match value.fieldId {
-                sys::field_id::NVML_FI_DEV_MEMORY_TEMP => now(device.memory_temperature_celsius),
-                _ => Err(NOT_SUPPORTED),
-            };
-            match temperature {
-                Ok(degrees) => {
-                    value.nvmlReturn = SUCCESS;
-                    value.valueType = sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT;
-                    value.value.uiVal = degrees as c_uint;
-                }
-                Err(code) => value.nvmlReturn = code,
-            }
-        }
-        Ok(())
     })
 }
 

@@ -19,6 +19,10 @@ pub(crate) struct Scenario {
     pub(crate) hang: Vec<String>,
     /// Calls, by name, that fail with a code.
     pub(crate) errors: BTreeMap<String, u32>,
+    /// What the driver counts, where that is not the number of `devices`.
+    pub(crate) device_count: Option<u32>,
+    /// Faults, in the order in which they happen: those that a rewritten script adds are told to who waits.
+    pub(crate) xids: Vec<Xid>,
     /// The GPUs.
     pub(crate) devices: Vec<Device>,
 }
@@ -32,6 +36,8 @@ impl Default for Scenario {
             quirks: Vec::new(),
             hang: Vec::new(),
             errors: BTreeMap::new(),
+            device_count: None,
+            xids: Vec::new(),
             devices: Vec::new(),
         }
     }
@@ -45,10 +51,64 @@ pub(crate) enum Quirk {
     EarlyR535,
     /// Texts fill their buffer and have no terminator.
     UnterminatedTexts,
-    /// Process lists claim more entries than the buffer holds.
+    /// Lists claim more entries than the buffer holds.
     OverstatedCounts,
     /// Share samples carry entries of unknown pids and absurd shares.
     JunkSamples,
+    /// Every number is all ones, every structure too, and measurements are no numbers.
+    GarbageNumbers,
+    /// Field values have types that do not exist, and say that they succeeded.
+    GarbageTypes,
+    /// The samples that the driver keeps have stamps from nowhere.
+    JunkPast,
+    /// The number of GPUs is another in each call.
+    FlickeringCount,
+    /// Events name a device that is not there.
+    StrayEvents,
+}
+
+/// A fault of a GPU.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Xid {
+    /// Place in `devices`.
+    pub(crate) gpu: usize,
+    pub(crate) xid: u64,
+    #[serde(default)]
+    pub(crate) gpu_instance_id: Option<u32>,
+}
+
+/// What GPM measures. Absent metrics are not supported.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Gpm {
+    pub(crate) sm_activity_percent: Option<Value>,
+    pub(crate) sm_occupancy_percent: Option<Value>,
+    pub(crate) tensor_activity_percent: Option<Value>,
+    pub(crate) dram_bandwidth_percent: Option<Value>,
+    pub(crate) pcie_receive_bytes_per_second: Option<Value>,
+    pub(crate) pcie_transmit_bytes_per_second: Option<Value>,
+    pub(crate) nvlink_receive_bytes_per_second: Option<Value>,
+    pub(crate) nvlink_transmit_bytes_per_second: Option<Value>,
+}
+
+/// Pages that are not used any more.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RetiredPages {
+    pub(crate) single_bit: u32,
+    pub(crate) double_bit: u32,
+    pub(crate) pending: bool,
+}
+
+/// Rows of memory that were replaced.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct RemappedRows {
+    pub(crate) correctable: u32,
+    pub(crate) uncorrectable: u32,
+    pub(crate) pending: bool,
+    pub(crate) failed: bool,
 }
 
 /// One GPU, or one MIG instance. Names and units are those of the wire.
@@ -85,7 +145,43 @@ pub(crate) struct Device {
     pub(crate) decoder_percent: Option<Value>,
     pub(crate) pcie_generation: Option<u32>,
     pub(crate) pcie_width: Option<u32>,
+    /// Absent: as `pcie_generation`.
+    pub(crate) pcie_generation_max: Option<u32>,
+    /// Absent: as `pcie_width`.
+    pub(crate) pcie_width_max: Option<u32>,
+    /// The counter of bytes follows it.
+    pub(crate) pcie_receive_bytes_per_second: Option<Value>,
+    pub(crate) pcie_transmit_bytes_per_second: Option<Value>,
+    /// Whether each link is up.
+    pub(crate) nvlinks: Vec<bool>,
+    /// Of all links together; the counter of KiB follows it.
+    pub(crate) nvlink_receive_bytes_per_second: Option<Value>,
+    pub(crate) nvlink_transmit_bytes_per_second: Option<Value>,
+    pub(crate) gpm: Option<Gpm>,
+    pub(crate) power_violation_seconds: Option<f64>,
+    pub(crate) thermal_violation_seconds: Option<f64>,
+    pub(crate) power_brake_seconds: Option<f64>,
+    pub(crate) memory_temperature_max_celsius: Option<u32>,
+    pub(crate) ecc_corrected_volatile: Option<u64>,
     pub(crate) ecc_uncorrectable_volatile: Option<u64>,
+    pub(crate) ecc_corrected_aggregate: Option<u64>,
+    pub(crate) ecc_uncorrectable_aggregate: Option<u64>,
+    pub(crate) retired_pages: Option<RetiredPages>,
+    pub(crate) remapped_rows: Option<RemappedRows>,
+    pub(crate) recovery_action: Option<u32>,
+    pub(crate) power_smoothing: Option<bool>,
+    pub(crate) persistence_mode: Option<bool>,
+    pub(crate) compute_mode: Option<u32>,
+    pub(crate) bar1_total_bytes: Option<u64>,
+    pub(crate) bar1_used_bytes: Option<u64>,
+    /// Absent: the place in `devices`.
+    pub(crate) minor_number: Option<u32>,
+    pub(crate) gpu_instance_id: Option<u32>,
+    pub(crate) compute_instance_id: Option<u32>,
+    /// For so long the driver has kept samples of power and utilisation.
+    pub(crate) past_seconds: Option<f64>,
+    /// Xids of this GPU are told.
+    pub(crate) xid_events: bool,
     /// Absent: a part without MIG.
     pub(crate) mig_enabled: Option<bool>,
     /// The slots of a divided GPU; `null` is an empty one.

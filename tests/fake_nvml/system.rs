@@ -2,14 +2,16 @@
 
 use super::driver::{INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNINITIALIZED, handle, system_call};
 use super::{put, put_text};
-use crate::scenario::Device;
+use crate::scenario::{Device, Quirk};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{CStr, c_char, c_int, c_uint};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlInit_v2() -> nvmlReturn_t {
     system_call("nvmlInit_v2", |driver| {
         driver.initialized = driver.scenario().init_error.is_none();
+        driver.log("nvmlInit_v2");
         driver.scenario().init_error.unwrap_or(SUCCESS)
     })
 }
@@ -28,6 +30,7 @@ pub(crate) extern "C" fn nvmlInitWithFlags(_flags: c_uint) -> nvmlReturn_t {
 pub(crate) extern "C" fn nvmlShutdown() -> nvmlReturn_t {
     system_call("nvmlShutdown", |driver| {
         driver.initialized = false;
+        driver.log("nvmlShutdown");
         SUCCESS
     })
 }
@@ -87,7 +90,14 @@ pub(crate) extern "C" fn nvmlDeviceGetCount_v2(out: *mut c_uint) -> nvmlReturn_t
         if !driver.initialized {
             return UNINITIALIZED;
         }
-        put(out, driver.scenario().devices.len() as c_uint).err().unwrap_or(SUCCESS)
+        let devices = driver.scenario().devices.len() as c_uint;
+        let mut count = driver.scenario().device_count.unwrap_or(devices);
+        if driver.has(Quirk::FlickeringCount) {
+            static CALLS: AtomicU32 = AtomicU32::new(0);
+            let counts = [devices, devices + 5, 1, c_uint::MAX, 0];
+            count = counts[CALLS.fetch_add(1, Ordering::Relaxed) as usize % counts.len()];
+        }
+        put(out, count).err().unwrap_or(SUCCESS)
     })
 }
 

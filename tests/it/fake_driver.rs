@@ -38,6 +38,19 @@ impl FakeDriver {
         std::fs::rename(new, self.folder.path().join("fake_nvml.json")).expect("replaces the script");
     }
 
+    /// Lets other users' probes load it.
+    pub(crate) fn open_to_all(&self) {
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.folder.path(), everybody).expect("opens the folder");
+    }
+
+    /// From now on the driver writes down when it is started and shut down, a line each, into this file.
+    pub(crate) fn log_calls(&self) -> PathBuf {
+        let log = self.folder.path().join("calls.log");
+        std::fs::write(&log, "").expect("makes the log");
+        log
+    }
+
     /// The library, for `--nvml-library` or `nvml_library`.
     pub(crate) fn library(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1")
@@ -73,6 +86,8 @@ pub(crate) fn gpu(index: u32) -> Value {
         "pcie_generation": 5,
         "pcie_width": 16,
         "ecc_uncorrectable_volatile": 0,
+        "persistence_mode": true,
+        "compute_mode": 0,
         "mig_enabled": false
     })
 }

@@ -1,6 +1,11 @@
 //! The probe binary on the fake driver.
 
+mod beside;
+mod garbage;
+mod policy;
 mod process;
 mod readings;
+mod sensors;
 mod service;
 mod states;
+mod xids;

@@ -1,5 +1,6 @@
 //! The GPUs, through libnvidia-ml. Calls may hang, so they run on a worker and are watched from outside.
 
+mod beside;
 mod device;
 mod lists;
 pub(crate) mod raw;
@@ -7,9 +8,11 @@ mod session;
 mod watch;
 mod words;
 mod worker;
+mod xids;
 
-pub(crate) use device::DeviceSample;
+pub(crate) use device::{DeviceSample, Past};
 pub(crate) use lists::GpuProcess;
 #[cfg(test)]
 pub(crate) use lists::Shares;
 pub(crate) use worker::{Driver, Frame, Settler};
+pub(crate) use xids::Xid;

@@ -8,9 +8,16 @@
     reason = "foreign functions; every call hands over buffers that outlive it, with their true size"
 )]
 
+mod events;
+pub(crate) mod fields;
+mod gpm;
+mod oddity;
 mod system;
 mod table;
 
+pub(crate) use events::{Event, EventSet};
+pub(crate) use gpm::GpmSample;
+pub(crate) use oddity::{Oddities, Oddity};
 pub(crate) use system::{PasswdEntry, exit_now, page_size, passwd_entry};
 
 use self::table::{GetStruct, GetText, GetTwoU32, Table};
@@ -26,6 +33,8 @@ pub(crate) struct Code(pub(crate) u32);
 
 impl Code {
     pub(crate) const UNINITIALIZED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNINITIALIZED);
+    pub(crate) const INVALID_ARGUMENT: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_INVALID_ARGUMENT);
+    pub(crate) const TIMEOUT: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_TIMEOUT);
     pub(crate) const NOT_SUPPORTED: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED);
     pub(crate) const NO_PERMISSION: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NO_PERMISSION);
     pub(crate) const NOT_FOUND: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_NOT_FOUND);
@@ -62,6 +71,13 @@ pub(crate) struct Entries<'a> {
     pub(crate) stride: usize,
 }
 
+impl Handle {
+    /// A number that is the same for the same device, to compare with what an event names.
+    pub(crate) fn number(self) -> usize {
+        self.0.addr().get()
+    }
+}
+
 impl<'a> Entries<'a> {
     pub(crate) fn iter(self) -> impl Iterator<Item = &'a [u64]> {
         self.words.chunks_exact(self.stride)
@@ -79,6 +95,7 @@ pub(crate) struct Library {
     table: Table,
     path: String,
     early_r535: bool,
+    oddities: Oddities,
 }
 
 /// Declares getters of one number.
@@ -104,12 +121,17 @@ impl Library {
         let table = Table::resolve(library);
         let early_r535 = table.conf_compute_mem_size.is_some() && table.process_detail_list.is_none();
         let path = table.init.and_then(loaded_from).unwrap_or_else(|| path.to_owned());
-        Ok(Self { table, path, early_r535 })
+        Ok(Self { table, path, early_r535, oddities: Oddities::default() })
     }
 
     /// Where it was loaded from.
     pub(crate) fn path(&self) -> &str {
         &self.path
+    }
+
+    /// What this driver did that no driver should.
+    pub(crate) fn oddities(&self) -> &Oddities {
+        &self.oddities
     }
 
     pub(crate) fn init(&self, watch: &Watch) -> Result<(), Code> {
@@ -128,7 +150,7 @@ impl Library {
             // SAFETY: the buffer and its length.
             unsafe { function(text.as_mut_ptr().cast(), text.len() as c_uint) }
         })?;
-        Ok(until_nul(&text))
+        Ok(self.until_nul(&text))
     }
 
     /// 1000 times the major plus 10 times the minor version.
@@ -163,16 +185,16 @@ impl Library {
     }
 
     pub(crate) fn uuid(&self, watch: &Watch, device: Handle) -> Result<Vec<u8>, Code> {
-        text(watch, self.table.uuid, device)
+        self.text(watch, self.table.uuid, device)
     }
 
     pub(crate) fn name(&self, watch: &Watch, device: Handle) -> Result<Vec<u8>, Code> {
-        text(watch, self.table.name, device)
+        self.text(watch, self.table.name, device)
     }
 
     pub(crate) fn pci_bus_id(&self, watch: &Watch, device: Handle) -> Result<Vec<u8>, Code> {
         let info: sys::nvmlPciInfo_t = structure(watch, self.table.pci_info, device, |_| {})?;
-        Ok(until_nul(&info.busId.map(|character| character as u8)))
+        Ok(self.until_nul(&info.busId.map(|character| character as u8)))
     }
 
     pub(crate) fn memory_v2(&self, watch: &Watch, device: Handle) -> Result<sys::nvmlMemory_v2_t, Code> {
@@ -215,6 +237,18 @@ impl Library {
         throttle_reasons() -> u64;
         pcie_generation() -> u32;
         pcie_width() -> u32;
+        pcie_generation_max() -> u32;
+        pcie_width_max() -> u32;
+        /// The N of `/dev/nvidiaN`.
+        minor_number() -> u32;
+        /// Whether one NVLink is up: 0 or 1.
+        nvlink_state(link) -> u32;
+        persistence_mode() -> u32;
+        /// `nvmlComputeMode_t`.
+        compute_mode() -> u32;
+        retired_pages_pending() -> u32;
+        gpu_instance_id() -> u32;
+        compute_instance_id() -> u32;
         /// How many instances the GPU could hold at most.
         mig_count() -> u32;
     }
@@ -239,11 +273,14 @@ impl Library {
         pair(watch, self.table.mig_mode, device).map(|(current, _)| current == sys::NVML_DEVICE_MIG_ENABLE)
     }
 
-    /// Uncorrectable errors since the driver was loaded.
-    pub(crate) fn ecc_uncorrected(&self, watch: &Watch, device: Handle) -> Result<u64, Code> {
+    /// The window through which the CPU sees device memory, in bytes.
+    pub(crate) fn bar1(&self, watch: &Watch, device: Handle) -> Result<sys::nvmlBAR1Memory_t, Code> {
+        structure(watch, self.table.bar1, device, |_| {})
+    }
+
+    /// ECC errors, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
+    pub(crate) fn ecc_errors(&self, watch: &Watch, device: Handle, kind: u32, period: u32) -> Result<u64, Code> {
         let mut count: c_ulonglong = 0;
-        let kind = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
-        let period = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
         // SAFETY: `count` is the out parameter.
         call(watch, self.table.ecc_errors, |function| unsafe {
             function(device.0.as_ptr(), kind, period, &raw mut count)
@@ -251,22 +288,61 @@ impl Library {
         Ok(count)
     }
 
-    /// The memory's temperature, in degrees Celsius.
-    pub(crate) fn memory_temperature(&self, watch: &Watch, device: Handle) -> Result<u32, Code> {
-        // One more than asked for: some drivers write past the count they were given.
-        // SAFETY: plain numbers and a union of numbers; all zeroes is a value of each.
-        let mut values: [sys::nvmlFieldValue_t; 2] = unsafe { MaybeUninit::zeroed().assume_init() };
-        values[0].fieldId = sys::field_id::NVML_FI_DEV_MEMORY_TEMP;
-        // SAFETY: a count not above the buffer's length.
-        call(watch, self.table.field_values, |function| unsafe {
-            function(device.0.as_ptr(), 1, values.as_mut_ptr())
-        })?;
-        match (values[0].nvmlReturn, values[0].valueType) {
-            // SAFETY: the driver says that this member of the union was written; every bit pattern is a number.
-            (0, sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT) => Ok(unsafe { values[0].value.uiVal }),
-            (0, _) => Err(Code::NOT_SUPPORTED),
-            (code, _) => Err(Code(code)),
+    /// How many pages were retired, by `nvmlPageRetirementCause_t`.
+    pub(crate) fn retired_pages(&self, watch: &Watch, device: Handle, cause: u32) -> Result<u32, Code> {
+        let (mut count, mut address): (c_uint, c_ulonglong) = (0, 0);
+        // SAFETY: a count of 0 asks for the count alone; the address is there for drivers that refuse a null pointer.
+        let asked = call(watch, self.table.retired_pages, |function| unsafe {
+            function(device.0.as_ptr(), cause, &raw mut count, &raw mut address)
+        });
+        match asked {
+            Ok(()) | Err(Code::INSUFFICIENT_SIZE) => Ok(count),
+            Err(code) => Err(code),
         }
+    }
+
+    /// Remapped rows: for corrected errors, for uncorrectable ones, whether one is pending, whether one failed.
+    pub(crate) fn remapped_rows(&self, watch: &Watch, device: Handle) -> Result<[u32; 4], Code> {
+        let mut rows: [c_uint; 4] = [0; 4];
+        let [corrected, uncorrectable, pending, failed] = &mut rows;
+        // SAFETY: four out parameters.
+        call(watch, self.table.remapped_rows, |function| unsafe {
+            function(device.0.as_ptr(), corrected, uncorrectable, pending, failed)
+        })?;
+        Ok(rows)
+    }
+
+    /// The samples that the driver keeps, by `nvmlSamplingType_t`, and their `nvmlValueType_t`. An entry is a time stamp
+    /// (the host's wall clock, microseconds) and a value.
+    pub(crate) fn samples<'a>(
+        &self,
+        watch: &Watch,
+        device: Handle,
+        kind: u32,
+        words: &'a mut Vec<u64>,
+    ) -> Result<(Entries<'a>, u32), Code> {
+        const WORDS: usize = size_of::<sys::nvmlSample_t>() / size_of::<u64>();
+        let (mut value_type, mut count): (c_uint, c_uint) = (0, 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: a null buffer asks for the count alone.
+        let counted = call(watch, self.table.samples, |function| unsafe {
+            function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, none)
+        });
+        counted.or_else(|code| if code == Code::INSUFFICIENT_SIZE { Ok(()) } else { Err(code) })?;
+        let entries = (count as usize).min(MAX_ENTRIES);
+        if entries == 0 {
+            return Err(Code::NOT_FOUND);
+        }
+        words.clear();
+        words.resize(entries * WORDS, 0);
+        let mut count = entries as c_uint;
+        // SAFETY: the buffer holds `count` entries of two words, aligned as they ask for.
+        call(watch, self.table.samples, |function| unsafe {
+            let buffer = words.as_mut_ptr().cast();
+            function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, buffer)
+        })?;
+        let count = self.believed(count as usize, entries);
+        Ok((Entries { words: &words[..count * WORDS], stride: WORDS }, value_type))
     }
 
     /// One list of processes. The newest version that the library has is asked; it alone decides, since older ones
@@ -289,7 +365,7 @@ impl Library {
             (None, Some(_), _) => (v2, 3),
             _ => (v1, 2),
         };
-        let count = fill(words, stride, |words, count| {
+        let count = self.fill(words, stride, |words, count| {
             // SAFETY: the buffer holds `count` entries of the layout that this version writes.
             call(watch, function, |function| unsafe { function(device.0.as_ptr(), count, words.as_mut_ptr().cast()) })
         })?;
@@ -305,7 +381,7 @@ impl Library {
         words: &'a mut Vec<u64>,
     ) -> Result<Entries<'a>, Code> {
         const WORDS: usize = size_of::<sys::nvmlProcessUtilizationSample_t>() / size_of::<u64>();
-        let count = fill(words, WORDS, |words, count| {
+        let count = self.fill(words, WORDS, |words, count| {
             // SAFETY: the buffer holds `count` entries of 32 bytes, aligned as they ask for.
             call(watch, self.table.process_utilization, |function| unsafe {
                 function(device.0.as_ptr(), words.as_mut_ptr().cast(), count, last_seen)
@@ -313,31 +389,58 @@ impl Library {
         })?;
         Ok(Entries { words: &words[..count * WORDS], stride: WORDS })
     }
-}
 
-/// Calls a function that fills a list, with room for more as long as it says that there is too little. Returns how many
-/// entries it wrote, as far as it can be believed: what it did not write is zero, and no leftover of another list.
-fn fill(
-    words: &mut Vec<u64>,
-    stride: usize,
-    mut list: impl FnMut(&mut [u64], &mut c_uint) -> Result<(), Code>,
-) -> Result<usize, Code> {
-    let mut entries = USUAL_ENTRIES;
-    loop {
-        let length = entries * stride;
-        if words.len() < length {
-            words.resize(length, 0);
-        }
-        words[..length].fill(0);
-        let mut count = entries as c_uint;
-        match list(&mut words[..length], &mut count) {
-            Ok(()) => return Ok((count as usize).min(entries)),
-            Err(Code::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
-                // Processes may start between two calls, so there is room for some more than it asks for.
-                entries = (count as usize).saturating_add(16).clamp(entries * 2, MAX_ENTRIES);
+    /// Calls a function that fills a list, with room for more as long as it says that there is too little. Returns how
+    /// many entries it wrote, as far as it can be believed: what it did not write is zero, and no leftover of another
+    /// list.
+    fn fill(
+        &self,
+        words: &mut Vec<u64>,
+        stride: usize,
+        mut list: impl FnMut(&mut [u64], &mut c_uint) -> Result<(), Code>,
+    ) -> Result<usize, Code> {
+        let mut entries = USUAL_ENTRIES;
+        loop {
+            let length = entries * stride;
+            if words.len() < length {
+                words.resize(length, 0);
             }
-            Err(code) => return Err(code),
+            words[..length].fill(0);
+            let mut count = entries as c_uint;
+            match list(&mut words[..length], &mut count) {
+                Ok(()) => return Ok(self.believed(count as usize, entries)),
+                Err(Code::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
+                    // Processes may start between two calls, so there is room for some more than it asks for.
+                    entries = (count as usize).saturating_add(16).clamp(entries * 2, MAX_ENTRIES);
+                }
+                Err(code) => return Err(code),
+            }
         }
+    }
+
+    /// The entries that a driver can have written where there was room for so many.
+    fn believed(&self, count: usize, room: usize) -> usize {
+        if count > room {
+            self.oddities.add(Oddity::Count);
+        }
+        count.min(room)
+    }
+
+    fn text(&self, watch: &Watch, function: Option<GetText>, device: Handle) -> Result<Vec<u8>, Code> {
+        let mut text = [0_u8; 96];
+        // SAFETY: the buffer and its length.
+        call(watch, function, |function| unsafe {
+            function(device.0.as_ptr(), text.as_mut_ptr().cast(), text.len() as c_uint)
+        })?;
+        Ok(self.until_nul(&text))
+    }
+
+    fn until_nul(&self, bytes: &[u8]) -> Vec<u8> {
+        let end = bytes.iter().position(|&byte| byte == 0);
+        if end.is_none() {
+            self.oddities.add(Oddity::Text);
+        }
+        bytes[..end.unwrap_or(bytes.len())].to_vec()
     }
 }
 
@@ -348,15 +451,6 @@ fn call<F>(watch: &Watch, function: Option<F>, with: impl FnOnce(F) -> sys::nvml
     let code = with(function);
     watch.end();
     if code == sys::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(Code(code)) }
-}
-
-fn text(watch: &Watch, function: Option<GetText>, device: Handle) -> Result<Vec<u8>, Code> {
-    let mut text = [0_u8; 96];
-    // SAFETY: the buffer and its length.
-    call(watch, function, |function| unsafe {
-        function(device.0.as_ptr(), text.as_mut_ptr().cast(), text.len() as c_uint)
-    })?;
-    Ok(until_nul(&text))
 }
 
 fn pair(watch: &Watch, function: Option<GetTwoU32>, device: Handle) -> Result<(u32, u32), Code> {
@@ -379,10 +473,6 @@ fn structure<T: Copy>(
     // SAFETY: `value` is the out parameter that nvml.h declares for this function.
     call(watch, function, |function| unsafe { function(device.0.as_ptr(), &raw mut value) })?;
     Ok(value)
-}
-
-fn until_nul(bytes: &[u8]) -> Vec<u8> {
-    bytes.iter().copied().take_while(|&byte| byte != 0).collect()
 }
 
 fn loader_error() -> String {

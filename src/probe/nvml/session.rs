@@ -1,13 +1,14 @@
 //! A driver that answers: its library and its GPUs.
 
-use super::device::{Device, DeviceSample, Role};
-use super::raw::{Code, Library};
+use super::device::{Device, DeviceSample, FieldIds, Role};
+use super::raw::{Code, Handle, Library, Oddity};
 use super::watch::Watch;
 use super::words;
 use super::worker::is_void;
+use super::xids::{Place, Queue, Registration, XidThread};
 use crate::wire::codec::MAX_GPUS;
 use crate::wire::{DriverError, GpuInfo, Inventory, SafeText};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
 /// More instances than a GPU can be divided into; a count above it is the driver's mistake.
 const MAX_INSTANCES: u32 = 64;
@@ -17,12 +18,24 @@ const MAX_INSTANCES: u32 = 64;
 pub(crate) struct Session {
     library: &'static Library,
     devices: Vec<Mutex<Device>>,
+    driver_version: Option<Vec<u8>>,
+    /// Waits for Xids, where the driver tells of them.
+    xids: Option<XidThread>,
 }
 
 /// Loads the library from `chosen`, or from the first usual place that has one. It is never unloaded.
 pub(crate) fn load(chosen: Option<&str>) -> Result<&'static Library, DriverError> {
+    let reason = match chosen {
+        Some(path) => load_first(&[path]),
+        None => load_first(&words::LIBRARY_PATHS),
+    };
+    reason.map_err(|reason| words::no_library(chosen, &reason))
+}
+
+/// The error is the loader's sentence.
+fn load_first(paths: &[&str]) -> Result<&'static Library, String> {
     let mut reason = None;
-    for path in chosen.map_or(words::LIBRARY_PATHS.as_slice(), |_| &[]).iter().copied().chain(chosen) {
+    for path in paths {
         match Library::open(path) {
             Ok(library) => return Ok(Box::leak(Box::new(library))),
             // A file that is there and cannot be loaded says more than one that is missing.
@@ -30,14 +43,22 @@ pub(crate) fn load(chosen: Option<&str>) -> Result<&'static Library, DriverError
             Err(_) => {}
         }
     }
-    Err(words::no_library(chosen, &reason.unwrap_or_default()))
+    Err(reason.unwrap_or_default())
 }
 
 impl Session {
     /// Initialises NVML and looks at every GPU.
-    pub(crate) fn open(library: &'static Library, watch: &Watch) -> Result<Self, DriverError> {
+    pub(crate) fn open(library: &'static Library, watch: &Watch, queue: &Arc<Queue>) -> Result<Self, DriverError> {
         library.init(watch).map_err(words::init_refused)?;
-        Ok(Self { library, devices: look(library, watch) })
+        let driver_version = library.driver_version(watch).ok();
+        Ok(Self::looked(library, watch, driver_version, queue))
+    }
+
+    fn looked(library: &'static Library, watch: &Watch, driver_version: Option<Vec<u8>>, queue: &Arc<Queue>) -> Self {
+        let ids = driver_version.as_deref().map_or_else(FieldIds::default, FieldIds::of_driver);
+        let mut devices = look(library, watch, ids);
+        let xids = hear_xids(library, watch, &mut devices, queue);
+        Self { library, devices: devices.into_iter().map(Mutex::new).collect(), driver_version, xids }
     }
 
     pub(crate) fn devices(&self) -> usize {
@@ -46,7 +67,7 @@ impl Session {
 
     /// What the controller is told of this driver, without a generation.
     pub(crate) fn inventory(&self, watch: &Watch) -> Inventory {
-        let version = self.library.driver_version(watch).ok().map(|bytes| SafeText::from_bytes(&bytes));
+        let version = self.driver_version.as_deref().map(SafeText::from_bytes);
         let cuda = self.library.cuda_version(watch).ok().filter(|&version| version > 0);
         let gpus: Vec<GpuInfo> = self.devices.iter().map(|device| lock(device).info.clone()).collect();
         Inventory {
@@ -91,7 +112,7 @@ impl Session {
             Err(code) => return is_void(code),
         };
         let mut devices = self.devices.iter().map(lock).peekable();
-        for index in 0..count {
+        for index in (0..count).take_while(|&index| is_there(self.library, watch, index)) {
             let Some(device) = devices.next() else { return true };
             let mut known = Vec::new();
             while let Some(instance) = devices.next_if(|next| next.role() == Role::Instance) {
@@ -115,9 +136,13 @@ impl Session {
     }
 
     /// Looks at every GPU again, under the same initialisation.
-    pub(crate) fn renewed(&self, watch: &Watch) -> Self {
-        let devices = look(self.library, watch);
-        for mut device in devices.iter().map(lock).filter(|device| device.info.uuid.is_none()) {
+    pub(crate) fn renewed(&self, watch: &Watch, queue: &Arc<Queue>) -> Self {
+        let renewed = Self::looked(self.library, watch, self.driver_version.clone(), queue);
+        for mut device in renewed.devices.iter().map(lock) {
+            device.forget_the_past();
+            if device.info.uuid.is_some() {
+                continue;
+            }
             // What is known of a GPU that is off the bus stays known.
             let before = self
                 .devices
@@ -128,34 +153,46 @@ impl Session {
                 device.info = before.info.clone();
             }
         }
-        Self { library: self.library, devices }
+        renewed
     }
 
     /// Ends this initialisation, after which NVML can be initialised again.
     pub(crate) fn close(&self, watch: &Watch) -> &'static Library {
-        // A refusal changes nothing: the next initialisation says what is wrong.
-        let _refused: Result<(), Code> = self.library.shutdown(watch);
+        if self.xids.as_ref().is_none_or(XidThread::end) {
+            // A refusal changes nothing: the next initialisation says what is wrong.
+            let _refused: Result<(), Code> = self.library.shutdown(watch);
+        }
         self.library
     }
 }
 
 /// All GPUs, each followed by its instances.
-fn look(library: &Library, watch: &Watch) -> Vec<Mutex<Device>> {
+fn look(library: &Library, watch: &Watch, ids: FieldIds) -> Vec<Device> {
     let mut devices = Vec::new();
     for index in 0..library.device_count(watch).unwrap_or(0).min(MAX_GPUS as u32) {
-        let device = Device::open(library, watch, index);
+        let handle = library.device(watch, index);
+        if handle == Err(Code::INVALID_ARGUMENT) {
+            library.oddities().add(Oddity::Devices);
+            break;
+        }
+        let device = Device::open(library, watch, handle, index, ids);
         let found: Vec<Device> = instances(library, watch, &device)
-            .map(|(index, handle)| Device::instance(library, watch, handle, index, &device.info))
+            .map(|(index, handle)| Device::instance(library, watch, handle, index, &device))
             .collect();
         devices.push(device);
         devices.extend(found);
     }
     devices.truncate(MAX_GPUS);
-    devices.into_iter().map(Mutex::new).collect()
+    devices
+}
+
+/// Whether an index is a GPU's: the one answer that says no is "invalid argument" (nvml.h).
+fn is_there(library: &Library, watch: &Watch, index: u32) -> bool {
+    library.device(watch, index) != Err(Code::INVALID_ARGUMENT)
 }
 
 /// The instances of a GPU. Slots may be empty anywhere, so an error only skips its slot.
-fn instances(library: &Library, watch: &Watch, device: &Device) -> impl Iterator<Item = (u32, super::raw::Handle)> {
+fn instances(library: &Library, watch: &Watch, device: &Device) -> impl Iterator<Item = (u32, Handle)> {
     let parent = device.handle().filter(|_| device.role() == Role::Parent);
     let slots = parent.map_or(0, |parent| library.mig_count(watch, parent).unwrap_or(0).min(MAX_INSTANCES));
     parent.into_iter().flat_map(move |parent| {
@@ -163,6 +200,47 @@ fn instances(library: &Library, watch: &Watch, device: &Device) -> impl Iterator
     })
 }
 
+/// Asks for the Xids of every GPU, and notes in its facts whether they are told.
+fn hear_xids(
+    library: &'static Library,
+    watch: &Watch,
+    devices: &mut [Device],
+    queue: &Arc<Queue>,
+) -> Option<XidThread> {
+    let mut registration = Registration::begin(library, watch);
+    let mut places = Vec::new();
+    let mut parent = None;
+    for (position, device) in devices.iter_mut().enumerate() {
+        if device.role() != Role::Instance {
+            parent = device.handle();
+            device.info.xid_events = parent.and_then(|handle| registration.add(handle));
+        }
+        if let Some(parent) = parent {
+            places.push(Place { device: parent.number(), gpu_instance: device.info.gpu_instance_id, position });
+        }
+    }
+    registration.finish(places, queue)
+}
+
 fn lock(device: &Mutex<Device>) -> std::sync::MutexGuard<'_, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_library_that_loads_is_taken_and_an_unusable_one_is_the_reason() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        std::fs::write(path("broken.so"), "no library").expect("writes");
+        let (missing, broken) = (path("missing.so"), path("broken.so"));
+        // Any library will do here.
+        let library = load_first(&[&missing, &broken, "libc.so.6"]).expect("loads");
+        assert_eq!(library.path(), "libc.so.6");
+        let reason = load_first(&[&missing, &broken, &missing]).err().expect("a reason");
+        assert!(reason.contains("broken.so"), "{reason}");
+        assert!(load_first(&[]).is_err());
+    }
 }

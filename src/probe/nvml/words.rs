@@ -8,7 +8,11 @@ use crate::wire::{DeviceError, DriverError, DriverErrorKind};
 pub(crate) const LIBRARY_PATHS: [&str; 5] = [
     "libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
-    "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1",
+    if cfg!(target_arch = "aarch64") {
+        "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"
+    } else {
+        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    },
     "/usr/lib/wsl/lib/libnvidia-ml.so.1",
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 ];
@@ -60,6 +64,15 @@ pub(crate) fn driver_blocked(seconds: f32) -> DriverError {
     let message = format!(
         "the NVIDIA driver has not answered for {seconds:.0} s: `sudo dmesg | grep -i nvrm` may say why; it often ends \
          only with a reboot"
+    );
+    DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
+}
+
+/// Another probe of this user waits for the driver.
+pub(crate) fn another_waits(pid: u32) -> DriverError {
+    let message = format!(
+        "another gpufleet probe of this user (process {pid}) has been waiting for the NVIDIA driver for more than 5 s; \
+         this one does not touch it before that one is free or gone"
     );
     DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
 }

@@ -1,12 +1,14 @@
 //! NVML calls run on a worker, since any of them may hang. A worker that does is left behind with the GPU it hangs on,
 //! and a new one goes on with the others; whoever waits for readings never waits for the driver.
 
+use super::beside::Mark;
 use super::device::DeviceSample;
-use super::raw::{Code, Library};
+use super::raw::{Code, Library, Oddities};
 use super::session::{Session, load};
 use super::watch::Watch;
 use super::words;
-use crate::wire::{DriverError, Inventory};
+use super::xids::{Queue, Xid};
+use crate::wire::{DriverError, Inventory, SafeText};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A call that runs this long hangs: its worker is left behind.
 const HANGS: Duration = Duration::from_secs(3);
+/// A call that runs this long keeps the other probes of this user away from the driver.
+const MARKED: Duration = Duration::from_secs(5);
 /// The longest wait for a round of calls each of which is quick.
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// NVML runs on this stack; pages that are not touched cost nothing.
@@ -31,6 +35,10 @@ pub(crate) struct Frame {
     pub(crate) devices: Vec<DeviceSample>,
     /// Why the driver as a whole gives nothing now.
     pub(crate) error: Option<DriverError>,
+    /// Xids since the previous frame.
+    pub(crate) xids: Vec<Xid>,
+    /// What the driver did that no driver should, told once.
+    pub(crate) notes: Vec<SafeText>,
 }
 
 /// The driver, seen from the thread that wants readings.
@@ -38,6 +46,7 @@ pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The generation that was handed out last.
     handed_out: u32,
+    mark: Mark,
 }
 
 /// Lets another thread end the process without cutting a call in two.
@@ -50,6 +59,7 @@ struct Shared {
     bell: Condvar,
     origin: Instant,
     chosen: Option<String>,
+    xids: Arc<Queue>,
 }
 
 /// What the threads tell each other.
@@ -58,7 +68,7 @@ struct Board {
     epoch: u32,
     watch: Arc<Watch>,
     busy: bool,
-    stopping: bool,
+    ending: Ending,
     asked: u64,
     finished: u64,
     /// Whether the round that is asked for reads what rarely changes as well.
@@ -69,6 +79,16 @@ struct Board {
     slots: Vec<Slot>,
     /// Workers that hang, each on one GPU.
     left_behind: Vec<Arc<Watch>>,
+}
+
+/// Whether the process is about to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    No,
+    /// No further GPU is read.
+    Stop,
+    /// The same, and the worker in charge shuts NVML down.
+    ShutDown,
 }
 
 #[derive(Default)]
@@ -88,7 +108,7 @@ impl Driver {
             epoch: 0,
             watch: Arc::clone(&watch),
             busy: false,
-            stopping: false,
+            ending: Ending::No,
             asked: 0,
             finished: 0,
             slow: true,
@@ -98,10 +118,15 @@ impl Driver {
             slots: Vec::new(),
             left_behind: Vec::new(),
         };
-        let shared =
-            Arc::new(Shared { board: Mutex::new(board), bell: Condvar::new(), origin: Instant::now(), chosen });
+        let shared = Arc::new(Shared {
+            board: Mutex::new(board),
+            bell: Condvar::new(),
+            origin: Instant::now(),
+            chosen,
+            xids: Arc::default(),
+        });
         start_worker(&shared, 0, watch)?;
-        Ok(Self { shared, handed_out: 0 })
+        Ok(Self { shared, handed_out: 0, mark: Mark::new() })
     }
 
     /// For the thread that ends the process.
@@ -117,6 +142,12 @@ impl Driver {
     /// Asks for a round and waits for it, but for no call that is a second old. GPUs that were not read in time have
     /// empty readings and say for how long they have been blocked.
     pub(crate) fn refresh(&mut self, slow: bool) -> Frame {
+        let other = self.mark.other();
+        self.shared.xids.pause(other.is_some());
+        if let Some(pid) = other {
+            let frame = self.shared.lock().set_aside(pid);
+            return self.handed_out(frame);
+        }
         let mut board = self.shared.lock();
         if board.finished == board.asked {
             board.asked += 1;
@@ -140,20 +171,62 @@ impl Driver {
             board = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         let mut frame = board.frame();
+        let oddities = board.library.map(Library::oddities);
+        drop(board);
+        frame.notes.extend(oddities.into_iter().flat_map(Oddities::take).map(SafeText::from));
+        let (xids, more) = self.shared.xids.take();
+        frame.xids = xids;
+        if more > 0 {
+            frame.notes.push(format!("{more} more Xid events came than are passed on at once").into());
+        }
+        self.keep_watch();
+        self.handed_out(frame)
+    }
+
+    /// Whether a call has not come back. Then [`Driver::keep_watch`] is to be called about every second.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.shared.lock().oldest_call().is_some()
+    }
+
+    /// Tells the other probes of this user when a call hangs, and when it came back.
+    pub(crate) fn keep_watch(&mut self) {
+        let hangs = self.shared.lock().oldest_call().is_some_and(|age| age >= MARKED);
+        if hangs { self.mark.raise() } else { self.mark.lower() }
+    }
+
+    fn handed_out(&mut self, mut frame: Frame) -> Frame {
         if frame.generation != self.handed_out {
             self.handed_out = frame.generation;
-            frame.inventory = Some(board.inventory.clone());
+            frame.inventory = Some(self.shared.lock().inventory.clone());
         }
         frame
     }
 }
 
 impl Settler {
+    /// Shuts NVML down, so that an administrator can reset a GPU. It takes a few seconds at most: where a call hangs,
+    /// the driver is left as it is.
+    pub(crate) fn shut_down(&self, limit: Duration) {
+        self.0.lock().ending = Ending::ShutDown;
+        let deadline = Instant::now() + limit;
+        self.settle(limit);
+        let mut board = self.0.lock();
+        while board.session.is_some() && board.left_behind.is_empty() {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                return;
+            }
+            board = self.0.bell.wait_timeout(board, rest).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
     /// Lets no further GPU be read, and waits until the one that is being read is done, at most this long.
     pub(crate) fn settle(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut board = self.0.lock();
-        board.stopping = true;
+        if board.ending == Ending::No {
+            board.ending = Ending::Stop;
+        }
         self.0.bell.notify_all();
         while board.busy {
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -202,7 +275,7 @@ impl Shared {
             let now = self.origin.elapsed().as_secs_f64();
             let sample = session.sample(position, watch, words, now, order.slow);
             let mut board = self.lock();
-            if board.epoch != epoch || board.stopping {
+            if board.epoch != epoch || board.ending != Ending::No {
                 return None;
             }
             if let (Some(sample), Some(slot)) = (sample, board.slots.get_mut(position)) {
@@ -217,7 +290,7 @@ impl Shared {
     fn open(&self, epoch: u32, watch: &Watch, library: Option<&'static Library>) -> Option<Option<Arc<Session>>> {
         watch.concerns(None);
         let library = library.map_or_else(|| load(self.chosen.as_deref()), Ok);
-        let opened = library.clone().and_then(|library| Session::open(library, watch)).map(Arc::new);
+        let opened = library.clone().and_then(|library| Session::open(library, watch, &self.xids)).map(Arc::new);
         let inventory = match &opened {
             Ok(session) => session.inventory(watch),
             Err(error) => Inventory {
@@ -236,7 +309,7 @@ impl Shared {
             let library = session.close(watch);
             return self.open(epoch, watch, Some(library));
         }
-        let renewed = Arc::new(session.renewed(watch));
+        let renewed = Arc::new(session.renewed(watch, &self.xids));
         let inventory = renewed.inventory(watch);
         self.install(epoch, None, Some(renewed), inventory)
     }
@@ -296,7 +369,25 @@ impl Board {
             self.inventory.error.clone_from(&error);
             self.inventory.generation += 1;
         }
-        Frame { generation: self.inventory.generation, inventory: None, devices, error }
+        Frame { generation: self.inventory.generation, devices, error, ..Frame::default() }
+    }
+
+    /// What there is while another probe of this user hangs in the driver: nothing, and why.
+    fn set_aside(&mut self, pid: u32) -> Frame {
+        let error = words::another_waits(pid);
+        if self.session.is_none() && self.inventory.error.as_ref() != Some(&error) {
+            self.inventory.error = Some(error.clone());
+            self.inventory.generation += 1;
+        }
+        let mut devices = Vec::new();
+        devices.resize_with(self.slots.len(), DeviceSample::default);
+        Frame { generation: self.inventory.generation, devices, error: Some(error), ..Frame::default() }
+    }
+
+    /// The age of the oldest call that has not come back.
+    fn oldest_call(&self) -> Option<Duration> {
+        let left_behind = self.left_behind.iter().map(|watch| watch.call_age());
+        left_behind.chain([self.watch.call_age()]).flatten().max()
     }
 }
 
@@ -319,7 +410,7 @@ fn start_worker(shared: &Arc<Shared>, epoch: u32, watch: Arc<Watch>) -> io::Resu
 fn work(shared: &Shared, epoch: u32, watch: &Arc<Watch>) {
     let mut words = Vec::with_capacity(512);
     let mut board = shared.lock();
-    while board.epoch == epoch && !board.stopping {
+    while board.epoch == epoch && board.ending == Ending::No {
         if board.asked == board.finished || (board.session.is_none() && !board.slow) {
             if board.asked != board.finished {
                 // Without a driver nothing is tried but in the slow rounds.
@@ -352,6 +443,16 @@ fn work(shared: &Shared, epoch: u32, watch: &Arc<Watch>) {
         }
     }
     board.left_behind.retain(|left| !Arc::ptr_eq(left, watch));
+    if board.ending == Ending::ShutDown && board.epoch == epoch && board.left_behind.is_empty() {
+        let session = board.session.clone();
+        drop(board);
+        if let Some(session) = session {
+            session.close(watch);
+        }
+        board = shared.lock();
+        board.session = None;
+    }
+    drop(board);
     shared.bell.notify_all();
 }
 

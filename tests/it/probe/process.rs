@@ -30,7 +30,18 @@ pub(super) struct Probe {
 
 impl Probe {
     pub(super) fn start(library: &Path, arguments: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe"));
+        Self::of(Command::new(env!("CARGO_BIN_EXE_gpufleet-probe")), library, arguments)
+    }
+
+    /// Started by another program, which is given first and becomes it or runs it.
+    pub(super) fn under(starter: &[&str], library: &Path, arguments: &[&str]) -> Self {
+        let mut command = Command::new(starter[0]);
+        command.args(&starter[1..]).arg(env!("CARGO_BIN_EXE_gpufleet-probe"));
+        Self::of(command, library, arguments)
+    }
+
+    /// The program that `command` names.
+    pub(super) fn of(mut command: Command, library: &Path, arguments: &[&str]) -> Self {
         Self::run(command.arg("--nvml-library").arg(library).args(arguments))
     }
 

@@ -10,6 +10,8 @@ pub(super) type GetTwoU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint,
 pub(super) type GetKindU32 = unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut c_uint) -> sys::nvmlReturn_t;
 pub(super) type GetText = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_char, c_uint) -> sys::nvmlReturn_t;
 pub(super) type GetProcesses = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_void) -> sys::nvmlReturn_t;
+pub(super) type WaitEvent =
+    unsafe extern "C" fn(sys::nvmlEventSet_t, *mut sys::nvmlEventData_t, c_uint) -> sys::nvmlReturn_t;
 pub(super) type GetStruct<T> = unsafe extern "C" fn(sys::nvmlDevice_t, *mut T) -> sys::nvmlReturn_t;
 
 /// Declares the table: a field for each name, resolved by `dlsym`.
@@ -66,9 +68,40 @@ table! {
     decoder: c"nvmlDeviceGetDecoderUtilization" as GetTwoU32,
     pcie_generation: c"nvmlDeviceGetCurrPcieLinkGeneration" as GetU32,
     pcie_width: c"nvmlDeviceGetCurrPcieLinkWidth" as GetU32,
+    pcie_generation_max: c"nvmlDeviceGetMaxPcieLinkGeneration" as GetU32,
+    pcie_width_max: c"nvmlDeviceGetMaxPcieLinkWidth" as GetU32,
+    minor_number: c"nvmlDeviceGetMinorNumber" as GetU32,
+    bar1: c"nvmlDeviceGetBAR1MemoryInfo" as GetStruct<sys::nvmlBAR1Memory_t>,
+    nvlink_state: c"nvmlDeviceGetNvLinkState" as GetKindU32,
+    persistence_mode: c"nvmlDeviceGetPersistenceMode" as GetU32,
+    compute_mode: c"nvmlDeviceGetComputeMode" as GetU32,
+    retired_pages: c"nvmlDeviceGetRetiredPages"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut c_uint, *mut c_ulonglong) -> sys::nvmlReturn_t,
+    retired_pages_pending: c"nvmlDeviceGetRetiredPagesPendingStatus" as GetU32,
+    remapped_rows: c"nvmlDeviceGetRemappedRows" as unsafe extern "C" fn(
+        sys::nvmlDevice_t, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint,
+    ) -> sys::nvmlReturn_t,
+    samples: c"nvmlDeviceGetSamples" as unsafe extern "C" fn(
+        sys::nvmlDevice_t, c_uint, c_ulonglong, *mut c_uint, *mut c_uint, *mut sys::nvmlSample_t,
+    ) -> sys::nvmlReturn_t,
+    gpm_alloc: c"nvmlGpmSampleAlloc" as unsafe extern "C" fn(*mut sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_free: c"nvmlGpmSampleFree" as unsafe extern "C" fn(sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_read: c"nvmlGpmSampleGet"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_read_instance: c"nvmlGpmMigSampleGet"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_metrics: c"nvmlGpmMetricsGet" as unsafe extern "C" fn(*mut sys::nvmlGpmMetricsGet_t) -> sys::nvmlReturn_t,
+    event_set_create: c"nvmlEventSetCreate" as unsafe extern "C" fn(*mut sys::nvmlEventSet_t) -> sys::nvmlReturn_t,
+    event_set_free: c"nvmlEventSetFree" as unsafe extern "C" fn(sys::nvmlEventSet_t) -> sys::nvmlReturn_t,
+    event_wait_v2: c"nvmlEventSetWait_v2" as WaitEvent,
+    event_wait_v1: c"nvmlEventSetWait" as WaitEvent,
+    register_events: c"nvmlDeviceRegisterEvents"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_ulonglong, sys::nvmlEventSet_t) -> sys::nvmlReturn_t,
     ecc_errors: c"nvmlDeviceGetTotalEccErrors"
         as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, c_uint, *mut c_ulonglong) -> sys::nvmlReturn_t,
     mig_mode: c"nvmlDeviceGetMigMode" as GetTwoU32,
+    gpu_instance_id: c"nvmlDeviceGetGpuInstanceId" as GetU32,
+    compute_instance_id: c"nvmlDeviceGetComputeInstanceId" as GetU32,
     mig_count: c"nvmlDeviceGetMaxMigDeviceCount" as GetU32,
     mig_handle: c"nvmlDeviceGetMigDeviceHandleByIndex"
         as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,

@@ -1,0 +1,109 @@
+//! The fixed facts of a GPU or of an instance.
+
+use super::plausible::{celsius, link, megahertz, watts};
+use crate::probe::nvml::raw::{Code, Handle, Library, Oddity};
+use crate::probe::nvml::watch::Watch;
+use crate::wire::{GpuInfo, SafeText};
+use nvml_wrapper_sys::bindings as sys;
+
+/// More links than any GPU has (nvml.h knows 36); they are a bit each in what is sent.
+const MAX_LINKS: u8 = 64;
+
+/// A GPU's memory, in bytes, from whichever version of the call the library has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Memory {
+    pub(super) total: u64,
+    pub(super) used: u64,
+    pub(super) reserved: Option<u64>,
+}
+
+impl Memory {
+    /// No GPU has a petabyte, and none has far more in use than it has; some count the reserved part twice.
+    fn is_plausible(self) -> bool {
+        self.total < 1 << 50 && self.used / 2 <= self.total && self.reserved.unwrap_or(0) <= self.total
+    }
+}
+
+/// What the driver says of a GPU's memory. Nonsense is an unknown error, so that it is not taken for unified memory.
+pub(super) fn memory(library: &Library, watch: &Watch, handle: Handle) -> Result<Memory, Code> {
+    let memory = match library.memory_v2(watch, handle) {
+        Ok(memory) => Memory { total: memory.total, used: memory.used, reserved: Some(memory.reserved) },
+        Err(code @ (Code::GPU_IS_LOST | Code::RESET_REQUIRED)) => return Err(code),
+        Err(_) => {
+            let memory = library.memory_v1(watch, handle)?;
+            Memory { total: memory.total, used: memory.used, reserved: None }
+        }
+    };
+    if memory.is_plausible() {
+        return Ok(memory);
+    }
+    library.oddities().add(Oddity::Reading);
+    Err(Code::UNKNOWN)
+}
+
+/// A whole GPU, divided or not.
+pub(super) fn whole(library: &Library, watch: &Watch, handle: Handle, index: u32) -> GpuInfo {
+    let memory = memory(library, watch, handle);
+    // Parts that share the host's memory refuse this one call, or give nothing; any other error is only an error.
+    let unified = matches!(memory, Err(Code::NOT_SUPPORTED)) || memory.is_ok_and(|memory| memory.total == 0);
+    let clock = |kind| library.max_clock(watch, handle, kind).ok().and_then(megahertz);
+    let threshold = |kind| library.temperature_threshold(watch, handle, kind).ok().and_then(celsius);
+    // Their PCIe readings are of no link that is there.
+    let pcie = |value: Result<u32, Code>| value.ok().and_then(link).filter(|_| !unified);
+    GpuInfo {
+        index,
+        uuid: text(library.uuid(watch, handle)),
+        name: text(library.name(watch, handle)),
+        pci_bus_id: text(library.pci_bus_id(watch, handle)),
+        memory_total_bytes: memory.ok().map(|memory| memory.total).filter(|&total| total > 0),
+        power_limit_watts: library.enforced_power_limit(watch, handle).ok().and_then(watts),
+        power_limit_max_watts: library.max_power_limit(watch, handle).ok().and_then(watts),
+        clock_graphics_max_mhz: clock(sys::nvmlClockType_enum_NVML_CLOCK_GRAPHICS),
+        clock_sm_max_mhz: clock(sys::nvmlClockType_enum_NVML_CLOCK_SM),
+        clock_memory_max_mhz: clock(sys::nvmlClockType_enum_NVML_CLOCK_MEM),
+        temperature_slowdown_celsius: threshold(
+            sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+        ),
+        temperature_shutdown_celsius: threshold(
+            sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+        ),
+        memory_temperature_max_celsius: threshold(
+            sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+        ),
+        mig_enabled: library.mig_mode(watch, handle).ok(),
+        bar1_total_bytes: library.bar1(watch, handle).ok().map(|bar1| bar1.bar1Total).filter(|&total| total > 0),
+        pcie_generation_max: pcie(library.pcie_generation_max(watch, handle)),
+        pcie_width_max: pcie(library.pcie_width_max(watch, handle)),
+        minor_number: library.minor_number(watch, handle).ok(),
+        nvlink_count: nvlink_count(library, watch, handle),
+        unified_memory: unified.then_some(true),
+        ..GpuInfo::default()
+    }
+}
+
+/// A MIG instance of `parent`.
+pub(super) fn instance(library: &Library, watch: &Watch, handle: Handle, index: u32, parent: &GpuInfo) -> GpuInfo {
+    let total = memory(library, watch, handle).ok().map(|memory| memory.total).filter(|&total| total > 0);
+    let id = |id: Result<u32, Code>| id.ok().filter(|&id| id != u32::MAX);
+    GpuInfo {
+        index,
+        uuid: text(library.uuid(watch, handle)),
+        name: text(library.name(watch, handle)),
+        memory_total_bytes: total,
+        mig_parent_uuid: parent.uuid.clone(),
+        gpu_instance_id: id(library.gpu_instance_id(watch, handle)),
+        compute_instance_id: id(library.compute_instance_id(watch, handle)),
+        ..GpuInfo::default()
+    }
+}
+
+/// Links are numbered from 0; the first that does not answer is not there.
+fn nvlink_count(library: &Library, watch: &Watch, handle: Handle) -> Option<u8> {
+    let answers = |link: &u8| library.nvlink_state(watch, handle, u32::from(*link)).is_ok();
+    let count = (0..MAX_LINKS).take_while(answers).count() as u8;
+    (count > 0).then_some(count)
+}
+
+pub(super) fn text(bytes: Result<Vec<u8>, Code>) -> Option<SafeText> {
+    bytes.ok().filter(|bytes| !bytes.is_empty()).map(|bytes| SafeText::from_bytes(&bytes))
+}

@@ -1,0 +1,150 @@
+//! What the administrator of this host allows: `/etc/gpufleet/policy.json`.
+//!
+//! ```json
+//! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9"}
+//! ```
+
+use super::pace::{MAX_INTERVAL, MIN_INTERVAL};
+use super::procfs::Scratch;
+use crate::wire::SafeText;
+use rustix::io::Errno;
+use serde::Deserialize;
+use std::time::Duration;
+
+/// Where it is looked for.
+const PATH: &str = "/etc/gpufleet/policy.json";
+/// The exit status of a probe that may not run: `EX_NOPERM` of sysexits.h.
+pub(crate) const FORBIDDEN: u8 = 77;
+/// How often a probe that runs looks again. It leaves within 10 s, of which NVML may take a few.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+/// What is allowed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Policy {
+    /// Why no probe may run. A policy that cannot be understood allows nothing: it was put there to restrict.
+    pub(crate) refusal: Option<SafeText>,
+    /// The shortest interval; zero where there is no policy.
+    pub(crate) min_interval: Duration,
+    /// For whoever watches this host.
+    pub(crate) message: Option<SafeText>,
+}
+
+/// The file, as it may be written.
+#[derive(Deserialize)]
+struct Written {
+    #[serde(default = "yes")]
+    allow: bool,
+    /// Seconds.
+    #[serde(default)]
+    min_interval: Option<f64>,
+    #[serde(default)]
+    message: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// The policies that hold here: the administrator's, and one more where the command line names it. What either forbids
+/// is forbidden.
+#[derive(Debug)]
+pub(crate) struct Policies {
+    paths: Vec<String>,
+    scratch: Scratch,
+}
+
+impl Policies {
+    pub(crate) fn new(besides: Option<String>) -> Self {
+        Self { paths: [PATH.to_owned()].into_iter().chain(besides).collect(), scratch: Scratch::default() }
+    }
+
+    /// Reads what holds now.
+    pub(crate) fn read(&mut self) -> Policy {
+        let mut all = Policy { refusal: None, min_interval: Duration::ZERO, message: None };
+        for path in &self.paths {
+            let Policy { refusal, min_interval, message } = match self.scratch.read(path) {
+                Ok(text) => parse(path, text),
+                Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                Err(error) => Policy {
+                    refusal: Some(format!("{path} cannot be read: {error}").into()),
+                    min_interval: Duration::ZERO,
+                    message: None,
+                },
+            };
+            all.refusal = all.refusal.or(refusal);
+            all.min_interval = all.min_interval.max(min_interval);
+            all.message = all.message.or(message);
+        }
+        all
+    }
+}
+
+fn parse(path: &str, text: &[u8]) -> Policy {
+    match serde_json::from_slice(text) {
+        Ok(Written { allow, min_interval, message }) => {
+            let message = message.filter(|message| !message.is_empty()).map(SafeText::from);
+            let refusal = match &message {
+                _ if allow => None,
+                Some(message) => Some(message.clone()),
+                None => Some(format!("{path} allows no probe on this host").into()),
+            };
+            Policy { refusal, min_interval: interval(min_interval), message }
+        }
+        Err(error) => Policy {
+            refusal: Some(format!("{path} cannot be understood, so no probe runs: {error}").into()),
+            min_interval: Duration::ZERO,
+            message: None,
+        },
+    }
+}
+
+fn interval(seconds: Option<f64>) -> Duration {
+    let asked = seconds.filter(|seconds| *seconds > 0.0);
+    let interval = asked.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(MAX_INTERVAL));
+    interval.map_or(Duration::ZERO, |interval| interval.clamp(MIN_INTERVAL, MAX_INTERVAL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(text: &str) -> Policy {
+        parse("/p", text.as_bytes())
+    }
+
+    #[test]
+    fn what_is_left_out_is_allowed() {
+        assert_eq!(policy("{}"), Policy { refusal: None, min_interval: Duration::ZERO, message: None });
+        let held = policy(r#"{"min_interval": 10, "message": "hello", "from_the_future": []}"#);
+        assert_eq!((held.refusal, held.min_interval), (None, Duration::from_secs(10)));
+        assert_eq!(held.message.as_deref(), Some("hello"));
+        for (written, held) in [("0.001", 250), ("1e9", 60_000), ("-5", 0), ("1e308", 60_000)] {
+            let interval = policy(&format!("{{\"min_interval\": {written}}}")).min_interval;
+            assert_eq!(interval, Duration::from_millis(held), "{written}");
+        }
+    }
+
+    #[test]
+    fn a_refusal_has_a_reason() {
+        assert_eq!(policy(r#"{"allow": false}"#).refusal.as_deref(), Some("/p allows no probe on this host"));
+        let spoken = policy(r#"{"allow": false, "message": "ask\u001b[31m root"}"#);
+        assert_eq!(spoken.refusal.as_deref(), Some("ask␛[31m root"));
+        for broken in ["", "{\"allow\": false,}", "[]", "{\"allow\": \"no\"}", "\u{0}"] {
+            let refusal = policy(broken).refusal.expect("a refusal");
+            assert!(refusal.starts_with("/p cannot be understood, so no probe runs: "), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn every_policy_holds_and_a_missing_file_forbids_nothing() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let mut policies = Policies::new(None);
+        policies.paths = vec![path("missing"), path("one"), path("two")];
+        assert_eq!(policies.read().refusal, None);
+        std::fs::write(path("one"), r#"{"min_interval": 5}"#).expect("writes");
+        std::fs::write(path("two"), r#"{"allow": false, "min_interval": 3}"#).expect("writes");
+        let policy = policies.read();
+        assert!(policy.refusal.is_some() && policy.min_interval == Duration::from_secs(5));
+    }
+}

@@ -1,0 +1,118 @@
+//! Xid events: a set hears what the script adds after the set was made.
+
+use super::driver::{
+    INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, handle, place, system_call,
+};
+use super::put;
+use crate::scenario::Quirk;
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t};
+use std::ffi::{c_uint, c_ulonglong};
+use std::time::{Duration, Instant};
+
+const XID_CRITICAL_ERROR: c_ulonglong = 8;
+/// How often a wait looks at the script.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// What stands behind an `nvmlEventSet_t`.
+struct Set {
+    gpus: Vec<usize>,
+    /// How many of the script's faults are past.
+    heard: usize,
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlEventSetCreate(out: *mut sys::nvmlEventSet_t) -> nvmlReturn_t {
+    system_call("nvmlEventSetCreate", |driver| {
+        let set = Set { gpus: Vec::new(), heard: driver.scenario().xids.len() };
+        put(out, Box::into_raw(Box::new(set)).cast()).err().unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlEventSetFree(set: sys::nvmlEventSet_t) -> nvmlReturn_t {
+    if set.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: it came from `nvmlEventSetCreate` and is freed once.
+    drop(unsafe { Box::from_raw(set.cast::<Set>()) });
+    SUCCESS
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetSupportedEventTypes(device: nvmlDevice_t, out: *mut c_ulonglong) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetSupportedEventTypes", device, |_, device| {
+        put(out, if device.xid_events { XID_CRITICAL_ERROR } else { 0 })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
+    device: nvmlDevice_t,
+    types: c_ulonglong,
+    set: sys::nvmlEventSet_t,
+) -> nvmlReturn_t {
+    let gpu = place(device).map_or(0, |(gpu, _)| gpu);
+    device_call("nvmlDeviceRegisterEvents", device, |_, device| {
+        if set.is_null() || types == 0 {
+            return Err(INVALID_ARGUMENT);
+        }
+        if !device.xid_events || types & XID_CRITICAL_ERROR == 0 {
+            return Err(NOT_SUPPORTED);
+        }
+        // SAFETY: it came from `nvmlEventSetCreate`; nobody waits on it yet.
+        unsafe { (*set.cast::<Set>()).gpus.push(gpu) };
+        Ok(())
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlEventSetWait_v2(
+    set: sys::nvmlEventSet_t,
+    out: *mut sys::nvmlEventData_t,
+    milliseconds: c_uint,
+) -> nvmlReturn_t {
+    if set.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: it came from `nvmlEventSetCreate`, and one thread waits on it.
+    let set = unsafe { &mut *set.cast::<Set>() };
+    let deadline = Instant::now() + Duration::from_millis(u64::from(milliseconds));
+    loop {
+        let mut found = None;
+        let code = system_call("nvmlEventSetWait_v2", |driver| {
+            if !driver.initialized {
+                return UNINITIALIZED;
+            }
+            while let Some(xid) = driver.scenario().xids.get(set.heard) {
+                set.heard += 1;
+                if set.gpus.contains(&xid.gpu) {
+                    let stray = driver.has(Quirk::StrayEvents).then(|| std::ptr::without_provenance_mut(usize::MAX));
+                    found = Some(sys::nvmlEventData_t {
+                        device: stray.unwrap_or(handle(xid.gpu, None)),
+                        eventType: XID_CRITICAL_ERROR,
+                        eventData: xid.xid,
+                        gpuInstanceId: xid.gpu_instance_id.unwrap_or(c_uint::MAX),
+                        computeInstanceId: c_uint::MAX,
+                    });
+                    break;
+                }
+            }
+            SUCCESS
+        });
+        match found {
+            _ if code != SUCCESS => return code,
+            Some(event) => return put(out, event).err().unwrap_or(SUCCESS),
+            None if Instant::now() >= deadline => return TIMEOUT,
+            None => std::thread::sleep(LOOK_EVERY),
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlEventSetWait(
+    set: sys::nvmlEventSet_t,
+    out: *mut sys::nvmlEventData_t,
+    milliseconds: c_uint,
+) -> nvmlReturn_t {
+    nvmlEventSetWait_v2(set, out, milliseconds)
+}

@@ -1,0 +1,136 @@
+//! GPM: samples that remember when and of what they were taken.
+
+use super::driver::{
+    Driver, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNKNOWN, device_call, driver, find, handle, monotonic, place,
+    system_call,
+};
+use super::put;
+use crate::scenario::{Gpm, Quirk};
+use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t};
+use std::ffi::c_uint;
+
+/// The counters are refreshed ten times a second (nvml.h).
+const SHORTEST_SECONDS: f64 = 0.1;
+const MIB: f64 = 1_048_576.0;
+
+/// What stands behind an `nvmlGpmSample_t`.
+#[derive(Default)]
+struct Sample {
+    taken: f64,
+    device: usize,
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmSampleAlloc(out: *mut sys::nvmlGpmSample_t) -> nvmlReturn_t {
+    system_call("nvmlGpmSampleAlloc", |_| {
+        put(out, Box::into_raw(Box::<Sample>::default()).cast()).err().unwrap_or(SUCCESS)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmSampleFree(sample: sys::nvmlGpmSample_t) -> nvmlReturn_t {
+    if sample.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    // SAFETY: it came from `nvmlGpmSampleAlloc` and is freed once.
+    drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
+    SUCCESS
+}
+
+fn take(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> Result<(), nvmlReturn_t> {
+    if into.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: it came from `nvmlGpmSampleAlloc` and is the caller's alone.
+    unsafe { *into.cast::<Sample>() = Sample { taken: monotonic(), device: device.addr() } };
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> nvmlReturn_t {
+    device_call("nvmlGpmSampleGet", device, |_, gpu| {
+        gpu.gpm.ok_or(NOT_SUPPORTED)?;
+        take(device, into)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmMigSampleGet(
+    device: nvmlDevice_t,
+    instance: c_uint,
+    into: sys::nvmlGpmSample_t,
+) -> nvmlReturn_t {
+    let gpu = place(device).map_or(0, |(gpu, _)| gpu);
+    device_call("nvmlGpmMigSampleGet", device, |_, device| {
+        let is_meant = |slot: &Option<crate::scenario::Device>| {
+            slot.as_ref().is_some_and(|slot| slot.gpu_instance_id == Some(instance))
+        };
+        let slot = device.mig.iter().position(is_meant).ok_or(INVALID_ARGUMENT)?;
+        device.mig[slot].as_ref().and_then(|slot| slot.gpm).ok_or(NOT_SUPPORTED)?;
+        take(handle(gpu, Some(slot)), into)
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmMetricsGet(get: *mut sys::nvmlGpmMetricsGet_t) -> nvmlReturn_t {
+    if get.is_null() {
+        return INVALID_ARGUMENT;
+    }
+    system_call("nvmlGpmMetricsGet", |driver| {
+        // SAFETY: the caller's structure, whose samples came from `nvmlGpmSampleAlloc`.
+        let (get, older, newer) = unsafe {
+            let get = &mut *get;
+            if get.sample1.is_null() || get.sample2.is_null() {
+                return INVALID_ARGUMENT;
+            }
+            let (older, newer) = (&*get.sample1.cast::<Sample>(), &*get.sample2.cast::<Sample>());
+            (get, older, newer)
+        };
+        if get.version != sys::NVML_GPM_METRICS_GET_VERSION || older.device != newer.device {
+            return INVALID_ARGUMENT;
+        }
+        let gpm = find(driver, std::ptr::without_provenance_mut(newer.device)).and_then(|device| device.gpm);
+        let too_soon = newer.taken - older.taken < SHORTEST_SECONDS;
+        let count = get.numMetrics as usize;
+        for metric in get.metrics.iter_mut().take(count) {
+            match gpm.and_then(|gpm| value(driver, gpm, metric.metricId, newer.taken)) {
+                Some(_) if too_soon => metric.nvmlReturn = UNKNOWN,
+                Some(value) => {
+                    metric.nvmlReturn = SUCCESS;
+                    metric.value = value;
+                }
+                None => metric.nvmlReturn = NOT_SUPPORTED,
+            }
+        }
+        SUCCESS
+    })
+}
+
+fn value(driver: &Driver, gpm: Gpm, id: c_uint, time: f64) -> Option<f64> {
+    let (value, unit) = match id {
+        2 => (gpm.sm_activity_percent, 1.0),
+        3 => (gpm.sm_occupancy_percent, 1.0),
+        5 => (gpm.tensor_activity_percent, 1.0),
+        10 => (gpm.dram_bandwidth_percent, 1.0),
+        20 => (gpm.pcie_transmit_bytes_per_second, MIB),
+        21 => (gpm.pcie_receive_bytes_per_second, MIB),
+        60 => (gpm.nvlink_receive_bytes_per_second, MIB),
+        61 => (gpm.nvlink_transmit_bytes_per_second, MIB),
+        _ => return None,
+    };
+    let value = value?.at(time) / unit;
+    let odd = [f64::NAN, f64::INFINITY, -1e300, 1e300][id as usize % 4];
+    Some(if driver.has(Quirk::GarbageNumbers) { odd } else { value })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlGpmQueryDeviceSupport(
+    device: nvmlDevice_t,
+    out: *mut sys::nvmlGpmSupport_t,
+) -> nvmlReturn_t {
+    let supported = driver(|driver| find(driver, device).is_some_and(|device| device.gpm.is_some()));
+    device_call("nvmlGpmQueryDeviceSupport", device, |_, _| {
+        let version = sys::NVML_GPM_SUPPORT_VERSION;
+        put(out, sys::nvmlGpmSupport_t { version, isSupportedDevice: c_uint::from(supported) })
+    })
+}
