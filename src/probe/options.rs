@@ -9,8 +9,8 @@ use std::time::Duration;
 pub(crate) const HELP: &str = "\
 gpufleet-probe reads the GPUs, processes and load of this host for gpufleet.
 
-Usage: gpufleet-probe [--interval SECONDS] [--nvml-library PATH] [--policy PATH]
-       gpufleet-probe --once [--pretty] [--nvml-library PATH] [--policy PATH]
+Usage: gpufleet-probe [--interval SECONDS] [--nvml-library PATH] [--policy PATH] [--marks DIR]
+       gpufleet-probe --once [--pretty] [--nvml-library PATH] [--policy PATH] [--marks DIR]
 
 Without --once it serves a controller: JSON lines on standard output, requests on
 standard input. It ends when standard input is closed, and after 30 s without a request.
@@ -21,9 +21,22 @@ Options:
   --interval SECONDS     time between snapshots, 0.25 to 60 (default 2)
   --nvml-library PATH    load this library in place of libnvidia-ml.so.1
   --policy PATH          honour this policy besides /etc/gpufleet/policy.json
+  --marks DIR            where probes of one user tell each other that the driver hangs
+                         (default /dev/shm, else /tmp)
   --version              print the version
   --help                 print this text
 ";
+
+/// Files in place of the usual ones, or besides them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Files {
+    /// A library in place of the usual ones.
+    pub(crate) library: Option<String>,
+    /// A policy besides the administrator's.
+    pub(crate) policy: Option<String>,
+    /// A directory for marks in place of the usual ones.
+    pub(crate) marks: Option<String>,
+}
 
 /// What is asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,19 +45,15 @@ pub(crate) enum Options {
     Serve {
         /// Between snapshots.
         interval: Duration,
-        /// A library in place of the usual ones.
-        library: Option<String>,
-        /// A policy besides the administrator's.
-        policy: Option<String>,
+        /// What to use in place of the usual.
+        files: Files,
     },
     /// One snapshot.
     Once {
         /// For a person.
         pretty: bool,
-        /// A library in place of the usual ones.
-        library: Option<String>,
-        /// A policy besides the administrator's.
-        policy: Option<String>,
+        /// What to use in place of the usual.
+        files: Files,
     },
     /// The version.
     Version,
@@ -55,7 +64,7 @@ pub(crate) enum Options {
 impl Options {
     /// Reads the arguments after the program's name. The error is a sentence for a person.
     pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
-        let (mut once, mut pretty, mut interval, mut library, mut policy) = (false, false, None, None, None);
+        let (mut once, mut pretty, mut interval, mut files) = (false, false, None, Files::default());
         let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
         while let Some(argument) = arguments.next() {
             let (name, attached) = match argument.split_once('=') {
@@ -66,8 +75,9 @@ impl Options {
                 || attached.clone().or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"));
             match name {
                 "--interval" => interval = Some(parse_interval(&value()?)?),
-                "--nvml-library" => library = Some(value()?),
-                "--policy" => policy = Some(value()?),
+                "--nvml-library" => files.library = Some(value()?),
+                "--policy" => files.policy = Some(value()?),
+                "--marks" => files.marks = Some(value()?),
                 "--once" if attached.is_none() => once = true,
                 "--pretty" if attached.is_none() => pretty = true,
                 "--version" | "-V" if attached.is_none() => return Ok(Self::Version),
@@ -77,11 +87,9 @@ impl Options {
         }
         match (once, pretty, interval) {
             (true, _, Some(_)) => Err("--interval has no meaning with --once".to_owned()),
-            (true, pretty, None) => Ok(Self::Once { pretty, library, policy }),
+            (true, pretty, None) => Ok(Self::Once { pretty, files }),
             (false, true, _) => Err("--pretty goes with --once".to_owned()),
-            (false, false, interval) => {
-                Ok(Self::Serve { interval: interval.unwrap_or(DEFAULT_INTERVAL), library, policy })
-            }
+            (false, false, interval) => Ok(Self::Serve { interval: interval.unwrap_or(DEFAULT_INTERVAL), files }),
         }
     }
 }
@@ -107,16 +115,15 @@ mod tests {
         let serve = |seconds, library: Option<&str>| {
             Ok(Options::Serve {
                 interval: Duration::from_secs_f64(seconds),
-                library: library.map(Into::into),
-                policy: None,
+                files: Files { library: library.map(Into::into), ..Files::default() },
             })
         };
         assert_eq!(parse(""), serve(2.0, None));
         assert_eq!(parse("--interval 0.25 --nvml-library /x"), serve(0.25, Some("/x")));
         assert_eq!(parse("--nvml-library=/a=b --interval=60"), serve(60.0, Some("/a=b")));
-        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, library: None, policy: None }));
-        let policy = Some("/x".to_owned());
-        assert_eq!(parse("--pretty --once --policy /x"), Ok(Options::Once { pretty: true, library: None, policy }));
+        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, files: Files::default() }));
+        let files = Files { library: None, policy: Some("/x".to_owned()), marks: Some("/y".to_owned()) };
+        assert_eq!(parse("--pretty --once --policy /x --marks=/y"), Ok(Options::Once { pretty: true, files }));
         assert_eq!((parse("--version"), parse("--once -h")), (Ok(Options::Version), Ok(Options::Help)));
     }
 

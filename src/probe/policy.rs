@@ -80,7 +80,14 @@ impl Policies {
 }
 
 fn parse(path: &str, text: &[u8]) -> Policy {
-    match serde_json::from_slice(text) {
+    // serde would take a list for the fields in their order.
+    let is_object = text.trim_ascii_start().starts_with(b"{");
+    let written = if is_object {
+        serde_json::from_slice(text).map_err(|error| error.to_string())
+    } else {
+        Err("it is no JSON object".to_owned())
+    };
+    match written {
         Ok(Written { allow, min_interval, message }) => {
             let message = message.filter(|message| !message.is_empty()).map(SafeText::from);
             let refusal = match &message {

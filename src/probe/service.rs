@@ -5,7 +5,7 @@ use super::hello::hello;
 use super::listener::{DEAD_MAN, End, PolicyWatch, listen};
 use super::nvml::raw::exit_now;
 use super::nvml::{Driver, Settler};
-use super::options::{HELP, Options};
+use super::options::{Files, HELP, Options};
 use super::output::Output;
 use super::pace::{Pace, Step};
 use super::policy::{FORBIDDEN, Policies};
@@ -41,8 +41,8 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match Options::parse(arguments) {
         Ok(Options::Help) => print(HELP),
         Ok(Options::Version) => print(concat!("gpufleet-probe ", env!("CARGO_PKG_VERSION"), "\n")),
-        Ok(Options::Once { pretty, library, policy }) => once(pretty, library, Policies::new(policy)),
-        Ok(Options::Serve { interval, library, policy }) => serve(interval, library, Policies::new(policy)),
+        Ok(Options::Once { pretty, files }) => once(pretty, files),
+        Ok(Options::Serve { interval, files }) => serve(interval, files),
         Err(error) => {
             complain(&format!("{error}\nhint: gpufleet-probe --help"));
             ExitCode::from(2)
@@ -60,21 +60,21 @@ fn complain(text: &str) {
     let _closed = writeln!(std::io::stderr(), "gpufleet-probe: {text}");
 }
 
-fn start_driver(library: Option<String>) -> Result<Driver, ExitCode> {
-    Driver::start(library).map_err(|error| {
+fn start_driver(files: Files) -> Result<Driver, ExitCode> {
+    Driver::start(files.library, files.marks.as_deref()).map_err(|error| {
         complain(&format!("no thread can be started: {error}"));
         ExitCode::FAILURE
     })
 }
 
 /// Two samples, the second printed.
-fn once(for_a_person: bool, library: Option<String>, mut policies: Policies) -> ExitCode {
-    if let Some(reason) = policies.read().refusal {
+fn once(for_a_person: bool, mut files: Files) -> ExitCode {
+    if let Some(reason) = Policies::new(files.policy.take()).read().refusal {
         complain(&reason);
         return ExitCode::from(FORBIDDEN);
     }
     let hello = hello();
-    let driver = match start_driver(library) {
+    let driver = match start_driver(files) {
         Ok(driver) => driver,
         Err(status) => return status,
     };
@@ -102,7 +102,7 @@ fn once(for_a_person: bool, library: Option<String>, mut policies: Policies) -> 
 }
 
 /// Serves a controller until it goes.
-fn serve(interval: Duration, library: Option<String>, mut policies: Policies) -> ExitCode {
+fn serve(interval: Duration, mut files: Files) -> ExitCode {
     // However the file is named that was put on the host: `pkill gpufleet-probe` finds it.
     let _unnamed = rustix::thread::set_name(PROBE_NAME);
     let hello = hello();
@@ -111,12 +111,13 @@ fn serve(interval: Duration, library: Option<String>, mut policies: Policies) ->
     if output.send(&Message::Hello(hello)).is_err() {
         return ExitCode::SUCCESS;
     }
+    let mut policies = Policies::new(files.policy.take());
     let policy = policies.read();
     if let Some(reason) = policy.refusal {
         output.send_last(&Message::Farewell { reason });
         return ExitCode::from(FORBIDDEN);
     }
-    let driver = match start_driver(library) {
+    let driver = match start_driver(files) {
         Ok(driver) => driver,
         Err(status) => return status,
     };

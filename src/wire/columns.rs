@@ -165,6 +165,10 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnVisitor<T> {
         T::deserialize(value.into_deserializer()).map(Sent::Same)
     }
 
+    fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+        T::deserialize(value.into_deserializer()).map(Sent::Same)
+    }
+
     fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
         T::deserialize(value.into_deserializer()).map(Sent::Same)
     }

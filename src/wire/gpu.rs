@@ -408,6 +408,20 @@ mod tests {
     }
 
     #[test]
+    fn yes_and_no_are_sent_once_too() {
+        let row = GpuHealth {
+            persistence_mode: Some(true),
+            row_remap_failed: Some(false),
+            compute_mode: Some(ComputeMode::Default),
+            ..GpuHealth::default()
+        };
+        let columns = GpuHealthColumns::from_rows(&[row.clone(), row]);
+        let json = serde_json::to_string(&columns).expect("encodes");
+        assert_eq!(json, r#"{"rows":2,"row_remap_failed":false,"persistence_mode":true,"compute_mode":"default"}"#);
+        assert_eq!(serde_json::from_str::<GpuHealthColumns>(&json).expect("decodes"), columns);
+    }
+
+    #[test]
     fn no_number_of_rows_makes_the_reader_take_much_memory() {
         let columns: GpuColumns = serde_json::from_str(r#"{"rows":99999999999,"fan_percent":1}"#).expect("decodes");
         assert!(columns.len() < 20_000);

@@ -71,6 +71,11 @@ pub(crate) extern "C" fn nvmlEventSetWait_v2(
     out: *mut sys::nvmlEventData_t,
     milliseconds: c_uint,
 ) -> nvmlReturn_t {
+    wait(set, out, milliseconds)
+}
+
+/// No exported function calls another one: a copy may lack its name.
+fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: c_uint) -> nvmlReturn_t {
     if set.is_null() {
         return INVALID_ARGUMENT;
     }
@@ -114,5 +119,5 @@ pub(crate) extern "C" fn nvmlEventSetWait(
     out: *mut sys::nvmlEventData_t,
     milliseconds: c_uint,
 ) -> nvmlReturn_t {
-    nvmlEventSetWait_v2(set, out, milliseconds)
+    wait(set, out, milliseconds)
 }

@@ -25,13 +25,12 @@ mod scenario;
 mod system;
 
 use driver::{
-    Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, device_call, handle, monotonic,
-    place,
+    Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, handle, monotonic, place,
 };
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use scenario::{Device, Quirk, Value};
-use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::ffi::{CStr, c_char, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 
@@ -202,7 +201,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, out: *mut sys::n
     device_call("nvmlDeviceGetMemoryInfo", device, |driver, device| {
         // Version 1 counts the reserved part as used.
         let (total, used, reserved) = memory(device)?;
-        let used = used + reserved;
+        let used = used.saturating_add(reserved);
         put_structure(driver, out, sys::nvmlMemory_t { total, free: total.saturating_sub(used), used })
     })
 }
@@ -217,7 +216,7 @@ pub extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: nvmlDevice_t, out: *mut sys
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
         }
         let (total, used, reserved) = memory(device)?;
-        let free = total.saturating_sub(used + reserved);
+        let free = total.saturating_sub(used.saturating_add(reserved));
         put_structure(driver, out, sys::nvmlMemory_v2_t { version, total, reserved, free, used })
     })
 }

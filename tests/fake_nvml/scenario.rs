@@ -22,7 +22,7 @@ pub(crate) struct Scenario {
     /// What the driver counts, where that is not the number of `devices`.
     pub(crate) device_count: Option<u32>,
     /// Faults, in the order in which they happen: those that a rewritten script adds are told to who waits.
-    pub(crate) xids: Vec<Xid>,
+    pub(crate) xids: Vec<Fault>,
     /// The GPUs.
     pub(crate) devices: Vec<Device>,
 }
@@ -70,7 +70,7 @@ pub(crate) enum Quirk {
 /// A fault of a GPU.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Xid {
+pub(crate) struct Fault {
     /// Place in `devices`.
     pub(crate) gpu: usize,
     pub(crate) xid: u64,

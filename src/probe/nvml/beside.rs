@@ -32,8 +32,12 @@ struct Process {
 }
 
 impl Mark {
-    pub(super) fn new() -> Self {
-        Self::within(&FOLDERS)
+    /// In `folder`, or in the usual ones.
+    pub(super) fn new(folder: Option<&str>) -> Self {
+        match folder {
+            Some(folder) => Self::within(&[folder]),
+            None => Self::within(&FOLDERS),
+        }
     }
 
     fn within<P: AsRef<Path>>(folders: &[P]) -> Self {

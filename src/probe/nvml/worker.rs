@@ -98,11 +98,12 @@ struct Slot {
 }
 
 impl Driver {
-    /// Starts the first worker. `chosen` is a library to load in place of the usual ones.
+    /// Starts the first worker. `chosen` is a library to load in place of the usual ones, `marks` a directory for marks
+    /// in place of the usual ones.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(chosen: Option<String>) -> io::Result<Self> {
+    pub(crate) fn start(chosen: Option<String>, marks: Option<&str>) -> io::Result<Self> {
         let watch = Arc::new(Watch::new());
         let board = Board {
             epoch: 0,
@@ -126,7 +127,7 @@ impl Driver {
             xids: Arc::default(),
         });
         start_worker(&shared, 0, watch)?;
-        Ok(Self { shared, handed_out: 0, mark: Mark::new() })
+        Ok(Self { shared, handed_out: 0, mark: Mark::new(marks) })
     }
 
     /// For the thread that ends the process.

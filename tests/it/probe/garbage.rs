@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 fn start(driver: &FakeDriver) -> Probe {
     if std::env::var_os("GPUFLEET_TESTS_VALGRIND").is_some() {
         return Probe::under(
-            &["valgrind", "--quiet", "--error-exitcode=99", "--exit-on-first-error=yes", "--trace-children=no"],
+            &["valgrind", "--quiet", "--error-exitcode=99", "--exit-on-first-error=yes"],
             &driver.library(),
             &["--interval", "0.25"],
         );
@@ -73,8 +73,12 @@ fn numbers_that_are_all_ones_are_no_readings() {
     for snapshot in &snapshots {
         let reading = snapshot.gpus.row(0);
         // -1 degrees is a temperature, and any mask may be one.
-        let expected =
-            GpuReading { temperature_celsius: Some(-1), clocks_event_reasons: Some(u64::MAX), ..GpuReading::default() };
+        let expected = GpuReading {
+            temperature_celsius: Some(-1),
+            memory_temperature_celsius: Some(-1),
+            clocks_event_reasons: Some(u64::MAX),
+            ..GpuReading::default()
+        };
         assert_eq!(reading, expected);
         assert_eq!(snapshot.gpu_processes.row(0).gpu_memory_bytes, Some(5000));
     }
@@ -115,7 +119,7 @@ fn fields_of_unknown_types_and_a_past_from_nowhere_are_left_out() {
     assert_eq!(health, GpuHealth { recovery_action: None, power_smoothing: None, ..health.clone() });
     let reading = snapshots.last().expect("snapshots").gpus.row(0);
     assert_eq!((reading.memory_temperature_celsius, reading.power_violation_seconds), (None, None));
-    assert_eq!((reading.temperature_celsius, reading.nvlink_receive_bytes_per_second), (Some(31), Some(0.0)));
+    assert_eq!((reading.temperature_celsius, reading.nvlink_receive_bytes_per_second), (Some(31), Some(1.0)));
     assert!(probe.end().success());
 }
 
@@ -161,7 +165,7 @@ fn numbers_of_any_size_in_the_script_arrive_clamped_or_not_at_all() {
     let mut probe = start(&driver);
     let snapshot = probe.snapshot();
     let reading = snapshot.gpus.row(0);
-    assert_eq!((reading.memory_used_bytes, reading.temperature_celsius, reading.power_watts), (None, Some(-1), None));
+    assert_eq!((reading.memory_used_bytes, reading.temperature_celsius, reading.power_watts), (None, None, None));
     assert_eq!((reading.fan_percent, reading.clock_sm_mhz, reading.energy_joules), (None, None, None));
     assert_eq!((reading.pcie_generation, reading.pcie_width, reading.performance_state), (None, None, None));
     assert_eq!(reading.error, None);

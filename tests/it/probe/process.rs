@@ -33,16 +33,26 @@ impl Probe {
         Self::of(Command::new(env!("CARGO_BIN_EXE_gpufleet-probe")), library, arguments)
     }
 
-    /// Started by another program, which is given first and becomes it or runs it.
+    /// Started by another program, which is given first. It may be another user's, so it gets a copy that lies beside
+    /// the library.
     pub(super) fn under(starter: &[&str], library: &Path, arguments: &[&str]) -> Self {
+        let program = library.with_file_name("gpufleet-probe");
+        if !program.exists() {
+            std::fs::copy(env!("CARGO_BIN_EXE_gpufleet-probe"), &program).expect("copies the probe");
+        }
         let mut command = Command::new(starter[0]);
-        command.args(&starter[1..]).arg(env!("CARGO_BIN_EXE_gpufleet-probe"));
+        command.args(&starter[1..]).arg(program);
         Self::of(command, library, arguments)
     }
 
     /// The program that `command` names.
     pub(super) fn of(mut command: Command, library: &Path, arguments: &[&str]) -> Self {
-        Self::run(command.arg("--nvml-library").arg(library).args(arguments))
+        command.arg("--nvml-library").arg(library);
+        if let Some(folder) = library.parent().filter(|folder| folder.is_dir() && !arguments.contains(&"--marks")) {
+            // A driver that hangs in one test is to keep no probe of another test away.
+            command.arg("--marks").arg(folder);
+        }
+        Self::run(command.args(arguments))
     }
 
     /// By this command, which becomes a probe.

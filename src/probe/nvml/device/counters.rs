@@ -14,6 +14,8 @@ impl Counter {
     /// The mean rate since the reading before. None at first, and when the counter fell: the driver was loaded again,
     /// or the counter wrapped.
     pub(super) fn rate(&mut self, value: Option<u64>, now: f64) -> Option<f64> {
+        // All ones is no count, but how drivers say "not available".
+        let value = value.filter(|&value| value != u64::MAX);
         let before = std::mem::replace(&mut self.0, value.map(|value| (value, now)));
         let ((value, _), (last, then)) = self.0.zip(before)?;
         let seconds = now - then;
@@ -69,6 +71,8 @@ mod tests {
         assert_eq!(counter.rate(Some(12), 6.0), Some(2.0));
         assert_eq!(counter.rate(None, 7.0), None);
         assert_eq!(counter.rate(Some(99), 8.0), None, "nothing to compare with");
+        counter.rate(Some(u64::MAX), 9.0);
+        assert_eq!(counter.rate(Some(u64::MAX), 10.0), None, "no count");
     }
 
     #[test]

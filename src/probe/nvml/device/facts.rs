@@ -1,6 +1,6 @@
 //! The fixed facts of a GPU or of an instance.
 
-use super::plausible::{celsius, link, megahertz, watts};
+use super::plausible::{bytes, celsius, link, megahertz, watts};
 use crate::probe::nvml::raw::{Code, Handle, Library, Oddity};
 use crate::probe::nvml::watch::Watch;
 use crate::wire::{GpuInfo, SafeText};
@@ -20,7 +20,7 @@ pub(super) struct Memory {
 impl Memory {
     /// No GPU has a petabyte, and none has far more in use than it has; some count the reserved part twice.
     fn is_plausible(self) -> bool {
-        self.total < 1 << 50 && self.used / 2 <= self.total && self.reserved.unwrap_or(0) <= self.total
+        bytes(self.total).is_some() && self.used / 2 <= self.total && self.reserved.unwrap_or(0) <= self.total
     }
 }
 
@@ -71,10 +71,14 @@ pub(super) fn whole(library: &Library, watch: &Watch, handle: Handle, index: u32
             sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
         ),
         mig_enabled: library.mig_mode(watch, handle).ok(),
-        bar1_total_bytes: library.bar1(watch, handle).ok().map(|bar1| bar1.bar1Total).filter(|&total| total > 0),
+        bar1_total_bytes: library
+            .bar1(watch, handle)
+            .ok()
+            .and_then(|bar1| bytes(bar1.bar1Total).filter(|&total| total > 0)),
         pcie_generation_max: pcie(library.pcie_generation_max(watch, handle)),
         pcie_width_max: pcie(library.pcie_width_max(watch, handle)),
-        minor_number: library.minor_number(watch, handle).ok(),
+        // The kernel has 20 bits for it.
+        minor_number: library.minor_number(watch, handle).ok().filter(|&number| number < 1 << 20),
         nvlink_count: nvlink_count(library, watch, handle),
         unified_memory: unified.then_some(true),
         ..GpuInfo::default()

@@ -43,7 +43,9 @@ impl SlowReadings {
 
 /// The health of a GPU. `fields` were read with what rarely changes.
 pub(super) fn read(ask: &mut Asker<'_>, info: &GpuInfo, fields: &FieldValues) -> GpuHealth {
-    let mut ecc = |kind, period| ask.get(|library, watch, handle| library.ecc_errors(watch, handle, kind, period));
+    let mut ecc = |kind, period| {
+        ask.get_if(|library, watch, handle| library.ecc_errors(watch, handle, kind, period), plausible::count)
+    };
     let corrected = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED;
     let uncorrected = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
     let volatile = sys::nvmlEccCounterType_enum_NVML_VOLATILE_ECC;
@@ -58,7 +60,7 @@ pub(super) fn read(ask: &mut Asker<'_>, info: &GpuInfo, fields: &FieldValues) ->
         persistence_mode: ask.get(Library::persistence_mode).map(is_on),
         compute_mode: ask.get(Library::compute_mode).map(compute_mode),
         nvlinks_active: nvlinks_active(ask, info.nvlink_count),
-        bar1_used_bytes: ask.get(Library::bar1).map(|bar1| bar1.bar1Used),
+        bar1_used_bytes: ask.get_if(Library::bar1, |bar1| plausible::bytes(bar1.bar1Used)),
         ..GpuHealth::default()
     };
     // A part remaps rows, or it retires pages.

@@ -40,6 +40,16 @@ pub(super) fn link(value: u32) -> Option<u8> {
     u8::try_from(value).ok().filter(|&value| (1..=64).contains(&value))
 }
 
+/// An amount of memory; no GPU has a petabyte.
+pub(super) fn bytes(value: u64) -> Option<u64> {
+    (value < 1 << 50).then_some(value)
+}
+
+/// How often something happened in the life of a GPU.
+pub(super) fn count(value: u64) -> Option<u64> {
+    (value < 1 << 48).then_some(value)
+}
+
 /// A rate in whole bytes.
 pub(super) fn bytes_per_second(rate: f64) -> Option<f64> {
     (0.0..=MAX_BYTES_PER_SECOND).contains(&rate).then_some(rate as u64 as f64)
