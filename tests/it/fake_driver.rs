@@ -51,6 +51,11 @@ impl FakeDriver {
         log
     }
 
+    /// The script that it plays.
+    pub(crate) fn script(&self) -> PathBuf {
+        self.folder.path().join("fake_nvml.json")
+    }
+
     /// The library, for `--nvml-library` or `nvml_library`.
     pub(crate) fn library(&self) -> PathBuf {
         self.folder.path().join("libnvidia-ml.so.1")

@@ -5,6 +5,7 @@ mod garbage;
 mod policy;
 mod process;
 mod readings;
+mod real_gpu;
 mod sensors;
 mod service;
 mod states;

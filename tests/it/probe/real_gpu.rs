@@ -1,0 +1,83 @@
+//! `tests/real-gpu` from end to end, on the fake driver with a fake `nvidia-smi` beside it.
+
+#![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
+
+use super::process::Sleeper;
+use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::process::Command;
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// Runs the script: on `driver`, beside an `nvidia-smi` that answers by `script`. Exit status and all that it printed.
+fn run(driver: &FakeDriver, script: &Path, record: &Path) -> (Option<i32>, String) {
+    driver.open_to_all();
+    let mut command = Command::new("python3");
+    command.arg(format!("{ROOT}/tests/real-gpu")).args(["--no-loads", "--seconds", "2"]);
+    command.arg("--probe").arg(env!("CARGO_BIN_EXE_gpufleet-probe")).arg("--library").arg(driver.library());
+    command.arg("--nvidia-smi").arg(format!("{ROOT}/tests/fake_nvml/nvidia-smi")).arg("--record").arg(record);
+    // The driver plays the script that lies beside it.
+    command.env("GPUFLEET_FAKE_SMI", script);
+    let output = command.output().expect("python3 runs");
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code(), String::from_utf8(text).expect("utf-8"))
+}
+
+fn scenario(sleeper: &Sleeper) -> Value {
+    let processes = json!([{"pid": sleeper.pid(), "memory_bytes": 2_147_483_648_u64}]);
+    let full = json!({
+        "memory_used_bytes": 4_294_967_296_u64, "utilization_percent": 40, "power_watts": 300,
+        "memory_temperature_celsius": 70, "fan_percent": 20, "ecc_corrected_volatile": 1, "ecc_corrected_aggregate": 7,
+        "ecc_uncorrectable_aggregate": 0, "retired_pages": {"single_bit": 1, "double_bit": 0}, "compute_mode": 3,
+        "clocks_event_reasons": 4, "gpm": {"sm_activity_percent": 5}, "xid_events": true, "processes": processes
+    });
+    devices(&[gpu_with(0, &full), gpu(1)])
+}
+
+#[test]
+fn it_finds_nothing_where_nvidia_smi_says_the_same_and_keeps_a_recording() {
+    let sleeper = Sleeper::start();
+    let scenario = scenario(&sleeper);
+    let driver = FakeDriver::new(&scenario);
+    let record = driver.library().with_file_name("record.jsonl");
+    let (status, text) = run(&driver, &driver.script(), &record);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("2 GPUs and 1 processes compared") && text.contains(" 0 differ\n"), "{text}");
+    if rustix::process::geteuid().is_root() {
+        let user = "GPU 0: GPM available, Xid events available, not readable: nothing\n";
+        assert!(text.contains(user), "{text}");
+    }
+    assert!(text.contains("steps are 0"), "{text}");
+    let lines = std::fs::read_to_string(record).expect("a recording");
+    let messages: Vec<_> = lines
+        .lines()
+        .map(|line| gpufleet::wire::codec::decode(line.as_bytes()).expect("a line of the recording is a message"))
+        .collect();
+    assert!(matches!(messages[0], gpufleet::wire::Message::Hello(_)));
+    assert!(messages.len() > 5, "{} messages", messages.len());
+}
+
+#[test]
+fn it_names_each_field_that_differs() {
+    let sleeper = Sleeper::start();
+    let scenario = scenario(&sleeper);
+    let driver = FakeDriver::new(&scenario);
+    let mut other = scenario.clone();
+    other["devices"][1]["clock_sm_max_mhz"] = json!(2000);
+    other["devices"][0]["ecc_corrected_volatile"] = json!(9);
+    other["devices"][1]["fan_percent"] = json!(30);
+    other["devices"][1]["processes"] = json!([{"pid": 1, "memory_bytes": 1}]);
+    let script = driver.library().with_file_name("other.json");
+    std::fs::write(&script, other.to_string()).expect("writes");
+    let (status, text) = run(&driver, &script, &driver.library().with_file_name("record.jsonl"));
+    assert_eq!(status, Some(1), "{text}");
+    for line in [
+        "differs: GPU 0, ecc_corrected_volatile: 1, nvidia-smi has 9 and 9\n",
+        "differs: GPU 1, clock_sm_max_mhz: 1980, nvidia-smi has 2000 and 2000\n",
+        "differs: GPU 1, fan_percent: nvidia-smi has 30, the probe nothing\n",
+        "differs: process 1: nvidia-smi has it, the probe does not\n",
+    ] {
+        assert!(text.contains(line), "no {line} in:\n{text}");
+    }
+}
