@@ -96,7 +96,15 @@ impl Memory {
     }
 
     /// Takes a sample in. `is_kept` says that nobody may just take the GPU: it is reserved, or Slurm gives it out.
-    pub(super) fn observe(&mut self, position: usize, sample: &Sample, is_kept: bool, now: Moment) {
+    /// `hung_since` is set while a finding says that it hangs.
+    pub(super) fn observe(
+        &mut self,
+        position: usize,
+        sample: &Sample,
+        hung_since: Option<Moment>,
+        is_kept: bool,
+        now: Moment,
+    ) {
         if sample.is_active == Some(true) {
             self.last_active = Some(now);
         }
@@ -117,7 +125,11 @@ impl Memory {
             }
             None => {}
         }
-        let (state, since) = self.judge(position, sample, is_kept, now);
+        let (state, since) = match (self.judge(position, sample, is_kept, now), hung_since) {
+            ((GpuState::Fault, since), _) => (GpuState::Fault, since),
+            (_, Some(since)) => (GpuState::Hung, Some(since)),
+            (judged, None) => judged,
+        };
         self.enter(state, since, now);
     }
 

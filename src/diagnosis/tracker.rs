@@ -25,12 +25,17 @@ struct HostStates {
 impl StateTracker {
     /// Takes in a host after an update. Returns whether a state changed.
     pub fn observe(&mut self, host: &Host, now: Moment) -> bool {
+        self.observe_with(host, &[], now)
+    }
+
+    /// The same where findings say of some GPUs, by position, that they hang, and since when.
+    pub(super) fn observe_with(&mut self, host: &Host, hung: &[(usize, Moment)], now: Moment) -> bool {
         let states = self.of_mut(host.id);
         states.align(host);
         states.is_slurm |= runs_slurm(host);
         if host.is_fresh(now) {
             // An update that brings no snapshot finds the last one: it counts for the time at which it came.
-            states.observe(host, host.received_at.unwrap_or(now));
+            states.observe(host, hung, host.received_at.unwrap_or(now));
         } else {
             states.lose(host, now);
         }
@@ -81,7 +86,7 @@ impl HostStates {
         }
     }
 
-    fn observe(&mut self, host: &Host, now: Moment) {
+    fn observe(&mut self, host: &Host, hung: &[(usize, Moment)], now: Moment) {
         let mut on_gpu: Vec<Vec<&Process>> = vec![Vec::new(); self.gpus.len()];
         for process in host.processes() {
             for position in process.gpu_positions() {
@@ -93,7 +98,8 @@ impl HostStates {
         for (position, ((_, memory), (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
             let sample = Sample::new(position, info, reading, &on_gpu[position]);
             let is_kept = self.is_slurm || host.config.reserved.contains(&info.index) || is_mig_parent(info);
-            memory.observe(position, &sample, is_kept, now);
+            let hung_since = hung.iter().find(|(hung, _)| *hung == position).map(|(_, since)| *since);
+            memory.observe(position, &sample, hung_since, is_kept, now);
         }
         self.adopt_from_instances(host, now);
     }

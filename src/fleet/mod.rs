@@ -3,6 +3,7 @@
 //! [`Fleet::apply`] takes what a host sent; everything else reads. Nothing here knows SSH, a terminal or a clock:
 //! time comes in as a [`Moment`].
 
+mod across;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod fleet;
@@ -20,6 +21,7 @@ pub mod recording;
 mod rows;
 mod totals;
 
+pub use across::{JobAcross, jobs_across};
 pub use fleet::Fleet;
 pub use gpu_state::GpuState;
 pub use history::{GpuMetric, History, ProcessMetric, Series};

@@ -1,7 +1,9 @@
 //! One host's configuration after defaults and the command line have been merged in.
 
+use super::Thresholds;
 use crate::wire::SafeText;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Everything the configuration says about one host. `None` leaves the value to the ssh configuration.
@@ -37,6 +39,8 @@ pub struct HostConfig {
     pub note: Option<SafeText>,
     /// Indexes of GPUs that are never called free.
     pub reserved: Vec<u32>,
+    /// When the rules of diagnosis fire here; `None` for as built in.
+    pub thresholds: Option<Arc<Thresholds>>,
 }
 
 /// How a host is reached.
@@ -92,6 +96,7 @@ impl HostConfig {
             group: None,
             note: None,
             reserved: Vec::new(),
+            thresholds: None,
         }
     }
 

@@ -15,9 +15,11 @@ mod file_tests;
 mod section;
 mod select;
 mod targets;
+pub mod thresholds;
 
 pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice};
 pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
 pub use select::{Overrides, SelectError, Selection, select};
+pub use thresholds::{PARAMETERS, RULES, Thresholds};
 pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};

@@ -142,6 +142,7 @@ impl Section {
             group: self.group.clone().or_else(|| defaults.group.clone()),
             note: self.note.clone().or_else(|| defaults.note.clone()),
             reserved: self.reserved.clone().or_else(|| defaults.reserved.clone()).unwrap_or_default(),
+            thresholds: None,
         }
     }
 }

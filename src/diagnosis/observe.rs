@@ -1,0 +1,332 @@
+//! One sample is taken in: GPUs, processes, jobs and the host's counters, each beside what is remembered of it.
+
+use super::engine::HostMemory;
+use super::is_model_server;
+use super::track::{Ended, GpuTrack, JobGpu, JobTrack, ProcessTrack, RestBounds, SpinBounds, remember};
+use super::view::{process_in_words, program};
+use super::watch::Beat;
+use crate::fleet::{Host, JobKey, Process};
+use crate::hosts::Thresholds;
+use crate::wire::{GpuInfo, Presence, SafeText};
+use std::sync::Arc;
+
+/// GPUs that left the inventory and may come back keep what was learned of them, up to this many.
+const MAX_ABSENT: usize = 16;
+/// The most processes that are followed on a host.
+const MAX_PROCESSES: usize = 256;
+
+const MIB: u64 = 1 << 20;
+
+impl HostMemory {
+    /// Takes a sample in. Returns whether the processes or their jobs changed.
+    pub(super) fn observe(&mut self, host: &Host, limits: &Thresholds, beat: Beat) -> bool {
+        let boot_id = host.hello.as_ref().and_then(|hello| hello.boot_id.clone());
+        let is_reboot = self.track.boot_id.is_some() && boot_id.is_some() && self.track.boot_id != boot_id;
+        if is_reboot {
+            self.reboot(host, limits, beat.t);
+        }
+        self.track.boot_id = boot_id.or(self.track.boot_id.take());
+        let before: Vec<SafeText> = self.gpus.iter().map(|gpu| gpu.identity.clone()).collect();
+        let has_moved = self.align(host);
+        self.observe_gpus(host, limits, beat);
+        let has_changed = self.observe_processes(host, limits, &before, beat);
+        if has_changed || has_moved {
+            self.group(host, limits, beat.t);
+        }
+        self.observe_jobs(host, limits, beat);
+        self.observe_host(host, beat.t);
+        has_changed || has_moved
+    }
+
+    /// Nothing that ran before a reboot runs now.
+    fn reboot(&mut self, host: &Host, limits: &Thresholds, t: f64) {
+        let all: Vec<usize> = (0..self.processes.len()).collect();
+        self.end(&all, host, limits, t, true);
+        self.processes.clear();
+        self.jobs.clear();
+        self.track.known_gpus.clear();
+        self.track.oom_kills = None;
+        for gpu in &mut self.gpus {
+            gpu.ecc_baseline = None;
+            gpu.links_seen = 0;
+        }
+    }
+
+    /// Brings what is remembered of GPUs into the order of the inventory. Returns whether that changed.
+    fn align(&mut self, host: &Host) -> bool {
+        let same = |track: &GpuTrack, info: &GpuInfo| match &info.uuid {
+            Some(uuid) => track.identity == *uuid,
+            None => track.identity == identity(info),
+        };
+        let is_aligned = self.gpus.len() == host.gpus().len()
+            && self.gpus.iter().zip(host.gpus()).all(|(track, (info, _))| same(track, info));
+        if is_aligned {
+            return false;
+        }
+        let mut old = std::mem::take(&mut self.gpus);
+        old.append(&mut self.absent);
+        for (info, _) in host.gpus() {
+            self.gpus.push(match old.iter().position(|track| same(track, info)) {
+                Some(place) => old.swap_remove(place),
+                None => {
+                    let identity = identity(info);
+                    let learned = self.recalled_watts.get(&identity).copied();
+                    GpuTrack::new(identity, learned)
+                }
+            });
+        }
+        old.truncate(MAX_ABSENT);
+        self.absent = old;
+        true
+    }
+
+    fn observe_gpus(&mut self, host: &Host, limits: &Thresholds, beat: Beat) {
+        let bounds = SpinBounds {
+            utilization: limits.stuck_spin.utilization,
+            memory: limits.stuck_spin.memory_max,
+            rest: limits.missing_rank.utilization,
+        };
+        let past = host.snapshot.as_ref().map(|snapshot| (snapshot.monotonic_seconds, &snapshot.recent_past));
+        for (position, (track, (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
+            // What the driver remembers is from before the first sample; later it would be told twice.
+            if let (Some((monotonic, past)), true) = (past, self.track.samples == 0) {
+                track.limit = reading.power_limit_watts.or(info.power_limit_watts);
+                for past in past.iter().filter(|past| usize::from(past.gpu) == position) {
+                    let back = (monotonic - past.end_monotonic_seconds).clamp(0.0, 3600.0);
+                    track.observe_past(past, beat.t - back.max(0.5), bounds);
+                }
+            }
+            let has_context = host.processes().any(|process| !process.is_held && process.computes_on(position));
+            track.observe(info, reading, host.gpu_health(position), has_context, bounds, (beat.t, beat.dt));
+        }
+    }
+
+    /// Returns whether there are other processes than before, or other facts about them.
+    fn observe_processes(&mut self, host: &Host, limits: &Thresholds, before: &[SafeText], beat: Beat) -> bool {
+        let held_bytes = (limits.job_ended.memory * MIB as f64) as u64;
+        let mut old: Vec<Option<ProcessTrack>> = std::mem::take(&mut self.processes).into_iter().map(Some).collect();
+        let mut has_changed = old.len() != host.processes().len().min(MAX_PROCESSES);
+        let mut tracks = Vec::with_capacity(host.processes().len().min(MAX_PROCESSES));
+        for (place, process) in host.processes().take(MAX_PROCESSES).enumerate() {
+            // Both lists are by ascending pid and most of the time the same.
+            let is_same = |slot: &Option<ProcessTrack>| {
+                slot.as_ref().is_some_and(|track| {
+                    track.key == process.key
+                        || (track.key.pid == process.key.pid
+                            && track.key.start_ticks.is_none()
+                            && track.key.boot_id == process.key.boot_id)
+                })
+            };
+            let found = if old.get(place).is_some_and(is_same) { Some(place) } else { old.iter().position(is_same) };
+            has_changed |= found != Some(place);
+            let mut track = match found.and_then(|place| old[place].take()) {
+                Some(track) => track,
+                None => self.new_process(process, beat),
+            };
+            has_changed |= !Arc::ptr_eq(&track.about, &process.about) || track.is_held != process.is_held;
+            has_changed |= !track.positions.iter().copied().eq(process.gpu_positions());
+            track.key = process.key.clone();
+            track.observe(process, held_bytes, limits.dstate_hang.share, (beat.t, beat.dt));
+            tracks.push(track);
+        }
+        let is_cut = host.snapshot.as_ref().is_some_and(|snapshot| snapshot.processes_left_out > 0);
+        let has_lost_gpu = |track: &ProcessTrack| {
+            let identities = track.positions.iter().filter_map(|position| before.get(*position));
+            identities.into_iter().any(|identity| !self.gpus.iter().any(|gpu| gpu.identity == *identity))
+        };
+        let ended: Vec<ProcessTrack> =
+            old.into_iter().flatten().filter(|track| !is_cut && !has_lost_gpu(track)).collect();
+        if !ended.is_empty() {
+            let places: Vec<usize> = (0..ended.len()).collect();
+            self.processes = ended;
+            self.end_of(&tracks, &places, host, limits, beat.t);
+        }
+        self.processes = tracks;
+        has_changed
+    }
+
+    fn new_process(&mut self, process: &Process, beat: Beat) -> ProcessTrack {
+        ProcessTrack::new(process, beat.t)
+    }
+
+    fn end_of(&mut self, alive: &[ProcessTrack], ended: &[usize], host: &Host, limits: &Thresholds, t: f64) {
+        // A job ends with its last process.
+        let is_over = |place: &usize| {
+            let job = &self.processes[*place].about.job;
+            !alive.iter().any(|process| process.about.job == *job)
+        };
+        let over: Vec<usize> = ended.iter().copied().filter(is_over).collect();
+        self.end(&over, host, limits, t, false);
+    }
+
+    /// Notes the jobs of these processes as ended, when they held enough memory for long enough.
+    fn end(&mut self, places: &[usize], host: &Host, limits: &Thresholds, t: f64, by_reboot: bool) {
+        let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
+        let mut jobs: Vec<(&JobKey, Vec<&ProcessTrack>)> = Vec::new();
+        for process in places.iter().filter_map(|place| self.processes.get(*place)) {
+            match jobs.iter_mut().find(|(job, _)| **job == process.about.job) {
+                Some((_, members)) => members.push(process),
+                None => jobs.push((&process.about.job, vec![process])),
+            }
+        }
+        let min_held = limits.job_ended.held_for;
+        let mut ended = Vec::new();
+        for (job, members) in jobs {
+            let held = members.iter().filter_map(|process| {
+                let watched = process.last_seen - process.held_since?;
+                // A process that held its memory when it was first seen has held it for longer than that.
+                let age = process.age.filter(|_| process.held_since.is_some_and(|at| at <= process.first_seen));
+                Some(age.unwrap_or(0.0).max(watched))
+            });
+            let Some(first) = members.first() else { continue };
+            if held.fold(0.0, f64::max) < min_held {
+                continue;
+            }
+            let mut positions: Vec<usize> = members.iter().flat_map(|process| process.positions.clone()).collect();
+            positions.sort_unstable();
+            positions.dedup();
+            ended.push(Ended {
+                job: job.clone(),
+                last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
+                missed_at: t,
+                label: process_in_words(first, members.len(), Some(job)),
+                user: Some(first.about.who.clone()),
+                is_mine: login.is_some() && first.about.facts.as_ref().and_then(|facts| facts.uid) == login,
+                age: members.iter().filter_map(|process| process.age).reduce(f64::max),
+                most_memory: members.iter().map(|process| process.most_memory).sum(),
+                positions,
+                log_path: first.about.facts.as_ref().and_then(|facts| facts.log_path.clone()),
+                by_reboot,
+                processes: members.len() as u32,
+                told: None,
+            });
+        }
+        for job in ended {
+            remember(&mut self.track.ended, job);
+        }
+    }
+
+    /// Sorts the processes into jobs; a job that goes on keeps what is remembered of it.
+    fn group(&mut self, host: &Host, limits: &Thresholds, t: f64) {
+        let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
+        let mut old = std::mem::take(&mut self.jobs);
+        let mut jobs: Vec<JobTrack> = Vec::new();
+        for (place, process) in host.processes().take(MAX_PROCESSES).enumerate() {
+            let is_gone = process.reading.presence == Some(Presence::Gone) || process.key.pid == 0;
+            let positions: Vec<usize> =
+                process.gpu_positions().filter(|position| process.computes_on(*position)).collect();
+            if is_gone || positions.is_empty() {
+                continue;
+            }
+            let key = &process.about.job;
+            let at = jobs.iter().position(|job| job.key == *key).unwrap_or_else(|| {
+                jobs.push(match old.iter().position(|job| job.key == *key) {
+                    Some(place) => old.swap_remove(place).emptied(),
+                    None => JobTrack::new(key.clone(), t),
+                });
+                jobs.len() - 1
+            });
+            let job = &mut jobs[at];
+            job.members.push(place);
+            job.is_server |= limits.is_serving || is_server(process, limits);
+            job.is_notebook |= is_notebook(process);
+            job.is_mine |= login.is_some() && process.facts().and_then(|facts| facts.uid) == login;
+            for position in positions {
+                let Some(track) = self.gpus.get(position) else { continue };
+                if !job.gpus.iter().any(|gpu| gpu.position == position) {
+                    let gpu = job.remembered(position, &track.identity);
+                    job.gpus.push(gpu);
+                }
+            }
+        }
+        let computing: Vec<usize> = jobs.iter().flat_map(|job| job.gpus.iter().map(|gpu| gpu.position)).collect();
+        for job in &mut jobs {
+            job.forget_others();
+            job.gpus.sort_by_key(|gpu| gpu.position);
+            for gpu in &mut job.gpus {
+                gpu.is_alone = computing.iter().filter(|position| **position == gpu.position).count() == 1;
+            }
+        }
+        self.jobs = jobs;
+    }
+
+    fn observe_jobs(&mut self, host: &Host, limits: &Thresholds, beat: Beat) {
+        let bounds = RestBounds {
+            idle_utilization: limits.idle_hog.utilization,
+            idle_cores: limits.idle_hog.cpu,
+            still_utilization: limits.job_stalled.utilization,
+            still_cores: limits.job_stalled.cpu,
+            active_utilization: limits.job_stalled.active_utilization,
+            young: limits.input_stall.young,
+        };
+        let processes: Vec<&Process> = host.processes().take(MAX_PROCESSES).collect();
+        for job in &mut self.jobs {
+            let is_held = job.members.iter().any(|member| processes[*member].is_held);
+            let is_read = |gpu: &JobGpu| self.gpus.get(gpu.position).is_some_and(|track| track.is_readable);
+            job.is_readable = !is_held && job.gpus.iter().all(is_read);
+            for gpu in &mut job.gpus {
+                let usages = job.members.iter().filter_map(|member| processes[*member].on(gpu.position));
+                gpu.memory_bytes = usages.clone().filter_map(|usage| usage.gpu_memory_bytes).reduce(u64::saturating_add);
+                gpu.activity = if gpu.is_alone {
+                    self.gpus.get(gpu.position).and_then(|track| track.utilization)
+                } else {
+                    shared_activity(usages.filter_map(|usage| usage.sm_percent).max(), &processes, gpu.position)
+                };
+            }
+            job.observe(&self.gpus, &self.processes, bounds, (beat.t, beat.dt));
+        }
+    }
+
+    fn observe_host(&mut self, host: &Host, t: f64) {
+        let track = &mut self.track;
+        track.samples += 1;
+        track.first_at.get_or_insert(t);
+        track.sampled_at = Some(t);
+        let Some(snapshot) = &host.snapshot else { return };
+        if let Some(kills) = snapshot.host.oom_kills {
+            if let Some(before) = track.oom_kills
+                && kills > before
+            {
+                remember(&mut track.ooms, (t, kills - before));
+            }
+            track.oom_kills = Some(kills);
+        }
+        for event in &snapshot.xid_events {
+            let gpu = event.gpu.and_then(|position| self.gpus.get(usize::from(position)));
+            let identity = gpu.map_or_else(|| SafeText::from("?"), |gpu| gpu.identity.clone());
+            remember(&mut track.xids, (t, identity, event.xid));
+        }
+        for gpu in self.gpus.iter().filter(|gpu| !gpu.is_instance) {
+            if !track.known_gpus.contains(&gpu.identity) && track.known_gpus.len() < 128 {
+                track.known_gpus.push(gpu.identity.clone());
+            }
+        }
+    }
+}
+
+/// What a job does on a GPU that others use too: its own share, where the driver tells shares at all.
+fn shared_activity(own: Option<u8>, processes: &[&Process], position: usize) -> Option<u8> {
+    let is_told = || processes.iter().filter_map(|process| process.on(position)).any(|usage| usage.sm_percent.is_some());
+    own.or_else(|| is_told().then_some(0))
+}
+
+/// What a GPU is recognised by.
+fn identity(info: &GpuInfo) -> SafeText {
+    info.uuid.clone().unwrap_or_else(|| SafeText::from(format!("index {}", info.index)))
+}
+
+fn is_server(process: &Process, limits: &Thresholds) -> bool {
+    let is_named = || limits.model_servers.iter().any(|name| *name.as_str() == *program(&process.about.command));
+    process.facts().is_some_and(is_model_server) || is_named()
+}
+
+/// Whether a person types into it.
+fn is_notebook(process: &Process) -> bool {
+    let Some(facts) = process.facts() else { return false };
+    let name = program(&process.about.command);
+    facts.runs_in.as_ref().is_some_and(|place| *place == "jupyter")
+        || facts.argv.iter().any(|argument| argument.contains("ipykernel") || argument.contains("jupyter"))
+        || name == "ipython"
+        || name == "ipython3"
+        || (facts.argv.len() == 1 && name.starts_with("python"))
+}

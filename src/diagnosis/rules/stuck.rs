@@ -1,0 +1,336 @@
+//! Jobs that hang while their GPUs say busy: stuck-spin, stuck-spin-suspect, missing-rank.
+//!
+//! A rank that waits in a collective runs one small kernel that spins: the driver reads 100 % busy, the power falls to
+//! little more than that of an idle context, and memory stands still.
+
+use crate::diagnosis::across::Part;
+use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack};
+use crate::diagnosis::view::{View, duration, gibibytes, gpus_in_words};
+use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches, Words};
+use crate::diagnosis::{Confidence, Phase, RuleId, Severity};
+
+pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {
+    word: "stuck-spin",
+    title: "GPUs say busy, draw little and move no memory",
+    fires: "Every GPU concerned reads 90 % busy or more (median 95), draws less than its spin power, leaves its memory \
+            alone (1 % or less, never above 3) and keeps its power steady (5 %), after at least 5 min of healthy work \
+            at twice that power. Warns after 5 min, critical after 10. Where a rank works on the host meanwhile \
+            (saving, evaluating) the others may be waiting for it: then it warns after 10 min and goes no further.",
+    means: "A collective (NCCL) or a kernel waits for something that does not come: a rank died, hangs in its data \
+            loader, or took another path. The driver counts the waiting kernel as 100 % busy.",
+    next: "Run `py-spy dump --pid PID` for every rank and compare: the one with another stack is the cause. Look into \
+           `dmesg` for Xids. PyTorch's own NCCL timeout ends the job after 10 min, where it is set.",
+    not: "an ordinary long step, a checkpoint (memory and power move), launch-bound small kernels (no healthy phase), an idle context (0 % busy)",
+    limits: "Needs the power limit, power and memory utilisation; says nothing for MIG instances, nor while power \
+             smoothing holds the power up. A job seen only while it hangs is stuck-spin-suspect.",
+    source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
+             A100-PCIe 69 of 300 W); arXiv 2605.23918",
+};
+
+pub(in crate::diagnosis) const STUCK_SPIN_SUSPECT: RuleInfo = RuleInfo {
+    word: "stuck-spin-suspect",
+    title: "looks stuck, but its healthy work was not seen",
+    fires: "As stuck-spin, for a job that gpufleet has not seen at work. Warns after 10 min, never critical by itself. \
+            Two or more GPUs that are flat together make it likely.",
+    means: "Most of the time the same as stuck-spin. A job made of tiny kernels looks the same from the start.",
+    next: "Run `py-spy dump --pid PID` twice, a minute apart: a job that works has moved on.",
+    not: "batch-1 decoding and communication-heavy work (memory is busier or power varies)",
+    limits: "Without a healthy phase to compare with, launch-bound work cannot be told from a hang.",
+    source: "as stuck-spin; launch-bound look-alike: 96 % at 16 of 140 W on a GB10 (prismaquant#283)",
+};
+
+pub(in crate::diagnosis) const MISSING_RANK: RuleInfo = RuleInfo {
+    word: "missing-rank",
+    title: "some ranks wait, and others never arrived",
+    fires: "Within one job, for 5 min, one or more GPUs spin as in stuck-spin and one or more are at 5 % or less while \
+            they hold at least half of the job's median memory. All of them worked before. Critical after 10 min.",
+    means: "The ranks that spin wait in a collective that the ranks at rest did not enter: those are where the cause is.",
+    next: "Run `py-spy dump --pid PID` for a process on a GPU that is named as missing.",
+    not: "a pipeline whose stages take turns (all of them move), a job that is starting (not all ranks were active before)",
+    limits: "Across hosts, ranks are known to belong together by their Slurm job, else only by likeness.",
+    source: "NVIDIA/nccl#1550",
+};
+
+/// For how long after work on the host the others are taken to wait for it, in seconds.
+const WORK_STAYS: f64 = 90.0;
+
+/// One GPU that spins.
+struct Spinning {
+    position: usize,
+    run: Run,
+    watts: f32,
+    limit: f32,
+    utilization: f32,
+    /// Median power of healthy work; `None` when too little of it was seen.
+    earlier: Option<f32>,
+}
+
+pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
+    for job in view.jobs.iter().filter(|job| job.is_readable) {
+        evaluate_job(view, watches, job);
+    }
+}
+
+fn evaluate_job(view: &View, watches: &mut Watches, job: &JobTrack) {
+    let limits = &view.limits.stuck_spin;
+    let target = Target::Job(job.key.clone());
+    let candidates = job.gpus.iter().filter_map(|gpu| Some((gpu, view.gpus.get(gpu.position)?)));
+    let spinning: Vec<Spinning> =
+        candidates.clone().filter_map(|(gpu, track)| spinning(view, job, gpu, track)).collect();
+    if spinning.is_empty() {
+        // Not released yet: near the spin power, and busy.
+        let is_between = candidates.clone().any(|(_, track)| is_between(view, track));
+        if is_between {
+            for rule in [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank] {
+                watches.between(rule, &target);
+            }
+        }
+        return;
+    }
+    let (stuck, unseen): (Vec<&Spinning>, Vec<&Spinning>) =
+        spinning.iter().partition(|spinning| spinning.earlier.is_some());
+    let waits_for = who_works(view, job);
+    if stuck.is_empty() {
+        suspect(view, watches, job, &target, &unseen);
+        return;
+    }
+    let ladder = match waits_for {
+        Some(_) => Ladder::one(Severity::Warn, limits.waiting_after),
+        None => Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after)),
+    };
+    let run = earliest(&stuck);
+    let grade = Grade::new(ladder, Confidence::Likely, limits.clear_after);
+    watches.holds(RuleId::StuckSpin, &target, grade.since(run), |lasted, _| {
+        stuck_words(view, job, &stuck, waits_for.as_deref(), lasted)
+    });
+    let missing = missing(view, job);
+    if let (Some(resting), true) = (missing.since, spinning.len() + missing.count() >= 2) {
+        let since = run.since.max(resting.since);
+        let run = Run { since, covered: run.covered.min(resting.covered) };
+        watches.holds(RuleId::MissingRank, &target, grade.since(run), |lasted, _| {
+            missing_words(view, job, &stuck, &missing, lasted)
+        });
+    }
+}
+
+/// Whether this GPU spins, by its whole window.
+fn spinning(view: &View, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<Spinning> {
+    let limits = &view.limits.stuck_spin;
+    let run = track.spin?;
+    let stats = track.window.stats(run.since.max(view.beat.t - limits.warn_after));
+    let watts = stats.mean_power?;
+    let is_flat = stats.power_variation.is_none_or(|variation| f64::from(variation) <= limits.power_variation);
+    if !(stats.is_median_high && stats.is_memory_median_low && is_flat) {
+        return None;
+    }
+    let has_history = |past: &crate::diagnosis::track::Past| past.power_seconds() >= limits.history;
+    let own = Some(&gpu.past).filter(|past| has_history(past)).and_then(|past| past.median_power());
+    let earlier = own.or_else(|| {
+        let others = job.gpus.iter().map(|other| &other.past).filter(|past| has_history(past));
+        others.filter_map(|past| past.median_power()).reduce(f32::max)
+    });
+    // It worked at about this power before: this is how it works.
+    if earlier.is_some_and(|earlier| f64::from(watts) > limits.power_drop * f64::from(earlier)) {
+        return None;
+    }
+    Some(Spinning {
+        position: gpu.position,
+        run,
+        watts,
+        limit: track.limit?,
+        utilization: stats.mean_utilization?,
+        earlier,
+    })
+}
+
+fn is_between(view: &View, track: &GpuTrack) -> bool {
+    let limits = &view.limits.stuck_spin;
+    match (track.utilization, track.power, track.spin_watts()) {
+        (Some(utilization), Some(power), Some(spin)) => {
+            f64::from(utilization) >= limits.clear_utilization
+                && f64::from(power) <= limits.clear_power * f64::from(spin)
+        }
+        _ => false,
+    }
+}
+
+fn earliest(spinning: &[&Spinning]) -> Run {
+    let first = spinning.iter().map(|spinning| spinning.run).min_by(|a, b| a.since.total_cmp(&b.since));
+    first.unwrap_or(Run { since: 0.0, covered: 0.0 })
+}
+
+/// Who does something that the others may be waiting for, in words.
+fn who_works(view: &View, job: &JobTrack) -> Option<String> {
+    let t = view.beat.t;
+    let is_recent = |at: Option<f64>| at.is_some_and(|at| t - at <= WORK_STAYS);
+    if is_recent(job.worked_at) {
+        return Some("a rank that works on the host".to_owned());
+    }
+    // One that computes in earnest while the others wait.
+    let computes = |gpu: &&JobGpu| {
+        let track = view.gpus.get(gpu.position);
+        track.is_some_and(|track| match (track.utilization, track.power, track.spin_watts()) {
+            (Some(utilization), Some(power), Some(spin)) => utilization >= 20 && power > 1.15 * spin,
+            _ => false,
+        })
+    };
+    if let Some(gpu) = job.gpus.iter().find(computes) {
+        return Some(format!("{}, which computes", view.gpus_in_words([gpu.position])));
+    }
+    let mut parts = view.elsewhere.parts(job, view.host.id);
+    parts.find(|part| is_recent(part.job.worked_at)).map(|part| format!("a rank on {} that works on the host", part.name))
+}
+
+fn suspect(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target, unseen: &[&Spinning]) {
+    let confidence = if unseen.len() >= 2 { Confidence::Likely } else { Confidence::Suspected };
+    let ladder = Ladder::one(Severity::Warn, view.limits.stuck_spin_suspect.warn_after);
+    let grade = Grade::new(ladder, confidence, view.limits.stuck_spin.clear_after).since(earliest(unseen));
+    watches.holds(RuleId::StuckSpinSuspect, target, grade, |lasted, _| {
+        let gpus = view.gpus_in_words(unseen.iter().map(|spinning| spinning.position));
+        let (watts, limit, utilization) = means(unseen);
+        let (says, draws) = verbs(unseen.len());
+        let sentence = format!(
+            "{gpus} {says} {utilization:.0} % busy for {} but {draws} {watts:.0} W of {limit:.0} W and {} no memory: {} \
+             may be hung (its healthy work was not seen)",
+            duration(lasted),
+            if unseen.len() == 1 { "moves" } else { "move" },
+            view.job_in_words(job),
+        );
+        let pid = view.first_pid(job);
+        view.job_words(job, sentence, format!("py-spy dump --pid {pid}, twice, a minute apart"))
+    });
+}
+
+fn verbs(count: usize) -> (&'static str, &'static str) {
+    if count == 1 { ("says", "draws") } else { ("say", "draw") }
+}
+
+fn means(spinning: &[&Spinning]) -> (f32, f32, f32) {
+    let count = spinning.len().max(1) as f32;
+    let mean = |value: fn(&Spinning) -> f32| spinning.iter().map(|spinning| value(spinning)).sum::<f32>() / count;
+    (mean(|one| one.watts), mean(|one| one.limit), mean(|one| one.utilization))
+}
+
+fn stuck_words(view: &View, job: &JobTrack, stuck: &[&Spinning], waits_for: Option<&str>, lasted: f64) -> Words {
+    let gpus = view.gpus_in_words(stuck.iter().map(|spinning| spinning.position));
+    let (watts, limit, utilization) = means(stuck);
+    let earlier = stuck.iter().filter_map(|spinning| spinning.earlier).sum::<f32>() / stuck.len().max(1) as f32;
+    let (says, draws) = verbs(stuck.len());
+    let moves = if stuck.len() == 1 { "moves" } else { "move" };
+    let verdict = match waits_for {
+        Some(who) => format!("waits, perhaps for {who}"),
+        None => "looks hung".to_owned(),
+    };
+    let sentence = format!(
+        "{gpus} {says} {utilization:.0} % busy for {} but {draws} {watts:.0} W of {limit:.0} W (was {earlier:.0} W) and \
+         {moves} no memory: {} {verdict}",
+        duration(lasted),
+        view.job_in_words(job),
+    );
+    let pid = view.first_pid(job);
+    let mut words = view.job_words(job, sentence, format!("py-spy dump --pid {pid}"));
+    words.gpus = view.finding_gpus(stuck.iter().map(|spinning| spinning.position));
+    words.hosts = view.elsewhere.parts(job, view.host.id).map(|part| (part.host, part.name.clone())).collect();
+    words
+}
+
+/// Ranks that rest while others wait.
+#[derive(Default)]
+struct Missing {
+    /// Positions on this host.
+    here: Vec<usize>,
+    /// By host: its name, the indexes of its GPUs, and a pid.
+    there: Vec<(String, Vec<u32>, u32)>,
+    memory_bytes: u64,
+    since: Option<Run>,
+}
+
+impl Missing {
+    fn count(&self) -> usize {
+        self.here.len() + self.there.iter().map(|(_, gpus, _)| gpus.len()).sum::<usize>()
+    }
+
+    fn add(&mut self, run: Run, memory: u64) {
+        self.memory_bytes = self.memory_bytes.max(memory);
+        let (since, covered) = self.since.map_or((run.since, run.covered), |earlier| {
+            (earlier.since.max(run.since), earlier.covered.min(run.covered))
+        });
+        self.since = Some(Run { since, covered });
+    }
+}
+
+fn missing(view: &View, job: &JobTrack) -> Missing {
+    let mut missing = Missing::default();
+    let parts: Vec<Part> = view.elsewhere.parts(job, view.host.id).collect();
+    let all = job.gpus.iter().chain(parts.iter().flat_map(|part| &part.job.gpus));
+    let mut memories: Vec<u64> = all.filter_map(|gpu| gpu.memory_bytes).collect();
+    memories.sort_unstable();
+    let median = memories.get(memories.len() / 2).copied().unwrap_or(0);
+    let enough = (view.limits.missing_rank.memory * median as f64) as u64;
+    let rests = |gpu: &JobGpu, track: Option<&GpuTrack>| {
+        let memory = gpu.memory_bytes.filter(|memory| *memory >= enough && *memory > 0)?;
+        let run = track.filter(|track| track.is_readable).and_then(|track| track.rest)?;
+        (gpu.is_alone && gpu.past.active_seconds >= 60.0).then_some((run, memory))
+    };
+    for gpu in &job.gpus {
+        if let Some((run, memory)) = rests(gpu, view.gpus.get(gpu.position)) {
+            missing.here.push(gpu.position);
+            missing.add(run, memory);
+        }
+    }
+    for part in parts.iter().filter(|part| part.memory.is_recent(view.beat.t)) {
+        let mut indexes = Vec::new();
+        for gpu in &part.job.gpus {
+            let track = part.memory.gpus.get(gpu.position);
+            if let Some((run, memory)) = rests(gpu, track) {
+                indexes.extend(track.map(|track| track.index));
+                missing.add(run, memory);
+            }
+        }
+        if !indexes.is_empty() {
+            let pid = part.job.members.first().and_then(|first| part.memory.processes.get(*first));
+            missing.there.push((part.name.to_string(), indexes, pid.map_or(0, |process| process.key.pid)));
+        }
+    }
+    missing
+}
+
+fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Missing, lasted: f64) -> Words {
+    let (watts, limit, _) = means(stuck);
+    let waiting = view.gpus_in_words(stuck.iter().map(|spinning| spinning.position));
+    let mut places: Vec<String> = Vec::new();
+    if !missing.here.is_empty() {
+        places.push(format!("{} on {}", view.gpus_in_words(missing.here.iter().copied()), view.host.name()));
+    }
+    places.extend(missing.there.iter().map(|(host, gpus, _)| format!("{} on {host}", gpus_in_words(gpus))));
+    let likely = if view.elsewhere.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
+    let sentence = format!(
+        "the rank on {} never arrived{likely}: at rest for {} with up to {} held, while {waiting} {} at {watts:.0} W of \
+         {limit:.0} W in {}",
+        places.join(" and "),
+        duration(lasted),
+        gibibytes(missing.memory_bytes),
+        if stuck.len() == 1 { "waits" } else { "wait" },
+        view.job_in_words(job),
+    );
+    let on_resting = |process: &&crate::diagnosis::track::ProcessTrack| {
+        process.positions.iter().any(|position| missing.here.contains(position))
+    };
+    let next = match (view.members(job).find(on_resting), missing.there.first()) {
+        (Some(process), _) => format!("py-spy dump --pid {}", process.key.pid),
+        (None, Some((host, _, pid))) => format!("ssh {host} py-spy dump --pid {pid}"),
+        (None, None) => format!("py-spy dump --pid {}", view.first_pid(job)),
+    };
+    let mut words = view.job_words(job, sentence, next);
+    words.gpus = view.finding_gpus(missing.here.iter().copied().chain(stuck.iter().map(|spinning| spinning.position)));
+    words.hosts = view.elsewhere.parts(job, view.host.id).map(|part| (part.host, part.name.clone())).collect();
+    words
+}
+
+/// Phases in which a stuck-* finding explains what else is odd about its job.
+pub(in crate::diagnosis) const EXPLAINS: &[Phase] = &[Phase::Firing, Phase::Resolving];
+
+#[cfg(test)]
+#[path = "stuck_tests.rs"]
+mod tests;

@@ -1,0 +1,226 @@
+//! What is remembered of one job on one host.
+
+use super::{GpuTrack, Past, ProcessTrack};
+use crate::diagnosis::watch::Run;
+use crate::fleet::JobKey;
+use crate::wire::SafeText;
+
+/// A minute of utilisation becomes a part of the past when it is this old, in seconds, so that what is judged now is
+/// not compared with itself.
+const PAST_AGE: f64 = 660.0;
+/// What lies further back is no longer in a GPU's window.
+const PAST_REACH: f64 = 1500.0;
+
+/// One GPU of a job.
+#[derive(Debug, Clone)]
+pub(in crate::diagnosis) struct JobGpu {
+    pub(in crate::diagnosis) identity: SafeText,
+    pub(in crate::diagnosis) position: usize,
+    /// Nobody else computes there.
+    pub(in crate::diagnosis) is_alone: bool,
+    pub(in crate::diagnosis) memory_bytes: Option<u64>,
+    /// Utilisation of this job there; the GPU's own where it is alone.
+    pub(in crate::diagnosis) activity: Option<u8>,
+    pub(in crate::diagnosis) past: Past,
+}
+
+/// One job on one host.
+#[derive(Debug, Clone)]
+pub(in crate::diagnosis) struct JobTrack {
+    pub(in crate::diagnosis) key: JobKey,
+    /// Its processes, by their place among the host's.
+    pub(in crate::diagnosis) members: Vec<usize>,
+    pub(in crate::diagnosis) gpus: Vec<JobGpu>,
+    /// While its processes are sorted anew: the GPUs it had.
+    earlier: Vec<JobGpu>,
+    pub(in crate::diagnosis) first_seen: f64,
+    pub(in crate::diagnosis) is_server: bool,
+    pub(in crate::diagnosis) is_notebook: bool,
+    pub(in crate::diagnosis) is_mine: bool,
+    /// Every GPU of it was read in this sample, and none of its processes is held over from an earlier one.
+    pub(in crate::diagnosis) is_readable: bool,
+    /// Cores that its processes use, smoothed; `None` where one does not tell.
+    pub(in crate::diagnosis) cores: Option<f64>,
+    /// Nobody computes: every GPU at rest and hardly any CPU.
+    pub(in crate::diagnosis) quiet: Option<Run>,
+    /// What is known of the time before it was watched: it has done nothing since then at the latest.
+    pub(in crate::diagnosis) idle_since: Option<f64>,
+    /// Nothing at all happens.
+    pub(in crate::diagnosis) still: Option<Run>,
+    /// When a member last did something on the host that the others may wait for.
+    pub(in crate::diagnosis) worked_at: Option<f64>,
+    /// Its GPUs were once about as busy as each other.
+    pub(in crate::diagnosis) was_balanced: bool,
+    /// Which jobs of other hosts are parts of the same, by the engine's list.
+    pub(in crate::diagnosis) group: Option<usize>,
+    /// Up to when its utilisation is in the past.
+    past_until: f64,
+    pub(in crate::diagnosis) balance_due: f64,
+    pub(in crate::diagnosis) imbalance: Option<(usize, f32, f32, f32, f32)>,
+}
+
+/// Bounds of the job's predicates.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::diagnosis) struct RestBounds {
+    pub(in crate::diagnosis) idle_utilization: f64,
+    pub(in crate::diagnosis) idle_cores: f64,
+    pub(in crate::diagnosis) still_utilization: f64,
+    pub(in crate::diagnosis) still_cores: f64,
+    pub(in crate::diagnosis) active_utilization: f64,
+    pub(in crate::diagnosis) young: f64,
+}
+
+impl JobTrack {
+    pub(in crate::diagnosis) fn new(key: JobKey, t: f64) -> Self {
+        Self {
+            key,
+            members: Vec::new(),
+            gpus: Vec::new(),
+            earlier: Vec::new(),
+            first_seen: t,
+            is_server: false,
+            is_notebook: false,
+            is_mine: false,
+            is_readable: false,
+            cores: None,
+            quiet: None,
+            idle_since: None,
+            still: None,
+            worked_at: None,
+            was_balanced: false,
+            group: None,
+            past_until: t,
+            balance_due: t,
+            imbalance: None,
+        }
+    }
+
+    /// Memory that it holds on all its GPUs; `None` where nobody tells.
+    pub(in crate::diagnosis) fn memory_bytes(&self) -> Option<u64> {
+        self.gpus.iter().filter_map(|gpu| gpu.memory_bytes).reduce(u64::saturating_add)
+    }
+
+    /// Takes a sample in, after its GPUs and processes.
+    pub(in crate::diagnosis) fn observe(
+        &mut self,
+        gpus: &[GpuTrack],
+        processes: &[ProcessTrack],
+        bounds: RestBounds,
+        (t, dt): (f64, f64),
+    ) {
+        let members = || self.members.iter().filter_map(|member| processes.get(*member));
+        let age = members().filter_map(|process| process.age).fold(0.0, f64::max).max(t - self.first_seen);
+        let is_young = age < bounds.young;
+        self.cores = members().map(|process| process.slow_cores).sum();
+        let now_cores: Option<f64> = members().map(|process| process.cores).sum();
+        let stirred = members().filter_map(|process| process.stirred_at).fold(f64::NEG_INFINITY, f64::max);
+        self.observe_work(processes, t);
+        if !self.is_readable {
+            return;
+        }
+        for gpu in &mut self.gpus {
+            let Some(track) = gpus.get(gpu.position) else { continue };
+            let Some(activity) = gpu.activity else { continue };
+            if f64::from(activity) >= bounds.active_utilization {
+                gpu.past.active_seconds += dt as f32;
+                gpu.past.active_at = Some(t);
+            }
+            if let (true, Some(power), Some(limit), Some(spin)) =
+                (gpu.is_alone && activity >= 50, track.power, track.limit, track.spin_watts())
+                && power >= spin
+            {
+                gpu.past.add_power(power, limit, dt as f32);
+            }
+        }
+        self.grow_past(gpus, is_young, t);
+        let most = self.gpus.iter().map(|gpu| gpu.activity).reduce(|a, b| Some(a?.max(b?))).flatten().map(f64::from);
+        let rests = |most: Option<f64>, percent: f64, cores: Option<f64>, limit: f64| match (most, cores) {
+            (Some(most), _) if most > percent => Some(false),
+            (Some(_), Some(cores)) => Some(cores <= limit),
+            _ => None,
+        };
+        // What it uses now counts as well: a smoothed value lags behind the first second of work.
+        let cores = self.cores.zip(now_cores).map(|(slow, now)| if now > 0.5 { now } else { slow });
+        match rests(most, bounds.idle_utilization, cores, bounds.idle_cores) {
+            Some(true) => Run::extend(&mut self.quiet, t, dt),
+            Some(false) => {
+                self.quiet = None;
+                self.idle_since = None;
+            }
+            None => {}
+        }
+        match rests(most, bounds.still_utilization, cores, bounds.still_cores) {
+            Some(true) if stirred < t => Run::extend(&mut self.still, t, dt),
+            Some(_) => self.still = None,
+            None => {}
+        }
+    }
+
+    /// Notices who works on the host. A waiting rank spins on about one core; one that saves or evaluates uses more than
+    /// the others, writes, or goes in and out of disk sleep.
+    fn observe_work(&mut self, processes: &[ProcessTrack], t: f64) {
+        let members = || self.members.iter().filter_map(|member| processes.get(*member));
+        let mut cores: Vec<f64> = members().filter_map(|process| process.slow_cores).collect();
+        cores.sort_by(f64::total_cmp);
+        let median = cores.get(cores.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
+        let uses_more = cores.last().is_some_and(|most| *most > (median + 0.5).max(1.5));
+        let worked = members().filter_map(|process| process.worked_at).fold(f64::NEG_INFINITY, f64::max);
+        if uses_more {
+            self.worked_at = Some(t);
+        } else if worked.is_finite() {
+            self.worked_at = Some(self.worked_at.map_or(worked, |at| at.max(worked)));
+        }
+    }
+
+    fn grow_past(&mut self, gpus: &[GpuTrack], is_young: bool, t: f64) {
+        if is_young {
+            self.past_until = t;
+            return;
+        }
+        self.past_until = self.past_until.max(t - PAST_REACH);
+        while t - self.past_until >= PAST_AGE {
+            let (begin, end) = (self.past_until, self.past_until + 60.0);
+            for gpu in &mut self.gpus {
+                let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
+                if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered))) {
+                    gpu.past.add_utilization(percent, covered.min(60.0) as f32);
+                }
+            }
+            self.past_until = end;
+        }
+    }
+}
+
+impl JobTrack {
+    /// Without its members, which are listed anew; its GPUs stay until [`JobTrack::forget_others`].
+    pub(in crate::diagnosis) fn emptied(mut self) -> Self {
+        self.members.clear();
+        self.earlier = std::mem::take(&mut self.gpus);
+        self
+    }
+
+    /// One of its GPUs with what is remembered of it.
+    pub(in crate::diagnosis) fn remembered(&mut self, position: usize, identity: &SafeText) -> JobGpu {
+        let earlier = self.earlier.iter().position(|gpu| gpu.identity == *identity);
+        match earlier.map(|place| self.earlier.swap_remove(place)) {
+            Some(gpu) => JobGpu { position, ..gpu },
+            None => JobGpu {
+                identity: identity.clone(),
+                position,
+                is_alone: true,
+                memory_bytes: None,
+                activity: None,
+                past: Past::default(),
+            },
+        }
+    }
+
+    pub(in crate::diagnosis) fn memory_bytes_of_tracks(&self) -> usize {
+        std::mem::size_of::<Self>() + self.gpus.capacity() * std::mem::size_of::<JobGpu>() + self.members.capacity() * 8
+    }
+
+    /// Forgets GPUs that it no longer has.
+    pub(in crate::diagnosis) fn forget_others(&mut self) {
+        self.earlier = Vec::new();
+    }
+}

@@ -1,0 +1,117 @@
+//! How a job used one GPU before the present windows: small histograms, for medians.
+
+/// Bins of the power, each a fortieth of the limit; the last holds what is above.
+const POWER_BINS: usize = 48;
+const POWER_STEP: f32 = 1.0 / 40.0;
+/// Bins of the utilisation, five points each.
+const USE_BINS: usize = 21;
+
+/// Seconds by power and by utilisation. Counts are halved when one is full, so that long jobs follow what they do.
+#[derive(Debug, Clone)]
+pub(in crate::diagnosis) struct Past {
+    power: [u16; POWER_BINS],
+    utilization: [u16; USE_BINS],
+    /// Seconds with a utilisation of 20 % or more.
+    pub(in crate::diagnosis) active_seconds: f32,
+    /// When it was last at 20 % or more.
+    pub(in crate::diagnosis) active_at: Option<f64>,
+    /// The limit that the powers are shares of, in watts.
+    limit: f32,
+}
+
+impl Default for Past {
+    fn default() -> Self {
+        Self {
+            power: [0; POWER_BINS],
+            utilization: [0; USE_BINS],
+            active_seconds: 0.0,
+            active_at: None,
+            limit: 0.0,
+        }
+    }
+}
+
+impl Past {
+    /// Healthy work at this power for some seconds.
+    pub(in crate::diagnosis) fn add_power(&mut self, watts: f32, limit: f32, seconds: f32) {
+        if limit <= 0.0 || !watts.is_finite() {
+            return;
+        }
+        self.limit = limit;
+        let bin = ((watts / limit / POWER_STEP) as usize).min(POWER_BINS - 1);
+        add(&mut self.power, bin, seconds);
+    }
+
+    /// A mean utilisation over some seconds.
+    pub(in crate::diagnosis) fn add_utilization(&mut self, percent: f32, seconds: f32) {
+        add(&mut self.utilization, (percent.max(0.0) as usize / 5).min(USE_BINS - 1), seconds);
+    }
+
+    /// Seconds of healthy work seen.
+    pub(in crate::diagnosis) fn power_seconds(&self) -> f64 {
+        self.power.iter().map(|count| f64::from(*count)).sum()
+    }
+
+    /// The median power of healthy work, in watts, to within a fortieth of the limit.
+    pub(in crate::diagnosis) fn median_power(&self) -> Option<f32> {
+        median(&self.power).map(|bin| (bin as f32 + 0.5) * POWER_STEP * self.limit)
+    }
+
+    /// The median utilisation, in percent.
+    pub(in crate::diagnosis) fn median_utilization(&self) -> Option<f32> {
+        median(&self.utilization).map(|bin| (bin * 5) as f32)
+    }
+
+    /// Seconds for which the utilisation is known.
+    pub(in crate::diagnosis) fn utilization_seconds(&self) -> f64 {
+        self.utilization.iter().map(|count| f64::from(*count)).sum()
+    }
+}
+
+fn add(bins: &mut [u16], bin: usize, seconds: f32) {
+    let count = f32::from(bins[bin]) + seconds.max(0.0);
+    if count >= f32::from(u16::MAX) {
+        bins.iter_mut().for_each(|count| *count /= 2);
+    }
+    bins[bin] = bins[bin].saturating_add(seconds.max(0.0).round() as u16);
+}
+
+fn median(bins: &[u16]) -> Option<usize> {
+    let total: u32 = bins.iter().map(|count| u32::from(*count)).sum();
+    let mut seen = 0;
+    bins.iter().position(|count| {
+        seen += u32::from(*count);
+        total > 0 && seen * 2 >= total
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_of_healthy_work_survives_pauses_and_long_runs() {
+        let mut past = Past::default();
+        assert_eq!((past.median_power(), past.median_utilization()), (None, None));
+        for _ in 0..100_000 {
+            past.add_power(560.0, 700.0, 10.0);
+            past.add_power(200.0, 700.0, 2.0);
+            past.add_utilization(97.0, 10.0);
+            past.add_utilization(0.0, 2.0);
+        }
+        assert!((past.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
+        assert_eq!(past.median_utilization(), Some(95.0));
+        assert!(past.power_seconds() > 30_000.0);
+    }
+
+    #[test]
+    fn absurd_values_change_nothing() {
+        let mut past = Past::default();
+        past.add_power(f32::NAN, 700.0, 10.0);
+        past.add_power(5.0, 0.0, 10.0);
+        past.add_power(1e30, 700.0, 10.0);
+        assert_eq!(past.power_seconds(), 10.0);
+        past.add_utilization(f32::NAN, 1.0);
+        assert_eq!(past.median_utilization(), Some(0.0));
+    }
+}

@@ -1,0 +1,201 @@
+//! What a rule sees: one host at one sample, and what is remembered of it.
+
+use super::across::Elsewhere;
+use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
+use super::watch::{Beat, Words};
+use super::{FindingGpu, FindingProcess};
+use crate::fleet::{Host, JobKey};
+use crate::hosts::Thresholds;
+use crate::wire::SafeText;
+
+/// One host at one sample.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    pub(super) host: &'a Host,
+    pub(super) beat: Beat,
+    pub(super) limits: &'a Thresholds,
+    pub(super) gpus: &'a [GpuTrack],
+    pub(super) processes: &'a [ProcessTrack],
+    pub(super) jobs: &'a [JobTrack],
+    pub(super) track: &'a HostTrack,
+    pub(super) elsewhere: Elsewhere<'a>,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn members(&self, job: &'a JobTrack) -> impl Iterator<Item = &'a ProcessTrack> + use<'a> {
+        let processes = self.processes;
+        job.members.iter().filter_map(move |member| processes.get(*member))
+    }
+
+    /// GPUs as findings carry them.
+    pub(super) fn finding_gpus(&self, positions: impl IntoIterator<Item = usize>) -> Vec<FindingGpu> {
+        let gpu = |position: usize| {
+            let info = self.host.gpu_info(position)?;
+            Some(FindingGpu { host: self.host.id, position, index: info.index, uuid: info.uuid.clone() })
+        };
+        positions.into_iter().filter_map(gpu).collect()
+    }
+
+    pub(super) fn finding_process(&self, process: &ProcessTrack) -> FindingProcess {
+        FindingProcess {
+            host: self.host.id,
+            key: process.key.clone(),
+            command: process.about.command.clone(),
+        }
+    }
+
+    /// "GPU 3", "GPUs 0-7".
+    pub(super) fn gpus_in_words(&self, positions: impl IntoIterator<Item = usize>) -> String {
+        let indexes = positions.into_iter().filter_map(|position| Some(self.host.gpu_info(position)?.index));
+        gpus_in_words(&indexes.collect::<Vec<_>>())
+    }
+
+    /// "train.py (alice, pid 4312, Slurm 3385)".
+    pub(super) fn job_in_words(&self, job: &JobTrack) -> String {
+        match job.members.first().and_then(|first| self.processes.get(*first)) {
+            Some(process) => process_in_words(process, job.members.len(), Some(&job.key)),
+            None => job.key.to_string(),
+        }
+    }
+
+    /// What is said of a job: these words, and all that it has.
+    pub(super) fn job_words(&self, job: &'a JobTrack, sentence: String, next_check: String) -> Words {
+        Words {
+            sentence,
+            next_check,
+            gpus: self.finding_gpus(job.gpus.iter().map(|gpu| gpu.position)),
+            processes: self.members(job).map(|process| self.finding_process(process)).collect(),
+            job: Some(job.key.clone()),
+            user: self.members(job).next().map(|process| process.about.who.clone()),
+            is_mine: job.is_mine,
+            hosts: Vec::new(),
+        }
+    }
+
+    /// What is said of one GPU.
+    pub(super) fn gpu_words(&self, position: usize, sentence: String, next_check: String) -> Words {
+        let on_it = || self.processes.iter().filter(move |process| process.positions.contains(&position));
+        Words {
+            sentence,
+            next_check,
+            gpus: self.finding_gpus([position]),
+            processes: on_it().map(|process| self.finding_process(process)).collect(),
+            user: on_it().next().map(|process| process.about.who.clone()),
+            is_mine: self.jobs.iter().any(|job| job.is_mine && job.gpus.iter().any(|gpu| gpu.position == position)),
+            ..Words::default()
+        }
+    }
+
+    /// What is said of the host.
+    pub(super) fn host_words(&self, sentence: String, next_check: String) -> Words {
+        Words { sentence, next_check, ..Words::default() }
+    }
+
+    /// The pid to look at first.
+    pub(super) fn first_pid(&self, job: &JobTrack) -> u32 {
+        job.members.first().and_then(|first| self.processes.get(*first)).map_or(0, |process| process.key.pid)
+    }
+}
+
+/// "train.py (alice, pid 4312, Slurm 3385)"; of several processes the first stands for all.
+pub(super) fn process_in_words(process: &ProcessTrack, count: usize, job: Option<&JobKey>) -> String {
+    let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+    let job = match job {
+        Some(JobKey::Slurm { job, .. }) => format!(", Slurm {job}"),
+        Some(JobKey::Container { runtime, id }) => format!(", {runtime} {}", id.chars().take(12).collect::<String>()),
+        _ => String::new(),
+    };
+    format!("{} ({}, pid {}{others}{job})", program(&process.about.command), process.about.who, process.key.pid)
+}
+
+/// The part of a command line that a person would call it by: the script or module of an interpreter, else the program.
+pub(super) fn program(command: &SafeText) -> String {
+    let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
+    let mut words = command.split_whitespace();
+    let Some(first) = words.next() else { return "a process".to_owned() };
+    let is_interpreter = base(first).starts_with("python") || ["uv", "node", "perl", "ruby", "julia"].contains(&&*base(first));
+    if is_interpreter {
+        let mut rest = words.skip_while(|word| word.starts_with('-') && *word != "-m" && *word != "-c");
+        return match rest.next() {
+            Some("-m") => rest.next().map_or_else(|| base(first), str::to_owned),
+            Some("-c") | None => base(first),
+            Some(script) => base(script),
+        };
+    }
+    base(first)
+}
+
+/// "GPU 3", "GPUs 0-7", "GPUs 0,2,3": every one of them, since a person acts on it.
+pub(super) fn gpus_in_words(indexes: &[u32]) -> String {
+    let mut sorted = indexes.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut parts: Vec<String> = Vec::new();
+    let mut rest = sorted.as_slice();
+    while let [first, ..] = rest {
+        let length = rest.iter().zip(*first..).take_while(|(a, b)| **a == *b).count();
+        let (run, after) = rest.split_at(length);
+        match run {
+            [first, .., last] if length > 2 => parts.push(format!("{first}-{last}")),
+            run => parts.extend(run.iter().map(u32::to_string)),
+        }
+        rest = after;
+    }
+    format!("GPU{} {}", if sorted.len() == 1 { "" } else { "s" }, parts.join(","))
+}
+
+/// "45 s", "14 min", "3 h 20 min", "6 d 4 h".
+pub(super) fn duration(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    match seconds {
+        0..90 => format!("{seconds} s"),
+        90..5400 => format!("{} min", seconds / 60),
+        5400..172_800 => match seconds % 3600 / 60 {
+            0 => format!("{} h", seconds / 3600),
+            minutes => format!("{} h {minutes} min", seconds / 3600),
+        },
+        _ => match seconds % 86_400 / 3600 {
+            0 => format!("{} d", seconds / 86_400),
+            hours => format!("{} d {hours} h", seconds / 86_400),
+        },
+    }
+}
+
+/// "71 GiB", "0.6 GiB".
+pub(super) fn gibibytes(bytes: u64) -> String {
+    let gib = bytes as f64 / f64::from(1 << 30);
+    if gib < 9.95 { format!("{gib:.1} GiB") } else { format!("{gib:.0} GiB") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_as_long_as_a_person_says_them() {
+        let words = [0.0, 89.9, 90.0, 840.0, 5400.0, 7200.0, 90_000.0, 200_000.0, 518_400.0].map(duration);
+        assert_eq!(words, ["0 s", "89 s", "1 min", "14 min", "1 h 30 min", "2 h", "25 h", "2 d 7 h", "6 d"]);
+    }
+
+    #[test]
+    fn every_gpu_is_named() {
+        assert_eq!(gpus_in_words(&[0, 1, 2, 3, 4, 5, 6, 7]), "GPUs 0-7");
+        assert_eq!(gpus_in_words(&[3]), "GPU 3");
+        assert_eq!(gpus_in_words(&[5, 2, 3]), "GPUs 2,3,5");
+        assert_eq!(gpus_in_words(&[0, 1, 2, 7]), "GPUs 0-2,7");
+    }
+
+    #[test]
+    fn a_program_is_called_by_its_script() {
+        for (command, name) in [
+            ("python train.py --lr 1", "train.py"),
+            ("/usr/bin/python3.11 -u /home/a/code/train.py", "train.py"),
+            ("python -m torch.distributed.run x.py", "torch.distributed.run"),
+            ("/opt/bin/gmx mdrun", "gmx"),
+            ("python", "python"),
+            ("", "a process"),
+        ] {
+            assert_eq!(program(&command.into()), name);
+        }
+    }
+}

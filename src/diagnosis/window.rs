@@ -1,0 +1,226 @@
+//! The last half hour of one GPU in short buckets: what the rules' windows are computed from.
+
+use std::collections::VecDeque;
+
+/// Seconds that a bucket covers.
+const BUCKET_SECONDS: f64 = 30.0;
+/// Half an hour, and a few cut short.
+const BUCKETS: usize = 64;
+
+/// One reading.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Point {
+    pub(super) utilization: Option<u8>,
+    pub(super) memory_utilization: Option<u8>,
+    pub(super) power: Option<f32>,
+    /// Seconds of the time since the reading before for which heat slowed the GPU down.
+    pub(super) thermal: Option<f32>,
+    /// The same for the power brake.
+    pub(super) brake: Option<f32>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    begin: f64,
+    /// Seconds that the readings stand for.
+    covered: f32,
+    readings: u16,
+    least: u8,
+    /// Readings of 95 % or more.
+    high: u16,
+    sum: u32,
+    memory_readings: u16,
+    memory_most: u8,
+    /// Readings of 1 % or less.
+    memory_low: u16,
+    memory_sum: u32,
+    power_readings: u16,
+    power_most: f32,
+    power_sum: f32,
+    power_squares: f64,
+    thermal: f32,
+    brake: f32,
+}
+
+/// What a window says.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(super) struct Stats {
+    /// Seconds that the readings stand for.
+    pub(super) covered: f64,
+    pub(super) readings: u32,
+    pub(super) least_utilization: Option<u8>,
+    pub(super) mean_utilization: Option<f32>,
+    /// At least half of the readings were 95 % or more.
+    pub(super) is_median_high: bool,
+    pub(super) most_memory_utilization: Option<u8>,
+    pub(super) mean_memory_utilization: Option<f32>,
+    /// At least half of the readings were 1 % or less.
+    pub(super) is_memory_median_low: bool,
+    pub(super) mean_power: Option<f32>,
+    pub(super) most_power: Option<f32>,
+    /// Standard deviation over mean.
+    pub(super) power_variation: Option<f32>,
+    pub(super) thermal_seconds: f64,
+    pub(super) brake_seconds: f64,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Window {
+    buckets: VecDeque<Bucket>,
+}
+
+impl Window {
+    /// Takes a reading at `t` that stands for `dt` seconds.
+    pub(super) fn push(&mut self, t: f64, dt: f64, point: Point) {
+        if self.buckets.back().is_none_or(|last| t - last.begin >= BUCKET_SECONDS || t < last.begin) {
+            self.cut(t);
+        }
+        let Some(bucket) = self.buckets.back_mut() else { return };
+        let is_known = point.utilization.is_some() || point.power.is_some();
+        bucket.covered += if is_known { dt as f32 } else { 0.0 };
+        if let Some(percent) = point.utilization {
+            bucket.least = if bucket.readings == 0 { percent } else { bucket.least.min(percent) };
+            bucket.readings = bucket.readings.saturating_add(1);
+            bucket.high += u16::from(percent >= 95);
+            bucket.sum += u32::from(percent);
+        }
+        if let Some(percent) = point.memory_utilization {
+            bucket.memory_readings = bucket.memory_readings.saturating_add(1);
+            bucket.memory_most = bucket.memory_most.max(percent);
+            bucket.memory_low += u16::from(percent <= 1);
+            bucket.memory_sum += u32::from(percent);
+        }
+        if let Some(watts) = point.power {
+            bucket.power_readings = bucket.power_readings.saturating_add(1);
+            bucket.power_most = bucket.power_most.max(watts);
+            bucket.power_sum += watts;
+            bucket.power_squares += f64::from(watts) * f64::from(watts);
+        }
+        bucket.thermal += point.thermal.unwrap_or(0.0);
+        bucket.brake += point.brake.unwrap_or(0.0);
+    }
+
+    /// Begins a new bucket, so that a window can begin exactly here.
+    pub(super) fn cut(&mut self, t: f64) {
+        if self.buckets.back().is_some_and(|last| last.readings == 0 && last.covered <= 0.0) {
+            self.buckets.pop_back();
+        }
+        if self.buckets.capacity() == 0 {
+            self.buckets.reserve_exact(BUCKETS);
+        }
+        if self.buckets.len() >= BUCKETS {
+            self.buckets.pop_front();
+        }
+        self.buckets.push_back(Bucket { begin: t, ..Bucket::default() });
+    }
+
+    /// What was read from `begin` on, to within a bucket, but never from before a cut at `begin`.
+    pub(super) fn stats(&self, begin: f64) -> Stats {
+        self.stats_between(begin, f64::INFINITY)
+    }
+
+    /// What was read from `begin` until `end`, to within a bucket.
+    pub(super) fn stats_between(&self, begin: f64, end: f64) -> Stats {
+        let mut total = Bucket { least: u8::MAX, ..Bucket::default() };
+        let (mut readings, mut high, mut memory_readings, mut memory_low, mut power_readings) = (0_u32, 0, 0, 0, 0);
+        let mut power_sum = 0.0_f64;
+        for bucket in self.buckets.iter().rev().skip_while(|bucket| bucket.begin >= end) {
+            if bucket.begin < begin - 0.001 {
+                break;
+            }
+            total.covered += bucket.covered;
+            if bucket.readings > 0 {
+                total.least = total.least.min(bucket.least);
+            }
+            readings += u32::from(bucket.readings);
+            high += u32::from(bucket.high);
+            total.sum += bucket.sum;
+            memory_readings += u32::from(bucket.memory_readings);
+            total.memory_most = total.memory_most.max(bucket.memory_most);
+            memory_low += u32::from(bucket.memory_low);
+            total.memory_sum += bucket.memory_sum;
+            power_readings += u32::from(bucket.power_readings);
+            total.power_most = total.power_most.max(bucket.power_most);
+            power_sum += f64::from(bucket.power_sum);
+            total.power_squares += bucket.power_squares;
+            total.thermal += bucket.thermal;
+            total.brake += bucket.brake;
+        }
+        let mean = |sum: f64, count: u32| (count > 0).then(|| (sum / f64::from(count)) as f32);
+        let variation = (power_readings > 0 && power_sum > 0.0).then(|| {
+            let mean = power_sum / f64::from(power_readings);
+            ((total.power_squares / f64::from(power_readings) - mean * mean).max(0.0).sqrt() / mean) as f32
+        });
+        Stats {
+            covered: f64::from(total.covered),
+            readings,
+            least_utilization: (readings > 0).then_some(total.least),
+            mean_utilization: mean(f64::from(total.sum), readings),
+            is_median_high: readings > 0 && high * 2 >= readings,
+            most_memory_utilization: (memory_readings > 0).then_some(total.memory_most),
+            mean_memory_utilization: mean(f64::from(total.memory_sum), memory_readings),
+            is_memory_median_low: memory_readings > 0 && memory_low * 2 >= memory_readings,
+            mean_power: mean(power_sum, power_readings),
+            most_power: (power_readings > 0).then_some(total.power_most),
+            power_variation: variation,
+            thermal_seconds: f64::from(total.thermal),
+            brake_seconds: f64::from(total.brake),
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.buckets.capacity() * std::mem::size_of::<Bucket>()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(utilization: u8, memory: u8, power: f32) -> Point {
+        Point {
+            utilization: Some(utilization),
+            memory_utilization: Some(memory),
+            power: Some(power),
+            ..Point::default()
+        }
+    }
+
+    #[test]
+    fn a_window_begins_at_a_cut_and_not_before() {
+        let mut window = Window::default();
+        for second in 0..100 {
+            window.push(f64::from(second), 1.0, point(50, 40, 500.0));
+        }
+        window.cut(100.0);
+        for second in 100..400 {
+            window.push(f64::from(second), 1.0, point(100, 0, if second % 2 == 0 { 103.0 } else { 105.0 }));
+        }
+        let stats = window.stats(100.0);
+        assert_eq!((stats.least_utilization, stats.most_memory_utilization), (Some(100), Some(0)));
+        assert!(stats.is_median_high && stats.is_memory_median_low);
+        assert!((stats.mean_power.unwrap() - 104.0).abs() < 0.01 && stats.power_variation.unwrap() < 0.02);
+        assert!((stats.covered - 300.0).abs() < 0.1);
+        assert_eq!(window.stats(60.0).least_utilization, Some(50));
+        let before = window.stats_between(0.0, 100.0);
+        assert_eq!((before.readings, before.mean_utilization), (100, Some(50.0)));
+    }
+
+    #[test]
+    fn nothing_known_is_not_zero_and_covers_nothing() {
+        let mut window = Window::default();
+        window.push(0.0, 10.0, Point::default());
+        assert_eq!(window.stats(0.0), Stats::default());
+    }
+
+    #[test]
+    fn it_does_not_grow() {
+        let mut window = Window::default();
+        for second in 0..100_000 {
+            window.push(f64::from(second), 1.0, point(50, 40, 500.0));
+        }
+        assert!(window.memory_bytes() <= BUCKETS * std::mem::size_of::<Bucket>());
+        assert!(window.memory_bytes() < 5_000, "{}", window.memory_bytes());
+        assert!(window.stats(0.0).covered >= 1800.0);
+    }
+}
