@@ -4,6 +4,7 @@ use super::across::Elsewhere;
 use super::inhibit;
 use super::memory::Memory;
 use super::rules;
+use super::rules::fleet_wide::Outage;
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
 use super::view::View;
 use super::watch::{Beat, Target, Watches};
@@ -33,6 +34,10 @@ pub struct Engine {
     pub(super) watches: Watches,
     pub(super) recalled: Memory,
     ticked: Option<Moment>,
+    /// When the whole fleet was last judged, and when its drivers are to be compared next.
+    pub(super) fleet_ticked: Option<f64>,
+    pub(super) skew_due: Option<f64>,
+    pub(super) outages: Vec<Outage>,
     /// This machine woke up then: what was missed meanwhile is nobody's fault.
     pub(super) woke: Option<f64>,
 }
@@ -188,7 +193,10 @@ impl Engine {
         let mut all: Vec<&Finding> = of_hosts.chain(self.watches.findings()).map(|(_, finding)| finding).collect();
         all.sort_by(|a, b| {
             let rank = |finding: &Finding| {
-                (finding.phase == Phase::Pending, std::cmp::Reverse((finding.severity, finding.confidence, finding.gpus.len())))
+                (
+                    finding.phase == Phase::Pending,
+                    std::cmp::Reverse((finding.severity, finding.confidence, finding.gpus.len())),
+                )
             };
             rank(a).cmp(&rank(b)).then(a.since.unix.cmp(&b.since.unix)).then(a.id.cmp(&b.id))
         });
@@ -229,9 +237,7 @@ impl Engine {
         let Some(host) = self.hosts.get(id.0 as usize) else { return 0 };
         let gpus = host.gpus.iter().map(|gpu| gpu.memory_bytes() + std::mem::size_of::<GpuTrack>()).sum::<usize>();
         let jobs = host.jobs.iter().map(|job| job.memory_bytes_of_tracks()).sum::<usize>();
-        gpus + jobs
-            + host.processes.capacity() * std::mem::size_of::<ProcessTrack>()
-            + host.watches.memory_bytes()
+        gpus + jobs + host.processes.capacity() * std::mem::size_of::<ProcessTrack>() + host.watches.memory_bytes()
     }
 
     pub(super) fn thresholds_of(&self, host: &Host) -> Arc<Thresholds> {
@@ -246,8 +252,8 @@ impl Engine {
         self.hosts.get_mut(id.0 as usize)
     }
 
-    pub(super) fn groups(&self) -> &[JobAcross] {
-        &self.groups
+    pub(super) fn thresholds(&self) -> &Thresholds {
+        &self.thresholds
     }
 
     fn reserve(&mut self, id: HostId) {

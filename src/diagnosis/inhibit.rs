@@ -16,7 +16,8 @@ pub(super) fn silence(view: &View, watches: &mut Watches, is_told: impl Fn(RuleI
     watches.silence(|rule, target| {
         let explains = |cause: RuleId, other: &Target, phase: Phase| {
             // What is only pending explains what is only pending.
-            let is_ripe = phase != Phase::Pending || active.iter().all(|(r, t, p)| (*r, t) != (rule, target) || *p == Phase::Pending);
+            let is_ripe = phase != Phase::Pending
+                || active.iter().all(|(r, t, p)| (*r, t) != (rule, target) || *p == Phase::Pending);
             is_ripe && is_explained(view, rule, target, cause, other)
         };
         active.iter().any(|(cause, other, phase)| (*cause, other) != (rule, target) && explains(*cause, other, *phase))
@@ -53,7 +54,9 @@ fn concerns_gpu(view: &View, target: &Target, gpu: &Target) -> bool {
     let Target::Gpu(identity) = gpu else { return false };
     match target {
         Target::Gpu(other) => other == identity,
-        Target::Job(key) => view.jobs.iter().any(|job| job.key == *key && job.gpus.iter().any(|gpu| gpu.identity == *identity)),
+        Target::Job(key) => {
+            view.jobs.iter().any(|job| job.key == *key && job.gpus.iter().any(|gpu| gpu.identity == *identity))
+        }
         _ => false,
     }
 }

@@ -38,7 +38,9 @@ pub(super) fn list(hosts: &[HostMemory], now: Option<Moment>) -> Vec<NotJudged> 
             };
             *counter += 1;
         }
-        shared += host.jobs.iter().filter(|job| job.gpus.iter().any(|gpu| gpu.activity.is_none() && !gpu.is_alone)).count() as u32;
+        shared +=
+            host.jobs.iter().filter(|job| job.gpus.iter().any(|gpu| gpu.activity.is_none() && !gpu.is_alone)).count()
+                as u32;
     }
     let all = [
         (never, "host", "without any data"),

@@ -2,13 +2,15 @@
 
 use super::engine::HostMemory;
 use super::is_model_server;
+use super::rules::memory::leak;
 use super::track::{Ended, GpuTrack, JobGpu, JobTrack, ProcessTrack, RestBounds, SpinBounds, remember};
 use super::view::{process_in_words, program};
 use super::watch::Beat;
-use crate::fleet::{Host, JobKey, Process};
+use crate::fleet::{Host, JobKey, Process, ProcessMetric, Series};
 use crate::hosts::Thresholds;
 use crate::wire::{GpuInfo, Presence, SafeText};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// GPUs that left the inventory and may come back keep what was learned of them, up to this many.
 const MAX_ABSENT: usize = 16;
@@ -34,6 +36,7 @@ impl HostMemory {
             self.group(host, limits, beat.t);
         }
         self.observe_jobs(host, limits, beat);
+        self.look_for_leaks(host, limits, beat);
         self.observe_host(host, beat.t);
         has_changed || has_moved
     }
@@ -197,8 +200,6 @@ impl HostMemory {
                 positions,
                 log_path: first.about.facts.as_ref().and_then(|facts| facts.log_path.clone()),
                 by_reboot,
-                processes: members.len() as u32,
-                told: None,
             });
         }
         for job in ended {
@@ -258,6 +259,7 @@ impl HostMemory {
             still_cores: limits.job_stalled.cpu,
             active_utilization: limits.job_stalled.active_utilization,
             young: limits.input_stall.young,
+            odd: (limits.gpu_imbalance.utilization, limits.gpu_imbalance.power),
         };
         let processes: Vec<&Process> = host.processes().take(MAX_PROCESSES).collect();
         for job in &mut self.jobs {
@@ -266,7 +268,8 @@ impl HostMemory {
             job.is_readable = !is_held && job.gpus.iter().all(is_read);
             for gpu in &mut job.gpus {
                 let usages = job.members.iter().filter_map(|member| processes[*member].on(gpu.position));
-                gpu.memory_bytes = usages.clone().filter_map(|usage| usage.gpu_memory_bytes).reduce(u64::saturating_add);
+                gpu.memory_bytes =
+                    usages.clone().filter_map(|usage| usage.gpu_memory_bytes).reduce(u64::saturating_add);
                 gpu.activity = if gpu.is_alone {
                     self.gpus.get(gpu.position).and_then(|track| track.utilization)
                 } else {
@@ -275,6 +278,21 @@ impl HostMemory {
             }
             job.observe(&self.gpus, &self.processes, bounds, (beat.t, beat.dt));
         }
+    }
+
+    /// Looks at the two hours of one process: each has its turn once a minute or so.
+    fn look_for_leaks(&mut self, host: &Host, limits: &Thresholds, beat: Beat) {
+        let due = self.processes.iter_mut().filter(|process| !process.is_held && process.leak_due <= beat.t);
+        let Some(process) = due.min_by(|a, b| a.leak_due.total_cmp(&b.leak_due)) else { return };
+        process.leak_due = beat.t + 60.0;
+        let series = Series::Process(&process.key, ProcessMetric::GpuMemory);
+        let points = host.history().points(series, beat.now, Duration::from_secs(7200), 120);
+        let gpus = || process.positions.iter().filter_map(|position| self.gpus.get(*position));
+        let total: Option<u64> = gpus().map(|gpu| gpu.total_bytes).sum();
+        let used: Option<u64> = gpus().map(|gpu| gpu.used_bytes).sum();
+        let (Some(total), Some(used)) = (total, used) else { return };
+        let free = total.saturating_sub(used) as f64;
+        process.leak = leak(&points, total as f64, free, &limits.gpu_mem_leak);
     }
 
     fn observe_host(&mut self, host: &Host, t: f64) {
@@ -296,6 +314,21 @@ impl HostMemory {
             let identity = gpu.map_or_else(|| SafeText::from("?"), |gpu| gpu.identity.clone());
             remember(&mut track.xids, (t, identity, event.xid));
         }
+        if host.inventory.is_some() {
+            track.waiting_since = None;
+        } else {
+            track.waiting_since.get_or_insert(t);
+        }
+        let is_listed = host.inventory.as_ref().is_some_and(|inventory| inventory.error.is_none());
+        let present = self.gpus.iter().filter(|gpu| !gpu.is_instance).count();
+        let on_bus = snapshot.host.nvidia_pci_devices.map(|count| count as usize);
+        // What an administrator took from the driver is not on the driver's bus either.
+        track.expected_gpus = on_bus.unwrap_or(track.known_gpus.len());
+        track.short_samples = match is_listed && snapshot.driver_error.is_none() {
+            true if present < track.expected_gpus => track.short_samples.saturating_add(1),
+            true => 0,
+            false => track.short_samples,
+        };
         for gpu in self.gpus.iter().filter(|gpu| !gpu.is_instance) {
             if !track.known_gpus.contains(&gpu.identity) && track.known_gpus.len() < 128 {
                 track.known_gpus.push(gpu.identity.clone());
@@ -306,7 +339,8 @@ impl HostMemory {
 
 /// What a job does on a GPU that others use too: its own share, where the driver tells shares at all.
 fn shared_activity(own: Option<u8>, processes: &[&Process], position: usize) -> Option<u8> {
-    let is_told = || processes.iter().filter_map(|process| process.on(position)).any(|usage| usage.sm_percent.is_some());
+    let is_told =
+        || processes.iter().filter_map(|process| process.on(position)).any(|usage| usage.sm_percent.is_some());
     own.or_else(|| is_told().then_some(0))
 }
 

@@ -21,7 +21,10 @@ impl Engine {
         let mut memory = Memory { version: MEMORY_VERSION, saved_unix_seconds: unix, ..self.recalled.clone() };
         // What was not seen in this run stays as it was.
         let is_seen = |name: &SafeText| {
-            let seen = fleet.hosts().iter().filter(|host| self.hosts().get(host.id.0 as usize).is_some_and(|memory| memory.track.samples > 0));
+            let seen = fleet
+                .hosts()
+                .iter()
+                .filter(|host| self.hosts().get(host.id.0 as usize).is_some_and(|memory| memory.track.samples > 0));
             seen.into_iter().any(|host| host.name() == name)
         };
         memory.processes.retain(|process| !is_seen(&process.host));
@@ -110,8 +113,6 @@ impl HostMemory {
                 positions: process.gpus.iter().map(|gpu| usize::from(*gpu)).collect(),
                 log_path: process.log_path.clone(),
                 by_reboot: process.boot_id.as_ref() != boot_id,
-                processes: 1,
-                told: None,
             };
             remember(&mut self.track.ended, ended);
         }
@@ -134,7 +135,9 @@ impl HostMemory {
                     let gap = (unix - old.seen_unix_seconds).max(0.0);
                     let grown = cpu - old.cpu_seconds?;
                     let is_idle = (0.0..=IDLE_CPU_SECONDS + IDLE_CPU_SHARE * gap).contains(&grown);
-                    return is_idle.then(|| beat.t - (unix - old.idle_since_unix_seconds.unwrap_or(old.seen_unix_seconds)).max(0.0));
+                    return is_idle.then(|| {
+                        beat.t - (unix - old.idle_since_unix_seconds.unwrap_or(old.seen_unix_seconds)).max(0.0)
+                    });
                 }
                 // Any time in which it used a twentieth of a core or more adds up to at most this. Only where that is
                 // next to nothing can it not have been spread over the whole age.

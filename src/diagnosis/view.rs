@@ -37,11 +37,7 @@ impl<'a> View<'a> {
     }
 
     pub(super) fn finding_process(&self, process: &ProcessTrack) -> FindingProcess {
-        FindingProcess {
-            host: self.host.id,
-            key: process.key.clone(),
-            command: process.about.command.clone(),
-        }
+        FindingProcess { host: self.host.id, key: process.key.clone(), command: process.about.command.clone() }
     }
 
     /// "GPU 3", "GPUs 0-7".
@@ -68,7 +64,7 @@ impl<'a> View<'a> {
             job: Some(job.key.clone()),
             user: self.members(job).next().map(|process| process.about.who.clone()),
             is_mine: job.is_mine,
-            hosts: Vec::new(),
+            ..Words::default()
         }
     }
 
@@ -113,7 +109,8 @@ pub(super) fn program(command: &SafeText) -> String {
     let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
     let mut words = command.split_whitespace();
     let Some(first) = words.next() else { return "a process".to_owned() };
-    let is_interpreter = base(first).starts_with("python") || ["uv", "node", "perl", "ruby", "julia"].contains(&&*base(first));
+    let is_interpreter =
+        base(first).starts_with("python") || ["uv", "node", "perl", "ruby", "julia"].contains(&&*base(first));
     if is_interpreter {
         let mut rest = words.skip_while(|word| word.starts_with('-') && *word != "-m" && *word != "-c");
         return match rest.next() {

@@ -144,6 +144,8 @@ pub(super) struct Words {
     pub(super) job: Option<JobKey>,
     pub(super) user: Option<SafeText>,
     pub(super) is_mine: bool,
+    /// The host that it is shown under, where that is not the one that is looked at.
+    pub(super) lead: Option<(HostId, SafeText)>,
     /// Further hosts that it is about.
     pub(super) hosts: Vec<(HostId, SafeText)>,
 }
@@ -346,9 +348,9 @@ impl Watches {
 
     /// Publishes what has changed.
     pub(super) fn settle(&mut self, transitions: &mut Vec<Transition>) {
-        let (Some(beat), Some((host, name))) = (self.beat, &self.host) else { return };
+        let Some(beat) = self.beat else { return };
         for watch in &mut self.watches {
-            if let Some(transition) = watch.publish(beat, *host, name) {
+            if let Some(transition) = watch.publish(beat) {
                 transitions.push(transition);
             }
         }
@@ -366,12 +368,9 @@ impl Watches {
         self.watches.iter().find(same).map_or(Phase::Clear, |watch| watch.phase)
     }
 
-    /// Targets for which a rule is in one of these phases, silenced or not.
-    pub(super) fn targets(&self, rule: RuleId, phases: &[Phase]) -> impl Iterator<Item = &Target> {
-        self.watches
-            .iter()
-            .filter(move |watch| watch.finding.rule == rule && phases.contains(&watch.phase))
-            .map(|watch| &watch.target)
+    /// Whether anything is watched at all.
+    pub(super) fn has_any(&self) -> bool {
+        !self.watches.is_empty()
     }
 
     /// The host can, or cannot, be seen: its findings stand as they were.
@@ -479,7 +478,10 @@ impl Watch {
         finding.user = words.user;
         finding.is_mine = words.is_mine;
         finding.hosts.clear();
-        finding.hosts.extend(host.cloned());
+        finding.hosts.extend(words.lead.as_ref().or(host).cloned());
+        if let Some((host, _)) = finding.hosts.first() {
+            finding.host = *host;
+        }
         finding.hosts.extend(words.hosts);
     }
 
@@ -521,7 +523,7 @@ impl Watch {
         }
     }
 
-    fn publish(&mut self, beat: Beat, host: HostId, name: &SafeText) -> Option<Transition> {
+    fn publish(&mut self, beat: Beat) -> Option<Transition> {
         let (from, to) = (self.finding.phase, self.outward());
         let has_changed = from != to || (self.severity != self.finding.severity && to != Phase::Clear);
         self.finding.severity = self.severity;
@@ -545,8 +547,8 @@ impl Watch {
             at: beat.now,
             id: self.finding.id.clone(),
             rule: self.finding.rule,
-            host,
-            host_name: name.clone(),
+            host: self.finding.host,
+            host_name: self.finding.hosts.first().map(|(_, name)| name.clone()).unwrap_or_default(),
             from,
             to,
             severity: self.severity,

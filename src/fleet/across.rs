@@ -43,8 +43,7 @@ pub fn jobs_across(fleet: &Fleet) -> Vec<JobAcross> {
             }
         }
     }
-    let mut across: Vec<JobAcross> =
-        slurm.into_values().map(|parts| JobAcross { parts, is_likely: false }).collect();
+    let mut across: Vec<JobAcross> = slurm.into_values().map(|parts| JobAcross { parts, is_likely: false }).collect();
     for mut parts in alike.into_values() {
         parts.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut rest = parts.as_slice();
@@ -102,8 +101,22 @@ fn likeness(process: &Process) -> Option<String> {
 /// Options whose value is a rank's own.
 fn differs_by_rank(flag: &str) -> bool {
     const FLAGS: [&str; 17] = [
-        "rank", "local_rank", "node_rank", "machine_rank", "global_rank", "nodeid", "node_id", "worker_id", "port",
-        "master_port", "main_process_port", "master_addr", "main_process_ip", "rdzv_endpoint", "rdzv_id", "host",
+        "rank",
+        "local_rank",
+        "node_rank",
+        "machine_rank",
+        "global_rank",
+        "nodeid",
+        "node_id",
+        "worker_id",
+        "port",
+        "master_port",
+        "main_process_port",
+        "master_addr",
+        "main_process_ip",
+        "rdzv_endpoint",
+        "rdzv_id",
+        "host",
         "hostname",
     ];
     let name = flag.trim_start_matches('-').replace('-', "_");

@@ -63,8 +63,12 @@ fn other_commands_other_users_and_two_alike_on_a_host_are_not() {
     let mut of_bob = run(8, "python a.py");
     of_bob.facts.user = Some("bob".into());
     assert!(jobs_across(&fleet(vec![vec![run(7, "python a.py")], vec![of_bob]])).is_empty());
-    assert!(jobs_across(&fleet(vec![vec![run(7, "python a.py --lr 1")], vec![run(8, "python a.py --lr 2")]])).is_empty());
+    assert!(
+        jobs_across(&fleet(vec![vec![run(7, "python a.py --lr 1")], vec![run(8, "python a.py --lr 2")]])).is_empty()
+    );
     let twice = vec![run(7, "python a.py"), run(9, "python a.py")];
     assert!(jobs_across(&fleet(vec![twice, vec![run(8, "python a.py")]])).is_empty());
-    assert!(jobs_across(&fleet(vec![vec![process(7, "python a.py", &[(0, 1)])], vec![run(8, "python a.py")]])).is_empty());
+    assert!(
+        jobs_across(&fleet(vec![vec![process(7, "python a.py", &[(0, 1)])], vec![run(8, "python a.py")]])).is_empty()
+    );
 }

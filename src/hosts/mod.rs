@@ -21,5 +21,5 @@ pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice};
 pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
 pub use select::{Overrides, SelectError, Selection, select};
-pub use thresholds::{PARAMETERS, RULES, Thresholds};
 pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};
+pub use thresholds::{PARAMETERS, RULES, Thresholds};

@@ -1,3 +1,121 @@
+//! Work that could be faster: low-power-high-util, gpu-imbalance.
+
 use crate::diagnosis::rule::RuleInfo;
-pub(in crate::diagnosis) const LOW_POWER: RuleInfo = RuleInfo { word: "low-power-high-util", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-pub(in crate::diagnosis) const IMBALANCE: RuleInfo = RuleInfo { word: "gpu-imbalance", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
+use crate::diagnosis::track::JobTrack;
+use crate::diagnosis::view::{View, duration};
+use crate::diagnosis::watch::{COVERAGE, Grade, Ladder, Target, Watches};
+use crate::diagnosis::{Confidence, RuleId, Severity};
+
+pub(in crate::diagnosis) const LOW_POWER: RuleInfo = RuleInfo {
+    word: "low-power-high-util",
+    title: "busy, but far from the power that real work draws",
+    fires: "Mean utilisation of 90 % or more with a mean power between the spin power and 40 % of the limit, for 30 min, \
+            while memory is busy for less than 40 %.",
+    means: "Small kernels, much communication (FSDP over a slow link), or a batch that is too small: the GPU is occupied \
+            and not used.",
+    next: "Profile a few steps (`nsys profile`); try larger batches, CUDA graphs, or overlap of communication.",
+    not: "a hang (power is above the spin power), memory-bound work such as decoding (memory is busy)",
+    limits: "An observation about efficiency; nothing is broken.",
+    source: "gpufleet; arXiv 2312.02741 on what power readings mean",
+};
+
+pub(in crate::diagnosis) const IMBALANCE: RuleInfo = RuleInfo {
+    word: "gpu-imbalance",
+    title: "one GPU of a job does less than the others",
+    fires: "Over 10 min, one GPU of a job is off the median of the others by 25 % in power and 15 points in utilisation, \
+            after they had been even.",
+    means: "A straggler: a slow data shard, a throttled or degraded board, a rank that does extra work on the host.",
+    next: "Compare its clocks, temperature and PCIe link with its neighbours'; look at that rank's log.",
+    not: "a pipeline, whose stages were never even",
+    limits: "Only GPUs of the same model, on one host, that the job has for itself.",
+    source: "gpufleet",
+};
+
+pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
+    for job in view.jobs.iter().filter(|job| job.is_readable && job.gpus.iter().all(|gpu| gpu.is_alone)) {
+        let target = Target::Job(job.key.clone());
+        low_power(view, watches, job, &target);
+        imbalance(view, watches, job, &target);
+    }
+}
+
+/// Over which the means are taken, in seconds.
+const WINDOW: f64 = 300.0;
+
+fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
+    let limits = &view.limits.low_power_high_util;
+    // A job most of whose samples are not busy is not looked at any closer.
+    let is_busy = |position: usize| view.gpus.get(position).is_some_and(|track| track.utilization >= Some(50));
+    if !job.gpus.iter().all(|gpu| is_busy(gpu.position)) {
+        if job.gpus.iter().any(|gpu| is_busy(gpu.position)) {
+            watches.hold(RuleId::LowPowerHighUtil, target);
+        }
+        return;
+    }
+    let mut watts = 0.0;
+    let mut utilization = 0.0;
+    let mut limit_watts = 0.0;
+    for gpu in &job.gpus {
+        let Some(track) = view.gpus.get(gpu.position).filter(|track| !track.has_power_smoothing) else { return };
+        let stats = track.window.stats(view.beat.t - WINDOW);
+        let (Some(power), Some(spin), Some(limit), Some(mean)) =
+            (stats.mean_power, track.spin_watts(), track.limit, stats.mean_utilization)
+        else {
+            watches.hold(RuleId::LowPowerHighUtil, target);
+            return;
+        };
+        if stats.covered < COVERAGE * WINDOW - 30.0 {
+            watches.hold(RuleId::LowPowerHighUtil, target);
+            return;
+        }
+        let memory = stats.mean_memory_utilization.map_or(100.0, f64::from);
+        let is_low = power >= spin && f64::from(power) < limits.power * f64::from(limit);
+        if f64::from(mean) < limits.utilization || !is_low || memory >= limits.memory_utilization {
+            // Near the bounds it neither begins nor ends.
+            if f64::from(mean) >= 0.9 * limits.utilization
+                && f64::from(power) < 1.1 * limits.power * f64::from(limit)
+                && power >= spin
+            {
+                watches.between(RuleId::LowPowerHighUtil, target);
+            }
+            return;
+        }
+        watts += power;
+        limit_watts += limit;
+        utilization += mean;
+    }
+    let count = job.gpus.len().max(1) as f32;
+    let (watts, limit, utilization) = (watts / count, limit_watts / count, utilization / count);
+    let grade = Grade::new(Ladder::one(Severity::Info, limits.info_after), Confidence::Likely, WINDOW);
+    watches.holds(RuleId::LowPowerHighUtil, target, grade, |lasted, _| {
+        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+        let sentence = format!(
+            "{gpus}: {utilization:.0} % busy for {} at {watts:.0} W of {limit:.0} W: {} could be faster",
+            duration(lasted),
+            view.job_in_words(job),
+        );
+        view.job_words(job, sentence, "nsys profile, or a larger batch".to_owned())
+    });
+}
+
+fn imbalance(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
+    let Some(odd) = &job.imbalance else { return };
+    let grade = Grade::new(Ladder::one(Severity::Info, 60.0), Confidence::Suspected, 300.0);
+    watches.holds(RuleId::GpuImbalance, target, grade, |_, _| {
+        let sentence = format!(
+            "{} does less than the others of {}: {:.0} % at {:.0} W over 10 min, the others {:.0} % at {:.0} W; they were \
+             even before",
+            view.gpus_in_words([odd.position]),
+            view.job_in_words(job),
+            odd.utilization,
+            odd.watts,
+            odd.others_utilization,
+            odd.others_watts,
+        );
+        view.job_words(job, sentence, "nvidia-smi -q -d PERFORMANCE,CLOCK on that GPU; the log of that rank".to_owned())
+    });
+}
+
+#[cfg(test)]
+#[path = "balance_tests.rs"]
+mod tests;

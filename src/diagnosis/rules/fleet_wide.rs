@@ -1,7 +1,278 @@
-use crate::diagnosis::rule::RuleInfo;
-pub(in crate::diagnosis) const DRIVER_SKEW: RuleInfo = RuleInfo { word: "driver-skew", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-pub(in crate::diagnosis) const UNREACHABLE: RuleInfo = RuleInfo { word: "host-unreachable", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-use crate::diagnosis::{Engine, Transition};
-use crate::fleet::{Fleet, Moment};
+//! What no single sample tells: host-unreachable with its common causes, driver-skew. Judged on the one-second tick.
 
-pub(in crate::diagnosis) fn evaluate(_: &mut Engine, _: &Fleet, _: Moment, _: &mut Vec<Transition>) {}
+use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::view::duration;
+use crate::diagnosis::watch::{Beat, Grade, Ladder, Run, Target, Watches, Words};
+use crate::diagnosis::{Confidence, Engine, RuleId, Severity, Transition};
+use crate::fleet::{Fleet, Host, HostId, Link, Moment};
+use crate::wire::SafeText;
+
+pub(in crate::diagnosis) const DRIVER_SKEW: RuleInfo = RuleInfo {
+    word: "driver-skew",
+    title: "hosts with the same GPUs run different drivers",
+    fires: "Mentioned when hosts with the same GPU model have different driver versions.",
+    means: "A host was left out of an update, or is ahead of the others: the same container may behave differently there.",
+    next: "Bring them to one version when they are next drained.",
+    not: "hosts with other GPUs",
+    limits: "Only hosts that have answered are compared.",
+    source: "nvmlSystemGetDriverVersion",
+};
+
+pub(in crate::diagnosis) const UNREACHABLE: RuleInfo = RuleInfo {
+    word: "host-unreachable",
+    title: "a host cannot be reached",
+    fires: "Its connection is gone for 30 s (three misses of 10 s; warns), for 5 min (critical). Hosts that go within 10 s \
+            of each other are one finding: three or more, or all that there are.",
+    means: "The host, its network, or what lies between is down. All at once: a bastion, a switch, this machine's own network.",
+    next: "`ssh HOST` by hand; the console or the BMC.",
+    not: "a host that waits for a password or a code, a laptop that has just woken up",
+    limits: "What happens there meanwhile is not known: its other findings stand as they were seen last.",
+    source: "gpufleet",
+};
+
+/// Hosts lost within this many seconds have one cause.
+const TOGETHER: f64 = 10.0;
+/// So many make a common cause on their own.
+const MANY: usize = 3;
+/// A connection that stands and brings nothing, while other hosts talk, is given this long, in seconds.
+const SILENCE: f64 = 300.0;
+/// Drivers are compared this often, in seconds.
+const SKEW_EVERY: f64 = 60.0;
+
+/// Hosts that were lost together.
+#[derive(Debug, Clone)]
+pub(in crate::diagnosis) struct Outage {
+    since: f64,
+    members: Vec<HostId>,
+    /// Members that are still lost.
+    lost: Vec<HostId>,
+    name: SafeText,
+}
+
+pub(in crate::diagnosis) fn evaluate(
+    engine: &mut Engine,
+    fleet: &Fleet,
+    now: Moment,
+    transitions: &mut Vec<Transition>,
+) {
+    let t = now.elapsed.as_secs_f64();
+    let dt = engine.fleet_ticked.map_or(1.0, |at| (t - at).clamp(0.0, 3.0));
+    engine.fleet_ticked = Some(t);
+    let beat = Beat::new(now, dt);
+    let heard = fleet.hosts().iter().filter_map(|host| host.received_at).max();
+    let others_talk = heard.is_some_and(|at| now.since(at).as_secs_f64() < TOGETHER);
+    for host in fleet.hosts() {
+        let woke = engine.woke;
+        let Some(memory) = engine.host_mut(host.id) else { continue };
+        memory.lost_at = lost_since(host, memory.lost_at, others_talk, now).map(|since| match woke {
+            // What was missed while this machine slept is nobody's fault.
+            Some(woke) if since < woke => woke,
+            _ => since,
+        });
+        memory.watches.freeze(memory.lost_at.is_some());
+    }
+    gather_outages(engine, fleet);
+    for host in fleet.hosts() {
+        let is_in_outage = engine.outages.iter().any(|outage| outage.members.contains(&host.id));
+        let off = engine.thresholds_of(host).off;
+        let limits = engine.thresholds_of(host);
+        let Some(memory) = engine.host_mut(host.id) else { continue };
+        let lost_at = memory.lost_at;
+        if lost_at.is_none() && !memory.link_watches.has_any() {
+            continue;
+        }
+        memory.link_watches.begin(host, beat, false, off);
+        if let Some(since) = lost_at {
+            unreachable(&mut memory.link_watches, host, &limits.host_unreachable, since, beat);
+        }
+        memory.link_watches.finish(|_| true);
+        memory.link_watches.silence(|_, _| is_in_outage);
+        memory.link_watches.settle(transitions);
+    }
+    let mut watches = std::mem::take(&mut engine.watches);
+    watches.begin_named(HostId(0), &"fleet".into(), beat, false, engine.thresholds().off);
+    for outage in &engine.outages {
+        common_cause(engine, &mut watches, fleet, outage, beat);
+    }
+    if engine.skew_due.is_none_or(|due| t >= due) {
+        engine.skew_due = Some(t + SKEW_EVERY);
+        driver_skew(&mut watches, fleet);
+    } else {
+        watches.hold_where(|rule, _| rule == RuleId::DriverSkew);
+    }
+    watches.finish(|_| true);
+    watches.settle(transitions);
+    engine.watches = watches;
+}
+
+/// Since when a host has been out of reach; `None` while it is not.
+fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) -> Option<f64> {
+    let heard = host.received_at.map(|at| at.elapsed.as_secs_f64());
+    let seconds = |moment: Moment| moment.elapsed.as_secs_f64();
+    match &host.link {
+        Link::NeedsUser { .. } => None,
+        _ if host.is_fresh(now) => None,
+        // The connection stands, yet nothing comes. While nobody talks, this machine may have slept.
+        Link::Live => match heard {
+            Some(heard) if others_talk && seconds(now) - heard >= SILENCE => Some(heard + SILENCE - 30.0),
+            _ => before,
+        },
+        Link::Stale { since } => Some(before.unwrap_or(heard.unwrap_or(seconds(*since)))),
+        Link::Down { since, .. } => Some(before.unwrap_or_else(|| heard.unwrap_or(seconds(*since)))),
+        // The first try of all is not a loss.
+        Link::Connecting { attempt, since, .. } => match (before, heard) {
+            (Some(before), _) => Some(before),
+            (None, Some(heard)) => Some(heard),
+            (None, None) if *attempt > 1 => Some(seconds(*since)),
+            (None, None) => None,
+        },
+    }
+}
+
+fn unreachable(
+    watches: &mut Watches,
+    host: &Host,
+    limits: &crate::hosts::thresholds::HostUnreachable,
+    since: f64,
+    beat: Beat,
+) {
+    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    let run = Run { since, covered: beat.t - since };
+    let grade = Grade::new(ladder, Confidence::Certain, 0.0).since(run);
+    watches.holds(RuleId::HostUnreachable, &Target::Host, grade, |lasted, _| {
+        let why = host.link.error().map_or_else(String::new, |error| format!(": {}", error.message));
+        let next = host.link.error().and_then(|error| error.hint.clone());
+        Words {
+            sentence: format!("no data for {}{why}; its other findings stand as they were seen last", duration(lasted)),
+            next_check: next.map_or_else(|| format!("ssh {}", host.name()), |hint| hint.to_string()),
+            ..Words::default()
+        }
+    });
+}
+
+/// Finds hosts that were lost together, and follows them until all are back.
+fn gather_outages(engine: &mut Engine, fleet: &Fleet) {
+    let lost: Vec<(HostId, f64)> = fleet
+        .hosts()
+        .iter()
+        .filter_map(|host| Some((host.id, engine.hosts().get(host.id.0 as usize)?.lost_at?)))
+        .collect();
+    for outage in &mut engine.outages {
+        for (host, since) in &lost {
+            if (since - outage.since).abs() <= TOGETHER && !outage.members.contains(host) {
+                outage.members.push(*host);
+            }
+        }
+        outage.lost =
+            outage.members.iter().copied().filter(|host| lost.iter().any(|(other, _)| other == host)).collect();
+    }
+    engine.outages.retain(|outage| !outage.lost.is_empty());
+    let mut free: Vec<(HostId, f64)> = lost
+        .into_iter()
+        .filter(|(host, _)| !engine.outages.iter().any(|outage| outage.members.contains(host)))
+        .collect();
+    free.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let mut rest = free.as_slice();
+    while let [(_, since), ..] = rest {
+        let count = rest.iter().take_while(|(_, other)| other - since <= TOGETHER).count();
+        let (together, later) = rest.split_at(count);
+        let is_all = count >= 2 && count == fleet.hosts().len();
+        if count >= MANY || is_all {
+            let members: Vec<HostId> = together.iter().map(|(host, _)| *host).collect();
+            let first = members.iter().min().and_then(|first| fleet.host(*first));
+            let name = first.map_or_else(SafeText::default, |host| host.name().clone());
+            engine.outages.push(Outage { since: *since, lost: members.clone(), members, name });
+            rest = later;
+        } else {
+            rest = &rest[1..];
+        }
+    }
+}
+
+fn common_cause(engine: &Engine, watches: &mut Watches, fleet: &Fleet, outage: &Outage, beat: Beat) {
+    let limits = &engine.thresholds().host_unreachable;
+    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    let run = Run { since: outage.since, covered: beat.t - outage.since };
+    let grade = Grade::new(ladder, Confidence::Likely, 0.0).since(run);
+    watches.holds(RuleId::HostUnreachable, &Target::Named(outage.name.clone()), grade, |lasted, _| {
+        let mut hosts: Vec<(HostId, SafeText)> =
+            outage.lost.iter().filter_map(|host| Some((*host, fleet.host(*host)?.name().clone()))).collect();
+        hosts.sort();
+        let names: Vec<&str> = hosts.iter().take(3).map(|(_, name)| name.as_str()).collect();
+        let more = if hosts.len() > 3 { format!(" and {} more", hosts.len() - 3) } else { String::new() };
+        let is_all = outage.members.len() == fleet.hosts().len();
+        let (what, next) = if is_all {
+            ("this machine's own network, or what they share", "is this machine online? VPN, bastion")
+        } else {
+            ("what they share: a bastion, a switch, power", "the bastion, the switch, the power of that rack")
+        };
+        let back = outage.members.len() - outage.lost.len();
+        let back = if back > 0 { format!(", {back} are back") } else { String::new() };
+        Words {
+            sentence: format!(
+                "{} hosts were lost within 10 s of each other, no data for {}{back} ({}{more}): {what}",
+                outage.members.len(),
+                duration(lasted),
+                names.join(", "),
+            ),
+            next_check: next.to_owned(),
+            lead: hosts.first().cloned(),
+            hosts: hosts.into_iter().skip(1).collect(),
+            ..Words::default()
+        }
+    });
+}
+
+fn driver_skew(watches: &mut Watches, fleet: &Fleet) {
+    let mut models: Vec<(&SafeText, Vec<(&SafeText, &Host)>)> = Vec::new();
+    for host in fleet.hosts() {
+        let Some(driver) = host.inventory.as_ref().and_then(|inventory| inventory.driver_version.as_ref()) else {
+            continue;
+        };
+        let mut seen: Vec<&SafeText> = Vec::new();
+        for model in host.gpus().filter_map(|(info, _)| info.name.as_ref().filter(|_| info.mig_parent_uuid.is_none())) {
+            if seen.contains(&model) {
+                continue;
+            }
+            seen.push(model);
+            match models.iter_mut().find(|(other, _)| *other == model) {
+                Some((_, hosts)) => hosts.push((driver, host)),
+                None => models.push((model, vec![(driver, host)])),
+            }
+        }
+    }
+    for (model, hosts) in models {
+        let mut drivers: Vec<&SafeText> = hosts.iter().map(|(driver, _)| *driver).collect();
+        drivers.sort();
+        drivers.dedup();
+        if drivers.len() < 2 {
+            continue;
+        }
+        let grade = Grade::new(Ladder::one(Severity::Info, 0.0), Confidence::Certain, 0.0);
+        let grade = Grade { at_least: true, ..grade };
+        watches.holds(RuleId::DriverSkew, &Target::Named(model.clone()), grade, |_, _| {
+            let parts: Vec<String> = drivers
+                .iter()
+                .map(|driver| {
+                    let of = hosts.iter().filter(|(other, _)| other == driver);
+                    let names: Vec<&str> = of.clone().take(3).map(|(_, host)| host.name().as_str()).collect();
+                    let more = of.count().saturating_sub(3);
+                    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+                    format!("{driver} on {}{more}", names.join(", "))
+                })
+                .collect();
+            let mut names = hosts.iter().map(|(_, host)| (host.id, host.name().clone()));
+            Words {
+                sentence: format!("hosts with {model} run different drivers: {}", parts.join("; ")),
+                next_check: "bring them to one version when they are next drained".to_owned(),
+                lead: names.next(),
+                hosts: names.collect(),
+                ..Words::default()
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+#[path = "fleet_wide_tests.rs"]
+mod tests;

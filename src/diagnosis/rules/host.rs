@@ -1,5 +1,168 @@
+//! The host itself: host-ram-low, oom-kill, disk-full, nfs-hang.
+
 use crate::diagnosis::rule::RuleInfo;
-pub(in crate::diagnosis) const RAM: RuleInfo = RuleInfo { word: "host-ram-low", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-pub(in crate::diagnosis) const OOM: RuleInfo = RuleInfo { word: "oom-kill", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-pub(in crate::diagnosis) const DISK: RuleInfo = RuleInfo { word: "disk-full", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-pub(in crate::diagnosis) const NFS: RuleInfo = RuleInfo { word: "nfs-hang", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
+use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
+use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
+use crate::diagnosis::{Confidence, RuleId, Severity};
+use crate::wire::Filesystem;
+
+pub(in crate::diagnosis) const RAM: RuleInfo = RuleInfo {
+    word: "host-ram-low",
+    title: "a host's memory is nearly full",
+    fires: "90 % of memory is not available (warns), 98 % (critical), for 30 s; over below 80 %.",
+    means: "The kernel will soon end a process, most likely the largest: a training job.",
+    next: "Look who grows (`ps aux --sort -rss`); fewer data loader workers, no pinned copies.",
+    not: "memory that the kernel uses as a cache: that is available",
+    limits: "Limits of containers and of Slurm jobs are not seen.",
+    source: "/proc/meminfo MemAvailable",
+};
+
+pub(in crate::diagnosis) const OOM: RuleInfo = RuleInfo {
+    word: "oom-kill",
+    title: "the kernel killed a process because memory ran out",
+    fires: "The kernel's count of such kills rises. GPU processes that vanished with it are named.",
+    means: "The host, a container or a Slurm job ran out of memory.",
+    next: "`dmesg | grep -i 'killed process'` names the process, its size and its group.",
+    not: "an out-of-memory error of a GPU, which a program reports itself",
+    limits: "Which process it was, only the kernel's log says.",
+    source: "/proc/vmstat oom_kill",
+};
+
+pub(in crate::diagnosis) const DISK: RuleInfo = RuleInfo {
+    word: "disk-full",
+    title: "a filesystem is nearly full",
+    fires: "90 % in use (warns), 98 % (critical), of home and of the working directories of GPU processes; over below 88 %.",
+    means: "The next checkpoint may not fit, and a job dies while it writes.",
+    next: "`du -xhd1` there; old checkpoints are the usual suspects.",
+    not: "one that was that full when gpufleet first looked: that is a note",
+    limits: "Quotas are not seen.",
+    source: "statvfs(3) f_bavail",
+};
+
+pub(in crate::diagnosis) const NFS: RuleInfo = RuleInfo {
+    word: "nfs-hang",
+    title: "a filesystem does not answer",
+    fires: "It has not answered for 5 s (warns), for five tries in a row (critical).",
+    means: "The file server or the network to it is gone. Whatever touches it hangs in disk sleep, and ends when it is back.",
+    next: "`ping` the server of `findmnt PATH`, `nfsstat -m`; `dmesg` says \"server not responding\".",
+    not: "a slow filesystem that answers",
+    limits: "Only home and working directories of GPU processes are asked.",
+    source: "statvfs(3) in a child of its own, one outstanding for each mount",
+};
+
+pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
+    ram(view, watches);
+    oom(view, watches);
+    for filesystem in view.host.filesystems() {
+        disk(view, watches, filesystem);
+        nfs(view, watches, filesystem);
+    }
+}
+
+fn ram(view: &View, watches: &mut Watches) {
+    let limits = &view.limits.host_ram_low;
+    let reading = view.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
+    let known = reading.and_then(|host| Some((host.memory_total_bytes?, host.memory_available_bytes?)));
+    let Some((total, available)) = known.filter(|(total, _)| *total > 0) else {
+        watches.hold(RuleId::HostRamLow, &Target::Host);
+        return;
+    };
+    let percent = 100.0 - 100.0 * available.min(total) as f64 / total as f64;
+    if percent < limits.clear {
+        return;
+    }
+    if percent < limits.warn {
+        watches.between(RuleId::HostRamLow, &Target::Host);
+        return;
+    }
+    let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
+    let grade = Grade::new(Ladder::one(severity, limits.after), Confidence::Certain, 30.0);
+    watches.holds(RuleId::HostRamLow, &Target::Host, grade, |_, _| {
+        let sentence = format!(
+            "{percent:.0} % of memory is in use: {} of {} are available",
+            gibibytes(available),
+            gibibytes(total)
+        );
+        view.host_words(sentence, "ps aux --sort -rss | head".to_owned())
+    });
+}
+
+/// How long it stays in the list, in seconds.
+const OOM_STAYS: f64 = 1800.0;
+
+fn oom(view: &View, watches: &mut Watches) {
+    let t = view.beat.t;
+    // What vanished with it may be noticed a little later: the sentence is written again meanwhile.
+    let Some((at, kills)) = view.track.ooms.back().filter(|(at, _)| t - at <= 60.0) else { return };
+    watches.event(RuleId::OomKill, &Target::Host, Severity::Warn, OOM_STAYS - (t - at), || {
+        let gone: Vec<String> = view
+            .track
+            .ended
+            .iter()
+            .filter(|ended| (ended.missed_at - at).abs() <= 60.0)
+            .map(|ended| ended.label.clone())
+            .collect();
+        let with = if gone.is_empty() { String::new() } else { format!("; gone from its GPUs: {}", gone.join(", ")) };
+        let what = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
+        let sentence = format!("the kernel killed {what} because memory ran out{with}");
+        view.host_words(sentence, "dmesg | grep -i 'killed process'".to_owned())
+    });
+}
+
+fn disk(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
+    let limits = &view.limits.disk_full;
+    let target = Target::Mount(filesystem.mount_point.clone());
+    let (Some(total), Some(available)) = (filesystem.total_bytes, filesystem.available_bytes) else {
+        watches.hold(RuleId::DiskFull, &target);
+        return;
+    };
+    let percent = 100.0 - 100.0 * available.min(total) as f64 / total.max(1) as f64;
+    if percent < limits.clear {
+        return;
+    }
+    if percent < limits.warn {
+        watches.between(RuleId::DiskFull, &target);
+        return;
+    }
+    let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
+    let grade = Grade::new(Ladder::one(severity, 0.0), Confidence::Certain, 0.0);
+    let grade = Grade { at_least: true, may_be_note: true, ..grade };
+    watches.holds(RuleId::DiskFull, &target, grade, |_, _| {
+        let sentence = format!(
+            "{} is {percent:.0} % full: {} of {} are free",
+            filesystem.mount_point,
+            gibibytes(available),
+            gibibytes(total),
+        );
+        view.host_words(sentence, format!("du -xhd1 {}", filesystem.mount_point))
+    });
+}
+
+fn nfs(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
+    let limits = &view.limits.nfs_hang;
+    let Some(silent) = filesystem.silent_seconds.map(f64::from).filter(|seconds| seconds.is_finite()) else { return };
+    if silent < limits.warn_after {
+        return;
+    }
+    let is_long = filesystem.timeouts.is_some_and(|timeouts| f64::from(timeouts) >= limits.timeouts);
+    let severity = if is_long { Severity::Crit } else { Severity::Warn };
+    let run = Run { since: view.beat.t - silent, covered: silent };
+    let grade = Grade::new(Ladder::one(severity, limits.warn_after), Confidence::Certain, 5.0).since(run);
+    watches.holds(RuleId::NfsHang, &Target::Mount(filesystem.mount_point.clone()), grade, |lasted, _| {
+        let waiting: Vec<_> = view.processes.iter().filter(|process| process.blocked.is_some()).collect();
+        let names: Vec<String> = waiting.iter().map(|process| process_in_words(process, 1, None)).collect();
+        let with = match names.len() {
+            0 => String::new(),
+            count => format!("; {count} in disk sleep: {}", names.join(", ")),
+        };
+        let sentence =
+            format!("{} ({}) has not answered for {}{with}", filesystem.mount_point, filesystem.kind, duration(lasted));
+        let mut words = view.host_words(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
+        words.processes = waiting.iter().map(|process| view.finding_process(process)).collect();
+        words
+    });
+}
+
+#[cfg(test)]
+#[path = "host_tests.rs"]
+mod tests;

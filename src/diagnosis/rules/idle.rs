@@ -1,3 +1,114 @@
+//! Memory held without work: job-stalled, idle-hog.
+
 use crate::diagnosis::rule::RuleInfo;
-pub(in crate::diagnosis) const JOB_STALLED: RuleInfo = RuleInfo { word: "job-stalled", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
-pub(in crate::diagnosis) const IDLE_HOG: RuleInfo = RuleInfo { word: "idle-hog", title: "", fires: "", means: "", next: "", not: "", limits: "", source: "" };
+use crate::diagnosis::track::JobTrack;
+use crate::diagnosis::view::{View, duration, gibibytes};
+use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
+use crate::diagnosis::{Confidence, HELD_MIB, RuleId, Severity};
+
+pub(in crate::diagnosis) const JOB_STALLED: RuleInfo = RuleInfo {
+    word: "job-stalled",
+    title: "a job that worked and now does nothing at all",
+    fires: "The job was at 20 % or more for at least 5 min; now every GPU of it is at 1 % or less, it uses at most 0.02 \
+            of a CPU core, starts no helper, writes and reads nothing, and still holds its memory. Warns after 15 min, \
+            critical after 30.",
+    means: "It waits for something that does not come: a lock, a socket, a rank of another host, a finished process pool, \
+            or a prompt that nobody sees.",
+    next: "Run `py-spy dump --pid PID`, and look at the end of its log.",
+    not: "a notebook (idle-hog), a model server that waits for requests, a job that uses the CPU meanwhile",
+    limits: "Reads and writes are seen for one's own processes only. A job seen only while it stands still is idle-hog.",
+    source: "gpufleet; the times are twice and three times the usual barrier timeouts",
+};
+
+pub(in crate::diagnosis) const IDLE_HOG: RuleInfo = RuleInfo {
+    word: "idle-hog",
+    title: "memory held for hours without work",
+    fires: "The job holds 1 GiB and 5 % of a GPU or more, every GPU of it is at 1 % or less and it uses at most 0.05 of a \
+            CPU core: mentioned after 1 h, warns after 2 h, critical after 12 h. A known model server is only mentioned.",
+    means: "A forgotten notebook, a debugger, a job that has ended in all but its process.",
+    next: "Ask whose it is; the memory comes back when the process ends.",
+    not: "a model server that waits (`model_servers`, or `role = \"serving\"` in hosts.toml), a notebook between two cells",
+    limits: "How long it was idle before gpufleet looked is only claimed (as \"at least\") where CPU time that did not \
+             grow proves it.",
+    source: "gpufleet",
+};
+
+pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
+    for job in view.jobs.iter().filter(|job| job.is_readable) {
+        let target = Target::Job(job.key.clone());
+        stalled(view, watches, job, &target);
+        idle(view, watches, job, &target);
+    }
+}
+
+fn stalled(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
+    let limits = &view.limits.job_stalled;
+    if job.cores.is_none() {
+        watches.hold(RuleId::JobStalled, target);
+        return;
+    }
+    let was_active = job.gpus.iter().any(|gpu| f64::from(gpu.past.active_seconds) >= limits.active_for);
+    let holds = job.memory_bytes().is_none_or(|bytes| bytes >= HELD_MIB << 20);
+    let (Some(run), true) = (job.still, was_active && holds && !job.is_server && !job.is_notebook) else { return };
+    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    watches.holds(RuleId::JobStalled, target, Grade::new(ladder, Confidence::Likely, 60.0).since(run), |lasted, _| {
+        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+        let sentence = format!(
+            "{} worked and has done nothing for {}: {gpus} at 0 to 1 %, no CPU time, nothing read or written, {} still held",
+            view.job_in_words(job),
+            duration(lasted),
+            job.memory_bytes().map_or_else(|| "memory".to_owned(), gibibytes),
+        );
+        view.job_words(job, sentence, format!("py-spy dump --pid {}", view.first_pid(job)))
+    });
+}
+
+fn idle(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
+    let limits = &view.limits.idle_hog;
+    if job.cores.is_none() || job.gpus.iter().all(|gpu| gpu.memory_bytes.is_none()) {
+        watches.hold(RuleId::IdleHog, target);
+        return;
+    }
+    let holds = job.gpus.iter().any(|gpu| {
+        let total = view.gpus.get(gpu.position).and_then(|track| track.total_bytes).unwrap_or(0) as f64;
+        let least = (limits.memory * 1_048_576.0).max(limits.share / 100.0 * total);
+        gpu.memory_bytes.is_some_and(|bytes| bytes as f64 >= least)
+    });
+    let (Some(watched), true) = (job.quiet, holds) else { return };
+    // What CPU time says of the time before counts once the job was seen at rest for a while.
+    let proven = job.idle_since.filter(|since| *since < watched.since && view.beat.t - watched.since >= 120.0);
+    let run = proven.map_or(watched, |since| Run { since, covered: view.beat.t - since });
+    let ladder = if job.is_server {
+        Ladder::one(Severity::Info, limits.info_after)
+    } else {
+        Ladder::three(
+            (Severity::Info, limits.info_after),
+            (Severity::Warn, limits.warn_after),
+            (Severity::Crit, limits.crit_after),
+        )
+    };
+    let at_least = proven.is_some() || watched.since <= job.first_seen;
+    let grade = Grade { at_least, ..Grade::new(ladder, Confidence::Certain, 60.0).since(run) };
+    watches.holds(RuleId::IdleHog, target, grade, |lasted, _| {
+        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+        let basis = match (proven, at_least) {
+            (Some(_), _) => "at least, by its CPU time",
+            (None, true) => "at least: watched for as long",
+            (None, false) => "watched",
+        };
+        let server = if job.is_server { ", a model server" } else { "" };
+        let sentence = format!(
+            "{} holds {} of {gpus} and has done nothing for {} ({basis}){server}",
+            view.job_in_words(job),
+            gibibytes(job.memory_bytes().unwrap_or(0)),
+            duration(lasted),
+        );
+        let who = view.members(job).next().map_or_else(String::new, |process| process.about.who.to_string());
+        let next = if job.is_mine { format!("kill {}", view.first_pid(job)) } else { format!("ask {who}") };
+        view.job_words(job, sentence, next)
+    });
+}
+
+#[cfg(test)]
+#[path = "idle_tests.rs"]
+mod tests;

@@ -15,7 +15,16 @@ pub(super) mod stuck;
 use super::view::View;
 use super::watch::Watches;
 
-/// Asks every rule about one host's sample. Causes come before what they explain.
+/// Asks every rule about one host's sample.
 pub(super) fn evaluate(view: &View, watches: &mut Watches) {
+    driver::evaluate(view, watches);
+    gpu::evaluate(view, watches);
+    host::evaluate(view, watches);
+    process::evaluate(view, watches);
     stuck::evaluate(view, watches);
+    idle::evaluate(view, watches);
+    input::evaluate(view, watches);
+    balance::evaluate(view, watches);
+    memory::evaluate(view, watches);
+    ended::evaluate(view, watches);
 }

@@ -8,7 +8,7 @@ use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack};
 use crate::diagnosis::view::{View, duration, gibibytes, gpus_in_words};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches, Words};
-use crate::diagnosis::{Confidence, Phase, RuleId, Severity};
+use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {
     word: "stuck-spin",
@@ -179,7 +179,9 @@ fn who_works(view: &View, job: &JobTrack) -> Option<String> {
         return Some(format!("{}, which computes", view.gpus_in_words([gpu.position])));
     }
     let mut parts = view.elsewhere.parts(job, view.host.id);
-    parts.find(|part| is_recent(part.job.worked_at)).map(|part| format!("a rank on {} that works on the host", part.name))
+    parts
+        .find(|part| is_recent(part.job.worked_at))
+        .map(|part| format!("a rank on {} that works on the host", part.name))
 }
 
 fn suspect(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target, unseen: &[&Spinning]) {
@@ -327,9 +329,6 @@ fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Mis
     words.hosts = view.elsewhere.parts(job, view.host.id).map(|part| (part.host, part.name.clone())).collect();
     words
 }
-
-/// Phases in which a stuck-* finding explains what else is odd about its job.
-pub(in crate::diagnosis) const EXPLAINS: &[Phase] = &[Phase::Firing, Phase::Resolving];
 
 #[cfg(test)]
 #[path = "stuck_tests.rs"]

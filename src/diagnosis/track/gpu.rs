@@ -49,7 +49,7 @@ pub(in crate::diagnosis) struct GpuTrack {
     pub(in crate::diagnosis) memory: VecDeque<(f64, u32)>,
     thermal_counter: Option<f64>,
     brake_counter: Option<f64>,
-    /// Whether heat is told by a counter, and when it last rose.
+    /// Uncorrectable errors at the first look.
     pub(in crate::diagnosis) ecc_baseline: Option<u64>,
     /// NVLinks that have been up.
     pub(in crate::diagnosis) links_seen: u32,
@@ -100,6 +100,8 @@ impl GpuTrack {
         self.is_mig_parent = info.mig_enabled == Some(true) && !self.is_instance;
         self.is_unified = info.unified_memory == Some(true);
         self.error = reading.error.as_ref().map(|error| error.kind);
+        let is_lost = matches!(self.error, Some(DriverErrorKind::GpuLost | DriverErrorKind::ResetRequired));
+        self.lost_samples = if is_lost { self.lost_samples.saturating_add(1) } else { 0 };
         self.is_readable = self.error.is_none() && reading.blocked_seconds.is_none();
         self.utilization = reading.utilization_percent;
         self.memory_utilization = reading.memory_utilization_percent;

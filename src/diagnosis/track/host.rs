@@ -24,9 +24,6 @@ pub(in crate::diagnosis) struct Ended {
     pub(in crate::diagnosis) positions: Vec<usize>,
     pub(in crate::diagnosis) log_path: Option<SafeText>,
     pub(in crate::diagnosis) by_reboot: bool,
-    pub(in crate::diagnosis) processes: u32,
-    /// What has been said of it: the event that coincided.
-    pub(in crate::diagnosis) told: Option<Option<String>>,
 }
 
 /// What is remembered of a host itself.
@@ -48,6 +45,8 @@ pub(in crate::diagnosis) struct HostTrack {
     pub(in crate::diagnosis) known_gpus: Vec<SafeText>,
     /// Samples in a row with fewer GPUs than there should be.
     pub(in crate::diagnosis) short_samples: u32,
+    /// How many there should be.
+    pub(in crate::diagnosis) expected_gpus: usize,
     /// Since when the driver has not answered, of a host that never told its GPUs.
     pub(in crate::diagnosis) waiting_since: Option<f64>,
 }

@@ -1,5 +1,6 @@
 //! What is remembered of one job on one host.
 
+use super::balance::{Balance, Odd, compare};
 use super::{GpuTrack, Past, ProcessTrack};
 use crate::diagnosis::watch::Run;
 use crate::fleet::JobKey;
@@ -50,13 +51,14 @@ pub(in crate::diagnosis) struct JobTrack {
     /// When a member last did something on the host that the others may wait for.
     pub(in crate::diagnosis) worked_at: Option<f64>,
     /// Its GPUs were once about as busy as each other.
-    pub(in crate::diagnosis) was_balanced: bool,
+    was_balanced: bool,
     /// Which jobs of other hosts are parts of the same, by the engine's list.
     pub(in crate::diagnosis) group: Option<usize>,
     /// Up to when its utilisation is in the past.
     past_until: f64,
-    pub(in crate::diagnosis) balance_due: f64,
-    pub(in crate::diagnosis) imbalance: Option<(usize, f32, f32, f32, f32)>,
+    balance_due: f64,
+    /// The GPU that does less than the others, as of the last comparison.
+    pub(in crate::diagnosis) imbalance: Option<Odd>,
 }
 
 /// Bounds of the job's predicates.
@@ -68,6 +70,8 @@ pub(in crate::diagnosis) struct RestBounds {
     pub(in crate::diagnosis) still_cores: f64,
     pub(in crate::diagnosis) active_utilization: f64,
     pub(in crate::diagnosis) young: f64,
+    /// Points of utilisation, and share of power, by which a GPU is off.
+    pub(in crate::diagnosis) odd: (f64, f64),
 }
 
 impl JobTrack {
@@ -133,6 +137,7 @@ impl JobTrack {
             }
         }
         self.grow_past(gpus, is_young, t);
+        self.compare(gpus, bounds, t);
         let most = self.gpus.iter().map(|gpu| gpu.activity).reduce(|a, b| Some(a?.max(b?))).flatten().map(f64::from);
         let rests = |most: Option<f64>, percent: f64, cores: Option<f64>, limit: f64| match (most, cores) {
             (Some(most), _) if most > percent => Some(false),
@@ -172,6 +177,23 @@ impl JobTrack {
         }
     }
 
+    /// Compares its GPUs with each other, once a minute.
+    fn compare(&mut self, gpus: &[GpuTrack], bounds: RestBounds, t: f64) {
+        if t < self.balance_due {
+            return;
+        }
+        self.balance_due = t + 60.0;
+        match compare(&self.gpus, gpus, bounds.odd, t) {
+            Some(Balance::Even) => {
+                self.was_balanced = true;
+                self.imbalance = None;
+            }
+            Some(Balance::Odd(odd)) if self.was_balanced => self.imbalance = Some(odd),
+            Some(Balance::Neither | Balance::Odd(_)) => self.imbalance = None,
+            None => {}
+        }
+    }
+
     fn grow_past(&mut self, gpus: &[GpuTrack], is_young: bool, t: f64) {
         if is_young {
             self.past_until = t;
@@ -182,7 +204,8 @@ impl JobTrack {
             let (begin, end) = (self.past_until, self.past_until + 60.0);
             for gpu in &mut self.gpus {
                 let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
-                if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered))) {
+                if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
+                {
                     gpu.past.add_utilization(percent, covered.min(60.0) as f32);
                 }
             }

@@ -1,6 +1,7 @@
 //! What is remembered of a host from one sample to the next, beyond the history that charts are drawn from: bounded,
 //! and no more than the rules need.
 
+mod balance;
 mod gpu;
 mod host;
 mod job;

@@ -21,13 +21,7 @@ pub(in crate::diagnosis) struct Past {
 
 impl Default for Past {
     fn default() -> Self {
-        Self {
-            power: [0; POWER_BINS],
-            utilization: [0; USE_BINS],
-            active_seconds: 0.0,
-            active_at: None,
-            limit: 0.0,
-        }
+        Self { power: [0; POWER_BINS], utilization: [0; USE_BINS], active_seconds: 0.0, active_at: None, limit: 0.0 }
     }
 }
 

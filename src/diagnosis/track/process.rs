@@ -1,5 +1,6 @@
 //! What is remembered of one process.
 
+use crate::diagnosis::rules::memory::Leak;
 use crate::diagnosis::watch::Run;
 use crate::fleet::{Process, ProcessAbout, ProcessKey};
 use crate::wire::{Presence, ProcessState};
@@ -9,6 +10,8 @@ use std::sync::Arc;
 const CPU_SECONDS: f64 = 60.0;
 /// Growth of the written bytes that is no mere log line.
 const WRITE_BYTES: u64 = 1 << 20;
+/// A process is looked at for leaks when it has been watched for this long, in seconds.
+const LEAK_AFTER: f64 = 96.0 * 60.0;
 /// Gaps between writes of the log that are kept.
 const GAPS: usize = 31;
 
@@ -58,6 +61,10 @@ pub(in crate::diagnosis) struct ProcessTrack {
     /// It was seen to lose a parent that was no shell.
     pub(in crate::diagnosis) lost_parent: bool,
     pub(in crate::diagnosis) log: LogTrack,
+    /// As of the last look at its two hours of memory.
+    pub(in crate::diagnosis) leak: Option<Leak>,
+    /// When to look next.
+    pub(in crate::diagnosis) leak_due: f64,
 }
 
 /// How a log is written.
@@ -126,6 +133,8 @@ impl ProcessTrack {
             parent: None,
             lost_parent: false,
             log: LogTrack::default(),
+            leak: None,
+            leak_due: t + LEAK_AFTER,
         }
     }
 
