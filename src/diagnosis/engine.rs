@@ -19,6 +19,9 @@ use std::time::Duration;
 /// A tick this much later than the one before it means that this machine slept.
 const SLEPT: Duration = Duration::from_secs(30);
 
+/// After a gap this long, in seconds, what was beginning begins anew: no window would have enough of its samples.
+const LONG_GAP: f64 = 900.0;
+
 /// Judges the fleet: takes every update of a host ([`Engine::step`]) and every second ([`Engine::tick`]), and says what
 /// changed. It has no clock and does no IO; what it wants kept is a [`Memory`].
 #[derive(Debug, Clone, Default)]
@@ -98,11 +101,16 @@ impl Engine {
         let mut memory = std::mem::take(&mut self.hosts[place]);
         if let Some(beat) = memory.new_sample(host) {
             let is_first = memory.track.samples == 0;
+            let gap = memory.track.sampled_at.map_or(0.0, |at| beat.t - at);
+            if gap > LONG_GAP {
+                memory.begin_anew();
+            }
             if is_first {
                 memory.recall(host, &self.recalled, &limits, beat);
             }
             self.are_groups_old |= memory.observe(host, &limits, beat);
             memory.recall_idle(host, &self.recalled, beat, is_first);
+            memory.bridge_idle(gap);
             self.judge(&mut memory, fleet, host, &limits, (beat, is_first), &mut transitions);
         }
         let hung = hung(&memory, host);

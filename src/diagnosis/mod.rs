@@ -17,6 +17,8 @@ mod recall;
 mod rule;
 mod rules;
 mod state;
+#[cfg(test)]
+mod testing;
 mod track;
 mod tracker;
 mod view;

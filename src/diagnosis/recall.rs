@@ -151,6 +151,50 @@ impl HostMemory {
     }
 }
 
+impl HostMemory {
+    /// A long gap is over: what was beginning begins anew, what fires goes on.
+    pub(super) fn begin_anew(&mut self) {
+        self.watches.begin_anew();
+        for gpu in &mut self.gpus {
+            gpu.spin = None;
+            gpu.rest = None;
+        }
+        for process in &mut self.processes {
+            process.blocked = None;
+        }
+        for job in &mut self.jobs {
+            job.still = None;
+            let cpu: Option<f64> = job
+                .members
+                .iter()
+                .filter_map(|member| self.processes.get(*member))
+                .map(|process| process.cpu_seconds)
+                .sum();
+            let before = job.quiet.take().zip(cpu);
+            job.before_gap =
+                before.map(|(run, cpu)| (job.idle_since.map_or(run.since, |since| since.min(run.since)), cpu));
+        }
+    }
+
+    /// Idleness from before a gap goes on where CPU time proves that nothing ran in between.
+    pub(super) fn bridge_idle(&mut self, gap: f64) {
+        for job in self.jobs.iter_mut().filter(|job| job.before_gap.is_some()) {
+            let cpu: Option<f64> = job
+                .members
+                .iter()
+                .filter_map(|member| self.processes.get(*member))
+                .map(|process| process.cpu_seconds)
+                .sum();
+            let Some((since, before)) = job.before_gap.take() else { continue };
+            let is_idle =
+                cpu.is_some_and(|cpu| (0.0..=IDLE_CPU_SECONDS + IDLE_CPU_SHARE * gap).contains(&(cpu - before)));
+            if is_idle && job.quiet.is_some() {
+                job.idle_since = Some(since);
+            }
+        }
+    }
+}
+
 fn key_of(process: &RememberedProcess) -> ProcessKey {
     ProcessKey { boot_id: process.boot_id.clone(), pid: process.pid, start_ticks: process.start_ticks }
 }

@@ -368,6 +368,13 @@ impl Watches {
         self.watches.iter().find(same).map_or(Phase::Clear, |watch| watch.phase)
     }
 
+    /// What is pending is so no longer.
+    pub(super) fn begin_anew(&mut self) {
+        for watch in self.watches.iter_mut().filter(|watch| watch.phase == Phase::Pending) {
+            watch.phase = Phase::Clear;
+        }
+    }
+
     /// Whether anything is watched at all.
     pub(super) fn has_any(&self) -> bool {
         !self.watches.is_empty()

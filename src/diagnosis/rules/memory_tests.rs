@@ -1,1 +1,80 @@
+use super::*;
+use crate::diagnosis::testing::{Lab, Shot};
+use crate::fleet::fixture::{gpus, process};
 
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// 120 minutes of memory in GiB.
+fn judged(gib: impl Fn(f64) -> f64) -> bool {
+    let points: Vec<Option<f32>> = (0..120).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
+    leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default()).is_some()
+}
+
+/// A number around zero for a minute.
+fn noise(minute: f64) -> f64 {
+    ((minute * 12.9898).sin() * 43_758.545).fract() - 0.5
+}
+
+#[test]
+fn steady_growth_is_a_leak() {
+    assert!(judged(|minute| 20.0 + minute * 0.05), "3 GB an hour");
+    assert!(judged(|minute| 20.0 + minute * 0.05 + 0.04 * noise(minute)), "with noise");
+    assert!(judged(|minute| 20.0 + (minute / 6.0).floor() * 0.3), "stairs");
+}
+
+#[test]
+fn what_looks_alike_is_not() {
+    assert!(!judged(|minute| 20.0 + 8.0 * (1.0 - (-minute / 25.0).exp())), "saturating");
+    assert!(!judged(|minute| 20.0 + (minute % 20.0) * 0.3), "sawtooth");
+    assert!(!judged(|minute| if minute < 60.0 { 20.0 } else { 26.0 }), "one jump");
+    assert!(!judged(|minute| 20.0 + (minute / 40.0).floor() * 3.0), "a curriculum that steps up");
+    assert!(!judged(|_| 72.0), "flat at 90 %");
+    for seed in 0..50 {
+        let mut level = 20.0;
+        let walk: Vec<f64> = (0..120)
+            .map(|minute| {
+                level += 0.6 * noise(f64::from(minute + seed * 131));
+                level
+            })
+            .collect();
+        assert!(!judged(|minute| walk[minute as usize]), "random walk {seed}");
+    }
+}
+
+#[test]
+fn gaps_need_enough_points_and_slow_leaks_do_not_matter() {
+    let points: Vec<Option<f32>> =
+        (0..120).map(|minute| (minute % 4 != 0).then_some(((20.0 + f64::from(minute) * 0.05) * GIB) as f32)).collect();
+    assert_eq!(leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default()), None);
+    let slow: Vec<Option<f32>> =
+        (0..120).map(|minute| Some(((20.0 + f64::from(minute) * 0.016) * GIB) as f32)).collect();
+    assert_eq!(leak(&slow, 80.0 * GIB, 60.0 * GIB, &GpuMemLeak::default()), None, "full in two days");
+}
+
+fn uses(lab: &mut Lab, mib: u64) -> Shot {
+    let mut job = process(7, "python train.py", &[(0, 1)]);
+    job.gpus[0].gpu_memory_bytes = Some(mib << 20);
+    let mut gpu = lab.gpu(97, 550.0, 40, 40);
+    gpu.memory_used_bytes = Some(mib << 20);
+    Shot { gpus: vec![gpu], processes: vec![job] }
+}
+
+#[test]
+fn a_leak_is_found_from_the_history() {
+    let mut lab = Lab::new(gpus(0..1));
+    lab.every = 10.0;
+    lab.play(7500.0, |lab, t| uses(lab, 20_000 + (t / 60.0 * 50.0) as u64));
+    assert_eq!(lab.firing(), [("gpu-mem-leak", "warn")]);
+    let sentence = lab.finding("gpu-mem-leak").sentence.to_string();
+    assert!(sentence.starts_with("train.py (alice, pid 7) grew by 5."), "{sentence}");
+}
+
+#[test]
+fn nearly_full_and_growing_warns_and_flat_does_not() {
+    let mut lab = Lab::new(gpus(0..1));
+    lab.play(3600.0, |lab, _| uses(lab, 80_400));
+    assert_eq!(lab.fired(), [], "98 % and flat");
+    let mut lab = Lab::new(gpus(0..1));
+    lab.play(1800.0, |lab, t| uses(lab, 79_200 + (t / 3.0) as u64));
+    assert_eq!(lab.firing(), [("gpu-mem-pressure", "warn")]);
+}

@@ -292,6 +292,8 @@ fn ghost(view: &View, watches: &mut Watches, position: usize, gpu: &GpuTrack) {
         (Some(_), None) => Severity::Info,
         (_, _) if is_busy && visible().next().is_none() => Severity::Crit,
         (_, Some(_)) => Severity::Warn,
+        // Contexts and libraries of the processes that are there take memory which is not counted as theirs.
+        (None, None) if visible().next().is_some() => return,
         (None, None) => Severity::Info,
     };
     let confidence = if hidden.is_some() { Confidence::Suspected } else { Confidence::Likely };

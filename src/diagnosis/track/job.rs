@@ -46,6 +46,8 @@ pub(in crate::diagnosis) struct JobTrack {
     pub(in crate::diagnosis) quiet: Option<Run>,
     /// What is known of the time before it was watched: it has done nothing since then at the latest.
     pub(in crate::diagnosis) idle_since: Option<f64>,
+    /// Since when it was quiet before a long gap, and the CPU time it had used.
+    pub(in crate::diagnosis) before_gap: Option<(f64, f64)>,
     /// Nothing at all happens.
     pub(in crate::diagnosis) still: Option<Run>,
     /// When a member last did something on the host that the others may wait for.
@@ -89,6 +91,7 @@ impl JobTrack {
             cores: None,
             quiet: None,
             idle_since: None,
+            before_gap: None,
             still: None,
             worked_at: None,
             was_balanced: false,

@@ -1,0 +1,189 @@
+//! A laboratory for rules: hosts made of wire messages, watched by an engine in simulated time.
+
+use super::{Engine, Finding, Phase, Transition};
+use crate::fleet::fixture::{TestHost, TestProcess, at};
+use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
+use crate::hosts::{HostConfig, Thresholds};
+use crate::wire::{GpuInfo, GpuReading, Snapshot};
+use std::sync::Arc;
+
+/// One sample of one host.
+#[derive(Clone, Default)]
+pub(super) struct Shot {
+    pub(super) gpus: Vec<GpuReading>,
+    pub(super) processes: Vec<TestProcess>,
+}
+
+pub(super) struct Lab {
+    pub(super) fleet: Fleet,
+    pub(super) engine: Engine,
+    sources: Vec<TestHost>,
+    pub(super) t: f64,
+    /// Seconds between samples.
+    pub(super) every: f64,
+    pub(super) transitions: Vec<Transition>,
+    dice: u64,
+    cpu: std::collections::HashMap<(usize, u32), f64>,
+}
+
+impl Lab {
+    /// One host with these GPUs.
+    pub(super) fn new(gpus: Vec<GpuInfo>) -> Self {
+        Self::of(vec![gpus], Thresholds::default())
+    }
+
+    pub(super) fn of(hosts: Vec<Vec<GpuInfo>>, thresholds: Thresholds) -> Self {
+        let configs: Vec<Arc<HostConfig>> =
+            (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
+        let mut lab = Self {
+            fleet: Fleet::new(&configs, false, at(0.0)),
+            engine: Engine::new(Arc::new(thresholds)),
+            sources: (0..).zip(hosts).map(|(id, gpus)| TestHost::new(id, gpus)).collect(),
+            t: 1000.0,
+            every: 10.0,
+            transitions: Vec::new(),
+            dice: 7,
+            cpu: std::collections::HashMap::new(),
+        };
+        for id in 0..lab.sources.len() {
+            lab.greet(id);
+        }
+        lab
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        at(self.t)
+    }
+
+    /// Hello and inventory of a host reach the fleet.
+    pub(super) fn greet(&mut self, id: usize) {
+        let hello = self.sources[id].host.hello.clone().expect("said");
+        self.update(id, HostUpdate::Hello(Box::new(hello)));
+        self.tell(id);
+    }
+
+    fn tell(&mut self, id: usize) {
+        let inventory = self.sources[id].host.inventory.clone().expect("told");
+        self.update(id, HostUpdate::Inventory(Box::new(inventory)));
+    }
+
+    pub(super) fn reboot(&mut self, id: usize) {
+        self.sources[id].hello("boot-2");
+        self.greet(id);
+    }
+
+    pub(super) fn inventory(&mut self, id: usize, gpus: Vec<GpuInfo>) {
+        self.sources[id].inventory(gpus);
+        self.tell(id);
+    }
+
+    pub(super) fn update(&mut self, id: usize, update: HostUpdate) {
+        let (host, now) = (HostId(id as u32), self.now());
+        self.fleet.apply(host, update, now);
+        self.transitions.extend(self.engine.step(&self.fleet, host, now));
+    }
+
+    /// One snapshot, edited before it is sent.
+    pub(super) fn send(&mut self, id: usize, shot: &Shot, edit: impl FnOnce(&mut Snapshot)) {
+        let mut processes = shot.processes.clone();
+        for process in &mut processes {
+            // CPU time follows from the share, unless a test sets it.
+            let percent = f64::from(process.reading.cpu_percent.unwrap_or(0.0));
+            let used = self.cpu.entry((id, process.facts.pid)).or_insert(100.0);
+            *used += percent / 100.0 * self.every;
+            process.reading.cpu_seconds = process.reading.cpu_seconds.or(Some(*used));
+            process.reading.age_seconds = Some(10_000.0 + self.t);
+        }
+        let mut snapshot = self.sources[id].snapshot(self.t, &shot.gpus, &processes);
+        snapshot.interval_seconds = Some(self.every as f32);
+        edit(&mut snapshot);
+        self.update(id, HostUpdate::Snapshot(Box::new(snapshot)));
+    }
+
+    /// Plays host 0 for some seconds.
+    pub(super) fn play(&mut self, seconds: f64, make: impl FnMut(&mut Self, f64) -> Shot) {
+        self.play_edited(seconds, make, |_, _| {});
+    }
+
+    pub(super) fn play_edited(
+        &mut self,
+        seconds: f64,
+        mut make: impl FnMut(&mut Self, f64) -> Shot,
+        edit: impl Fn(&mut Snapshot, f64),
+    ) {
+        let begin = self.t;
+        while self.t < begin + seconds {
+            let passed = self.t - begin;
+            let shot = make(self, passed);
+            self.send(0, &shot, |snapshot| edit(snapshot, passed));
+            self.pass(self.every);
+        }
+    }
+
+    /// Time in which nothing arrives.
+    pub(super) fn pass(&mut self, seconds: f64) {
+        let end = self.t + seconds;
+        while self.t < end {
+            self.t = (self.t + 1.0).min(end);
+            let now = self.now();
+            self.transitions.extend(self.engine.tick(&self.fleet, now));
+        }
+    }
+
+    /// A number around zero: the same series in every run.
+    pub(super) fn noise(&mut self, deviation: f32) -> f32 {
+        let mut sum = 0.0;
+        for _ in 0..4 {
+            self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            sum += (self.dice >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
+        }
+        sum * 1.7 * deviation
+    }
+
+    /// A GPU at this utilisation, power, memory utilisation and GiB, with some noise.
+    pub(super) fn gpu(&mut self, utilization: u8, watts: f32, memory: u8, gib: u64) -> GpuReading {
+        let wobble = if memory > 5 { self.noise(4.0) } else { 0.0 };
+        GpuReading {
+            utilization_percent: Some(utilization),
+            memory_utilization_percent: Some((f32::from(memory) + wobble).clamp(0.0, 100.0) as u8),
+            memory_used_bytes: Some((gib << 30) + (512 << 20)),
+            memory_reserved_bytes: Some(512 << 20),
+            power_watts: Some(watts + self.noise(if watts > 300.0 { 25.0 } else { 1.5 })),
+            ..GpuReading::default()
+        }
+    }
+
+    pub(super) fn findings(&self) -> Vec<&Finding> {
+        self.engine.findings().collect()
+    }
+
+    /// What fires now, by rule and severity.
+    pub(super) fn firing(&self) -> Vec<(&'static str, &'static str)> {
+        let firing = self.engine.findings().filter(|finding| finding.phase == Phase::Firing);
+        firing.map(|finding| (finding.rule.word(), finding.severity.word())).collect()
+    }
+
+    pub(super) fn finding(&self, rule: &str) -> &Finding {
+        let all = self.findings();
+        match all.iter().find(|finding| finding.rule.word() == rule) {
+            Some(finding) => finding,
+            None => panic!("no {rule} among {:?}", all.iter().map(|finding| finding.rule.word()).collect::<Vec<_>>()),
+        }
+    }
+
+    /// What has fired so far: rule, severity, and the second of the test.
+    pub(super) fn fired(&self) -> Vec<(&'static str, &'static str)> {
+        let mut fired: Vec<(&str, &str)> = Vec::new();
+        for transition in self.transitions.iter().filter(|transition| transition.to == Phase::Firing) {
+            let what = (transition.rule.word(), transition.severity.word());
+            if !fired.contains(&what) {
+                fired.push(what);
+            }
+        }
+        fired
+    }
+
+    pub(super) fn notified(&self) -> usize {
+        self.transitions.iter().filter(|transition| transition.notify).count()
+    }
+}
