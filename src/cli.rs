@@ -46,6 +46,8 @@ pub enum Command {
     Status(StatusArgs),
     /// Write a hosts.toml to fill in; overwrites nothing, connects nowhere.
     Init(InitArgs),
+    /// Explain a kind of finding, or list them all; connects nowhere.
+    Explain(ExplainArgs),
 }
 
 /// What `status` takes.
@@ -68,6 +70,14 @@ pub struct InitArgs {
     /// Hosts to put into it.
     #[arg(value_name = "HOST")]
     pub hosts: Vec<String>,
+}
+
+/// What `explain` takes.
+#[derive(Debug, Args)]
+pub struct ExplainArgs {
+    /// A rule, for example stuck-spin; all are listed when none is named.
+    #[arg(value_name = "RULE")]
+    pub rule: Option<String>,
 }
 
 /// How the screen looks.
@@ -163,6 +173,12 @@ impl Cli {
                 format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
                 "write the subcommand first, then its targets",
             ),
+            Some(Command::Explain(_)) if global.demo || global.interval.is_some() || global.identity_file.is_some() => {
+                error(
+                    "`explain` connects nowhere, and takes no such option".to_owned(),
+                    "write `gpufleet explain RULE`",
+                )
+            }
             Some(Command::Init(_)) if global.demo => error("`init` has no simulation".to_owned(), "leave --demo out"),
             Some(Command::Init(_)) if global.interval.is_some() || global.identity_file.is_some() => {
                 let hint = "write the file, then set `interval` or `identity_file` in it";
@@ -175,7 +191,7 @@ impl Cli {
     fn all_targets(&self) -> impl Iterator<Item = &String> {
         let of_command = match &self.command {
             Some(Command::Status(status)) => &status.targets[..],
-            Some(Command::Init(_)) | None => &[],
+            Some(Command::Init(_) | Command::Explain(_)) | None => &[],
         };
         self.targets.iter().chain(of_command)
     }
@@ -193,6 +209,7 @@ impl Command {
         match self {
             Self::Status(_) => "status",
             Self::Init(_) => "init",
+            Self::Explain(_) => "explain",
         }
     }
 }
@@ -253,6 +270,8 @@ mod tests {
             "status gpu1 --interval 500ms -i /k",
             "--theme light --ascii gpu1",
             "init gpu1",
+            "explain",
+            "explain stuck-spin",
             "--version",
         ] {
             assert_eq!(check(line), Ok(()), "{line}");
@@ -270,6 +289,7 @@ mod tests {
             ("--theme dark status", "--theme is for the screen"),
             ("--ascii status gpu1", "--ascii is for the screen"),
             ("--demo init", "`init` has no simulation"),
+            ("explain --demo", "`explain` connects nowhere, and takes no such option"),
             ("init --interval 2s", "`init` takes neither --interval nor --identity-file"),
         ];
         for (line, message) in table {
@@ -303,6 +323,6 @@ mod tests {
         let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
         // clap takes the word for a target; the selection of hosts refuses it there.
         assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
-        assert_eq!(Cli::subcommands(), ["status", "init", "help"]);
+        assert_eq!(Cli::subcommands(), ["status", "init", "explain", "help"]);
     }
 }

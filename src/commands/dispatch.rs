@@ -1,7 +1,7 @@
 //! From the command line to the command.
 
 use super::session::{self, Session};
-use super::{Failure, init, print, status, watch};
+use super::{Failure, explain, init, print, status, watch};
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
@@ -16,6 +16,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
     cli.check().map_err(Failure::usage)?;
     match &cli.command {
         Some(Command::Init(arguments)) => init::run(arguments),
+        Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Status(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
             let can_ask = super::questions::can_ask();

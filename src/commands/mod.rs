@@ -1,5 +1,6 @@
 //! One file a subcommand, and what they share: the hosts that were meant, prompts on the terminal, exit codes.
 
+pub mod explain;
 pub mod init;
 pub mod questions;
 pub mod session;

@@ -144,7 +144,7 @@ impl Engine {
         rules::evaluate(&view, &mut watches);
         watches.finish(|target| exists(&view, target));
         watches.recall_told(|id| self.recalled.told.get(id).copied());
-        inhibit::silence(&view, &mut watches, |rule, target| self.is_told_by_another(host.id, rule, target, &view));
+        inhibit::silence(&view, &mut watches, |rule, target| Self::is_told_by_another(host.id, rule, target, &view));
         watches.settle(transitions);
         memory.watches = watches;
     }
@@ -186,7 +186,7 @@ impl Engine {
     }
 
     /// One finding a job: a part of it on an earlier host says the same already.
-    fn is_told_by_another(&self, id: HostId, rule: RuleId, target: &Target, view: &View) -> bool {
+    fn is_told_by_another(id: HostId, rule: RuleId, target: &Target, view: &View) -> bool {
         let Target::Job(key) = target else { return false };
         let Some(job) = view.jobs.iter().find(|job| job.key == *key) else { return false };
         view.elsewhere.parts(job, id).any(|part| {
@@ -244,7 +244,7 @@ impl Engine {
     pub fn memory_bytes(&self, id: HostId) -> usize {
         let Some(host) = self.hosts.get(id.0 as usize) else { return 0 };
         let gpus = host.gpus.iter().map(|gpu| gpu.memory_bytes() + std::mem::size_of::<GpuTrack>()).sum::<usize>();
-        let jobs = host.jobs.iter().map(|job| job.memory_bytes_of_tracks()).sum::<usize>();
+        let jobs = host.jobs.iter().map(JobTrack::memory_bytes_of_tracks).sum::<usize>();
         gpus + jobs + host.processes.capacity() * std::mem::size_of::<ProcessTrack>() + host.watches.memory_bytes()
     }
 

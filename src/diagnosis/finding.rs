@@ -101,6 +101,7 @@ pub struct FindingProcess {
 }
 
 /// Something that a rule has found.
+#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own, and any of them may go together")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     /// What it is recognised by, also by another run of the program: rule, host, and GPU, job or mount.

@@ -28,24 +28,24 @@ pub(super) fn silence(view: &View, watches: &mut Watches, is_told: impl Fn(RuleI
 /// Whether `cause` on `other` explains `rule` on `target`.
 fn is_explained(view: &View, rule: RuleId, target: &Target, cause: RuleId, other: &Target) -> bool {
     match (cause, rule) {
-        (DriverMismatch, ProbeBlocked | GpuLost) => true,
+        (DriverMismatch, ProbeBlocked | GpuLost) | (NfsHang, DstateHang) => true,
         (DriverMismatch | ProbeBlocked, _) => matches!(target, Target::Gpu(_) | Target::Job(_)) && rule != GpuLost,
         (GpuLost, _) => rule != GpuLost && concerns_gpu(view, target, other),
-        (NfsHang, DstateHang) => true,
-        (MissingRank, StuckSpin | StuckSpinSuspect) => target == other,
-        (StuckSpin, StuckSpinSuspect) => target == other,
-        (
+        (MissingRank, StuckSpin | StuckSpinSuspect)
+        | (StuckSpin, StuckSpinSuspect)
+        | (
             StuckSpin | StuckSpinSuspect | MissingRank,
             LowPowerHighUtil | IdleHog | GpuImbalance | InputStall | JobStalled | LogSilent,
-        ) => target == other,
-        (
+        )
+        | (
             DstateHang | StoppedHoldingGpu | ZombieHoldingGpu | OrphanHoldingGpu,
             JobStalled | IdleHog | InputStall | GpuImbalance | LogSilent,
-        ) => target == other,
-        (ZombieHoldingGpu, GhostMemory) => share_gpu(view, target, other),
-        (JobStalled, IdleHog | InputStall) => target == other,
-        (ThermalThrottle, Temperature) => target == other,
-        (ThermalThrottle, LowPowerHighUtil | GpuImbalance) => share_gpu(view, target, other),
+        )
+        | (JobStalled, IdleHog | InputStall)
+        | (ThermalThrottle, Temperature) => target == other,
+        (ZombieHoldingGpu, GhostMemory) | (ThermalThrottle, LowPowerHighUtil | GpuImbalance) => {
+            share_gpu(view, target, other)
+        }
         _ => false,
     }
 }

@@ -69,14 +69,14 @@ impl HostMemory {
         let mut old = std::mem::take(&mut self.gpus);
         old.append(&mut self.absent);
         for (info, _) in host.gpus() {
-            self.gpus.push(match old.iter().position(|track| same(track, info)) {
-                Some(place) => old.swap_remove(place),
-                None => {
-                    let identity = identity(info);
-                    let learned = self.recalled_watts.get(&identity).copied();
-                    GpuTrack::new(identity, learned)
-                }
-            });
+            let track = if let Some(place) = old.iter().position(|track| same(track, info)) {
+                old.swap_remove(place)
+            } else {
+                let identity = identity(info);
+                let learned = self.recalled_watts.get(&identity).copied();
+                GpuTrack::new(identity, learned)
+            };
+            self.gpus.push(track);
         }
         old.truncate(MAX_ABSENT);
         self.absent = old;
@@ -124,7 +124,7 @@ impl HostMemory {
             has_changed |= found != Some(place);
             let mut track = match found.and_then(|place| old[place].take()) {
                 Some(track) => track,
-                None => self.new_process(process, beat),
+                None => ProcessTrack::new(process, beat.t),
             };
             has_changed |= !Arc::ptr_eq(&track.about, &process.about) || track.is_held != process.is_held;
             has_changed |= !track.positions.iter().copied().eq(process.gpu_positions());
@@ -146,10 +146,6 @@ impl HostMemory {
         }
         self.processes = tracks;
         has_changed
-    }
-
-    fn new_process(&mut self, process: &Process, beat: Beat) -> ProcessTrack {
-        ProcessTrack::new(process, beat.t)
     }
 
     fn end_of(&mut self, alive: &[ProcessTrack], ended: &[usize], host: &Host, limits: &Thresholds, t: f64) {

@@ -82,15 +82,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// What is said of the host.
-    pub(super) fn host_words(&self, sentence: String, next_check: String) -> Words {
-        Words { sentence, next_check, ..Words::default() }
-    }
-
     /// The pid to look at first.
     pub(super) fn first_pid(&self, job: &JobTrack) -> u32 {
         job.members.first().and_then(|first| self.processes.get(*first)).map_or(0, |process| process.key.pid)
     }
+}
+
+/// What is said of the host as a whole.
+pub(super) fn host_words(sentence: String, next_check: String) -> Words {
+    Words { sentence, next_check, ..Words::default() }
 }
 
 /// "train.py (alice, pid 4312, Slurm 3385)"; of several processes the first stands for all.

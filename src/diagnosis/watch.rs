@@ -179,7 +179,7 @@ struct Watch {
 /// All that is watched on one host.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Watches {
-    watches: Vec<Watch>,
+    all: Vec<Watch>,
     /// Counts samples.
     sample: u64,
     beat: Option<Beat>,
@@ -217,7 +217,7 @@ impl Watches {
         let begun = Run { since: beat.t, covered: 0.0 };
         let Some(place) = self.place_or_new(rule, target, begun) else { return };
         let (sample, is_first) = (self.sample, self.is_first);
-        let watch = &mut self.watches[place];
+        let watch = &mut self.all[place];
         let is_new = watch.phase == Phase::Clear;
         if is_new {
             watch.enter(Phase::Pending, beat.t);
@@ -270,7 +270,7 @@ impl Watches {
         let begun = Run { since: beat.t, covered: 0.0 };
         let Some(place) = self.place_or_new(rule, target, begun) else { return };
         let sample = self.sample;
-        let watch = &mut self.watches[place];
+        let watch = &mut self.all[place];
         if watch.phase == Phase::Firing {
             watch.severity = watch.severity.max(severity);
         } else {
@@ -314,7 +314,7 @@ impl Watches {
 
     /// Nothing can be said of what `is_held` picks: it stays as it is.
     pub(super) fn hold_where(&mut self, is_held: impl Fn(RuleId, &Target) -> bool) {
-        for watch in self.watches.iter_mut().filter(|watch| is_held(watch.finding.rule, &watch.target)) {
+        for watch in self.all.iter_mut().filter(|watch| is_held(watch.finding.rule, &watch.target)) {
             watch.seen = self.sample;
         }
     }
@@ -323,10 +323,10 @@ impl Watches {
     /// needs no time to clear.
     pub(super) fn finish(&mut self, exists: impl Fn(&Target) -> bool) {
         let Some(beat) = self.beat else { return };
-        for watch in self.watches.iter_mut().filter(|watch| watch.seen != self.sample) {
+        for watch in self.all.iter_mut().filter(|watch| watch.seen != self.sample) {
             watch.clear(beat, exists(&watch.target));
         }
-        self.watches.retain(|watch| {
+        self.all.retain(|watch| {
             watch.phase != Phase::Clear
                 || watch.finding.phase != Phase::Clear
                 || (watch.told.is_some() && beat.t - watch.changed_at < FORGET_TOLD)
@@ -335,13 +335,13 @@ impl Watches {
 
     /// What is not clear, silenced or not.
     pub(super) fn active(&self) -> Vec<(RuleId, Target, Phase)> {
-        let active = self.watches.iter().filter(|watch| watch.phase != Phase::Clear);
+        let active = self.all.iter().filter(|watch| watch.phase != Phase::Clear);
         active.map(|watch| (watch.finding.rule, watch.target.clone(), watch.phase)).collect()
     }
 
     /// Silences findings that another one explains. `is_silenced` is asked for each that is not clear.
     pub(super) fn silence(&mut self, is_silenced: impl Fn(RuleId, &Target) -> bool) {
-        for watch in self.watches.iter_mut().filter(|watch| watch.phase != Phase::Clear) {
+        for watch in self.all.iter_mut().filter(|watch| watch.phase != Phase::Clear) {
             watch.is_silenced = is_silenced(watch.finding.rule, &watch.target);
         }
     }
@@ -349,7 +349,7 @@ impl Watches {
     /// Publishes what has changed.
     pub(super) fn settle(&mut self, transitions: &mut Vec<Transition>) {
         let Some(beat) = self.beat else { return };
-        for watch in &mut self.watches {
+        for watch in &mut self.all {
             if let Some(transition) = watch.publish(beat) {
                 transitions.push(transition);
             }
@@ -358,50 +358,50 @@ impl Watches {
 
     /// What is published, with what it is about.
     pub(super) fn findings(&self) -> impl Iterator<Item = (&Target, &Finding)> {
-        let shown = self.watches.iter().filter(|watch| watch.finding.phase != Phase::Clear);
+        let shown = self.all.iter().filter(|watch| watch.finding.phase != Phase::Clear);
         shown.map(|watch| (&watch.target, &watch.finding))
     }
 
     /// The phase of a rule for a target, whether it is published or silenced.
     pub(super) fn phase(&self, rule: RuleId, target: &Target) -> Phase {
         let same = |watch: &&Watch| watch.finding.rule == rule && watch.target == *target;
-        self.watches.iter().find(same).map_or(Phase::Clear, |watch| watch.phase)
+        self.all.iter().find(same).map_or(Phase::Clear, |watch| watch.phase)
     }
 
     /// What is pending is so no longer.
     pub(super) fn begin_anew(&mut self) {
-        for watch in self.watches.iter_mut().filter(|watch| watch.phase == Phase::Pending) {
+        for watch in self.all.iter_mut().filter(|watch| watch.phase == Phase::Pending) {
             watch.phase = Phase::Clear;
         }
     }
 
     /// Whether anything is watched at all.
     pub(super) fn has_any(&self) -> bool {
-        !self.watches.is_empty()
+        !self.all.is_empty()
     }
 
     /// The host can, or cannot, be seen: its findings stand as they were.
     pub(super) fn freeze(&mut self, is_frozen: bool) {
-        for watch in &mut self.watches {
+        for watch in &mut self.all {
             watch.finding.is_frozen = is_frozen && watch.finding.rule != RuleId::HostUnreachable;
         }
     }
 
     /// Fingerprints of what somebody was told of, with the severity.
     pub(super) fn told(&self) -> impl Iterator<Item = (&SafeText, Severity)> {
-        self.watches.iter().filter_map(|watch| Some((&watch.finding.id, watch.told?)))
+        self.all.iter().filter_map(|watch| Some((&watch.finding.id, watch.told?)))
     }
 
     /// Somebody was told of these by an earlier run of the program. `recall` gives the severity.
     pub(super) fn recall_told(&mut self, recall: impl Fn(&SafeText) -> Option<Severity>) {
-        for watch in self.watches.iter_mut().filter(|watch| watch.told.is_none()) {
+        for watch in self.all.iter_mut().filter(|watch| watch.told.is_none()) {
             watch.told = recall(&watch.finding.id);
         }
     }
 
     /// Bytes that it takes, about.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.watches.capacity() * std::mem::size_of::<Watch>()
+        self.all.capacity() * std::mem::size_of::<Watch>()
     }
 
     fn is_off(&self, rule: RuleId) -> bool {
@@ -409,15 +409,15 @@ impl Watches {
     }
 
     fn find(&mut self, rule: RuleId, target: &Target) -> Option<&mut Watch> {
-        self.watches.iter_mut().find(|watch| watch.finding.rule == rule && watch.target == *target)
+        self.all.iter_mut().find(|watch| watch.finding.rule == rule && watch.target == *target)
     }
 
     fn place_or_new(&mut self, rule: RuleId, target: &Target, run: Run) -> Option<usize> {
         let same = |watch: &Watch| watch.finding.rule == rule && watch.target == *target;
-        if let Some(place) = self.watches.iter().position(same) {
+        if let Some(place) = self.all.iter().position(same) {
             return Some(place);
         }
-        if self.watches.len() >= MAX_WATCHES {
+        if self.all.len() >= MAX_WATCHES {
             return None;
         }
         let ((host, name), beat) = (self.host.clone()?, self.beat?);
@@ -426,7 +426,7 @@ impl Watches {
         finding.phase = Phase::Clear;
         finding.not = rule.info().not;
         finding.hosts = vec![(host, name)];
-        self.watches.push(Watch {
+        self.all.push(Watch {
             target: target.clone(),
             finding,
             phase: Phase::Clear,
@@ -444,7 +444,7 @@ impl Watches {
             is_silenced: false,
             seen: 0,
         });
-        Some(self.watches.len() - 1)
+        Some(self.all.len() - 1)
     }
 }
 

@@ -135,5 +135,5 @@ fn there_is_an_end_to_what_is_watched() {
         let target = Target::Xid("GPU-0".into(), number);
         watches.holds(RuleId::XidSeen, &target, grade, |_, _| Words::default());
     }
-    assert_eq!(watches.watches.len(), MAX_WATCHES);
+    assert_eq!(watches.all.len(), MAX_WATCHES);
 }

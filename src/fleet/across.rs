@@ -16,11 +16,14 @@ pub struct JobAcross {
     pub is_likely: bool,
 }
 
+/// When a part of a job began, where it runs, and its name there.
+type Part = (f64, HostId, JobKey);
+
 /// The jobs that run on more than one host: the same Slurm job of the same user; else the same user and command line
 /// (without ports, addresses, and the numbers of ranks and nodes), started within two minutes.
 pub fn jobs_across(fleet: &Fleet) -> Vec<JobAcross> {
     let mut slurm: HashMap<(&SafeText, &SafeText), Vec<(HostId, JobKey)>> = HashMap::new();
-    let mut alike: HashMap<(&SafeText, String), Vec<(f64, HostId, JobKey)>> = HashMap::new();
+    let mut alike: HashMap<(&SafeText, String), Vec<Part>> = HashMap::new();
     for host in fleet.hosts() {
         let mut seen: Vec<&JobKey> = Vec::new();
         for process in host.processes() {

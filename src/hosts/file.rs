@@ -2,6 +2,7 @@
 
 use super::complaint::{FileComplaints, line_and_column};
 use super::section::{Context, KEYS, Placed, Section, kind, unknown_key};
+use super::thresholds_file::Changes;
 use super::{Complaint, HostConfig, address, nodeset};
 use std::collections::HashMap;
 use std::fmt;
@@ -84,11 +85,14 @@ type PlacedHost = (HostConfig, Range<usize>);
 
 fn read_document(document: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Vec<PlacedHost> {
     let mut defaults = Section::default();
+    let mut diagnosis = Changes::default();
     let mut sections = Vec::new();
     for (key, value) in document {
         match (key.get_ref().as_ref(), value.get_ref()) {
             ("defaults", DeValue::Table(table)) => defaults = read_defaults(table, context, complaints),
             ("hosts", DeValue::Array(array)) => sections = read_sections(array.iter(), context, complaints),
+            ("diagnosis", DeValue::Table(table)) => diagnosis = Changes::read(table, true, complaints),
+            ("diagnosis", _) => complaints.push(wrong_kind(key, value, "a table", "[diagnosis]")),
             ("defaults", _) => complaints.push(wrong_kind(key, value, "a table", "[defaults]")),
             ("hosts", _) => complaints.push(wrong_kind(key, value, "an array of tables", "[[hosts]]")),
             (unknown, _) => complaints.push(unknown_at_top(unknown, key.span())),
@@ -97,7 +101,7 @@ fn read_document(document: &DeTable<'_>, context: &Context<'_>, complaints: &mut
     let hosts: Vec<PlacedHost> = sections
         .iter()
         .flat_map(|section| {
-            hosts_of(section, &defaults).unwrap_or_else(|complaint| {
+            hosts_of(section, &defaults, &diagnosis).unwrap_or_else(|complaint| {
                 complaints.push(complaint);
                 Vec::new()
             })
@@ -121,7 +125,7 @@ fn unknown_at_top(key: &str, at: Range<usize>) -> Complaint {
         let hint = "put it under [defaults] or [[hosts]]";
         return Complaint::at(at, format!("`{key}` stands outside of any section"), hint);
     }
-    unknown_key(key, at, ["defaults", "hosts"])
+    unknown_key(key, at, ["defaults", "diagnosis", "hosts"])
 }
 
 fn read_defaults(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Section {
@@ -166,7 +170,7 @@ fn read_sections<'a>(
 const NAME_MARK: &str = "{name}";
 
 /// The hosts that one section stands for.
-fn hosts_of(section: &Section, defaults: &Section) -> Result<Vec<PlacedHost>, Complaint> {
+fn hosts_of(section: &Section, defaults: &Section, diagnosis: &Changes) -> Result<Vec<PlacedHost>, Complaint> {
     let Some(name) = &section.name else { return Ok(Vec::new()) };
     let names = nodeset::expand(&name.value).map_err(|complaint| name.place(complaint))?;
     let addresses = if let Some(address) = section.address.as_ref().or(defaults.address.as_ref()) {
@@ -181,7 +185,7 @@ fn hosts_of(section: &Section, defaults: &Section) -> Result<Vec<PlacedHost>, Co
     hosts
         .map(|(host, address)| {
             check_shown_name(host, name)?;
-            Ok((section.host(defaults, host, address), name.at.clone()))
+            Ok((section.host(defaults, diagnosis, host, address), name.at.clone()))
         })
         .collect()
 }

@@ -3,6 +3,7 @@
 use super::section::KEYS;
 use super::*;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const EXAMPLE: &str = include_str!("../../hosts.example.toml");
@@ -32,6 +33,16 @@ fn the_example_is_read_and_explains_every_key() {
     }
 }
 
+/// Those of the example: these rules are off, and stuck-spin warns after so many seconds.
+fn thresholds(off: &[&str], warn_after: f64) -> Thresholds {
+    let mut thresholds = Thresholds { model_servers: vec!["serve.py".into()], ..Thresholds::default() };
+    for rule in off {
+        thresholds.off |= 1 << RULES.iter().position(|known| known == rule).expect("a rule");
+    }
+    thresholds.stuck_spin.warn_after = warn_after;
+    thresholds
+}
+
 #[test]
 fn the_example_becomes_what_it_says() {
     let file = parse(EXAMPLE);
@@ -42,6 +53,7 @@ fn the_example_becomes_what_it_says() {
         tags: vec!["training".into(), "h100".into()],
         note: Some("NVLink bridge 3 replaced in May".into()),
         reserved: vec![0, 2],
+        thresholds: Some(Arc::new(thresholds(&["persistence-off", "gpu-imbalance"], 480.0))),
         ..HostConfig::named("hgx-02")
     };
     assert_eq!(file.entries[1].config, hgx);
@@ -55,6 +67,7 @@ fn the_example_becomes_what_it_says() {
         probe: ProbeChoice::Path("/opt/gpufleet/gpufleet-probe".to_owned()),
         nvml_library: Some("/opt/nvidia/lib/libnvidia-ml.so.1".to_owned()),
         interval: Duration::from_secs(5),
+        thresholds: Some(Arc::new(thresholds(&["persistence-off"], 300.0))),
         ..HostConfig::named("a6k-01")
     };
     assert_eq!(file.entries[4].config, a6k);
@@ -90,7 +103,7 @@ hosts.toml:6:1: unknown key `adress`
 hosts.toml:7:1: unknown key `frobnicate`
   7 | frobnicate = 1
     | ^^^^^^^^^^
-    = hint: the keys are name, address, port, user, identity_file, known_hosts, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved
+    = hint: the keys are name, address, port, user, identity_file, known_hosts, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, role, diagnosis
 hosts.toml:9:3: unknown key `host`
   9 | [[host]]
     |   ^^^^

@@ -16,6 +16,7 @@ mod section;
 mod select;
 mod targets;
 pub mod thresholds;
+mod thresholds_file;
 
 pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice};

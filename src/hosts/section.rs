@@ -1,16 +1,18 @@
 //! One table of hosts.toml: `[defaults]` or one of the `[[hosts]]`, key by key.
 
 use super::nearest::nearest;
-use super::{Backend, Complaint, HostConfig, ProbeChoice, address, values};
+use super::thresholds_file::{Changes, role};
+use super::{Backend, Complaint, HostConfig, ProbeChoice, Thresholds, address, values};
 use crate::wire::SafeText;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Every key of a `[[hosts]]` section. `[defaults]` takes the same, less `name`.
-pub(super) const KEYS: [&str; 15] = [
+pub(super) const KEYS: [&str; 17] = [
     "name",
     "address",
     "port",
@@ -26,6 +28,8 @@ pub(super) const KEYS: [&str; 15] = [
     "group",
     "note",
     "reserved",
+    "role",
+    "diagnosis",
 ];
 
 /// A value, and the bytes of the file that hold it.
@@ -65,6 +69,8 @@ pub(super) struct Section {
     group: Option<SafeText>,
     note: Option<SafeText>,
     reserved: Option<Vec<u32>>,
+    is_serving: Option<bool>,
+    diagnosis: Option<Changes>,
 }
 
 /// What reading a section needs besides the section itself.
@@ -82,7 +88,9 @@ impl Section {
     pub(super) fn read(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Self {
         let mut section = Self::default();
         for (key, value) in table {
-            if let Err(complaint) = section.read_key(key, value, context) {
+            if key.get_ref() == "diagnosis" {
+                section.read_diagnosis(value, complaints);
+            } else if let Err(complaint) = section.read_key(key, value, context) {
                 complaints.push(complaint);
             }
         }
@@ -117,15 +125,25 @@ impl Section {
             "group" => self.group = Some(SafeText::new(text("group", value)?)),
             "note" => self.note = Some(SafeText::new(text("note", value)?)),
             "reserved" => self.reserved = Some(values::parse_indexes(text("reserved", value)?, at)?),
+            "role" => self.is_serving = Some(role(value)?),
             unknown => return Err(unknown_key(unknown, key.span(), KEYS)),
         }
         Ok(())
     }
 
+    fn read_diagnosis(&mut self, value: &Spanned<DeValue<'_>>, complaints: &mut Vec<Complaint>) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.diagnosis = Some(Changes::read(table, false, complaints)),
+            _ => complaints.push(mismatch("diagnosis", "a table", value, "diagnosis = { off = [\"idle-hog\"] }")),
+        }
+    }
+
     /// The configuration of one host of this section, with what it leaves out taken from `defaults`.
     /// Name and address are the caller's: one section can stand for several hosts.
-    pub(super) fn host(&self, defaults: &Self, name: &str, address: Option<String>) -> HostConfig {
+    pub(super) fn host(&self, defaults: &Self, all: &Changes, name: &str, address: Option<String>) -> HostConfig {
         let built_in = HostConfig::named(name);
+        let tags = self.tags.clone().or_else(|| defaults.tags.clone()).unwrap_or_default();
+        let thresholds = self.thresholds(defaults, all, &tags);
         HostConfig {
             name: built_in.name,
             address,
@@ -138,12 +156,28 @@ impl Section {
             allow_shm: self.allow_shm.or(defaults.allow_shm).unwrap_or(built_in.allow_shm),
             nvml_library: self.nvml_library.clone().or_else(|| defaults.nvml_library.clone()),
             interval: self.interval.or(defaults.interval).unwrap_or(built_in.interval),
-            tags: self.tags.clone().or_else(|| defaults.tags.clone()).unwrap_or_default(),
+            tags,
             group: self.group.clone().or_else(|| defaults.group.clone()),
             note: self.note.clone().or_else(|| defaults.note.clone()),
             reserved: self.reserved.clone().or_else(|| defaults.reserved.clone()).unwrap_or_default(),
-            thresholds: None,
+            thresholds,
         }
+    }
+
+    /// What is built in, changed by the whole file, its tags, the defaults and this section; `None` without a change.
+    fn thresholds(&self, defaults: &Self, all: &Changes, tags: &[SafeText]) -> Option<Arc<Thresholds>> {
+        let is_serving = self.is_serving.or(defaults.is_serving);
+        let own = [&defaults.diagnosis, &self.diagnosis];
+        if all.is_empty() && is_serving.is_none() && own.iter().all(|changes| changes.is_none()) {
+            return None;
+        }
+        let mut thresholds = Thresholds::default();
+        all.apply(&mut thresholds, tags);
+        for changes in own.into_iter().flatten() {
+            changes.apply(&mut thresholds, tags);
+        }
+        thresholds.is_serving = is_serving.unwrap_or(thresholds.is_serving);
+        Some(Arc::new(thresholds))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the driver reports, or that it does not: probe-blocked, gpu-lost, gpu-needs-action, xid-seen, driver-mismatch.
 
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::view::{View, duration};
+use crate::diagnosis::view::{View, duration, host_words};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{DriverErrorKind, RecoveryAction, Scope};
@@ -83,7 +83,7 @@ pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
         watches.holds(RuleId::DriverMismatch, &Target::Host, Grade { at_least: true, ..grade }, |_, _| {
             let sentence =
                 "the NVIDIA library and the kernel module differ in version: nothing new can start on the GPUs";
-            view.host_words(sentence.to_owned(), "reboot, or reload the nvidia modules".to_owned())
+            host_words(sentence.to_owned(), "reboot, or reload the nvidia modules".to_owned())
         });
     }
     lost(view, watches, has(DriverErrorKind::GpuLost) || has(DriverErrorKind::ResetRequired));
@@ -118,7 +118,7 @@ fn blocked(view: &View, watches: &mut Watches, is_blocked: bool, is_waiting: boo
         };
         let sentence =
             format!("a call to {which} has not come back for {}: readings of GPUs stand still", duration(lasted));
-        let mut words = view.host_words(sentence, "dmesg | grep -e Xid -e NVRM -e 'blocked for'".to_owned());
+        let mut words = host_words(sentence, "dmesg | grep -e Xid -e NVRM -e 'blocked for'".to_owned());
         words.gpus = view.finding_gpus(positions);
         words
     });
@@ -147,7 +147,7 @@ fn lost(view: &View, watches: &mut Watches, is_driver_lost: bool) {
     if is_driver_lost {
         watches.holds(RuleId::GpuLost, &Target::Host, crit(), |_, _| {
             let sentence = "the driver cannot be used: a GPU has fallen off the bus or must be reset";
-            view.host_words(sentence.to_owned(), "dmesg | grep Xid".to_owned())
+            host_words(sentence.to_owned(), "dmesg | grep Xid".to_owned())
         });
         return;
     }
@@ -164,7 +164,7 @@ fn lost(view: &View, watches: &mut Watches, is_driver_lost: bool) {
             "{present} GPUs are left of {expected}: {} fell out of the driver",
             expected.saturating_sub(present)
         );
-        view.host_words(sentence, "dmesg | grep Xid; lspci -d 10de:".to_owned())
+        host_words(sentence, "dmesg | grep Xid; lspci -d 10de:".to_owned())
     });
 }
 
@@ -229,7 +229,7 @@ fn xids(view: &View, watches: &mut Watches) {
             let next = "dmesg | grep Xid".to_owned();
             match position {
                 Some(position) => view.gpu_words(position, sentence, next),
-                None => view.host_words(sentence, next),
+                None => host_words(sentence, next),
             }
         });
     }

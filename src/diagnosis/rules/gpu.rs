@@ -2,7 +2,7 @@
 
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::GpuTrack;
-use crate::diagnosis::view::{View, duration};
+use crate::diagnosis::view::{View, duration, host_words};
 use crate::diagnosis::watch::{COVERAGE, Grade, Ladder, Target, Watches};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading};
@@ -282,7 +282,7 @@ fn persistence(view: &View, watches: &mut Watches) {
     let grade = Grade { at_least: true, may_be_note: true, ..grade };
     watches.holds(RuleId::PersistenceOff, &Target::Host, grade, |_, _| {
         let sentence = format!("persistence mode is off on {}", view.gpus_in_words(off.iter().copied()));
-        let mut words = view.host_words(sentence, "sudo nvidia-smi -pm 1".to_owned());
+        let mut words = host_words(sentence, "sudo nvidia-smi -pm 1".to_owned());
         words.gpus = view.finding_gpus(off.iter().copied());
         words
     });

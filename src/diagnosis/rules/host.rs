@@ -1,7 +1,7 @@
 //! The host itself: host-ram-low, oom-kill, disk-full, nfs-hang.
 
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
+use crate::diagnosis::view::{View, duration, gibibytes, host_words, process_in_words};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::Filesystem;
@@ -83,7 +83,7 @@ fn ram(view: &View, watches: &mut Watches) {
             gibibytes(available),
             gibibytes(total)
         );
-        view.host_words(sentence, "ps aux --sort -rss | head".to_owned())
+        host_words(sentence, "ps aux --sort -rss | head".to_owned())
     });
 }
 
@@ -105,7 +105,7 @@ fn oom(view: &View, watches: &mut Watches) {
         let with = if gone.is_empty() { String::new() } else { format!("; gone from its GPUs: {}", gone.join(", ")) };
         let what = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
         let sentence = format!("the kernel killed {what} because memory ran out{with}");
-        view.host_words(sentence, "dmesg | grep -i 'killed process'".to_owned())
+        host_words(sentence, "dmesg | grep -i 'killed process'".to_owned())
     });
 }
 
@@ -134,7 +134,7 @@ fn disk(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
             gibibytes(available),
             gibibytes(total),
         );
-        view.host_words(sentence, format!("du -xhd1 {}", filesystem.mount_point))
+        host_words(sentence, format!("du -xhd1 {}", filesystem.mount_point))
     });
 }
 
@@ -157,7 +157,7 @@ fn nfs(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
         };
         let sentence =
             format!("{} ({}) has not answered for {}{with}", filesystem.mount_point, filesystem.kind, duration(lasted));
-        let mut words = view.host_words(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
+        let mut words = host_words(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
         words.processes = waiting.iter().map(|process| view.finding_process(process)).collect();
         words
     });

@@ -16,7 +16,7 @@ fn works(lab: &mut Lab) -> Shot {
 }
 
 fn starves(lab: &mut Lab, t: f64, percent: f32, blocked: u32) -> Shot {
-    let busy = (t / 10.0) as u32 % 8 == 0;
+    let busy = ((t / 10.0) as u32).is_multiple_of(8);
     let gpu = if busy { lab.gpu(60, 380.0, 30, 60) } else { lab.gpu(3, 140.0, 0, 60) };
     Shot { gpus: vec![gpu], processes: job(8, percent, blocked) }
 }

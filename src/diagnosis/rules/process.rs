@@ -197,6 +197,19 @@ fn zombie(view: &View, watches: &mut Watches, job: &JobKey, members: &[&ProcessT
     });
 }
 
+/// Parts of a command line that only workers of something else have.
+const WORKERS: [&str; 9] = [
+    "multiprocessing.spawn",
+    "multiprocessing.fork",
+    "multiprocessing.resource_tracker",
+    "spawn_main",
+    "--multiprocessing-fork",
+    "--local-rank",
+    "--local_rank",
+    "VLLM::",
+    "ray::",
+];
+
 /// Whether a process is a worker whose parent is gone and that nothing was meant to keep alive.
 fn is_orphan(view: &View, process: &ProcessTrack) -> bool {
     let Some(facts) = &process.about.facts else { return false };
@@ -215,17 +228,6 @@ fn is_orphan(view: &View, process: &ProcessTrack) -> bool {
     if !is_adopted || is_kept {
         return false;
     }
-    const WORKERS: [&str; 9] = [
-        "multiprocessing.spawn",
-        "multiprocessing.fork",
-        "multiprocessing.resource_tracker",
-        "spawn_main",
-        "--multiprocessing-fork",
-        "--local-rank",
-        "--local_rank",
-        "VLLM::",
-        "ray::",
-    ];
     let is_worker = facts.argv.iter().any(|argument| WORKERS.iter().any(|word| argument.contains(word)));
     let is_titled = facts.name.as_ref().is_some_and(|name| {
         name.starts_with("VLLM::") || name.starts_with("ray::") || name.starts_with("pt_main_thread")

@@ -5,7 +5,7 @@
 
 use crate::diagnosis::across::Part;
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack};
+use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, Past};
 use crate::diagnosis::view::{View, duration, gibibytes, gpus_in_words};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches, Words};
 use crate::diagnosis::{Confidence, RuleId, Severity};
@@ -124,11 +124,11 @@ fn spinning(view: &View, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Opti
     if !(stats.is_median_high && stats.is_memory_median_low && is_flat) {
         return None;
     }
-    let has_history = |past: &crate::diagnosis::track::Past| past.power_seconds() >= limits.history;
-    let own = Some(&gpu.past).filter(|past| has_history(past)).and_then(|past| past.median_power());
+    let has_history = |past: &Past| past.power_seconds() >= limits.history;
+    let own = Some(&gpu.past).filter(|past| has_history(past)).and_then(Past::median_power);
     let earlier = own.or_else(|| {
         let others = job.gpus.iter().map(|other| &other.past).filter(|past| has_history(past));
-        others.filter_map(|past| past.median_power()).reduce(f32::max)
+        others.filter_map(Past::median_power).reduce(f32::max)
     });
     // It worked at about this power before: this is how it works.
     if earlier.is_some_and(|earlier| f64::from(watts) > limits.power_drop * f64::from(earlier)) {

@@ -65,7 +65,9 @@ fn other_models_and_threads_that_sleep_are_judged_alike() {
         [(700.0, 560.0, 152.0, 1.0), (250.0, 200.0, 44.0, 1.0), (300.0, 240.0, 69.0, 0.0), (700.0, 560.0, 104.0, 0.0)]
     {
         let mut infos = gpus(0..2);
-        infos.iter_mut().for_each(|info| info.power_limit_watts = Some(limit));
+        for info in &mut infos {
+            info.power_limit_watts = Some(limit);
+        }
         let mut lab = Lab::new(infos);
         lab.play(1200.0, |lab, _| Shot {
             gpus: (0..2).map(|_| lab.gpu(98, healthy_watts, 40, 70)).collect(),
@@ -162,7 +164,7 @@ fn work_near_the_spin_power_is_not_a_hang() {
     // Bound by communication: the power swings, and it was no higher before.
     let mut lab = Lab::new(gpus(0..8));
     lab.play(3600.0, |lab, t| {
-        let watts = if (t / 10.0) as u32 % 3 == 0 { 150.0 } else { 480.0 };
+        let watts = if ((t / 10.0) as u32).is_multiple_of(3) { 150.0 } else { 480.0 };
         Shot { gpus: (0..8).map(|_| lab.gpu(100, watts, 12, 70)).collect(), processes: ranks(8, 1.4) }
     });
     // Decoding one sequence: little power, but memory is read.

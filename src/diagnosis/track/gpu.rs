@@ -15,6 +15,7 @@ const LEARNED_SHARES: std::ops::RangeInclusive<f32> = 0.12..=0.40;
 const MEMORY_MINUTES: usize = 31;
 
 /// What is remembered of one GPU, and what it reads now.
+#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Debug, Clone, Default)]
 pub(in crate::diagnosis) struct GpuTrack {
     /// By what it is recognised.

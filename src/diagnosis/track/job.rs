@@ -26,6 +26,7 @@ pub(in crate::diagnosis) struct JobGpu {
 }
 
 /// One job on one host.
+#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 #[derive(Debug, Clone)]
 pub(in crate::diagnosis) struct JobTrack {
     pub(in crate::diagnosis) key: JobKey,
