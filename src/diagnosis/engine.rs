@@ -307,3 +307,7 @@ fn exists(view: &View, target: &Target) -> bool {
         Target::Host | Target::Xid(..) | Target::Named(_) => true,
     }
 }
+
+#[cfg(test)]
+#[path = "engine_tests.rs"]
+mod tests;

@@ -84,7 +84,8 @@ impl HostMemory {
 
     /// The first sample: what was learned of its GPUs, and which processes have ended since they were last seen.
     pub(super) fn recall(&mut self, host: &Host, memory: &Memory, limits: &Thresholds, beat: Beat) {
-        self.recalled_watts = memory.idle_watts.iter().map(|(uuid, watts)| (uuid.clone(), *watts)).collect();
+        let uuids = host.gpus().filter_map(|(info, _)| info.uuid.as_ref());
+        self.recalled_watts = uuids.filter_map(|uuid| Some((uuid.clone(), *memory.idle_watts.get(uuid)?))).collect();
         let boot_id = host.hello.as_ref().and_then(|hello| hello.boot_id.as_ref());
         let is_read = host.inventory.as_ref().is_some_and(|inventory| inventory.error.is_none())
             && host.snapshot.as_ref().is_some_and(|snapshot| snapshot.driver_error.is_none());

@@ -331,6 +331,9 @@ impl Watches {
                 || watch.finding.phase != Phase::Clear
                 || (watch.told.is_some() && beat.t - watch.changed_at < FORGET_TOLD)
         });
+        if self.all.capacity() > 2 * self.all.len() + 4 {
+            self.all.shrink_to_fit();
+        }
     }
 
     /// What is not clear, silenced or not.

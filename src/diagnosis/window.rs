@@ -1,11 +1,13 @@
-//! The last half hour of one GPU in short buckets: what the rules' windows are computed from.
+//! The last twenty minutes of one GPU in short buckets: what the rules' windows are computed from.
 
 use std::collections::VecDeque;
 
 /// Seconds that a bucket covers.
 const BUCKET_SECONDS: f64 = 30.0;
-/// Half an hour, and a few cut short.
-const BUCKETS: usize = 64;
+/// Times in buckets are as good as this, in seconds, for months.
+const ROUNDING: f64 = 0.2;
+/// Twenty minutes, and a few cut short.
+const BUCKETS: usize = 43;
 
 /// One reading.
 #[derive(Debug, Clone, Copy, Default)]
@@ -19,25 +21,26 @@ pub(super) struct Point {
     pub(super) brake: Option<f32>,
 }
 
+/// Counts fit a byte: there are at most 120 readings in a bucket.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
-    begin: f64,
+    begin: f32,
     /// Seconds that the readings stand for.
     covered: f32,
-    readings: u16,
+    readings: u8,
     least: u8,
     /// Readings of 95 % or more.
-    high: u16,
-    sum: u32,
-    memory_readings: u16,
+    high: u8,
+    memory_readings: u8,
     memory_most: u8,
     /// Readings of 1 % or less.
-    memory_low: u16,
-    memory_sum: u32,
-    power_readings: u16,
+    memory_low: u8,
+    power_readings: u8,
+    sum: u16,
+    memory_sum: u16,
     power_most: f32,
     power_sum: f32,
-    power_squares: f64,
+    power_squares: f32,
     thermal: f32,
     brake: f32,
 }
@@ -72,29 +75,31 @@ pub(super) struct Window {
 impl Window {
     /// Takes a reading at `t` that stands for `dt` seconds.
     pub(super) fn push(&mut self, t: f64, dt: f64, point: Point) {
-        if self.buckets.back().is_none_or(|last| t - last.begin >= BUCKET_SECONDS || t < last.begin) {
+        let is_over =
+            |last: &Bucket| t - f64::from(last.begin) >= BUCKET_SECONDS || t < f64::from(last.begin) - ROUNDING;
+        if self.buckets.back().is_none_or(is_over) {
             self.cut(t);
         }
         let Some(bucket) = self.buckets.back_mut() else { return };
         let is_known = point.utilization.is_some() || point.power.is_some();
         bucket.covered += if is_known { dt as f32 } else { 0.0 };
-        if let Some(percent) = point.utilization {
+        if let (Some(percent), true) = (point.utilization, bucket.readings < u8::MAX) {
             bucket.least = if bucket.readings == 0 { percent } else { bucket.least.min(percent) };
-            bucket.readings = bucket.readings.saturating_add(1);
-            bucket.high += u16::from(percent >= 95);
-            bucket.sum += u32::from(percent);
+            bucket.readings += 1;
+            bucket.high += u8::from(percent >= 95);
+            bucket.sum += u16::from(percent);
         }
-        if let Some(percent) = point.memory_utilization {
-            bucket.memory_readings = bucket.memory_readings.saturating_add(1);
+        if let (Some(percent), true) = (point.memory_utilization, bucket.memory_readings < u8::MAX) {
+            bucket.memory_readings += 1;
             bucket.memory_most = bucket.memory_most.max(percent);
-            bucket.memory_low += u16::from(percent <= 1);
-            bucket.memory_sum += u32::from(percent);
+            bucket.memory_low += u8::from(percent <= 1);
+            bucket.memory_sum += u16::from(percent);
         }
-        if let Some(watts) = point.power {
-            bucket.power_readings = bucket.power_readings.saturating_add(1);
+        if let (Some(watts), true) = (point.power, bucket.power_readings < u8::MAX) {
+            bucket.power_readings += 1;
             bucket.power_most = bucket.power_most.max(watts);
             bucket.power_sum += watts;
-            bucket.power_squares += f64::from(watts) * f64::from(watts);
+            bucket.power_squares += watts * watts;
         }
         bucket.thermal += point.thermal.unwrap_or(0.0);
         bucket.brake += point.brake.unwrap_or(0.0);
@@ -111,7 +116,7 @@ impl Window {
         if self.buckets.len() >= BUCKETS {
             self.buckets.pop_front();
         }
-        self.buckets.push_back(Bucket { begin: t, ..Bucket::default() });
+        self.buckets.push_back(Bucket { begin: t as f32, ..Bucket::default() });
     }
 
     /// What was read from `begin` on, to within a bucket, but never from before a cut at `begin`.
@@ -121,50 +126,49 @@ impl Window {
 
     /// What was read from `begin` until `end`, to within a bucket.
     pub(super) fn stats_between(&self, begin: f64, end: f64) -> Stats {
-        let mut total = Bucket { least: u8::MAX, ..Bucket::default() };
-        let (mut readings, mut high, mut memory_readings, mut memory_low, mut power_readings) = (0_u32, 0, 0, 0, 0);
-        let mut power_sum = 0.0_f64;
-        for bucket in self.buckets.iter().rev().skip_while(|bucket| bucket.begin >= end) {
-            if bucket.begin < begin - 0.001 {
+        let mut least = u8::MAX;
+        let mut stats = Stats::default();
+        let (mut high, mut sum) = (0_u32, 0_u32);
+        let (mut memory_readings, mut memory_low, mut memory_sum, mut memory_most) = (0_u32, 0_u32, 0_u32, 0);
+        let (mut power_readings, mut power_sum, mut squares, mut power_most) = (0_u32, 0.0_f64, 0.0_f64, 0.0_f32);
+        for bucket in self.buckets.iter().rev().skip_while(|bucket| f64::from(bucket.begin) >= end) {
+            if f64::from(bucket.begin) < begin - ROUNDING {
                 break;
             }
-            total.covered += bucket.covered;
+            stats.covered += f64::from(bucket.covered);
             if bucket.readings > 0 {
-                total.least = total.least.min(bucket.least);
+                least = least.min(bucket.least);
             }
-            readings += u32::from(bucket.readings);
+            stats.readings += u32::from(bucket.readings);
             high += u32::from(bucket.high);
-            total.sum += bucket.sum;
+            sum += u32::from(bucket.sum);
             memory_readings += u32::from(bucket.memory_readings);
-            total.memory_most = total.memory_most.max(bucket.memory_most);
+            memory_most = memory_most.max(bucket.memory_most);
             memory_low += u32::from(bucket.memory_low);
-            total.memory_sum += bucket.memory_sum;
+            memory_sum += u32::from(bucket.memory_sum);
             power_readings += u32::from(bucket.power_readings);
-            total.power_most = total.power_most.max(bucket.power_most);
+            power_most = power_most.max(bucket.power_most);
             power_sum += f64::from(bucket.power_sum);
-            total.power_squares += bucket.power_squares;
-            total.thermal += bucket.thermal;
-            total.brake += bucket.brake;
+            squares += f64::from(bucket.power_squares);
+            stats.thermal_seconds += f64::from(bucket.thermal);
+            stats.brake_seconds += f64::from(bucket.brake);
         }
         let mean = |sum: f64, count: u32| (count > 0).then(|| (sum / f64::from(count)) as f32);
         let variation = (power_readings > 0 && power_sum > 0.0).then(|| {
             let mean = power_sum / f64::from(power_readings);
-            ((total.power_squares / f64::from(power_readings) - mean * mean).max(0.0).sqrt() / mean) as f32
+            ((squares / f64::from(power_readings) - mean * mean).max(0.0).sqrt() / mean) as f32
         });
         Stats {
-            covered: f64::from(total.covered),
-            readings,
-            least_utilization: (readings > 0).then_some(total.least),
-            mean_utilization: mean(f64::from(total.sum), readings),
-            is_median_high: readings > 0 && high * 2 >= readings,
-            most_memory_utilization: (memory_readings > 0).then_some(total.memory_most),
-            mean_memory_utilization: mean(f64::from(total.memory_sum), memory_readings),
+            least_utilization: (stats.readings > 0).then_some(least),
+            mean_utilization: mean(f64::from(sum), stats.readings),
+            is_median_high: stats.readings > 0 && high * 2 >= stats.readings,
+            most_memory_utilization: (memory_readings > 0).then_some(memory_most),
+            mean_memory_utilization: mean(f64::from(memory_sum), memory_readings),
             is_memory_median_low: memory_readings > 0 && memory_low * 2 >= memory_readings,
             mean_power: mean(power_sum, power_readings),
-            most_power: (power_readings > 0).then_some(total.power_most),
+            most_power: (power_readings > 0).then_some(power_most),
             power_variation: variation,
-            thermal_seconds: f64::from(total.thermal),
-            brake_seconds: f64::from(total.brake),
+            ..stats
         }
     }
 
@@ -220,7 +224,7 @@ mod tests {
             window.push(f64::from(second), 1.0, point(50, 40, 500.0));
         }
         assert!(window.memory_bytes() <= BUCKETS * std::mem::size_of::<Bucket>());
-        assert!(window.memory_bytes() < 5_000, "{}", window.memory_bytes());
-        assert!(window.stats(0.0).covered >= 1800.0);
+        assert!(window.memory_bytes() <= 2_816, "{}", window.memory_bytes());
+        assert!(window.stats(0.0).covered >= 1200.0);
     }
 }

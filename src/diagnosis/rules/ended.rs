@@ -103,14 +103,14 @@ fn log_silent(view: &View, watches: &mut Watches) {
     let limits = &view.limits.log_silent;
     for job in view.jobs.iter().filter(|job| job.is_readable && job.is_mine) {
         // The member that was written last speaks for the job.
-        let logs = view.members(job).filter(|process| process.log.age.is_some());
-        let Some(process) = logs.min_by(|a, b| a.log.age.partial_cmp(&b.log.age).unwrap_or(std::cmp::Ordering::Equal))
-        else {
+        let logs = view.members(job).filter_map(|process| Some((process, process.log.as_deref()?)));
+        let known = logs.filter_map(|(process, log)| Some((process, log, log.age?)));
+        let Some((process, log, age)) = known.min_by(|a, b| a.2.total_cmp(&b.2)) else {
             continue;
         };
-        let (Some(age), Some(gap)) = (process.log.age, process.log.median_gap()) else { continue };
+        let Some(gap) = log.median_gap() else { continue };
         let busy = job.gpus.iter().filter_map(|gpu| gpu.activity).max().unwrap_or(0);
-        if f64::from(process.log.writes) < limits.writes
+        if f64::from(log.writes) < limits.writes
             || age < limits.after.max(limits.gaps * gap)
             || f64::from(busy) < limits.utilization
         {

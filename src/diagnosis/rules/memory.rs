@@ -72,7 +72,7 @@ fn pressure(view: &View, watches: &mut Watches, position: usize, gpu: &GpuTrack)
     let target = Target::Gpu(gpu.identity.clone());
     let t = view.beat.t;
     let now = (used >> 20) as f64;
-    let points = || gpu.memory.iter().map(|(at, mib)| (*at, f64::from(*mib)));
+    let points = || gpu.memory.iter().map(|(at, mib)| (f64::from(*at), f64::from(*mib)));
     let since = |seconds: f64| points().filter(move |(at, _)| t - at <= seconds + 30.0);
     // A job that has only just begun to fill its memory is loading.
     let is_settled = view.jobs.iter().filter(|job| job.gpus.iter().any(|gpu| gpu.position == position)).all(|job| {

@@ -47,7 +47,7 @@ pub(in crate::diagnosis) struct GpuTrack {
     /// Seconds and joules of the present run at 0 % with a context.
     learning: (f64, f64),
     /// MiB used, a point a minute.
-    pub(in crate::diagnosis) memory: VecDeque<(f64, u32)>,
+    pub(in crate::diagnosis) memory: VecDeque<(f32, u32)>,
     thermal_counter: Option<f64>,
     brake_counter: Option<f64>,
     /// Uncorrectable errors at the first look.
@@ -209,14 +209,14 @@ impl GpuTrack {
 
     fn remember_memory(&mut self, t: f64) {
         let Some(used) = self.used_bytes else { return };
-        if self.memory.back().is_none_or(|(last, _)| t - last >= 59.5) {
+        if self.memory.back().is_none_or(|(last, _)| t - f64::from(*last) >= 59.5) {
             if self.memory.capacity() == 0 {
                 self.memory.reserve_exact(MEMORY_MINUTES);
             }
             if self.memory.len() >= MEMORY_MINUTES {
                 self.memory.pop_front();
             }
-            self.memory.push_back((t, (used >> 20) as u32));
+            self.memory.push_back((t as f32, (used >> 20) as u32));
         }
     }
 
@@ -232,7 +232,7 @@ impl GpuTrack {
     }
 
     pub(in crate::diagnosis) fn memory_bytes(&self) -> usize {
-        self.window.memory_bytes() + self.memory.capacity() * std::mem::size_of::<(f64, u32)>()
+        self.window.memory_bytes() + self.memory.capacity() * std::mem::size_of::<(f32, u32)>()
     }
 }
 

@@ -10,7 +10,7 @@ use crate::wire::SafeText;
 /// not compared with itself.
 const PAST_AGE: f64 = 660.0;
 /// What lies further back is no longer in a GPU's window.
-const PAST_REACH: f64 = 1500.0;
+const PAST_REACH: f64 = 1200.0;
 
 /// One GPU of a job.
 #[derive(Debug, Clone)]

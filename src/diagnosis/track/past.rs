@@ -1,10 +1,10 @@
 //! How a job used one GPU before the present windows: small histograms, for medians.
 
 /// Bins of the power, each a fortieth of the limit; the last holds what is above.
-const POWER_BINS: usize = 48;
+const POWER_BINS: usize = 42;
 const POWER_STEP: f32 = 1.0 / 40.0;
-/// Bins of the utilisation, five points each.
-const USE_BINS: usize = 21;
+/// Bins of the utilisation, ten points each.
+const USE_BINS: usize = 11;
 
 /// Seconds by power and by utilisation. Counts are halved when one is full, so that long jobs follow what they do.
 #[derive(Debug, Clone)]
@@ -38,7 +38,7 @@ impl Past {
 
     /// A mean utilisation over some seconds.
     pub(in crate::diagnosis) fn add_utilization(&mut self, percent: f32, seconds: f32) {
-        add(&mut self.utilization, (percent.max(0.0) as usize / 5).min(USE_BINS - 1), seconds);
+        add(&mut self.utilization, (percent.max(0.0) as usize / 10).min(USE_BINS - 1), seconds);
     }
 
     /// Seconds of healthy work seen.
@@ -53,7 +53,7 @@ impl Past {
 
     /// The median utilisation, in percent.
     pub(in crate::diagnosis) fn median_utilization(&self) -> Option<f32> {
-        median(&self.utilization).map(|bin| (bin * 5) as f32)
+        median(&self.utilization).map(|bin| (bin * 10) as f32)
     }
 
     /// Seconds for which the utilisation is known.
@@ -96,7 +96,7 @@ mod tests {
             past.add_utilization(0.0, 2.0);
         }
         assert!((past.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
-        assert_eq!(past.median_utilization(), Some(95.0));
+        assert_eq!(past.median_utilization(), Some(90.0));
         assert!(past.power_seconds() > 30_000.0);
     }
 

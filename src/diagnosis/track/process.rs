@@ -60,7 +60,8 @@ pub(in crate::diagnosis) struct ProcessTrack {
     pub(in crate::diagnosis) parent: Option<u32>,
     /// It was seen to lose a parent that was no shell.
     pub(in crate::diagnosis) lost_parent: bool,
-    pub(in crate::diagnosis) log: LogTrack,
+    /// Of one's own processes that write to a file.
+    pub(in crate::diagnosis) log: Option<Box<LogTrack>>,
     /// As of the last look at its two hours of memory.
     pub(in crate::diagnosis) leak: Option<Leak>,
     /// When to look next.
@@ -132,7 +133,7 @@ impl ProcessTrack {
             threads_live: None,
             parent: None,
             lost_parent: false,
-            log: LogTrack::default(),
+            log: None,
             leak: None,
             leak_due: t + LEAK_AFTER,
         }
@@ -176,7 +177,9 @@ impl ProcessTrack {
         self.cpu_seconds = reading.cpu_seconds.or(self.cpu_seconds);
         self.observe_work(process, (t, dt));
         self.threads_live = reading.threads_live;
-        self.log.observe(reading.log_age_seconds, dt);
+        if reading.log_age_seconds.is_some() || self.log.is_some() {
+            self.log.get_or_insert_default().observe(reading.log_age_seconds, dt);
+        }
     }
 
     fn notice_parent(&mut self, process: &Process) {
