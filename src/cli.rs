@@ -44,6 +44,10 @@ A TARGET is
 pub enum Command {
     /// Print the fleet once and exit.
     Status(StatusArgs),
+    /// Print what is stuck, idle or failing, and why; --replay judges a recording.
+    Findings(FindingsArgs),
+    /// Write what the hosts send into a file, until Ctrl-C; docs/recording.md describes it.
+    Record(RecordArgs),
     /// Write a hosts.toml to fill in; overwrites nothing, connects nowhere.
     Init(InitArgs),
     /// Explain a kind of finding, or list them all; connects nowhere.
@@ -62,6 +66,57 @@ pub struct StatusArgs {
     /// Print what there is after this many seconds. Time in which a question waits for you is not counted.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
+}
+
+/// What `findings` takes.
+#[derive(Debug, Args)]
+pub struct FindingsArgs {
+    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Watch for this many seconds before printing [default: 30].
+    #[arg(long = "for", value_name = "S", value_parser = span)]
+    pub duration: Option<Duration>,
+    /// Print JSON, one line; docs/findings-json.md describes it.
+    #[arg(long)]
+    pub json: bool,
+    /// Print every change as it happens, until Ctrl-C.
+    #[arg(long)]
+    pub watch: bool,
+    /// Leave out what matters less.
+    #[arg(long, value_enum, value_name = "S", default_value = "info")]
+    pub min_severity: Level,
+    /// Judge a recording in its own time, and print every change; docs/recording.md describes it.
+    #[arg(long, value_name = "FILE")]
+    pub replay: Option<PathBuf>,
+}
+
+/// How much a finding matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Level {
+    /// Worth knowing.
+    Info,
+    /// Somebody should look.
+    Warn,
+    /// Work is lost, or will be.
+    Crit,
+}
+
+/// What `record` takes.
+#[derive(Debug, Args)]
+pub struct RecordArgs {
+    /// The file to write; one that exists is left alone.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Leave out user names and the arguments of commands.
+    #[arg(long)]
+    pub redact: bool,
+    /// End after this many seconds [default: at Ctrl-C].
+    #[arg(long = "for", value_name = "S", value_parser = span)]
+    pub duration: Option<Duration>,
 }
 
 /// What `init` takes.
@@ -173,6 +228,26 @@ impl Cli {
                 format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
                 "write the subcommand first, then its targets",
             ),
+            Some(Command::Findings(FindingsArgs { replay: Some(_), targets, duration, watch, .. })) => {
+                let others = [
+                    ("a TARGET", !targets.is_empty()),
+                    ("--demo", global.demo),
+                    ("--for", duration.is_some()),
+                    ("--watch", *watch),
+                    ("--interval", global.interval.is_some()),
+                    ("--identity-file", global.identity_file.is_some()),
+                ];
+                match others.iter().find(|(_, is_given)| *is_given) {
+                    Some((other, _)) => error(
+                        format!(
+                            "--replay judges a recording from its beginning to its end, and takes no {}",
+                            other.trim_start_matches("a ")
+                        ),
+                        "leave one of them out",
+                    ),
+                    None => Ok(()),
+                }
+            }
             Some(Command::Explain(_)) if global.demo || global.interval.is_some() || global.identity_file.is_some() => {
                 error(
                     "`explain` connects nowhere, and takes no such option".to_owned(),
@@ -191,6 +266,8 @@ impl Cli {
     fn all_targets(&self) -> impl Iterator<Item = &String> {
         let of_command = match &self.command {
             Some(Command::Status(status)) => &status.targets[..],
+            Some(Command::Findings(findings)) => &findings.targets[..],
+            Some(Command::Record(record)) => &record.targets[..],
             Some(Command::Init(_) | Command::Explain(_)) | None => &[],
         };
         self.targets.iter().chain(of_command)
@@ -208,6 +285,8 @@ impl Command {
     fn name(&self) -> &'static str {
         match self {
             Self::Status(_) => "status",
+            Self::Findings(_) => "findings",
+            Self::Record(_) => "record",
             Self::Init(_) => "init",
             Self::Explain(_) => "explain",
         }
@@ -226,6 +305,15 @@ fn timeout(text: &str) -> Result<Duration, String> {
     match seconds.filter(|seconds| (0.1..=3600.0).contains(seconds)) {
         Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
         None => Err("write seconds, from 0.1 to 3600".to_owned()),
+    }
+}
+
+/// A time to observe, in seconds of the fleet's clock: up to 30 days.
+fn span(text: &str) -> Result<Duration, String> {
+    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
+    match seconds.filter(|seconds| (0.1..=2_592_000.0).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => Err("write seconds, from 0.1 to 2592000".to_owned()),
     }
 }
 
@@ -270,6 +358,11 @@ mod tests {
             "status gpu1 --interval 500ms -i /k",
             "--theme light --ascii gpu1",
             "init gpu1",
+            "findings --for 5 --json --min-severity warn gpu1",
+            "findings --watch --demo --demo-speed 60",
+            "findings --replay lab.jsonl --json",
+            "record lab.jsonl gpu1 hosts.toml --redact --for 600",
+            "--demo record lab.jsonl",
             "explain",
             "explain stuck-spin",
             "--version",
@@ -286,6 +379,15 @@ mod tests {
             ("--demo gpu1", "--demo has its own hosts, and takes no TARGET"),
             ("--demo status gpu1", "--demo has its own hosts, and takes no TARGET"),
             ("--demo -i k", "--demo connects to nothing, and takes no --identity-file"),
+            (
+                "findings --replay lab.jsonl gpu1",
+                "--replay judges a recording from its beginning to its end, and takes no TARGET",
+            ),
+            (
+                "--demo findings --replay lab.jsonl",
+                "--replay judges a recording from its beginning to its end, and takes no --demo",
+            ),
+            ("--demo record lab.jsonl gpu1", "--demo has its own hosts, and takes no TARGET"),
             ("--theme dark status", "--theme is for the screen"),
             ("--ascii status gpu1", "--ascii is for the screen"),
             ("--demo init", "`init` has no simulation"),
@@ -311,6 +413,10 @@ mod tests {
             ),
             ("status --timeout -1", "error: unexpected argument '-1' found"),
             ("status --timeout 0", "error: invalid value '0' for '--timeout <S>': write seconds, from 0.1 to 3600"),
+            (
+                "record lab.jsonl --for 0",
+                "error: invalid value '0' for '--for <S>': write seconds, from 0.1 to 2592000",
+            ),
             ("--theme pink", "error: invalid value 'pink' for '--theme <THEME>'"),
         ];
         for (line, message) in table {
@@ -323,6 +429,6 @@ mod tests {
         let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
         // clap takes the word for a target; the selection of hosts refuses it there.
         assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
-        assert_eq!(Cli::subcommands(), ["status", "init", "explain", "help"]);
+        assert_eq!(Cli::subcommands(), ["status", "findings", "record", "init", "explain", "help"]);
     }
 }

@@ -1,7 +1,7 @@
 //! From the command line to the command.
 
 use super::session::{self, Session};
-use super::{Failure, explain, init, print, status, watch};
+use super::{Failure, explain, findings, init, print, record, status, watch};
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
@@ -19,9 +19,19 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Status(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            let can_ask = super::questions::can_ask();
-            let interaction = if can_ask { Interaction::Ask } else { Interaction::Refuse };
-            runtime()?.block_on(async { status::run(Session::new(&cli.global, hosts, interaction), arguments).await })
+            runtime()?.block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+        }
+        Some(Command::Findings(arguments)) => {
+            if let Some(recording) = &arguments.replay {
+                return findings::replay(recording, arguments);
+            }
+            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
+            runtime()?
+                .block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+        }
+        Some(Command::Record(arguments)) => {
+            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
+            runtime()?.block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         None => {
             let hosts = session::hosts(&cli.global, &cli.targets).map_err(session::NoHosts::for_watch)?;
@@ -29,6 +39,11 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
                 .block_on(async { watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await })
         }
     }
+}
+
+/// Questions are asked where somebody can answer them.
+fn interaction() -> Interaction {
+    if super::questions::can_ask() { Interaction::Ask } else { Interaction::Refuse }
 }
 
 fn version() -> String {

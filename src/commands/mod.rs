@@ -1,8 +1,11 @@
 //! One file a subcommand, and what they share: the hosts that were meant, prompts on the terminal, exit codes.
 
 pub mod explain;
+pub mod findings;
 pub mod init;
 pub mod questions;
+pub mod record;
+pub mod replay;
 pub mod session;
 pub mod status;
 mod terminal;
@@ -13,6 +16,7 @@ mod exit;
 mod gathering;
 mod interrupts;
 mod keyboard;
+mod prompter;
 
 pub use dispatch::run;
 pub use exit::{Failure, print};

@@ -1,7 +1,7 @@
 //! `gpufleet status`: the fleet once.
 
 use super::exit::INCOMPLETE;
-use super::questions::Questions;
+use super::prompter::{self, Prompter};
 use super::session::Session;
 use super::{Failure, Gathering, Interrupts, print};
 use crate::cli::StatusArgs;
@@ -10,10 +10,8 @@ use crate::diagnosis::StateTracker;
 use crate::fleet::{Clock, HostId, HostUpdate};
 use crate::output::paint::Paint;
 use crate::output::{Report, json, status};
-use crate::ssh::{Context, PromptEvent};
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -27,7 +25,7 @@ pub async fn run(session: Session, arguments: &StatusArgs) -> Result<ExitCode, F
         gathering: Gathering::new(&hosts, simulated, clock.now()),
         tracker: StateTracker::default(),
         clock,
-        prompter: ssh.map(|(context, prompts)| Prompter { context, prompts, questions: None }),
+        prompter: ssh.map(Prompter::new),
     };
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
     tokio::select! {
@@ -59,7 +57,7 @@ impl Gatherer {
                     Some((id, update)) => self.apply(id, update),
                     None => return,
                 },
-                () = prompted(self.prompter.as_mut()) => {}
+                () = prompter::step(self.prompter.as_mut()) => {}
                 () = sleep_until(began + timeout + waited), if !is_asking => return,
             }
         }
@@ -85,53 +83,5 @@ impl Gatherer {
         let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
         let paint = Paint::of_terminal(io::stdout().is_terminal(), no_color.as_deref(), term.as_deref());
         print(&status::table(&report, paint))
-    }
-}
-
-/// Asks on the terminal what the connections want to know.
-struct Prompter {
-    context: Arc<Context>,
-    prompts: mpsc::Receiver<PromptEvent>,
-    /// Opened with the first question.
-    questions: Option<Questions>,
-}
-
-impl Prompter {
-    fn is_asking(&self) -> bool {
-        self.questions.as_ref().is_some_and(Questions::is_open)
-    }
-
-    fn waited(&self) -> Duration {
-        self.questions.as_ref().map(Questions::waited).unwrap_or_default()
-    }
-
-    async fn step(&mut self) {
-        let Some(questions) = &mut self.questions else {
-            let Some(event) = self.prompts.recv().await else { return std::future::pending().await };
-            match Questions::on_terminal() {
-                Ok(questions) => self.questions.insert(questions).take(event),
-                // There was a terminal at the start; without it nobody answers, and the time limit ends the wait.
-                Err(_) => self.decline(&event),
-            }
-            return;
-        };
-        tokio::select! {
-            Some(event) = self.prompts.recv() => questions.take(event),
-            (id, answer) = questions.answer() => self.context.answer(id, answer),
-        }
-    }
-
-    fn decline(&self, event: &PromptEvent) {
-        if let PromptEvent::Asked(prompt) = event {
-            self.context.answer(prompt.id, crate::ssh::Answer::Decline);
-        }
-    }
-}
-
-/// One step of the prompts, or for ever where there are none.
-async fn prompted(prompter: Option<&mut Prompter>) {
-    match prompter {
-        Some(prompter) => prompter.step().await,
-        None => std::future::pending().await,
     }
 }

@@ -169,7 +169,7 @@ impl Finding {
 
 impl Finding {
     /// An empty finding to be filled in.
-    pub(super) fn blank(rule: RuleId, host: HostId, now: Moment) -> Self {
+    pub(crate) fn blank(rule: RuleId, host: HostId, now: Moment) -> Self {
         Self {
             id: SafeText::default(),
             rule,

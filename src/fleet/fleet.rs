@@ -19,6 +19,13 @@ impl Fleet {
         Self { hosts, simulated }
     }
 
+    /// Adds a host that is met only now, as in a recording.
+    pub fn join(&mut self, config: Arc<HostConfig>, now: Moment) -> HostId {
+        let id = HostId(self.hosts.len() as u32);
+        self.hosts.push(Host::new(id, config, now));
+        id
+    }
+
     /// The hosts, in the order of the configuration.
     pub fn hosts(&self) -> &[Host] {
         &self.hosts

@@ -1,5 +1,6 @@
 //! The fleet as text and JSON: pure functions over a [`Report`].
 
+pub mod findings;
 pub mod json;
 pub mod paint;
 pub mod status;

@@ -99,6 +99,34 @@ pub fn create_new(path: &Path, content: &[u8]) -> Result<(), FileError> {
     made.and_then(|()| write_new(path, content)).map_err(|error| FileError::new("write", path, &error))
 }
 
+/// A new file, mode 0600, that grows line by line.
+#[derive(Debug)]
+pub struct LineFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl LineFile {
+    /// Makes the file; one that is there already is left alone.
+    pub fn create(path: &Path) -> Result<Self, FileError> {
+        match open_new(path) {
+            Ok(file) => Ok(Self { file, path: path.to_owned() }),
+            Err(error) => Err(FileError::new("write", path, &error)),
+        }
+    }
+
+    /// Adds one line, its newline included, in one write: whatever ends the program, what stands before the last newline
+    /// is whole.
+    pub fn append(&mut self, line: &[u8]) -> Result<(), FileError> {
+        self.file.write_all(line).map_err(|error| FileError::new("write", &self.path, &error))
+    }
+
+    /// Waits until the file is on its disk.
+    pub fn finish(self) -> Result<(), FileError> {
+        self.file.sync_all().map_err(|error| FileError::new("write", &self.path, &error))
+    }
+}
+
 fn temporary_name(path: &Path) -> io::Result<String> {
     let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -106,13 +134,17 @@ fn temporary_name(path: &Path) -> io::Result<String> {
 }
 
 fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut file = open_new(path)?;
+    file.write_all(content)?;
+    file.sync_all()
+}
+
+fn open_new(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let mut file = options.open(path)?;
-    file.write_all(content)?;
-    file.sync_all()
+    options.open(path)
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -145,6 +177,21 @@ mod tests {
         assert_eq!(mode(path.parent().expect("a parent")), 0o700);
         let left = fs::read_dir(path.parent().expect("a parent")).expect("reads").count();
         assert_eq!(left, 1, "no temporary file stays");
+    }
+
+    #[test]
+    fn a_file_of_lines_is_whole_after_each_and_overwrites_nothing() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("lab.jsonl");
+        let mut file = LineFile::create(&path).expect("makes it");
+        for (line, content) in [("one\n", "one\n"), ("two\n", "one\ntwo\n")] {
+            file.append(line.as_bytes()).expect("writes");
+            assert_eq!(read_text(&path, 100).expect("reads"), content);
+        }
+        file.finish().expect("is on its disk");
+        assert_eq!(fs::metadata(&path).expect("exists").permissions().mode() & 0o777, 0o600);
+        let error = LineFile::create(&path).expect_err("it exists").to_string();
+        assert_eq!(error, format!("cannot write {}: File exists\n  hint: it is left as it is\n", path.display()));
     }
 
     #[test]

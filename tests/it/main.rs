@@ -3,6 +3,7 @@
 
 mod fake_driver;
 mod fallback;
+mod findings;
 mod fleet;
 mod journeys;
 mod lab;

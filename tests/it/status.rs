@@ -148,9 +148,13 @@ fn version_and_help_are_for_people() {
         assert!(ran.stdout.starts_with(&format!("gpufleet {}\n", env!("CARGO_PKG_VERSION"))), "{}", ran.stdout);
         assert!(ran.stdout.contains("probe for x86_64"), "{}", ran.stdout);
     }
-    for (name, arguments) in
-        [("help", &["--help"][..]), ("help_status", &["status", "--help"]), ("help_init", &["help", "init"])]
-    {
+    for (name, arguments) in [
+        ("help", &["--help"][..]),
+        ("help_status", &["status", "--help"]),
+        ("help_findings", &["findings", "--help"]),
+        ("help_record", &["record", "--help"]),
+        ("help_init", &["help", "init"]),
+    ] {
         let ran = home.run(arguments);
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
         insta::assert_snapshot!(name, ran.stdout);

@@ -159,7 +159,7 @@ fn processes(host: &Host) -> Vec<JsonProcess> {
 }
 
 impl JsonError {
-    fn new(error: &LinkError) -> Self {
+    pub(in crate::output) fn new(error: &LinkError) -> Self {
         Self { kind: error.kind.word(), message: error.message.clone(), hint: error.hint.clone() }
     }
 }

@@ -48,7 +48,7 @@ pub fn line(report: &Report<'_>) -> Result<String, serde_json::Error> {
 }
 
 /// A moment as RFC 3339 to the second; `None` for a year that it cannot write.
-fn rfc3339(moment: Moment) -> Option<String> {
+pub(super) fn rfc3339(moment: Moment) -> Option<String> {
     rfc3339_of_unix(i64::try_from(moment.unix.as_secs()).ok()?)
 }
 

@@ -1,16 +1,6 @@
-//! The recording format: what the hosts sent and how their links stood, one JSON object a line.
-//!
-//! ```text
-//! {"recording":1,"started":"2026-03-01T13:44:00Z"}
-//! {"t":0.412,"host":"hgx-01","link":"live"}
-//! {"t":0.412,"host":"hgx-01","wire":{"hello":{...}}}
-//! {"t":9.02,"host":"hgx-02","link":"down","error":{"kind":"timeout","message":"...","hint":null}}
-//! ```
-//!
-//! `t` is in seconds since the recording was started and never falls. `wire` is one message of the probe. A program that
-//! is killed while it writes leaves a last line that is cut: it is left out, everything before it counts.
+//! The lines of a recording, and their JSON.
 
-use super::{LinkError, LinkErrorKind};
+use crate::fleet::{LinkError, LinkErrorKind};
 use crate::wire::codec::{self, CodecError, MAX_LINE_BYTES};
 use crate::wire::{Message, SafeText};
 use serde::{Deserialize, Serialize};

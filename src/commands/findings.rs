@@ -1,0 +1,220 @@
+//! `gpufleet findings`: what diagnosis says of the fleet after a while, as it happens, or of a recording.
+
+use super::exit::INCOMPLETE;
+use super::prompter::{self, Prompter};
+use super::replay::{Replay, ReplayError};
+use super::session::Session;
+use super::{Failure, Interrupts, print};
+use crate::cli::{FindingsArgs, Level};
+use crate::collect::Collector;
+use crate::diagnosis::{Engine, Finding, Phase, Severity, Transition};
+use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
+use crate::hosts::Thresholds;
+use crate::output::findings::{self, FindingsReport};
+use crate::output::paint::Paint;
+use crate::wire::SafeText;
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+/// Something is firing.
+const FOUND: u8 = 4;
+/// How long the hosts are watched when nothing is said.
+const DEFAULT_SPAN: Duration = Duration::from_secs(30);
+
+/// Watches the hosts for a while, prints what was found, and tells by the exit code whether anything is firing.
+pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode, Failure> {
+    let Session { hosts, source, ssh, clock, simulated } = session;
+    let mut interrupts =
+        Interrupts::new().map_err(|error| Failure::nothing(format!("cannot take signals: {error}")))?;
+    let start = clock.now();
+    let mut look = Look {
+        fleet: Fleet::new(&hosts, simulated, start),
+        engine: Engine::new(Arc::new(Thresholds::default())),
+        clock,
+        start,
+        printer: Printer::new(arguments, start),
+        is_watched: arguments.watch,
+    };
+    let span = match (arguments.duration, arguments.watch) {
+        (Some(span), _) => Some(span),
+        (None, true) => None,
+        (None, false) => Some(DEFAULT_SPAN),
+    };
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let prompter = ssh.map(Prompter::new);
+    let code = tokio::select! {
+        code = interrupts.next() => Some(code),
+        looked = look.on(&mut updates, prompter, span.map(|span| span.div_f64(clock.speed()))) => {
+            looked?;
+            None
+        }
+    };
+    // Connections end before anything is printed: a reader that stops reading holds no server's slot.
+    drop(collector);
+    match code {
+        // What was told so far is all that a watcher wanted; a look that was cut short says nothing.
+        Some(code) if !arguments.watch => Ok(ExitCode::from(code)),
+        _ => look.finish(arguments),
+    }
+}
+
+/// Plays a recording and prints every change with its time.
+pub fn replay(path: &Path, arguments: &FindingsArgs) -> Result<ExitCode, Failure> {
+    let shown = SafeText::new(&path.to_string_lossy());
+    let failure = |error: &dyn std::fmt::Display| Failure::nothing(format!("cannot replay {shown}: {error}"));
+    let file = File::open(path).map_err(|error| failure(&cause(&error)))?;
+    let mut replay = Replay::new(Arc::new(Thresholds::default()));
+    let printer = Printer::new(arguments, Moment::default());
+    let mut found = false;
+    let played = replay.play(BufReader::new(file), |replay, transition| {
+        found |= transition.to == Phase::Firing && transition.severity >= printer.least;
+        let finding = replay.engine().findings().find(|finding| finding.id == transition.id);
+        printer.transition(transition, finding).map_err(Stopped::Print)
+    });
+    match played {
+        Ok(()) => Ok(if found { ExitCode::from(FOUND) } else { ExitCode::SUCCESS }),
+        Err(Stopped::Print(failure)) => Err(failure),
+        Err(Stopped::Replay(ReplayError::Io(error))) => Err(failure(&cause(&error))),
+        Err(Stopped::Replay(error)) => Err(failure(&error)),
+    }
+}
+
+/// The system's words without the number that Rust adds.
+fn cause(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+/// Why a replay did not come to its end.
+enum Stopped {
+    Replay(ReplayError),
+    Print(Failure),
+}
+
+impl From<ReplayError> for Stopped {
+    fn from(error: ReplayError) -> Self {
+        Self::Replay(error)
+    }
+}
+
+/// The fleet and what is thought of it.
+struct Look {
+    fleet: Fleet,
+    engine: Engine,
+    clock: Clock,
+    start: Moment,
+    printer: Printer,
+    is_watched: bool,
+}
+
+impl Look {
+    /// Takes updates and ticks until the time is over, questions not counted.
+    async fn on(
+        &mut self,
+        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        mut prompter: Option<Prompter>,
+        span: Option<Duration>,
+    ) -> Result<(), Failure> {
+        let began = Instant::now();
+        // A second of the fleet's clock; a simulation that runs faster is looked at no more often than 20 times a second.
+        let second = Duration::from_secs(1).div_f64(self.clock.speed()).max(Duration::from_millis(50));
+        let mut tick = interval(second);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let waited = prompter.as_ref().map(Prompter::waited).unwrap_or_default();
+            let is_asking = prompter.as_ref().is_some_and(Prompter::is_asking);
+            let end = began + span.unwrap_or_default() + waited;
+            let transitions = tokio::select! {
+                biased;
+                () = sleep_until(end), if span.is_some() && !is_asking => return Ok(()),
+                _ = tick.tick() => self.engine.tick(&self.fleet, self.clock.now()),
+                update = updates.recv() => match update {
+                    Some((id, update)) => {
+                        let now = self.clock.now();
+                        self.fleet.apply(id, update, now);
+                        self.engine.step(&self.fleet, id, now)
+                    }
+                    None => return Ok(()),
+                },
+                () = prompter::step(prompter.as_mut()) => Vec::new(),
+            };
+            if self.is_watched {
+                for transition in &transitions {
+                    let finding = self.engine.findings().find(|finding| finding.id == transition.id);
+                    self.printer.transition(transition, finding)?;
+                }
+            }
+        }
+    }
+
+    fn finish(&self, arguments: &FindingsArgs) -> Result<ExitCode, Failure> {
+        let now = self.clock.now();
+        let found: Vec<&Finding> =
+            self.engine.findings().filter(|finding| findings::is_shown(finding, self.printer.least)).collect();
+        let report = FindingsReport {
+            fleet: &self.fleet,
+            findings: &found,
+            not_judged: &self.engine.not_judged(),
+            observed: now.since(self.start),
+            now,
+        };
+        if !arguments.watch {
+            let text = if arguments.json {
+                findings::line(&report).map_err(|error| Failure::nothing(format!("cannot write JSON: {error}")))?
+            } else {
+                findings::list(&report, self.printer.paint)
+            };
+            print(&text)?;
+        }
+        let is_firing = |finding: &&&Finding| matches!(finding.phase, Phase::Firing | Phase::Resolving);
+        let are_all_heard = self
+            .fleet
+            .hosts()
+            .iter()
+            .all(|host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. }));
+        Ok(match found.iter().find(is_firing) {
+            Some(_) => ExitCode::from(FOUND),
+            None if are_all_heard => ExitCode::SUCCESS,
+            None => ExitCode::from(INCOMPLETE),
+        })
+    }
+}
+
+/// How changes are printed.
+struct Printer {
+    as_json: bool,
+    least: Severity,
+    start: Moment,
+    paint: Paint,
+}
+
+impl Printer {
+    fn new(arguments: &FindingsArgs, start: Moment) -> Self {
+        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
+        let least = match arguments.min_severity {
+            Level::Info => Severity::Info,
+            Level::Warn => Severity::Warn,
+            Level::Crit => Severity::Crit,
+        };
+        let paint = Paint::of_terminal(io::stdout().is_terminal(), no_color.as_deref(), term.as_deref());
+        Self { as_json: arguments.json, least, start, paint }
+    }
+
+    fn transition(&self, transition: &Transition, finding: Option<&Finding>) -> Result<(), Failure> {
+        if transition.severity < self.least {
+            return Ok(());
+        }
+        if !self.as_json {
+            return print(&findings::transition(transition, self.start, self.paint));
+        }
+        let line = findings::transition_line(transition, finding, self.start);
+        print(&line.map_err(|error| Failure::nothing(format!("cannot write JSON: {error}")))?)
+    }
+}

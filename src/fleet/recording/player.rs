@@ -1,0 +1,166 @@
+//! From the lines of a recording back to what a host task would have told the fleet.
+
+use super::{Recorded, RecordedError};
+use crate::fleet::recording::LinkWord;
+use crate::fleet::{Host, HostUpdate, Link, LinkError, LinkErrorKind, Phase, Retry};
+use crate::wire::Message;
+use std::time::Duration;
+
+/// What has to be remembered of one host while its lines are played.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostPlayer {
+    /// Tries that failed since the last readings.
+    failures: u32,
+}
+
+impl HostPlayer {
+    /// The update that a line stands for; `None` where it changes nothing that the fleet knows.
+    pub fn update(&mut self, host: &Host, what: Recorded) -> Option<HostUpdate> {
+        match what {
+            Recorded::Wire(message) => self.message(host, message),
+            Recorded::Link(word, error) => self.link(host, word, error),
+        }
+    }
+
+    fn message(&mut self, host: &Host, message: Message) -> Option<HostUpdate> {
+        match message {
+            Message::Hello(hello) => Some(HostUpdate::Hello(Box::new(hello))),
+            Message::Inventory(inventory) => Some(HostUpdate::Inventory(Box::new(inventory))),
+            Message::Snapshot(snapshot) => {
+                self.failures = 0;
+                Some(HostUpdate::Snapshot(snapshot))
+            }
+            Message::Echo { .. } => lines_arrive_again(host),
+            Message::Reply(_) | Message::Farewell { .. } => None,
+        }
+    }
+
+    fn link(&mut self, host: &Host, word: LinkWord, error: Option<RecordedError>) -> Option<HostUpdate> {
+        let attempt = self.failures.saturating_add(1);
+        match (word, &host.link) {
+            (LinkWord::Connecting, _) => Some(HostUpdate::Connecting { attempt, phase: Phase::Queued }),
+            (LinkWord::Live, Link::Live | Link::Connecting { .. }) => None,
+            (LinkWord::Live, Link::Stale { .. }) => lines_arrive_again(host),
+            // The readings that are about to come make it live.
+            (LinkWord::Live, Link::Down { .. } | Link::NeedsUser { .. }) => {
+                Some(HostUpdate::Connecting { attempt, phase: Phase::FirstSample })
+            }
+            (LinkWord::Stale, _) => Some(HostUpdate::Silent),
+            (LinkWord::Down, _) => {
+                let error = error.map_or_else(unnamed, LinkError::from);
+                if waits_for_a_person(error.kind) {
+                    return Some(HostUpdate::NeedsUser(error.with_retry(Retry::WhenAsked)));
+                }
+                self.failures = attempt;
+                Some(HostUpdate::Down { error, retry_at: None, attempt })
+            }
+        }
+    }
+}
+
+/// A line that is no reading ends a silence. How long the heartbeat took is not recorded.
+fn lines_arrive_again(host: &Host) -> Option<HostUpdate> {
+    let is_stale = matches!(host.link, Link::Stale { .. });
+    is_stale.then(|| HostUpdate::RoundTrip(host.round_trip.unwrap_or(Duration::ZERO)))
+}
+
+fn unnamed() -> LinkError {
+    LinkError::new(LinkErrorKind::Closed, "the connection was closed")
+}
+
+/// The failures that are never tried again unasked.
+fn waits_for_a_person(kind: LinkErrorKind) -> bool {
+    matches!(
+        kind,
+        LinkErrorKind::HostKeyUnknown
+            | LinkErrorKind::HostKeyChanged
+            | LinkErrorKind::HostKeyRevoked
+            | LinkErrorKind::KnownHosts
+            | LinkErrorKind::Authentication
+            | LinkErrorKind::IdentityFile
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::{HostId, Moment};
+    use crate::hosts::HostConfig;
+    use crate::wire::Snapshot;
+    use std::sync::Arc;
+
+    /// Plays lines on one host and tells how its link stands after each.
+    fn words(lines: Vec<Recorded>) -> Vec<&'static str> {
+        let config = Arc::new(HostConfig::named("a"));
+        let mut host = Host::new(HostId(0), config, Moment::default());
+        let mut player = HostPlayer::default();
+        let play = lines.into_iter().map(|line| {
+            if let Some(update) = player.update(&host, line) {
+                host.apply(update, Moment::default());
+            }
+            host.link.word()
+        });
+        play.collect()
+    }
+
+    fn down(kind: LinkErrorKind) -> Recorded {
+        Recorded::Link(LinkWord::Down, Some(RecordedError::from(&LinkError::new(kind, "no"))))
+    }
+
+    #[test]
+    fn links_stand_as_the_lines_say() {
+        let snapshot = || Recorded::Wire(Message::Snapshot(Box::<Snapshot>::default()));
+        let link = |word| Recorded::Link(word, None);
+        let lines = vec![
+            link(LinkWord::Connecting),
+            link(LinkWord::Live),
+            snapshot(),
+            link(LinkWord::Stale),
+            Recorded::Wire(Message::Echo { id: 1 }),
+            link(LinkWord::Stale),
+            link(LinkWord::Live),
+            link(LinkWord::Down),
+            link(LinkWord::Live),
+            snapshot(),
+            down(LinkErrorKind::Authentication),
+        ];
+        assert_eq!(
+            words(lines),
+            [
+                "connecting",
+                "connecting",
+                "live",
+                "stale",
+                "live",
+                "stale",
+                "live",
+                "down",
+                "connecting",
+                "live",
+                "needs_user"
+            ]
+        );
+    }
+
+    #[test]
+    fn tries_are_counted_until_readings_come() {
+        let config = Arc::new(HostConfig::named("a"));
+        let mut host = Host::new(HostId(0), config, Moment::default());
+        let mut player = HostPlayer::default();
+        let mut attempt = |line| match player.update(&host, line) {
+            Some(update) => {
+                host.apply(update, Moment::default());
+                match &host.link {
+                    Link::Down { attempt, .. } | Link::Connecting { attempt, .. } => Some(*attempt),
+                    _ => None,
+                }
+            }
+            None => None,
+        };
+        assert_eq!(attempt(down(LinkErrorKind::Timeout)), Some(1));
+        assert_eq!(attempt(Recorded::Link(LinkWord::Connecting, None)), Some(2));
+        assert_eq!(attempt(down(LinkErrorKind::Timeout)), Some(2));
+        assert_eq!(attempt(Recorded::Wire(Message::Snapshot(Box::default()))), None);
+        assert_eq!(attempt(down(LinkErrorKind::Timeout)), Some(1));
+    }
+}

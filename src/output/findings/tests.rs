@@ -1,0 +1,134 @@
+//! Whole texts, and that the documents name what the JSON has.
+
+use super::sample::{hang, moment, transitions, with_report};
+use super::{JsonFindings, JsonTransition, duration, line, list, transition, transition_line};
+use crate::output::paint::Paint;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+#[test]
+fn the_list_reads_like_this() {
+    with_report(|report| {
+        let expected = "\
+crit  hgx-01  stuck-spin, likely, for 14 min
+      GPUs 0-1 say 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung
+      next: py-spy dump --pid 4312
+      not:  a checkpoint: no rank writes
+warn  hgx-02  disk-full, certain, for at least 30 s, was so at the first look
+      /home is 93 % full
+warn  hgx-01 and 1 more  host-unreachable, suspected, for 2.0 h, seems over, comes and goes
+      2 hosts cannot be reached
+watching
+info  hgx-01  idle-hog, suspected, fires in 30 min, as last seen
+      GPU 3 idle > 30 min with 12 GiB held
+not judged: 7 MIG instances without a utilization, 1 GPU without a power limit
+no answer from gone: nothing listens on port 22
+no answer from slow: it has come to: tcp
+3 findings, 1 pending; 4 hosts watched for 30 s
+";
+        assert_eq!(list(report, Paint::OFF), expected);
+        let painted = list(report, Paint::ON);
+        assert!(painted.starts_with("\x1b[1;91mcrit\x1b[0m  hgx-01  stuck-spin, likely"), "{painted}");
+        assert!(painted.contains("\x1b[2minfo\x1b[0m  hgx-01  idle-hog"), "pending ones are dim: {painted}");
+    });
+}
+
+#[test]
+fn a_quiet_fleet_says_so_in_a_line() {
+    with_report(|report| {
+        let report = super::FindingsReport { findings: &[], not_judged: &[], ..*report };
+        let text = list(&report, Paint::OFF);
+        assert!(text.ends_with("\n0 findings, 0 pending; 4 hosts watched for 30 s\n"), "{text}");
+    });
+}
+
+#[test]
+fn changes_are_a_line_each() {
+    let text: String = transitions().iter().map(|change| transition(change, moment(0.0), Paint::OFF)).collect();
+    let sentence = "GPUs 0-1 say 100 % busy but draw 104 W of 700 W: train.py looks hung";
+    let expected = format!(
+        "   0:00:10  warn  hgx-01  stuck-spin  clear -> pending  {sentence}
+   0:05:10  warn  hgx-01  stuck-spin  pending -> firing (told)  {sentence}
+   0:10:10  crit  hgx-01  stuck-spin  firing worse (told)  {sentence}
+   1:06:40  crit  hgx-01  stuck-spin  resolving -> clear  {sentence}
+"
+    );
+    assert_eq!(text, expected);
+}
+
+#[test]
+fn lengths_of_time_have_one_unit() {
+    for (seconds, words) in
+        [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2.0 h"), (200_000, "2 d")]
+    {
+        assert_eq!(duration(Duration::from_secs(seconds)), words);
+    }
+}
+
+#[test]
+fn json_is_one_line_and_holds_what_the_text_does() {
+    with_report(|report| {
+        let text = line(report).expect("encodes");
+        assert_eq!(text.matches('\n').count(), 1);
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["time"], "2026-05-04T12:00:00Z");
+        assert_eq!(value["observed_seconds"], 30.0);
+        let findings = value["findings"].as_array().expect("findings");
+        assert_eq!(findings.len(), 4);
+        assert_eq!(findings[0]["job"], "slurm:3385");
+        assert_eq!(findings[0]["since"], "2026-05-04T11:46:00Z");
+        assert_eq!(findings[0]["gpus"][1]["uuid"], "GPU-1");
+        assert_eq!(findings[0]["processes"][0]["pid"], 4312);
+        assert_eq!(findings[3]["phase"], "pending");
+        assert_eq!(findings[3]["due_at"], "2026-05-04T12:30:00Z");
+        assert_eq!(findings[3]["fired_at"], Value::Null);
+        let silent: Vec<&Value> =
+            value["silent"].as_array().expect("hosts").iter().map(|host| &host["state"]).collect();
+        assert_eq!(silent, ["down", "connecting"]);
+    });
+    let text = transition_line(&transitions()[1], Some(&hang()), moment(0.0)).expect("encodes");
+    let value: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(value["t"], 310.0);
+    assert_eq!((&value["from"], &value["to"]), (&Value::from("pending"), &Value::from("firing")));
+    assert_eq!(value["gpus"], serde_json::json!([0, 1]));
+    assert_eq!(value["pids"], serde_json::json!([4312]));
+}
+
+/// The paths of all fields, arrays as `[]`.
+fn paths(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                into.insert(path.clone());
+                paths(value, &path, into);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| paths(item, &format!("{path}[]"), into)),
+        _ => {}
+    }
+}
+
+#[track_caller]
+fn is_documented(document: &str, values: &[Value]) {
+    let mut written = BTreeSet::new();
+    for value in values {
+        paths(value, "", &mut written);
+    }
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let documented: BTreeSet<String> = rows.map(|(path, _)| path.to_owned()).collect();
+    let missing: Vec<_> = written.difference(&documented).collect();
+    let invented: Vec<_> = documented.difference(&written).collect();
+    assert!(missing.is_empty() && invented.is_empty(), "not documented: {missing:?}, not written: {invented:?}");
+}
+
+#[test]
+fn the_documents_name_every_field_and_no_other() {
+    let mut report = Value::Null;
+    with_report(|it| report = serde_json::to_value(JsonFindings::new(it)).expect("encodes"));
+    is_documented(include_str!("../../../docs/findings-json.md"), &[report]);
+    let change = JsonTransition::new(&transitions()[1], Some(&hang()), moment(0.0));
+    let change = serde_json::to_value(change).expect("encodes");
+    is_documented(include_str!("../../../docs/recording.md"), &[change]);
+}
