@@ -1,0 +1,354 @@
+//! One process of a case: its phases, its counters, and what /proc and the driver tell of it.
+
+use super::dice::Dice;
+use super::model::{Load, Model, Place, load};
+use super::script::{Job, Step, seconds};
+use gpufleet::wire::{
+    Ancestor, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText,
+};
+
+/// Clock ticks of the kernel in a second.
+const TICKS: f64 = 100.0;
+pub(crate) const GIB: f64 = (1_u64 << 30) as f64;
+/// The account that the probe runs as: what only an owner may read is told of this user's processes.
+pub(crate) const VIEWER: &str = "alice";
+
+/// One process, as it stands after the last sample.
+#[derive(Debug)]
+pub(crate) struct Process {
+    job: Job,
+    pub(crate) rank: usize,
+    pub(crate) gpus: Vec<usize>,
+    steps: Vec<Step>,
+    pid: u32,
+    session: u32,
+    /// Seconds after boot at which it began.
+    began: f64,
+    /// The rhythm of its job.
+    rhythm: f64,
+    phase: Option<usize>,
+    now: Now,
+    cpu_seconds: f64,
+    written: f64,
+    read: f64,
+    walk: f64,
+    log_age: f64,
+    waited: Option<f64>,
+}
+
+/// The last sample.
+#[derive(Debug, Clone, Copy, Default)]
+struct Now {
+    time: f64,
+    into: f64,
+    cpus: f64,
+    is_waiting: bool,
+    helpers: f64,
+    helper_cpus: f64,
+    helpers_waiting: f64,
+    memory: f64,
+    sm: f64,
+}
+
+impl Process {
+    /// The processes of a job on one host. `up` is for how long the host had been up when the case began.
+    pub(crate) fn of_job(job: &Job, number: usize, gpus: &[usize], up: f64, dice: &mut Dice) -> Vec<Self> {
+        let ranks: Vec<Vec<usize>> =
+            if job.single { vec![gpus.to_vec()] } else { gpus.iter().map(|gpu| vec![*gpu]).collect() };
+        let session = 3000 + 4000 * number as u32 + (dice.next() % 900) as u32;
+        let age = seconds(&job.age);
+        let rhythm = dice.between(200.0, 1500.0);
+        let process = |(rank, gpus): (usize, Vec<usize>)| {
+            let work = job.ranks.get(&rank.to_string()).unwrap_or(&job.work);
+            let steps: Vec<Step> = work.iter().map(|step| Step::parse(step)).collect();
+            // One that begins within the case is as young as its first phase.
+            let first = steps.first().map_or(0.0, |step| step.at);
+            let began = if first > 0.0 { up + first } else { up - age };
+            Self {
+                job: job.clone(),
+                rank,
+                gpus,
+                steps,
+                pid: session + 60 + rank as u32,
+                session,
+                began: began + 0.04 * rank as f64,
+                rhythm,
+                phase: None,
+                now: Now::default(),
+                cpu_seconds: if first > 0.0 { 0.0 } else { 0.7 * age },
+                written: 2e6,
+                read: 8e9,
+                walk: 0.0,
+                log_age: 4.0,
+                waited: None,
+            }
+        };
+        ranks.into_iter().enumerate().map(process).collect()
+    }
+
+    /// Goes on to a moment; returns what it does on each of its GPUs, or nothing when it does not run.
+    pub(crate) fn advance(
+        &mut self,
+        time: f64,
+        step: f64,
+        up: f64,
+        model: &Model,
+        (wander, offset): (f64, f64),
+        dice: &mut Dice,
+    ) -> Option<Load> {
+        let place = self.steps.iter().rposition(|phase| phase.at <= time)?;
+        if self.phase != Some(place) {
+            self.phase = Some(place);
+            self.waited = None;
+            if self.steps[place].has("restarted") {
+                self.began = up + self.steps[place].at;
+                self.cpu_seconds = 1.0;
+            }
+        }
+        let phase = self.steps[place].clone();
+        let into = time - phase.at;
+        let at = Place { model, phase: &phase, rank: self.rank, job_time: time + self.rhythm, wander, offset };
+        let mut load = load(&at, dice);
+        if phase.has("state") {
+            load.cpus = 0.0;
+        }
+        self.cpu_seconds += load.cpus * step;
+        self.written += load.writes * step;
+        self.read += load.reads * step;
+        self.walk += dice.normal() * phase.number("walk").unwrap_or(0.0) * (step / 60.0).sqrt();
+        self.log_age = if phase.text("log") == Some("stops") { self.log_age + step } else { dice.between(0.2, 9.0) };
+        let is_waiting = phase.text("state") == Some("D") || dice.chance(load.waits);
+        self.waited = if is_waiting { self.waited.or(Some(time)) } else { None };
+        self.now = Now {
+            time,
+            into,
+            cpus: load.cpus,
+            is_waiting,
+            helpers: load.helpers,
+            helper_cpus: load.helper_cpus,
+            helpers_waiting: load.helpers_waiting,
+            memory: 0.0,
+            sm: load.utilization,
+        };
+        self.now.memory = self.memory(&phase, into, dice);
+        self.is_there().then_some(load)
+    }
+
+    fn phase(&self) -> Option<&Step> {
+        self.phase.and_then(|place| self.steps.get(place))
+    }
+
+    fn is_there(&self) -> bool {
+        self.phase().is_some_and(|phase| phase.word != "gone")
+    }
+
+    /// Whether the driver lists it.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.is_there() && self.phase().is_some_and(|phase| !phase.has("unlisted"))
+    }
+
+    /// Bytes that it holds on each of its GPUs.
+    pub(crate) fn held(&self) -> u64 {
+        if self.is_there() { (self.now.memory * GIB) as u64 } else { 0 }
+    }
+
+    /// GiB: what the phase says, and a shape over it.
+    fn memory(&self, phase: &Step, into: f64, dice: &mut Dice) -> f64 {
+        let number = |key| phase.number(key).unwrap_or(0.0);
+        let every = |key| phase.time(key).unwrap_or(600.0);
+        // A shape may go on from an earlier phase.
+        let into = phase.time("since").map_or(into, |since| self.now.time - since);
+        let shape = number("grows") * into / 3600.0
+            + number("stairs") / 6.0 * (into / 600.0).floor()
+            + number("saturates") * (1.0 - (-into / every("tau")).exp())
+            + number("saw") * (into / every("period")).fract()
+            + if phase.has("jump") && into > every("jump_at") { number("jump") } else { 0.0 }
+            + number("steps") * (into / every("step_every")).floor().min(number("step_count"));
+        let noise = if phase.has("noise") { number("noise") * dice.normal() } else { 0.0 };
+        (phase.number("memory").unwrap_or(self.job.memory) + shape + self.walk + noise).max(0.3)
+    }
+
+    fn start_ticks(&self) -> u64 {
+        (self.began.max(0.0) * TICKS) as u64
+    }
+
+    fn presence(&self) -> Presence {
+        match self.phase().and_then(|phase| phase.text("presence")) {
+            Some("hidden") => Presence::Hidden,
+            Some("gone") => Presence::Gone,
+            _ => Presence::Visible,
+        }
+    }
+
+    /// What identifies the facts that were told: they are told again when this changes.
+    pub(crate) fn facts_mark(&self) -> (u32, u64, bool) {
+        (self.pid, self.start_ticks(), self.is_orphan())
+    }
+
+    fn is_orphan(&self) -> bool {
+        self.phase().is_some_and(|phase| phase.has("orphan"))
+    }
+
+    /// What it does on its GPUs.
+    pub(crate) fn on_gpus(&self) -> Vec<GpuProcessReading> {
+        let tells_memory = self.phase().is_none_or(|phase| !phase.has("untold"));
+        let is_dead = self.presence() != Presence::Visible;
+        let reading = |gpu: &usize| GpuProcessReading {
+            pid: Some(self.pid),
+            gpu: Some(*gpu as u16),
+            kind: Some(GpuProcessKind::Compute),
+            gpu_memory_bytes: tells_memory.then(|| self.held()),
+            sm_percent: (!is_dead).then(|| self.now.sm.clamp(0.0, 100.0) as u8),
+            ..GpuProcessReading::default()
+        };
+        self.gpus.iter().map(reading).collect()
+    }
+
+    /// What it does on the host. Rates need a sample before.
+    pub(crate) fn on_host(&self, up: f64, has_rates: bool) -> ProcessReading {
+        let presence = self.presence();
+        if presence != Presence::Visible {
+            return ProcessReading { pid: Some(self.pid), presence: Some(presence), ..ProcessReading::default() };
+        }
+        let phase = self.phase();
+        let text = |key| phase.and_then(|phase| phase.text(key));
+        let state = match text("state") {
+            Some("D") => ProcessState::DiskSleep,
+            Some("T") => ProcessState::Stopped,
+            Some("t") => ProcessState::Traced,
+            Some("Z") => ProcessState::Zombie,
+            _ if self.now.is_waiting => ProcessState::DiskSleep,
+            _ if self.now.cpus > 0.7 => ProcessState::Running,
+            _ => ProcessState::Sleeping,
+        };
+        let is_zombie = state == ProcessState::Zombie;
+        let live = phase.and_then(|phase| phase.number("live"));
+        // Of a zombie leader it is a thread that still waits.
+        let stuck_thread = (text("state") == Some("D")).then_some(0).or(live.filter(|live| *live > 0.0).map(|_| 3));
+        let waits = stuck_thread.or(self.now.is_waiting.then_some(0));
+        let is_own = self.job.user == VIEWER && !is_zombie;
+        let is_orphan = self.is_orphan();
+        ProcessReading {
+            pid: Some(self.pid),
+            start_ticks: Some(self.start_ticks()),
+            presence: Some(presence),
+            state: Some(state),
+            cpu_percent: has_rates.then_some(self.now.cpus as f32 * 100.0),
+            cpu_seconds: Some((self.cpu_seconds * TICKS).floor() / TICKS),
+            rss_bytes: Some(if is_zombie { 0 } else { 11 << 30 }),
+            threads: Some(if is_zombie { 1 + live.unwrap_or(0.0) as u32 } else { 96 }),
+            age_seconds: Some(up + self.now.time - self.began),
+            parent_pid: Some(if is_orphan { 1 } else { self.parent() }),
+            threads_live: if is_zombie { Some(live.unwrap_or(0.0) as u32) } else { None },
+            blocked_thread: waits.map(|thread| self.pid + thread),
+            blocked_seconds: waits.map(|_| match stuck_thread {
+                Some(_) => self.now.into as f32,
+                None => self.waited.map_or(0.3, |since| 0.3 + (self.now.time - since) as f32 * 0.05),
+            }),
+            threads_blocked: Some(u32::from(waits.is_some())),
+            descendants: Some(self.now.helpers as u32),
+            descendants_cpu_percent: has_rates.then_some((self.now.helpers * self.now.helper_cpus * 100.0) as f32),
+            descendants_blocked: Some(self.now.helpers_waiting as u32),
+            write_bytes: is_own.then_some(self.written as u64),
+            read_characters: is_own.then_some(self.read as u64),
+            log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.log_age),
+            ..ProcessReading::default()
+        }
+    }
+
+    fn parent(&self) -> u32 {
+        match self.job.under.split(' ').next() {
+            _ if !self.job.launcher.is_empty() => self.session + 50,
+            Some("nohup" | "service") => 1,
+            _ => self.session,
+        }
+    }
+
+    /// What rarely changes; `None` where /proc does not show it.
+    pub(crate) fn facts(&self, boot_unix: f64) -> Option<ProcessFacts> {
+        if self.presence() != Presence::Visible {
+            return None;
+        }
+        let is_own = self.job.user == VIEWER;
+        let argv = words(&self.job.command);
+        let uid = uid(&self.job.user);
+        let init = || Ancestor { pid: 1, start_ticks: 1, uid: Some(0), name: "systemd".into(), ..Ancestor::default() };
+        let ancestors = if self.is_orphan() { vec![init()] } else { self.ancestors(uid, init()) };
+        let log_path = SafeText::new(&format!("/home/{}/runs/out-{}.log", self.job.user, self.session));
+        let directory = SafeText::new(&format!("/home/{}/work", self.job.user));
+        Some(ProcessFacts {
+            pid: self.pid,
+            start_ticks: Some(self.start_ticks()),
+            start_unix_seconds: Some((boot_unix + self.began) as i64),
+            uid: Some(uid),
+            user: Some(self.job.user.as_str().into()),
+            name: argv.first().map(|program| SafeText::new(short_name(program))),
+            argv,
+            ancestors,
+            session: Some(self.session),
+            ignores_hangup: (self.job.under == "nohup").then_some(true),
+            working_directory: is_own.then_some(directory),
+            log_path: is_own.then_some(log_path),
+            runs_in: (self.job.under == "tmux").then(|| "tmux".into()),
+            owner: self.owner(),
+            ..ProcessFacts::default()
+        })
+    }
+
+    fn ancestors(&self, uid: u32, init: Ancestor) -> Vec<Ancestor> {
+        let parent = |pid: u32, back: f64, uid: u32, line: &str| {
+            let argv = words(line);
+            Ancestor {
+                pid,
+                start_ticks: ((self.began - back).max(0.0) * TICKS) as u64,
+                uid: Some(uid),
+                name: argv.first().map(|program| SafeText::new(short_name(program))).unwrap_or_default(),
+                argv,
+            }
+        };
+        let mut ancestors = Vec::new();
+        if !self.job.launcher.is_empty() {
+            // The same for all ranks: they are 0.04 s apart.
+            ancestors.push(parent(self.session + 50, 2.0 + 0.04 * self.rank as f64, uid, &self.job.launcher));
+        }
+        match self.job.under.split(' ').next() {
+            Some("slurm") => ancestors.push(parent(self.session - 1, 4.0, 0, "slurmstepd: [3385.0]")),
+            Some("docker") => ancestors.push(parent(self.session - 1, 4.0, 0, "containerd-shim-runc-v2")),
+            // What nohup started is below init once the person has left.
+            Some("service" | "nohup") => ancestors.push(init),
+            _ => ancestors.push(parent(self.session, 5.0, uid, "-bash")),
+        }
+        ancestors
+    }
+
+    fn owner(&self) -> Option<Owner> {
+        let (kind, name) = self.job.under.split_once(' ').unwrap_or((&self.job.under, ""));
+        match kind {
+            "slurm" => Some(Owner::Slurm { job: name.into(), step: Some("0".into()) }),
+            "docker" => Some(Owner::Container { runtime: "docker".into(), id: name.into() }),
+            "service" => Some(Owner::Service(name.into())),
+            _ => None,
+        }
+    }
+}
+
+/// Arguments, apart at `|` where there is one, else at spaces.
+fn words(line: &str) -> Vec<SafeText> {
+    let split: Vec<&str> = if line.contains('|') { line.split('|').collect() } else { line.split(' ').collect() };
+    split.into_iter().map(SafeText::new).collect()
+}
+
+/// The kernel keeps 15 characters.
+fn short_name(program: &str) -> &str {
+    let name = program.rsplit('/').next().unwrap_or(program).trim_start_matches('-');
+    name.get(..15).unwrap_or(name)
+}
+
+/// The uid of a login name: 1001 for the viewer, others above it.
+pub(crate) fn uid(user: &str) -> u32 {
+    match user {
+        "root" => 0,
+        VIEWER => 1001,
+        other => 1002 + other.bytes().map(u32::from).sum::<u32>() % 500,
+    }
+}

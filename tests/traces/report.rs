@@ -1,0 +1,313 @@
+//! The report, and cases written as recordings.
+
+use super::healthy;
+use super::judge::{Verdict, is_played, judge, play};
+use super::player::{Player, Variant};
+use super::script::{Case, cases};
+use gpufleet::diagnosis::Severity;
+use gpufleet::fleet::recording::encode;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const HELP: &str = "\
+tests/diagnosis-report [OPTIONS] [CASE]...
+Plays the labelled cases of tests/traces and healthy days, and prints how well the rules judge them.
+
+  CASE              only cases whose name holds one of these words
+  --seed N          the first seed of the cases [default: 1]
+  --seeds N         how many seeds [default: 3]
+  --variant WORD    only plain, drops, gaps or late
+  --host-days N     simulated days of healthy mixed work [default: 100; 0 with CASE]
+  --healthy-seed N  the first seed of those [default: 1]
+  --write DIR       write the cases as recordings into DIR instead, one file a case, variant and seed
+  --write-healthy   with --write: also the healthy days
+  --list            print the names of the cases
+  --quiet           leave out what went wrong case by case
+";
+
+/// The arguments.
+#[derive(Debug)]
+struct Options {
+    words: Vec<String>,
+    seed: u64,
+    seeds: u64,
+    variant: Option<Variant>,
+    host_days: Option<usize>,
+    healthy_seed: u64,
+    write: Option<PathBuf>,
+    write_healthy: bool,
+    list: bool,
+    quiet: bool,
+}
+
+impl Options {
+    fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut options = Self {
+            words: Vec::new(),
+            seed: 1,
+            seeds: 3,
+            variant: None,
+            host_days: None,
+            healthy_seed: 1,
+            write: None,
+            write_healthy: false,
+            list: false,
+            quiet: false,
+        };
+        let mut arguments = arguments;
+        while let Some(argument) = arguments.next() {
+            let mut value = || arguments.next().ok_or(format!("{argument} needs a value"));
+            match argument.as_str() {
+                "--seed" => options.seed = number(&value()?)?,
+                "--seeds" => options.seeds = number(&value()?)?,
+                "--host-days" => options.host_days = Some(number(&value()?)? as usize),
+                "--healthy-seed" => options.healthy_seed = number(&value()?)?,
+                "--write" => options.write = Some(value()?.into()),
+                "--write-healthy" => options.write_healthy = true,
+                "--list" => options.list = true,
+                "--quiet" => options.quiet = true,
+                "--variant" => {
+                    let word = value()?;
+                    let variant = Variant::ALL.into_iter().find(|variant| variant.word() == word);
+                    options.variant = Some(variant.ok_or(format!("no variant `{word}`"))?);
+                }
+                option if option.starts_with('-') => return Err(format!("unknown option `{option}`")),
+                word => options.words.push(word.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+
+    fn cases(&self) -> Vec<Case> {
+        let is_wanted = |case: &Case| self.words.is_empty() || self.words.iter().any(|word| case.name.contains(word));
+        cases().into_iter().filter(is_wanted).collect()
+    }
+
+    /// Every case in every variant and with every seed.
+    fn runs<'a>(&self, cases: &'a [Case]) -> Vec<(&'a Case, Variant, u64)> {
+        let mut runs = Vec::new();
+        for case in cases {
+            for variant in Variant::ALL {
+                if self.variant.is_some_and(|only| only != variant) || !is_played(case, variant) {
+                    continue;
+                }
+                runs.extend((self.seed..self.seed + self.seeds).map(|seed| (case, variant, seed)));
+            }
+        }
+        runs
+    }
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("`{text}` is no number"))
+}
+
+/// Runs what the command line says.
+pub(crate) fn run() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
+        print!("{HELP}");
+        return;
+    }
+    let options = match Options::parse(arguments.into_iter()) {
+        Ok(options) => options,
+        Err(error) => {
+            eprint!("tests/diagnosis-report: {error}\n\n{HELP}");
+            std::process::exit(2);
+        }
+    };
+    let cases = options.cases();
+    if cases.is_empty() {
+        eprintln!("tests/diagnosis-report: no case has this name; --list prints them");
+        std::process::exit(2);
+    }
+    if options.list {
+        for case in &cases {
+            println!("{:3}  {}", case.trace, case.name);
+        }
+    } else if let Some(directory) = &options.write {
+        write(&options, &cases, directory);
+    } else {
+        let is_good = report(&options, &cases);
+        std::process::exit(i32::from(!is_good));
+    }
+}
+
+/// Does something with each item, on all cores, and gives the results in their order.
+fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::new());
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some((index, item)) =
+                    Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|index| Some((index, items.get(index)?)))
+                {
+                    let result = work(item);
+                    done.lock().expect("no thread panicked").push((index, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("no thread panicked");
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+fn write(options: &Options, cases: &[Case], directory: &PathBuf) {
+    fs::create_dir_all(directory).unwrap_or_else(|error| panic!("cannot make {}: {error}", directory.display()));
+    let mut files: Vec<(Case, Variant, u64)> =
+        options.runs(cases).into_iter().map(|(case, variant, seed)| (case.clone(), variant, seed)).collect();
+    if options.write_healthy {
+        let fleets = options.host_days.unwrap_or(healthy::HOSTS).div_ceil(healthy::HOSTS) as u64;
+        let seeds = options.healthy_seed..options.healthy_seed + fleets;
+        files.extend(seeds.map(|seed| (healthy::fleet(seed, 1440.0), Variant::Plain, seed)));
+    }
+    for (case, variant, seed) in &files {
+        let path = directory.join(format!("{}.{variant}.{seed}.jsonl", case.name));
+        let file = fs::File::create(&path).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
+        let mut file = std::io::BufWriter::new(file);
+        for line in Player::new(case, *variant, *seed).flatten() {
+            file.write_all(&encode(&line).expect("encodes")).expect("writes");
+        }
+        file.flush().expect("writes");
+    }
+    println!("{} recordings in {}: gpufleet findings --replay FILE", files.len(), directory.display());
+}
+
+/// Counts of one rule, or of all.
+#[derive(Debug, Default, Clone)]
+struct Tally {
+    wanted: usize,
+    found: usize,
+    right: usize,
+    wrong: usize,
+    after: Vec<f64>,
+    healthy: usize,
+}
+
+impl Tally {
+    fn line(&self, name: &str, host_days: f64) -> String {
+        let share = |part: usize, whole: usize| {
+            if whole == 0 { "-".to_owned() } else { format!("{:.3}", part as f64 / whole as f64) }
+        };
+        let median = match self.after.len() {
+            0 => "-".to_owned(),
+            length => {
+                let mut after = self.after.clone();
+                after.sort_by(f64::total_cmp);
+                format!("{:.1} min", after[length / 2] / 60.0)
+            }
+        };
+        let healthy = if host_days > 0.0 { format!("{:.3}", self.healthy as f64 / host_days) } else { "-".to_owned() };
+        format!(
+            "{name:<22} {:>9} {:>7} {:>7} {:>6} {:>6} {:>10} {:>12}",
+            share(self.right, self.right + self.wrong),
+            share(self.found, self.wanted),
+            self.wanted,
+            self.right,
+            self.wrong,
+            median,
+            healthy
+        )
+    }
+}
+
+/// Prints the report; whether the goals are met and every case is as it should be.
+fn report(options: &Options, cases: &[Case]) -> bool {
+    let runs = options.runs(cases);
+    let verdicts = on_all_cores(&runs, |(case, variant, seed)| judge(case, *variant, *seed));
+    let mut rules: BTreeMap<String, Tally> = BTreeMap::new();
+    for verdict in &verdicts {
+        count(verdict, &mut rules);
+    }
+    let days = options.host_days.unwrap_or(if options.words.is_empty() { 100 } else { 0 });
+    let fleets: Vec<u64> =
+        (0..days.div_ceil(healthy::HOSTS) as u64).map(|fleet| options.healthy_seed + fleet).collect();
+    let host_days = (fleets.len() * healthy::HOSTS) as f64;
+    let found = on_all_cores(&fleets, |seed| (*seed, play(&healthy::fleet(*seed, 1440.0), Variant::Plain, *seed)));
+    let mut on_healthy = Vec::new();
+    for (seed, course) in &found {
+        for fired in course.fired.iter().filter(|fired| fired.severity >= Severity::Warn) {
+            rules.entry(fired.rule.to_owned()).or_default().healthy += 1;
+            on_healthy.push(format!(
+                "healthy-{seed}: {} {} at {:.1} min on {}: {}",
+                fired.rule,
+                fired.severity.word(),
+                fired.at / 60.0,
+                fired.host,
+                fired.sentence
+            ));
+        }
+    }
+    let failed: Vec<&Verdict> = verdicts.iter().filter(|verdict| !verdict.problems.is_empty()).collect();
+    if !options.quiet {
+        for verdict in &failed {
+            println!("{} ({}, seed {})", verdict.case, verdict.variant, verdict.seed);
+            for problem in &verdict.problems {
+                println!("  {problem}");
+            }
+        }
+        for line in &on_healthy {
+            println!("{line}");
+        }
+        println!();
+    }
+    let mut all = Tally::default();
+    println!(
+        "{:<22} {:>9} {:>7} {:>7} {:>6} {:>6} {:>10} {:>12}",
+        "rule", "precision", "recall", "wanted", "right", "false", "detects in", "false/day"
+    );
+    for (rule, tally) in &rules {
+        println!("{}", tally.line(rule, host_days));
+        all.wanted += tally.wanted;
+        all.found += tally.found;
+        all.right += tally.right;
+        all.wrong += tally.wrong;
+        all.healthy += tally.healthy;
+        all.after.extend(&tally.after);
+    }
+    println!("{}", all.line("all", host_days));
+    println!(
+        "\n{} cases in {} runs (seeds {} to {}), {} not as they should be; {host_days:.0} healthy host-days (seeds {} to {})",
+        cases.len(),
+        runs.len(),
+        options.seed,
+        options.seed + options.seeds - 1,
+        failed.len(),
+        options.healthy_seed,
+        options.healthy_seed + fleets.len().max(1) as u64 - 1
+    );
+    let share = |part: usize, whole: usize| if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
+    let a_day = if host_days > 0.0 { all.healthy as f64 / host_days } else { 0.0 };
+    let is_good =
+        share(all.right, all.right + all.wrong) >= 0.98 && share(all.found, all.wanted) >= 0.95 && a_day <= 0.05;
+    println!(
+        "goals (precision 0.98, recall 0.95, 0.05 false findings a host-day): {}",
+        if is_good { "met" } else { "not met" }
+    );
+    is_good
+}
+
+fn count(verdict: &Verdict, rules: &mut BTreeMap<String, Tally>) {
+    for wanted in &verdict.wanted {
+        let tally = rules.entry(wanted.rule.clone()).or_default();
+        tally.wanted += 1;
+        tally.found += usize::from(wanted.after.is_some());
+        // A rule that rises is detected when it fires first.
+        let is_first =
+            verdict.wanted.iter().all(|other| other.rule != wanted.rule || other.severity >= wanted.severity);
+        tally.after.extend(wanted.after.filter(|_| is_first));
+    }
+    for right in &verdict.right {
+        rules.entry(right.rule.to_owned()).or_default().right += 1;
+    }
+    for wrong in &verdict.wrong {
+        rules.entry(wrong.rule.to_owned()).or_default().wrong += 1;
+    }
+}
