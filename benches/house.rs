@@ -2,7 +2,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use gpufleet::app::{App, Event, Settings};
-use gpufleet::diagnosis::StateTracker;
+use gpufleet::diagnosis::{Engine, StateTracker};
 use gpufleet::fleet::{
     Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, Moment, RowsView, Series, SortKey, host_rows,
 };
@@ -209,14 +209,15 @@ fn rows(criterion: &mut Criterion) {
         ("list of 200 processes in 25 jobs", ListOrder::default()),
         ("list of 200 processes, ungrouped", ListOrder::by(SortKey::GpuMemory, Group::None)),
     ] {
-        criterion.bench_function(name, |bencher| bencher.iter(|| view.rows(black_box(order), &open, |_| true)));
+        criterion
+            .bench_function(name, |bencher| bencher.iter(|| view.rows(black_box(order), &open, |_| true, |_| None)));
     }
 }
 
 /// One frame of 200x60: 32 hosts of 8 GPUs, and the first of the rows of 1,280 processes.
 fn draw(criterion: &mut Criterion) {
     let configs: Vec<_> = (1..=32).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
-    let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), at(1));
+    let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), Engine::default(), at(1));
     app.update(Event::Resized(200, 60), at(1));
     for host in 0..32 {
         for update in [hello(), inventory(), HostUpdate::Snapshot(Box::new(snapshot(1)))] {

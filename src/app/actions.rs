@@ -27,6 +27,12 @@ impl App {
                 self.screen.next_focus();
                 self.rearrange();
             }
+            Action::Overview | Action::Findings => {
+                let view = if action == Action::Findings { View::Findings } else { View::Overview };
+                if self.screen.show(view) {
+                    self.view_changed();
+                }
+            }
             Action::NextHost => self.beside(1),
             Action::PreviousHost => self.beside(-1),
             Action::Unfold => self.fold(true),
@@ -106,11 +112,19 @@ impl App {
                     self.screen.replace(View::Process(row.key.clone()));
                 }
             }
+            Mode::Findings => {
+                let shown = self.findings_shown();
+                self.findings.go(action, shown);
+            }
             Mode::SortMenu | Mode::HostKeyDialog | Mode::SecretDialog => {}
         }
     }
 
     fn enter(&mut self, now: Moment) {
+        if self.screen.view() == &View::Findings {
+            self.enter_finding(now);
+            return;
+        }
         match self.screen.focus() {
             Focus::Panes => {
                 let id = HostId(self.screen.host as u32);
@@ -128,6 +142,25 @@ impl App {
                 None => self.notify("no process to look at", now),
             },
         }
+    }
+
+    /// To the process that a finding is about, where it is one; else to its host.
+    fn enter_finding(&mut self, now: Moment) {
+        let Some(finding) = self.findings.selected() else {
+            self.notify("no finding to go to", now);
+            return;
+        };
+        let host = finding.host;
+        let rows = self.rows.iter();
+        let mut about =
+            rows.filter(|row| row.key.host == host && self.findings.of_row(row).any(|one| one.id == finding.id));
+        let view = match (about.next(), finding.job.is_some() || !finding.processes.is_empty()) {
+            (Some(row), true) => View::Process(row.key.clone()),
+            _ => View::Host(host),
+        };
+        self.screen.host = host.0 as usize;
+        self.screen.enter(view);
+        self.view_changed();
     }
 
     fn back(&mut self) {

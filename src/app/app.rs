@@ -1,10 +1,12 @@
 //! The whole state of the program, and how an event changes it.
 
-use super::arrange::{Arrangement, Demand, HostShape, arrange, arrange_host};
+use super::arrange::{Arrangement, Demand, HostShape, arrange, arrange_host, findings_shape};
 use super::prompts::DialogKey;
 use super::screen::list_capacity;
-use super::{Action, Effect, Event, Focus, HostFigures, LinkCounts, Mode, Prompts, Screen, Settings, View, keymap};
-use crate::diagnosis::StateTracker;
+use super::{
+    Action, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Prompts, Screen, Settings, View, keymap,
+};
+use crate::diagnosis::{Engine, Transition};
 use crate::fleet::{Applied, Fleet, Host, HostId, HostUpdate, Link, Moment, Row, RowsView, Totals};
 use crate::hosts::HostConfig;
 use crate::ssh::prompt::PromptKind;
@@ -29,7 +31,8 @@ pub struct App {
     demanded: Demand,
     pub(super) arrangement: Arrangement,
     pub(super) host_shape: HostShape,
-    tracker: StateTracker,
+    engine: Engine,
+    pub(super) findings: Findings,
     rows_view: RowsView,
     figures: Vec<HostFigures>,
     totals: Totals,
@@ -41,7 +44,7 @@ pub struct App {
 
 impl App {
     /// The state before anything has happened.
-    pub fn new(fleet: Fleet, settings: Settings, now: Moment) -> Self {
+    pub fn new(fleet: Fleet, settings: Settings, engine: Engine, now: Moment) -> Self {
         let interval = fleet.hosts().iter().map(|host| host.config.interval).min();
         let mut app = Self {
             settings,
@@ -55,7 +58,8 @@ impl App {
             demanded: Demand::default(),
             arrangement: arrange((0, 0), Demand::default(), None),
             host_shape: HostShape::default(),
-            tracker: StateTracker::default(),
+            engine,
+            findings: Findings::default(),
             rows_view: RowsView::default(),
             totals: Totals::default(),
             links: LinkCounts::default(),
@@ -80,16 +84,17 @@ impl App {
                 self.rearrange();
                 return vec![Effect::Repaint];
             }
-            Event::Host(id, update) => self.host_updated(id, *update, now),
+            Event::Host(id, update) => return self.host_updated(id, *update, now),
             Event::Prompted(prompt) => {
                 let nothing_live = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
                 self.prompts.add(prompt, nothing_live, now);
             }
             Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
-            Event::Ticked => self.tick(now),
+            Event::Ticked => return self.tick(now),
             Event::Resumed => {
-                self.tick(now);
-                return vec![Effect::Repaint];
+                let mut effects = self.tick(now);
+                effects.push(Effect::Repaint);
+                return effects;
             }
         }
         Vec::new()
@@ -118,6 +123,16 @@ impl App {
     /// The rows of the list in the present view.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// What diagnosis says.
+    pub fn findings(&self) -> &Findings {
+        &self.findings
+    }
+
+    /// How many findings the view of them shows at once.
+    pub(super) fn findings_shown(&self) -> usize {
+        usize::from(findings_shape(self.size.1.saturating_sub(2)).shown)
     }
 
     /// Which view is shown and where the keys go.
@@ -177,6 +192,7 @@ impl App {
             (View::Overview, Focus::List) => Mode::List,
             (View::Host(_), Focus::Panes) => Mode::Host,
             (View::Host(_), Focus::List) => Mode::HostList,
+            (View::Findings, _) => Mode::Findings,
             (View::Process(_), _) => Mode::Process,
         }
     }
@@ -216,15 +232,14 @@ impl App {
         self.notice = Some((text.into(), now.plus(NOTICE_STAYS)));
     }
 
-    fn host_updated(&mut self, id: HostId, update: HostUpdate, now: Moment) {
+    fn host_updated(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
         match self.fleet.apply(id, update, now) {
-            Applied::Nothing => {}
+            Applied::Nothing => Vec::new(),
             Applied::Link | Applied::Data | Applied::FirstData => {
-                if let Some(host) = self.fleet.host(id) {
-                    self.tracker.observe(host, now);
-                }
+                let transitions = self.engine.step(&self.fleet, id, now);
                 self.refresh_host(id, now);
                 self.unsettled = true;
+                tell(transitions)
             }
         }
     }
@@ -235,30 +250,31 @@ impl App {
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
             self.refresh_sums();
+            let shown = self.findings_shown();
+            self.findings.refresh(&self.engine, shown);
             self.refresh_rows();
             self.rearrange();
         }
     }
 
-    fn tick(&mut self, now: Moment) {
-        let mut changed = false;
+    fn tick(&mut self, now: Moment) -> Vec<Effect> {
+        let transitions = self.engine.tick(&self.fleet, now);
         for (host, figures) in self.fleet.hosts().iter().zip(&mut self.figures) {
-            self.tracker.tick(host, now);
-            let states = self.tracker.states(host.id);
+            let states = self.engine.states(host.id);
             if self.rows_view.tick(host, states, now) {
-                *figures = HostFigures::of(host, states, self.rows_view.jobs(host.id), now);
-                changed = true;
+                *figures = HostFigures::of(host, &self.engine, self.rows_view.jobs(host.id), now);
             }
         }
-        self.unsettled |= changed;
+        // Findings come and go with time alone.
+        self.unsettled = true;
         self.notice.take_if(|(_, until)| *until <= now);
+        tell(transitions)
     }
 
     fn refresh_host(&mut self, id: HostId, now: Moment) {
         let (Some(host), Some(figures)) = (self.fleet.host(id), self.figures.get_mut(id.0 as usize)) else { return };
-        let states = self.tracker.states(id);
-        self.rows_view.update(host, states, now);
-        *figures = HostFigures::of(host, states, self.rows_view.jobs(id), now);
+        self.rows_view.update(host, self.engine.states(id), now);
+        *figures = HostFigures::of(host, &self.engine, self.rows_view.jobs(id), now);
     }
 
     fn refresh_sums(&mut self) {
@@ -282,7 +298,9 @@ impl App {
     pub(super) fn refresh_rows(&mut self) {
         let only = self.screen.only_host();
         let list = &self.screen.list;
-        self.rows = self.rows_view.rows(list.order(), list.open(), |row| only.is_none_or(|id| row.key.host == id));
+        let findings = &self.findings;
+        let keep = |row: &Row| only.is_none_or(|id| row.key.host == id);
+        self.rows = self.rows_view.rows(list.order(), list.open(), keep, |row| findings.rank_of_row(row));
         let capacity = self.list_capacity();
         self.screen.list.follow(&self.rows, capacity);
     }
@@ -314,4 +332,9 @@ impl App {
     pub(super) fn gpus_in_view(&self) -> usize {
         self.host_in_view().and_then(|host| self.figures(host)).map_or(0, |figures| figures.gpus.len())
     }
+}
+
+/// What changed, to be told.
+fn tell(transitions: Vec<Transition>) -> Vec<Effect> {
+    if transitions.is_empty() { Vec::new() } else { vec![Effect::Tell(transitions)] }
 }

@@ -227,6 +227,25 @@ pub const LIST_FRAME_ROWS: u16 = 3;
 /// Rows of the GPU table that are not GPUs: its title and its column heads.
 pub const TABLE_HEAD_ROWS: u16 = 2;
 
+/// Rows of the list of findings that are not findings: its column heads.
+pub const FINDINGS_HEAD_ROWS: u16 = 1;
+
+/// The division of the view of findings.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FindingsShape {
+    /// Findings that are on the screen at once.
+    pub shown: u16,
+    /// Rows for the selected one, its frame included; 0 where there is no room.
+    pub detail_rows: u16,
+}
+
+/// Divides a body of so many rows: the detail has up to twelve, and never more than half.
+pub fn findings_shape(body_rows: u16) -> FindingsShape {
+    const DETAIL_ROWS: u16 = 12;
+    let detail_rows = if body_rows >= 14 { DETAIL_ROWS.min(body_rows / 2) } else { 0 };
+    FindingsShape { shown: (body_rows - detail_rows).saturating_sub(FINDINGS_HEAD_ROWS + 2), detail_rows }
+}
+
 /// The division of one host's full pane.
 ///
 /// ```text

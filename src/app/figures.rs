@@ -1,6 +1,6 @@
 //! What a pane shows of a host, worked out when its readings arrive: the drawing only reads it.
 
-use crate::diagnosis::is_low_power;
+use crate::diagnosis::Engine;
 use crate::fleet::{GpuMetric, GpuState, Host, JobRows, Moment, NOBODY, ProcessKey, Series, Totals};
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
 use std::collections::HashMap;
@@ -72,8 +72,9 @@ impl HostFigures {
         self.gpus.iter().filter(|gpu| gpu.shows_low_power()).count()
     }
 
-    /// Works out the figures of a host from the states of its GPUs, in inventory order, and its rows.
-    pub fn of(host: &Host, states: &[(GpuState, Option<Moment>)], jobs: &[JobRows], now: Moment) -> Self {
+    /// Works out the figures of a host from what the engine says of its GPUs, and its rows.
+    pub fn of(host: &Host, engine: &Engine, jobs: &[JobRows], now: Moment) -> Self {
+        let states = engine.states(host.id);
         let users = users_by_gpu(host, jobs, host.gpus().len());
         let gpus = host.gpus().enumerate().zip(users).map(|((position, (info, reading)), users)| {
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
@@ -90,7 +91,7 @@ impl HostFigures {
                 main_user: users.into_iter().next().map(|(user, _)| user),
                 state,
                 since,
-                is_low_power: is_low_power(reading, info, None),
+                is_low_power: engine.is_low_power(host.id, position),
                 ecc_uncorrectable: host.gpu_health(position).and_then(|health| health.ecc_uncorrectable_volatile),
                 is_hot: slows_down || near_slowdown,
                 trend: host.history().points(

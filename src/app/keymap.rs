@@ -14,6 +14,8 @@ pub enum Mode {
     Host,
     /// One host: its processes.
     HostList,
+    /// The findings.
+    Findings,
     /// One process.
     Process,
     /// The help.
@@ -93,6 +95,10 @@ pub enum Action {
     Repaint,
     /// Stop, as any program does at Ctrl-Z.
     Suspend,
+    /// The grid and the list.
+    Overview,
+    /// What diagnosis says.
+    Findings,
     /// Show the help.
     Help,
     /// Leave.
@@ -147,16 +153,17 @@ const fn ctrl(character: char) -> Key {
     Key { code: KeyCode::Char(character), ctrl: true }
 }
 
-use Mode::{Grid, Help, Host, HostKeyDialog, HostList, List, Process, SecretDialog, SortMenu};
+use Mode::{Findings, Grid, Help, Host, HostKeyDialog, HostList, List, Process, SecretDialog, SortMenu};
 
 const LISTS: &[Mode] = &[List, HostList];
 const PANES: &[Mode] = &[Grid, List, Host, HostList];
-const MOVES: &[Mode] = &[Grid, List, Host, HostList, Process, Help];
-const PAGES: &[Mode] = &[Grid, List, Host, HostList, Help];
+const MOVES: &[Mode] = &[Grid, List, Host, HostList, Findings, Process, Help];
+const PAGES: &[Mode] = &[Grid, List, Host, HostList, Findings, Help];
 const HOSTS: &[Mode] = &[Host, HostList];
 const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
 const MENU: &[Mode] = &[SortMenu];
-const ALL: &[Mode] = &[Grid, List, Host, HostList, Process, Help, SortMenu, HostKeyDialog, SecretDialog];
+const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Findings, Process];
+const ALL: &[Mode] = &[Grid, List, Host, HostList, Findings, Process, Help, SortMenu, HostKeyDialog, SecretDialog];
 
 macro_rules! bindings {
     ($($modes:expr, [$($key:expr),+], $action:expr, $shown:literal, $words:literal, $hint:expr;)*) => {
@@ -205,7 +212,8 @@ pub const BINDINGS: &[Binding] = bindings! {
 
     &[Grid], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
     LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
-    &[Host, HostList, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
+    &[Host, HostList, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
     PANES, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
     HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
@@ -223,14 +231,16 @@ pub const BINDINGS: &[Binding] = bindings! {
     LISTS, [char('r')], Action::SortReverse, "r", "turn the order around", Some("reverse");
     LISTS, [char('o')], Action::SortMenu, "o", "sort by a column: its letter", Some("sort by");
 
+    VIEWS, [char('1')], Action::Overview, "1", "hosts and processes", None;
+    VIEWS, [char('5')], Action::Findings, "5", "findings: what looks wrong, with evidence", Some("findings");
     PANES, [char('-')], Action::Slower, "-", "sample less often", None;
     PANES, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
     PANES, [ctrl('r')], Action::Refresh, "C-r", "readings of all hosts now", None;
     ALL, [ctrl('l')], Action::Repaint, "C-l", "draw the screen anew", None;
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
-    &[Grid, List, Host, HostList, Process], [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
+    VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
     &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Process, Help, SortMenu], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    &[Grid, List, Host, HostList, Findings, Process, Help, SortMenu], [char('q')], Action::Quit, "q", "leave", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
@@ -278,7 +288,10 @@ impl Section {
             Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
             _ if binding.modes == PAGES => Self::Moving,
             _ if only(&[Help]) => Self::Program,
-            Action::NextFocus | Action::PreviousFocus | Action::Back => Self::Moving,
+            Action::NextFocus | Action::PreviousFocus | Action::Back | Action::Overview | Action::Findings => {
+                Self::Moving
+            }
+            _ if only(&[Findings]) => Self::Moving,
             Action::RetryAll | Action::Prompts | Action::Refresh => Self::Hosts,
             _ if only(&[Grid, Host, HostList]) => Self::Hosts,
             _ => Self::Program,

@@ -12,6 +12,8 @@ pub enum View {
     Overview,
     /// One host in full.
     Host(HostId),
+    /// What diagnosis says.
+    Findings,
     /// One process, or one job.
     Process(RowKey),
 }
@@ -80,6 +82,20 @@ impl Screen {
             self.focus = Focus::Panes;
             self.gpu = 0;
         }
+    }
+
+    /// One of the views at the top; where it is shown already nothing happens. Returns whether the view changed.
+    pub fn show(&mut self, view: View) -> bool {
+        if self.view == view {
+            return false;
+        }
+        self.beneath.clear();
+        self.focus = Focus::Panes;
+        if view != View::Overview {
+            self.beneath.push((View::Overview, Focus::Panes));
+        }
+        self.view = view;
+        true
     }
 
     /// The same level, another view: the next host, the next process.

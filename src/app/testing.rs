@@ -2,6 +2,7 @@
 //! from chance.
 
 use crate::app::{App, Event, Settings};
+use crate::diagnosis::Engine;
 use crate::fleet::{Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase};
 use crate::hosts::HostConfig;
 use crate::wire::{
@@ -50,6 +51,28 @@ fn story() -> impl Iterator<Item = u64> {
     (0..NOW - 100).step_by(50).chain((NOW - 100..=NOW).step_by(5))
 }
 
+/// When the story of [`stuck`] ends.
+pub(crate) const LATER: u64 = 1500;
+
+/// An app that has watched for so long that what hung from the beginning is called so; the last host went away at the
+/// end.
+pub(crate) fn stuck(hosts: usize, size: (u16, u16)) -> App {
+    let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
+    for seconds in (0..=LATER).step_by(5) {
+        let leaves = seconds > LATER - 60;
+        for host in 0..hosts - usize::from(leaves) {
+            report(&mut app, host, 8, seconds);
+        }
+        if seconds == LATER - 30 {
+            let error = LinkError::new(LinkErrorKind::Network, "no route to host (tcp 22)");
+            update(&mut app, hosts - 1, HostUpdate::Down { error, retry_at: None, attempt: 3 }, seconds);
+        }
+        app.update(Event::Ticked, at(seconds));
+    }
+    app.settle();
+    app
+}
+
 /// An app whose hosts have reported once.
 pub(crate) fn reported_once(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
@@ -62,7 +85,7 @@ pub(crate) fn reported_once(hosts: usize, gpus: usize, size: (u16, u16)) -> App 
 /// An app whose hosts have these names and have not been reached.
 pub(crate) fn connecting(names: &[String], size: (u16, u16)) -> App {
     let configs: Vec<_> = names.iter().map(|name| Arc::new(HostConfig::named(name.as_str()))).collect();
-    let mut app = App::new(Fleet::new(&configs, false, at(0)), Settings::default(), at(0));
+    let mut app = App::new(Fleet::new(&configs, false, at(0)), Settings::default(), Engine::default(), at(0));
     app.update(Event::Resized(size.0, size.1), at(0));
     app
 }
@@ -194,7 +217,8 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
         };
         readings.push(GpuReading {
             utilization_percent: Some(percent),
-            memory_utilization_percent: Some(percent / 3),
+            // What hangs moves no memory.
+            memory_utilization_percent: Some(if matches!(work(host, gpu), Work::Spinning) { 0 } else { percent / 3 }),
             memory_used_bytes: Some(used * GIB),
             temperature_celsius: Some(celsius),
             power_watts: Some(watts),

@@ -94,6 +94,8 @@ fn the_selection_follows_its_process() {
 fn a_job_unfolds_and_folds_and_keeps_the_selection() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "\t");
+    let place = app.rows().iter().position(|row| row.workers == 8).expect("a job of eight");
+    press(&mut app, &"↓".repeat(place));
     assert_eq!(selected(&app).unfold, Unfold::Folded);
     let job = selected(&app).key.clone();
     let before = app.rows().len();

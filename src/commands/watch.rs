@@ -13,6 +13,7 @@ use super::{Failure, Interrupts};
 use crate::app::{App, ColorDepth, Effect, Event, Settings, ThemeChoice};
 use crate::cli::{ScreenArgs, Theme};
 use crate::collect::{Collector, Command};
+use crate::diagnosis::Engine;
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
 use crate::ssh::{Context, PromptEvent};
 use crate::ui;
@@ -49,7 +50,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
         None => (None, None),
     };
     let now = clock.now();
-    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, now);
+    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, Engine::default(), now);
     let mut interrupts = Interrupts::new()?;
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
@@ -155,7 +156,7 @@ impl Performer<'_> {
                     context.answer(id, answer);
                 }
             }
-            Effect::Quit | Effect::Repaint | Effect::Suspend => {}
+            Effect::Quit | Effect::Repaint | Effect::Suspend | Effect::Tell(_) => {}
         }
     }
 

@@ -142,24 +142,34 @@ impl RowsView {
     }
 
     /// The list: sorted, grouped, the processes of each job in `open` below it. Only rows for which `keep` holds are
-    /// in it; a job stays while its own row is kept, or with those of its processes that are.
-    pub fn rows(&self, order: ListOrder, open: &HashSet<RowKey>, keep: impl Fn(&Row) -> bool) -> Vec<Row> {
+    /// in it; a job stays while its own row is kept, or with those of its processes that are. `rank` says how much a row
+    /// needs a person beyond what it says itself, the least first.
+    pub fn rows(
+        &self,
+        order: ListOrder,
+        open: &HashSet<RowKey>,
+        keep: impl Fn(&Row) -> bool,
+        rank: impl Fn(&Row) -> Option<u8>,
+    ) -> Vec<Row> {
+        let rank = |row: &Row| trouble_rank(row).or_else(|| rank(row));
+        let ranked = |row| if order.key == SortKey::Trouble { rank(row) } else { None };
         let jobs = self.hosts.iter().flat_map(|entry| &entry.jobs);
         match order.group {
             Group::Job => {
                 let kept = jobs.filter(|job| keep(&job.row) || job.processes.iter().any(&keep));
-                let mut jobs: Vec<&JobRows> = kept.collect();
-                jobs.sort_by(|a, b| compare(&a.row, &b.row, order));
+                let mut jobs: Vec<(Option<u8>, &JobRows)> = kept.map(|job| (ranked(&job.row), job)).collect();
+                jobs.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order));
                 let mut rows = Vec::with_capacity(jobs.len());
-                for job in jobs {
+                for (_, job) in jobs {
                     add_job(&mut rows, job, order, open, &keep);
                 }
                 rows
             }
             Group::None => {
-                let mut rows: Vec<&Row> = jobs.flat_map(|job| &job.processes).filter(|row| keep(row)).collect();
-                rows.sort_by(|a, b| compare(a, b, order));
-                rows.into_iter().map(|row| Row { unfold: Unfold::Leaf, ..row.clone() }).collect()
+                let kept = jobs.flat_map(|job| &job.processes).filter(|row| keep(row));
+                let mut rows: Vec<(Option<u8>, &Row)> = kept.map(|row| (ranked(row), row)).collect();
+                rows.sort_by(|a, b| compare(*a, *b, order));
+                rows.into_iter().map(|(_, row)| Row { unfold: Unfold::Leaf, ..row.clone() }).collect()
             }
         }
     }
@@ -173,19 +183,19 @@ fn add_job(rows: &mut Vec<Row>, job: &JobRows, order: ListOrder, open: &HashSet<
     rows.push(Row { unfold: Unfold::Open, ..job.row.clone() });
     let is_whole = keep(&job.row);
     let mut processes: Vec<&Row> = job.processes.iter().filter(|row| is_whole || keep(row)).collect();
-    processes.sort_by(|a, b| compare(a, b, order));
+    processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), order));
     rows.extend(processes.into_iter().cloned());
 }
 
-/// The order of two rows. Rows that are equal in it stay as they were: hosts as configured, processes by pid.
-fn compare(a: &Row, b: &Row, order: ListOrder) -> Ordering {
+/// The order of two rows, each with how much it needs a person. Rows that are equal in it stay as they were: hosts as configured, processes by pid.
+fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
     let down = order.is_descending;
     match order.key {
         SortKey::Trouble => a
             .ended_at
             .is_some()
             .cmp(&b.ended_at.is_some())
-            .then_with(|| known_first(trouble_rank(a), trouble_rank(b), down, Ord::cmp))
+            .then_with(|| known_first(a_rank, b_rank, down, Ord::cmp))
             .then_with(|| directed(b.is_mine.cmp(&a.is_mine), down))
             .then_with(|| known_first(a.gpu_memory_bytes, b.gpu_memory_bytes, !down, Ord::cmp)),
         SortKey::Host => directed(a.key.host.cmp(&b.key.host), down),

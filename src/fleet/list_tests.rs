@@ -56,13 +56,13 @@ fn commands(rows: &[Row]) -> Vec<&str> {
 
 fn sorted(key: SortKey, is_descending: bool) -> Vec<String> {
     let order = ListOrder { key, is_descending, group: Group::Job };
-    let rows = view().rows(order, &HashSet::new(), |_| true);
+    let rows = view().rows(order, &HashSet::new(), |_| true, |_| None);
     rows.iter().map(|row| row.command.to_string()).collect()
 }
 
 #[test]
 fn by_default_trouble_comes_first_then_ones_own_then_the_largest() {
-    let rows = view().rows(ListOrder::default(), &HashSet::new(), |_| true);
+    let rows = view().rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
     assert_eq!(commands(&rows), ["stopped", "ipykernel", "torchrun", "big", "silent"]);
 }
 
@@ -76,7 +76,7 @@ fn a_hung_gpu_goes_before_everything() {
     let mut view = view();
     let states = [(GpuState::InUse, None), (GpuState::InUse, None), (GpuState::InUse, None), (GpuState::Hung, None)];
     view.update(&hosts()[0].host, &states, at(1.0));
-    let rows = view.rows(ListOrder::default(), &HashSet::new(), |_| true);
+    let rows = view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
     assert_eq!(commands(&rows)[..2], ["ipykernel", "stopped"]);
 }
 
@@ -141,17 +141,18 @@ fn shares_sort_by_the_most_then_the_least() {
     host.show(1.0, &[reading(97, 3), reading(97, 3)], &[with(1, [10, 90]), with(2, [50, 90]), with(3, [99, 0])]);
     let mut view = RowsView::default();
     view.update(&host.host, NO_STATES, at(1.0));
-    let rows = view.rows(ListOrder::by(SortKey::Sm, Group::None), &HashSet::new(), |_| true);
+    let rows = view.rows(ListOrder::by(SortKey::Sm, Group::None), &HashSet::new(), |_| true, |_| None);
     assert_eq!(commands(&rows), ["p3", "p2", "p1"]);
 }
 
 #[test]
 fn an_open_job_has_its_processes_below_it() {
     let view = view();
-    let folded = view.rows(ListOrder::default(), &HashSet::new(), |_| true);
+    let folded = view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
     let job = folded.iter().find(|row| row.unfold == Unfold::Folded).expect("torchrun");
     let open = HashSet::from([job.key.clone()]);
-    let rows = view.rows(ListOrder { key: SortKey::Pid, is_descending: true, group: Group::Job }, &open, |_| true);
+    let rows =
+        view.rows(ListOrder { key: SortKey::Pid, is_descending: true, group: Group::Job }, &open, |_| true, |_| None);
     let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.unfold)).collect();
     assert_eq!(
         shape,
@@ -169,7 +170,7 @@ fn an_open_job_has_its_processes_below_it() {
 
 #[test]
 fn ungrouped_every_process_is_a_leaf() {
-    let rows = view().rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), |_| true);
+    let rows = view().rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), |_| true, |_| None);
     let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.unfold)).collect();
     assert_eq!(shape, [70, 80, 90, 501, 502, 600].map(|pid| (Some(pid), Unfold::Leaf)));
 }
@@ -178,12 +179,12 @@ fn ungrouped_every_process_is_a_leaf() {
 fn a_job_stays_while_one_of_its_processes_is_kept() {
     let view = view();
     let only = |row: &Row| row.pid == Some(502);
-    let rows = view.rows(ListOrder::default(), &HashSet::new(), only);
+    let rows = view.rows(ListOrder::default(), &HashSet::new(), only, |_| None);
     assert_eq!(commands(&rows), ["torchrun"]);
     let open = HashSet::from([rows[0].key.clone()]);
-    let rows = view.rows(ListOrder::default(), &open, only);
+    let rows = view.rows(ListOrder::default(), &open, only, |_| None);
     assert_eq!(rows.iter().map(|row| row.pid).collect::<Vec<_>>(), [Some(500), Some(502)]);
-    assert_eq!(view.rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), only).len(), 1);
+    assert_eq!(view.rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), only, |_| None).len(), 1);
 }
 
 #[test]
@@ -194,7 +195,7 @@ fn what_has_ended_comes_last_in_the_order_of_trouble() {
     host.show(3.0, &[reading(0, 0), reading(97, 1)], &[small]);
     let mut view = RowsView::default();
     view.update(&host.host, NO_STATES, at(3.0));
-    assert_eq!(commands(&view.rows(ListOrder::default(), &HashSet::new(), |_| true)), ["small", "large"]);
+    assert_eq!(commands(&view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None)), ["small", "large"]);
 }
 
 #[test]
@@ -208,7 +209,7 @@ fn a_tick_computes_only_what_time_has_changed() {
     assert!(!view.tick(&host.host, &states, at(4.0)));
     assert!(view.tick(&host.host, &[(GpuState::Idle, Some(at(1.0)))], at(4.0)), "a state changed");
     assert!(view.tick(&host.host, &states, at(20.0)), "stale");
-    assert!(view.rows(ListOrder::default(), &HashSet::new(), |_| true).iter().all(|row| row.is_stale));
+    assert!(view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None).iter().all(|row| row.is_stale));
     assert!(!view.tick(&host.host, &states, at(602.0)));
     assert!(view.tick(&host.host, &states, at(603.0)), "the row that ended goes");
     assert!(!view.tick(&host.host, &states, at(604.0)));

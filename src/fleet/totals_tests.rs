@@ -94,7 +94,7 @@ fn rows_panes_and_header_agree() {
     assert_eq!((header.memory_used_bytes, header.memory_total_bytes), (Some(panes.1), Some(panes.2)));
     assert_eq!(GpuState::ALL.map(|state| header.in_state(state)).iter().sum::<u32>(), header.gpus);
     for group in [Group::Job, Group::None] {
-        let rows = view.rows(ListOrder::by(SortKey::GpuMemory, group), &HashSet::new(), |_| true);
+        let rows = view.rows(ListOrder::by(SortKey::GpuMemory, group), &HashSet::new(), |_| true, |_| None);
         let held: u64 = rows.iter().filter_map(|row| row.gpu_memory_bytes).sum();
         assert_eq!(Some(held), header.memory_used_bytes, "{group:?}");
         let in_use: usize = rows

@@ -14,7 +14,7 @@
 use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
-use super::{dialogs, grid, header, help, hints, host, list, process};
+use super::{dialogs, findings, grid, header, help, hints, host, list, process};
 use crate::app::arrange::MIN_SIZE;
 use crate::app::{App, View};
 use crate::fleet::Moment;
@@ -51,6 +51,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
                 host::draw(&mut pen, layout.body, app, host, app.host_shape(size), now);
             }
         }
+        View::Findings => findings::draw(&mut pen, layout.body, app, now),
         View::Process(key) => process::draw(&mut pen, layout.body, app, key, now),
     }
     if let Some(top) = app.screen().help {

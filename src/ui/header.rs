@@ -4,6 +4,7 @@
 //!  gpufleet  6 hosts 48 GPUs   37 busy  4 idle  2 hung?  5 free    mem 2126/3840G    power 21.4 kW   every 2s   14:02:31
 //! ```
 
+use super::findings::severity_style;
 use super::format::{clock, gib, interval, short, watts};
 use super::pen::Pen;
 use super::segments::Segments;
@@ -55,6 +56,18 @@ fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
         }
     }
     add_counts(&mut line, pen, totals, 2);
+    let findings = app.findings().counts();
+    if findings.firing > 0 {
+        let style = findings.worst.map_or(theme.warn, |worst| severity_style(theme, worst));
+        let plural = if findings.firing == 1 { "" } else { "s" };
+        line.add(13, 3, short!("{} finding{plural}", findings.firing), style);
+        if findings.mine > 0 {
+            line.add(6, 0, short!(", {} yours", findings.mine), style);
+        }
+    }
+    if findings.pending > 0 {
+        line.add(4, 2, short!("{} watched", findings.pending), theme.dim);
+    }
     let low_power: usize = app
         .fleet()
         .hosts()

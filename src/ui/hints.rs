@@ -3,7 +3,7 @@
 use super::format::{columns, short};
 use super::pen::Pen;
 use super::segments::Segments;
-use crate::app::{Action, App, keymap};
+use crate::app::{Action, App, View, keymap};
 use crate::fleet::{Link, Moment};
 use ratatui::layout::Rect;
 
@@ -48,6 +48,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
 fn is_useful(action: Action, app: &App) -> bool {
     match action {
         Action::Prompts => app.prompts().count() > 0,
+        Action::Findings => app.screen().view() != &View::Findings,
         Action::RetryHost => {
             let host = app.fleet().hosts().get(app.screen().host);
             host.is_some_and(|host| !matches!(host.link, Link::Live))

@@ -9,6 +9,7 @@
 //! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: the keys here ──╯
 //! ```
 
+use super::findings::severity_style;
 use super::format::{Short, age, brief_span, columns, memory, or_dash, short, without_folders};
 use super::list_columns::{Column, list_columns};
 use super::pen::Pen;
@@ -225,6 +226,10 @@ pub(super) fn state(pen: &Pen<'_>, row: &Row, app: &App, now: Moment, width: u16
         let is_long = columns(&words) > usize::from(width);
         let words = if is_long && trouble == "memory not released" { short!("not released") } else { words };
         return (words, if trouble == "hidden" { theme.dim } else { theme.warn });
+    }
+    if let Some((word, finding)) = app.findings().state_of_row(row) {
+        let words = short!("{word} {}", brief_span(finding.lasted(now)).as_str());
+        return (words, severity_style(theme, finding.severity));
     }
     match row.state {
         Some((GpuState::InUse, _)) if draws_low_power(row, app) => (short!("low power"), theme.plain),

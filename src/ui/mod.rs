@@ -4,6 +4,7 @@
 
 mod dialogs;
 mod draw;
+mod findings;
 mod flow;
 mod format;
 mod gpu_columns;

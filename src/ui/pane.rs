@@ -6,6 +6,7 @@
 //! ┗━ cpu 3%  ram 201/1007G ━━━━━━━━━━━ load 2/112 ━┛
 //! ```
 
+use super::findings::severity_style;
 use super::format::{columns, gib, short, span};
 use super::gpu_columns::{FigureWidths, GpuColumns};
 use super::header::add_counts;
@@ -110,7 +111,13 @@ pub(super) fn title(
     if focused {
         x += pen.text(x, area.y, 1, pen.theme.glyphs.pointer, name_style);
     }
-    x += pen.fit_middle(x, area.y, name_room, host.name(), name_style);
+    let mark = app.findings().mark_of_host(host.id);
+    let mark_room = if mark.is_some() { 2 } else { 0 };
+    x += pen.fit_middle(x, area.y, name_room.saturating_sub(mark_room), host.name(), name_style);
+    if let Some(severity) = mark {
+        pen.text(x, area.y, 1, " ", Style::new());
+        x += 1 + pen.text(x + 1, area.y, 1, "!", severity_style(pen.theme, severity));
+    }
     pen.text(x, area.y, 1, " ", Style::new());
     let width = right.width();
     if width > 0 {
@@ -167,6 +174,9 @@ fn host_line(pen: &mut Pen<'_>, line: Rect, shared: &Shared<'_>, host: &Host, fi
     }
     let name_width = shared.name_columns.clamp(6, 12).min(line.width.saturating_sub(2));
     pen.fit_middle(line.x + 1, line.y, name_width, host.name(), style);
+    if let Some(severity) = shared.app.findings().mark_of_host(host.id) {
+        pen.text(line.x + 1 + name_width, line.y, 1, "!", severity_style(theme, severity));
+    }
     let mut x = line.x + 2 + name_width;
     let word = host_state::word(shared.app, host, figures, shared.now);
     if !figures.gpus.is_empty() && matches!(host.link, Link::Live | Link::Stale { .. }) {

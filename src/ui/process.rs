@@ -5,6 +5,7 @@ use super::format::{age, memory, or_dash, short, span};
 use super::list;
 use super::pen::Pen;
 use crate::app::App;
+use crate::diagnosis::Phase;
 use crate::fleet::{Host, Moment, Process, Row, RowKey, gpu_list};
 use crate::wire::{Owner, ProcessFacts};
 use ratatui::layout::Rect;
@@ -54,6 +55,11 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: 
         flow.labelled("state", LABEL, &state);
         let line = inside.bottom().saturating_sub(y);
         flow.pen.text(inside.x + LABEL, line, inside.width.saturating_sub(LABEL), &state, style);
+    }
+    for finding in app.findings().of_row(row).take(4) {
+        let label = if finding.phase == Phase::Pending { "watched" } else { finding.severity.word() };
+        flow.labelled(label, LABEL, &finding.sentence);
+        flow.labelled("  check", LABEL, &finding.next_check);
     }
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
         flow.gap();

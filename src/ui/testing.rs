@@ -8,9 +8,14 @@ use std::fmt::Write as _;
 
 /// The cells of a screen of this size.
 pub(super) fn cells(app: &App, size: (u16, u16)) -> Buffer {
+    cells_at(app, size, NOW)
+}
+
+/// The same, so many seconds after the story has begun.
+pub(super) fn cells_at(app: &App, size: (u16, u16), seconds: u64) -> Buffer {
     let area = Rect::new(0, 0, size.0, size.1);
     let mut buffer = Buffer::empty(area);
-    super::draw_into(app, &mut buffer, area, at(NOW));
+    super::draw_into(app, &mut buffer, area, at(seconds));
     buffer
 }
 
@@ -76,8 +81,14 @@ pub(super) fn ansi(buffer: &Buffer) -> String {
 
 /// Writes screens for a person to look at where `GPUFLEET_SCREENS` names a folder.
 pub(super) fn show(name: &str, app: &App, size: (u16, u16)) {
+    show_cells(name, &cells(app, size));
+}
+
+/// The same for cells.
+pub(super) fn show_cells(name: &str, cells: &Buffer) {
     if let Some(folder) = std::env::var_os("GPUFLEET_SCREENS") {
-        let path = std::path::Path::new(&folder).join(format!("{name}-{}x{}.ansi", size.0, size.1));
-        std::fs::write(path, ansi(&cells(app, size))).expect("the folder can be written");
+        let path =
+            std::path::Path::new(&folder).join(format!("{name}-{}x{}.ansi", cells.area.width, cells.area.height));
+        std::fs::write(path, ansi(cells)).expect("the folder can be written");
     }
 }

@@ -1,8 +1,8 @@
 //! Whole screens.
 
-use super::testing::{cells, lines, show, text};
-use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, reported_once, update};
-use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice};
+use super::testing::{cells, cells_at, lines, show, show_cells, text};
+use crate::app::testing::{LATER, NOW, app, at, connecting, host_states, press, report, reported_once, stuck, update};
+use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice, View};
 use crossterm::event::{KeyCode, KeyEvent};
 
 #[test]
@@ -51,6 +51,49 @@ fn an_unfolded_job() {
     press(&mut app, "\t↓\n↓↓");
     show("unfolded", &app, size);
     insta::assert_snapshot!("unfolded_120x40", text(&app, size));
+}
+
+#[test]
+fn findings_with_their_evidence() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = stuck(6, size);
+        show_cells("grid-stuck", &cells_at(&app, size, LATER));
+        insta::assert_snapshot!(format!("stuck_{}x{}", size.0, size.1), lines(&cells_at(&app, size, LATER)).join("\n"));
+        press(&mut app, "5");
+        let cells = cells_at(&app, size, LATER);
+        show_cells("findings", &cells);
+        insta::assert_snapshot!(format!("findings_{}x{}", size.0, size.1), lines(&cells).join("\n"));
+    }
+}
+
+#[test]
+fn a_finding_leads_to_its_process_and_back() {
+    let size = (120, 40);
+    let mut app = stuck(6, size);
+    press(&mut app, "5");
+    let hung = app.findings().list().iter().position(|finding| finding.rule.word() == "stuck-spin-suspect");
+    press(&mut app, &"↓".repeat(hung.expect("what spins is found")));
+    press(&mut app, "\n");
+    let cells = cells_at(&app, size, LATER);
+    show_cells("process-stuck", &cells);
+    insta::assert_snapshot!("process_stuck_120x40", lines(&cells).join("\n"));
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.screen().view(), &View::Findings);
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.screen().view(), &View::Overview);
+    press(&mut app, "51");
+    assert_eq!(app.screen().view(), &View::Overview);
+}
+
+#[test]
+fn nothing_found_is_said() {
+    let size = (80, 24);
+    let mut app = reported_once(1, 0, size);
+    press(&mut app, "5");
+    assert!(text(&app, size).contains("Nothing looks wrong."), "{}", text(&app, size));
+    let mut app = connecting(&["a".to_owned()], size);
+    press(&mut app, "5");
+    assert!(text(&app, size).contains("No host has told anything yet."));
 }
 
 #[test]
@@ -229,7 +272,12 @@ fn a_simulation_says_so_at_every_size() {
     use crate::hosts::HostConfig;
     for size in [(40, 10), (80, 24), (200, 60)] {
         let configs = [std::sync::Arc::new(HostConfig::named("sim"))];
-        let mut app = App::new(Fleet::new(&configs, true, at(0)), Settings::default(), at(0));
+        let mut app = App::new(
+            Fleet::new(&configs, true, at(0)),
+            Settings::default(),
+            crate::diagnosis::Engine::default(),
+            at(0),
+        );
         app.update(Event::Resized(size.0, size.1), at(0));
         assert!(text(&app, size).lines().next().expect("a header").contains("SIMULATED"));
     }

@@ -1,0 +1,325 @@
+//! What diagnosis says: a list of findings, and the selected one with its evidence.
+//!
+//! ```text
+//! ╭─ Findings  2 crit  1 warn  3 notes  1 watched ─────────────────────────────────────────────╮
+//! │  SINCE HOST   GPU  WHO     WHAT                                                            │
+//! │▸?  18m hgx-04 4,5  dmitri  GPUs 4,5 say 100 % busy for 18 min but draw 104 W of 700 W ...  │
+//! │ z   2h hgx-02 1    bob     notebook.py (bob, pid 4471) holds 31 GiB and has done nothing   │
+//! │ ?   2m hgx-06 7    fumi    watching 2m of 10m: GPU 7 says 100 % busy but draws 98 W ...    │
+//! ╰────────────────────────────────────────────────────────────────────────────────────────────╯
+//! ╭─ hung?  hgx-04 GPU 4,5  dmitri ─────────────────────────────────────────── crit, likely ───╮
+//! │GPUs 4,5 say 100 % busy for 18 min but draw 104 W of 700 W (was 560 W) and move no memory.  │
+//! │check     py-spy dump --pid 12001                                                           │
+//! │not       a slow loader, a checkpoint                                                       │
+//! ╰─ rule stuck-spin ──────────────────────────────────── gpufleet explain stuck-spin ─────────╯
+//! ```
+
+use super::flow::Flow;
+use super::format::{Short, brief_span, columns, short, span};
+use super::pen::Pen;
+use super::segments::Segments;
+use super::theme::Theme;
+use crate::app::App;
+use crate::app::arrange::{FINDINGS_HEAD_ROWS, findings_shape};
+use crate::diagnosis::{Finding, Phase, RuleId, Severity};
+use crate::fleet::{Moment, gpu_list};
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+/// Columns of the labels in the detail.
+const LABEL: u16 = 10;
+
+/// Draws the view into the body of the screen.
+pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
+    let shape = findings_shape(body.height);
+    let list = Rect { height: body.height - shape.detail_rows, ..body };
+    draw_list(pen, list, app, now);
+    if shape.detail_rows > 0 {
+        let below = Rect { y: list.bottom(), height: shape.detail_rows, ..body };
+        match app.findings().selected() {
+            Some(finding) => draw_detail(pen, below, app, finding, now),
+            None => draw_nothing(pen, below, app),
+        }
+    }
+}
+
+fn draw_list(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = pen.theme;
+    pen.outline(area, &theme.glyphs.heavy, theme.focus);
+    title(pen, area, app);
+    let inside = Rect {
+        x: area.x + 1,
+        y: area.y + 1,
+        width: area.width.saturating_sub(2),
+        height: area.height.saturating_sub(2),
+    };
+    let findings = app.findings();
+    if findings.list().is_empty() {
+        let words =
+            if app.totals().hosts_covered > 0 { "Nothing looks wrong." } else { "No host has told anything yet." };
+        pen.fit(inside.x + 1, inside.y, inside.width.saturating_sub(1), words, theme.plain);
+        return;
+    }
+    let places = Places::of(inside.width, app);
+    places.heads(pen, inside);
+    let capacity = usize::from(inside.height.saturating_sub(FINDINGS_HEAD_ROWS));
+    let top = findings.top(capacity);
+    for (line, (index, finding)) in findings.list().iter().enumerate().skip(top).take(capacity).enumerate() {
+        let row = Rect { y: inside.y + FINDINGS_HEAD_ROWS + line as u16, height: 1, ..inside };
+        places.row(pen, row, finding, index == findings.index(), now);
+    }
+    let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().left_out as usize;
+    if below > 0 {
+        let words = short!(" {} {below} more ", theme.glyphs.down);
+        pen.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &words, theme.plain);
+    }
+}
+
+fn title(pen: &mut Pen<'_>, area: Rect, app: &App) {
+    let theme = pen.theme;
+    let counts = app.findings().counts();
+    let in_phase = |severity| {
+        let of = |finding: &&Finding| finding.counts() && finding.severity == severity;
+        app.findings().list().iter().filter(of).count()
+    };
+    let mut words = Segments::default();
+    words.add(9, 0, short!(" Findings"), theme.focus);
+    for (keep, count, word, style) in [
+        (8, in_phase(Severity::Crit), "crit", theme.crit),
+        (7, in_phase(Severity::Warn), "warn", theme.warn),
+        (5, counts.mine as usize, "yours", theme.plain),
+        (4, counts.notes as usize, if counts.notes == 1 { "note" } else { "notes" }, theme.plain),
+        (3, counts.pending as usize, "watched", theme.dim),
+    ] {
+        if count > 0 {
+            words.add(keep, 2, short!("{count} {word}"), style);
+        }
+    }
+    words.add(9, 0, short!(" "), theme.plain);
+    words.fit(area.width.saturating_sub(4));
+    words.draw(pen, area.x + 2, area.y, area.width.saturating_sub(4));
+}
+
+/// Where the columns of the list stand.
+struct Places {
+    host: u16,
+    gpu: u16,
+    who: u16,
+}
+
+/// Columns of the pointer, the glyph and the time, with the gap after them.
+const LEAD: u16 = 8;
+
+impl Places {
+    /// Columns for a line of `width`: WHO goes first, then GPU. What was found has at least thirty columns.
+    fn of(width: u16, app: &App) -> Self {
+        let longest = |words: &mut dyn Iterator<Item = usize>, least: usize, most: usize| -> u16 {
+            words.max().unwrap_or(0).clamp(least, most) as u16
+        };
+        let list = app.findings().list();
+        let host = longest(&mut list.iter().map(|finding| columns(&hosts(finding))), 4, 14);
+        let gpu = longest(&mut list.iter().map(|finding| gpus(finding).len()), 3, 7);
+        let who = longest(&mut list.iter().map(|one| one.user.as_deref().map_or(1, columns)), 3, 10);
+        let mut places = Self { host, gpu, who };
+        if LEAD + host + gpu + who + 3 + 30 > width {
+            places.who = 0;
+        }
+        if LEAD + host + gpu + 2 + 30 > width {
+            places.gpu = 0;
+        }
+        places
+    }
+
+    fn each(&self, line: Rect) -> (u16, u16, u16, Rect) {
+        let gap = |width: u16| if width > 0 { width + 1 } else { 0 };
+        let host = line.x + LEAD;
+        let gpu = host + self.host + 1;
+        let who = gpu + gap(self.gpu);
+        let what = (who + gap(self.who)).min(line.right());
+        (host, gpu, who, Rect { x: what, width: line.right() - what, ..line })
+    }
+
+    fn heads(&self, pen: &mut Pen<'_>, line: Rect) {
+        let dim = pen.theme.dim;
+        let (host, gpu, who, what) = self.each(line);
+        pen.right(line.x, line.y, LEAD - 1, "SINCE", dim);
+        pen.text(host, line.y, self.host, "HOST", dim);
+        pen.text(gpu, line.y, self.gpu, "GPU", dim);
+        pen.text(who, line.y, self.who, "WHO", dim);
+        pen.text(what.x, line.y, what.width, "WHAT", dim);
+    }
+
+    fn row(&self, pen: &mut Pen<'_>, line: Rect, finding: &Finding, is_selected: bool, now: Moment) {
+        let theme = pen.theme;
+        let is_dim = finding.phase == Phase::Pending || finding.is_frozen;
+        let mut style = if is_dim { theme.dim } else { theme.plain };
+        if is_selected {
+            style = style.patch(theme.focus);
+            pen.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
+        }
+        let (host, gpu, who, what) = self.each(line);
+        let mark = if is_dim { theme.dim } else { severity_style(theme, finding.severity) };
+        pen.text(line.x + 1, line.y, 1, glyph(finding), mark);
+        pen.right(line.x + 2, line.y, LEAD - 3, &lasted(finding, now), style);
+        pen.fit_middle(host, line.y, self.host, &hosts(finding), style);
+        pen.fit(gpu, line.y, self.gpu, &gpus(finding), style);
+        pen.fit(who, line.y, self.who, finding.user.as_deref().unwrap_or("-"), style);
+        let lead = progress(finding, now);
+        let used = pen.fit(what.x, line.y, what.width, &lead, theme.dim);
+        pen.fit(what.x + used, line.y, what.width - used, &finding.sentence, style);
+    }
+}
+
+fn draw_detail(pen: &mut Pen<'_>, area: Rect, app: &App, finding: &Finding, now: Moment) {
+    let theme = pen.theme;
+    pen.outline(area, &theme.glyphs.light, theme.dim);
+    let inside = Rect {
+        x: area.x + 2,
+        y: area.y + 1,
+        width: area.width.saturating_sub(4),
+        height: area.height.saturating_sub(2),
+    };
+    detail_title(pen, area, finding);
+    let info = finding.rule.info();
+    let left = short!(" rule {} ", info.word);
+    pen.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &left, theme.dim);
+    let right = short!(" gpufleet explain {} ", info.word);
+    if columns(&left) + columns(&right) + 6 <= usize::from(area.width) {
+        pen.right(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &right, theme.dim);
+    }
+    let mut flow = Flow::new(pen, inside);
+    let style = if finding.phase == Phase::Pending { theme.dim } else { theme.plain };
+    flow.wrapped(&finding.sentence, style);
+    flow.labelled("since", LABEL, &since_words(finding, app, now));
+    flow.labelled("check", LABEL, &finding.next_check);
+    flow.labelled("not", LABEL, finding.not);
+    for process in finding.processes.iter().take(usize::from(flow.rows_left().saturating_sub(1))) {
+        let label = short!("pid {}", process.key.pid);
+        flow.labelled(&label, LABEL, &super::format::without_folders(&process.command));
+    }
+    let not_judged = app.findings().not_judged();
+    if flow.rows_left() > 0 && !not_judged.is_empty() {
+        flow.labelled("", LABEL, "");
+        let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
+        flow.line(&format!("not judged: {}", words.join(", ")), theme.dim);
+    }
+}
+
+fn detail_title(pen: &mut Pen<'_>, area: Rect, finding: &Finding) {
+    let theme = pen.theme;
+    let style = severity_style(theme, finding.severity);
+    let mut left = Segments::default();
+    left.add(9, 0, short!(" {}", finding.rule.info().title), style);
+    left.add(8, 2, short!("{}", hosts(finding).as_str()), theme.plain);
+    if !finding.gpus.is_empty() {
+        left.add(7, 1, short!("GPU {}", gpus(finding).as_str()), theme.plain);
+    }
+    if let Some(user) = &finding.user {
+        left.add(6, 2, short!("{user}"), theme.plain);
+    }
+    left.add(9, 0, short!(" "), theme.plain);
+    let mut right = Segments::default();
+    right.add(1, 0, short!(" {}, {} ", finding.severity.word(), finding.confidence.word()), style);
+    let room = area.width.saturating_sub(6);
+    right.fit(room);
+    left.fit(room.saturating_sub(right.width() + 2));
+    left.draw(pen, area.x + 2, area.y, room);
+    right.draw_right(pen, area.x + 2, area.y, area.width.saturating_sub(4));
+}
+
+fn draw_nothing(pen: &mut Pen<'_>, area: Rect, app: &App) {
+    let dim = pen.theme.dim;
+    let not_judged = app.findings().not_judged();
+    if !not_judged.is_empty() {
+        let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
+        let inside = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
+        Flow::new(pen, inside).wrapped(&format!("not judged: {}", words.join(", ")), dim);
+    }
+}
+
+/// The colour of a severity.
+pub(super) fn severity_style(theme: &Theme, severity: Severity) -> Style {
+    match severity {
+        Severity::Crit => theme.crit,
+        Severity::Warn => theme.warn,
+        Severity::Info => theme.plain,
+    }
+}
+
+/// The mark of a finding, so that nothing depends on colour.
+fn glyph(finding: &Finding) -> &'static str {
+    match finding.rule {
+        RuleId::HostUnreachable => "x",
+        RuleId::ThermalThrottle | RuleId::Temperature | RuleId::PowerBrake => "^",
+        RuleId::IdleHog => "z",
+        RuleId::StuckSpin
+        | RuleId::StuckSpinSuspect
+        | RuleId::MissingRank
+        | RuleId::JobStalled
+        | RuleId::InputStall
+        | RuleId::DstateHang => "?",
+        _ if finding.severity == Severity::Info => "i",
+        _ => "!",
+    }
+}
+
+/// `hgx-04`, `hgx-04 +2` for several.
+fn hosts(finding: &Finding) -> Short {
+    let first = finding.hosts.first().map_or("-", |(_, name)| name.as_str());
+    match finding.hosts.len() {
+        0 | 1 => short!("{first}"),
+        count => short!("{first} +{}", count - 1),
+    }
+}
+
+/// The GPUs on the first host, as people write them.
+fn gpus(finding: &Finding) -> String {
+    let mut indexes: Vec<u32> =
+        finding.gpus.iter().filter(|gpu| gpu.host == finding.host).map(|gpu| gpu.index).collect();
+    indexes.sort_unstable();
+    indexes.dedup();
+    gpu_list(&indexes)
+}
+
+/// How long it has held: `>2h` where it is only known to be at least that.
+fn lasted(finding: &Finding, now: Moment) -> Short {
+    let lasted = brief_span(finding.lasted(now));
+    if finding.at_least { short!(">{}", lasted.as_str()) } else { lasted }
+}
+
+/// `watching 2m of 5m: ` for what is pending.
+fn progress(finding: &Finding, now: Moment) -> Short {
+    let held = finding.lasted(now);
+    match (finding.phase, finding.due) {
+        (Phase::Pending, Some(due)) => {
+            let all = held + now.until(due);
+            short!("watching {} of {}: ", brief_span(held).as_str(), brief_span(all).as_str())
+        }
+        (Phase::Pending, None) => short!("watching: "),
+        (Phase::Resolving, _) => short!("seems over: "),
+        _ if finding.is_frozen => short!("as last seen: "),
+        _ => Short::new(),
+    }
+}
+
+fn since_words(finding: &Finding, app: &App, now: Moment) -> String {
+    let clock = super::format::clock(finding.since, app.settings.utc_offset_seconds);
+    let at_least = if finding.at_least { "at least " } else { "" };
+    let mut words = format!("{}, {at_least}{}", clock.as_str(), span(finding.lasted(now)).as_str());
+    for (holds, word) in [
+        (finding.is_note, "it was so at the first look"),
+        (finding.is_flapping, "it comes and goes"),
+        (finding.is_frozen, "the host cannot be seen now"),
+    ] {
+        if holds {
+            words.push_str("; ");
+            words.push_str(word);
+        }
+    }
+    let waits = progress(finding, now);
+    if finding.phase != Phase::Firing && !waits.is_empty() {
+        words.push_str("; ");
+        words.push_str(waits.trim_end_matches([':', ' ']));
+    }
+    words
+}
