@@ -241,7 +241,7 @@ proptest! {
                     power_watts: vec![Some(f32::NAN), None, Some(1e30)],
                     ..RecentPast::default()
                 }];
-                let health = GpuHealth { nvlinks_active: Some(u32::from(letter)), ecc_uncorrectable_volatile: Some(u64::MAX - u64::from(letter)), ..GpuHealth::default() };
+                let health = GpuHealth { nvlinks_active: Some(u64::from(letter)), ecc_uncorrectable_volatile: Some(u64::MAX - u64::from(letter)), ..GpuHealth::default() };
                 snapshot.health = GpuHealthColumns::from_rows(&[health.clone(), health]);
             });
             let now = lab.now();

@@ -423,7 +423,7 @@ impl Machine {
             row_remap_failed: Some(event("remap").is_some_and(|event| event.has("failed"))),
             recovery_action: Some(action),
             persistence_mode: Some(event("persistence_off").is_none()),
-            nvlinks_active: (links > 0).then_some(all & !down),
+            nvlinks_active: (links > 0).then_some(u64::from(all & !down)),
             power_smoothing: event("smoothing").map(|_| true),
             ..GpuHealth::default()
         }

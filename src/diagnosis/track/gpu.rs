@@ -53,7 +53,7 @@ pub(in crate::diagnosis) struct GpuTrack {
     /// Uncorrectable errors at the first look.
     pub(in crate::diagnosis) ecc_baseline: Option<u64>,
     /// NVLinks that have been up.
-    pub(in crate::diagnosis) links_seen: u32,
+    pub(in crate::diagnosis) links_seen: u64,
     /// Samples in a row in which it was an error.
     pub(in crate::diagnosis) lost_samples: u32,
 }
