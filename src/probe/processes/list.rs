@@ -14,11 +14,11 @@ const MAX_KEPT: usize = 400;
 const LOOK_EVERY: u64 = 10;
 /// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
 const FACTS_BYTES: usize = 256 * 1024;
-/// The most files of threads that one sample reads, of all processes together. At 10 us each they are most of what a
-/// sample costs on a host whose jobs have many threads.
-const THREAD_FILES: usize = 96;
+/// The most files of threads that one sample reads, of all processes together. At 10 to 20 us each (what was not read
+/// lately costs the kernel more) they are most of what a sample costs on a host whose jobs have many threads.
+const THREAD_FILES: usize = 56;
 /// The most that are left of them for processes that do not rest.
-const THREAD_FILES_OF_OTHERS: usize = 32;
+const THREAD_FILES_OF_OTHERS: usize = 24;
 
 /// All processes that the driver listed in the last sample.
 #[derive(Debug, Default)]
