@@ -2,6 +2,7 @@
 
 mod beside;
 mod garbage;
+mod host;
 mod policy;
 mod process;
 mod readings;
