@@ -98,12 +98,19 @@ fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target
     });
 }
 
+/// How long after it began the means show it, in seconds.
+const FOUND_AFTER: f64 = 120.0;
+
 fn imbalance(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
     let Some(odd) = &job.imbalance else { return };
-    let grade = Grade::new(Ladder::one(Severity::Info, 60.0), Confidence::Suspected, 300.0);
+    let grade = Grade::new(
+        Ladder::one(Severity::Info, view.limits.gpu_imbalance.info_after - FOUND_AFTER),
+        Confidence::Suspected,
+        300.0,
+    );
     watches.holds(RuleId::GpuImbalance, target, grade, |_, _| {
         let sentence = format!(
-            "{} does less than the others of {}: {:.0} % at {:.0} W over 10 min, the others {:.0} % at {:.0} W; they were \
+            "{} does less than the others of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W; they were \
              even before",
             view.gpus_in_words([odd.position]),
             view.job_in_words(job),

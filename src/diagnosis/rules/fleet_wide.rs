@@ -36,6 +36,8 @@ const TOGETHER: f64 = 10.0;
 const MANY: usize = 3;
 /// A connection that stands and brings nothing, while other hosts talk, is given this long, in seconds.
 const SILENCE: f64 = 300.0;
+/// With nobody heard for this long although a connection stands, nobody was listening, in seconds.
+const SLEPT: f64 = 30.0;
 /// Drivers are compared this often, in seconds.
 const SKEW_EVERY: f64 = 60.0;
 
@@ -61,6 +63,11 @@ pub(in crate::diagnosis) fn evaluate(
     let beat = Beat::new(now, dt);
     let heard = fleet.hosts().iter().filter_map(|host| host.received_at).max();
     let others_talk = heard.is_some_and(|at| now.since(at).as_secs_f64() < TOGETHER);
+    // Connections that stand while nobody is heard: this machine slept, as in a recording of a laptop's night.
+    let slept = |host: &Host| matches!(host.link, Link::Live) && !host.is_fresh(now);
+    if heard.is_some_and(|at| now.since(at).as_secs_f64() > SLEPT) && fleet.hosts().iter().any(slept) {
+        engine.woke = Some(t);
+    }
     for host in fleet.hosts() {
         let woke = engine.woke;
         let Some(memory) = engine.host_mut(host.id) else { continue };

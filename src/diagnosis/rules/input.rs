@@ -65,7 +65,7 @@ fn evaluate_job(view: &View, watches: &mut Watches, job: &JobTrack) {
         watches.between(RuleId::InputStall, &target);
         return;
     }
-    let Some(cause) = cause(view, job) else { return };
+    let Some(cause) = cause(view, job, mean) else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
     let grade = Grade::new(Ladder::one(Severity::Warn, SETTLE), confidence, SETTLE);
     watches.holds(RuleId::InputStall, &target, grade, |_, _| {
@@ -104,12 +104,14 @@ fn mean_utilization(view: &View, job: &JobTrack, seconds: f64) -> Option<f32> {
     Some(sum / job.gpus.len().max(1) as f32)
 }
 
-/// What the job waits for; `None` where it does nothing at all.
-fn cause(view: &View, job: &JobTrack) -> Option<Cause> {
+/// What the job waits for; `None` where it does nothing at all, or something else.
+fn cause(view: &View, job: &JobTrack, mean: f32) -> Option<Cause> {
     let limits = &view.limits.input_stall;
     let is_blocked = view.members(job).any(|process| process.helper_blocked * 100.0 >= limits.blocked);
+    // A job that writes, or whose GPUs do nothing at all, saves or evaluates: it does not wait for its input.
+    let saves = job.worked_at.is_some_and(|at| view.beat.t - at <= SETTLE) || mean < 2.0;
     let pressure = view.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
-    if is_blocked || pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure) {
+    if is_blocked || (!saves && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
         return Some(Cause::Storage);
     }
     let (workers, percent) = view.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
@@ -118,7 +120,7 @@ fn cause(view: &View, job: &JobTrack) -> Option<Cause> {
     if workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers) {
         return Some(Cause::Cpu);
     }
-    job.cores.filter(|cores| *cores > view.limits.idle_hog.cpu).map(|_| Cause::Unknown)
+    job.cores.filter(|cores| !saves && *cores > view.limits.idle_hog.cpu).map(|_| Cause::Unknown)
 }
 
 #[cfg(test)]

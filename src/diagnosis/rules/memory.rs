@@ -156,11 +156,18 @@ pub(in crate::diagnosis) fn leak(points: &[Option<f32>], total: f64, free: f64, 
         return None;
     }
     let steps = || smooth.windows(2).map(|pair| pair[1].1 - pair[0].1);
-    let noise = 0.001 * growth;
     let falls: f64 = steps().filter(|step| *step < 0.0).map(f64::abs).sum();
-    let rises = steps().filter(|step| *step > noise.max(1_048_576.0)).count();
-    let jump = steps().fold(0.0, f64::max);
-    if falls > limits.falls / 100.0 * growth || (rises as f64) < limits.rises || jump > limits.jump * growth {
+    // A level counts when it stands out of the noise; a jump may be spread over the means of two minutes.
+    let mut level = value(0);
+    let mut rises = 0_u32;
+    for point in &smooth {
+        if point.1 >= level + growth / 60.0 {
+            level = point.1;
+            rises += 1;
+        }
+    }
+    let jump = smooth.windows(4).map(|four| four[3].1 - four[0].1).fold(0.0, f64::max);
+    if falls > limits.falls / 100.0 * growth || f64::from(rises) < limits.rises || jump > limits.jump * growth {
         return None;
     }
     let slope = theil_sen(&smooth)?;

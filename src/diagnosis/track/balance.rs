@@ -2,8 +2,10 @@
 
 use super::{GpuTrack, JobGpu};
 
-/// Seconds over which they are compared.
-const WINDOW: f64 = 600.0;
+/// Seconds over which GPUs must have been even.
+const LONG: f64 = 600.0;
+/// Seconds over which one is found to do less.
+const SHORT: f64 = 180.0;
 /// GPUs are even within this many points of utilisation, and this share of power.
 const EVEN_POINTS: f32 = 10.0;
 const EVEN_POWER: f32 = 0.15;
@@ -26,7 +28,7 @@ pub(in crate::diagnosis) enum Balance {
     Neither,
 }
 
-/// Compares the means of the last ten minutes.
+/// Compares the means of the last minutes: of ten to call GPUs even, of three to find one that does less.
 pub(in crate::diagnosis) fn compare(
     gpus: &[JobGpu],
     tracks: &[GpuTrack],
@@ -37,17 +39,20 @@ pub(in crate::diagnosis) fn compare(
         return None;
     }
     let mut means: Vec<(usize, f32, f32)> = Vec::with_capacity(gpus.len());
+    let mut long: Vec<(usize, f32, f32)> = Vec::with_capacity(gpus.len());
     let mut limit = None;
     for gpu in gpus {
         let track = tracks.get(gpu.position)?;
         if *limit.get_or_insert(track.limit) != track.limit || track.has_power_smoothing {
             return None;
         }
-        let stats = track.window.stats(t - WINDOW);
-        if stats.covered < 0.8 * WINDOW {
+        let stats = track.window.stats(t - LONG);
+        let recent = track.window.stats(t - SHORT);
+        if stats.covered < 0.8 * LONG || recent.covered < 0.6 * SHORT {
             return None;
         }
-        means.push((gpu.position, stats.mean_utilization?, stats.mean_power?));
+        long.push((gpu.position, stats.mean_utilization?, stats.mean_power?));
+        means.push((gpu.position, recent.mean_utilization?, recent.mean_power?));
     }
     let spread = |values: &mut dyn Iterator<Item = f32>| {
         values.fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)))
@@ -57,8 +62,8 @@ pub(in crate::diagnosis) fn compare(
         let (weak, strong) = spread(&mut means.iter().map(|mean| mean.2));
         high - low <= EVEN_POINTS && strong - weak <= EVEN_POWER * strong
     };
-    if is_even(&means) {
-        let is_busy = means.iter().all(|mean| mean.1 >= 20.0);
+    if is_even(&long) && is_even(&means) {
+        let is_busy = long.iter().all(|mean| mean.1 >= 20.0);
         return Some(if is_busy { Balance::Even } else { Balance::Neither });
     }
     means.sort_by(|a, b| a.1.total_cmp(&b.1));

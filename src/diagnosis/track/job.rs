@@ -148,8 +148,8 @@ impl JobTrack {
             (Some(_), Some(cores)) => Some(cores <= limit),
             _ => None,
         };
-        // What it uses now counts as well: a smoothed value lags behind the first second of work.
-        let cores = self.cores.zip(now_cores).map(|(slow, now)| if now > 0.5 { now } else { slow });
+        // Work shows at once, and so does its end: the smoothed value is only for the beat of a thread that wakes.
+        let cores = self.cores.zip(now_cores).map(|(slow, now)| if now > 0.5 { now } else { slow.min(now) });
         match rests(most, bounds.idle_utilization, cores, bounds.idle_cores) {
             Some(true) => Run::extend(&mut self.quiet, t, dt),
             Some(false) => {
