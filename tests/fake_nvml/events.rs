@@ -10,8 +10,8 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::time::{Duration, Instant};
 
 const XID_CRITICAL_ERROR: c_ulonglong = 8;
-/// How often a wait looks at the script.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// How often a wait looks at the script: a real one sleeps, and what this costs is measured as the probe's.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What stands behind an `nvmlEventSet_t`.
 struct Set {
@@ -108,7 +108,7 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
             _ if code != SUCCESS => return code,
             Some(event) => return put(out, event).err().unwrap_or(SUCCESS),
             None if Instant::now() >= deadline => return TIMEOUT,
-            None => std::thread::sleep(LOOK_EVERY),
+            None => std::thread::sleep(LOOK_EVERY.min(deadline.saturating_duration_since(Instant::now()))),
         }
     }
 }

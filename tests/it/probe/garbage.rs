@@ -1,6 +1,7 @@
 //! Drivers that answer nonsense: it is clamped or left out, a note says so, and nothing breaks.
 //!
-//! `GPUFLEET_TESTS_VALGRIND=1` runs the probe of these tests under valgrind, which then must find nothing.
+//! `GPUFLEET_TESTS_VALGRIND=1` runs the probe of these tests under valgrind, which then must find nothing. It takes
+//! `RUSTFLAGS="--cfg rustix_use_libc"`: else rustix looks for the vDSO, which valgrind takes away from programs.
 
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
