@@ -6,6 +6,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
+/// A folder with `gpufleet-probe` and `libfake_nvml.so` to test in place of those built here: `tests/run --all` puts
+/// those of another architecture there.
+const OTHER_BUILD: &str = "GPUFLEET_TESTS_OTHER_BUILD";
+
+/// The probe that is tested.
+pub(crate) fn probe_program() -> PathBuf {
+    match std::env::var_os(OTHER_BUILD) {
+        Some(folder) => PathBuf::from(folder).join("gpufleet-probe"),
+        None => env!("CARGO_BIN_EXE_gpufleet-probe").into(),
+    }
+}
+
 /// A fake driver in a folder of its own: `libnvidia-ml.so.1` and its script beside it. Dropping it removes both.
 pub(crate) struct FakeDriver {
     folder: tempfile::TempDir,
@@ -126,6 +138,9 @@ fn forget(library: &mut [u8], name: &str) -> bool {
 fn built_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| {
+        if let Some(folder) = std::env::var_os(OTHER_BUILD) {
+            return PathBuf::from(folder).join("libfake_nvml.so");
+        }
         let this = std::env::current_exe().expect("this test's path");
         let target = this.ancestors().nth(3).expect("TARGET/PROFILE/deps/it-HASH");
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));

@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use super::process::{DEADLINE, Probe};
-use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
+use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
 use serde_json::json;
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -65,7 +65,7 @@ fn where_it_is_forbidden_it_says_so_and_does_not_touch_the_driver() {
         assert_eq!(probe.child.wait().expect("ends").code(), Some(77));
     }
     policy.set("{");
-    let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe"));
+    let output = Command::new(probe_program());
     let output = { output }.args(["--once", "--policy", &policy.path()]).output().expect("runs");
     let words = String::from_utf8(output.stderr).expect("utf-8");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(77), 0));
@@ -127,7 +127,7 @@ fn the_shortest_interval_and_the_message_are_honoured() {
 fn it_is_named_so_that_an_administrator_can_end_it() {
     let folder = tempfile::tempdir().expect("a folder");
     let program = folder.path().join("gpufleet-probe-0.1.0-0123456789abcdef");
-    std::fs::copy(env!("CARGO_BIN_EXE_gpufleet-probe"), &program).expect("copies");
+    std::fs::copy(probe_program(), &program).expect("copies");
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
     let mut probe = Probe::of(Command::new(&program), &driver.library(), &[]);
     probe.snapshot();

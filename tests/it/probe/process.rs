@@ -2,7 +2,7 @@
 
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
-use crate::fake_driver::FakeDriver;
+use crate::fake_driver::{FakeDriver, probe_program};
 use gpufleet::wire::codec::{decode, encode};
 use gpufleet::wire::{Hello, Inventory, Message, ProcessFacts, Reply, ReplyOutcome, Request, SafeText, Snapshot};
 use std::io::{BufRead, BufReader, Write};
@@ -30,7 +30,7 @@ pub(super) struct Probe {
 
 impl Probe {
     pub(super) fn start(library: &Path, arguments: &[&str]) -> Self {
-        Self::of(Command::new(env!("CARGO_BIN_EXE_gpufleet-probe")), library, arguments)
+        Self::of(Command::new(probe_program()), library, arguments)
     }
 
     /// Started by another program, which is given first. It may be another user's, so it gets a copy that lies beside
@@ -38,7 +38,7 @@ impl Probe {
     pub(super) fn under(starter: &[&str], library: &Path, arguments: &[&str]) -> Self {
         let program = library.with_file_name("gpufleet-probe");
         if !program.exists() {
-            std::fs::copy(env!("CARGO_BIN_EXE_gpufleet-probe"), &program).expect("copies the probe");
+            std::fs::copy(probe_program(), &program).expect("copies the probe");
         }
         let mut command = Command::new(starter[0]);
         command.args(&starter[1..]).arg(program);

@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use super::process::Sleeper;
-use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
+use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
@@ -15,7 +15,7 @@ fn run(driver: &FakeDriver, script: &Path, record: &Path) -> (Option<i32>, Strin
     driver.open_to_all();
     let mut command = Command::new("python3");
     command.arg(format!("{ROOT}/tests/real-gpu")).args(["--no-loads", "--seconds", "2"]);
-    command.arg("--probe").arg(env!("CARGO_BIN_EXE_gpufleet-probe")).arg("--library").arg(driver.library());
+    command.arg("--probe").arg(probe_program()).arg("--library").arg(driver.library());
     command.arg("--nvidia-smi").arg(format!("{ROOT}/tests/fake_nvml/nvidia-smi")).arg("--record").arg(record);
     // The driver plays the script that lies beside it.
     command.env("GPUFLEET_FAKE_SMI", script);

@@ -31,8 +31,13 @@ fn near(value: Option<f64>, expected: f64) -> bool {
     value.is_some_and(|value| (value / expected - 1.0).abs() < 0.05)
 }
 
+/// The first rate is off by how long a sample takes, which is long on an emulated machine.
 fn with_rates(snapshot: &Snapshot) -> bool {
-    snapshot.gpus.row(0).pcie_receive_bytes_per_second.is_some()
+    let reading = snapshot.gpus.row(0);
+    near(reading.pcie_receive_bytes_per_second, 3e9)
+        && near(reading.pcie_transmit_bytes_per_second, 2e8)
+        && near(reading.nvlink_receive_bytes_per_second, 9e10)
+        && near(reading.nvlink_transmit_bytes_per_second, 8e10)
 }
 
 #[test]
@@ -71,10 +76,6 @@ fn links_violations_and_health_equal_the_script() {
     let snapshot = probe.wait_for("rates", with_rates);
     assert!(snapshot.health.is_empty(), "health comes with every tenth sample");
     let reading = snapshot.gpus.row(0);
-    assert!(near(reading.pcie_receive_bytes_per_second, 3e9), "{reading:?}");
-    assert!(near(reading.pcie_transmit_bytes_per_second, 2e8), "{reading:?}");
-    assert!(near(reading.nvlink_receive_bytes_per_second, 9e10), "{reading:?}");
-    assert!(near(reading.nvlink_transmit_bytes_per_second, 8e10), "{reading:?}");
     assert_eq!((reading.power_violation_seconds, reading.thermal_violation_seconds), (Some(12.5), Some(0.3)));
     assert_eq!((reading.power_brake_seconds, reading.memory_temperature_celsius), (Some(7.0), Some(71)));
     assert_eq!(reading.pcie_width, Some(8));

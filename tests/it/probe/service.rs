@@ -3,7 +3,7 @@
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use super::process::{Probe, Sleeper};
-use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
+use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
 use gpufleet::wire::codec::decode;
 use gpufleet::wire::{DriverErrorKind, Message, ReplyOutcome, Request, SafeText, Signal};
 use serde_json::json;
@@ -77,7 +77,7 @@ fn it_ends_with_its_standard_input() {
 #[test]
 fn it_ends_when_nobody_reads() {
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
-    let mut command = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe"));
+    let mut command = Command::new(probe_program());
     command.arg("--nvml-library").arg(driver.library()).args(["--interval", "0.25"]);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the probe starts");
     let mut stdout = BufReader::new(child.stdout.take().expect("stdout"));
@@ -154,7 +154,7 @@ fn a_signal_reaches_the_process_that_was_meant_and_no_other() {
 }
 
 fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let output = Command::new(env!("CARGO_BIN_EXE_gpufleet-probe")).args(arguments).output().expect("the probe runs");
+    let output = Command::new(probe_program()).args(arguments).output().expect("the probe runs");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("utf-8");
     (output.status.code(), text(output.stdout), text(output.stderr))
 }
