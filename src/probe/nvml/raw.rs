@@ -18,7 +18,7 @@ mod table;
 pub(crate) use events::{Event, EventSet};
 pub(crate) use gpm::GpmSample;
 pub(crate) use oddity::{Oddities, Oddity};
-pub(crate) use system::{PasswdEntry, exit_now, page_size, passwd_entry};
+pub(crate) use system::{PasswdEntry, exit_now, page_size, passwd_entry, process_cpu_nanoseconds};
 
 use self::table::{GetStruct, GetText, GetTwoU32, Table};
 use super::watch::Watch;

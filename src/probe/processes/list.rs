@@ -73,7 +73,14 @@ impl Processes {
         let mut kept = 0;
         for &mut (pid, ref mut tracked) in &mut self.tracked {
             let look_again = (self.sample + u64::from(pid)).is_multiple_of(LOOK_EVERY);
-            let turn = Turn { pid, moment, page_bytes: self.page_bytes, look_again, own_uid: self.own_uid };
+            let turn = Turn {
+                pid,
+                moment,
+                page_bytes: self.page_bytes,
+                sample: self.sample,
+                look_again,
+                own_uid: self.own_uid,
+            };
             readings.push(tracked.read(turn, scratch));
             if names_came || look_again || tracked.facts.user.is_none() {
                 tracked.name_user(users);
@@ -264,6 +271,37 @@ mod tests {
         bench.processes.resend();
         assert_eq!(bench.sample(&[child.id()]).1[0].argv, ["sleep", "600"]);
         child.wait().expect("ends");
+    }
+
+    #[test]
+    fn what_runs_all_the_time_has_its_cpu_share_in_every_sample() {
+        let mut command = Process::new("sh");
+        let mut child =
+            command.args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("the shell starts");
+        let mut bench = Bench::new();
+        bench.sample(&[child.id()]);
+        for _ in 0..2 * LOOK_EVERY {
+            let before = crate::probe::nvml::raw::process_cpu_nanoseconds(child.id()).expect("it lives");
+            while crate::probe::nvml::raw::process_cpu_nanoseconds(child.id())
+                .is_none_or(|now| now < before + 2_000_000)
+            {
+                std::thread::yield_now();
+            }
+            let reading = bench.sample(&[child.id()]).0.remove(0);
+            assert!(reading.cpu_percent.is_some_and(|percent| percent > 0.0), "{reading:?}");
+        }
+        rustix::process::kill_process(pid_of(&child), rustix::process::Signal::STOP).expect("stops");
+        let state = (0..1_000_000).find_map(|_| {
+            let state = bench.sample(&[child.id()]).0[0].state;
+            (state == Some(ProcessState::Stopped)).then_some(state)
+        });
+        assert_eq!(state, Some(Some(ProcessState::Stopped)));
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+    }
+
+    fn pid_of(child: &Child) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(child)
     }
 
     #[test]

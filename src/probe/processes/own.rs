@@ -58,6 +58,11 @@ impl OwnFiles {
         changed
     }
 
+    /// Whether a file behind standard output or standard error is known.
+    pub(super) fn has_log(&self) -> bool {
+        self.log.is_some()
+    }
+
     /// Reads in what the thread waits.
     pub(super) fn look_at_wait(&mut self, pid: u32, thread: u32, scratch: &mut Scratch) {
         let channel = scratch.read_thread(pid, thread, "wchan", 128).ok().map(<[u8]>::trim_ascii);
