@@ -248,7 +248,7 @@ fn by_kind(place: &Place, dice: &mut Dice) -> Load {
         "fsdp" => Load {
             utilization: (95.0 + 1.5 * dice.normal()).clamp(91.0, 100.0),
             memory_activity: (18.0 + 4.0 * dice.normal()).max(4.0),
-            watts: power(watts(0.357 * model.limit), 0.07, dice),
+            watts: power(watts(0.357 * model.limit), 0.03, dice),
             cpus: 1.0,
             ..quiet
         },

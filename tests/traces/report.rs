@@ -126,9 +126,9 @@ pub(crate) fn run() {
         std::process::exit(2);
     }
     if options.list {
-        for case in &cases {
-            println!("{:3}  {}", case.trace, case.name);
-        }
+        let names = cases.iter().map(|case| format!("{:3}  {}\n", case.trace, case.name));
+        // A reader that has gone (`| head`) has what it wanted.
+        let _gone = std::io::stdout().write_all(names.collect::<String>().as_bytes());
     } else if let Some(directory) = &options.write {
         write(&options, &cases, directory);
     } else {
