@@ -282,6 +282,7 @@ impl Host {
             snapshot.gpus = GpuColumns::default();
             snapshot.health = GpuHealthColumns::default();
             snapshot.gpu_processes = crate::wire::GpuProcessColumns::default();
+            snapshot.recent_past.clear();
         }
         if !snapshot.host.filesystems.is_empty() {
             self.filesystems = std::mem::take(&mut snapshot.host.filesystems);
@@ -321,6 +322,7 @@ impl Host {
     fn record(&mut self, now: Moment) {
         let interval = self.interval();
         let Some(snapshot) = &self.snapshot else { return };
+        self.history.record_past(snapshot.monotonic_seconds, now, &snapshot.recent_past);
         self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
     }
 }

@@ -3,7 +3,7 @@ use super::*;
 use crate::fleet::{GpuMetric, LinkErrorKind, Series};
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuProcessReading, Presence,
-    ProcessReading, ProcessState,
+    ProcessReading, ProcessState, RecentPast,
 };
 
 fn pids(host: &Host) -> Vec<u32> {
@@ -319,6 +319,30 @@ fn a_device_error_has_its_own_place() {
     host.show(1.0, &[GpuReading { error: Some(error.clone()), ..GpuReading::default() }], &[]);
     let (_, lost) = host.host.gpus().next().expect("its row stays");
     assert_eq!((lost.error.as_ref(), lost.utilization_percent), (Some(&error), None));
+}
+
+#[test]
+fn the_first_snapshot_brings_the_recent_past_of_each_gpu() {
+    let past = |gpu| RecentPast {
+        gpu,
+        end_monotonic_seconds: 9.0,
+        power_watts: vec![Some(f32::from(gpu) * 100.0 + 100.0); 8],
+        ..RecentPast::default()
+    };
+    let mut host = TestHost::new(0, gpus(0..2));
+    let mut snapshot = host.snapshot(10.0, &[reading(0, 0), reading(0, 0)], &[]);
+    snapshot.recent_past = vec![past(1), past(0)];
+    // The positions of another inventory say nothing of this one's GPUs.
+    let other = Snapshot { generation: 77, ..snapshot.clone() };
+    let power = |host: &TestHost, gpu| {
+        let points = host.host.history().points(Series::Gpu(gpu, GpuMetric::Power), at(8.0), Duration::from_secs(8), 2);
+        points.into_iter().map(|point| point.map(f32::round)).collect::<Vec<_>>()
+    };
+    host.apply(9.5, other);
+    assert_eq!((power(&host, 0), power(&host, 1)), (vec![None; 2], vec![None; 2]));
+    let mut host = TestHost::new(0, gpus(0..2));
+    host.apply(10.0, snapshot);
+    assert_eq!((power(&host, 0), power(&host, 1)), (vec![Some(100.0); 2], vec![Some(200.0); 2]));
 }
 
 proptest::proptest! {

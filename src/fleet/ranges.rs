@@ -3,7 +3,7 @@
 //! Drivers do return absurd figures (a temperature of 2^31, a share above 100 beside zombies), and a broken or hostile
 //! host may send anything that the types of the wire allow. What is out of range is `None` before anything sees it.
 
-use crate::wire::{GpuInfo, GpuProcessReading, GpuReading, HostReading, ProcessReading, Snapshot};
+use crate::wire::{GpuInfo, GpuProcessReading, GpuReading, HostReading, ProcessReading, RecentPast, Snapshot};
 
 /// More than any board or slot delivers.
 const MAX_POWER_WATTS: f32 = 10_000.0;
@@ -172,6 +172,14 @@ pub(super) fn clean_host(snapshot: &mut Snapshot) {
     }
     keep(&mut host.uptime_seconds, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
     keep(&mut snapshot.interval_seconds, |seconds| (0.1..=3600.0).contains(seconds));
+    snapshot.recent_past.iter_mut().for_each(clean_past);
+}
+
+/// What the driver remembers of a GPU.
+fn clean_past(past: &mut RecentPast) {
+    past.utilization_percent.iter_mut().for_each(keep_percent);
+    past.memory_utilization_percent.iter_mut().for_each(keep_percent);
+    past.power_watts.iter_mut().for_each(keep_watts);
 }
 
 #[cfg(test)]
@@ -242,11 +250,21 @@ mod tests {
                 ..HostReading::default()
             },
             interval_seconds: Some(f32::INFINITY),
+            recent_past: vec![RecentPast {
+                utilization_percent: vec![Some(101), Some(100)],
+                power_watts: vec![Some(f32::NAN), Some(500.0)],
+                ..RecentPast::default()
+            }],
             ..Snapshot::default()
         };
         clean_host(&mut snapshot);
         assert_eq!(snapshot.host, HostReading { cpu_percent: Some(100.0), ..HostReading::default() });
         assert_eq!(snapshot.interval_seconds, None);
+        let past = &snapshot.recent_past[0];
+        assert_eq!(
+            (past.utilization_percent.as_slice(), past.power_watts.as_slice()),
+            (&[None, Some(100)][..], &[None, Some(500.0)][..])
+        );
         let mut process = ProcessReading {
             cpu_percent: Some(-3.0),
             cpu_seconds: Some(f64::NAN),

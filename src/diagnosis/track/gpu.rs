@@ -152,14 +152,8 @@ impl GpuTrack {
             let utilization = at(past.utilization_percent.len(), back).and_then(|i| past.utilization_percent[i]);
             let memory = at(past.memory_utilization_percent.len(), back);
             let power = at(past.power_watts.len(), back).and_then(|i| past.power_watts[i]);
-            let point = Point {
-                utilization: utilization.filter(|percent| *percent <= 100),
-                memory_utilization: memory
-                    .and_then(|i| past.memory_utilization_percent[i])
-                    .filter(|percent| *percent <= 100),
-                power: power.filter(|watts| (0.0..=10_000.0).contains(watts)),
-                ..Point::default()
-            };
+            let memory_utilization = memory.and_then(|i| past.memory_utilization_percent[i]);
+            let point = Point { utilization, memory_utilization, power, ..Point::default() };
             self.take(end - (back - 1) as f64, 1.0, point, bounds);
         }
     }

@@ -6,6 +6,7 @@
 
 mod cells;
 mod clock;
+mod past;
 mod points;
 
 use super::{Moment, Process, ProcessKey};
@@ -23,6 +24,9 @@ pub const MEANS: usize = 720;
 pub const MEAN_SECONDS: u64 = 10;
 /// The most processes of a host that have a history; later ones get one when others have ended.
 pub const MAX_PROCESSES: usize = 128;
+/// Points may lie this many seconds before the controller began: what the driver remembers of that time. Times are kept
+/// from there on.
+const BEFORE: f64 = 3600.0;
 /// GPUs that left the inventory and may return (a lost GPU, a driver that restarts) keep their history, up to this many.
 const MAX_ABSENT_GPUS: usize = 16;
 
@@ -67,13 +71,13 @@ pub struct History {
     clock: ProbeClock,
     /// Seconds between readings, as last heard.
     interval: f64,
-    /// When each raw point was taken, in hundredths of a second since the controller began; a ring.
+    /// When each raw point was taken, in hundredths of a second since [`BEFORE`] the controller began; a ring.
     times: Vec<u32>,
     /// Raw points so far; the last is at `(points - 1) % RAW_POINTS`.
     points: usize,
-    /// When the next raw point may be taken, in seconds since the controller began.
+    /// When the next raw point may be taken, in seconds on the same clock.
     due: f64,
-    /// Which ten seconds are not over yet, counted from the controller's beginning.
+    /// Which ten seconds are not over yet, counted on the same clock.
     slot: u64,
     /// In inventory order; then those that are absent.
     gpus: Vec<GpuTrack>,
@@ -117,7 +121,7 @@ impl History {
         processes: &[Process],
     ) {
         self.interval = interval.as_secs_f64();
-        let at = self.clock.map(monotonic_seconds, now);
+        let at = self.map(monotonic_seconds, now);
         self.keep_processes(processes);
         self.close_means((at / MEAN_SECONDS as f64) as u64);
         let place = self.place(at);
@@ -140,6 +144,11 @@ impl History {
         let tracks = std::mem::size_of::<GpuTrack>() * self.gpus.capacity()
             + std::mem::size_of::<(ProcessKey, [Cells; 3])>() * self.processes.capacity();
         self.cells().map(Cells::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
+    }
+
+    /// When a sample was taken that arrives now, in seconds since [`BEFORE`] the controller began.
+    fn map(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
+        self.clock.map(monotonic_seconds, now) + BEFORE
     }
 
     fn keep_processes(&mut self, processes: &[Process]) {

@@ -1,7 +1,7 @@
 //! Points for a chart: buckets of equal width up to now.
 
 use super::cells::Cells;
-use super::{History, MEAN_SECONDS, MEANS, RAW_POINTS, Series};
+use super::{BEFORE, History, MEAN_SECONDS, MEANS, RAW_POINTS, Series};
 use crate::fleet::Moment;
 use std::time::Duration;
 
@@ -47,7 +47,7 @@ impl History {
             return vec![None; count];
         };
         let width = span.as_secs_f64() / count as f64;
-        let end = (now.elapsed.as_secs_f64() / width).ceil() * width;
+        let end = (now.elapsed.as_secs_f64() / width).ceil() * width + BEFORE;
         let start = end - width * count as f64;
         let mut buckets = Buckets { start, width, sums: vec![(0.0, 0.0); count] };
         let raw_begins = self.add_raw(cells, &mut buckets);
@@ -88,6 +88,11 @@ impl History {
             }
             buckets.add(from, to.min(until), cells.mean((slot % MEANS as u64) as usize));
         }
+    }
+
+    /// When the newest raw point was taken.
+    pub(super) fn newest(&self) -> Option<f64> {
+        self.time(self.points.checked_sub(1)? % RAW_POINTS)
     }
 
     fn time(&self, place: usize) -> Option<f64> {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 const UTILIZATION: Series = Series::Gpu(0, GpuMetric::Utilization);
 
-fn at(seconds: f64) -> Moment {
+pub(super) fn at(seconds: f64) -> Moment {
     Moment { elapsed: Duration::from_secs_f64(seconds), unix: Duration::ZERO }
 }
 
-fn reading(percent: u8) -> GpuReading {
+pub(super) fn reading(percent: u8) -> GpuReading {
     GpuReading {
         utilization_percent: Some(percent),
         memory_utilization_percent: Some(percent / 2),
@@ -32,17 +32,17 @@ fn process(pid: u32, cpu_percent: f32) -> Process {
     }
 }
 
-fn one_gpu() -> History {
+pub(super) fn one_gpu() -> History {
     let mut history = History::default();
     history.set_gpus(&["GPU-0".into()]);
     history
 }
 
-fn record(history: &mut History, seconds: f64, interval: f64, percent: u8) {
+pub(super) fn record(history: &mut History, seconds: f64, interval: f64, percent: u8) {
     history.record(seconds, Duration::from_secs_f64(interval), at(seconds), &[reading(percent)], &[]);
 }
 
-fn points(history: &History, series: Series, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
+pub(super) fn points(history: &History, series: Series, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
     let points = history.points(series, at(now), Duration::from_secs(span), count);
     points.into_iter().map(|point| point.map(|value| value.round() as u32)).collect()
 }
