@@ -114,7 +114,7 @@ impl Engine {
             self.judge(&mut memory, fleet, host, &limits, (beat, is_first), &mut transitions);
         }
         let hung = hung(&memory, host);
-        self.tracker.observe_with(host, &hung, now);
+        self.tracker.observe_with(host, &hung, &limits, now);
         self.hosts[place] = memory;
         transitions
     }

@@ -1,5 +1,8 @@
 //! Which processes serve a model: they hold memory and wait, and that is their work.
 
+use super::view::program;
+use crate::fleet::Process;
+use crate::hosts::Thresholds;
 use crate::wire::{ProcessFacts, SafeText};
 
 /// Programs and Python modules that serve models, as they are called on a command line.
@@ -29,6 +32,13 @@ pub fn is_model_server(facts: &ProcessFacts) -> bool {
     std::iter::once((facts.argv.as_slice(), facts.name.as_ref()))
         .chain(parents)
         .any(|(argv, name)| is_server_title(name) || is_server_command(argv))
+}
+
+/// Whether this process serves models: a known server, one that hosts.toml names (`model_servers`), or anything on a host
+/// whose role is to serve.
+pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
+    let is_named = || limits.model_servers.iter().any(|name| *name.as_str() == *program(&process.about.command));
+    limits.is_serving || process.facts().is_some_and(is_model_server) || is_named()
 }
 
 /// Titles set by prctl(2) or setproctitle. The kernel keeps 15 characters of them.

@@ -1,7 +1,7 @@
 //! One sample is taken in: GPUs, processes, jobs and the host's counters, each beside what is remembered of it.
 
 use super::engine::HostMemory;
-use super::is_model_server;
+use super::model_server::serves_models;
 use super::rules::memory::leak;
 use super::track::{Ended, GpuTrack, JobGpu, JobTrack, ProcessTrack, RestBounds, SpinBounds, remember};
 use super::view::{process_in_words, program};
@@ -225,7 +225,7 @@ impl HostMemory {
             });
             let job = &mut jobs[at];
             job.members.push(place);
-            job.is_server |= limits.is_serving || is_server(process, limits);
+            job.is_server |= serves_models(process, limits);
             job.is_notebook |= is_notebook(process);
             job.is_mine |= login.is_some() && process.facts().and_then(|facts| facts.uid) == login;
             for position in positions {
@@ -343,11 +343,6 @@ fn shared_activity(own: Option<u8>, processes: &[&Process], position: usize) -> 
 /// What a GPU is recognised by.
 fn identity(info: &GpuInfo) -> SafeText {
     info.uuid.clone().unwrap_or_else(|| SafeText::from(format!("index {}", info.index)))
-}
-
-fn is_server(process: &Process, limits: &Thresholds) -> bool {
-    let is_named = || limits.model_servers.iter().any(|name| *name.as_str() == *program(&process.about.command));
-    process.facts().is_some_and(is_model_server) || is_named()
 }
 
 /// Whether a person types into it.

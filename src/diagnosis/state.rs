@@ -1,7 +1,8 @@
 //! The state of one GPU: what one snapshot says of it, and what follows from that and from what was seen before.
 
-use super::is_model_server;
+use super::model_server::serves_models;
 use crate::fleet::{GpuState, Moment, Process, ProcessKey};
+use crate::hosts::Thresholds;
 use crate::wire::{DriverErrorKind, GpuInfo, GpuReading};
 use std::time::Duration;
 
@@ -67,12 +68,23 @@ impl<'a> Sample<'a> {
         }
     }
 
-    /// Whether what holds the most memory of it, or of those that do not tell any, is a known model server.
-    fn is_served(&self, position: usize) -> bool {
+    /// Whether what holds the most memory of it, or of those that do not tell any, serves models.
+    fn is_served(&self, position: usize, limits: &Thresholds) -> bool {
         let memory = |process: &Process| process.on(position).and_then(|usage| usage.gpu_memory_bytes);
         let largest = self.holders.iter().max_by_key(|process| memory(process));
-        largest.and_then(|process| process.facts()).is_some_and(is_model_server)
+        largest.is_some_and(|process| serves_models(process, limits))
     }
+}
+
+/// What is known of a GPU beside its readings.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Known<'a> {
+    /// Set while a finding says that it hangs.
+    pub(super) hung_since: Option<Moment>,
+    /// Nobody may just take it: it is reserved, or Slurm gives it out.
+    pub(super) is_kept: bool,
+    /// Of its host: which programs serve models there.
+    pub(super) limits: &'a Thresholds,
 }
 
 /// What is remembered of one GPU.
@@ -95,16 +107,8 @@ impl Memory {
         self.state.unwrap_or((GpuState::Unknown, None))
     }
 
-    /// Takes a sample in. `is_kept` says that nobody may just take the GPU: it is reserved, or Slurm gives it out.
-    /// `hung_since` is set while a finding says that it hangs.
-    pub(super) fn observe(
-        &mut self,
-        position: usize,
-        sample: &Sample,
-        hung_since: Option<Moment>,
-        is_kept: bool,
-        now: Moment,
-    ) {
+    /// Takes a sample in.
+    pub(super) fn observe(&mut self, position: usize, sample: &Sample, known: Known, now: Moment) {
         if sample.is_active == Some(true) {
             self.last_active = Some(now);
         }
@@ -125,7 +129,7 @@ impl Memory {
             }
             None => {}
         }
-        let (state, since) = match (self.judge(position, sample, is_kept, now), hung_since) {
+        let (state, since) = match (self.judge(position, sample, known, now), known.hung_since) {
             ((GpuState::Fault, since), _) => (GpuState::Fault, since),
             (_, Some(since)) => (GpuState::Hung, Some(since)),
             (judged, None) => judged,
@@ -144,7 +148,7 @@ impl Memory {
     }
 
     /// The state, and since when where that is known better than "since it was first seen".
-    fn judge(&self, position: usize, sample: &Sample, is_kept: bool, now: Moment) -> (GpuState, Option<Moment>) {
+    fn judge(&self, position: usize, sample: &Sample, known: Known, now: Moment) -> (GpuState, Option<Moment>) {
         match sample.error {
             // The driver does not report an error for this GPU: it does not answer, or may not be asked.
             Some(DriverErrorKind::Blocked | DriverErrorKind::NoPermission) => return (GpuState::Unknown, None),
@@ -158,15 +162,15 @@ impl Memory {
             return (GpuState::InUse, None);
         }
         match sample.is_taken {
-            Some(true) => self.judge_held(position, sample, now),
-            Some(false) if is_kept => (GpuState::Unused, None),
+            Some(true) => self.judge_held(position, sample, known, now),
+            Some(false) if known.is_kept => (GpuState::Unused, None),
             Some(false) => (GpuState::Free, None),
             None => (GpuState::Unknown, None),
         }
     }
 
     /// The state of a GPU that something holds and that does not work.
-    fn judge_held(&self, position: usize, sample: &Sample, now: Moment) -> (GpuState, Option<Moment>) {
+    fn judge_held(&self, position: usize, sample: &Sample, known: Known, now: Moment) -> (GpuState, Option<Moment>) {
         let quiet_since = self.last_active.max(self.held_since);
         // Without a utilisation (MIG) nothing says that it is not used.
         let is_quiet = sample.is_active.is_some() && quiet_since.is_some_and(|at| now.since(at) >= IDLE_AFTER);
@@ -177,7 +181,7 @@ impl Memory {
         if sample.held_bytes.is_some_and(|bytes| bytes < HELD_BYTES) {
             return (GpuState::Unused, quiet_since);
         }
-        let state = if sample.is_served(position) { GpuState::Waiting } else { GpuState::Idle };
+        let state = if sample.is_served(position, known.limits) { GpuState::Waiting } else { GpuState::Idle };
         (state, quiet_since)
     }
 

@@ -1,7 +1,8 @@
 //! The states of all GPUs, kept from one snapshot to the next.
 
-use super::state::{Memory, Sample};
+use super::state::{Known, Memory, Sample};
 use crate::fleet::{GpuState, Host, HostId, Moment, Process};
+use crate::hosts::Thresholds;
 use crate::wire::{GpuInfo, Owner, SafeText, Scope};
 
 /// Tells the state of every GPU, and since when it has been in it.
@@ -25,17 +26,26 @@ struct HostStates {
 impl StateTracker {
     /// Takes in a host after an update. Returns whether a state changed.
     pub fn observe(&mut self, host: &Host, now: Moment) -> bool {
-        self.observe_with(host, &[], now)
+        match &host.config.thresholds {
+            Some(limits) => self.observe_with(host, &[], limits, now),
+            None => self.observe_with(host, &[], &Thresholds::default(), now),
+        }
     }
 
     /// The same where findings say of some GPUs, by position, that they hang, and since when.
-    pub(super) fn observe_with(&mut self, host: &Host, hung: &[(usize, Moment)], now: Moment) -> bool {
+    pub(super) fn observe_with(
+        &mut self,
+        host: &Host,
+        hung: &[(usize, Moment)],
+        limits: &Thresholds,
+        now: Moment,
+    ) -> bool {
         let states = self.of_mut(host.id);
         states.align(host);
         states.is_slurm |= runs_slurm(host);
         if host.is_fresh(now) {
             // An update that brings no snapshot finds the last one: it counts for the time at which it came.
-            states.observe(host, hung, host.received_at.unwrap_or(now));
+            states.observe(host, hung, limits, host.received_at.unwrap_or(now));
         } else {
             states.lose(host, now);
         }
@@ -86,7 +96,7 @@ impl HostStates {
         }
     }
 
-    fn observe(&mut self, host: &Host, hung: &[(usize, Moment)], now: Moment) {
+    fn observe(&mut self, host: &Host, hung: &[(usize, Moment)], limits: &Thresholds, now: Moment) {
         let mut on_gpu: Vec<Vec<&Process>> = vec![Vec::new(); self.gpus.len()];
         for process in host.processes() {
             for position in process.gpu_positions() {
@@ -97,9 +107,11 @@ impl HostStates {
         }
         for (position, ((_, memory), (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
             let sample = Sample::new(position, info, reading, &on_gpu[position]);
-            let is_kept = self.is_slurm || host.config.reserved.contains(&info.index) || is_mig_parent(info);
+            let is_kept = is_given_out(host, info, self.is_slurm)
+                || host.config.reserved.contains(&info.index)
+                || is_mig_parent(info);
             let hung_since = hung.iter().find(|(hung, _)| *hung == position).map(|(_, since)| *since);
-            memory.observe(position, &sample, hung_since, is_kept, now);
+            memory.observe(position, &sample, Known { hung_since, is_kept, limits }, now);
         }
         self.adopt_from_instances(host, now);
     }
@@ -140,6 +152,16 @@ impl HostStates {
 
 fn is_mig_parent(info: &GpuInfo) -> bool {
     info.mig_enabled == Some(true) && info.mig_parent_uuid.is_none()
+}
+
+/// Whether Slurm has given this GPU to a job. Where it does not tell, any GPU of a host that runs its jobs may be.
+fn is_given_out(host: &Host, info: &GpuInfo, is_slurm: bool) -> bool {
+    match host.slurm_allocated_gpus() {
+        None => is_slurm,
+        // Slurm counts instances in an order of its own.
+        Some(allocated) if info.mig_parent_uuid.is_some() => !allocated.is_empty(),
+        Some(allocated) => allocated.contains(&info.index),
+    }
 }
 
 fn runs_slurm(host: &Host) -> bool {

@@ -1,8 +1,9 @@
 use super::*;
 use crate::fleet::HostUpdate;
 use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process, reading};
-use crate::hosts::HostConfig;
+use crate::hosts::{HostConfig, Thresholds};
 use crate::wire::{DeviceError, DriverErrorKind, GpuInfo, GpuProcessKind, GpuProcessReading, GpuReading, Snapshot};
+use std::sync::Arc;
 
 /// A host with its tracker, seen every two seconds.
 struct Watched {
@@ -108,6 +109,23 @@ fn an_idle_model_server_is_waiting() {
 }
 
 #[test]
+fn what_the_configuration_calls_a_server_is_waiting_too() {
+    let config = |thresholds| HostConfig { thresholds: Some(Arc::new(thresholds)), ..HostConfig::named("hgx-00") };
+    let own = process(7, "python /srv/answer.py --port 80", &[(0, 60)]);
+    let named = Thresholds { model_servers: vec!["answer.py".into()], ..Thresholds::default() };
+    let mut watched = Watched::with_config(config(named.clone()), gpus(0..1));
+    assert_eq!(state(&watched.hold(0, 300, &[reading(0, 61)], std::slice::from_ref(&own))).0, "waiting");
+    let mut watched = Watched::with_config(config(named), gpus(0..1));
+    assert_eq!(state(&watched.hold(0, 300, &[reading(0, 40)], &[train()])).0, "idle", "another program");
+    let serving = Thresholds { is_serving: true, ..Thresholds::default() };
+    let mut watched = Watched::with_config(config(serving.clone()), gpus(0..1));
+    assert_eq!(state(&watched.hold(0, 300, &[reading(0, 61)], &[own])).0, "waiting");
+    // Memory that nobody is listed for serves nothing.
+    let mut watched = Watched::with_config(config(serving), gpus(0..1));
+    assert_eq!(state(&watched.hold(0, 300, &[reading(0, 61)], &[])).0, "idle");
+}
+
+#[test]
 fn an_empty_gpu_is_free() {
     let mut watched = Watched::new(gpus(0..1));
     assert_eq!(state(&watched.hold(0, 10, &[reading(0, 0)], &[])), ("free", Some(0.0)));
@@ -142,6 +160,28 @@ fn where_slurm_gives_out_gpus_none_is_free() {
     assert_eq!(watched.states()[1].0, "unused");
     watched.hold(2, 80, &[reading(0, 0), reading(0, 0)], &[]);
     assert_eq!(watched.states()[0].0, "unused", "the job has ended, Slurm has not");
+}
+
+#[test]
+fn where_slurm_tells_what_it_gave_out_the_others_are_free() {
+    let mut watched = Watched::new(gpus(0..3));
+    let mut job = train();
+    job.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
+    let readings = [reading(97, 40), reading(0, 0), reading(0, 0)];
+    let mut snapshot = watched.host.snapshot(0.0, &readings, std::slice::from_ref(&job));
+    snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+    watched.host.apply(0.0, snapshot);
+    watched.tracker.observe(&watched.host.host, at(0.0));
+    let words = |watched: &Watched| watched.states().iter().map(|(state, _)| *state).collect::<Vec<_>>();
+    assert_eq!(words(&watched), ["in_use", "unused", "free"]);
+    // It is asked once a minute: what it said last holds.
+    watched.show(2.0, &readings, &[job]);
+    assert_eq!(words(&watched), ["in_use", "unused", "free"]);
+    let mut snapshot = watched.host.snapshot(90.0, &[reading(0, 0), reading(0, 0), reading(0, 0)], &[]);
+    snapshot.host.slurm_allocated_gpus = Some(vec![]);
+    watched.host.apply(90.0, snapshot);
+    watched.tracker.observe(&watched.host.host, at(90.0));
+    assert_eq!(words(&watched), ["free"; 3]);
 }
 
 #[test]
