@@ -6,7 +6,7 @@ use super::screen::list_capacity;
 use super::{
     Action, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Prompts, Screen, Settings, View, keymap,
 };
-use crate::diagnosis::{Engine, Transition};
+use crate::diagnosis::{Engine, Memory, Transition};
 use crate::fleet::{Applied, Fleet, Host, HostId, HostUpdate, Link, Moment, Row, RowsView, Totals};
 use crate::hosts::HostConfig;
 use crate::ssh::prompt::PromptKind;
@@ -123,6 +123,16 @@ impl App {
     /// The rows of the list in the present view.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// What diagnosis wants kept for the next run of the program.
+    pub fn memory(&self, now: Moment) -> Memory {
+        self.engine.memory(&self.fleet, now)
+    }
+
+    /// Tells the person something in the place of the hints, for a few seconds.
+    pub fn say(&mut self, text: impl Into<String>, now: Moment) {
+        self.notify(text, now);
     }
 
     /// What diagnosis says.

@@ -16,6 +16,7 @@ mod exit;
 mod gathering;
 mod interrupts;
 mod keyboard;
+mod memory;
 mod prompter;
 
 pub use dispatch::run;

@@ -7,6 +7,7 @@
 //! ```
 
 use super::keyboard::Keyboard;
+use super::memory::MemoryFile;
 use super::session::Session;
 use super::terminal::Screen;
 use super::{Failure, Interrupts};
@@ -16,6 +17,7 @@ use crate::collect::{Collector, Command};
 use crate::diagnosis::Engine;
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
 use crate::ssh::{Context, PromptEvent};
+use crate::store::Directories;
 use crate::ui;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
 use std::collections::HashSet;
@@ -50,7 +52,14 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
         None => (None, None),
     };
     let now = clock.now();
-    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, Engine::default(), now);
+    let mut engine = Engine::default();
+    // What is simulated is not remembered.
+    let (mut memory, said) =
+        if simulated { (None, None) } else { MemoryFile::load(&Directories::find(), &mut engine, now) };
+    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
+    if let Some(said) = said {
+        app.say(said, now);
+    }
     let mut interrupts = Interrupts::new()?;
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
@@ -66,7 +75,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     let performer = Performer { hosts: hosts.len(), collector: &collector, context: context.as_deref() };
 
     pace.soon(true);
-    loop {
+    let code = loop {
         if pace.is_due() {
             let now = clock.now();
             app.settle();
@@ -75,12 +84,12 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
         }
         let event = tokio::select! {
             biased;
-            code = interrupts.next() => return Ok(ExitCode::from(code)),
+            code = interrupts.next() => break ExitCode::from(code),
             key = keyboard.next() => match key {
                 Some(Ok(key)) => terminal_event(key),
                 // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
                 Some(Err(error)) => return Err(error),
-                None => return Ok(ExitCode::SUCCESS),
+                None => break ExitCode::SUCCESS,
             },
             Some(prompt) = next_prompt(&mut prompts) => Some(match prompt {
                 PromptEvent::Asked(prompt) => Event::Prompted(prompt),
@@ -90,6 +99,11 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
             _ = tick.tick() => {
                 let now = clock.now();
                 app.settings.utc_offset_seconds = utc_offset_seconds();
+                if let Some(file) = memory.as_mut().filter(|file| file.is_due(now))
+                    && let Some(said) = file.save(&app.memory(now), now)
+                {
+                    app.say(said, now);
+                }
                 if !simulated && sleep_watch.slept(now) {
                     performer.retry_all();
                     Some(Event::Resumed)
@@ -100,13 +114,14 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
             () = pace.due() => None,
         };
         let mut next = event;
+        let mut is_over = false;
         for _ in 0..BATCH {
             let Some(event) = next else { break };
             let urgent = pace.is_urgent(&event);
             pace.soon(urgent);
             for effect in app.update(event, clock.now()) {
                 match effect {
-                    Effect::Quit => return Ok(ExitCode::SUCCESS),
+                    Effect::Quit => is_over = true,
                     Effect::Repaint => screen.forget()?,
                     Effect::Suspend => {
                         screen.suspend()?;
@@ -118,7 +133,16 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
             // What is ready already is taken before the one draw.
             next = updates.try_recv().ok().map(|(id, update)| Event::Host(id, Box::new(update)));
         }
+        if is_over {
+            break ExitCode::SUCCESS;
+        }
+    };
+    if let Some(file) = &mut memory {
+        let now = clock.now();
+        // There is nobody left to tell; the next start begins with what was saved a minute ago.
+        let _said = file.save(&app.memory(now), now);
     }
+    Ok(code)
 }
 
 async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Option<PromptEvent> {

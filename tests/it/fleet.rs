@@ -235,3 +235,34 @@ fn an_unknown_host_key_and_a_passphrase_are_asked_for_on_the_screen() {
     assert!(written.contains(sshd.host_key("ed25519").split(' ').nth(1).expect("a key")), "{written}");
     assert!(!String::from_utf8_lossy(&pty.bytes()).contains("correct horse"), "the passphrase is never shown");
 }
+
+#[test]
+fn what_diagnosis_remembers_survives_and_a_broken_file_is_kept_aside() {
+    let lab = Lab::start(&["hgx-01"]);
+    let hosts = lab.hosts_toml("");
+    let folder = tempfile::tempdir().expect("a folder");
+    let state = folder.path().to_str().expect("UTF-8");
+    let watch = || {
+        let pty = Pty::gpufleet((100, 30), &[&hosts], &[("XDG_STATE_HOME", state)]);
+        pty.wait_for("4 GPUs");
+        pty
+    };
+    let leave = |mut pty: Pty| {
+        pty.keys("q");
+        assert_eq!(pty.exit_code(), 0);
+    };
+    leave(watch());
+    let memory = folder.path().join("gpufleet/memory.json");
+    let read = || serde_json::from_slice::<Value>(&std::fs::read(&memory).expect("it was written")).expect("JSON");
+    assert_eq!(std::fs::metadata(&memory).expect("it was written").mode() & 0o777, 0o600);
+    assert_eq!(read()["version"], 1);
+    assert_eq!(read()["processes"][0]["host"], "hgx-01");
+    assert_eq!(read()["processes"][0]["pid"], lab.hosts[0].worker_pid());
+    std::fs::write(&memory, "{\"version\":").expect("writes");
+    let pty = Pty::gpufleet((160, 30), &[&hosts], &[("XDG_STATE_HOME", state)]);
+    pty.wait_for("diagnosis begins anew, its memory is kept as memory.json.bad-1");
+    pty.wait_for("4 GPUs");
+    leave(pty);
+    assert_eq!(std::fs::read(folder.path().join("gpufleet/memory.json.bad-1")).expect("is kept"), b"{\"version\":");
+    assert_eq!(read()["version"], 1);
+}

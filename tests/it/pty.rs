@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::num::NonZero;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
 /// How long a test waits for something that should happen at once on an idle machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
@@ -16,6 +17,8 @@ pub(crate) struct Pty {
     master: Box<dyn MasterPty + Send>,
     writer: Box<dyn Write + Send>,
     seen: Arc<(Mutex<Seen>, Condvar)>,
+    /// Where gpufleet keeps what it remembers; held so that it is removed at the end.
+    _state: TempDir,
 }
 
 struct Seen {
@@ -38,7 +41,11 @@ impl Pty {
         Self::start(size, command)
     }
 
-    fn start((columns, rows): (u16, u16), command: CommandBuilder) -> Self {
+    fn start((columns, rows): (u16, u16), mut command: CommandBuilder) -> Self {
+        let state = tempfile::tempdir().expect("a folder");
+        if command.get_env("XDG_STATE_HOME").is_none() {
+            command.env("XDG_STATE_HOME", state.path());
+        }
         let pty = native_pty_system()
             .openpty(PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 })
             .expect("a pseudo-terminal");
@@ -63,7 +70,7 @@ impl Pty {
                 }
             }
         });
-        Self { child, master: pty.master, writer, seen }
+        Self { child, master: pty.master, writer, seen, _state: state }
     }
 
     /// Types these bytes.

@@ -1,0 +1,139 @@
+//! What diagnosis remembers from one run of the program to the next: `memory.json` in the state directory.
+
+use crate::diagnosis::{Engine, Memory};
+use crate::fleet::Moment;
+use crate::store::{Directories, read_text, write_atomic};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The file's name.
+const NAME: &str = "memory.json";
+/// More than the bounds of a memory ever take.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
+/// What is remembered is written this often, so that a crash loses little.
+const SAVE_EVERY: Duration = Duration::from_secs(60);
+/// A file that cannot be read is kept under one of so many names.
+const MAX_ASIDE: u32 = 100;
+
+/// The file, once it has been read.
+#[derive(Debug)]
+pub(super) struct MemoryFile {
+    path: PathBuf,
+    saved: Moment,
+    /// It could not be written; said once.
+    has_failed: bool,
+}
+
+impl MemoryFile {
+    /// Reads the file into the engine. The text is for a person: what is wrong with it, and where it has gone. `None`
+    /// where there is no state directory, because there is no home.
+    pub(super) fn load(directories: &Directories, engine: &mut Engine, now: Moment) -> (Option<Self>, Option<String>) {
+        let Ok(directory) = directories.state() else { return (None, None) };
+        let path = directory.join(NAME);
+        let said = match read(&path) {
+            Ok(Some(memory)) => {
+                engine.recall(memory, now);
+                None
+            }
+            Ok(None) => None,
+            Err(why) => Some(why),
+        };
+        (Some(Self { path, saved: now, has_failed: false }), said)
+    }
+
+    /// Whether it is time to write again.
+    pub(super) fn is_due(&self, now: Moment) -> bool {
+        now.since(self.saved) >= SAVE_EVERY
+    }
+
+    /// Writes what is remembered now. The text is for a person, the first time that it fails.
+    pub(super) fn save(&mut self, memory: &Memory, now: Moment) -> Option<String> {
+        self.saved = now;
+        let text = match serde_json::to_vec(memory) {
+            Ok(text) => text,
+            Err(error) => return Some(format!("cannot write what diagnosis remembers: {error}")),
+        };
+        let error = write_atomic(&self.path, &text).err()?;
+        let is_first = !std::mem::replace(&mut self.has_failed, true);
+        is_first.then(|| error.to_string().lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+/// The memory in a file, `None` when there is no such file. What is no memory of this version is kept aside.
+fn read(path: &Path) -> Result<Option<Memory>, String> {
+    let text = match read_text(path, MAX_BYTES) {
+        Ok(text) => text,
+        Err(error) if error.is_not_found() => return Ok(None),
+        Err(error) => return Err(put_aside(path, error.to_string().lines().next().unwrap_or_default())),
+    };
+    Memory::parse(&text).map(Some).map_err(|why| put_aside(path, &why))
+}
+
+/// Renames a file that cannot be used, and says so.
+fn put_aside(path: &Path, why: &str) -> String {
+    let shown = crate::wire::SafeText::new(&path.to_string_lossy());
+    let names = (1..=MAX_ASIDE).map(|number| path.with_file_name(format!("{NAME}.bad-{number}")));
+    let Some(aside) = names.into_iter().find(|name| !name.exists()) else {
+        return format!("diagnosis begins anew, {MAX_ASIDE} broken memories are kept already: {why} ({shown})");
+    };
+    match std::fs::rename(path, &aside) {
+        Ok(()) => {
+            let aside = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            format!("diagnosis begins anew, its memory is kept as {aside}: {why} ({shown})")
+        }
+        Err(error) => format!("diagnosis begins anew, its memory cannot be kept aside ({error}): {why} ({shown})"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::MEMORY_VERSION;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    fn at(seconds: u64) -> Moment {
+        Moment { elapsed: Duration::from_secs(seconds), unix: Duration::from_secs(1_700_000_000 + seconds) }
+    }
+
+    #[test]
+    fn what_was_saved_is_read_again_and_is_for_its_owner_alone() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("state").join(NAME);
+        assert_eq!(read(&path), Ok(None));
+        let mut file = MemoryFile { path: path.clone(), saved: at(0), has_failed: false };
+        assert!(!file.is_due(at(59)) && file.is_due(at(60)));
+        let mut memory = Memory { version: MEMORY_VERSION, ..Memory::default() };
+        memory.idle_watts.insert("GPU-1".into(), 61.5);
+        assert_eq!(file.save(&memory, at(60)), None);
+        assert!(!file.is_due(at(61)));
+        assert_eq!(read(&path), Ok(Some(memory)));
+        assert_eq!(std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_kept_aside_and_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(NAME);
+        for (number, text) in [(1, "{\"version\":"), (2, "{\"version\":9}")] {
+            std::fs::write(&path, text).expect("writes");
+            let said = read(&path).expect_err("is refused");
+            let begins = format!("diagnosis begins anew, its memory is kept as memory.json.bad-{number}: ");
+            assert!(said.starts_with(&begins) && said.ends_with(&format!(" ({})", path.display())), "{said}");
+            assert_eq!(read(&path), Ok(None));
+            let aside = folder.path().join(format!("memory.json.bad-{number}"));
+            assert_eq!(std::fs::read_to_string(aside).expect("is kept"), text);
+        }
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_file_is_said_once() {
+        let folder = tempfile::tempdir().expect("a folder");
+        // A file stands where the directory should be.
+        std::fs::write(folder.path().join("state"), "").expect("writes");
+        let path = folder.path().join("state").join(NAME);
+        let mut file = MemoryFile { path, saved: at(0), has_failed: false };
+        let memory = Memory::default();
+        assert!(file.save(&memory, at(1)).is_some_and(|said| said.starts_with("cannot write ")));
+        assert_eq!(file.save(&memory, at(2)), None);
+    }
+}
