@@ -81,7 +81,8 @@ pub struct History {
     slot: u64,
     /// In inventory order; then those that are absent.
     gpus: Vec<GpuTrack>,
-    processes: HashMap<ProcessKey, [Cells; 3]>,
+    /// Boxed: the table has room for more than there are.
+    processes: HashMap<ProcessKey, Box<[Cells; 3]>>,
 }
 
 #[derive(Debug, Clone)]
@@ -142,7 +143,8 @@ impl History {
     /// Bytes that the points take, the allocator's own share aside.
     pub fn memory_bytes(&self) -> usize {
         let tracks = std::mem::size_of::<GpuTrack>() * self.gpus.capacity()
-            + std::mem::size_of::<(ProcessKey, [Cells; 3])>() * self.processes.capacity();
+            + std::mem::size_of::<(ProcessKey, Box<[Cells; 3]>)>() * self.processes.capacity()
+            + std::mem::size_of::<[Cells; 3]>() * self.processes.len();
         self.cells().map(Cells::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
     }
 
@@ -211,11 +213,14 @@ impl History {
     }
 
     fn cells(&self) -> impl Iterator<Item = &Cells> {
-        self.gpus.iter().flat_map(|track| &track.cells).chain(self.processes.values().flatten())
+        self.gpus.iter().flat_map(|track| &track.cells).chain(self.processes.values().flat_map(|cells| cells.iter()))
     }
 
     fn cells_mut(&mut self) -> impl Iterator<Item = &mut Cells> {
-        self.gpus.iter_mut().flat_map(|track| &mut track.cells).chain(self.processes.values_mut().flatten())
+        self.gpus
+            .iter_mut()
+            .flat_map(|track| &mut track.cells)
+            .chain(self.processes.values_mut().flat_map(|cells| cells.iter_mut()))
     }
 
     fn series(&self, series: Series) -> Option<&Cells> {
@@ -242,8 +247,8 @@ fn gpu_values(reading: &GpuReading) -> [Option<f32>; 5] {
 }
 
 /// In the order of [`ProcessMetric`].
-fn process_cells() -> [Cells; 3] {
-    [Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(Cells::new)
+fn process_cells() -> Box<[Cells; 3]> {
+    Box::new([Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(Cells::new))
 }
 
 fn process_values(process: &Process) -> [Option<f32>; 3] {
