@@ -106,9 +106,32 @@ pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
     for (job, members) in pick(&|process| is_orphan(view, process)) {
         orphan(view, watches, &job, &members);
     }
-    for (position, gpu) in view.gpus.iter().enumerate() {
-        ghost(view, watches, position, gpu);
+    let accounted = accounted(view);
+    for (position, (gpu, known)) in view.gpus.iter().zip(accounted).enumerate() {
+        ghost(view, watches, (position, gpu), known);
     }
+}
+
+fn is_visible(process: &Process) -> bool {
+    !matches!(process.reading.presence, Some(Presence::Hidden | Presence::Gone))
+}
+
+/// Memory of visible processes on each GPU, in bytes.
+fn accounted(view: &View) -> Vec<u64> {
+    let mut sums = vec![0_u64; view.gpus.len()];
+    for usage in view
+        .host
+        .processes()
+        .filter(|process| is_visible(process) && process.key.pid != 0)
+        .flat_map(|process| &process.gpus)
+    {
+        if let (Some(position), Some(bytes)) = (usage.gpu, usage.gpu_memory_bytes)
+            && let Some(sum) = sums.get_mut(usize::from(position))
+        {
+            *sum = sum.saturating_add(bytes);
+        }
+    }
+    sums
 }
 
 fn words_of(view: &View, job: &JobKey, members: &[&ProcessTrack], sentence: String, next: String) -> Words {
@@ -254,7 +277,7 @@ fn orphan(view: &View, watches: &mut Watches, job: &JobKey, members: &[&ProcessT
     });
 }
 
-fn ghost(view: &View, watches: &mut Watches, position: usize, gpu: &GpuTrack) {
+fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack), known: u64) {
     let limits = &view.limits.ghost_memory;
     let target = Target::Gpu(gpu.identity.clone());
     let (Some(used), Some(total), true) = (gpu.used_bytes, gpu.total_bytes, gpu.is_readable) else {
@@ -266,22 +289,21 @@ fn ghost(view: &View, watches: &mut Watches, position: usize, gpu: &GpuTrack) {
     }
     // Without the driver's own share (before R510) it is a part of what is used.
     let reserved = gpu.reserved_bytes.unwrap_or(1 << 30);
+    let unaccounted = used.saturating_sub(reserved).saturating_sub(known);
+    let least = (limits.memory * 1_048_576.0).max(limits.share / 100.0 * total as f64);
+    // Nearly every GPU ends here.
+    if (unaccounted as f64) <= least {
+        return;
+    }
     let on_it = || view.host.processes().filter(|process| process.on(position).is_some());
-    if used <= reserved || on_it().any(|process| process.is_held) {
+    if on_it().any(|process| process.is_held) {
         return;
     }
     let bytes = |process: &Process| process.on(position).and_then(|usage| usage.gpu_memory_bytes);
-    let is_visible = |process: &Process| !matches!(process.reading.presence, Some(Presence::Hidden | Presence::Gone));
     let visible = || on_it().filter(|process| is_visible(process) && process.key.pid != 0);
     let is_mps =
         on_it().any(|process| process.on(position).is_some_and(|usage| usage.kind == Some(GpuProcessKind::Mps)));
     if is_mps || visible().any(|process| bytes(process).is_none()) {
-        return;
-    }
-    let known: u64 = visible().filter_map(bytes).sum();
-    let unaccounted = used.saturating_sub(reserved).saturating_sub(known);
-    let least = (limits.memory * 1_048_576.0).max(limits.share / 100.0 * total as f64);
-    if (unaccounted as f64) <= least {
         return;
     }
     let hidden = on_it().find(|process| process.reading.presence == Some(Presence::Hidden) || process.key.pid == 0);
