@@ -121,7 +121,7 @@ fn slowdowns(view: &View, watches: &mut Watches, target: &Target, position: usiz
     // Nearly every GPU has been slowed down by nothing.
     let limits = &view.limits.thermal_throttle;
     let stats = gpu.window.stats(view.beat.t - limits.window);
-    let percent = 100.0 * stats.thermal_seconds / limits.window;
+    let percent = share_of(stats.thermal_seconds, limits.window);
     if percent > 0.5 * limits.warn {
         if percent <= limits.warn {
             watches.between(RuleId::ThermalThrottle, target);
@@ -147,7 +147,7 @@ fn slowdowns(view: &View, watches: &mut Watches, target: &Target, position: usiz
         return;
     }
     let stats = gpu.window.stats(view.beat.t - limits.window);
-    let percent = 100.0 * stats.brake_seconds / limits.window;
+    let percent = share_of(stats.brake_seconds, limits.window);
     if percent > limits.crit && stats.covered >= COVERAGE * limits.window - 30.0 {
         let grade = Grade::new(Ladder::one(Severity::Crit, 0.0), Confidence::Certain, 60.0);
         watches.holds(RuleId::PowerBrake, target, grade, |_, _| {
@@ -159,6 +159,11 @@ fn slowdowns(view: &View, watches: &mut Watches, target: &Target, position: usiz
             view.gpu_words(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
         });
     }
+}
+
+/// Percent of a window; its buckets may reach a little beyond it.
+fn share_of(seconds: f64, window: f64) -> f64 {
+    (100.0 * seconds / window).min(100.0)
 }
 
 fn temperature(view: &View, watches: &mut Watches, target: &Target, position: usize, now: (&GpuInfo, &GpuReading)) {

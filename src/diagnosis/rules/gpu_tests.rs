@@ -33,6 +33,16 @@ fn the_power_cap_and_short_blips_are_no_throttling() {
 }
 
 #[test]
+fn all_of_the_time_is_a_hundred_percent() {
+    let mut lab = Lab::new(gpus(0..1));
+    lab.play(700.0, |lab, _| busy(lab, |gpu| gpu.clocks_event_reasons = Some(0xC0)));
+    for rule in ["thermal-throttle", "power-brake"] {
+        let sentence = lab.finding(rule).sentence.to_string();
+        assert!(sentence.contains("for 100 % of the last"), "{sentence}");
+    }
+}
+
+#[test]
 fn the_power_brake_is_critical() {
     let mut lab = Lab::new(gpus(0..1));
     lab.play(300.0, |lab, _| busy(lab, |gpu| gpu.power_brake_seconds = Some(0.0)));
