@@ -1,9 +1,9 @@
 //! Memory that runs out: gpu-mem-pressure, gpu-mem-leak.
 
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::track::GpuTrack;
+use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
 use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
-use crate::diagnosis::watch::{Grade, Ladder, Target, Watches};
+use crate::diagnosis::watch::{Grade, Ladder, Target, Watches, Words};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::hosts::thresholds::GpuMemLeak;
 
@@ -11,7 +11,7 @@ pub(in crate::diagnosis) const PRESSURE: RuleInfo = RuleInfo {
     word: "gpu-mem-pressure",
     title: "GPU memory is nearly full and still grows",
     fires: "Free memory below 1 GiB or 2 %, and use grew by 256 MiB within 30 min and still grows, or would be full in \
-            under 15 min.",
+            under 15 min. What a process takes in its first 10 min does not count. One finding a job.",
     means: "The next large tensor will not fit: an out-of-memory error is near.",
     next: "A smaller batch, `torch.cuda.empty_cache()` at the right place, or `expandable_segments:True`.",
     not: "a program that took nearly all memory at its start and stays there (JAX, TensorFlow, vLLM)",
@@ -22,29 +22,28 @@ pub(in crate::diagnosis) const PRESSURE: RuleInfo = RuleInfo {
 pub(in crate::diagnosis) const LEAK: RuleInfo = RuleInfo {
     word: "gpu-mem-leak",
     title: "a process whose GPU memory grows for hours",
-    fires: "Over two hours: growth of 1 GiB and 2 % or more, a steady trend (Mann-Kendall z of 3.3), in every third, the \
+    fires: "Over two hours, 96 min of them at least: growth of 1 GiB and 2 % or more, a steady trend (Mann-Kendall z of 3.3), in every third, the \
             last at least 0.6 of the first, in 8 steps or more with no single jump above 40 % of it and falls of at most \
             10 %; and at that pace (Theil-Sen) the memory is full within 24 h.",
     means: "Tensors are kept that should not be: losses with their graphs, a list of outputs, a cache without a bound.",
     next: "`torch.cuda.memory_summary()`, or a memory snapshot (`torch.cuda.memory._record_memory_history`).",
     not: "warm-up, a sawtooth, a random walk, one jump, a curriculum that steps up a few times",
-    limits: "Needs two hours of watching, and a driver that tells memory by process.",
+    limits: "Needs 96 min of watching, and a driver that tells memory by process.",
     source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
 };
 
 pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    for (position, gpu) in view.gpus.iter().enumerate() {
-        pressure(view, watches, position, gpu);
-    }
+    pressure(view, watches);
     for process in view.processes.iter().filter(|process| !process.is_held) {
         let Some(leak) = process.leak else { continue };
         let target = Target::Process(process.key.clone());
         let grade = Grade::new(Ladder::one(Severity::Warn, 0.0), Confidence::Likely, 600.0);
         watches.holds(RuleId::GpuMemLeak, &target, grade, |_, _| {
             let sentence = format!(
-                "{} grew by {} in two hours, steadily: full in {} at this pace",
+                "{} grew by {} in {}, steadily: full in {} at this pace",
                 process_in_words(process, 1, Some(&process.about.job)),
                 gibibytes(leak.growth as u64),
+                duration(leak.span),
                 duration(leak.full_in),
             );
             let mut words = view.gpu_words(
@@ -61,65 +60,117 @@ pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
     }
 }
 
-fn pressure(view: &View, watches: &mut Watches, position: usize, gpu: &GpuTrack) {
+/// A GPU whose memory runs out.
+struct Pressure {
+    position: usize,
+    free: f64,
+    total: u64,
+    /// MiB, and in how many seconds.
+    growth: f64,
+    span: f64,
+    full_in: f64,
+}
+
+/// What a job takes in its first minutes, in seconds, is its loading and no growth.
+const LOADING: f64 = 600.0;
+
+/// One finding a job, whatever the number of its GPUs.
+fn pressure(view: &View, watches: &mut Watches) {
+    let mut by_target: Vec<(Target, Option<&JobTrack>, Vec<Pressure>)> = Vec::new();
+    for (position, gpu) in view.gpus.iter().enumerate() {
+        let holder = || largest_holder(view, position);
+        let Some(pressure) = pressure_of(view, position, gpu, holder) else { continue };
+        let job = holder().and_then(|process| view.jobs.iter().find(|job| job.key == process.about.job));
+        let target = job.map_or_else(|| Target::Gpu(gpu.identity.clone()), |job| Target::Job(job.key.clone()));
+        match by_target.iter_mut().find(|(other, ..)| *other == target) {
+            Some((.., all)) => all.push(pressure),
+            None => by_target.push((target, job, vec![pressure])),
+        }
+    }
+    let grade = Grade::new(Ladder::one(Severity::Warn, 20.0), Confidence::Likely, 300.0);
+    for (target, job, all) in by_target {
+        watches.holds(RuleId::GpuMemPressure, &target, grade, |_, _| pressure_words(view, job, &all));
+    }
+}
+
+fn pressure_words(view: &View, job: Option<&JobTrack>, all: &[Pressure]) -> Words {
+    let positions = || all.iter().map(|pressure| pressure.position);
+    let Some(worst) = all.iter().min_by(|a, b| a.full_in.total_cmp(&b.full_in).then(a.free.total_cmp(&b.free))) else {
+        return Words::default();
+    };
+    let soon = if worst.full_in < 86_400.0 { format!(", full in {}", duration(worst.full_in)) } else { String::new() };
+    let on = if all.len() > 1 { format!(" on {}", view.gpus_in_words([worst.position])) } else { String::new() };
+    let whose = job.map_or_else(String::new, |job| format!(": {}", view.job_in_words(job)));
+    let sentence = format!(
+        "{}: {} of {} are free{on} after {} of growth in the last {}{soon}{whose}",
+        view.gpus_in_words(positions()),
+        gibibytes(worst.free as u64),
+        gibibytes(worst.total),
+        gibibytes((worst.growth.max(0.0) * 1_048_576.0) as u64),
+        duration(worst.span),
+    );
+    let next = "a smaller batch, before it fails".to_owned();
+    let mut words = match job {
+        Some(job) => view.job_words(job, sentence, next),
+        None => view.gpu_words(worst.position, sentence, next),
+    };
+    words.gpus = view.finding_gpus(positions());
+    words
+}
+
+/// The process that holds the most memory of those on a GPU.
+fn largest_holder<'a>(view: &View<'a>, position: usize) -> Option<&'a ProcessTrack> {
+    let on_it = view.processes.iter().filter(|process| process.positions.contains(&position));
+    on_it.max_by_key(|process| process.memory_bytes)
+}
+
+fn pressure_of<'a>(
+    view: &View,
+    position: usize,
+    gpu: &GpuTrack,
+    holder: impl Fn() -> Option<&'a ProcessTrack>,
+) -> Option<Pressure> {
     let limits = &view.limits.gpu_mem_pressure;
-    let (Some(used), Some(total)) = (gpu.used_bytes, gpu.total_bytes) else { return };
+    let (used, total) = (gpu.used_bytes?, gpu.total_bytes?);
     let free = total.saturating_sub(used).saturating_sub(gpu.reserved_bytes.unwrap_or(0)) as f64;
     let bound = (limits.free * 1_048_576.0).max(limits.free_share / 100.0 * total as f64);
     if free >= bound || gpu.is_unified || gpu.is_mig_parent {
-        return;
+        return None;
     }
-    let target = Target::Gpu(gpu.identity.clone());
     let t = view.beat.t;
     let now = (used >> 20) as f64;
-    let points = || gpu.memory.iter().map(|(at, mib)| (f64::from(*at), f64::from(*mib)));
-    let since = |seconds: f64| points().filter(move |(at, _)| t - at <= seconds + 30.0);
-    // A job that has only just begun to fill its memory is loading.
-    let is_settled = view.jobs.iter().filter(|job| job.gpus.iter().any(|gpu| gpu.position == position)).all(|job| {
-        let age = view.members(job).filter_map(|process| process.age).fold(0.0, f64::max);
-        age.max(t - job.first_seen) >= 900.0
-    });
-    let is_known = points().next().is_some_and(|(at, _)| t - at >= 540.0);
-    if !is_settled || !is_known {
-        return;
-    }
-    let growth = now - since(limits.window).next().map_or(now, |(_, mib)| mib);
-    let recent = now - since(600.0).next().map_or(now, |(_, mib)| mib);
-    let never_fell = |seconds: f64| {
-        let mut before = 0.0_f64;
-        since(seconds).all(|(_, mib)| {
-            let is_up = mib + 16.0 >= before;
-            before = before.max(mib);
-            is_up
-        })
+    let began = holder().map(|process| process.age.map_or(process.first_seen, |age| process.first_seen.min(t - age)));
+    let loaded = began.map_or(f64::NEG_INFINITY, |began| began + LOADING);
+    let points = || {
+        let all = gpu.memory.iter().map(|(at, mib)| (f64::from(*at), f64::from(*mib)));
+        all.skip_while(move |(at, _)| *at < loaded)
     };
+    let since = |seconds: f64| points().filter(move |(at, _)| t - at <= seconds + 30.0);
+    // Too little was seen since.
+    points().next().filter(|(at, _)| t - at >= 540.0)?;
+    let (span, growth) = since(limits.window).next().map_or((0.0, 0.0), |(at, mib)| (t - at, now - mib));
+    let recent = now - since(600.0).next().map_or(now, |(_, mib)| mib);
+    let mut before = 0.0_f64;
+    let never_fell = since(600.0).all(|(_, mib)| {
+        let is_up = mib + 16.0 >= before;
+        before = before.max(mib);
+        is_up
+    });
     let (begin, first) = since(300.0).next().unwrap_or((t, now));
     let slope = if t - begin >= 200.0 { (now - first) / (t - begin) } else { 0.0 };
     let full_in = if slope > 0.0 { free / 1_048_576.0 / slope } else { f64::INFINITY };
-    let grows = growth >= limits.growth && recent >= limits.growth / 4.0;
-    if !never_fell(600.0) || !(grows || (full_in < limits.full_in && recent >= 32.0)) {
-        return;
-    }
-    let grade = Grade::new(Ladder::one(Severity::Warn, 20.0), Confidence::Likely, 300.0);
-    watches.holds(RuleId::GpuMemPressure, &target, grade, |_, _| {
-        let soon = if full_in < 86_400.0 { format!(", full in {}", duration(full_in)) } else { String::new() };
-        let sentence = format!(
-            "{}: {} of {} are free after {} of growth in the last {}{soon}",
-            view.gpus_in_words([position]),
-            gibibytes(free as u64),
-            gibibytes(total),
-            gibibytes((growth.max(0.0) * 1_048_576.0) as u64),
-            duration(since(limits.window).next().map_or(0.0, |(at, _)| t - at)),
-        );
-        view.gpu_words(position, sentence, "a smaller batch, before it fails".to_owned())
-    });
+    let grows = growth >= limits.growth && recent >= limits.growth / 4.0 && slope > 0.0;
+    let is_soon = full_in < limits.full_in && recent >= 32.0;
+    (never_fell && (grows || is_soon)).then_some(Pressure { position, free, total, growth, span, full_in })
 }
 
 /// A leak that was found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::diagnosis) struct Leak {
-    /// Bytes in two hours.
+    /// Bytes.
     pub(in crate::diagnosis) growth: f64,
+    /// Seconds in which it grew: two hours, or as long as it was watched.
+    pub(in crate::diagnosis) span: f64,
     /// Seconds until its GPUs are full.
     pub(in crate::diagnosis) full_in: f64,
 }
@@ -175,7 +226,8 @@ pub(in crate::diagnosis) fn leak(points: &[Option<f32>], total: f64, free: f64, 
     if full_in >= limits.full_in || mann_kendall(&smooth) < limits.trend {
         return None;
     }
-    Some(Leak { growth, full_in })
+    let span = 60.0 * (smooth.last()?.0 - smooth.first()?.0);
+    Some(Leak { growth, span, full_in })
 }
 
 /// The trend's z: how many standard deviations more pairs rise than fall, ties corrected.
