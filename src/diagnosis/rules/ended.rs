@@ -55,8 +55,9 @@ fn job_ended(view: &View, watches: &mut Watches, ended: &Ended) {
         };
         let ran = ended.age.map_or_else(String::new, |age| format!(" after {}", duration(age)));
         let why = coincidence.as_ref().map_or_else(String::new, |event| format!("; {event}"));
+        let be = if ended.positions.len() == 1 { "is" } else { "are" };
         let sentence = format!(
-            "{} ended{when}{ran}: {} are free of it, {} were held{why}",
+            "{} ended{when}{ran}: {} {be} free of it, {} were held{why}",
             ended.label,
             if ended.positions.is_empty() {
                 "its GPUs".to_owned()

@@ -17,7 +17,7 @@ fn a_job_that_ends_is_mentioned_for_ten_minutes() {
     lab.play(20.0, |lab, _| empty(lab));
     assert_eq!((lab.firing(), lab.notified()), (vec![("job-ended", "info")], 0));
     assert!(
-        lab.finding("job-ended").sentence.ends_with("GPU 0 are free of it, 40 GiB were held")
+        lab.finding("job-ended").sentence.ends_with("GPU 0 is free of it, 40 GiB were held")
             || lab.finding("job-ended").sentence.contains("train.py (alice, pid 7) ended after 3 h"),
         "{}",
         lab.finding("job-ended").sentence
