@@ -71,6 +71,11 @@ impl HostMemory {
         self.track.sampled_at.is_some_and(|at| t - at <= 3.0 * self.interval.max(1.0))
     }
 
+    /// Seconds between its samples.
+    pub(super) fn interval(&self) -> f64 {
+        self.interval
+    }
+
     /// The time of a sample that was not judged yet.
     fn new_sample(&mut self, host: &Host) -> Option<Beat> {
         let sample = (host.received_at?, host.snapshot.as_ref()?.sequence);

@@ -98,8 +98,8 @@ fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target
     });
 }
 
-/// How long after it began the means show it, in seconds.
-const FOUND_AFTER: f64 = 120.0;
+/// How long after it began the means show it at the earliest, in seconds.
+const FOUND_AFTER: f64 = 90.0;
 
 fn imbalance(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
     let Some(odd) = &job.imbalance else { return };

@@ -1,5 +1,6 @@
 //! What no single sample tells: host-unreachable with its common causes, driver-skew. Judged on the one-second tick.
 
+use crate::diagnosis::engine::HostMemory;
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::view::duration;
 use crate::diagnosis::watch::{Beat, Grade, Ladder, Run, Target, Watches, Words};
@@ -164,28 +165,34 @@ fn gather_outages(engine: &mut Engine, fleet: &Fleet) {
         .iter()
         .filter_map(|host| Some((host.id, engine.hosts().get(host.id.0 as usize)?.lost_at?)))
         .collect();
+    // What is known is when a host was heard last: one that speaks seldom, or not this time, was lost later than that.
+    let slack = |host: &HostId| {
+        let interval = engine.hosts().get(host.0 as usize).map_or(0.0, HostMemory::interval);
+        TOGETHER.max(2.5 * interval)
+    };
+    let lost: Vec<(HostId, f64, f64)> = lost.into_iter().map(|(host, since)| (host, since, slack(&host))).collect();
     for outage in &mut engine.outages {
-        for (host, since) in &lost {
-            if (since - outage.since).abs() <= TOGETHER && !outage.members.contains(host) {
+        for (host, since, slack) in &lost {
+            if (since - outage.since).abs() <= *slack && !outage.members.contains(host) {
                 outage.members.push(*host);
             }
         }
         outage.lost =
-            outage.members.iter().copied().filter(|host| lost.iter().any(|(other, _)| other == host)).collect();
+            outage.members.iter().copied().filter(|host| lost.iter().any(|(other, ..)| other == host)).collect();
     }
     engine.outages.retain(|outage| !outage.lost.is_empty());
-    let mut free: Vec<(HostId, f64)> = lost
+    let mut free: Vec<(HostId, f64, f64)> = lost
         .into_iter()
-        .filter(|(host, _)| !engine.outages.iter().any(|outage| outage.members.contains(host)))
+        .filter(|(host, ..)| !engine.outages.iter().any(|outage| outage.members.contains(host)))
         .collect();
     free.sort_by(|a, b| a.1.total_cmp(&b.1));
     let mut rest = free.as_slice();
-    while let [(_, since), ..] = rest {
-        let count = rest.iter().take_while(|(_, other)| other - since <= TOGETHER).count();
+    while let [(_, since, slack), ..] = rest {
+        let count = rest.iter().take_while(|(_, other, _)| other - since <= *slack).count();
         let (together, later) = rest.split_at(count);
         let is_all = count >= 2 && count == fleet.hosts().len();
         if count >= MANY || is_all {
-            let members: Vec<HostId> = together.iter().map(|(host, _)| *host).collect();
+            let members: Vec<HostId> = together.iter().map(|(host, ..)| *host).collect();
             let first = members.iter().min().and_then(|first| fleet.host(*first));
             let name = first.map_or_else(SafeText::default, |host| host.name().clone());
             engine.outages.push(Outage { since: *since, lost: members.clone(), members, name });

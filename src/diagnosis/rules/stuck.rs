@@ -66,6 +66,9 @@ struct Spinning {
     earlier: Option<f32>,
 }
 
+/// How much longer a hang is watched while it may yet be seen who is missing, in seconds: a short gap in one host's data.
+const GRACE: f64 = 90.0;
+
 pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
     for job in view.jobs.iter().filter(|job| job.is_readable) {
         evaluate_job(view, watches, job);
@@ -95,16 +98,21 @@ fn evaluate_job(view: &View, watches: &mut Watches, job: &JobTrack) {
         suspect(view, watches, job, &target, &unseen);
         return;
     }
-    let ladder = match waits_for {
-        Some(_) => Ladder::one(Severity::Warn, limits.waiting_after),
-        None => Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after)),
+    let ladder = |grace: f64| match waits_for {
+        Some(_) => Ladder::one(Severity::Warn, limits.waiting_after + grace),
+        None => Ladder::two((Severity::Warn, limits.warn_after + grace), (Severity::Crit, limits.crit_after)),
     };
     let run = earliest(&stuck);
-    let grade = Grade::new(ladder, Confidence::Likely, limits.clear_after);
-    watches.holds(RuleId::StuckSpin, &target, grade.since(run), |lasted, _| {
+    let grade = Grade::new(ladder(0.0), Confidence::Likely, limits.clear_after);
+    let missing = missing(view, job);
+    // Who is missing says more than that the others wait: it goes first, also when it was seen less.
+    let grace = if missing.since.is_some() || missing.is_blind { GRACE } else { 0.0 };
+    watches.holds(RuleId::StuckSpin, &target, Grade { ladder: ladder(grace), ..grade }.since(run), |lasted, _| {
         stuck_words(view, job, &stuck, waits_for.as_deref(), lasted)
     });
-    let missing = missing(view, job);
+    if missing.is_blind {
+        watches.hold(RuleId::MissingRank, &target);
+    }
     if let (Some(resting), true) = (missing.since, spinning.len() + missing.count() >= 2) {
         let since = run.since.max(resting.since);
         let run = Run { since, covered: run.covered.min(resting.covered) };
@@ -246,6 +254,8 @@ struct Missing {
     there: Vec<(String, Vec<u32>, u32)>,
     memory_bytes: u64,
     since: Option<Run>,
+    /// A part of the job is on a host of which there is nothing new.
+    is_blind: bool,
 }
 
 impl Missing {
@@ -265,6 +275,7 @@ impl Missing {
 fn missing(view: &View, job: &JobTrack) -> Missing {
     let mut missing = Missing::default();
     let parts: Vec<Part> = view.elsewhere.parts(job, view.host.id).collect();
+    missing.is_blind = parts.iter().any(|part| !part.memory.is_recent(view.beat.t));
     let all = job.gpus.iter().chain(parts.iter().flat_map(|part| &part.job.gpus));
     let mut memories: Vec<u64> = all.filter_map(|gpu| gpu.memory_bytes).collect();
     memories.sort_unstable();
