@@ -109,16 +109,7 @@ pub(super) fn link_error(error: &SshError) -> LinkError {
 
 /// Whether only a person can help: a key, a host key, a prompt that was declined.
 pub(super) fn needs_user(error: &LinkError) -> bool {
-    error.retry == Retry::WhenAsked
-        && matches!(
-            error.kind,
-            LinkErrorKind::HostKeyUnknown
-                | LinkErrorKind::HostKeyChanged
-                | LinkErrorKind::HostKeyRevoked
-                | LinkErrorKind::KnownHosts
-                | LinkErrorKind::Authentication
-                | LinkErrorKind::IdentityFile
-        )
+    error.retry == Retry::WhenAsked && error.kind.concerns_credentials()
 }
 
 #[cfg(test)]

@@ -221,6 +221,19 @@ impl LinkErrorKind {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
+    /// Whether it is about host keys or credentials, which only a person can put right.
+    pub fn concerns_credentials(self) -> bool {
+        matches!(
+            self,
+            Self::HostKeyUnknown
+                | Self::HostKeyChanged
+                | Self::HostKeyRevoked
+                | Self::KnownHosts
+                | Self::Authentication
+                | Self::IdentityFile
+        )
+    }
+
     /// The word that JSON carries.
     pub fn word(self) -> &'static str {
         match self {

@@ -48,7 +48,7 @@ impl HostPlayer {
             (LinkWord::Stale, _) => Some(HostUpdate::Silent),
             (LinkWord::Down, _) => {
                 let error = error.map_or_else(unnamed, LinkError::from);
-                if waits_for_a_person(error.kind) {
+                if error.kind.concerns_credentials() {
                     return Some(HostUpdate::NeedsUser(error.with_retry(Retry::WhenAsked)));
                 }
                 self.failures = attempt;
@@ -66,19 +66,6 @@ fn lines_arrive_again(host: &Host) -> Option<HostUpdate> {
 
 fn unnamed() -> LinkError {
     LinkError::new(LinkErrorKind::Closed, "the connection was closed")
-}
-
-/// The failures that are never tried again unasked.
-fn waits_for_a_person(kind: LinkErrorKind) -> bool {
-    matches!(
-        kind,
-        LinkErrorKind::HostKeyUnknown
-            | LinkErrorKind::HostKeyChanged
-            | LinkErrorKind::HostKeyRevoked
-            | LinkErrorKind::KnownHosts
-            | LinkErrorKind::Authentication
-            | LinkErrorKind::IdentityFile
-    )
 }
 
 #[cfg(test)]
