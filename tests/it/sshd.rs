@@ -3,13 +3,18 @@
 // clippy exempts functions marked as tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+use rustix::event::{PollFd, PollFlags};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::pipe::PipeFlags;
 use std::fs;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -25,6 +30,8 @@ pub(crate) struct Sshd {
     address: SocketAddrV4,
     user: String,
     process: Option<Child>,
+    /// What it says, sessions included.
+    log: Log,
 }
 
 impl Sshd {
@@ -53,7 +60,8 @@ impl Sshd {
             .collect();
         fs::write(folder.path().join("authorized_keys"), authorized.concat()).unwrap();
         let user = output(Command::new("id").arg("-un"));
-        let mut sshd = Self { folder, address: SocketAddrV4::new(address, 0), user, process: None };
+        let mut sshd =
+            Self { folder, address: SocketAddrV4::new(address, 0), user, process: None, log: Log::default() };
         fs::write(sshd.file("known_hosts"), sshd.known_hosts_line("ed25519")).unwrap();
         // Another program may take the port between our look and sshd's bind.
         for _ in 0..5 {
@@ -152,9 +160,9 @@ impl Sshd {
         format!("[{}]:{} {}\n", self.ip(), self.port(), self.host_key(kind))
     }
 
-    /// Everything the server has logged.
+    /// Everything the server has logged since it was started last.
     pub(crate) fn log(&self) -> String {
-        fs::read_to_string(self.file("log")).unwrap_or_default()
+        self.log.text()
     }
 
     fn configuration(&self, added: &[&str]) -> String {
@@ -187,30 +195,95 @@ impl Sshd {
 
     /// Whether it came to listen.
     fn launch(&mut self) -> bool {
-        let _ = fs::remove_file(self.file("log"));
         // Where sshd locks itself up between connections; only root may and must make it.
         let _ = fs::create_dir_all("/run/sshd");
+        let (reads, writes) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         let mut process = Command::new(sshd_program())
-            .args(["-D", "-f"])
+            .args(["-D", "-e", "-f"])
             .arg(self.file("sshd_config"))
-            .arg("-E")
-            .arg(self.file("log"))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stderr(Stdio::from(writes))
             .spawn()
             .unwrap();
-        let deadline = Instant::now() + DEADLINE;
-        while process.try_wait().unwrap().is_none() && Instant::now() < deadline {
-            if self.log().contains("Server listening on") {
-                self.process = Some(process);
-                return true;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+        self.log = Log::follow(reads);
+        if self.log.wait(|text| text.contains("Server listening on")) {
+            self.process = Some(process);
+            return true;
         }
         let _ = process.kill();
         let _ = process.wait();
         false
+    }
+}
+
+/// The standard error of a server and its sessions, read by a thread so that it never stands full.
+#[derive(Clone, Default)]
+struct Log(Arc<(Mutex<Said>, Condvar)>);
+
+#[derive(Default)]
+struct Said {
+    pipe: Option<OwnedFd>,
+    bytes: Vec<u8>,
+}
+
+impl Log {
+    fn follow(pipe: OwnedFd) -> Self {
+        rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK).unwrap();
+        let watched = pipe.try_clone().unwrap();
+        let log = Self(Arc::new((Mutex::new(Said { pipe: Some(pipe), bytes: Vec::new() }), Condvar::new())));
+        let thread = log.clone();
+        std::thread::spawn(move || {
+            loop {
+                let _ = rustix::event::poll(&mut [PollFd::new(&watched, PollFlags::IN)], None);
+                let mut said = thread.0.0.lock().unwrap();
+                said.take();
+                thread.0.1.notify_all();
+                if said.pipe.is_none() {
+                    return;
+                }
+            }
+        });
+        log
+    }
+
+    /// Everything that was written until now.
+    fn text(&self) -> String {
+        let mut said = self.0.0.lock().unwrap();
+        said.take();
+        String::from_utf8_lossy(&said.bytes).into_owned()
+    }
+
+    /// Whether it comes to say so before it ends.
+    fn wait(&self, condition: impl Fn(&str) -> bool) -> bool {
+        let deadline = Instant::now() + DEADLINE;
+        let mut said = self.0.0.lock().unwrap();
+        loop {
+            if condition(&String::from_utf8_lossy(&said.bytes)) {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if said.pipe.is_none() || left.is_zero() {
+                return false;
+            }
+            said = self.0.1.wait_timeout(said, left).unwrap().0;
+        }
+    }
+}
+
+impl Said {
+    /// Takes what stands in the pipe; at its end the pipe goes.
+    fn take(&mut self) {
+        let Some(pipe) = &self.pipe else { return };
+        let mut chunk = [0; 4096];
+        loop {
+            match rustix::io::read(pipe, &mut chunk) {
+                Ok(count @ 1..) => self.bytes.extend_from_slice(&chunk[..count]),
+                Err(Errno::AGAIN | Errno::INTR) => return,
+                Ok(0) | Err(_) => break,
+            }
+        }
+        self.pipe = None;
     }
 }
 

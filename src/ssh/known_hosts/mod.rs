@@ -5,7 +5,6 @@
 //! refuses that host.
 
 mod append;
-mod base64;
 mod evaluate;
 mod line;
 mod pattern;

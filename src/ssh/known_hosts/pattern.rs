@@ -1,6 +1,6 @@
 //! Whether the host field of a line names a host.
 
-use super::base64;
+use base64ct::{Base64, Encoding};
 use hmac::{Hmac, KeyInit, Mac};
 use sha1::Sha1;
 
@@ -34,13 +34,13 @@ pub(super) fn matches(hosts: &str, name: &str) -> Match {
 /// `name` hashed with `salt` as it is written in a file.
 pub(super) fn hashed_field(salt: &[u8; 20], name: &str) -> Option<String> {
     let hash = hash_name(salt, name)?;
-    Some(format!("{HASH_MAGIC}{}|{}", base64::encode(salt), base64::encode(&hash)))
+    Some(format!("{HASH_MAGIC}{}|{}", Base64::encode_string(salt), Base64::encode_string(&hash)))
 }
 
 /// Salt and hash of a hashed name, both of SHA-1's length.
 fn hashed(hosts: &str) -> Option<(Vec<u8>, Vec<u8>)> {
     let (salt, hash) = hosts.strip_prefix(HASH_MAGIC)?.split_once('|')?;
-    let (salt, hash) = (base64::decode(salt)?, base64::decode(hash)?);
+    let (salt, hash) = (Base64::decode_vec(salt).ok()?, Base64::decode_vec(hash).ok()?);
     (salt.len() == 20 && hash.len() == 20).then_some((salt, hash))
 }
 

@@ -98,7 +98,12 @@ fn only_ssh_can<'a>(given: &dyn Fn(&str) -> Option<&'a str>, truth: &dyn Fn(&str
         ("bindaddress", "BindAddress"),
         ("bindinterface", "BindInterface"),
     ];
-    const TRUE: [(&str, &str); 2] = [("proxyusefdpass", "ProxyUseFdpass"), ("verifyhostkeydns", "VerifyHostKeyDNS")];
+    const TRUE: [(&str, &str); 3] = [
+        ("proxyusefdpass", "ProxyUseFdpass"),
+        ("verifyhostkeydns", "VerifyHostKeyDNS"),
+        // ssh then refuses a host whose address is known by another key.
+        ("checkhostip", "CheckHostIP"),
+    ];
     let given = GIVEN.iter().find(|(keyword, _)| given(keyword).is_some());
     given.or_else(|| TRUE.iter().find(|(keyword, _)| truth(keyword))).map(|(_, name)| (*name).to_owned())
 }
@@ -218,6 +223,8 @@ mod tests {
             ("certificatefile ~/.ssh/id-cert.pub", Some("CertificateFile")),
             ("verifyhostkeydns true", Some("VerifyHostKeyDNS")),
             ("verifyhostkeydns false", None),
+            ("checkhostip yes", Some("CheckHostIP")),
+            ("checkhostip no", None),
         ] {
             assert_eq!(read(line).only_ssh_can.as_deref(), name, "{line}");
         }

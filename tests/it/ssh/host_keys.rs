@@ -231,7 +231,7 @@ async fn whatever_the_file_says_we_accept_what_ssh_accepts_and_no_more() {
 }
 
 /// Whether the real ssh connects with the server's own known_hosts file.
-fn ssh_accepts(sshd: &Sshd) -> bool {
+pub(super) fn ssh_accepts(sshd: &Sshd) -> bool {
     let status = Command::new("ssh")
         .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", "IdentitiesOnly=yes"])
         .args(["-o", "GlobalKnownHostsFile=/dev/null", "-o", "IdentityAgent=none", "-o", "UpdateHostKeys=no"])

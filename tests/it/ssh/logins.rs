@@ -2,13 +2,14 @@
 
 use super::harness::{host, person, person_with, secret};
 use super::server::{CODE, PASSWORD, Server, Way};
-use crate::sshd::{DEADLINE, PASSPHRASE, Sshd, fingerprint};
+use crate::sshd::{PASSPHRASE, Sshd, fingerprint};
 use gpufleet::hosts::{Backend, HostConfig};
 use gpufleet::ssh::{Answer, Interaction, PromptKind, SshError, SshErrorKind};
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A running ssh-agent; killed when dropped.
 struct SshAgent {
@@ -19,12 +20,12 @@ struct SshAgent {
 impl SshAgent {
     fn start(folder: &Path) -> Self {
         let socket = folder.join("agent");
-        let process = Command::new("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::null()).spawn().unwrap();
-        let deadline = Instant::now() + DEADLINE;
-        while !socket.exists() {
-            assert!(Instant::now() < deadline, "ssh-agent does not start");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let mut process =
+            Command::new("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+        // It names its socket once it listens there.
+        let mut said = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
+        assert!(said.starts_with("SSH_AUTH_SOCK="), "ssh-agent says {said:?}");
         Self { process, socket }
     }
 

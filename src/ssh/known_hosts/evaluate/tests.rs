@@ -221,11 +221,16 @@ mod against_openssh {
             .collect()
     }
 
+    /// How many files are compared: ten times as many in a long run.
+    fn cases() -> u32 {
+        if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 10_000 } else { 1000 }
+    }
+
     #[test]
-    fn three_hundred_files_are_read_as_ssh_keygen_reads_them() {
+    fn a_thousand_files_are_read_as_ssh_keygen_reads_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("known_hosts");
-        let mut runner = TestRunner::new(Config { cases: 300, failure_persistence: None, ..Config::default() });
+        let mut runner = TestRunner::new(Config { cases: cases(), failure_persistence: None, ..Config::default() });
         let files = (prop::collection::vec(line(), 1..12), prop::sample::select(NAMES.to_vec()));
         runner
             .run(&files, |(lines, name)| {
