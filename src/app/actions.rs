@@ -35,6 +35,8 @@ impl App {
             }
             Action::NextHost => self.beside(1),
             Action::PreviousHost => self.beside(-1),
+            Action::Metric => self.screen.metric = self.screen.metric.next(),
+            Action::Span => self.screen.span = self.screen.span.next(),
             Action::Unfold => self.fold(true),
             Action::Fold => self.fold(false),
             Action::SortMenu => self.screen.sort_menu = true,
@@ -98,8 +100,18 @@ impl App {
                 }
             }
             Mode::Host => {
-                let shown = usize::from(self.host_shape.gpus_shown);
-                self.screen.gpu = moved(self.screen.gpu, action, self.gpus_in_view(), shown);
+                self.screen.move_among_gpus(action, self.gpus_in_view(), &self.host_shape);
+            }
+            Mode::Gpu => {
+                let step = match action {
+                    Action::Left => Action::Up,
+                    Action::Right => Action::Down,
+                    other => other,
+                };
+                self.screen.gpu = moved(self.screen.gpu, step, self.gpus_in_view(), 1);
+                if let View::Gpu(host, _) = *self.screen.view() {
+                    self.screen.replace(View::Gpu(host, self.screen.gpu));
+                }
             }
             Mode::List | Mode::HostList => {
                 let index = moved(self.screen.list.index(), action, self.rows.len(), capacity);
@@ -123,6 +135,14 @@ impl App {
     fn enter(&mut self, now: Moment) {
         if self.screen.view() == &View::Findings {
             self.enter_finding(now);
+            return;
+        }
+        if let (&View::Host(id), Focus::Panes) = (self.screen.view(), self.screen.focus()) {
+            if self.gpus_in_view() > 0 {
+                self.screen.enter(View::Gpu(id, self.screen.gpu));
+            } else {
+                self.notify("no GPU to look at", now);
+            }
             return;
         }
         match self.screen.focus() {

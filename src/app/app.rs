@@ -1,6 +1,7 @@
 //! The whole state of the program, and how an event changes it.
 
-use super::arrange::{Arrangement, Demand, HostShape, arrange, arrange_host, findings_shape};
+use super::arrange::{Arrangement, Demand, arrange, findings_shape};
+use super::host_shape::{HostShape, arrange_host};
 use super::prompts::DialogKey;
 use super::screen::list_capacity;
 use super::{
@@ -178,7 +179,7 @@ impl App {
     /// The host that is shown in full.
     pub fn host_in_view(&self) -> Option<&Host> {
         match self.screen.view() {
-            View::Host(id) => self.fleet.host(*id),
+            View::Host(id) | View::Gpu(id, _) => self.fleet.host(*id),
             _ => None,
         }
     }
@@ -202,6 +203,7 @@ impl App {
             (View::Overview, Focus::List) => Mode::List,
             (View::Host(_), Focus::Panes) => Mode::Host,
             (View::Host(_), Focus::List) => Mode::HostList,
+            (View::Gpu(..), _) => Mode::Gpu,
             (View::Findings, _) => Mode::Findings,
             (View::Process(_), _) => Mode::Process,
         }

@@ -11,7 +11,7 @@
 /// The smallest screen on which anything but a line can be shown: columns, rows.
 pub const MIN_SIZE: (u16, u16) = (40, 10);
 /// A body with fewer rows shows the grid or the list, not both.
-const SHARED_BODY_ROWS: u16 = 18;
+pub const SHARED_BODY_ROWS: u16 = 18;
 /// The list never has fewer rows beside a grid.
 const LIST_MIN_ROWS: u16 = 7;
 /// Columns between two inner columns of a pane.
@@ -224,8 +224,6 @@ fn line_shape(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridShape {
 
 /// Rows of the list that are not processes: its title, its column heads, its lower edge.
 pub const LIST_FRAME_ROWS: u16 = 3;
-/// Rows of the GPU table that are not GPUs: its title and its column heads.
-pub const TABLE_HEAD_ROWS: u16 = 2;
 
 /// Rows of the list of findings that are not findings: its column heads.
 pub const FINDINGS_HEAD_ROWS: u16 = 1;
@@ -244,49 +242,6 @@ pub fn findings_shape(body_rows: u16) -> FindingsShape {
     const DETAIL_ROWS: u16 = 12;
     let detail_rows = if body_rows >= 14 { DETAIL_ROWS.min(body_rows / 2) } else { 0 };
     FindingsShape { shown: (body_rows - detail_rows).saturating_sub(FINDINGS_HEAD_ROWS + 2), detail_rows }
-}
-
-/// The division of one host's full pane.
-///
-/// ```text
-/// facts of the host                     2 or 3 rows
-/// GPUs, one line each                   title, heads, as many as there are
-/// the selected GPU in full              up to 6 rows
-/// its processes                         the rest
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostShape {
-    /// Rows for facts of the host.
-    pub facts_rows: u16,
-    /// GPUs that are on the screen at once; 0 when the table is not shown.
-    pub gpus_shown: u16,
-    /// Rows for the selected GPU.
-    pub detail_rows: u16,
-    /// Rows of the list, its frame included.
-    pub list_rows: u16,
-}
-
-/// Divides one host's full pane.
-pub fn arrange_host(size: (u16, u16), gpus: usize, list_focused: bool) -> HostShape {
-    const DETAIL_ROWS: u16 = 6;
-    let body = size.1.saturating_sub(2);
-    let facts_rows = if body >= SHARED_BODY_ROWS { 3 } else { 2.min(body) };
-    let rest = body - facts_rows;
-    let gpus = gpus.clamp(1, 512) as u16;
-    if body < SHARED_BODY_ROWS {
-        if list_focused {
-            return HostShape { facts_rows, list_rows: rest, ..HostShape::default() };
-        }
-        let gpus_shown = gpus.min(rest.saturating_sub(TABLE_HEAD_ROWS)).max(1);
-        let detail_rows = rest.saturating_sub(TABLE_HEAD_ROWS + gpus_shown).min(DETAIL_ROWS);
-        return HostShape { facts_rows, gpus_shown, detail_rows, list_rows: 0 };
-    }
-    // Two processes must be visible, and GPUs come before details.
-    let list_least = LIST_FRAME_ROWS + 2;
-    let gpus_shown = gpus.min(rest - list_least - TABLE_HEAD_ROWS);
-    let rest = rest - TABLE_HEAD_ROWS - gpus_shown;
-    let detail_rows = (rest - list_least).min(DETAIL_ROWS);
-    HostShape { facts_rows, gpus_shown, detail_rows, list_rows: rest - detail_rows }
 }
 
 #[cfg(test)]
@@ -363,25 +318,7 @@ mod tests {
         assert_eq!(grid.rows(), 8);
     }
 
-    #[test]
-    fn a_host_in_full_shows_gpus_before_details_before_processes() {
-        let shape = arrange_host((120, 40), 8, false);
-        assert_eq!(shape, HostShape { facts_rows: 3, gpus_shown: 8, detail_rows: 6, list_rows: 19 });
-        let small = arrange_host((80, 24), 8, false);
-        assert_eq!(small, HostShape { facts_rows: 3, gpus_shown: 8, detail_rows: 4, list_rows: 5 });
-        let tiny = arrange_host((80, 16), 8, true);
-        assert_eq!((tiny.gpus_shown, tiny.list_rows), (0, 12));
-    }
-
     proptest! {
-        #[test]
-        fn a_host_in_full_stays_within_the_screen(rows in 1u16..90, gpus in 0usize..70, list_focused: bool) {
-            let shape = arrange_host((100, rows), gpus, list_focused);
-            let table = if shape.gpus_shown == 0 { 0 } else { shape.gpus_shown + TABLE_HEAD_ROWS };
-            let used = shape.facts_rows + table + shape.detail_rows + shape.list_rows;
-            prop_assert!(rows < MIN_SIZE.1 || used <= rows - 2, "{:?}", shape);
-        }
-
         #[test]
         fn every_division_stays_within_the_screen(
             columns in 1u16..300, rows in 1u16..90, hosts in 0usize..70, gpus in 0usize..20, list_focused: bool

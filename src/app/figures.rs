@@ -1,5 +1,6 @@
 //! What a pane shows of a host, worked out when its readings arrive: the drawing only reads it.
 
+use super::chart::HOTTEST;
 use crate::diagnosis::Engine;
 use crate::fleet::{GpuMetric, GpuState, Host, JobRows, Moment, NOBODY, ProcessKey, Series, Totals};
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
@@ -52,12 +53,39 @@ pub struct GpuFigures {
     pub ecc_uncorrectable: Option<u64>,
     /// So warm that it slows down, or is about to.
     pub is_hot: bool,
+    /// The temperature at which it slows down.
+    pub slowdown_celsius: Option<i32>,
 }
 
 impl GpuFigures {
     /// Whether low power is worth saying: what is idle, hung or faulty has its own word.
     pub fn shows_low_power(&self) -> bool {
         self.is_low_power && self.state == GpuState::InUse && self.reading.error.is_none()
+    }
+
+    /// The temperature that a chart ends at: where it slows down, else [`HOTTEST`].
+    pub fn hottest(&self) -> f32 {
+        self.slowdown_celsius.map_or(HOTTEST, |celsius| celsius as f32)
+    }
+
+    /// A GPU of which nothing but the state is known.
+    #[cfg(test)]
+    pub(crate) fn blank(index: u32, state: GpuState) -> Self {
+        Self {
+            index,
+            reading: GpuReading::default(),
+            memory_total_bytes: None,
+            power_limit_watts: None,
+            main_user: None,
+            other_users: 0,
+            state,
+            since: None,
+            is_low_power: false,
+            trend: Vec::new(),
+            ecc_uncorrectable: None,
+            is_hot: false,
+            slowdown_celsius: None,
+        }
     }
 
     /// The power that is shown: the sensor's, else the mean since the last snapshot.
@@ -94,6 +122,7 @@ impl HostFigures {
                 is_low_power: engine.is_low_power(host.id, position),
                 ecc_uncorrectable: host.gpu_health(position).and_then(|health| health.ecc_uncorrectable_volatile),
                 is_hot: slows_down || near_slowdown,
+                slowdown_celsius: info.temperature_slowdown_celsius,
                 trend: host.history().points(
                     Series::Gpu(position, GpuMetric::Utilization),
                     now,

@@ -14,6 +14,8 @@ pub enum Mode {
     Host,
     /// One host: its processes.
     HostList,
+    /// One GPU of a host.
+    Gpu,
     /// The findings.
     Findings,
     /// One process.
@@ -63,6 +65,10 @@ pub enum Action {
     NextHost,
     /// The previous host, in its full pane.
     PreviousHost,
+    /// Another reading in charts and ramps.
+    Metric,
+    /// Another length of charts.
+    Span,
     /// Show the processes of the selected job.
     Unfold,
     /// Hide them.
@@ -153,17 +159,19 @@ const fn ctrl(character: char) -> Key {
     Key { code: KeyCode::Char(character), ctrl: true }
 }
 
-use Mode::{Findings, Grid, Help, Host, HostKeyDialog, HostList, List, Process, SecretDialog, SortMenu};
+use Mode::{Findings, Gpu, Grid, Help, Host, HostKeyDialog, HostList, List, Process, SecretDialog, SortMenu};
 
 const LISTS: &[Mode] = &[List, HostList];
 const PANES: &[Mode] = &[Grid, List, Host, HostList];
-const MOVES: &[Mode] = &[Grid, List, Host, HostList, Findings, Process, Help];
+const MOVES: &[Mode] = &[Grid, List, Host, HostList, Gpu, Findings, Process, Help];
 const PAGES: &[Mode] = &[Grid, List, Host, HostList, Findings, Help];
 const HOSTS: &[Mode] = &[Host, HostList];
 const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
 const MENU: &[Mode] = &[SortMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Findings, Process];
-const ALL: &[Mode] = &[Grid, List, Host, HostList, Findings, Process, Help, SortMenu, HostKeyDialog, SecretDialog];
+const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Gpu, Findings, Process];
+const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu];
+const CHARTS: &[Mode] = &[Host, HostList, Gpu];
+const ALL: &[Mode] = &[Grid, List, Host, HostList, Gpu, Findings, Process, Help, SortMenu, HostKeyDialog, SecretDialog];
 
 macro_rules! bindings {
     ($($modes:expr, [$($key:expr),+], $action:expr, $shown:literal, $words:literal, $hint:expr;)*) => {
@@ -182,8 +190,8 @@ macro_rules! bindings {
 pub const BINDINGS: &[Binding] = bindings! {
     MOVES, [key(KeyCode::Up), char('k')], Action::Up, "Up k", "up", None;
     MOVES, [key(KeyCode::Down), char('j')], Action::Down, "Down j", "down", None;
-    &[Grid], [key(KeyCode::Left), char('h')], Action::Left, "Left h", "left", None;
-    &[Grid], [key(KeyCode::Right), char('l')], Action::Right, "Right l", "right", None;
+    SIDEWAYS, [key(KeyCode::Left), char('h')], Action::Left, "Left h", "left", None;
+    SIDEWAYS, [key(KeyCode::Right), char('l')], Action::Right, "Right l", "right", None;
     PAGES, [key(KeyCode::PageUp)], Action::PageUp, "PgUp", "one screen up", None;
     PAGES, [key(KeyCode::PageDown)], Action::PageDown, "PgDn", "one screen down", None;
     PAGES, [ctrl('u')], Action::HalfPageUp, "C-u", "half a screen up", None;
@@ -211,15 +219,18 @@ pub const BINDINGS: &[Binding] = bindings! {
     MENU, [key(KeyCode::Esc), char('o')], Action::Back, "Esc", "leave the order as it is", Some("leave");
 
     &[Grid], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
+    &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected GPU in full", Some("one GPU");
     LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
     &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
-    &[Host, HostList, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Host, HostList, Gpu, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
     PANES, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
     HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
     PANES, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same, backwards", None;
     HOSTS, [char(']')], Action::NextHost, "]", "next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "previous host", Some("previous");
+    HOSTS, [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");
+    CHARTS, [char('w')], Action::Span, "w", "charts: 2 minutes to 2 hours", Some("span");
     &[Grid, Host], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
     PANES, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
@@ -240,7 +251,7 @@ pub const BINDINGS: &[Binding] = bindings! {
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
     VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
     &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Findings, Process, Help, SortMenu], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    &[Grid, List, Host, HostList, Gpu, Findings, Process, Help, SortMenu], [char('q')], Action::Quit, "q", "leave", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
@@ -292,7 +303,7 @@ impl Section {
                 Self::Moving
             }
             _ if only(&[Findings]) => Self::Moving,
-            Action::RetryAll | Action::Prompts | Action::Refresh => Self::Hosts,
+            Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span => Self::Hosts,
             _ if only(&[Grid, Host, HostList]) => Self::Hosts,
             _ => Self::Program,
         }

@@ -3,10 +3,12 @@
 mod actions;
 mod app;
 pub mod arrange;
+mod chart;
 pub mod effect;
 pub mod event;
 mod figures;
 mod findings;
+pub mod host_shape;
 pub mod keymap;
 mod list_cursor;
 pub mod prompts;
@@ -19,6 +21,7 @@ pub(crate) mod testing;
 mod tests;
 
 pub use app::App;
+pub use chart::{COOLEST, ChartSpan, HOTTEST, Metric};
 pub use effect::Effect;
 pub use event::Event;
 pub use figures::{GpuFigures, HostFigures, LinkCounts};

@@ -1,7 +1,8 @@
 //! Which view is shown, and where the keys go in it.
 
-use super::arrange::{Arrangement, GridShape, HostShape, LIST_FRAME_ROWS};
-use super::{Action, ListCursor};
+use super::arrange::{Arrangement, GridShape, LIST_FRAME_ROWS};
+use super::host_shape::HostShape;
+use super::{Action, ChartSpan, ListCursor, Metric};
 use crate::fleet::{HostId, RowKey};
 
 /// What fills the screen.
@@ -12,6 +13,8 @@ pub enum View {
     Overview,
     /// One host in full.
     Host(HostId),
+    /// The GPU at this position of a host, in full.
+    Gpu(HostId, usize),
     /// What diagnosis says.
     Findings,
     /// One process, or one job.
@@ -45,6 +48,10 @@ pub struct Screen {
     pub grid_top: u16,
     /// Position of the selected GPU in one host's full pane.
     pub gpu: usize,
+    /// What charts and ramps show.
+    pub metric: Metric,
+    /// How far back charts go.
+    pub span: ChartSpan,
     /// Place in the list.
     pub list: ListCursor,
 }
@@ -57,7 +64,10 @@ impl Screen {
 
     /// The host to which the list is narrowed: the one in full, also while one of its processes is looked at.
     pub fn only_host(&self) -> Option<HostId> {
-        let host = |view: &View| if let View::Host(id) = view { Some(*id) } else { None };
+        let host = |view: &View| match view {
+            View::Host(id) | View::Gpu(id, _) => Some(*id),
+            _ => None,
+        };
         match &self.view {
             View::Process(_) => self.beneath.last().and_then(|(view, _)| host(view)),
             view => host(view),
@@ -141,6 +151,21 @@ impl Screen {
         }
         .min(last);
         self.show_host(shape);
+    }
+
+    /// Moves among the GPUs of one host.
+    pub fn move_among_gpus(&mut self, action: Action, gpus: usize, shape: &HostShape) {
+        let across = shape.cards.map_or(1, |cards| usize::from(cards.across));
+        let last = gpus.saturating_sub(1);
+        self.gpu = match action {
+            Action::Left => self.gpu.saturating_sub(1),
+            Action::Right => self.gpu + 1,
+            Action::Up if self.gpu >= across => self.gpu - across,
+            Action::Down if self.gpu / across < last / across => self.gpu + across,
+            Action::Up | Action::Down => self.gpu,
+            _ => moved(self.gpu, action, gpus, usize::from(shape.gpus_shown)),
+        }
+        .min(last);
     }
 
     /// Scrolls so that the selected host is on the screen.

@@ -149,7 +149,7 @@ fn a_host_in_full_lists_its_own_processes_and_its_neighbours_are_beside_it() {
     assert_eq!(app.screen().view(), &View::Host(HostId(1)));
     assert!(app.rows().iter().all(|row| row.key.host == HostId(1)));
     press(&mut app, "↓↓");
-    assert_eq!(app.screen().gpu, 2);
+    assert_eq!(app.screen().gpu, 4, "the cards stand in two columns");
     press(&mut app, "]");
     assert_eq!((app.screen().view(), app.screen().gpu), (&View::Host(HostId(2)), 0));
     press(&mut app, "]");

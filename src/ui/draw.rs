@@ -14,7 +14,7 @@
 use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
-use super::{dialogs, findings, grid, header, help, hints, host, list, process};
+use super::{dialogs, findings, gpu, grid, header, help, hints, host, list, process};
 use crate::app::arrange::MIN_SIZE;
 use crate::app::{App, View};
 use crate::fleet::Moment;
@@ -22,7 +22,8 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-/// Draws the state of the program. Reads only; nothing is computed here that a new reading would change.
+/// Draws the state of the program. Reads only; nothing is computed here that a new reading would change,
+/// but for the points of charts: how many there are depends on the screen.
 pub fn draw(app: &App, frame: &mut Frame<'_>, now: Moment) {
     let area = frame.area();
     draw_into(app, frame.buffer_mut(), area, now);
@@ -51,6 +52,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
                 host::draw(&mut pen, layout.body, app, host, app.host_shape(size), now);
             }
         }
+        View::Gpu(id, position) => gpu::draw(&mut pen, layout.body, app, *id, *position, now),
         View::Findings => findings::draw(&mut pen, layout.body, app, now),
         View::Process(key) => process::draw(&mut pen, layout.body, app, key, now),
     }

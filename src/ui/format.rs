@@ -114,6 +114,16 @@ pub(super) fn watts(watts: f64) -> Short {
     if watts < 9_999.5 { short!("{watts:.0}W") } else { short!("{:.1} kW", watts / 1000.0) }
 }
 
+/// Bytes a second in at most six columns: `80K/s`, `12M/s`, `1.2G/s`.
+pub(super) fn rate(bytes_per_second: f64) -> Short {
+    let (value, unit) = match bytes_per_second {
+        rate if rate < MIB => (rate / 1024.0, "K"),
+        rate if rate < GIB => (rate / MIB, "M"),
+        rate => (rate / GIB, "G"),
+    };
+    if unit == "G" && value < 99.95 { short!("{value:.1}{unit}/s") } else { short!("{value:.0}{unit}/s") }
+}
+
 /// A span of time in at most five columns: `45s`, `18m`, `3h12m`, `1d07h`, `41d`.
 pub(super) fn span(span: Duration) -> Short {
     let seconds = span.as_secs();
@@ -258,6 +268,14 @@ mod tests {
         assert_eq!(used_of_total(Some(48 << 30), Some(81_559 << 20)).as_str(), "48/80G");
         assert_eq!(used_of_total(None, Some(80 << 30)).as_str(), "-/80G");
         assert_eq!(used_of_total(None, None).as_str(), "-");
+    }
+
+    #[test]
+    fn rates_are_short() {
+        for (rate_of, shown) in [(0.0, "0K/s"), (80.0 * 1024.0, "80K/s"), (12.4 * MIB, "12M/s"), (1.24 * GIB, "1.2G/s")]
+        {
+            assert_eq!(rate(rate_of).as_str(), shown);
+        }
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! Every reading of one GPU, in words.
 
 use super::flow::Flow;
-use super::format::{Short, or_dash, short};
+use super::format::{Short, age, memory, or_dash, rate, short};
 use super::pen::Pen;
 use super::segments::Segments;
 use super::{gpu_line, gpu_table};
 use crate::app::GpuFigures;
 use crate::fleet::Host;
-use crate::wire::GpuInfo;
+use crate::wire::{ComputeMode, GpuHealth, GpuInfo, Offer, RecoveryAction};
 use ratatui::layout::Rect;
 
 /// Draws the GPU at a position of the inventory.
@@ -26,11 +26,28 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, host: &Host, gpu: &GpuFigures,
     title.fit(area.width.saturating_sub(4));
     title.draw(pen, area.x + 1, area.y, area.width.saturating_sub(2));
     let inside = Rect { x: area.x + 1, y: area.y + 1, width: area.width.saturating_sub(2), height: area.height - 1 };
-    let lines = [heat(pen, info, gpu), clocks(pen, info, gpu), reasons(pen, gpu), other(pen, info, gpu)];
+    let lines = lines(pen, host, gpu, position);
     let mut flow = Flow::new(pen, inside);
     for line in lines {
         flow.segments(line);
     }
+}
+
+/// Every reading of the GPU at a position of the inventory, what matters most first.
+pub(super) fn lines(pen: &Pen<'_>, host: &Host, gpu: &GpuFigures, position: usize) -> Vec<Segments> {
+    let Some(info) = host.gpu_info(position) else { return Vec::new() };
+    let health = host.gpu_health(position).cloned().unwrap_or_default();
+    let mut lines = vec![
+        heat(pen, info, gpu),
+        clocks(pen, info, gpu),
+        links(pen, info, gpu, &health),
+        errors(pen, &health),
+        other(pen, info, gpu),
+        activity(pen, info, gpu),
+        settings(pen, info, gpu, &health),
+    ];
+    lines.retain(|line| line.width() > 0);
+    lines
 }
 
 fn labelled(line: &mut Segments, pen: &Pen<'_>, keep: u8, label: &str, value: Short) {
@@ -77,14 +94,137 @@ fn clocks(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
     }
     let state = reading.performance_state.map(|state| short!("P{state}"));
     labelled(&mut line, pen, 8, "performance state", or_dash(state.as_deref()));
+    let (words, style) = gpu_table::reasons(pen.theme, gpu);
+    line.add(6, 3, short!("held down by"), pen.theme.dim);
+    line.add(9, 1, if words.is_empty() { short!("nothing") } else { short!("{words}") }, style);
     line
 }
 
-fn reasons(pen: &Pen<'_>, gpu: &GpuFigures) -> Segments {
+/// PCIe and `NVLink`: what they are, what they could be, what goes over them.
+fn links(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures, health: &GpuHealth) -> Segments {
     let mut line = Segments::default();
-    let (words, style) = gpu_table::reasons(pen.theme, gpu);
-    line.add(8, 0, short!("clocks held down by"), pen.theme.dim);
-    line.add(9, 1, if words.is_empty() { short!("nothing") } else { short!("{words}") }, style);
+    let reading = &gpu.reading;
+    if let (Some(generation), Some(width)) = (reading.pcie_generation, reading.pcie_width) {
+        labelled(&mut line, pen, 8, "PCIe", short!("gen {generation} x{width}"));
+        if let (Some(generation), Some(width)) = (info.pcie_generation_max, info.pcie_width_max) {
+            line.add(5, 1, short!("of gen {generation} x{width}"), pen.theme.dim);
+        }
+    }
+    for (keep, name, received, sent) in [
+        (7, "PCIe", reading.pcie_receive_bytes_per_second, reading.pcie_transmit_bytes_per_second),
+        (7, "NVLink", reading.nvlink_receive_bytes_per_second, reading.nvlink_transmit_bytes_per_second),
+    ] {
+        if let (Some(received), Some(sent)) = (received, sent) {
+            labelled(&mut line, pen, keep, name, short!("in {} out {}", rate(received).as_str(), rate(sent).as_str()));
+        }
+    }
+    if let (Some(count), Some(mask)) = (info.nvlink_count.filter(|count| *count > 0), health.nvlinks_active) {
+        labelled(&mut line, pen, 8, "NVLinks up", short!("{} of {count}", mask.count_ones()));
+    }
+    line
+}
+
+/// ECC, retired pages, remapped rows, what the driver asks for.
+fn errors(pen: &Pen<'_>, health: &GpuHealth) -> Segments {
+    let theme = pen.theme;
+    let mut line = Segments::default();
+    let pair = |corrected: Option<u64>, uncorrectable: Option<u64>| {
+        let is_told = corrected.is_some() || uncorrectable.is_some();
+        is_told.then(|| short!("{}/{}", or_dash(corrected).as_str(), or_dash(uncorrectable).as_str()))
+    };
+    let worse = |is_bad: bool| if is_bad { theme.warn } else { theme.plain };
+    if let Some(words) = pair(health.ecc_corrected_volatile, health.ecc_uncorrectable_volatile) {
+        line.add(9, 3, short!("ECC corrected/uncorrectable"), theme.dim);
+        line.add(9, 1, words, worse(health.ecc_uncorrectable_volatile.is_some_and(|errors| errors > 0)));
+    }
+    if let Some(words) = pair(health.ecc_corrected_aggregate, health.ecc_uncorrectable_aggregate) {
+        labelled(&mut line, pen, 5, "in its life", words);
+    }
+    let remapped = (health.remapped_rows_correctable, health.remapped_rows_uncorrectable);
+    if let Some(words) = pair(remapped.0.map(u64::from), remapped.1.map(u64::from)) {
+        labelled(&mut line, pen, 6, "remapped rows", words);
+    }
+    let retired = (health.retired_pages_single_bit, health.retired_pages_double_bit);
+    if let Some(words) = pair(retired.0.map(u64::from), retired.1.map(u64::from)) {
+        labelled(&mut line, pen, 6, "retired pages", words);
+    }
+    for (is_so, words) in [
+        (health.row_remap_pending, "a row waits for a reset to be remapped"),
+        (health.row_remap_failed, "a row could not be remapped"),
+        (health.retired_pages_pending, "pages wait for a reboot to be retired"),
+    ] {
+        if is_so == Some(true) {
+            line.add(12, 3, short!("{words}"), theme.crit);
+        }
+    }
+    if let Some(action) = health.recovery_action.filter(|action| *action != RecoveryAction::None) {
+        line.add(13, 3, short!("the driver asks: {}", action.words()), theme.crit);
+    }
+    line
+}
+
+/// What GPM tells beyond utilisation, or why it does not.
+fn activity(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
+    let mut line = Segments::default();
+    let reading = &gpu.reading;
+    for (name, share) in [
+        ("SM act", reading.sm_activity_percent),
+        ("SM occupancy", reading.sm_occupancy_percent),
+        ("tensor cores", reading.tensor_activity_percent),
+        ("DRAM bw", reading.dram_bandwidth_percent),
+    ] {
+        if let Some(share) = share {
+            labelled(&mut line, pen, 8, name, short!("{share:.0}%"));
+        }
+    }
+    if line.width() == 0 {
+        match info.gpm {
+            Some(Offer::NotPermitted) => {
+                labelled(&mut line, pen, 8, "SM act", short!("N/A: not permitted to this account"));
+            }
+            Some(Offer::Refused) => labelled(&mut line, pen, 8, "SM act", short!("N/A: the driver refused")),
+            Some(Offer::Available) | None => {}
+        }
+    }
+    for (name, seconds) in [
+        ("slowed by heat", reading.thermal_violation_seconds),
+        ("by the power cap", reading.power_violation_seconds),
+        ("by the power brake", reading.power_brake_seconds),
+    ] {
+        if let Some(seconds) = seconds {
+            labelled(&mut line, pen, 5, name, age(seconds));
+        }
+    }
+    line
+}
+
+/// How it is set up.
+fn settings(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures, health: &GpuHealth) -> Segments {
+    let mut line = Segments::default();
+    if let Some(is_on) = health.persistence_mode {
+        labelled(&mut line, pen, 6, "persistence", short!("{}", if is_on { "on" } else { "off" }));
+    }
+    let mode = health.compute_mode.map(|mode| match mode {
+        ComputeMode::Default => "several processes",
+        ComputeMode::ExclusiveProcess => "one process at a time",
+        ComputeMode::Prohibited => "nobody",
+        ComputeMode::Unknown => "unknown",
+    });
+    if let Some(mode) = mode {
+        labelled(&mut line, pen, 5, "open to", short!("{mode}"));
+    }
+    if let (Some(used), Some(total)) = (health.bar1_used_bytes, info.bar1_total_bytes) {
+        labelled(&mut line, pen, 3, "BAR1", short!("{}/{}", memory(used).as_str(), memory(total).as_str()));
+    }
+    if let Some(bytes) = gpu.reading.memory_reserved_bytes {
+        labelled(&mut line, pen, 4, "kept by the driver", memory(bytes));
+    }
+    if health.power_smoothing == Some(true) {
+        line.add(9, 3, short!("power smoothing holds the power up"), pen.theme.plain);
+    }
+    if info.xid_events == Some(Offer::NotPermitted) {
+        labelled(&mut line, pen, 7, "Xids", short!("N/A: not permitted to this account"));
+    }
     line
 }
 
@@ -95,12 +235,6 @@ fn other(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
     labelled(&mut line, pen, 9, "mem-busy", percent(reading.memory_utilization_percent));
     let fan = reading.fan_percent.map(|value| short!("{value}%"));
     labelled(&mut line, pen, 7, "fan", or_dash(fan.as_deref()));
-    if let (Some(generation), Some(width)) = (reading.pcie_generation, reading.pcie_width) {
-        labelled(&mut line, pen, 8, "PCIe", short!("gen {generation} x{width}"));
-    }
-    if let Some(errors) = gpu.ecc_uncorrectable {
-        labelled(&mut line, pen, 8, "uncorrectable ECC errors", short!("{errors}"));
-    }
     labelled(&mut line, pen, 3, "encoder", percent(reading.encoder_percent));
     labelled(&mut line, pen, 3, "decoder", percent(reading.decoder_percent));
     if info.mig_enabled == Some(true) {

@@ -39,11 +39,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, line: Rect, columns: &GpuColumns, gpu: &Gp
     let reading = &gpu.reading;
     let percent = reading.utilization_percent.map(|percent| short!("{percent}%"));
     figure(pen, 1, columns.percent, &or_dash(percent.as_deref()), theme.plain);
-    let memory = if columns.with_total {
-        used_of_total(reading.memory_used_bytes, gpu.memory_total_bytes)
-    } else {
-        or_dash(reading.memory_used_bytes.map(|bytes| short!("{}G", gib(bytes))).as_deref())
-    };
+    let memory = memory_words(gpu, columns.with_total);
     figure(pen, columns.gap, columns.memory, &memory, theme.plain);
     let heat = if gpu.is_hot { theme.warn } else { theme.plain };
     let degrees = temperature(theme, gpu);
@@ -67,6 +63,21 @@ pub(super) fn temperature(theme: &Theme, gpu: &GpuFigures) -> Short {
     match gpu.reading.temperature_celsius {
         Some(celsius) => short!("{celsius}{}", theme.glyphs.degree),
         None => short!("-"),
+    }
+}
+
+/// What a GPU is called beside its readings: `GPU 0`.
+pub(super) fn name(gpu: &GpuFigures) -> Short {
+    short!("GPU {}", gpu.index)
+}
+
+/// Memory used, of its total where `with_total`.
+pub(super) fn memory_words(gpu: &GpuFigures, with_total: bool) -> Short {
+    let used = gpu.reading.memory_used_bytes;
+    if with_total {
+        used_of_total(used, gpu.memory_total_bytes)
+    } else {
+        or_dash(used.map(|bytes| short!("{}G", gib(bytes))).as_deref())
     }
 }
 

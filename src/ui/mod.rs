@@ -2,11 +2,13 @@
 //!
 //! One file a region; a later view is a file of its own and an arm in [`draw_into`].
 
+mod chart;
 mod dialogs;
 mod draw;
 mod findings;
 mod flow;
 mod format;
+mod gpu;
 mod gpu_columns;
 mod gpu_detail;
 mod gpu_line;
@@ -16,6 +18,8 @@ mod header;
 mod help;
 mod hints;
 mod host;
+mod host_cards;
+mod host_facts;
 mod host_state;
 mod layout;
 mod list;
@@ -32,3 +36,5 @@ pub use draw::{draw, draw_into};
 mod testing;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod view_tests;

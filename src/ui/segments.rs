@@ -29,6 +29,15 @@ impl Segments {
         }
     }
 
+    /// Adds the words of another line, so far from those that are there.
+    pub(super) fn append(&mut self, gap: u16, other: Self) {
+        let before = self.segments.len();
+        self.segments.extend(other.segments);
+        if let (Some(first), true) = (self.segments.get_mut(before), before > 0) {
+            first.gap = gap;
+        }
+    }
+
     /// Columns of all words; the gap before the first does not count.
     pub(super) fn width(&self) -> u16 {
         let gap = self.segments.first().map_or(0, |first| first.gap);

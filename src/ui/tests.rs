@@ -183,7 +183,7 @@ fn the_figures_of_every_view_agree() {
         press(&mut app, if host == 0 { "\n" } else { "]" });
         let full = text(&app, size);
         assert!(full.contains(&format!("hgx-{:02}  live   8 x NVIDIA H100", host + 1)), "{full}");
-        assert!(full.contains("GPUs 8"));
+        assert!((0..8).all(|gpu| full.contains(&format!("GPU {gpu} "))), "{full}");
     }
 }
 

@@ -1,0 +1,205 @@
+//! History as a line of braille dots, with its axes. Gaps stay gaps.
+//!
+//! ```text
+//! 100%│⠉⠉⠉⠉⡇⢸⠉⠉⠉⠉⠉⠉⠉⡇⢸⠉⠉⠉⠉
+//!     │    ⡇⢸       ⡇⢸
+//!    0│    ⠧⠜       ⠧⠜
+//!     -10m      -5m    now
+//! ```
+
+use super::format::{Short, columns, gib, memory, short};
+use super::pen::Pen;
+use crate::app::{COOLEST, ChartSpan, GpuFigures, Metric};
+use crate::fleet::{History, Moment, Series};
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+/// Columns of the figures left of the axis.
+pub(super) const LABEL_COLUMNS: u16 = 4;
+/// Columns of figures and axis.
+pub(super) const AXIS_COLUMNS: u16 = LABEL_COLUMNS + 1;
+
+/// What the lowest and the highest line of a chart stand for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Scale {
+    /// The value at the bottom.
+    pub(super) low: f32,
+    /// The value at the top.
+    pub(super) high: f32,
+    /// The bottom in words.
+    pub(super) bottom: Short,
+    /// The top in words.
+    pub(super) top: Short,
+}
+
+impl Scale {
+    /// Percentages.
+    pub(super) fn percent() -> Self {
+        Self { low: 0.0, high: 100.0, bottom: short!("0"), top: short!("100%") }
+    }
+
+    /// From nothing to `high`, in words `top`.
+    pub(super) fn up_to(high: f32, top: Short) -> Self {
+        Self { low: 0.0, high: high.max(f32::MIN_POSITIVE), bottom: short!("0"), top }
+    }
+
+    /// Bytes, up to a round number over the most of `points`.
+    pub(super) fn bytes(points: &[Option<f32>]) -> Self {
+        let most = highest(points).max((1u32 << 30) as f32);
+        Self::up_to(most, memory(most as u64))
+    }
+
+    /// What is possible for a reading of a GPU; where that is not known, the most of `points`.
+    pub(super) fn of_gpu(pen: &Pen<'_>, metric: Metric, gpu: &GpuFigures, points: &[Option<f32>]) -> Self {
+        match metric {
+            Metric::Utilization | Metric::MemoryBusy => Self::percent(),
+            Metric::Memory => match gpu.memory_total_bytes {
+                Some(total) => Self::up_to(total as f32, short!("{}G", gib(total))),
+                None => Self::bytes(points),
+            },
+            Metric::Power => {
+                let limit = gpu.power_limit_watts.unwrap_or_else(|| highest(points).max(1.0));
+                Self::up_to(limit, short!("{limit:.0}W"))
+            }
+            Metric::Temperature => {
+                let (low, high, degree) = (COOLEST, gpu.hottest(), pen.theme.glyphs.degree);
+                Self { low, high, bottom: short!("{low:.0}{degree}"), top: short!("{high:.0}{degree}") }
+            }
+        }
+    }
+}
+
+fn highest(points: &[Option<f32>]) -> f32 {
+    points.iter().flatten().copied().fold(0.0, f32::max)
+}
+
+/// How many points a chart of so many columns shows.
+pub(super) fn points_of(pen: &Pen<'_>, columns: u16) -> usize {
+    usize::from(columns) * if pen.theme.ascii { 1 } else { 2 }
+}
+
+/// The points of a series for a chart of so many columns. They are read while drawing, because how many there are is a
+/// matter of the screen; the store keeps what they are made of.
+pub(super) fn read(
+    pen: &Pen<'_>,
+    history: &History,
+    series: Series<'_>,
+    columns: u16,
+    span: ChartSpan,
+    now: Moment,
+) -> Vec<Option<f32>> {
+    history.points(series, now, span.duration(), points_of(pen, columns))
+}
+
+/// Draws the figures of the axis, the axis, and the line, into all rows of `area`.
+pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
+    if area.width <= AXIS_COLUMNS || area.height == 0 {
+        return;
+    }
+    let (dim, vertical) = (pen.theme.dim, pen.theme.glyphs.light.vertical);
+    pen.right(area.x, area.y, LABEL_COLUMNS, &scale.top, dim);
+    if area.height > 1 {
+        pen.right(area.x, area.bottom() - 1, LABEL_COLUMNS, &scale.bottom, dim);
+    }
+    for y in area.y..area.bottom() {
+        pen.text(area.x + LABEL_COLUMNS, y, 1, vertical, dim);
+    }
+    let inside = Rect { x: area.x + AXIS_COLUMNS, width: area.width - AXIS_COLUMNS, ..area };
+    line(pen, inside, points, scale, style);
+}
+
+/// Draws the times below a chart: when it begins, its middle, now.
+pub(super) fn time_axis(pen: &mut Pen<'_>, x: u16, y: u16, width: u16, span: ChartSpan) {
+    let dim = pen.theme.dim;
+    let begin = short!("-{}", span.word());
+    let middle = short!("-{}", span.half_word());
+    let words = columns(&begin) + columns(&middle) + 3;
+    pen.fit(x, y, width, &begin, dim);
+    if usize::from(width) >= words + 6 {
+        pen.text(x + width / 2 - columns(&middle) as u16 / 2, y, width, &middle, dim);
+    }
+    if usize::from(width) >= columns(&begin) + 4 {
+        pen.right(x, y, width, "now", dim);
+    }
+}
+
+/// Draws the points as a line, the newest at the right end.
+fn line(pen: &mut Pen<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
+    let per_column = if pen.theme.ascii { 1 } else { 2 };
+    let levels = usize::from(area.height) * 4;
+    let shown = points.len().min(usize::from(area.width) * per_column);
+    let level = |value: f32| {
+        let share = ((value - scale.low) / (scale.high - scale.low)).clamp(0.0, 1.0);
+        (share * (levels - 1) as f32).round() as usize
+    };
+    let start = area.right() - shown.div_ceil(per_column) as u16;
+    let mut before: Option<usize> = None;
+    let mut column = vec![0_u32; usize::from(area.height)];
+    for (x, pair) in (start..).zip(points[points.len() - shown..].chunks(per_column)) {
+        column.fill(0);
+        for (point, dots) in pair.iter().zip(BRAILLE_DOTS) {
+            let here = point.map(level);
+            if let Some(here) = here {
+                // The line is drawn from beside the point before it, so that steep parts hold together.
+                let from = match before {
+                    _ if pen.theme.ascii => here,
+                    Some(before) if before < here => before + 1,
+                    Some(before) if before > here => before - 1,
+                    _ => here,
+                };
+                for level in from.min(here)..=from.max(here) {
+                    column[level / 4] |= dots[level % 4];
+                }
+            }
+            before = here;
+        }
+        for (row, dots) in column.iter().enumerate().filter(|(_, dots)| **dots > 0) {
+            let y = area.bottom() - 1 - row as u16;
+            if pen.theme.ascii {
+                let height = (0..4).rev().find(|level| BRAILLE_DOTS[0][*level] & dots > 0).unwrap_or(0);
+                pen.text(x, y, 1, pen.theme.glyphs.trend[height], style);
+            } else if let Some(glyph) = char::from_u32(0x2800 + dots) {
+                pen.text(x, y, 1, glyph.encode_utf8(&mut [0; 4]), style);
+            }
+        }
+    }
+}
+
+/// Dots of a braille character, left column and right, from the lowest up (Unicode, Braille Patterns).
+const BRAILLE_DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::lines;
+    use super::super::theme::Theme;
+    use super::*;
+    use crate::app::Settings;
+    use ratatui::buffer::Buffer;
+
+    fn chart(size: (u16, u16), ascii: bool, points: &[Option<f32>]) -> Vec<String> {
+        let theme = Theme::new(Settings { ascii, ..Settings::default() });
+        let mut buffer = Buffer::empty(Rect::new(0, 0, size.0, size.1));
+        let mut pen = Pen { buffer: &mut buffer, theme: &theme };
+        draw(&mut pen, Rect::new(0, 0, size.0, size.1), points, &Scale::percent(), Style::new());
+        lines(&buffer)
+    }
+
+    #[test]
+    fn a_line_joins_its_points_and_a_gap_stays_one() {
+        let points = [0.0, 0.0, 100.0, 100.0].map(Some);
+        assert_eq!(chart((7, 2), false, &points), ["100%│ ⡏", "   0│⣀⠇"]);
+        let gap = [Some(0.0), Some(0.0), None, None, Some(0.0), Some(0.0)];
+        assert_eq!(chart((8, 1), false, &gap), ["100%│⣀ ⣀"]);
+    }
+
+    #[test]
+    fn the_newest_point_is_at_the_right_and_values_beyond_the_scale_stay_inside() {
+        assert_eq!(chart((8, 1), false, &[Some(250.0), Some(-9.0)]), ["100%│  ⢱"]);
+        assert_eq!(chart((8, 1), true, &[Some(100.0), Some(0.0)]), ["100%| \"_"]);
+    }
+
+    #[test]
+    fn an_area_without_room_is_left_alone() {
+        assert_eq!(chart((5, 1), false, &[Some(1.0)]), [""]);
+    }
+}

@@ -1,0 +1,55 @@
+//! Whole screens of the views beside the overview.
+
+use super::testing::{cells_at, lines, show_cells, text};
+use crate::app::testing::{LATER, app, press, stuck};
+use crate::app::{ChartSpan, Metric, View};
+use crate::fleet::HostId;
+
+const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
+
+/// Draws, leaves the picture for a person to look at, and compares the words.
+macro_rules! assert_screen {
+    ($name:literal, $app:expr, $size:expr, $seconds:expr) => {
+        let cells = cells_at($app, $size, $seconds);
+        show_cells($name, &cells);
+        insta::assert_snapshot!(format!(concat!($name, "_{}x{}"), $size.0, $size.1), lines(&cells).join("\n"));
+    };
+}
+
+#[test]
+fn one_gpu_in_full() {
+    for size in SIZES {
+        let mut app = stuck(6, size);
+        press(&mut app, "→→→\n↓↓\nw");
+        assert_screen!("gpu", &app, size, LATER);
+        assert!(matches!(app.screen().view(), View::Gpu(HostId(3), _)));
+    }
+}
+
+#[test]
+fn a_host_with_one_gpu_and_one_with_sixteen() {
+    for gpus in [1, 16] {
+        let size = (120, 40);
+        let mut app = app(2, gpus, size);
+        press(&mut app, "\nvvv");
+        let cells = cells_at(&app, size, crate::app::testing::NOW);
+        show_cells(&format!("host-{gpus:02}"), &cells);
+        insta::assert_snapshot!(format!("host_of_{gpus:02}_120x40"), lines(&cells).join("\n"));
+    }
+}
+
+#[test]
+fn charts_change_their_metric_and_their_span() {
+    let size = (120, 40);
+    let mut app = app(1, 4, size);
+    press(&mut app, "\n");
+    assert!(text(&app, size).contains("GPU over 10m"), "{}", text(&app, size));
+    press(&mut app, "vvww");
+    assert_eq!((app.screen().metric, app.screen().span), (Metric::Memory, ChartSpan::TwoHours));
+    let screen = text(&app, size);
+    assert!(screen.contains("memory over 2h") && screen.contains("-1h") && screen.contains(" 80G│"), "{screen}");
+    press(&mut app, "→↓\n←");
+    assert_eq!(app.screen().view(), &View::Gpu(HostId(0), 2));
+    press(&mut app, "\u{1b}");
+    assert_eq!((app.screen().view(), app.screen().gpu), (&View::Host(HostId(0)), 2));
+}
