@@ -1,6 +1,7 @@
 //! hosts.toml as a whole: from its text to the hosts that it names.
 
 use super::complaint::{FileComplaints, line_and_column};
+use super::notifications::Notifications;
 use super::section::{Context, KEYS, Placed, Section, kind, unknown_key};
 use super::thresholds_file::Changes;
 use super::{Complaint, HostConfig, address, nodeset};
@@ -21,6 +22,8 @@ pub struct HostsFile {
     pub path: String,
     /// Its hosts; never empty.
     pub entries: Vec<Entry>,
+    /// What it says of notifications, where it has that table.
+    pub notifications: Option<Notifications>,
 }
 
 /// One host, and where the file names it.
@@ -61,7 +64,8 @@ impl HostsFile {
         }
         let base = Path::new(path).parent().unwrap_or(Path::new(""));
         let mut complaints = Vec::new();
-        let hosts = read_document(document.get_ref(), &Context { text, base, home }, &mut complaints);
+        let (hosts, notifications) =
+            read_document(document.get_ref(), &Context { text, base, home }, &mut complaints);
         if hosts.is_empty() && complaints.is_empty() {
             let hint = "add a section: [[hosts]] with name = \"hgx-01\"";
             complaints.push(Complaint::at(text.len()..text.len(), "the file names no hosts", hint));
@@ -73,7 +77,7 @@ impl HostsFile {
             let (line, column) = line_and_column(text, at.start);
             Entry { config, place: Place { path: path.to_owned(), line, column } }
         });
-        Ok(Self { path: path.to_owned(), entries: entries.collect() })
+        Ok(Self { path: path.to_owned(), entries: entries.collect(), notifications })
     }
 }
 
@@ -83,7 +87,12 @@ fn syntax_error(error: &toml::de::Error) -> Complaint {
 
 type PlacedHost = (HostConfig, Range<usize>);
 
-fn read_document(document: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Vec<PlacedHost> {
+fn read_document(
+    document: &DeTable<'_>,
+    context: &Context<'_>,
+    complaints: &mut Vec<Complaint>,
+) -> (Vec<PlacedHost>, Option<Notifications>) {
+    let mut notifications = None;
     let mut defaults = Section::default();
     let mut diagnosis = Changes::default();
     let mut sections = Vec::new();
@@ -92,6 +101,10 @@ fn read_document(document: &DeTable<'_>, context: &Context<'_>, complaints: &mut
             ("defaults", DeValue::Table(table)) => defaults = read_defaults(table, context, complaints),
             ("hosts", DeValue::Array(array)) => sections = read_sections(array.iter(), context, complaints),
             ("diagnosis", DeValue::Table(table)) => diagnosis = Changes::read(table, true, complaints),
+            ("notifications", DeValue::Table(table)) => {
+                notifications = Some(Notifications::read(table, context, complaints));
+            }
+            ("notifications", _) => complaints.push(wrong_kind(key, value, "a table", "[notifications]")),
             ("diagnosis", _) => complaints.push(wrong_kind(key, value, "a table", "[diagnosis]")),
             ("defaults", _) => complaints.push(wrong_kind(key, value, "a table", "[defaults]")),
             ("hosts", _) => complaints.push(wrong_kind(key, value, "an array of tables", "[[hosts]]")),
@@ -112,7 +125,7 @@ fn read_document(document: &DeTable<'_>, context: &Context<'_>, complaints: &mut
         complaints.push(Complaint::at(hosts[nodeset::MAX_HOSTS].1.clone(), message, "split it over several fleets"));
     }
     complaints.extend(duplicates(&hosts));
-    hosts
+    (hosts, notifications)
 }
 
 fn wrong_kind(key: &Spanned<impl AsRef<str>>, value: &Spanned<DeValue<'_>>, wanted: &str, header: &str) -> Complaint {
@@ -125,7 +138,10 @@ fn unknown_at_top(key: &str, at: Range<usize>) -> Complaint {
         let hint = "put it under [defaults] or [[hosts]]";
         return Complaint::at(at, format!("`{key}` stands outside of any section"), hint);
     }
-    unknown_key(key, at, ["defaults", "diagnosis", "hosts"])
+    if super::notifications::KEYS.contains(&key) {
+        return Complaint::at(at, format!("`{key}` stands outside of any section"), "put it under [notifications]");
+    }
+    unknown_key(key, at, ["defaults", "diagnosis", "hosts", "notifications"])
 }
 
 fn read_defaults(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Section {

@@ -12,6 +12,7 @@ mod config;
 mod file;
 #[cfg(test)]
 mod file_tests;
+mod notifications;
 mod section;
 mod select;
 mod targets;
@@ -21,6 +22,7 @@ mod thresholds_file;
 pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice};
 pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
+pub use notifications::{Notifications, NotifyFrom, Rate};
 pub use select::{Overrides, SelectError, Selection, select};
 pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};
 pub use thresholds::{PARAMETERS, RULES, Thresholds};

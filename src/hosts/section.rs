@@ -207,7 +207,7 @@ pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Complaint {
+pub(super) fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Complaint {
     Complaint::at(
         value.span(),
         format!("`{key}` must be {wanted}, not {}", kind(value.get_ref())),
@@ -242,7 +242,7 @@ fn port(value: &Spanned<DeValue<'_>>) -> Result<u16, Complaint> {
     }
 }
 
-fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Complaint> {
+pub(super) fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Complaint> {
     value.get_ref().as_bool().ok_or_else(|| mismatch(key, "true or false", value, &format!("{key} = true")))
 }
 
@@ -291,7 +291,7 @@ fn probe(word: &str, at: Range<usize>) -> Result<ProbeChoice, Complaint> {
     }
 }
 
-fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Complaint {
+pub(super) fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Complaint {
     let hint = match nearest(word, words.iter().copied()) {
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")),
