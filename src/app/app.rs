@@ -18,6 +18,9 @@ use zeroize::Zeroizing;
 /// How long a notice stays in the hint bar.
 const NOTICE_STAYS: Duration = Duration::from_secs(4);
 
+/// How long it stays when it says that something went wrong: nobody may be looking.
+const TROUBLE_STAYS: Duration = Duration::from_secs(60);
+
 /// The program's state. [`App::update`] is the only way in; the drawing only reads.
 #[derive(Debug)]
 pub struct App {
@@ -91,6 +94,7 @@ impl App {
                 self.prompts.add(prompt, nothing_live, now);
             }
             Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
+            Event::WentWrong(text) => self.notice = Some((text.to_string(), now.plus(TROUBLE_STAYS))),
             Event::Ticked => return self.tick(now),
             Event::Resumed => {
                 let mut effects = self.tick(now);
@@ -251,7 +255,7 @@ impl App {
                 let transitions = self.engine.step(&self.fleet, id, now);
                 self.refresh_host(id, now);
                 self.unsettled = true;
-                tell(transitions)
+                self.tell(&transitions)
             }
         }
     }
@@ -280,7 +284,13 @@ impl App {
         // Findings come and go with time alone.
         self.unsettled = true;
         self.notice.take_if(|(_, until)| *until <= now);
-        tell(transitions)
+        self.tell(&transitions)
+    }
+
+    /// What of these changes somebody should be told.
+    fn tell(&self, transitions: &[Transition]) -> Vec<Effect> {
+        let news = self.engine.news(transitions);
+        if news.is_empty() { Vec::new() } else { vec![Effect::Tell(news)] }
     }
 
     fn refresh_host(&mut self, id: HostId, now: Moment) {
@@ -344,9 +354,4 @@ impl App {
     pub(super) fn gpus_in_view(&self) -> usize {
         self.host_in_view().and_then(|host| self.figures(host)).map_or(0, |figures| figures.gpus.len())
     }
-}
-
-/// What changed, to be told.
-fn tell(transitions: Vec<Transition>) -> Vec<Effect> {
-    if transitions.is_empty() { Vec::new() } else { vec![Effect::Tell(transitions)] }
 }

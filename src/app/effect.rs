@@ -1,6 +1,6 @@
 //! What the event loop shall do, as data.
 
-use crate::diagnosis::Transition;
+use crate::diagnosis::News;
 use crate::fleet::HostId;
 use crate::ssh::prompt::{Answer, PromptId};
 use crate::wire::Request;
@@ -21,8 +21,8 @@ pub enum Effect {
     SetInterval(Duration),
     /// Send a request to a host's probe.
     Request(HostId, Request),
-    /// Tell what diagnosis found: findings that changed.
-    Tell(Vec<Transition>),
+    /// Tell somebody who looks elsewhere what diagnosis found.
+    Tell(Vec<News>),
     /// Answer a question.
     Answer(PromptId, Answer),
 }

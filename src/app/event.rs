@@ -2,6 +2,7 @@
 
 use crate::fleet::{HostId, HostUpdate};
 use crate::ssh::prompt::{Prompt, PromptId};
+use crate::wire::SafeText;
 use crossterm::event::{KeyEvent, MouseEvent};
 
 /// Something that happened, in the past tense. The event loop is the only place that makes one.
@@ -21,6 +22,8 @@ pub enum Event {
     Prompted(Prompt),
     /// A question is no longer open.
     PromptWithdrawn(PromptId),
+    /// Something went wrong beside the fleet, in one sentence with its way out: a hook failed, a file cannot be written.
+    WentWrong(SafeText),
     /// A second has passed: ages, stale marks and missed data depend on it.
     Ticked,
     /// The program was stopped and continues (Ctrl-Z, laptop sleep).

@@ -1,6 +1,7 @@
 //! `gpufleet findings`: what diagnosis says of the fleet after a while, as it happens, or of a recording.
 
 use super::exit::INCOMPLETE;
+use super::notify::Notifier;
 use super::prompter::{self, Prompter};
 use super::replay::{Replay, ReplayError};
 use super::session::Session;
@@ -14,7 +15,7 @@ use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
 use crate::wire::SafeText;
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal as _};
+use std::io::{self, BufReader, IsTerminal as _, Write as _};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,7 +30,7 @@ const DEFAULT_SPAN: Duration = Duration::from_secs(30);
 
 /// Watches the hosts for a while, prints what was found, and tells by the exit code whether anything is firing.
 pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode, Failure> {
-    let Session { hosts, source, ssh, clock, simulated } = session;
+    let Session { hosts, source, ssh, clock, simulated, notifications } = session;
     let mut interrupts =
         Interrupts::new().map_err(|error| Failure::nothing(format!("cannot take signals: {error}")))?;
     let start = clock.now();
@@ -39,7 +40,8 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
         clock,
         start,
         printer: Printer::new(arguments, start),
-        is_watched: arguments.watch,
+        // Without a screen there is no terminal to ring; a look that ends prints what it has found.
+        notifier: arguments.watch.then(|| Notifier::new(&notifications, false, false)),
     };
     let span = match (arguments.duration, arguments.watch) {
         (Some(span), _) => Some(span),
@@ -57,6 +59,7 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
     };
     // Connections end before anything is printed: a reader that stops reading holds no server's slot.
     drop(collector);
+    look.part().await;
     match code {
         // What was told so far is all that a watcher wanted; a look that was cut short says nothing.
         Some(code) if !arguments.watch => Ok(ExitCode::from(code)),
@@ -110,7 +113,8 @@ struct Look {
     clock: Clock,
     start: Moment,
     printer: Printer,
-    is_watched: bool,
+    /// While changes are printed as they happen.
+    notifier: Option<Notifier>,
 }
 
 impl Look {
@@ -133,7 +137,15 @@ impl Look {
             let transitions = tokio::select! {
                 biased;
                 () = sleep_until(end), if span.is_some() && !is_asking => return Ok(()),
-                _ = tick.tick() => self.engine.tick(&self.fleet, self.clock.now()),
+                said = failure(self.notifier.as_mut()) => {
+                    complain(&said);
+                    Vec::new()
+                }
+                _ = tick.tick() => {
+                    let now = self.clock.now();
+                    let _nothing_to_ring = self.notifier.as_mut().and_then(|it| it.tick(&self.fleet, now));
+                    self.engine.tick(&self.fleet, now)
+                }
                 update = updates.recv() => match update {
                     Some((id, update)) => {
                         let now = self.clock.now();
@@ -144,11 +156,21 @@ impl Look {
                 },
                 () = prompter::step(prompter.as_mut()) => Vec::new(),
             };
-            if self.is_watched {
+            if let Some(notifier) = &mut self.notifier {
+                notifier.take(&self.engine.news(&transitions));
                 for transition in &transitions {
                     let finding = self.engine.findings().find(|finding| finding.id == transition.id);
                     self.printer.transition(transition, finding)?;
                 }
+            }
+        }
+    }
+
+    /// Lets hooks end.
+    async fn part(&mut self) {
+        if let Some(notifier) = self.notifier.take() {
+            for said in notifier.finish(&self.fleet, self.clock.now()).await {
+                complain(&said);
             }
         }
     }
@@ -184,6 +206,19 @@ impl Look {
             None => ExitCode::from(INCOMPLETE),
         })
     }
+}
+
+/// Waits until a hook has failed; for ever where there is none.
+async fn failure(notifier: Option<&mut Notifier>) -> SafeText {
+    match notifier {
+        Some(notifier) => notifier.failure().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What went wrong beside the fleet goes to standard error; where that is closed nobody can be told.
+fn complain(said: &SafeText) {
+    let _ = writeln!(io::stderr(), "gpufleet: {said}");
 }
 
 /// How changes are printed.

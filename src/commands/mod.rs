@@ -17,6 +17,7 @@ mod gathering;
 mod interrupts;
 mod keyboard;
 mod memory;
+mod notify;
 mod prompter;
 
 pub use dispatch::run;

@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Records until a signal comes or the time is over, and tells by the exit code whether every host sent readings.
 pub async fn run(session: Session, arguments: &RecordArgs) -> Result<ExitCode, Failure> {
-    let Session { hosts, source, ssh, clock, simulated } = session;
+    let Session { hosts, source, ssh, clock, simulated, .. } = session;
     let mut interrupts =
         Interrupts::new().map_err(|error| Failure::nothing(format!("cannot take signals: {error}")))?;
     let file = LineFile::create(&arguments.file).map_err(Failure::nothing)?;

@@ -6,8 +6,8 @@ use crate::collect::{OpenChannel, Opening, Progress, Source};
 use crate::demo::Demo;
 use crate::fleet::Clock;
 use crate::hosts::{
-    Backend, HostConfig, HostsFile, MAX_FILE_BYTES, Overrides, PlainTarget, Selection, Target, parse_target,
-    parse_word_list, select,
+    Backend, HostConfig, HostsFile, MAX_FILE_BYTES, Notifications, Overrides, PlainTarget, Selection, Target,
+    parse_target, parse_word_list, select,
 };
 use crate::ssh::{self, Context, Interaction, PromptEvent};
 use crate::store::{Directories, read_text};
@@ -28,12 +28,14 @@ pub struct Session {
     pub clock: Clock,
     /// The data is simulated.
     pub simulated: bool,
+    /// How somebody is told of findings.
+    pub notifications: Notifications,
 }
 
 /// Hosts by their configuration, or a simulation.
 pub enum Hosts {
-    /// Machines.
-    Real(Vec<HostConfig>),
+    /// Machines, and what their hosts.toml says of notifications.
+    Real(Vec<HostConfig>, Notifications),
     /// None.
     Simulated,
 }
@@ -82,7 +84,7 @@ impl Session {
     /// The way to these hosts. To be called within a tokio runtime.
     pub fn new(global: &GlobalArgs, hosts: Hosts, interaction: Interaction) -> Self {
         match hosts {
-            Hosts::Real(hosts) => {
+            Hosts::Real(hosts, notifications) => {
                 let (context, prompts) = Context::new(interaction);
                 Self {
                     hosts: hosts.into_iter().map(Arc::new).collect(),
@@ -90,6 +92,7 @@ impl Session {
                     ssh: Some((context, prompts)),
                     clock: Clock::start(1.0),
                     simulated: false,
+                    notifications,
                 }
             }
             Hosts::Simulated => {
@@ -106,6 +109,7 @@ impl Session {
                     ssh: None,
                     clock,
                     simulated: true,
+                    notifications: Notifications::default(),
                 }
             }
         }
@@ -142,6 +146,8 @@ pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> 
     if files.is_empty() && plain.is_empty() && standard.is_none() {
         return this_machine(global).ok_or(NoHosts::NoTarget);
     }
+    // Of several files the first that speaks of it says how somebody is told.
+    let notifications = files.iter().chain(&standard).find_map(|file| file.notifications.clone()).unwrap_or_default();
     let subcommands = Cli::subcommands();
     let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
     let selection = Selection {
@@ -152,7 +158,7 @@ pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> 
         overrides: overrides(global),
         subcommands: &subcommands,
     };
-    Ok(Hosts::Real(select(&selection).map_err(Failure::usage)?))
+    Ok(Hosts::Real(select(&selection).map_err(Failure::usage)?, notifications))
 }
 
 /// A subcommand among the targets is told before any file is read: what it is beside does not matter.
@@ -216,6 +222,6 @@ fn this_machine(global: &GlobalArgs) -> Option<Hosts> {
     signs.iter().any(|path| Path::new(path).exists()).then(|| {
         let mut host = HostConfig { backend: Backend::Local, ..HostConfig::named("localhost") };
         overrides(global).apply(&mut host);
-        Hosts::Real(vec![host])
+        Hosts::Real(vec![host], Notifications::default())
     })
 }

@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep_until};
 
 /// Waits for the fleet, prints it once, and tells by the exit code whether every host reported.
 pub async fn run(session: Session, arguments: &StatusArgs) -> Result<ExitCode, Failure> {
-    let Session { hosts, source, ssh, clock, simulated } = session;
+    let Session { hosts, source, ssh, clock, simulated, .. } = session;
     let mut interrupts =
         Interrupts::new().map_err(|error| Failure::nothing(format!("cannot take signals: {error}")))?;
     let mut gatherer = Gatherer {

@@ -80,6 +80,16 @@ impl Screen {
         self.terminal.resize(size.into())
     }
 
+    /// Writes a sequence that moves nothing on the screen: a bell, a notification.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub(super) fn send(&mut self, sequence: &str) -> io::Result<()> {
+        let writer = self.terminal.backend_mut();
+        writer.write_all(sequence.as_bytes())?;
+        Write::flush(writer)
+    }
+
     /// Gives the terminal back, stops this process as Ctrl-Z does to any program, and takes the terminal over again
     /// once it continues.
     ///

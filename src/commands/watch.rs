@@ -8,6 +8,7 @@
 
 use super::keyboard::Keyboard;
 use super::memory::MemoryFile;
+use super::notify::Notifier;
 use super::session::Session;
 use super::terminal::Screen;
 use super::{Failure, Interrupts};
@@ -21,7 +22,7 @@ use crate::store::Directories;
 use crate::ui;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
 use std::collections::HashSet;
-use std::io;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -46,7 +47,7 @@ pub async fn run(session: Session, arguments: &ScreenArgs) -> Result<ExitCode, F
 }
 
 async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
-    let Session { hosts, source, ssh, clock, simulated } = session;
+    let Session { hosts, source, ssh, clock, simulated, notifications } = session;
     let (context, mut prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
         None => (None, None),
@@ -60,6 +61,8 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     if let Some(said) = said {
         app.say(said, now);
     }
+    let mut notifier =
+        Notifier::new(&notifications, true, std::env::var_os("TMUX").is_some_and(|name| !name.is_empty()));
     let mut interrupts = Interrupts::new()?;
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
@@ -96,8 +99,12 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
                 PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
             }),
             Some((id, update)) = updates.recv() => Some(Event::Host(id, Box::new(update))),
+            said = notifier.failure() => Some(Event::WentWrong(said)),
             _ = tick.tick() => {
                 let now = clock.now();
+                if let Some(sequence) = notifier.tick(app.fleet(), now) {
+                    screen.send(&sequence)?;
+                }
                 app.settings.utc_offset_seconds = utc_offset_seconds();
                 if let Some(file) = memory.as_mut().filter(|file| file.is_due(now))
                     && let Some(said) = file.save(&app.memory(now), now)
@@ -127,6 +134,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
                         screen.suspend()?;
                         pace.soon(true);
                     }
+                    Effect::Tell(news) => notifier.take(&news),
                     other => performer.perform(other),
                 }
             }
@@ -137,6 +145,12 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
             break ExitCode::SUCCESS;
         }
     };
+    // The terminal is given back first: a hook may take a moment.
+    drop(screen);
+    for said in notifier.finish(app.fleet(), clock.now()).await {
+        // Standard error may be closed: then nobody can be told.
+        let _ = writeln!(io::stderr(), "gpufleet: {said}");
+    }
     if let Some(file) = &mut memory {
         let now = clock.now();
         // There is nobody left to tell; the next start begins with what was saved a minute ago.

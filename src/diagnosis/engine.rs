@@ -8,7 +8,7 @@ use super::rules::fleet_wide::Outage;
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
 use super::view::View;
 use super::watch::{Beat, Target, Watches};
-use super::{Finding, NotJudged, Phase, RuleId, StateTracker, Transition};
+use super::{Finding, News, NotJudged, Phase, RuleId, StateTracker, Transition};
 use crate::fleet::{Fleet, GpuState, Host, HostId, JobAcross, Moment, jobs_across};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;
@@ -214,6 +214,16 @@ impl Engine {
             rank(a).cmp(&rank(b)).then(a.since.unix.cmp(&b.since.unix)).then(a.id.cmp(&b.id))
         });
         all.into_iter()
+    }
+
+    /// Of these changes, those that somebody should be told of, each with its finding.
+    pub fn news(&self, transitions: &[Transition]) -> Vec<News> {
+        let to_tell = transitions.iter().filter(|transition| transition.notify);
+        let find = |transition: &Transition| {
+            let finding = self.findings().find(|finding| finding.id == transition.id)?;
+            Some(News { transition: transition.clone(), finding: finding.clone() })
+        };
+        to_tell.filter_map(find).collect()
     }
 
     /// What could not be judged, and why.

@@ -224,6 +224,15 @@ pub struct Transition {
     pub sentence: SafeText,
 }
 
+/// A finding that somebody should be told of: how it changed, and what it says then.
+#[derive(Debug, Clone, PartialEq)]
+pub struct News {
+    /// The change.
+    pub transition: Transition,
+    /// The finding as it stood.
+    pub finding: Finding,
+}
+
 /// What could not be judged, and why.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotJudged {

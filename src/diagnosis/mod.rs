@@ -18,7 +18,7 @@ mod rule;
 mod rules;
 mod state;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod track;
 mod tracker;
 mod view;
@@ -26,7 +26,7 @@ mod watch;
 mod window;
 
 pub use engine::Engine;
-pub use finding::{Confidence, Finding, FindingGpu, FindingProcess, NotJudged, Phase, Severity, Transition};
+pub use finding::{Confidence, Finding, FindingGpu, FindingProcess, News, NotJudged, Phase, Severity, Transition};
 pub use memory::{MEMORY_VERSION, Memory, RememberedProcess};
 pub use model_server::is_model_server;
 pub use power::{SPIN_SHARE, UNLEARNED_IDLE_SHARE, is_low_power, spin_power_watts};

@@ -187,3 +187,26 @@ impl Lab {
         self.transitions.iter().filter(|transition| transition.notify).count()
     }
 }
+
+/// Something to be told: a finding of this fingerprint and severity that has just fired.
+pub(crate) fn news(id: &str, severity: super::Severity) -> super::News {
+    let mut finding = Finding::blank(super::RuleId::GpuLost, HostId(0), at(0.0));
+    finding.id = id.into();
+    finding.severity = severity;
+    finding.phase = Phase::Firing;
+    finding.sentence = "a sentence".into();
+    finding.hosts = vec![(HostId(0), "hgx-01".into())];
+    let transition = Transition {
+        at: at(0.0),
+        id: id.into(),
+        rule: super::RuleId::GpuLost,
+        host: HostId(0),
+        host_name: "hgx-01".into(),
+        from: Phase::Clear,
+        to: Phase::Firing,
+        severity,
+        notify: true,
+        sentence: "a sentence".into(),
+    };
+    super::News { transition, finding }
+}

@@ -64,8 +64,7 @@ impl HostsFile {
         }
         let base = Path::new(path).parent().unwrap_or(Path::new(""));
         let mut complaints = Vec::new();
-        let (hosts, notifications) =
-            read_document(document.get_ref(), &Context { text, base, home }, &mut complaints);
+        let (hosts, notifications) = read_document(document.get_ref(), &Context { text, base, home }, &mut complaints);
         if hosts.is_empty() && complaints.is_empty() {
             let hint = "add a section: [[hosts]] with name = \"hgx-01\"";
             complaints.push(Complaint::at(text.len()..text.len(), "the file names no hosts", hint));

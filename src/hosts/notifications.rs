@@ -20,7 +20,7 @@ const COMMAND_EXAMPLE: &str = "on_finding = [\"notify-lab\", \"--room\", \"gpu\"
 const RATE_HINT: &str = "write how many and a unit, s, min or h, as in rate = \"20/h\"";
 
 /// How somebody is told of a finding. All of it is off until it is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notifications {
     /// Ring the terminal's bell.
     pub bell: bool,
@@ -57,18 +57,6 @@ impl Default for Rate {
     /// 20 in an hour.
     fn default() -> Self {
         Self { count: 20, span: Duration::from_secs(3600) }
-    }
-}
-
-impl Default for Notifications {
-    fn default() -> Self {
-        Self {
-            bell: false,
-            desktop: false,
-            on_finding: Vec::new(),
-            least: NotifyFrom::default(),
-            rate: Rate::default(),
-        }
     }
 }
 
@@ -110,7 +98,11 @@ fn command(value: &Spanned<DeValue<'_>>, context: &Context<'_>) -> Result<Vec<St
             return Err(mismatch("on_finding", "an array of strings", item, COMMAND_EXAMPLE));
         };
         if word.contains('\0') {
-            return Err(Complaint::at(item.span(), "an argument cannot hold a NUL", format!("as in {COMMAND_EXAMPLE}")));
+            return Err(Complaint::at(
+                item.span(),
+                "an argument cannot hold a NUL",
+                format!("as in {COMMAND_EXAMPLE}"),
+            ));
         }
         let is_program = words.is_empty();
         if is_program && word.trim().is_empty() {
@@ -175,7 +167,9 @@ fn rate(value: &Spanned<DeValue<'_>>) -> Result<Rate, Complaint> {
     };
     match count.parse::<u32>() {
         Ok(count) if (1..=MAX_COUNT).contains(&count) => Ok(Rate { count, span: Duration::from_secs(seconds) }),
-        Ok(0) => Err(complaint("a rate of nothing".to_owned(), "leave `bell`, `desktop` and `on_finding` out for silence")),
+        Ok(0) => {
+            Err(complaint("a rate of nothing".to_owned(), "leave `bell`, `desktop` and `on_finding` out for silence"))
+        }
         Ok(_) => Err(complaint(format!("`{text}` is too often"), "the most is 1000 of a unit")),
         Err(_) => Err(complaint(format!("`{text}` is not a rate"), RATE_HINT)),
     }

@@ -2,6 +2,7 @@
 
 pub mod findings;
 pub mod json;
+pub mod notification;
 pub mod paint;
 pub mod status;
 

@@ -12,3 +12,4 @@ mod pty;
 mod ssh;
 mod sshd;
 mod status;
+mod tell;

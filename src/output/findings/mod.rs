@@ -33,6 +33,6 @@ pub fn is_shown(finding: &Finding, least: Severity) -> bool {
 }
 
 #[cfg(test)]
-mod sample;
+pub(super) mod sample;
 #[cfg(test)]
 mod tests;

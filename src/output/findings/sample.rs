@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// 2026-05-04T12:00:00Z and `seconds` more, the program having begun ten hours before.
-pub(super) fn moment(seconds: f64) -> Moment {
+pub(in crate::output) fn moment(seconds: f64) -> Moment {
     let since = Duration::from_secs_f64(36_000.0 + seconds);
     Moment { elapsed: since, unix: Duration::from_secs(1_777_860_000) + since }
 }
@@ -32,7 +32,7 @@ fn fleet() -> Fleet {
 }
 
 /// A hang that fires.
-pub(super) fn hang() -> Finding {
+pub(in crate::output) fn hang() -> Finding {
     let key = ProcessKey { boot_id: Some("5d4e".into()), pid: 4312, start_ticks: Some(43120) };
     let gpu = |index: u32| FindingGpu {
         host: HostId(0),
@@ -106,7 +106,7 @@ pub(super) fn with_report(check: impl FnOnce(&FindingsReport<'_>)) {
 }
 
 /// The hang fires, and becomes worse; an idle job is watched and let go.
-pub(super) fn transitions() -> Vec<Transition> {
+pub(in crate::output) fn transitions() -> Vec<Transition> {
     let transition = |seconds: f64, from, to, severity| Transition {
         at: moment(seconds),
         id: "stuck-spin hgx-01 slurm:3385".into(),

@@ -1,0 +1,133 @@
+//! When to tell what: pure, so that it can be tested without a terminal and without a clock.
+
+use crate::diagnosis::{News, Severity};
+use crate::fleet::Moment;
+use crate::hosts::{NotifyFrom, Rate};
+use crate::output::notification::Notification;
+use std::collections::VecDeque;
+
+/// Findings that wait to be told; a fleet in which more is wrong at once is told so by a number.
+const MAX_WAITING: usize = 100;
+
+/// What is to be told by one way of telling, and when its rate allows it. What comes while it does not is told together
+/// later: a finding fires once, so nothing may be dropped.
+#[derive(Debug)]
+pub(super) struct Plan {
+    least: Severity,
+    rate: Rate,
+    waiting: Vec<News>,
+    left_out: u32,
+    /// When the last ones were told, at most `rate.count` of them.
+    told: VecDeque<Moment>,
+}
+
+impl Plan {
+    pub(super) fn new(least: NotifyFrom, rate: Rate) -> Self {
+        let least = match least {
+            NotifyFrom::Warn => Severity::Warn,
+            NotifyFrom::Crit => Severity::Crit,
+        };
+        Self { least, rate, waiting: Vec::new(), left_out: 0, told: VecDeque::new() }
+    }
+
+    /// Takes in what is to be told. What became worse while it waited is told as it is now.
+    pub(super) fn take(&mut self, news: &[News]) {
+        for one in news.iter().filter(|news| news.transition.severity >= self.least) {
+            self.waiting.retain(|other| other.transition.id != one.transition.id);
+            if self.waiting.len() < MAX_WAITING {
+                self.waiting.push(one.clone());
+            } else {
+                self.left_out += 1;
+            }
+        }
+    }
+
+    /// What is to be told now, if anything.
+    pub(super) fn next(&mut self, now: Moment) -> Option<Notification> {
+        self.told.retain(|told| now.since(*told) < self.rate.span);
+        if self.waiting.is_empty() || self.told.len() >= self.rate.count as usize {
+            return None;
+        }
+        self.told.push_back(now);
+        self.rest()
+    }
+
+    /// All that waits, whatever the rate: nobody can be told later.
+    pub(super) fn rest(&mut self) -> Option<Notification> {
+        let news = std::mem::take(&mut self.waiting);
+        let left_out = std::mem::take(&mut self.left_out);
+        (!news.is_empty()).then_some(Notification { news, left_out })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diagnosis::testing::news;
+    use std::time::Duration;
+
+    fn at(seconds: u64) -> Moment {
+        Moment { elapsed: Duration::from_secs(seconds), unix: Duration::from_secs(1_700_000_000 + seconds) }
+    }
+
+    fn plan(count: u32, seconds: u64) -> Plan {
+        Plan::new(NotifyFrom::Warn, Rate { count, span: Duration::from_secs(seconds) })
+    }
+
+    fn ids(notification: Option<Notification>) -> Vec<String> {
+        let news = notification.map(|notification| notification.news).unwrap_or_default();
+        news.iter().map(|news| news.transition.id.to_string()).collect()
+    }
+
+    #[test]
+    fn what_comes_together_is_told_together_and_once() {
+        let mut plan = plan(20, 3600);
+        assert_eq!(plan.next(at(0)), None);
+        plan.take(&[news("a", Severity::Warn)]);
+        plan.take(&[news("b", Severity::Crit)]);
+        assert_eq!(ids(plan.next(at(1))), ["a", "b"]);
+        assert_eq!(plan.next(at(2)), None);
+    }
+
+    #[test]
+    fn what_matters_less_calls_nobody() {
+        let mut plan = Plan::new(NotifyFrom::Crit, Rate::default());
+        plan.take(&[news("a", Severity::Warn), news("b", Severity::Crit)]);
+        assert_eq!(ids(plan.next(at(0))), ["b"]);
+    }
+
+    #[test]
+    fn what_the_rate_does_not_allow_waits_and_is_told_together_later() {
+        let mut plan = plan(2, 60);
+        let mut told = Vec::new();
+        for second in 0..130 {
+            plan.take(&[news(&format!("f{second}"), Severity::Warn)]);
+            let now = ids(plan.next(at(second)));
+            if !now.is_empty() {
+                told.push((second, now.len()));
+            }
+        }
+        assert_eq!(told, [(0, 1), (1, 1), (60, 59), (61, 1), (120, 59), (121, 1)]);
+    }
+
+    #[test]
+    fn what_grew_worse_while_it_waited_is_told_once_as_it_is_now() {
+        let mut plan = plan(20, 3600);
+        plan.take(&[news("a", Severity::Warn), news("b", Severity::Warn), news("a", Severity::Crit)]);
+        let notification = plan.next(at(0)).expect("is told");
+        let told: Vec<_> =
+            notification.news.iter().map(|news| (&*news.transition.id, news.transition.severity)).collect();
+        assert_eq!(told, [("b", Severity::Warn), ("a", Severity::Crit)]);
+    }
+
+    #[test]
+    fn what_waits_is_bounded_and_the_rest_is_counted() {
+        let mut plan = plan(1, 3600);
+        for number in 0..250 {
+            plan.take(&[news(&format!("f{number}"), Severity::Warn)]);
+        }
+        let notification = plan.next(at(0)).expect("is told");
+        assert_eq!((notification.news.len(), notification.left_out), (MAX_WAITING, 150));
+        assert_eq!(plan.next(at(10_000)), None);
+    }
+}

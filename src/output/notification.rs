@@ -1,0 +1,160 @@
+//! What is said of findings to somebody who looks elsewhere: a line, and the JSON that a hook reads.
+
+use super::findings::JsonFinding;
+use super::json::rfc3339;
+use crate::diagnosis::News;
+use crate::fleet::{Fleet, Moment};
+use crate::wire::SafeText;
+use serde::Serialize;
+
+/// The version of [`JsonNotification`]. It rises when a field goes or changes its meaning, not when one is added.
+pub const SCHEMA: u32 = 1;
+
+/// Findings that are named one by one in a line; the others are counted.
+const MAX_NAMED: usize = 3;
+/// The longest line, in characters: desktops cut what is longer, and some drop it.
+const MAX_CHARACTERS: usize = 240;
+
+/// What is told at one time.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Notification {
+    /// Findings, the oldest news first; never empty.
+    pub news: Vec<News>,
+    /// Further findings for which there was no room.
+    pub left_out: u32,
+}
+
+/// The object that a hook reads from its standard input, described in docs/notifications.md.
+#[derive(Debug, Serialize)]
+pub struct JsonNotification {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it was told, RFC 3339 in UTC.
+    pub time: Option<String>,
+    /// The data comes from the simulator, not from machines.
+    pub simulated: bool,
+    /// All of it in one line.
+    pub text: SafeText,
+    /// What was found, as docs/findings-json.md describes it.
+    pub findings: Vec<JsonFinding>,
+    /// Further findings for which there was no room.
+    pub left_out: u32,
+}
+
+/// A notification in one line: `crit hgx-04: GPUs 4,5 say 100 % busy ...`, or `3 findings: crit gpu-lost on hgx-01, ...`.
+pub fn summary(notification: &Notification) -> SafeText {
+    let host = |news: &News| match &news.finding.hosts[..] {
+        [_, rest @ ..] if !rest.is_empty() => format!("{} and {} more", news.transition.host_name, rest.len()),
+        _ => news.transition.host_name.to_string(),
+    };
+    let text = match &notification.news[..] {
+        [one] if notification.left_out == 0 => {
+            format!("{} {}: {}", one.transition.severity.word(), host(one), one.finding.sentence)
+        }
+        many => {
+            let count = many.len() + notification.left_out as usize;
+            let named: Vec<String> = many
+                .iter()
+                .take(MAX_NAMED)
+                .map(|news| {
+                    format!("{} {} on {}", news.transition.severity.word(), news.transition.rule.word(), host(news))
+                })
+                .collect();
+            let more = count - named.len();
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            format!("{count} findings: {}{more}", named.join(", "))
+        }
+    };
+    SafeText::from(shortened(&text))
+}
+
+/// The sequence by which a terminal shows a desktop notification: OSC 9, ended by ST rather than BEL, so that a terminal
+/// that does not know it does not ring. Within tmux it is handed through, where tmux allows that.
+///
+/// The text is safe text, so nothing in it can end the sequence; it begins with a word, because a digit and a semicolon
+/// at this place are commands of some terminals.
+pub fn osc9(text: &SafeText, is_tmux: bool) -> String {
+    if is_tmux {
+        format!("\x1bPtmux;\x1b\x1b]9;gpufleet: {text}\x1b\x1b\\\x1b\\")
+    } else {
+        format!("\x1b]9;gpufleet: {text}\x1b\\")
+    }
+}
+
+/// The JSON of a notification, one line. `fleet` gives the names of the hosts.
+pub fn line(notification: &Notification, fleet: &Fleet, now: Moment) -> Result<String, serde_json::Error> {
+    let findings = notification.news.iter().map(|news| JsonFinding::new(&news.finding, fleet, now));
+    let json = JsonNotification {
+        schema: SCHEMA,
+        time: rfc3339(now),
+        simulated: fleet.simulated,
+        text: summary(notification),
+        findings: findings.collect(),
+        left_out: notification.left_out,
+    };
+    Ok(serde_json::to_string(&json)? + "\n")
+}
+
+fn shortened(text: &str) -> String {
+    match text.char_indices().nth(MAX_CHARACTERS) {
+        Some((at, _)) => format!("{}...", &text[..at]),
+        None => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::findings::sample::{hang, moment, transitions};
+    use super::*;
+    use crate::hosts::HostConfig;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    fn news(sentence: &str) -> News {
+        let mut finding = hang();
+        finding.sentence = sentence.into();
+        News { transition: transitions()[2].clone(), finding }
+    }
+
+    fn of(news: Vec<News>, left_out: u32) -> Notification {
+        Notification { news, left_out }
+    }
+
+    #[test]
+    fn one_finding_is_told_by_its_sentence_and_many_by_their_names() {
+        assert_eq!(summary(&of(vec![news("it hangs")], 0)), "crit hgx-01: it hangs");
+        let two = of(vec![news("a"), news("b")], 0);
+        assert_eq!(summary(&two), "2 findings: crit stuck-spin on hgx-01, crit stuck-spin on hgx-01");
+        let many = of((0..5).map(|_| news("a")).collect(), 7);
+        assert!(summary(&many).starts_with("12 findings: crit ") && summary(&many).ends_with(" and 9 more"));
+        let long = summary(&of(vec![news(&"grö".repeat(500))], 0));
+        assert_eq!((long.chars().count(), long.ends_with("...")), (MAX_CHARACTERS + 3, true));
+    }
+
+    #[test]
+    fn nothing_from_a_host_ends_or_begins_a_sequence_of_the_terminal() {
+        let evil = news("\x1b]0;owned\x07 \u{9c}\u{202e}4;3;\x1b\\");
+        let text = summary(&of(vec![evil], 0));
+        for sequence in [osc9(&text, false), osc9(&text, true)] {
+            assert_eq!(sequence.matches("\x1b]").count(), 1, "{sequence:?}");
+            let body = sequence.replace("\x1bPtmux;\x1b\x1b]9;", "").replace("\x1b]9;", "");
+            let body = body.strip_suffix("\x1b\x1b\\\x1b\\").or(body.strip_suffix("\x1b\\")).expect("ends with ST");
+            assert!(body.starts_with("gpufleet: crit ") && !body.chars().any(char::is_control), "{body:?}");
+        }
+    }
+
+    #[test]
+    fn the_document_names_every_field_of_what_a_hook_reads_and_no_other() {
+        let fleet = Fleet::new(&[Arc::new(HostConfig::named("hgx-01"))], false, moment(0.0));
+        let text = line(&of(vec![news("it hangs")], 2), &fleet, moment(0.0)).expect("encodes");
+        assert_eq!(text.matches('\n').count(), 1);
+        let value: Value = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(value["findings"][0]["sentence"], "it hangs");
+        let written: BTreeSet<&str> = value.as_object().expect("an object").keys().map(String::as_str).collect();
+        let document = include_str!("../../docs/notifications.md");
+        let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once("` |"));
+        let documented: BTreeSet<&str> = rows.map(|(name, _)| name).collect();
+        assert_eq!(written, documented);
+    }
+}
