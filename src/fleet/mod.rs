@@ -4,6 +4,7 @@
 //! time comes in as a [`Moment`].
 
 mod across;
+mod filter;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod fleet;
@@ -22,6 +23,7 @@ mod rows;
 mod totals;
 
 pub use across::{JobAcross, jobs_across};
+pub use filter::{Filter, FilterError, RowFacts, SYNTAX as FILTER_SYNTAX, Subject};
 pub use fleet::Fleet;
 pub use gpu_state::GpuState;
 pub use history::{GpuMetric, History, ProcessMetric, Series};
