@@ -2,7 +2,7 @@
 
 use super::screen::{help_page, moved};
 use super::{Action, App, Effect, Focus, Mode, View, keymap};
-use crate::fleet::{HostId, Link, Moment, Unfold};
+use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
 use crate::wire::Request;
 use std::time::Duration;
 
@@ -27,11 +27,20 @@ impl App {
                 self.screen.next_focus();
                 self.rearrange();
             }
-            Action::Overview | Action::Findings => {
-                let view = if action == Action::Findings { View::Findings } else { View::Overview };
-                if self.screen.show(view) {
-                    self.view_changed();
-                }
+            Action::Overview => self.show(View::Overview),
+            Action::Processes => self.show(View::Processes),
+            Action::Findings => self.show(View::Findings),
+            Action::Filter => self.narrowing.open_line(),
+            Action::Mine | Action::IdleOnly | Action::Problems | Action::ShowAll => self.narrow(action),
+            Action::UserPicker => self.screen.user_picker = Some(self.picked_user()),
+            Action::Tag => self.tag(now),
+            Action::UntagAll => self.screen.list.keep_tags(|_| false),
+            Action::Follow => {
+                self.screen.list.toggle_follow();
+                let follows = self.screen.list.follows();
+                let words =
+                    if follows { "the selection follows its process" } else { "the selection stays on its line" };
+                self.notify(words, now);
             }
             Action::NextHost => self.beside(1),
             Action::PreviousHost => self.beside(-1),
@@ -80,7 +89,13 @@ impl App {
             | Action::First
             | Action::Last => self.go(action),
             // Dialogs perform these themselves.
-            Action::Skip | Action::TrustOnce | Action::Submit | Action::EraseCharacter | Action::EraseLine => {}
+            Action::Skip
+            | Action::TrustOnce
+            | Action::Submit
+            | Action::EraseCharacter
+            | Action::EraseNext
+            | Action::EraseWord
+            | Action::EraseLine => {}
         }
         Vec::new()
     }
@@ -113,7 +128,11 @@ impl App {
                     self.screen.replace(View::Gpu(host, self.screen.gpu));
                 }
             }
-            Mode::List | Mode::HostList => {
+            Mode::UserPicker => {
+                let count = self.users().len() + 1;
+                self.screen.user_picker = self.screen.user_picker.map(|index| moved(index, action, count, capacity));
+            }
+            Mode::List | Mode::HostList | Mode::Processes => {
                 let index = moved(self.screen.list.index(), action, self.rows.len(), capacity);
                 self.screen.list.select(&self.rows, index, capacity);
             }
@@ -128,11 +147,59 @@ impl App {
                 let shown = self.findings_shown();
                 self.findings.go(action, shown);
             }
-            Mode::SortMenu | Mode::HostKeyDialog | Mode::SecretDialog => {}
+            Mode::SortMenu | Mode::FilterLine | Mode::HostKeyDialog | Mode::SecretDialog => {}
         }
     }
 
+    fn show(&mut self, view: View) {
+        if self.screen.show(view) {
+            self.view_changed();
+        }
+    }
+
+    fn narrow(&mut self, action: Action) {
+        let narrowing = &mut self.narrowing;
+        match action {
+            Action::Mine => narrowing.mine = !narrowing.mine,
+            Action::IdleOnly => narrowing.idle = !narrowing.idle,
+            Action::Problems => narrowing.problems = !narrowing.problems,
+            _ => {
+                narrowing.clear();
+            }
+        }
+        self.narrowed();
+    }
+
+    /// Another part of the list is shown.
+    pub(super) fn narrowed(&mut self) {
+        self.refresh_rows();
+        self.rearrange();
+    }
+
+    /// The line of the chosen user among those to choose from.
+    fn picked_user(&self) -> usize {
+        let users = self.users();
+        let picked = self.narrowing.user.as_ref();
+        picked.and_then(|user| users.iter().position(|(name, ..)| name == user)).map_or(0, |place| place + 1)
+    }
+
+    fn tag(&mut self, now: Moment) {
+        let Some(row) = self.rows.get(self.screen.list.index()) else { return };
+        if matches!(row.key.head, Some(HeadKey::User(_) | HeadKey::Host)) {
+            self.notify("unfold it and tag the jobs below", now);
+            return;
+        }
+        self.screen.list.tag(&self.rows);
+        self.go(Action::Down);
+    }
+
     fn enter(&mut self, now: Moment) {
+        if let Some(line) = self.screen.user_picker.take() {
+            let users = self.users();
+            self.narrowing.user = line.checked_sub(1).and_then(|place| users.get(place)).map(|(user, ..)| user.clone());
+            self.narrowed();
+            return;
+        }
         if self.screen.view() == &View::Findings {
             self.enter_finding(now);
             return;
@@ -155,6 +222,13 @@ impl App {
             }
             Focus::List => match self.rows.get(self.screen.list.index()) {
                 Some(row) if row.unfold == Unfold::Folded => self.fold(true),
+                Some(row) if matches!(row.key.head, Some(HeadKey::User(_))) => self.fold(false),
+                Some(row) if row.key.head == Some(HeadKey::Host) => {
+                    let host = row.key.host;
+                    self.screen.host = host.0 as usize;
+                    self.screen.enter(View::Host(host));
+                    self.view_changed();
+                }
                 Some(row) => {
                     let key = row.key.clone();
                     self.screen.enter(View::Process(key));
@@ -184,6 +258,9 @@ impl App {
     }
 
     fn back(&mut self) {
+        if self.screen.user_picker.take().is_some() {
+            return;
+        }
         if self.screen.help.take().is_none() && self.screen.back() {
             self.view_changed();
         }

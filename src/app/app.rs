@@ -2,15 +2,21 @@
 
 use super::arrange::{Arrangement, Demand, arrange, findings_shape};
 use super::host_shape::{HostShape, arrange_host};
+use super::narrowing::About;
 use super::prompts::DialogKey;
 use super::screen::list_capacity;
+use super::trends::Trends;
 use super::{
-    Action, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Prompts, Screen, Settings, View, keymap,
+    Action, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, Prompts, Screen, Settings, View,
+    keymap,
 };
 use crate::diagnosis::{Engine, Memory, Transition};
-use crate::fleet::{Applied, Fleet, Host, HostId, HostUpdate, Link, Moment, Row, RowsView, Totals};
+use crate::fleet::{
+    Applied, Fleet, Group, Host, HostId, HostUpdate, Link, Moment, Row, RowKey, RowsView, Totals, jobs_across,
+};
 use crate::hosts::HostConfig;
 use crate::ssh::prompt::PromptKind;
+use crate::wire::SafeText;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
 use zeroize::Zeroizing;
@@ -24,12 +30,18 @@ const TROUBLE_STAYS: Duration = Duration::from_secs(60);
 /// The program's state. [`App::update`] is the only way in; the drawing only reads.
 #[derive(Debug)]
 pub struct App {
+    /// When the last event happened.
+    pub(super) now: Moment,
     /// How the screen shall look. The event loop keeps the offset from UTC current.
     pub settings: Settings,
     pub(super) fleet: Fleet,
     pub(super) screen: Screen,
     pub(super) prompts: Prompts,
     pub(super) rows: Vec<Row>,
+    /// Jobs, or processes, that the list shows, and all of them.
+    pub(super) rows_kept: (usize, usize),
+    pub(super) narrowing: Narrowing,
+    pub(super) trends: Trends,
     pub(super) interval: Duration,
     pub(super) size: (u16, u16),
     demanded: Demand,
@@ -51,12 +63,16 @@ impl App {
     pub fn new(fleet: Fleet, settings: Settings, engine: Engine, now: Moment) -> Self {
         let interval = fleet.hosts().iter().map(|host| host.config.interval).min();
         let mut app = Self {
+            now,
             settings,
             figures: vec![HostFigures::default(); fleet.hosts().len()],
             fleet,
             screen: Screen::default(),
             prompts: Prompts::default(),
             rows: Vec::new(),
+            rows_kept: (0, 0),
+            narrowing: Narrowing::default(),
+            trends: Trends::default(),
             interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
             size: (0, 0),
             demanded: Demand::default(),
@@ -79,6 +95,16 @@ impl App {
 
     /// Takes an event and says what shall be done.
     pub fn update(&mut self, event: Event, now: Moment) -> Vec<Effect> {
+        self.now = now;
+        let before = self.screen.list.top(self.rows.len(), self.list_capacity());
+        let effects = self.take(event, now);
+        if self.screen.list.top(self.rows.len(), self.list_capacity()) != before {
+            self.refresh_trends();
+        }
+        effects
+    }
+
+    fn take(&mut self, event: Event, now: Moment) -> Vec<Effect> {
         match event {
             Event::Key(key) => return self.key(key, now),
             Event::Pasted(text) => self.paste(&Zeroizing::new(text), now),
@@ -128,6 +154,39 @@ impl App {
     /// The rows of the list in the present view.
     pub fn rows(&self) -> &[Row] {
         &self.rows
+    }
+
+    /// How many jobs, or processes where there are no groups, the list shows, and how many there are.
+    pub fn rows_kept(&self) -> (usize, usize) {
+        self.rows_kept
+    }
+
+    /// What the list is narrowed to.
+    pub fn narrowing(&self) -> &Narrowing {
+        &self.narrowing
+    }
+
+    /// The recent SM share of a row that is on the screen, the oldest point first.
+    pub fn trend(&self, row: &RowKey) -> Option<&[Option<f32>]> {
+        self.trends.of(row)
+    }
+
+    /// Everybody who has processes: how much GPU memory, how many jobs; the most memory first.
+    pub fn users(&self) -> Vec<(SafeText, u64, usize)> {
+        let mut users: Vec<(SafeText, u64, usize)> = Vec::new();
+        let jobs = self.fleet.hosts().iter().flat_map(|host| self.rows_view.jobs(host.id));
+        for row in jobs.map(|job| &job.row).filter(|row| row.ended_at.is_none()) {
+            let bytes = row.gpu_memory_bytes.unwrap_or(0);
+            match users.iter_mut().find(|(user, ..)| *user == row.who) {
+                Some((_, held, count)) => {
+                    *held = held.saturating_add(bytes);
+                    *count += 1;
+                }
+                None => users.push((row.who.clone(), bytes, 1)),
+            }
+        }
+        users.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        users
     }
 
     /// What diagnosis wants kept for the next run of the program.
@@ -199,6 +258,12 @@ impl App {
         if self.screen.help.is_some() {
             return Mode::Help;
         }
+        if self.screen.user_picker.is_some() {
+            return Mode::UserPicker;
+        }
+        if self.narrowing.line().is_some() {
+            return Mode::FilterLine;
+        }
         if self.screen.sort_menu {
             return Mode::SortMenu;
         }
@@ -208,6 +273,7 @@ impl App {
             (View::Host(_), Focus::Panes) => Mode::Host,
             (View::Host(_), Focus::List) => Mode::HostList,
             (View::Gpu(..), _) => Mode::Gpu,
+            (View::Processes, _) => Mode::Processes,
             (View::Findings, _) => Mode::Findings,
             (View::Process(_), _) => Mode::Process,
         }
@@ -216,6 +282,9 @@ impl App {
     fn key(&mut self, key: KeyEvent, now: Moment) -> Vec<Effect> {
         let mode = self.mode();
         let Some((_, dialog)) = self.prompts.open_dialog() else {
+            if mode == Mode::FilterLine {
+                return self.filter_key(&key, now);
+            }
             return keymap::action(mode, &key).map_or_else(Vec::new, |action| self.act(action, now));
         };
         // Letters that are keys of the dialog are text once something has been typed.
@@ -235,7 +304,30 @@ impl App {
         self.prompts.act(typed, now).map(|(id, answer)| Effect::Answer(id, answer)).into_iter().collect()
     }
 
+    /// A key of the filter's line: one of its own, or text.
+    fn filter_key(&mut self, key: &KeyEvent, now: Moment) -> Vec<Effect> {
+        match (keymap::action(Mode::FilterLine, key), key.code) {
+            (Some(action @ (Action::Quit | Action::Repaint | Action::Suspend | Action::Help)), _) => {
+                return self.act(action, now);
+            }
+            (Some(action), _) => self.narrowing.act(action),
+            (None, KeyCode::Char(character))
+                if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) =>
+            {
+                self.narrowing.type_text(character.encode_utf8(&mut [0; 4]));
+            }
+            (None, _) => return Vec::new(),
+        }
+        self.narrowed();
+        Vec::new()
+    }
+
     fn paste(&mut self, text: &str, now: Moment) {
+        if self.mode() == Mode::FilterLine {
+            self.narrowing.type_text(text);
+            self.narrowed();
+            return;
+        }
         if self.mode() == Mode::SecretDialog {
             // A passphrase is often pasted with the end of its line, which must not be taken for Enter.
             for character in text.trim_end_matches(['\r', '\n']).chars() {
@@ -318,13 +410,43 @@ impl App {
 
     /// Computes the list anew: after new data, and after a key that changes what is in it.
     pub(super) fn refresh_rows(&mut self) {
+        let now = self.now;
         let only = self.screen.only_host();
         let list = &self.screen.list;
-        let findings = &self.findings;
-        let keep = |row: &Row| only.is_none_or(|id| row.key.host == id);
-        self.rows = self.rows_view.rows(list.order(), list.open(), keep, |row| findings.rank_of_row(row));
+        let (findings, narrowing) = (&self.findings, &self.narrowing);
+        let looked_at = if let View::Process(key) = self.screen.view() { Some(key) } else { None };
+        let keep = |row: &Row| {
+            let is_looked_at =
+                || looked_at.is_some_and(|key| key.host == row.key.host && key.process == row.key.process);
+            let is_kept = || {
+                let host = self.fleet.host(row.key.host).zip(self.figures.get(row.key.host.0 as usize));
+                host.is_some_and(|(host, figures)| narrowing.keeps(row, &About { host, figures, findings, now }))
+            };
+            only.is_none_or(|id| row.key.host == id) && (!narrowing.is_narrow() || is_kept() || is_looked_at())
+        };
+        let across = if list.order().group == Group::Across { jobs_across(&self.fleet) } else { Vec::new() };
+        let rank = |row: &Row| findings.rank_of_row(row);
+        let listed = self.rows_view.list(list.order(), list.open(), &across, keep, rank);
+        self.rows = listed.rows;
+        // Of one host in full only its own count.
+        let total = only.map_or(listed.total, |id| match list.order().group {
+            Group::None => self.rows_view.jobs(id).iter().map(|job| job.processes.len()).sum(),
+            _ => self.rows_view.jobs(id).len(),
+        });
+        self.rows_kept = (listed.kept, total);
+        let rows_view = &self.rows_view;
+        self.screen.list.keep_tags(|key| rows_view.has(key));
         let capacity = self.list_capacity();
         self.screen.list.follow(&self.rows, capacity);
+        self.refresh_trends();
+    }
+
+    /// Works out the history of the rows on the screen.
+    fn refresh_trends(&mut self) {
+        let capacity = self.list_capacity();
+        let top = self.screen.list.top(self.rows.len(), capacity);
+        let shown = self.rows.iter().skip(top).take(capacity);
+        self.trends.refresh(&self.fleet, &self.rows_view, shown, self.now);
     }
 
     pub(super) fn list_capacity(&self) -> usize {

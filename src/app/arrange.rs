@@ -244,6 +244,13 @@ pub fn findings_shape(body_rows: u16) -> FindingsShape {
     FindingsShape { shown: (body_rows - detail_rows).saturating_sub(FINDINGS_HEAD_ROWS + 2), detail_rows }
 }
 
+/// Divides a body of so many rows between the combined list and the selected process: rows of each.
+pub fn processes_shape(body_rows: u16) -> (u16, u16) {
+    const DETAIL_ROWS: u16 = 7;
+    let detail_rows = if body_rows >= 20 { DETAIL_ROWS } else { 0 };
+    (body_rows - detail_rows, detail_rows)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -133,6 +133,11 @@ impl Findings {
         firing.filter(|finding| finding.severity >= Severity::Warn).find_map(|one| Some((state_word(one.rule)?, one)))
     }
 
+    /// Whether a rule about work that hangs fires for a row.
+    pub(super) fn may_hang(&self, row: &Row) -> bool {
+        self.of_row(row).any(|finding| finding.phase != Phase::Pending && is_about_hanging(finding.rule))
+    }
+
     /// How much a row needs a person, for the order of the list: after what its GPUs and its processes say themselves.
     /// What is only suspected so far comes last, before ordinary work.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {

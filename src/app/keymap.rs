@@ -1,6 +1,6 @@
 //! The one table of keys: dispatch, the hint bar and the help are all read from it.
 
-use crate::fleet::SortKey;
+use crate::fleet::{FILTER_SYNTAX, SortKey};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// What has the keys.
@@ -22,6 +22,12 @@ pub enum Mode {
     Process,
     /// The help.
     Help,
+    /// The combined list alone.
+    Processes,
+    /// The line in which a filter is typed.
+    FilterLine,
+    /// The list of users to choose from.
+    UserPicker,
     /// After `o`: the letter that names a column.
     SortMenu,
     /// The dialog about a host key.
@@ -85,6 +91,26 @@ pub enum Action {
     SortBy(SortKey),
     /// Group by job, or not.
     Group,
+    /// The combined list alone.
+    Processes,
+    /// Open the line in which a filter is typed.
+    Filter,
+    /// One's own work alone, or everybody's.
+    Mine,
+    /// What needs a person alone, or everything.
+    Problems,
+    /// What holds GPUs without work alone, or everything.
+    IdleOnly,
+    /// Choose a user.
+    UserPicker,
+    /// Nothing is left out any more.
+    ShowAll,
+    /// Tag the selected row.
+    Tag,
+    /// Take all tags away.
+    UntagAll,
+    /// The selection follows its process, or stays on its line.
+    Follow,
     /// Try the selected host again now.
     RetryHost,
     /// Try every host again that is not connected.
@@ -119,6 +145,10 @@ pub enum Action {
     EraseCharacter,
     /// Dialog: take everything back.
     EraseLine,
+    /// Line: take a word back.
+    EraseWord,
+    /// Line: take the next character away.
+    EraseNext,
 }
 
 /// One key, without Shift where the character already tells.
@@ -159,19 +189,40 @@ const fn ctrl(character: char) -> Key {
     Key { code: KeyCode::Char(character), ctrl: true }
 }
 
-use Mode::{Findings, Gpu, Grid, Help, Host, HostKeyDialog, HostList, List, Process, SecretDialog, SortMenu};
+use Mode::{
+    FilterLine, Findings, Gpu, Grid, Help, Host, HostKeyDialog, HostList, List, Process, Processes, SecretDialog,
+    SortMenu, UserPicker,
+};
 
-const LISTS: &[Mode] = &[List, HostList];
-const PANES: &[Mode] = &[Grid, List, Host, HostList];
-const MOVES: &[Mode] = &[Grid, List, Host, HostList, Gpu, Findings, Process, Help];
-const PAGES: &[Mode] = &[Grid, List, Host, HostList, Findings, Help];
+const LISTS: &[Mode] = &[List, HostList, Processes];
+const PANES: &[Mode] = &[Grid, List, Host, HostList, Processes];
+const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
+const LINE: &[Mode] = &[FilterLine];
+const PICKER: &[Mode] = &[UserPicker];
+const MOVES: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Findings, Process, Help, UserPicker];
+const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Findings, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
 const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
 const MENU: &[Mode] = &[SortMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Gpu, Findings, Process];
+const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Findings, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu];
-const ALL: &[Mode] = &[Grid, List, Host, HostList, Gpu, Findings, Process, Help, SortMenu, HostKeyDialog, SecretDialog];
+const ALL: &[Mode] = &[
+    Grid,
+    List,
+    Host,
+    HostList,
+    Processes,
+    Gpu,
+    Findings,
+    Process,
+    Help,
+    SortMenu,
+    FilterLine,
+    UserPicker,
+    HostKeyDialog,
+    SecretDialog,
+];
 
 macro_rules! bindings {
     ($($modes:expr, [$($key:expr),+], $action:expr, $shown:literal, $words:literal, $hint:expr;)*) => {
@@ -216,17 +267,21 @@ pub const BINDINGS: &[Binding] = bindings! {
     MENU, [char('c')], Action::SortBy(SortKey::Cpu), "c", "CPU share", Some("CPU");
     MENU, [char('m')], Action::SortBy(SortKey::Rss), "m", "host memory", Some("host memory");
     MENU, [char('t')], Action::SortBy(SortKey::Time), "t", "age", Some("time");
-    MENU, [key(KeyCode::Esc), char('o')], Action::Back, "Esc", "leave the order as it is", Some("leave");
+    MENU, [char('d')], Action::SortBy(SortKey::State), "d", "state", Some("state");
+    MENU, [char('i')], Action::SortBy(SortKey::Gpu), "i", "GPU", Some("GPU");
+    MENU, [char('w')], Action::SortBy(SortKey::Command), "w", "command", Some("command");
+    MENU, [key(KeyCode::Esc), char('o'), key(KeyCode::F(6))], Action::Back, "Esc", "leave the order as it is", Some("leave");
 
     &[Grid], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
     &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected GPU in full", Some("one GPU");
     LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
     &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
-    &[Host, HostList, Gpu, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Host, HostList, Processes, Gpu, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "show what filters leave out", Some("show all");
     PANES, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
     HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
-    PANES, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same, backwards", None;
+    SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same, backwards", None;
     HOSTS, [char(']')], Action::NextHost, "]", "next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "previous host", Some("previous");
     HOSTS, [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");
@@ -234,15 +289,37 @@ pub const BINDINGS: &[Binding] = bindings! {
     &[Grid, Host], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
     PANES, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
-    LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show the processes of a job", Some("unfold");
-    LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold them", None;
-    LISTS, [char('t')], Action::Group, "t", "group by job, or not at all", Some("group");
+    PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
+    LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show what is below a row", Some("unfold");
+    LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold it", None;
+    LISTS, [char('t'), key(KeyCode::F(5))], Action::Group, "t F5", "group: job, across hosts, none, user, host", Some("group");
     LISTS, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");
     LISTS, [char(',')], Action::SortLeft, ",", "sort by the column before", None;
     LISTS, [char('r')], Action::SortReverse, "r", "turn the order around", Some("reverse");
-    LISTS, [char('o')], Action::SortMenu, "o", "sort by a column: its letter", Some("sort by");
+    LISTS, [char('o'), key(KeyCode::F(6))], Action::SortMenu, "o F6", "sort by a column: its letter", Some("sort by");
+    LISTS, [char(' ')], Action::Tag, "Space", "tag, or take the tag away", Some("tag");
+    LISTS, [char('U')], Action::UntagAll, "U", "take all tags away", Some("untag all");
+    LISTS, [char('F')], Action::Follow, "F", "the selection follows its process, or not", None;
+    PANES, [char('m')], Action::Mine, "m", "your own processes alone", Some("mine");
+    PANES, [char('u')], Action::UserPicker, "u", "one user's processes alone", Some("user");
+    PANES, [char('!')], Action::Problems, "!", "what needs a person alone", Some("problems");
+    PANES, [char('i')], Action::IdleOnly, "i", "what holds GPUs without work alone", Some("idle");
+    LINE, [key(KeyCode::Enter)], Action::Submit, "Enter", "keep the filter", Some("keep");
+    LINE, [key(KeyCode::Esc)], Action::Back, "Esc", "clear the filter", Some("clear");
+    LINE, [key(KeyCode::F(1))], Action::Help, "F1", "how a filter is written", Some("syntax");
+    LINE, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
+    LINE, [key(KeyCode::Delete)], Action::EraseNext, "Del", "take the next character away", None;
+    LINE, [ctrl('w')], Action::EraseWord, "C-w", "take a word back", None;
+    LINE, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
+    LINE, [key(KeyCode::Left)], Action::Left, "Left", "one character back", None;
+    LINE, [key(KeyCode::Right)], Action::Right, "Right", "one character on", None;
+    LINE, [key(KeyCode::Home), ctrl('a')], Action::First, "Home C-a", "to the beginning", None;
+    LINE, [key(KeyCode::End), ctrl('e')], Action::Last, "End C-e", "to the end", None;
+    PICKER, [key(KeyCode::Enter)], Action::Enter, "Enter", "this user's processes alone", Some("choose");
+    PICKER, [key(KeyCode::Esc), char('u')], Action::Back, "Esc u", "leave the list as it is", Some("leave");
 
     VIEWS, [char('1')], Action::Overview, "1", "hosts and processes", None;
+    VIEWS, [char('3')], Action::Processes, "3", "all processes, full screen", Some("processes");
     VIEWS, [char('5')], Action::Findings, "5", "findings: what looks wrong, with evidence", Some("findings");
     PANES, [char('-')], Action::Slower, "-", "sample less often", None;
     PANES, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
@@ -251,7 +328,7 @@ pub const BINDINGS: &[Binding] = bindings! {
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
     VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
     &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Gpu, Findings, Process, Help, SortMenu], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    &[Grid, List, Host, HostList, Processes, Gpu, Findings, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
@@ -264,6 +341,8 @@ pub enum Section {
     Hosts,
     /// The list of processes.
     Processes,
+    /// What the list leaves out.
+    Narrowing,
     /// After `o`.
     SortMenu,
     /// Dialogs.
@@ -274,8 +353,8 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the help.
-    pub const ALL: [Self; 6] =
-        [Self::Moving, Self::Hosts, Self::Processes, Self::SortMenu, Self::Questions, Self::Program];
+    pub const ALL: [Self; 7] =
+        [Self::Moving, Self::Hosts, Self::Processes, Self::Narrowing, Self::SortMenu, Self::Questions, Self::Program];
 
     /// Its title.
     pub fn title(self) -> &'static str {
@@ -283,6 +362,7 @@ impl Section {
             Self::Moving => "Moving",
             Self::Hosts => "Hosts",
             Self::Processes => "Processes",
+            Self::Narrowing => "Which processes",
             Self::SortMenu => "After o: sort by",
             Self::Questions => "Questions on the way in",
             Self::Program => "Program",
@@ -295,13 +375,23 @@ impl Section {
         match binding.action {
             _ if only(DIALOGS) => Self::Questions,
             _ if only(MENU) => Self::SortMenu,
+            _ if only(LINE) || only(PICKER) => Self::Narrowing,
+            Action::Filter
+            | Action::Mine
+            | Action::UserPicker
+            | Action::Problems
+            | Action::IdleOnly
+            | Action::ShowAll => Self::Narrowing,
             _ if only(LISTS) => Self::Processes,
             Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
             _ if binding.modes == PAGES => Self::Moving,
             _ if only(&[Help]) => Self::Program,
-            Action::NextFocus | Action::PreviousFocus | Action::Back | Action::Overview | Action::Findings => {
-                Self::Moving
-            }
+            Action::NextFocus
+            | Action::PreviousFocus
+            | Action::Back
+            | Action::Overview
+            | Action::Processes
+            | Action::Findings => Self::Moving,
             _ if only(&[Findings]) => Self::Moving,
             Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span => Self::Hosts,
             _ if only(&[Grid, Host, HostList]) => Self::Hosts,
@@ -315,9 +405,10 @@ impl Section {
     }
 }
 
-/// How many lines the help has: for each section a title and its bindings, and between sections an empty line.
+/// How many lines the help has: for each section a title and its bindings, between sections an empty line, and at the end
+/// the filter language.
 pub fn help_lines() -> usize {
-    BINDINGS.len() + 2 * Section::ALL.len() - 1
+    BINDINGS.len() + 2 * Section::ALL.len() - 1 + 2 + FILTER_SYNTAX.len()
 }
 
 /// What a key does in a mode.

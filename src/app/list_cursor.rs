@@ -13,6 +13,9 @@ pub struct ListCursor {
     top: usize,
     order: ListOrder,
     open: HashSet<RowKey>,
+    tagged: HashSet<RowKey>,
+    /// The selection stays on its line, whatever comes to stand there.
+    holds_line: bool,
 }
 
 impl ListCursor {
@@ -24,6 +27,35 @@ impl ListCursor {
     /// The jobs whose processes are shown.
     pub fn open(&self) -> &HashSet<RowKey> {
         &self.open
+    }
+
+    /// The rows that are tagged.
+    pub fn tagged(&self) -> &HashSet<RowKey> {
+        &self.tagged
+    }
+
+    /// Tags the selected row, or takes its tag away.
+    pub fn tag(&mut self, rows: &[Row]) {
+        if let Some(row) = rows.get(self.index)
+            && !self.tagged.remove(&row.key)
+        {
+            self.tagged.insert(row.key.clone());
+        }
+    }
+
+    /// Takes away the tags of all rows for which `keep` does not hold.
+    pub fn keep_tags(&mut self, keep: impl Fn(&RowKey) -> bool) {
+        self.tagged.retain(keep);
+    }
+
+    /// Whether the selection follows its process.
+    pub fn follows(&self) -> bool {
+        !self.holds_line
+    }
+
+    /// From now on it does, or stays on its line.
+    pub fn toggle_follow(&mut self) {
+        self.holds_line = !self.holds_line;
     }
 
     /// The index of the selected row.
@@ -46,11 +78,12 @@ impl ListCursor {
     /// Finds the selected process in rows that were computed anew, and keeps it on the screen.
     pub fn follow(&mut self, rows: &[Row], capacity: usize) {
         let found = match &self.selected {
+            _ if self.holds_line => None,
             None => Some(0),
             // A job that has folded away takes the selection of its processes.
             Some(key) => rows.iter().position(|row| row.key == *key).or_else(|| {
                 let same = |row: &Row| row.key.host == key.host && row.key.process == key.process;
-                rows.iter().position(same)
+                if key.process.pid == 0 { None } else { rows.iter().position(same) }
             }),
         };
         self.index = found.unwrap_or(self.index).min(rows.len().saturating_sub(1));
@@ -74,7 +107,7 @@ impl ListCursor {
         self.top = 0;
     }
 
-    /// Shows the processes of the selected job. Returns whether something changed.
+    /// Shows what is below the selected row. Returns whether something changed.
     pub fn unfold(&mut self, rows: &[Row]) -> bool {
         match rows.get(self.index) {
             Some(row) if row.unfold == Unfold::Folded => self.open.insert(row.key.clone()),
@@ -82,14 +115,12 @@ impl ListCursor {
         }
     }
 
-    /// Hides the processes of the selected job, or of the job that the selected process belongs to.
+    /// Hides what is below the selected row, or below the row that it belongs to.
     pub fn fold(&mut self, rows: &[Row]) -> bool {
-        let Some(job) = rows.iter().take(self.index + 1).rev().find(|row| row.unfold != Unfold::Child) else {
-            return false;
-        };
-        if job.unfold != Unfold::Open {
-            return false;
-        }
+        let Some(selected) = rows.get(self.index) else { return false };
+        let above = || rows.iter().take(self.index).rev().find(|row| row.depth < selected.depth);
+        let folds = |row: &&Row| row.unfold == Unfold::Open;
+        let Some(job) = Some(selected).filter(folds).or_else(|| above().filter(folds)) else { return false };
         self.selected = Some(job.key.clone());
         self.open.remove(&job.key)
     }
@@ -111,11 +142,14 @@ impl ListCursor {
         self.order.is_descending = !self.order.is_descending;
     }
 
-    /// Groups by job, or not at all.
+    /// Groups in the next way.
     pub fn next_group(&mut self) {
-        self.order.group = match self.order.group {
-            Group::Job => Group::None,
-            Group::None => Group::Job,
-        };
+        let place = Group::ALL.iter().position(|group| *group == self.order.group).unwrap_or(0);
+        self.order.group = Group::ALL[(place + 1) % Group::ALL.len()];
+    }
+
+    /// Takes over an order that was kept from before.
+    pub fn set_order(&mut self, order: ListOrder) {
+        self.order = order;
     }
 }

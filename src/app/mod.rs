@@ -11,6 +11,7 @@ mod findings;
 pub mod host_shape;
 pub mod keymap;
 mod list_cursor;
+mod narrowing;
 pub mod prompts;
 pub mod screen;
 pub mod secret_input;
@@ -19,6 +20,7 @@ mod settings;
 pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
+mod trends;
 
 pub use app::App;
 pub use chart::{COOLEST, ChartSpan, HOTTEST, Metric};
@@ -28,6 +30,7 @@ pub use figures::{GpuFigures, HostFigures, LinkCounts};
 pub use findings::{FindingCounts, Findings};
 pub use keymap::{Action, Mode};
 pub use list_cursor::ListCursor;
+pub use narrowing::{FilterLine, Narrowing};
 pub use prompts::Prompts;
 pub use screen::{Focus, Screen, View};
 pub use secret_input::SecretInput;

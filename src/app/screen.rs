@@ -1,6 +1,6 @@
 //! Which view is shown, and where the keys go in it.
 
-use super::arrange::{Arrangement, GridShape, LIST_FRAME_ROWS};
+use super::arrange::{Arrangement, GridShape, LIST_FRAME_ROWS, processes_shape};
 use super::host_shape::HostShape;
 use super::{Action, ChartSpan, ListCursor, Metric};
 use crate::fleet::{HostId, RowKey};
@@ -15,6 +15,8 @@ pub enum View {
     Host(HostId),
     /// The GPU at this position of a host, in full.
     Gpu(HostId, usize),
+    /// The combined list alone.
+    Processes,
     /// What diagnosis says.
     Findings,
     /// One process, or one job.
@@ -42,6 +44,8 @@ pub struct Screen {
     pub help: Option<usize>,
     /// The letter of a column is waited for.
     pub sort_menu: bool,
+    /// The line of the list of users that is selected, while it is open; 0 is everybody.
+    pub user_picker: Option<usize>,
     /// Index of the selected host.
     pub host: usize,
     /// First row of panes that is shown.
@@ -74,6 +78,14 @@ impl Screen {
         }
     }
 
+    /// The view whose list is shown, also while one of its processes is looked at.
+    fn list_view(&self) -> &View {
+        match &self.view {
+            View::Process(_) => self.beneath.last().map_or(&self.view, |(view, _)| view),
+            view => view,
+        }
+    }
+
     /// Which part of it has the keys.
     pub fn focus(&self) -> Focus {
         self.focus
@@ -100,7 +112,7 @@ impl Screen {
             return false;
         }
         self.beneath.clear();
-        self.focus = Focus::Panes;
+        self.focus = if view == View::Processes { Focus::List } else { Focus::Panes };
         if view != View::Overview {
             self.beneath.push((View::Overview, Focus::Panes));
         }
@@ -212,6 +224,10 @@ pub fn help_page(size: (u16, u16)) -> usize {
 
 /// How many processes the list shows at once.
 pub fn list_capacity(screen: &Screen, overview: &Arrangement, host: &HostShape) -> usize {
-    let rows = if screen.only_host().is_some() { host.list_rows } else { overview.list_rows };
+    let rows = match screen.list_view() {
+        View::Host(_) | View::Gpu(..) => host.list_rows,
+        View::Processes => processes_shape(overview.size.1.saturating_sub(2)).0,
+        _ => overview.list_rows,
+    };
     usize::from(rows.saturating_sub(LIST_FRAME_ROWS))
 }

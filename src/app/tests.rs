@@ -111,13 +111,141 @@ fn a_job_unfolds_and_folds_and_keeps_the_selection() {
     assert_eq!(app.rows().len(), before + 8, "Enter unfolds too");
 }
 
+fn type_text(app: &mut App, text: &str) {
+    for character in text.chars() {
+        app.update(Event::Key(KeyEvent::new(KeyCode::Char(character), KeyModifiers::NONE)), at(NOW));
+    }
+}
+
+#[test]
+fn a_filter_narrows_as_it_is_typed_and_escape_shows_all_again() {
+    let mut app = app(6, 8, SIZE);
+    let (all, total) = app.rows_kept();
+    assert_eq!(all, total);
+    press(&mut app, "/");
+    assert_eq!(app.mode(), Mode::FilterLine);
+    type_text(&mut app, "user:dmitri q");
+    assert_eq!(app.rows_kept().0, 0, "letters are text in the line");
+    key(&mut app, KeyCode::Backspace);
+    key(&mut app, KeyCode::Backspace);
+    let (kept, still) = app.rows_kept();
+    assert!(kept > 0 && kept < all && still == total);
+    assert!(app.rows().iter().all(|row| row.who == "dmitri"));
+    type_text(&mut app, " !");
+    assert!(app.narrowing().line().is_some_and(|line| line.error.is_some()));
+    assert_eq!(app.rows_kept().0, kept, "the last good result is kept");
+    type_text(&mut app, "mem>0G");
+    press(&mut app, "\n");
+    assert_eq!((app.mode(), app.rows_kept().0), (Mode::Grid, 0));
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.rows_kept(), (all, total));
+    press(&mut app, "/");
+    type_text(&mut app, "nobody");
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.rows_kept(), (all, total), "Esc clears");
+}
+
+#[test]
+fn mine_idle_problems_and_a_user_narrow_together() {
+    let mut app = app(6, 8, SIZE);
+    let (all, _) = app.rows_kept();
+    press(&mut app, "m");
+    assert!(app.rows().iter().all(|row| row.is_mine) && !app.rows().is_empty());
+    press(&mut app, "m!");
+    assert!(app.rows().len() < all);
+    press(&mut app, "!i");
+    assert!(app.rows().iter().all(|row| matches!(row.state, Some((crate::fleet::GpuState::Idle, _)))));
+    press(&mut app, "i");
+    assert_eq!(app.rows_kept().0, all);
+    press(&mut app, "u");
+    assert_eq!(app.mode(), Mode::UserPicker);
+    let first = app.users()[0].0.clone();
+    press(&mut app, "↓\n");
+    assert!(app.rows().iter().all(|row| row.who == first) && !app.rows().is_empty());
+    press(&mut app, "u");
+    assert_eq!(app.screen().user_picker, Some(1), "it opens at whom it shows");
+    press(&mut app, "g\n");
+    assert_eq!(app.rows_kept().0, all);
+}
+
+#[test]
+fn a_process_that_is_looked_at_stays_whatever_the_filter_says_of_it_later() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3tt/");
+    type_text(&mut app, "sm>90");
+    press(&mut app, "\n\n");
+    let View::Process(key) = app.screen().view().clone() else { panic!("a process") };
+    app.narrowing.restore("sm>100");
+    report(&mut app, 0, 8, NOW + 2);
+    assert!(app.rows().iter().any(|row| row.key == key));
+    assert_eq!(app.rows().len(), 1);
+}
+
+#[test]
+fn the_list_fills_the_screen_and_escape_comes_back() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3");
+    assert_eq!((app.mode(), app.screen().focus()), (Mode::Processes, Focus::List));
+    press(&mut app, "↓↓\t");
+    assert_eq!(app.mode(), Mode::Processes, "there is nothing else that could have the keys");
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.mode(), Mode::Grid);
+}
+
+#[test]
+fn tags_stay_with_their_rows_and_go_with_them() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3tt  ");
+    assert_eq!((app.screen().list.tagged().len(), app.screen().list.index()), (2, 2));
+    report(&mut app, 0, 8, NOW + 2);
+    assert_eq!(app.screen().list.tagged().len(), 2);
+    press(&mut app, "↑ ");
+    assert_eq!(app.screen().list.tagged().len(), 1, "a second time takes the tag away");
+    press(&mut app, "U");
+    assert!(app.screen().list.tagged().is_empty());
+}
+
+#[test]
+fn without_following_the_selection_stays_on_its_line() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3F↓↓");
+    let (index, key) = (app.screen().list.index(), selected(&app).key.clone());
+    press(&mut app, "oh");
+    assert_eq!(app.screen().list.index(), index);
+    assert_ne!(selected(&app).key, key);
+}
+
+#[test]
+fn the_rows_on_the_screen_have_a_history() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3");
+    for row in app.rows().iter().take(10) {
+        let points = app.trend(&row.key).expect("a history");
+        assert!(points.iter().flatten().count() > 2, "{points:?}");
+    }
+    press(&mut app, "G");
+    let last = &app.rows()[app.rows().len() - 1].key;
+    assert!(app.trend(last).is_some(), "also after the list has moved");
+}
+
 #[test]
 fn without_groups_every_process_is_a_row() {
     let mut app = app(2, 8, SIZE);
-    press(&mut app, "\tt");
+    press(&mut app, "\ttt");
     assert_eq!(app.screen().list.order().group, Group::None);
     assert!(app.rows().iter().all(|row| row.unfold == Unfold::Leaf));
     press(&mut app, "t");
+    assert_eq!(app.screen().list.order().group, Group::User);
+    assert!(app.rows().iter().all(|row| row.head.is_some() && row.depth == 0));
+    press(&mut app, "→↓");
+    assert_eq!(selected(&app).depth, 1);
+    press(&mut app, "←");
+    assert_eq!(selected(&app).depth, 0, "folding takes the selection along");
+    press(&mut app, "t");
+    assert_eq!(app.screen().list.order().group, Group::Host);
+    press(&mut app, "\n\n");
+    assert!(matches!(app.screen().view(), View::Host(_)), "an open host leads to the host");
+    press(&mut app, "\u{1b}t");
     assert_eq!(app.screen().list.order().group, Group::Job);
 }
 
@@ -167,7 +295,7 @@ fn a_host_in_full_lists_its_own_processes_and_its_neighbours_are_beside_it() {
 #[test]
 fn a_process_in_full_stays_with_its_process() {
     let mut app = app(6, 8, SIZE);
-    press(&mut app, "\tt↓↓\n");
+    press(&mut app, "\ttt↓↓\n");
     let View::Process(key) = app.screen().view().clone() else { panic!("a process") };
     assert_eq!(app.mode(), Mode::Process);
     update(&mut app, 0, HostUpdate::Silent, NOW);

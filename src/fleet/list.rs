@@ -1,7 +1,10 @@
 //! The combined list: the rows of all hosts, sorted and unfolded.
 
+use super::heads::grouped;
 use super::rows::trouble_rank;
-use super::{ENDED_ROWS_STAY, GpuState, Host, HostId, JobRows, Moment, NOBODY, Row, RowKey, Unfold, host_rows};
+use super::{
+    ENDED_ROWS_STAY, GpuState, Host, HostId, JobAcross, JobRows, Moment, NOBODY, Row, RowKey, Unfold, host_rows,
+};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::time::Duration;
@@ -68,8 +71,30 @@ pub enum Group {
     /// One row a job on a host, its processes below it when it is open.
     #[default]
     Job,
+    /// The same, and the parts of one job on several hosts below one row.
+    Across,
     /// One row a process.
     None,
+    /// The jobs of each user below one row.
+    User,
+    /// The jobs of each host below one row.
+    Host,
+}
+
+impl Group {
+    /// Every way, in the order in which the key goes through them.
+    pub const ALL: [Self; 5] = [Self::Job, Self::Across, Self::None, Self::User, Self::Host];
+
+    /// The word for people, and for the file that remembers it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Job => "job",
+            Self::Across => "job across hosts",
+            Self::None => "none",
+            Self::User => "user",
+            Self::Host => "host",
+        }
+    }
 }
 
 /// The order of the combined list.
@@ -136,14 +161,69 @@ impl RowsView {
         !is_current
     }
 
+    /// Whether there is such a row, folded away or not. Heads are made for a list and are not among them.
+    pub fn has(&self, key: &RowKey) -> bool {
+        self.jobs(key.host).iter().any(|job| {
+            let is_job = job.row.key.process == key.process && (key.is_job || key.head.is_some());
+            is_job || job.processes.iter().any(|row| row.key == *key)
+        })
+    }
+
     /// One host's jobs.
     pub fn jobs(&self, host: HostId) -> &[JobRows] {
         self.hosts.get(host.0 as usize).map_or(&[], |entry| &entry.jobs)
     }
 
-    /// The list: sorted, grouped, the processes of each job in `open` below it. Only rows for which `keep` holds are
-    /// in it; a job stays while its own row is kept, or with those of its processes that are. `rank` says how much a row
-    /// needs a person beyond what it says itself, the least first.
+    /// The list: sorted, grouped, what belongs to each row in `open` below it.
+    ///
+    /// Only rows for which `keep` holds are in it; a job stays while its own row is kept, or with those of its processes
+    /// that are. `rank` says how much a row needs a person beyond what it says itself, the least first. `across` are the
+    /// jobs on several hosts, for [`Group::Across`].
+    pub fn list(
+        &self,
+        order: ListOrder,
+        open: &HashSet<RowKey>,
+        across: &[JobAcross],
+        keep: impl Fn(&Row) -> bool,
+        rank: impl Fn(&Row) -> Option<u8>,
+    ) -> Listed {
+        let rank = |row: &Row| trouble_rank(row).or_else(|| rank(row));
+        let ranked = |row: &Row| if order.key == SortKey::Trouble { rank(row) } else { None };
+        let jobs = || self.hosts.iter().flat_map(|entry| &entry.jobs);
+        let mut listed = Listed::default();
+        if order.group == Group::None {
+            listed.total = jobs().map(|job| job.processes.len()).sum();
+            let kept = jobs().flat_map(|job| &job.processes).filter(|row| keep(row));
+            let mut rows: Vec<(Option<u8>, &Row)> = kept.map(|row| (ranked(row), row)).collect();
+            rows.sort_by(|a, b| compare(*a, *b, order));
+            listed.kept = rows.len();
+            listed.rows =
+                rows.into_iter().map(|(_, row)| Row { unfold: Unfold::Leaf, depth: 0, ..row.clone() }).collect();
+            return listed;
+        }
+        listed.total = jobs().count();
+        let kept = jobs().filter(|job| keep(&job.row) || job.processes.iter().any(&keep));
+        let mut kept: Vec<(Option<u8>, &JobRows)> = kept.map(|job| (ranked(&job.row), job)).collect();
+        kept.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order));
+        listed.kept = kept.len();
+        let tree = Tree { order, open, keep: &keep };
+        for (head, members) in grouped(kept, order, across) {
+            let depth = u8::from(head.is_some());
+            if let Some(head) = head {
+                let is_open = open.contains(&head.key);
+                listed.rows.push(Row { unfold: if is_open { Unfold::Open } else { Unfold::Folded }, ..head });
+                if !is_open {
+                    continue;
+                }
+            }
+            for job in members {
+                tree.add_job(&mut listed.rows, job, depth);
+            }
+        }
+        listed
+    }
+
+    /// [`RowsView::list`] without jobs across hosts, the rows alone.
     pub fn rows(
         &self,
         order: ListOrder,
@@ -151,44 +231,44 @@ impl RowsView {
         keep: impl Fn(&Row) -> bool,
         rank: impl Fn(&Row) -> Option<u8>,
     ) -> Vec<Row> {
-        let rank = |row: &Row| trouble_rank(row).or_else(|| rank(row));
-        let ranked = |row| if order.key == SortKey::Trouble { rank(row) } else { None };
-        let jobs = self.hosts.iter().flat_map(|entry| &entry.jobs);
-        match order.group {
-            Group::Job => {
-                let kept = jobs.filter(|job| keep(&job.row) || job.processes.iter().any(&keep));
-                let mut jobs: Vec<(Option<u8>, &JobRows)> = kept.map(|job| (ranked(&job.row), job)).collect();
-                jobs.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order));
-                let mut rows = Vec::with_capacity(jobs.len());
-                for (_, job) in jobs {
-                    add_job(&mut rows, job, order, open, &keep);
-                }
-                rows
-            }
-            Group::None => {
-                let kept = jobs.flat_map(|job| &job.processes).filter(|row| keep(row));
-                let mut rows: Vec<(Option<u8>, &Row)> = kept.map(|row| (ranked(row), row)).collect();
-                rows.sort_by(|a, b| compare(*a, *b, order));
-                rows.into_iter().map(|(_, row)| Row { unfold: Unfold::Leaf, ..row.clone() }).collect()
-            }
-        }
+        self.list(order, open, &[], keep, rank).rows
     }
 }
 
-fn add_job(rows: &mut Vec<Row>, job: &JobRows, order: ListOrder, open: &HashSet<RowKey>, keep: &impl Fn(&Row) -> bool) {
-    if job.row.unfold != Unfold::Folded || !open.contains(&job.row.key) {
-        rows.push(job.row.clone());
-        return;
+/// The combined list, and how much of all it is.
+#[derive(Debug, Clone, Default)]
+pub struct Listed {
+    /// The rows, in order.
+    pub rows: Vec<Row>,
+    /// Jobs that were kept; processes where there are no groups.
+    pub kept: usize,
+    /// Jobs, or processes, in all.
+    pub total: usize,
+}
+
+/// What is below rows that are open.
+struct Tree<'a, K> {
+    order: ListOrder,
+    open: &'a HashSet<RowKey>,
+    keep: &'a K,
+}
+
+impl<K: Fn(&Row) -> bool> Tree<'_, K> {
+    fn add_job(&self, rows: &mut Vec<Row>, job: &JobRows, depth: u8) {
+        if job.row.unfold != Unfold::Folded || !self.open.contains(&job.row.key) {
+            rows.push(Row { depth, ..job.row.clone() });
+            return;
+        }
+        rows.push(Row { unfold: Unfold::Open, depth, ..job.row.clone() });
+        let is_whole = (self.keep)(&job.row);
+        let mut processes: Vec<&Row> = job.processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
+        processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), self.order));
+        rows.extend(processes.into_iter().map(|row| Row { depth: depth + 1, ..row.clone() }));
     }
-    rows.push(Row { unfold: Unfold::Open, ..job.row.clone() });
-    let is_whole = keep(&job.row);
-    let mut processes: Vec<&Row> = job.processes.iter().filter(|row| is_whole || keep(row)).collect();
-    processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), order));
-    rows.extend(processes.into_iter().cloned());
 }
 
 /// The order of two rows, each with how much it needs a person. Rows that are equal in it stay as they were: hosts as configured, processes by pid.
-fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
+pub(super) fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
     let down = order.is_descending;
     match order.key {
         SortKey::Trouble => a

@@ -18,6 +18,47 @@ pub struct RowKey {
     pub process: ProcessKey,
     /// Whether the row stands for a whole job.
     pub is_job: bool,
+    /// What the row heads, where it stands above the jobs of a group.
+    pub head: Option<HeadKey>,
+}
+
+/// What a row heads that stands above several jobs.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum HeadKey {
+    /// The parts of one job on several hosts.
+    Across,
+    /// The jobs of one user, or of whatever stands for one.
+    User(SafeText),
+    /// The jobs of one host.
+    Host,
+}
+
+/// What a row says beyond a job's that stands above several jobs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Head {
+    /// Jobs below it; the parts of one job count one each.
+    pub jobs: u32,
+    /// Hosts they are on.
+    pub hosts: u32,
+    /// GPUs they are on; a shared one counts once.
+    pub gpus: u32,
+    /// It is a guess that its parts are one job: the same user and command, about the same start.
+    pub is_likely: bool,
+    /// The process with the least SM share, where they differ.
+    pub least_busy: Option<BusyRank>,
+    /// The process with the most.
+    pub most_busy: Option<BusyRank>,
+}
+
+/// A process of a job, by how busy it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BusyRank {
+    /// Its host.
+    pub host_name: SafeText,
+    /// Its first GPU.
+    pub gpu_index: Option<u32>,
+    /// Its SM share.
+    pub sm_percent: u8,
 }
 
 /// Whether a row has rows below it.
@@ -81,6 +122,17 @@ pub struct Row {
     pub is_stale: bool,
     /// When it ended, for a row that is kept dim for ten minutes.
     pub ended_at: Option<Moment>,
+    /// How many rows stand above it that it belongs to.
+    pub depth: u8,
+    /// Set where it stands above several jobs.
+    pub head: Option<Box<Head>>,
+}
+
+impl Row {
+    /// How much it needs a person by what it says itself, the least first; `None` where nothing is wrong.
+    pub fn trouble_rank(&self) -> Option<u8> {
+        trouble_rank(self)
+    }
 }
 
 /// One job on one host: its own row, and a row for each of its processes.
@@ -143,12 +195,13 @@ impl Context<'_> {
         let mut row = self.sum(&counted, &processes)?;
         let leader = leader(first, &counted);
         row.unfold = if processes.len() > 1 { Unfold::Folded } else { Unfold::Leaf };
+        row.depth = 0;
         // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
         if processes.len() > 1 {
             row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
             row.command = leader.command;
         }
-        row.key = RowKey { host: self.host.id, process: leader.key, is_job: true };
+        row.key = RowKey { host: self.host.id, process: leader.key, is_job: true, head: None };
         row.ended_at = match members.live.as_slice() {
             [] => members.ended.iter().map(|(_, at)| *at).max(),
             _ => None,
@@ -160,7 +213,7 @@ impl Context<'_> {
         let facts = process.facts();
         let trouble = if ended_at.is_some() { None } else { process.trouble(self.now) };
         Row {
-            key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false },
+            key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false, head: None },
             job: process.about.job.clone(),
             host_name: self.host.name().clone(),
             gpu_indexes: self.gpu_indexes(&[process]),
@@ -182,6 +235,8 @@ impl Context<'_> {
             is_mine: self.is_mine(facts),
             is_stale: self.is_stale || process.is_held,
             ended_at,
+            depth: 1,
+            head: None,
         }
     }
 

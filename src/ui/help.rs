@@ -4,6 +4,7 @@ use super::layout::centered;
 use super::pen::Pen;
 use crate::app::keymap::{Binding, Section};
 use crate::app::screen::HELP_WIDE_COLUMNS;
+use crate::fleet::FILTER_SYNTAX;
 use ratatui::layout::Rect;
 
 /// One line of the help.
@@ -11,6 +12,7 @@ enum Line {
     Empty,
     Title(&'static str),
     Keys(&'static Binding),
+    Words(&'static str, &'static str),
 }
 
 /// Draws the help over the body.
@@ -22,6 +24,8 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, top: usize) {
             [Line::Empty, Line::Title(section.title())].into_iter().chain(section.bindings().map(Line::Keys))
         })
         .skip(1)
+        .chain([Line::Empty, Line::Title("How a filter is written")])
+        .chain(FILTER_SYNTAX.iter().map(|(example, meaning)| Line::Words(example, meaning)))
         .collect();
     let rows = lines.len().div_ceil(columns) as u16 + 2;
     let area = centered(body, if columns == 2 { 104 } else { 62 }, rows);
@@ -52,6 +56,10 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, top: usize) {
             Line::Keys(binding) => {
                 pen.fit(x + 1, y, 10, binding.shown, pen.theme.plain);
                 pen.fit(x + 12, y, width.saturating_sub(12), binding.words, pen.theme.dim);
+            }
+            Line::Words(example, meaning) => {
+                let used = pen.fit(x + 1, y, width.saturating_sub(1), example, pen.theme.plain).max(10) + 2;
+                pen.fit(x + 1 + used, y, width.saturating_sub(1 + used), meaning, pen.theme.dim);
             }
         }
     }

@@ -1,11 +1,12 @@
 //! The last row: the keys that do something here, read from the keymap, or what the last key came to.
 
-use super::format::{columns, short};
+use super::format::{columns, ending, short};
 use super::pen::Pen;
 use super::segments::Segments;
-use crate::app::{Action, App, View, keymap};
+use crate::app::{Action, App, FilterLine, Mode, View, keymap};
 use crate::fleet::{Link, Moment};
 use ratatui::layout::Rect;
+use unicode_segmentation::UnicodeSegmentation;
 
 /// Draws the hint bar.
 pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
@@ -13,6 +14,10 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
         return;
     }
     let (x, width) = (area.x + 1, area.width - 2);
+    if let Some(line) = app.narrowing().line() {
+        filter_line(pen, Rect { x, width, ..area }, app, line);
+        return;
+    }
     if let Some(notice) = app.notice(now) {
         pen.fit(x, area.y, width, notice, pen.theme.focus);
         return;
@@ -20,7 +25,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     // The last hints, help and quit, are what a newcomer needs most: those before them go first.
     let hints: Vec<_> = keymap::hints(app.mode())
         .filter(|(action, ..)| is_useful(*action, app))
-        .map(|(_, keys, words)| (keys, words))
+        .map(|(_, keys, words)| (first_key(keys), words))
         .collect();
     let mut line = Segments::default();
     let lead = if app.screen().sort_menu { "sort by" } else { "" };
@@ -44,10 +49,66 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     line.draw(pen, x, area.y, width);
 }
 
+/// The line in which a filter is typed: what is wrong with it stands beside it, and what is meant is marked in it.
+///
+/// ```text
+///  / stuck mem>10_                              12 of 61 shown   Enter keep  Esc clear  F1 syntax
+///  / stuck mem>10_       `10` is no memory with its unit K, M, G or T: write mem>10G
+/// ```
+fn filter_line(pen: &mut Pen<'_>, area: Rect, app: &App, line: &FilterLine) {
+    let theme = pen.theme;
+    let typed = columns(line.text()) as u16;
+    let left_least = (typed + 3).min(area.width / 2);
+    let right_room = area.width.saturating_sub(left_least + 2);
+    let right_width = if let Some(error) = &line.error {
+        let width = (columns(&error.message) as u16).min(right_room);
+        pen.right(area.right() - width, area.y, width, &error.message, theme.warn);
+        width
+    } else {
+        let right = filter_hints(pen, app, right_room);
+        right.draw_right(pen, area.x, area.y, area.width);
+        right.width()
+    };
+    pen.text(area.x, area.y, 2, "/ ", theme.focus);
+    let room = area.width.saturating_sub(right_width + 5);
+    // The part before the cursor is what is looked at.
+    let cursor = line.text().char_indices().nth(line.cursor()).map_or(line.text().len(), |(at, _)| at);
+    let (before, after) = line.text().split_at(cursor);
+    let shown_before = ending(before, usize::from(room));
+    let begins = before.len() - shown_before.len();
+    let style = |at: usize| match &line.error {
+        Some(error) if error.at.contains(&at) || error.at.start == at => theme.warn,
+        _ => theme.plain,
+    };
+    let (mut x, end) = (area.x + 2, area.x + 2 + room);
+    for (at, grapheme) in shown_before.grapheme_indices(true) {
+        x += pen.text(x, area.y, end.saturating_sub(x), grapheme, style(begins + at));
+    }
+    x += pen.text(x, area.y, 1, theme.glyphs.caret, theme.focus);
+    for (at, grapheme) in after.grapheme_indices(true) {
+        x += pen.text(x, area.y, end.saturating_sub(x), grapheme, style(cursor + at));
+    }
+}
+
+fn filter_hints(pen: &Pen<'_>, app: &App, room: u16) -> Segments {
+    let mut right = Segments::default();
+    let (kept, total) = app.rows_kept();
+    right.add(9, 0, short!("{kept} of {total} shown"), pen.theme.plain);
+    for (_, keys, words) in keymap::hints(Mode::FilterLine) {
+        right.add(5, 2, short!("{keys}"), pen.theme.plain);
+        right.add(5, 1, short!("{words}"), pen.theme.dim);
+    }
+    right.fit(room);
+    right
+}
+
 /// Whether a key would do something now.
 fn is_useful(action: Action, app: &App) -> bool {
     match action {
         Action::Prompts => app.prompts().count() > 0,
+        Action::ShowAll => app.narrowing().is_narrow(),
+        Action::UntagAll => !app.screen().list.tagged().is_empty(),
+        Action::Processes => app.screen().view() != &View::Processes,
         Action::Findings => app.screen().view() != &View::Findings,
         Action::RetryHost => {
             let host = app.fleet().hosts().get(app.screen().host);
@@ -55,6 +116,11 @@ fn is_useful(action: Action, app: &App) -> bool {
         }
         _ => true,
     }
+}
+
+/// One of the keys is enough here; the help has them all.
+fn first_key(keys: &str) -> &str {
+    if keys.starts_with("yes") { keys } else { keys.split(' ').next().unwrap_or(keys) }
 }
 
 fn hint_columns((keys, words): (&str, &str)) -> usize {

@@ -11,12 +11,13 @@
 
 use super::findings::severity_style;
 use super::format::{Short, age, brief_span, columns, memory, or_dash, short, without_folders};
+use super::gpu_line;
 use super::list_columns::{Column, list_columns};
 use super::pen::Pen;
 use super::segments::Segments;
 use crate::app::App;
 use crate::app::arrange::LIST_FRAME_ROWS;
-use crate::fleet::{GpuState, Group, Moment, Row, SortKey, Unfold, gpu_list};
+use crate::fleet::{GpuState, Group, Head, HeadKey, Moment, Row, SortKey, Unfold, gpu_list};
 use crate::wire::ProcessState;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -37,19 +38,31 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     title(pen, area, app, top, shown.len());
     bottom(pen, area, &rows[top + shown.len()..], top, focused);
 
-    let inside = Rect { x: area.x + 2, y: area.y + 1, width: area.width - 3, height: area.height - 2 };
-    let host = if app.screen().only_host().is_some() { 0 } else { longest_host(app) };
+    // A column before the first for the pointer, and one for tags while there are any.
+    let tags = u16::from(!cursor.tagged().is_empty());
+    let inside = Rect { x: area.x + 2 + tags, y: area.y + 1, width: area.width - 3 - tags, height: area.height - 2 };
+    // Rows that stand above several hosts say how many: `hgx-01 +3`.
+    let more = if matches!(cursor.order().group, Group::Across | Group::User) { 3 } else { 0 };
+    let host = if app.screen().only_host().is_some() { 0 } else { longest_host(app) + more };
     let places = list_columns(inside.width, host);
     heads(pen, inside, &places, app);
     if rows.is_empty() {
-        let words = if app.totals().hosts_covered > 0 { "no process uses a GPU" } else { "no data yet" };
-        pen.fit(inside.x, inside.y + 1, inside.width, words, pen.theme.dim);
+        pen.fit(inside.x, inside.y + 1, inside.width, empty_words(app), pen.theme.dim);
     }
     for (index, row) in shown.iter().enumerate() {
         let selected = focused && top + index == cursor.index();
-        let is_last_child = rows.get(top + index + 1).is_none_or(|next| next.unfold != Unfold::Child);
+        let is_last_child = rows.get(top + index + 1).is_none_or(|next| next.depth < row.depth);
         let line = Rect { y: inside.y + 1 + index as u16, height: 1, ..inside };
         draw_row(pen, line, &places, row, &RowLook { app, selected, is_last_child, group: cursor.order().group, now });
+    }
+}
+
+/// Why there are no rows.
+fn empty_words(app: &App) -> &'static str {
+    match (app.rows_kept().1, app.totals().hosts_covered) {
+        (1.., _) => "nothing fits; Esc shows all",
+        (_, 1..) => "no process uses a GPU",
+        _ => "no data yet",
     }
 }
 
@@ -68,10 +81,21 @@ fn title(pen: &mut Pen<'_>, area: Rect, app: &App, top: usize, shown: usize) {
         Some(host) => left.add(9, 0, short!("{pointer}Processes on {}", host.name().as_str()), style),
         None => left.add(9, 0, short!("{pointer}Processes"), style),
     }
-    if shown < rows {
+    let (kept, total) = app.rows_kept();
+    if kept < total {
+        left.add(9, 1, short!("{kept} of {total} shown"), theme.warn);
+        if shown < rows {
+            left.add(3, 1, short!("rows {}-{}", top + 1, top + shown), theme.plain);
+        }
+    } else if shown < rows {
         left.add(8, 1, short!("{}-{} of {rows}", top + 1, top + shown), theme.plain);
     } else {
         left.add(8, 1, short!("{rows}"), theme.plain);
+    }
+    add_narrowing(&mut left, pen, app);
+    match app.screen().list.tagged().len() {
+        0 => {}
+        count => left.add(7, 2, short!("{count} tagged"), theme.focus),
     }
     let order = app.screen().list.order();
     let key = Column::ALL.into_iter().find(|column| column.sort_key() == Some(order.key));
@@ -81,11 +105,27 @@ fn title(pen: &mut Pen<'_>, area: Rect, app: &App, top: usize, shown: usize) {
         None if order.is_descending => right.add(2, 0, short!("sort trouble last"), theme.dim),
         None => right.add(2, 0, short!("sort trouble, mine, memory"), theme.dim),
     }
-    right.add(1, 2, if order.group == Group::Job { short!("group job") } else { short!("group none") }, theme.dim);
+    right.add(1, 2, short!("group {}", order.group.word()), theme.dim);
     let room = area.width.saturating_sub(6);
     left.fit(room);
     right.fit(room.saturating_sub(left.width() + 3));
     edge(pen, area, area.y, &left, &right);
+}
+
+/// Adds what the list is narrowed to: `filter mem>10G  mine  user bob`.
+pub(super) fn add_narrowing(line: &mut Segments, pen: &Pen<'_>, app: &App) {
+    let (theme, narrowing) = (pen.theme, app.narrowing());
+    if !narrowing.text().is_empty() {
+        line.add(6, 2, short!("filter {}", super::format::beginning(narrowing.text(), 40)), theme.plain);
+    }
+    for (is_on, word) in [(narrowing.mine, "mine"), (narrowing.problems, "problems"), (narrowing.idle, "idle")] {
+        if is_on {
+            line.add(6, 2, short!("{word}"), theme.plain);
+        }
+    }
+    if let Some(user) = &narrowing.user {
+        line.add(6, 2, short!("user {user}"), theme.plain);
+    }
 }
 
 fn bottom(pen: &mut Pen<'_>, area: Rect, below: &[Row], above: usize, focused: bool) {
@@ -136,17 +176,36 @@ fn heads(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], app: &App) {
         if column.is_figure() {
             pen.right(x, line.y, width, &head, style);
         } else {
-            let gutter = if column == Column::Command { gutter(order.group).min(width) } else { 0 };
+            let gutter = if column == Column::Command { gutter(order.group, 0).min(width) } else { 0 };
             pen.text(x + gutter, line.y, width - gutter, &head, style);
         }
         x += width + 1;
     }
 }
 
-/// Columns before a command, for the mark of a job.
-fn gutter(group: Group) -> u16 {
-    if group == Group::Job { 2 } else { 0 }
+/// Columns before a command, for the mark of a job and for what stands above it.
+fn gutter(group: Group, depth: u8) -> u16 {
+    match group {
+        Group::None => 0,
+        Group::Job => 2,
+        Group::Across | Group::User | Group::Host => 2 + 2 * u16::from(depth),
+    }
 }
+
+/// How sure it is that the parts are one job, and which process is the least busy, where they differ by much.
+fn across_words(head: &Head) -> Short {
+    let likely = if head.is_likely { "likely one job: " } else { "" };
+    match (&head.least_busy, &head.most_busy) {
+        (Some(least), Some(most)) if most.sm_percent.saturating_sub(least.sm_percent) >= FAR_APART => {
+            let gpu = or_dash(least.gpu_index);
+            short!("{likely}least busy {}/{} ", super::format::beginning(&least.host_name, 16), gpu.as_str())
+        }
+        _ => short!("{likely}"),
+    }
+}
+
+/// Points of SM share between the least and the most busy process of a job from which on it is worth saying.
+const FAR_APART: u8 = 30;
 
 /// How a row is drawn beyond what it says.
 struct RowLook<'a> {
@@ -164,16 +223,23 @@ fn draw_row(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], row: &Row, 
         style = style.patch(theme.focus);
         pen.text(line.x - 1, line.y, 1, theme.glyphs.pointer, theme.focus);
     }
+    if look.app.screen().list.tagged().contains(&row.key) {
+        pen.text(line.x - 2, line.y, 1, "*", theme.warn);
+    }
     let mut x = line.x;
     for &(column, width) in places {
         let mut figure = |text: Short| pen.right(x, line.y, width, &text, style);
         match column {
-            Column::Host if row.unfold == Unfold::Child => {}
+            Column::Host if row.unfold == Unfold::Child || (look.group == Group::Host && row.depth > 0) => {}
             Column::Host => {
                 pen.fit_middle(x, line.y, width, &row.host_name, style);
             }
             Column::Gpu => {
-                pen.fit(x, line.y, width, &gpu_list(&row.gpu_indexes), style);
+                let gpus = match &row.head {
+                    Some(head) if head.hosts > 1 => short!("x{}", head.gpus),
+                    _ => short!("{}", gpu_list(&row.gpu_indexes)),
+                };
+                pen.fit(x, line.y, width, &gpus, style);
             }
             Column::Pid => figure(or_dash(row.pid)),
             Column::User => {
@@ -182,6 +248,11 @@ fn draw_row(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], row: &Row, 
             Column::GpuMemory => figure(or_dash(row.gpu_memory_bytes.map(memory).as_deref())),
             Column::GpuMemoryPercent => figure(or_dash(row.gpu_memory_percent.map(f32::round))),
             Column::Sm => figure(sm(row.sm_percent, width)),
+            Column::Trend => {
+                if let Some(points) = look.app.trend(&row.key) {
+                    gpu_line::sparkline(pen, x, line.y, width, points);
+                }
+            }
             Column::Cpu => figure(or_dash(row.cpu_percent.map(f32::round))),
             Column::Rss => figure(or_dash(row.rss_bytes.map(memory).as_deref())),
             Column::Time => figure(row.age_seconds.map_or_else(|| short!("-"), age)),
@@ -249,7 +320,12 @@ fn draws_low_power(row: &Row, app: &App) -> bool {
 
 fn command(pen: &mut Pen<'_>, place: Rect, row: &Row, look: &RowLook<'_>, style: Style) {
     let theme = pen.theme;
-    let gutter = gutter(look.group).min(place.width);
+    // A process stands below the mark of its job.
+    let gutter = match row.unfold {
+        Unfold::Child => gutter(look.group, row.depth.saturating_sub(1)),
+        _ => gutter(look.group, row.depth),
+    };
+    let gutter = gutter.min(place.width);
     let mark = match row.unfold {
         Unfold::Leaf => "",
         Unfold::Folded => "+",
@@ -258,11 +334,14 @@ fn command(pen: &mut Pen<'_>, place: Rect, row: &Row, look: &RowLook<'_>, style:
         Unfold::Child => theme.glyphs.child,
     };
     if gutter > 0 {
-        pen.text(place.x, place.y, 1, mark, theme.dim);
+        pen.text(place.x + gutter.saturating_sub(2), place.y, 1, mark, theme.dim);
     }
     let mut x = place.x + gutter;
     if row.workers > 1 && matches!(row.unfold, Unfold::Folded | Unfold::Open) {
         x += pen.text(x, place.y, place.right() - x, &short!("x{} ", row.workers), theme.dim);
+    }
+    if let Some(head) = row.head.as_deref().filter(|_| row.key.head == Some(HeadKey::Across)) {
+        x += pen.text(x, place.y, place.right() - x, &across_words(head), theme.dim);
     }
     pen.fit(x, place.y, place.right().saturating_sub(x), &without_folders(&row.command), style);
 }

@@ -19,6 +19,8 @@ pub(super) enum Column {
     GpuMemoryPercent,
     /// SM share.
     Sm,
+    /// SM share of the last minutes.
+    Trend,
     /// CPU share.
     Cpu,
     /// Resident memory.
@@ -35,7 +37,7 @@ pub(super) enum Column {
 
 impl Column {
     /// Every column, in order.
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 14] = [
         Self::Host,
         Self::Gpu,
         Self::Pid,
@@ -43,6 +45,7 @@ impl Column {
         Self::GpuMemory,
         Self::GpuMemoryPercent,
         Self::Sm,
+        Self::Trend,
         Self::Cpu,
         Self::Rss,
         Self::ProcessState,
@@ -61,6 +64,7 @@ impl Column {
             Self::GpuMemory => "GMEM",
             Self::GpuMemoryPercent => "%GM",
             Self::Sm => "SM%",
+            Self::Trend => "SM 2min",
             Self::Cpu => "CPU%",
             Self::Rss => "RSS",
             Self::ProcessState => "S",
@@ -85,7 +89,7 @@ impl Column {
             Self::Time => SortKey::Time,
             Self::State => SortKey::State,
             Self::Command => SortKey::Command,
-            Self::ProcessState => return None,
+            Self::Trend | Self::ProcessState => return None,
         })
     }
 
@@ -100,14 +104,19 @@ impl Column {
 
 /// The fewest columns of a command line.
 const COMMAND_LEAST: u16 = 12;
+/// Columns of a command line that are worth more than the columns that are dropped first.
+const COMMAND_GOOD: u16 = 30;
 /// Columns between two columns.
 const GAP: u16 = 1;
 
-/// The columns for a line of `width` with their widths. Dropped in this order: RSS, S, %GM, CPU%, TIME, PID.
+/// The columns for a line of `width` with their widths. Dropped in this order: RSS, S, %GM, CPU%, history, TIME, PID; the
+/// first three already where the command would be short.
 /// `host` is the width of the longest name; 0 where all rows are of one host.
 pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
-    use Column::{Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, State, Time, User};
-    const DROPPED: [Column; 6] = [Rss, ProcessState, GpuMemoryPercent, Cpu, Time, Pid];
+    use Column::{
+        Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, State, Time, Trend, User,
+    };
+    const DROPPED: [Column; 7] = [Rss, ProcessState, GpuMemoryPercent, Cpu, Trend, Time, Pid];
     let is_wide = width >= 116;
     let mut columns = vec![
         (Host, host.clamp(4, if is_wide { 20 } else { 12 })),
@@ -117,6 +126,7 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         (GpuMemory, 5),
         (GpuMemoryPercent, 4),
         (Sm, if is_wide { 7 } else { 4 }),
+        (Trend, if width >= 150 { 12 } else { 8 }),
         (Cpu, 5),
         (Rss, 5),
         (ProcessState, 1),
@@ -127,8 +137,9 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         columns.remove(0);
     }
     let used = |columns: &[(Column, u16)]| columns.iter().map(|(_, width)| width + GAP).sum::<u16>();
-    for dropped in DROPPED {
-        if used(&columns) + COMMAND_LEAST > width {
+    for (place, dropped) in DROPPED.into_iter().enumerate() {
+        let command = if place < 3 { COMMAND_GOOD } else { COMMAND_LEAST };
+        if used(&columns) + command > width {
             columns.retain(|(column, _)| *column != dropped);
         }
     }
@@ -156,8 +167,10 @@ mod tests {
 
     #[test]
     fn columns_go_in_the_order_of_the_sheet() {
-        assert_eq!(heads(118), "HOST GPU PID USER GMEM %GM SM% CPU% RSS S TIME STATE COMMAND");
-        assert_eq!(heads(78), "HOST GPU PID USER GMEM SM% CPU% TIME STATE COMMAND");
+        assert_eq!(heads(130), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% RSS S TIME STATE COMMAND");
+        assert_eq!(heads(118), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% S TIME STATE COMMAND");
+        assert_eq!(heads(86), "HOST GPU PID USER GMEM SM% SM 2min TIME STATE COMMAND");
+        assert_eq!(heads(78), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
         assert_eq!(heads(74), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
         assert_eq!(heads(66), "HOST GPU PID USER GMEM SM% STATE COMMAND");
         assert_eq!(heads(60), "HOST GPU USER GMEM SM% STATE COMMAND");

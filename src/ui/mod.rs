@@ -27,8 +27,10 @@ mod list_columns;
 mod pane;
 mod pen;
 mod process;
+mod processes;
 mod segments;
 mod theme;
+mod user_picker;
 
 pub use draw::{draw, draw_into};
 

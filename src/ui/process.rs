@@ -9,6 +9,7 @@ use crate::diagnosis::Phase;
 use crate::fleet::{Host, Moment, Process, Row, RowKey, gpu_list};
 use crate::wire::{Owner, ProcessFacts};
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 use std::fmt::Write as _;
 
 /// Columns of the labels.
@@ -86,6 +87,37 @@ fn members<'a>(host: &'a Host, row: &Row) -> Vec<&'a Process> {
         members.extend(host.ended().map(|ended| &ended.process).filter(belongs));
     }
     members
+}
+
+/// Draws the selected row in short, below the list that fills the screen.
+pub(super) fn draw_brief(pen: &mut Pen<'_>, area: Rect, app: &App, row: &Row, now: Moment) {
+    pen.outline(area, &pen.theme.glyphs.light, pen.theme.dim);
+    let inside = Rect {
+        x: area.x + 2,
+        y: area.y + 1,
+        width: area.width.saturating_sub(4),
+        height: area.height.saturating_sub(2),
+    };
+    let title = match row.pid {
+        Some(pid) => short!(" {} pid {pid} ", row.host_name.as_str()),
+        None => short!(" {} ", row.host_name.as_str()),
+    };
+    pen.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, pen.theme.plain);
+    let host = app.fleet().host(row.key.host).filter(|_| row.head.is_none());
+    let processes = host.map_or_else(Vec::new, |host| members(host, row));
+    let facts = processes.iter().find_map(|process| process.facts());
+    let (state, style) = list::state(pen, row, app, now, u16::MAX);
+    let mut flow = Flow::new(pen, inside);
+    flow.line(&row.command, Style::new());
+    flow.line(&format!("{}   GPUs {}", user(row, facts), gpus(row)), Style::new());
+    flow.line(&running(row), Style::new());
+    if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
+        flow.labelled("started by", LABEL, &parents(facts));
+    }
+    match app.findings().of_row(row).next() {
+        Some(finding) => flow.line(&finding.sentence, style),
+        None => flow.line(&state, style),
+    }
 }
 
 fn user(row: &Row, facts: Option<&ProcessFacts>) -> String {

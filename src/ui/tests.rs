@@ -54,6 +54,47 @@ fn an_unfolded_job() {
 }
 
 #[test]
+fn all_processes_grouped_and_filtered() {
+    for size in [(80, 24), (120, 40), (200, 60)] {
+        let mut app = app(6, 8, size);
+        press(&mut app, "3");
+        show("processes", &app, size);
+        insta::assert_snapshot!(format!("processes_{}x{}", size.0, size.1), text(&app, size));
+        press(&mut app, "tttg→↓  /");
+        for character in "mem>30G".chars() {
+            app.update(Event::Key(KeyEvent::from(KeyCode::Char(character))), at(NOW));
+        }
+        show("filtered", &app, size);
+        insta::assert_snapshot!(format!("filtered_{}x{}", size.0, size.1), text(&app, size));
+    }
+    let size = (120, 40);
+    let mut app = app(6, 8, size);
+    press(&mut app, "/");
+    for character in "stuck mem>10".chars() {
+        app.update(Event::Key(KeyEvent::from(KeyCode::Char(character))), at(NOW));
+    }
+    show("filter-error", &app, size);
+    let screen = text(&app, size);
+    let line = screen.lines().last().expect("a line");
+    assert_eq!(
+        line.split_whitespace().collect::<Vec<_>>().join(" "),
+        "/ stuck mem>10▏ `10` is no memory with its unit K, M, G or T: write mem>10G"
+    );
+    let cells = cells(&app, size);
+    let amber = |x: u16| cells[(x, 39)].fg == ratatui::style::Color::Indexed(214);
+    assert!(amber(13) && amber(14) && !amber(12), "what is wrong is marked");
+}
+
+#[test]
+fn users_to_choose_from() {
+    let size = (80, 24);
+    let mut app = app(6, 8, size);
+    press(&mut app, "u↓");
+    show("users", &app, size);
+    insta::assert_snapshot!("user_picker", text(&app, size));
+}
+
+#[test]
 fn findings_with_their_evidence() {
     for size in [(80, 24), (120, 40), (200, 60)] {
         let mut app = stuck(6, size);
@@ -316,7 +357,7 @@ proptest::proptest! {
     #[test]
     fn no_size_and_no_fleet_makes_the_drawing_panic(
         columns in 1u16..301, rows in 1u16..91, hosts in 0usize..65, gpus in 0usize..17,
-        keys in "[\t\n\u{1b}?GgjklhtroPR,.↑↓←→\\[\\]]{0,12}", drawn_columns in 1u16..301, drawn_rows in 1u16..91,
+        keys in "[\t\n\u{1b}?GgjklhtroPR,.↑↓←→\\[\\]35/mu!i UF]{0,12}", drawn_columns in 1u16..301, drawn_rows in 1u16..91,
     ) {
         let mut app = reported_once(hosts, gpus, (columns, rows));
         press(&mut app, &keys);

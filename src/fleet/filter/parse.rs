@@ -316,13 +316,15 @@ impl Unit {
         let (figure, unit) = text.split_at(digits);
         let figure: f64 = figure.parse().ok()?;
         let factor = match (self, unit.to_ascii_lowercase().as_str()) {
-            (Self::Count | Self::Percent | Self::Watts, "") | (Self::Percent, "%") | (Self::Watts, "w") => 1.0,
+            (Self::Count | Self::Percent | Self::Watts, "")
+            | (Self::Percent, "%")
+            | (Self::Watts, "w")
+            | (Self::Time, "s") => 1.0,
             (Self::Watts, "kw") => 1000.0,
             (Self::Bytes, "k" | "kb" | "kib") => f64::from(1u32 << 10),
             (Self::Bytes, "m" | "mb" | "mib") => f64::from(1u32 << 20),
             (Self::Bytes, "g" | "gb" | "gib") => f64::from(1u32 << 30),
             (Self::Bytes, "t" | "tb" | "tib") => (1u64 << 40) as f64,
-            (Self::Time, "s") => 1.0,
             (Self::Time, "m" | "min") => 60.0,
             (Self::Time, "h") => 3600.0,
             (Self::Time, "d") => 86_400.0,

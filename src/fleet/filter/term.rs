@@ -205,18 +205,20 @@ fn contains(text: &str, part: &str) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
+/// One that does not hold decides; else all must be known.
 fn all(terms: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    terms.fold(Some(true), |all, term| match (all, term) {
-        (Some(false), _) | (_, Some(false)) => Some(false),
-        (None, _) | (_, None) => None,
-        _ => Some(true),
-    })
+    let mut is_known = true;
+    for term in terms {
+        match term {
+            Some(false) => return Some(false),
+            Some(true) => {}
+            None => is_known = false,
+        }
+    }
+    is_known.then_some(true)
 }
 
+/// One that holds decides; else all must be known.
 fn any(terms: impl Iterator<Item = Option<bool>>) -> Option<bool> {
-    terms.fold(Some(false), |any, term| match (any, term) {
-        (Some(true), _) | (_, Some(true)) => Some(true),
-        (None, _) | (_, None) => None,
-        _ => Some(false),
-    })
+    all(terms.map(|term| term.map(|holds| !holds))).map(|none| !none)
 }

@@ -11,7 +11,9 @@ fn host() -> Host {
     let mut config = HostConfig::named("hgx-04");
     config.tags = vec!["h100".into()];
     let mut infos = gpus(0..4);
-    infos.iter_mut().for_each(|info| info.name = Some("NVIDIA H100 80GB HBM3".into()));
+    for info in &mut infos {
+        info.name = Some("NVIDIA H100 80GB HBM3".into());
+    }
     let mut host = TestHost::with_config(0, config, infos);
     let mut sft = process(4471, "python sft.py --lr=3 --Fsdp", &[(2, 70), (3, 70)]);
     sft.reading.state = Some(ProcessState::DiskSleep);
