@@ -20,6 +20,9 @@ mod memory;
 mod notify;
 mod prompter;
 
+#[cfg(test)]
+mod story_tests;
+
 pub use dispatch::run;
 pub use exit::{Failure, print};
 pub use gathering::Gathering;

@@ -1,10 +1,14 @@
 //! The processes of a job: their numbers, command lines, parents and owner.
 
-use super::cast::{Kind, PEOPLE, Person};
+use super::cast::{PEOPLE, Person, VIEWER};
+use super::fate::What;
 use super::plan::Plan;
 use super::seat::{Job, Seat};
+use super::work::Kind;
 use crate::wire::{Ancestor, Owner, ProcessFacts, SafeText};
 
+/// The process that adopts those whose parent has ended.
+const INIT: u32 = 1;
 /// `USER_HZ`.
 const TICKS_PER_SECOND: f64 = 100.0;
 /// Numbers of processes that one seat uses before it begins again.
@@ -24,6 +28,17 @@ pub(super) struct Worker {
     pub(super) age_seconds: f64,
     /// Its place among the job's.
     pub(super) rank: usize,
+}
+
+/// The process above a worker now.
+pub(super) fn parent(seat: &Seat, job: Job, elapsed: f64) -> u32 {
+    match seat.kind {
+        _ if seat.befallen(What::LosesLauncher, elapsed).is_some() => INIT,
+        kind if kind.is_launched() => first_pid(seat, job) + 2,
+        Kind::Inference => first_pid(seat, job) + 3,
+        Kind::Notebook => first_pid(seat, job) + 1,
+        _ => first_pid(seat, job),
+    }
 }
 
 /// The processes of a job that hold GPUs.
@@ -58,6 +73,9 @@ pub(super) fn facts(
 ) -> ProcessFacts {
     let person = PEOPLE[seat.person];
     let (name, argv) = command(seat, worker.rank);
+    let is_own = person.uid == VIEWER.uid;
+    let directory = format!("/home/{}/work", person.login);
+    let log = format!("{directory}/logs/{}.log", first_pid(seat, job));
     ProcessFacts {
         pid: worker.pid,
         start_ticks: Some(worker.start_ticks),
@@ -69,6 +87,8 @@ pub(super) fn facts(
         argv: words(&argv),
         ancestors: ancestors(plan, seat, job, elapsed),
         session: Some(first_pid(seat, job)),
+        working_directory: is_own.then(|| SafeText::from(directory)),
+        log_path: is_own.then(|| SafeText::from(log)),
         owner: Some(owner(plan, seat, job)),
         ..ProcessFacts::default()
     }
@@ -93,8 +113,8 @@ fn command(seat: &Seat, rank: usize) -> (&'static str, String) {
     let python = "/opt/conda/bin/python";
     let script = script(seat);
     match seat.kind {
-        Kind::Pretrain | Kind::Training | Kind::Hung | Kind::HangsLater => ("python", format!("{python} -u {script}")),
-        Kind::Evaluation | Kind::Hot | Kind::Starved => ("python", format!("python {script}")),
+        Kind::Pretrain | Kind::Training => ("python", format!("{python} -u {script}")),
+        Kind::Evaluation | Kind::Hot | Kind::Video | Kind::Tiny => ("python", format!("python {script}")),
         Kind::Inference if seat.gpus.len() > 1 => ("VLLM::Worker_TP", format!("VLLM::Worker_TP{rank}")),
         Kind::Inference => ("VLLM::EngineCor", "VLLM::EngineCore".to_owned()),
         Kind::Shared if rank.is_multiple_of(2) => {
@@ -115,6 +135,9 @@ fn command(seat: &Seat, rank: usize) -> (&'static str, String) {
 /// The script and its arguments.
 fn script(seat: &Seat) -> &'static str {
     let of = |choices: &[&'static str]| choices[seat.seed as usize % choices.len()];
+    if let Some(script) = seat.script {
+        return script;
+    }
     match seat.kind {
         Kind::Pretrain => "pretrain.py --config configs/moe-13b.yaml --fsdp full",
         Kind::Training => of(&[
@@ -122,8 +145,6 @@ fn script(seat: &Seat) -> &'static str {
             "train.py --model llama-8b --data /scratch/pile --zero 3",
             "finetune.py --base qwen3-8b --lora-rank 64",
         ]),
-        Kind::Hung => "sft.py --fsdp --resume ckpt/last",
-        Kind::HangsLater => "dpo.py --base ckpt/sft-8b --beta 0.1",
         Kind::Evaluation => of(&[
             "eval.py --split test --model ckpt/step-48000",
             "probe.py --layer 12",
@@ -131,7 +152,8 @@ fn script(seat: &Seat) -> &'static str {
             "sweep.py --trial 17",
         ]),
         Kind::Hot => "gan.py --res 1024 --batch 64",
-        Kind::Starved => "train_video.py --decode cpu --workers 16",
+        Kind::Video => "train_video.py --decode cpu --workers 16",
+        Kind::Tiny => "ppo.py --batch 8",
         Kind::Inference | Kind::Shared | Kind::Notebook | Kind::Free => "",
     }
 }
@@ -148,6 +170,10 @@ fn ancestors(plan: &Plan, seat: &Seat, job: Job, elapsed: f64) -> Vec<Ancestor> 
         argv: words(line),
     };
     let shell = parent(first, 0.0, "bash", "-bash");
+    if seat.befallen(What::LosesLauncher, elapsed).is_some() {
+        let argv = words("/sbin/init");
+        return vec![Ancestor { pid: INIT, start_ticks: 1, uid: Some(0), name: "systemd".into(), argv }];
+    }
     match seat.kind {
         kind if kind.is_launched() => {
             let ranks = seat.gpus.len();
@@ -178,7 +204,7 @@ fn owner(plan: &Plan, seat: &Seat, job: Job) -> Owner {
             runtime: "docker".into(),
             id: SafeText::new(&format!("{:012x}", seat.seed.wrapping_add(job.turn) >> 16)),
         },
-        Kind::Notebook | Kind::Starved => login_session(seat),
+        Kind::Notebook | Kind::Video => login_session(seat),
         _ if !plan.uses_slurm => login_session(seat),
         _ => Owner::Slurm { job: SafeText::new(&slurm_job(plan, seat, job).to_string()), step: Some("0".into()) },
     }

@@ -1,9 +1,19 @@
 //! Which host has which GPUs, who sits on them, and what is wrong there.
 
-use super::cast::{A100, ALICE, BOB, CAROL, DMITRI, ERIKA, FUMI, GUSTAV, H100, HANA, Kind, Model, PEOPLE};
+use super::cast::{A100, ALICE, BOB, CAROL, H100, HANA, Model, PEOPLE};
 use super::dice;
+use super::fate::{Fate, What};
+use super::incident::{Event, Incident};
+use super::lab::{self, Driver, Place, Role, Run};
 use super::seat::{Seat, Turns};
+use super::work::Kind;
 use crate::hosts::HostConfig;
+
+/// In seconds, as all times.
+pub(super) const MINUTE: f64 = 60.0;
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 24.0 * HOUR;
+const GIB: f64 = (1_u64 << 30) as f64;
 
 /// One simulated server.
 #[derive(Debug)]
@@ -13,7 +23,8 @@ pub(super) struct Plan {
     pub(super) model: &'static Model,
     pub(super) gpu_count: usize,
     pub(super) seats: Vec<Seat>,
-    pub(super) trouble: Trouble,
+    pub(super) incidents: Vec<Incident>,
+    pub(super) driver: Driver,
     /// How long it had been up when the demo began.
     pub(super) up_seconds: f64,
     /// Its jobs come through Slurm. Elsewhere people log in, and a GPU that nobody holds is free for anybody.
@@ -22,40 +33,20 @@ pub(super) struct Plan {
     pub(super) slurm_base: u64,
 }
 
-/// What is wrong with a host.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Trouble {
-    Nothing,
-    /// Its network goes away now and then.
-    Outages,
-    /// The driver was updated and the host not rebooted.
-    VersionMismatch,
-    /// This GPU fell off the bus.
-    GpuLost(usize),
-}
-
-const HOUR: f64 = 3600.0;
-const DAY: f64 = 24.0 * HOUR;
-
-/// How long a host's network is away, and how long from one time to the next.
-pub(super) const OUTAGE_SECONDS: f64 = 40.0;
-const OUTAGE_EVERY_SECONDS: f64 = 260.0;
-/// When the first one begins on the default fleet: after one has looked around, before one has left.
-const FIRST_OUTAGE_SECONDS: f64 = 75.0;
-
 impl Plan {
     /// The host with this number in a fleet of `hosts`.
     pub(super) fn new(seed: u64, index: u32, hosts: u32, gpu_count: usize) -> Self {
         let seed = dice::hash(&[seed, u64::from(index)]);
-        let (cast, trouble, model) = role(index, seed, gpu_count);
+        let role = lab::role(index).unwrap_or_else(|| further(seed, gpu_count));
         let digits = hosts.to_string().len().max(2);
         Self {
             name: format!("hgx-{:0digits$}", index + 1),
             seed,
-            model,
+            model: role.model,
             gpu_count,
-            seats: seats(&cast, seed, gpu_count),
-            trouble,
+            seats: seats(&role.places, seed, gpu_count),
+            incidents: role.incidents.into_iter().filter(|incident| incident.fits(gpu_count)).collect(),
+            driver: role.driver,
             // Longer than anything runs.
             up_seconds: dice::between(20.0 * DAY, 90.0 * DAY, &[seed, 20]),
             uses_slurm: index % 4 < 2,
@@ -66,11 +57,12 @@ impl Plan {
 
     /// Whether it can be reached `elapsed` seconds after the start.
     pub(super) fn is_reachable(&self, elapsed: f64) -> bool {
-        if self.trouble != Trouble::Outages {
-            return true;
-        }
-        let since = elapsed - FIRST_OUTAGE_SECONDS;
-        since < 0.0 || since % OUTAGE_EVERY_SECONDS >= OUTAGE_SECONDS
+        !self.now(elapsed).any(|incident| incident.what == Event::Away)
+    }
+
+    /// What befalls it at this moment.
+    pub(super) fn now(&self, elapsed: f64) -> impl Iterator<Item = &Incident> {
+        self.incidents.iter().filter(move |incident| incident.is_at(elapsed))
     }
 
     /// What hosts.toml would say of it.
@@ -79,127 +71,106 @@ impl Plan {
     }
 }
 
-/// A seat before its GPUs are known: how many, what, whose, and since when.
-#[derive(Clone, Copy)]
-struct Part(usize, Kind, usize, f64);
-
-fn role(index: u32, seed: u64, gpu_count: usize) -> (Vec<Part>, Trouble, &'static Model) {
-    use Kind::{Evaluation, Free, HangsLater, Hot, Hung, Inference, Notebook, Pretrain, Shared, Starved, Training};
+/// A host beyond those of [`lab`]: most are like others, a few have something.
+fn further(seed: u64, gpu_count: usize) -> Role {
     let anybody = dice::hash(&[seed, 30]) as usize % PEOPLE.len();
-    let mixed = vec![
-        Part(4, Training, ALICE, 3.2 * HOUR),
-        Part(1, Evaluation, GUSTAV, 0.2 * HOUR),
-        Part(1, Shared, BOB, 5.0 * HOUR),
-        Part(1, Notebook, CAROL, 6.1 * DAY),
-        Part(1, Free, 0, 0.0),
-    ];
-    match index {
-        0 => (mixed, Trouble::Nothing, &H100),
-        1 => (vec![Part(8, Pretrain, ERIKA, 19.4 * HOUR)], Trouble::Nothing, &H100),
-        2 => {
-            let parts = vec![
-                Part(2, Hung, DMITRI, 9.7 * HOUR),
-                Part(2, HangsLater, FUMI, 1.9 * HOUR),
-                Part(1, Hot, HANA, 12.0 * 60.0),
-                Part(1, Starved, BOB, 2.6 * HOUR),
-                Part(1, Evaluation, ALICE, 0.1 * HOUR),
-                Part(1, Free, 0, 0.0),
-            ];
-            (parts, Trouble::Nothing, &H100)
+    let model = if dice::unit(&[seed, 31]) < 0.12 { &A100 } else { &H100 };
+    let old = |gpus, kind, person, seconds| Place { gpus, runs: vec![Run::old(kind, person, seconds)] };
+    let free = |gpus| old(gpus, Kind::Free, 0, 0.0);
+    let places = match dice::hash(&[seed, 34]) % 20 {
+        0..6 => vec![old(8, Kind::Pretrain, anybody, 26.0 * HOUR)],
+        6..9 => vec![old(4, Kind::Inference, anybody, 3.0 * DAY), old(2, Kind::Inference, BOB, DAY), free(2)],
+        9..12 => vec![old(2, Kind::Evaluation, anybody, 0.2 * HOUR), free(6)],
+        12 => {
+            let mut hung = old(2, Kind::Training, anybody, 5.0 * HOUR);
+            hung.runs[0].fates = vec![Fate::new(-240.0, f64::INFINITY, What::Hangs)];
+            vec![hung, old(4, Kind::Training, ALICE, 6.0 * HOUR)]
         }
-        3 => {
-            let parts = vec![
-                Part(2, Inference, ALICE, 2.4 * DAY),
-                Part(1, Evaluation, CAROL, 0.3 * HOUR),
-                Part(1, Evaluation, CAROL, 0.1 * HOUR),
-                Part(2, Training, DMITRI, 7.5 * HOUR),
-                Part(1, Notebook, GUSTAV, 1.3 * DAY),
-                Part(1, Free, 0, 0.0),
-            ];
-            (parts, Trouble::Nothing, &A100)
+        13 => {
+            vec![
+                old(4, Kind::Training, anybody, 9.0 * HOUR),
+                old(1, Kind::Hot, HANA, HOUR),
+                old(3, Kind::Video, BOB, HOUR),
+            ]
         }
-        4 => {
-            let parts = vec![
-                Part(4, Inference, BOB, 11.0 * DAY),
-                Part(1, Evaluation, HANA, 0.4 * HOUR),
-                Part(1, Evaluation, FUMI, 0.2 * HOUR),
-                Part(2, Free, 0, 0.0),
-            ];
-            (parts, Trouble::Outages, &H100)
-        }
-        5 => (mixed, Trouble::VersionMismatch, &H100),
-        6 => (vec![Part(8, Pretrain, ERIKA, 30.0 * HOUR)], Trouble::Nothing, &H100),
-        7 => (mixed, Trouble::GpuLost(gpu_count.saturating_sub(2)), &H100),
-        _ => {
-            let model = if dice::unit(&[seed, 31]) < 0.12 { &A100 } else { &H100 };
-            let trouble = match dice::hash(&[seed, 32]) % 100 {
-                0..2 => Trouble::Outages,
-                2 => Trouble::VersionMismatch,
-                3 => Trouble::GpuLost(dice::hash(&[seed, 33]) as usize % gpu_count.max(1)),
-                _ => Trouble::Nothing,
-            };
-            let parts = match dice::hash(&[seed, 34]) % 20 {
-                0..6 => vec![Part(8, Pretrain, anybody, 26.0 * HOUR)],
-                6..9 => {
-                    vec![Part(4, Inference, anybody, 3.0 * DAY), Part(2, Inference, BOB, DAY), Part(2, Free, 0, 0.0)]
-                }
-                9..12 => vec![Part(2, Evaluation, anybody, 0.2 * HOUR), Part(6, Free, 0, 0.0)],
-                12 => vec![Part(2, Hung, anybody, 5.0 * HOUR), Part(4, Training, ALICE, 6.0 * HOUR)],
-                13 => {
-                    vec![Part(4, Training, anybody, 9.0 * HOUR), Part(1, Hot, HANA, HOUR), Part(3, Starved, BOB, HOUR)]
-                }
-                14 => vec![Part(6, Training, anybody, 14.0 * HOUR), Part(2, Notebook, CAROL, 2.2 * DAY)],
-                _ => mixed,
-            };
-            (parts, trouble, model)
-        }
-    }
+        14 => vec![old(6, Kind::Training, anybody, 14.0 * HOUR), old(2, Kind::Notebook, CAROL, 2.2 * DAY)],
+        _ => lab::ordinary().places,
+    };
+    let lost = |gpu: usize| vec![Incident::since(-600.0, Event::Lost { gpu })];
+    let (incidents, driver) = match dice::hash(&[seed, 32]) % 100 {
+        0..2 => ((0..20).map(|time| lab::away(1.25 + 6.0 * f64::from(time), 40.0)).collect(), Driver::Usual),
+        2 => (Vec::new(), Driver::Mismatched),
+        3 => (lost(dice::hash(&[seed, 33]) as usize % gpu_count.max(1)), Driver::Usual),
+        _ => (Vec::new(), Driver::Usual),
+    };
+    Role { model, places, incidents, driver }
 }
 
-/// Fits the parts to the GPUs that there are: repeated on larger hosts, cut off on smaller ones.
-fn seats(parts: &[Part], seed: u64, gpu_count: usize) -> Vec<Seat> {
-    let mut seats = Vec::new();
+/// Fits the places to the GPUs that there are: repeated on larger hosts, cut off on smaller ones.
+fn seats(places: &[Place], seed: u64, gpu_count: usize) -> Vec<Seat> {
+    let mut seats: Vec<Seat> = Vec::new();
     let mut taken = 0;
-    for (number, Part(count, kind, person, began)) in (0_u64..).zip(parts.iter().cycle()) {
-        let count = match kind {
-            Kind::Pretrain => gpu_count - taken,
-            _ => (*count).min(gpu_count - taken),
-        };
+    for (number, place) in places.iter().cycle().enumerate() {
+        let is_whole = place.runs.iter().any(|run| run.kind == Kind::Pretrain);
+        let count = if is_whole { gpu_count - taken } else { place.gpus.min(gpu_count - taken) };
         if count == 0 {
             break;
         }
-        let seat_seed = dice::hash(&[seed, 40, number]);
-        let round = number as usize / parts.len();
-        let turns = (*kind == Kind::Evaluation).then(|| Turns {
-            run_seconds: dice::between(420.0, 1500.0, &[seat_seed, 1]),
-            gap_seconds: dice::between(25.0, 160.0, &[seat_seed, 2]),
-        });
-        seats.push(Seat {
-            number,
-            gpus: taken..taken + count,
-            kind: *kind,
-            person: (person + round) % PEOPLE.len(),
-            began_seconds: began + dice::between(70.0, 600.0, &[seat_seed, 3]),
-            turns,
-            seed: seat_seed,
-        });
+        let round = number / places.len();
+        for run in &place.runs {
+            let number = seats.len() as u64;
+            seats.push(seat(run, number, round, taken..taken + count, dice::hash(&[seed, 40, number])));
+        }
         taken += count;
     }
     seats
 }
 
+fn seat(run: &Run, number: u64, round: usize, gpus: std::ops::Range<usize>, seed: u64) -> Seat {
+    let takes_turns = run.kind == Kind::Evaluation && run.script.is_none();
+    let turns = takes_turns.then(|| Turns {
+        run_seconds: dice::between(420.0, 1500.0, &[seed, 1]),
+        gap_seconds: dice::between(25.0, 160.0, &[seed, 2]),
+    });
+    Seat {
+        number,
+        gpus,
+        kind: run.kind,
+        script: run.script,
+        person: (run.person + round) % PEOPLE.len(),
+        began_seconds: match run.begins {
+            Ok(minute) => -minute * MINUTE,
+            Err(seconds) => seconds + dice::between(70.0, 600.0, &[seed, 3]),
+        },
+        left_seconds: run.ends * MINUTE,
+        turns,
+        fates: run.fates.clone(),
+        leak_bytes_per_hour: run.leak_gib_per_hour * GIB,
+        seed,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     #[test]
-    fn every_gpu_has_one_seat_on_hosts_of_any_size() {
+    fn every_gpu_has_one_seat_at_a_time_on_hosts_of_any_size() {
         for gpus in [1, 2, 7, 8, 16, 30] {
             for index in 0..200 {
                 let plan = Plan::new(1, index, 200, gpus);
-                let seated: Vec<usize> = plan.seats.iter().flat_map(|seat| seat.gpus.clone()).collect();
-                assert_eq!(seated, (0..gpus).collect::<Vec<_>>(), "host {index}");
+                for elapsed in [0.0, 1900.0, 3000.0, 4400.0, 7000.0] {
+                    let at = |seat: &&Seat| seat.began_seconds + elapsed >= 0.0 && elapsed < seat.left_seconds;
+                    let seated: Vec<usize> = plan.seats.iter().filter(at).flat_map(|seat| seat.gpus.clone()).collect();
+                    let mut once = seated.clone();
+                    once.dedup();
+                    assert_eq!(seated, once, "host {index}: two jobs on one GPU");
+                }
+                let all: BTreeSet<usize> = plan.seats.iter().flat_map(|seat| seat.gpus.clone()).collect();
+                assert_eq!(all.into_iter().collect::<Vec<_>>(), (0..gpus).collect::<Vec<_>>(), "host {index}");
                 assert!(plan.seats.iter().all(|seat| seat.began_seconds < plan.up_seconds));
+                assert!(plan.incidents.iter().all(|incident| incident.fits(gpus)));
             }
         }
     }
@@ -214,10 +185,8 @@ mod tests {
     #[test]
     fn outages_come_and_go_on_their_host_only() {
         let plan = Plan::new(1, 4, 6, 8);
-        assert!(plan.is_reachable(0.0) && plan.is_reachable(FIRST_OUTAGE_SECONDS - 1.0));
-        assert!(!plan.is_reachable(FIRST_OUTAGE_SECONDS + 1.0));
-        assert!(plan.is_reachable(FIRST_OUTAGE_SECONDS + OUTAGE_SECONDS + 1.0));
-        assert!(!plan.is_reachable(FIRST_OUTAGE_SECONDS + OUTAGE_EVERY_SECONDS + 1.0));
+        let seen = [0.0, 74.0, 76.0, 114.0, 116.0, 2999.0, 3001.0, 3419.0, 3421.0].map(|at| plan.is_reachable(at));
+        assert_eq!(seen, [true, true, false, false, true, true, false, false, true]);
         assert!((0..500).all(|second| Plan::new(1, 0, 6, 8).is_reachable(f64::from(second))));
     }
 }

@@ -1,29 +1,36 @@
 //! What a simulated server would send: a function of the seed, the host and the moment, and of nothing else.
 
-use super::cast::{Kind, VIEWER};
-use super::dice;
-use super::jobs::{self, Worker};
-use super::plan::{Plan, Trouble};
-use super::seat::{Ended, Seat, loaded};
+use super::incident::Event;
+use super::inventory::{CPU_COUNT, HOST_MEMORY_BYTES};
+use super::jobs;
+use super::lab::Driver;
+use super::plan::Plan;
+use super::seat::{Ended, Seat};
+use super::view::View;
 use crate::fleet::Moment;
 use crate::wire::{
-    DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuProcessColumns,
-    GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading, Inventory, PROTOCOL, Presence, ProcessColumns,
-    ProcessReading, ProcessState, SafeText, Scope, Snapshot,
+    DriverError, DriverErrorKind, GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuReading, HostReading, ProbeCost,
+    ProcessColumns, SafeText, Snapshot, XidEvent,
 };
 use std::collections::{BTreeMap, HashSet};
 
-/// CPUs of each server.
-const CPU_COUNT: u32 = 112;
-/// Memory of each server.
-const HOST_MEMORY_BYTES: u64 = 1007 << 30;
 /// Memory of the system itself.
 const SYSTEM_MEMORY_BYTES: u64 = 38 << 30;
-const DRIVER: &str = "570.86.15";
-const THERMAL_AND_POWER: u64 = 0x20;
+/// A driver that does not answer is waited for so long before it is said, in seconds.
+const PATIENCE: f64 = 5.0;
 
-/// The processes, by pid and start ticks, whose facts were sent on a connection.
-pub(super) type Told = HashSet<(u32, u64)>;
+/// The processes whose facts were sent on a connection: pid, start ticks, and parent.
+pub(super) type Told = HashSet<(u32, u64, u32)>;
+
+/// When a snapshot is taken.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sight {
+    pub(super) now: Moment,
+    /// The snapshot before it on this connection; without one, what is a difference is not known, as on a real server.
+    pub(super) before: Option<Moment>,
+    /// Its number on this connection, from 1.
+    pub(super) sequence: u64,
+}
 
 /// A process, as a signal finds it.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,138 +42,64 @@ pub(super) struct Found {
 }
 
 impl Plan {
-    /// Who speaks.
-    pub(super) fn hello(&self) -> Hello {
-        Hello {
-            protocol: PROTOCOL,
-            probe_version: env!("CARGO_PKG_VERSION").into(),
-            boot_id: Some(self.boot_id()),
-            host_name: Some(self.name.as_str().into()),
-            login_user: Some(VIEWER.login.into()),
-            login_uid: Some(VIEWER.uid),
-            kernel: Some("6.8.0-60-generic".into()),
-            arch: Some("x86_64".into()),
-            cpu_count: Some(CPU_COUNT),
-            memory_total_bytes: Some(HOST_MEMORY_BYTES),
-            scope: Some(Scope::Host),
-            source: Some("simulated".into()),
-            probe_pid: Some(1900),
-        }
-    }
-
-    /// The id that names its boot.
-    pub(super) fn boot_id(&self) -> SafeText {
-        let (high, low) = (self.seed, dice::hash(&[self.seed, 50]));
-        SafeText::new(&format!(
-            "{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}",
-            high >> 32,
-            high >> 16 & 0xFFFF,
-            high & 0xFFF,
-            low >> 52,
-            low & 0xFFFF_FFFF_FFFF
-        ))
-    }
-
-    /// Its GPUs, or why there are none.
-    pub(super) fn inventory(&self) -> Inventory {
-        if self.trouble == Trouble::VersionMismatch {
-            let error = DriverError {
-                kind: DriverErrorKind::VersionMismatch,
-                code: Some(18),
-                message: "driver and library versions differ: the driver was updated without a reboot".into(),
-            };
-            return Inventory { generation: 1, error: Some(error), ..Inventory::default() };
-        }
-        let model = self.model;
-        let info = |gpu: usize| {
-            let id = dice::hash(&[self.seed, 51, gpu as u64]);
-            GpuInfo {
-                index: gpu as u32,
-                uuid: Some(SafeText::new(&format!(
-                    "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
-                    id >> 32,
-                    id >> 16 & 0xFFFF,
-                    id & 0xFFFF,
-                    self.seed >> 48,
-                    self.seed & 0xFFFF_FFFF_FFFF
-                ))),
-                name: Some(model.name.into()),
-                pci_bus_id: Some(SafeText::new(&format!("00000000:{:02X}:00.0", 0x1B + 0x14 * gpu % 0xE0))),
-                memory_total_bytes: Some(model.memory_total_bytes),
-                power_limit_watts: Some(model.power_limit_watts as f32),
-                power_limit_max_watts: Some(model.power_limit_watts as f32),
-                clock_graphics_max_mhz: Some(model.sm_max_mhz),
-                clock_sm_max_mhz: Some(model.sm_max_mhz),
-                clock_memory_max_mhz: Some(model.memory_mhz),
-                temperature_slowdown_celsius: Some(model.slowdown_celsius),
-                temperature_shutdown_celsius: Some(model.slowdown_celsius + 3),
-                mig_enabled: Some(false),
-                ..GpuInfo::default()
-            }
-        };
-        Inventory {
-            generation: 1,
-            driver_version: Some(DRIVER.into()),
-            cuda_version: Some("12.8".into()),
-            nvml_path: Some("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1".into()),
-            gpus: (0..self.gpu_count).map(info).collect(),
-            error: None,
-        }
-    }
-
-    /// All readings of one moment, with the facts of the processes that are not in `told`. `before` is the moment of the
-    /// snapshot before it on this connection; without one, what is a difference is not known, as on a real server.
-    pub(super) fn snapshot(&self, now: Moment, before: Option<Moment>, ended: &Ended, told: &Told) -> Snapshot {
-        let elapsed = now.elapsed.as_secs_f64();
-        let before = before.map(|before| before.elapsed.as_secs_f64());
-        let view = View { plan: self, elapsed, before, ended };
+    /// All readings of one moment, with the facts of the processes that are not in `told`, which are then.
+    pub(super) fn snapshot(&self, sight: Sight, ended: &Ended, told: &mut Told) -> Snapshot {
+        let view = View::new(self, sight, ended);
+        let elapsed = view.elapsed;
+        let mute = self.now(elapsed).find(|incident| incident.what == Event::Mute).map(|event| elapsed - event.from);
+        let is_blind = self.driver == Driver::Mismatched || mute.is_some();
         let (mut gpu_rows, mut rows, mut facts) = (Vec::new(), Vec::new(), Vec::new());
         let mut gpus = vec![GpuReading::default(); self.gpu_count];
         let mut used = BTreeMap::new();
-        let mut cpus = 1.4;
-        let mut memory = SYSTEM_MEMORY_BYTES;
+        let mut listed = Told::new();
+        let mut needs = Needs { cpus: 1.4, memory: SYSTEM_MEMORY_BYTES };
         for seat in &self.seats {
-            let job = seat.job(elapsed, ended);
-            if let Some(job) = job {
-                let figures = seat.kind.figures();
-                for worker in jobs::workers(self, seat, job, elapsed) {
-                    let held = view.memory(seat, &worker);
-                    *used.entry(worker.gpu).or_insert(0) += held;
-                    cpus += figures.cpus * worker.share + figures.helper_cpus;
-                    memory += figures.rss_bytes;
-                    rows.push(view.process(seat, &worker));
-                    if self.trouble == Trouble::VersionMismatch || self.is_lost(worker.gpu) {
-                        continue;
-                    }
-                    gpu_rows.push(view.gpu_process(seat, &worker, held));
-                    if !told.contains(&(worker.pid, worker.start_ticks)) {
-                        facts.push(jobs::facts(self, seat, job, &worker, elapsed, now.unix.as_secs_f64()));
-                    }
+            let Some(job) = seat.job(elapsed, ended) else { continue };
+            let figures = seat.kind.figures();
+            for worker in jobs::workers(self, seat, job, elapsed) {
+                let held = view.memory(seat, &worker);
+                *used.entry(worker.gpu).or_insert(0) += held;
+                let (own, helpers) = seat.cpus(worker.gpu, elapsed);
+                needs.cpus += own * worker.share + helpers;
+                needs.memory += figures.rss_bytes;
+                // Without a driver nothing says which processes are on a GPU.
+                if is_blind || view.is_lost(worker.gpu) {
+                    continue;
+                }
+                rows.push(view.process(seat, job, &worker));
+                gpu_rows.push(view.gpu_process(seat, &worker, held));
+                let mark = (worker.pid, worker.start_ticks, jobs::parent(seat, job, elapsed));
+                listed.insert(mark);
+                if !told.contains(&mark) {
+                    facts.push(jobs::facts(self, seat, job, &worker, elapsed, sight.now.unix.as_secs_f64()));
                 }
             }
-            for gpu in seat.gpus.clone() {
-                gpus[gpu] = view.gpu(seat, gpu, job.is_some(), used.get(&gpu).copied().unwrap_or_default());
-            }
         }
-        let blind = self.trouble == Trouble::VersionMismatch;
-        // Without a driver nothing says which processes are on a GPU.
-        let known: Vec<u32> = gpu_rows.iter().filter_map(|row: &GpuProcessReading| row.pid).collect();
-        rows.retain(|row: &ProcessReading| row.pid.is_some_and(|pid| known.contains(&pid)));
-        let health = GpuHealth { ecc_uncorrectable_volatile: Some(0), ..GpuHealth::default() };
+        *told = listed;
+        for (gpu, reading) in gpus.iter_mut().enumerate() {
+            *reading = view.gpu(gpu, used.get(&gpu).copied().unwrap_or_default());
+        }
+        let tells_health = !is_blind && sight.sequence % 10 == 1;
+        let health = if tells_health { (0..self.gpu_count).map(|gpu| view.health(gpu)).collect() } else { Vec::new() };
         Snapshot {
-            health: if blind {
-                GpuHealthColumns::default()
-            } else {
-                GpuHealthColumns::from_rows(&vec![health; self.gpu_count])
-            },
+            sequence: sight.sequence,
             generation: 1,
             monotonic_seconds: elapsed,
-            wall_unix_ms: now.unix.as_millis() as i64,
-            host: view.host(cpus, memory),
-            gpus: if blind { GpuColumns::default() } else { GpuColumns::from_rows(&gpus) },
+            wall_unix_ms: sight.now.unix.as_millis() as i64,
+            host: self.host(&view, needs),
+            gpus: if is_blind { GpuColumns::default() } else { GpuColumns::from_rows(&gpus) },
+            health: GpuHealthColumns::from_rows(&health),
+            xid_events: self.xids(&view),
+            recent_past: if view.before.is_some() || is_blind { Vec::new() } else { view.recent_past() },
             gpu_processes: GpuProcessColumns::from_rows(&gpu_rows),
             processes: ProcessColumns::from_rows(&rows),
             facts,
+            driver_error: mute.filter(|since| *since >= PATIENCE).map(|since| DriverError {
+                kind: DriverErrorKind::Blocked,
+                code: None,
+                message: SafeText::from(format!("the NVIDIA driver has not answered for {since:.0} s")),
+            }),
+            cost: Some(ProbeCost { cpu_seconds: 0.02 + 0.0007 * sight.sequence as f64, ..ProbeCost::default() }),
             ..Snapshot::default()
         }
     }
@@ -186,168 +119,79 @@ impl Plan {
         })
     }
 
-    fn is_lost(&self, gpu: usize) -> bool {
-        self.trouble == Trouble::GpuLost(gpu)
+    /// The seat whose job is on a GPU at this moment.
+    pub(super) fn seat_on(&self, gpu: usize, elapsed: f64, ended: &Ended) -> Option<&Seat> {
+        let mut here = self.seats.iter().filter(|seat| seat.gpus.contains(&gpu));
+        here.find(|seat| seat.job(elapsed, ended).is_some())
     }
-}
 
-/// A host at one moment.
-struct View<'a> {
-    plan: &'a Plan,
-    elapsed: f64,
-    before: Option<f64>,
-    ended: &'a Ended,
-}
-
-impl View<'_> {
-    fn gpu(&self, seat: &Seat, gpu: usize, is_held: bool, used: u64) -> GpuReading {
-        let model = self.plan.model;
-        if self.plan.is_lost(gpu) {
-            let message = "GPU is lost: it has fallen off the bus".into();
-            let error = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message };
-            return GpuReading { error: Some(error), ..GpuReading::default() };
-        }
-        let energy = |at: f64| seat.energy(model, gpu, at, self.ended);
-        let mean_watts = |seconds: f64| (energy(self.elapsed) - energy(self.elapsed - seconds)) / seconds;
-        let busy = self.busy(seat, gpu);
-        let watts = mean_watts(0.1);
-        let is_hot = seat.kind == Kind::Hot && is_held;
-        // Forty-odd degrees above the air at full power, after about a minute.
-        let warmth = 44.0 * mean_watts(60.0) / model.power_limit_watts;
-        let air = 25.5 + dice::between(0.0, 4.0, &[self.plan.seed, gpu as u64, 60]);
-        let heat = if is_hot { f64::from(model.slowdown_celsius - 1) - 0.6 * (1.0 - busy) } else { air + warmth };
-        let capped = watts > 0.9 * model.power_limit_watts;
-        let sm_mhz = match (is_held, is_hot, capped) {
-            (false, ..) => 345,
-            (_, true, _) => model.sm_max_mhz * 68 / 100 + self.chance(gpu, 61, 5) * 15,
-            (_, _, true) => model.sm_max_mhz - 15 * (3 + self.chance(gpu, 61, 6)),
-            _ => model.sm_max_mhz,
+    fn xids(&self, view: &View) -> Vec<XidEvent> {
+        let Some(before) = view.before else { return Vec::new() };
+        let happened = self.incidents.iter().filter(|incident| before < incident.from && incident.from <= view.elapsed);
+        let xid = |(what, at): (Event, f64)| match what {
+            Event::Xid { gpu, number } => Some(XidEvent { gpu: Some(gpu as u16), xid: number, monotonic_seconds: at }),
+            _ => None,
         };
-        GpuReading {
-            error: None,
-            utilization_percent: Some(percent(busy)),
-            memory_utilization_percent: Some(percent(busy * self.memory_activity(seat))),
-            memory_used_bytes: Some(used + (4 << 20)),
-            memory_reserved_bytes: Some(model.memory_reserved_bytes),
-            temperature_celsius: Some(heat.round() as i32),
-            memory_temperature_celsius: Some((heat + 5.0 + 3.0 * busy).round() as i32),
-            power_watts: Some(hundredths(watts)),
-            power_mean_watts: self
-                .before
-                .map(|before| hundredths((energy(self.elapsed) - energy(before)) / (self.elapsed - before).max(0.001))),
-            energy_joules: Some(((self.energy_before(gpu) + energy(self.elapsed)) * 1000.0).round() / 1000.0),
-            clock_graphics_mhz: Some(sm_mhz),
-            clock_sm_mhz: Some(sm_mhz),
-            clock_memory_mhz: Some(model.memory_mhz),
-            // An HGX board has no fans of its own.
-            fan_percent: None,
-            performance_state: Some(0),
-            clocks_event_reasons: Some(match (is_held, is_hot, capped) {
-                (false, ..) => 0x1,
-                (_, true, _) => THERMAL_AND_POWER,
-                (_, _, true) => 0x4,
-                _ => 0,
-            }),
-            pcie_generation: Some(model.pcie_generation),
-            pcie_width: Some(16),
-            ..GpuReading::default()
-        }
+        happened.map(|incident| (incident.what, incident.from)).filter_map(xid).collect()
     }
 
-    /// Share of the last second in which a kernel ran.
-    fn busy(&self, seat: &Seat, gpu: usize) -> f64 {
-        seat.job(self.elapsed, self.ended)
-            .map_or(0.0, |job| seat.work(gpu, job.age_seconds) - seat.work(gpu, (job.age_seconds - 1.0).max(0.0)))
-            .clamp(0.0, 1.0)
-    }
-
-    fn memory_activity(&self, seat: &Seat) -> f64 {
-        if seat.is_hung(self.elapsed) { 0.0 } else { seat.kind.figures().memory_activity }
-    }
-
-    fn memory(&self, seat: &Seat, worker: &Worker) -> u64 {
-        let total = self.plan.model.memory_total_bytes as f64;
-        let variety = dice::between(0.97, 1.03, &[seat.seed, worker.rank as u64, 62]);
-        let share = (seat.kind.figures().memory_share * variety).min(0.97) * worker.share;
-        // Handed out in pages of 2 MiB.
-        ((total * share * loaded(worker.age_seconds)) as u64) >> 21 << 21
-    }
-
-    fn gpu_process(&self, seat: &Seat, worker: &Worker, held: u64) -> GpuProcessReading {
-        let busy = self.busy(seat, worker.gpu) * worker.share;
-        let fresh = self.before.is_some();
-        GpuProcessReading {
-            pid: Some(worker.pid),
-            gpu: Some(worker.gpu as u16),
-            kind: Some(GpuProcessKind::Compute),
-            gpu_memory_bytes: Some(held),
-            sm_percent: fresh.then(|| percent(busy)),
-            memory_percent: fresh.then(|| percent(busy * self.memory_activity(seat))),
-            ..GpuProcessReading::default()
-        }
-    }
-
-    fn process(&self, seat: &Seat, worker: &Worker) -> ProcessReading {
-        let figures = seat.kind.figures();
-        let cpus = figures.cpus * worker.share;
-        let jitter = dice::between(0.97, 1.03, &[seat.seed, worker.rank as u64, self.elapsed.to_bits()]);
-        ProcessReading {
-            pid: Some(worker.pid),
-            start_ticks: Some(worker.start_ticks),
-            presence: Some(Presence::Visible),
-            // A hung collective spins in user space: running, not waiting.
-            state: Some(if cpus > 0.5 { ProcessState::Running } else { ProcessState::Sleeping }),
-            cpu_percent: self.before.map(|_| ((cpus * jitter * 1000.0).round() / 10.0) as f32),
-            cpu_seconds: Some((cpus * worker.age_seconds * 100.0).round() / 100.0),
-            rss_bytes: Some((figures.rss_bytes as f64 * worker.share * loaded(worker.age_seconds)) as u64 >> 12 << 12),
-            threads: Some(28 + self.chance(worker.rank, 63, 1) + (figures.helper_cpus * 8.0) as u32),
-            age_seconds: Some((worker.age_seconds * 100.0).round() / 100.0),
-            ..ProcessReading::default()
-        }
-    }
-
-    fn host(&self, cpus: f64, memory: u64) -> HostReading {
+    fn host(&self, view: &View, needs: Needs) -> HostReading {
+        let elapsed = view.elapsed;
+        let Needs { cpus, memory } = needs;
         // Slow, so that a load average does not jump.
-        let swell = (self.elapsed / 47.0 + dice::unit(&[self.plan.seed, 64])).sin();
+        let swell = (elapsed / 47.0 + super::dice::unit(&[self.seed, 64])).sin();
         let load = cpus * (1.04 + 0.05 * swell);
-        let starved = self.plan.seats.iter().any(|seat| seat.kind == Kind::Starved);
+        let reads = self.seats.iter().any(|seat| seat.kind == super::work::Kind::Video);
+        let kills = self.incidents.iter().filter(|event| event.what == Event::Kill && event.from <= elapsed).count();
         let mut reading = HostReading {
             load_1: Some(hundredths(load)),
             load_5: Some(hundredths(cpus * 1.03)),
             load_15: Some(hundredths(cpus * 1.01)),
             memory_total_bytes: Some(HOST_MEMORY_BYTES),
-            memory_available_bytes: Some(HOST_MEMORY_BYTES.saturating_sub(memory)),
+            memory_available_bytes: Some(HOST_MEMORY_BYTES.saturating_sub(self.swollen(memory, elapsed))),
             swap_total_bytes: Some(0),
             swap_free_bytes: Some(0),
-            uptime_seconds: Some(((self.plan.up_seconds + self.elapsed) * 100.0).round() / 100.0),
-            pressure_io_percent: Some(if starved { 3.2 } else { 0.1 }),
+            uptime_seconds: Some(((self.up_seconds + elapsed) * 100.0).round() / 100.0),
+            pressure_io_percent: Some(if reads { 3.2 } else { 0.1 }),
             pressure_memory_percent: Some(0.0),
-            oom_kills: Some(0),
+            oom_kills: Some(kills as u64),
+            nvidia_pci_devices: Some(self.gpu_count as u32),
+            filesystems: view.filesystems(),
             ..HostReading::default()
         };
-        if self.before.is_some() {
+        if view.before.is_some() {
             let busy = (cpus * (1.0 + 0.04 * swell) / f64::from(CPU_COUNT)).min(1.0);
             reading.cpu_percent = Some(hundredths(100.0 * busy));
-            reading.io_wait_percent = Some(if starved { 1.4 } else { 0.1 });
+            reading.io_wait_percent = Some(if reads { 1.4 } else { 0.1 });
         }
         reading
     }
 
-    fn energy_before(&self, gpu: usize) -> f64 {
-        dice::between(2e8, 3e9, &[self.plan.seed, gpu as u64, 65])
-    }
-
-    /// A number below `below` that changes every two seconds.
-    fn chance(&self, which: usize, what: u64, below: u32) -> u32 {
-        dice::hash(&[self.plan.seed, which as u64, what, (self.elapsed / 2.0) as u64]) as u32 % below
+    /// Memory in use, where something fills it up.
+    fn swollen(&self, memory: u64, elapsed: f64) -> u64 {
+        let growth = |event: Event, share: f64| match event {
+            Event::Swells { to } => {
+                let end = to / 100.0 * HOST_MEMORY_BYTES as f64;
+                Some((memory as f64 + share * (end - memory as f64)) as u64)
+            }
+            _ => None,
+        };
+        self.now(elapsed).find_map(|incident| growth(incident.what, incident.share(elapsed))).unwrap_or(memory)
     }
 }
 
-fn percent(share: f64) -> u8 {
+/// What the jobs of a host need of it.
+#[derive(Clone, Copy)]
+struct Needs {
+    cpus: f64,
+    memory: u64,
+}
+
+pub(super) fn percent(share: f64) -> u8 {
     (share * 100.0).round().clamp(0.0, 100.0) as u8
 }
 
-fn hundredths(value: f64) -> f32 {
+pub(super) fn hundredths(value: f64) -> f32 {
     ((value * 100.0).round() / 100.0) as f32
 }
 

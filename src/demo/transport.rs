@@ -1,14 +1,12 @@
 //! The simulated servers as streams: one task a connection, which speaks the wire like a probe.
 
-use super::cast::VIEWER;
 use super::plan::Plan;
-use super::scenario::Told;
-use super::seat::Ended;
-use crate::fleet::{Clock, HostId, LinkError, LinkErrorKind, Moment};
+use super::speaker::{Server, Speaker};
+use crate::fleet::{Clock, HostId, LinkError, LinkErrorKind};
 use crate::hosts::HostConfig;
 use crate::wire::codec::{LineBuffer, decode_json, encode};
-use crate::wire::{Message, Reply, ReplyOutcome, Request};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::wire::{Message, Request};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::{Instant, sleep_until};
@@ -29,21 +27,10 @@ pub struct Demo {
     servers: Vec<Arc<Server>>,
 }
 
-/// One simulated server. What its processes do follows from the plan; what people did to them is kept here, because it
-/// outlives a connection.
-#[derive(Debug)]
-struct Server {
-    plan: Plan,
-    ended: Mutex<Ended>,
-}
-
 impl Demo {
     /// A fleet of this many hosts with this many GPUs each. It does nothing until it is connected to.
     pub fn new(hosts: u32, gpus: u32, clock: Clock) -> Self {
-        let server = |index| {
-            let plan = Plan::new(SEED, index, hosts, gpus as usize);
-            Arc::new(Server { plan, ended: Mutex::default() })
-        };
+        let server = |index| Arc::new(Server::new(Plan::new(SEED, index, hosts, gpus as usize)));
         Self { clock, servers: (0..hosts).map(server).collect() }
     }
 
@@ -57,29 +44,25 @@ impl Demo {
         self.servers.iter().map(config).collect()
     }
 
+    /// The probe of a host, for a caller with a time of its own; `None` when there is no such host.
+    pub fn speaker(&self, host: HostId) -> Option<Speaker> {
+        self.servers.get(host.0 as usize).map(|server| Speaker::new(Arc::clone(server)))
+    }
+
     /// Connects to a host's probe. To be called within a tokio runtime; dropping the stream ends the probe.
     ///
     /// # Errors
     /// When there is no such host, or it is one that cannot be reached now.
     pub fn open(&self, host: HostId) -> Result<DuplexStream, LinkError> {
-        let Some(server) = self.servers.get(host.0 as usize) else {
+        let Some(speaker) = self.speaker(host) else {
             return Err(LinkError::new(LinkErrorKind::Config, "there is no such simulated host"));
         };
-        if !server.plan.is_reachable(self.clock.now().elapsed.as_secs_f64()) {
+        if !speaker.is_reachable(self.clock.now()) {
             return Err(LinkError::new(LinkErrorKind::Timeout, "no answer on port 22 within 5 s")
                 .with_hint("this simulated host comes back by itself"));
         }
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let probe = Probe {
-            server: Arc::clone(server),
-            clock: self.clock,
-            stream: theirs,
-            requests: LineBuffer::default(),
-            interval: HostConfig::DEFAULT_INTERVAL,
-            sequence: 0,
-            before: None,
-            told: Told::new(),
-        };
+        let probe = Probe { speaker, clock: self.clock, stream: theirs, requests: LineBuffer::default() };
         tokio::spawn(probe.run());
         Ok(ours)
     }
@@ -87,16 +70,10 @@ impl Demo {
 
 /// The probe of one connection.
 struct Probe {
-    server: Arc<Server>,
+    speaker: Speaker,
     clock: Clock,
     stream: DuplexStream,
     requests: LineBuffer,
-    /// In simulated time.
-    interval: Duration,
-    sequence: u64,
-    before: Option<Moment>,
-    /// The processes whose facts were sent.
-    told: Told,
 }
 
 /// The other side hung up, or spoke nonsense.
@@ -104,26 +81,25 @@ struct Over;
 
 impl Probe {
     async fn run(mut self) {
-        if self.introduce().await.is_err() {
-            return;
+        for message in self.speaker.introduction() {
+            if self.say(&message).await.is_err() {
+                return;
+            }
         }
         let mut next = Instant::now();
         while self.step(&mut next).await.is_ok() {}
-    }
-
-    async fn introduce(&mut self) -> Result<(), Over> {
-        self.say(&Message::Hello(self.server.plan.hello())).await?;
-        self.say(&Message::Inventory(self.server.plan.inventory())).await
     }
 
     async fn step(&mut self, next: &mut Instant) -> Result<(), Over> {
         let mut chunk = [0; 1024];
         tokio::select! {
             () = sleep_until(*next) => {
-                if self.is_reachable() {
-                    self.sample().await?;
+                let now = self.clock.now();
+                if self.speaker.is_reachable(now) {
+                    let snapshot = self.speaker.sample(now);
+                    self.say(&snapshot).await?;
                 }
-                let pause = if self.sequence == 1 { SECOND_SNAPSHOT } else { self.interval };
+                let pause = if self.speaker.sequence() == 1 { SECOND_SNAPSHOT } else { self.speaker.interval() };
                 *next = Instant::now() + pause.div_f64(self.clock.speed()).max(SHORTEST_PAUSE);
                 Ok(())
             }
@@ -137,24 +113,6 @@ impl Probe {
         }
     }
 
-    /// While its network is away, nothing that a server says arrives, and nothing reaches it.
-    fn is_reachable(&self) -> bool {
-        self.server.plan.is_reachable(self.clock.now().elapsed.as_secs_f64())
-    }
-
-    async fn sample(&mut self) -> Result<(), Over> {
-        let now = self.clock.now();
-        self.sequence += 1;
-        let ended = self.ended(|ended| ended.clone());
-        let mut snapshot = self.server.plan.snapshot(now, self.before, &ended, &self.told);
-        snapshot.sequence = self.sequence;
-        snapshot.interval_seconds = Some(self.interval.as_secs_f32());
-        let (pids, ticks) = (&snapshot.processes.pid, &snapshot.processes.start_ticks);
-        self.told = pids.iter().zip(ticks).filter_map(|(pid, ticks)| Some(((*pid)?, (*ticks)?))).collect();
-        self.before = Some(now);
-        self.say(&Message::Snapshot(Box::new(snapshot))).await
-    }
-
     async fn take_requests(&mut self, next: &mut Instant) -> Result<(), Over> {
         loop {
             let request: Request = match self.requests.next_line() {
@@ -162,53 +120,17 @@ impl Probe {
                 Ok(Some(line)) => decode_json(line).map_err(|_| Over)?,
                 Err(_) => return Err(Over),
             };
-            if !self.is_reachable() {
+            let now = self.clock.now();
+            if !self.speaker.is_reachable(now) {
                 continue;
             }
-            match request {
-                Request::Heartbeat { id, .. } => self.say(&Message::Echo { id }).await?,
-                Request::Interval { seconds } => {
-                    self.interval = Duration::try_from_secs_f32(seconds).unwrap_or(HostConfig::DEFAULT_INTERVAL);
-                }
-                Request::Resend => {
-                    self.told.clear();
-                    self.say(&Message::Inventory(self.server.plan.inventory())).await?;
-                    *next = Instant::now();
-                }
-                Request::Signal { id, boot_id, pid, start_ticks, .. } => {
-                    let outcome = if boot_id == self.server.plan.boot_id() {
-                        self.signal(pid, start_ticks)
-                    } else {
-                        ReplyOutcome::Reused
-                    };
-                    self.say(&Message::Reply(Reply { id, outcome })).await?;
-                }
-                Request::Environment { id, .. } | Request::LogTail { id, .. } => {
-                    let outcome = ReplyOutcome::Refused("a simulated process has no files".into());
-                    self.say(&Message::Reply(Reply { id, outcome })).await?;
-                }
+            if request == Request::Resend {
+                *next = Instant::now();
+            }
+            if let Some(answer) = self.speaker.take(&request, now) {
+                self.say(&answer).await?;
             }
         }
-    }
-
-    /// A signal to one process ends its whole job: torchrun ends its ranks when one is gone.
-    fn signal(&self, pid: u32, start_ticks: u64) -> ReplyOutcome {
-        let now = self.clock.now();
-        let plan = &self.server.plan;
-        self.ended(|ended| match plan.find(pid, now, ended) {
-            None => ReplyOutcome::Gone,
-            Some(found) if found.start_ticks != start_ticks => ReplyOutcome::Reused,
-            Some(found) if found.uid != VIEWER.uid => ReplyOutcome::NotPermitted,
-            Some(found) => {
-                let (job, age_seconds) = found.job;
-                ended.insert(job, age_seconds);
-                ReplyOutcome::Sent
-            }
-        })
-    }
-
-    fn ended<R>(&self, with: impl FnOnce(&mut Ended) -> R) -> R {
-        with(&mut self.server.ended.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     async fn say(&mut self, message: &Message) -> Result<(), Over> {
@@ -219,9 +141,10 @@ impl Probe {
 
 #[cfg(test)]
 mod tests {
+    use super::super::cast::VIEWER;
     use super::*;
     use crate::wire::codec::decode;
-    use crate::wire::{Signal, Snapshot};
+    use crate::wire::{Reply, ReplyOutcome, Signal, Snapshot};
     use tokio::time::timeout;
 
     struct Link {
@@ -316,8 +239,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_is_away_and_comes_back_in_simulated_time() {
-        // 40 s of absence every 260 s pass in milliseconds.
-        let demo = Demo::new(5, 1, Clock::start(2000.0));
+        // Two hours with their absences of 40 s pass in seconds.
+        let demo = Demo::new(5, 1, Clock::start(800.0));
         let seen = timeout(Duration::from_secs(30), async {
             for away in [true, false, true] {
                 while demo.open(HostId(4)).is_err() != away {
