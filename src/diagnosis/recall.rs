@@ -13,6 +13,9 @@ use crate::wire::SafeText;
 const IDLE_CPU_SECONDS: f64 = 1.0;
 const IDLE_CPU_SHARE: f64 = 0.002;
 
+/// For how long after its first sight a job is compared with what was known before, in seconds.
+const NEW: f64 = 90.0;
+
 impl Engine {
     /// What is to be kept, as of `now`. `fleet` gives the names of the hosts.
     pub fn memory(&self, fleet: &Fleet, now: Moment) -> Memory {
@@ -124,8 +127,9 @@ impl HostMemory {
     pub(super) fn recall_idle(&mut self, host: &Host, memory: &Memory, beat: Beat, is_first: bool) {
         let unix = beat.now.unix.as_secs_f64();
         for job in self.jobs.iter_mut().filter(|job| job.quiet.is_some()) {
-            let is_new = job.first_seen >= beat.t - 1e-6 || is_first;
-            if !is_new {
+            // Rates need two samples: what a job does is known a moment after it is first seen.
+            let is_new = beat.t - job.first_seen <= NEW || is_first;
+            if !is_new || job.idle_since.is_some() {
                 continue;
             }
             let members = || job.members.iter().filter_map(|member| self.processes.get(*member));

@@ -105,7 +105,7 @@ fn log_silent(view: &View, watches: &mut Watches) {
     for job in view.jobs.iter().filter(|job| job.is_readable && job.is_mine) {
         // The member that was written last speaks for the job.
         let logs = view.members(job).filter_map(|process| Some((process, process.log.as_deref()?)));
-        let known = logs.filter_map(|(process, log)| Some((process, log, log.age?)));
+        let known = logs.filter_map(|(process, log)| Some((process, log, log.age(view.beat.t)?)));
         let Some((process, log, age)) = known.min_by(|a, b| a.2.total_cmp(&b.2)) else {
             continue;
         };

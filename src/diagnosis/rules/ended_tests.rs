@@ -96,3 +96,24 @@ fn a_log_that_stands_still_is_mentioned() {
     lab.play(20.0, logging(1.0));
     assert_eq!(lab.firing(), []);
 }
+
+#[test]
+fn an_age_that_is_told_again_is_no_write() {
+    // As a probe tells it: looked at in every tenth sample, and the same in between.
+    let looked = |written_every: f64, stops_at: f64| {
+        let mut lab = Lab::new(gpus(0..1));
+        lab.every = 2.0;
+        let begin = lab.t;
+        lab.play(4000.0, move |lab, passed| {
+            let mut shot = works(lab);
+            let look = (passed / 20.0).floor() * 20.0;
+            let age = if look < stops_at { look % written_every } else { look - stops_at };
+            shot.processes[0].reading.log_age_seconds = Some(age.trunc());
+            shot
+        });
+        (lab.fired(), lab.t - begin)
+    };
+    assert_eq!(looked(1e9, 1e9).0, [], "one that was never written");
+    assert_eq!(looked(7.3, 1e9).0, [], "one that is written");
+    assert_eq!(looked(7.3, 1500.0).0, [("log-silent", "info")], "one that stops");
+}

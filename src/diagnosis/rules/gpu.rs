@@ -200,11 +200,9 @@ fn pcie(view: &View, watches: &mut Watches, target: &Target, position: usize, no
         return;
     }
     if gpu.utilization.is_none_or(|percent| f64::from(percent) < limits.utilization) {
-        // At rest the link says nothing; what was found under load stays found.
-        let is_firing = watches.phase(RuleId::PcieDegraded, target) != crate::diagnosis::Phase::Pending;
-        if is_firing {
-            watches.hold(RuleId::PcieDegraded, target);
-        }
+        // At rest the link says nothing: what was found under load stays, and a step between two kernels does not
+        // begin it anew.
+        watches.hold(RuleId::PcieDegraded, target);
         return;
     }
     let grade = Grade::new(Ladder::one(Severity::Warn, limits.after), Confidence::Certain, 30.0);

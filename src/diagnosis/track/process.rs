@@ -12,6 +12,9 @@ const CPU_SECONDS: f64 = 60.0;
 const WRITE_BYTES: u64 = 1 << 20;
 /// A process is looked at for leaks when it has been watched for this long, in seconds.
 const LEAK_AFTER: f64 = 96.0 * 60.0;
+/// An age that has been told for this long, in seconds, is no longer that of an old look: a probe looks every tenth sample
+/// at least, of a minute at most.
+const NO_NEWS: f64 = 660.0;
 /// Gaps between writes of the log that are kept.
 const GAPS: usize = 31;
 
@@ -68,27 +71,50 @@ pub(in crate::diagnosis) struct ProcessTrack {
     pub(in crate::diagnosis) leak_due: f64,
 }
 
-/// How a log is written.
+/// How a log is written, as far as it is seen: a probe looks at every tenth sample, and tells the same until it does.
 #[derive(Debug, Clone, Default)]
 pub(in crate::diagnosis) struct LogTrack {
-    pub(in crate::diagnosis) age: Option<f64>,
+    /// What was told last, and when it was news.
+    told: Option<(f64, f64)>,
+    /// When it was last written.
+    written_at: Option<f64>,
     pub(in crate::diagnosis) writes: u32,
     /// The last gaps between writes, in seconds.
     gaps: Vec<f32>,
 }
 
+/// Ages are told in whole seconds, and looks come a little early or late.
+const LOG_ROUNDING: f64 = 2.5;
+
 impl LogTrack {
-    fn observe(&mut self, age: Option<f64>, dt: f64) {
-        if let (Some(before), Some(age)) = (self.age, age)
-            && age < before + dt * 0.5
-        {
-            self.writes = self.writes.saturating_add(1);
-            if self.gaps.len() >= GAPS {
-                self.gaps.remove(0);
-            }
-            self.gaps.push((before + dt - age).max(dt) as f32);
+    fn observe(&mut self, age: Option<f64>, t: f64) {
+        // Where only growth can be seen, a file that has just grown has no age.
+        let age = age.unwrap_or(0.0);
+        if self.told.is_some_and(|(told, _)| (told - age).abs() < f64::EPSILON) {
+            return;
         }
-        self.age = age;
+        self.told = Some((age, t));
+        let written_at = t - age;
+        let Some(before) = self.written_at else {
+            self.written_at = Some(written_at);
+            return;
+        };
+        if written_at <= before + LOG_ROUNDING {
+            return;
+        }
+        self.writes = self.writes.saturating_add(1);
+        if self.gaps.len() >= GAPS {
+            self.gaps.remove(0);
+        }
+        self.gaps.push((written_at - before) as f32);
+        self.written_at = Some(written_at);
+    }
+
+    /// For how long it has not been written, in seconds. What is told again and again may be a log that is written in
+    /// the rhythm of the looks: then nothing is known of the time since the last news.
+    pub(in crate::diagnosis) fn age(&self, t: f64) -> Option<f64> {
+        let (age, news_at) = self.told?;
+        Some(if t - news_at > NO_NEWS { age } else { t - self.written_at? })
     }
 
     /// The median gap between writes, in seconds.
@@ -178,7 +204,7 @@ impl ProcessTrack {
         self.observe_work(process, (t, dt));
         self.threads_live = reading.threads_live;
         if reading.log_age_seconds.is_some() || self.log.is_some() {
-            self.log.get_or_insert_default().observe(reading.log_age_seconds, dt);
+            self.log.get_or_insert_default().observe(reading.log_age_seconds, t);
         }
     }
 
