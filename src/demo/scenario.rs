@@ -30,6 +30,8 @@ pub(super) struct Sight {
     pub(super) before: Option<Moment>,
     /// Its number on this connection, from 1.
     pub(super) sequence: u64,
+    /// When what is read of every tenth snapshot was read last.
+    pub(super) looked: Moment,
 }
 
 /// A process, as a signal finds it.

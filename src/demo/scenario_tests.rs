@@ -16,7 +16,8 @@ fn plan(index: u32) -> Plan {
 }
 
 fn snapshot(plan: &Plan, seconds: f64) -> Snapshot {
-    let sight = Sight { now: at(seconds), before: Some(at((seconds - 2.0).max(0.0))), sequence: 11 };
+    let sight =
+        Sight { now: at(seconds), before: Some(at((seconds - 2.0).max(0.0))), sequence: 11, looked: at(seconds) };
     plan.snapshot(sight, &Ended::new(), &mut Told::new())
 }
 
@@ -159,7 +160,7 @@ fn broken_drivers_and_lost_gpus_have_errors_and_no_values() {
 
 #[test]
 fn the_first_snapshot_of_a_connection_knows_no_rates() {
-    let sight = Sight { now: at(9.0), before: None, sequence: 1 };
+    let sight = Sight { now: at(9.0), before: None, sequence: 1, looked: at(9.0) };
     let first = plan(0).snapshot(sight, &Ended::new(), &mut Told::new());
     assert!(first.host.cpu_percent.is_none() && first.processes.cpu_percent.is_empty());
     assert!(first.gpus.power_mean_watts.is_empty() && first.gpu_processes.sm_percent.is_empty());
@@ -186,7 +187,7 @@ fn a_signal_finds_workers_and_launchers_and_what_it_ended_is_gone() {
         assert_eq!((found.start_ticks, found.uid), (start_ticks, VIEWER.uid));
         let ended = Ended::from([found.job]);
         assert_eq!(plan.find(pid, now, &ended), None);
-        let sight = Sight { now: at(62.0), before: Some(now), sequence: 2 };
+        let sight = Sight { now: at(62.0), before: Some(now), sequence: 2, looked: at(62.0) };
         let after = plan.snapshot(sight, &ended, &mut Told::new());
         assert!(!after.processes.pid.contains(&Some(facts.pid)));
         let gpu = after.gpus.row(0);
@@ -199,7 +200,7 @@ fn a_signal_finds_workers_and_launchers_and_what_it_ended_is_gone() {
 #[test]
 fn the_first_snapshot_carries_what_the_driver_remembers() {
     let plan = plan(2);
-    let sight = Sight { now: at(1.0), before: None, sequence: 1 };
+    let sight = Sight { now: at(1.0), before: None, sequence: 1, looked: at(1.0) };
     let first = plan.snapshot(sight, &Ended::new(), &mut Told::new());
     assert_eq!(first.recent_past.len(), 8);
     let past = &first.recent_past[gpu_with(&plan, "sft.py")];

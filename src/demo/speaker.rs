@@ -36,13 +36,16 @@ pub struct Speaker {
     interval: Duration,
     sequence: u64,
     before: Option<Moment>,
+    /// When what is read of every tenth snapshot was read last.
+    looked: Moment,
     /// The processes whose facts were sent.
     told: Told,
 }
 
 impl Speaker {
     pub(super) fn new(server: Arc<Server>) -> Self {
-        Self { server, interval: HostConfig::DEFAULT_INTERVAL, sequence: 0, before: None, told: Told::new() }
+        let interval = HostConfig::DEFAULT_INTERVAL;
+        Self { server, interval, sequence: 0, before: None, looked: Moment::default(), told: Told::new() }
     }
 
     /// What it says first.
@@ -68,7 +71,10 @@ impl Speaker {
     /// Its next snapshot.
     pub fn sample(&mut self, now: Moment) -> Message {
         self.sequence += 1;
-        let sight = Sight { now, before: self.before, sequence: self.sequence };
+        if self.sequence % 10 == 1 {
+            self.looked = now;
+        }
+        let sight = Sight { now, before: self.before, sequence: self.sequence, looked: self.looked };
         let ended = self.server.ended(|ended| ended.clone());
         let mut snapshot = self.server.plan.snapshot(sight, &ended, &mut self.told);
         snapshot.interval_seconds = Some(self.interval.as_secs_f32());

@@ -36,7 +36,7 @@ pub(super) struct View<'a> {
     pub(super) elapsed: f64,
     /// The moment of the snapshot before.
     pub(super) before: Option<f64>,
-    sequence: u64,
+    looked: f64,
     ended: &'a Ended,
 }
 
@@ -46,7 +46,7 @@ impl<'a> View<'a> {
             plan,
             elapsed: sight.now.elapsed.as_secs_f64(),
             before: sight.before.map(|before| before.elapsed.as_secs_f64()),
-            sequence: sight.sequence,
+            looked: sight.looked.elapsed.as_secs_f64(),
             ended,
         }
     }
@@ -323,7 +323,7 @@ impl<'a> View<'a> {
     /// What only its owner may read of a process; a probe looks at it in every tenth sample.
     fn own_files(&self, seat: &Seat, worker: &Worker, reading: &mut ProcessReading) {
         const WRITES_EVERY: f64 = 7.3;
-        let looked = self.looked_at();
+        let looked = self.looked;
         let age = worker.age_seconds - (self.elapsed - looked);
         let worked = seat.work(worker.gpu, age.max(0.0));
         let stopped = seat.fates.iter().filter(|fate| matches!(fate.what, What::FallsSilent | What::Hangs));
@@ -331,12 +331,6 @@ impl<'a> View<'a> {
         reading.read_characters = Some((3e8 * worked) as u64);
         reading.write_bytes = Some((900.0 * worked) as u64);
         reading.log_age_seconds = Some(stopped.map_or(looked.rem_euclid(WRITES_EVERY), |since| looked - since).trunc());
-    }
-
-    /// When every tenth sample was taken last.
-    fn looked_at(&self) -> f64 {
-        let interval = self.before.map_or(0.0, |before| self.elapsed - before);
-        self.elapsed - interval * ((self.sequence + 9) % 10) as f64
     }
 
     /// The filesystems, asked once a minute; one that does not answer is told in each sample.
