@@ -2,44 +2,22 @@
 //! and a new one goes on with the others; whoever waits for readings never waits for the driver.
 
 use super::beside::Mark;
-use super::device::DeviceSample;
+use super::board::{Board, Ending, Frame, HANGS, PATIENCE, Slot};
 use super::raw::{Code, Library, Oddities};
 use super::session::{Session, load};
 use super::watch::Watch;
-use super::words;
-use super::xids::{Queue, Xid};
-use crate::wire::{DriverError, Inventory, SafeText};
+use super::xids::Queue;
+use crate::wire::{Inventory, SafeText};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A call that runs this long is not waited for: the snapshot goes without.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// A call that runs this long hangs: its worker is left behind.
-const HANGS: Duration = Duration::from_secs(3);
 /// A call that runs this long keeps the other probes of this user away from the driver.
 const MARKED: Duration = Duration::from_secs(5);
 /// The longest wait for a round of calls each of which is quick.
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// NVML runs on this stack; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
-
-/// What one round of sampling gave.
-#[derive(Debug, Default)]
-pub(crate) struct Frame {
-    /// The generation whose order `devices` follows.
-    pub(crate) generation: u32,
-    /// The inventory, when it changed since the previous frame.
-    pub(crate) inventory: Option<Inventory>,
-    /// One entry a GPU, in inventory order.
-    pub(crate) devices: Vec<DeviceSample>,
-    /// Why the driver as a whole gives nothing now.
-    pub(crate) error: Option<DriverError>,
-    /// Xids since the previous frame.
-    pub(crate) xids: Vec<Xid>,
-    /// What the driver did that no driver should, told once.
-    pub(crate) notes: Vec<SafeText>,
-}
 
 /// The driver, seen from the thread that wants readings.
 pub(crate) struct Driver {
@@ -62,41 +40,6 @@ struct Shared {
     xids: Arc<Queue>,
 }
 
-/// What the threads tell each other.
-struct Board {
-    /// The worker in charge. Older ones end when they find out.
-    epoch: u32,
-    watch: Arc<Watch>,
-    busy: bool,
-    ending: Ending,
-    asked: u64,
-    finished: u64,
-    /// Whether the round that is asked for reads what rarely changes as well.
-    slow: bool,
-    library: Option<&'static Library>,
-    session: Option<Arc<Session>>,
-    inventory: Inventory,
-    slots: Vec<Slot>,
-    /// Workers that hang, each on one GPU.
-    left_behind: Vec<Arc<Watch>>,
-}
-
-/// Whether the process is about to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ending {
-    No,
-    /// No further GPU is read.
-    Stop,
-    /// The same, and the worker in charge shuts NVML down.
-    ShutDown,
-}
-
-#[derive(Default)]
-struct Slot {
-    round: u64,
-    sample: DeviceSample,
-}
-
 impl Driver {
     /// Starts the first worker. `chosen` is a library to load in place of the usual ones, `marks` a directory for marks
     /// in place of the usual ones.
@@ -105,22 +48,8 @@ impl Driver {
     /// When no thread can be started.
     pub(crate) fn start(chosen: Option<String>, marks: Option<&str>) -> io::Result<Self> {
         let watch = Arc::new(Watch::new());
-        let board = Board {
-            epoch: 0,
-            watch: Arc::clone(&watch),
-            busy: false,
-            ending: Ending::No,
-            asked: 0,
-            finished: 0,
-            slow: true,
-            library: None,
-            session: None,
-            inventory: Inventory::default(),
-            slots: Vec::new(),
-            left_behind: Vec::new(),
-        };
         let shared = Arc::new(Shared {
-            board: Mutex::new(board),
+            board: Mutex::new(Board::new(Arc::clone(&watch))),
             bell: Condvar::new(),
             origin: Instant::now(),
             chosen,
@@ -337,58 +266,6 @@ impl Shared {
         board.slots.resize_with(session.as_ref().map_or(0, |session| session.devices()), Slot::default);
         board.session.clone_from(&session);
         Some(session)
-    }
-}
-
-impl Board {
-    /// What there is now: readings of this round, and for the other GPUs since when they have been blocked.
-    fn frame(&mut self) -> Frame {
-        let round = self.asked;
-        let in_flight = if self.finished == self.asked { None } else { self.watch.call_age() };
-        let mut devices: Vec<DeviceSample> = self
-            .slots
-            .iter_mut()
-            .map(|slot| if slot.round == round { std::mem::take(&mut slot.sample) } else { DeviceSample::default() })
-            .collect();
-        let mut hanging = 0;
-        let calls = self.left_behind.iter().map(|watch| (watch.device(), watch.call_age()));
-        for (device, age) in calls.chain([(self.watch.device(), in_flight)]) {
-            let Some((age, sample)) = age.zip(device.and_then(|device| devices.get_mut(device))) else { continue };
-            if age >= PATIENCE {
-                let seconds = crate::probe::numbers::tenths_f32(age.as_secs_f64());
-                sample.reading.blocked_seconds = Some(seconds);
-                if age >= HANGS {
-                    sample.reading.error = Some(words::device_blocked(seconds));
-                    hanging += 1;
-                }
-            }
-        }
-        let whole = in_flight.filter(|&age| age >= HANGS && (self.watch.device().is_none() || hanging > 1));
-        let error = whole.map(|age| words::driver_blocked(age.as_secs_f32()));
-        // Before the first answer the inventory is where a person looks for the reason.
-        if self.session.is_none() && error.is_some() && self.inventory.error.is_none() {
-            self.inventory.error.clone_from(&error);
-            self.inventory.generation += 1;
-        }
-        Frame { generation: self.inventory.generation, devices, error, ..Frame::default() }
-    }
-
-    /// What there is while another probe of this user hangs in the driver: nothing, and why.
-    fn set_aside(&mut self, pid: u32) -> Frame {
-        let error = words::another_waits(pid);
-        if self.session.is_none() && self.inventory.error.as_ref() != Some(&error) {
-            self.inventory.error = Some(error.clone());
-            self.inventory.generation += 1;
-        }
-        let mut devices = Vec::new();
-        devices.resize_with(self.slots.len(), DeviceSample::default);
-        Frame { generation: self.inventory.generation, devices, error: Some(error), ..Frame::default() }
-    }
-
-    /// The age of the oldest call that has not come back.
-    fn oldest_call(&self) -> Option<Duration> {
-        let left_behind = self.left_behind.iter().map(|watch| watch.call_age());
-        left_behind.chain([self.watch.call_age()]).flatten().max()
     }
 }
 

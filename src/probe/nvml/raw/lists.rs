@@ -1,0 +1,150 @@
+//! The calls that fill a list. How many entries a driver claims is believed as far as the buffer goes.
+
+use super::{Code, Handle, Library, Oddity, call};
+use crate::probe::nvml::watch::Watch;
+use nvml_wrapper_sys::bindings as sys;
+use std::ffi::c_uint;
+
+/// Room for as many entries is offered first.
+const USUAL_ENTRIES: usize = 32;
+
+/// The entries that a list may grow to; what is beyond is left out.
+const MAX_ENTRIES: usize = 4096;
+
+/// Which of the three lists of processes is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ProcessList {
+    Compute,
+    Graphics,
+    Mps,
+}
+
+/// The entries of a list as the driver wrote them, in 8-byte words.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Entries<'a> {
+    pub(crate) words: &'a [u64],
+    /// Words an entry. Of a process: 2 in version 1, 3 in versions 2 and 3, 4 in the version 3 of early R535.
+    pub(crate) stride: usize,
+}
+
+impl<'a> Entries<'a> {
+    pub(crate) fn iter(self) -> impl Iterator<Item = &'a [u64]> {
+        self.words.chunks_exact(self.stride)
+    }
+}
+
+impl Library {
+    /// The samples that the driver keeps, by `nvmlSamplingType_t`, and their `nvmlValueType_t`. An entry is a time stamp
+    /// (the host's wall clock, microseconds) and a value.
+    pub(crate) fn samples<'a>(
+        &self,
+        watch: &Watch,
+        device: Handle,
+        kind: u32,
+        words: &'a mut Vec<u64>,
+    ) -> Result<(Entries<'a>, u32), Code> {
+        const WORDS: usize = size_of::<sys::nvmlSample_t>() / size_of::<u64>();
+        let (mut value_type, mut count): (c_uint, c_uint) = (0, 0);
+        let none = std::ptr::null_mut();
+        // SAFETY: a null buffer asks for the count alone.
+        let counted = call(watch, self.table.samples, |function| unsafe {
+            function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, none)
+        });
+        counted.or_else(|code| if code == Code::INSUFFICIENT_SIZE { Ok(()) } else { Err(code) })?;
+        let entries = (count as usize).min(MAX_ENTRIES);
+        if entries == 0 {
+            return Err(Code::NOT_FOUND);
+        }
+        words.clear();
+        words.resize(entries * WORDS, 0);
+        let mut count = entries as c_uint;
+        // SAFETY: the buffer holds `count` entries of two words, aligned as they ask for.
+        call(watch, self.table.samples, |function| unsafe {
+            let buffer = words.as_mut_ptr().cast();
+            function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, buffer)
+        })?;
+        let count = self.believed(count as usize, entries);
+        Ok((Entries { words: &words[..count * WORDS], stride: WORDS }, value_type))
+    }
+
+    /// One list of processes. The newest version that the library has is asked; it alone decides, since older ones
+    /// answer with less.
+    pub(crate) fn processes<'a>(
+        &self,
+        watch: &Watch,
+        device: Handle,
+        list: ProcessList,
+        words: &'a mut Vec<u64>,
+    ) -> Result<Entries<'a>, Code> {
+        let table = &self.table;
+        let (v3, v2, v1) = match list {
+            ProcessList::Compute => (table.compute_v3, table.compute_v2, table.compute_v1),
+            ProcessList::Graphics => (table.graphics_v3, table.graphics_v2, table.graphics_v1),
+            ProcessList::Mps => (table.mps_v3, table.mps_v2, table.mps_v1),
+        };
+        let (function, stride) = match (v3, v2, v1) {
+            (Some(_), _, _) => (v3, if self.early_r535 { 4 } else { 3 }),
+            (None, Some(_), _) => (v2, 3),
+            _ => (v1, 2),
+        };
+        let count = self.fill(words, stride, |words, count| {
+            // SAFETY: the buffer holds `count` entries of the layout that this version writes.
+            call(watch, function, |function| unsafe { function(device.0.as_ptr(), count, words.as_mut_ptr().cast()) })
+        })?;
+        Ok(Entries { words: &words[..count * stride], stride })
+    }
+
+    /// Samples of the processes' shares newer than `last_seen` (the driver's clock, microseconds).
+    pub(crate) fn process_utilization<'a>(
+        &self,
+        watch: &Watch,
+        device: Handle,
+        last_seen: u64,
+        words: &'a mut Vec<u64>,
+    ) -> Result<Entries<'a>, Code> {
+        const WORDS: usize = size_of::<sys::nvmlProcessUtilizationSample_t>() / size_of::<u64>();
+        let count = self.fill(words, WORDS, |words, count| {
+            // SAFETY: the buffer holds `count` entries of 32 bytes, aligned as they ask for.
+            call(watch, self.table.process_utilization, |function| unsafe {
+                function(device.0.as_ptr(), words.as_mut_ptr().cast(), count, last_seen)
+            })
+        })?;
+        Ok(Entries { words: &words[..count * WORDS], stride: WORDS })
+    }
+
+    /// Calls a function that fills a list, with room for more as long as it says that there is too little. Returns how
+    /// many entries it wrote, as far as it can be believed: what it did not write is zero, and no leftover of another
+    /// list.
+    fn fill(
+        &self,
+        words: &mut Vec<u64>,
+        stride: usize,
+        mut list: impl FnMut(&mut [u64], &mut c_uint) -> Result<(), Code>,
+    ) -> Result<usize, Code> {
+        let mut entries = USUAL_ENTRIES;
+        loop {
+            let length = entries * stride;
+            if words.len() < length {
+                words.resize(length, 0);
+            }
+            words[..length].fill(0);
+            let mut count = entries as c_uint;
+            match list(&mut words[..length], &mut count) {
+                Ok(()) => return Ok(self.believed(count as usize, entries)),
+                Err(Code::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
+                    // Processes may start between two calls, so there is room for some more than it asks for.
+                    entries = (count as usize).saturating_add(16).clamp(entries * 2, MAX_ENTRIES);
+                }
+                Err(code) => return Err(code),
+            }
+        }
+    }
+
+    /// The entries that a driver can have written where there was room for so many.
+    fn believed(&self, count: usize, room: usize) -> usize {
+        if count > room {
+            self.oddities.add(Oddity::Count);
+        }
+        count.min(room)
+    }
+}
