@@ -10,6 +10,7 @@ const SHOWN_DIGITS: usize = 12;
 pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
     let first = |rule: fn(&[&str]) -> Option<Owner>| paths(cgroup).find_map(|path| rule(&parts(path)));
     first(slurm)
+        .or_else(|| first(slurm_by_sluid))
         .or_else(|| first(pod))
         .or_else(|| first(container))
         .or_else(|| apptainer(ancestors))
@@ -18,7 +19,8 @@ pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
 }
 
 /// The path of the cgroup that Slurm 26.05 and newer names by a SLUID (`s` and 13 Crockford base32 characters). The
-/// job id is not in it: [`slurmstepd_job`] finds it in the title of the step's daemon.
+/// job id is not in it: [`slurmstepd_job`] finds it in the title of the step's daemon, the environment may have it, and
+/// `outside::Jobs` asks others.
 pub(crate) fn sluid_path(cgroup: &str) -> Option<&str> {
     paths(cgroup).find_map(|path| {
         let mut end = 0;
@@ -56,6 +58,14 @@ fn slurm(parts: &[&str]) -> Option<Owner> {
     let job = parts[place + 1].strip_prefix("job_")?;
     let step = parts.get(place + 2).and_then(|part| part.strip_prefix("step_"));
     Some(Owner::Slurm { job: job.into(), step: step.map(Into::into) })
+}
+
+/// Slurm 26.05 and newer: `.../slurmstepd.scope/SLUID/step_S/...`. Until somebody knows the job's number, its SLUID stands
+/// for it: that is the same for all processes of the job, on every host.
+fn slurm_by_sluid(parts: &[&str]) -> Option<Owner> {
+    let place = parts.iter().position(|part| is_sluid(part))?;
+    let step = parts.get(place + 1).and_then(|part| part.strip_prefix("step_"));
+    Some(Owner::Slurm { job: parts[place].into(), step: step.map(Into::into) })
 }
 
 /// `/kubepods/burstable/pod<uid>/<id>`, or with systemd
@@ -200,7 +210,8 @@ fn is_long_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn is_sluid(part: &str) -> bool {
+/// Whether this is a SLUID, which is never a job's number.
+pub(crate) fn is_sluid(part: &str) -> bool {
     // Crockford's alphabet leaves out I, L, O and U.
     let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() && !b"ILOU".contains(&byte.to_ascii_uppercase());
     part.len() == 14 && part.starts_with('s') && part.bytes().skip(1).all(in_alphabet)

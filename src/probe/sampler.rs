@@ -2,7 +2,7 @@
 
 use super::numbers::{tenths_f32, thousandths};
 use super::nvml::{DeviceSample, Driver, Frame, GpuProcess, Past, Xid};
-use super::outside::{Containers, Filesystems, Slurm};
+use super::outside::Outside;
 use super::processes::{Moment, Processes};
 use super::procfs::{Census, HostSampler, Scratch};
 use super::users::Users;
@@ -23,9 +23,7 @@ pub(crate) struct Sampler {
     host: HostSampler,
     processes: Processes,
     users: Users,
-    containers: Containers,
-    filesystems: Filesystems,
-    slurm: Slurm,
+    outside: Outside,
     census: Census,
     scratch: Scratch,
     origin: Instant,
@@ -50,9 +48,7 @@ impl Sampler {
             host: HostSampler::new(),
             processes: Processes::new(),
             users: Users::default(),
-            containers: Containers::default(),
-            filesystems: Filesystems::default(),
-            slurm: Slurm::new(),
+            outside: Outside::new(),
             census: Census::new(),
             scratch: Scratch::default(),
             origin: Instant::now(),
@@ -73,6 +69,12 @@ impl Sampler {
     /// Waits for user names that were asked for, at most this long.
     pub(crate) fn settle_users(&mut self, limit: Duration) {
         self.users.settle(limit);
+    }
+
+    /// Waits for what other programs were asked, at most this long.
+    pub(crate) fn settle_outside(&mut self, limit: Duration) {
+        let origin = self.origin;
+        self.outside.settle(Instant::now() + limit, || origin.elapsed().as_secs_f64());
     }
 
     /// Reads everything. A driver that hangs costs its readings, and a second at most.
@@ -102,12 +104,9 @@ impl Sampler {
             unix_seconds: wall_unix_ms / 1000,
         };
         let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
-        self.containers.step(now);
-        self.processes.name_containers(&mut self.containers);
+        self.processes.name_owners(&mut self.outside);
         let (processes, facts) = self.processes.sample(on_gpus, moment, &mut self.scratch, &mut self.users);
-        host.filesystems = self.filesystems.step(now, resend, self.processes.working_directories());
-        let slurm = self.slurm.step(now, resend);
-        (host.slurm_cluster, host.slurm_allocated_gpus) = (slurm.cluster, slurm.allocated);
+        self.outside.step(now, resend, self.processes.working_directories(), &mut host);
         let health: Vec<_> = if devices.iter().any(|device| device.health.is_some()) {
             devices.iter().map(|device| device.health.clone().unwrap_or_default()).collect()
         } else {

@@ -1,7 +1,7 @@
 //! How much of the machine this login sees.
 
-use super::owner::owner;
-use crate::wire::{Owner, Scope};
+use super::owner::{is_sluid, owner};
+use crate::wire::{Owner, SafeText, Scope};
 use std::path::Path;
 
 /// The signs of a container, as far as the process itself can see them.
@@ -18,6 +18,8 @@ pub(crate) struct Signs {
     pub(crate) manager: Option<String>,
     /// `APPTAINER_NAME` or `SINGULARITY_NAME`.
     pub(crate) apptainer: Option<String>,
+    /// `SLURM_JOB_ID`.
+    pub(crate) slurm_job: Option<String>,
     /// `KUBERNETES_SERVICE_HOST` is set.
     pub(crate) kubernetes: bool,
 }
@@ -32,6 +34,7 @@ impl Signs {
             containerenv: Path::new("/run/.containerenv").exists(),
             manager: manager.filter(|text| !text.is_empty()).or_else(|| variable("container")),
             apptainer: variable("APPTAINER_NAME").or_else(|| variable("SINGULARITY_NAME")),
+            slurm_job: variable("SLURM_JOB_ID"),
             kubernetes: variable("KUBERNETES_SERVICE_HOST").is_some(),
         }
     }
@@ -39,7 +42,10 @@ impl Signs {
     /// A Slurm job first, since it bounds what a container in it could see.
     pub(crate) fn scope(&self) -> Scope {
         let by_cgroup = match owner(&self.cgroup, &[]) {
-            Some(Owner::Slurm { job, .. }) => return Scope::SlurmJob(job),
+            Some(Owner::Slurm { job, .. }) => {
+                let number = self.slurm_job.as_deref().filter(|_| is_sluid(&job)).map(SafeText::new);
+                return Scope::SlurmJob(number.unwrap_or(job));
+            }
             Some(Owner::Pod { uid, .. }) => Some(format!("Kubernetes pod {uid}")),
             Some(Owner::Container { runtime, id }) => Some(format!("{runtime} {id}")),
             _ => None,
@@ -72,6 +78,10 @@ mod tests {
     fn a_login_adopted_by_a_job_sees_the_job() {
         let adopted = signs("0::/system.slice/slurmstepd.scope/job_3385/step_extern/user/task_special\n");
         assert_eq!(Signs { dockerenv: true, ..adopted }.scope(), Scope::SlurmJob("3385".into()));
+        let newer = || signs("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_extern/user/task_special\n");
+        assert_eq!(newer().scope(), Scope::SlurmJob("s5K1KKYAYG5D00".into()));
+        let told = Signs { slurm_job: Some("3385".into()), ..newer() };
+        assert_eq!(told.scope(), Scope::SlurmJob("3385".into()));
     }
 
     #[test]

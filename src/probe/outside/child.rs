@@ -1,5 +1,6 @@
 //! A child that is asked one thing, and looked after without waiting.
 
+use rustix::fd::{AsFd, BorrowedFd};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -57,10 +58,37 @@ impl Asked {
         }
     }
 
+    /// Where it answers; hung up when it has ended.
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.child.stdout.as_ref().map(AsFd::as_fd)
+    }
+
     fn said(&mut self) -> Option<String> {
         let mut text = String::new();
         self.child.stdout.take()?.take(MAX_ANSWER_BYTES).read_to_string(&mut text).ok()?;
         Some(text)
+    }
+}
+
+/// A program that is looked for once.
+#[derive(Debug, Default)]
+pub(super) enum Program {
+    /// Nobody has looked for it.
+    #[default]
+    New,
+    /// It is not there, or may not be asked.
+    Absent,
+    /// Here it is.
+    At(PathBuf),
+}
+
+impl Program {
+    /// Where it is; `find` looks for it, the first time.
+    pub(super) fn look(&mut self, find: impl FnOnce() -> Option<PathBuf>) -> Option<&Path> {
+        if matches!(self, Self::New) {
+            *self = find().map_or(Self::Absent, Self::At);
+        }
+        if let Self::At(path) = self { Some(path) } else { None }
     }
 }
 
@@ -69,6 +97,20 @@ pub(super) fn find(name: &str, also: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(also.iter().map(PathBuf::from));
     folders.map(|folder| folder.join(name)).find(|program| program.is_absolute() && program.is_file())
+}
+
+/// A program of tests: this script. Another process writes it: what a test writes itself cannot be run as long as a child
+/// of another test, which was started meanwhile, has not let go of the file.
+#[cfg(test)]
+pub(super) fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+    use std::io::Write;
+    let program = folder.join(name);
+    let write = "cat >\"$0.new\" && chmod 700 \"$0.new\" && mv \"$0.new\" \"$0\"";
+    let mut shell =
+        Command::new("sh").args(["-c", write]).arg(&program).stdin(Stdio::piped()).spawn().expect("a shell starts");
+    shell.stdin.take().expect("a pipe").write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).expect("it reads");
+    assert!(shell.wait().expect("it ends").success());
+    program
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Names of containers, from whoever will tell this login: Docker where its socket may be written to, podman for the
 //! user's own containers, the kubelet's folder of logs. Each unknown container is asked about once.
 
-use super::child::{Answer, Asked, find};
+use super::child::{Answer, Asked, Program, find};
 use crate::wire::{Owner, SafeText};
 use rustix::fs::{Access, access};
 use std::path::{Path, PathBuf};
@@ -34,17 +34,6 @@ struct Engine {
     asked_at: Option<f64>,
     /// Containers whose names are wanted.
     unknown: Vec<SafeText>,
-}
-
-/// The engine's own command.
-#[derive(Debug, Default)]
-enum Program {
-    /// Nobody has looked for it.
-    #[default]
-    New,
-    /// It is not there, or may not be asked.
-    Absent,
-    At(PathBuf),
 }
 
 impl Default for Containers {
@@ -88,6 +77,11 @@ impl Containers {
         }
     }
 
+    /// A child that is asked.
+    pub(super) fn child(&self) -> Option<&Asked> {
+        self.docker.child.as_ref().or(self.podman.child.as_ref())
+    }
+
     fn learn(&mut self, id: SafeText, name: Option<SafeText>) {
         // Who came first has most likely gone first.
         if self.names.len() >= MAX_NAMES {
@@ -120,10 +114,7 @@ impl Engine {
             return Vec::new();
         }
         self.asked_at = Some(now);
-        if matches!(self.program, Program::New) {
-            self.program = program().map_or(Program::Absent, Program::At);
-        }
-        if let Program::At(program) = &self.program {
+        if let Some(program) = self.program.look(program) {
             self.child = Asked::start(program, &LIST, now, LIMIT_SECONDS);
             return Vec::new();
         }
@@ -153,8 +144,8 @@ fn pod_name(logs: &Path, uid: &str) -> Option<SafeText> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::child::script;
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
     fn docker(id: &str) -> Owner {
@@ -164,10 +155,8 @@ mod tests {
     #[test]
     fn docker_is_asked_once_about_what_is_unknown() {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("docker");
-        let script = "#!/bin/sh\necho \"$*\" >>\"$0.asked\"\necho 4f0c8f5e6a1b2c3d4e5f60718293a4b5 trainer\n";
-        std::fs::write(&program, script).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let text = "echo \"$*\" >>\"$0.asked\"\necho 4f0c8f5e6a1b2c3d4e5f60718293a4b5 trainer";
+        let program = script(folder.path(), "docker", text);
         let mut containers = Containers::default();
         containers.docker.program = Program::At(program);
         let (known, unknown) = (docker("4f0c8f5e6a1b"), docker("000000000000"));

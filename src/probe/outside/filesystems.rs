@@ -89,6 +89,11 @@ impl Filesystems {
         known.map(|asking| asking.tell(now)).collect()
     }
 
+    /// The children that are asked.
+    pub(super) fn children(&self) -> impl Iterator<Item = &Asked> {
+        self.asked.iter().filter_map(|asking| asking.child.as_ref())
+    }
+
     /// Takes in which mounts are of interest: those of these directories, each with the path to ask by.
     fn want(&mut self, mountinfo: &str, now: f64, directories: impl Iterator<Item = (String, String)>) {
         for asking in &mut self.asked {
@@ -192,18 +197,16 @@ fn sizes(text: &str) -> Option<(u64, u64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::child::script;
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
     const TABLE: &str = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:50 / /home rw - nfs4 server:/home rw\n";
 
     /// With a `stat` that is this script.
-    fn with_stat(script: &str) -> (Filesystems, tempfile::TempDir) {
+    fn with_stat(text: &str) -> (Filesystems, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("stat");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let program = script(folder.path(), "stat", text);
         let filesystems = Filesystems { program: Some(program), looked_at: Some(0.0), ..Filesystems::default() };
         (filesystems, folder)
     }
@@ -244,7 +247,7 @@ mod tests {
         let expected = [expected];
         assert_eq!(said(&mut filesystems, 1.0), expected, "two directories, one mount");
         assert_eq!(filesystems.step(1.0, true, none()), expected);
-        std::fs::write(folder.path().join("stat"), "#!/bin/sh\necho 4096 1000 249\n").unwrap();
+        script(folder.path(), "stat", "echo 4096 1000 249");
         filesystems.looked_at = Some(61.0);
         assert_eq!(said(&mut filesystems, 61.0)[0].available_bytes, Some(4096 * 249));
     }

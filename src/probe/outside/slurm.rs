@@ -14,7 +14,7 @@ const ASK_AGAIN_SECONDS: f64 = 600.0;
 /// A controller under load answers within seconds.
 const LIMIT_SECONDS: f64 = 10.0;
 /// Where installations by hand keep it.
-const PLACES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
+pub(super) const PLACES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
 /// The most GPUs of a node that are taken in.
 const MAX_GPUS: u32 = 512;
 
@@ -99,6 +99,14 @@ impl Slurm {
         }
     }
 
+    /// The child that is asked.
+    pub(super) fn child(&self) -> Option<&Asked> {
+        match &self.state {
+            State::Asking { child, .. } => Some(child),
+            _ => None,
+        }
+    }
+
     fn ask(&self, program: PathBuf, config: bool, now: f64) -> State {
         let node = self.names.get(self.name).map_or("", String::as_str);
         let arguments: &[&str] = if config { &["show", "config"] } else { &["-d", "-o", "show", "node", node] };
@@ -151,8 +159,8 @@ fn indices(list: &str) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::child::script;
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
     use std::time::{Duration, Instant};
 
     /// As Slurm 23.11 prints it on a node with eight H100, shortened (man page of scontrol, and schedmd's gres.html).
@@ -185,11 +193,9 @@ mod tests {
     }
 
     /// With a `scontrol` that is this script.
-    fn with_scontrol(script: &str, names: &[&str]) -> (Slurm, tempfile::TempDir) {
+    fn with_scontrol(text: &str, names: &[&str]) -> (Slurm, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("scontrol");
-        std::fs::write(&program, format!("#!/bin/sh\n{script}\n")).unwrap();
-        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let program = script(folder.path(), "scontrol", text);
         let names = names.iter().map(|name| (*name).to_owned()).collect();
         let slurm = Slurm { state: State::Resting { program, due: 0.0 }, names, ..Slurm::new() };
         (slurm, folder)

@@ -3,7 +3,7 @@
 use super::descendants::Descendants;
 use super::tracked::{Tracked, Turn};
 use crate::probe::nvml::raw::page_size;
-use crate::probe::outside::Containers;
+use crate::probe::outside::Outside;
 use crate::probe::procfs::Scratch;
 use crate::probe::users::Users;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
@@ -105,10 +105,10 @@ impl Processes {
         self.tracked.iter().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))
     }
 
-    /// Gives processes the names of their containers, as far as those are known by now.
-    pub(crate) fn name_containers(&mut self, containers: &mut Containers) {
+    /// Gives processes the names of their containers and the numbers of their jobs, as far as those are known by now.
+    pub(crate) fn name_owners(&mut self, outside: &mut Outside) {
         for (_, tracked) in &mut self.tracked {
-            tracked.name_container(containers);
+            tracked.name_owner(outside);
         }
     }
 

@@ -6,10 +6,11 @@ use super::threads::Threads;
 use crate::probe::facts::{Above, Command, above, ancestors, owner_of, runs_in, status_of};
 use crate::probe::numbers::{hundredths, tenths, tenths_f32};
 use crate::probe::nvml::raw::process_cpu_nanoseconds;
-use crate::probe::outside::Containers;
+use crate::probe::outside::Outside;
+use crate::probe::owner::is_sluid;
 use crate::probe::procfs::{Scratch, Stat, TICKS_PER_SECOND};
 use crate::probe::users::Users;
-use crate::wire::{Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
+use crate::wire::{Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
@@ -299,13 +300,19 @@ impl Tracked {
         }
     }
 
-    pub(super) fn name_container(&mut self, containers: &mut Containers) {
-        if self.facts.container_name.is_none()
-            && let Some(owner) = &self.facts.owner
-            && let Some(name) = containers.name(owner, self.is_own)
-        {
-            self.facts.container_name = Some(name);
-            self.unsent = true;
+    /// Takes in the name of its container, or the number of its job, once somebody knows it.
+    pub(super) fn name_owner(&mut self, outside: &mut Outside) {
+        let ProcessFacts { pid, uid, owner: Some(owner), container_name, .. } = &mut self.facts else { return };
+        if let Owner::Slurm { job, .. } = owner {
+            if is_sluid(job)
+                && let Some(number) = outside.job_number(job, *pid, *uid)
+            {
+                *job = number;
+                self.unsent = true;
+            }
+        } else if container_name.is_none() {
+            *container_name = outside.container_name(owner, self.is_own);
+            self.unsent |= container_name.is_some();
         }
     }
 

@@ -1,0 +1,73 @@
+//! All who are asked, as one.
+
+use super::child::Asked;
+use super::{Containers, Filesystems, Jobs, Slurm};
+use crate::wire::{Filesystem, HostReading, Owner, SafeText};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::time::{Duration, Instant};
+
+/// What other programs tell.
+#[derive(Debug)]
+pub(crate) struct Outside {
+    containers: Containers,
+    jobs: Jobs,
+    filesystems: Filesystems,
+    slurm: Slurm,
+}
+
+impl Outside {
+    pub(crate) fn new() -> Self {
+        Self {
+            containers: Containers::default(),
+            jobs: Jobs::default(),
+            filesystems: Filesystems::default(),
+            slurm: Slurm::new(),
+        }
+    }
+
+    /// Goes on asking, and writes what is new into the host's readings, or all that is known when `resend` asks for it.
+    /// The directories are those of processes, each with a process that works there.
+    pub(crate) fn step<'a>(
+        &mut self,
+        now: f64,
+        resend: bool,
+        directories: impl Iterator<Item = (u32, &'a SafeText)>,
+        host: &mut HostReading,
+    ) {
+        self.containers.step(now);
+        self.jobs.step(now);
+        let filesystems: Vec<Filesystem> = self.filesystems.step(now, resend, directories);
+        host.filesystems = filesystems;
+        let slurm = self.slurm.step(now, resend);
+        (host.slurm_cluster, host.slurm_allocated_gpus) = (slurm.cluster, slurm.allocated);
+    }
+
+    /// The name of what a process runs in, where it is known. `is_own`: the process belongs to the login user.
+    pub(crate) fn container_name(&mut self, owner: &Owner, is_own: bool) -> Option<SafeText> {
+        self.containers.name(owner, is_own)
+    }
+
+    /// The number of a Slurm job that is known by its SLUID, by a process of it and its user, where it is known.
+    pub(crate) fn job_number(&mut self, sluid: &SafeText, pid: u32, uid: Option<u32>) -> Option<SafeText> {
+        self.jobs.number(sluid, pid, uid)
+    }
+
+    /// Waits until everybody has answered who is asked now, at most until `deadline`. `clock` tells the time that
+    /// [`Outside::step`] is given. What comes is told by the next step that is to tell all.
+    pub(crate) fn settle(&mut self, deadline: Instant, clock: impl Fn() -> f64) {
+        loop {
+            self.step(clock(), false, std::iter::empty(), &mut HostReading::default());
+            let children = [self.containers.child(), self.jobs.child(), self.slurm.child()];
+            let pipes = children.into_iter().flatten().chain(self.filesystems.children()).filter_map(Asked::pipe);
+            // A pipe hangs up when its child ends.
+            let mut fds: Vec<_> = pipes.map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::empty())).collect();
+            let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
+            if fds.is_empty() || rest.is_zero() {
+                return;
+            }
+            let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
+            // Whatever came of it, the next look tells.
+            let _ended_or_not = poll(&mut fds, Some(&timeout));
+        }
+    }
+}
