@@ -31,6 +31,8 @@ const SHUT_DOWN: Duration = Duration::from_secs(5);
 const KEEP_WATCH: Duration = Duration::from_secs(1);
 /// How long `--once` waits for the names of users.
 const NAMES: Duration = Duration::from_secs(1);
+/// How long it waits for other programs (`scontrol`, `stat`).
+const OUTSIDE: Duration = Duration::from_secs(2);
 /// Between the two samples of `--once`, whose difference gives shares.
 const ONCE_GAP: Duration = Duration::from_millis(250);
 
@@ -81,12 +83,18 @@ fn once(for_a_person: bool, mut files: Files) -> ExitCode {
     let settler = driver.settler();
     let mut sampler = Sampler::new(driver);
     let first = sampler.sample(None, Vec::new());
+    let began = Instant::now();
     sampler.settle_users(NAMES);
-    let gap =
-        ONCE_GAP.saturating_sub(Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3)));
+    sampler.settle_outside(OUTSIDE);
+    let spent = Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3));
+    let gap = ONCE_GAP.saturating_sub(spent + began.elapsed());
     std::thread::sleep(gap);
     sampler.resend();
-    let Sample { inventory, snapshot } = sampler.sample(None, Vec::new());
+    let Sample { inventory, mut snapshot } = sampler.sample(None, Vec::new());
+    // What is told once was told in the first.
+    snapshot.recent_past = first.snapshot.recent_past;
+    snapshot.xid_events.splice(0..0, first.snapshot.xid_events);
+    snapshot.notes.splice(0..0, first.snapshot.notes);
     if for_a_person {
         print(&pretty(&hello, &inventory.unwrap_or_default(), &snapshot));
     } else {

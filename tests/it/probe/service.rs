@@ -163,7 +163,11 @@ fn run(arguments: &[&str]) -> (Option<i32>, String, String) {
 fn by_hand_it_prints_one_snapshot() {
     let sleeper = Sleeper::start();
     let process = json!({"pid": sleeper.pid(), "memory_bytes": 2_147_483_648_u64, "sm_percent": 50});
-    let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"processes": [process]})), gpu(1)]));
+    let full = json!({
+        "processes": [process], "encoder_percent": 3, "decoder_percent": 4, "gpm": {"sm_activity_percent": 5},
+        "nvlinks": [true, false], "past_seconds": 10, "ecc_corrected_volatile": 1, "xid_events": true
+    });
+    let driver = FakeDriver::new(&devices(&[gpu_with(0, &full), gpu(1)]));
     let library = driver.library();
     let library = library.to_str().expect("utf-8");
     let (status, text, _) = run(&["--once", "--nvml-library", library]);
@@ -175,7 +179,20 @@ fn by_hand_it_prints_one_snapshot() {
     assert!(snapshot.host.cpu_percent.is_some() && snapshot.facts[0].user.is_some());
     let (status, text, _) = run(&["--once", "--pretty", "--nvml-library", library]);
     assert_eq!(status, Some(0));
-    for part in ["GPU 1  NVIDIA H100 80GB HBM3", "driver 570.86.15  CUDA 12.8", "2.0 GiB   50%", "--token=***"] {
+    for part in [
+        "GPU 1  NVIDIA H100 80GB HBM3",
+        "  driver      570.86.15, CUDA 12.8, ",
+        "  filesystem  /",
+        "  use         0 %, memory bus 0 %, encoder 3 %, decoder 4 %\n",
+        "  SMs         active 5 %\n",
+        "  NVLink      1 of 2 up (down: 1)",
+        "  ECC errors  corrected 1, uncorrectable 0\n",
+        "  Xids        told as they happen\n",
+        "  before      10 s kept by the driver, mean use 0 %",
+        "2.0 GiB   50%",
+        "--token=***",
+        "runs for ",
+    ] {
         assert!(text.contains(part), "no {part} in:\n{text}");
     }
 }
