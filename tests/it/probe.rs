@@ -10,4 +10,5 @@ mod real_gpu;
 mod sensors;
 mod service;
 mod states;
+mod users;
 mod xids;

@@ -3,15 +3,13 @@
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use super::process::{DEADLINE, Probe};
+use super::users::as_another_user;
 use crate::fake_driver::{FakeDriver, devices, gpu};
 use gpufleet::wire::{DriverErrorKind, Snapshot};
 use serde_json::json;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Instant;
-
-/// Nobody else's on a sane machine.
-const OTHER_USER: u32 = 61_234;
 
 /// A directory that everybody may write to, in place of /dev/shm: other tests' probes are to read undisturbed.
 fn shared_memory() -> tempfile::TempDir {
@@ -29,15 +27,11 @@ fn start_under(starter: &[&str], driver: &FakeDriver, marks: &Path) -> Probe {
     Probe::under(starter, &driver.library(), &["--interval", "0.25", "--marks", marks])
 }
 
-/// A probe of another user, which only root can start.
-fn start_as_another_user(driver: &FakeDriver, marks: &Path) -> Option<Probe> {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("left out, for want of root: a probe of another user");
-        return None;
-    }
+/// A probe of another user.
+fn start_as_another_user(driver: &FakeDriver, marks: &Path) -> Probe {
     driver.open_to_all();
-    let (uid, gid) = (format!("--reuid={OTHER_USER}"), format!("--regid={OTHER_USER}"));
-    Some(start_under(&["setpriv", &uid, &gid, "--clear-groups"], driver, marks))
+    let starter = as_another_user();
+    start_under(&starter.iter().map(String::as_str).collect::<Vec<_>>(), driver, marks)
 }
 
 fn reads_gpus(snapshot: &Snapshot) -> bool {
@@ -48,8 +42,8 @@ fn reads_gpus(snapshot: &Snapshot) -> bool {
 fn two_sessions_and_two_users_read_side_by_side() {
     let marks = shared_memory();
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
-    let mut probes = vec![start(&driver, marks.path()), start(&driver, marks.path())];
-    probes.extend(start_as_another_user(&driver, marks.path()));
+    let start = || start(&driver, marks.path());
+    let mut probes = [start(), start(), start_as_another_user(&driver, marks.path())];
     for _ in 0..3 {
         for probe in &mut probes {
             let snapshot = probe.wait_for("readings", reads_gpus);
@@ -88,9 +82,7 @@ fn beside_a_probe_that_hangs_another_of_this_user_touches_no_nvml_and_one_of_ano
     assert_eq!((late.inventory().nvml_path.as_ref(), late.inventory().error.as_ref()), (None, Some(&error)));
     let maps = std::fs::read_to_string(format!("/proc/{}/maps", late.child.id())).expect("maps");
     assert!(!maps.contains("libnvidia-ml"), "the library is loaded");
-    if let Some(mut another) = start_as_another_user(&healthy, marks.path()) {
-        another.wait_for("readings of another user", reads_gpus);
-    }
+    start_as_another_user(&healthy, marks.path()).wait_for("readings of another user", reads_gpus);
     // Where the call comes back, everybody reads again.
     hanging["hang"] = json!([]);
     stuck.set(&hanging);

@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
 use super::process::{Probe, Sleeper, row_of};
+use super::users::in_own_world;
 use crate::fake_driver::{FakeDriver, devices, gpu_with};
 use gpufleet::wire::{Presence, ProcessReading, ProcessState, Snapshot};
 use serde_json::{Value, json};
@@ -252,21 +253,26 @@ fn a_process_that_vanished_keeps_its_memory_and_its_name() {
 
 #[test]
 fn a_process_that_hidepid_hides_is_hidden_and_not_gone() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not run: to mount /proc with hidepid and to become another user takes root");
-        return;
-    }
     let driver = driver_with(&[]);
     let folder = driver.library().parent().expect("a folder").to_owned();
     let program = folder.join("gpufleet-probe");
     std::fs::copy(env!("CARGO_BIN_EXE_gpufleet-probe"), &program).expect("copies");
     std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o755)).expect("opens the folder");
-    // In a namespace of processes of its own, so that the mount concerns nobody else. The sleeper is root's.
-    let script = "mount -t proc -o hidepid=2 proc /proc && { sleep 600 </dev/null >/dev/null & } && echo $! >\"$1/pid\" && \
-                  exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$1/gpufleet-probe\" --interval 0.25 \
-                  --nvml-library \"$1/libnvidia-ml.so.1\"";
-    let mut command = Command::new("unshare");
-    command.args(["--mount", "--pid", "--fork", "sh", "-c", script, "sh"]).arg(&folder);
+    // As root the sleeper is root's and the probe is not. Else both are ours, and what may not be read may not be looked
+    // at by others of the same user either, once they have given up the powers of their namespace.
+    let script = if rustix::process::geteuid().is_root() {
+        "mount -t proc -o hidepid=2 proc /proc && { sleep 600 </dev/null >/dev/null & } && echo $! >\"$1/pid\" && \
+         exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$1/gpufleet-probe\" --interval 0.25 \
+         --nvml-library \"$1/libnvidia-ml.so.1\""
+    } else {
+        "mount -t proc -o hidepid=2 proc /proc && cp \"$(command -v sleep)\" \"$1/unreadable\" && \
+         chmod 111 \"$1/unreadable\" && exec setpriv --bounding-set=-all --inh-caps=-all sh -c '\
+         { \"$1/unreadable\" 600 </dev/null >/dev/null & } && echo $! >\"$1/pid\" && exec \"$1/gpufleet-probe\" \
+         --interval 0.25 --nvml-library \"$1/libnvidia-ml.so.1\"' sh \"$1\""
+    };
+    let world = in_own_world();
+    let mut command = Command::new(&world[0]);
+    command.args(&world[1..]).args(["sh", "-c", script, "sh"]).arg(&folder);
     let mut probe = Probe::run(&mut command);
     probe.snapshot();
     let pid = std::fs::read_to_string(folder.join("pid")).expect("the sleeper's pid").trim().parse().expect("a pid");
