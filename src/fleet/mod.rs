@@ -8,6 +8,7 @@ mod filter;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod fleet;
+mod free;
 mod gpu_state;
 mod heads;
 pub mod history;
@@ -22,10 +23,12 @@ mod ranges;
 pub mod recording;
 mod rows;
 mod totals;
+mod users;
 
 pub use across::{JobAcross, jobs_across};
 pub use filter::{Filter, FilterError, RowFacts, SYNTAX as FILTER_SYNTAX, Subject};
 pub use fleet::Fleet;
+pub use free::{FreeGpu, FreeHost, FreeWish, choose, free_gpus};
 pub use gpu_state::GpuState;
 pub use history::{GpuMetric, History, ProcessMetric, Series};
 pub use host::{Applied, Host, HostId, HostUpdate};
@@ -36,3 +39,4 @@ pub use moment::{Clock, Moment};
 pub use process::{DISK_WAIT_AFTER, EndedProcess, Launcher, NOBODY, Process, ProcessAbout, ProcessKey};
 pub use rows::{BusyRank, ENDED_ROWS_STAY, Head, HeadKey, JobRows, Row, RowKey, Unfold, gpu_list, host_rows};
 pub use totals::Totals;
+pub use users::{HostUse, Spent, UsageLedger, UserUse, host_users, users};
