@@ -1,6 +1,7 @@
 //! What each action of the keymap does.
 
 use super::screen::{help_page, moved};
+use super::wall::WallPlace;
 use super::{Action, App, Effect, Focus, Mode, View, keymap};
 use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
 use crate::wire::Request;
@@ -28,6 +29,7 @@ impl App {
                 self.rearrange();
             }
             Action::Overview => self.show(View::Overview),
+            Action::Wall => self.show(View::Wall),
             Action::Processes => self.show(View::Processes),
             Action::Findings => self.show(View::Findings),
             Action::Filter => self.narrowing.open_line(),
@@ -116,6 +118,16 @@ impl App {
             }
             Mode::Host => {
                 self.screen.move_among_gpus(action, self.gpus_in_view(), &self.host_shape);
+            }
+            Mode::Wall => {
+                let (lines, shape) = (self.wall_lines(), self.wall_shape(self.size));
+                let mut place = self.screen.wall;
+                let hosts = self.fleet.hosts();
+                place.go(action, &lines, &shape, |host| {
+                    hosts.get(host).and_then(|host| self.figures(host)).map_or(0, |figures| figures.gpus.len())
+                });
+                self.screen.wall = place;
+                self.screen.host = place.host;
             }
             Mode::Gpu => {
                 let step = match action {
@@ -212,6 +224,17 @@ impl App {
             }
             return;
         }
+        if self.screen.view() == &View::Wall {
+            let place = self.screen.wall;
+            self.screen.host = place.host;
+            let id = HostId(place.host as u32);
+            if self.fleet.host(id).is_some() {
+                self.screen.enter(View::Host(id));
+                self.screen.gpu = place.gpu;
+                self.view_changed();
+            }
+            return;
+        }
         match self.screen.focus() {
             Focus::Panes => {
                 let id = HostId(self.screen.host as u32);
@@ -278,10 +301,22 @@ impl App {
 
     /// Another view has other rows.
     fn view_changed(&mut self) {
+        if self.screen.view() == &View::Wall {
+            self.show_wall();
+        }
         if !matches!(self.screen.view(), View::Process(_)) {
             self.refresh_rows();
         }
         self.rearrange();
+    }
+
+    /// The wall shows the host that was selected elsewhere.
+    fn show_wall(&mut self) {
+        let (lines, shape) = (self.wall_lines(), self.wall_shape(self.size));
+        let host = self.screen.host;
+        let gpu = if self.screen.wall.host == host { self.screen.wall.gpu } else { 0 };
+        self.screen.wall = WallPlace { host, gpu, ..self.screen.wall };
+        self.screen.wall.show(&lines, &shape);
     }
 
     fn fold(&mut self, unfold: bool) {

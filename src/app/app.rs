@@ -6,6 +6,7 @@ use super::narrowing::About;
 use super::prompts::DialogKey;
 use super::screen::list_capacity;
 use super::trends::Trends;
+use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
 use super::{
     Action, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, Prompts, Screen, Settings, View,
     keymap,
@@ -19,6 +20,7 @@ use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::time::Duration;
+use unicode_width::UnicodeWidthStr;
 use zeroize::Zeroizing;
 
 /// How long a notice stays in the hint bar.
@@ -239,6 +241,18 @@ impl App {
         arrange_host(size, self.gpus_in_view(), self.screen.list_focused())
     }
 
+    /// The lines of the wall.
+    pub fn wall_lines(&self) -> Vec<WallLine> {
+        wall_lines(&self.fleet)
+    }
+
+    /// The division of a screen of this size that shows the wall.
+    pub fn wall_shape(&self, size: (u16, u16)) -> WallShape {
+        let name = self.fleet.hosts().iter().map(|host| host.name().width()).max().unwrap_or(0);
+        let lines = self.wall_lines().len();
+        arrange_wall((size.0, size.1.saturating_sub(2)), lines, self.demand().gpus, name)
+    }
+
     /// The host that is shown in full.
     pub fn host_in_view(&self) -> Option<&Host> {
         match self.screen.view() {
@@ -274,6 +288,7 @@ impl App {
             (View::Host(_), Focus::List) => Mode::HostList,
             (View::Gpu(..), _) => Mode::Gpu,
             (View::Processes, _) => Mode::Processes,
+            (View::Wall, _) => Mode::Wall,
             (View::Findings, _) => Mode::Findings,
             (View::Process(_), _) => Mode::Process,
         }

@@ -202,10 +202,11 @@ fn candidates(columns: u16, hosts: u16, gpus: u16) -> impl Iterator<Item = GridS
 
 /// One line a host, in as many columns as are needed; what still does not fit is scrolled.
 fn line_shape(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridShape {
-    // A mark, a name of twelve columns, a cell for each GPU, a count.
-    let least = (24 + gpus).min(columns);
-    let most_across = (columns / least).max(1);
-    let across = hosts.div_ceil(rows.max(1)).clamp(1, most_across);
+    // A mark, a name of twelve columns, a cell for each GPU, a count; before anything is scrolled the count goes and the
+    // name is shortened, as on the wall.
+    let wanted = hosts.div_ceil(rows.max(1));
+    let most_across = |least: u16| (columns / least.min(columns)).max(1);
+    let across = if wanted <= most_across(24 + gpus) { wanted } else { wanted.min(most_across(10 + gpus)) }.max(1);
     let total_rows = hosts.div_ceil(across);
     let visible_rows = if total_rows <= rows { total_rows } else { rows.saturating_sub(1).max(1) };
     let pane_columns = columns / across;
@@ -320,7 +321,7 @@ mod tests {
     #[test]
     fn what_does_not_fit_is_scrolled_and_counted() {
         let grid = arrange((40, 10), Demand { hosts: 64, gpus: 8, list_focused: false }, None).grid.expect("a grid");
-        assert_eq!((grid.level, grid.across, grid.total_rows, grid.visible_rows), (Level::Line, 1, 64, 7));
+        assert_eq!((grid.level, grid.across, grid.total_rows, grid.visible_rows), (Level::Line, 2, 32, 7));
         assert!(grid.is_cut());
         assert_eq!(grid.rows(), 8);
     }

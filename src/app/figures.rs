@@ -2,7 +2,10 @@
 
 use super::chart::HOTTEST;
 use crate::diagnosis::Engine;
-use crate::fleet::{GpuMetric, GpuState, Host, JobRows, Moment, NOBODY, ProcessKey, Series, Totals};
+use crate::fleet::{
+    FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUse, JobRows, Moment, NOBODY, ProcessKey, Series, Totals,
+    free_gpus, host_users,
+};
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,6 +25,10 @@ pub struct HostFigures {
     pub gpus: Vec<GpuFigures>,
     /// Their sums.
     pub totals: Totals,
+    /// Those of its GPUs that are free for the taking.
+    pub free: Option<FreeHost>,
+    /// Who holds its GPUs.
+    pub users: Vec<HostUse>,
     /// The readings may be shown as current.
     pub is_fresh: bool,
 }
@@ -132,7 +139,13 @@ impl HostFigures {
                 reading: reading.clone(),
             }
         });
-        Self { gpus: gpus.collect(), totals: Totals::of_host(host, states, now), is_fresh: host.is_fresh(now) }
+        Self {
+            gpus: gpus.collect(),
+            totals: Totals::of_host(host, states, now),
+            free: free_gpus(host, states, &FreeWish::default(), now),
+            users: host_users(host, jobs, states),
+            is_fresh: host.is_fresh(now),
+        }
     }
 }
 

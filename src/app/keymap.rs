@@ -16,6 +16,8 @@ pub enum Mode {
     HostList,
     /// One GPU of a host.
     Gpu,
+    /// One cell a GPU.
+    Wall,
     /// The findings.
     Findings,
     /// One process.
@@ -129,6 +131,8 @@ pub enum Action {
     Suspend,
     /// The grid and the list.
     Overview,
+    /// One cell a GPU.
+    Wall,
     /// What diagnosis says.
     Findings,
     /// Show the help.
@@ -191,21 +195,22 @@ const fn ctrl(character: char) -> Key {
 
 use Mode::{
     FilterLine, Findings, Gpu, Grid, Help, Host, HostKeyDialog, HostList, List, Process, Processes, SecretDialog,
-    SortMenu, UserPicker,
+    SortMenu, UserPicker, Wall,
 };
 
 const LISTS: &[Mode] = &[List, HostList, Processes];
 const PANES: &[Mode] = &[Grid, List, Host, HostList, Processes];
+const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall];
 const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
 const LINE: &[Mode] = &[FilterLine];
 const PICKER: &[Mode] = &[UserPicker];
-const MOVES: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Findings, Process, Help, UserPicker];
-const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Findings, Help, UserPicker];
+const MOVES: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, Process, Help, UserPicker];
+const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Findings, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
 const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
 const MENU: &[Mode] = &[SortMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Findings, Process];
-const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu];
+const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, Process];
+const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu];
 const ALL: &[Mode] = &[
     Grid,
@@ -214,6 +219,7 @@ const ALL: &[Mode] = &[
     HostList,
     Processes,
     Gpu,
+    Wall,
     Findings,
     Process,
     Help,
@@ -272,22 +278,22 @@ pub const BINDINGS: &[Binding] = bindings! {
     MENU, [char('w')], Action::SortBy(SortKey::Command), "w", "command", Some("command");
     MENU, [key(KeyCode::Esc), char('o'), key(KeyCode::F(6))], Action::Back, "Esc", "leave the order as it is", Some("leave");
 
-    &[Grid], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
+    &[Grid, Wall], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
     &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected GPU in full", Some("one GPU");
     LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
     &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
-    &[Host, HostList, Processes, Gpu, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Host, HostList, Processes, Gpu, Wall, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
     &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "show what filters leave out", Some("show all");
-    PANES, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
+    LIVE, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
     HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
     SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same, backwards", None;
     HOSTS, [char(']')], Action::NextHost, "]", "next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "previous host", Some("previous");
-    HOSTS, [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");
+    &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");
     CHARTS, [char('w')], Action::Span, "w", "charts: 2 minutes to 2 hours", Some("span");
-    &[Grid, Host], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
-    PANES, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
+    &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
+    LIVE, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
     PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
     LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show what is below a row", Some("unfold");
@@ -319,16 +325,17 @@ pub const BINDINGS: &[Binding] = bindings! {
     PICKER, [key(KeyCode::Esc), char('u')], Action::Back, "Esc u", "leave the list as it is", Some("leave");
 
     VIEWS, [char('1')], Action::Overview, "1", "hosts and processes", None;
+    VIEWS, [char('2')], Action::Wall, "2", "wall: one cell a GPU, and which are free", Some("wall");
     VIEWS, [char('3')], Action::Processes, "3", "all processes, full screen", Some("processes");
     VIEWS, [char('5')], Action::Findings, "5", "findings: what looks wrong, with evidence", Some("findings");
-    PANES, [char('-')], Action::Slower, "-", "sample less often", None;
-    PANES, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
-    PANES, [ctrl('r')], Action::Refresh, "C-r", "readings of all hosts now", None;
+    LIVE, [char('-')], Action::Slower, "-", "sample less often", None;
+    LIVE, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
+    LIVE, [ctrl('r')], Action::Refresh, "C-r", "readings of all hosts now", None;
     ALL, [ctrl('l')], Action::Repaint, "C-l", "draw the screen anew", None;
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
     VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
     &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Processes, Gpu, Findings, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
@@ -390,11 +397,12 @@ impl Section {
             | Action::PreviousFocus
             | Action::Back
             | Action::Overview
+            | Action::Wall
             | Action::Processes
             | Action::Findings => Self::Moving,
             _ if only(&[Findings]) => Self::Moving,
             Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span => Self::Hosts,
-            _ if only(&[Grid, Host, HostList]) => Self::Hosts,
+            _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
             _ => Self::Program,
         }
     }

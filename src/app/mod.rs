@@ -21,6 +21,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod trends;
+pub mod wall;
 
 pub use app::App;
 pub use chart::{COOLEST, ChartSpan, HOTTEST, Metric};

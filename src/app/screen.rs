@@ -2,6 +2,7 @@
 
 use super::arrange::{Arrangement, GridShape, LIST_FRAME_ROWS, processes_shape};
 use super::host_shape::HostShape;
+use super::wall::WallPlace;
 use super::{Action, ChartSpan, ListCursor, Metric};
 use crate::fleet::{HostId, RowKey};
 
@@ -15,6 +16,8 @@ pub enum View {
     Host(HostId),
     /// The GPU at this position of a host, in full.
     Gpu(HostId, usize),
+    /// One cell a GPU.
+    Wall,
     /// The combined list alone.
     Processes,
     /// What diagnosis says.
@@ -52,6 +55,8 @@ pub struct Screen {
     pub grid_top: u16,
     /// Position of the selected GPU in one host's full pane.
     pub gpu: usize,
+    /// Place on the wall.
+    pub wall: WallPlace,
     /// What charts and ramps show.
     pub metric: Metric,
     /// How far back charts go.

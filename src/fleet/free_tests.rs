@@ -6,7 +6,9 @@ const BUSY: (GpuState, Option<Moment>) = (GpuState::InUse, None);
 
 fn host(id: u32, used_gib: &[u64]) -> Host {
     let mut infos = gpus(0..used_gib.len() as u32);
-    infos.iter_mut().for_each(|info| info.name = Some("NVIDIA H100 80GB HBM3".into()));
+    for info in &mut infos {
+        info.name = Some("NVIDIA H100 80GB HBM3".into());
+    }
     let mut host = TestHost::new(id, infos);
     let readings: Vec<_> = used_gib.iter().map(|used| reading(0, *used)).collect();
     host.show(1.0, &readings, &[]);

@@ -14,7 +14,7 @@
 use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
-use super::{dialogs, findings, gpu, grid, header, help, hints, host, list, process, processes, user_picker};
+use super::{dialogs, findings, gpu, grid, header, help, hints, host, list, process, processes, user_picker, wall};
 use crate::app::arrange::MIN_SIZE;
 use crate::app::{App, View};
 use crate::fleet::Moment;
@@ -53,6 +53,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
             }
         }
         View::Gpu(id, position) => gpu::draw(&mut pen, layout.body, app, *id, *position, now),
+        View::Wall => wall::draw(&mut pen, layout.body, app, now),
         View::Processes => processes::draw(&mut pen, layout.body, app, now),
         View::Findings => findings::draw(&mut pen, layout.body, app, now),
         View::Process(key) => process::draw(&mut pen, layout.body, app, key, now),

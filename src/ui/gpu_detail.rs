@@ -52,7 +52,7 @@ pub(super) fn lines(pen: &Pen<'_>, host: &Host, gpu: &GpuFigures, position: usiz
 
 fn labelled(line: &mut Segments, pen: &Pen<'_>, keep: u8, label: &str, value: Short) {
     line.add(keep, 3, short!("{label}"), pen.theme.dim);
-    line.add(keep, 1, value, pen.theme.plain);
+    line.add_tied(1, value, pen.theme.plain);
 }
 
 fn heat(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
@@ -95,8 +95,8 @@ fn clocks(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
     let state = reading.performance_state.map(|state| short!("P{state}"));
     labelled(&mut line, pen, 8, "performance state", or_dash(state.as_deref()));
     let (words, style) = gpu_table::reasons(pen.theme, gpu);
-    line.add(6, 3, short!("held down by"), pen.theme.dim);
-    line.add(9, 1, if words.is_empty() { short!("nothing") } else { short!("{words}") }, style);
+    line.add(9, 3, short!("held down by"), pen.theme.dim);
+    line.add_tied(1, if words.is_empty() { short!("nothing") } else { short!("{words}") }, style);
     line
 }
 
@@ -135,7 +135,7 @@ fn errors(pen: &Pen<'_>, health: &GpuHealth) -> Segments {
     let worse = |is_bad: bool| if is_bad { theme.warn } else { theme.plain };
     if let Some(words) = pair(health.ecc_corrected_volatile, health.ecc_uncorrectable_volatile) {
         line.add(9, 3, short!("ECC corrected/uncorrectable"), theme.dim);
-        line.add(9, 1, words, worse(health.ecc_uncorrectable_volatile.is_some_and(|errors| errors > 0)));
+        line.add_tied(1, words, worse(health.ecc_uncorrectable_volatile.is_some_and(|errors| errors > 0)));
     }
     if let Some(words) = pair(health.ecc_corrected_aggregate, health.ecc_uncorrectable_aggregate) {
         labelled(&mut line, pen, 5, "in its life", words);

@@ -31,6 +31,7 @@ mod processes;
 mod segments;
 mod theme;
 mod user_picker;
+mod wall;
 
 pub use draw::{draw, draw_into};
 

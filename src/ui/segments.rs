@@ -13,6 +13,8 @@ pub(super) struct Segment {
     keep: u8,
     /// Empty columns before it.
     gap: u16,
+    /// It goes together with the one before it: a label without its figure says nothing.
+    is_tied: bool,
 }
 
 /// The words of a line, in the order in which they are drawn.
@@ -25,7 +27,14 @@ impl Segments {
     /// Adds words. Of those with the same `keep` the last go first.
     pub(super) fn add(&mut self, keep: u8, gap: u16, text: Short, style: Style) {
         if !text.is_empty() {
-            self.segments.push(Segment { text, style, keep, gap });
+            self.segments.push(Segment { text, style, keep, gap, is_tied: false });
+        }
+    }
+
+    /// Adds words that go together with those before them.
+    pub(super) fn add_tied(&mut self, gap: u16, text: Short, style: Style) {
+        if let (Some(keep), false) = (self.segments.last().map(|last| last.keep), text.is_empty()) {
+            self.segments.push(Segment { text, style, keep, gap, is_tied: true });
         }
     }
 
@@ -49,7 +58,9 @@ impl Segments {
         while self.width() > width {
             let least = self.segments.iter().enumerate().rev().min_by_key(|(_, segment)| segment.keep);
             let Some((place, _)) = least else { return };
-            self.segments.remove(place);
+            let begin = self.segments[..=place].iter().rposition(|segment| !segment.is_tied).unwrap_or(0);
+            let tied = self.segments[begin + 1..].iter().take_while(|segment| segment.is_tied).count();
+            self.segments.drain(begin..=begin + tied);
         }
     }
 
@@ -78,6 +89,18 @@ impl Segments {
 mod tests {
     use super::*;
     use crate::ui::format::short;
+
+    #[test]
+    fn a_figure_goes_with_its_label() {
+        let mut line = Segments::default();
+        line.add(5, 0, short!("name"), Style::new());
+        line.add(3, 2, short!("energy"), Style::new());
+        line.add_tied(1, short!("1166 kWh"), Style::new());
+        line.add(4, 2, short!("fan"), Style::new());
+        line.fit(14);
+        let words: Vec<_> = line.segments.iter().map(|segment| segment.text.to_string()).collect();
+        assert_eq!(words, ["name", "fan"]);
+    }
 
     #[test]
     fn the_least_important_words_go_first() {

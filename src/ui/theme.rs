@@ -23,6 +23,10 @@ pub(super) struct Theme {
     pub(super) focus: Style,
     /// The part of a bar that is not filled.
     pub(super) track: Style,
+    /// How busy a cell of the wall is, the least first.
+    pub(super) ramp: [Style; 5],
+    /// Added to the style of the one cell that is selected among others.
+    pub(super) selected: Style,
     /// The characters.
     pub(super) glyphs: &'static Glyphs,
     /// Nothing but ASCII may be drawn.
@@ -163,6 +167,11 @@ const LIGHT: [Shade; 5] = [
     Shade { rgb: (0xD0, 0xD0, 0xD0), index: 252 },
 ];
 
+/// The ramp of the wall as indexes into xterm's palette: from the track's grey to the blue of work. It ends there and not
+/// near white: most cells of a fleet that works are at its end, and must not outshine amber and red.
+const DARK_RAMP: [u8; 5] = [238, 24, 25, 32, 74];
+const LIGHT_RAMP: [u8; 5] = [255, 152, 110, 67, 24];
+
 impl Theme {
     /// The theme that the settings ask for.
     pub(super) fn new(settings: Settings) -> Self {
@@ -175,6 +184,8 @@ impl Theme {
             dim: Style::new().add_modifier(Modifier::DIM),
             focus: Style::new().add_modifier(Modifier::BOLD),
             track: Style::new().add_modifier(Modifier::DIM),
+            ramp: [Style::new(); 5],
+            selected: Style::new().add_modifier(Modifier::BOLD | Modifier::REVERSED),
             glyphs,
             ascii: settings.ascii,
         };
@@ -182,6 +193,7 @@ impl Theme {
             (ThemeChoice::Mono, _) => base,
             (_, ColorDepth::Basic16) => Self {
                 busy: Style::new().fg(Color::Cyan),
+                ramp: [Style::new().fg(Color::Cyan); 5],
                 warn: Style::new().fg(Color::Yellow),
                 crit: Style::new().fg(Color::LightRed).add_modifier(Modifier::BOLD),
                 ..base
@@ -193,7 +205,9 @@ impl Theme {
                     _ => Style::new().fg(Color::Indexed(shade.index)),
                 };
                 let [busy, warn, crit, dim, track] = shades.map(style);
-                Self { busy, warn, crit, dim, track, ..base }
+                let ramp = if choice == ThemeChoice::Light { LIGHT_RAMP } else { DARK_RAMP };
+                let ramp = ramp.map(|index| Style::new().fg(Color::Indexed(index)));
+                Self { busy, warn, crit, dim, track, ramp, ..base }
             }
         }
     }

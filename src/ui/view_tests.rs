@@ -1,7 +1,7 @@
 //! Whole screens of the views beside the overview.
 
 use super::testing::{cells_at, lines, show_cells, text};
-use crate::app::testing::{LATER, app, press, stuck};
+use crate::app::testing::{LATER, NOW, app, host_states, press, reported_once, stuck};
 use crate::app::{ChartSpan, Metric, View};
 use crate::fleet::HostId;
 
@@ -32,7 +32,7 @@ fn a_host_with_one_gpu_and_one_with_sixteen() {
         let size = (120, 40);
         let mut app = app(2, gpus, size);
         press(&mut app, "\nvvv");
-        let cells = cells_at(&app, size, crate::app::testing::NOW);
+        let cells = cells_at(&app, size, NOW);
         show_cells(&format!("host-{gpus:02}"), &cells);
         insta::assert_snapshot!(format!("host_of_{gpus:02}_120x40"), lines(&cells).join("\n"));
     }
@@ -52,4 +52,31 @@ fn charts_change_their_metric_and_their_span() {
     assert_eq!(app.screen().view(), &View::Gpu(HostId(0), 2));
     press(&mut app, "\u{1b}");
     assert_eq!((app.screen().view(), app.screen().gpu), (&View::Host(HostId(0)), 2));
+}
+
+#[test]
+fn the_wall_at_every_size() {
+    for (hosts, size) in [(4, (80, 24)), (16, (200, 60)), (64, (80, 24)), (64, (120, 40))] {
+        let mut app = reported_once(hosts, 8, size);
+        press(&mut app, "2↓↓↓→→→→");
+        let cells = cells_at(&app, size, NOW);
+        show_cells(&format!("wall-{hosts}"), &cells);
+        insta::assert_snapshot!(format!("wall_{}x{}_{hosts:02}", size.0, size.1), lines(&cells).join("\n"));
+    }
+    let size = (120, 40);
+    let mut app = host_states(size);
+    press(&mut app, "2");
+    assert_screen!("wall_states", &app, size, NOW);
+}
+
+#[test]
+fn from_the_wall_into_a_host_and_back() {
+    let size = (120, 40);
+    let mut app = app(6, 8, size);
+    press(&mut app, "2↓↓→→→\n");
+    assert_eq!((app.screen().view(), app.screen().gpu), (&View::Host(HostId(2)), 3));
+    press(&mut app, "]\u{1b}");
+    assert_eq!(app.screen().view(), &View::Wall);
+    press(&mut app, "1→2");
+    assert_eq!(app.screen().wall.host, app.screen().host);
 }

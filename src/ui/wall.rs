@@ -1,0 +1,432 @@
+//! The wall: one cell a GPU, and below it the selected GPU, what is free, and what is wrong.
+//!
+//! ```text
+//! ─ rack A ────────────── 9 free ─ ─ rack B ────────────────────────
+//! ▸n001   ▇ ▇ ? ? · z ▇ ▆  2 hung?  n017  x DOWN 4m
+//!  n002 ! ▇ ▇ ▇ ▇ ▇ ▇ ▇ ▇           n018  k NEEDS YOU  P
+//!  GPU ▁ ▂ ▃ ▄ ▅ ▆ ▇  · free  z idle  ? hung?  ! fault  ~ no data  x down  k p need you
+//! ╭─ n001 GPU 2 ─────────── rack A ─╮╭─ Free now ───────────── 12 GPUs on 5 hosts ─╮
+//! ```
+
+use super::findings::severity_style;
+use super::flow::Flow;
+use super::format::{brief_span, columns, gib, or_dash, short};
+use super::gpu_columns::{FigureWidths, GpuColumns};
+use super::host_cards::occupation;
+use super::pen::Pen;
+use super::segments::Segments;
+use super::{gpu_detail, gpu_line, host_state};
+use crate::app::wall::{LEGEND_ROWS, WallLine, WallShape};
+use crate::app::{App, GpuFigures, HostFigures, Metric};
+use crate::fleet::{FreeHost, GpuState, Host, HostId, Link, Moment, gpu_list};
+use crate::ssh::prompt::PromptKind;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+/// From this width on the panels stand side by side.
+const TWO_PANELS_COLUMNS: u16 = 76;
+
+/// Draws the wall and its panels.
+pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
+    let (lines, shape) = (app.wall_lines(), app.wall_shape((body.width, body.height + 2)));
+    let mut place = app.screen().wall;
+    // The frame may have another size than the last that was heard of.
+    place.show(&lines, &shape);
+    if lines.is_empty() {
+        pen.fit(body.x + 1, body.y, body.width.saturating_sub(2), "no hosts", pen.theme.dim);
+        return;
+    }
+    let shown = &lines[place.top.min(lines.len())..(place.top + shape.capacity()).min(lines.len())];
+    for (index, line) in shown.iter().enumerate() {
+        let (column, row) = ((index / usize::from(shape.rows)) as u16, (index % usize::from(shape.rows)) as u16);
+        let area = Rect { x: body.x + column * shape.columns, y: body.y + row, width: shape.columns - 1, height: 1 };
+        match *line {
+            WallLine::Heading(host) => heading(pen, area, app, host),
+            WallLine::Host(host) => host_line(pen, area, app, host, &shape, place.host == host, now),
+        }
+    }
+    let y = body.y + shape.rows;
+    let hosts = |lines: &[WallLine]| lines.iter().filter(|line| matches!(line, WallLine::Host(_))).count();
+    let (before, after) = (hosts(&lines[..place.top]), hosts(&lines[(place.top + shown.len()).min(lines.len())..]));
+    legend(pen, Rect { y, height: LEGEND_ROWS, ..body }, app, before, after);
+    if shape.panel_rows > 0 {
+        let panels = Rect { y: y + LEGEND_ROWS, height: shape.panel_rows, ..body };
+        let left = if body.width >= TWO_PANELS_COLUMNS { body.width / 2 } else { body.width };
+        selected(pen, Rect { width: left, ..panels }, app, now);
+        if left < body.width {
+            free_and_findings(pen, Rect { x: panels.x + left, width: body.width - left, ..panels }, app, now);
+        }
+    }
+}
+
+/// The group of a host, and how many of its GPUs are free or need somebody.
+fn heading(pen: &mut Pen<'_>, area: Rect, app: &App, host: usize) {
+    let theme = pen.theme;
+    let hosts = app.fleet().hosts();
+    let group = hosts.get(host).and_then(|host| host.config.group.as_ref());
+    pen.repeat(area.x, area.y, area.width, theme.glyphs.light.horizontal, theme.dim);
+    let members = hosts.iter().filter(|host| host.config.group.as_ref() == group);
+    let mut right = Segments::default();
+    let (mut free, mut bad) = (0, 0);
+    for figures in members.filter_map(|host| app.figures(host)).filter(|figures| figures.totals.hosts_covered > 0) {
+        free += figures.totals.in_state(GpuState::Free);
+        bad += figures.totals.in_state(GpuState::Hung) + figures.totals.in_state(GpuState::Fault);
+    }
+    right.add(9, 0, short!(" "), theme.plain);
+    if bad > 0 {
+        right.add(8, 0, short!("{bad} bad "), theme.crit);
+    }
+    right.add(7, 0, short!("{free} free "), theme.plain);
+    let name = group.map_or_else(|| short!(" no group "), |group| short!(" {group} "));
+    let used = pen.fit(area.x + 1, area.y, area.width.saturating_sub(2), &name, theme.plain);
+    let room = area.width.saturating_sub(used + 3);
+    right.fit(room);
+    if right.width() > 2 {
+        right.draw_right(pen, area.x + used + 2, area.y, room);
+    }
+}
+
+fn host_line(pen: &mut Pen<'_>, area: Rect, app: &App, index: usize, shape: &WallShape, is_here: bool, now: Moment) {
+    let theme = pen.theme;
+    let hosts = app.fleet().hosts();
+    let Some((host, figures)) = hosts.get(index).and_then(|host| Some((host, app.figures(host)?))) else { return };
+    let style = if is_here { theme.focus } else { theme.plain };
+    if is_here {
+        pen.text(area.x, area.y, 1, theme.glyphs.pointer, theme.focus);
+    }
+    pen.fit_middle(area.x + 1, area.y, shape.name, host.name(), style);
+    if let Some(severity) = app.findings().mark_of_host(host.id) {
+        pen.text(area.x + 1 + shape.name, area.y, 1, "!", severity_style(theme, severity));
+    }
+    let x = area.x + 3 + shape.name;
+    let room = area.right().saturating_sub(x);
+    if !host_state::shows_gpus(app, host, figures) {
+        let (glyph, style) = link_glyph(pen, app, host);
+        pen.text(x, area.y, room.min(1), glyph, style);
+        let word = host_state::word(app, host, figures, now).map(|(word, _)| word).unwrap_or_default();
+        pen.fit(x + 2, area.y, room.saturating_sub(2), &word, style);
+        return;
+    }
+    let step = if shape.is_spaced { 2 } else { 1 };
+    let shown = figures.gpus.len().min(usize::from(shape.cells));
+    for (position, gpu) in figures.gpus.iter().enumerate().take(shown) {
+        let (glyph, style) = cell(pen, gpu, app.screen().metric);
+        let at = x + position as u16 * step;
+        let is_selected = is_here && position == app.screen().wall.gpu;
+        pen.text(
+            at,
+            area.y,
+            1,
+            glyph,
+            if is_selected && !shape.is_spaced { style.patch(theme.selected) } else { style },
+        );
+        if is_selected && shape.is_spaced {
+            pen.text(at - 1, area.y, 1, "[", theme.focus);
+            pen.text(at + 1, area.y, 1, "]", theme.focus);
+        }
+    }
+    if !figures.is_fresh {
+        pen.dim(Rect { x, width: shown as u16 * step, ..area });
+    }
+    let after = x + (shown as u16 * step).saturating_sub(step - 1) + 1;
+    let mut note = Segments::default();
+    if shown < figures.gpus.len() {
+        note.add(9, 0, short!("+{}", figures.gpus.len() - shown), theme.dim);
+    }
+    if shape.note > 0 {
+        add_note(pen, app, host, figures, now, &mut note);
+    }
+    note.fit(area.right().saturating_sub(after));
+    note.draw(pen, after, area.y, area.right().saturating_sub(after));
+}
+
+/// What matters most about a host: its age where it is not fresh, what is bad, what is free.
+fn add_note(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, now: Moment, line: &mut Segments) {
+    let theme = pen.theme;
+    if let Some((word, style)) = host_state::word(app, host, figures, now) {
+        line.add(8, 1, word, style);
+        return;
+    }
+    for (state, word, style) in [
+        (GpuState::Fault, "faulty", theme.crit),
+        (GpuState::Hung, "hung?", theme.crit),
+        (GpuState::Free, "free", theme.dim),
+    ] {
+        let count = figures.totals.in_state(state);
+        if count > 0 {
+            line.add(7, 1, short!("{count} {word}"), style);
+            return;
+        }
+    }
+}
+
+/// Work is a ramp by height and by colour; everything else has its glyph.
+fn cell(pen: &Pen<'_>, gpu: &GpuFigures, metric: Metric) -> (&'static str, Style) {
+    let theme = pen.theme;
+    let is_ramp = match gpu.state {
+        _ if gpu.reading.error.is_some() => return ("!", theme.crit),
+        // What has no reading any more may still have its last one, dim.
+        GpuState::InUse | GpuState::Unknown => true,
+        GpuState::Idle | GpuState::Waiting | GpuState::Unused => metric != Metric::Utilization,
+        GpuState::Fault | GpuState::Hung | GpuState::Free => false,
+    };
+    match metric.share_of(gpu).filter(|_| is_ramp) {
+        Some(share) => (gpu_line::level(theme, share), theme.ramp[((share / 20.0) as usize).min(4)]),
+        None => (gpu_line::state_glyph(theme, gpu.state), gpu_line::state_style(theme, gpu.state)),
+    }
+}
+
+/// The glyph of a host that shows no GPUs.
+fn link_glyph(pen: &Pen<'_>, app: &App, host: &Host) -> (&'static str, Style) {
+    let theme = pen.theme;
+    if let Some(prompt) = app.prompts().of_host(host.name()) {
+        return (if matches!(prompt.kind, PromptKind::HostKey { .. }) { "k" } else { "p" }, theme.warn);
+    }
+    match host.link {
+        Link::Down { .. } => ("x", theme.warn),
+        Link::NeedsUser { .. } => ("p", theme.warn),
+        Link::Live if host_state::driver_error(host).is_some() => ("!", theme.warn),
+        Link::Connecting { .. } | Link::Stale { .. } | Link::Live => ("~", theme.dim),
+    }
+}
+
+fn legend(pen: &mut Pen<'_>, line: Rect, app: &App, before: usize, after: usize) {
+    let theme = pen.theme;
+    let mut words = Segments::default();
+    let plural = if before + after == 1 { "" } else { "s" };
+    match (before, after) {
+        (0, 0) => {}
+        (0, after) => words.add(20, 0, short!("{} {after} more host{plural}", theme.glyphs.down), theme.plain),
+        (before, 0) => words.add(20, 0, short!("{} {before} more host{plural}", theme.glyphs.up), theme.plain),
+        (before, after) => words.add(
+            20,
+            0,
+            short!("{} {before} {} {after} more hosts", theme.glyphs.up, theme.glyphs.down),
+            theme.plain,
+        ),
+    }
+    words.add(15, 3, short!("{}", app.screen().metric.word()), theme.focus);
+    for (place, glyph) in [0, 2, 4, 6, 7].into_iter().map(|level| theme.glyphs.levels[level]).enumerate() {
+        words.add(14, u16::from(place == 0), short!("{glyph}"), theme.ramp[place]);
+    }
+    for (keep, glyph, word, style) in [
+        (9, theme.glyphs.free, "free", theme.dim),
+        (9, "z", "idle", theme.dim),
+        (4, "w", "waiting", theme.dim),
+        (3, "-", "unused", theme.dim),
+        (12, "?", "hung?", theme.crit),
+        (12, "!", "fault", theme.crit),
+        (6, "~", "no data", theme.dim),
+        (8, "x", "down", theme.warn),
+        (8, "k p", "need you", theme.warn),
+    ] {
+        words.add(keep, 2, short!("{glyph}"), style);
+        words.add(keep, 1, short!("{word}"), theme.dim);
+    }
+    words.fit(line.width.saturating_sub(2));
+    words.draw(pen, line.x + 1, line.y, line.width.saturating_sub(2));
+}
+
+/// The selected host with its GPUs, and what is known of the selected one.
+fn selected(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = pen.theme;
+    let place = app.screen().wall;
+    let host = app.fleet().host(HostId(place.host as u32));
+    let Some((host, figures)) = host.and_then(|host| Some((host, app.figures(host)?))) else { return };
+    pen.outline(area, &theme.glyphs.light, theme.dim);
+    let gpu = figures.gpus.get(place.gpu).filter(|_| host_state::shows_gpus(app, host, figures));
+    let mut title = Segments::default();
+    title.add(9, 0, short!(" {}{}", theme.glyphs.pointer, host.name().as_str()), theme.focus);
+    if let Some(gpu) = gpu {
+        title.add(8, 1, gpu_line::name(gpu), theme.focus);
+    }
+    title.add(10, 0, short!(" "), theme.plain);
+    title.fit(area.width.saturating_sub(4));
+    title.draw(pen, area.x + 1, area.y, area.width.saturating_sub(4));
+    let group = host.config.group.as_ref().map(|group| short!(" {group} "));
+    if let Some(group) = group.filter(|group| columns(group) + usize::from(title.width()) + 6 < usize::from(area.width))
+    {
+        pen.right(area.x + 2, area.y, area.width - 4, &group, theme.plain);
+    }
+    let inside = Rect {
+        x: area.x + 1,
+        y: area.y + 1,
+        width: area.width.saturating_sub(2),
+        height: area.height.saturating_sub(2),
+    };
+    let Some(gpu) = gpu else {
+        host_state::draw(pen, inside, app, host, figures, now);
+        return;
+    };
+    let mut words = about(pen, app, host, gpu, place.gpu, now);
+    let least = words.len() as u16;
+    words.extend(gpu_detail::lines(pen, host, gpu, place.gpu));
+    // The GPUs come first, then a few words about the selected one; all of its readings where there is room.
+    let shown = figures.gpus.len().min(usize::from(inside.height.saturating_sub(least).max(1)));
+    let widths = FigureWidths::of(std::iter::once(figures));
+    let columns = GpuColumns::of(inside.width.saturating_sub(1), widths);
+    let top = (place.gpu + 1).saturating_sub(shown);
+    for (row, (position, gpu)) in figures.gpus.iter().enumerate().skip(top).take(shown).enumerate() {
+        let line = Rect { x: inside.x + 1, y: inside.y + row as u16, width: inside.width.saturating_sub(1), height: 1 };
+        gpu_line::draw(pen, line, &columns, gpu, now);
+        if position == place.gpu {
+            pen.text(inside.x, line.y, 1, theme.glyphs.pointer, theme.focus);
+        }
+    }
+    if !figures.is_fresh {
+        pen.dim(Rect { height: shown as u16, ..inside });
+    }
+    let rest = inside.height - shown as u16;
+    let gap = u16::from(rest > least);
+    let below = Rect { y: inside.y + shown as u16 + gap, height: rest - gap, width: inside.width - 1, x: inside.x + 1 };
+    let mut flow = Flow::new(pen, below);
+    for line in words {
+        flow.segments(line);
+    }
+}
+
+/// The selected GPU, who is on it, what is found about it, and its host; the most important first.
+fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usize, now: Moment) -> Vec<Segments> {
+    let theme = pen.theme;
+    let mut lines = Vec::new();
+    let mut line = Segments::default();
+    occupation(pen, app, gpu, now, &mut line);
+    let mut findings = app.findings().of_host(host.id);
+    let about = |finding: &&crate::diagnosis::Finding| {
+        finding.gpus.iter().any(|gpu| gpu.host == host.id && gpu.position == position)
+    };
+    if let Some(finding) = findings.find(about) {
+        line.add(5, 2, short!("{}", finding.rule.word()), severity_style(theme, finding.severity));
+    }
+    lines.push(line);
+    let mut line = Segments::default();
+    if let Some(snapshot) = &host.snapshot {
+        let reading = &snapshot.host;
+        if let Some(cpu) = reading.cpu_percent {
+            line.add(5, 0, short!("cpu {cpu:.0}%"), theme.dim);
+        }
+        if let (Some(used), Some(total)) = (reading.memory_used_bytes(), reading.memory_total_bytes) {
+            line.add(4, 2, short!("ram {}/{}G", gib(used), gib(total)), theme.dim);
+        }
+        if let Some(load) = reading.load_1 {
+            line.add(3, 2, short!("load {load:.0}"), theme.dim);
+        }
+    }
+    if let Some(note) = &host.config.note {
+        line.add(6, 2, short!("note: {note}"), theme.plain);
+    }
+    lines.push(line);
+    if let Some(info) = host.gpu_info(position) {
+        let mut line = Segments::default();
+        for (keep, text) in [(8, &info.name), (5, &info.uuid), (4, &info.pci_bus_id)] {
+            if let Some(text) = text {
+                line.add(keep, 2, short!("{text}"), theme.dim);
+            }
+        }
+        lines.push(line);
+    }
+    lines
+}
+
+/// What is free, by host, and below it what is found.
+fn free_and_findings(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = pen.theme;
+    pen.outline(area, &theme.glyphs.light, theme.dim);
+    let mut free: Vec<(&Host, &FreeHost)> = Vec::new();
+    for host in app.fleet().hosts() {
+        free.extend(app.figures(host).and_then(|figures| Some((host, figures.free.as_ref()?))));
+    }
+    free.sort_by_key(|(host, free)| (std::cmp::Reverse(free.gpus.len()), host.id));
+    pen.text(area.x + 1, area.y, area.width.saturating_sub(2), " Free now ", theme.plain);
+    let count = app.totals().in_state(GpuState::Free);
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    let sum = short!(" {count} GPU{} on {} host{} ", plural(count as usize), free.len(), plural(free.len()));
+    if usize::from(area.width) > columns(&sum) + 16 {
+        pen.right(area.x + 2, area.y, area.width - 4, &sum, theme.plain);
+    }
+    let inside = Rect {
+        x: area.x + 2,
+        y: area.y + 1,
+        width: area.width.saturating_sub(4),
+        height: area.height.saturating_sub(2),
+    };
+    let findings: Vec<_> = app.findings().list().iter().filter(|one| one.counts()).collect();
+    // Findings have up to half of the rows, with their title.
+    let wanted = if findings.is_empty() { 0 } else { findings.len() as u16 + 1 };
+    let finding_rows = wanted.min(inside.height / 2);
+    let table = Rect { height: inside.height - finding_rows, ..inside };
+    free_table(pen, table, &free);
+    if finding_rows > 0 {
+        let y = table.bottom();
+        pen.fit(inside.x, y, inside.width, "FINDINGS", theme.dim);
+        pen.right(inside.x, y, inside.width, &short!("5 opens all {}", findings.len()), theme.dim);
+        for (row, finding) in findings.iter().take(usize::from(finding_rows) - 1).enumerate() {
+            let y = y + 1 + row as u16;
+            let name = finding.hosts.first().map(|(_, name)| name.as_str()).unwrap_or_default();
+            let lasted = brief_span(finding.lasted(now));
+            let mut x = inside.x + pen.text(inside.x, y, 1, "!", severity_style(theme, finding.severity)) + 1;
+            x += pen.fit_middle(x, y, 10, name, theme.plain) + 1;
+            let room = inside.right().saturating_sub(x + 5);
+            pen.fit(x, y, room, &finding.sentence, theme.plain);
+            pen.right(inside.right().saturating_sub(4), y, 4, &lasted, theme.dim);
+        }
+    }
+}
+
+fn free_table(pen: &mut Pen<'_>, area: Rect, free: &[(&Host, &FreeHost)]) {
+    let theme = pen.theme;
+    if area.height == 0 {
+        return;
+    }
+    if free.is_empty() {
+        pen.fit(area.x, area.y, area.width, "no GPU is free", theme.dim);
+        return;
+    }
+    let name = free.iter().map(|(host, _)| columns(host.name())).max().unwrap_or(0).clamp(6, 12) as u16;
+    let is_wide = area.width >= 50;
+    let model = if is_wide { 16 } else { 0 };
+    let list = |free: &FreeHost| gpu_list(&free.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>());
+    let gpus = free.iter().map(|(_, free)| columns(&list(free))).max().unwrap_or(0).clamp(3, 12) as u16;
+    let has_notes = is_wide && free.iter().any(|(host, _)| host.config.note.is_some());
+    let places =
+        [(name, "HOST"), (5, "FREE"), (gpus, "GPU"), (model, "MODEL"), (4, " CPU"), (u16::from(has_notes), "NOTE")];
+    let mut x = area.x;
+    for (width, head) in places.into_iter().filter(|(width, _)| *width > 0) {
+        pen.fit(x, area.y, area.right().saturating_sub(x), head, theme.dim);
+        x += width + 1;
+    }
+    let room = usize::from(area.height - 1);
+    let shown = if free.len() > room { room.saturating_sub(1) } else { free.len() };
+    for (row, (host, free)) in free.iter().take(shown).enumerate() {
+        let y = area.y + 1 + row as u16;
+        let mut x = area.x;
+        pen.fit_middle(x, y, name, host.name(), theme.plain);
+        x += name + 1;
+        let all = host.gpus().filter(|(info, _)| info.mig_parent_uuid.is_none()).count();
+        pen.fit(x, y, 5, &short!("{}/{all}", free.gpus.len()), theme.plain);
+        x += 6;
+        pen.fit(x, y, gpus, &list(free), theme.plain);
+        x += gpus + 1;
+        if is_wide {
+            let name = free.gpus.first().and_then(|gpu| gpu.name.as_deref()).unwrap_or("-");
+            pen.fit(x, y, model, short_model(name), theme.plain);
+            x += model + 1;
+        }
+        let cpu = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent);
+        let cpu = cpu.map(|cpu| short!("{cpu:.0}%"));
+        pen.right(x, y, 4.min(area.right().saturating_sub(x)), &or_dash(cpu.as_deref()), theme.plain);
+        x += 5;
+        if let (Some(note), true) = (&host.config.note, is_wide) {
+            pen.fit(x, y, area.right().saturating_sub(x), note, theme.dim);
+        }
+    }
+    if shown < free.len() {
+        let words = short!("{} more hosts with a free GPU", free.len() - shown);
+        pen.fit(area.x, area.bottom() - 1, area.width, &words, theme.dim);
+    }
+}
+
+/// `H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`.
+fn short_model(name: &str) -> &str {
+    name.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ")
+}
