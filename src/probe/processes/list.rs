@@ -242,7 +242,7 @@ mod tests {
         assert_eq!(facts[0].ancestors[0].pid, std::process::id());
         bench.users.settle(Duration::from_secs(30));
         let (readings, facts) = bench.sample(&[child.id()]);
-        assert_eq!(readings[0].cpu_percent, Some(0.0));
+        assert!(readings[0].cpu_percent.is_some(), "two samples make a share");
         assert!(facts.iter().all(|facts| facts.user.is_some()), "only the name is news: {facts:?}");
         // Within ten samples the command line is looked at, and has not changed.
         for _ in 0..10 {

@@ -27,6 +27,7 @@ pub(super) struct OwnFiles {
 /// The file behind standard output, else standard error.
 #[derive(Debug)]
 struct Log {
+    descriptor: u32,
     path: SafeText,
     is_local: bool,
     /// How far it was written when that last changed, and when that was seen.
@@ -58,9 +59,9 @@ impl OwnFiles {
         changed
     }
 
-    /// Whether a file behind standard output or standard error is known.
-    pub(super) fn has_log(&self) -> bool {
-        self.log.is_some()
+    /// Looks how old the log is and at nothing else: the rest cannot change while the process does not run.
+    pub(super) fn look_at_age(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) {
+        self.log_age_seconds = self.log.as_mut().and_then(|log| log.age_seconds(pid, moment, scratch));
     }
 
     /// Reads in what the thread waits.
@@ -92,50 +93,47 @@ impl OwnFiles {
 
     fn look_at_log(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) {
         let mut known = self.log.take();
-        self.log_age_seconds = None;
-        for descriptor in [1, 2] {
-            if let Some((log, age_seconds)) = Log::look(known.take(), pid, descriptor, moment, scratch) {
-                self.log = Some(log);
-                self.log_age_seconds = age_seconds;
-                return;
-            }
-        }
+        self.log = [1, 2].into_iter().find_map(|descriptor| Log::look(known.take(), pid, descriptor, moment, scratch));
+        self.look_at_age(pid, moment, scratch);
     }
 }
 
 impl Log {
-    /// The regular file behind a descriptor, and how long ago it was last written. Elsewhere than on this host's own
-    /// disks that is how long it has been seen not to grow.
-    fn look(
-        known: Option<Self>,
-        pid: u32,
-        descriptor: u32,
-        moment: Moment,
-        scratch: &mut Scratch,
-    ) -> Option<(Self, Option<f64>)> {
-        let link = format!("fd/{descriptor}");
-        let path = scratch.read_link(pid, &link).filter(|path| is_file(path))?;
-        let (position, mount) = position_of(scratch.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
+    /// The regular file behind a descriptor.
+    fn look(known: Option<Self>, pid: u32, descriptor: u32, moment: Moment, scratch: &mut Scratch) -> Option<Self> {
+        let path = scratch.read_link(pid, &format!("fd/{descriptor}")).filter(|path| is_file(path))?;
         let path = SafeText::from_bytes(&path);
-        let mut log = match known {
-            Some(log) if log.path == path => log,
-            _ => {
-                let mounts = scratch.read_process(pid, "mountinfo", MOUNTS_BYTES).ok()?;
-                Self { path, is_local: is_local(mounts, mount), position, moved_at: moment.now }
-            }
-        };
-        if log.position != position {
-            (log.position, log.moved_at) = (position, moment.now);
+        if let Some(log) = known.filter(|log| log.path == path) {
+            return Some(Self { descriptor, ..log });
         }
-        if !log.is_local {
-            let seconds = (moment.now - log.moved_at).trunc();
-            return Some((log, (seconds > 0.0).then_some(seconds)));
-        }
-        let file = stat(format!("/proc/{pid}/{link}")).ok()?;
+        let (position, mount) = position_of(scratch.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
+        let mounts = scratch.read_process(pid, "mountinfo", MOUNTS_BYTES).ok()?;
+        let is_local = is_local(mounts, mount);
         // A pipe may have a name too.
-        let is_regular = FileType::from_raw_mode(file.st_mode) == FileType::RegularFile;
-        is_regular.then(|| (log, Some((moment.unix_seconds - file.st_mtime).max(0) as f64)))
+        let is_regular = !is_local || written_unix_seconds(pid, descriptor).is_some();
+        is_regular.then_some(Self { descriptor, path, is_local, position, moved_at: moment.now })
     }
+
+    /// How long ago it was last written. Elsewhere than on this host's own disks that is how long it has been seen not
+    /// to grow.
+    fn age_seconds(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) -> Option<f64> {
+        let Self { descriptor, .. } = *self;
+        if self.is_local {
+            return Some((moment.unix_seconds - written_unix_seconds(pid, descriptor)?).max(0) as f64);
+        }
+        let (position, _) = position_of(scratch.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
+        if self.position != position {
+            (self.position, self.moved_at) = (position, moment.now);
+        }
+        let seconds = (moment.now - self.moved_at).trunc();
+        (seconds > 0.0).then_some(seconds)
+    }
+}
+
+/// When the regular file behind a descriptor was last written. Only for files on this host's own disks.
+fn written_unix_seconds(pid: u32, descriptor: u32) -> Option<i64> {
+    let file = stat(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
+    (FileType::from_raw_mode(file.st_mode) == FileType::RegularFile).then_some(file.st_mtime)
 }
 
 /// Whether a link of `/proc/PID/fd` names a file: pipes and sockets have no path, and terminals are devices.

@@ -149,12 +149,14 @@ impl Tracked {
         self.parent = stat.parent;
         // A zombie has given its memory back, and its command line with it.
         // A program that was just started has no arguments yet.
-        // Its log may be written by others.
-        let has_run = clock.is_none() || self.looked != clock || self.own.has_log();
+        let has_run = clock.is_none() || self.looked != clock;
         let look_again = (turn.look_again && has_run) || self.facts.argv.is_empty();
         if stat.state != ProcessState::Zombie && (is_new || renamed || moved || look_again) {
             self.look_again(turn, is_new || renamed || moved, is_new || moved, scratch);
             self.looked = clock;
+        } else if turn.look_again {
+            // Its log gets older, and others may write to it.
+            self.own.look_at_age(pid, moment, scratch);
         }
         self.reading(turn, seen, cpu_seconds)
     }

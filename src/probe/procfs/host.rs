@@ -4,6 +4,7 @@ use super::rates::Traffic;
 use super::{KeptFile, Scratch, pci};
 use crate::probe::numbers::{decimal, tenths, tenths_f32};
 use crate::wire::{HostReading, SafeText};
+use rustix::time::{ClockId, clock_gettime};
 use std::str::FromStr;
 
 /// Reads the host, and remembers what rates and slow readings need.
@@ -12,7 +13,6 @@ pub(crate) struct HostSampler {
     stat: KeptFile,
     memory: KeptFile,
     load: KeptFile,
-    uptime: KeptFile,
     cpu: Option<CpuTicks>,
     /// When the host was booted, in seconds since 1970.
     boot_unix_seconds: Option<i64>,
@@ -40,7 +40,6 @@ impl HostSampler {
             stat: KeptFile::open("/proc/stat"),
             memory: KeptFile::open("/proc/meminfo"),
             load: KeptFile::open("/proc/loadavg"),
-            uptime: KeptFile::open("/proc/uptime"),
             cpu: None,
             boot_unix_seconds: None,
             traffic: Traffic::default(),
@@ -79,9 +78,7 @@ impl HostSampler {
             let mut load = || loads.next().and_then(decimal).map(|load| load as f32);
             (reading.load_1, reading.load_5, reading.load_15) = (load(), load(), load());
         }
-        if let Some(text) = self.uptime.read(scratch) {
-            reading.uptime_seconds = words(text).next().and_then(decimal).map(tenths);
-        }
+        reading.uptime_seconds = Some(tenths(uptime_seconds()));
         if slow {
             self.slow = SlowReadings::read(scratch);
             if self.slow_samples.is_multiple_of(FIND_EVERY) {
@@ -113,6 +110,12 @@ impl SlowReadings {
             oom_kills: scratch.read("/proc/vmstat").ok().and_then(|text| named(text, b"oom_kill ")),
         }
     }
+}
+
+/// Since boot, suspended time included, as `/proc/uptime` says it (proc_uptime(5)): the clock costs no file.
+fn uptime_seconds() -> f64 {
+    let uptime = clock_gettime(ClockId::Boottime);
+    uptime.tv_sec as f64 + uptime.tv_nsec as f64 / 1e9
 }
 
 /// `/proc/sys/kernel/random/boot_id`.
