@@ -115,6 +115,16 @@ fn milli(value: Option<f64>) -> Result<c_uint, nvmlReturn_t> {
 }
 
 numbers! {
+    // In KB a second. A real one measures for 20 ms and blocks for so long; the probe never asks, nvtop does.
+    nvmlDeviceGetPcieThroughput(kind) -> c_uint = |device| {
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let rate = match kind {
+            sys::nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_TX_BYTES => device.pcie_transmit_bytes_per_second,
+            sys::nvmlPcieUtilCounter_enum_NVML_PCIE_UTIL_RX_BYTES => device.pcie_receive_bytes_per_second,
+            _ => None,
+        };
+        now(rate).map(|rate| (rate / 1000.0) as c_uint)
+    };
     nvmlDeviceGetTemperature(_sensor) -> c_uint = |device| now(device.temperature_celsius).map(|value| value as c_uint);
     nvmlDeviceGetTemperatureThreshold(kind) -> c_uint = |device| match kind {
         sys::nvmlTemperatureThresholds_enum_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN => device.temperature_slowdown_celsius,

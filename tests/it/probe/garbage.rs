@@ -1,13 +1,13 @@
 //! Drivers that answer nonsense: it is clamped or left out, a note says so, and nothing breaks.
 //!
-//! `GPUFLEET_TESTS_VALGRIND=1` runs the probe of these tests under valgrind, which then must find nothing. It takes
-//! `RUSTFLAGS="--cfg rustix_use_libc"`: else rustix looks for the vDSO, which valgrind takes away from programs.
+//! `tests/run --all` repeats them with the probe under valgrind (`GPUFLEET_TESTS_VALGRIND=1`), which must find nothing. It
+//! takes `RUSTFLAGS="--cfg rustix_use_libc"`: else rustix looks for the vDSO, which valgrind takes away from programs.
 
 #![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
 
-use super::process::{Probe, Sleeper};
+use super::process::{Probe, Sleeper, row_of};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
-use gpufleet::wire::{DriverErrorKind, GpuHealth, GpuReading, Snapshot};
+use gpufleet::wire::{DriverErrorKind, GpuHealth, GpuReading, Presence, Snapshot};
 use serde_json::{Value, json};
 
 fn start(driver: &FakeDriver) -> Probe {
@@ -182,4 +182,26 @@ fn more_processes_than_the_usual_buffer_holds_are_all_read() {
     let snapshot = probe.snapshot();
     assert_eq!(snapshot.gpu_processes.len(), 300);
     assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
+}
+
+#[test]
+fn processes_that_vanish_while_they_are_read_are_gone_and_nothing_else() {
+    let steady = Sleeper::start();
+    let mut vanishing: Vec<Sleeper> = (0..30).map(|_| Sleeper::start()).collect();
+    let pids: Vec<u32> = vanishing.iter().map(Sleeper::pid).chain([steady.pid()]).collect();
+    let processes: Vec<Value> = pids.iter().map(|pid| json!({"pid": pid, "memory_bytes": 1000})).collect();
+    let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"processes": processes}))]));
+    let mut probe = start(&driver);
+    probe.snapshot();
+    // One after the other, while the probe goes on sampling.
+    let killer = std::thread::spawn(move || vanishing.iter_mut().for_each(Sleeper::end));
+    let presence = |snapshot: &Snapshot, pid| snapshot.processes.row(row_of(snapshot, pid)).presence;
+    probe.wait_for("the last one gone", |snapshot| {
+        assert_eq!((snapshot.gpu_processes.len(), snapshot.processes.len()), (pids.len(), pids.len()));
+        assert_eq!(presence(snapshot, steady.pid()), Some(Presence::Visible));
+        assert!(snapshot.notes.is_empty(), "{:?}", snapshot.notes);
+        pids[..30].iter().all(|&pid| presence(snapshot, pid) == Some(Presence::Gone))
+    });
+    killer.join().expect("ends");
+    assert!(probe.end().success());
 }

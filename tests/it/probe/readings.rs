@@ -178,6 +178,38 @@ fn a_gpu_that_is_lost_from_the_beginning_has_a_row_and_gets_its_name_later() {
 }
 
 #[test]
+fn a_gpu_that_wants_a_reset_or_gives_unknown_errors_is_asked_again_each_time() {
+    let driver = FakeDriver::new(&devices(&[gpu(0), gpu(1)]));
+    let mut probe = Probe::on(&driver);
+    for (code, kind, words) in [
+        (16, DriverErrorKind::ResetRequired, "the GPU must be reset: "),
+        (999, DriverErrorKind::Unknown, "the driver gives an unknown error for this GPU: "),
+    ] {
+        driver.set(&devices(&[gpu(0), gpu_with(1, &json!({"error": code}))]));
+        let snapshot = probe.wait_for("the error", |snapshot| snapshot.gpus.row(1).error.is_some());
+        let error = snapshot.gpus.row(1).error.expect("an error");
+        assert_eq!((error.kind, error.code), (kind, Some(code)));
+        assert!(error.message.starts_with(words), "{}", error.message);
+        assert_eq!(snapshot.gpus.row(1), GpuReading { error: Some(error), ..GpuReading::default() });
+        assert_eq!((snapshot.gpus.row(0).temperature_celsius, snapshot.driver_error), (Some(31), None));
+        driver.set(&devices(&[gpu(0), gpu(1)]));
+        probe.wait_for("its return", |snapshot| snapshot.gpus.row(1).temperature_celsius == Some(31));
+    }
+}
+
+#[test]
+fn numbers_of_an_instance_that_the_driver_cannot_name_are_unknown() {
+    let instance = json!({
+        "uuid": "MIG-1", "memory_total_bytes": 1000, "gpu_instance_id": u32::MAX, "compute_instance_id": u32::MAX
+    });
+    let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"mig_enabled": true, "mig": [null, instance]}))]));
+    let mut probe = Probe::on(&driver);
+    probe.snapshot();
+    let info = &probe.inventory().gpus[1];
+    assert_eq!((info.uuid.as_deref(), info.gpu_instance_id, info.compute_instance_id), (Some("MIG-1"), None, None));
+}
+
+#[test]
 fn one_reading_that_fails_is_only_missing() {
     let mut scenario = devices(&[gpu_with(0, &json!({"utilization_percent": null, "power_watts": null}))]);
     scenario["errors"] = json!({"nvmlDeviceGetTemperature": 999, "nvmlDeviceGetPerformanceState": 17});
