@@ -25,6 +25,12 @@ impl Outside {
         }
     }
 
+    /// Somebody has told the number of one job.
+    #[cfg(test)]
+    pub(crate) fn knowing_job(sluid: &str, number: &str) -> Self {
+        Self { jobs: Jobs::knowing(sluid, number), ..Self::new() }
+    }
+
     /// Goes on asking, and writes what is new into the host's readings, or all that is known when `resend` asks for it.
     /// The directories are those of processes, each with a process that works there.
     pub(crate) fn step<'a>(

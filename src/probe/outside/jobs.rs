@@ -52,6 +52,13 @@ impl Default for Jobs {
 }
 
 impl Jobs {
+    /// One job is known, and nobody can be asked about others.
+    #[cfg(test)]
+    pub(super) fn knowing(sluid: &str, number: &str) -> Self {
+        let known = Known { sluid: sluid.into(), number: Some(number.into()), asked_at: 0.0 };
+        Self { program: Program::Absent, notes: PathBuf::new(), known: vec![known], ..Self::default() }
+    }
+
     /// The number of the job to which this process of this user belongs, where it is known by now.
     pub(crate) fn number(&mut self, sluid: &SafeText, pid: u32, uid: Option<u32>) -> Option<SafeText> {
         if let Some(known) = self.known.iter().find(|known| known.sluid == *sluid) {

@@ -2,6 +2,11 @@
 //!
 //! One question about this node alone, once a minute, by a child with a deadline. Hosts without `scontrol` are looked at
 //! once.
+//!
+//! Each host asks for itself, though one of a cluster could ask for all. A node is one record, so that all nodes that
+//! are watched cost the controller no more this way than a list of them asked for by one, while "all nodes" is every
+//! node of the cluster, watched or not; and no host goes blind because the one that asks is away, is not permitted, or
+//! belongs to another cluster than its name says.
 
 use super::child::{Answer, Asked, find};
 use crate::wire::SafeText;

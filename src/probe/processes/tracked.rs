@@ -344,6 +344,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_sluid_gives_way_to_the_number_of_the_job_once_that_is_known() {
+        let mut outside = Outside::knowing_job("s5K1KKYAYG5D00", "3385");
+        let owner = |job: &str| Some(Owner::Slurm { job: job.into(), step: Some("0".into()) });
+        for (job, expected) in [("s5K1KKYAYG5D00", "3385"), ("s5K1KKYAYG5D01", "s5K1KKYAYG5D01"), ("77", "77")] {
+            let facts = ProcessFacts { pid: 7, owner: owner(job), ..ProcessFacts::default() };
+            let mut tracked = Tracked { facts, ..Tracked::default() };
+            tracked.name_owner(&mut outside);
+            assert_eq!((tracked.facts.owner, tracked.unsent), (owner(expected), job != expected), "{job}");
+        }
+    }
+
+    #[test]
     fn a_process_that_exists_and_is_not_shown_is_hidden() {
         assert_eq!(presence(std::process::id(), Errno::NOENT), Presence::Hidden);
         assert_eq!(presence(std::process::id(), Errno::SRCH), Presence::Gone);
