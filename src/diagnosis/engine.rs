@@ -1,6 +1,7 @@
 //! The engine: what is remembered of every host, and the order in which a sample is judged.
 
 use super::across::Elsewhere;
+use super::attention::Attention;
 use super::inhibit;
 use super::memory::Memory;
 use super::rules;
@@ -22,6 +23,9 @@ const SLEPT: Duration = Duration::from_secs(30);
 /// After a gap this long, in seconds, what was beginning begins anew: no window would have enough of its samples.
 const LONG_GAP: f64 = 900.0;
 
+/// What findings about the fleet as a whole are shown under.
+pub(super) const FLEET: &str = "fleet";
+
 /// Judges the fleet: takes every update of a host ([`Engine::step`]) and every second ([`Engine::tick`]), and says what
 /// changed. It has no clock and does no IO; what it wants kept is a [`Memory`].
 #[derive(Debug, Clone, Default)]
@@ -35,7 +39,12 @@ pub struct Engine {
     are_groups_old: bool,
     /// Findings about the fleet as a whole.
     pub(super) watches: Watches,
-    pub(super) recalled: Memory,
+    /// What an earlier run has kept, less what is in `attention`.
+    pub(super) recalled: Arc<Memory>,
+    /// Who was told of what, and what shall be silent.
+    pub(super) attention: Arc<Attention>,
+    /// Somebody was told of the jobs that ended before, in seconds since 1970.
+    pub(super) ended_told_unix: f64,
     ticked: Option<Moment>,
     /// When the whole fleet was last judged, and when its drivers are to be compared next.
     pub(super) fleet_ticked: Option<f64>,
@@ -114,6 +123,7 @@ impl Engine {
                 memory.recall(host, &self.recalled, &limits, beat);
             }
             self.are_groups_old |= memory.observe(host, &limits, beat);
+            memory.recall_work(host, &self.recalled, beat, is_first);
             memory.recall_idle(host, &self.recalled, beat, is_first);
             memory.bridge_idle(gap);
             self.judge(&mut memory, fleet, host, &limits, (beat, is_first), &mut transitions);
@@ -121,6 +131,7 @@ impl Engine {
         let hung = hung(&memory, host);
         self.tracker.observe_with(host, &hung, &limits, now);
         self.hosts[place] = memory;
+        self.end_snoozes(&transitions);
         transitions
     }
 
@@ -148,10 +159,57 @@ impl Engine {
         hold_what_cannot_be_read(&view, &mut watches);
         rules::evaluate(&view, &mut watches);
         watches.finish(|target| exists(&view, target));
-        watches.recall_told(|id| self.recalled.told.get(id).copied());
         inhibit::silence(&view, &mut watches, |rule, target| Self::is_told_by_another(host.id, rule, target, &view));
+        watches.heed(&self.attention);
         watches.settle(transitions);
         memory.watches = watches;
+    }
+
+    /// Ends the snoozes that last until something changes, where it has.
+    fn end_snoozes(&mut self, transitions: &[Transition]) {
+        if self.attention.is_empty() {
+            return;
+        }
+        for transition in transitions {
+            let severity = match transition.to {
+                // What another finding explains is only out of sight.
+                Phase::Clear if self.all_watches().any(|watches| watches.is_active(&transition.id)) => continue,
+                Phase::Clear => None,
+                _ => Some(transition.severity),
+            };
+            Arc::make_mut(&mut self.attention).changed(&transition.id, severity);
+        }
+    }
+
+    fn all_watches(&self) -> impl Iterator<Item = &Watches> {
+        self.hosts.iter().flat_map(|memory| [&memory.watches, &memory.link_watches]).chain([&self.watches])
+    }
+
+    /// Lets a finding be silent for a span, or until it changes; `false` where there is no such finding.
+    pub fn snooze(&mut self, id: &SafeText, span: Option<Duration>, now: Moment) -> bool {
+        let Some(finding) = self.findings().find(|finding| finding.id == *id).cloned() else { return false };
+        Arc::make_mut(&mut self.attention).snooze(&finding, span, now);
+        self.heed_at(now);
+        true
+    }
+
+    /// Ends a snooze. Whoever does so knows of the finding: they are not told again.
+    pub fn wake(&mut self, id: &SafeText, now: Moment) {
+        Arc::make_mut(&mut self.attention).wake(id);
+        for memory in &mut self.hosts {
+            memory.watches.woken(id);
+            memory.link_watches.woken(id);
+        }
+        self.watches.woken(id);
+        self.heed_at(now);
+    }
+
+    fn heed_at(&mut self, now: Moment) {
+        for memory in &mut self.hosts {
+            memory.watches.heed_at(&self.attention, now);
+            memory.link_watches.heed_at(&self.attention, now);
+        }
+        self.watches.heed_at(&self.attention, now);
     }
 
     /// Each second: what no sample tells. Hosts that are silent, jobs across hosts, drivers that differ.
@@ -172,6 +230,7 @@ impl Engine {
             self.sort_groups(fleet);
         }
         rules::fleet_wide::evaluate(self, fleet, now, &mut transitions);
+        self.end_snoozes(&transitions);
         transitions
     }
 
@@ -200,7 +259,7 @@ impl Engine {
     }
 
     /// What there is to say now: firing, resolving and pending findings, in the order of the screen: by severity,
-    /// confidence, GPUs held, and age. Pending ones stand below.
+    /// confidence, GPUs held, and age. Snoozed ones stand below, pending ones last.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_hosts = self.hosts.iter().flat_map(|host| host.watches.findings().chain(host.link_watches.findings()));
         let mut all: Vec<&Finding> = of_hosts.chain(self.watches.findings()).map(|(_, finding)| finding).collect();
@@ -208,6 +267,7 @@ impl Engine {
             let rank = |finding: &Finding| {
                 (
                     finding.phase == Phase::Pending,
+                    finding.snoozed.is_some(),
                     std::cmp::Reverse((finding.severity, finding.confidence, finding.gpus.len())),
                 )
             };

@@ -1,5 +1,6 @@
 use super::super::testing::{Lab, Shot};
 use super::*;
+use crate::diagnosis::Snoozed;
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
 use crate::wire::{
@@ -99,6 +100,97 @@ fn who_was_told_is_remembered_over_a_restart() {
     next.engine.recall(memory, next.now());
     next.play(400.0, hung);
     assert_eq!((next.firing(), next.notified()), (vec![("stopped-holding-gpu", "warn")], 0));
+}
+
+/// A process that is stopped while it holds a GPU.
+fn stopped(lab: &mut Lab, _: f64) -> Shot {
+    let mut job = process(7, "python train.py", &[(0, 40)]);
+    job.reading.state = Some(ProcessState::Stopped);
+    Shot { gpus: vec![lab.gpu(0, 122.0, 0, 40)], processes: vec![job] }
+}
+
+fn working(lab: &mut Lab, _: f64) -> Shot {
+    Shot { gpus: vec![lab.gpu(97, 560.0, 40, 40)], processes: vec![process(7, "python train.py", &[(0, 40)])] }
+}
+
+/// The next run of the program, some seconds later, with what this one has kept.
+fn restarted(lab: &Lab, later: f64) -> Lab {
+    let text = serde_json::to_string(&lab.engine.memory(&lab.fleet, lab.now())).expect("encodes");
+    let mut next = Lab::new(gpus(0..1));
+    next.t = lab.t + later;
+    next.engine.recall(crate::diagnosis::Memory::parse(&text).expect("reads"), next.now());
+    next
+}
+
+fn only_id(lab: &Lab) -> SafeText {
+    let ids: Vec<SafeText> = lab.engine.findings().map(|finding| finding.id.clone()).collect();
+    assert_eq!(ids.len(), 1, "{ids:?}");
+    ids[0].clone()
+}
+
+#[test]
+fn a_snoozed_finding_calls_nobody_for_an_hour_and_then_once_again() {
+    let mut lab = Lab::new(gpus(0..1));
+    lab.play(100.0, stopped);
+    let now = lab.now();
+    let id = only_id(&lab);
+    assert!(lab.engine.snooze(&id, Some(Duration::from_secs(3600)), now));
+    lab.play(1000.0, stopped);
+    let finding = lab.finding("stopped-holding-gpu");
+    assert_eq!((finding.phase, finding.counts(), lab.notified()), (Phase::Firing, false, 0));
+    assert_eq!(finding.snoozed, Some(Snoozed::Until(now.plus(Duration::from_secs(3600)))));
+    // A restart changes nothing.
+    let mut next = restarted(&lab, 60.0);
+    next.play(1000.0, stopped);
+    let finding = next.finding("stopped-holding-gpu");
+    assert_eq!((finding.phase, finding.snoozed.is_some(), next.notified()), (Phase::Firing, true, 0));
+    next.play(3000.0, stopped);
+    assert_eq!((next.finding("stopped-holding-gpu").counts(), next.notified()), (true, 1));
+    let reminder = next.transitions.iter().find(|transition| transition.notify).expect("was told");
+    assert!(reminder.is_reminder && (reminder.from, reminder.to) == (Phase::Firing, Phase::Firing));
+    next.play(3000.0, stopped);
+    assert_eq!(next.notified(), 1);
+}
+
+#[test]
+fn a_snooze_until_it_changes_ends_with_the_finding_and_one_that_is_undone_tells_nothing() {
+    let mut lab = Lab::new(gpus(0..1));
+    lab.play(400.0, stopped);
+    assert_eq!(lab.notified(), 1);
+    let (id, now) = (only_id(&lab), lab.now());
+    assert!(lab.engine.snooze(&id, None, now));
+    let mut lab = restarted(&lab, 3600.0);
+    lab.play(4000.0, stopped);
+    assert_eq!(lab.finding("stopped-holding-gpu").snoozed, Some(Snoozed::UntilItChanges));
+    lab.play(600.0, working);
+    assert_eq!(lab.firing(), []);
+    lab.play(400.0, stopped);
+    let finding = lab.finding("stopped-holding-gpu");
+    assert_eq!((finding.snoozed, finding.counts()), (None, true), "it has changed");
+    let (id, now, before) = (only_id(&lab), lab.now(), lab.notified());
+    assert!(lab.engine.snooze(&id, None, now));
+    lab.play(60.0, stopped);
+    let now = lab.now();
+    lab.engine.wake(&id, now);
+    assert!(lab.finding("stopped-holding-gpu").counts(), "at once");
+    lab.play(600.0, stopped);
+    assert_eq!(lab.notified(), before, "whoever undid it has seen it");
+    let now = lab.now();
+    assert!(!lab.engine.snooze(&"no such finding".into(), None, now));
+}
+
+#[test]
+fn a_hang_after_a_restart_is_measured_against_the_work_before_it() {
+    let mut lab = Lab::new(gpus(0..1));
+    lab.play(1800.0, working);
+    let mut next = restarted(&lab, 3600.0);
+    next.play(420.0, |lab, _| Shot {
+        gpus: vec![lab.gpu(100, 104.0, 0, 40)],
+        processes: vec![process(7, "python train.py", &[(0, 40)])],
+    });
+    assert_eq!(next.firing(), [("stuck-spin", "warn")], "not only suspected");
+    let sentence = next.finding("stuck-spin").sentence.to_string();
+    assert!(sentence.contains("(was 5"), "{sentence}");
 }
 
 #[test]

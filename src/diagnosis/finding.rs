@@ -1,6 +1,6 @@
 //! What diagnosis says: findings, and how they change.
 
-use super::RuleId;
+use super::{RuleId, Snoozed};
 use crate::fleet::{HostId, JobKey, Moment, ProcessKey};
 use crate::wire::SafeText;
 use serde::{Deserialize, Serialize};
@@ -153,6 +153,8 @@ pub struct Finding {
     pub is_flapping: bool,
     /// Its host cannot be seen: it stands as it was seen last.
     pub is_frozen: bool,
+    /// Somebody wants to hear nothing of it for now.
+    pub snoozed: Option<Snoozed>,
 }
 
 impl Finding {
@@ -161,9 +163,10 @@ impl Finding {
         if self.is_frozen { self.lasted } else { self.lasted + now.since(self.updated) }
     }
 
-    /// Whether it counts in the header, and calls somebody: a warning or worse that was not there from the start.
+    /// Whether it counts in the header, and calls somebody: a warning or worse that was not there from the start, and
+    /// that nobody has snoozed.
     pub fn counts(&self) -> bool {
-        self.phase != Phase::Pending && self.severity >= Severity::Warn && !self.is_note
+        self.phase != Phase::Pending && self.severity >= Severity::Warn && !self.is_note && self.snoozed.is_none()
     }
 }
 
@@ -195,6 +198,7 @@ impl Finding {
             is_note: false,
             is_flapping: false,
             is_frozen: false,
+            snoozed: None,
         }
     }
 }
@@ -220,6 +224,8 @@ pub struct Transition {
     pub severity: Severity,
     /// Somebody should be told: it fires for the first time, or is worse than when they were told.
     pub notify: bool,
+    /// Nothing has changed but that its snooze is over, and it still fires.
+    pub is_reminder: bool,
     /// The evidence as of now.
     pub sentence: SafeText,
 }

@@ -5,6 +5,7 @@
 //! no clock and no IO.
 
 mod across;
+mod attention;
 mod engine;
 mod finding;
 mod inhibit;
@@ -25,9 +26,10 @@ mod view;
 mod watch;
 mod window;
 
+pub use attention::{Snooze, Snoozed, Told};
 pub use engine::Engine;
 pub use finding::{Confidence, Finding, FindingGpu, FindingProcess, News, NotJudged, Phase, Severity, Transition};
-pub use memory::{MEMORY_VERSION, Memory, RememberedProcess};
+pub use memory::{MEMORY_VERSION, Memory, RememberedEnd, RememberedProcess, RememberedWork};
 pub use model_server::is_model_server;
 pub use power::{SPIN_SHARE, UNLEARNED_IDLE_SHARE, is_low_power, spin_power_watts};
 pub use rule::{RuleId, RuleInfo};

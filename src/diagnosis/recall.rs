@@ -1,13 +1,17 @@
 //! From one run of the program to the next: what the engine gives to be kept, and what it takes from it.
 
-use super::engine::{Engine, HostMemory};
-use super::memory::{MAX_ENTRIES, MAX_REMEMBERED, MEMORY_VERSION, Memory, RememberedProcess};
-use super::track::{Ended, remember};
+use super::attention::Attention;
+use super::engine::{Engine, FLEET, HostMemory};
+use super::memory::{MAX_ENTRIES, MEMORY_VERSION, Memory, RememberedEnd, RememberedProcess, RememberedWork};
+use super::track::{Ended, JobTrack, remember};
 use super::view::process_in_words;
-use super::watch::Beat;
+use super::watch::{Beat, Watches};
 use crate::fleet::{Fleet, Host, JobKey, Moment, ProcessKey};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// CPU time that a process which does nothing may use between two sights: this much, and this share of the time.
 const IDLE_CPU_SECONDS: f64 = 1.0;
@@ -21,48 +25,93 @@ impl Engine {
     pub fn memory(&self, fleet: &Fleet, now: Moment) -> Memory {
         let unix = now.unix.as_secs_f64();
         let t = now.elapsed.as_secs_f64();
-        let mut memory = Memory { version: MEMORY_VERSION, saved_unix_seconds: unix, ..self.recalled.clone() };
-        // What was not seen in this run stays as it was.
-        let is_seen = |name: &SafeText| {
-            let seen = fleet
-                .hosts()
-                .iter()
-                .filter(|host| self.hosts().get(host.id.0 as usize).is_some_and(|memory| memory.track.samples > 0));
-            seen.into_iter().any(|host| host.name() == name)
+        let wall = |at: f64| unix - (t - at);
+        let mut memory = Memory { version: MEMORY_VERSION, saved_unix_seconds: unix, ..(*self.recalled).clone() };
+        let seen = || {
+            fleet.hosts().iter().filter_map(|host| {
+                let known = self.hosts().get(host.id.0 as usize)?;
+                (known.track.samples > 0).then_some((host, known))
+            })
         };
-        memory.processes.retain(|process| !is_seen(&process.host));
-        for host in fleet.hosts() {
-            let Some(known) = self.hosts().get(host.id.0 as usize).filter(|known| known.track.samples > 0) else {
-                continue;
-            };
+        // What was not seen in this run stays as it was.
+        memory.seen_hosts = seen().map(|(host, _)| host.name().clone()).collect();
+        memory.processes.retain(|process| !memory.seen_hosts.contains(&process.host));
+        for (host, known) in seen() {
             for gpu in &known.gpus {
                 if let (Some(watts), true) = (gpu.idle_watts, memory.idle_watts.len() < MAX_ENTRIES) {
                     memory.idle_watts.insert(gpu.identity.clone(), watts);
                 }
             }
-            for (id, severity) in known.watches.told().chain(known.link_watches.told()) {
-                if memory.told.len() < MAX_ENTRIES {
-                    memory.told.insert(id.clone(), severity);
-                }
-            }
             memory.processes.extend(known.remembered(host, unix, t));
+            memory.ended.extend(known.track.ended.iter().map(|ended| RememberedEnd {
+                host: host.name().clone(),
+                label: SafeText::new(&ended.label),
+                is_mine: ended.is_mine,
+                seen_unix_seconds: wall(ended.last_seen),
+                missed_unix_seconds: wall(ended.missed_at),
+            }));
         }
-        memory.processes.sort_by(|a, b| b.seen_unix_seconds.total_cmp(&a.seen_unix_seconds));
-        memory.processes.truncate(MAX_REMEMBERED);
+        let of_hosts = self.hosts().iter().flat_map(|known| [&known.watches, &known.link_watches]);
+        let told = of_hosts.chain([&self.watches]).flat_map(Watches::told);
+        let told = told.map(|(id, severity, cleared)| (id, severity, cleared.map(wall)));
+        // A fingerprint begins with the rule and the host.
+        let begun = seen().filter_map(|(_, known)| known.track.first_at).reduce(f64::min);
+        let looked_since = |id: &SafeText| {
+            let host = id.split('/').nth(1)?;
+            if host == FLEET {
+                return begun.map(wall);
+            }
+            let (_, known) = seen().find(|(seen, _)| seen.name().as_str() == host)?;
+            known.track.first_at.map(wall)
+        };
+        memory.told = self.attention.keep_told(told, looked_since, unix);
+        let there: HashSet<&SafeText> = self.findings().map(|finding| &finding.id).collect();
+        (memory.snoozed, memory.touched) = self.attention.keep_snoozes(|id| there.contains(id), unix);
+        memory.ended_told_unix_seconds = self.ended_told_unix;
+        memory.bound();
         memory
     }
 
     /// Takes what an earlier run has kept. To be called before the first step.
-    pub fn recall(&mut self, memory: Memory, _now: Moment) {
-        self.recalled = memory;
+    pub fn recall(&mut self, mut memory: Memory, _now: Moment) {
+        let (told, snoozes) = (std::mem::take(&mut memory.told), std::mem::take(&mut memory.snoozed));
+        self.attention = Arc::new(Attention::recalled(told, snoozes));
+        self.ended_told_unix = memory.ended_told_unix_seconds;
+        self.recalled = Arc::new(memory);
+    }
+
+    /// When an earlier run has looked last, on the wall clock; `None` where nothing is remembered.
+    pub fn looked_last(&self) -> Option<Duration> {
+        let saved = self.recalled.saved_unix_seconds;
+        if saved > 0.0 { Duration::try_from_secs_f64(saved).ok() } else { None }
+    }
+
+    /// Jobs that have ended and of which nobody was told yet, the newest first, each with its host.
+    pub fn ended_untold(&self, fleet: &Fleet, now: Moment) -> Vec<RememberedEnd> {
+        let mut ended = self.memory(fleet, now).ended;
+        ended.retain(|end| end.missed_unix_seconds > self.ended_told_unix);
+        ended
+    }
+
+    /// Somebody was told of all jobs that have ended so far.
+    pub fn told_ended(&mut self, now: Moment) {
+        self.ended_told_unix = now.unix.as_secs_f64();
+    }
+
+    /// Whether an earlier run told of a finding and left it as it stood.
+    pub fn was_there(&self, id: &SafeText) -> bool {
+        self.attention.was_there(id)
     }
 }
 
 impl HostMemory {
     fn remembered<'a>(&'a self, host: &'a Host, unix: f64, t: f64) -> impl Iterator<Item = RememberedProcess> + 'a {
         let wall = move |at: f64| unix - (t - at);
-        let jobs = self.jobs.iter().flat_map(|job| job.members.iter().map(move |member| (job, *member)));
-        jobs.filter_map(move |(job, member)| {
+        let jobs = self
+            .jobs
+            .iter()
+            .flat_map(|job| job.members.iter().enumerate().map(move |(rank, member)| (job, rank, *member)));
+        jobs.filter_map(move |(job, rank, member)| {
             let process = self.processes.get(member)?;
             let idle = job.quiet.map(|run| job.idle_since.map_or(run.since, |since| since.min(run.since)));
             Some(RememberedProcess {
@@ -70,6 +119,7 @@ impl HostMemory {
                 boot_id: process.key.boot_id.clone(),
                 pid: process.key.pid,
                 start_ticks: process.key.start_ticks,
+                job: SafeText::from(job.key.to_string()),
                 seen_unix_seconds: wall(process.last_seen),
                 idle_since_unix_seconds: idle.map(wall),
                 cpu_seconds: process.cpu_seconds,
@@ -81,11 +131,12 @@ impl HostMemory {
                 held_since_unix_seconds: process.held_since.map(wall),
                 gpus: process.positions.iter().filter_map(|position| u16::try_from(*position).ok()).collect(),
                 log_path: process.about.facts.as_ref().and_then(|facts| facts.log_path.clone()),
+                work: if rank == 0 { work(job) } else { Vec::new() },
             })
         })
     }
 
-    /// The first sample: what was learned of its GPUs, and which processes have ended since they were last seen.
+    /// The first sample: what was learned of its GPUs, and which jobs have ended since they were last seen.
     pub(super) fn recall(&mut self, host: &Host, memory: &Memory, limits: &Thresholds, beat: Beat) {
         let uuids = host.gpus().filter_map(|(info, _)| info.uuid.as_ref());
         self.recalled_watts = uuids.filter_map(|uuid| Some((uuid.clone(), *memory.idle_watts.get(uuid)?))).collect();
@@ -95,30 +146,70 @@ impl HostMemory {
         if !is_read || boot_id.is_none() {
             return;
         }
+        let mut jobs: Vec<Vec<&RememberedProcess>> = Vec::new();
         for process in memory.processes.iter().filter(|process| process.host == *host.name()) {
-            let key = key_of(process);
-            let is_there = host.processes().any(|other| other.key == key);
-            let held = process.held_since_unix_seconds.map_or(0.0, |since| process.seen_unix_seconds - since);
-            let held = held.max(process.age_seconds.unwrap_or(0.0));
-            let is_small = (process.memory_bytes as f64) < limits.job_ended.memory * 1_048_576.0;
-            if is_there || held < limits.job_ended.held_for || is_small {
+            let same = |job: &&mut Vec<&RememberedProcess>| {
+                job.first().is_some_and(|first| first.job == process.job && first.boot_id == process.boot_id)
+            };
+            match jobs.iter_mut().find(same) {
+                Some(job) if !process.job.is_empty() => job.push(process),
+                _ => jobs.push(vec![process]),
+            }
+        }
+        for job in jobs {
+            let Some(first) = job.first() else { continue };
+            let is_there = |process: &&RememberedProcess| {
+                let key = key_of(process);
+                host.processes().any(|other| other.key == key)
+            };
+            let held = job.iter().map(|process| {
+                let watched = process.held_since_unix_seconds.map_or(0.0, |since| process.seen_unix_seconds - since);
+                watched.max(process.age_seconds.unwrap_or(0.0))
+            });
+            let most_memory: u64 = job.iter().map(|process| process.memory_bytes).fold(0, u64::saturating_add);
+            let is_small = (most_memory as f64) < limits.job_ended.memory * 1_048_576.0;
+            if is_small || held.fold(0.0, f64::max) < limits.job_ended.held_for || job.iter().any(is_there) {
                 continue;
             }
-            let last_seen = beat.t - (beat.now.unix.as_secs_f64() - process.seen_unix_seconds).max(0.0);
+            let seen = job.iter().map(|process| process.seen_unix_seconds).fold(f64::NEG_INFINITY, f64::max);
+            let mut positions: Vec<usize> = job.iter().flat_map(|it| &it.gpus).map(|gpu| usize::from(*gpu)).collect();
+            positions.sort_unstable();
+            positions.dedup();
+            let label = match job.len() {
+                1 => first.label.to_string(),
+                count => format!("{} and {} more", first.label, count - 1),
+            };
             let ended = Ended {
-                job: JobKey::Launcher(key),
-                last_seen,
+                job: JobKey::Launcher(key_of(first)),
+                last_seen: beat.t - (beat.now.unix.as_secs_f64() - seen).max(0.0),
                 missed_at: beat.t,
-                label: process.label.to_string(),
-                user: Some(process.user.clone()),
-                is_mine: process.is_mine,
-                age: process.age_seconds,
-                most_memory: process.memory_bytes,
-                positions: process.gpus.iter().map(|gpu| usize::from(*gpu)).collect(),
-                log_path: process.log_path.clone(),
-                by_reboot: process.boot_id.as_ref() != boot_id,
+                label,
+                user: Some(first.user.clone()),
+                is_mine: first.is_mine,
+                age: job.iter().filter_map(|process| process.age_seconds).reduce(f64::max),
+                most_memory,
+                positions,
+                log_path: first.log_path.clone(),
+                by_reboot: first.boot_id.as_ref() != boot_id,
             };
             remember(&mut self.track.ended, ended);
+        }
+    }
+
+    /// How a job used its GPUs before, from what an earlier run saw: what it drew while it was healthy, and that it has
+    /// worked at all.
+    pub(super) fn recall_work(&mut self, host: &Host, memory: &Memory, beat: Beat, is_first: bool) {
+        for job in self.jobs.iter_mut().filter(|job| is_first || job.first_seen >= beat.t - 1e-6) {
+            let members = || job.members.iter().filter_map(|member| self.processes.get(*member));
+            let of_host = memory.processes.iter().filter(|old| old.host == *host.name() && !old.work.is_empty());
+            let Some(old) = of_host.into_iter().find(|old| members().any(|member| key_of(old) == member.key)) else {
+                continue;
+            };
+            for gpu in &mut job.gpus {
+                if let Some(work) = old.work.iter().find(|work| work.gpu == gpu.identity) {
+                    gpu.past.recall(work);
+                }
+            }
         }
     }
 
@@ -198,6 +289,10 @@ impl HostMemory {
             }
         }
     }
+}
+
+fn work(job: &JobTrack) -> Vec<RememberedWork> {
+    job.gpus.iter().filter_map(|gpu| gpu.past.remembered(&gpu.identity)).collect()
 }
 
 fn key_of(process: &RememberedProcess) -> ProcessKey {

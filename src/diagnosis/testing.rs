@@ -206,6 +206,7 @@ pub(crate) fn news(id: &str, severity: super::Severity) -> super::News {
         to: Phase::Firing,
         severity,
         notify: true,
+        is_reminder: false,
         sentence: "a sentence".into(),
     };
     super::News { transition, finding }

@@ -4,6 +4,7 @@
 //! [between](Watches::between) firing and clearing, or [cannot be told](Watches::hold). A target that a rule does not
 //! mention is clear. Everything that lasts is here, the same for all rules.
 
+use super::attention::{Attention, FORGET_TOLD};
 use super::{Confidence, Finding, FindingGpu, FindingProcess, Phase, RuleId, Severity, Transition};
 use crate::fleet::{Host, HostId, JobKey, Moment, ProcessKey};
 use crate::wire::SafeText;
@@ -14,8 +15,6 @@ use std::time::Duration;
 const FLAP_CHANGES: usize = 4;
 /// In seconds; a flapping finding must also be steady for this long.
 const FLAP_WINDOW: f64 = 1800.0;
-/// Somebody who was told is told again when the same has been gone for this long, in seconds.
-const FORGET_TOLD: f64 = 6.0 * 3600.0;
 /// Sentences are written anew this often while nothing else changes, in seconds.
 const WORDS_STAY: f64 = 10.0;
 /// Part of its duration for which a condition must have been seen to hold.
@@ -172,6 +171,8 @@ struct Watch {
     changed_at: f64,
     words_at: f64,
     is_silenced: bool,
+    /// Its snooze has just ended.
+    is_reminder: bool,
     /// The sample that last said something of it.
     seen: u64,
 }
@@ -390,15 +391,50 @@ impl Watches {
         }
     }
 
-    /// Fingerprints of what somebody was told of, with the severity.
-    pub(super) fn told(&self) -> impl Iterator<Item = (&SafeText, Severity)> {
-        self.all.iter().filter_map(|watch| Some((&watch.finding.id, watch.told?)))
+    /// Fingerprints of what somebody was told of, with the severity, and since when it is over, if it is.
+    pub(super) fn told(&self) -> impl Iterator<Item = (&SafeText, Severity, Option<f64>)> {
+        self.all.iter().filter_map(|watch| {
+            let cleared = (watch.phase == Phase::Clear).then_some(watch.changed_at);
+            Some((&watch.finding.id, watch.told?, cleared))
+        })
     }
 
-    /// Somebody was told of these by an earlier run of the program. `recall` gives the severity.
-    pub(super) fn recall_told(&mut self, recall: impl Fn(&SafeText) -> Option<Severity>) {
-        for watch in self.all.iter_mut().filter(|watch| watch.told.is_none()) {
-            watch.told = recall(&watch.finding.id);
+    /// Whether a finding is not clear, silenced or not.
+    pub(super) fn is_active(&self, id: &SafeText) -> bool {
+        self.all.iter().any(|watch| watch.finding.id == *id && watch.phase != Phase::Clear)
+    }
+
+    /// Before it is settled: what an earlier run has told, and what shall be silent.
+    pub(super) fn heed(&mut self, attention: &Attention) {
+        if let Some(beat) = self.beat {
+            self.heed_at(attention, beat.now);
+        }
+    }
+
+    /// The same at any moment.
+    pub(super) fn heed_at(&mut self, attention: &Attention, now: Moment) {
+        if attention.is_empty() && self.all.iter().all(|watch| watch.finding.snoozed.is_none()) {
+            return;
+        }
+        for watch in &mut self.all {
+            if watch.told.is_none() {
+                watch.told = attention.told(&watch.finding.id, now);
+            }
+            let snoozed = attention.snoozed(&watch.finding.id, watch.severity, now);
+            let was_snoozed = watch.finding.snoozed.is_some();
+            watch.finding.snoozed = snoozed;
+            // It was to be silent for a while: who asked for that wants to hear of it again.
+            watch.is_reminder |= was_snoozed && snoozed.is_none() && watch.phase == Phase::Firing;
+        }
+    }
+
+    /// Somebody has ended a snooze, looking at it: they need not be told.
+    pub(super) fn woken(&mut self, id: &SafeText) {
+        for watch in self.all.iter_mut().filter(|watch| watch.finding.id == *id) {
+            watch.finding.snoozed = None;
+            if watch.finding.phase == Phase::Firing {
+                watch.told = watch.told.max(Some(watch.severity));
+            }
         }
     }
 
@@ -445,6 +481,7 @@ impl Watches {
             changed_at: beat.t,
             words_at: f64::NEG_INFINITY,
             is_silenced: false,
+            is_reminder: false,
             seen: 0,
         });
         Some(self.all.len() - 1)
@@ -542,14 +579,14 @@ impl Watch {
         if self.phase == Phase::Clear {
             self.is_silenced = false;
         }
-        if !has_changed {
+        let is_reminder = std::mem::take(&mut self.is_reminder) && !has_changed && self.finding.counts();
+        if !has_changed && !is_reminder {
             return None;
         }
         self.finding.phase = to;
         let notify = to == Phase::Firing
-            && self.severity >= Severity::Warn
-            && !self.finding.is_note
-            && self.told.is_none_or(|told| told < self.severity);
+            && self.finding.counts()
+            && (is_reminder || self.told.is_none_or(|told| told < self.severity));
         if notify {
             self.told = Some(self.severity);
         }
@@ -563,6 +600,7 @@ impl Watch {
             to,
             severity: self.severity,
             notify,
+            is_reminder,
             sentence: self.finding.sentence.clone(),
         })
     }

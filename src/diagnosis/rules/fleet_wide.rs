@@ -1,12 +1,13 @@
 //! What no single sample tells: host-unreachable with its common causes, driver-skew. Judged on the one-second tick.
 
-use crate::diagnosis::engine::HostMemory;
+use crate::diagnosis::engine::{FLEET, HostMemory};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::view::duration;
 use crate::diagnosis::watch::{Beat, Grade, Ladder, Run, Target, Watches, Words};
 use crate::diagnosis::{Confidence, Engine, RuleId, Severity, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::wire::SafeText;
+use std::sync::Arc;
 
 pub(in crate::diagnosis) const DRIVER_SKEW: RuleInfo = RuleInfo {
     word: "driver-skew",
@@ -80,6 +81,7 @@ pub(in crate::diagnosis) fn evaluate(
         memory.watches.freeze(memory.lost_at.is_some());
     }
     gather_outages(engine, fleet);
+    let attention = Arc::clone(&engine.attention);
     for host in fleet.hosts() {
         let is_in_outage = engine.outages.iter().any(|outage| outage.members.contains(&host.id));
         let off = engine.thresholds_of(host).off;
@@ -95,10 +97,11 @@ pub(in crate::diagnosis) fn evaluate(
         }
         memory.link_watches.finish(|_| true);
         memory.link_watches.silence(|_, _| is_in_outage);
+        memory.link_watches.heed(&attention);
         memory.link_watches.settle(transitions);
     }
     let mut watches = std::mem::take(&mut engine.watches);
-    watches.begin_named(HostId(0), &"fleet".into(), beat, false, engine.thresholds().off);
+    watches.begin_named(HostId(0), &FLEET.into(), beat, false, engine.thresholds().off);
     for outage in &engine.outages {
         common_cause(engine, &mut watches, fleet, outage, beat);
     }
@@ -109,6 +112,7 @@ pub(in crate::diagnosis) fn evaluate(
         watches.hold_where(|rule, _| rule == RuleId::DriverSkew);
     }
     watches.finish(|_| true);
+    watches.heed(&attention);
     watches.settle(transitions);
     engine.watches = watches;
 }

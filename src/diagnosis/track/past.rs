@@ -1,10 +1,16 @@
 //! How a job used one GPU before the present windows: small histograms, for medians.
 
+use crate::diagnosis::memory::RememberedWork;
+use crate::wire::SafeText;
+
 /// Bins of the power, each a fortieth of the limit; the last holds what is above.
 const POWER_BINS: usize = 42;
 const POWER_STEP: f32 = 1.0 / 40.0;
 /// Bins of the utilisation, ten points each.
 const USE_BINS: usize = 11;
+
+/// Seconds of an earlier run that count.
+const MOST_RECALLED: f64 = 3600.0;
 
 /// Seconds by power and by utilisation. Counts are halved when one is full, so that long jobs follow what they do.
 #[derive(Debug, Clone)]
@@ -39,6 +45,32 @@ impl Past {
     /// A mean utilisation over some seconds.
     pub(in crate::diagnosis) fn add_utilization(&mut self, percent: f32, seconds: f32) {
         add(&mut self.utilization, (percent.max(0.0) as usize / 10).min(USE_BINS - 1), seconds);
+    }
+
+    /// What is to be kept of it for another run of the program; `None` where the job did nothing yet.
+    pub(in crate::diagnosis) fn remembered(&self, gpu: &SafeText) -> Option<RememberedWork> {
+        let work = RememberedWork {
+            gpu: gpu.clone(),
+            healthy_watts: self.median_power(),
+            limit_watts: self.limit,
+            healthy_seconds: self.power_seconds(),
+            utilization_percent: self.median_utilization(),
+            utilization_seconds: self.utilization_seconds(),
+            active_seconds: self.active_seconds,
+        };
+        (work.active_seconds > 0.0 || work.utilization_seconds > 0.0).then_some(work)
+    }
+
+    /// Takes what an earlier run has kept: of the histograms only the medians, so they weigh no more than an hour.
+    pub(in crate::diagnosis) fn recall(&mut self, work: &RememberedWork) {
+        let seconds = |seconds: f64| if seconds.is_finite() { seconds.clamp(0.0, MOST_RECALLED) as f32 } else { 0.0 };
+        if let Some(watts) = work.healthy_watts.filter(|watts| (0.0..1e6).contains(watts)) {
+            self.add_power(watts, work.limit_watts, seconds(work.healthy_seconds));
+        }
+        if let Some(percent) = work.utilization_percent.filter(|percent| (0.0..=100.0).contains(percent)) {
+            self.add_utilization(percent, seconds(work.utilization_seconds));
+        }
+        self.active_seconds += seconds(f64::from(work.active_seconds));
     }
 
     /// Seconds of healthy work seen.
@@ -98,6 +130,36 @@ mod tests {
         assert!((past.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
         assert_eq!(past.median_utilization(), Some(90.0));
         assert!(past.power_seconds() > 30_000.0);
+    }
+
+    #[test]
+    fn the_medians_survive_a_restart_and_absurd_ones_do_not() {
+        let mut past = Past::default();
+        assert_eq!(past.remembered(&"GPU-0".into()), None);
+        for _ in 0..2000 {
+            past.add_power(560.0, 700.0, 10.0);
+            past.add_utilization(97.0, 10.0);
+            past.active_seconds += 10.0;
+        }
+        let kept = past.remembered(&"GPU-0".into()).expect("it has worked");
+        let mut next = Past::default();
+        next.recall(&kept);
+        assert_eq!((next.median_power(), next.median_utilization()), (past.median_power(), past.median_utilization()));
+        assert!((next.power_seconds() - MOST_RECALLED).abs() < 1.0 && next.active_seconds >= 3600.0);
+        let mut absurd = Past::default();
+        for watts in [f32::NAN, f32::INFINITY, -1.0] {
+            let seconds = f64::from(watts);
+            absurd.recall(&RememberedWork {
+                healthy_watts: Some(watts),
+                limit_watts: watts,
+                healthy_seconds: seconds,
+                utilization_percent: Some(watts),
+                utilization_seconds: seconds,
+                active_seconds: watts,
+                ..kept.clone()
+            });
+        }
+        assert_eq!((absurd.median_power(), absurd.median_utilization()), (None, None));
     }
 
     #[test]

@@ -117,6 +117,7 @@ pub(in crate::output) fn transitions() -> Vec<Transition> {
         to,
         severity,
         notify: to == Phase::Firing,
+        is_reminder: false,
         sentence: "GPUs 0-1 say 100 % busy but draw 104 W of 700 W: train.py looks hung".into(),
     };
     vec![
