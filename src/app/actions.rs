@@ -1,6 +1,6 @@
 //! What each action of the keymap does.
 
-use super::screen::{help_page, moved};
+use super::screen::{HISTORY_FRAME_ROWS, help_page, moved};
 use super::wall::WallPlace;
 use super::{Action, App, Effect, Focus, Mode, View, keymap};
 use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
@@ -43,6 +43,13 @@ impl App {
                 let words =
                     if follows { "the selection follows its process" } else { "the selection stays on its line" };
                 self.notify(words, now);
+            }
+            Action::Snooze | Action::SnoozeUntilItChanges => {
+                return self.snooze(action == Action::SnoozeUntilItChanges, now);
+            }
+            Action::History => {
+                self.screen.enter(View::History);
+                self.view_changed();
             }
             Action::NextHost => self.beside(1),
             Action::PreviousHost => self.beside(-1),
@@ -158,6 +165,11 @@ impl App {
             Mode::Findings => {
                 let shown = self.findings_shown();
                 self.findings.go(action, shown);
+            }
+            Mode::History => {
+                // The frame takes two rows of the body.
+                let shown = usize::from(self.size.1.saturating_sub(HISTORY_FRAME_ROWS));
+                self.chronicle.go(action, shown);
             }
             Mode::SortMenu | Mode::FilterLine | Mode::HostKeyDialog | Mode::SecretDialog => {}
         }

@@ -1,6 +1,7 @@
 //! The whole state of the program, and how an event changes it.
 
 use super::arrange::{Arrangement, Demand, arrange, findings_shape};
+use super::attend::Greeting;
 use super::host_shape::{HostShape, arrange_host};
 use super::narrowing::About;
 use super::prompts::DialogKey;
@@ -8,10 +9,10 @@ use super::screen::list_capacity;
 use super::trends::Trends;
 use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
 use super::{
-    Action, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, Prompts, Screen, Settings, View,
-    keymap,
+    Action, Chronicle, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, Prompts, Screen,
+    Settings, View, keymap,
 };
-use crate::diagnosis::{Engine, Memory, Transition};
+use crate::diagnosis::{Engine, Memory};
 use crate::fleet::{
     Applied, Fleet, Group, Host, HostId, HostUpdate, Link, Moment, Row, RowKey, RowsView, Totals, jobs_across,
 };
@@ -26,7 +27,7 @@ use zeroize::Zeroizing;
 /// How long a notice stays in the hint bar.
 const NOTICE_STAYS: Duration = Duration::from_secs(4);
 
-/// How long it stays when it says that something went wrong: nobody may be looking.
+/// How long it stays when it says what nobody has asked for.
 const TROUBLE_STAYS: Duration = Duration::from_secs(60);
 
 /// The program's state. [`App::update`] is the only way in; the drawing only reads.
@@ -49,8 +50,10 @@ pub struct App {
     demanded: Demand,
     pub(super) arrangement: Arrangement,
     pub(super) host_shape: HostShape,
-    engine: Engine,
+    pub(super) engine: Engine,
     pub(super) findings: Findings,
+    pub(super) chronicle: Chronicle,
+    pub(super) greeting: Greeting,
     rows_view: RowsView,
     figures: Vec<HostFigures>,
     totals: Totals,
@@ -80,8 +83,10 @@ impl App {
             demanded: Demand::default(),
             arrangement: arrange((0, 0), Demand::default(), None),
             host_shape: HostShape::default(),
+            greeting: Greeting::new(engine.looked_last().is_some(), now),
             engine,
             findings: Findings::default(),
+            chronicle: Chronicle::default(),
             rows_view: RowsView::default(),
             totals: Totals::default(),
             links: LinkCounts::default(),
@@ -122,7 +127,7 @@ impl App {
                 self.prompts.add(prompt, nothing_live, now);
             }
             Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
-            Event::WentWrong(text) => self.notice = Some((text.to_string(), now.plus(TROUBLE_STAYS))),
+            Event::WentWrong(text) => self.trouble(text, now),
             Event::Ticked => return self.tick(now),
             Event::Resumed => {
                 let mut effects = self.tick(now);
@@ -141,6 +146,14 @@ impl App {
     /// The figures of one host; those of an unknown one are empty.
     pub fn figures(&self, host: &Host) -> Option<&HostFigures> {
         self.figures.get(host.id.0 as usize)
+    }
+
+    /// What was learned of a GPU's power, in words and watts: with a context and no work, and at the healthy work of its
+    /// present job.
+    pub fn learned_watts(&self, host: HostId, position: usize) -> impl Iterator<Item = (&'static str, f32)> {
+        let idle = self.engine.idle_watts(host, position).map(|watts| ("idle", watts));
+        let healthy = self.engine.healthy_watts(host, position).map(|watts| ("healthy", watts));
+        idle.into_iter().chain(healthy)
     }
 
     /// The sums over all hosts.
@@ -196,9 +209,19 @@ impl App {
         self.engine.memory(&self.fleet, now)
     }
 
-    /// Tells the person something in the place of the hints, for a few seconds.
-    pub fn say(&mut self, text: impl Into<String>, now: Moment) {
-        self.notify(text, now);
+    /// Somebody has seen, or could have, all that has ended so far.
+    pub fn told_ended(&mut self, now: Moment) {
+        self.engine.told_ended(now);
+    }
+
+    /// What has happened in this run.
+    pub fn chronicle(&self) -> &Chronicle {
+        &self.chronicle
+    }
+
+    /// Tells the person something in the place of the hints, for a minute, and writes it into the history.
+    pub fn say(&mut self, text: impl Into<SafeText>, now: Moment) {
+        self.trouble(text.into(), now);
     }
 
     /// What diagnosis says.
@@ -290,11 +313,14 @@ impl App {
             (View::Processes, _) => Mode::Processes,
             (View::Wall, _) => Mode::Wall,
             (View::Findings, _) => Mode::Findings,
+            (View::History, _) => Mode::History,
             (View::Process(_), _) => Mode::Process,
         }
     }
 
     fn key(&mut self, key: KeyEvent, now: Moment) -> Vec<Effect> {
+        // What was said there is read, and the line is for the keys again.
+        self.notice = None;
         let mode = self.mode();
         let Some((_, dialog)) = self.prompts.open_dialog() else {
             if mode == Mode::FilterLine {
@@ -351,6 +377,11 @@ impl App {
         }
     }
 
+    /// The same for a minute: nobody may be looking now.
+    pub(super) fn notify_long(&mut self, text: impl Into<String>, now: Moment) {
+        self.notice = Some((text.into(), now.plus(TROUBLE_STAYS)));
+    }
+
     pub(super) fn notify(&mut self, text: impl Into<String>, now: Moment) {
         self.notice = Some((text.into(), now.plus(NOTICE_STAYS)));
     }
@@ -391,13 +422,9 @@ impl App {
         // Findings come and go with time alone.
         self.unsettled = true;
         self.notice.take_if(|(_, until)| *until <= now);
-        self.tell(&transitions)
-    }
-
-    /// What of these changes somebody should be told.
-    fn tell(&self, transitions: &[Transition]) -> Vec<Effect> {
-        let news = self.engine.news(transitions);
-        if news.is_empty() { Vec::new() } else { vec![Effect::Tell(news)] }
+        let mut effects = self.tell(&transitions);
+        effects.extend(self.greet(now));
+        effects
     }
 
     fn refresh_host(&mut self, id: HostId, now: Moment) {

@@ -23,6 +23,8 @@ pub enum Effect {
     Request(HostId, Request),
     /// Tell somebody who looks elsewhere what diagnosis found.
     Tell(Vec<News>),
+    /// Write what diagnosis remembers to its file now.
+    Remember,
     /// Answer a question.
     Answer(PromptId, Answer),
 }

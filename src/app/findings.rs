@@ -32,6 +32,8 @@ pub struct FindingCounts {
     pub worst: Option<Severity>,
     /// What fires and calls nobody: notes, and what was so at the first look.
     pub notes: u32,
+    /// What fires and somebody wants to hear nothing of for now.
+    pub snoozed: u32,
     /// Conditions that hold now, not yet for long enough.
     pub pending: u32,
     /// Beyond what is shown.
@@ -56,6 +58,11 @@ impl Findings {
         self.select(found.unwrap_or(self.index), capacity, found.is_none());
     }
 
+    /// Selects a finding, wherever the order puts it.
+    pub(super) fn choose(&mut self, id: SafeText) {
+        self.selected = Some(id);
+    }
+
     /// Moves the selection.
     pub(super) fn go(&mut self, action: Action, capacity: usize) {
         self.select(moved(self.index, action, self.list.len(), capacity), capacity, true);
@@ -69,7 +76,7 @@ impl Findings {
         self.top = self.top(capacity);
     }
 
-    /// All findings, the worst first, pending ones last.
+    /// All findings, the worst first, snoozed ones below, pending ones last.
     pub fn list(&self) -> &[Finding] {
         &self.list
     }
@@ -147,7 +154,11 @@ impl Findings {
             (_, Severity::Warn) => Some(FIRST_RANK + 1),
             (_, Severity::Info) => is_about_hanging(finding.rule).then_some(FIRST_RANK + 2),
         };
-        if self.list.is_empty() { None } else { self.of_row(row).filter_map(rank).min() }
+        if self.list.is_empty() {
+            None
+        } else {
+            self.of_row(row).filter(|one| one.snoozed.is_none()).filter_map(rank).min()
+        }
     }
 }
 
@@ -158,6 +169,8 @@ impl FindingCounts {
     fn add(&mut self, finding: &Finding) {
         if finding.phase == Phase::Pending {
             self.pending += 1;
+        } else if finding.snoozed.is_some() {
+            self.snoozed += 1;
         } else if finding.counts() {
             self.firing += 1;
             self.mine += u32::from(finding.is_mine);
@@ -169,7 +182,7 @@ impl FindingCounts {
 }
 
 /// Whether a rule is about work that may hang.
-fn is_about_hanging(rule: RuleId) -> bool {
+pub(super) fn is_about_hanging(rule: RuleId) -> bool {
     matches!(rule, RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank | RuleId::JobStalled)
 }
 

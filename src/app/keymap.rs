@@ -20,6 +20,8 @@ pub enum Mode {
     Wall,
     /// The findings.
     Findings,
+    /// What has happened in this run.
+    History,
     /// One process.
     Process,
     /// The help.
@@ -135,6 +137,12 @@ pub enum Action {
     Wall,
     /// What diagnosis says.
     Findings,
+    /// Silence the selected finding for an hour, or no longer.
+    Snooze,
+    /// Silence it until it changes, or no longer.
+    SnoozeUntilItChanges,
+    /// What has happened in this run.
+    History,
     /// Show the help.
     Help,
     /// Leave.
@@ -194,8 +202,8 @@ const fn ctrl(character: char) -> Key {
 }
 
 use Mode::{
-    FilterLine, Findings, Gpu, Grid, Help, Host, HostKeyDialog, HostList, List, Process, Processes, SecretDialog,
-    SortMenu, UserPicker, Wall,
+    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Process, Processes,
+    SecretDialog, SortMenu, UserPicker, Wall,
 };
 
 const LISTS: &[Mode] = &[List, HostList, Processes];
@@ -204,12 +212,13 @@ const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall];
 const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
 const LINE: &[Mode] = &[FilterLine];
 const PICKER: &[Mode] = &[UserPicker];
-const MOVES: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, Process, Help, UserPicker];
-const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Findings, Help, UserPicker];
+const MOVES: &[Mode] =
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help, UserPicker];
+const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Findings, History, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
 const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
 const MENU: &[Mode] = &[SortMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, Process];
+const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu];
 const ALL: &[Mode] = &[
@@ -221,6 +230,7 @@ const ALL: &[Mode] = &[
     Gpu,
     Wall,
     Findings,
+    History,
     Process,
     Help,
     SortMenu,
@@ -282,7 +292,11 @@ pub const BINDINGS: &[Binding] = bindings! {
     &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected GPU in full", Some("one GPU");
     LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
     &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
-    &[Host, HostList, Processes, Gpu, Wall, Findings, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Findings], [char('x')], Action::Snooze, "x", "snooze for an hour, or undo it", Some("snooze 1h");
+    &[Findings], [char('X')], Action::SnoozeUntilItChanges, "X", "snooze until it changes, or undo it", Some("until it changes");
+    &[Findings], [char('H')], Action::History, "H", "what has happened in this run", Some("history");
+    &[History], [char('H')], Action::Back, "H", "back to the findings", None;
+    &[Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
     &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "show what filters leave out", Some("show all");
     LIVE, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
@@ -335,7 +349,7 @@ pub const BINDINGS: &[Binding] = bindings! {
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
     VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
     &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
@@ -350,6 +364,8 @@ pub enum Section {
     Processes,
     /// What the list leaves out.
     Narrowing,
+    /// What diagnosis says.
+    Findings,
     /// After `o`.
     SortMenu,
     /// Dialogs.
@@ -360,8 +376,16 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the help.
-    pub const ALL: [Self; 7] =
-        [Self::Moving, Self::Hosts, Self::Processes, Self::Narrowing, Self::SortMenu, Self::Questions, Self::Program];
+    pub const ALL: [Self; 8] = [
+        Self::Moving,
+        Self::Hosts,
+        Self::Processes,
+        Self::Narrowing,
+        Self::Findings,
+        Self::SortMenu,
+        Self::Questions,
+        Self::Program,
+    ];
 
     /// Its title.
     pub fn title(self) -> &'static str {
@@ -370,6 +394,7 @@ impl Section {
             Self::Hosts => "Hosts",
             Self::Processes => "Processes",
             Self::Narrowing => "Which processes",
+            Self::Findings => "Findings",
             Self::SortMenu => "After o: sort by",
             Self::Questions => "Questions on the way in",
             Self::Program => "Program",
@@ -382,6 +407,7 @@ impl Section {
         match binding.action {
             _ if only(DIALOGS) => Self::Questions,
             _ if only(MENU) => Self::SortMenu,
+            _ if only(&[Findings, History]) => Self::Findings,
             _ if only(LINE) || only(PICKER) => Self::Narrowing,
             Action::Filter
             | Action::Mine
@@ -400,7 +426,6 @@ impl Section {
             | Action::Wall
             | Action::Processes
             | Action::Findings => Self::Moving,
-            _ if only(&[Findings]) => Self::Moving,
             Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span => Self::Hosts,
             _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
             _ => Self::Program,

@@ -3,7 +3,9 @@
 mod actions;
 mod app;
 pub mod arrange;
+mod attend;
 mod chart;
+mod chronicle;
 pub mod effect;
 pub mod event;
 mod figures;
@@ -25,6 +27,7 @@ pub mod wall;
 
 pub use app::App;
 pub use chart::{COOLEST, ChartSpan, HOTTEST, Metric};
+pub use chronicle::{Chronicle, Entry, Happening};
 pub use effect::Effect;
 pub use event::Event;
 pub use figures::{GpuFigures, HostFigures, LinkCounts};

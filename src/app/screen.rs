@@ -22,6 +22,8 @@ pub enum View {
     Processes,
     /// What diagnosis says.
     Findings,
+    /// What has happened in this run.
+    History,
     /// One process, or one job.
     Process(RowKey),
 }
@@ -215,6 +217,9 @@ pub fn moved(index: usize, action: Action, count: usize, page: usize) -> usize {
     }
     .min(count.saturating_sub(1))
 }
+
+/// Rows of the screen that are not history: its frame, the header, the hints.
+pub const HISTORY_FRAME_ROWS: u16 = 4;
 
 /// Rows of the help that are not help: its frame, the header, the hints.
 const HELP_FRAME_ROWS: u16 = 4;

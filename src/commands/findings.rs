@@ -1,6 +1,7 @@
 //! `gpufleet findings`: what diagnosis says of the fleet after a while, as it happens, or of a recording.
 
 use super::exit::INCOMPLETE;
+use super::memory::MemoryFile;
 use super::notify::Notifier;
 use super::prompter::{self, Prompter};
 use super::replay::{Replay, ReplayError};
@@ -13,6 +14,7 @@ use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
 use crate::hosts::Thresholds;
 use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
+use crate::store::Directories;
 use crate::wire::SafeText;
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal as _, Write as _};
@@ -43,6 +45,15 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
         // Without a screen there is no terminal to ring; a look that ends prints what it has found.
         notifier: arguments.watch.then(|| Notifier::new(&notifications, false, false)),
     };
+    // What is simulated is not remembered.
+    let mut memory = None;
+    if !simulated {
+        let (file, said) = MemoryFile::load(&Directories::find(), &mut look.engine, start);
+        memory = file;
+        if let Some(said) = said {
+            complain(&said);
+        }
+    }
     let span = match (arguments.duration, arguments.watch) {
         (Some(span), _) => Some(span),
         (None, true) => None,
@@ -52,7 +63,7 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
     let prompter = ssh.map(Prompter::new);
     let code = tokio::select! {
         code = interrupts.next() => Some(code),
-        looked = look.on(&mut updates, prompter, span.map(|span| span.div_f64(clock.speed()))) => {
+        looked = look.on(&mut updates, prompter, span.map(|span| span.div_f64(clock.speed())), memory.as_mut()) => {
             looked?;
             None
         }
@@ -60,6 +71,10 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
     // Connections end before anything is printed: a reader that stops reading holds no server's slot.
     drop(collector);
     look.part().await;
+    let now = clock.now();
+    if let Some(said) = memory.and_then(|mut file| file.save(look.engine.memory(&look.fleet, now), now)) {
+        complain(&said);
+    }
     match code {
         // What was told so far is all that a watcher wanted; a look that was cut short says nothing.
         Some(code) if !arguments.watch => Ok(ExitCode::from(code)),
@@ -124,6 +139,7 @@ impl Look {
         updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
         mut prompter: Option<Prompter>,
         span: Option<Duration>,
+        mut memory: Option<&mut MemoryFile>,
     ) -> Result<(), Failure> {
         let began = Instant::now();
         // A second of the fleet's clock; a simulation that runs faster is looked at no more often than 20 times a second.
@@ -143,6 +159,11 @@ impl Look {
                 }
                 _ = tick.tick() => {
                     let now = self.clock.now();
+                    if let Some(file) = memory.as_mut().filter(|file| file.is_due(now))
+                        && let Some(said) = file.save(self.engine.memory(&self.fleet, now), now)
+                    {
+                        complain(&said);
+                    }
                     let _nothing_to_ring = self.notifier.as_mut().and_then(|it| it.tick(&self.fleet, now));
                     self.engine.tick(&self.fleet, now)
                 }
@@ -217,7 +238,7 @@ async fn failure(notifier: Option<&mut Notifier>) -> SafeText {
 }
 
 /// What went wrong beside the fleet goes to standard error; where that is closed nobody can be told.
-fn complain(said: &SafeText) {
+fn complain(said: &str) {
     let _ = writeln!(io::stderr(), "gpufleet: {said}");
 }
 

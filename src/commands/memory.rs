@@ -2,7 +2,7 @@
 
 use crate::diagnosis::{Engine, Memory};
 use crate::fleet::Moment;
-use crate::store::{Directories, read_text, write_atomic};
+use crate::store::{Directories, read_text, try_lock, write_atomic};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -41,21 +41,55 @@ impl MemoryFile {
         (Some(Self { path, saved: now, has_failed: false }), said)
     }
 
+    /// Reads the file into the engine of a command that writes none: what is wrong with it is left for one that does.
+    pub(super) fn peek(directories: &Directories, engine: &mut Engine, now: Moment) {
+        let path = directories.state().map(|directory| directory.join(NAME));
+        let text = path.ok().and_then(|path| read_text(&path, MAX_BYTES).ok());
+        if let Some(memory) = text.and_then(|text| Memory::parse(&text).ok()) {
+            engine.recall(memory, now);
+        }
+    }
+
     /// Whether it is time to write again.
     pub(super) fn is_due(&self, now: Moment) -> bool {
         now.since(self.saved) >= SAVE_EVERY
     }
 
-    /// Writes what is remembered now. The text is for a person, the first time that it fails.
-    pub(super) fn save(&mut self, memory: &Memory, now: Moment) -> Option<String> {
+    /// Writes what is remembered now, with what another gpufleet has written meanwhile. The text is for a person, the first
+    /// time that it fails.
+    pub(super) fn save(&mut self, mut memory: Memory, now: Moment) -> Option<String> {
         self.saved = now;
-        let text = match serde_json::to_vec(memory) {
-            Ok(text) => text,
-            Err(error) => return Some(format!("cannot write what diagnosis remembers: {error}")),
+        // Where the lock cannot be had the file is written all the same: it is always whole, and what another gpufleet
+        // writes in this very moment is written again by it.
+        let _lock = try_lock(&self.path.with_extension("lock"));
+        let error = match other(&self.path) {
+            Ok(other) => {
+                if let Some(other) = other {
+                    memory.merge(other);
+                }
+                let text = match serde_json::to_vec(&memory) {
+                    Ok(text) => text,
+                    Err(error) => return Some(format!("cannot write what diagnosis remembers: {error}")),
+                };
+                write_atomic(&self.path, &text).err()?.to_string()
+            }
+            Err(why) => why,
         };
-        let error = write_atomic(&self.path, &text).err()?;
         let is_first = !std::mem::replace(&mut self.has_failed, true);
-        is_first.then(|| error.to_string().lines().next().unwrap_or_default().to_owned())
+        is_first.then(|| error.lines().next().unwrap_or_default().to_owned())
+    }
+}
+
+/// What another gpufleet has written since, `None` when there is nothing. Of another version it is left alone: its
+/// gpufleet runs now.
+fn other(path: &Path) -> Result<Option<Memory>, String> {
+    let shown = crate::wire::SafeText::new(&path.to_string_lossy());
+    match read_text(path, MAX_BYTES) {
+        Ok(text) => Memory::parse(&text).map(Some).map_err(|why| {
+            format!("what diagnosis remembers is not written, another program has written {shown}: {why}; move it away")
+        }),
+        Err(error) if error.is_not_found() => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 
@@ -104,7 +138,7 @@ mod tests {
         assert!(!file.is_due(at(59)) && file.is_due(at(60)));
         let mut memory = Memory { version: MEMORY_VERSION, ..Memory::default() };
         memory.idle_watts.insert("GPU-1".into(), 61.5);
-        assert_eq!(file.save(&memory, at(60)), None);
+        assert_eq!(file.save(memory.clone(), at(60)), None);
         assert!(!file.is_due(at(61)));
         assert_eq!(read(&path), Ok(Some(memory)));
         assert_eq!(std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777, 0o600);
@@ -126,6 +160,30 @@ mod tests {
     }
 
     #[test]
+    fn what_another_gpufleet_has_written_meanwhile_is_kept() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(NAME);
+        let (mut first, mut second) =
+            [(); 2].map(|()| MemoryFile { path: path.clone(), saved: at(0), has_failed: false }).into();
+        let memory = |gpu: &str| Memory {
+            version: MEMORY_VERSION,
+            idle_watts: [(gpu.into(), 61.5)].into(),
+            ..Memory::default()
+        };
+        assert_eq!(first.save(memory("GPU-1"), at(1)), None);
+        assert_eq!(second.save(memory("GPU-2"), at(2)), None);
+        let kept = read(&path).expect("is read").expect("is there");
+        assert_eq!(kept.idle_watts.len(), 2);
+        // One of another version writes, too: neither destroys what the other has.
+        std::fs::write(&path, "{\"version\":9}").expect("writes");
+        let said = first.save(memory("GPU-1"), at(3)).expect("is said");
+        let begins =
+            format!("what diagnosis remembers is not written, another program has written {}: ", path.display());
+        assert!(said.starts_with(&begins), "{said}");
+        assert_eq!(std::fs::read_to_string(&path).expect("is there"), "{\"version\":9}");
+    }
+
+    #[test]
     fn a_directory_that_takes_no_file_is_said_once() {
         let folder = tempfile::tempdir().expect("a folder");
         // A file stands where the directory should be.
@@ -133,7 +191,7 @@ mod tests {
         let path = folder.path().join("state").join(NAME);
         let mut file = MemoryFile { path, saved: at(0), has_failed: false };
         let memory = Memory::default();
-        assert!(file.save(&memory, at(1)).is_some_and(|said| said.starts_with("cannot write ")));
-        assert_eq!(file.save(&memory, at(2)), None);
+        assert!(file.save(memory.clone(), at(1)).is_some_and(|said| said.starts_with("cannot read ")));
+        assert_eq!(file.save(memory, at(2)), None);
     }
 }

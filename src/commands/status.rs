@@ -1,17 +1,21 @@
 //! `gpufleet status`: the fleet once.
 
 use super::exit::INCOMPLETE;
+use super::memory::MemoryFile;
 use super::prompter::{self, Prompter};
 use super::session::Session;
 use super::{Failure, Gathering, Interrupts, print};
 use crate::cli::StatusArgs;
 use crate::collect::Collector;
-use crate::diagnosis::StateTracker;
+use crate::diagnosis::{Engine, Finding};
 use crate::fleet::{Clock, HostId, HostUpdate};
+use crate::hosts::Thresholds;
 use crate::output::paint::Paint;
 use crate::output::{Report, json, status};
+use crate::store::Directories;
 use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -23,10 +27,14 @@ pub async fn run(session: Session, arguments: &StatusArgs) -> Result<ExitCode, F
         Interrupts::new().map_err(|error| Failure::nothing(format!("cannot take signals: {error}")))?;
     let mut gatherer = Gatherer {
         gathering: Gathering::new(&hosts, simulated, clock.now()),
-        tracker: StateTracker::default(),
+        engine: Engine::new(Arc::new(Thresholds::default())),
         clock,
         prompter: ssh.map(Prompter::new),
     };
+    if !simulated {
+        // What an earlier run has seen says more of idle work than one look. A look like this one adds nothing to it.
+        MemoryFile::peek(&Directories::find(), &mut gatherer.engine, clock.now());
+    }
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
     tokio::select! {
         code = interrupts.next() => return Ok(ExitCode::from(code)),
@@ -40,7 +48,7 @@ pub async fn run(session: Session, arguments: &StatusArgs) -> Result<ExitCode, F
 
 struct Gatherer {
     gathering: Gathering,
-    tracker: StateTracker,
+    engine: Engine,
     clock: Clock,
     prompter: Option<Prompter>,
 }
@@ -66,14 +74,16 @@ impl Gatherer {
     fn apply(&mut self, id: HostId, update: HostUpdate) {
         let now = self.clock.now();
         self.gathering.apply(id, update, now);
-        if let Some(host) = self.gathering.fleet().host(id) {
-            self.tracker.observe(host, now);
-        }
+        self.engine.step(self.gathering.fleet(), id, now);
     }
 
-    fn print(&self, as_json: bool) -> Result<(), Failure> {
-        let states = |id| self.tracker.states(id).to_vec();
-        let report = Report { fleet: self.gathering.fleet(), states: &states, now: self.clock.now() };
+    fn print(&mut self, as_json: bool) -> Result<(), Failure> {
+        let now = self.clock.now();
+        // What rests on several hosts, and on silence.
+        self.engine.tick(self.gathering.fleet(), now);
+        let states = |id| self.engine.states(id).to_vec();
+        let findings: Vec<&Finding> = self.engine.findings().collect();
+        let report = Report { fleet: self.gathering.fleet(), states: &states, findings: &findings, now };
         if as_json {
             return print(
                 &json::line(&report).map_err(|error| Failure::nothing(format!("cannot write JSON: {error}")))?,

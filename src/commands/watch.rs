@@ -106,11 +106,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
                     screen.send(&sequence)?;
                 }
                 app.settings.utc_offset_seconds = utc_offset_seconds();
-                if let Some(file) = memory.as_mut().filter(|file| file.is_due(now))
-                    && let Some(said) = file.save(&app.memory(now), now)
-                {
-                    app.say(said, now);
-                }
+                remember(memory.as_mut().filter(|file| file.is_due(now)), &mut app, now);
                 if !simulated && sleep_watch.slept(now) {
                     performer.retry_all();
                     Some(Event::Resumed)
@@ -135,6 +131,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
                         pace.soon(true);
                     }
                     Effect::Tell(news) => notifier.take(&news),
+                    Effect::Remember => remember(memory.as_mut(), &mut app, clock.now()),
                     other => performer.perform(other),
                 }
             }
@@ -154,9 +151,17 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     if let Some(file) = &mut memory {
         let now = clock.now();
         // There is nobody left to tell; the next start begins with what was saved a minute ago.
-        let _said = file.save(&app.memory(now), now);
+        app.told_ended(now);
+        let _said = file.save(app.memory(now), now);
     }
     Ok(code)
+}
+
+/// Writes what diagnosis remembers; that it cannot be written is said once.
+fn remember(file: Option<&mut MemoryFile>, app: &mut App, now: Moment) {
+    if let Some(said) = file.and_then(|file| file.save(app.memory(now), now)) {
+        app.say(said, now);
+    }
 }
 
 async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Option<PromptEvent> {
@@ -194,7 +199,7 @@ impl Performer<'_> {
                     context.answer(id, answer);
                 }
             }
-            Effect::Quit | Effect::Repaint | Effect::Suspend | Effect::Tell(_) => {}
+            Effect::Quit | Effect::Repaint | Effect::Suspend | Effect::Tell(_) | Effect::Remember => {}
         }
     }
 

@@ -26,6 +26,14 @@ pub struct Told {
     pub cleared_unix_seconds: Option<f64>,
 }
 
+impl Told {
+    /// Whether it is still to be kept, `unix` seconds after 1970: it is not over for long, and was seen lately.
+    pub(super) fn is_kept(&self, unix: f64) -> bool {
+        self.cleared_unix_seconds.is_none_or(|at| unix - at <= FORGET_TOLD)
+            && unix - self.seen_unix_seconds <= FORGET_UNSEEN
+    }
+}
+
 /// A finding that shall be silent.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Snooze {
@@ -139,8 +147,7 @@ impl Attention {
             let mut told = told.clone();
             // It did not come back since this run has looked there.
             told.cleared_unix_seconds = told.cleared_unix_seconds.or_else(|| seen_since(id));
-            let is_old = told.cleared_unix_seconds.is_some_and(|at| unix - at > FORGET_TOLD);
-            if !is_old && unix - told.seen_unix_seconds <= FORGET_UNSEEN {
+            if told.is_kept(unix) {
                 kept.insert(id.clone(), told);
             }
         }

@@ -182,6 +182,8 @@ impl Memory {
         self.processes.sort_by(|a, b| b.seen_unix_seconds.total_cmp(&a.seen_unix_seconds));
         self.processes.truncate(MAX_REMEMBERED);
         let now = self.saved_unix_seconds;
+        self.told.retain(|_, told| told.is_kept(now));
+        self.snoozed.retain(|_, snooze| snooze.until_unix_seconds.is_none_or(|until| until > now));
         self.ended.retain(|end| now - end.missed_unix_seconds <= ENDED_STAY);
         self.ended.sort_by(|a, b| b.missed_unix_seconds.total_cmp(&a.missed_unix_seconds));
         self.ended.truncate(MAX_ENDED);

@@ -177,7 +177,10 @@ impl HostMemory {
             positions.dedup();
             let label = match job.len() {
                 1 => first.label.to_string(),
-                count => format!("{} and {} more", first.label, count - 1),
+                count => {
+                    let pid = format!("pid {}", first.pid);
+                    first.label.replacen(&pid, &format!("{pid} and {} more", count - 1), 1)
+                }
             };
             let ended = Ended {
                 job: JobKey::Launcher(key_of(first)),

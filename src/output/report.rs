@@ -1,5 +1,6 @@
 //! What is to be put out, and the readings of a host joined to rows.
 
+use crate::diagnosis::Finding;
 use crate::fleet::{Fleet, GpuState, Host, HostId, Moment, Process};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
 
@@ -9,6 +10,8 @@ pub struct Report<'a> {
     pub fleet: &'a Fleet,
     /// The states of a host's GPUs in inventory order, as `diagnosis` tells them.
     pub states: &'a dyn Fn(HostId) -> Vec<(GpuState, Option<Moment>)>,
+    /// What diagnosis says, in its order.
+    pub findings: &'a [&'a Finding],
     /// The moment for which ages are told.
     pub now: Moment,
 }

@@ -1,6 +1,7 @@
 //! A small fleet in which every state occurs, for tests.
 
 use super::Report;
+use crate::diagnosis::{Finding, Phase as FindingPhase, RuleId, Severity};
 use crate::fleet::{Fleet, GpuState, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase, Retry};
 use crate::hosts::HostConfig;
 use crate::wire::{
@@ -31,7 +32,20 @@ pub(super) fn with_report(check: impl FnOnce(&Report<'_>)) {
         HostId(4) => vec![(GpuState::Unknown, None)],
         _ => Vec::new(),
     };
-    check(&Report { fleet: &fleet(), states: &states, now: moment(0.5) });
+    let (hang, watched) = findings();
+    check(&Report { fleet: &fleet(), states: &states, findings: &[&hang, &watched], now: moment(0.5) });
+}
+
+/// One that fires, and one that is only watched.
+fn findings() -> (Finding, Finding) {
+    let mut hang = super::findings::sample::hang();
+    (hang.since, hang.fired_at, hang.updated) = (moment(-1080.0), Some(moment(-780.0)), moment(0.0));
+    let mut watched = hang.clone();
+    watched.id = "idle-hog/hgx-01/slurm:3385".into();
+    (watched.rule, watched.severity, watched.phase) = (RuleId::IdleHog, Severity::Info, FindingPhase::Pending);
+    (watched.fired_at, watched.due) = (None, Some(moment(1800.0)));
+    watched.sentence = "GPU 3 idle > 30 min with 12 GiB held".into();
+    (hang, watched)
 }
 
 fn fleet() -> Fleet {

@@ -6,10 +6,15 @@
 //!   1  H100 80GB HBM3  44C  100%  70.2/80.0 GiB  118/700 W  hung? 18m   dmitri 70.1G, root 0.1G
 //! hgx-02  down: nothing listens on port 22
 //!   hint: is sshd running there?
+//! findings: 1 firing, 1 watched (`gpufleet findings` watches for longer)
+//!   crit  hgx-01  stuck-spin  GPUs 4,5 say 100 % busy for 18 min but draw 104 W of 700 W ...
+//!   info  hgx-01  idle-hog    watched: GPU 3 idle > 30 min with 12 GiB held
 //! ```
 
+use super::findings::severity_tone;
 use super::paint::{Paint, Tone};
 use super::report::{GpuView, Report, who};
+use crate::diagnosis::{Finding, Phase};
 use crate::fleet::{GpuState, Host, Link, Moment};
 use crate::wire::SafeText;
 use std::collections::BTreeMap;
@@ -41,7 +46,47 @@ pub fn table(report: &Report<'_>, paint: Paint) -> String {
             text += &gpus.line("  ", gpu, paint);
         }
     }
+    text + &findings(report, paint)
+}
+
+/// What diagnosis says after this one look: nothing where there is nothing.
+fn findings(report: &Report<'_>, paint: Paint) -> String {
+    if report.findings.is_empty() {
+        return String::new();
+    }
+    let pending = report.findings.iter().filter(|one| one.phase == Phase::Pending).count();
+    let firing = report.findings.len() - pending;
+    let counts = [(firing, "firing"), (pending, "watched")].into_iter().filter(|(count, _)| *count > 0);
+    let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
+    let head = paint.paint(Tone::Strong, &format!("findings: {}", counts.join(", ")));
+    let mut text = format!("{head} (`gpufleet findings` watches for longer)\n");
+    let lines: Vec<Vec<Cell>> = report.findings.iter().map(|one| finding(one)).collect();
+    let widths = Widths::of(lines.iter());
+    for line in &lines {
+        text += &widths.line("  ", line, paint);
+    }
     text
+}
+
+fn finding(finding: &Finding) -> Vec<Cell> {
+    let is_dim = finding.phase == Phase::Pending || finding.snoozed.is_some();
+    let tone = if is_dim { Tone::Dim } else { severity_tone(finding.severity) };
+    let hosts = match &finding.hosts[..] {
+        [(_, first), rest @ ..] if !rest.is_empty() => format!("{first} +{}", rest.len()),
+        _ => finding.hosts.first().map(|(_, name)| name.to_string()).unwrap_or_default(),
+    };
+    let lead = match finding.phase {
+        Phase::Pending => "watched: ",
+        Phase::Resolving => "seems over: ",
+        Phase::Firing | Phase::Clear if finding.snoozed.is_some() => "snoozed: ",
+        Phase::Firing | Phase::Clear => "",
+    };
+    vec![
+        Cell::left(finding.severity.word()).tone(tone),
+        Cell::left(hosts),
+        Cell::left(finding.rule.word()),
+        Cell::left(format!("{lead}{}", finding.sentence)).tone(if is_dim { Tone::Dim } else { Tone::Plain }),
+    ]
 }
 
 /// One host: its head line, what is to be said of it, and its GPUs.

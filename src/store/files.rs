@@ -99,6 +99,18 @@ pub fn create_new(path: &Path, content: &[u8]) -> Result<(), FileError> {
     made.and_then(|()| write_new(path, content)).map_err(|error| FileError::new("write", path, &error))
 }
 
+/// Holds a lock among programs of ours until it is dropped; `None` where another one holds it, or the file system knows no
+/// locks. The file is made, mode 0600, when it is missing; its directory is not.
+pub fn try_lock(path: &Path) -> Option<File> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(path).ok()?;
+    file.try_lock().ok()?;
+    Some(file)
+}
+
 /// A new file, mode 0600, that grows line by line.
 #[derive(Debug)]
 pub struct LineFile {
@@ -192,6 +204,18 @@ mod tests {
         assert_eq!(fs::metadata(&path).expect("exists").permissions().mode() & 0o777, 0o600);
         let error = LineFile::create(&path).expect_err("it exists").to_string();
         assert_eq!(error, format!("cannot write {}: File exists\n  hint: it is left as it is\n", path.display()));
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one_until_it_is_dropped() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("memory.lock");
+        let held = try_lock(&path).expect("is free");
+        assert!(try_lock(&path).is_none());
+        assert_eq!(fs::metadata(&path).expect("exists").permissions().mode() & 0o777, 0o600);
+        drop(held);
+        assert!(try_lock(&path).is_some());
+        assert!(try_lock(&directory.path().join("missing/memory.lock")).is_none());
     }
 
     #[test]

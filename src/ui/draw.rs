@@ -14,7 +14,9 @@
 use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
-use super::{dialogs, findings, gpu, grid, header, help, hints, host, list, process, processes, user_picker, wall};
+use super::{
+    dialogs, findings, gpu, grid, header, help, hints, history, host, list, process, processes, user_picker, wall,
+};
 use crate::app::arrange::MIN_SIZE;
 use crate::app::{App, View};
 use crate::fleet::Moment;
@@ -56,6 +58,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
         View::Wall => wall::draw(&mut pen, layout.body, app, now),
         View::Processes => processes::draw(&mut pen, layout.body, app, now),
         View::Findings => findings::draw(&mut pen, layout.body, app, now),
+        View::History => history::draw(&mut pen, layout.body, app),
         View::Process(key) => process::draw(&mut pen, layout.body, app, key, now),
     }
     if let Some(top) = app.screen().help {

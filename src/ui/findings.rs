@@ -15,13 +15,13 @@
 //! ```
 
 use super::flow::Flow;
-use super::format::{Short, brief_span, columns, short, span};
+use super::format::{Short, brief_span, columns, short, span, used_of_total};
 use super::pen::Pen;
 use super::segments::Segments;
 use super::theme::Theme;
-use crate::app::App;
 use crate::app::arrange::{FINDINGS_HEAD_ROWS, findings_shape};
-use crate::diagnosis::{Finding, Phase, RuleId, Severity};
+use crate::app::{App, GpuFigures};
+use crate::diagnosis::{Finding, FindingGpu, Phase, RuleId, Severity, Snoozed};
 use crate::fleet::{Moment, gpu_list};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -66,7 +66,7 @@ fn draw_list(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     let top = findings.top(capacity);
     for (line, (index, finding)) in findings.list().iter().enumerate().skip(top).take(capacity).enumerate() {
         let row = Rect { y: inside.y + FINDINGS_HEAD_ROWS + line as u16, height: 1, ..inside };
-        places.row(pen, row, finding, index == findings.index(), now);
+        places.row(pen, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
     }
     let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().left_out as usize;
     if below > 0 {
@@ -89,6 +89,7 @@ fn title(pen: &mut Pen<'_>, area: Rect, app: &App) {
         (7, in_phase(Severity::Warn), "warn", theme.warn),
         (5, counts.mine as usize, "yours", theme.plain),
         (4, counts.notes as usize, if counts.notes == 1 { "note" } else { "notes" }, theme.plain),
+        (3, counts.snoozed as usize, "snoozed", theme.dim),
         (3, counts.pending as usize, "watched", theme.dim),
     ] {
         if count > 0 {
@@ -149,9 +150,16 @@ impl Places {
         pen.text(what.x, line.y, what.width, "WHAT", dim);
     }
 
-    fn row(&self, pen: &mut Pen<'_>, line: Rect, finding: &Finding, is_selected: bool, now: Moment) {
+    fn row(
+        &self,
+        pen: &mut Pen<'_>,
+        line: Rect,
+        finding: &Finding,
+        is_selected: bool,
+        (now, utc_offset_seconds): (Moment, i32),
+    ) {
         let theme = pen.theme;
-        let is_dim = finding.phase == Phase::Pending || finding.is_frozen;
+        let is_dim = finding.phase == Phase::Pending || finding.is_frozen || finding.snoozed.is_some();
         let mut style = if is_dim { theme.dim } else { theme.plain };
         if is_selected {
             style = style.patch(theme.focus);
@@ -164,7 +172,10 @@ impl Places {
         pen.fit_middle(host, line.y, self.host, &hosts(finding), style);
         pen.fit(gpu, line.y, self.gpu, &gpus(finding), style);
         pen.fit(who, line.y, self.who, finding.user.as_deref().unwrap_or("-"), style);
-        let lead = progress(finding, now);
+        let lead = match snoozed(finding, utc_offset_seconds) {
+            Some(words) => short!("{}: ", words.as_str()),
+            None => progress(finding, now),
+        };
         let used = pen.fit(what.x, line.y, what.width, &lead, theme.dim);
         pen.fit(what.x + used, line.y, what.width - used, &finding.sentence, style);
     }
@@ -193,6 +204,12 @@ fn draw_detail(pen: &mut Pen<'_>, area: Rect, app: &App, finding: &Finding, now:
     flow.labelled("since", LABEL, &since_words(finding, app, now));
     flow.labelled("check", LABEL, &finding.next_check);
     flow.labelled("not", LABEL, finding.not);
+    for gpu in finding.gpus.iter().take(usize::from(flow.rows_left()) / 2) {
+        if let Some(words) = gpu_words(gpu, app) {
+            let label = short!("GPU {}", gpu.index);
+            flow.labelled(&label, LABEL, &words);
+        }
+    }
     for process in finding.processes.iter().take(usize::from(flow.rows_left().saturating_sub(1))) {
         let label = short!("pid {}", process.key.pid);
         flow.labelled(&label, LABEL, &super::format::without_folders(&process.command));
@@ -203,6 +220,36 @@ fn draw_detail(pen: &mut Pen<'_>, area: Rect, app: &App, finding: &Finding, now:
         let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
         flow.line(&format!("not judged: {}", words.join(", ")), theme.dim);
     }
+}
+
+/// The figures of a GPU of a finding, with what was learned of it: `100%  mem-busy 0%  104/700W  idle 64W  healthy 560W  70/80G  45C`.
+fn gpu_words(gpu: &FindingGpu, app: &App) -> Option<String> {
+    let host = app.fleet().host(gpu.host)?;
+    // The inventory may have changed since the finding was worded.
+    let is_it = |figures: &&GpuFigures| figures.index == gpu.index;
+    let figures = app.figures(host)?.gpus.iter().find(is_it)?;
+    let reading = &figures.reading;
+    let mut words = Vec::new();
+    if let Some(error) = &reading.error {
+        return Some(error.message.to_string());
+    }
+    let percent = |value: Option<u8>| value.map_or_else(|| "-".to_owned(), |value| format!("{value}%"));
+    words.push(percent(reading.utilization_percent));
+    words.push(format!("mem-busy {}", percent(reading.memory_utilization_percent)));
+    let limit = figures.power_limit_watts.map(|limit| format!("/{limit:.0}")).unwrap_or_default();
+    if let Some(power) = figures.power_watts() {
+        words.push(format!("{power:.0}{limit}W"));
+    }
+    for (what, watts) in app.learned_watts(gpu.host, gpu.position) {
+        words.push(format!("{what} {watts:.0}W"));
+    }
+    words.push(used_of_total(reading.memory_used_bytes, figures.memory_total_bytes).as_str().to_owned());
+    if let Some(celsius) = reading.temperature_celsius {
+        words.push(format!("{celsius}C"));
+    }
+    let host_name = if gpu.host.0 == 0 && app.fleet().hosts().len() == 1 { None } else { Some(host.name()) };
+    let name = host_name.map(|name| format!("  on {name}")).unwrap_or_default();
+    Some(format!("{}{name}", words.join("  ")))
 }
 
 fn detail_title(pen: &mut Pen<'_>, area: Rect, finding: &Finding) {
@@ -302,6 +349,18 @@ fn progress(finding: &Finding, now: Moment) -> Short {
     }
 }
 
+/// `snoozed until 14:20`, `snoozed until it changes`.
+fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<Short> {
+    Some(match finding.snoozed? {
+        // The seconds are of no interest.
+        Snoozed::Until(moment) => {
+            let clock = super::format::clock(moment, utc_offset_seconds);
+            short!("snoozed until {}", clock.get(..5).unwrap_or_default())
+        }
+        Snoozed::UntilItChanges => short!("snoozed until it changes"),
+    })
+}
+
 fn since_words(finding: &Finding, app: &App, now: Moment) -> String {
     let clock = super::format::clock(finding.since, app.settings.utc_offset_seconds);
     let at_least = if finding.at_least { "at least " } else { "" };
@@ -315,6 +374,10 @@ fn since_words(finding: &Finding, app: &App, now: Moment) -> String {
             words.push_str("; ");
             words.push_str(word);
         }
+    }
+    if let Some(snoozed) = snoozed(finding, app.settings.utc_offset_seconds) {
+        words.push_str("; ");
+        words.push_str(&snoozed);
     }
     let waits = progress(finding, now);
     if finding.phase != Phase::Firing && !waits.is_empty() {

@@ -17,6 +17,7 @@ mod grid;
 mod header;
 mod help;
 mod hints;
+mod history;
 mod host;
 mod host_cards;
 mod host_facts;

@@ -1,9 +1,10 @@
 //! Whole screens.
 
 use super::testing::{cells, cells_at, lines, show, show_cells, text};
+use super::theme::Theme;
 use crate::app::testing::{LATER, NOW, app, at, connecting, host_states, press, report, reported_once, stuck, update};
 use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice, View};
-use crossterm::event::{KeyCode, KeyEvent};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 #[test]
 fn overview_at_every_size() {
@@ -124,6 +125,25 @@ fn a_finding_leads_to_its_process_and_back() {
     assert_eq!(app.screen().view(), &View::Overview);
     press(&mut app, "51");
     assert_eq!(app.screen().view(), &View::Overview);
+}
+
+#[test]
+fn a_snoozed_finding_is_dim_says_until_when_and_counts_apart() {
+    let mut app = stuck(4, (120, 40));
+    press(&mut app, "5");
+    let firing = app.findings().counts().firing;
+    app.update(Event::Key(KeyEvent::new(KeyCode::Char('x'), KeyModifiers::NONE)), at(LATER));
+    let cells = cells_at(&app, (120, 40), LATER);
+    show_cells("snoozed", &cells);
+    let text = lines(&cells);
+    let row = text.iter().position(|line| line.contains("snoozed until 15:20: ")).expect("the row says so");
+    assert!(text[1].contains(" 1 snoozed"), "{}", text[1]);
+    let header = if firing == 2 { "1 finding ".to_owned() } else { format!("{} findings", firing - 1) };
+    assert!(text[0].contains(&header), "{}", text[0]);
+    let dim = Theme::new(app.settings).dim;
+    let what = text[row].chars().position(|character| character == ':').expect("after the words") as u16 + 4;
+    assert_eq!(cells[(what, row as u16)].fg, dim.fg.expect("a colour"));
+    assert!(text.iter().any(|line| line.contains("; snoozed until 15:20")), "the detail says it, too");
 }
 
 #[test]

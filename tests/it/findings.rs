@@ -173,3 +173,26 @@ fn a_replay_tells_every_change_and_what_it_cannot_read() {
         )
     );
 }
+
+#[test]
+fn status_carries_findings_and_exits_as_before() {
+    let lab = Lab::start(&["stat-1"]);
+    let hosts = lab.hosts_toml("");
+    let output = gpufleet(&["status", &hosts]);
+    code(&output, 0);
+    let words = text(&output.stdout);
+    assert!(words.contains("\nfindings: 1 firing"), "{words}");
+    assert!(words.contains("\n  crit  stat-1  gpu-lost  GPU 3 has fallen off the bus"), "{words}");
+    let output = gpufleet(&["status", "--json", &hosts]);
+    code(&output, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let lost = &report["findings"][0];
+    assert_eq!((&lost["rule"], &lost["phase"], &report["schema"]), (&"gpu-lost".into(), &"firing".into(), &1.into()));
+    let output = gpufleet(&["status", "--demo", "--json"]);
+    code(&output, 0);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(
+        report["findings"].as_array().is_some_and(|findings| !findings.is_empty()),
+        "a driver of the demo is broken"
+    );
+}

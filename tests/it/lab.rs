@@ -5,7 +5,7 @@ use crate::sshd::Sshd;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 /// A host of the lab.
@@ -120,11 +120,18 @@ pub(crate) fn scenario(worker: u32, utilization: u8) -> Value {
     devices(&[gpu_with(0, &busy), gpu_with(1, &busy), gpu(2), gpu_with(3, &json!({"error": 15}))])
 }
 
-/// Runs gpufleet without a terminal and waits for its end.
+/// Runs gpufleet without a terminal, remembering nothing, and waits for its end.
 pub(crate) fn gpufleet(arguments: &[&str]) -> Output {
+    let state = tempfile::tempdir().expect("a folder");
+    gpufleet_in(state.path(), arguments)
+}
+
+/// The same with what it remembers in this folder.
+pub(crate) fn gpufleet_in(state: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gpufleet"))
         .args(arguments)
         .env_remove("SSH_AUTH_SOCK")
+        .env("XDG_STATE_HOME", state)
         .env("NO_COLOR", "1")
         .stdin(Stdio::null())
         .output()

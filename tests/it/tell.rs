@@ -1,6 +1,6 @@
 //! Being told of a finding: the bell, the desktop, a hook that works and one that fails.
 
-use crate::lab::Lab;
+use crate::lab::{Lab, gpufleet_in};
 use crate::pty::{PATIENCE, Pty};
 use serde_json::Value;
 use std::path::Path;
@@ -112,4 +112,77 @@ fn a_watch_without_a_screen_calls_the_hook_and_complains_on_standard_error() {
         complaint,
         "gpufleet: on_finding `sh` failed: exit status 1, half of it; docs/notifications.md shows how to try it by hand\n"
     );
+}
+
+#[test]
+fn a_snooze_is_seen_everywhere_and_survives_a_restart() {
+    let lab = Lab::start(&["tell-4"]);
+    let hosts = lab.hosts_toml("");
+    let state = lab.path("state");
+    let environment = [("XDG_STATE_HOME", state.to_str().expect("UTF-8"))];
+    let mut pty = Pty::gpufleet((120, 40), &[&hosts], &environment);
+    pty.wait_for("1 finding");
+    pty.keys("5");
+    pty.wait_for("has fallen off the bus");
+    pty.keys("x");
+    pty.wait_for("gpu-lost on tell-4 is snoozed for 1 hour; x undoes it");
+    pty.wait("a dim line that says so", |text| text.contains("snoozed until ") && !text.contains("1 finding"));
+    // It is kept at once: a crash would lose nothing.
+    let kept = std::fs::read_to_string(state.join("gpufleet/memory.json")).expect("was written");
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    assert_eq!(kept["snoozed"].as_object().expect("snoozes").len(), 1, "{kept:#}");
+    quit(pty);
+
+    let output = gpufleet_in(&state, &["findings", "--for", "4", "--json", "--min-severity", "crit", &hosts]);
+    let report: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(report["findings"][0]["snoozed"], true, "{report:#}");
+    assert!(report["findings"][0]["snoozed_until"].is_string(), "{report:#}");
+    let output = gpufleet_in(&state, &["status", &hosts]);
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(words.contains("gpu-lost  snoozed: GPU 3 has fallen off the bus"), "{words}");
+
+    let mut pty = Pty::gpufleet((120, 40), &[&hosts], &environment);
+    pty.wait_for("): no job ended; nothing looks hung");
+    pty.keys("5");
+    pty.wait("it is still snoozed", |text| text.contains("snoozed until ") && !text.contains("1 finding"));
+    pty.keys("x");
+    pty.wait("it counts again", |text| text.contains("1 finding") && text.contains("is no longer snoozed"));
+    quit(pty);
+    let kept = std::fs::read_to_string(state.join("gpufleet/memory.json")).expect("was written");
+    let kept: Value = serde_json::from_str(&kept).expect("JSON");
+    assert_eq!(kept["snoozed"], serde_json::json!({}));
+}
+
+#[test]
+fn what_is_remembered_and_cannot_be_read_is_kept_aside_and_said() {
+    let lab = Lab::start(&["tell-5"]);
+    let hosts = lab.hosts_toml("");
+    let state = lab.path("state");
+    let file = state.join("gpufleet/memory.json");
+    std::fs::create_dir_all(state.join("gpufleet")).expect("a folder");
+    for (number, text, why) in [
+        (1, "{\"version\":2,\"told\"", "not a memory of gpufleet's diagnosis: EOF while parsing"),
+        (2, "{\"version\":77,\"told\":[]}", "a memory of version 77, this gpufleet reads version 2"),
+    ] {
+        std::fs::write(&file, text).expect("writes");
+        let pty = Pty::gpufleet((160, 40), &[&hosts], &[("XDG_STATE_HOME", state.to_str().expect("UTF-8"))]);
+        let begins = format!("diagnosis begins anew, its memory is kept as memory.json.bad-{number}: {why}");
+        pty.wait_for(&begins);
+        pty.wait_for("1 finding");
+        quit(pty);
+        let aside = state.join(format!("gpufleet/memory.json.bad-{number}"));
+        assert_eq!(std::fs::read_to_string(aside).expect("is kept"), text);
+        let fresh: Value = serde_json::from_str(&std::fs::read_to_string(&file).expect("is written")).expect("JSON");
+        assert_eq!(fresh["version"], 2);
+    }
+    // A command without a screen says it on standard error, and one that writes nothing leaves the file alone.
+    std::fs::write(&file, "noise").expect("writes");
+    let output = gpufleet_in(&state, &["status", &hosts]);
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+    assert_eq!(std::fs::read_to_string(&file).expect("is there"), "noise");
+    let output = gpufleet_in(&state, &["findings", "--for", "3", &hosts]);
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let begins = "gpufleet: diagnosis begins anew, its memory is kept as memory.json.bad-3: not a memory";
+    assert!(complaint.starts_with(begins), "{complaint}");
+    assert_eq!(output.status.code(), Some(4));
 }

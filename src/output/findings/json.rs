@@ -1,7 +1,7 @@
 //! Findings and transitions as JSON, one line each time.
 
 use super::FindingsReport;
-use crate::diagnosis::{Finding, NotJudged, Transition};
+use crate::diagnosis::{Finding, NotJudged, Snoozed, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::output::json::{JsonError, rfc3339};
 use crate::wire::SafeText;
@@ -93,6 +93,10 @@ pub struct JsonFinding {
     pub flapping: bool,
     /// Its host cannot be seen now.
     pub frozen: bool,
+    /// Somebody wants to hear nothing of it for now.
+    pub snoozed: bool,
+    /// Until then, RFC 3339; `null` for until it changes, and where it is not snoozed.
+    pub snoozed_until: Option<String>,
 }
 
 /// A GPU of a finding.
@@ -153,6 +157,8 @@ pub struct JsonTransition {
     pub confidence: Option<&'static str>,
     /// Somebody would have been told.
     pub notify: bool,
+    /// Nothing has changed but that its snooze is over.
+    pub reminder: bool,
     /// Indexes of its GPUs; empty once the finding is gone.
     pub gpus: Vec<u32>,
     /// Pids of its processes.
@@ -230,6 +236,11 @@ impl JsonFinding {
             note: finding.is_note,
             flapping: finding.is_flapping,
             frozen: finding.is_frozen,
+            snoozed: finding.snoozed.is_some(),
+            snoozed_until: match finding.snoozed {
+                Some(Snoozed::Until(until)) => rfc3339(until),
+                Some(Snoozed::UntilItChanges) | None => None,
+            },
         }
     }
 }
@@ -254,6 +265,7 @@ impl JsonTransition {
             severity: transition.severity.word(),
             confidence: finding.map(|finding| finding.confidence.word()),
             notify: transition.notify,
+            reminder: transition.is_reminder,
             gpus: finding.iter().flat_map(|finding| &finding.gpus).map(|gpu| gpu.index).collect(),
             pids: finding.iter().flat_map(|finding| &finding.processes).map(|process| process.key.pid).collect(),
             user: finding.and_then(|finding| finding.user.clone()),

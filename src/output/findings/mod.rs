@@ -7,7 +7,7 @@ pub use json::{
     JsonFinding, JsonFindingGpu, JsonFindingProcess, JsonFindings, JsonNotJudged, JsonSilent, JsonTransition, SCHEMA,
     line, transition_line,
 };
-pub use text::{duration, list, transition};
+pub use text::{duration, list, severity_tone, transition};
 
 use crate::diagnosis::{Finding, NotJudged, Severity};
 use crate::fleet::{Fleet, Moment};

@@ -2,7 +2,7 @@
 
 use super::FindingsReport;
 use crate::diagnosis::{
-    Confidence, Finding, FindingGpu, FindingProcess, NotJudged, Phase, RuleId, Severity, Transition,
+    Confidence, Finding, FindingGpu, FindingProcess, NotJudged, Phase, RuleId, Severity, Snoozed, Transition,
 };
 use crate::fleet::{
     Fleet, HostId, HostUpdate, JobKey, LinkError, LinkErrorKind, Moment, Phase as LinkPhase, ProcessKey,
@@ -74,6 +74,7 @@ pub(super) fn with_report(check: impl FnOnce(&FindingsReport<'_>)) {
     disk.since = moment(-30.0);
     disk.at_least = true;
     disk.is_note = true;
+    disk.snoozed = Some(Snoozed::Until(moment(3540.0)));
     disk.sentence = "/home is 93 % full".into();
     let mut away = blank(RuleId::HostUnreachable, Severity::Warn, Phase::Resolving);
     away.id = "host-unreachable".into();

@@ -15,7 +15,7 @@ crit  hgx-01  stuck-spin, likely, for 14 min
       GPUs 0-1 say 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung
       next: py-spy dump --pid 4312
       not:  a checkpoint: no rank writes
-warn  hgx-02  disk-full, certain, for at least 30 s, was so at the first look
+warn  hgx-02  disk-full, certain, for at least 30 s, was so at the first look, snoozed for 59 min
       /home is 93 % full
 warn  hgx-01 and 1 more  host-unreachable, suspected, for 2.0 h, seems over, comes and goes
       2 hosts cannot be reached
@@ -80,6 +80,8 @@ fn json_is_one_line_and_holds_what_the_text_does() {
         assert_eq!(findings[0]["since"], "2026-05-04T11:46:00Z");
         assert_eq!(findings[0]["gpus"][1]["uuid"], "GPU-1");
         assert_eq!(findings[0]["processes"][0]["pid"], 4312);
+        assert_eq!((&findings[0]["snoozed"], &findings[0]["snoozed_until"]), (&Value::from(false), &Value::Null));
+        assert_eq!(findings[1]["snoozed_until"], "2026-05-04T12:59:00Z");
         assert_eq!(findings[3]["phase"], "pending");
         assert_eq!(findings[3]["due_at"], "2026-05-04T12:30:00Z");
         assert_eq!(findings[3]["fired_at"], Value::Null);

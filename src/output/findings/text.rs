@@ -15,7 +15,7 @@
 
 use super::FindingsReport;
 use super::json::has_reported;
-use crate::diagnosis::{Finding, Phase, Severity, Transition};
+use crate::diagnosis::{Finding, Phase, Severity, Snoozed, Transition};
 use crate::fleet::{Link, Moment};
 use crate::output::paint::{Paint, Tone};
 use std::fmt::Write as _;
@@ -92,12 +92,20 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
             head += words;
         }
     }
-    let tone = if is_pending { Tone::Dim } else { tone(finding.severity) };
+    match finding.snoozed {
+        Some(Snoozed::Until(until)) => {
+            let _ = write!(head, ", snoozed for {}", duration(now.until(until)));
+        }
+        Some(Snoozed::UntilItChanges) => head += ", snoozed until it changes",
+        None => {}
+    }
+    let is_dim = is_pending || finding.snoozed.is_some();
+    let tone = if is_dim { Tone::Dim } else { severity_tone(finding.severity) };
     let mut text = format!("{}  {hosts}  {head}\n", paint.paint(tone, finding.severity.word()));
     let mut line = |label: &str, words: &str| {
         if !words.is_empty() {
             let words = format!("      {label}{words}");
-            text += &if is_pending { paint.paint(Tone::Dim, &words) } else { words };
+            text += &if is_dim { paint.paint(Tone::Dim, &words) } else { words };
             text += "\n";
         }
     };
@@ -110,9 +118,13 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
 /// One line for a change: when, where, which rule, from what to what, and the evidence.
 pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> String {
     let (from, to) = (transition.from.word(), transition.to.word());
-    let change = if from == to { format!("{to} worse") } else { format!("{from} -> {to}") };
+    let change = match (from == to, transition.is_reminder) {
+        (true, true) => format!("still {to}"),
+        (true, false) => format!("{to} worse"),
+        (false, _) => format!("{from} -> {to}"),
+    };
     let tone = match transition.to {
-        Phase::Firing => tone(transition.severity),
+        Phase::Firing => severity_tone(transition.severity),
         _ => Tone::Dim,
     };
     format!(
@@ -127,7 +139,8 @@ pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> Strin
     )
 }
 
-fn tone(severity: Severity) -> Tone {
+/// How much it matters, as a colour.
+pub fn severity_tone(severity: Severity) -> Tone {
     match severity {
         Severity::Info => Tone::Plain,
         Severity::Warn => Tone::Warn,

@@ -11,6 +11,7 @@ pub use host::{JsonError, JsonGpuError, JsonHost, JsonInfo, JsonReadings};
 pub use process::JsonProcess;
 
 use super::Report;
+use super::findings::JsonFinding;
 use crate::fleet::Moment;
 use serde::Serialize;
 
@@ -28,6 +29,8 @@ pub struct JsonReport {
     pub simulated: bool,
     /// The hosts, in the order of the configuration.
     pub hosts: Vec<JsonHost>,
+    /// What diagnosis says after this one look, the most important first.
+    pub findings: Vec<JsonFinding>,
 }
 
 impl JsonReport {
@@ -38,6 +41,7 @@ impl JsonReport {
             time: rfc3339(report.now),
             simulated: report.fleet.simulated,
             hosts: report.fleet.hosts().iter().map(|host| JsonHost::new(report, host)).collect(),
+            findings: report.findings.iter().map(|one| JsonFinding::new(one, report.fleet, report.now)).collect(),
         }
     }
 }
