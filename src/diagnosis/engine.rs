@@ -159,7 +159,14 @@ impl Engine {
         hold_what_cannot_be_read(&view, &mut watches);
         rules::evaluate(&view, &mut watches);
         watches.finish(|target| exists(&view, target));
-        inhibit::silence(&view, &mut watches, |rule, target| Self::is_told_by_another(host.id, rule, target, &view));
+        // What is told here already goes on being told here.
+        let shown: Vec<Target> = watches.shown(RuleId::NfsHang).cloned().collect();
+        inhibit::silence(&view, &mut watches, |rule, target| match target {
+            Target::Mount(mount) if rule == RuleId::NfsHang && !shown.contains(target) => {
+                rules::host::is_told_elsewhere(&view, mount)
+            }
+            _ => Self::is_told_by_another(host.id, rule, target, &view),
+        });
         watches.heed(&self.attention);
         watches.settle(transitions);
         memory.watches = watches;

@@ -366,6 +366,17 @@ impl Watches {
         shown.map(|watch| (&watch.target, &watch.finding))
     }
 
+    /// What a rule is published for.
+    pub(super) fn shown(&self, rule: RuleId) -> impl Iterator<Item = &Target> {
+        let of_rule = self.all.iter().filter(move |watch| watch.finding.rule == rule);
+        of_rule.filter(|watch| watch.finding.phase != Phase::Clear).map(|watch| &watch.target)
+    }
+
+    /// Whether a rule is published for a target.
+    pub(super) fn is_shown(&self, rule: RuleId, target: &Target) -> bool {
+        self.shown(rule).any(|other| other == target)
+    }
+
     /// The phase of a rule for a target, whether it is published or silenced.
     pub(super) fn phase(&self, rule: RuleId, target: &Target) -> Phase {
         let same = |watch: &&Watch| watch.finding.rule == rule && watch.target == *target;

@@ -1,9 +1,8 @@
 //! Days on which nothing is wrong: mixed work of a small lab, made from a seed. Whatever is found at warn or above on
-//! them is a false finding.
+//! them is a false finding, but for what a drained host's reboot tells.
 
 use super::dice::Dice;
-use super::script::{Case, Job};
-use std::collections::BTreeMap;
+use super::script::{Case, Job, Step};
 
 /// Hosts of one fleet.
 pub(crate) const HOSTS: usize = 5;
@@ -38,15 +37,36 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
         late_may: Vec::new(),
         except: Vec::new(),
     };
+    // Now and then a host is drained and rebooted: that it is away then is told, and is right.
+    let reboot = dice.chance(0.3).then(|| dice.between(120.0, minutes.max(300.0) - 120.0));
+    // Or its first GPU is divided, and people use the parts.
+    let divided = gpu == "h100" && gpus > 2 && dice.chance(0.4);
     for host in 0..HOSTS {
         let mut gpu = 0;
+        let is_last = host + 1 == HOSTS;
         while gpu < gpus {
             let width = dice.pick(&[1, 1, 2, 4, 8]).min(gpus - gpu);
+            let width = if is_last && divided { 1 } else { width };
             let range = if width == 1 { gpu.to_string() } else { format!("{gpu}-{}", gpu + width - 1) };
-            seat(&mut case.jobs, host, &range, width, memory, minutes, &mut dice);
+            let seat = Seat { host, gpus: &range, width, memory };
+            match reboot.filter(|_| is_last) {
+                Some(at) => {
+                    seat.fill(&mut case.jobs, 0.0, at - 5.0, &mut dice);
+                    seat.fill(&mut case.jobs, at + 8.0, minutes, &mut dice);
+                }
+                None => seat.fill(&mut case.jobs, 0.0, minutes, &mut dice),
+            }
             gpu += width;
         }
         events(&mut case.events, host, gpus, minutes, &mut dice);
+        if let Some(at) = reboot.filter(|_| is_last) {
+            case.events.push(format!("{} down for=4m hosts={host} error=refused", time(at)));
+            case.events.push(format!("{} reboot hosts={host}", time(at + 1.0)));
+            case.may.push("host-unreachable warn".to_owned());
+        }
+        if is_last && divided {
+            case.events.push(format!("0 mig gpu=1-{} hosts={host}", gpus - 1));
+        }
     }
     // The person's laptop sleeps for a while.
     if dice.chance(0.5) {
@@ -56,44 +76,106 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
     case
 }
 
-/// What goes on on some GPUs of a host, one job after the other.
-fn seat(jobs: &mut Vec<Job>, host: usize, gpus: &str, width: usize, memory: f64, minutes: f64, dice: &mut Dice) {
-    let mut at = 0.0;
-    let user = dice.pick(&USERS);
-    while at < minutes {
-        let choice = dice.unit();
-        let (job, ends) = match choice {
-            ..0.35 => training(at, memory, dice),
-            ..0.6 => short(at, dice),
-            ..0.7 => notebook(at, dice),
-            ..0.85 => server(at, dice),
-            _ => special(at, dice),
-        };
-        let (command, launcher, work, share) = job;
-        let job = Job {
-            user: user.to_owned(),
-            command,
-            gpus: gpus.to_owned(),
-            hosts: host.to_string(),
-            single: width > 1 && dice.chance(0.2),
-            under: dice.pick(&["shell", "tmux", "slurm 3385", "docker 0123456789ab", "nohup"]).to_owned(),
-            launcher: if width > 1 { launcher } else { String::new() },
-            memory: memory * share,
-            age: "5h".to_owned(),
-            work,
-            ranks: BTreeMap::new(),
+/// Some GPUs of a host.
+struct Seat<'a> {
+    host: usize,
+    gpus: &'a str,
+    width: usize,
+    /// Of each, in GiB.
+    memory: f64,
+}
+
+impl Seat<'_> {
+    /// What goes on there from one minute to another, one job after the other.
+    fn fill(&self, jobs: &mut Vec<Job>, from: f64, until: f64, dice: &mut Dice) {
+        let mut at = from;
+        let user = dice.pick(&USERS);
+        while at < until {
+            let choice = dice.unit();
+            let (work, ends) = match choice {
+                ..0.25 => training(at, self.memory, dice),
+                ..0.36 => short(at, dice),
+                ..0.44 => notebook(at, dice),
+                ..0.56 => server(at, dice),
+                ..0.66 => special(at, dice),
+                ..0.74 => debugging(at, dice),
+                ..0.82 => simulating(at, dice),
+                ..0.90 if self.width > 1 => evaluated(at, dice),
+                _ => {
+                    at = self.array(jobs, at, user, dice);
+                    continue;
+                }
+            };
+            self.push(jobs, user, work, until, dice);
+            at = ends + if dice.chance(0.5) { dice.between(1.0, 8.0) } else { dice.between(20.0, 180.0) };
+        }
+    }
+
+    /// A Slurm array: short jobs one right after the other. Returns when the last is over.
+    fn array(&self, jobs: &mut Vec<Job>, mut at: f64, user: &str, dice: &mut Dice) -> f64 {
+        for _ in 0..4 + dice.next() % 12 {
+            let loads = dice.between(0.2, 1.0);
+            let ends = at + loads + dice.between(1.5, 14.0);
+            let kind = dice.pick(&["decode", "train checkpoint=9h", "tiny m=7 m_noise=2 cv=0.08"]);
+            let work = vec![
+                format!("{} load", time(at.max(0.1))),
+                format!("{} {kind}", time(at + loads)),
+                format!("{} gone", time(ends)),
+            ];
+            let command = "python sweep.py --trial 7".to_owned();
+            let work = Work { command, launcher: "python sweep.py".to_owned(), steps: work, first: None, share: 0.3 };
+            self.push(jobs, user, work, f64::INFINITY, dice);
+            at = ends + dice.between(0.1, 0.8);
+        }
+        at + dice.between(5.0, 90.0)
+    }
+
+    /// One job; what would go on for longer than `until` is ended there.
+    fn push(&self, jobs: &mut Vec<Job>, user: &str, work: Work, until: f64, dice: &mut Dice) {
+        let Work { command, launcher, steps, first, share } = work;
+        let end = |mut steps: Vec<String>| {
+            steps.retain(|step| Step::parse(step).at < until * 60.0);
+            if until.is_finite() {
+                steps.push(format!("{} gone", time(until)));
+            }
+            steps
         };
         // A Slurm job's number is its own.
         let number = 4000 + jobs.len();
+        let under = dice.pick(&["shell", "tmux", "slurm 3385", "docker 0123456789ab", "nohup"]);
         jobs.push(Job {
-            under: job.under.replace("3385", &number.to_string()).replace("9ab", &number.to_string()),
-            ..job
+            user: user.to_owned(),
+            command,
+            gpus: self.gpus.to_owned(),
+            hosts: self.host.to_string(),
+            single: self.width > 1 && first.is_none() && dice.chance(0.2),
+            under: under.replace("3385", &number.to_string()).replace("9ab", &number.to_string()),
+            launcher: if self.width > 1 { launcher } else { String::new() },
+            memory: self.memory * share,
+            age: "5h".to_owned(),
+            work: end(steps),
+            ranks: first.map(|steps| ("0".to_owned(), end(steps))).into_iter().collect(),
         });
-        at = ends + if dice.chance(0.5) { dice.between(1.0, 8.0) } else { dice.between(20.0, 180.0) };
     }
 }
 
-type Work = (String, String, Vec<String>, f64);
+/// What a job does.
+struct Work {
+    command: String,
+    /// What starts its processes, where there are several.
+    launcher: String,
+    steps: Vec<String>,
+    /// What its first rank does instead.
+    first: Option<Vec<String>>,
+    /// Part of the memory that it takes.
+    share: f64,
+}
+
+impl Work {
+    fn new(command: &str, launcher: &str, steps: Vec<String>, share: f64) -> Self {
+        Self { command: command.to_owned(), launcher: launcher.to_owned(), steps, first: None, share }
+    }
+}
 
 /// Minutes as a time of a script.
 fn time(minutes: f64) -> String {
@@ -138,7 +220,7 @@ fn training(at: f64, memory: f64, dice: &mut Dice) -> (Work, f64) {
         "python -u pretrain.py --fsdp full",
         "python3 finetune.py --lora-rank 64",
     ]);
-    ((command.to_owned(), "torchrun --nproc-per-node gpu train.py".to_owned(), work, 0.85), ends)
+    (Work::new(command, "torchrun --nproc-per-node gpu train.py", work, 0.85), ends)
 }
 
 fn short(at: f64, dice: &mut Dice) -> (Work, f64) {
@@ -150,7 +232,7 @@ fn short(at: f64, dice: &mut Dice) -> (Work, f64) {
         format!("{} {kind}", time(at + loads)),
         format!("{} gone", time(at + loads + lasts)),
     ];
-    (("python eval.py --split test".to_owned(), "accelerate launch eval.py".to_owned(), work, 0.5), at + loads + lasts)
+    (Work::new("python eval.py --split test", "accelerate launch eval.py", work, 0.5), at + loads + lasts)
 }
 
 fn notebook(at: f64, dice: &mut Dice) -> (Work, f64) {
@@ -165,7 +247,7 @@ fn notebook(at: f64, dice: &mut Dice) -> (Work, f64) {
     }
     work.push(format!("{} gone", time(now)));
     let command = "python3 -m ipykernel_launcher -f /run/user/1001/jupyter/kernel-8f3a1c.json";
-    ((command.to_owned(), String::new(), work, 0.2), now)
+    (Work::new(command, "", work, 0.2), now)
 }
 
 fn server(at: f64, dice: &mut Dice) -> (Work, f64) {
@@ -185,7 +267,7 @@ fn server(at: f64, dice: &mut Dice) -> (Work, f64) {
         "python3 -m sglang.launch_server --model-path llama",
         "/usr/local/bin/ollama runner --port 38211",
     ]);
-    ((command.to_owned(), String::new(), work, 0.88), now)
+    (Work::new(command, "", work, 0.88), now)
 }
 
 /// Look-alikes of trouble.
@@ -202,7 +284,64 @@ fn special(at: f64, dice: &mut Dice) -> (Work, f64) {
     let mut work = vec![format!("{} load", time(at.max(0.1)))];
     work.push(format!("{} {phase}", time(at + loads)));
     work.push(format!("{} gone", time(at + loads + lasts)));
-    (("python infer.py --batch 1".to_owned(), "torchrun infer.py".to_owned(), work, 0.4), at + loads + lasts)
+    (Work::new("python infer.py --batch 1", "torchrun infer.py", work, 0.4), at + loads + lasts)
+}
+
+/// Somebody looks for a mistake: steps, a debugger that holds the process, Ctrl-Z for a moment.
+fn debugging(at: f64, dice: &mut Dice) -> (Work, f64) {
+    let mut now = at.max(0.1);
+    let ends = at + dice.between(30.0, 150.0);
+    let mut work = vec![format!("{} load", time(now))];
+    now += dice.between(0.5, 3.0);
+    while now < ends {
+        work.push(format!("{} train checkpoint=9h", time(now)));
+        now += dice.between(2.0, 15.0);
+        let (state, lasts) =
+            if dice.chance(0.7) { ("t", dice.between(3.0, 40.0)) } else { ("T", dice.between(0.3, 4.0)) };
+        work.push(format!("{} idle state={state}", time(now)));
+        now += lasts;
+    }
+    work.push(format!("{} gone", time(now)));
+    (Work::new("python -m debugpy --listen 5678 train.py", "torchrun train.py", work, 0.4), now)
+}
+
+/// Reinforcement learning: the CPUs play, then the GPU learns.
+fn simulating(at: f64, dice: &mut Dice) -> (Work, f64) {
+    let mut now = at.max(0.1);
+    let ends = at + dice.between(90.0, 500.0);
+    let (plays, learns) = (dice.between(1.0, 7.0), dice.between(1.0, 6.0));
+    let mut work = vec![format!("{} load", time(now))];
+    now += dice.between(1.0, 4.0);
+    while now < ends {
+        work.push(format!("{} idle cpu=6 helpers=16 helper_cpu=0.7", time(now)));
+        now += plays * dice.between(0.8, 1.3);
+        work.push(format!("{} train checkpoint=9h helpers=16", time(now)));
+        now += learns * dice.between(0.8, 1.3);
+    }
+    work.push(format!("{} gone", time(now)));
+    (Work::new("python ppo.py --envs 64", "torchrun ppo.py", work, 0.5), now)
+}
+
+/// Training whose first rank evaluates now and then, while the others wait in a barrier.
+fn evaluated(at: f64, dice: &mut Dice) -> (Work, f64) {
+    let mut now = at.max(0.1);
+    let ends = at + dice.between(120.0, 500.0);
+    let mut others = vec![format!("{} load", time(now))];
+    now += dice.between(1.0, 7.0);
+    let mut first = others.clone();
+    while now < ends {
+        let train = format!("{} train checkpoint=35m saves=40s", time(now));
+        (first.push(train.clone()), others.push(train));
+        now += dice.between(20.0, 90.0);
+        let evaluates = dice.pick(&["decode", "idle cpu=2.5", "idle cpu=1 waits=0.3 writes=2e8"]);
+        first.push(format!("{} {evaluates}", time(now)));
+        others.push(format!("{} spin", time(now)));
+        now += dice.between(1.0, 9.0);
+    }
+    let gone = format!("{} gone", time(now));
+    (first.push(gone.clone()), others.push(gone));
+    let work = Work::new("python -u train.py --eval-every 2000", "torchrun train.py", others, 0.85);
+    (Work { first: Some(first), ..work }, now)
 }
 
 fn events(events: &mut Vec<String>, host: usize, gpus: usize, minutes: f64, dice: &mut Dice) {

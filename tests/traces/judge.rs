@@ -79,6 +79,12 @@ fn severity(word: &str) -> Severity {
     }
 }
 
+/// Whether a case allows what fired, beside what it demands.
+pub(crate) fn may(case: &Case, fired: &Fired) -> bool {
+    let allowed = case.may.iter().map(|text| limit(text, Severity::Crit));
+    allowed.into_iter().any(|(rule, most)| rule == fired.rule && fired.severity <= most)
+}
+
 /// Whether a case is played in a variant.
 pub(crate) fn is_played(case: &Case, variant: Variant) -> bool {
     let is_excepted = case.except.iter().any(|except| except.split(':').next() == Some(variant.word()));

@@ -25,7 +25,7 @@ pub(crate) struct Model {
     pub(crate) links: u8,
 }
 
-const MODELS: [Model; 7] = [
+const MODELS: [Model; 8] = [
     Model {
         word: "h100",
         name: "NVIDIA H100 80GB HBM3",
@@ -34,6 +34,18 @@ const MODELS: [Model; 7] = [
         bare: 69.0,
         context: 118.0,
         spin: 104.0,
+        slowdown: 89,
+        generation: 5,
+        links: 18,
+    },
+    Model {
+        word: "h200",
+        name: "NVIDIA H200",
+        memory: Some(140.4),
+        limit: 700.0,
+        bare: 76.0,
+        context: 121.0,
+        spin: 118.0,
         slowdown: 89,
         generation: 5,
         links: 18,

@@ -33,6 +33,8 @@ pub(crate) struct Process {
     read: f64,
     walk: f64,
     log_age: f64,
+    /// What was read when it was looked at last: bytes written and read, and the age of the log.
+    looked: (u64, u64, f64),
     waited: Option<f64>,
 }
 
@@ -80,6 +82,7 @@ impl Process {
                 read: 8e9,
                 walk: 0.0,
                 log_age: 4.0,
+                looked: (0, 0, 4.0),
                 waited: None,
             }
         };
@@ -132,6 +135,13 @@ impl Process {
         };
         self.now.memory = self.memory(&phase, into, dice);
         self.is_there().then_some(load)
+    }
+
+    /// What only its owner may read is read anew, or not.
+    pub(crate) fn look(&mut self, anew: bool) {
+        if anew {
+            self.looked = (self.written as u64, self.read as u64, self.log_age.trunc());
+        }
     }
 
     fn phase(&self) -> Option<&Step> {
@@ -193,10 +203,11 @@ impl Process {
     pub(crate) fn on_gpus(&self) -> Vec<GpuProcessReading> {
         let tells_memory = self.phase().is_none_or(|phase| !phase.has("untold"));
         let is_dead = self.presence() != Presence::Visible;
+        let is_client = self.phase().is_some_and(|phase| phase.has("mps"));
         let reading = |gpu: &usize| GpuProcessReading {
             pid: Some(self.pid),
             gpu: Some(*gpu as u16),
-            kind: Some(GpuProcessKind::Compute),
+            kind: Some(if is_client { GpuProcessKind::Mps } else { GpuProcessKind::Compute }),
             gpu_memory_bytes: tells_memory.then(|| self.held()),
             sm_percent: (!is_dead).then(|| self.now.sm.clamp(0.0, 100.0) as u8),
             ..GpuProcessReading::default()
@@ -249,9 +260,9 @@ impl Process {
             descendants: Some(self.now.helpers as u32),
             descendants_cpu_percent: has_rates.then_some((self.now.helpers * self.now.helper_cpus * 100.0) as f32),
             descendants_blocked: Some(self.now.helpers_waiting as u32),
-            write_bytes: is_own.then_some(self.written as u64),
-            read_characters: is_own.then_some(self.read as u64),
-            log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.log_age),
+            write_bytes: is_own.then_some(self.looked.0),
+            read_characters: is_own.then_some(self.looked.1),
+            log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.looked.2),
             ..ProcessReading::default()
         }
     }

@@ -226,13 +226,14 @@ pub(crate) fn positions(text: &str, count: usize) -> Vec<usize> {
 }
 
 /// The case files, by name.
-pub(crate) const FILES: [(&str, &str); 6] = [
+pub(crate) const FILES: [(&str, &str); 7] = [
     ("spin", include_str!("cases/spin.toml")),
     ("waste", include_str!("cases/waste.toml")),
     ("processes", include_str!("cases/processes.toml")),
     ("memory", include_str!("cases/memory.toml")),
     ("driver", include_str!("cases/driver.toml")),
     ("host", include_str!("cases/host.toml")),
+    ("lookalikes", include_str!("cases/lookalikes.toml")),
 ];
 
 /// The cases of one file.

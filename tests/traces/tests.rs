@@ -53,6 +53,11 @@ fn hosts_and_networks() {
 }
 
 #[test]
+fn what_people_do_all_day_and_odd_trouble() {
+    check("lookalikes");
+}
+
+#[test]
 fn there_are_more_than_200_runs_and_each_trace_of_the_sheet_has_one() {
     let cases = cases();
     let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();

@@ -4,7 +4,8 @@ use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::view::{View, duration, gibibytes, host_words, process_in_words};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::wire::Filesystem;
+use crate::fleet::{Host, HostId};
+use crate::wire::{Filesystem, SafeText};
 
 pub(in crate::diagnosis) const RAM: RuleInfo = RuleInfo {
     word: "host-ram-low",
@@ -42,7 +43,8 @@ pub(in crate::diagnosis) const DISK: RuleInfo = RuleInfo {
 pub(in crate::diagnosis) const NFS: RuleInfo = RuleInfo {
     word: "nfs-hang",
     title: "a filesystem does not answer",
-    fires: "It has not answered for 5 s (warns), for five tries in a row (critical).",
+    fires: "It has not answered for 5 s (warns), for five tries in a row (critical). Hosts that have it from one server \
+            (the same mount point, of a network filesystem) are one finding.",
     means: "The file server or the network to it is gone. Whatever touches it hangs in disk sleep, and ends when it is back.",
     next: "`ping` the server of `findmnt PATH`, `nfsstat -m`; `dmesg` says \"server not responding\".",
     not: "a slow filesystem that answers",
@@ -155,12 +157,50 @@ fn nfs(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
             0 => String::new(),
             count => format!("; {count} in disk sleep: {}", names.join(", ")),
         };
-        let sentence =
-            format!("{} ({}) has not answered for {}{with}", filesystem.mount_point, filesystem.kind, duration(lasted));
+        let others = silent_elsewhere(view, filesystem);
+        let names: Vec<&str> = others.iter().map(|(_, name)| name.as_str()).collect();
+        let also = if names.is_empty() { String::new() } else { format!("; nor on {}", names.join(", ")) };
+        let sentence = format!(
+            "{} ({}) has not answered for {}{also}{with}",
+            filesystem.mount_point,
+            filesystem.kind,
+            duration(lasted)
+        );
         let mut words = host_words(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
+        words.hosts = others;
         words.processes = waiting.iter().map(|process| view.finding_process(process)).collect();
         words
     });
+}
+
+/// Other hosts on which the same file server does not answer.
+fn silent_elsewhere(view: &View, filesystem: &Filesystem) -> Vec<(HostId, SafeText)> {
+    if !is_shared(filesystem) {
+        return Vec::new();
+    }
+    let is_silent = |other: &&Host| {
+        let same = |there: &&Filesystem| there.mount_point == filesystem.mount_point && there.silent_seconds.is_some();
+        other.id != view.host.id && other.filesystems().iter().any(|there| same(&there) && is_shared(there))
+    };
+    let others = view.elsewhere.fleet.hosts().iter().filter(is_silent);
+    others.map(|host| (host.id, host.name().clone())).collect()
+}
+
+/// Whether several hosts may have it from one server.
+fn is_shared(filesystem: &Filesystem) -> bool {
+    const SHARED: [&str; 9] = ["nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse."];
+    SHARED.iter().any(|kind| filesystem.kind.starts_with(kind))
+}
+
+/// Whether another host tells already that the file server behind this mount does not answer.
+pub(in crate::diagnosis) fn is_told_elsewhere(view: &View, mount: &SafeText) -> bool {
+    let here = view.host.filesystems().iter().find(|filesystem| filesystem.mount_point == *mount);
+    here.is_some_and(|filesystem| {
+        silent_elsewhere(view, filesystem).iter().any(|(host, _)| {
+            let watches = view.elsewhere.hosts.get(host.0 as usize).map(|memory| &memory.watches);
+            watches.is_some_and(|watches| watches.is_shown(RuleId::NfsHang, &Target::Mount(mount.clone())))
+        })
+    })
 }
 
 #[cfg(test)]

@@ -1,21 +1,23 @@
 //! Memory held without work: job-stalled, idle-hog.
 
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::track::JobTrack;
+use crate::diagnosis::track::{JobTrack, ProcessTrack};
 use crate::diagnosis::view::{View, duration, gibibytes};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
 use crate::diagnosis::{Confidence, HELD_MIB, RuleId, Severity};
+use crate::wire::ProcessState;
 
 pub(in crate::diagnosis) const JOB_STALLED: RuleInfo = RuleInfo {
     word: "job-stalled",
     title: "a job that worked and now does nothing at all",
     fires: "The job was at 20 % or more for at least 5 min; now every GPU of it is at 1 % or less, it uses at most 0.02 \
             of a CPU core, starts no helper, writes and reads nothing, and still holds its memory. Warns after 15 min, \
-            critical after 30.",
+            critical after 30; of a job that rested before and went on by itself, after one and a half times and three \
+            times that rest.",
     means: "It waits for something that does not come: a lock, a socket, a rank of another host, a finished process pool, \
             or a prompt that nobody sees.",
     next: "Run `py-spy dump --pid PID`, and look at the end of its log.",
-    not: "a notebook (idle-hog), a model server that waits for requests, a job that uses the CPU meanwhile",
+    not: "a notebook (idle-hog), a model server that waits for requests, a job that uses the CPU meanwhile, one that somebody stopped or holds in a debugger",
     limits: "Reads and writes are seen for one's own processes only. A job seen only while it stands still is idle-hog.",
     source: "gpufleet; the times are twice and three times the usual barrier timeouts",
 };
@@ -49,8 +51,16 @@ fn stalled(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) 
     }
     let was_active = job.gpus.iter().any(|gpu| f64::from(gpu.past.active_seconds) >= limits.active_for);
     let holds = job.memory_bytes().is_none_or(|bytes| bytes >= HELD_MIB << 20);
-    let (Some(run), true) = (job.still, was_active && holds && !job.is_server && !job.is_notebook) else { return };
-    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    // Somebody who stopped it, or looks into it with a debugger, knows that it does nothing.
+    let is_kept = |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced));
+    let is_judged = was_active && holds && !job.is_server && !job.is_notebook && !view.members(job).any(is_kept);
+    let (Some(run), true) = (job.still, is_judged) else { return };
+    // One that has rested and gone on by itself may rest as long again.
+    let rests = f64::from(job.longest_rest);
+    let ladder = Ladder::two(
+        (Severity::Warn, limits.warn_after.max(1.5 * rests)),
+        (Severity::Crit, limits.crit_after.max(3.0 * rests)),
+    );
     watches.holds(RuleId::JobStalled, target, Grade::new(ladder, Confidence::Likely, 60.0).since(run), |lasted, _| {
         let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
         let sentence = format!(

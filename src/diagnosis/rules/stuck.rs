@@ -5,7 +5,7 @@
 
 use crate::diagnosis::across::Part;
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::track::{GpuTrack, JobGpu, JobTrack, Past};
+use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, Past};
 use crate::diagnosis::view::{View, duration, gibibytes, gpus_in_words};
 use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches, Words};
 use crate::diagnosis::{Confidence, RuleId, Severity};
@@ -16,14 +16,17 @@ pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {
     fires: "Every GPU concerned reads 90 % busy or more (median 95), draws less than its spin power, leaves its memory \
             alone (1 % or less, never above 3) and keeps its power steady (5 %), after at least 5 min of healthy work \
             at twice that power. Warns after 5 min, critical after 10. Where a rank works on the host meanwhile \
-            (saving, evaluating) the others may be waiting for it: then it warns after 10 min and goes no further.",
+            (saving, evaluating) the others may be waiting for it: then it warns after 10 min and goes no further, and \
+            when that is over the times count anew.",
     means: "A collective (NCCL) or a kernel waits for something that does not come: a rank died, hangs in its data \
             loader, or took another path. The driver counts the waiting kernel as 100 % busy.",
     next: "Run `py-spy dump --pid PID` for every rank and compare: the one with another stack is the cause. Look into \
            `dmesg` for Xids. PyTorch's own NCCL timeout ends the job after 10 min, where it is set.",
     not: "an ordinary long step, a checkpoint (memory and power move), launch-bound small kernels (no healthy phase), an idle context (0 % busy)",
     limits: "Needs the power limit, power and memory utilisation; says nothing for MIG instances, nor while power \
-             smoothing holds the power up. A job seen only while it hangs is stuck-spin-suspect.",
+             smoothing holds the power up. A kernel that waits at more than the spin power (300 W on an H200), or on a GPU \
+             capped so far that healthy work draws less than twice what waiting does, looks like work. A job seen only \
+             while it hangs is stuck-spin-suspect.",
     source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
              A100-PCIe 69 of 300 W); arXiv 2605.23918",
 };
@@ -31,8 +34,8 @@ pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {
 pub(in crate::diagnosis) const STUCK_SPIN_SUSPECT: RuleInfo = RuleInfo {
     word: "stuck-spin-suspect",
     title: "looks stuck, but its healthy work was not seen",
-    fires: "As stuck-spin, for a job that gpufleet has not seen at work. Warns after 10 min, never critical by itself. \
-            Two or more GPUs that are flat together make it likely.",
+    fires: "As stuck-spin, for a job that gpufleet has not seen at work. Warns after 10 min (20 while a rank works on the \
+            host), never critical by itself. Two or more GPUs that are flat together make it likely.",
     means: "Most of the time the same as stuck-spin. A job made of tiny kernels looks the same from the start.",
     next: "Run `py-spy dump --pid PID` twice, a minute apart: a job that works has moved on.",
     not: "batch-1 decoding and communication-heavy work (memory is busier or power varies)",
@@ -52,8 +55,9 @@ pub(in crate::diagnosis) const MISSING_RANK: RuleInfo = RuleInfo {
     source: "NVIDIA/nccl#1550",
 };
 
-/// For how long after work on the host the others are taken to wait for it, in seconds.
-const WORK_STAYS: f64 = 90.0;
+/// For how long after work on the host the others are taken to wait for it, in seconds: at least, and at most. What a
+/// process writes is looked at in every tenth sample.
+const WORK_STAYS: (f64, f64) = (90.0, 720.0);
 
 /// One GPU that spins.
 struct Spinning {
@@ -95,14 +99,19 @@ fn evaluate_job(view: &View, watches: &mut Watches, job: &JobTrack) {
         spinning.iter().partition(|spinning| spinning.earlier.is_some());
     let waits_for = who_works(view, job);
     if stuck.is_empty() {
-        suspect(view, watches, job, &target, &unseen);
+        suspect(view, watches, job, &target, (&unseen, waits_for.is_some()));
         return;
     }
+    let run = earliest(&stuck);
+    // As long as one of them worked the others waited: what hangs has hung since then.
+    let worked = (last_work(view, job) - run.since).max(0.0);
     let ladder = |grace: f64| match waits_for {
         Some(_) => Ladder::one(Severity::Warn, limits.waiting_after + grace),
-        None => Ladder::two((Severity::Warn, limits.warn_after + grace), (Severity::Crit, limits.crit_after)),
+        None => Ladder::two(
+            (Severity::Warn, (limits.warn_after + worked).min(limits.waiting_after) + grace),
+            (Severity::Crit, limits.crit_after + worked),
+        ),
     };
-    let run = earliest(&stuck);
     let grade = Grade::new(ladder(0.0), Confidence::Likely, limits.clear_after);
     let missing = missing(view, job);
     // Who is missing says more than that the others wait: it goes first, also when it was seen less.
@@ -168,10 +177,17 @@ fn earliest(spinning: &[&Spinning]) -> Run {
     first.unwrap_or(Run { since: 0.0, covered: 0.0 })
 }
 
+/// When a rank of the job last did something that the others may have waited for.
+fn last_work(view: &View, job: &JobTrack) -> f64 {
+    let parts = view.elsewhere.parts(job, view.host.id).flat_map(|part| [part.job.worked_at, part.job.computed_at]);
+    [job.worked_at, job.computed_at].into_iter().chain(parts).flatten().fold(f64::NEG_INFINITY, f64::max)
+}
+
 /// Who does something that the others may be waiting for, in words.
 fn who_works(view: &View, job: &JobTrack) -> Option<String> {
     let t = view.beat.t;
-    let is_recent = |at: Option<f64>| at.is_some_and(|at| t - at <= WORK_STAYS);
+    let stays = (12.0 * view.beat.dt).clamp(WORK_STAYS.0, WORK_STAYS.1);
+    let is_recent = |at: Option<f64>| at.is_some_and(|at| t - at <= stays);
     if is_recent(job.worked_at) {
         return Some("a rank that works on the host".to_owned());
     }
@@ -179,7 +195,7 @@ fn who_works(view: &View, job: &JobTrack) -> Option<String> {
     let computes = |gpu: &&JobGpu| {
         let track = view.gpus.get(gpu.position);
         track.is_some_and(|track| match (track.utilization, track.power, track.spin_watts()) {
-            (Some(utilization), Some(power), Some(spin)) => utilization >= 20 && power > 1.15 * spin,
+            (Some(utilization), Some(power), Some(spin)) => utilization >= 20 && power > COMPUTES_ABOVE * spin,
             _ => false,
         })
     };
@@ -192,9 +208,18 @@ fn who_works(view: &View, job: &JobTrack) -> Option<String> {
         .map(|part| format!("a rank on {} that works on the host", part.name))
 }
 
-fn suspect(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target, unseen: &[&Spinning]) {
-    let confidence = if unseen.len() >= 2 { Confidence::Likely } else { Confidence::Suspected };
-    let ladder = Ladder::one(Severity::Warn, view.limits.stuck_spin_suspect.warn_after);
+fn suspect(
+    view: &View,
+    watches: &mut Watches,
+    job: &JobTrack,
+    target: &Target,
+    (unseen, is_waiting): (&[&Spinning], bool),
+) {
+    let is_likely = unseen.len() >= 2 && !is_waiting;
+    let confidence = if is_likely { Confidence::Likely } else { Confidence::Suspected };
+    // A rank that works on the host is given as long again.
+    let patience = if is_waiting { view.limits.stuck_spin.waiting_after } else { 0.0 };
+    let ladder = Ladder::one(Severity::Warn, view.limits.stuck_spin_suspect.warn_after + patience);
     let grade = Grade::new(ladder, confidence, view.limits.stuck_spin.clear_after).since(earliest(unseen));
     watches.holds(RuleId::StuckSpinSuspect, target, grade, |lasted, _| {
         let gpus = view.gpus_in_words(unseen.iter().map(|spinning| spinning.position));

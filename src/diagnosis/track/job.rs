@@ -12,6 +12,9 @@ const PAST_AGE: f64 = 660.0;
 /// What lies further back is no longer in a GPU's window.
 const PAST_REACH: f64 = 1200.0;
 
+/// A GPU computes in earnest above this many times its spin power.
+pub(in crate::diagnosis) const COMPUTES_ABOVE: f32 = 1.15;
+
 /// One GPU of a job.
 #[derive(Debug, Clone)]
 pub(in crate::diagnosis) struct JobGpu {
@@ -51,8 +54,12 @@ pub(in crate::diagnosis) struct JobTrack {
     pub(in crate::diagnosis) before_gap: Option<(f64, f64)>,
     /// Nothing at all happens.
     pub(in crate::diagnosis) still: Option<Run>,
+    /// The longest time in which nothing happened and after which its GPUs worked again, in seconds.
+    pub(in crate::diagnosis) longest_rest: f32,
     /// When a member last did something on the host that the others may wait for.
     pub(in crate::diagnosis) worked_at: Option<f64>,
+    /// When one of its GPUs last computed in earnest.
+    pub(in crate::diagnosis) computed_at: Option<f64>,
     /// Its GPUs were once about as busy as each other.
     was_balanced: bool,
     /// Which jobs of other hosts are parts of the same, by the engine's list.
@@ -94,7 +101,9 @@ impl JobTrack {
             idle_since: None,
             before_gap: None,
             still: None,
+            longest_rest: 0.0,
             worked_at: None,
+            computed_at: None,
             was_balanced: false,
             group: None,
             past_until: t,
@@ -133,6 +142,10 @@ impl JobTrack {
                 gpu.past.active_seconds += dt as f32;
                 gpu.past.active_at = Some(t);
             }
+            let computes = |power: f32, spin: f32| gpu.is_alone && activity >= 20 && power > COMPUTES_ABOVE * spin;
+            if track.power.zip(track.spin_watts()).is_some_and(|(power, spin)| computes(power, spin)) {
+                self.computed_at = Some(t);
+            }
             if let (true, Some(power), Some(limit), Some(spin)) =
                 (gpu.is_alone && activity >= 50, track.power, track.limit, track.spin_watts())
                 && power >= spin
@@ -160,7 +173,12 @@ impl JobTrack {
         }
         match rests(most, bounds.still_utilization, cores, bounds.still_cores) {
             Some(true) if stirred < t => Run::extend(&mut self.still, t, dt),
-            Some(_) => self.still = None,
+            Some(_) => {
+                let works = most.is_some_and(|most| most >= bounds.active_utilization);
+                if let (Some(rest), true) = (self.still.take(), works) {
+                    self.longest_rest = self.longest_rest.max((t - rest.since) as f32);
+                }
+            }
             None => {}
         }
     }
@@ -172,7 +190,10 @@ impl JobTrack {
         let mut cores: Vec<f64> = members().filter_map(|process| process.slow_cores).collect();
         cores.sort_by(f64::total_cmp);
         let median = cores.get(cores.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
-        let uses_more = cores.last().is_some_and(|most| *most > (median + 0.5).max(1.5));
+        // Smoothed, so that a thread that wakes is no work; and now, so that what is over no longer counts.
+        let least = (median + 0.5).max(1.5);
+        let is_more = |cores: Option<f64>| cores.is_some_and(|cores| cores > least);
+        let uses_more = members().any(|process| is_more(process.slow_cores) && is_more(process.cores));
         let worked = members().filter_map(|process| process.worked_at).fold(f64::NEG_INFINITY, f64::max);
         if uses_more {
             self.worked_at = Some(t);

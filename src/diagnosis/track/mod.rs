@@ -10,6 +10,6 @@ mod process;
 
 pub(super) use gpu::{GpuTrack, SpinBounds};
 pub(super) use host::{Ended, HostTrack, remember};
-pub(super) use job::{JobGpu, JobTrack, RestBounds};
+pub(super) use job::{COMPUTES_ABOVE, JobGpu, JobTrack, RestBounds};
 pub(super) use past::Past;
 pub(super) use process::ProcessTrack;
