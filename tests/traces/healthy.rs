@@ -331,7 +331,8 @@ fn evaluated(at: f64, dice: &mut Dice) -> (Work, f64) {
     let mut first = others.clone();
     while now < ends {
         let train = format!("{} train checkpoint=35m saves=40s", time(now));
-        (first.push(train.clone()), others.push(train));
+        first.push(train.clone());
+        others.push(train);
         now += dice.between(20.0, 90.0);
         let evaluates = dice.pick(&["decode", "idle cpu=2.5", "idle cpu=1 waits=0.3 writes=2e8"]);
         first.push(format!("{} {evaluates}", time(now)));
@@ -339,7 +340,8 @@ fn evaluated(at: f64, dice: &mut Dice) -> (Work, f64) {
         now += dice.between(1.0, 9.0);
     }
     let gone = format!("{} gone", time(now));
-    (first.push(gone.clone()), others.push(gone));
+    first.push(gone.clone());
+    others.push(gone);
     let work = Work::new("python -u train.py --eval-every 2000", "torchrun train.py", others, 0.85);
     (Work { first: Some(first), ..work }, now)
 }
