@@ -144,6 +144,9 @@ pub struct ScreenArgs {
     /// Draw with ASCII characters only.
     #[arg(long)]
     pub ascii: bool,
+    /// Send no signals: take the keys for them away.
+    #[arg(long)]
+    pub readonly: bool,
 }
 
 /// The colours of the screen.
@@ -220,8 +223,12 @@ impl Cli {
             return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
         }
         match &self.command {
-            Some(_) if self.screen.theme.is_some() || self.screen.ascii => {
-                let option = if self.screen.ascii { "--ascii" } else { "--theme" };
+            Some(_) if self.screen.theme.is_some() || self.screen.ascii || self.screen.readonly => {
+                let option = match &self.screen {
+                    ScreenArgs { ascii: true, .. } => "--ascii",
+                    ScreenArgs { readonly: true, .. } => "--readonly",
+                    _ => "--theme",
+                };
                 error(format!("{option} is for the screen"), "leave it out with a subcommand")
             }
             Some(command) if !self.targets.is_empty() => error(
@@ -389,6 +396,7 @@ mod tests {
             ),
             ("--demo record lab.jsonl gpu1", "--demo has its own hosts, and takes no TARGET"),
             ("--theme dark status", "--theme is for the screen"),
+            ("--readonly status gpu1", "--readonly is for the screen"),
             ("--ascii status gpu1", "--ascii is for the screen"),
             ("--demo init", "`init` has no simulation"),
             ("explain --demo", "`explain` connects nowhere, and takes no such option"),

@@ -4,7 +4,7 @@ use super::screen::{HISTORY_FRAME_ROWS, help_page, moved};
 use super::wall::WallPlace;
 use super::{Action, App, Effect, Focus, Mode, View, keymap};
 use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
-use crate::wire::Request;
+use crate::wire::{Request, Signal};
 use std::time::Duration;
 
 /// The intervals that `+` and `-` step through, in milliseconds.
@@ -17,7 +17,14 @@ impl App {
         if std::mem::take(&mut self.screen.sort_menu) && action == Action::Back {
             return Vec::new();
         }
+        if std::mem::take(&mut self.screen.signal_menu) && action == Action::Back {
+            return Vec::new();
+        }
         match action {
+            Action::Interrupt => self.ask_signal(Signal::Interrupt, now),
+            Action::Terminate => self.ask_signal(Signal::Terminate, now),
+            Action::Kill => self.ask_signal(Signal::Kill, now),
+            Action::SignalMenu => self.screen.signal_menu = true,
             Action::Quit => return vec![Effect::Quit],
             Action::Repaint => return vec![Effect::Repaint],
             Action::Suspend => return vec![Effect::Suspend],
@@ -171,7 +178,12 @@ impl App {
                 let shown = usize::from(self.size.1.saturating_sub(HISTORY_FRAME_ROWS));
                 self.chronicle.go(action, shown);
             }
-            Mode::SortMenu | Mode::FilterLine | Mode::HostKeyDialog | Mode::SecretDialog => {}
+            Mode::SortMenu
+            | Mode::SignalMenu
+            | Mode::SignalDialog
+            | Mode::FilterLine
+            | Mode::HostKeyDialog
+            | Mode::SecretDialog => {}
         }
     }
 

@@ -6,6 +6,7 @@ use super::host_shape::{HostShape, arrange_host};
 use super::narrowing::About;
 use super::prompts::DialogKey;
 use super::screen::list_capacity;
+use super::signals::{SignalKey, Signals};
 use super::trends::Trends;
 use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
 use super::{
@@ -45,6 +46,7 @@ pub struct App {
     pub(super) rows_kept: (usize, usize),
     pub(super) narrowing: Narrowing,
     pub(super) trends: Trends,
+    pub(super) signals: Signals,
     pub(super) interval: Duration,
     pub(super) size: (u16, u16),
     demanded: Demand,
@@ -54,7 +56,7 @@ pub struct App {
     pub(super) findings: Findings,
     pub(super) chronicle: Chronicle,
     pub(super) greeting: Greeting,
-    rows_view: RowsView,
+    pub(super) rows_view: RowsView,
     figures: Vec<HostFigures>,
     totals: Totals,
     links: LinkCounts,
@@ -78,6 +80,7 @@ impl App {
             rows_kept: (0, 0),
             narrowing: Narrowing::default(),
             trends: Trends::default(),
+            signals: Signals::default(),
             interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
             size: (0, 0),
             demanded: Demand::default(),
@@ -292,8 +295,14 @@ impl App {
                 PromptKind::Passphrase { .. } | PromptKind::Secret { .. } => Mode::SecretDialog,
             };
         }
+        if self.signals.dialog().is_some() {
+            return Mode::SignalDialog;
+        }
         if self.screen.help.is_some() {
             return Mode::Help;
+        }
+        if self.screen.signal_menu {
+            return Mode::SignalMenu;
         }
         if self.screen.user_picker.is_some() {
             return Mode::UserPicker;
@@ -323,6 +332,18 @@ impl App {
         self.notice = None;
         let mode = self.mode();
         let Some((_, dialog)) = self.prompts.open_dialog() else {
+            if mode == Mode::SignalDialog {
+                return match (keymap::action(mode, &key), key.code) {
+                    (Some(action @ (Action::Quit | Action::Repaint | Action::Suspend)), _) => self.act(action, now),
+                    (Some(action), _) => self.signal_key(SignalKey::Action(action), now),
+                    (None, KeyCode::Char(character))
+                        if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) =>
+                    {
+                        self.signal_key(SignalKey::Character(character), now)
+                    }
+                    (None, _) => Vec::new(),
+                };
+            }
             if mode == Mode::FilterLine {
                 return self.filter_key(&key, now);
             }
@@ -383,10 +404,17 @@ impl App {
     }
 
     pub(super) fn notify(&mut self, text: impl Into<String>, now: Moment) {
-        self.notice = Some((text.into(), now.plus(NOTICE_STAYS)));
+        self.notify_for(text, NOTICE_STAYS, now);
+    }
+
+    pub(super) fn notify_for(&mut self, text: impl Into<String>, stays: Duration, now: Moment) {
+        self.notice = Some((text.into(), now.plus(stays)));
     }
 
     fn host_updated(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
+        if let HostUpdate::Reply(reply) = &update {
+            return self.signal_answered(id, reply, now);
+        }
         match self.fleet.apply(id, update, now) {
             Applied::Nothing => Vec::new(),
             Applied::Link | Applied::Data | Applied::FirstData => {
@@ -424,6 +452,7 @@ impl App {
         self.notice.take_if(|(_, until)| *until <= now);
         let mut effects = self.tell(&transitions);
         effects.extend(self.greet(now));
+        effects.extend(self.tick_signals(now));
         effects
     }
 

@@ -3,7 +3,7 @@
 use crate::diagnosis::News;
 use crate::fleet::HostId;
 use crate::ssh::prompt::{Answer, PromptId};
-use crate::wire::Request;
+use crate::wire::{Request, SafeText};
 use std::time::Duration;
 
 /// Something to be done, in the imperative. [`super::App::update`] returns them; the event loop performs them.
@@ -25,6 +25,8 @@ pub enum Effect {
     Tell(Vec<News>),
     /// Write what diagnosis remembers to its file now.
     Remember,
+    /// Write a line into the log of signals.
+    LogSignal(SafeText),
     /// Answer a question.
     Answer(PromptId, Answer),
 }

@@ -34,6 +34,10 @@ pub enum Mode {
     UserPicker,
     /// After `o`: the letter that names a column.
     SortMenu,
+    /// After F9: which signal.
+    SignalMenu,
+    /// The confirmation before a signal is sent.
+    SignalDialog,
     /// The dialog about a host key.
     HostKeyDialog,
     /// The dialog for a passphrase, a password or a code.
@@ -109,6 +113,14 @@ pub enum Action {
     UserPicker,
     /// Nothing is left out any more.
     ShowAll,
+    /// Ask before SIGINT is sent.
+    Interrupt,
+    /// Ask before SIGTERM is sent.
+    Terminate,
+    /// Ask before SIGKILL is sent.
+    Kill,
+    /// Wait for the letter of a signal.
+    SignalMenu,
     /// Tag the selected row.
     Tag,
     /// Take all tags away.
@@ -203,7 +215,7 @@ const fn ctrl(character: char) -> Key {
 
 use Mode::{
     FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Process, Processes,
-    SecretDialog, SortMenu, UserPicker, Wall,
+    SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Wall,
 };
 
 const LISTS: &[Mode] = &[List, HostList, Processes];
@@ -216,8 +228,10 @@ const MOVES: &[Mode] =
     &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help, UserPicker];
 const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Findings, History, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
-const DIALOGS: &[Mode] = &[HostKeyDialog, SecretDialog];
+const TYPED: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
 const MENU: &[Mode] = &[SortMenu];
+const PICKED: &[Mode] = &[List, HostList, Processes, Process];
+const SIGNAL: &[Mode] = &[SignalMenu];
 const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu];
@@ -234,6 +248,8 @@ const ALL: &[Mode] = &[
     Process,
     Help,
     SortMenu,
+    SignalMenu,
+    SignalDialog,
     FilterLine,
     UserPicker,
     HostKeyDialog,
@@ -272,8 +288,8 @@ pub const BINDINGS: &[Binding] = bindings! {
     &[HostKeyDialog], [char('o')], Action::TrustOnce, "o", "trust the key this once", Some("trust once");
     &[HostKeyDialog], [key(KeyCode::Enter)], Action::Submit, "yes Enter", "trust the key and save it", Some("trust and save");
     &[SecretDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "hand over what was typed", Some("send");
-    DIALOGS, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
-    DIALOGS, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
+    TYPED, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
+    TYPED, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
     MENU, [char('n')], Action::SortBy(SortKey::Trouble), "n", "trouble, mine, memory", Some("trouble");
     MENU, [char('h')], Action::SortBy(SortKey::Host), "h", "host", Some("host");
     MENU, [char('u')], Action::SortBy(SortKey::User), "u", "user", Some("user");
@@ -320,6 +336,16 @@ pub const BINDINGS: &[Binding] = bindings! {
     LISTS, [char(' ')], Action::Tag, "Space", "tag, or take the tag away", Some("tag");
     LISTS, [char('U')], Action::UntagAll, "U", "take all tags away", Some("untag all");
     LISTS, [char('F')], Action::Follow, "F", "the selection follows its process, or not", None;
+    PICKED, [char('I')], Action::Interrupt, "I", "send INT, after a confirmation", None;
+    PICKED, [char('T')], Action::Terminate, "T", "send TERM, after a confirmation", Some("TERM");
+    PICKED, [char('K')], Action::Kill, "K", "send KILL, after a confirmation", None;
+    PICKED, [key(KeyCode::F(9))], Action::SignalMenu, "F9", "choose a signal", None;
+    SIGNAL, [char('i'), char('I')], Action::Interrupt, "i", "INT: as Ctrl-C would", Some("INT");
+    SIGNAL, [char('t'), char('T')], Action::Terminate, "t", "TERM: asks it to end", Some("TERM");
+    SIGNAL, [char('k'), char('K')], Action::Kill, "k", "KILL: ends it at once", Some("KILL");
+    SIGNAL, [key(KeyCode::Esc), key(KeyCode::F(9))], Action::Back, "Esc", "send none", Some("none");
+    &[SignalDialog], [key(KeyCode::Esc)], Action::Skip, "Esc", "send nothing", Some("cancel");
+    &[SignalDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "send, once what is asked for is typed", Some("send what is typed");
     PANES, [char('m')], Action::Mine, "m", "your own processes alone", Some("mine");
     PANES, [char('u')], Action::UserPicker, "u", "one user's processes alone", Some("user");
     PANES, [char('!')], Action::Problems, "!", "what needs a person alone", Some("problems");
@@ -366,6 +392,8 @@ pub enum Section {
     Narrowing,
     /// What diagnosis says.
     Findings,
+    /// Signals.
+    Signals,
     /// After `o`.
     SortMenu,
     /// Dialogs.
@@ -376,12 +404,13 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the help.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Moving,
         Self::Hosts,
         Self::Processes,
         Self::Narrowing,
         Self::Findings,
+        Self::Signals,
         Self::SortMenu,
         Self::Questions,
         Self::Program,
@@ -395,6 +424,7 @@ impl Section {
             Self::Processes => "Processes",
             Self::Narrowing => "Which processes",
             Self::Findings => "Findings",
+            Self::Signals => "Signals",
             Self::SortMenu => "After o: sort by",
             Self::Questions => "Questions on the way in",
             Self::Program => "Program",
@@ -405,7 +435,9 @@ impl Section {
     pub fn of(binding: &Binding) -> Self {
         let only = |modes: &[Mode]| binding.modes.iter().all(|mode| modes.contains(mode));
         match binding.action {
-            _ if only(DIALOGS) => Self::Questions,
+            _ if only(SIGNAL) || only(&[SignalDialog]) => Self::Signals,
+            Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu => Self::Signals,
+            _ if only(TYPED) => Self::Questions,
             _ if only(MENU) => Self::SortMenu,
             _ if only(&[Findings, History]) => Self::Findings,
             _ if only(LINE) || only(PICKER) => Self::Narrowing,

@@ -18,6 +18,8 @@ pub mod prompts;
 pub mod screen;
 pub mod secret_input;
 mod settings;
+mod signal_target;
+pub mod signals;
 #[cfg(test)]
 pub(crate) mod testing;
 #[cfg(test)]
@@ -39,3 +41,4 @@ pub use prompts::Prompts;
 pub use screen::{Focus, Screen, View};
 pub use secret_input::SecretInput;
 pub use settings::{ColorDepth, Settings, ThemeChoice};
+pub use signal_target::SignalTarget;

@@ -49,6 +49,8 @@ pub struct Screen {
     pub help: Option<usize>,
     /// The letter of a column is waited for.
     pub sort_menu: bool,
+    /// Which signal is waited for.
+    pub signal_menu: bool,
     /// The line of the list of users that is selected, while it is open; 0 is everybody.
     pub user_picker: Option<usize>,
     /// Index of the selected host.

@@ -9,13 +9,21 @@ pub struct Settings {
     pub color_depth: ColorDepth,
     /// Draw with ASCII alone (`--ascii`).
     pub ascii: bool,
+    /// No signal is sent (`--readonly`).
+    pub is_readonly: bool,
     /// Seconds that local time is ahead of UTC. The event loop renews it, so that a change to summer time shows.
     pub utc_offset_seconds: i32,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { theme: ThemeChoice::Dark, color_depth: ColorDepth::Indexed256, ascii: false, utc_offset_seconds: 0 }
+        Self {
+            theme: ThemeChoice::Dark,
+            color_depth: ColorDepth::Indexed256,
+            ascii: false,
+            is_readonly: false,
+            utc_offset_seconds: 0,
+        }
     }
 }
 

@@ -7,6 +7,7 @@ pub mod questions;
 pub mod record;
 pub mod replay;
 pub mod session;
+mod signal_log;
 pub mod status;
 mod terminal;
 pub mod watch;

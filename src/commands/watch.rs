@@ -10,6 +10,7 @@ use super::keyboard::Keyboard;
 use super::memory::MemoryFile;
 use super::notify::Notifier;
 use super::session::Session;
+use super::signal_log::SignalLog;
 use super::terminal::Screen;
 use super::{Failure, Interrupts};
 use crate::app::{App, ColorDepth, Effect, Event, Settings, ThemeChoice};
@@ -63,6 +64,7 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     }
     let mut notifier =
         Notifier::new(&notifications, true, std::env::var_os("TMUX").is_some_and(|name| !name.is_empty()));
+    let signal_log = if simulated { None } else { SignalLog::find(&Directories::find()) };
     let mut interrupts = Interrupts::new()?;
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
@@ -132,6 +134,11 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
                     }
                     Effect::Tell(news) => notifier.take(&news),
                     Effect::Remember => remember(memory.as_mut(), &mut app, clock.now()),
+                    Effect::LogSignal(line) => {
+                        if let Some(said) = signal_log.as_ref().and_then(|log| log.write(&line)) {
+                            app.say(said, clock.now());
+                        }
+                    }
                     other => performer.perform(other),
                 }
             }
@@ -199,7 +206,12 @@ impl Performer<'_> {
                     context.answer(id, answer);
                 }
             }
-            Effect::Quit | Effect::Repaint | Effect::Suspend | Effect::Tell(_) | Effect::Remember => {}
+            Effect::Quit
+            | Effect::Repaint
+            | Effect::Suspend
+            | Effect::Tell(_)
+            | Effect::Remember
+            | Effect::LogSignal(_) => {}
         }
     }
 
@@ -313,7 +325,13 @@ fn settings(arguments: &ScreenArgs, environment: &dyn Fn(&str) -> Option<String>
         _ if terminal.contains("256color") => ColorDepth::Indexed256,
         _ => ColorDepth::Basic16,
     };
-    Settings { theme, color_depth, ascii: arguments.ascii, utc_offset_seconds: utc_offset_seconds() }
+    Settings {
+        theme,
+        color_depth,
+        ascii: arguments.ascii,
+        is_readonly: arguments.readonly,
+        utc_offset_seconds: utc_offset_seconds(),
+    }
 }
 
 /// Seconds that local time is ahead of UTC now.
@@ -333,7 +351,7 @@ mod tests {
 
     fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> Settings {
         let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        settings(&ScreenArgs { theme, ascii: false }, &find)
+        settings(&ScreenArgs { theme, ascii: false, readonly: false }, &find)
     }
 
     #[test]

@@ -31,6 +31,12 @@ impl Fleet {
         &self.hosts
     }
 
+    /// The hosts, to be changed by tests of what rests on them.
+    #[cfg(test)]
+    pub(crate) fn hosts_mut(&mut self) -> &mut [Host] {
+        &mut self.hosts
+    }
+
     /// One host.
     pub fn host(&self, id: HostId) -> Option<&Host> {
         self.hosts.get(id.0 as usize)

@@ -39,6 +39,10 @@ pub struct HostConfig {
     pub note: Option<SafeText>,
     /// Indexes of GPUs that are never called free.
     pub reserved: Vec<u32>,
+    /// Whose processes may be sent signals from here.
+    pub signals: SignalRule,
+    /// Several people use this account: what runs as it need not be one's own.
+    pub shared_account: bool,
     /// When the rules of diagnosis fire here; `None` for as built in.
     pub thresholds: Option<Arc<Thresholds>>,
 }
@@ -56,6 +60,18 @@ pub enum Backend {
     System,
     /// This machine, without SSH.
     Local,
+}
+
+/// Whose processes may be sent signals. What the kernel does not permit stays forbidden.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SignalRule {
+    /// Nobody's.
+    None,
+    /// Those of the account that logged in.
+    #[default]
+    Own,
+    /// Everybody's, for root.
+    All,
 }
 
 /// Where the probe comes from.
@@ -96,6 +112,8 @@ impl HostConfig {
             group: None,
             note: None,
             reserved: Vec::new(),
+            signals: SignalRule::Own,
+            shared_account: false,
             thresholds: None,
         }
     }

@@ -103,7 +103,7 @@ hosts.toml:6:1: unknown key `adress`
 hosts.toml:7:1: unknown key `frobnicate`
   7 | frobnicate = 1
     | ^^^^^^^^^^
-    = hint: the keys are name, address, port, user, identity_file, known_hosts, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, role, diagnosis
+    = hint: the keys are name, address, port, user, identity_file, known_hosts, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, shared_account, role, diagnosis
 hosts.toml:9:3: unknown key `host`
   9 | [[host]]
     |   ^^^^
@@ -160,6 +160,8 @@ fn every_kind_of_bad_value_has_its_message() {
         ("nvml_library = \"libnvidia-ml.so\"", "3:16: `libnvidia-ml.so` is not a whole path"),
         ("nvml_library = \"/a\\nb\"", "3:16: a path with control characters"),
         ("allow_shm = \"yes\"", "3:13: `allow_shm` must be true or false, not a string"),
+        ("signals = \"mine\"", "3:11: `signals` cannot be \"mine\""),
+        ("shared_account = 1", "3:18: `shared_account` must be true or false, not an integer"),
         ("tags = \"a\"", "3:8: `tags` must be an array of strings, not a string"),
         ("tags = [\"a b\"]", "3:9: `a b` is not one word"),
         ("reserved = [0]", "3:12: `reserved` must be a string, not an array"),

@@ -20,7 +20,7 @@ pub mod thresholds;
 mod thresholds_file;
 
 pub use complaint::{Complaint, FileComplaints};
-pub use config::{Backend, HostConfig, ProbeChoice};
+pub use config::{Backend, HostConfig, ProbeChoice, SignalRule};
 pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
 pub use notifications::{Notifications, NotifyFrom, Rate};
 pub use select::{Overrides, SelectError, Selection, select};

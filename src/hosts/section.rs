@@ -2,7 +2,7 @@
 
 use super::nearest::nearest;
 use super::thresholds_file::{Changes, role};
-use super::{Backend, Complaint, HostConfig, ProbeChoice, Thresholds, address, values};
+use super::{Backend, Complaint, HostConfig, ProbeChoice, SignalRule, Thresholds, address, values};
 use crate::wire::SafeText;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Every key of a `[[hosts]]` section. `[defaults]` takes the same, less `name`.
-pub(super) const KEYS: [&str; 17] = [
+pub(super) const KEYS: [&str; 19] = [
     "name",
     "address",
     "port",
@@ -28,6 +28,8 @@ pub(super) const KEYS: [&str; 17] = [
     "group",
     "note",
     "reserved",
+    "signals",
+    "shared_account",
     "role",
     "diagnosis",
 ];
@@ -69,6 +71,8 @@ pub(super) struct Section {
     group: Option<SafeText>,
     note: Option<SafeText>,
     reserved: Option<Vec<u32>>,
+    signals: Option<SignalRule>,
+    shared_account: Option<bool>,
     is_serving: Option<bool>,
     diagnosis: Option<Changes>,
 }
@@ -125,6 +129,8 @@ impl Section {
             "group" => self.group = Some(SafeText::new(text("group", value)?)),
             "note" => self.note = Some(SafeText::new(text("note", value)?)),
             "reserved" => self.reserved = Some(values::parse_indexes(text("reserved", value)?, at)?),
+            "signals" => self.signals = Some(signals(text("signals", value)?, at)?),
+            "shared_account" => self.shared_account = Some(boolean("shared_account", value)?),
             "role" => self.is_serving = Some(role(value)?),
             unknown => return Err(unknown_key(unknown, key.span(), KEYS)),
         }
@@ -160,6 +166,8 @@ impl Section {
             group: self.group.clone().or_else(|| defaults.group.clone()),
             note: self.note.clone().or_else(|| defaults.note.clone()),
             reserved: self.reserved.clone().or_else(|| defaults.reserved.clone()).unwrap_or_default(),
+            signals: self.signals.or(defaults.signals).unwrap_or(built_in.signals),
+            shared_account: self.shared_account.or(defaults.shared_account).unwrap_or(built_in.shared_account),
             thresholds,
         }
     }
@@ -279,6 +287,15 @@ fn backend(word: &str, at: Range<usize>) -> Result<Backend, Complaint> {
         "system" => Ok(Backend::System),
         "local" => Ok(Backend::Local),
         _ => Err(not_among("backend", word, at, &["auto", "native", "system", "local"])),
+    }
+}
+
+fn signals(word: &str, at: Range<usize>) -> Result<SignalRule, Complaint> {
+    match word {
+        "none" => Ok(SignalRule::None),
+        "own" => Ok(SignalRule::Own),
+        "all" => Ok(SignalRule::All),
+        _ => Err(not_among("signals", word, at, &["none", "own", "all"])),
     }
 }
 

@@ -139,6 +139,23 @@ impl LineFile {
     }
 }
 
+/// Adds one line, its newline included, to a file of ours, mode 0600. Its directory is made when it is missing. A file
+/// that has grown beyond `limit` becomes NAME.1 first, in the place of the one before.
+pub fn append_line(path: &Path, line: &[u8], limit: u64) -> Result<(), FileError> {
+    let failure = |error: &io::Error| FileError::new("write", path, error);
+    path.parent().map_or(Ok(()), make_directory).map_err(|error| failure(&error))?;
+    if fs::metadata(path).is_ok_and(|about| about.len() > limit) {
+        let mut old = path.as_os_str().to_owned();
+        old.push(".1");
+        fs::rename(path, old).map_err(|error| failure(&error))?;
+    }
+    let mut options = OpenOptions::new();
+    options.append(true).create(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(path).and_then(|mut file| file.write_all(line)).map_err(|error| failure(&error))
+}
+
 fn temporary_name(path: &Path) -> io::Result<String> {
     let random = getrandom::u64().map_err(|error| io::Error::other(error.to_string()))?;
     let name = path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
@@ -216,6 +233,19 @@ mod tests {
         drop(held);
         assert!(try_lock(&path).is_some());
         assert!(try_lock(&directory.path().join("missing/memory.lock")).is_none());
+    }
+
+    #[test]
+    fn lines_are_added_and_a_long_file_is_put_aside() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("state/signals.log");
+        for line in ["one\n", "two\n", "three\n"] {
+            append_line(&path, line.as_bytes(), 7).expect("writes");
+        }
+        assert_eq!(read_text(&path, 100).expect("reads"), "three\n");
+        let old = directory.path().join("state/signals.log.1");
+        assert_eq!(read_text(&old, 100).expect("reads"), "one\ntwo\n");
+        assert_eq!(fs::metadata(&path).expect("exists").permissions().mode() & 0o777, 0o600);
     }
 
     #[test]

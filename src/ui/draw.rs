@@ -15,7 +15,8 @@ use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
 use super::{
-    dialogs, findings, gpu, grid, header, help, hints, history, host, list, process, processes, user_picker, wall,
+    dialogs, findings, gpu, grid, header, help, hints, history, host, list, process, processes, signals, user_picker,
+    wall,
 };
 use crate::app::arrange::MIN_SIZE;
 use crate::app::{App, View};
@@ -64,6 +65,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
     if let Some(top) = app.screen().help {
         help::draw(&mut pen, layout.body, top);
     }
+    signals::draw(&mut pen, layout.body, app, now);
     user_picker::draw(&mut pen, layout.body, app);
     dialogs::draw(&mut pen, layout.body, app, now);
     hints::draw(&mut pen, layout.hints, app, now);

@@ -28,7 +28,11 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
         .map(|(_, keys, words)| (first_key(keys), words))
         .collect();
     let mut line = Segments::default();
-    let lead = if app.screen().sort_menu { "sort by" } else { "" };
+    let lead = match app.mode() {
+        Mode::SortMenu => "sort by",
+        Mode::SignalMenu => "signal",
+        _ => "",
+    };
     line.add(u8::MAX, 0, short!("{lead}"), pen.theme.dim);
     let mut pairs = Vec::new();
     let last = hints.len();
@@ -106,6 +110,7 @@ fn filter_hints(pen: &Pen<'_>, app: &App, room: u16) -> Segments {
 fn is_useful(action: Action, app: &App) -> bool {
     match action {
         Action::Prompts => app.prompts().count() > 0,
+        Action::Interrupt | Action::Terminate | Action::Kill => !app.settings.is_readonly,
         Action::ShowAll => app.narrowing().is_narrow(),
         Action::UntagAll => !app.screen().list.tagged().is_empty(),
         Action::Processes => app.screen().view() != &View::Processes,

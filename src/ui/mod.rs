@@ -30,6 +30,7 @@ mod pen;
 mod process;
 mod processes;
 mod segments;
+mod signals;
 mod theme;
 mod user_picker;
 mod wall;

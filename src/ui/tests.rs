@@ -396,3 +396,22 @@ proptest::proptest! {
         text(&app, (columns, rows));
     }
 }
+
+#[test]
+fn a_signal_is_confirmed_with_all_that_is_known() {
+    let size = (100, 30);
+    let mut app = app(6, 8, size);
+    press(&mut app, "3/");
+    for character in "user:erika gpus=8".chars() {
+        app.update(Event::Key(KeyEvent::from(KeyCode::Char(character))), at(NOW));
+    }
+    press(&mut app, "\nT");
+    show("signal-own", &app, size);
+    insta::assert_snapshot!("signal_own", text(&app, size));
+    press(&mut app, "\u{1b} K");
+    show("signal-kill", &app, size);
+    insta::assert_snapshot!("signal_kill", text(&app, size));
+    press(&mut app, "\u{1b}U\u{1b}3!gT");
+    show("signal-refused", &app, size);
+    insta::assert_snapshot!("signal_refused", text(&app, size));
+}

@@ -9,6 +9,7 @@ mod journeys;
 mod lab;
 mod probe;
 mod pty;
+mod signals;
 mod ssh;
 mod sshd;
 mod status;

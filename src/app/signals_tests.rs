@@ -1,0 +1,217 @@
+use super::super::testing::{NOW, app, at, press, report};
+use super::super::{App, Effect, Event, Mode};
+use super::*;
+use crate::fleet::HostUpdate;
+use crate::hosts::{HostConfig, SignalRule};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::sync::Arc;
+
+const SIZE: (u16, u16) = (120, 40);
+
+/// An app on whose third screen this user's first job is selected.
+fn at_job_of(user: &str) -> App {
+    let mut app = app(6, 8, SIZE);
+    select(&mut app, |row| row.who == user && row.workers > 1);
+    app
+}
+
+fn select(app: &mut App, wanted: impl Fn(&crate::fleet::Row) -> bool) {
+    press(app, "3g");
+    let place = app.rows().iter().position(wanted).expect("such a row");
+    press(app, &"↓".repeat(place));
+}
+
+fn configure(app: &mut App, change: impl Fn(&mut HostConfig)) {
+    for host in app.fleet.hosts_mut() {
+        change(Arc::make_mut(&mut host.config));
+    }
+}
+
+fn requests(effects: &[Effect]) -> Vec<(HostId, u64, u32, Signal)> {
+    let request = |effect: &Effect| match effect {
+        Effect::Request(host, Request::Signal { id, pid, signal, .. }) => Some((*host, *id, *pid, *signal)),
+        _ => None,
+    };
+    effects.iter().filter_map(request).collect()
+}
+
+fn logged(effects: &[Effect]) -> Vec<String> {
+    let line = |effect: &Effect| if let Effect::LogSignal(line) = effect { Some(line.to_string()) } else { None };
+    effects.iter().filter_map(line).collect()
+}
+
+fn answer(app: &mut App, host: HostId, id: u64, outcome: ReplyOutcome, seconds: u64) -> Vec<Effect> {
+    let update = HostUpdate::Reply(Reply { id, outcome });
+    app.update(Event::Host(host, Box::new(update)), at(seconds))
+}
+
+fn type_word(app: &mut App, word: &str) -> Vec<Effect> {
+    word.chars()
+        .flat_map(|character| {
+            app.update(Event::Key(KeyEvent::new(KeyCode::Char(character), KeyModifiers::NONE)), at(NOW))
+        })
+        .collect()
+}
+
+fn refusal_of(app: &mut App, key: &str) -> String {
+    press(app, key);
+    let dialog = app.signals().dialog().expect("a dialog");
+    assert_eq!(dialog.confirmation, Confirmation::Impossible);
+    dialog.targets[0].refusal.clone().expect("a refusal")
+}
+
+#[test]
+fn ones_own_job_gets_term_at_its_launcher_after_y() {
+    let mut app = at_job_of("erika");
+    assert!(press(&mut app, "T").is_empty());
+    assert_eq!(app.mode(), Mode::SignalDialog);
+    let dialog = app.signals().dialog().expect("a dialog");
+    assert_eq!(dialog.confirmation, Confirmation::Key);
+    let [target] = &dialog.targets[..] else { panic!("one target: {:?}", dialog.targets) };
+    assert_eq!((target.workers.len(), target.process.pid % 100), (8, 0), "the launcher and its eight workers");
+    let (host, pid) = (target.host, target.process.pid);
+    assert!(press(&mut app, "x").is_empty());
+    let effects = press(&mut app, "y");
+    assert_eq!(requests(&effects), [(host, 1, pid, Signal::Terminate)]);
+    assert!(logged(&effects)[0].contains(&format!("pid={pid} ")), "{:?}", logged(&effects));
+    assert_eq!(app.mode(), Mode::Processes);
+    let effects = answer(&mut app, host, 1, ReplyOutcome::Sent, NOW);
+    let name = app.fleet().host(host).expect("a host").name().clone();
+    assert_eq!(app.notice(at(NOW)), Some(format!("TERM to pid {pid} on {name}: sent").as_str()));
+    assert!(logged(&effects)[0].contains(" sent: "), "{:?}", logged(&effects));
+    assert!(answer(&mut app, host, 1, ReplyOutcome::Gone, NOW).is_empty(), "only the first answer counts");
+}
+
+#[test]
+fn the_focus_is_on_cancel() {
+    for key in ["\n", "\u{1b}"] {
+        let mut app = at_job_of("erika");
+        press(&mut app, "T");
+        assert!(press(&mut app, key).is_empty());
+        assert_eq!(app.mode(), Mode::Processes);
+    }
+    let mut app = at_job_of("erika");
+    assert!(matches!(
+        app.update(Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), at(NOW))[..],
+        [Effect::Quit]
+    ));
+}
+
+#[test]
+fn kill_and_shared_accounts_ask_for_the_hosts_name() {
+    let mut kill = at_job_of("erika");
+    press(&mut kill, "K");
+    let mut shared = at_job_of("erika");
+    configure(&mut shared, |config| config.shared_account = true);
+    press(&mut shared, "T");
+    for mut app in [kill, shared] {
+        let Some(Confirmation::Word(name)) = app.signals().dialog().map(|dialog| dialog.confirmation.clone()) else {
+            panic!("a word")
+        };
+        assert!(name.starts_with("hgx-0"));
+        assert!(type_word(&mut app, "y").is_empty());
+        assert!(press(&mut app, "\n").is_empty());
+        assert!(app.signals().dialog().is_some_and(|dialog| dialog.is_mistyped));
+        app.update(Event::Key(KeyEvent::from(KeyCode::Backspace)), at(NOW));
+        assert!(type_word(&mut app, &name).is_empty());
+        assert_eq!(requests(&press(&mut app, "\n")).len(), 1);
+    }
+}
+
+#[test]
+fn what_cannot_succeed_is_said_before_anything_is_typed() {
+    let mut app = at_job_of("dmitri");
+    let name = app.rows()[app.screen().list.index()].host_name.clone();
+    let own = format!("it is not yours, and hosts.toml allows your own alone on {name} (signals = \"own\")");
+    assert_eq!(refusal_of(&mut app, "T"), own);
+    assert!(press(&mut app, "y\n").is_empty(), "Enter closes");
+    configure(&mut app, |config| config.signals = SignalRule::All);
+    assert_eq!(refusal_of(&mut app, "T"), "it is not yours: only dmitri or root may signal it");
+    press(&mut app, "\u{1b}");
+    configure(&mut app, |config| config.signals = SignalRule::None);
+    assert_eq!(refusal_of(&mut app, "I"), format!("hosts.toml allows no signals on {name} (signals = \"none\")"));
+    press(&mut app, "\u{1b}");
+    let mut app = at_job_of("erika");
+    let host = app.rows()[app.screen().list.index()].key.host;
+    app.update(Event::Host(host, Box::new(HostUpdate::Silent)), at(NOW));
+    assert!(refusal_of(&mut app, "T").ends_with(" is not connected"));
+}
+
+#[test]
+fn readonly_takes_the_keys_away() {
+    let mut app = at_job_of("erika");
+    app.settings.is_readonly = true;
+    press(&mut app, "T");
+    assert!(app.signals().dialog().is_none());
+    assert!(app.notice(at(NOW)).is_some_and(|words| words.starts_with("signals are off")));
+}
+
+#[test]
+fn several_hosts_ask_for_the_number_and_each_outcome_is_told() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3m");
+    let jobs: Vec<usize> =
+        app.rows().iter().enumerate().filter(|(_, row)| row.workers > 1).map(|(place, _)| place).collect();
+    assert!(jobs.len() >= 2);
+    for place in jobs {
+        press(&mut app, "g");
+        press(&mut app, &"↓".repeat(place));
+        press(&mut app, " ");
+    }
+    press(&mut app, "T");
+    let dialog = app.signals().dialog().expect("a dialog");
+    let count = dialog.targets.len();
+    assert_eq!(dialog.confirmation, Confirmation::Word(count.to_string()));
+    type_word(&mut app, &count.to_string());
+    let sent = requests(&press(&mut app, "\n"));
+    assert_eq!(sent.len(), count);
+    assert!(app.screen().list.tagged().is_empty(), "what was signalled is no longer tagged");
+    answer(&mut app, sent[0].0, sent[0].1, ReplyOutcome::Reused, NOW);
+    assert!(answer(&mut app, sent[0].0, sent[1].1, ReplyOutcome::Sent, NOW).is_empty(), "another host cannot answer");
+    app.update(Event::Ticked, at(NOW + 11));
+    let outcomes = app.signals().dialog().and_then(|dialog| dialog.outcomes.clone()).expect("outcomes");
+    assert_eq!(outcomes[0].as_deref(), Some("reused: that pid is another process now, nothing was sent"));
+    assert_eq!(outcomes[1].as_deref(), Some("no answer: it is not known whether it was sent"));
+    press(&mut app, "\n");
+    assert_eq!(app.mode(), Mode::Processes);
+}
+
+#[test]
+fn workers_that_outlive_their_launchers_signal_are_offered_for_kill() {
+    let mut app = at_job_of("erika");
+    press(&mut app, "T");
+    let (host, id, ..) = requests(&press(&mut app, "y"))[0];
+    answer(&mut app, host, id, ReplyOutcome::Sent, NOW);
+    for seconds in [NOW + 10, NOW + 20, NOW + 30] {
+        report(&mut app, host.0 as usize, 8, seconds);
+        app.update(Event::Ticked, at(seconds));
+    }
+    let dialog = app.signals().dialog().expect("an offer");
+    assert!(dialog.is_offered);
+    assert_eq!((dialog.signal, dialog.targets.len()), (Signal::Kill, 8));
+    let escape = Event::Key(KeyEvent::from(KeyCode::Esc));
+    app.update(escape, at(NOW + 30));
+    assert!(app.signals().dialog().is_some(), "keys of the first half second are ignored");
+    app.update(Event::Key(KeyEvent::from(KeyCode::Esc)), at(NOW + 31));
+    assert!(app.signals().dialog().is_none());
+}
+
+#[test]
+fn a_group_of_jobs_is_not_signalled_as_one() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "3tttgT");
+    assert_eq!(app.notice(at(NOW)), Some("unfold it and choose the jobs below"));
+    press(&mut app, "\u{1b}");
+}
+
+#[test]
+fn every_outcome_has_its_words() {
+    for (outcome, words) in [
+        (ReplyOutcome::Sent, "sent"),
+        (ReplyOutcome::Gone, "gone: it had ended already"),
+        (ReplyOutcome::NotPermitted, "not permitted: only its user or root may"),
+        (ReplyOutcome::Refused("no pidfd".into()), "refused: no pidfd"),
+    ] {
+        assert_eq!(outcome_words(&outcome), words);
+    }
+}
