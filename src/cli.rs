@@ -171,6 +171,9 @@ pub struct GlobalArgs {
     /// A key that is offered first, as `ssh -i` does.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub identity_file: Option<PathBuf>,
+    /// Read this instead of ~/.ssh/config, as `ssh -F` does.
+    #[arg(long, global = true, value_name = "FILE")]
+    pub ssh_config: Option<PathBuf>,
     /// Show a simulated fleet; nothing is connected to.
     #[arg(long, global = true)]
     pub demo: bool,
@@ -219,6 +222,9 @@ impl Cli {
                 "leave one of them out",
             );
         }
+        if global.demo && global.ssh_config.is_some() {
+            return error("--demo connects to nothing, and takes no --ssh-config".to_owned(), "leave one of them out");
+        }
         if global.demo && self.all_targets().next().is_some() {
             return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
         }
@@ -243,6 +249,7 @@ impl Cli {
                     ("--watch", *watch),
                     ("--interval", global.interval.is_some()),
                     ("--identity-file", global.identity_file.is_some()),
+                    ("--ssh-config", global.ssh_config.is_some()),
                 ];
                 match others.iter().find(|(_, is_given)| *is_given) {
                     Some((other, _)) => error(
@@ -255,7 +262,12 @@ impl Cli {
                     None => Ok(()),
                 }
             }
-            Some(Command::Explain(_)) if global.demo || global.interval.is_some() || global.identity_file.is_some() => {
+            Some(Command::Explain(_))
+                if global.demo
+                    || global.interval.is_some()
+                    || global.identity_file.is_some()
+                    || global.ssh_config.is_some() =>
+            {
                 error(
                     "`explain` connects nowhere, and takes no such option".to_owned(),
                     "write `gpufleet explain RULE`",
@@ -385,6 +397,7 @@ mod tests {
             ("status --demo-speed 3", "--demo-speed is for the simulated fleet"),
             ("--demo gpu1", "--demo has its own hosts, and takes no TARGET"),
             ("--demo status gpu1", "--demo has its own hosts, and takes no TARGET"),
+            ("--demo --ssh-config c", "--demo connects to nothing, and takes no --ssh-config"),
             ("--demo -i k", "--demo connects to nothing, and takes no --identity-file"),
             (
                 "findings --replay lab.jsonl gpu1",

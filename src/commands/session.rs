@@ -172,7 +172,11 @@ fn check_exact(targets: &[PlainTarget], words: &[String]) -> Result<(), Failure>
 }
 
 fn overrides(global: &GlobalArgs) -> Overrides {
-    Overrides { interval: global.interval, identity_file: global.identity_file.clone() }
+    Overrides {
+        interval: global.interval,
+        identity_file: global.identity_file.clone(),
+        ssh_config: global.ssh_config.clone(),
+    }
 }
 
 /// The targets, with those of standard input in the place of `-`.

@@ -1,6 +1,6 @@
 //! One host's configuration after defaults and the command line have been merged in.
 
-use super::Thresholds;
+use super::{Hop, Thresholds};
 use crate::wire::SafeText;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -21,6 +21,10 @@ pub struct HostConfig {
     pub identity_file: Option<PathBuf>,
     /// A file used instead of the usual known_hosts files.
     pub known_hosts: Option<PathBuf>,
+    /// Jump hosts on the way, the nearest to here first, instead of what the ssh configuration says. Empty: none.
+    pub proxy_jump: Option<Vec<Hop>>,
+    /// Read by the `ssh` program instead of the usual configuration files (`ssh -F`).
+    pub ssh_config: Option<PathBuf>,
     /// How the host is reached.
     pub backend: Backend,
     /// Where the probe comes from.
@@ -51,7 +55,7 @@ pub struct HostConfig {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Backend {
     /// `local` for `localhost` without a user or port; `system` where the ssh configuration asks for what the library
-    /// built in cannot do (ProxyJump, certificates and the like); else `native`.
+    /// built in cannot do (a running ControlMaster, PKCS#11 and the like); else `native`.
     #[default]
     Auto,
     /// The SSH library built in.
@@ -103,6 +107,8 @@ impl HostConfig {
             user: None,
             identity_file: None,
             known_hosts: None,
+            proxy_jump: None,
+            ssh_config: None,
             backend: Backend::Auto,
             probe: ProbeChoice::Upload,
             allow_shm: false,

@@ -63,6 +63,11 @@ fn the_example_becomes_what_it_says() {
         user: Some("lab".to_owned()),
         identity_file: Some(PathBuf::from("/home/a/.ssh/id_lab")),
         known_hosts: Some(PathBuf::from("/home/a/.ssh/known_hosts_lab")),
+        proxy_jump: Some(vec![
+            Hop { user: None, host: "gate.cs.uni.example".to_owned(), port: None },
+            Hop { user: Some("alice".to_owned()), host: "inner".to_owned(), port: Some(2222) },
+        ]),
+        ssh_config: Some(PathBuf::from("/home/a/.ssh/config_lab")),
         backend: Backend::Auto,
         probe: ProbeChoice::Path("/opt/gpufleet/gpufleet-probe".to_owned()),
         nvml_library: Some("/opt/nvidia/lib/libnvidia-ml.so.1".to_owned()),
@@ -103,7 +108,7 @@ hosts.toml:6:1: unknown key `adress`
 hosts.toml:7:1: unknown key `frobnicate`
   7 | frobnicate = 1
     | ^^^^^^^^^^
-    = hint: the keys are name, address, port, user, identity_file, known_hosts, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, shared_account, role, diagnosis
+    = hint: the keys are name, address, port, user, identity_file, known_hosts, proxy_jump, ssh_config, backend, probe, allow_shm, nvml_library, interval, tags, group, note, reserved, signals, shared_account, role, diagnosis
 hosts.toml:9:3: unknown key `host`
   9 | [[host]]
     |   ^^^^

@@ -3,6 +3,7 @@
 //! No processes, no network, no clock: text goes in, [`HostConfig`]s or an error with file, line and column come out.
 
 pub mod address;
+pub mod jump;
 pub mod nearest;
 pub mod nodeset;
 pub mod values;
@@ -22,6 +23,7 @@ mod thresholds_file;
 pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice, SignalRule};
 pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
+pub use jump::{Hop, parse_hops};
 pub use notifications::{Notifications, NotifyFrom, Rate};
 pub use select::{Overrides, SelectError, Selection, select};
 pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};

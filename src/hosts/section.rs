@@ -2,7 +2,7 @@
 
 use super::nearest::nearest;
 use super::thresholds_file::{Changes, role};
-use super::{Backend, Complaint, HostConfig, ProbeChoice, SignalRule, Thresholds, address, values};
+use super::{Backend, Complaint, Hop, HostConfig, ProbeChoice, SignalRule, Thresholds, address, parse_hops, values};
 use crate::wire::SafeText;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -12,13 +12,15 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Every key of a `[[hosts]]` section. `[defaults]` takes the same, less `name`.
-pub(super) const KEYS: [&str; 19] = [
+pub(super) const KEYS: [&str; 21] = [
     "name",
     "address",
     "port",
     "user",
     "identity_file",
     "known_hosts",
+    "proxy_jump",
+    "ssh_config",
     "backend",
     "probe",
     "allow_shm",
@@ -62,6 +64,8 @@ pub(super) struct Section {
     user: Option<String>,
     identity_file: Option<PathBuf>,
     known_hosts: Option<PathBuf>,
+    proxy_jump: Option<Vec<Hop>>,
+    ssh_config: Option<PathBuf>,
     backend: Option<Backend>,
     probe: Option<ProbeChoice>,
     allow_shm: Option<bool>,
@@ -120,6 +124,8 @@ impl Section {
             }
             "identity_file" => self.identity_file = Some(path("identity_file")?),
             "known_hosts" => self.known_hosts = Some(path("known_hosts")?),
+            "proxy_jump" => self.proxy_jump = Some(parse_hops(text("proxy_jump", value)?, at)?),
+            "ssh_config" => self.ssh_config = Some(path("ssh_config")?),
             "backend" => self.backend = Some(backend(text("backend", value)?, at)?),
             "probe" => self.probe = Some(probe(text("probe", value)?, at)?),
             "allow_shm" => self.allow_shm = Some(boolean("allow_shm", value)?),
@@ -157,6 +163,8 @@ impl Section {
             user: self.user.clone().or_else(|| defaults.user.clone()),
             identity_file: self.identity_file.clone().or_else(|| defaults.identity_file.clone()),
             known_hosts: self.known_hosts.clone().or_else(|| defaults.known_hosts.clone()),
+            proxy_jump: self.proxy_jump.clone().or_else(|| defaults.proxy_jump.clone()),
+            ssh_config: self.ssh_config.clone().or_else(|| defaults.ssh_config.clone()),
             backend: self.backend.or(defaults.backend).unwrap_or_default(),
             probe: self.probe.clone().or_else(|| defaults.probe.clone()).unwrap_or_default(),
             allow_shm: self.allow_shm.or(defaults.allow_shm).unwrap_or(built_in.allow_shm),

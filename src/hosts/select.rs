@@ -38,6 +38,8 @@ pub struct Overrides {
     pub interval: Option<Duration>,
     /// A key offered first.
     pub identity_file: Option<PathBuf>,
+    /// Read instead of the usual ssh configuration files.
+    pub ssh_config: Option<PathBuf>,
 }
 
 impl Overrides {
@@ -48,6 +50,9 @@ impl Overrides {
         }
         if let Some(identity_file) = &self.identity_file {
             config.identity_file = Some(identity_file.clone());
+        }
+        if let Some(ssh_config) = &self.ssh_config {
+            config.ssh_config = Some(ssh_config.clone());
         }
     }
 }
@@ -315,9 +320,13 @@ mod tests {
     #[test]
     fn the_command_line_wins_over_the_files() {
         let mut selection = selection(&["gpu1"], vec![lab()], None);
-        selection.overrides =
-            Overrides { interval: Some(Duration::from_secs(9)), identity_file: Some(PathBuf::from("/k")) };
+        selection.overrides = Overrides {
+            interval: Some(Duration::from_secs(9)),
+            identity_file: Some(PathBuf::from("/k")),
+            ssh_config: Some(PathBuf::from("/c")),
+        };
         let hosts = select(&selection).expect("selects");
+        assert_eq!(hosts[0].ssh_config, Some(PathBuf::from("/c")));
         assert_eq!(hosts[0].interval, Duration::from_secs(9));
         assert_eq!(hosts[0].identity_file, Some(PathBuf::from("/k")));
     }

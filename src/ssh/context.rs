@@ -3,8 +3,10 @@
 use super::credentials::{Broker, KeyRing, PromptEvent};
 use super::gate::Gate;
 use super::known_hosts::{HostName, fingerprint};
+use super::native::Bastions;
 use super::prompt::{Answer, PromptId};
 use super::transport::Limits;
+use crate::hosts::HostConfig;
 use russh::keys::PublicKey;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -56,6 +58,11 @@ pub struct Context {
     pub(super) broker: Broker,
     pub(super) keys: KeyRing,
     pub(super) gate: Gate,
+    /// Connections to jump hosts, one each.
+    pub(super) bastions: Bastions,
+    /// Held by the login whose questions a person is answering: a connection that waits for a code is opened when its
+    /// dialog opens, since the server does not wait for ever.
+    pub(super) typing: Arc<tokio::sync::Mutex<()>>,
     /// Held while an agent signs, so that keys that want a touch ask one at a time.
     pub(super) agent_turn: Arc<tokio::sync::Mutex<()>>,
     /// As many `ssh -G` at once as there are cores.
@@ -78,6 +85,8 @@ impl Context {
             broker,
             keys: KeyRing::default(),
             gate: Gate::default(),
+            bastions: Bastions::default(),
+            typing: Arc::default(),
             agent_turn: Arc::default(),
             resolving: Semaphore::new(cores),
             trusted_once: Mutex::default(),
@@ -88,6 +97,11 @@ impl Context {
     /// Gives the answer to every host that waits for it. An answer to a prompt that is no longer open does nothing.
     pub fn answer(&self, id: PromptId, answer: Answer) {
         self.broker.answer(id, answer);
+    }
+
+    /// The file that `ssh` reads for this host instead of the usual ones.
+    pub(super) fn config_file<'a>(&'a self, host: &'a HostConfig) -> Option<&'a PathBuf> {
+        host.ssh_config.as_ref().or(self.options.ssh_config.as_ref())
     }
 
     /// Fingerprints of the keys that a person trusted for this host in this process.

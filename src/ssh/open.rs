@@ -1,7 +1,6 @@
 //! The way to a host.
 
 use super::context::Context;
-use super::known_hosts::{HostName, KnownHosts};
 use super::resolve::{Resolved, resolve};
 use super::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use super::{local, native, system};
@@ -46,7 +45,7 @@ pub async fn open(
     }
 }
 
-/// What the configuration asks for that the built-in client cannot do yet.
+/// What the configuration asks for that the built-in client cannot do.
 async fn only_ssh_can(resolved: &Resolved) -> Option<String> {
     if !resolved.ssh_program {
         return None;
@@ -55,24 +54,8 @@ async fn only_ssh_can(resolved: &Resolved) -> Option<String> {
         return Some(setting.clone());
     }
     let resolved = resolved.clone();
-    let looking = tokio::task::spawn_blocking(move || {
-        if resolved.master.as_ref().is_some_and(|socket| socket.exists()) {
-            return Some("ControlPath".to_owned());
-        }
-        // ssh uses the certificate beside a key without being told.
-        let certificate = resolved.first_identity.iter().chain(&resolved.identity_files).find(|path| {
-            let mut beside = path.as_os_str().to_owned();
-            beside.push("-cert.pub");
-            std::path::Path::new(&beside).exists()
-        });
-        if certificate.is_some() {
-            return Some("user certificates".to_owned());
-        }
-        let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
-        let known = KnownHosts::read(resolved.user_known_hosts.iter().chain(&resolved.global_known_hosts)).ok()?;
-        known.only_authority(&name).then(|| "host certificates (@cert-authority)".to_owned())
-    });
-    looking.await.ok().flatten()
+    let looking = tokio::task::spawn_blocking(move || resolved.has_live_master());
+    looking.await.is_ok_and(|live| live).then(|| "ControlPath".to_owned())
 }
 
 /// Says that the ssh configuration was not read, where that may be the reason.

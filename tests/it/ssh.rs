@@ -3,9 +3,11 @@
 // clippy exempts functions marked as tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod certificates;
 mod generated;
 mod harness;
 mod host_keys;
+mod jumps;
 mod logins;
 mod server;
 mod transports;

@@ -41,13 +41,13 @@ pub(super) type Stamp = (Option<SystemTime>, u64);
 pub(in crate::ssh) enum KeyFileError {
     /// There is no such file.
     Missing,
-    /// It cannot be used; the reason in words, the command that helps.
-    Unusable { reason: String, hint: Option<String> },
+    /// It cannot be used; the reason in words, the command that helps, and whether the `ssh` program may do more with it.
+    Unusable { reason: String, hint: Option<String>, by_ssh: bool },
 }
 
 impl KeyFileError {
     fn unusable(reason: impl Into<String>) -> Self {
-        Self::Unusable { reason: reason.into(), hint: None }
+        Self::Unusable { reason: reason.into(), hint: None, by_ssh: false }
     }
 }
 
@@ -65,7 +65,10 @@ impl KeyFile {
             let public = public.or_else(|| read_beside(path));
             return Ok(Self::Locked(Locked { path: path.to_owned(), public, stamp }));
         }
-        let key = decode(&text, None).map_err(KeyFileError::unusable)?;
+        let key = decode(&text, None).map_err(|reason| {
+            let by_ssh = text.contains("PRIVATE KEY-----");
+            KeyFileError::Unusable { reason, hint: None, by_ssh }
+        })?;
         Ok(Self::Open(Arc::new(key)))
     }
 }
@@ -111,6 +114,7 @@ fn check_mode(path: &Path) -> Result<(), KeyFileError> {
         return Err(KeyFileError::Unusable {
             reason: format!("is not used: its permissions {mode:04o} are too open"),
             hint: Some(format!("chmod 600 {}", text::shell_word(&path.to_string_lossy()))),
+            by_ssh: false,
         });
     }
     Ok(())
@@ -193,6 +197,7 @@ mod tests {
             KeyFileError::Unusable {
                 reason: "is not used: its permissions 0644 are too open".into(),
                 hint: Some(format!("chmod 600 {}", path.display())),
+                by_ssh: false,
             }
         );
         std::fs::write(&path, vec![b'x'; 70_000]).unwrap();

@@ -4,6 +4,7 @@ use super::line::{Line, Marker};
 use super::pattern::{self, Match};
 use crate::ssh::text;
 use crate::ssh::transport::{SshError, SshErrorKind};
+use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, HashAlg, PublicKey};
 use std::path::{Path, PathBuf};
 
@@ -17,16 +18,28 @@ pub(crate) struct HostName {
     pub(crate) exact: String,
     /// Where the port is not 22 and there is no alias: the name without port, whose keys are accepted too.
     plain: Option<String>,
+    /// The name that a host certificate must carry: the alias, or the name without its port.
+    principal: String,
 }
 
 impl HostName {
     pub(crate) fn new(hostname: &str, port: u16, alias: Option<&str>) -> Self {
         let plain = hostname.to_ascii_lowercase();
         match alias {
-            Some(alias) => Self { exact: alias.to_owned(), plain: None },
-            None if port == 22 => Self { exact: plain, plain: None },
-            None => Self { exact: format!("[{plain}]:{port}"), plain: Some(plain) },
+            Some(alias) => Self { exact: alias.to_owned(), plain: None, principal: alias.to_owned() },
+            None if port == 22 => Self { exact: plain.clone(), plain: None, principal: plain },
+            None => Self { exact: format!("[{plain}]:{port}"), plain: Some(plain.clone()), principal: plain },
         }
+    }
+
+    /// The name that a host certificate must carry.
+    pub(super) fn principal(&self) -> &str {
+        &self.principal
+    }
+
+    /// Each name under which a key counts.
+    fn each(&self) -> impl Iterator<Item = &String> {
+        [Some(&self.exact), self.plain.as_ref()].into_iter().flatten()
     }
 }
 
@@ -88,10 +101,8 @@ impl KnownHosts {
 
     /// Judges a plain host key. Keys of certificate authorities never make one known.
     pub(crate) fn evaluate(&self, name: &HostName, key: &PublicKey) -> Verdict {
-        for candidate in [Some(&name.exact), name.plain.as_ref()].into_iter().flatten() {
-            if let Some(place) = self.revocation(candidate, key) {
-                return Verdict::Revoked(place);
-            }
+        if let Some(place) = self.revoked(name, key.key_data()) {
+            return Verdict::Revoked(place);
         }
         let mut other = None;
         for (place, known) in self.plain_keys(&name.exact) {
@@ -123,10 +134,25 @@ impl KnownHosts {
         types
     }
 
-    /// Whether only a certificate authority is known for the host, so that its key alone proves nothing.
-    pub(crate) fn only_authority(&self, name: &HostName) -> bool {
-        self.lines(&name.exact).any(|(_, line, matched)| matched == Match::Yes && line.marker == Marker::CertAuthority)
-            && self.plain_keys(&name.exact).next().is_none()
+    /// Whether any certificate authority is known for the host: only then is a certificate asked for.
+    pub(crate) fn has_authorities(&self, name: &HostName) -> bool {
+        self.authorities(name).next().is_some()
+    }
+
+    /// Whether this key is a certificate authority for the host.
+    pub(super) fn has_authority(&self, name: &HostName, key: &KeyData) -> bool {
+        self.authorities(name).any(|authority| authority.key_data() == key)
+    }
+
+    fn authorities<'a>(&'a self, name: &'a HostName) -> impl Iterator<Item = PublicKey> + 'a {
+        name.each().flat_map(|name| self.lines(name)).filter_map(|(_, line, matched)| {
+            (matched == Match::Yes && line.marker == Marker::CertAuthority).then(|| line.key())?
+        })
+    }
+
+    /// The line that revokes this key for the host.
+    pub(super) fn revoked(&self, name: &HostName, key: &KeyData) -> Option<Place> {
+        name.each().find_map(|name| self.revocation(name, key))
     }
 
     fn plain_keys(&self, name: &str) -> impl Iterator<Item = (Place, PublicKey)> {
@@ -136,10 +162,10 @@ impl KnownHosts {
         })
     }
 
-    fn revocation(&self, name: &str, key: &PublicKey) -> Option<Place> {
+    fn revocation(&self, name: &str, key: &KeyData) -> Option<Place> {
         self.lines(name).filter(|(_, line, _)| line.marker == Marker::Revoked).find_map(|((file, number), line, _)| {
             let revoked = line.key();
-            let refuses = revoked.as_ref().is_none_or(|revoked| revoked.key_data() == key.key_data());
+            let refuses = revoked.as_ref().is_none_or(|revoked| revoked.key_data() == key);
             refuses.then(|| place(file, number, revoked.as_ref()))
         })
     }

@@ -1,15 +1,17 @@
 //! Host keys: known_hosts read as OpenSSH reads it, and closed where it is in doubt.
 //!
-//! After `hostfile.c` and `sshconnect.c` of OpenSSH 9.2. Two deliberate differences, both stricter: a file that exists
-//! but cannot be read is an error, and an `@revoked` line for a host that OpenSSH would skip because it cannot read it
-//! refuses that host.
+//! After `hostfile.c` and `sshconnect.c` of OpenSSH 9.2. Three deliberate differences, all stricter: a file that exists
+//! but cannot be read is an error, an `@revoked` line for a host that OpenSSH would skip because it cannot read it
+//! refuses that host, and a host certificate that names no host is good for none.
 
 mod append;
+mod authority;
 mod evaluate;
 mod line;
 mod pattern;
 
 pub(crate) use append::add;
+pub(crate) use authority::Vouched;
 pub(crate) use evaluate::{HostName, KnownHosts, Place, Verdict};
 
 use russh::keys::{HashAlg, PublicKey};

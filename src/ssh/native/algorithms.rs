@@ -23,6 +23,9 @@ const KEY_EXCHANGES: &[kex::Name] = &[
     kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT,
 ];
 
+/// How often a silent server is asked for a sign of life, unless the ssh configuration wants it more often.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+
 const CIPHERS: &[cipher::Name] = &[
     cipher::CHACHA20_POLY1305,
     cipher::AES_128_GCM,
@@ -58,18 +61,32 @@ fn known_first(known: &[Algorithm]) -> Vec<Algorithm> {
     first
 }
 
-/// The configuration of one connection to a host of which keys of these types are known.
-pub(super) fn config(known: &[Algorithm]) -> Result<Config, russh::Error> {
+/// What differs from one connection to another.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Wishes {
+    /// The types of which keys are known for the host.
+    pub(super) known: Vec<Algorithm>,
+    /// Whether an authority is known that may vouch for the host: nothing else makes a certificate worth asking for.
+    pub(super) certificates: bool,
+    /// What the ssh configuration says of signs of life.
+    pub(super) keepalive: Option<(Duration, u32)>,
+    /// Whether other connections run through this one.
+    pub(super) carries_others: bool,
+}
+
+/// The configuration of one connection.
+pub(super) fn config(wishes: &Wishes) -> Result<Config, russh::Error> {
+    let (interval, count) = wishes.keepalive.unwrap_or((KEEPALIVE, 3));
     Ok(Config {
         client_id: SshId::Standard(Cow::Borrowed(concat!("SSH-2.0-gpufleet_", env!("CARGO_PKG_VERSION")))),
-        // Small: russh's defaults hold 3 MiB a channel, and our lines are some kilobytes.
+        // Small: russh's defaults hold 3 MiB a channel, and our lines are some kilobytes. A jump host's channels hold
+        // more, so that one host that is slow to read does not soon stop the others.
         window_size: 256 * 1024,
-        channel_buffer_size: 8,
+        channel_buffer_size: if wishes.carries_others { 64 } else { 8 },
         preferred: Preferred {
             kex: Cow::Borrowed(KEY_EXCHANGES),
-            key: Cow::Owned(known_first(known)),
-            // Nobody here checks a certificate yet, so none is asked for.
-            host_key_certificates: Cow::Borrowed(&[]),
+            key: Cow::Owned(known_first(&wishes.known)),
+            host_key_certificates: if wishes.certificates { Cow::Owned(host_keys()) } else { Cow::Borrowed(&[]) },
             cipher: Cow::Borrowed(CIPHERS),
             mac: Cow::Borrowed(MACS),
             // A few bytes may unpack to gigabytes before anything is checked (CVE-2026-46702).
@@ -77,8 +94,8 @@ pub(super) fn config(known: &[Algorithm]) -> Result<Config, russh::Error> {
         },
         // The second net: keepalives alone do not notice a write that blocks.
         inactivity_timeout: Some(Duration::from_secs(60)),
-        keepalive_interval: Some(Duration::from_secs(15)),
-        keepalive_max: 3,
+        keepalive_interval: Some(interval.min(KEEPALIVE)),
+        keepalive_max: count.clamp(1, 3) as usize,
         gex: GexParams::new(2048, 3072, 8192)?,
         nodelay: true,
         ..Config::default()
@@ -106,6 +123,17 @@ mod tests {
             ]
         );
         assert_eq!(known_first(&[]), host_keys());
-        assert!(config(&[]).unwrap().preferred.host_key_certificates.is_empty());
+        assert!(config(&Wishes::default()).unwrap().preferred.host_key_certificates.is_empty());
+    }
+
+    #[test]
+    fn the_configuration_may_ask_for_signs_of_life_more_often_only() {
+        let seconds = |keepalive| {
+            let config = config(&Wishes { keepalive, ..Wishes::default() }).unwrap();
+            (config.keepalive_interval.unwrap().as_secs(), config.keepalive_max)
+        };
+        assert_eq!(seconds(None), (15, 3));
+        assert_eq!(seconds(Some((Duration::from_secs(5), 2))), (5, 2));
+        assert_eq!(seconds(Some((Duration::from_secs(300), 10))), (15, 3));
     }
 }

@@ -1,9 +1,11 @@
 //! Authentication, in OpenSSH's order: none, keys, keyboard-interactive, password.
 
 use super::agent::{self, Agent};
-use super::candidates::{self, Candidate, Note, Signing};
+use super::candidates::{self, Candidate, Candidates, Note, Signing};
+use super::certificates;
 use super::handler::{Client, Witness};
 use super::memory::{Memory, Setback};
+use super::signer::{ByAgent, ByKey, Unsigned};
 use super::stopwatch::{Expired, Stopwatch};
 use crate::ssh::Context;
 use crate::ssh::credentials::{Locked, PromptKey};
@@ -14,11 +16,16 @@ use crate::ssh::text::{seconds, shell_word, ssh_target};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::agent::AgentIdentity;
-use russh::keys::{Algorithm, HashAlg, PrivateKeyWithHashAlg};
+use russh::keys::{Algorithm, Certificate, HashAlg, PrivateKeyWithHashAlg};
 use russh::{MethodKind, MethodSet, SendError};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// sshd ends the connection at the sixth refused key (`MaxAuthTries 6`).
 const MOST_KEYS: usize = 6;
+
+/// How long a server may wait for an approval (a push to a telephone) after an answer.
+const APPROVAL: Duration = Duration::from_secs(90);
 
 /// No server asks more rounds of questions for one login.
 const MOST_ROUNDS: usize = 16;
@@ -44,6 +51,15 @@ enum Outcome {
     Skipped,
 }
 
+/// What became of a certificate.
+enum Shown {
+    Answered(AuthResult),
+    /// The server would take it, but its key needs its passphrase.
+    Locked(Locked),
+    /// It could not be used; the reason in words.
+    Unsigned(String),
+}
+
 /// What is known of the keys of this login.
 struct Keys {
     waiting: std::vec::IntoIter<Candidate>,
@@ -63,23 +79,24 @@ enum RsaHash {
 /// Signs nothing: used to learn whether the server would take a key before its passphrase is asked for.
 struct NoSigner;
 
-/// The server would take the key.
-enum Unsigned {
+/// Why that signer does not sign.
+enum Unlocked {
+    /// The server would take the key.
     Wanted,
     Lost,
 }
 
-impl From<SendError> for Unsigned {
+impl From<SendError> for Unlocked {
     fn from(_: SendError) -> Self {
         Self::Lost
     }
 }
 
 impl russh::Signer for NoSigner {
-    type Error = Unsigned;
+    type Error = Unlocked;
 
-    async fn auth_sign(&mut self, _: &AgentIdentity, _: Option<HashAlg>, _: Vec<u8>) -> Result<Vec<u8>, Unsigned> {
-        Err(Unsigned::Wanted)
+    async fn auth_sign(&mut self, _: &AgentIdentity, _: Option<HashAlg>, _: Vec<u8>) -> Result<Vec<u8>, Unlocked> {
+        Err(Unlocked::Wanted)
     }
 }
 
@@ -136,7 +153,8 @@ impl Login<'_> {
             }
         }
         let notes = keys.map(|keys| keys.notes).unwrap_or_default();
-        Err(self.refused(&offered, &notes).into())
+        let error = self.refused(&offered, &notes);
+        Err(if notes.iter().any(|note| note.by_ssh) { Setback::BeyondUs(error) } else { error.into() })
     }
 
     /// The next method that both sides have left. Methods that need a person are left out when there is none.
@@ -155,8 +173,8 @@ impl Login<'_> {
 
     async fn keys(&self) -> Keys {
         let resolved = self.resolved.clone();
-        let files = tokio::task::spawn_blocking(move || candidates::read_files(&resolved)).await.unwrap_or_default();
-        let mut notes = Vec::new();
+        let reading = move || (candidates::read_files(&resolved), certificates::read(&resolved));
+        let (files, (certificates, mut notes)) = tokio::task::spawn_blocking(reading).await.unwrap_or_default();
         let (mut agent, mut identities) = (None, Vec::new());
         if let Some(socket) = agent::socket(self.context, self.resolved) {
             let binding = self.handle.agent_session_binding();
@@ -165,10 +183,12 @@ impl Login<'_> {
                     agent = Some(connected);
                     identities = held;
                 }
-                Err(text) => notes.push(Note { text, hint: None, own: false }),
+                Err(text) => notes.push(Note::of(text)),
             }
         }
-        let candidates = candidates::order(self.resolved, files, identities);
+        let mut candidates: Candidates = candidates::order(self.resolved, files, identities);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        candidates::certify(&mut candidates, certificates, now);
         notes.extend(candidates.notes);
         Keys { waiting: candidates.keys.into_iter(), agent, notes, rsa_hash: None }
     }
@@ -187,9 +207,10 @@ impl Login<'_> {
                 None => self.locked(locked, keys),
             };
         };
-        let print = match &candidate.signing {
-            Signing::AgentCertificate(_) => format!("{} certificate", fingerprint(&public)),
-            _ => fingerprint(&public),
+        let print = if candidate.is_certificate() {
+            format!("{} certificate", fingerprint(&public))
+        } else {
+            fingerprint(&public)
         };
         if self.memory.refused.contains(&print) {
             return Ok(Outcome::Skipped);
@@ -199,7 +220,7 @@ impl Login<'_> {
                 RsaHash::Sha2(hash) => Some(hash),
                 RsaHash::Sha1Only => {
                     let text = format!("{} was not offered: the server takes RSA with SHA-1 only", candidate.label);
-                    keys.notes.push(Note { text, hint: None, own: false });
+                    keys.notes.push(Note::of(text));
                     return Ok(Outcome::Skipped);
                 }
             },
@@ -222,9 +243,20 @@ impl Login<'_> {
                     let asking = self.handle.authenticate_publickey_with(user, public, hash, &mut signer);
                     match self.watch.run(asking).await {
                         Ok(Ok(result)) => result,
-                        Ok(Err(Unsigned::Wanted)) => return self.locked(locked, keys),
-                        Ok(Err(Unsigned::Lost)) => return Err(self.lost().into()),
+                        Ok(Err(Unlocked::Wanted)) => return self.locked(locked, keys),
+                        Ok(Err(Unlocked::Lost)) => return Err(self.lost().into()),
                         Err(Expired) => return Err(self.expired().into()),
+                    }
+                }
+            }
+            (Signing::Certificate(certificate, by), agent) => {
+                match self.certificate(*certificate, *by, agent, hash).await? {
+                    Shown::Answered(result) => result,
+                    Shown::Locked(locked) => return self.locked(locked, keys),
+                    Shown::Unsigned(why) => {
+                        let text = format!("{} was not used: {why}", candidate.label);
+                        keys.notes.push(Note::of(text));
+                        return Ok(Outcome::Skipped);
                     }
                 }
             }
@@ -241,7 +273,7 @@ impl Login<'_> {
                     Ok(Ok(result)) => result,
                     Ok(Err(error)) => {
                         let text = format!("the agent did not sign with {}: {error}", candidate.label);
-                        keys.notes.push(Note { text, hint: None, own: false });
+                        keys.notes.push(Note::of(text));
                         return Ok(Outcome::Skipped);
                     }
                     Err(Expired) => return Err(self.expired().into()),
@@ -256,6 +288,52 @@ impl Login<'_> {
         Ok(outcome(result))
     }
 
+    /// Shows a certificate from a file; its key signs, wherever it is.
+    async fn certificate(
+        &mut self,
+        certificate: Certificate,
+        by: Signing,
+        agent: Option<&mut Agent>,
+        hash: Option<HashAlg>,
+    ) -> Result<Shown, Setback> {
+        let user = self.resolved.user.clone();
+        let key = match (by, agent) {
+            (Signing::Key(key), _) => key,
+            (Signing::Locked(locked), _) => {
+                if let Some(key) = self.context.keys.unlocked(&locked).await {
+                    key
+                } else {
+                    let mut signer = NoSigner;
+                    let asking = self.handle.authenticate_certificate_with(user, certificate, hash, &mut signer);
+                    return match self.watch.run(asking).await {
+                        Ok(Ok(result)) => Ok(Shown::Answered(result)),
+                        Ok(Err(Unlocked::Wanted)) => Ok(Shown::Locked(locked)),
+                        Ok(Err(Unlocked::Lost)) => Err(self.lost().into()),
+                        Err(Expired) => Err(self.expired().into()),
+                    };
+                }
+            }
+            (_, Some(agent)) => {
+                let mut signer = ByAgent { agent, key: certificate.public_key().clone().into() };
+                let asking = self.handle.authenticate_certificate_with(user, certificate, hash, &mut signer);
+                return match self.watch.run(asking).await {
+                    Ok(Ok(result)) => Ok(Shown::Answered(result)),
+                    Ok(Err(error)) => Ok(Shown::Unsigned(format!("the agent did not sign: {error}"))),
+                    Err(Expired) => Err(self.expired().into()),
+                };
+            }
+            (_, None) => return Ok(Shown::Unsigned("its key is in no agent".to_owned())),
+        };
+        let mut signer = ByKey(Arc::clone(&key));
+        let asking = self.handle.authenticate_certificate_with(user, certificate, hash, &mut signer);
+        match self.watch.run(asking).await {
+            Ok(Ok(result)) => Ok(Shown::Answered(result)),
+            Ok(Err(Unsigned::Failed(why))) => Ok(Shown::Unsigned(why)),
+            Ok(Err(Unsigned::Lost)) => Err(self.lost().into()),
+            Err(Expired) => Err(self.expired().into()),
+        }
+    }
+
     /// A key that the server would take, but that needs its passphrase.
     fn locked(&self, locked: Locked, keys: &mut Keys) -> Result<Outcome, Setback> {
         if self.context.broker.can_ask() {
@@ -265,6 +343,7 @@ impl Login<'_> {
             text: format!("{} is locked by a passphrase, and nobody could be asked", locked.path.display()),
             hint: Some(format!("ssh-add {}", shell_word(&locked.path.to_string_lossy()))),
             own: true,
+            by_ssh: false,
         });
         Ok(Outcome::Skipped)
     }
@@ -287,6 +366,11 @@ impl Login<'_> {
 
     /// Questions of the server's. They can only be asked while it waits for the answers.
     async fn keyboard_interactive(&mut self) -> Result<Outcome, Setback> {
+        if self.memory.turn.is_none() {
+            // Another login's dialog is open: this connection would wait for it in vain, and is made anew then.
+            let turn = Arc::clone(&self.context.typing).try_lock_owned();
+            self.memory.turn = Some(turn.map_err(|_| Setback::Turn)?);
+        }
         for failures in 0..self.resolved.password_prompts {
             let user = self.resolved.user.clone();
             let started = self.watch.run(self.handle.authenticate_keyboard_interactive_start(user, None)).await;
@@ -307,7 +391,11 @@ impl Login<'_> {
                     let _pause = self.watch.pause();
                     answers.push(self.question(kind, number).await?);
                 }
-                let answered = self.watch.run(self.handle.authenticate_keyboard_interactive_respond(answers)).await;
+                let responding = self.handle.authenticate_keyboard_interactive_respond(answers);
+                let answered = {
+                    let _pause = self.watch.pause();
+                    tokio::time::timeout(APPROVAL, responding).await.map_err(|_| Expired)
+                };
                 response = self.settled(answered)?;
             }
             match response {

@@ -1,5 +1,6 @@
 //! Which keys are offered, in which order.
 
+use super::certificates::{self, Certified};
 use crate::ssh::credentials::{KeyFile, KeyFileError, Locked};
 use crate::ssh::known_hosts::fingerprint;
 use crate::ssh::resolve::Resolved;
@@ -22,7 +23,10 @@ pub(super) struct Candidate {
 #[derive(Debug, Clone)]
 pub(super) enum Signing {
     Agent,
+    /// A certificate that is in the agent.
     AgentCertificate(Box<Certificate>),
+    /// A certificate from a file, whose key signs in one of the other ways.
+    Certificate(Box<Certificate>, Box<Signing>),
     Key(Arc<PrivateKey>),
     Locked(Locked),
 }
@@ -47,6 +51,22 @@ pub(super) struct Note {
     pub(super) hint: Option<String>,
     /// Whether it concerns the key that hosts.toml names.
     pub(super) own: bool,
+    /// Whether the `ssh` program may do more with the key.
+    pub(super) by_ssh: bool,
+}
+
+impl Note {
+    /// A note without a way out.
+    pub(super) fn of(text: String) -> Self {
+        Self { text, hint: None, own: false, by_ssh: false }
+    }
+}
+
+impl Candidate {
+    /// Whether it is a certificate, and so another thing than its key alone.
+    pub(super) fn is_certificate(&self) -> bool {
+        matches!(self.signing, Signing::AgentCertificate(_) | Signing::Certificate(..))
+    }
 }
 
 /// The order of OpenSSH: keys of the agent that the configuration names, the agent's others unless `IdentitiesOnly`,
@@ -78,7 +98,7 @@ pub(super) fn order(resolved: &Resolved, files: Vec<Read>, agent: Vec<AgentIdent
             (None, Some(candidate)) => from_files.push(candidate),
             (None, None) => {
                 let text = format!("{} is a public key whose private half the agent does not have", path.display());
-                candidates.notes.push(Note { text, hint: None, own: is_own });
+                candidates.notes.push(Note { own: is_own, ..Note::of(text) });
             }
         }
     }
@@ -93,6 +113,28 @@ pub(super) fn order(resolved: &Resolved, files: Vec<Read>, agent: Vec<AgentIdent
         }
     }
     candidates
+}
+
+/// Puts each certificate before its key: a server that trusts the authority need not be shown the key alone.
+pub(super) fn certify(candidates: &mut Candidates, certificates: Vec<Certified>, now: u64) {
+    for certified in certificates {
+        let key = certified.certificate.public_key();
+        let is_its = |candidate: &Candidate| candidate.public.as_ref().is_some_and(|public| public.key_data() == key);
+        let keys = &mut candidates.keys;
+        if keys.iter().any(|candidate| candidate.is_certificate() && is_its(candidate)) {
+            continue;
+        }
+        let Some(place) = keys.iter().position(is_its) else {
+            let text = format!("there is no key for the certificate {}", certified.path.display());
+            candidates.notes.push(Note::of(text));
+            continue;
+        };
+        let label = format!("{} (certificate)", certified.path.display());
+        candidates.notes.extend(certificates::remark(&certified, now).map(Note::of));
+        let signing = Signing::Certificate(Box::new(certified.certificate), Box::new(keys[place].signing.clone()));
+        let public = keys[place].public.clone();
+        keys.insert(place, Candidate { public, signing, label });
+    }
 }
 
 /// All key files of a host, hosts.toml's own first; it blocks for as long as small files take.
@@ -118,10 +160,9 @@ fn is_plain_key(identity: Option<&AgentIdentity>, public: Option<&PublicKey>) ->
 }
 
 fn is_same(earlier: &Candidate, later: &Candidate) -> bool {
-    let is_certificate = |candidate: &Candidate| matches!(candidate.signing, Signing::AgentCertificate(_));
     match (&earlier.public, &later.public) {
         (Some(earlier_key), Some(later_key)) => {
-            earlier_key.key_data() == later_key.key_data() && is_certificate(earlier) == is_certificate(later)
+            earlier_key.key_data() == later_key.key_data() && earlier.is_certificate() == later.is_certificate()
         }
         _ => false,
     }
@@ -174,11 +215,11 @@ fn type_name(key: &PublicKey) -> &'static str {
 }
 
 fn note(path: &Path, error: KeyFileError, own: bool) -> Note {
-    let (reason, hint) = match error {
-        KeyFileError::Missing => ("does not exist".to_owned(), None),
-        KeyFileError::Unusable { reason, hint } => (reason, hint),
+    let (reason, hint, by_ssh) = match error {
+        KeyFileError::Missing => ("does not exist".to_owned(), None, false),
+        KeyFileError::Unusable { reason, hint, by_ssh } => (reason, hint, by_ssh),
     };
-    Note { text: format!("{} {reason}", path.display()), hint, own }
+    Note { text: format!("{} {reason}", path.display()), hint, own, by_ssh }
 }
 
 #[cfg(test)]

@@ -1,37 +1,49 @@
 //! One host, from its name to a running command.
 
 use super::auth::{self, Login};
-use super::dial::{self, place};
 use super::exec::{self, Connection};
 use super::handler::{Client, Witness};
 use super::host_key::{self, Judge, Ruling};
 use super::memory::{Memory, Setback, Stranger};
 use super::stopwatch::Stopwatch;
 use super::stream::{Cut, cuttable};
+use super::way::{self, Stream, Way};
 use super::{algorithms, errors};
+use crate::ssh::Context;
 use crate::ssh::credentials::{KeyFileError, Locked, PromptKey, UnlockError};
 use crate::ssh::known_hosts::{HostName, KnownHosts};
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
 use crate::ssh::text::shell_word;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
-use crate::ssh::{Context, gate};
-use futures::FutureExt;
+use futures::future::BoxFuture;
 use russh::client::Handle;
 use russh::keys::PublicKey;
-use std::net::SocketAddr;
 use std::sync::Arc;
-use tokio::net::TcpStream;
 
 /// Why the built-in client gave up.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(in crate::ssh) struct Failure {
     pub(in crate::ssh) error: SshError,
     /// Whether the `ssh` program may manage what we cannot.
     pub(in crate::ssh) ssh_may_manage: bool,
 }
 
-/// Connects, logs in and starts `command`; connects again after each question to a person.
+/// Where a connection is to lead.
+#[derive(Clone, Copy)]
+pub(super) struct Target<'a> {
+    pub(super) context: &'a Context,
+    /// The name it is shown by.
+    pub(super) host: &'a str,
+    pub(super) resolved: &'a Resolved,
+    /// The jump hosts that are being connected to, each through the next: none of them may lead back to itself.
+    pub(super) path: &'a [String],
+    /// Whether other connections will run through it.
+    pub(super) carries_others: bool,
+    pub(super) progress: &'a (dyn Fn(SshPhase) + Send + Sync),
+}
+
+/// Connects, logs in and starts `command`.
 pub(in crate::ssh) async fn open(
     context: &Context,
     host: &str,
@@ -39,14 +51,26 @@ pub(in crate::ssh) async fn open(
     command: &str,
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Channel, Failure> {
-    let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
-    let mut attempt = Attempt { context, host, resolved, name, memory: Memory::default(), trusted: None, progress };
-    loop {
-        match attempt.run(command).await {
-            Ok(channel) => return Ok(channel),
-            Err(setback) => attempt.overcome(setback).await?,
+    let target = Target { context, host, resolved, path: &[], carries_others: false, progress };
+    let connection = log_in(target).await?;
+    progress(SshPhase::Exec);
+    Ok(exec::start(connection, command, context.options.limits.exec).await?)
+}
+
+/// Connects and logs in; connects again after each question to a person. Boxed, since a jump host is connected to in
+/// the same way, on the way.
+pub(super) fn log_in(target: Target<'_>) -> BoxFuture<'_, Result<Connection, Failure>> {
+    Box::pin(async move {
+        let resolved = target.resolved;
+        let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
+        let mut attempt = Attempt { target, name, memory: Memory::default(), trusted: None };
+        loop {
+            match attempt.run().await {
+                Ok(connection) => return Ok(connection),
+                Err(setback) => attempt.overcome(setback).await?,
+            }
         }
-    }
+    })
 }
 
 impl From<SshError> for Failure {
@@ -56,79 +80,61 @@ impl From<SshError> for Failure {
 }
 
 struct Attempt<'a> {
-    context: &'a Context,
-    host: &'a str,
-    resolved: &'a Resolved,
+    target: Target<'a>,
     name: HostName,
     memory: Memory,
     /// A key that was trusted at a prompt: the next connection is pinned to it.
     trusted: Option<PublicKey>,
-    progress: &'a (dyn Fn(SshPhase) + Send + Sync),
 }
 
 impl Attempt<'_> {
     /// One connection.
-    async fn run(&mut self, command: &str) -> Result<Channel, Setback> {
-        let limits = self.context.options.limits;
-        (self.progress)(SshPhase::Name);
-        let addresses = dial::look_up(self.resolved, limits.name).await?;
-        let waiting_room = self.enter(&addresses).await;
+    async fn run(&mut self) -> Result<Connection, Setback> {
+        let Target { context, host, resolved, progress, .. } = self.target;
+        let Way { stream, place, held, waiting_room } = way::open(&self.target).await?;
 
-        (self.progress)(SshPhase::Tcp);
-        let limit = self.resolved.connect_timeout.unwrap_or(limits.tcp);
-        let (stream, address) = dial::connect(&addresses, limit).await?;
-
-        (self.progress)(SshPhase::KeyExchange);
+        progress(SshPhase::KeyExchange);
         let witness = Witness::default();
-        let (mut handle, cut) = self.exchange_keys(stream, address, &witness).await?;
-
-        (self.progress)(SshPhase::Login);
-        let login = Login {
-            context: self.context,
-            host: self.host,
-            resolved: self.resolved,
-            handle: &mut handle,
-            witness: &witness,
-            memory: &mut self.memory,
-            watch: Stopwatch::start(limits.login),
+        let (mut handle, cut) = match self.exchange_keys(stream, &place, &witness).await {
+            Err(Setback::Failed(error)) => return Err(Setback::Failed(held.explain(error).await)),
+            other => other?,
         };
+
+        progress(SshPhase::Login);
+        let watch = Stopwatch::start(context.options.limits.login);
+        let memory = &mut self.memory;
+        let login = Login { context, host, resolved, handle: &mut handle, witness: &witness, memory, watch };
         login.run().await?;
+        self.memory.turn = None;
         drop(waiting_room);
-
-        (self.progress)(SshPhase::Exec);
-        Ok(exec::start(Connection { handle, witness, _cut: cut }, command, limits.exec).await?)
-    }
-
-    /// A place among the unauthenticated connections to this address.
-    async fn enter(&self, addresses: &[SocketAddr]) -> gate::Place {
-        let address = addresses.first().map(ToString::to_string).unwrap_or_default();
-        let mut entering = std::pin::pin!(self.context.gate.enter(&address));
-        if let Some(place) = entering.as_mut().now_or_never() {
-            return place;
-        }
-        (self.progress)(SshPhase::Queued);
-        entering.await
+        Ok(Connection { handle, witness, _cut: cut, _way: held })
     }
 
     async fn exchange_keys(
         &self,
-        stream: TcpStream,
-        address: SocketAddr,
+        stream: Box<dyn Stream>,
+        place: &str,
         witness: &Witness,
     ) -> Result<(Handle<Client>, Cut), Setback> {
+        let Target { context, resolved, .. } = self.target;
         let known = self.known_hosts().await?;
-        let config = algorithms::config(&known.key_types(&self.name));
-        let config = config.map_err(|error| errors::key_exchange(address, b"", &error))?;
+        let config = algorithms::config(&algorithms::Wishes {
+            known: known.key_types(&self.name),
+            certificates: known.has_authorities(&self.name),
+            keepalive: resolved.keepalive,
+            carries_others: self.target.carries_others,
+        });
+        let config = config.map_err(|error| errors::key_exchange(place, b"", &error))?;
         let judge = Judge {
             known,
             name: self.name.clone(),
             trusted: self.trusted.clone(),
-            trusted_before: self.context.trusted_once(&self.name),
-            accept_new: self.resolved.strict_host_keys == StrictHostKeys::AcceptNew,
+            trusted_before: context.trusted_once(&self.name),
+            accept_new: resolved.strict_host_keys == StrictHostKeys::AcceptNew,
             accepted: None,
         };
         let (stream, cut) = cuttable(stream);
-        let limit = self.context.options.limits.key_exchange;
+        let limit = context.options.limits.key_exchange;
         let connecting = russh::client::connect_stream(Arc::new(config), stream, Client::new(judge, witness.clone()));
         let connected = tokio::time::timeout(limit, connecting).await;
         let ruling = witness.seen().ruling.take();
@@ -137,7 +143,7 @@ impl Attempt<'_> {
                 return Err(error.into());
             }
             if let Ruling::Unknown { key, other_names } = ruling {
-                let target = format!("{} ({})", self.resolved.hostname, place(address));
+                let target = format!("{} ({place})", resolved.hostname);
                 let (key, other_names) = (key.clone(), other_names.clone());
                 return Err(Setback::UnknownKey(Box::new(Stranger { key, other_names, target })));
             }
@@ -146,24 +152,30 @@ impl Attempt<'_> {
             Ok(Ok(handle)) => handle,
             Ok(Err(error)) => {
                 let may_manage = matches!(error, russh::Error::NoCommonAlgo { .. });
-                let error = errors::key_exchange(address, &cut.head(), &error);
+                let error = errors::key_exchange(place, &cut.head(), &error);
                 return Err(if may_manage { Setback::BeyondUs(error) } else { Setback::Failed(error) });
             }
-            Err(_) => return Err(errors::key_exchange_timeout(address, &cut.head(), limit).into()),
+            Err(_) => return Err(errors::key_exchange_timeout(place, &cut.head(), limit).into()),
         };
         match ruling {
-            Some(Ruling::Accepted { new: Some(key) }) => host_key::save(self.resolved, &self.name, &key).await?,
+            Some(Ruling::Accepted { new: Some(key) }) => host_key::save(resolved, &self.name, &key).await?,
             Some(Ruling::Accepted { new: None }) => {}
             // A connection whose key nobody has judged is not used.
-            _ => return Err(errors::key_exchange(address, &cut.head(), &russh::Error::UnknownKey).into()),
+            _ => return Err(errors::key_exchange(place, &cut.head(), &russh::Error::UnknownKey).into()),
         }
         Ok((handle, cut))
     }
 
     /// The files as they are now: another host may have added a key a moment ago.
     async fn known_hosts(&self) -> Result<KnownHosts, SshError> {
-        let files: Vec<_> =
-            self.resolved.user_known_hosts.iter().chain(&self.resolved.global_known_hosts).cloned().collect();
+        let files: Vec<_> = self
+            .target
+            .resolved
+            .user_known_hosts
+            .iter()
+            .chain(&self.target.resolved.global_known_hosts)
+            .cloned()
+            .collect();
         let reading = tokio::task::spawn_blocking(move || KnownHosts::read(&files));
         reading
             .await
@@ -172,33 +184,38 @@ impl Attempt<'_> {
 
     /// Does what lets the next connection come further, or says why there is none.
     async fn overcome(&mut self, setback: Setback) -> Result<(), Failure> {
+        let Target { context, host, resolved, .. } = self.target;
         match setback {
             Setback::Failed(error) => Err(error.into()),
             Setback::BeyondUs(error) => Err(Failure { error, ssh_may_manage: true }),
             Setback::UnknownKey(stranger) => {
-                host_key::ask(self.context, self.host, self.resolved, &self.name, &stranger).await?;
+                host_key::ask(context, host, resolved, &self.name, &stranger).await?;
                 self.trusted = Some(stranger.key);
                 Ok(())
             }
             Setback::Locked(locked) => {
-                let unlocking = self.context.keys.unlock(&self.context.broker, &locked, self.host);
+                let unlocking = context.keys.unlock(&context.broker, &locked, host);
                 unlocking.await.map_err(|error| locked_error(&locked, &error))?;
                 Ok(())
             }
+            Setback::Turn => {
+                self.memory.turn = Some(Arc::clone(&context.typing).lock_owned().await);
+                Ok(())
+            }
             Setback::Password => {
-                let target = format!("{}@{}", self.resolved.user, self.resolved.hostname);
+                let target = format!("{}@{}", resolved.user, resolved.hostname);
                 let kind = PromptKind::Secret {
                     text: format!("{target}'s password:"),
                     instruction: String::new(),
                     echo: false,
                     failures: self.memory.wrong_passwords,
                 };
-                let key = PromptKey::Login { target, connection: self.context.broker.number() };
-                let answer = self.context.broker.ask(key, self.host, kind).await;
+                let key = PromptKey::Login { target, connection: context.broker.number() };
+                let answer = context.broker.ask(key, host, kind).await;
                 let answer = answer.map(|(_, answer)| answer).ok();
                 self.memory.password = answer.filter(|answer| matches!(**answer, Answer::Secret(_)));
                 if self.memory.password.is_none() {
-                    return Err(auth::declined(self.resolved).into());
+                    return Err(auth::declined(resolved).into());
                 }
                 Ok(())
             }

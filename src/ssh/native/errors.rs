@@ -1,15 +1,12 @@
 //! What a failed key exchange means.
 
-use super::dial::place;
 use crate::ssh::text::{cause, seconds};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use russh::Error;
-use std::net::SocketAddr;
 use std::time::Duration;
 
 /// The server said nothing, or not enough, in time.
-pub(super) fn key_exchange_timeout(address: SocketAddr, head: &[u8], limit: Duration) -> SshError {
-    let place = place(address);
+pub(super) fn key_exchange_timeout(place: &str, head: &[u8], limit: Duration) -> SshError {
     let (message, hint) = if head.is_empty() {
         (
             format!("connected to {place}, but no SSH banner came within {}", seconds(limit)),
@@ -30,8 +27,7 @@ pub(super) fn key_exchange_timeout(address: SocketAddr, head: &[u8], limit: Dura
 }
 
 /// The key exchange failed for another reason than the host key.
-pub(super) fn key_exchange(address: SocketAddr, head: &[u8], error: &Error) -> SshError {
-    let place = place(address);
+pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError {
     let closed = match error {
         Error::HUP | Error::Disconnect | Error::RecvError => true,
         Error::IO(error) => {
@@ -82,13 +78,11 @@ mod tests {
     use super::*;
     use russh::AlgorithmKind;
 
-    fn address() -> SocketAddr {
-        "127.0.0.1:22".parse().unwrap()
-    }
+    const PLACE: &str = "127.0.0.1 port 22";
 
     #[test]
     fn timeouts_tell_how_far_it_came() {
-        let message = |head: &[u8]| key_exchange_timeout(address(), head, Duration::from_secs(10)).message;
+        let message = |head: &[u8]| key_exchange_timeout(PLACE, head, Duration::from_secs(10)).message;
         assert_eq!(message(b""), "connected to 127.0.0.1 port 22, but no SSH banner came within 10 s");
         assert_eq!(
             message(b"welcome\r\nSSH-2.0-x\r\n"),
@@ -99,19 +93,19 @@ mod tests {
 
     #[test]
     fn failures() {
-        let error = key_exchange(address(), b"Exceeded MaxStartups\r\n", &Error::HUP);
+        let error = key_exchange(PLACE, b"Exceeded MaxStartups\r\n", &Error::HUP);
         assert_eq!(error.kind, SshErrorKind::Busy);
         assert_eq!(error.message, "127.0.0.1 port 22 closed the connection and said \"Exceeded MaxStartups\"");
         assert_eq!(
-            key_exchange(address(), b"", &Error::Disconnect).message,
+            key_exchange(PLACE, b"", &Error::Disconnect).message,
             "127.0.0.1 port 22 closed the connection before the key exchange was finished"
         );
         let none = Error::NoCommonAlgo { kind: AlgorithmKind::Kex, ours: vec![], theirs: vec!["a".into(), "b".into()] };
         assert_eq!(
-            key_exchange(address(), b"SSH-2.0-x\r\n", &none).message,
+            key_exchange(PLACE, b"SSH-2.0-x\r\n", &none).message,
             "no Kex algorithm in common with 127.0.0.1 port 22, which offers a, b"
         );
-        let error = key_exchange(address(), b"SSH-2.0-x\r\n", &Error::WrongServerSig);
+        let error = key_exchange(PLACE, b"SSH-2.0-x\r\n", &Error::WrongServerSig);
         assert_eq!(error.message, "the key exchange with 127.0.0.1 port 22 failed: Wrong server signature");
         assert_eq!(error.kind, SshErrorKind::KeyExchange);
     }

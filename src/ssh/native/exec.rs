@@ -2,6 +2,7 @@
 
 use super::handler::{Client, Witness};
 use super::stream::Cut;
+use super::way::Held;
 use crate::ssh::text::seconds;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use russh::client::{Handle, Msg};
@@ -22,6 +23,14 @@ pub(super) struct Connection {
     pub(super) witness: Witness,
     /// Held for its drop.
     pub(super) _cut: Cut,
+    /// What the stream runs through.
+    pub(super) _way: Held,
+}
+
+impl std::fmt::Debug for Connection {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Connection")
+    }
 }
 
 /// Starts `command` on a channel of its own.

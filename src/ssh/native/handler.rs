@@ -47,12 +47,10 @@ impl Handler for Client {
     type Error = Error;
 
     async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Error> {
-        let key = match shown {
-            PublicKeyOrCertificate::PublicKey { key, .. } => key,
-            // None was asked for, and nobody here has checked it.
-            PublicKeyOrCertificate::Certificate(_) => return Ok(false),
+        let ruling = match shown {
+            PublicKeyOrCertificate::PublicKey { key, .. } => self.judge.rule(key),
+            PublicKeyOrCertificate::Certificate(certificate) => self.judge.rule_certificate(certificate),
         };
-        let ruling = self.judge.rule(key);
         let accepted = matches!(ruling, Ruling::Accepted { .. });
         self.witness.seen().ruling = Some(ruling);
         Ok(accepted)

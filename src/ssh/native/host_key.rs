@@ -3,13 +3,14 @@
 use super::memory::Stranger;
 use crate::ssh::Context;
 use crate::ssh::credentials::{PromptKey, Unanswered};
-use crate::ssh::known_hosts::{self, HostName, KnownHosts, Place, Verdict, fingerprint};
+use crate::ssh::known_hosts::{self, HostName, KnownHosts, Place, Verdict, Vouched, fingerprint};
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
 use crate::ssh::text::{shell_word, ssh_target};
 use crate::ssh::transport::{SshError, SshErrorKind};
-use russh::keys::PublicKey;
+use russh::keys::{Certificate, PublicKey};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Decides on the keys of one connection, before anything secret is sent.
 #[derive(Debug)]
@@ -36,6 +37,8 @@ pub(super) enum Ruling {
     Changed { key: PublicKey, place: Place },
     /// The key must not be used.
     Revoked { key: PublicKey, place: Place },
+    /// An authority of ours vouches for the key, but its certificate is not good, and the key alone is not known.
+    BadCertificate { key: PublicKey, why: String },
     /// The key differs from the one that the connection began with.
     Swapped,
 }
@@ -56,6 +59,27 @@ impl Judge {
         };
         self.accepted = Some(key.clone());
         Ruling::Accepted { new }
+    }
+
+    /// Judges a certificate; where no authority of ours vouches for it, its key alone, as ssh does.
+    pub(super) fn rule_certificate(&mut self, certificate: &Certificate) -> Ruling {
+        let key = PublicKey::from(certificate.public_key().clone());
+        if self.accepted.is_some() {
+            return self.rule(&key);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+        match self.known.vouch(&self.name, certificate, now) {
+            Vouched::Yes => {
+                self.accepted = Some(key);
+                Ruling::Accepted { new: None }
+            }
+            Vouched::NoAuthority => self.rule(&key),
+            Vouched::Revoked(place) => Ruling::Revoked { key, place },
+            Vouched::Bad(why) => match self.known.evaluate(&self.name, &key) {
+                Verdict::Known => self.rule(&key),
+                _ => Ruling::BadCertificate { key, why },
+            },
+        }
     }
 
     fn is_trusted(&self, key: &PublicKey) -> bool {
@@ -169,6 +193,17 @@ pub(super) fn refusal(ruling: &Ruling, name: &HostName) -> Option<SshError> {
             Some(
                 SshError::new(SshErrorKind::HostKeyRevoked, message)
                     .with_hint("the server must get a new host key; ask its administrator"),
+            )
+        }
+        Ruling::BadCertificate { key, why } => {
+            let message = format!(
+                "the certificate of the host key {} {} is not good: {why}; nothing was sent to the server",
+                key.algorithm().as_str(),
+                fingerprint(key),
+            );
+            Some(
+                SshError::new(SshErrorKind::HostKeyUnknown, message)
+                    .with_hint("the server must get a new host certificate; ask its administrator"),
             )
         }
         Ruling::Swapped => Some(SshError::new(

@@ -6,6 +6,7 @@ use crate::ssh::transport::SshError;
 use russh::keys::PublicKey;
 use std::collections::HashSet;
 use std::sync::Arc;
+use tokio::sync::OwnedMutexGuard;
 
 /// Remembered from one connection to the next.
 #[derive(Debug, Default)]
@@ -18,6 +19,8 @@ pub(super) struct Memory {
     pub(super) password: Option<Arc<Answer>>,
     /// How many passwords were wrong.
     pub(super) wrong_passwords: u32,
+    /// The right to have the server ask questions: the person answers one login at a time.
+    pub(super) turn: Option<OwnedMutexGuard<()>>,
 }
 
 /// Why a connection ended before the command ran.
@@ -33,6 +36,8 @@ pub(super) enum Setback {
     Locked(Box<Locked>),
     /// The server would take a password.
     Password,
+    /// The server would ask questions, and the person is busy with another login's.
+    Turn,
 }
 
 /// A server whose key is not known.
@@ -43,6 +48,12 @@ pub(super) struct Stranger {
     pub(super) other_names: Vec<String>,
     /// What was connected to, for people.
     pub(super) target: String,
+}
+
+impl From<super::connect::Failure> for Setback {
+    fn from(failure: super::connect::Failure) -> Self {
+        if failure.ssh_may_manage { Self::BeyondUs(failure.error) } else { Self::Failed(failure.error) }
+    }
 }
 
 impl From<SshError> for Setback {

@@ -2,7 +2,7 @@
 
 use super::expand::Tokens;
 use super::parse::{Surroundings, parse};
-use super::resolved::{AgentChoice, Family, Methods, Resolved, StrictHostKeys};
+use super::resolved::{AgentChoice, Family, Methods, Proxy, Resolved, StrictHostKeys};
 use crate::hosts::HostConfig;
 use crate::ssh::Context;
 use crate::ssh::text;
@@ -22,7 +22,9 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
     check_name(name)?;
     let home = context.options.home.as_deref();
     let mut resolved = match ask(context, host, name).await? {
-        Some(output) => parse(&output, Surroundings { name, home, variable }),
+        Some(output) => parse(&output, Surroundings { name, home, variable }).map_err(|why| {
+            SshError::new(SshErrorKind::Config, why).with_hint(format!("ssh -G {}", text::shell_word(name)))
+        })?,
         None => without_ssh(name, home),
     };
     if let Some(port) = host.port {
@@ -44,6 +46,10 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
         _ => path.clone(),
     };
     resolved.first_identity = host.identity_file.as_ref().map(own_path);
+    if let Some(hops) = &host.proxy_jump {
+        resolved.proxy = if hops.is_empty() { Proxy::None } else { Proxy::Jump(hops.clone()) };
+    }
+    resolved.config = context.config_file(host).cloned();
     if let Some(path) = &host.known_hosts {
         resolved.user_known_hosts = vec![own_path(path)];
         resolved.global_known_hosts = Vec::new();
@@ -56,7 +62,7 @@ async fn ask(context: &Context, host: &HostConfig, name: &str) -> Result<Option<
     let _turn = context.resolving.acquire().await;
     let mut command = Command::new("ssh");
     command.args(["-G", "-T"]);
-    if let Some(config) = &context.options.ssh_config {
+    if let Some(config) = context.config_file(host) {
         command.arg("-F").arg(config);
     }
     if let Some(user) = &host.user {
@@ -131,8 +137,11 @@ fn without_ssh(name: &str, home: Option<&Path>) -> Resolved {
         methods: Methods::ALL,
         password_prompts: 3,
         only_ssh_can: None,
-        proxy: None,
+        proxy: Proxy::None,
+        certificate_files: Vec::new(),
+        keepalive: None,
         master: None,
+        config: None,
         undone: Vec::new(),
         ssh_program: false,
     }
@@ -177,6 +186,7 @@ mod tests {
         host.port = Some(22);
         host.identity_file = Some("~/toml".into());
         host.known_hosts = Some("/kh".into());
+        host.proxy_jump = Some(crate::hosts::parse_hops("gate", 0..4).unwrap());
         let resolved = resolve(&context, &host).await.unwrap();
         assert_eq!((resolved.hostname.as_str(), resolved.port, resolved.user.as_str()), ("gpu01.lab", 22, "toml"));
         assert_eq!(resolved.host_key_alias.as_deref(), Some("matched"), "Match saw hosts.toml's user");
@@ -184,6 +194,7 @@ mod tests {
         assert_eq!(resolved.identity_files, [folder.path().join(".ssh/conf")]);
         assert_eq!(resolved.user_known_hosts, [PathBuf::from("/kh")]);
         assert!(resolved.global_known_hosts.is_empty());
+        assert_eq!(resolved.proxy.to_string(), "gate");
     }
 
     #[tokio::test]

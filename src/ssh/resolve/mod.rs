@@ -6,4 +6,4 @@ mod parse;
 mod resolved;
 
 pub(super) use ask::resolve;
-pub(super) use resolved::{AgentChoice, Resolved, StrictHostKeys};
+pub(super) use resolved::{AgentChoice, Proxy, Resolved, StrictHostKeys};

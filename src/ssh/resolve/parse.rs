@@ -1,7 +1,8 @@
 //! The output of `ssh -G`, read. Only what is used here is taken; the rest is left to the `ssh` program.
 
 use super::expand::Tokens;
-use super::resolved::{AgentChoice, Family, Methods, Resolved, StrictHostKeys};
+use super::resolved::{AgentChoice, Family, Methods, Proxy, Resolved, StrictHostKeys};
+use crate::hosts::parse_hops;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,7 +18,10 @@ pub(super) struct Surroundings<'a> {
 
 /// Reads the output of `ssh -G`: one keyword in lower case and its value a line. Keywords that are not known are
 /// skipped, and so is a value that makes no sense: a newer ssh may say more.
-pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Resolved {
+///
+/// # Errors
+/// In words, where what leads to the server cannot be followed.
+pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Result<Resolved, String> {
     let value = |keyword: &str| {
         output.lines().find_map(|line| {
             let (found, value) = line.split_once(' ')?;
@@ -33,21 +37,37 @@ pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Resolved {
     let files = |keyword: &str| given(keyword).map(|list| paths(list, tokens)).unwrap_or_default();
     let master = given("controlpath").map(|path| tokens.path(path));
 
-    let proxy = ["proxyjump", "proxycommand"].into_iter().find_map(given).map(str::to_owned);
-    let only_ssh_can = only_ssh_can(&given, &truth);
-    Resolved {
+    let every = |keyword: &str| -> Vec<PathBuf> {
+        let values = output.lines().filter_map(|line| line.split_once(' ')).filter(|(found, _)| *found == keyword);
+        let values = values.map(|(_, path)| path.trim()).filter(|path| !path.eq_ignore_ascii_case("none"));
+        values.map(|path| tokens.path(path)).collect()
+    };
+    let proxy = match (given("proxyjump"), given("proxycommand")) {
+        (Some(hops), _) => {
+            let hops = tokens.text(hops);
+            let read = parse_hops(&hops, 0..hops.len());
+            Proxy::Jump(read.map_err(|complaint| format!("ProxyJump {hops}: {}", complaint.message))?)
+        }
+        (None, Some(command)) => {
+            check_for_shell(&hostname, "host name")?;
+            check_for_shell(&user, "user name")?;
+            Proxy::Command(tokens.text(command))
+        }
+        (None, None) => Proxy::None,
+    };
+    let methods = methods(&value);
+    let only_ssh_can = only_ssh_can(&given, &truth).or_else(|| methods.only_ssh_can(&truth));
+    let interval = given("serveraliveinterval").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
+    let count = given("serveralivecountmax").and_then(|text| text.parse().ok()).unwrap_or(3);
+    Ok(Resolved {
         family: match value("addressfamily") {
             Some("inet") => Family::V4,
             Some("inet6") => Family::V6,
             _ => Family::Any,
         },
         first_identity: None,
-        identity_files: output
-            .lines()
-            .filter_map(|line| line.strip_prefix("identityfile "))
-            .filter(|path| !path.trim().eq_ignore_ascii_case("none"))
-            .map(|path| tokens.path(path.trim()))
-            .collect(),
+        identity_files: every("identityfile"),
+        certificate_files: every("certificatefile"),
         identities_only: truth("identitiesonly"),
         agent: match value("identityagent") {
             None | Some("SSH_AUTH_SOCK") => AgentChoice::Usual,
@@ -69,31 +89,59 @@ pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Resolved {
         hash_known_hosts: truth("hashknownhosts"),
         host_key_alias: given("hostkeyalias").map(|alias| tokens.text(alias)),
         connect_timeout: given("connecttimeout").and_then(|text| text.parse().ok()).map(Duration::from_secs),
-        methods: Methods {
-            public_key: !matches!(value("pubkeyauthentication"), Some("false" | "no")),
-            keyboard_interactive: value("kbdinteractiveauthentication") != Some("no"),
-            password: value("passwordauthentication") != Some("no"),
-        },
+        methods,
         password_prompts: given("numberofpasswordprompts").and_then(|text| text.parse().ok()).unwrap_or(3),
         only_ssh_can,
+        keepalive: interval.map(|seconds| (Duration::from_secs(seconds), count)),
         proxy,
         master,
+        config: None,
         undone: undone(&value),
         ssh_program: true,
         hostname,
         port,
         user,
+    })
+}
+
+/// The methods that may be used: those that are on, and among the preferred ones where such a list is given.
+fn methods<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Methods {
+    let preferred = |method: &str| {
+        value("preferredauthentications").is_none_or(|list| list.split(',').any(|preferred| preferred.trim() == method))
+    };
+    Methods {
+        public_key: !matches!(value("pubkeyauthentication"), Some("false" | "no")) && preferred("publickey"),
+        keyboard_interactive: value("kbdinteractiveauthentication") != Some("no") && preferred("keyboard-interactive"),
+        password: value("passwordauthentication") != Some("no") && preferred("password"),
     }
+}
+
+impl Methods {
+    /// What is left to ssh where none of ours may be used.
+    fn only_ssh_can(self, truth: &dyn Fn(&str) -> bool) -> Option<String> {
+        if self.public_key || self.keyboard_interactive || self.password {
+            return None;
+        }
+        let others =
+            [("gssapiauthentication", "GSSAPIAuthentication"), ("hostbasedauthentication", "HostbasedAuthentication")];
+        others.iter().find(|(keyword, _)| truth(keyword)).map(|(_, name)| (*name).to_owned())
+    }
+}
+
+/// What a proxy command's shell would obey never reaches it, as ssh does it (ssh.c, `valid_hostname`).
+fn check_for_shell(word: &str, what: &str) -> Result<(), String> {
+    let is_plain = |character: char| character.is_alphanumeric() || "._:%@+~-".contains(character);
+    if !word.starts_with('-') && word.chars().all(is_plain) {
+        return Ok(());
+    }
+    Err(format!("the {what} {word:?} cannot be given to a ProxyCommand: its shell would read more into it"))
 }
 
 /// The first setting that the built-in client cannot follow, or must not ignore, as it is spelled in ssh_config.
 fn only_ssh_can<'a>(given: &dyn Fn(&str) -> Option<&'a str>, truth: &dyn Fn(&str) -> bool) -> Option<String> {
-    const GIVEN: [(&str, &str); 8] = [
-        ("proxyjump", "ProxyJump"),
-        ("proxycommand", "ProxyCommand"),
+    const GIVEN: [(&str, &str); 5] = [
         ("knownhostscommand", "KnownHostsCommand"),
         ("revokedhostkeys", "RevokedHostKeys"),
-        ("certificatefile", "CertificateFile"),
         ("pkcs11provider", "PKCS11Provider"),
         ("bindaddress", "BindAddress"),
         ("bindinterface", "BindInterface"),
@@ -152,6 +200,7 @@ mod tests {
                 variable: |name| (name == "MY_AGENT").then(|| PathBuf::from("/run/my-agent")),
             },
         )
+        .unwrap()
     }
 
     const USUAL: &str = "host gpu\nuser bob\nhostname gpu01.lab\nport 2222\naddressfamily any\nhashknownhosts no\n\
@@ -184,8 +233,11 @@ mod tests {
                 methods: Methods::ALL,
                 password_prompts: 3,
                 only_ssh_can: None,
-                proxy: None,
+                proxy: Proxy::None,
+                certificate_files: vec![],
+                keepalive: None,
                 master: None,
+                config: None,
                 undone: vec![],
                 ssh_program: true,
             }
@@ -216,11 +268,12 @@ mod tests {
     #[test]
     fn what_only_ssh_can_do_is_named() {
         for (line, name) in [
-            ("proxyjump bastion", Some("ProxyJump")),
-            ("proxycommand nc %h %p", Some("ProxyCommand")),
-            ("proxyjump none", None),
+            ("proxyjump bastion", None),
+            ("proxycommand nc %h %p", None),
             ("revokedhostkeys /etc/ssh/revoked", Some("RevokedHostKeys")),
-            ("certificatefile ~/.ssh/id-cert.pub", Some("CertificateFile")),
+            ("certificatefile ~/.ssh/id-cert.pub", None),
+            ("preferredauthentications gssapi-with-mic\ngssapiauthentication yes", Some("GSSAPIAuthentication")),
+            ("preferredauthentications publickey\ngssapiauthentication yes", None),
             ("verifyhostkeydns true", Some("VerifyHostKeyDNS")),
             ("verifyhostkeydns false", None),
             ("checkhostip yes", Some("CheckHostIP")),
@@ -228,7 +281,29 @@ mod tests {
         ] {
             assert_eq!(read(line).only_ssh_can.as_deref(), name, "{line}");
         }
-        assert_eq!(read("proxyjump bastion").proxy.as_deref(), Some("bastion"));
+    }
+
+    #[test]
+    fn what_leads_to_the_server() {
+        assert_eq!(read("proxyjump bob@gate:2222,inner").proxy.to_string(), "bob@gate:2222,inner");
+        assert_eq!(read("proxyjump none").proxy, Proxy::None);
+        let command = read("hostname gpu01\nport 2222\nproxycommand nc %h %p").proxy;
+        assert_eq!(command, Proxy::Command("nc gpu01 2222".into()));
+        let around = Surroundings { name: "gpu", home: None, variable: |_| None };
+        assert_eq!(
+            parse("hostname gpu;reboot\nproxycommand nc %h %p", around).unwrap_err(),
+            "the host name \"gpu;reboot\" cannot be given to a ProxyCommand: its shell would read more into it"
+        );
+        assert_eq!(parse("proxyjump a;b", around).unwrap_err(), "ProxyJump a;b: `;` cannot be in a host name");
+    }
+
+    #[test]
+    fn certificates_and_signs_of_life() {
+        let resolved =
+            read("certificatefile ~/.ssh/a-cert.pub\ncertificatefile /b\nserveraliveinterval 5\nserveralivecountmax 2");
+        assert_eq!(resolved.certificate_files, [PathBuf::from("/home/ann/.ssh/a-cert.pub"), "/b".into()]);
+        assert_eq!(resolved.keepalive, Some((Duration::from_secs(5), 2)));
+        assert_eq!(read("serveraliveinterval 0").keepalive, None);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! A host's configuration with every question answered.
 
+use crate::hosts::Hop;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -35,14 +37,51 @@ pub(in crate::ssh) struct Resolved {
     pub(in crate::ssh) password_prompts: u32,
     /// The first setting that only the `ssh` program can follow.
     pub(in crate::ssh) only_ssh_can: Option<String>,
-    /// Where unauthenticated connections are counted, when not at the host itself: the jump host or proxy.
-    pub(in crate::ssh) proxy: Option<String>,
+    /// What leads to the server, where it is not reached directly.
+    pub(in crate::ssh) proxy: Proxy,
+    /// Certificates of keys, beyond those that lie beside the keys.
+    pub(in crate::ssh) certificate_files: Vec<PathBuf>,
+    /// How often a silent server is asked for a sign of life, and how many may fail.
+    pub(in crate::ssh) keepalive: Option<(Duration, u32)>,
     /// The socket of a running `ssh` that serves this host too.
     pub(in crate::ssh) master: Option<PathBuf>,
+    /// The file that was read instead of the usual configuration; for the jump hosts too.
+    pub(in crate::ssh) config: Option<PathBuf>,
     /// Options that would keep a command from running, as `-o` must undo them.
     pub(in crate::ssh) undone: Vec<&'static str>,
     /// Whether there is an `ssh` program; without it, the ssh configuration was not read.
     pub(in crate::ssh) ssh_program: bool,
+}
+
+impl Resolved {
+    /// Whether a running `ssh` takes new sessions for this host. It blocks for a moment.
+    pub(in crate::ssh) fn has_live_master(&self) -> bool {
+        self.master.as_ref().is_some_and(|socket| std::os::unix::net::UnixStream::connect(socket).is_ok())
+    }
+}
+
+/// `ProxyJump` or `ProxyCommand`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::ssh) enum Proxy {
+    #[default]
+    None,
+    /// Jump hosts, the nearest to here first.
+    Jump(Vec<Hop>),
+    /// A command whose pipes lead to the server, its tokens replaced.
+    Command(String),
+}
+
+impl fmt::Display for Proxy {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::None => Ok(()),
+            Self::Jump(hops) => {
+                let hops: Vec<_> = hops.iter().map(ToString::to_string).collect();
+                formatter.write_str(&hops.join(","))
+            }
+            Self::Command(command) => formatter.write_str(command),
+        }
+    }
 }
 
 /// `PubkeyAuthentication`, `KbdInteractiveAuthentication` and `PasswordAuthentication`.

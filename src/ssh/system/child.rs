@@ -13,15 +13,15 @@ use tokio::sync::oneshot;
 /// A running program and its pipes. Dropping it kills its whole group.
 #[derive(Debug)]
 pub(in crate::ssh) struct Child {
-    process: Group,
-    pub(super) stdin: ChildStdin,
-    pub(super) stdout: ChildStdout,
-    pub(super) stderr: ChildStderr,
+    pub(in crate::ssh) process: Group,
+    pub(in crate::ssh) stdin: ChildStdin,
+    pub(in crate::ssh) stdout: ChildStdout,
+    pub(in crate::ssh) stderr: ChildStderr,
 }
 
 /// The process group; its leader is not reaped while it may still be killed, so its number cannot name another.
 #[derive(Debug)]
-struct Group(tokio::process::Child);
+pub(in crate::ssh) struct Group(tokio::process::Child);
 
 impl Drop for Group {
     fn drop(&mut self) {

@@ -1,10 +1,10 @@
-//! The `ssh` program, for what the built-in client cannot do: jump hosts, proxies, a running master, certificates.
+//! The `ssh` program, for what the built-in client cannot do: a running master, PKCS#11, GSSAPI and the like.
 //!
-//! It never asks and never touches the terminal: `BatchMode` keeps it from asking, and an askpass that always declines
-//! keeps the programs it starts itself (a jump host's ssh) from asking.
+//! It never touches the terminal: what it and the programs that it starts want to know comes to us as an askpass, and
+//! goes through the one queue of prompts. Without a person, `BatchMode` keeps it from asking at all.
 
 pub(super) mod child;
 mod open;
 mod verdict;
 
-pub(super) use open::open;
+pub(super) use open::{arguments, askpass_environment, open};

@@ -4,7 +4,7 @@ use super::child::{Child, channel_with};
 use super::verdict;
 use crate::hosts::HostConfig;
 use crate::ssh::Context;
-use crate::ssh::resolve::Resolved;
+use crate::ssh::resolve::{Proxy, Resolved};
 use crate::ssh::text::{cause, seconds, shell_word};
 use crate::ssh::transport::{Channel, Limits, SshError, SshErrorKind, SshPhase};
 use std::io;
@@ -29,12 +29,15 @@ pub(in crate::ssh) async fn open(
 ) -> Result<Channel, SshError> {
     let limits = context.options.limits;
     // Behind a jump host, its sshd is the one that counts unauthenticated connections.
-    let gate = resolved.proxy.clone().unwrap_or_else(|| format!("{}:{}", resolved.hostname, resolved.port));
+    let gate = match &resolved.proxy {
+        Proxy::None => format!("{}:{}", resolved.hostname, resolved.port),
+        proxy => proxy.to_string(),
+    };
     let place = context.gate.enter(&gate).await;
     progress(SshPhase::Login);
     let mut program = Command::new("ssh");
     program.args(arguments(context, host, resolved)).arg("--").arg(host.address()).arg(command);
-    program.env("SSH_ASKPASS", "/bin/false").env("SSH_ASKPASS_REQUIRE", "force");
+    askpass_environment(context, &host.name, &mut program);
     let mut child = Child::spawn(program).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => SshError::new(SshErrorKind::Unsupported, "there is no ssh program here")
             .with_hint("install OpenSSH's client, or backend = \"native\" in hosts.toml"),
@@ -42,7 +45,8 @@ pub(in crate::ssh) async fn open(
     })?;
 
     // Through a running master nothing is said, since that has logged in long ago.
-    let has_master = resolved.master.as_ref().is_some_and(|socket| socket.exists());
+    let looking = resolved.clone();
+    let has_master = tokio::task::spawn_blocking(move || looking.has_live_master()).await.unwrap_or(false);
     if !has_master {
         let limit = whole_limit(limits, resolved);
         match tokio::time::timeout(limit, logged_in(&mut child)).await {
@@ -70,10 +74,15 @@ fn whole_limit(limits: Limits, resolved: &Resolved) -> Duration {
     (limits.name + tcp + limits.key_exchange + limits.login) * 2
 }
 
+/// What keeps ssh, and the programs that it starts, from asking on the terminal.
+pub(in crate::ssh) fn askpass_environment(_: &Context, _: &str, program: &mut Command) {
+    program.env("SSH_ASKPASS", "/bin/false").env("SSH_ASKPASS_REQUIRE", "force");
+}
+
 /// ssh's options: hosts.toml's values, and what makes it a transport.
-fn arguments(context: &Context, host: &HostConfig, resolved: &Resolved) -> Vec<String> {
+pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: &Resolved) -> Vec<String> {
     let mut arguments: Vec<String> = ["-T", "-a", "-x"].map(str::to_owned).into();
-    if let Some(config) = &context.options.ssh_config {
+    if let Some(config) = context.config_file(host) {
         arguments.extend(["-F".to_owned(), config.display().to_string()]);
     }
     let mut option = |option: String| arguments.extend(["-o".to_owned(), option]);
@@ -98,6 +107,12 @@ fn arguments(context: &Context, host: &HostConfig, resolved: &Resolved) -> Vec<S
     }
     if let Some(port) = host.port {
         option(format!("Port={port}"));
+    }
+    if host.proxy_jump.is_some() {
+        option(match &resolved.proxy {
+            Proxy::None => "ProxyJump=none".to_owned(),
+            proxy => format!("ProxyJump={proxy}"),
+        });
     }
     if let Some(path) = &resolved.first_identity {
         option(format!("IdentityFile={}", quoted_path(path)));

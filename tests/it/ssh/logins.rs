@@ -12,13 +12,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// A running ssh-agent; killed when dropped.
-struct SshAgent {
+pub(super) struct SshAgent {
     process: Child,
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
 }
 
 impl SshAgent {
-    fn start(folder: &Path) -> Self {
+    pub(super) fn start(folder: &Path) -> Self {
         let socket = folder.join("agent");
         let mut process =
             Command::new("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
@@ -29,7 +29,7 @@ impl SshAgent {
         Self { process, socket }
     }
 
-    fn add(&self, key: &Path) {
+    pub(super) fn add(&self, key: &Path) {
         let status = Command::new("ssh-add").arg("-q").arg(key).env("SSH_AUTH_SOCK", &self.socket).status().unwrap();
         assert!(status.success());
     }

@@ -143,6 +143,25 @@ impl Handler for Account {
         Ok(())
     }
 
+    /// Leads on, as a jump host does.
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _: &str,
+        _: u32,
+        reply: russh::server::ChannelOpenHandle,
+        _: &mut Session,
+    ) -> Result<(), russh::Error> {
+        let Ok(mut peer) = tokio::net::TcpStream::connect((host, port as u16)).await else { return Ok(()) };
+        reply.accept().await;
+        tokio::spawn(async move {
+            let _ = tokio::io::copy_bidirectional(&mut peer, &mut channel.into_stream()).await;
+        });
+        Ok(())
+    }
+
     async fn exec_request(&mut self, id: ChannelId, _: &[u8], session: &mut Session) -> Result<(), russh::Error> {
         session.channel_success(id)?;
         session.data(id, b"in\n".as_slice())?;

@@ -68,11 +68,12 @@ async fn files_that_give_no_key_are_told_where_they_were_named() {
     assert_eq!(
         candidates.notes,
         [
-            Note { text: "/own does not exist".into(), hint: None, own: true },
+            Note { text: "/own does not exist".into(), hint: None, own: true, by_ssh: false },
             Note {
                 text: "/a.pub is a public key whose private half the agent does not have".into(),
                 hint: None,
-                own: false
+                own: false,
+                by_ssh: false,
             },
         ]
     );
