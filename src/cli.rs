@@ -35,6 +35,7 @@ const TARGETS_HELP: &str = "\
 A TARGET is
   hosts.toml, ./lab    a file: it ends in .toml or holds a /
   gpu1, hgx-[01-04]    hosts, as ssh knows them; names beside a file select from it
+  gpu*                 the hosts of ~/.ssh/config whose names match
   user@host:port       with login name and port; [::1]:22 for IPv6
   ssh://NAME           a host, whatever its name (\"status\" is a subcommand)
   -                    targets on standard input";
@@ -48,6 +49,10 @@ pub enum Command {
     Findings(FindingsArgs),
     /// Write what the hosts send into a file, until Ctrl-C; docs/recording.md describes it.
     Record(RecordArgs),
+    /// Walk the way to each host step by step, and say what to do where it ends.
+    Doctor(HostsArgs),
+    /// Remove the probes that gpufleet has put on the hosts.
+    Clean(HostsArgs),
     /// Write a hosts.toml to fill in; overwrites nothing, connects nowhere.
     Init(InitArgs),
     /// Explain a kind of finding, or list them all; connects nowhere.
@@ -117,6 +122,14 @@ pub struct RecordArgs {
     /// End after this many seconds [default: at Ctrl-C].
     #[arg(long = "for", value_name = "S", value_parser = span)]
     pub duration: Option<Duration>,
+}
+
+/// What a command takes that does one thing on each host.
+#[derive(Debug, Args)]
+pub struct HostsArgs {
+    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
 }
 
 /// What `init` takes.
@@ -273,6 +286,9 @@ impl Cli {
                     "write `gpufleet explain RULE`",
                 )
             }
+            Some(command @ (Command::Doctor(_) | Command::Clean(_))) if global.demo => {
+                error(format!("`{}` is for machines, not for the simulated fleet", command.name()), "leave --demo out")
+            }
             Some(Command::Init(_)) if global.demo => error("`init` has no simulation".to_owned(), "leave --demo out"),
             Some(Command::Init(_)) if global.interval.is_some() || global.identity_file.is_some() => {
                 let hint = "write the file, then set `interval` or `identity_file` in it";
@@ -287,6 +303,7 @@ impl Cli {
             Some(Command::Status(status)) => &status.targets[..],
             Some(Command::Findings(findings)) => &findings.targets[..],
             Some(Command::Record(record)) => &record.targets[..],
+            Some(Command::Doctor(hosts) | Command::Clean(hosts)) => &hosts.targets[..],
             Some(Command::Init(_) | Command::Explain(_)) | None => &[],
         };
         self.targets.iter().chain(of_command)
@@ -306,6 +323,8 @@ impl Command {
             Self::Status(_) => "status",
             Self::Findings(_) => "findings",
             Self::Record(_) => "record",
+            Self::Doctor(_) => "doctor",
+            Self::Clean(_) => "clean",
             Self::Init(_) => "init",
             Self::Explain(_) => "explain",
         }
@@ -450,6 +469,6 @@ mod tests {
         let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
         // clap takes the word for a target; the selection of hosts refuses it there.
         assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
-        assert_eq!(Cli::subcommands(), ["status", "findings", "record", "init", "explain", "help"]);
+        assert_eq!(Cli::subcommands(), ["status", "findings", "record", "doctor", "clean", "init", "explain", "help"]);
     }
 }

@@ -152,6 +152,7 @@ impl Life {
             nonce: &nonce,
             places: install::places(&self.task.config),
             without_probe: self.without_probe.as_ref(),
+            tell: &|_| {},
         };
         tokio::select! {
             started = install::start(&mut remote, &order) => match started.map_err(End::Failed)? {

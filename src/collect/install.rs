@@ -33,6 +33,21 @@ pub(super) struct Order<'a> {
     pub(super) places: &'a [&'a str],
     /// Why the probe did not start when it was last tried: then it is not tried again.
     pub(super) without_probe: Option<&'a LinkError>,
+    /// Hears of each step.
+    pub(super) tell: &'a (dyn Fn(Told) + Send + Sync),
+}
+
+/// A step of the way from a shell to a probe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    /// A shell answers, on this machine.
+    Machine(String),
+    /// A directory did not do, with the reason.
+    Skipped(SafeText),
+    /// The probe was sent, so many bytes.
+    Sent(u64),
+    /// The probe is started from here.
+    Started(SafeText),
 }
 
 /// [`Order::places`] of a host: `/dev/shm` only where it is allowed, since security tools flag programs there.
@@ -91,7 +106,10 @@ impl Dialogue<'_> {
             NoAnswer::Noise => too_noisy(),
         })?;
         match answer {
-            Answer::Shell { system, machine } if system == "Linux" => Ok(machine),
+            Answer::Shell { system, machine } if system == "Linux" => {
+                (self.order.tell)(Told::Machine(format!("{system} {machine}")));
+                Ok(machine)
+            }
             Answer::Shell { system, machine } => Err(LinkError::new(
                 LinkErrorKind::NoProbe,
                 format!("the probe runs on Linux, this host is {system} {machine}"),
@@ -119,13 +137,20 @@ impl Dialogue<'_> {
             })?;
             deadline = Instant::now() + STEP_LIMIT;
             match (answer, image) {
-                (Answer::Exec, _) => return Ok(Started::Probe),
+                (Answer::Exec(path), _) => {
+                    (self.order.tell)(Told::Started(path));
+                    return Ok(Started::Probe);
+                }
                 (Answer::Try(path), _) => directory = path,
-                (Answer::Skip(why), _) => self.skipped.push(why),
+                (Answer::Skip(why), _) => {
+                    (self.order.tell)(Told::Skipped(why.clone()));
+                    self.skipped.push(why);
+                }
                 (Answer::Need, Some(image)) => {
                     deadline += Duration::from_secs(image.size_bytes / SLOWEST_BYTES_PER_SECOND);
                     let bytes = image.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
                     self.send(&bytes, deadline).await?;
+                    (self.order.tell)(Told::Sent(image.size_bytes));
                 }
                 (Answer::Fail { word, rest }, image) => {
                     let error = refusal(&word, &rest, &self.skipped, self.order.host);
@@ -191,7 +216,7 @@ enum Answer {
     Try(SafeText),
     Skip(SafeText),
     Need,
-    Exec,
+    Exec(SafeText),
     Fail { word: String, rest: SafeText },
 }
 
@@ -212,7 +237,7 @@ impl Answer {
             "try" => Self::Try(rest.into()),
             "skip" => Self::Skip(rest.into()),
             "need" => Self::Need,
-            "exec" => Self::Exec,
+            "exec" => Self::Exec(rest.into()),
             "fail" => {
                 let (word, rest) = rest.split_once(' ').unwrap_or((rest, ""));
                 Self::Fail { word: word.to_owned(), rest: rest.into() }

@@ -106,6 +106,7 @@ impl Place {
             nonce: NONCE,
             places: &[tmp.to_str().unwrap()],
             without_probe: None,
+            tell: &|_| {},
         };
         match timeout(Duration::from_secs(20), start(remote, &order)).await.expect("in time")? {
             Started::Probe => {}
@@ -382,6 +383,7 @@ async fn a_probe_that_failed_before_is_not_tried_again() {
         nonce: NONCE,
         places: &[],
         without_probe: Some(&why),
+        tell: &|_| {},
     };
     assert_eq!(start(&mut remote, &order).await.expect("a shell"), Started::Shell(Some(why.clone())));
     assert_eq!((said_by_the_shell(&mut remote).await, place.uploads()), ("still here".to_owned(), 0));
@@ -408,6 +410,7 @@ async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
         nonce: NONCE,
         places: &[],
         without_probe: None,
+        tell: &|_| {},
     };
     start(&mut remote, &order).await
 }

@@ -4,8 +4,10 @@
 //! (the simulated fleet). From the byte stream onward both are the same.
 
 mod backoff;
+mod clean;
 mod collector;
 pub mod embedded;
+mod examine;
 mod failure;
 mod host_task;
 mod image;
@@ -18,6 +20,8 @@ mod script;
 mod session;
 mod source;
 
+pub use clean::{Cleaned, clean};
 pub use collector::{Collector, Command};
+pub use examine::{Step, examine};
 pub use image::{ProbeImage, ProbeStore};
 pub use source::{OpenChannel, OpenStream, Opening, Progress, Source};

@@ -1,7 +1,7 @@
 //! From the command line to the command.
 
 use super::session::{self, Session};
-use super::{Failure, explain, findings, init, print, record, status, watch};
+use super::{Failure, clean, doctor, explain, findings, init, print, record, status, watch};
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
@@ -17,6 +17,17 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
     match &cli.command {
         Some(Command::Init(arguments)) => init::run(arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
+        Some(Command::Doctor(arguments)) => {
+            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
+            runtime()?.block_on(async {
+                let (session, remarks) = Session::with_remarks(&cli.global, hosts, interaction());
+                doctor::run(session, remarks).await
+            })
+        }
+        Some(Command::Clean(arguments)) => {
+            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
+            runtime()?.block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
+        }
         Some(Command::Status(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
             runtime()?.block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })

@@ -1,5 +1,7 @@
 //! One file a subcommand, and what they share: the hosts that were meant, prompts on the terminal, exit codes.
 
+pub mod clean;
+pub mod doctor;
 pub mod explain;
 pub mod findings;
 pub mod init;
@@ -13,6 +15,7 @@ mod terminal;
 pub mod watch;
 
 mod dispatch;
+mod errand;
 mod exit;
 mod gathering;
 mod interrupts;

@@ -9,7 +9,7 @@ use crate::hosts::{
     Backend, HostConfig, HostsFile, MAX_FILE_BYTES, Notifications, Overrides, PlainTarget, Selection, Target,
     parse_target, parse_word_list, select,
 };
-use crate::ssh::{self, Context, Interaction, PromptEvent};
+use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, Remark};
 use crate::store::{Directories, read_text};
 use std::io::Read as _;
 use std::path::Path;
@@ -81,11 +81,26 @@ impl From<Failure> for NoHosts {
 }
 
 impl Session {
+    /// The same with what is learned of each connection on the way.
+    pub fn with_remarks(
+        global: &GlobalArgs,
+        hosts: Hosts,
+        interaction: Interaction,
+    ) -> (Self, mpsc::UnboundedReceiver<Remark>) {
+        let (sender, remarks) = mpsc::unbounded_channel();
+        let options = Options { remarks: Some(sender), ..Options::from_environment(interaction) };
+        (Self::with_options(global, hosts, options), remarks)
+    }
+
     /// The way to these hosts. To be called within a tokio runtime.
     pub fn new(global: &GlobalArgs, hosts: Hosts, interaction: Interaction) -> Self {
+        Self::with_options(global, hosts, Options::from_environment(interaction))
+    }
+
+    fn with_options(global: &GlobalArgs, hosts: Hosts, options: Options) -> Self {
         match hosts {
             Hosts::Real(hosts, notifications) => {
-                let (context, prompts) = Context::new(interaction);
+                let (context, prompts) = Context::with_options(options);
                 Self {
                     hosts: hosts.into_iter().map(Arc::new).collect(),
                     source: Source::Ssh(Arc::new(OverSsh(Arc::clone(&context)))),
@@ -131,7 +146,7 @@ pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> 
         return Ok(Hosts::Simulated);
     }
     let directories = Directories::find();
-    let words = words(targets)?;
+    let words = expanded(words(targets)?, global, &directories)?;
     let (mut files, mut plain) = (Vec::new(), Vec::new());
     for word in &words {
         match parse_target(word).map_err(Failure::usage)? {
@@ -176,6 +191,42 @@ fn overrides(global: &GlobalArgs) -> Overrides {
         interval: global.interval,
         identity_file: global.identity_file.clone(),
         ssh_config: global.ssh_config.clone(),
+    }
+}
+
+/// The words, with patterns (`gpu*`) replaced by the names of the ssh configuration that match.
+fn expanded(words: Vec<String>, global: &GlobalArgs, directories: &Directories) -> Result<Vec<String>, Failure> {
+    let is_pattern = |word: &str| word.contains(['*', '?']) && !word.contains('/');
+    if !words.iter().any(|word| is_pattern(word)) {
+        return Ok(words);
+    }
+    let (config, aliases) = aliases(global, directories);
+    let mut names = Vec::new();
+    for word in words {
+        if !is_pattern(&word) {
+            names.push(word);
+            continue;
+        }
+        let (user, rest) = word.rsplit_once('@').map_or(("", word.as_str()), |(user, rest)| (user, rest));
+        let (pattern, port) = rest.split_once(':').unwrap_or((rest, ""));
+        let before = names.len();
+        let at = if user.is_empty() { String::new() } else { format!("{user}@") };
+        let colon = if port.is_empty() { String::new() } else { format!(":{port}") };
+        names.extend(aliases.matching(pattern).map(|name| format!("{at}{name}{colon}")));
+        if names.len() == before {
+            let text = format!("no host in {config} matches `{word}`\n  hint: a range is written `gpu[01-04]`");
+            return Err(Failure::usage(text));
+        }
+    }
+    Ok(names)
+}
+
+/// The ssh configuration's file, for people, and the names in it.
+pub(super) fn aliases(global: &GlobalArgs, directories: &Directories) -> (String, Aliases) {
+    match (&global.ssh_config, directories.home()) {
+        (Some(path), home) => (path.display().to_string(), Aliases::read(path, home)),
+        (None, Some(home)) => ("~/.ssh/config".to_owned(), Aliases::read(&home.join(".ssh/config"), Some(home))),
+        (None, None) => ("~/.ssh/config".to_owned(), Aliases::default()),
     }
 }
 

@@ -5,12 +5,13 @@ use super::gate::Gate;
 use super::known_hosts::{HostName, fingerprint};
 use super::native::Bastions;
 use super::prompt::{Answer, PromptId};
-use super::transport::Limits;
+use super::system::Askpass;
+use super::transport::{Limits, SshPhase};
 use crate::hosts::HostConfig;
 use russh::keys::PublicKey;
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tokio::sync::{Semaphore, mpsc};
 
 /// Whether there is a person who can be asked.
@@ -20,6 +21,17 @@ pub enum Interaction {
     Ask,
     /// A prompt becomes an error whose hint is the command that makes it unnecessary.
     Refuse,
+}
+
+/// Something that was learned of a connection, for those who look into it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Remark {
+    /// The host's name.
+    pub host: String,
+    /// The phase that it concerns.
+    pub phase: SshPhase,
+    /// What was learned, in words. It may quote the server; the caller makes it safe text.
+    pub text: String,
 }
 
 /// How a [`Context`] is set up; [`Options::from_environment`] is what a program wants.
@@ -35,6 +47,11 @@ pub struct Options {
     pub agent_socket: Option<PathBuf>,
     /// Read by the `ssh` program instead of the usual configuration files (`ssh -F`).
     pub ssh_config: Option<PathBuf>,
+    /// This program: it is the askpass of the `ssh` programs that it starts (see [`super::play`]). Without it they ask
+    /// nothing.
+    pub helper: Option<PathBuf>,
+    /// Where remarks on connections go, if anybody wants them.
+    pub remarks: Option<mpsc::UnboundedSender<Remark>>,
 }
 
 impl Options {
@@ -47,6 +64,8 @@ impl Options {
             home: std::env::home_dir(),
             agent_socket: socket.map(PathBuf::from),
             ssh_config: None,
+            helper: std::env::current_exe().ok(),
+            remarks: None,
         }
     }
 }
@@ -55,7 +74,9 @@ impl Options {
 #[derive(Debug)]
 pub struct Context {
     pub(super) options: Options,
-    pub(super) broker: Broker,
+    pub(super) broker: Arc<Broker>,
+    /// Answers what `ssh` programs ask; opened with the first of them.
+    pub(super) askpass: OnceLock<Option<Askpass>>,
     pub(super) keys: KeyRing,
     pub(super) gate: Gate,
     /// Connections to jump hosts, one each.
@@ -82,7 +103,8 @@ impl Context {
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let context = Self {
             options,
-            broker,
+            broker: Arc::new(broker),
+            askpass: OnceLock::new(),
             keys: KeyRing::default(),
             gate: Gate::default(),
             bastions: Bastions::default(),
@@ -97,6 +119,14 @@ impl Context {
     /// Gives the answer to every host that waits for it. An answer to a prompt that is no longer open does nothing.
     pub fn answer(&self, id: PromptId, answer: Answer) {
         self.broker.answer(id, answer);
+    }
+
+    /// Tells those who look into connections, where there are any.
+    pub(super) fn remark(&self, host: &str, phase: SshPhase, text: impl FnOnce() -> String) {
+        if let Some(remarks) = &self.options.remarks {
+            // Nobody may be listening any more.
+            let _ = remarks.send(Remark { host: host.to_owned(), phase, text: text() });
+        }
     }
 
     /// The file that `ssh` reads for this host instead of the usual ones.

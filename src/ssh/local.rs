@@ -10,7 +10,7 @@ pub(super) fn open(command: &str) -> Result<Channel, SshError> {
     use super::transport::SshErrorKind;
 
     let mut shell = tokio::process::Command::new("/bin/sh");
-    shell.arg("-c").arg(command);
+    shell.arg("-c").arg(command).process_group(0);
     let child = Child::spawn(shell)
         .map_err(|error| SshError::new(SshErrorKind::Refusal, format!("starting /bin/sh failed: {}", cause(&error))))?;
     Ok(channel(child))

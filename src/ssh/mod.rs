@@ -7,6 +7,7 @@
 //! It knows the host's configuration and nothing of the fleet: phases and errors are its own plain types, which
 //! `collect` translates.
 
+mod aliases;
 mod context;
 mod credentials;
 mod gate;
@@ -16,12 +17,15 @@ mod native;
 mod open;
 pub mod prompt;
 mod resolve;
+mod stopwatch;
 mod system;
 mod text;
 pub mod transport;
 
-pub use context::{Context, Interaction, Options};
+pub use aliases::{Alias, Aliases};
+pub use context::{Context, Interaction, Options, Remark};
 pub use credentials::PromptEvent;
 pub use open::open;
 pub use prompt::{Answer, Prompt, PromptId, PromptKind, Secret};
+pub use system::play;
 pub use transport::{Channel, Exit, Limits, SshError, SshErrorKind, SshPhase};

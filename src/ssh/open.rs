@@ -1,7 +1,7 @@
 //! The way to a host.
 
 use super::context::Context;
-use super::resolve::{Resolved, resolve};
+use super::resolve::{Proxy, Resolved, resolve};
 use super::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use super::{local, native, system};
 use crate::hosts::{Backend, HostConfig};
@@ -25,7 +25,9 @@ pub async fn open(
         return local::open(command);
     }
     let resolved = resolve(context, host).await?;
+    let by = |client: &str| remark(context, host, &resolved, client);
     if host.backend == Backend::System {
+        by("the ssh program, as configured");
         return system::open(context, host, &resolved, command, progress).await;
     }
     if let Some(setting) = only_ssh_can(&resolved).await {
@@ -34,8 +36,10 @@ pub async fn open(
             return Err(SshError::new(SshErrorKind::Unsupported, message)
                 .with_hint("backend = \"system\" in hosts.toml uses the ssh program"));
         }
+        by(&format!("the ssh program, for its {setting}"));
         return system::open(context, host, &resolved, command, progress).await;
     }
+    by("the built-in client");
     match native::open(context, &host.name, &resolved, command, progress).await {
         Ok(channel) => Ok(channel),
         Err(failure) if failure.ssh_may_manage && host.backend == Backend::Auto && resolved.ssh_program => {
@@ -43,6 +47,19 @@ pub async fn open(
         }
         Err(failure) => Err(without_configuration(failure.error, &resolved)),
     }
+}
+
+/// Says what is connected to, and by what.
+fn remark(context: &Context, host: &HostConfig, resolved: &Resolved, client: &str) {
+    context.remark(&host.name, SshPhase::Queued, || {
+        let through = match &resolved.proxy {
+            Proxy::None => String::new(),
+            proxy => format!(" through {proxy}"),
+        };
+        let unread = if resolved.ssh_program { "" } else { "; there is no ssh program, so ~/.ssh/config was not read" };
+        let Resolved { user, hostname, port, .. } = resolved;
+        format!("{user}@{hostname} port {port}{through}, by {client}{unread}")
+    });
 }
 
 /// What the configuration asks for that the built-in client cannot do.

@@ -1,6 +1,7 @@
 //! Whole-program tests, one binary: each further file under `tests/` would link everything again.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod doctor;
 mod fake_driver;
 mod fallback;
 mod findings;

@@ -3,6 +3,7 @@
 // clippy exempts functions marked as tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod askpass;
 mod certificates;
 mod generated;
 mod harness;

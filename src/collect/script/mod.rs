@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(super) const EXEC: &str = "exec /bin/sh";
 
 const UPLOAD: &str = include_str!("upload.sh");
+const CLEAN: &str = include_str!("clean.sh");
 const PATH: &str = include_str!("path.sh");
 const NVIDIA_SMI: &str = include_str!("nvidia_smi.sh");
 
@@ -50,6 +51,14 @@ pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
     let mut script = prologue(nonce, arguments);
     let _ = writeln!(script, "PROBE={}", quote(path));
     script.push_str(&stripped(PATH));
+    script
+}
+
+/// The script that removes our probes, from the account's directories and from `places`, which belong to everybody.
+pub(super) fn clean(nonce: &str, places: &[&str]) -> String {
+    let mut script = prologue(nonce, &[]);
+    let _ = writeln!(script, "PLACES={}", quote(&places.join(" ")));
+    script.push_str(&stripped(CLEAN));
     script
 }
 

@@ -13,6 +13,7 @@ mod pattern;
 pub(crate) use append::add;
 pub(crate) use authority::Vouched;
 pub(crate) use evaluate::{HostName, KnownHosts, Place, Verdict};
+pub(in crate::ssh) use pattern::glob;
 
 use russh::keys::{HashAlg, PublicKey};
 

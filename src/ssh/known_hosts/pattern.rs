@@ -61,7 +61,7 @@ fn list_matches(list: &str, name: &str) -> bool {
         if pattern.len() > MAX_PATTERN_BYTES {
             return false;
         }
-        if pattern_matches(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes()) {
+        if glob(pattern.to_ascii_lowercase().as_bytes(), name.as_bytes()) {
             if negated {
                 return false;
             }
@@ -73,7 +73,7 @@ fn list_matches(list: &str, name: &str) -> bool {
 
 /// `*` stands for any run of characters, `?` for one. Linear in memory and at worst quadratic in time, whatever the
 /// file says: only the last `*` is ever gone back to.
-fn pattern_matches(pattern: &[u8], name: &[u8]) -> bool {
+pub(in crate::ssh) fn glob(pattern: &[u8], name: &[u8]) -> bool {
     let (mut at, mut position) = (0, 0);
     let mut star: Option<(usize, usize)> = None;
     while position < name.len() {

@@ -1,8 +1,8 @@
 //! The ssh-agent.
 
-use super::stopwatch::Stopwatch;
 use crate::ssh::Context;
 use crate::ssh::resolve::{AgentChoice, Resolved};
+use crate::ssh::stopwatch::Stopwatch;
 use crate::ssh::text::cause;
 use russh::keys::agent::{AgentIdentity, AgentSessionBinding, client::AgentClient};
 use russh::keys::{Error, HashAlg};

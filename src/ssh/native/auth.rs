@@ -6,12 +6,12 @@ use super::certificates;
 use super::handler::{Client, Witness};
 use super::memory::{Memory, Setback};
 use super::signer::{ByAgent, ByKey, Unsigned};
-use super::stopwatch::{Expired, Stopwatch};
 use crate::ssh::Context;
 use crate::ssh::credentials::{Locked, PromptKey};
 use crate::ssh::known_hosts::fingerprint;
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::Resolved;
+use crate::ssh::stopwatch::{Expired, Stopwatch};
 use crate::ssh::text::{seconds, shell_word, ssh_target};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse};
@@ -107,7 +107,10 @@ impl Login<'_> {
         let user = self.resolved.user.clone();
         let first = self.watch.run(self.handle.authenticate_none(user)).await;
         let mut methods = match outcome(self.settled(first)?) {
-            Outcome::LoggedIn => return Ok(()),
+            Outcome::LoggedIn => {
+                self.context.remark(self.host, SshPhase::Login, || "none: let in without a proof".to_owned());
+                return Ok(());
+            }
             Outcome::Remaining(methods) => methods,
             Outcome::Skipped => MethodSet::empty(),
         };
@@ -127,9 +130,11 @@ impl Login<'_> {
                     let candidate = keys.as_mut().and_then(|keys| keys.waiting.next());
                     match (candidate, keys.as_mut()) {
                         (Some(candidate), Some(keys)) if self.memory.offered.len() < MOST_KEYS => {
+                            self.memory.last = Some(candidate.label.clone());
                             self.offer(candidate, keys).await?
                         }
                         _ => {
+                            self.memory.last = None;
                             spent.push(method);
                             Outcome::Skipped
                         }
@@ -146,6 +151,7 @@ impl Login<'_> {
                     self.password().await?
                 }
             };
+            self.remark(method, &outcome);
             match outcome {
                 Outcome::LoggedIn => return Ok(()),
                 Outcome::Remaining(remaining) if !remaining.is_empty() => methods = remaining,
@@ -155,6 +161,21 @@ impl Login<'_> {
         let notes = keys.map(|keys| keys.notes).unwrap_or_default();
         let error = self.refused(&offered, &notes);
         Err(if notes.iter().any(|note| note.by_ssh) { Setback::BeyondUs(error) } else { error.into() })
+    }
+
+    /// Tells what became of an attempt, for those who look into it.
+    fn remark(&self, method: MethodKind, outcome: &Outcome) {
+        self.context.remark(self.host, SshPhase::Login, || {
+            let what = match (&method, &self.memory.last) {
+                (MethodKind::PublicKey, Some(label)) => format!("publickey {label}"),
+                _ => <&str>::from(&method).to_owned(),
+            };
+            match outcome {
+                Outcome::LoggedIn => format!("{what}: accepted"),
+                Outcome::Remaining(_) => format!("{what}: refused, or not enough"),
+                Outcome::Skipped => format!("{what}: nothing more to try"),
+            }
+        });
     }
 
     /// The next method that both sides have left. Methods that need a person are left out when there is none.

@@ -5,7 +5,6 @@ use super::exec::{self, Connection};
 use super::handler::{Client, Witness};
 use super::host_key::{self, Judge, Ruling};
 use super::memory::{Memory, Setback, Stranger};
-use super::stopwatch::Stopwatch;
 use super::stream::{Cut, cuttable};
 use super::way::{self, Stream, Way};
 use super::{algorithms, errors};
@@ -14,6 +13,7 @@ use crate::ssh::credentials::{KeyFileError, Locked, PromptKey, UnlockError};
 use crate::ssh::known_hosts::{HostName, KnownHosts};
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
+use crate::ssh::stopwatch::Stopwatch;
 use crate::ssh::text::shell_word;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use futures::future::BoxFuture;
@@ -41,6 +41,13 @@ pub(super) struct Target<'a> {
     /// Whether other connections will run through it.
     pub(super) carries_others: bool,
     pub(super) progress: &'a (dyn Fn(SshPhase) + Send + Sync),
+}
+
+impl Target<'_> {
+    /// See [`Context::remark`].
+    pub(super) fn remark(&self, phase: SshPhase, text: impl FnOnce() -> String) {
+        self.context.remark(self.host, phase, text);
+    }
 }
 
 /// Connects, logs in and starts `command`.
@@ -91,11 +98,11 @@ impl Attempt<'_> {
     /// One connection.
     async fn run(&mut self) -> Result<Connection, Setback> {
         let Target { context, host, resolved, progress, .. } = self.target;
-        let Way { stream, place, held, waiting_room } = way::open(&self.target).await?;
+        let Way { stream, place, held, waiting_room, watch } = way::open(&self.target).await?;
 
         progress(SshPhase::KeyExchange);
         let witness = Witness::default();
-        let (mut handle, cut) = match self.exchange_keys(stream, &place, &witness).await {
+        let (mut handle, cut) = match self.exchange_keys(stream, watch, &place, &witness).await {
             Err(Setback::Failed(error)) => return Err(Setback::Failed(held.explain(error).await)),
             other => other?,
         };
@@ -113,6 +120,7 @@ impl Attempt<'_> {
     async fn exchange_keys(
         &self,
         stream: Box<dyn Stream>,
+        watch: Option<Stopwatch>,
         place: &str,
         witness: &Witness,
     ) -> Result<(Handle<Client>, Cut), Setback> {
@@ -134,9 +142,9 @@ impl Attempt<'_> {
             accepted: None,
         };
         let (stream, cut) = cuttable(stream);
-        let limit = context.options.limits.key_exchange;
+        let watch = watch.unwrap_or_else(|| Stopwatch::start(context.options.limits.key_exchange));
         let connecting = russh::client::connect_stream(Arc::new(config), stream, Client::new(judge, witness.clone()));
-        let connected = tokio::time::timeout(limit, connecting).await;
+        let connected = watch.run(connecting).await;
         let ruling = witness.seen().ruling.take();
         if let Some(ruling) = &ruling {
             if let Some(error) = host_key::refusal(ruling, &self.name) {
@@ -155,7 +163,7 @@ impl Attempt<'_> {
                 let error = errors::key_exchange(place, &cut.head(), &error);
                 return Err(if may_manage { Setback::BeyondUs(error) } else { Setback::Failed(error) });
             }
-            Err(_) => return Err(errors::key_exchange_timeout(place, &cut.head(), limit).into()),
+            Err(_) => return Err(errors::key_exchange_timeout(place, &cut.head(), watch.limit()).into()),
         };
         match ruling {
             Some(Ruling::Accepted { new: Some(key) }) => host_key::save(resolved, &self.name, &key).await?,
@@ -163,6 +171,7 @@ impl Attempt<'_> {
             // A connection whose key nobody has judged is not used.
             _ => return Err(errors::key_exchange(place, &cut.head(), &russh::Error::UnknownKey).into()),
         }
+        self.target.remark(SshPhase::KeyExchange, || witness.seen().agreed.clone());
         Ok((handle, cut))
     }
 

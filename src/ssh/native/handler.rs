@@ -1,8 +1,10 @@
 //! What the server says of its own accord.
 
 use super::host_key::{Judge, Ruling};
+use crate::ssh::known_hosts::fingerprint;
+use russh::Names;
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
-use russh::keys::PublicKeyOrCertificate;
+use russh::keys::{PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -17,6 +19,8 @@ pub(super) struct Witness(Arc<Mutex<Seen>>);
 pub(super) struct Seen {
     /// What became of the server's key, once it was shown.
     pub(super) ruling: Option<Ruling>,
+    /// The algorithms and the host key, for people.
+    pub(super) agreed: String,
     /// The text that the server shows before authentication ends.
     pub(super) banner: String,
     /// Whether the server listed no method that is left to try; russh ends such a connection.
@@ -51,9 +55,34 @@ impl Handler for Client {
             PublicKeyOrCertificate::PublicKey { key, .. } => self.judge.rule(key),
             PublicKeyOrCertificate::Certificate(certificate) => self.judge.rule_certificate(certificate),
         };
+        if let Ruling::Accepted { .. } = &ruling {
+            self.witness.seen().agreed = match shown {
+                PublicKeyOrCertificate::PublicKey { key, .. } => {
+                    format!("host key {} {}", key.algorithm().as_str(), fingerprint(key))
+                }
+                PublicKeyOrCertificate::Certificate(certificate) => {
+                    let key = PublicKey::from(certificate.public_key().clone());
+                    format!(
+                        "host certificate {:?}, {} {}",
+                        certificate.key_id(),
+                        key.algorithm().as_str(),
+                        fingerprint(&key)
+                    )
+                }
+            };
+        }
         let accepted = matches!(ruling, Ruling::Accepted { .. });
         self.witness.seen().ruling = Some(ruling);
         Ok(accepted)
+    }
+
+    async fn kex_done(&mut self, _: Option<&[u8]>, names: &Names, _: &mut Session) -> Result<(), Error> {
+        let agreed = &mut self.witness.seen().agreed;
+        // A later exchange on the same connection tells nothing new.
+        if !agreed.contains(';') {
+            *agreed = format!("{}, {}; {agreed}", names.kex.as_ref(), names.cipher.as_ref());
+        }
+        Ok(())
     }
 
     async fn auth_banner(&mut self, banner: &str, _: &mut Session) -> Result<(), Error> {

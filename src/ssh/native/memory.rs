@@ -15,6 +15,8 @@ pub(super) struct Memory {
     pub(super) refused: HashSet<String>,
     /// Those keys in words, in the order in which they were offered.
     pub(super) offered: Vec<String>,
+    /// The key that was tried last, for people.
+    pub(super) last: Option<String>,
     /// A password that was typed and not yet tried.
     pub(super) password: Option<Arc<Answer>>,
     /// How many passwords were wrong.

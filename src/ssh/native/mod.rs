@@ -18,7 +18,6 @@ mod host_key;
 mod jump;
 mod memory;
 mod signer;
-mod stopwatch;
 mod stream;
 mod way;
 

@@ -6,6 +6,8 @@ use super::exec::Connection;
 use super::jump::{self, Bastion};
 use crate::hosts::Hop;
 use crate::ssh::resolve::Proxy;
+use crate::ssh::stopwatch::Stopwatch;
+use crate::ssh::system::Licence;
 use crate::ssh::system::child::{Child, Group};
 use crate::ssh::text::{cause, seconds};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
@@ -40,6 +42,8 @@ pub(super) struct Way {
     pub(super) held: Held,
     /// Given back once logged in.
     pub(super) waiting_room: gate::Place,
+    /// The limit of the key exchange, where it stands still while a proxy asks the person something.
+    pub(super) watch: Option<Stopwatch>,
 }
 
 /// What a stream runs through, and ends with.
@@ -56,6 +60,7 @@ pub(super) enum Held {
 /// A running proxy.
 pub(super) struct Program {
     _group: Group,
+    _licence: Option<Licence>,
     words: tokio::sync::Mutex<ChildStderr>,
 }
 
@@ -84,7 +89,7 @@ pub(super) async fn open(target: &Target<'_>) -> Result<Way, Failure> {
         Proxy::Jump(hops) => through(target, hops).await,
         Proxy::Command(command) => {
             let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
-            let mut program = Command::new(shell);
+            let mut program = system::in_own_session(target.context, shell);
             program.arg("-c").arg(format!("exec {command}"));
             Ok(piped(target, program, "its ProxyCommand").await?)
         }
@@ -95,11 +100,15 @@ async fn direct(target: &Target<'_>) -> Result<Way, SshError> {
     let limits = target.context.options.limits;
     (target.progress)(SshPhase::Name);
     let addresses = dial::look_up(target.resolved, limits.name).await?;
+    target.remark(SshPhase::Name, || {
+        addresses.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
+    });
     let waiting_room = enter(target, &addresses.first().map(ToString::to_string).unwrap_or_default()).await;
     (target.progress)(SshPhase::Tcp);
     let limit = target.resolved.connect_timeout.unwrap_or(limits.tcp);
     let (stream, address) = dial::connect(&addresses, limit).await?;
-    Ok(Way { stream: Box::new(stream), place: place(address), held: Held::Nothing, waiting_room })
+    target.remark(SshPhase::Tcp, || place(address));
+    Ok(Way { stream: Box::new(stream), place: place(address), held: Held::Nothing, waiting_room, watch: None })
 }
 
 /// A place among the unauthenticated connections to this address.
@@ -121,7 +130,7 @@ async fn through(target: &Target<'_>, hops: &[Hop]) -> Result<Way, Failure> {
             Bastion::Connection(connection) => connection,
             Bastion::Program(arguments) => {
                 drop(waiting_room);
-                let mut program = Command::new("ssh");
+                let mut program = system::in_own_session(target.context, "ssh");
                 program.args(arguments).arg("-W").arg(server(target));
                 if let Some(last) = hops.last() {
                     program.arg("--").arg(&last.host);
@@ -134,8 +143,9 @@ async fn through(target: &Target<'_>, hops: &[Hop]) -> Result<Way, Failure> {
         match channel(target, &connection).await {
             Ok(stream) => {
                 let place = reached(target);
+                target.remark(SshPhase::Tcp, || place.clone());
                 let held = Held::Jump { _connection: connection };
-                return Ok(Way { stream, place, held, waiting_room });
+                return Ok(Way { stream, place, held, waiting_room, watch: None });
             }
             Err(Fault::Told(error)) => return Err(error.into()),
             Err(Fault::Dead) => jump::forget(target, hops, &connection),
@@ -187,14 +197,24 @@ async fn channel(target: &Target<'_>, connection: &Connection) -> Result<Box<dyn
 async fn piped(target: &Target<'_>, mut program: Command, what: &str) -> Result<Way, SshError> {
     let waiting_room = enter(target, &format!("{} by {what}", server(target))).await;
     (target.progress)(SshPhase::Tcp);
-    system::askpass_environment(target.context, target.host, &mut program);
+    let limits = target.context.options.limits;
+    let watch = Stopwatch::start(limits.tcp + limits.key_exchange);
+    let licence = system::licence(target.context, target.host, &watch);
+    system::set_askpass(target.context, licence.as_ref(), &mut program);
     let child = Child::spawn(program).map_err(|error| {
         SshError::new(SshErrorKind::Network, format!("starting {what} failed: {}", cause(&error)))
             .with_hint("ProxyCommand in ~/.ssh/config")
     })?;
     let Child { process, stdin, stdout, stderr, .. } = child;
-    let held = Held::Program(Box::new(Program { _group: process, words: tokio::sync::Mutex::new(stderr) }));
-    Ok(Way { stream: Box::new(tokio::io::join(stdout, stdin)), place: reached(target), held, waiting_room })
+    let held =
+        Held::Program(Box::new(Program { _group: process, _licence: licence, words: tokio::sync::Mutex::new(stderr) }));
+    Ok(Way {
+        stream: Box::new(tokio::io::join(stdout, stdin)),
+        place: reached(target),
+        held,
+        waiting_room,
+        watch: Some(watch),
+    })
 }
 
 /// `host:port`, as ssh's -W takes it.

@@ -10,7 +10,7 @@ use tokio::io::AsyncRead;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-/// A running program and its pipes. Dropping it kills its whole group.
+/// A running program and its pipes. Dropping it kills its whole group, which it leads.
 #[derive(Debug)]
 pub(in crate::ssh) struct Child {
     pub(in crate::ssh) process: Group,
@@ -33,8 +33,9 @@ impl Drop for Group {
 }
 
 impl Child {
+    /// Starts a command that makes itself the leader of a group.
     pub(in crate::ssh) fn spawn(mut command: Command) -> io::Result<Self> {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0).kill_on_drop(true);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut process = command.spawn()?;
         let pipes = (process.stdin.take(), process.stdout.take(), process.stderr.take());
         let process = Group(process);

@@ -3,8 +3,13 @@
 //! It never touches the terminal: what it and the programs that it starts want to know comes to us as an askpass, and
 //! goes through the one queue of prompts. Without a person, `BatchMode` keeps it from asking at all.
 
+mod askpass;
 pub(super) mod child;
+mod helper;
 mod open;
 mod verdict;
 
-pub(super) use open::{arguments, askpass_environment, open};
+pub(super) use askpass::{Askpass, Licence};
+pub use helper::play;
+pub(super) use helper::{in_own_session, licence, set_askpass};
+pub(super) use open::{arguments, open};

@@ -1,17 +1,17 @@
 //! Starting the `ssh` program and waiting until it is logged in.
 
 use super::child::{Child, channel_with};
-use super::verdict;
+use super::{helper, verdict};
 use crate::hosts::HostConfig;
 use crate::ssh::Context;
 use crate::ssh::resolve::{Proxy, Resolved};
+use crate::ssh::stopwatch::{Expired, Stopwatch};
 use crate::ssh::text::{cause, seconds, shell_word};
 use crate::ssh::transport::{Channel, Limits, SshError, SshErrorKind, SshPhase};
-use std::io;
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
-use tokio::process::{ChildStderr, Command};
+use tokio::process::ChildStderr;
 
 /// What standard error may hold before ssh is logged in; a banner is within it.
 const MAX_SAID_BYTES: u64 = 64 * 1024;
@@ -27,6 +27,10 @@ pub(in crate::ssh) async fn open(
     command: &str,
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Channel, SshError> {
+    if !resolved.ssh_program {
+        return Err(SshError::new(SshErrorKind::Unsupported, "there is no ssh program here")
+            .with_hint("install OpenSSH's client, or backend = \"native\" in hosts.toml"));
+    }
     let limits = context.options.limits;
     // Behind a jump host, its sshd is the one that counts unauthenticated connections.
     let gate = match &resolved.proxy {
@@ -35,24 +39,36 @@ pub(in crate::ssh) async fn open(
     };
     let place = context.gate.enter(&gate).await;
     progress(SshPhase::Login);
-    let mut program = Command::new("ssh");
+    let limit = whole_limit(limits, resolved);
+    let watch = Stopwatch::start(limit);
+    let licence = helper::licence(context, &host.name, &watch);
+    let mut program = helper::in_own_session(context, "ssh");
     program.args(arguments(context, host, resolved)).arg("--").arg(host.address()).arg(command);
-    askpass_environment(context, &host.name, &mut program);
-    let mut child = Child::spawn(program).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => SshError::new(SshErrorKind::Unsupported, "there is no ssh program here")
-            .with_hint("install OpenSSH's client, or backend = \"native\" in hosts.toml"),
-        _ => SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", cause(&error))),
-    })?;
+    helper::set_askpass(context, licence.as_ref(), &mut program);
+    let mut child = Child::spawn(program)
+        .map_err(|error| SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", cause(&error))))?;
 
     // Through a running master nothing is said, since that has logged in long ago.
     let looking = resolved.clone();
     let has_master = tokio::task::spawn_blocking(move || looking.has_live_master()).await.unwrap_or(false);
     if !has_master {
-        let limit = whole_limit(limits, resolved);
-        match tokio::time::timeout(limit, logged_in(&mut child)).await {
+        let declined = async {
+            match &licence {
+                Some(licence) => licence.declined().await,
+                None => std::future::pending().await,
+            }
+        };
+        let logged_in = tokio::select! {
+            logged_in = watch.run(logged_in(&mut child)) => logged_in,
+            () = declined => {
+                let message = format!("the login as {} was given up at the prompt", resolved.user);
+                return Err(SshError::new(SshErrorKind::Declined, message));
+            }
+        };
+        match logged_in {
             Ok(Ok(())) => {}
-            Ok(Err(said)) => return Err(failed(host, &said)),
-            Err(_) => {
+            Ok(Err(said)) => return Err(failed(host, &said, licence.is_some())),
+            Err(Expired) => {
                 let message = format!("ssh was not logged in within {}", seconds(limit));
                 let hint = format!("ssh -v {} true", shell_word(host.address()));
                 return Err(SshError::new(SshErrorKind::Timeout(SshPhase::Login), message).with_hint(hint));
@@ -74,11 +90,6 @@ fn whole_limit(limits: Limits, resolved: &Resolved) -> Duration {
     (limits.name + tcp + limits.key_exchange + limits.login) * 2
 }
 
-/// What keeps ssh, and the programs that it starts, from asking on the terminal.
-pub(in crate::ssh) fn askpass_environment(_: &Context, _: &str, program: &mut Command) {
-    program.env("SSH_ASKPASS", "/bin/false").env("SSH_ASKPASS_REQUIRE", "force");
-}
-
 /// ssh's options: hosts.toml's values, and what makes it a transport.
 pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: &Resolved) -> Vec<String> {
     let mut arguments: Vec<String> = ["-T", "-a", "-x"].map(str::to_owned).into();
@@ -86,8 +97,10 @@ pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: 
         arguments.extend(["-F".to_owned(), config.display().to_string()]);
     }
     let mut option = |option: String| arguments.extend(["-o".to_owned(), option]);
+    if !helper::may_ask(context) {
+        option("BatchMode=yes".to_owned());
+    }
     for fixed in [
-        "BatchMode=yes",
         "LogLevel=VERBOSE",
         "ClearAllForwardings=yes",
         "PermitLocalCommand=no",
@@ -183,12 +196,12 @@ async fn pass_on(stderr: ChildStderr, mut far: tokio::io::DuplexStream) {
     }
 }
 
-fn failed(host: &HostConfig, said: &str) -> SshError {
+fn failed(host: &HostConfig, said: &str, could_ask: bool) -> SshError {
     let kind = verdict::kind(said);
     let words = verdict::words(said);
     let words = if words.is_empty() { "no reason was given".to_owned() } else { words };
     let hint = match kind {
-        SshErrorKind::Authentication | SshErrorKind::HostKeyUnknown => {
+        SshErrorKind::Authentication | SshErrorKind::HostKeyUnknown if !could_ask => {
             format!("ssh {}   # once by hand: ssh was not allowed to ask", shell_word(host.address()))
         }
         _ => format!("ssh -v {} true", shell_word(host.address())),
@@ -232,10 +245,10 @@ mod tests {
     fn failures_carry_the_words_of_ssh() {
         let host = HostConfig::named("gpu01");
         assert_eq!(
-            failed(&host, "bob@gpu01: Permission denied (publickey).\r\n"),
+            failed(&host, "bob@gpu01: Permission denied (publickey).\r\n", false),
             SshError::new(SshErrorKind::Authentication, "ssh failed: bob@gpu01: Permission denied (publickey).")
                 .with_hint("ssh gpu01   # once by hand: ssh was not allowed to ask")
         );
-        assert_eq!(failed(&host, "").message, "ssh failed: no reason was given");
+        assert_eq!(failed(&host, "", true).message, "ssh failed: no reason was given");
     }
 }

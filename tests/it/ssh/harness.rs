@@ -30,6 +30,7 @@ pub(super) fn person_with(interaction: Interaction, change: impl FnOnce(&mut Opt
     options.home = Some(home.path().to_owned());
     options.agent_socket = None;
     options.ssh_config = Some("/dev/null".into());
+    options.helper = Some(env!("CARGO_BIN_EXE_gpufleet").into());
     change(&mut options);
     let (context, prompts) = Context::with_options(options);
     Person { context, prompts, home }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 /// What one phase may take. Time during which somebody holds a [`Pause`] is not counted.
 #[derive(Debug, Clone)]
-pub(super) struct Stopwatch {
+pub(in crate::ssh) struct Stopwatch {
     limit: Duration,
     started: Instant,
     paused: Arc<Mutex<Paused>>,
@@ -22,19 +22,19 @@ struct Paused {
 
 /// The phase took longer than its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Expired;
+pub(in crate::ssh) struct Expired;
 
 impl Stopwatch {
-    pub(super) fn start(limit: Duration) -> Self {
+    pub(in crate::ssh) fn start(limit: Duration) -> Self {
         Self { limit, started: Instant::now(), paused: Arc::default() }
     }
 
-    pub(super) fn limit(&self) -> Duration {
+    pub(in crate::ssh) fn limit(&self) -> Duration {
         self.limit
     }
 
     /// Awaits `future` for as long as the phase has left.
-    pub(super) async fn run<F: Future>(&self, future: F) -> Result<F::Output, Expired> {
+    pub(in crate::ssh) async fn run<F: Future>(&self, future: F) -> Result<F::Output, Expired> {
         let mut future = std::pin::pin!(future);
         loop {
             let deadline = self.deadline();
@@ -49,7 +49,7 @@ impl Stopwatch {
     }
 
     /// Stops the watch until the guard is dropped.
-    pub(super) fn pause(&self) -> Pause {
+    pub(in crate::ssh) fn pause(&self) -> Pause {
         let mut paused = self.paused.lock().unwrap_or_else(PoisonError::into_inner);
         paused.holders += 1;
         paused.since.get_or_insert_with(Instant::now);
@@ -68,7 +68,7 @@ impl Stopwatch {
 
 /// While it lives, the watch stands still.
 #[derive(Debug)]
-pub(super) struct Pause {
+pub(in crate::ssh) struct Pause {
     paused: Arc<Mutex<Paused>>,
 }
 

@@ -1,0 +1,84 @@
+//! Our probes removed from a host, for `gpufleet clean`.
+
+use super::random;
+use super::remote::Remote;
+use super::source::{self, OpenChannel};
+use super::{failure, script};
+use crate::fleet::{LinkError, LinkErrorKind};
+use crate::hosts::HostConfig;
+use crate::wire::SafeText;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout_at};
+
+/// How long it may take; a hung home directory shows itself here.
+const LIMIT: Duration = Duration::from_secs(20);
+/// How much a host may print besides our script's answers.
+const NOISE_LIMIT_BYTES: usize = 64 * 1024;
+/// Directories that belong to everybody, in which probes may have been put.
+const PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
+
+/// What became of the probes on a host.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Cleaned {
+    /// Paths that are gone now.
+    pub removed: Vec<SafeText>,
+    /// Paths that could not be removed.
+    pub kept: Vec<SafeText>,
+}
+
+/// Removes our probes from a host. Those that run go on until their connection ends.
+///
+/// # Errors
+/// Where the host cannot be reached, or its shell does not answer.
+pub async fn clean(ssh: Arc<dyn OpenChannel>, host: &HostConfig) -> Result<Cleaned, LinkError> {
+    clean_in(ssh, host, &PLACES).await
+}
+
+async fn clean_in(ssh: Arc<dyn OpenChannel>, host: &HostConfig, places: &[&str]) -> Result<Cleaned, LinkError> {
+    let opened = ssh.open(host, script::EXEC, &|_| {}).await;
+    let mut remote = Remote::new(opened.map_err(|error| source::link_error(&error))?);
+    run(&mut remote, places).await
+}
+
+async fn run(remote: &mut Remote, places: &[&str]) -> Result<Cleaned, LinkError> {
+    let nonce = random::nonce();
+    let deadline = Instant::now() + LIMIT;
+    let text = script::clean(&nonce, places);
+    let sending = async {
+        // A pipe that broke is told by the end of the answers, with its cause.
+        if remote.stdin.write_all(text.as_bytes()).await.is_ok() {
+            let _ = remote.stdin.flush().await;
+        }
+    };
+    let late = || failure::timeout("the remote script did not answer", LIMIT);
+    timeout_at(deadline, sending).await.map_err(|_| late())?;
+    let (mut cleaned, mut noise, mut last) = (Cleaned::default(), 0, Vec::new());
+    loop {
+        let line = match timeout_at(deadline, remote.stdout.line()).await {
+            Ok(Ok(Some(line))) => line,
+            Ok(Ok(None)) => {
+                return Err(failure::no_shell(&remote.ending().await, &super::remote::last_line(&last)));
+            }
+            Ok(Err(error)) => return Err(failure::protocol(&error)),
+            Err(_) => return Err(late()),
+        };
+        let answer = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(&nonce)?.strip_prefix(' '));
+        match answer.map(|answer| answer.split_once(' ').unwrap_or((answer, ""))) {
+            Some(("removed", path)) => cleaned.removed.push(path.into()),
+            Some(("kept", path)) => cleaned.kept.push(path.into()),
+            Some(("done", _)) => return Ok(cleaned),
+            _ => {
+                noise += line.len() + 1;
+                if noise > NOISE_LIMIT_BYTES {
+                    let text = "protocol violation: more than 64 KiB of noise where an answer should be";
+                    return Err(LinkError::new(LinkErrorKind::Protocol, text));
+                }
+                if !line.trim_ascii().is_empty() {
+                    last = line;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What the `ssh` program wants to know, asked through our queue of prompts.
+//!
+//! `ssh` starts this very program as its askpass (see [`super::helper`]), which passes the question on over a socket in
+//! a folder that is nobody else's. Each `ssh` has a token of its own, so that an answer cannot reach another.
+
+use crate::ssh::credentials::{Broker, PromptKey};
+use crate::ssh::prompt::{Answer, PromptKind};
+use crate::ssh::stopwatch::Stopwatch;
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+/// The longest question, in bytes; a host key's with its fingerprint is some hundred.
+pub(super) const MAX_QUESTION_BYTES: usize = 8 * 1024;
+
+/// The socket, and who may ask.
+#[derive(Debug)]
+pub(in crate::ssh) struct Askpass {
+    folder: PathBuf,
+    accepting: JoinHandle<()>,
+    askers: Arc<Askers>,
+}
+
+#[derive(Debug, Default)]
+struct Askers(Mutex<HashMap<String, Arc<Asker>>>);
+
+/// One `ssh` that may ask.
+#[derive(Debug)]
+struct Asker {
+    host: String,
+    /// Stands still while the person is asked.
+    watch: Stopwatch,
+    /// How often each question was asked before.
+    asked: Mutex<HashMap<String, u32>>,
+    declined: Notify,
+}
+
+/// The right to ask, until dropped.
+#[derive(Debug)]
+pub(in crate::ssh) struct Licence {
+    askers: Arc<Askers>,
+    token: String,
+    asker: Arc<Asker>,
+    socket: PathBuf,
+}
+
+impl Askpass {
+    /// Listens from now on. To be called within a tokio runtime.
+    pub(super) fn start(broker: Arc<Broker>) -> io::Result<Self> {
+        let folder = private_folder()?;
+        let listener = UnixListener::bind(folder.join("socket")).and_then(|listener| {
+            fs::set_permissions(folder.join("socket"), fs::Permissions::from_mode(0o600))?;
+            Ok(listener)
+        });
+        let listener = listener.inspect_err(|_| remove(&folder))?;
+        let askers = Arc::<Askers>::default();
+        let accepting = tokio::spawn(accept(listener, Arc::clone(&askers), broker));
+        Ok(Self { folder, accepting, askers })
+    }
+
+    /// Lets an `ssh` ask on behalf of `host`. While it does, `watch` stands still.
+    pub(super) fn licence(&self, host: &str, watch: Stopwatch) -> io::Result<Licence> {
+        let token = random()?;
+        let asker = Asker { host: host.to_owned(), watch, asked: Mutex::default(), declined: Notify::new() };
+        let asker = Arc::new(asker);
+        self.askers.lock().insert(token.clone(), Arc::clone(&asker));
+        let askers = Arc::clone(&self.askers);
+        Ok(Licence { askers, token, asker, socket: self.folder.join("socket") })
+    }
+}
+
+impl Drop for Askpass {
+    fn drop(&mut self) {
+        self.accepting.abort();
+        remove(&self.folder);
+    }
+}
+
+impl Licence {
+    pub(super) fn token(&self) -> &str {
+        &self.token
+    }
+
+    pub(super) fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Completes when the person has said no.
+    pub(in crate::ssh) async fn declined(&self) {
+        self.asker.declined.notified().await;
+    }
+}
+
+impl Drop for Licence {
+    fn drop(&mut self) {
+        self.askers.lock().remove(&self.token);
+    }
+}
+
+impl Askers {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<Asker>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn accept(listener: UnixListener, askers: Arc<Askers>, broker: Arc<Broker>) {
+    while let Ok((stream, _)) = listener.accept().await {
+        tokio::spawn(answer(stream, Arc::clone(&askers), Arc::clone(&broker)));
+    }
+}
+
+/// Serves one question. Whoever asked and is gone meanwhile (an `ssh` that was killed) needs no answer.
+async fn answer(mut stream: UnixStream, askers: Arc<Askers>, broker: Arc<Broker>) {
+    let Ok(Some((token, text))) = question(&mut stream).await else { return };
+    let Some(asker) = askers.lock().get(&token).cloned() else { return };
+    let failures = {
+        let mut asked = asker.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = asked.entry(text.clone()).or_default();
+        *times += 1;
+        *times - 1
+    };
+    let kind = kind(&text, failures);
+    let key = match &kind {
+        // Ten hosts that want one passphrase raise one prompt.
+        PromptKind::Passphrase { path, .. } => PromptKey::KeyFile(path.into()),
+        _ => PromptKey::Login { target: asker.host.clone(), connection: broker.number() },
+    };
+    let _pause = asker.watch.pause();
+    let mut end = [0];
+    tokio::select! {
+        answered = broker.ask(key, &asker.host, kind) => match answered {
+            Ok((_, answer)) => match &*answer {
+                Answer::Secret(secret) => {
+                    // An asker that has gone loses the answer, which is wiped with the prompt.
+                    let _ = stream.write_all(secret.expose().as_bytes()).await;
+                    let _ = stream.shutdown().await;
+                }
+                // An answer would make ssh try an empty password: it is ended instead.
+                Answer::Decline | Answer::TrustOnce | Answer::TrustAndSave => asker.declined.notify_one(),
+            },
+            Err(_) => asker.declined.notify_one(),
+        },
+        _ = stream.read(&mut end) => {}
+    }
+}
+
+/// The token and the text of a question; `None` for what is none.
+async fn question(stream: &mut UnixStream) -> io::Result<Option<(String, String)>> {
+    let length = stream.read_u32().await? as usize;
+    if length > MAX_QUESTION_BYTES {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).await?;
+    let text = String::from_utf8_lossy(&bytes);
+    Ok(text.split_once('\n').map(|(token, text)| (token.to_owned(), text.to_owned())))
+}
+
+/// What ssh's words ask for.
+fn kind(text: &str, failures: u32) -> PromptKind {
+    let text = text.trim();
+    let path = text.strip_prefix("Enter passphrase for key '").and_then(|rest| rest.rsplit_once('\''));
+    if let Some((path, _)) = path {
+        return PromptKind::Passphrase { path: path.to_owned(), fingerprint: None, failures };
+    }
+    // The last line is the question, those above it explain it.
+    let (instruction, question) = text.rsplit_once('\n').unwrap_or(("", text));
+    let echo = question.contains("(yes/no");
+    PromptKind::Secret { text: question.to_owned(), instruction: instruction.trim().to_owned(), echo, failures }
+}
+
+/// A folder that only this account may enter, in the account's own runtime directory where there is one.
+fn private_folder() -> io::Result<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|path| path.is_dir());
+    let mut failure = None;
+    for place in runtime.into_iter().chain([std::env::temp_dir()]) {
+        let folder = place.join(format!(".gpufleet-askpass-{}", random()?));
+        match fs::DirBuilder::new().mode(0o700).create(&folder) {
+            Ok(()) => return Ok(folder),
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.unwrap_or_else(|| io::Error::other("no directory for the socket")))
+}
+
+fn remove(folder: &Path) {
+    // What cannot be removed is an empty folder or a dead socket of ours.
+    let _ = fs::remove_dir_all(folder);
+}
+
+/// 128 bits, hexadecimal.
+fn random() -> io::Result<String> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_ssh() {
+        assert_eq!(
+            kind("Enter passphrase for key '/home/ann/my 'key'': ", 1),
+            PromptKind::Passphrase { path: "/home/ann/my 'key'".into(), fingerprint: None, failures: 1 }
+        );
+        assert_eq!(
+            kind("bob@gpu01's password: ", 0),
+            PromptKind::Secret {
+                text: "bob@gpu01's password:".into(),
+                instruction: String::new(),
+                echo: false,
+                failures: 0
+            }
+        );
+        let unknown = "The authenticity of host 'gpu01' can't be established.\nED25519 key fingerprint is SHA256:x.\n\
+                       Are you sure you want to continue connecting (yes/no/[fingerprint])? ";
+        assert_eq!(
+            kind(unknown, 0),
+            PromptKind::Secret {
+                text: "Are you sure you want to continue connecting (yes/no/[fingerprint])?".into(),
+                instruction:
+                    "The authenticity of host 'gpu01' can't be established.\nED25519 key fingerprint is SHA256:x."
+                        .into(),
+                echo: true,
+                failures: 0
+            }
+        );
+    }
+}

@@ -1,0 +1,188 @@
+//! What the `ssh` program asks, through our queue of prompts and never on the terminal.
+
+use super::harness::{host, person, secret};
+use super::server::{CODE, PASSWORD, Server, Way};
+use crate::lab::Lab;
+use crate::pty::Pty;
+use crate::sshd::{PASSPHRASE, Sshd};
+use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::ssh::{Answer, Interaction, PromptKind, SshErrorKind};
+use std::fs;
+use std::path::Path;
+
+fn by_system(server: &Server, folder: &Path) -> HostConfig {
+    let known_hosts = folder.join("known_hosts");
+    fs::write(&known_hosts, server.known_hosts_line()).unwrap();
+    HostConfig {
+        address: Some("127.0.0.1".into()),
+        port: Some(server.port),
+        user: Some("bob".into()),
+        known_hosts: Some(known_hosts),
+        backend: Backend::System,
+        ..HostConfig::named("gpu01")
+    }
+}
+
+#[tokio::test]
+async fn a_password_and_a_code() {
+    let server = Server::start(Way::Password).await;
+    let mut person = person(Interaction::Ask);
+    let opening = person.spawn(&by_system(&server, person.home.path()), "true");
+    for (failures, answer) in [(0, "wrong"), (1, PASSWORD)] {
+        let prompt = person.asked().await;
+        assert_eq!(prompt.hosts, ["gpu01"]);
+        let PromptKind::Secret { text, echo, failures: before, .. } = prompt.kind else { panic!("{prompt:?}") };
+        assert_eq!((text.as_str(), echo, before), ("bob@127.0.0.1's password:", false, failures));
+        person.context.answer(prompt.id, secret(answer));
+    }
+    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+
+    let server = Server::start(Way::Questions).await;
+    let opening = person.spawn(&by_system(&server, person.home.path()), "true");
+    for (words, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
+        let prompt = person.asked().await;
+        assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains(words)), "{prompt:?}");
+        person.context.answer(prompt.id, secret(answer));
+    }
+    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+}
+
+#[tokio::test]
+async fn one_passphrase_for_two_programs_and_a_refusal_ends_them() {
+    let sshd = Sshd::start();
+    let mut person = person(Interaction::Ask);
+    let mut first = host(&sshd);
+    first.backend = Backend::System;
+    first.identity_file = Some(sshd.locked_key());
+    let second = HostConfig { name: "gpu02".into(), ..first.clone() };
+    let opening = [person.spawn(&first, "echo in"), person.spawn(&second, "echo in")];
+    let mut prompt = person.asked().await;
+    while prompt.hosts.len() < 2 {
+        prompt = person.asked().await;
+    }
+    let path = sshd.locked_key().display().to_string();
+    assert_eq!(prompt.kind, PromptKind::Passphrase { path, fingerprint: None, failures: 0 });
+    person.context.answer(prompt.id, secret(PASSPHRASE));
+    for one in opening {
+        assert_eq!(one.await.unwrap().unwrap().stdout, "in\n");
+    }
+    let opening = person.spawn(&first, "true");
+    let prompt = person.asked().await;
+    person.context.answer(prompt.id, Answer::Decline);
+    let error = opening.await.unwrap().unwrap_err();
+    assert_eq!(error.kind, SshErrorKind::Declined);
+    assert_eq!(error.message, format!("the login as {} was given up at the prompt", sshd.user()));
+    assert!(!sshd.log().contains("Failed password"), "{}", sshd.log());
+}
+
+#[tokio::test]
+async fn an_unknown_key_is_asked_about_in_the_words_of_ssh() {
+    let sshd = Sshd::start();
+    fs::remove_file(sshd.known_hosts()).unwrap();
+    let mut person = person(Interaction::Ask);
+    let mut host = host(&sshd);
+    host.backend = Backend::System;
+    let opening = person.spawn(&host, "echo in");
+    let prompt = person.asked().await;
+    let PromptKind::Secret { text, instruction, echo, .. } = &prompt.kind else { panic!("{prompt:?}") };
+    assert!(*echo && text.ends_with("(yes/no/[fingerprint])?"), "{text}");
+    assert!(instruction.contains(&sshd.fingerprint("ed25519")), "{instruction}");
+    person.context.answer(prompt.id, secret("yes"));
+    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+    assert!(fs::read_to_string(sshd.known_hosts()).unwrap().contains(&sshd.host_key("ed25519")));
+}
+
+/// The hosts.toml of one host with more lines.
+fn hosts_toml(lab: &Lab, lines: &str) -> String {
+    let sshd = &lab.hosts[0].sshd;
+    let text = format!(
+        "[[hosts]]\nname = \"hgx-01\"\naddress = \"127.0.0.1\"\nport = {}\nknown_hosts = \"{}\"\nnvml_library = \
+         \"{}\"\n{lines}\n",
+        sshd.port(),
+        sshd.known_hosts().display(),
+        lab.hosts[0].driver.library().display()
+    );
+    lab.write("hosts.toml", &text)
+}
+
+#[test]
+fn nothing_that_ssh_starts_paints_on_the_terminal() {
+    let lab = Lab::start(&["hgx-01"]);
+    let sshd = &lab.hosts[0].sshd;
+    let painted = lab.path("painted");
+    // Says on the terminal that it is there, notes whether it could, and leads on.
+    let proxy = format!(
+        "(echo PAINTED >/dev/tty && echo yes || echo no) >{} 2>&1; exec ssh -F /dev/null -o BatchMode=yes -o \
+         UserKnownHostsFile={} -i {} -p {port} {}@127.0.0.1 -W 127.0.0.1:{port}",
+        painted.display(),
+        sshd.known_hosts().display(),
+        sshd.client_key().display(),
+        sshd.user(),
+        port = sshd.port(),
+    );
+    let script = lab.write("proxy", &format!("#!/bin/sh\n{proxy}\n"));
+    let config = lab
+        .write("ssh_config", &format!("ProxyCommand /bin/sh {script}\nIdentityFile {}\n", sshd.client_key().display()));
+    for backend in ["system", "native"] {
+        let hosts = hosts_toml(&lab, &format!("backend = \"{backend}\"\nssh_config = \"{config}\""));
+        let pty = Pty::gpufleet((120, 40), &[&hosts], &[("SSH_AUTH_SOCK", "")]);
+        pty.wait("the GPUs", |text| text.contains("4 GPUs") && text.contains("97%"));
+        assert!(fs::read_to_string(&painted).unwrap().ends_with("no\n"), "{backend}: there is a terminal");
+        assert!(!String::from_utf8_lossy(&pty.bytes()).contains("PAINTED"), "{backend}");
+        fs::remove_file(&painted).unwrap();
+    }
+}
+
+#[test]
+fn status_asks_on_the_terminal_and_no_secret_is_left_anywhere() {
+    let lab = Lab::start(&["hgx-01"]);
+    let sshd = &lab.hosts[0].sshd;
+    let key = sshd.locked_key();
+    for backend in ["native", "system"] {
+        let hosts = hosts_toml(&lab, &format!("backend = \"{backend}\"\nidentity_file = \"{}\"", key.display()));
+        let state = lab.path(&format!("state-{backend}"));
+        fs::create_dir_all(&state).unwrap();
+        let folder = state.display().to_string();
+        let environment = [
+            ("SSH_AUTH_SOCK", ""),
+            ("XDG_STATE_HOME", folder.as_str()),
+            ("XDG_CACHE_HOME", folder.as_str()),
+            ("XDG_CONFIG_HOME", folder.as_str()),
+            ("XDG_RUNTIME_DIR", folder.as_str()),
+            // Whatever may log, may log everything.
+            ("RUST_LOG", "trace"),
+        ];
+        let mut pty = Pty::gpufleet((120, 40), &["status", &hosts], &environment);
+        pty.wait_for("Passphrase for");
+        pty.keys(&format!("{PASSPHRASE}\r"));
+        pty.wait("the table", |text| text.contains("hgx-01") && text.contains("97"));
+        assert_eq!(pty.exit_code(), 0, "{backend}");
+        let written = String::from_utf8_lossy(&pty.bytes()).into_owned();
+        assert!(!written.contains(PASSPHRASE), "{backend}: {written}");
+        assert!(!sshd.log().contains(PASSPHRASE));
+        assert_eq!(holding(&state, PASSPHRASE), Vec::<String>::new(), "{backend}");
+        assert_eq!(
+            fs::read_dir(&state)
+                .unwrap()
+                .flatten()
+                .filter(|entry| entry.file_name().to_string_lossy().len() > 30)
+                .count(),
+            0,
+            "the socket's folder is gone"
+        );
+    }
+}
+
+/// The files below a folder that hold a text.
+fn holding(folder: &Path, text: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(holding(&path, text));
+        } else if fs::read(&path).is_ok_and(|bytes| bytes.windows(text.len()).any(|window| window == text.as_bytes())) {
+            found.push(path.display().to_string());
+        }
+    }
+    found
+}
