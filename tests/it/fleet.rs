@@ -96,7 +96,8 @@ fn a_host_that_dies_takes_nothing_with_it_and_comes_back() {
 fn a_killed_controller_leaves_no_probe_behind() {
     let lab = Lab::start(&["hgx-01", "hgx-02"]);
     let hosts = lab.hosts_toml("");
-    for _ in 0..5 {
+    let rounds = if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 100 } else { 5 };
+    for _ in 0..rounds {
         let pty = Pty::gpufleet((120, 40), &[&hosts], &[]);
         pty.wait_for("8 GPUs");
         assert_eq!(lab.probes().len(), 2);

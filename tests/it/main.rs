@@ -4,6 +4,7 @@
 mod doctor;
 mod fake_driver;
 mod fallback;
+mod faults;
 mod findings;
 mod fleet;
 mod journeys;

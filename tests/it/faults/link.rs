@@ -1,0 +1,93 @@
+//! A link that can be cut, healed and slowed down: a TCP proxy in front of a server.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep_until};
+
+/// How the link is now.
+#[derive(Debug, Clone, Copy)]
+struct State {
+    /// Nothing passes; what is on the way stays there, as TCP keeps it.
+    is_cut: bool,
+    /// One way.
+    delay: Duration,
+}
+
+/// The proxy; it ends when dropped.
+pub(super) struct Link {
+    port: u16,
+    state: watch::Sender<State>,
+    accepting: JoinHandle<()>,
+}
+
+impl Link {
+    pub(super) async fn to(server: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let (state, watched) = watch::channel(State { is_cut: false, delay: Duration::ZERO });
+        let accepting = tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let watched = watched.clone();
+                tokio::spawn(async move {
+                    let Ok(far) = TcpStream::connect(server).await else { return };
+                    let _ = (near.set_nodelay(true), far.set_nodelay(true));
+                    let ((from_near, to_near), (from_far, to_far)) = (near.into_split(), far.into_split());
+                    tokio::join!(carry(from_near, to_far, watched.clone()), carry(from_far, to_near, watched));
+                });
+            }
+        });
+        Self { port, state, accepting }
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub(super) fn cut(&self) {
+        self.state.send_modify(|state| state.is_cut = true);
+    }
+
+    pub(super) fn heal(&self) {
+        self.state.send_modify(|state| state.is_cut = false);
+    }
+
+    pub(super) fn delay(&self, delay: Duration) {
+        self.state.send_modify(|state| state.delay = delay);
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// One direction: what is read is due after the delay, and waits while the link is cut.
+async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch::Receiver<State>) {
+    let (sender, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(1024);
+    let delays = state.clone();
+    let reading = async move {
+        let mut chunk = vec![0; 16 * 1024];
+        while let Ok(count @ 1..) = from.read(&mut chunk).await {
+            let at = Instant::now() + delays.borrow().delay;
+            if sender.send((at, chunk[..count].to_vec())).await.is_err() {
+                return;
+            }
+        }
+    };
+    let writing = async move {
+        while let Some((at, bytes)) = due.recv().await {
+            sleep_until(at).await;
+            if state.wait_for(|state| !state.is_cut).await.is_err() || to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+        let _ = to.shutdown().await;
+    };
+    tokio::join!(reading, writing);
+}
