@@ -99,8 +99,9 @@ impl Questions {
             return;
         }
         let Some(prompt) = self.waiting.pop_front() else { return };
-        self.write(&question(&prompt));
+        // Before the question stands there: what is typed at once must neither be shown nor thrown away.
         let echo = if shows_typing(&prompt.kind) { None } else { Silence::begin(&self.terminal) };
+        self.write(&question(&prompt));
         self.current = Some(Asked { prompt, since: Instant::now(), _echo: echo });
         self.reader.read();
     }
