@@ -45,6 +45,8 @@ A TARGET is
 pub enum Command {
     /// Print the fleet once and exit.
     Status(StatusArgs),
+    /// Print GPUs that are free, and what to type to use them.
+    Free(FreeArgs),
     /// Print what is stuck, idle or failing, and why; --replay judges a recording.
     Findings(FindingsArgs),
     /// Write what the hosts send into a file, until Ctrl-C; docs/recording.md describes it.
@@ -69,6 +71,35 @@ pub struct StatusArgs {
     #[arg(long)]
     pub json: bool,
     /// Print what there is after this many seconds. Time in which a question waits for you is not counted.
+    #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
+    pub timeout: Duration,
+}
+
+/// What `free` takes.
+#[derive(Debug, Args)]
+pub struct FreeArgs {
+    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    #[arg(value_name = "TARGET")]
+    pub targets: Vec<String>,
+    /// Choose this many, on as few hosts as possible [default: all that are free].
+    #[arg(short = 'n', long = "count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub count: Option<u32>,
+    /// Each with at least this much unused memory, for example 40G or 512M.
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub mem: Option<u64>,
+    /// Each of a model that contains this, for example H100.
+    #[arg(long, value_name = "TEXT")]
+    pub model: Option<String>,
+    /// All of them on one host; needs -n.
+    #[arg(long)]
+    pub same_host: bool,
+    /// Wait until there are some, however long it takes.
+    #[arg(long)]
+    pub wait: bool,
+    /// Print JSON, one line; docs/free-json.md describes it.
+    #[arg(long)]
+    pub json: bool,
+    /// Decide with the hosts that have reported after this many seconds.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
 }
@@ -254,6 +285,9 @@ impl Cli {
                 format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
                 "write the subcommand first, then its targets",
             ),
+            Some(Command::Free(FreeArgs { same_host: true, count: None, .. })) => {
+                error("--same-host tells where that many GPUs shall be, and no number is given".to_owned(), "add -n N")
+            }
             Some(Command::Findings(FindingsArgs { replay: Some(_), targets, duration, watch, .. })) => {
                 let others = [
                     ("a TARGET", !targets.is_empty()),
@@ -302,6 +336,7 @@ impl Cli {
         let of_command = match &self.command {
             Some(Command::Status(status)) => &status.targets[..],
             Some(Command::Findings(findings)) => &findings.targets[..],
+            Some(Command::Free(free)) => &free.targets[..],
             Some(Command::Record(record)) => &record.targets[..],
             Some(Command::Doctor(hosts) | Command::Clean(hosts)) => &hosts.targets[..],
             Some(Command::Init(_) | Command::Explain(_)) | None => &[],
@@ -322,6 +357,7 @@ impl Command {
         match self {
             Self::Status(_) => "status",
             Self::Findings(_) => "findings",
+            Self::Free(_) => "free",
             Self::Record(_) => "record",
             Self::Doctor(_) => "doctor",
             Self::Clean(_) => "clean",
@@ -336,6 +372,24 @@ fn interval(text: &str) -> Result<Duration, String> {
         Some(hint) => format!("{} ({hint})", complaint.message),
         None => complaint.message,
     })
+}
+
+/// Memory: `40G`, `512M`, `1.5T`; a bare number is GiB, as nearly everybody means it.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.find(|character: char| character.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "G"),
+    };
+    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err("write a size with M, G or T, for example 40G".to_owned()),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1_000_000.0 => Ok((number * (1_u64 << shift) as f64) as u64),
+        _ => Err("write a size, for example 40G".to_owned()),
+    }
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
@@ -383,6 +437,18 @@ mod tests {
     }
 
     #[test]
+    fn sizes_are_binary() {
+        for (text, bytes) in
+            [("40G", 40 << 30), ("40", 40 << 30), ("512MiB", 512 << 20), ("1.5t", 3 << 39), ("40gb", 40 << 30)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1G", "40K", "nanG", "40G5", "1e99G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn what_people_type_is_taken() {
         for line in [
             "",
@@ -396,6 +462,9 @@ mod tests {
             "status gpu1 --interval 500ms -i /k",
             "--theme light --ascii gpu1",
             "init gpu1",
+            "free",
+            "free -n 2 --mem 40G --model H100 --same-host --wait --json --timeout 5 hosts.toml",
+            "--demo free",
             "findings --for 5 --json --min-severity warn gpu1",
             "findings --watch --demo --demo-speed 60",
             "findings --replay lab.jsonl --json",
@@ -427,6 +496,8 @@ mod tests {
                 "--replay judges a recording from its beginning to its end, and takes no --demo",
             ),
             ("--demo record lab.jsonl gpu1", "--demo has its own hosts, and takes no TARGET"),
+            ("free --same-host", "--same-host tells where that many GPUs shall be, and no number is given"),
+            ("--demo free gpu1", "--demo has its own hosts, and takes no TARGET"),
             ("--theme dark status", "--theme is for the screen"),
             ("--readonly status gpu1", "--readonly is for the screen"),
             ("--ascii status gpu1", "--ascii is for the screen"),
@@ -469,6 +540,9 @@ mod tests {
         let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
         // clap takes the word for a target; the selection of hosts refuses it there.
         assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
-        assert_eq!(Cli::subcommands(), ["status", "findings", "record", "doctor", "clean", "init", "explain", "help"]);
+        assert_eq!(
+            Cli::subcommands(),
+            ["status", "free", "findings", "record", "doctor", "clean", "init", "explain", "help"]
+        );
     }
 }

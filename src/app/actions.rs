@@ -1,6 +1,7 @@
 //! What each action of the keymap does.
 
 use super::screen::{HISTORY_FRAME_ROWS, help_page, moved};
+use super::users::users_shown;
 use super::wall::WallPlace;
 use super::{Action, App, Effect, Focus, Mode, View, keymap};
 use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
@@ -37,6 +38,15 @@ impl App {
             }
             Action::Overview => self.show(View::Overview),
             Action::Wall => self.show(View::Wall),
+            Action::Log => {
+                // Of the selected host, or of the one whose view this is.
+                let id = self.screen.only_host().unwrap_or(HostId(self.screen.host as u32));
+                if self.fleet.host(id).is_some() {
+                    self.screen.log_back = 0;
+                    self.screen.enter(View::Log(id));
+                }
+            }
+            Action::Users => self.show(View::Users),
             Action::Processes => self.show(View::Processes),
             Action::Findings => self.show(View::Findings),
             Action::Filter => self.narrowing.open_line(),
@@ -68,6 +78,10 @@ impl App {
             Action::SortBy(key) => {
                 self.screen.list.sort_by(key);
                 self.refresh_rows();
+            }
+            Action::SortLeft | Action::SortRight | Action::SortReverse if self.mode() == Mode::Users => {
+                self.users.sort(action);
+                self.refresh_users();
             }
             Action::SortLeft | Action::SortRight => {
                 self.screen.list.sort_beside(if action == Action::SortRight { 1 } else { -1 });
@@ -132,6 +146,29 @@ impl App {
             }
             Mode::Host => {
                 self.screen.move_among_gpus(action, self.gpus_in_view(), &self.host_shape);
+            }
+            Mode::Log => {
+                // Up is further back; the drawing stops at the oldest.
+                let lines = usize::from(u16::MAX);
+                let page = usize::from(self.size.1.saturating_sub(4));
+                let turned = match action {
+                    Action::Up => Action::Down,
+                    Action::Down => Action::Up,
+                    Action::PageUp => Action::PageDown,
+                    Action::PageDown => Action::PageUp,
+                    Action::HalfPageUp => Action::HalfPageDown,
+                    Action::HalfPageDown => Action::HalfPageUp,
+                    Action::First => Action::Last,
+                    Action::Last => Action::First,
+                    other => other,
+                };
+                let most = self.log_rows().saturating_sub(page);
+                self.screen.log_back = moved(self.screen.log_back, turned, lines, page).min(most);
+            }
+            Mode::Users => {
+                let page = usize::from(users_shown(self.size.1.saturating_sub(2)));
+                self.users.go(action, page);
+                self.refresh_users();
             }
             Mode::Wall => {
                 let (lines, shape) = (self.wall_lines(), self.wall_shape(self.size));
@@ -248,6 +285,13 @@ impl App {
             }
             return;
         }
+        if self.screen.view() == &View::Users {
+            let Some(who) = self.users.selected().map(|user| user.sum.who.clone()) else { return };
+            self.narrowing.user = Some(who);
+            self.screen.enter(View::Processes);
+            self.view_changed();
+            return;
+        }
         if self.screen.view() == &View::Wall {
             let place = self.screen.wall;
             self.screen.host = place.host;
@@ -328,10 +372,17 @@ impl App {
         if self.screen.view() == &View::Wall {
             self.show_wall();
         }
+        self.refresh_users();
         if !matches!(self.screen.view(), View::Process(_)) {
             self.refresh_rows();
         }
         self.rearrange();
+    }
+
+    /// Rows of the log that is shown, as if no line were wider than the screen.
+    fn log_rows(&self) -> usize {
+        let View::Log(id) = *self.screen.view() else { return 0 };
+        self.fleet.host(id).map_or(0, |host| host.log().lines().len())
     }
 
     /// The wall shows the host that was selected elsewhere.

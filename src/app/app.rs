@@ -11,11 +11,12 @@ use super::trends::Trends;
 use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
 use super::{
     Action, Chronicle, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, Prompts, Screen,
-    Settings, View, keymap,
+    Settings, Users, View, keymap,
 };
 use crate::diagnosis::{Engine, Memory};
 use crate::fleet::{
-    Applied, Fleet, Group, Host, HostId, HostUpdate, Link, Moment, Row, RowKey, RowsView, Totals, jobs_across,
+    Applied, Fleet, Group, Host, HostId, HostUpdate, JobRows, Link, Moment, Row, RowKey, RowsView, Totals, UsageLedger,
+    jobs_across,
 };
 use crate::hosts::HostConfig;
 use crate::ssh::prompt::PromptKind;
@@ -57,6 +58,8 @@ pub struct App {
     pub(super) chronicle: Chronicle,
     pub(super) greeting: Greeting,
     pub(super) rows_view: RowsView,
+    pub(super) users: Users,
+    ledger: UsageLedger,
     figures: Vec<HostFigures>,
     totals: Totals,
     links: LinkCounts,
@@ -91,6 +94,8 @@ impl App {
             findings: Findings::default(),
             chronicle: Chronicle::default(),
             rows_view: RowsView::default(),
+            users: Users::default(),
+            ledger: UsageLedger::default(),
             totals: Totals::default(),
             links: LinkCounts::default(),
             unsettled: false,
@@ -267,6 +272,16 @@ impl App {
         arrange_host(size, self.gpus_in_view(), self.screen.list_focused())
     }
 
+    /// Who holds what; worked out while the view of users is shown.
+    pub fn user_view(&self) -> &Users {
+        &self.users
+    }
+
+    /// All jobs on a host, whatever the list shows of them.
+    pub fn jobs(&self, id: HostId) -> &[JobRows] {
+        self.rows_view.jobs(id)
+    }
+
     /// The lines of the wall.
     pub fn wall_lines(&self) -> Vec<WallLine> {
         wall_lines(&self.fleet)
@@ -320,7 +335,9 @@ impl App {
             (View::Host(_), Focus::List) => Mode::HostList,
             (View::Gpu(..), _) => Mode::Gpu,
             (View::Processes, _) => Mode::Processes,
+            (View::Log(_), _) => Mode::Log,
             (View::Wall, _) => Mode::Wall,
+            (View::Users, _) => Mode::Users,
             (View::Findings, _) => Mode::Findings,
             (View::History, _) => Mode::History,
             (View::Process(_), _) => Mode::Process,
@@ -435,8 +452,26 @@ impl App {
             let shown = self.findings_shown();
             self.findings.refresh(&self.engine, shown);
             self.refresh_rows();
+            self.refresh_users();
             self.rearrange();
         }
+    }
+
+    /// Computes the view of users, while it is shown.
+    pub(super) fn refresh_users(&mut self) {
+        if self.screen.view() != &View::Users {
+            return;
+        }
+        self.users.refresh(&self.figures, &self.ledger);
+        let who = self.users.selected().map(|user| user.sum.who.clone());
+        let jobs = self.fleet.hosts().iter().flat_map(|host| self.rows_view.jobs(host.id));
+        let mut rows: Vec<Row> = jobs
+            .map(|job| &job.row)
+            .filter(|row| Some(&row.who) == who.as_ref() && row.ended_at.is_none())
+            .cloned()
+            .collect();
+        rows.sort_by_key(|row| std::cmp::Reverse(row.gpu_memory_bytes));
+        self.users.set_rows(rows);
     }
 
     fn tick(&mut self, now: Moment) -> Vec<Effect> {
@@ -447,6 +482,8 @@ impl App {
                 *figures = HostFigures::of(host, &self.engine, self.rows_view.jobs(host.id), now);
             }
         }
+        let seen = self.figures.iter().filter(|figures| figures.is_fresh);
+        self.ledger.tick(seen.map(|figures| figures.users.users.as_slice()), now);
         // Findings come and go with time alone.
         self.unsettled = true;
         self.notice.take_if(|(_, until)| *until <= now);

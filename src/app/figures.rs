@@ -3,7 +3,7 @@
 use super::chart::HOTTEST;
 use crate::diagnosis::Engine;
 use crate::fleet::{
-    FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUse, JobRows, Moment, NOBODY, ProcessKey, Series, Totals,
+    FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUsers, JobRows, Moment, NOBODY, ProcessKey, Series, Totals,
     free_gpus, host_users,
 };
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
@@ -28,7 +28,7 @@ pub struct HostFigures {
     /// Those of its GPUs that are free for the taking.
     pub free: Option<FreeHost>,
     /// Who holds its GPUs.
-    pub users: Vec<HostUse>,
+    pub users: HostUsers,
     /// The readings may be shown as current.
     pub is_fresh: bool,
 }

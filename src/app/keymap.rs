@@ -16,8 +16,12 @@ pub enum Mode {
     HostList,
     /// One GPU of a host.
     Gpu,
+    /// What was done to reach a host.
+    Log,
     /// One cell a GPU.
     Wall,
+    /// Who holds which GPUs.
+    Users,
     /// The findings.
     Findings,
     /// What has happened in this run.
@@ -147,6 +151,10 @@ pub enum Action {
     Overview,
     /// One cell a GPU.
     Wall,
+    /// Who holds which GPUs.
+    Users,
+    /// What was done to reach the selected host.
+    Log,
     /// What diagnosis says.
     Findings,
     /// Silence the selected finding for an hour, or no longer.
@@ -214,27 +222,28 @@ const fn ctrl(character: char) -> Key {
 }
 
 use Mode::{
-    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Process, Processes,
-    SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Wall,
+    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Log, Process, Processes,
+    SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
 };
 
 const LISTS: &[Mode] = &[List, HostList, Processes];
 const PANES: &[Mode] = &[Grid, List, Host, HostList, Processes];
-const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall];
+const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Users];
+const SORTED: &[Mode] = &[List, HostList, Processes, Users];
 const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
 const LINE: &[Mode] = &[FilterLine];
 const PICKER: &[Mode] = &[UserPicker];
 const MOVES: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help, UserPicker];
-const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Findings, History, Help, UserPicker];
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
+const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
 const TYPED: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
 const MENU: &[Mode] = &[SortMenu];
 const PICKED: &[Mode] = &[List, HostList, Processes, Process];
 const SIGNAL: &[Mode] = &[SignalMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process];
+const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
-const CHARTS: &[Mode] = &[Host, HostList, Gpu];
+const CHARTS: &[Mode] = &[Host, HostList, Gpu, Process];
 const ALL: &[Mode] = &[
     Grid,
     List,
@@ -243,6 +252,8 @@ const ALL: &[Mode] = &[
     Processes,
     Gpu,
     Wall,
+    Users,
+    Log,
     Findings,
     History,
     Process,
@@ -307,12 +318,13 @@ pub const BINDINGS: &[Binding] = bindings! {
     &[Grid, Wall], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
     &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected GPU in full", Some("one GPU");
     LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
+    &[Users], [key(KeyCode::Enter)], Action::Enter, "Enter", "the processes of the selected user alone", Some("their processes");
     &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
     &[Findings], [char('x')], Action::Snooze, "x", "snooze for an hour, or undo it", Some("snooze 1h");
     &[Findings], [char('X')], Action::SnoozeUntilItChanges, "X", "snooze until it changes, or undo it", Some("until it changes");
     &[Findings], [char('H')], Action::History, "H", "what has happened in this run", Some("history");
     &[History], [char('H')], Action::Back, "H", "back to the findings", None;
-    &[Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
+    &[Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
     &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "show what filters leave out", Some("show all");
     LIVE, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
@@ -323,15 +335,16 @@ pub const BINDINGS: &[Binding] = bindings! {
     &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");
     CHARTS, [char('w')], Action::Span, "w", "charts: 2 minutes to 2 hours", Some("span");
     &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
+    &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log: what was done to reach this host", None;
     LIVE, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
     PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
     LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show what is below a row", Some("unfold");
     LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold it", None;
     LISTS, [char('t'), key(KeyCode::F(5))], Action::Group, "t F5", "group: job, across hosts, none, user, host", Some("group");
-    LISTS, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");
-    LISTS, [char(',')], Action::SortLeft, ",", "sort by the column before", None;
-    LISTS, [char('r')], Action::SortReverse, "r", "turn the order around", Some("reverse");
+    SORTED, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");
+    SORTED, [char(',')], Action::SortLeft, ",", "sort by the column before", None;
+    SORTED, [char('r')], Action::SortReverse, "r", "turn the order around", Some("reverse");
     LISTS, [char('o'), key(KeyCode::F(6))], Action::SortMenu, "o F6", "sort by a column: its letter", Some("sort by");
     LISTS, [char(' ')], Action::Tag, "Space", "tag, or take the tag away", Some("tag");
     LISTS, [char('U')], Action::UntagAll, "U", "take all tags away", Some("untag all");
@@ -367,6 +380,7 @@ pub const BINDINGS: &[Binding] = bindings! {
     VIEWS, [char('1')], Action::Overview, "1", "hosts and processes", None;
     VIEWS, [char('2')], Action::Wall, "2", "wall: one cell a GPU, and which are free", Some("wall");
     VIEWS, [char('3')], Action::Processes, "3", "all processes, full screen", Some("processes");
+    VIEWS, [char('4')], Action::Users, "4", "users: who holds which GPUs, and works on them", Some("users");
     VIEWS, [char('5')], Action::Findings, "5", "findings: what looks wrong, with evidence", Some("findings");
     LIVE, [char('-')], Action::Slower, "-", "sample less often", None;
     LIVE, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
@@ -375,7 +389,7 @@ pub const BINDINGS: &[Binding] = bindings! {
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
     VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
     &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Findings, History, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
+    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
@@ -447,7 +461,7 @@ impl Section {
             | Action::Problems
             | Action::IdleOnly
             | Action::ShowAll => Self::Narrowing,
-            _ if only(LISTS) => Self::Processes,
+            _ if only(SORTED) && !only(&[Users]) => Self::Processes,
             Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
             _ if binding.modes == PAGES => Self::Moving,
             _ if only(&[Help]) => Self::Program,
@@ -456,9 +470,11 @@ impl Section {
             | Action::Back
             | Action::Overview
             | Action::Wall
+            | Action::Users
             | Action::Processes
             | Action::Findings => Self::Moving,
-            Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span => Self::Hosts,
+            _ if only(&[Users]) => Self::Moving,
+            Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span | Action::Log => Self::Hosts,
             _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
             _ => Self::Program,
         }

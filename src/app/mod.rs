@@ -25,6 +25,7 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod trends;
+pub mod users;
 pub mod wall;
 
 pub use app::App;
@@ -42,3 +43,4 @@ pub use screen::{Focus, Screen, View};
 pub use secret_input::SecretInput;
 pub use settings::{ColorDepth, Settings, ThemeChoice};
 pub use signal_target::SignalTarget;
+pub use users::{Unheld, UserSort, Users};

@@ -16,8 +16,12 @@ pub enum View {
     Host(HostId),
     /// The GPU at this position of a host, in full.
     Gpu(HostId, usize),
+    /// What was done to reach a host.
+    Log(HostId),
     /// One cell a GPU.
     Wall,
+    /// Who holds which GPUs.
+    Users,
     /// The combined list alone.
     Processes,
     /// What diagnosis says.
@@ -59,6 +63,8 @@ pub struct Screen {
     pub grid_top: u16,
     /// Position of the selected GPU in one host's full pane.
     pub gpu: usize,
+    /// Rows of the log of a host below the screen.
+    pub log_back: usize,
     /// Place on the wall.
     pub wall: WallPlace,
     /// What charts and ramps show.

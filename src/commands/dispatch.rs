@@ -1,7 +1,7 @@
 //! From the command line to the command.
 
 use super::session::{self, Session};
-use super::{Failure, clean, doctor, explain, findings, init, print, record, status, watch};
+use super::{Failure, clean, doctor, explain, findings, free, init, print, record, status, watch};
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
@@ -39,6 +39,10 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
             runtime()?
                 .block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+        }
+        Some(Command::Free(arguments)) => {
+            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
+            runtime()?.block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Record(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 /// Some or all hosts did not report.
 pub(super) const INCOMPLETE: u8 = 3;
+/// Every host has reported, and no GPU is free that suits.
+pub(super) const NOTHING_FREE: u8 = 4;
 
 /// Why a command could not do its work: what a person reads, and the exit code.
 #[derive(Debug)]

@@ -4,6 +4,7 @@ pub mod clean;
 pub mod doctor;
 pub mod explain;
 pub mod findings;
+pub mod free;
 pub mod init;
 pub mod questions;
 pub mod record;

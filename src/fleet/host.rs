@@ -1,7 +1,7 @@
 //! One host: what it said last, and how it is reached.
 
 use super::processes::Processes;
-use super::{EndedProcess, History, Link, LinkError, Moment, Phase, Process, ranges};
+use super::{EndedProcess, History, HostLog, Link, LinkError, Moment, Phase, Process, ranges};
 use crate::hosts::HostConfig;
 use crate::wire::{
     Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText,
@@ -92,6 +92,7 @@ pub struct Host {
     slurm_allocated_gpus: Option<Vec<u32>>,
     processes: Processes,
     history: History,
+    log: HostLog,
 }
 
 impl Host {
@@ -113,6 +114,7 @@ impl Host {
             slurm_allocated_gpus: None,
             processes: Processes::default(),
             history: History::default(),
+            log: HostLog::default(),
         }
     }
 
@@ -178,12 +180,18 @@ impl Host {
         &self.history
     }
 
+    /// What was done to reach it, and what came of it.
+    pub fn log(&self) -> &HostLog {
+        &self.log
+    }
+
     fn infos(&self) -> &[GpuInfo] {
         self.inventory.as_ref().map_or(&[], |inventory| &inventory.gpus)
     }
 
     /// Takes one update.
     pub fn apply(&mut self, update: HostUpdate, now: Moment) -> Applied {
+        self.log.take(&update, now);
         match update {
             HostUpdate::Connecting { attempt, phase } => {
                 let since = match self.link {

@@ -26,6 +26,29 @@ pub struct HostUse {
     pub idle_since: Option<Moment>,
 }
 
+/// Who holds the GPUs of one host, and the GPUs that nobody holds.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct HostUsers {
+    /// By name.
+    pub users: Vec<HostUse>,
+    /// GPUs that somebody holds, each counted once.
+    pub held: u32,
+    /// The others by state, in the order of [`GpuState::ALL`].
+    unheld: [u32; GpuState::ALL.len()],
+}
+
+impl HostUsers {
+    /// How many GPUs that nobody holds are in this state.
+    pub fn unheld_in(&self, state: GpuState) -> u32 {
+        self.unheld[state as usize]
+    }
+
+    /// How many GPUs nobody holds.
+    pub fn unheld(&self) -> u32 {
+        self.unheld.iter().sum()
+    }
+}
+
 /// What one user holds in all.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UserUse {
@@ -80,7 +103,7 @@ struct Share {
 }
 
 /// Who holds the GPUs of a host. `jobs` are its rows, `states` those of its GPUs in inventory order.
-pub fn host_users(host: &Host, jobs: &[JobRows], states: &[(GpuState, Option<Moment>)]) -> Vec<HostUse> {
+pub fn host_users(host: &Host, jobs: &[JobRows], states: &[(GpuState, Option<Moment>)]) -> HostUsers {
     let whole = whole_gpus(host);
     let rows = jobs.iter().flat_map(|job| &job.processes).filter(|row| row.ended_at.is_none());
     let by_process: HashMap<_, _> = rows.map(|row| (&row.key.process, (&row.who, row.is_mine))).collect();
@@ -105,7 +128,18 @@ pub fn host_users(host: &Host, jobs: &[JobRows], states: &[(GpuState, Option<Mom
         }
     }
     let holders = |place: usize| users.values().filter(|(_, shares)| shares.contains_key(&place)).count();
-    users.iter().map(|(who, (is_mine, shares))| sum(who, *is_mine, shares, &holders)).collect()
+    let mut unheld = [0; GpuState::ALL.len()];
+    let mut held = 0;
+    for (position, _) in host.gpus().enumerate().filter(|(_, (info, _))| info.mig_parent_uuid.is_none()) {
+        if holders(position) > 0 {
+            held += 1;
+        } else {
+            let state = states.get(position).map_or(GpuState::Unknown, |(state, _)| *state);
+            unheld[state as usize] += 1;
+        }
+    }
+    let users = users.iter().map(|(who, (is_mine, shares))| sum(who, *is_mine, shares, &holders)).collect();
+    HostUsers { users, held, unheld }
 }
 
 fn sum(who: &SafeText, is_mine: bool, shares: &BTreeMap<usize, Share>, holders: &dyn Fn(usize) -> usize) -> HostUse {

@@ -49,6 +49,12 @@ impl Scale {
         Self::up_to(most, memory(most as u64))
     }
 
+    /// CPU share, up to a whole number of CPUs over the most of `points`.
+    pub(super) fn cpus(points: &[Option<f32>]) -> Self {
+        let most = (highest(points) / 100.0).ceil().max(1.0) * 100.0;
+        Self::up_to(most, short!("{most:.0}%"))
+    }
+
     /// What is possible for a reading of a GPU; where that is not known, the most of `points`.
     pub(super) fn of_gpu(pen: &Pen<'_>, metric: Metric, gpu: &GpuFigures, points: &[Option<f32>]) -> Self {
         match metric {

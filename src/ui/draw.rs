@@ -15,8 +15,8 @@ use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
 use super::{
-    dialogs, findings, gpu, grid, header, help, hints, history, host, list, process, processes, signals, user_picker,
-    wall,
+    dialogs, findings, gpu, grid, header, help, hints, history, host, list, log, process, processes, signals,
+    user_picker, users, wall,
 };
 use crate::app::arrange::MIN_SIZE;
 use crate::app::{App, View};
@@ -56,6 +56,8 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
             }
         }
         View::Gpu(id, position) => gpu::draw(&mut pen, layout.body, app, *id, *position, now),
+        View::Users => users::draw(&mut pen, layout.body, app, now),
+        View::Log(id) => log::draw(&mut pen, layout.body, app, *id, now),
         View::Wall => wall::draw(&mut pen, layout.body, app, now),
         View::Processes => processes::draw(&mut pen, layout.body, app, now),
         View::Findings => findings::draw(&mut pen, layout.body, app, now),

@@ -48,7 +48,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, id: HostId, positio
     for (place, cell) in cells.iter().enumerate() {
         match order(app.screen().metric).get(place) {
             Some(metric) => history(pen, *cell, app, host, position, gpu, *metric, now),
-            None => processes(pen, *cell, app, gpu),
+            None => processes(pen, *cell, app, id, gpu),
         }
     }
     if let Some(last) = cells.last() {
@@ -95,7 +95,7 @@ fn title(pen: &mut Pen<'_>, body: Rect, app: &App, host: &Host, gpu: &GpuFigures
     left.add(21, 0, short!(" "), theme.plain);
     let mut right = Segments::default();
     right.add(20, 0, short!(" "), theme.plain);
-    occupation(pen, app, gpu, now, &mut right);
+    occupation(pen, app, host.id, gpu, now, &mut right);
     right.add(20, 0, short!(" "), theme.plain);
     let room = body.width.saturating_sub(4);
     left.fit(room);
@@ -185,13 +185,13 @@ fn value(pen: &Pen<'_>, metric: Metric, value: f32) -> Short {
 }
 
 /// Who holds it, with how much.
-fn processes(pen: &mut Pen<'_>, cell: Rect, app: &App, gpu: &GpuFigures) {
+fn processes(pen: &mut Pen<'_>, cell: Rect, app: &App, id: HostId, gpu: &GpuFigures) {
     let theme = pen.theme;
     let rows: Vec<_> = app
-        .rows()
+        .jobs(id)
         .iter()
+        .map(|job| &job.row)
         .filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index))
-        .filter(|row| row.unfold != crate::fleet::Unfold::Child)
         .collect();
     pen.fit(cell.x + 1, cell.y, cell.width.saturating_sub(2), "held by", theme.focus);
     if rows.is_empty() {

@@ -116,6 +116,7 @@ fn is_useful(action: Action, app: &App) -> bool {
         Action::Processes => app.screen().view() != &View::Processes,
         Action::Findings => app.screen().view() != &View::Findings,
         Action::Wall => app.screen().view() != &View::Wall,
+        Action::Users => app.screen().view() != &View::Users,
         Action::RetryHost => {
             let host = app.fleet().hosts().get(app.screen().host);
             host.is_some_and(|host| !matches!(host.link, Link::Live))

@@ -16,7 +16,7 @@ use super::segments::Segments;
 use super::{gpu_line, gpu_table};
 use crate::app::host_shape::Cards;
 use crate::app::{App, Focus, GpuFigures, HostFigures, Metric};
-use crate::fleet::{GpuState, Host, Moment, Series};
+use crate::fleet::{GpuState, Host, HostId, Moment, Series};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -67,7 +67,7 @@ fn card(pen: &mut Pen<'_>, area: Rect, app: &App, host: &Host, position: usize, 
         pen.text(area.x + 1, area.y, area.width.saturating_sub(2), &name, if is_focused { rule } else { theme.plain });
     let mut right = Segments::default();
     right.add(9, 0, short!(" "), theme.plain);
-    occupation(pen, app, gpu, now, &mut right);
+    occupation(pen, app, host.id, gpu, now, &mut right);
     right.add(9, 0, short!(" "), theme.plain);
     let room = area.width.saturating_sub(used + 3);
     right.fit(room);
@@ -94,7 +94,7 @@ fn card(pen: &mut Pen<'_>, area: Rect, app: &App, host: &Host, position: usize, 
 }
 
 /// Who holds it, for how long, with what: `erika 22h torchrun`; or the state where it is more than being in use.
-pub(super) fn occupation(pen: &Pen<'_>, app: &App, gpu: &GpuFigures, now: Moment, line: &mut Segments) {
+pub(super) fn occupation(pen: &Pen<'_>, app: &App, id: HostId, gpu: &GpuFigures, now: Moment, line: &mut Segments) {
     let theme = pen.theme;
     if let Some(user) = &gpu.main_user {
         line.add(6, 0, short!("{user}"), theme.plain);
@@ -104,7 +104,8 @@ pub(super) fn occupation(pen: &Pen<'_>, app: &App, gpu: &GpuFigures, now: Moment
     }
     let gap = u16::from(gpu.main_user.is_some());
     if gpu.state == GpuState::InUse && !gpu.shows_low_power() {
-        let rows = app.rows().iter().filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index));
+        let rows = app.jobs(id).iter().map(|job| &job.row);
+        let rows = rows.filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index));
         let held = |row: &&crate::fleet::Row| (Some(&row.who) == gpu.main_user.as_ref(), row.gpu_memory_bytes);
         if let Some(row) = rows.max_by_key(held) {
             if let Some(seconds) = row.age_seconds {

@@ -121,7 +121,7 @@ pub(super) fn disks_and_health(pen: &Pen<'_>, app: &App, host: &Host) -> Segment
     nvlinks(pen, host, &mut line);
     errors(pen, host, &mut line);
     let mut users: Vec<&str> = Vec::new();
-    for row in app.rows().iter().filter(|row| row.ended_at.is_none() && row.who != NOBODY) {
+    for row in app.jobs(host.id).iter().map(|job| &job.row).filter(|row| row.ended_at.is_none() && row.who != NOBODY) {
         if !users.contains(&row.who.as_str()) {
             users.push(row.who.as_str());
         }

@@ -25,14 +25,17 @@ mod host_state;
 mod layout;
 mod list;
 mod list_columns;
+mod log;
 mod pane;
 mod pen;
 mod process;
+mod process_charts;
 mod processes;
 mod segments;
 mod signals;
 mod theme;
 mod user_picker;
+mod users;
 mod wall;
 
 pub use draw::{draw, draw_into};

@@ -4,6 +4,7 @@ use super::flow::Flow;
 use super::format::{age, memory, or_dash, short, span};
 use super::list;
 use super::pen::Pen;
+use super::process_charts;
 use crate::app::App;
 use crate::diagnosis::Phase;
 use crate::fleet::{Host, Moment, Process, Row, RowKey, gpu_list};
@@ -40,6 +41,11 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: 
     let processes: Vec<&Process> = members(host, row);
     let facts = processes.iter().find_map(|process| process.facts());
     let (state, style) = list::state(pen, row, app, now, u16::MAX);
+    let (words, charts) = divide(inside);
+    if let Some(charts) = charts {
+        process_charts::draw(pen, charts, host, &processes, app.screen().span, now);
+    }
+    let inside = words;
     let mut flow = Flow::new(pen, inside);
     flow.labelled("command", LABEL, &row.command);
     flow.gap();
@@ -48,9 +54,18 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: 
         flow.labelled("owner", LABEL, &owner_words(owner));
     }
     flow.labelled("job", LABEL, &row.job.to_string());
+    if let Some(facts) = facts {
+        flow.labelled("where", LABEL, &surroundings(facts));
+    }
     flow.labelled("host", LABEL, row.host_name.as_str());
     flow.labelled("GPUs", LABEL, &gpus(row));
     flow.labelled("running", LABEL, &running(row));
+    if let [process] = processes[..] {
+        flow.labelled("threads", LABEL, &threads(process));
+        if let Some(age_seconds) = process.reading.log_age_seconds {
+            flow.labelled("log", LABEL, &format!("written {} ago", age(age_seconds).as_str()));
+        }
+    }
     if !state.is_empty() {
         let y = flow.rows_left();
         flow.labelled("state", LABEL, &state);
@@ -75,6 +90,67 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: 
     if shown < processes.len() {
         flow.labelled("", LABEL, &short!("{} more processes", processes.len() - shown));
     }
+}
+
+/// The words and the charts: beside each other on a wide screen, charts below on a tall one, else words alone.
+fn divide(inside: Rect) -> (Rect, Option<Rect>) {
+    const WIDE_COLUMNS: u16 = 96;
+    const TALL_ROWS: u16 = 18;
+    const BAND_ROWS: u16 = 6;
+    if inside.width >= WIDE_COLUMNS {
+        let charts = inside.width * 2 / 5;
+        let words = Rect { width: inside.width - charts - 2, ..inside };
+        let rows = inside.height.min(30);
+        return (words, Some(Rect { x: inside.right() - charts, width: charts, height: rows, ..inside }));
+    }
+    if inside.height >= TALL_ROWS {
+        let words = Rect { height: inside.height - BAND_ROWS, ..inside };
+        return (words, Some(Rect { y: words.bottom(), height: BAND_ROWS, ..inside }));
+    }
+    (inside, None)
+}
+
+/// `in /home/erika/run, log /home/erika/run/out.txt, in tmux`: what only its owner may see is left out elsewhere.
+fn surroundings(facts: &ProcessFacts) -> String {
+    let mut words = Vec::new();
+    if let Some(directory) = &facts.working_directory {
+        words.push(format!("in {directory}"));
+    }
+    if let Some(log) = &facts.log_path {
+        words.push(format!("log {log}"));
+    }
+    if let Some(name) = &facts.container_name {
+        words.push(format!("container {name}"));
+    }
+    if let Some(program) = &facts.runs_in {
+        words.push(format!("runs in {program}"));
+    }
+    if facts.ignores_hangup == Some(true) {
+        words.push("ignores hangups (nohup)".to_owned());
+    }
+    words.join(", ")
+}
+
+/// `38, 2 in disk wait for 40s in nfs_wait_bit_killable; 16 loader workers, 790% CPU`.
+fn threads(process: &Process) -> String {
+    let reading = &process.reading;
+    let mut words = or_dash(reading.threads).as_str().to_owned();
+    if let Some(blocked) = reading.threads_blocked.filter(|count| *count > 0) {
+        let _ = write!(words, ", {blocked} in disk wait");
+        if let Some(seconds) = reading.blocked_seconds {
+            let _ = write!(words, " for {}", age(f64::from(seconds)).as_str());
+        }
+    }
+    if let Some(channel) = &reading.wait_channel {
+        let _ = write!(words, ", waits in {channel}");
+    }
+    if let Some(workers) = reading.descendants.filter(|count| *count > 0) {
+        let _ = write!(words, "; {workers} below it that use no GPU");
+        if let Some(cpu) = reading.descendants_cpu_percent {
+            let _ = write!(words, ", {cpu:.0}% CPU");
+        }
+    }
+    words
 }
 
 /// The processes that a row stands for, running ones first.

@@ -80,3 +80,45 @@ fn from_the_wall_into_a_host_and_back() {
     press(&mut app, "1→2");
     assert_eq!(app.screen().wall.host, app.screen().host);
 }
+
+#[test]
+fn users_at_every_size() {
+    for size in SIZES {
+        let mut app = stuck(6, size);
+        press(&mut app, "4↓");
+        assert_screen!("users", &app, size, LATER);
+    }
+}
+
+#[test]
+fn users_are_sorted_and_lead_to_their_processes() {
+    let size = (120, 40);
+    let mut app = app(6, 8, size);
+    press(&mut app, "4");
+    let names = |app: &crate::app::App| -> Vec<String> {
+        app.user_view().list().iter().map(|user| user.sum.who.to_string()).collect()
+    };
+    assert_eq!(names(&app)[0], "erika", "who holds the most");
+    press(&mut app, ",");
+    assert!(names(&app).is_sorted(), "{:?}", names(&app));
+    press(&mut app, "r");
+    assert!(names(&app).iter().rev().is_sorted());
+    let who = names(&app)[0].clone();
+    press(&mut app, "g\n");
+    assert_eq!(app.screen().view(), &View::Processes);
+    assert!(!app.rows().is_empty() && app.rows().iter().all(|row| *row.who == *who));
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.screen().view(), &View::Users);
+}
+
+#[test]
+fn the_log_of_a_host_tells_what_was_tried() {
+    let size = (120, 40);
+    let mut app = host_states(size);
+    press(&mut app, "→→L");
+    assert_screen!("log", &app, size, NOW);
+    press(&mut app, "↑↑");
+    assert_eq!(app.screen().log_back, 0, "all of it is on the screen");
+    press(&mut app, "\u{1b}");
+    assert_eq!(app.screen().view(), &View::Overview);
+}

@@ -290,7 +290,7 @@ fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usiz
     let theme = pen.theme;
     let mut lines = Vec::new();
     let mut line = Segments::default();
-    occupation(pen, app, gpu, now, &mut line);
+    occupation(pen, app, host.id, gpu, now, &mut line);
     let mut findings = app.findings().of_host(host.id);
     let about = |finding: &&crate::diagnosis::Finding| {
         finding.gpus.iter().any(|gpu| gpu.host == host.id && gpu.position == position)

@@ -7,6 +7,7 @@ mod fallback;
 mod faults;
 mod findings;
 mod fleet;
+mod free;
 mod journeys;
 mod lab;
 mod probe;

@@ -152,6 +152,7 @@ fn version_and_help_are_for_people() {
         ("help", &["--help"][..]),
         ("help_status", &["status", "--help"]),
         ("help_findings", &["findings", "--help"]),
+        ("help_free", &["free", "--help"]),
         ("help_record", &["record", "--help"]),
         ("help_init", &["help", "init"]),
     ] {
