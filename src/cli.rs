@@ -191,6 +191,10 @@ pub struct ScreenArgs {
     /// Send no signals: take the keys for them away.
     #[arg(long)]
     pub readonly: bool,
+
+    /// Also write what is done to reach each host, step by step, at the end of this file.
+    #[arg(long, value_name = "FILE")]
+    pub log: Option<PathBuf>,
 }
 
 /// The colours of the screen.
@@ -273,10 +277,16 @@ impl Cli {
             return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
         }
         match &self.command {
-            Some(_) if self.screen.theme.is_some() || self.screen.ascii || self.screen.readonly => {
+            Some(_)
+                if self.screen.theme.is_some()
+                    || self.screen.ascii
+                    || self.screen.readonly
+                    || self.screen.log.is_some() =>
+            {
                 let option = match &self.screen {
                     ScreenArgs { ascii: true, .. } => "--ascii",
                     ScreenArgs { readonly: true, .. } => "--readonly",
+                    ScreenArgs { log: Some(_), .. } => "--log",
                     _ => "--theme",
                 };
                 error(format!("{option} is for the screen"), "leave it out with a subcommand")

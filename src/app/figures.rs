@@ -62,6 +62,10 @@ pub struct GpuFigures {
     pub is_hot: bool,
     /// The temperature at which it slows down.
     pub slowdown_celsius: Option<i32>,
+    /// The id of the instance, where it is a part of the GPU of that index (MIG).
+    pub instance: Option<u32>,
+    /// Its memory is the host's: what is told is the host's, too.
+    pub is_unified: bool,
 }
 
 impl GpuFigures {
@@ -92,6 +96,8 @@ impl GpuFigures {
             ecc_uncorrectable: None,
             is_hot: false,
             slowdown_celsius: None,
+            instance: None,
+            is_unified: false,
         }
     }
 
@@ -118,9 +124,19 @@ impl HostFigures {
                 .temperature_celsius
                 .zip(info.temperature_slowdown_celsius)
                 .is_some_and(|(temperature, limit)| temperature + HOT_MARGIN_CELSIUS >= limit);
+            let is_unified = info.unified_memory == Some(true);
+            let mut reading = reading.clone();
+            let mut memory_total_bytes = info.memory_total_bytes;
+            if let (true, Some(snapshot)) = (is_unified, &host.snapshot) {
+                // Such a part has no memory of its own, and most do not tell any.
+                reading.memory_used_bytes = reading.memory_used_bytes.or(snapshot.host.memory_used_bytes());
+                memory_total_bytes = memory_total_bytes.or(snapshot.host.memory_total_bytes);
+            }
             GpuFigures {
                 index: info.index,
-                memory_total_bytes: info.memory_total_bytes,
+                memory_total_bytes,
+                instance: info.mig_parent_uuid.as_ref().map(|_| info.gpu_instance_id.unwrap_or(info.index)),
+                is_unified,
                 power_limit_watts: reading.power_limit_watts.or(info.power_limit_watts),
                 other_users: users.len().saturating_sub(1) as u32,
                 main_user: users.into_iter().next().map(|(user, _)| user),
@@ -136,7 +152,7 @@ impl HostFigures {
                     TREND_STEP * TREND_POINTS as u32,
                     TREND_POINTS,
                 ),
-                reading: reading.clone(),
+                reading,
             }
         });
         Self {

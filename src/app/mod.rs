@@ -13,6 +13,8 @@ mod findings;
 pub mod host_shape;
 pub mod keymap;
 mod list_cursor;
+#[cfg(test)]
+pub(crate) mod mixed_lab;
 mod narrowing;
 pub mod prompts;
 pub mod screen;

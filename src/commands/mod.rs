@@ -21,6 +21,7 @@ mod exit;
 mod gathering;
 mod interrupts;
 mod keyboard;
+mod log_file;
 mod memory;
 mod notify;
 mod prompter;

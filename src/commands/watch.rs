@@ -7,6 +7,7 @@
 //! ```
 
 use super::keyboard::Keyboard;
+use super::log_file::LogFile;
 use super::memory::MemoryFile;
 use super::notify::Notifier;
 use super::session::Session;
@@ -42,12 +43,13 @@ const SLEPT: Duration = Duration::from_secs(5);
 /// When standard output is no terminal, or the terminal goes away.
 pub async fn run(session: Session, arguments: &ScreenArgs) -> Result<ExitCode, Failure> {
     let settings = settings(arguments, &|name| std::env::var(name).ok());
-    show(session, settings).await.map_err(|error| {
+    let log = arguments.log.as_deref().map(LogFile::open).transpose()?;
+    show(session, settings, log).await.map_err(|error| {
         Failure::nothing(format!("cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"))
     })
 }
 
-async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
+async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) -> io::Result<ExitCode> {
     let Session { hosts, source, ssh, clock, simulated, notifications } = session;
     let (context, mut prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
@@ -109,6 +111,10 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
                 }
                 app.settings.utc_offset_seconds = utc_offset_seconds();
                 remember(memory.as_mut().filter(|file| file.is_due(now)), &mut app, now);
+                if let Some(Err(error)) = log.as_mut().map(|file| file.write(app.fleet())) {
+                    app.say(format!("the log is no longer written: {error}"), now);
+                    log = None;
+                }
                 if !simulated && sleep_watch.slept(now) {
                     performer.retry_all();
                     Some(Event::Resumed)
@@ -154,6 +160,10 @@ async fn show(session: Session, settings: Settings) -> io::Result<ExitCode> {
     for said in notifier.finish(app.fleet(), clock.now()).await {
         // Standard error may be closed: then nobody can be told.
         let _ = writeln!(io::stderr(), "gpufleet: {said}");
+    }
+    if let Some(file) = &mut log {
+        // There is nobody left to tell if the last second of it cannot be written.
+        let _written = file.write(app.fleet());
     }
     if let Some(file) = &mut memory {
         let now = clock.now();
@@ -351,7 +361,7 @@ mod tests {
 
     fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> Settings {
         let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        settings(&ScreenArgs { theme, ascii: false, readonly: false }, &find)
+        settings(&ScreenArgs { theme, ascii: false, readonly: false, log: None }, &find)
     }
 
     #[test]

@@ -169,7 +169,7 @@ fn value_now(pen: &Pen<'_>, gpu: &GpuFigures, metric: Metric) -> Short {
     match metric {
         Metric::Utilization => percent(reading.utilization_percent),
         Metric::MemoryBusy => percent(reading.memory_utilization_percent),
-        Metric::Memory => super::gpu_line::memory_words(gpu, true),
+        Metric::Memory => super::gpu_line::memory_in_words(gpu),
         Metric::Power => super::gpu_line::power(gpu, true),
         Metric::Temperature => super::gpu_line::temperature(pen.theme, gpu),
     }

@@ -22,7 +22,8 @@ use std::fmt::Write as _;
 pub(super) fn draw(pen: &mut Pen<'_>, line: Rect, columns: &GpuColumns, gpu: &GpuFigures, now: Moment) {
     let (theme, y) = (pen.theme, line.y);
     let mut x = line.x;
-    pen.right(x, y, columns.index, &short!("{}", gpu.index), theme.plain);
+    let index = if gpu.instance.is_some() { short!("{}", theme.glyphs.last_child) } else { short!("{}", gpu.index) };
+    pen.right(x, y, columns.index, &index, theme.plain);
     x += columns.index + 1;
     state(pen, x, y, columns.bar, gpu, now);
     x += columns.bar;
@@ -66,9 +67,18 @@ pub(super) fn temperature(theme: &Theme, gpu: &GpuFigures) -> Short {
     }
 }
 
-/// What a GPU is called beside its readings: `GPU 0`.
+/// What a GPU is called beside its readings: `GPU 0`, `GPU 0 MIG 2`.
 pub(super) fn name(gpu: &GpuFigures) -> Short {
-    short!("GPU {}", gpu.index)
+    match gpu.instance {
+        Some(instance) => short!("GPU {} MIG {instance}", gpu.index),
+        None => short!("GPU {}", gpu.index),
+    }
+}
+
+/// Memory as the readings of one GPU tell it: `41/119G shared` where it is the host's.
+pub(super) fn memory_in_words(gpu: &GpuFigures) -> Short {
+    let words = memory_words(gpu, true);
+    if gpu.is_unified { short!("{} shared", words.as_str()) } else { words }
 }
 
 /// Memory used, of its total where `with_total`.

@@ -95,7 +95,11 @@ fn draw_gpu(
     style: Style,
 ) {
     let (theme, y) = (pen.theme, line.y);
-    pen.right(line.x + 1, y, 3, &short!("{}", gpu.index), style);
+    let index = match gpu.instance {
+        Some(instance) => short!("{}{instance}", theme.glyphs.last_child),
+        None => short!("{}", gpu.index),
+    };
+    pen.right(line.x + 1, y, 3, &index, style);
     let mut x = line.x + 5;
     for &(column, _, width, _) in columns {
         match column {

@@ -153,7 +153,7 @@ fn readings(pen: &mut Pen<'_>, area: Rect, gpu: &GpuFigures, metric: Metric) {
             theme.plain,
             matches!(metric, Metric::Utilization | Metric::MemoryBusy),
         ),
-        ("MEM", gpu_line::memory_words(gpu, true), theme.plain, metric == Metric::Memory),
+        ("MEM", gpu_line::memory_in_words(gpu), theme.plain, metric == Metric::Memory),
         ("PWR", gpu_line::power(gpu, true), theme.plain, metric == Metric::Power),
         (
             "TMP",

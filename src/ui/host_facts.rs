@@ -28,7 +28,9 @@ pub(super) fn who(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, 
     if let Some(inventory) = &host.inventory {
         let name = inventory.gpus.first().and_then(|gpu| gpu.name.as_ref());
         if let Some(name) = name {
-            line.add(15, 3, short!("{} x {name}", inventory.gpus.len()), theme.plain);
+            // Instances are parts of GPUs that are counted already.
+            let count = inventory.gpus.iter().filter(|gpu| gpu.mig_parent_uuid.is_none()).count();
+            line.add(15, 3, short!("{count} x {name}"), theme.plain);
         }
         if let Some(driver) = &inventory.driver_version {
             line.add(14, 3, short!("driver {driver}"), theme.plain);

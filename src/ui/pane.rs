@@ -224,6 +224,8 @@ fn add_sums(line: &mut Segments, pen: &Pen<'_>, figures: &HostFigures) {
     add_counts(line, pen, totals, 1);
     if let (Some(used), Some(total)) = (totals.memory_used_bytes, totals.memory_total_bytes) {
         line.add(7, 2, short!("{}/{}G", gib(used), gib(total)), pen.theme.plain);
+    } else if let Some(gpu) = figures.gpus.iter().find(|gpu| gpu.is_unified) {
+        line.add(7, 2, gpu_line::memory_in_words(gpu), pen.theme.plain);
     }
 }
 

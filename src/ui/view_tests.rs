@@ -1,6 +1,7 @@
 //! Whole screens of the views beside the overview.
 
 use super::testing::{cells_at, lines, show_cells, text};
+use crate::app::mixed_lab::mixed_lab;
 use crate::app::testing::{LATER, NOW, app, host_states, press, reported_once, stuck};
 use crate::app::{ChartSpan, Metric, View};
 use crate::fleet::HostId;
@@ -121,4 +122,138 @@ fn the_log_of_a_host_tells_what_was_tried() {
     assert_eq!(app.screen().log_back, 0, "all of it is on the screen");
     press(&mut app, "\u{1b}");
     assert_eq!(app.screen().view(), &View::Overview);
+}
+
+#[test]
+fn a_lab_of_unlike_machines() {
+    for size in SIZES {
+        let app = mixed_lab(size);
+        assert_screen!("mixed", &app, size, NOW);
+    }
+    let size = (200, 60);
+    let overview = text(&mixed_lab(size), size);
+    for words in ["41/119G shared", "via nvidia-smi", "NEEDS YOU", "└", "Xorg"] {
+        assert!(overview.contains(words), "{words}: {overview}");
+    }
+}
+
+/// Header, wall, users, list and JSON say the same of one fleet.
+#[test]
+fn sums_agree_across_the_views() {
+    use crate::fleet::{GpuState, HostId};
+    use crate::output::{Report, json};
+    let size = (200, 60);
+    for (mut app, seconds) in [(app(6, 8, size), NOW), (stuck(6, size), LATER), (mixed_lab(size), NOW)] {
+        let totals = *app.totals();
+        let count = |line: &str, word: &str| -> u32 {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.windows(2).filter(|pair| pair[1] == word).filter_map(|pair| pair[0].parse::<u32>().ok()).sum()
+        };
+        let screen = |app: &crate::app::App| lines(&cells_at(app, size, seconds));
+        let header = screen(&app)[0].clone();
+        let states =
+            [(GpuState::InUse, "busy"), (GpuState::Idle, "idle"), (GpuState::Hung, "hung?"), (GpuState::Free, "free")];
+        for (state, word) in states {
+            assert_eq!(count(&header, word), totals.in_state(state), "{word}: {header}");
+        }
+
+        press(&mut app, "2");
+        let wall = screen(&app);
+        let free = wall.iter().find(|line| line.contains("Free now")).expect("a panel");
+        assert!(free.contains(&format!(" {} GPU", totals.in_state(GpuState::Free))), "{free}");
+
+        press(&mut app, "4");
+        let users = app.user_view();
+        let unheld = users.unheld();
+        assert_eq!(unheld.held + unheld.free + unheld.unused + unheld.others, totals.gpus);
+        assert_eq!(unheld.free, totals.in_state(GpuState::Free), "what is free is held by nobody");
+        let sum = screen(&app)[1].clone();
+        assert!(sum.contains(&format!("hold {} of {} GPUs", unheld.held, totals.gpus)), "{sum}");
+
+        press(&mut app, "3");
+        let covered = |id: HostId| {
+            app.fleet().host(id).and_then(|host| app.figures(host)).is_some_and(|figures| figures.is_fresh)
+        };
+        let rows = app.rows().iter().filter(|row| row.ended_at.is_none() && covered(row.key.host));
+        let listed: u64 = rows.filter_map(|row| row.gpu_memory_bytes).sum();
+        let held: u64 = app.user_view().list().iter().filter_map(|user| user.sum.memory_bytes).sum();
+        // What only draws holds memory, and no GPU.
+        let drawn: u64 = app
+            .fleet()
+            .hosts()
+            .iter()
+            .flat_map(|host| host.processes())
+            .flat_map(|process| process.gpus.iter())
+            .filter(|usage| usage.kind == Some(crate::wire::GpuProcessKind::Graphics))
+            .filter_map(|usage| usage.gpu_memory_bytes)
+            .sum();
+        assert_eq!(listed, held + drawn);
+
+        let states = |id: HostId| {
+            let figures = app.fleet().host(id).and_then(|host| app.figures(host));
+            figures.map_or_else(Vec::new, |figures| figures.gpus.iter().map(|gpu| (gpu.state, gpu.since)).collect())
+        };
+        let report =
+            Report { fleet: app.fleet(), states: &states, findings: &[], now: crate::app::testing::at(seconds) };
+        let json: serde_json::Value = serde_json::from_str(&json::line(&report).expect("writes")).expect("reads");
+        let hosts = json["hosts"].as_array().expect("hosts");
+        let gpus: Vec<&serde_json::Value> = hosts
+            .iter()
+            .filter(|host| host["state"] == "live" && host["gpu_error"].is_null())
+            .flat_map(|host| host["gpus"].as_array().expect("GPUs"))
+            .filter(|gpu| gpu["mig_parent_uuid"].is_null())
+            .collect();
+        assert_eq!(gpus.len(), totals.gpus as usize);
+        for state in GpuState::ALL {
+            let said = gpus.iter().filter(|gpu| gpu["state"] == state.json_word()).count();
+            assert_eq!(said, totals.in_state(state) as usize, "{}", state.word());
+        }
+        let known = gpus.iter().filter(|gpu| !gpu["memory_total_bytes"].is_null());
+        let used: u64 = known.filter_map(|gpu| gpu["memory_used_bytes"].as_u64()).sum();
+        assert_eq!(Some(used), totals.memory_used_bytes);
+    }
+}
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 8, ..Default::default() })]
+    /// Every size from one cell on, up to five hundred hosts, up to 128 GPUs in one.
+    #[test]
+    fn no_view_panics_and_none_loses_a_host_silently(
+        columns in 1u16..301, rows in 1u16..91, hosts in 0usize..501, gpus in 0usize..129,
+        keys in "[2345LGg\\n\\u{1b}↑↓←→vw,.r]{0,8}"
+    ) {
+        let size = (columns, rows);
+        // A fleet of all hosts with all GPUs takes long to make and shows nothing that a smaller one does not.
+        let hosts = if gpus > 2 { hosts.min(1000 / gpus) } else { hosts };
+        let mut app = reported_once(hosts, gpus, size);
+        for view in ["1", "2"] {
+            press(&mut app, view);
+            let screen = text(&app, size);
+            if columns >= 40 && rows >= 10 {
+                let is_host = |line: &str| !line.starts_with(['│', '╭', '╰']);
+                let named: usize = screen
+                    .lines()
+                    .filter(|line| is_host(line))
+                    .map(|line| line.matches("hg").count())
+                    .sum();
+                let more: usize = screen
+                    .lines()
+                    .filter(|line| line.contains("more host") && !line.contains("free GPU"))
+                    .flat_map(|line| line.split_whitespace().filter_map(|word| word.parse::<usize>().ok()))
+                    .sum();
+                // The title of a pane stands on its frame, and there it begins with a corner.
+                let framed: usize = screen
+                    .lines()
+                    .filter(|line| line.starts_with(['╭', '┏']) && view == "1" && !line.contains("Processes"))
+                    .map(|line| line.matches("hg").count())
+                    .sum();
+                proptest::prop_assert_eq!(named + framed + more, hosts, "view {} at {:?}\n{}", view, size, screen);
+            }
+        }
+        press(&mut app, &keys);
+        text(&app, size);
+        app.update(crate::app::Event::Ticked, crate::app::testing::at(NOW + 60));
+        app.settle();
+        text(&app, size);
+    }
 }

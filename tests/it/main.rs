@@ -17,3 +17,4 @@ mod ssh;
 mod sshd;
 mod status;
 mod tell;
+mod views;

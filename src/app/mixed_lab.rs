@@ -1,0 +1,253 @@
+//! A lab of unlike machines for tests: what a real one has beside its servers.
+
+use super::testing::{NOW, at, connecting, report, update};
+use crate::app::{App, Event};
+use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
+use crate::wire::{
+    GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading,
+    Inventory, Presence, ProcessColumns, ProcessFacts, ProcessReading, ProcessState, Scope, Snapshot,
+};
+
+const GIB: u64 = 1 << 30;
+
+/// A process: pid, user (none where the host hides it), command, GPU position, GiB, kind.
+type Work<'a> = (u32, Option<&'a str>, &'a str, u16, Option<u64>, GpuProcessKind);
+
+/// Eight hosts: a server with MIG, one with unified memory, a workstation with a desktop, one whose other users are
+/// hidden, one seen from inside a Slurm job, one from inside a container and through `nvidia-smi`, one that needs a
+/// person, and an ordinary one.
+pub(crate) fn mixed_lab(size: (u16, u16)) -> App {
+    let names = ["mig-01", "spark-01", "ws-07", "shared-02", "slurm-11", "pod-03", "hgx-new", "hgx-01"];
+    let mut app = connecting(&names.map(str::to_owned), size);
+    for seconds in (0..=NOW).step_by(10) {
+        for (host, machine) in [mig(), unified(), workstation(), hidden(), slurm(), container()].into_iter().enumerate()
+        {
+            machine.report(&mut app, host, seconds);
+        }
+        report(&mut app, 7, 8, seconds);
+    }
+    let error = LinkError::new(LinkErrorKind::Authentication, "the server takes none of the keys that were offered")
+        .with_hint("ssh-copy-id hgx-new");
+    update(&mut app, 6, HostUpdate::NeedsUser(error), NOW - 20);
+    app.update(Event::Ticked, at(NOW));
+    app.settle();
+    app
+}
+
+/// A machine of the lab.
+struct Machine<'a> {
+    scope: Scope,
+    source: Option<&'a str>,
+    gpus: Vec<(GpuInfo, GpuReading)>,
+    work: Vec<Work<'a>>,
+    memory: (u64, u64),
+}
+
+fn info(index: u32, name: &str, gib: u64) -> GpuInfo {
+    GpuInfo {
+        index,
+        uuid: Some(format!("GPU-{index}-{}", name.len()).into()),
+        name: Some(name.into()),
+        memory_total_bytes: Some(gib * GIB),
+        power_limit_watts: Some(400.0),
+        ..GpuInfo::default()
+    }
+}
+
+fn busy(percent: u8, used_gib: u64) -> GpuReading {
+    GpuReading {
+        utilization_percent: Some(percent),
+        memory_utilization_percent: Some(percent / 2),
+        memory_used_bytes: Some(used_gib * GIB),
+        temperature_celsius: Some(30 + i32::from(percent) / 3),
+        power_watts: Some(60.0 + 3.0 * f32::from(percent)),
+        ..GpuReading::default()
+    }
+}
+
+/// A GPU cut into three, of which one instance is free, and a whole one.
+fn mig() -> Machine<'static> {
+    let mut parent = info(0, "NVIDIA A100-SXM4-80GB", 80);
+    parent.mig_enabled = Some(true);
+    let reading = GpuReading { utilization_percent: None, memory_utilization_percent: None, ..busy(0, 47) };
+    let mut gpus = vec![(parent.clone(), reading)];
+    for (instance, (gib, used)) in [(40, 31), (20, 16), (20, 0)].into_iter().enumerate() {
+        let part = GpuInfo {
+            uuid: Some(format!("MIG-{instance}").into()),
+            memory_total_bytes: Some(gib * GIB),
+            power_limit_watts: None,
+            mig_enabled: None,
+            mig_parent_uuid: parent.uuid.clone(),
+            gpu_instance_id: Some(instance as u32 + 1),
+            compute_instance_id: Some(0),
+            ..parent.clone()
+        };
+        gpus.push((part, GpuReading { memory_used_bytes: Some(used * GIB), ..GpuReading::default() }));
+    }
+    gpus.push((info(1, "NVIDIA A100-SXM4-80GB", 80), busy(93, 71)));
+    let compute = GpuProcessKind::Compute;
+    Machine {
+        scope: Scope::Host,
+        source: None,
+        gpus,
+        work: vec![
+            (100, Some("alice"), "python serve.py --model small", 1, None, compute),
+            (101, Some("bob"), "ipykernel_launcher -f kernel.json", 2, None, compute),
+            (102, Some("carol"), "python train.py", 4, Some(70), compute),
+        ],
+        memory: (503, 120),
+    }
+}
+
+/// The GPU shares the memory of the host, and does not tell a total of its own.
+fn unified() -> Machine<'static> {
+    let mut gpu = info(0, "NVIDIA GB10", 0);
+    gpu.memory_total_bytes = None;
+    gpu.power_limit_watts = None;
+    gpu.unified_memory = Some(true);
+    let reading = GpuReading { memory_used_bytes: None, power_watts: Some(38.0), ..busy(88, 0) };
+    Machine {
+        scope: Scope::Host,
+        source: None,
+        gpus: vec![(gpu, reading)],
+        work: vec![(200, Some("dmitri"), "python finetune.py --lora", 0, Some(33), GpuProcessKind::Compute)],
+        memory: (119, 41),
+    }
+}
+
+/// A desktop draws on the only card: it is free all the same.
+fn workstation() -> Machine<'static> {
+    Machine {
+        scope: Scope::Host,
+        source: None,
+        gpus: vec![(info(0, "NVIDIA GeForce RTX 4090", 24), busy(3, 1))],
+        work: vec![
+            (300, Some("root"), "/usr/lib/xorg/Xorg :0", 0, Some(0), GpuProcessKind::Graphics),
+            (301, Some("fumi"), "/usr/bin/gnome-shell", 0, Some(1), GpuProcessKind::Graphics),
+        ],
+        memory: (125, 30),
+    }
+}
+
+/// Other people's processes are hidden by the host.
+fn hidden() -> Machine<'static> {
+    Machine {
+        scope: Scope::Host,
+        source: None,
+        gpus: vec![(info(0, "NVIDIA L40S", 45), busy(97, 40)), (info(1, "NVIDIA L40S", 45), busy(0, 0))],
+        work: vec![(400, None, "", 0, Some(39), GpuProcessKind::Compute)],
+        memory: (251, 60),
+    }
+}
+
+/// The login is inside a job: only the job's GPUs are there.
+fn slurm() -> Machine<'static> {
+    Machine {
+        scope: Scope::SlurmJob("3385".into()),
+        source: None,
+        gpus: vec![
+            (info(0, "NVIDIA H100 80GB HBM3", 80), busy(96, 66)),
+            (info(1, "NVIDIA H100 80GB HBM3", 80), busy(95, 66)),
+        ],
+        work: vec![
+            (500, Some("erika"), "python pretrain.py", 0, Some(65), GpuProcessKind::Compute),
+            (501, Some("erika"), "python pretrain.py", 1, Some(65), GpuProcessKind::Compute),
+        ],
+        memory: (1007, 300),
+    }
+}
+
+/// A container in which no probe can run.
+fn container() -> Machine<'static> {
+    Machine {
+        scope: Scope::Container("pytorch".into()),
+        source: Some("nvidia-smi"),
+        gpus: vec![(info(0, "Tesla T4", 15), busy(61, 9))],
+        work: vec![(600, Some("gustav"), "python infer.py", 0, Some(8), GpuProcessKind::Compute)],
+        memory: (62, 20),
+    }
+}
+
+impl Machine<'_> {
+    fn report(&self, app: &mut App, host: usize, seconds: u64) {
+        if seconds == 0 {
+            update(app, host, HostUpdate::Hello(Box::new(self.hello())), seconds);
+            let inventory = Inventory {
+                generation: 1,
+                driver_version: Some("570.86.15".into()),
+                cuda_version: Some("12.8".into()),
+                gpus: self.gpus.iter().map(|(info, _)| info.clone()).collect(),
+                ..Inventory::default()
+            };
+            update(app, host, HostUpdate::Inventory(Box::new(inventory)), seconds);
+        }
+        update(app, host, HostUpdate::Snapshot(Box::new(self.snapshot(seconds))), seconds);
+    }
+
+    fn hello(&self) -> Hello {
+        Hello {
+            protocol: crate::wire::PROTOCOL,
+            probe_version: "0.1.0".into(),
+            boot_id: Some("boot".into()),
+            host_name: None,
+            login_user: Some("erika".into()),
+            login_uid: Some(1004),
+            kernel: Some("6.8.0-51".into()),
+            arch: Some("x86_64".into()),
+            cpu_count: Some(32),
+            memory_total_bytes: Some(self.memory.0 * GIB),
+            scope: Some(self.scope.clone()),
+            source: self.source.map(Into::into),
+            probe_pid: None,
+        }
+    }
+
+    fn snapshot(&self, seconds: u64) -> Snapshot {
+        let readings: Vec<GpuReading> = self.gpus.iter().map(|(_, reading)| reading.clone()).collect();
+        let usage = |(pid, _, _, gpu, gib, kind): &Work<'_>| GpuProcessReading {
+            pid: Some(*pid),
+            gpu: Some(*gpu),
+            kind: Some(*kind),
+            gpu_memory_bytes: gib.map(|gib| gib * GIB),
+            ..GpuProcessReading::default()
+        };
+        let process = |(pid, user, ..): &Work<'_>| ProcessReading {
+            pid: Some(*pid),
+            start_ticks: user.map(|_| u64::from(*pid)),
+            presence: Some(if user.is_some() { Presence::Visible } else { Presence::Hidden }),
+            state: user.map(|_| ProcessState::Running),
+            cpu_percent: user.map(|_| 100.0),
+            age_seconds: user.map(|_| 7200.0),
+            ..ProcessReading::default()
+        };
+        let facts = |(pid, user, command, ..): &Work<'_>| {
+            user.map(|user| ProcessFacts {
+                pid: *pid,
+                start_ticks: Some(u64::from(*pid)),
+                uid: Some(if user == "root" { 0 } else { 1000 + user.len() as u32 }),
+                user: Some(user.into()),
+                name: Some("python".into()),
+                argv: command.split(' ').map(Into::into).collect(),
+                ..ProcessFacts::default()
+            })
+        };
+        Snapshot {
+            sequence: seconds + 1,
+            generation: 1,
+            monotonic_seconds: seconds as f64,
+            interval_seconds: Some(10.0),
+            host: HostReading {
+                cpu_percent: Some(21.0),
+                load_1: Some(7.0),
+                memory_total_bytes: Some(self.memory.0 * GIB),
+                memory_available_bytes: Some((self.memory.0 - self.memory.1) * GIB),
+                ..HostReading::default()
+            },
+            gpus: GpuColumns::from_rows(&readings),
+            gpu_processes: GpuProcessColumns::from_rows(&self.work.iter().map(usage).collect::<Vec<_>>()),
+            processes: ProcessColumns::from_rows(&self.work.iter().map(process).collect::<Vec<_>>()),
+            facts: self.work.iter().filter_map(facts).collect(),
+            ..Snapshot::default()
+        }
+    }
+}
