@@ -30,7 +30,7 @@ impl Plan {
             cpu_count: Some(CPU_COUNT),
             memory_total_bytes: Some(HOST_MEMORY_BYTES),
             scope: Some(Scope::Host),
-            source: Some("simulated".into()),
+            source: Some("probe".into()),
             probe_pid: Some(1900),
         }
     }

@@ -4,7 +4,7 @@ use super::across::Elsewhere;
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
 use super::watch::{Beat, Words};
 use super::{FindingGpu, FindingProcess};
-use crate::fleet::{Host, JobKey};
+use crate::fleet::{Host, JobKey, program_name};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;
 
@@ -104,22 +104,12 @@ pub(super) fn process_in_words(process: &ProcessTrack, count: usize, job: Option
     format!("{} ({}, pid {}{others}{job})", program(&process.about.command), process.about.who, process.key.pid)
 }
 
-/// The part of a command line that a person would call it by: the script or module of an interpreter, else the program.
-pub(super) fn program(command: &SafeText) -> String {
-    let base = |word: &str| word.rsplit('/').next().unwrap_or(word).to_owned();
-    let mut words = command.split_whitespace();
-    let Some(first) = words.next() else { return "a process".to_owned() };
-    let is_interpreter =
-        base(first).starts_with("python") || ["uv", "node", "perl", "ruby", "julia"].contains(&&*base(first));
-    if is_interpreter {
-        let mut rest = words.skip_while(|word| word.starts_with('-') && *word != "-m" && *word != "-c");
-        return match rest.next() {
-            Some("-m") => rest.next().map_or_else(|| base(first), str::to_owned),
-            Some("-c") | None => base(first),
-            Some(script) => base(script),
-        };
+/// What a person would call it.
+pub(super) fn program(command: &SafeText) -> &str {
+    match program_name(command) {
+        "" => "a process",
+        name => name,
     }
-    base(first)
 }
 
 /// "GPU 3", "GPUs 0-7", "GPUs 0,2,3": every one of them, since a person acts on it.
@@ -180,19 +170,5 @@ mod tests {
         assert_eq!(gpus_in_words(&[3]), "GPU 3");
         assert_eq!(gpus_in_words(&[5, 2, 3]), "GPUs 2,3,5");
         assert_eq!(gpus_in_words(&[0, 1, 2, 7]), "GPUs 0-2,7");
-    }
-
-    #[test]
-    fn a_program_is_called_by_its_script() {
-        for (command, name) in [
-            ("python train.py --lr 1", "train.py"),
-            ("/usr/bin/python3.11 -u /home/a/code/train.py", "train.py"),
-            ("python -m torch.distributed.run x.py", "torch.distributed.run"),
-            ("/opt/bin/gmx mdrun", "gmx"),
-            ("python", "python"),
-            ("", "a process"),
-        ] {
-            assert_eq!(program(&command.into()), name);
-        }
     }
 }

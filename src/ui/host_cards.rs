@@ -10,13 +10,13 @@
 //! ```
 
 use super::chart::{self, AXIS_COLUMNS, Scale};
-use super::format::{Short, age, brief_span, or_dash, rate, short, without_folders, wrap};
+use super::format::{Short, age, brief_span, or_dash, rate, short, wrap};
 use super::pen::Pen;
 use super::segments::Segments;
 use super::{gpu_line, gpu_table};
 use crate::app::host_shape::Cards;
 use crate::app::{App, Focus, GpuFigures, HostFigures, Metric};
-use crate::fleet::{GpuState, Host, HostId, Moment, Series};
+use crate::fleet::{GpuState, Host, HostId, Moment, Series, program_name};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -111,9 +111,7 @@ pub(super) fn occupation(pen: &Pen<'_>, app: &App, id: HostId, gpu: &GpuFigures,
             if let Some(seconds) = row.age_seconds {
                 line.add(4, gap, age(seconds), theme.plain);
             }
-            let command = without_folders(&row.command);
-            let word = command.split(' ').find(|word| !word.starts_with("python")).unwrap_or(&command);
-            line.add(3, gap, short!("{word}"), theme.plain);
+            line.add(3, gap, short!("{}", program_name(&row.command)), theme.plain);
         }
         return;
     }

@@ -17,7 +17,7 @@ use super::pen::Pen;
 use super::segments::Segments;
 use crate::app::App;
 use crate::app::arrange::LIST_FRAME_ROWS;
-use crate::fleet::{GpuState, Group, Head, HeadKey, Moment, Row, SortKey, Unfold, gpu_list};
+use crate::fleet::{GpuState, Group, Head, HeadKey, Moment, Row, SortKey, Unfold, gpu_list, program_and_arguments};
 use crate::wire::ProcessState;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -343,5 +343,9 @@ fn command(pen: &mut Pen<'_>, place: Rect, row: &Row, look: &RowLook<'_>, style:
     if let Some(head) = row.head.as_deref().filter(|_| row.key.head == Some(HeadKey::Across)) {
         x += pen.text(x, place.y, place.right() - x, &across_words(head), theme.dim);
     }
-    pen.fit(x, place.y, place.right().saturating_sub(x), &without_folders(&row.command), style);
+    let room = place.right().saturating_sub(x);
+    let whole = without_folders(&row.command);
+    // Where not all of it fits, the script says more than its interpreter and the options of torchrun.
+    let shown = if columns(&whole) > usize::from(room) { program_and_arguments(&row.command) } else { &whole };
+    pen.fit(x, place.y, room, shown, style);
 }

@@ -4,7 +4,7 @@ use super::Subject;
 use super::subject::RowFacts;
 use regex_lite::Regex;
 
-/// A filter that was understood: what [`Filter::parse`](super::parse) makes.
+/// A filter that was understood: what `Filter::parse` makes.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// It holds where all terms of any of these do.
