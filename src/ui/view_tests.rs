@@ -182,7 +182,7 @@ fn sums_agree_across_the_views() {
             .fleet()
             .hosts()
             .iter()
-            .flat_map(|host| host.processes())
+            .flat_map(crate::fleet::Host::processes)
             .flat_map(|process| process.gpus.iter())
             .filter(|usage| usage.kind == Some(crate::wire::GpuProcessKind::Graphics))
             .filter_map(|usage| usage.gpu_memory_bytes)
