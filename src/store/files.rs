@@ -99,16 +99,27 @@ pub fn create_new(path: &Path, content: &[u8]) -> Result<(), FileError> {
     made.and_then(|()| write_new(path, content)).map_err(|error| FileError::new("write", path, &error))
 }
 
-/// Holds a lock among programs of ours until it is dropped; `None` where another one holds it, or the file system knows no
-/// locks. The file is made, mode 0600, when it is missing; its directory is not.
-pub fn try_lock(path: &Path) -> Option<File> {
+/// A lock among programs of ours, held until it is dropped.
+#[derive(Debug)]
+pub struct FileLock(File);
+
+impl Drop for FileLock {
+    fn drop(&mut self) {
+        // Closing the file would not do while a program that is just being started still has a copy of it.
+        let _ends_with_the_file_at_last = self.0.unlock();
+    }
+}
+
+/// Takes a lock; `None` where another one holds it, or the file system knows no locks. The file is made, mode 0600, when
+/// it is missing; its directory is not.
+pub fn try_lock(path: &Path) -> Option<FileLock> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
     let file = options.open(path).ok()?;
     file.try_lock().ok()?;
-    Some(file)
+    Some(FileLock(file))
 }
 
 /// A new file, mode 0600, that grows line by line.
