@@ -256,7 +256,7 @@ fn what_diagnosis_remembers_survives_and_a_broken_file_is_kept_aside() {
     let memory = folder.path().join("gpufleet/memory.json");
     let read = || serde_json::from_slice::<Value>(&std::fs::read(&memory).expect("it was written")).expect("JSON");
     assert_eq!(std::fs::metadata(&memory).expect("it was written").mode() & 0o777, 0o600);
-    assert_eq!(read()["version"], 1);
+    assert_eq!(read()["version"], 2);
     assert_eq!(read()["processes"][0]["host"], "hgx-01");
     assert_eq!(read()["processes"][0]["pid"], lab.hosts[0].worker_pid());
     std::fs::write(&memory, "{\"version\":").expect("writes");
@@ -265,5 +265,5 @@ fn what_diagnosis_remembers_survives_and_a_broken_file_is_kept_aside() {
     pty.wait_for("4 GPUs");
     leave(pty);
     assert_eq!(std::fs::read(folder.path().join("gpufleet/memory.json.bad-1")).expect("is kept"), b"{\"version\":");
-    assert_eq!(read()["version"], 1);
+    assert_eq!(read()["version"], 2);
 }

@@ -204,7 +204,9 @@ fn a_stopped_process_is_stopped_until_it_goes_on() {
 #[test]
 fn an_orphan_has_another_parent_and_is_known_to_outlive_a_login_by_its_mask() {
     let script = "sleep 600 & nohup sleep 601 >/dev/null 2>&1 & echo $!; read _";
-    let mut parent = Started::new(Command::new("sh").args(["-c", script]).stdout(Stdio::piped()));
+    // Who runs the tests under nohup hands its mask on.
+    let mut parent =
+        Started::new(Command::new("env").args(["--default-signal=HUP", "sh", "-c", script]).stdout(Stdio::piped()));
     let hardened = parent.number();
     let of = format!("/proc/{0}/task/{0}/children", parent.pid());
     let children = std::fs::read_to_string(of).expect("children");
