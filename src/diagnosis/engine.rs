@@ -2,13 +2,14 @@
 
 use super::across::Elsewhere;
 use super::attention::Attention;
+use super::grade::{Beat, Target};
 use super::inhibit;
 use super::memory::Memory;
 use super::rules;
 use super::rules::fleet_wide::Outage;
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
 use super::view::View;
-use super::watch::{Beat, Target, Watches};
+use super::watches::Watches;
 use super::{Finding, News, NotJudged, Phase, RuleId, StateTracker, Transition};
 use crate::fleet::{Fleet, GpuState, Host, HostId, JobAcross, Moment, jobs_across};
 use crate::hosts::Thresholds;

@@ -1,7 +1,8 @@
 //! What explains what: a finding whose cause is told already is not told beside it.
 
+use super::grade::Target;
 use super::view::View;
-use super::watch::{Target, Watches};
+use super::watches::Watches;
 use super::{Phase, RuleId};
 
 use RuleId::{

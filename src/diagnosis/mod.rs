@@ -1,13 +1,14 @@
 //! Judges what the fleet shows: GPU states, and findings.
 //!
 //! Rules are pure functions over what one sample shows and what is remembered (`View`); the [`Engine`] remembers, and
-//! the machinery that makes findings of conditions (`watch`) is the same for all rules. Time is an argument; there is
+//! the machinery that makes findings of conditions (`watches`) is the same for all rules. Time is an argument; there is
 //! no clock and no IO.
 
 mod across;
 mod attention;
 mod engine;
 mod finding;
+mod grade;
 mod inhibit;
 mod memory;
 mod model_server;
@@ -24,6 +25,7 @@ mod track;
 mod tracker;
 mod view;
 mod watch;
+mod watches;
 mod window;
 
 pub use attention::{Snooze, Snoozed, Told};

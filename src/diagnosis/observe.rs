@@ -1,11 +1,11 @@
 //! One sample is taken in: GPUs, processes, jobs and the host's counters, each beside what is remembered of it.
 
 use super::engine::HostMemory;
+use super::grade::Beat;
 use super::model_server::serves_models;
 use super::rules::memory::leak;
 use super::track::{Ended, GpuTrack, JobGpu, JobTrack, ProcessTrack, RestBounds, SpinBounds, remember};
 use super::view::{process_in_words, program};
-use super::watch::Beat;
 use crate::fleet::{Host, JobKey, Process, ProcessMetric, Series};
 use crate::hosts::Thresholds;
 use crate::wire::{GpuInfo, Presence, SafeText};

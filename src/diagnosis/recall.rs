@@ -2,10 +2,11 @@
 
 use super::attention::Attention;
 use super::engine::{Engine, FLEET, HostMemory};
+use super::grade::Beat;
 use super::memory::{MAX_ENTRIES, MEMORY_VERSION, Memory, RememberedEnd, RememberedProcess, RememberedWork};
 use super::track::{Ended, JobTrack, remember};
 use super::view::process_in_words;
-use super::watch::{Beat, Watches};
+use super::watches::Watches;
 use crate::fleet::{Fleet, Host, JobKey, Moment, ProcessKey};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;

@@ -1,8 +1,8 @@
 //! What a rule sees: one host at one sample, and what is remembered of it.
 
 use super::across::Elsewhere;
+use super::grade::{Beat, Words};
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
-use super::watch::{Beat, Words};
 use super::{FindingGpu, FindingProcess};
 use crate::fleet::{Host, JobKey, program_name};
 use crate::hosts::Thresholds;

@@ -1,9 +1,10 @@
 //! Work that could be faster: low-power-high-util, gpu-imbalance.
 
+use crate::diagnosis::grade::{COVERAGE, Grade, Ladder, Target};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::JobTrack;
 use crate::diagnosis::view::{View, duration};
-use crate::diagnosis::watch::{COVERAGE, Grade, Ladder, Target, Watches};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const LOW_POWER: RuleInfo = RuleInfo {

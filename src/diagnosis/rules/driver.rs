@@ -1,8 +1,9 @@
 //! What the driver reports, or that it does not: probe-blocked, gpu-lost, gpu-needs-action, xid-seen, driver-mismatch.
 
+use crate::diagnosis::grade::{Grade, Ladder, Run, Target};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::view::{View, duration, host_words};
-use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{DriverErrorKind, RecoveryAction, Scope};
 

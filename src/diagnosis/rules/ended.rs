@@ -1,9 +1,10 @@
 //! What became of a job: job-ended, log-silent.
 
+use crate::diagnosis::grade::{Grade, Ladder, Target, Words};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::Ended;
 use crate::diagnosis::view::{View, duration, gibibytes};
-use crate::diagnosis::watch::{Grade, Ladder, Target, Watches, Words};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const JOB_ENDED: RuleInfo = RuleInfo {

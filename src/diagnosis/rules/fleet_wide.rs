@@ -1,9 +1,10 @@
 //! What no single sample tells: host-unreachable with its common causes, driver-skew. Judged on the one-second tick.
 
 use crate::diagnosis::engine::{FLEET, HostMemory};
+use crate::diagnosis::grade::{Beat, Grade, Ladder, Run, Target, Words};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::view::duration;
-use crate::diagnosis::watch::{Beat, Grade, Ladder, Run, Target, Watches, Words};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, Engine, RuleId, Severity, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::wire::SafeText;

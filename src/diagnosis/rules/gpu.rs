@@ -1,9 +1,10 @@
 //! The health of a board: heat, power, memory errors, links, settings.
 
+use crate::diagnosis::grade::{COVERAGE, Grade, Ladder, Target};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::GpuTrack;
 use crate::diagnosis::view::{View, duration, host_words};
-use crate::diagnosis::watch::{COVERAGE, Grade, Ladder, Target, Watches};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading};
 

@@ -1,8 +1,9 @@
 //! The host itself: host-ram-low, oom-kill, disk-full, nfs-hang.
 
+use crate::diagnosis::grade::{Grade, Ladder, Run, Target};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::view::{View, duration, gibibytes, host_words, process_in_words};
-use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
 use crate::wire::{Filesystem, SafeText};

@@ -1,9 +1,10 @@
 //! Memory held without work: job-stalled, idle-hog.
 
+use crate::diagnosis::grade::{Grade, Ladder, Run, Target};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::{JobTrack, ProcessTrack};
 use crate::diagnosis::view::{View, duration, gibibytes};
-use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, HELD_MIB, RuleId, Severity};
 use crate::wire::ProcessState;
 

@@ -1,9 +1,10 @@
 //! Jobs whose GPUs wait for data: input-stall.
 
+use crate::diagnosis::grade::{COVERAGE, Grade, Ladder, Target};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::JobTrack;
 use crate::diagnosis::view::View;
-use crate::diagnosis::watch::{COVERAGE, Grade, Ladder, Target, Watches};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const INPUT_STALL: RuleInfo = RuleInfo {

@@ -1,9 +1,10 @@
 //! Memory that runs out: gpu-mem-pressure, gpu-mem-leak.
 
+use crate::diagnosis::grade::{Grade, Ladder, Target, Words};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
 use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
-use crate::diagnosis::watch::{Grade, Ladder, Target, Watches, Words};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::hosts::thresholds::GpuMemLeak;
 

@@ -13,7 +13,7 @@ pub(super) mod process;
 pub(super) mod stuck;
 
 use super::view::View;
-use super::watch::Watches;
+use super::watches::Watches;
 
 /// Asks every rule about one host's sample.
 pub(super) fn evaluate(view: &View, watches: &mut Watches) {

@@ -1,9 +1,10 @@
 //! Processes that hold GPUs in a state of no use: dstate-hang, stopped-, zombie-, orphan-holding-gpu, ghost-memory.
 
+use crate::diagnosis::grade::{Grade, Ladder, Target, Words};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::{GpuTrack, ProcessTrack};
 use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
-use crate::diagnosis::watch::{Grade, Ladder, Target, Watches, Words};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};

@@ -4,10 +4,11 @@
 //! little more than that of an idle context, and memory stands still.
 
 use crate::diagnosis::across::Part;
+use crate::diagnosis::grade::{Grade, Ladder, Run, Target, Words};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, Past};
 use crate::diagnosis::view::{View, duration, gibibytes, gpus_in_words};
-use crate::diagnosis::watch::{Grade, Ladder, Run, Target, Watches, Words};
+use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {

@@ -1,7 +1,7 @@
 //! What is remembered of one GPU.
 
+use crate::diagnosis::grade::Run;
 use crate::diagnosis::power::{SPIN_SHARE, UNLEARNED_IDLE_SHARE};
-use crate::diagnosis::watch::Run;
 use crate::diagnosis::window::{Point, Window};
 use crate::wire::{DriverErrorKind, GpuHealth, GpuInfo, GpuReading, RecentPast, SafeText};
 use std::collections::VecDeque;

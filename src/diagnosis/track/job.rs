@@ -2,7 +2,7 @@
 
 use super::balance::{Balance, Odd, compare};
 use super::{GpuTrack, Past, ProcessTrack};
-use crate::diagnosis::watch::Run;
+use crate::diagnosis::grade::Run;
 use crate::fleet::JobKey;
 use crate::wire::SafeText;
 

@@ -1,7 +1,7 @@
 //! What is remembered of one process.
 
+use crate::diagnosis::grade::Run;
 use crate::diagnosis::rules::memory::Leak;
-use crate::diagnosis::watch::Run;
 use crate::fleet::{Process, ProcessAbout, ProcessKey};
 use crate::wire::{Presence, ProcessState};
 use std::sync::Arc;
