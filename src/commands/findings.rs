@@ -204,6 +204,7 @@ impl Look {
             fleet: &self.fleet,
             findings: &found,
             not_judged: &self.engine.not_judged(),
+            too_little_history: &self.engine.rules_with_too_little_history(&self.fleet),
             observed: now.since(self.start),
             now,
         };

@@ -299,6 +299,15 @@ impl Engine {
         super::not_judged::list(&self.hosts, self.ticked)
     }
 
+    /// The rules that watch for longer than some host of the fleet has been looked at, each with the time it watches
+    /// for before it fires; the shortest first.
+    pub fn rules_with_too_little_history(&self, fleet: &Fleet) -> Vec<(RuleId, Duration)> {
+        super::not_judged::unripe(&self.hosts, self.ticked, |index| {
+            let host = fleet.hosts().get(index)?;
+            Some(host.config.thresholds.as_deref().unwrap_or(&self.thresholds))
+        })
+    }
+
     /// The states of a host's GPUs in inventory order, each with the moment since when it has been known to hold.
     pub fn states(&self, id: HostId) -> &[(GpuState, Option<Moment>)] {
         self.tracker.states(id)

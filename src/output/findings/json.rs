@@ -1,7 +1,7 @@
 //! Findings and transitions as JSON, one line each time.
 
 use super::FindingsReport;
-use crate::diagnosis::{Finding, NotJudged, Snoozed, Transition};
+use crate::diagnosis::{Finding, NotJudged, RuleId, Snoozed, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::output::json::{JsonError, rfc3339};
 use crate::wire::SafeText;
@@ -30,6 +30,17 @@ pub struct JsonFindings {
     pub findings: Vec<JsonFinding>,
     /// What could not be judged, and why.
     pub not_judged: Vec<JsonNotJudged>,
+    /// Rules that watch for longer than was watched, before they fire for the first time.
+    pub too_little_history: Vec<JsonUnripe>,
+}
+
+/// A rule that needs a longer look.
+#[derive(Debug, Serialize)]
+pub struct JsonUnripe {
+    /// Its word.
+    pub rule: &'static str,
+    /// For how long it watches before it fires, in seconds.
+    pub needs_seconds: f64,
 }
 
 /// A host that did not report.
@@ -182,6 +193,7 @@ impl JsonFindings {
             silent: silent.map(JsonSilent::new).collect(),
             findings: report.findings.iter().map(|it| JsonFinding::new(it, report.fleet, report.now)).collect(),
             not_judged: report.not_judged.iter().map(JsonNotJudged::new).collect(),
+            too_little_history: report.too_little_history.iter().map(JsonUnripe::new).collect(),
         }
     }
 }
@@ -189,6 +201,12 @@ impl JsonFindings {
 /// Whether a host's readings are there, and the last thing known of it is not that it is gone.
 pub(super) fn has_reported(host: &Host) -> bool {
     host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. })
+}
+
+impl JsonUnripe {
+    fn new((rule, time): &(RuleId, Duration)) -> Self {
+        Self { rule: rule.word(), needs_seconds: rounded(*time) }
+    }
 }
 
 impl JsonSilent {

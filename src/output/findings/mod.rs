@@ -4,12 +4,12 @@ mod json;
 mod text;
 
 pub use json::{
-    JsonFinding, JsonFindingGpu, JsonFindingProcess, JsonFindings, JsonNotJudged, JsonSilent, JsonTransition, SCHEMA,
-    line, transition_line,
+    JsonFinding, JsonFindingGpu, JsonFindingProcess, JsonFindings, JsonNotJudged, JsonSilent, JsonTransition,
+    JsonUnripe, SCHEMA, line, transition_line,
 };
 pub use text::{duration, list, severity_tone, transition};
 
-use crate::diagnosis::{Finding, NotJudged, Severity};
+use crate::diagnosis::{Finding, NotJudged, RuleId, Severity};
 use crate::fleet::{Fleet, Moment};
 use std::time::Duration;
 
@@ -21,6 +21,8 @@ pub struct FindingsReport<'a> {
     pub findings: &'a [&'a Finding],
     /// What could not be judged.
     pub not_judged: &'a [NotJudged],
+    /// Rules that watch for longer than was watched, with how long they do.
+    pub too_little_history: &'a [(RuleId, Duration)],
     /// For how long it was watched, on the fleet's clock.
     pub observed: Duration,
     /// The moment for which ages are told.

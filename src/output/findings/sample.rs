@@ -101,6 +101,10 @@ pub(super) fn with_report(check: impl FnOnce(&FindingsReport<'_>)) {
         fleet: &fleet(),
         findings: &findings,
         not_judged: &not_judged,
+        too_little_history: &[
+            (RuleId::StuckSpin, Duration::from_secs(600)),
+            (RuleId::IdleHog, Duration::from_secs(3600)),
+        ],
         observed: Duration::from_secs(30),
         now: moment(0.0),
     });

@@ -23,6 +23,7 @@ watching
 info  hgx-01  idle-hog, suspected, fires in 30 min, as last seen
       GPU 3 idle > 30 min with 12 GiB held
 not judged: 7 MIG instances without a utilization, 1 GPU without a power limit
+too little history for: stuck-spin (10 min), idle-hog (60 min)
 no answer from gone: nothing listens on port 22
 no answer from slow: it has come to: tcp
 3 findings, 1 pending; 4 hosts watched for 30 s
@@ -37,7 +38,7 @@ no answer from slow: it has come to: tcp
 #[test]
 fn a_quiet_fleet_says_so_in_a_line() {
     with_report(|report| {
-        let report = super::FindingsReport { findings: &[], not_judged: &[], ..*report };
+        let report = super::FindingsReport { findings: &[], not_judged: &[], too_little_history: &[], ..*report };
         let text = list(&report, Paint::OFF);
         assert!(text.ends_with("\n0 findings, 0 pending; 4 hosts watched for 30 s\n"), "{text}");
     });

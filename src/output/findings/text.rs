@@ -9,6 +9,7 @@
 //! warn  gpu-02  idle-hog, likely, fires in 3 min
 //!       ...
 //! not judged: 7 MIG instances without a utilization
+//! too little history for: stuck-spin (10 min), idle-hog (60 min)
 //! no answer from gpu-05: nothing listens on port 22
 //! 1 finding, 1 pending; 6 hosts watched for 30 s
 //! ```
@@ -43,6 +44,11 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
     if !report.not_judged.is_empty() {
         let missing: Vec<String> = report.not_judged.iter().map(ToString::to_string).collect();
         let _ = writeln!(text, "not judged: {}", missing.join(", "));
+    }
+    if !report.too_little_history.is_empty() {
+        let rules = report.too_little_history.iter();
+        let rules: Vec<String> = rules.map(|(rule, time)| format!("{} ({})", rule.word(), duration(*time))).collect();
+        let _ = writeln!(text, "too little history for: {}", rules.join(", "));
     }
     for host in report.fleet.hosts().iter().filter(|host| !has_reported(host)) {
         let why = match (&host.link, host.link.error()) {
