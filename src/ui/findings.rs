@@ -362,9 +362,12 @@ fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<Short> {
 }
 
 fn since_words(finding: &Finding, app: &App, now: Moment) -> String {
-    let clock = super::format::clock(finding.since, app.settings.utc_offset_seconds);
+    // Of what was before gpufleet began its own time tells, not the time at which it was first seen.
+    let lasted = finding.lasted(now);
+    let began = Moment { unix: now.unix.saturating_sub(lasted), ..finding.since };
+    let clock = super::format::date(began, lasted, app.settings.utc_offset_seconds);
     let at_least = if finding.at_least { "at least " } else { "" };
-    let mut words = format!("{}, {at_least}{}", clock.as_str(), span(finding.lasted(now)).as_str());
+    let mut words = format!("{}, {at_least}{}", clock.as_str(), span(lasted).as_str());
     for (holds, word) in [
         (finding.is_note, "it was so at the first look"),
         (finding.is_flapping, "it comes and goes"),

@@ -160,6 +160,18 @@ pub(super) fn clock(moment: Moment, utc_offset_seconds: i32) -> Short {
     short!("{:02}:{:02}:{:02}", local / 3600, local / 60 % 60, local % 60)
 }
 
+/// When something was, on the wall's clock: `08:30:47`, and `2026-11-15 08:30` where that was not in the last 20 hours.
+pub(super) fn date(moment: Moment, age: Duration, utc_offset_seconds: i32) -> Short {
+    if age < Duration::from_secs(20 * 3600) {
+        return clock(moment, utc_offset_seconds);
+    }
+    let local = (moment.unix.as_secs() as i64).saturating_add(i64::from(utc_offset_seconds));
+    let Ok(time) = jiff::Timestamp::from_second(local) else { return clock(moment, utc_offset_seconds) };
+    // The offset is in the seconds already.
+    let time = time.to_zoned(jiff::tz::TimeZone::UTC);
+    short!("{:04}-{:02}-{:02} {:02}:{:02}", time.year(), time.month(), time.day(), time.hour(), time.minute())
+}
+
 /// An interval: `2s`, `0.25s`.
 pub(super) fn interval(interval: Duration) -> Short {
     short!("{}s", interval.as_secs_f64())
@@ -301,6 +313,9 @@ mod tests {
         let moment = Moment { unix: Duration::from_secs(50_551), ..Moment::default() };
         assert_eq!(clock(moment, 0).as_str(), "14:02:31");
         assert_eq!(clock(moment, -15 * 3600).as_str(), "23:02:31");
+        assert_eq!(date(moment, Duration::from_secs(3600), 0).as_str(), "14:02:31");
+        assert_eq!(date(moment, Duration::from_secs(90_000), 0).as_str(), "1970-01-01 14:02");
+        assert_eq!(date(moment, Duration::from_secs(90_000), -15 * 3600).as_str(), "1969-12-31 23:02");
         assert_eq!(interval(Duration::from_millis(250)).as_str(), "0.25s");
     }
 
