@@ -129,8 +129,8 @@ impl Engine {
             memory.bridge_idle(gap);
             self.judge(&mut memory, fleet, host, &limits, (beat, is_first), &mut transitions);
         }
-        let hung = hung(&memory, host);
-        self.tracker.observe_with(host, &hung, &limits, now);
+        let verdicts = verdicts(&memory, host);
+        self.tracker.observe_with(host, &verdicts, &limits, now);
         self.hosts[place] = memory;
         self.end_snoozes(&transitions);
         transitions
@@ -364,18 +364,23 @@ impl Engine {
     }
 }
 
-/// The GPUs of this host that a stuck-* finding names while it fires.
-fn hung(memory: &HostMemory, host: &Host) -> Vec<(usize, Moment)> {
+/// What findings say of the GPUs of this host, by position: that they hang while a stuck-* finding fires, and that they
+/// are idle, which idle-hog may know for a longer time than they were watched.
+fn verdicts(memory: &HostMemory, host: &Host) -> Vec<(usize, GpuState, Moment)> {
     const STUCK: [RuleId; 3] = [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank];
-    let mut hung = Vec::new();
-    let fires = |finding: &&Finding| STUCK.contains(&finding.rule) && finding.phase == Phase::Firing;
-    for finding in memory.watches.findings().map(|(_, finding)| finding).filter(fires) {
+    let mut verdicts = Vec::new();
+    for (_, finding) in memory.watches.findings() {
+        let state = match (finding.rule, finding.phase) {
+            (rule, Phase::Firing) if STUCK.contains(&rule) => GpuState::Hung,
+            (RuleId::IdleHog, Phase::Pending | Phase::Firing) => GpuState::Idle,
+            _ => continue,
+        };
         let gpus = finding.gpus.iter().filter(|gpu| gpu.host == host.id);
         // The inventory may have changed since the finding was worded.
         let position = |uuid: &Option<SafeText>| host.gpus().position(|(info, _)| info.uuid == *uuid);
-        hung.extend(gpus.filter_map(|gpu| Some((position(&gpu.uuid)?, finding.since))));
+        verdicts.extend(gpus.filter_map(|gpu| Some((position(&gpu.uuid)?, state, finding.since))));
     }
-    hung
+    verdicts
 }
 
 /// Nothing can be said of jobs and GPUs of which a reading is missing.

@@ -81,6 +81,8 @@ impl<'a> Sample<'a> {
 pub(super) struct Known<'a> {
     /// Set while a finding says that it hangs.
     pub(super) hung_since: Option<Moment>,
+    /// Set while a finding says that it does nothing, for which CPU time may speak.
+    pub(super) idle_since: Option<Moment>,
     /// Nobody may just take it: it is reserved, or Slurm gives it out.
     pub(super) is_kept: bool,
     /// Of its host: which programs serve models there.
@@ -171,7 +173,11 @@ impl Memory {
 
     /// The state of a GPU that something holds and that does not work.
     fn judge_held(&self, position: usize, sample: &Sample, known: Known, now: Moment) -> (GpuState, Option<Moment>) {
-        let quiet_since = self.last_active.max(self.held_since);
+        let watched_since = self.last_active.max(self.held_since);
+        let quiet_since = match (watched_since, known.idle_since) {
+            (Some(watched), Some(proven)) => Some(watched.min(proven)),
+            (watched, _) => watched,
+        };
         // Without a utilisation (MIG) nothing says that it is not used.
         let is_quiet = sample.is_active.is_some() && quiet_since.is_some_and(|at| now.since(at) >= IDLE_AFTER);
         if !is_quiet {

@@ -32,11 +32,11 @@ impl StateTracker {
         }
     }
 
-    /// The same where findings say of some GPUs, by position, that they hang, and since when.
+    /// The same where findings say of some GPUs, by position, that they hang or are idle, and since when.
     pub(super) fn observe_with(
         &mut self,
         host: &Host,
-        hung: &[(usize, Moment)],
+        verdicts: &[(usize, GpuState, Moment)],
         limits: &Thresholds,
         now: Moment,
     ) -> bool {
@@ -45,7 +45,7 @@ impl StateTracker {
         states.is_slurm |= runs_slurm(host);
         if host.is_fresh(now) {
             // An update that brings no snapshot finds the last one: it counts for the time at which it came.
-            states.observe(host, hung, limits, host.received_at.unwrap_or(now));
+            states.observe(host, verdicts, limits, host.received_at.unwrap_or(now));
         } else {
             states.lose(host, now);
         }
@@ -96,7 +96,7 @@ impl HostStates {
         }
     }
 
-    fn observe(&mut self, host: &Host, hung: &[(usize, Moment)], limits: &Thresholds, now: Moment) {
+    fn observe(&mut self, host: &Host, verdicts: &[(usize, GpuState, Moment)], limits: &Thresholds, now: Moment) {
         let mut on_gpu: Vec<Vec<&Process>> = vec![Vec::new(); self.gpus.len()];
         for process in host.processes() {
             for position in process.gpu_positions() {
@@ -110,8 +110,12 @@ impl HostStates {
             let is_kept = is_given_out(host, info, self.is_slurm)
                 || host.config.reserved.contains(&info.index)
                 || is_mig_parent(info);
-            let hung_since = hung.iter().find(|(hung, _)| *hung == position).map(|(_, since)| *since);
-            memory.observe(position, &sample, Known { hung_since, is_kept, limits }, now);
+            let since = |wanted: GpuState| {
+                let same = verdicts.iter().filter(|(at, state, _)| *at == position && *state == wanted);
+                same.map(|(.., since)| *since).min()
+            };
+            let known = Known { hung_since: since(GpuState::Hung), idle_since: since(GpuState::Idle), is_kept, limits };
+            memory.observe(position, &sample, known, now);
         }
         self.adopt_from_instances(host, now);
     }

@@ -12,8 +12,12 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// How long ago `earlier` was; zero when it lies ahead.
+    /// How long ago `earlier` was; zero when it lies ahead. Of what was before the controller began, which has no
+    /// `elapsed`, the wall clock tells.
     pub fn since(self, earlier: Moment) -> Duration {
+        if earlier.elapsed.is_zero() {
+            return self.elapsed.max(self.unix.saturating_sub(earlier.unix));
+        }
         self.elapsed.saturating_sub(earlier.elapsed)
     }
 
@@ -63,5 +67,28 @@ impl Clock {
     /// The moment that lies `duration` of real time ahead.
     pub fn after(&self, duration: Duration) -> Moment {
         self.now().plus(duration.mul_f64(self.speed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_before_the_beginning_is_as_old_as_the_wall_clock_says() {
+        let moment = |elapsed: u64, unix: u64| Moment {
+            elapsed: Duration::from_secs(elapsed),
+            unix: Duration::from_secs(1_000_000 + unix),
+        };
+        let now = moment(100, 100);
+        assert_eq!(now.since(moment(40, 40)), Duration::from_secs(60));
+        assert_eq!(now.since(moment(40, 9000)), Duration::from_secs(60), "a step of the wall clock changes no age");
+        assert_eq!(
+            now.since(Moment { unix: Duration::from_secs(500_000), ..moment(0, 0) }),
+            Duration::from_secs(500_100)
+        );
+        assert_eq!(now.since(moment(0, 0)), Duration::from_secs(100));
+        assert_eq!(now.since(moment(0, 5000)), Duration::from_secs(100), "a clock that was set back");
+        assert_eq!(now.since(moment(200, 200)), Duration::ZERO);
     }
 }

@@ -1,5 +1,6 @@
 use crate::diagnosis::testing::{Lab, Shot};
 use crate::fleet::fixture::{TestProcess, gpus, process};
+use crate::fleet::{GpuState, HostId};
 
 fn job(command: &str, cores: f32) -> Vec<TestProcess> {
     let mut job = process(7, command, &[(0, 40)]);
@@ -146,7 +147,12 @@ fn an_old_process_that_hardly_ever_ran_is_known_at_the_first_look() {
     // The laboratory's processes are 10,000 s old when it begins.
     lab.play(200.0, |lab, passed| shot(lab, 40.0, passed));
     assert_eq!(lab.firing(), [("idle-hog", "warn")]);
+    let (state, since) = lab.engine.states(HostId(0))[0];
+    assert_eq!(state, GpuState::Idle, "the pane says what the finding says, before five minutes are over");
+    let idle = lab.now().since(since.expect("it is known"));
+    assert!((9000..11_000).contains(&idle.as_secs()), "{idle:?}");
     let mut lab = Lab::new(gpus(0..1));
     lab.play(200.0, |lab, passed| shot(lab, 300.0, passed));
     assert_eq!(lab.firing(), [], "it may have worked an hour ago");
+    assert_eq!(lab.engine.states(HostId(0))[0].0, GpuState::InUse);
 }
