@@ -101,7 +101,9 @@ impl Dialogue<'_> {
             NoAnswer::Ended(ending) => failure::no_shell(&ending, &last_line(&self.last_noise)),
             NoAnswer::Late => {
                 let error = failure::timeout("the remote shell did not answer", SHELL_LIMIT);
-                error.with_hint("perhaps a start-up file of the account waits for input: try `ssh HOST /bin/sh`")
+                error.with_hint(
+                    "perhaps a start-up file of the account waits for input, or its home directory hangs: try `ssh HOST /bin/sh`",
+                )
             }
             NoAnswer::Noise => too_noisy(),
         })?;

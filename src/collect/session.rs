@@ -23,6 +23,8 @@ const EACH_BELOW: Duration = Duration::from_secs(1);
 pub(super) const STALE: Duration = Duration::from_secs(3);
 /// No line for this long: the connection is given up.
 pub(super) const DROPPED: Duration = Duration::from_secs(10);
+/// How long a connection that is doubted has for its next line: the machine slept, or a person asked.
+pub(super) const DOUBTED: Duration = Duration::from_secs(4);
 /// How long a probe may take to introduce itself.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// How long it may take from there to its first readings; a driver may need seconds to wake up.
@@ -111,7 +113,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
             },
             command = session.commands.recv() => match command {
                 None => return End::Gone,
-                Some(Command::Retry) => {}
+                Some(Command::Retry) => state.doubt(),
                 Some(Command::Interval(interval)) => {
                     *session.interval = interval;
                     state.queue(&Request::Interval { seconds: interval.as_secs_f32() });
@@ -224,6 +226,15 @@ impl State<'_> {
             self.acknowledged = self.sequence.unwrap_or(self.acknowledged);
             // A slow link is measured by the heartbeat that is under way, not reset by each new one.
             self.heartbeat.get_or_insert((self.heartbeat_id, now));
+        }
+    }
+
+    /// The connection must prove itself soon: while the machine slept, the other side may have ended it unheard.
+    fn doubt(&mut self) {
+        if self.sampled {
+            self.queue_heartbeat();
+            let silent_since = Instant::now().checked_sub(DROPPED.saturating_sub(DOUBTED)).unwrap_or(self.last_line);
+            self.last_line = self.last_line.min(silent_since);
         }
     }
 

@@ -202,6 +202,29 @@ async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    probe.sample(1).await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    // A line is a proof, and patience begins anew.
+    assert!(bench.collector.command(HostId(0), Command::Retry));
+    assert_eq!(bench.news().await, HostUpdate::Silent);
+    probe.sample(2).await;
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    let spoke = Instant::now();
+    assert_eq!(bench.news().await, HostUpdate::Silent);
+    assert_eq!(spoke.elapsed().as_secs(), 3);
+    // Silence after a doubt is none.
+    assert!(bench.collector.command(HostId(0), Command::Retry));
+    let doubted = Instant::now();
+    let HostUpdate::Down { error, .. } = bench.news().await else { panic!("down") };
+    assert_eq!((error.kind, doubted.elapsed()), (LinkErrorKind::Silent, DOUBTED));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_the_protocol_ends_the_connection_with_its_reason() {
     let begins = "protocol violation: ";
     let newer = encode(&Message::Hello(hello(9))).unwrap();

@@ -137,6 +137,9 @@ pub struct Limits {
     pub login: Duration,
     /// Opening the channel and starting the command.
     pub exec: Duration,
+    /// How long a connection is kept for an answer that is to be typed. sshd closes an unfinished login after 120 s
+    /// (`LoginGraceTime`), and a code that is typed into a closed connection is spent.
+    pub answer: Duration,
 }
 
 impl Default for Limits {
@@ -147,6 +150,7 @@ impl Default for Limits {
             key_exchange: Duration::from_secs(10),
             login: Duration::from_secs(20),
             exec: Duration::from_secs(10),
+            answer: Duration::from_secs(100),
         }
     }
 }

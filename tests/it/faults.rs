@@ -6,110 +6,16 @@ mod link;
 use crate::lab::Lab;
 use crate::pty::signal;
 use crate::sshd::Sshd;
-use gpufleet::collect::{Collector, Command, Source};
-use gpufleet::fleet::{Clock, HostId, HostUpdate, LinkErrorKind};
-use gpufleet::hosts::{Backend, HostConfig};
-use gpufleet::ssh::{Context, Interaction, Options};
+use crate::watching::{Watch, host, is_down, is_snapshot, nothing};
+use gpufleet::collect::Command;
+use gpufleet::fleet::{HostId, HostUpdate, LinkErrorKind};
+use gpufleet::hosts::HostConfig;
 use link::Link;
 use std::fs;
 use std::net::TcpStream;
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpSocket;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout_at};
-
-/// How long anything may take that should happen soon.
-const PATIENCE: Duration = Duration::from_secs(40);
-
-/// Hosts that are watched, without a screen.
-struct Watch {
-    collector: Collector,
-    updates: mpsc::Receiver<(HostId, HostUpdate)>,
-    clock: Clock,
-    _context: Arc<Context>,
-}
-
-impl Watch {
-    fn start(hosts: Vec<HostConfig>) -> Self {
-        let options = Options {
-            home: None,
-            agent_socket: None,
-            ssh_config: Some("/dev/null".into()),
-            helper: Some(env!("CARGO_BIN_EXE_gpufleet").into()),
-            ..Options::from_environment(Interaction::Refuse)
-        };
-        let (context, _) = Context::with_options(options);
-        let clock = Clock::start(1.0);
-        let hosts: Vec<_> = hosts.into_iter().map(Arc::new).collect();
-        let source = Source::Ssh(Arc::clone(&context) as Arc<dyn gpufleet::collect::OpenChannel>);
-        let (collector, updates) = Collector::start(&hosts, source, clock);
-        Self { collector, updates, clock, _context: context }
-    }
-
-    /// Waits for an update and tells how long it took. `never` must not come before.
-    async fn until(
-        &mut self,
-        what: &str,
-        wanted: impl Fn(&HostUpdate) -> bool,
-        never: impl Fn(&HostUpdate) -> bool,
-    ) -> (Duration, HostUpdate) {
-        let began = Instant::now();
-        loop {
-            let next = timeout_at(began + PATIENCE, self.updates.recv()).await;
-            let (_, update) = next.unwrap_or_else(|_| panic!("waited for {what}")).expect("the tasks have ended");
-            if wanted(&update) {
-                return (began.elapsed(), update);
-            }
-            assert!(!never(&update), "before {what}: {update:?}");
-        }
-    }
-
-    async fn live(&mut self) -> Duration {
-        self.until("a snapshot", is_snapshot, |_| false).await.0
-    }
-
-    /// Takes everything that comes for so long.
-    async fn during(&mut self, span: Duration) -> Vec<HostUpdate> {
-        let end = Instant::now() + span;
-        let mut seen = Vec::new();
-        while let Ok(Some((_, update))) = timeout_at(end, self.updates.recv()).await {
-            seen.push(update);
-        }
-        seen
-    }
-}
-
-fn is_snapshot(update: &HostUpdate) -> bool {
-    matches!(update, HostUpdate::Snapshot(_))
-}
-
-fn is_down(update: &HostUpdate) -> bool {
-    matches!(update, HostUpdate::Down { .. })
-}
-
-fn nothing(_: &HostUpdate) -> bool {
-    false
-}
-
-/// The only host of a lab, at another port of loopback where one is given.
-fn host(lab: &Lab, port: Option<u16>) -> HostConfig {
-    let sshd = &lab.hosts[0].sshd;
-    let port = port.unwrap_or(sshd.port());
-    let known_hosts = lab.path(&format!("known_hosts-{port}"));
-    fs::write(&known_hosts, format!("[127.0.0.1]:{port} {}\n", sshd.host_key("ed25519"))).unwrap();
-    HostConfig {
-        address: Some("127.0.0.1".into()),
-        port: Some(port),
-        user: Some(sshd.user()),
-        identity_file: Some(sshd.client_key()),
-        known_hosts: Some(known_hosts),
-        backend: Backend::Native,
-        nvml_library: Some(lab.hosts[0].driver.library().display().to_string()),
-        interval: Duration::from_secs(1),
-        ..HostConfig::named("hgx-01")
-    }
-}
+use tokio::time::Instant;
 
 /// A line of the matrix, for `tests/faults`.
 fn report(fault: &str, noticed: Duration, back: Option<Duration>) {

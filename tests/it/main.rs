@@ -18,3 +18,4 @@ mod sshd;
 mod status;
 mod tell;
 mod views;
+mod watching;

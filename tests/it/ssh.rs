@@ -3,6 +3,7 @@
 // clippy exempts functions marked as tests, not what they call.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod accounts;
 mod askpass;
 mod certificates;
 mod generated;
@@ -10,5 +11,7 @@ mod harness;
 mod host_keys;
 mod jumps;
 mod logins;
+mod machine;
+mod pam;
 mod server;
 mod transports;

@@ -32,6 +32,8 @@ pub(crate) struct Sshd {
     process: Option<Child>,
     /// What it says, sessions included.
     log: Log,
+    /// Commands of a shell that run before it, in a mount namespace that is its own.
+    mounts: Option<String>,
 }
 
 impl Sshd {
@@ -43,6 +45,16 @@ impl Sshd {
     /// A server on this address of 127.0.0.0/8 and a free port, with lines added to its configuration. The added lines
     /// stand first, so they win.
     pub(crate) fn start_at(address: Ipv4Addr, configuration: &[&str]) -> Self {
+        Self::start_in(address, configuration, |_| None)
+    }
+
+    /// The same in a mount namespace of its own, where a shell first runs what `mounts` makes of the server's folder.
+    /// Only root may do that.
+    pub(crate) fn start_in(
+        address: Ipv4Addr,
+        configuration: &[&str],
+        mounts: impl FnOnce(&Path) -> Option<String>,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         for (name, kind, passphrase) in [
             ("host_ed25519", "ed25519", ""),
@@ -60,8 +72,9 @@ impl Sshd {
             .collect();
         fs::write(folder.path().join("authorized_keys"), authorized.concat()).unwrap();
         let user = output(Command::new("id").arg("-un"));
-        let mut sshd =
-            Self { folder, address: SocketAddrV4::new(address, 0), user, process: None, log: Log::default() };
+        let mounts = mounts(folder.path());
+        let address_of = SocketAddrV4::new(address, 0);
+        let mut sshd = Self { folder, address: address_of, user, process: None, log: Log::default(), mounts };
         fs::write(sshd.file("known_hosts"), sshd.known_hosts_line("ed25519")).unwrap();
         // Another program may take the port between our look and sshd's bind.
         for _ in 0..5 {
@@ -83,6 +96,11 @@ impl Sshd {
         }
         let _ = process.kill();
         let _ = process.wait();
+    }
+
+    /// The processes of its sessions.
+    pub(crate) fn descendants(&self) -> Vec<u32> {
+        self.process.as_ref().map(|process| descendants(process.id())).unwrap_or_default()
     }
 
     /// Starts it again on the same port with the same keys.
@@ -167,6 +185,8 @@ impl Sshd {
 
     fn configuration(&self, added: &[&str]) -> String {
         let path = |name: &str| self.file(name).display().to_string();
+        // What follows a `Match` belongs to it.
+        let (matches, added): (Vec<&str>, Vec<&str>) = added.iter().partition(|line| line.starts_with("Match "));
         let mut lines: Vec<String> = added.iter().map(|line| (*line).to_owned()).collect();
         lines.push(format!("ListenAddress {}:{}", self.ip(), self.port()));
         lines.extend(["ed25519", "ecdsa", "rsa"].map(|kind| format!("HostKey {}", path(&format!("host_{kind}")))));
@@ -190,6 +210,7 @@ impl Sshd {
         if !added.iter().any(|line| line.starts_with("MaxStartups")) {
             lines.push("MaxStartups 100".to_owned());
         }
+        lines.extend(matches.into_iter().map(str::to_owned));
         lines.join("\n") + "\n"
     }
 
@@ -198,7 +219,17 @@ impl Sshd {
         // Where sshd locks itself up between connections; only root may and must make it.
         let _ = fs::create_dir_all("/run/sshd");
         let (reads, writes) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let mut process = Command::new(sshd_program())
+        let mut program = match &self.mounts {
+            // Neither forks, so that the process is sshd in the end.
+            Some(mounts) => {
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--mount", "/bin/sh", "-c", &format!("set -e\ncd /\n{mounts}\nexec \"$0\" \"$@\"")]);
+                unshare.arg(sshd_program());
+                unshare
+            }
+            None => Command::new(sshd_program()),
+        };
+        let mut process = program
             .args(["-D", "-e", "-f"])
             .arg(self.file("sshd_config"))
             .stdin(Stdio::null())

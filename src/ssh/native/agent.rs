@@ -1,5 +1,6 @@
 //! The ssh-agent.
 
+use super::handler::Witness;
 use crate::ssh::Context;
 use crate::ssh::resolve::{AgentChoice, Resolved};
 use crate::ssh::stopwatch::Stopwatch;
@@ -23,6 +24,7 @@ pub(super) struct Agent {
     turn: Arc<Mutex<()>>,
     /// Stands still while the agent may be waiting for a person.
     watch: Stopwatch,
+    witness: Witness,
 }
 
 /// The socket to use, if any.
@@ -41,6 +43,7 @@ impl Agent {
         socket: &Path,
         binding: Option<&AgentSessionBinding>,
         watch: &Stopwatch,
+        witness: &Witness,
     ) -> Result<(Self, Vec<AgentIdentity>), String> {
         let connecting = async {
             let mut client = AgentClient::connect_uds(socket).await?;
@@ -54,7 +57,8 @@ impl Agent {
         let failed = |why: &str| format!("the agent at {} gave no keys: {why}", socket.display());
         match tokio::time::timeout(LIMIT, connecting).await {
             Ok(Ok((client, identities))) => {
-                Ok((Self { client, turn: Arc::clone(&context.agent_turn), watch: watch.clone() }, identities))
+                let turn = Arc::clone(&context.agent_turn);
+                Ok((Self { client, turn, watch: watch.clone(), witness: witness.clone() }, identities))
             }
             Ok(Err(Error::IO(error))) => Err(failed(&cause(&error))),
             Ok(Err(error)) => Err(failed(&error.to_string())),
@@ -74,6 +78,8 @@ impl Signer for Agent {
     ) -> Result<Vec<u8>, AgentAuthError> {
         let _pause = self.watch.pause();
         let _turn = self.turn.lock().await;
-        Ok(self.client.sign_request(key, hash, to_sign).await?)
+        let signed = self.client.sign_request(key, hash, to_sign).await?;
+        self.witness.seen().proven = true;
+        Ok(signed)
     }
 }

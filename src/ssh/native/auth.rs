@@ -16,7 +16,7 @@ use crate::ssh::text::{seconds, shell_word, ssh_target};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use russh::client::{AuthResult, Handle, KeyboardInteractiveAuthResponse};
 use russh::keys::agent::AgentIdentity;
-use russh::keys::{Algorithm, Certificate, HashAlg, PrivateKeyWithHashAlg};
+use russh::keys::{Algorithm, Certificate, HashAlg, PrivateKey, PublicKey};
 use russh::{MethodKind, MethodSet, SendError};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -122,6 +122,7 @@ impl Login<'_> {
                 return Err(self.closed(&offered).into());
             }
             let Some(method) = self.next_method(&methods, &spent) else { break };
+            self.witness.seen().proven = false;
             let outcome = match method {
                 MethodKind::PublicKey => {
                     if keys.is_none() {
@@ -199,7 +200,7 @@ impl Login<'_> {
         let (mut agent, mut identities) = (None, Vec::new());
         if let Some(socket) = agent::socket(self.context, self.resolved) {
             let binding = self.handle.agent_session_binding();
-            match Agent::connect(self.context, &socket, binding, &self.watch).await {
+            match Agent::connect(self.context, &socket, binding, &self.watch, self.witness).await {
                 Ok((connected, held)) => {
                     agent = Some(connected);
                     identities = held;
@@ -249,25 +250,25 @@ impl Login<'_> {
         };
         let user = self.resolved.user.clone();
         let result = match (candidate.signing, keys.agent.as_mut()) {
-            (Signing::Key(key), _) => {
-                let key = PrivateKeyWithHashAlg::new(key, hash);
-                let result = self.watch.run(self.handle.authenticate_publickey(user, key)).await;
-                self.settled(result)?
-            }
+            (Signing::Key(key), _) => match self.by_key(key, public, hash).await? {
+                Ok(result) => result,
+                Err(why) => {
+                    keys.notes.push(Note::of(format!("{} was not used: {why}", candidate.label)));
+                    return Ok(Outcome::Skipped);
+                }
+            },
             (Signing::Locked(locked), _) => {
                 if let Some(key) = self.context.keys.unlocked(&locked).await {
-                    let key = PrivateKeyWithHashAlg::new(key, hash);
-                    let result = self.watch.run(self.handle.authenticate_publickey(user, key)).await;
-                    self.settled(result)?
-                } else {
-                    let mut signer = NoSigner;
-                    let asking = self.handle.authenticate_publickey_with(user, public, hash, &mut signer);
-                    match self.watch.run(asking).await {
-                        Ok(Ok(result)) => result,
-                        Ok(Err(Unlocked::Wanted)) => return self.locked(locked, keys),
-                        Ok(Err(Unlocked::Lost)) => return Err(self.lost().into()),
-                        Err(Expired) => return Err(self.expired().into()),
-                    }
+                    let opened = Candidate { signing: Signing::Key(key), public: Some(public), label: candidate.label };
+                    return Box::pin(self.offer(opened, keys)).await;
+                }
+                let mut signer = NoSigner;
+                let asking = self.handle.authenticate_publickey_with(user, public, hash, &mut signer);
+                match self.watch.run(asking).await {
+                    Ok(Ok(result)) => result,
+                    Ok(Err(Unlocked::Wanted)) => return self.locked(locked, keys),
+                    Ok(Err(Unlocked::Lost)) => return Err(self.lost().into()),
+                    Err(Expired) => return Err(self.expired().into()),
                 }
             }
             (Signing::Certificate(certificate, by), agent) => {
@@ -309,6 +310,24 @@ impl Login<'_> {
         Ok(outcome(result))
     }
 
+    /// Shows a key that is in memory. `Err` in the answer says in words why it did not sign.
+    async fn by_key(
+        &mut self,
+        key: Arc<PrivateKey>,
+        public: PublicKey,
+        hash: Option<HashAlg>,
+    ) -> Result<Result<AuthResult, String>, Setback> {
+        let user = self.resolved.user.clone();
+        let mut signer = ByKey { key, witness: self.witness.clone() };
+        let asking = self.handle.authenticate_publickey_with(user, public, hash, &mut signer);
+        match self.watch.run(asking).await {
+            Ok(Ok(result)) => Ok(Ok(result)),
+            Ok(Err(Unsigned::Failed(why))) => Ok(Err(why)),
+            Ok(Err(Unsigned::Lost)) => Err(self.lost().into()),
+            Err(Expired) => Err(self.expired().into()),
+        }
+    }
+
     /// Shows a certificate from a file; its key signs, wherever it is.
     async fn certificate(
         &mut self,
@@ -345,7 +364,7 @@ impl Login<'_> {
             }
             (_, None) => return Ok(Shown::Unsigned("its key is in no agent".to_owned())),
         };
-        let mut signer = ByKey(Arc::clone(&key));
+        let mut signer = ByKey { key, witness: self.witness.clone() };
         let asking = self.handle.authenticate_certificate_with(user, certificate, hash, &mut signer);
         match self.watch.run(asking).await {
             Ok(Ok(result)) => Ok(Shown::Answered(result)),
@@ -406,12 +425,19 @@ impl Login<'_> {
                     }
                 };
                 let mut answers = Vec::with_capacity(prompts.len());
+                let instruction = [name.trim(), instructions.trim()].join(" ").trim().to_owned();
+                if prompts.is_empty() {
+                    // PAM says so why it refuses an account, where a key would have got a banner.
+                    self.witness.seen().add_banner(&instruction);
+                }
                 for prompt in prompts {
-                    let instruction = [name.trim(), instructions.trim()].join(" ").trim().to_owned();
+                    let instruction = instruction.clone();
                     let kind = PromptKind::Secret { text: prompt.prompt, instruction, echo: prompt.echo, failures };
                     let _pause = self.watch.pause();
                     answers.push(self.question(kind, number).await?);
                 }
+                // A round without questions proves nothing: some servers end with one.
+                self.witness.seen().proven |= !answers.is_empty();
                 let responding = self.handle.authenticate_keyboard_interactive_respond(answers);
                 let answered = {
                     let _pause = self.watch.pause();
@@ -435,7 +461,9 @@ impl Login<'_> {
     async fn question(&self, kind: PromptKind, number: u64) -> Result<String, Setback> {
         let target = ssh_target(&self.resolved.user, &self.resolved.hostname, self.resolved.port);
         let key = PromptKey::Login { target, connection: number };
-        match self.context.broker.ask(key, self.host, kind).await {
+        let asking = self.context.broker.ask(key, self.host, kind);
+        let limit = self.context.options.limits.answer;
+        match tokio::time::timeout(limit, asking).await.map_err(|_| Setback::Unattended)? {
             Ok((_, answer)) => match &*answer {
                 Answer::Secret(secret) => Ok(secret.expose().to_owned()),
                 _ => Err(declined(self.resolved).into()),
@@ -448,6 +476,7 @@ impl Login<'_> {
         let answer = self.memory.password.take();
         let Some(Answer::Secret(password)) = answer.as_deref() else { return Err(Setback::Password) };
         let user = self.resolved.user.clone();
+        self.witness.seen().proven = true;
         let result = self.watch.run(self.handle.authenticate_password(user, password.expose())).await;
         let result = self.settled(result)?;
         if let AuthResult::Failure { partial_success: false, .. } = &result {
@@ -483,6 +512,9 @@ impl Login<'_> {
             return self.refused(methods, &[]);
         }
         let said = seen.farewell.as_deref().map(|words| format!(": {words}")).unwrap_or_default();
+        if seen.proven && !seen.took_leave {
+            return self.account_refused(seen.banner.trim());
+        }
         // Only a server that names the reason has decided; anything else may go better next time.
         if !said.contains("authentication failures") {
             let message = format!("the server closed the connection during the login{said}");
@@ -494,6 +526,23 @@ impl Login<'_> {
         error.message = format!("{}; then it closed the connection{said}", error.message);
         error.hint = Some("`identity_file` in hosts.toml names the key that is offered first".to_owned());
         error
+    }
+
+    /// sshd takes a good proof and closes the connection without a word of its own where PAM refuses the account
+    /// (`pam_slurm_adopt`, `pam_access`, `pam_nologin`). What PAM has to say comes as a banner.
+    fn account_refused(&self, words: &str) -> SshError {
+        let user = &self.resolved.user;
+        let words = words.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join("; ");
+        let (what, hint) = if words.contains("pam_slurm_adopt") {
+            (format!("no job of {user} runs here"), "it is looked at again every 5 minutes")
+        } else {
+            (
+                format!("the server took the proof of {user} and refuses the account"),
+                "a rule of its PAM: a closed machine, or one that wants a job of yours to run there (pam_slurm_adopt)",
+            )
+        };
+        let said = if words.is_empty() { String::new() } else { format!("; the server says: {words}") };
+        SshError::new(SshErrorKind::Refusal, format!("{what}{said}")).with_hint(hint)
     }
 
     /// Nothing was accepted: what the server would take, what it was offered, what might help.

@@ -211,6 +211,20 @@ impl Attempt<'_> {
                 self.memory.turn = Some(Arc::clone(&context.typing).lock_owned().await);
                 Ok(())
             }
+            Setback::Unattended => {
+                let kind = PromptKind::Secret {
+                    text: format!("Enter logs in to {host}:"),
+                    instruction: "It asks questions and does not wait long for the answers.".to_owned(),
+                    echo: true,
+                    failures: 0,
+                };
+                let target = format!("{}@{}", resolved.user, resolved.hostname);
+                let key = PromptKey::Login { target, connection: context.broker.number() };
+                match context.broker.ask(key, host, kind).await {
+                    Ok((_, answer)) if matches!(*answer, Answer::Secret(_)) => Ok(()),
+                    _ => Err(auth::declined(resolved).into()),
+                }
+            }
             Setback::Password => {
                 let target = format!("{}@{}", resolved.user, resolved.hostname);
                 let kind = PromptKind::Secret {

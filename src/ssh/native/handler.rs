@@ -23,15 +23,28 @@ pub(super) struct Seen {
     pub(super) agreed: String,
     /// The text that the server shows before authentication ends.
     pub(super) banner: String,
+    /// Whether a proof was sent that the server has not answered yet: a signature, a password, answers to questions.
+    pub(super) proven: bool,
     /// Whether the server listed no method that is left to try; russh ends such a connection.
     pub(super) no_method_left: bool,
     /// The server's words as it closed the connection, or what broke it.
     pub(super) farewell: Option<String>,
+    /// Whether those are the server's.
+    pub(super) took_leave: bool,
 }
 
 impl Witness {
     pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Seen {
+    /// Keeps what the server tells the person, as far as there is room.
+    pub(super) fn add_banner(&mut self, words: &str) {
+        let room = MAX_BANNER_BYTES.saturating_sub(self.banner.len());
+        let end = (0..=room.min(words.len())).rev().find(|end| words.is_char_boundary(*end)).unwrap_or(0);
+        self.banner.push_str(&words[..end]);
     }
 }
 
@@ -86,20 +99,19 @@ impl Handler for Client {
     }
 
     async fn auth_banner(&mut self, banner: &str, _: &mut Session) -> Result<(), Error> {
-        let mut seen = self.witness.seen();
-        let room = MAX_BANNER_BYTES.saturating_sub(seen.banner.len());
-        let end = (0..=room.min(banner.len())).rev().find(|end| banner.is_char_boundary(*end)).unwrap_or(0);
-        seen.banner.push_str(&banner[..end]);
+        self.witness.seen().add_banner(banner);
         Ok(())
     }
 
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
+        let took_leave = matches!(reason, DisconnectReason::ReceivedDisconnect(_));
         let (words, result) = match reason {
             DisconnectReason::ReceivedDisconnect(info) => (Some(info.message), Ok(())),
             DisconnectReason::Error(Error::Disconnect | Error::HUP) => (None, Ok(())),
             DisconnectReason::Error(error) => (Some(error.to_string()), Err(error)),
         };
         let mut seen = self.witness.seen();
+        seen.took_leave = took_leave;
         seen.no_method_left = matches!(result, Err(Error::NoAuthMethod));
         seen.farewell = words.filter(|words| !words.trim().is_empty());
         result

@@ -40,6 +40,8 @@ pub(super) enum Setback {
     Password,
     /// The server would ask questions, and the person is busy with another login's.
     Turn,
+    /// The server asks questions, and nobody answers while the connection would still be good.
+    Unattended,
 }
 
 /// A server whose key is not known.

@@ -1,6 +1,7 @@
 //! Signatures for certificates, whose key is another thing than what is shown.
 
 use super::agent::Agent;
+use super::handler::Witness;
 use russh::keys::agent::AgentIdentity;
 use russh::keys::signature::Signer as _;
 use russh::keys::ssh_encoding::Encode;
@@ -11,7 +12,10 @@ use russh::{AgentAuthError, SendError, Signer};
 use std::sync::Arc;
 
 /// Signs with a key that is in memory.
-pub(super) struct ByKey(pub(super) Arc<PrivateKey>);
+pub(super) struct ByKey {
+    pub(super) key: Arc<PrivateKey>,
+    pub(super) witness: Witness,
+}
 
 /// Why there is no signature.
 #[derive(Debug)]
@@ -38,15 +42,16 @@ impl Signer for ByKey {
         hash: Option<HashAlg>,
         mut data: Vec<u8>,
     ) -> Result<Vec<u8>, Unsigned> {
-        let signature: Signature = match self.0.key_data() {
+        let signature: Signature = match self.key.key_data() {
             // The key alone would sign with SHA-512 whatever was negotiated.
             KeypairData::Rsa(pair) => (pair, hash).try_sign(&data),
-            _ => self.0.try_sign(&data),
+            _ => self.key.try_sign(&data),
         }
         .map_err(|error| Unsigned::Failed(error.to_string()))?;
         let mut encoded = Vec::new();
         signature.encode(&mut encoded).map_err(|error| Unsigned::Failed(error.to_string()))?;
         encoded.encode(&mut data).map_err(|error| Unsigned::Failed(error.to_string()))?;
+        self.witness.seen().proven = true;
         Ok(data)
     }
 }

@@ -3,7 +3,7 @@
 use crate::sshd::{DEADLINE, Sshd};
 use gpufleet::hosts::{Backend, HostConfig};
 use gpufleet::ssh::{
-    Answer, Channel, Context, Exit, Interaction, Options, Prompt, PromptEvent, Secret, SshError, open,
+    Answer, Channel, Context, Exit, Interaction, Options, Prompt, PromptEvent, PromptId, Secret, SshError, open,
 };
 use std::sync::Arc;
 use tempfile::TempDir;
@@ -53,6 +53,13 @@ impl Person {
             PromptEvent::Asked(prompt) => prompt,
             PromptEvent::Withdrawn(id) => panic!("{id:?} was withdrawn"),
         }
+    }
+
+    /// The next prompt, after this one was withdrawn.
+    pub(super) async fn asked_anew(&mut self, before: PromptId) -> Prompt {
+        let event = tokio::time::timeout(DEADLINE, self.prompts.recv()).await.expect("it was not withdrawn");
+        assert_eq!(event, Some(PromptEvent::Withdrawn(before)));
+        self.asked().await
     }
 
     /// Starts `command` on `host` in a task of its own, so that prompts can be answered meanwhile.
