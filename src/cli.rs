@@ -166,7 +166,7 @@ pub struct HostsArgs {
 /// What `init` takes.
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Hosts to put into it.
+    /// Hosts to put into it; without them, those of ~/.ssh/config.
     #[arg(value_name = "HOST")]
     pub hosts: Vec<String>,
 }

@@ -15,7 +15,7 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
     }
     cli.check().map_err(Failure::usage)?;
     match &cli.command {
-        Some(Command::Init(arguments)) => init::run(arguments),
+        Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Doctor(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;

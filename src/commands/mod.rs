@@ -24,6 +24,7 @@ mod keyboard;
 mod log_file;
 mod memory;
 mod notify;
+mod open_files;
 mod prompter;
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Which hosts are meant, and the way to them: what `watch` and `status` begin with.
 
-use super::Failure;
+use super::{Failure, open_files};
 use crate::cli::{Cli, GlobalArgs};
 use crate::collect::{OpenChannel, Opening, Progress, Source};
 use crate::demo::Demo;
@@ -173,7 +173,9 @@ pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> 
         overrides: overrides(global),
         subcommands: &subcommands,
     };
-    Ok(Hosts::Real(select(&selection).map_err(Failure::usage)?, notifications))
+    let hosts = select(&selection).map_err(Failure::usage)?;
+    open_files::allow(&hosts)?;
+    Ok(Hosts::Real(hosts, notifications))
 }
 
 /// A subcommand among the targets is told before any file is read: what it is beside does not matter.
