@@ -188,10 +188,9 @@ pub struct ScreenArgs {
     /// Draw with ASCII characters only.
     #[arg(long)]
     pub ascii: bool,
-    /// Send no signals: take the keys for them away.
+    /// Change nothing on any host: send no signals, open no shell.
     #[arg(long)]
     pub readonly: bool,
-
     /// Also write what is done to reach each host, step by step, at the end of this file.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,

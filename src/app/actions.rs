@@ -101,6 +101,8 @@ impl App {
                 }
                 self.prompts.open(now);
             }
+            Action::Shell => return self.shell(now),
+            Action::Copy => return self.copy(now),
             Action::RetryHost => return self.retry_host(now),
             Action::RetryAll => return self.retry_all(now),
             Action::Refresh => {

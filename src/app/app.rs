@@ -10,8 +10,8 @@ use super::signals::{SignalKey, Signals};
 use super::trends::Trends;
 use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
 use super::{
-    Action, Chronicle, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, Prompts, Screen,
-    Settings, Users, View, keymap,
+    Action, Chronicle, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, NoteTemplate, Prompts,
+    Screen, Settings, Users, View, keymap,
 };
 use crate::diagnosis::{Engine, Memory};
 use crate::fleet::{
@@ -28,6 +28,9 @@ use zeroize::Zeroizing;
 
 /// How long a notice stays in the hint bar.
 const NOTICE_STAYS: Duration = Duration::from_secs(4);
+
+/// How long it stays when it says what came of a key that took its time.
+const DONE_STAYS: Duration = Duration::from_secs(10);
 
 /// How long it stays when it says what nobody has asked for.
 const TROUBLE_STAYS: Duration = Duration::from_secs(60);
@@ -48,6 +51,8 @@ pub struct App {
     pub(super) narrowing: Narrowing,
     pub(super) trends: Trends,
     pub(super) signals: Signals,
+    /// The note to somebody whose GPU is idle or may hang.
+    pub(super) note: NoteTemplate,
     pub(super) interval: Duration,
     pub(super) size: (u16, u16),
     demanded: Demand,
@@ -84,6 +89,7 @@ impl App {
             narrowing: Narrowing::default(),
             trends: Trends::default(),
             signals: Signals::default(),
+            note: NoteTemplate::default(),
             interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
             size: (0, 0),
             demanded: Demand::default(),
@@ -136,6 +142,7 @@ impl App {
             }
             Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
             Event::WentWrong(text) => self.trouble(text, now),
+            Event::Done(text) => self.notify_for(text.as_str(), DONE_STAYS, now),
             Event::Ticked => return self.tick(now),
             Event::Resumed => {
                 let mut effects = self.tick(now);

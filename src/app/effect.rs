@@ -1,5 +1,6 @@
 //! What the event loop shall do, as data.
 
+use super::Copied;
 use crate::diagnosis::News;
 use crate::fleet::HostId;
 use crate::ssh::prompt::{Answer, PromptId};
@@ -25,6 +26,10 @@ pub enum Effect {
     Tell(Vec<News>),
     /// Write what diagnosis remembers to its file now.
     Remember,
+    /// Lend the terminal to a shell on this host, and come back when that ends.
+    Shell(HostId),
+    /// Put this where it can be pasted from, and say where.
+    Copy(Copied),
     /// Write a line into the log of signals.
     LogSignal(SafeText),
     /// Answer a question.

@@ -131,6 +131,10 @@ pub enum Action {
     UntagAll,
     /// The selection follows its process, or stays on its line.
     Follow,
+    /// A shell on the host under the selection.
+    Shell,
+    /// Copy the line that fits what is under the selection.
+    Copy,
     /// Try the selected host again now.
     RetryHost,
     /// Try every host again that is not connected.
@@ -242,6 +246,7 @@ const MENU: &[Mode] = &[SortMenu];
 const PICKED: &[Mode] = &[List, HostList, Processes, Process];
 const SIGNAL: &[Mode] = &[SignalMenu];
 const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
+const AT_HAND: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Log, Findings, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu, Process];
 const ALL: &[Mode] = &[
@@ -336,6 +341,8 @@ pub const BINDINGS: &[Binding] = bindings! {
     CHARTS, [char('w')], Action::Span, "w", "charts: 2 minutes to 2 hours", Some("span");
     &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
     &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log: what was done to reach this host", None;
+    AT_HAND, [char('s')], Action::Shell, "s", "a shell on the host: ssh, and back to the screen", None;
+    AT_HAND, [char('y')], Action::Copy, "y", "copy: ssh command, pid, lines of a free GPU, note", None;
     LIVE, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
     PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
@@ -474,7 +481,13 @@ impl Section {
             | Action::Processes
             | Action::Findings => Self::Moving,
             _ if only(&[Users]) => Self::Moving,
-            Action::RetryAll | Action::Prompts | Action::Refresh | Action::Span | Action::Log => Self::Hosts,
+            Action::RetryAll
+            | Action::Prompts
+            | Action::Refresh
+            | Action::Span
+            | Action::Log
+            | Action::Shell
+            | Action::Copy => Self::Hosts,
             _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
             _ => Self::Program,
         }

@@ -15,6 +15,7 @@ pub mod status;
 mod terminal;
 pub mod watch;
 
+mod clipboard;
 mod dispatch;
 mod errand;
 mod exit;
@@ -26,6 +27,7 @@ mod memory;
 mod notify;
 mod open_files;
 mod prompter;
+mod visit;
 
 #[cfg(test)]
 mod story_tests;

@@ -96,8 +96,21 @@ impl Screen {
     /// # Errors
     /// When the terminal is gone.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
-        restore();
+        self.lend();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
+        self.take_back()
+    }
+
+    /// Gives the terminal back while another program uses it. Nothing may be drawn until [`Screen::take_back`].
+    pub(super) fn lend(&mut self) {
+        restore();
+    }
+
+    /// Takes the terminal over again, and forgets what was on it.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub(super) fn take_back(&mut self) -> io::Result<()> {
         take_over()?;
         self.forget()
     }

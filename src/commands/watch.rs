@@ -6,13 +6,15 @@
 //!                                                  draw, at most 3 a second unless somebody waits for it
 //! ```
 
-use super::keyboard::Keyboard;
+use super::clipboard::Clipboard;
+use super::keyboard::{self, Keyboard};
 use super::log_file::LogFile;
 use super::memory::MemoryFile;
 use super::notify::Notifier;
 use super::session::Session;
 use super::signal_log::SignalLog;
 use super::terminal::Screen;
+use super::visit::Visit;
 use super::{Failure, Interrupts};
 use crate::app::{App, ColorDepth, Effect, Event, Settings, ThemeChoice};
 use crate::cli::{ScreenArgs, Theme};
@@ -22,6 +24,7 @@ use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
+use crate::wire::SafeText;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
 use std::collections::HashSet;
 use std::io::{self, Write as _};
@@ -34,6 +37,8 @@ use tokio::time::{Instant, MissedTickBehavior};
 const DRAW_PERIOD: Duration = Duration::from_millis(333);
 /// Events taken in a row before the screen gets its turn.
 const BATCH: usize = 256;
+/// The exit code for SIGINT.
+const INTERRUPTED: u8 = 130;
 /// The wall clock moved this much more than ours: the laptop slept.
 const SLEPT: Duration = Duration::from_secs(5);
 
@@ -74,7 +79,12 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
     let (columns, rows) = crossterm::terminal::size()?;
     app.update(Event::Resized(columns, rows), now);
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
-    let mut keyboard = Keyboard::start();
+    let mut keyboard = Some(Keyboard::start()?);
+    let mut visit: Option<Visit> = None;
+    // A bell or notification that came while somebody else had the terminal.
+    let mut held: Option<String> = None;
+    let directories = Directories::find();
+    let mut clipboard = Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok());
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
     let mut sleep_watch = SleepWatch::new(clock.now());
@@ -83,7 +93,7 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
 
     pace.soon(true);
     let code = loop {
-        if pace.is_due() {
+        if visit.is_none() && pace.is_due() {
             let now = clock.now();
             app.settle();
             screen.draw(|frame| ui::draw(&app, frame, now))?;
@@ -91,8 +101,26 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
         }
         let event = tokio::select! {
             biased;
-            code = interrupts.next() => break ExitCode::from(code),
-            key = keyboard.next() => match key {
+            code = interrupts.next() => {
+                // Ctrl-C at a prompt of ssh's is for ssh.
+                if visit.is_some() && code == INTERRUPTED {
+                    continue;
+                }
+                break ExitCode::from(code);
+            }
+            said = next_end(&mut visit) => {
+                visit = None;
+                screen.take_back()?;
+                keyboard::discard();
+                keyboard = Some(Keyboard::start()?);
+                if let Some(sequence) = held.take() {
+                    screen.send(&sequence)?;
+                }
+                let (columns, rows) = crossterm::terminal::size()?;
+                app.update(Event::Resized(columns, rows), clock.now());
+                Some(Event::Done(SafeText::new(&said)))
+            }
+            key = next_key(&mut keyboard) => match key {
                 Some(Ok(key)) => terminal_event(key),
                 // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
                 Some(Err(error)) => return Err(error),
@@ -104,10 +132,15 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
             }),
             Some((id, update)) = updates.recv() => Some(Event::Host(id, Box::new(update))),
             said = notifier.failure() => Some(Event::WentWrong(said)),
+            said = clipboard.said() => Some(Event::Done(said)),
             _ = tick.tick() => {
                 let now = clock.now();
                 if let Some(sequence) = notifier.tick(app.fleet(), now) {
-                    screen.send(&sequence)?;
+                    if visit.is_none() {
+                        screen.send(&sequence)?;
+                    } else {
+                        held = Some(sequence);
+                    }
                 }
                 app.settings.utc_offset_seconds = utc_offset_seconds();
                 remember(memory.as_mut().filter(|file| file.is_due(now)), &mut app, now);
@@ -122,7 +155,7 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
                     Some(Event::Ticked)
                 }
             },
-            () = pace.due() => None,
+            () = pace.due(), if visit.is_none() => None,
         };
         let mut next = event;
         let mut is_over = false;
@@ -133,11 +166,28 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
             for effect in app.update(event, clock.now()) {
                 match effect {
                     Effect::Quit => is_over = true,
+                    Effect::Repaint if visit.is_some() => {}
                     Effect::Repaint => screen.forget()?,
                     Effect::Suspend => {
                         screen.suspend()?;
                         pace.soon(true);
                     }
+                    Effect::Shell(id) => {
+                        let Some(host) = hosts.get(id.0 as usize) else { continue };
+                        if let Some(keyboard) = keyboard.take() {
+                            keyboard.stop().await;
+                        }
+                        screen.lend();
+                        match Visit::start(host) {
+                            Ok(started) => visit = Some(started),
+                            Err(said) => {
+                                screen.take_back()?;
+                                keyboard = Some(Keyboard::start()?);
+                                app.update(Event::Done(SafeText::new(&said)), clock.now());
+                            }
+                        }
+                    }
+                    Effect::Copy(copied) => screen.send(&clipboard.take(&copied))?,
                     Effect::Tell(news) => notifier.take(&news),
                     Effect::Remember => remember(memory.as_mut(), &mut app, clock.now()),
                     Effect::LogSignal(line) => {
@@ -155,6 +205,7 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
             break ExitCode::SUCCESS;
         }
     };
+    drop(visit);
     // The terminal is given back first: a hook may take a moment.
     drop(screen);
     for said in notifier.finish(app.fleet(), clock.now()).await {
@@ -178,6 +229,22 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
 fn remember(file: Option<&mut MemoryFile>, app: &mut App, now: Moment) {
     if let Some(said) = file.and_then(|file| file.save(app.memory(now), now)) {
         app.say(said, now);
+    }
+}
+
+/// The next event of the terminal, while it is ours.
+async fn next_key(keyboard: &mut Option<Keyboard>) -> Option<io::Result<TerminalEvent>> {
+    match keyboard {
+        Some(keyboard) => keyboard.next().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The end of a shell, while one has the terminal.
+async fn next_end(visit: &mut Option<Visit>) -> String {
+    match visit {
+        Some(visit) => visit.ended().await,
+        None => std::future::pending().await,
     }
 }
 
@@ -219,6 +286,8 @@ impl Performer<'_> {
             Effect::Quit
             | Effect::Repaint
             | Effect::Suspend
+            | Effect::Shell(_)
+            | Effect::Copy(_)
             | Effect::Tell(_)
             | Effect::Remember
             | Effect::LogSignal(_) => {}

@@ -1,6 +1,7 @@
 //! Which GPUs are free for the taking, and which of them suit a wish.
 
 use super::{GpuState, Host, HostId, Moment};
+use crate::hosts::shell_word;
 use crate::wire::SafeText;
 use std::cmp::Reverse;
 
@@ -109,6 +110,17 @@ pub fn choose(free: &[FreeHost], count: usize, same_host: bool) -> Option<Vec<Fr
         chosen.push(taken);
     }
     (wanted == 0).then_some(chosen)
+}
+
+/// What makes CUDA use these GPUs alone. UUIDs, because CUDA counts GPUs by speed and `nvidia-smi` by their place on the
+/// bus; where one has no UUID, the indexes, with CUDA told to count as `nvidia-smi` does.
+pub fn cuda_environment(gpus: &[FreeGpu]) -> String {
+    let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
+    if let Some(uuids) = uuids {
+        return format!("CUDA_VISIBLE_DEVICES={}", shell_word(&uuids.join(",")));
+    }
+    let indexes: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    format!("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={}", indexes.join(","))
 }
 
 #[cfg(test)]

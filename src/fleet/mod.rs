@@ -30,7 +30,7 @@ mod users;
 pub use across::{JobAcross, jobs_across};
 pub use filter::{Filter, FilterError, RowFacts, SYNTAX as FILTER_SYNTAX, Subject};
 pub use fleet::Fleet;
-pub use free::{FreeGpu, FreeHost, FreeWish, choose, free_gpus};
+pub use free::{FreeGpu, FreeHost, FreeWish, choose, cuda_environment, free_gpus};
 pub use gpu_state::GpuState;
 pub use history::{GpuMetric, History, ProcessMetric, Series};
 pub use host::{Applied, Host, HostId, HostUpdate};

@@ -13,6 +13,7 @@ mod config;
 mod file;
 #[cfg(test)]
 mod file_tests;
+mod login;
 mod notifications;
 mod section;
 mod select;
@@ -24,6 +25,7 @@ pub use complaint::{Complaint, FileComplaints};
 pub use config::{Backend, HostConfig, ProbeChoice, SignalRule};
 pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
 pub use jump::{Hop, parse_hops};
+pub use login::shell_word;
 pub use notifications::{Notifications, NotifyFrom, Rate};
 pub use select::{Overrides, SelectError, Selection, select};
 pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};

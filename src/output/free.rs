@@ -2,7 +2,7 @@
 
 use super::Report;
 use super::json::{JsonError, rfc3339};
-use crate::fleet::{FreeGpu, FreeHost, Host, gpu_list};
+use crate::fleet::{FreeGpu, FreeHost, Host, cuda_environment, gpu_list};
 use crate::wire::SafeText;
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -82,8 +82,8 @@ pub fn json_line(offer: &Offer<'_>) -> Result<String, serde_json::Error> {
 fn json_host(host: &Host, free: &FreeHost) -> JsonFreeHost {
     JsonFreeHost {
         name: host.name().clone(),
-        ssh: ssh_line(host),
-        environment: environment(&free.gpus),
+        ssh: host.config.ssh_line().map(|line| line.as_str().to_owned()),
+        environment: cuda_environment(&free.gpus),
         note: host.config.note.clone(),
         cpu_percent: host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent),
         gpus: free
@@ -114,10 +114,10 @@ pub fn text(offer: &Offer<'_>) -> String {
         let Some(host) = fleet.host(free.host) else { continue };
         // Writing into a string cannot fail.
         let _ = writeln!(out, "{}", heading(host, free));
-        if let Some(line) = ssh_line(host) {
+        if let Some(line) = host.config.ssh_line() {
             let _ = writeln!(out, "  {line}");
         }
-        let _ = writeln!(out, "  export {}", environment(&free.gpus));
+        let _ = writeln!(out, "  export {}", cuda_environment(&free.gpus));
     }
     if offer.found.is_none() {
         out.push_str("no GPU is free that suits\n");
@@ -159,48 +159,6 @@ fn model(gpu: &FreeGpu) -> String {
         Some(bytes) => format!("{name}, {:.0}G", bytes as f64 / f64::from(1 << 30)),
         None => name.to_owned(),
     }
-}
-
-/// `ssh -p 2222 alice@10.0.0.7`, the way that gpufleet itself takes; `None` for the machine one sits at.
-pub fn ssh_line(host: &Host) -> Option<String> {
-    let config = &host.config;
-    if config.is_local() {
-        return None;
-    }
-    let mut words = vec!["ssh".to_owned()];
-    if let Some(port) = config.port {
-        words.extend(["-p".to_owned(), port.to_string()]);
-    }
-    if let Some(file) = &config.identity_file {
-        words.extend(["-i".to_owned(), quoted(&file.to_string_lossy())]);
-    }
-    let address = config.address();
-    words.push(quoted(&match &config.user {
-        Some(user) => format!("{user}@{address}"),
-        None => address.to_owned(),
-    }));
-    // A path may hold anything; what reaches a terminal may not.
-    Some(SafeText::new(&words.join(" ")).as_str().to_owned())
-}
-
-/// As a shell takes it for one word.
-fn quoted(word: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "@%+=:,./-_".contains(character);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
-/// What makes CUDA use these GPUs alone. UUIDs, because CUDA counts GPUs by speed and `nvidia-smi` by their place on the
-/// bus; where one has no UUID, the indexes, with CUDA told to count as `nvidia-smi` does.
-pub fn environment(gpus: &[FreeGpu]) -> String {
-    let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
-    if let Some(uuids) = uuids {
-        return format!("CUDA_VISIBLE_DEVICES={}", quoted(&uuids.join(",")));
-    }
-    let indexes: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
-    format!("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={}", indexes.join(","))
 }
 
 #[cfg(test)]

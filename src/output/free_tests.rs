@@ -1,6 +1,6 @@
 use super::*;
 use crate::fleet::{Fleet, GpuState, HostId, HostUpdate, Link, Moment};
-use crate::hosts::{Backend, HostConfig};
+use crate::hosts::HostConfig;
 use crate::output::sample::moment;
 use crate::wire::{GpuColumns, GpuInfo, GpuReading, Inventory, Snapshot};
 use std::sync::Arc;
@@ -87,27 +87,9 @@ fn the_document_names_every_field_of_the_json() {
 #[test]
 fn lines_are_safe_to_paste_whatever_a_host_calls_its_gpus() {
     let hostile = [gpu(0, Some("GPU-1;rm -rf ~")), gpu(1, Some("$(x)'y"))];
-    assert_eq!(environment(&hostile), r"CUDA_VISIBLE_DEVICES='GPU-1;rm -rf ~,$(x)'\''y'");
+    assert_eq!(cuda_environment(&hostile), r"CUDA_VISIBLE_DEVICES='GPU-1;rm -rf ~,$(x)'\''y'");
     assert_eq!(
-        environment(&[gpu(0, None), gpu(7, Some("GPU-1"))]),
+        cuda_environment(&[gpu(0, None), gpu(7, Some("GPU-1"))]),
         "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES=0,7"
-    );
-    assert_eq!(quoted("a b"), "'a b'");
-    assert_eq!(quoted(""), "''");
-}
-
-#[test]
-fn the_way_to_a_host_is_the_one_that_gpufleet_takes() {
-    let line = |change: &dyn Fn(&mut HostConfig)| {
-        let mut config = HostConfig::named("hgx-01");
-        change(&mut config);
-        let fleet = Fleet::new(&[Arc::new(config)], false, moment(0.0));
-        ssh_line(&fleet.hosts()[0])
-    };
-    assert_eq!(line(&|_| {}).as_deref(), Some("ssh hgx-01"));
-    assert_eq!(line(&|config| config.backend = Backend::Local), None);
-    assert_eq!(
-        line(&|config| config.identity_file = Some("/home/a b/k\u{1b}ey".into())).as_deref(),
-        Some("ssh -i '/home/a b/k␛ey' hgx-01")
     );
 }
