@@ -6,6 +6,7 @@ use crate::fleet::{
     FreeGpu, GpuState, Host, HostId, JobKey, JobRows, Moment, Row, RowKey, cuda_environment, program_name,
 };
 use crate::wire::SafeText;
+use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Something that was copied.
@@ -187,12 +188,13 @@ fn free_lines(host: &Host, gpu: &FreeGpu) -> Copied {
 fn pid_line(row: &Row) -> Copied {
     let mut line = row.host_name.as_str().to_owned();
     let pid = row.pid.map_or_else(|| "a hidden process".to_owned(), |pid| format!("pid {pid}"));
-    line.push_str(&format!(": {pid} ({}), {}", row.who, gpu_words(&row.gpu_indexes)));
+    // Writing into a string cannot fail.
+    let _ = write!(line, ": {pid} ({}), {}", row.who, gpu_words(&row.gpu_indexes));
     if let Some(bytes) = row.gpu_memory_bytes {
-        line.push_str(&format!(", {}", gib(bytes)));
+        let _ = write!(line, ", {}", gib(bytes));
     }
     if !row.command.is_empty() {
-        line.push_str(&format!(": {}", row.command));
+        let _ = write!(line, ": {}", row.command);
     }
     Copied { what: format!("{pid} on {}", row.host_name), lines: vec![SafeText::new(&line)] }
 }

@@ -49,8 +49,9 @@ impl Clipboard {
     /// Copies; the sequence is for the terminal. What came of it is told by [`Clipboard::said`].
     pub(super) fn take(&mut self, copied: &Copied) -> String {
         let mut text = copied.text();
-        let end = text.floor_char_boundary(MAX_BYTES);
-        text.truncate(end);
+        while text.len() > MAX_BYTES {
+            text.pop();
+        }
         let sequence = sequence(&text);
         let (what, tool, file, say) = (copied.what.clone(), self.tool.clone(), self.file.clone(), self.say.clone());
         self.tasks.spawn(async move {
@@ -84,7 +85,7 @@ async fn ways(text: &str, tool: Option<Tool>, file: Option<&Path>) -> String {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         match hand_over(text, &path, arguments).await {
             Ok(()) => return format!("{ways}, {name}"),
-            Err(why) => ways.push_str(&format!(", not {name}: {why}")),
+            Err(why) => ways = format!("{ways}, not {name}: {why}"),
         }
     }
     let Some(file) = file else { return format!("{ways}, where the terminal allows it") };

@@ -96,13 +96,13 @@ impl Screen {
     /// # Errors
     /// When the terminal is gone.
     pub(super) fn suspend(&mut self) -> io::Result<()> {
-        self.lend();
+        Self::lend();
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
         self.take_back()
     }
 
     /// Gives the terminal back while another program uses it. Nothing may be drawn until [`Screen::take_back`].
-    pub(super) fn lend(&mut self) {
+    pub(super) fn lend() {
         restore();
     }
 

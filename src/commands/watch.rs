@@ -177,7 +177,7 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
                         if let Some(keyboard) = keyboard.take() {
                             keyboard.stop().await;
                         }
-                        screen.lend();
+                        Screen::lend();
                         match Visit::start(host) {
                             Ok(started) => visit = Some(started),
                             Err(said) => {
