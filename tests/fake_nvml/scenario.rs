@@ -227,6 +227,8 @@ pub(crate) enum Value {
         /// There and back.
         period_seconds: f64,
     },
+    /// From one number to another, then from the first one again: it tells when it was read.
+    Sawtooth { from: f64, to: f64, restart_seconds: f64 },
 }
 
 impl Value {
@@ -237,6 +239,9 @@ impl Value {
             Self::Ramp { from, to, period_seconds } => {
                 let phase = (time / period_seconds).rem_euclid(1.0);
                 from + (to - from) * (1.0 - (2.0 * phase - 1.0).abs())
+            }
+            Self::Sawtooth { from, to, restart_seconds } => {
+                from + (to - from) * (time / restart_seconds).rem_euclid(1.0)
             }
         }
     }
@@ -253,6 +258,12 @@ impl Value {
                 let whole = f64::midpoint(from, to);
                 let part = if phase <= 0.5 { rise(phase) } else { whole - rise(1.0 - phase) };
                 period_seconds * (periods * whole + part)
+            }
+            Self::Sawtooth { from, to, restart_seconds } => {
+                let periods = (time / restart_seconds).floor();
+                let phase = time / restart_seconds - periods;
+                let part = from * phase + (to - from) * phase * phase / 2.0;
+                restart_seconds * (periods * f64::midpoint(from, to) + part)
             }
         }
     }

@@ -1,0 +1,120 @@
+//! One step of a snapshot's way through the controller, done so many times: `counted STEP TIMES`.
+//!
+//! `benches/guard` runs it under valgrind with few and with many times: the difference is what a step takes, in
+//! instructions. Whatever is set up before costs the same both times.
+
+mod fixture;
+
+use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
+use gpufleet::app::{App, Event, Settings};
+use gpufleet::diagnosis::{Engine, StateTracker};
+use gpufleet::fleet::{Fleet, HostId, HostUpdate, ListOrder, RowsView};
+use gpufleet::hosts::HostConfig;
+use gpufleet::ui::draw_into;
+use gpufleet::wire::{Message, codec};
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use std::collections::HashSet;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const STEPS: [(&str, fn(u64)); 6] = [
+    ("decode", decode),
+    ("encode", encode),
+    ("apply", apply),
+    ("diagnose", diagnose),
+    ("list", list),
+    ("draw", draw),
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let step = STEPS.iter().find(|(name, _)| arguments.first().is_some_and(|wanted| wanted == name));
+    let times = arguments.get(1).and_then(|times| times.parse().ok());
+    match (step, times) {
+        (Some((_, step)), Some(times)) => {
+            step(times);
+            ExitCode::SUCCESS
+        }
+        // As `cargo bench` starts it: there is nothing to time.
+        _ if arguments.iter().any(|argument| argument == "--bench") => ExitCode::SUCCESS,
+        _ => {
+            let names = STEPS.map(|(name, _)| name).join(", ");
+            eprintln!("usage: counted STEP TIMES; steps: {names}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn line() -> Vec<u8> {
+    let mut line = codec::encode(&Message::Snapshot(Box::new(snapshot(2)))).unwrap_or_default();
+    line.pop();
+    line
+}
+
+/// A line of the wire becomes a snapshot.
+fn decode(times: u64) {
+    let line = line();
+    for _ in 0..times {
+        let _ = black_box(codec::decode(black_box(&line)));
+    }
+}
+
+/// A snapshot becomes a line, as the probe does it.
+fn encode(times: u64) {
+    let message = Message::Snapshot(Box::new(snapshot(2)));
+    for _ in 0..times {
+        let _ = black_box(codec::encode(black_box(&message)));
+    }
+}
+
+/// A snapshot enters the fleet and its history.
+fn apply(times: u64) {
+    let mut fleet = fleet(1);
+    for second in 3..3 + times {
+        fleet.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshot(second))), at(second));
+    }
+    black_box(&fleet);
+}
+
+/// A snapshot enters and is judged by all rules, after ten minutes of others.
+fn diagnose(times: u64) {
+    let (mut fleet, mut engine) = watched(1, 600);
+    for second in 601..601 + times {
+        judge(&mut fleet, &mut engine, 1, second);
+    }
+}
+
+/// The list of 200 processes in 25 jobs.
+fn list(times: u64) {
+    let fleet = fleet(5);
+    let mut tracker = StateTracker::default();
+    let mut view = RowsView::default();
+    for host in fleet.hosts() {
+        tracker.observe(host, at(2));
+        view.update(host, tracker.states(host.id), at(2));
+    }
+    for _ in 0..times {
+        black_box(view.rows(black_box(ListOrder::default()), &HashSet::new(), |_| true, |_| None));
+    }
+}
+
+/// One frame of 200x60 with 32 hosts.
+fn draw(times: u64) {
+    let configs: Vec<_> = (1..=32).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
+    let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), Engine::default(), at(1));
+    app.update(Event::Resized(200, 60), at(1));
+    for host in 0..32 {
+        for update in [hello(), inventory(), HostUpdate::Snapshot(Box::new(snapshot(1)))] {
+            app.update(Event::Host(HostId(host), Box::new(update)), at(2));
+        }
+    }
+    app.settle();
+    let area = Rect::new(0, 0, 200, 60);
+    let mut buffer = Buffer::empty(area);
+    for _ in 0..times {
+        buffer.reset();
+        draw_into(black_box(&app), &mut buffer, area, at(2));
+    }
+}

@@ -1,0 +1,1 @@
+"""What benches/fleet, benches/scale and benches/guard share."""
