@@ -247,6 +247,13 @@ class Lab:
         path.write_text("\n".join(lines) + "\n")
         return path
 
+    def warm_up(self, gpufleet, hosts):
+        """Has the probe put into the hosts' cache; an error where a host cannot be reached, as people would see it."""
+        done = subprocess.run([gpufleet, "status", self.hosts_toml(hosts)], env=self.environment(), text=True,
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_SECONDS)
+        if done.returncode:
+            raise SystemExit(f"the lab's hosts do not answer; gpufleet status says:\n{done.stdout[-1500:]}")
+
     def hosts(self, count):
         """So many hosts, the odd one last where all are asked for."""
         return list(zip(self.names, self.addresses))[:count]

@@ -295,6 +295,8 @@ def all_smi():
     program = CACHE / "cargo/bin/all-smi"
     if program.exists():
         return program, ""
+    if not shutil.which(cargo()):
+        return None, "cargo is missing: install Rust from https://rustup.rs"
     if not shutil.which("protoc"):
         return None, "its build wants protoc. On Debian: sudo apt-get install protobuf-compiler libprotobuf-dev"
     print("building all-smi (minutes)", flush=True)
@@ -343,5 +345,6 @@ def step(command, seconds=600):
     if done.returncode == 0:
         return None
     lines = [line for line in done.stdout.strip().splitlines() if line.strip()]
-    lines = [line for line in lines if "rror" in line or "requires rustc" in line or "supports rustc" in line] or lines
-    return f"{pathlib.Path(str(command[0])).name} {command[1]}: " + " ".join(lines[-3:])[-300:]
+    # The sentence that tells why: neither what was tried before it nor what it leaves behind.
+    told = [line for line in lines if line.lower().startswith("error") or "requires rustc" in line or "supports rustc" in line]
+    return f"`{' '.join(map(str, command[:4]))}`: " + " ".join((told or lines)[-3:])[-300:]
