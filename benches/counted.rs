@@ -19,14 +19,8 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-const STEPS: [(&str, fn(u64)); 6] = [
-    ("decode", decode),
-    ("encode", encode),
-    ("apply", apply),
-    ("diagnose", diagnose),
-    ("list", list),
-    ("draw", draw),
-];
+const STEPS: [(&str, fn(u64)); 6] =
+    [("decode", decode), ("encode", encode), ("apply", apply), ("diagnose", diagnose), ("list", list), ("draw", draw)];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -6,9 +6,7 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
 use gpufleet::app::{App, Event, Settings};
 use gpufleet::diagnosis::{Engine, StateTracker};
-use gpufleet::fleet::{
-    Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowsView, Series, SortKey, host_rows,
-};
+use gpufleet::fleet::{Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowsView, Series, SortKey, host_rows};
 use gpufleet::hosts::HostConfig;
 use gpufleet::ui::draw_into;
 use gpufleet::wire::{Message, codec};
