@@ -192,7 +192,7 @@ async fn connect(key: &str, addresses: &[String]) -> Outcome {
     let user = std::env::var("USER").unwrap_or_else(|_| "root".to_owned());
     let begin = Instant::now();
     let mut all = JoinSet::new();
-    for address in addresses.to_vec() {
+    for address in addresses.iter().cloned() {
         all.spawn(one(address, user.clone(), Arc::clone(&key)));
     }
     while let Some(done) = all.join_next().await {
