@@ -4,10 +4,11 @@ use super::{JobKey, Moment, launcher};
 use crate::wire::{
     GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText,
 };
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The identity of a process across pid reuse and reboots.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ProcessKey {
     /// The host's boot id.
     pub boot_id: Option<SafeText>,
@@ -15,6 +16,15 @@ pub struct ProcessKey {
     pub pid: u32,
     /// Start time in ticks after boot; `None` where /proc does not show the process.
     pub start_ticks: Option<u64>,
+}
+
+/// Without the boot id: it is the same for all processes of a host, and its text made hashing a tenth of taking a
+/// snapshot in.
+impl Hash for ProcessKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.pid.hash(state);
+        self.start_ticks.hash(state);
+    }
 }
 
 /// What rarely changes about a process, worked out once when its facts arrive.
