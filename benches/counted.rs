@@ -19,7 +19,10 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-const STEPS: [(&str, fn(u64)); 6] =
+/// Does a step so many times.
+type Step = fn(u64);
+
+const STEPS: [(&str, Step); 6] =
     [("decode", decode), ("encode", encode), ("apply", apply), ("diagnose", diagnose), ("list", list), ("draw", draw)];
 
 fn main() -> ExitCode {
