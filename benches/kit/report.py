@@ -44,8 +44,8 @@ def heading(title, part):
     lines = [f"## {title}\n",
              f"{about['date']}: {about['cpus']} x {about['processor']}, Linux {about['kernel']}, load {about['load_1_at_end']:.1f} "
              f"at the end. Each host: {about['gpus']} GPUs of the fake driver, {about['processes']} processes of "
-             f"{about['users']} users, on loopback; a refresh a second; terminal 200x60. Median of {about['rounds']} rounds of "
-             f"{about['seconds']} s (least to most); *x* is the ratio to gpufleet's.\n"]
+             f"{about['users']} users, on loopback; a refresh a second; terminal 200x60. Median of the rounds (least to most); "
+             "*x* is the ratio to gpufleet's.\n"]
     used = {one["program"] for one in part["rounds"]}
     lines += ["- " + about["versions"][name] + (f": {about['notes'][name]}" if name in about["notes"] else "")
               for name in about["titles"] if name in used]
@@ -113,7 +113,8 @@ def fleet(part):
                     base = statistics.median(known)
             return line
 
-        blocks.append(f"### {hosts} host{'s' if hosts > 1 else ''}\n\n" + table([part["about"]["titles"][name] for name in names], ROWS, cells))
+        times = len(rounds) // len(names)
+        blocks.append(f"### {hosts} host{'s' if hosts > 1 else ''}, {times} round{'s' if times > 1 else ''}\n\n" + table([part["about"]["titles"][name] for name in names], ROWS, cells))
     return "\n".join(blocks)
 
 
