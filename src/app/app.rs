@@ -145,6 +145,7 @@ impl App {
             Event::Done(text) => self.notify_for(text.as_str(), DONE_STAYS, now),
             Event::Ticked => return self.tick(now),
             Event::Resumed => {
+                self.say("resumed, reconnecting", now);
                 let mut effects = self.tick(now);
                 effects.push(Effect::Repaint);
                 return effects;
@@ -514,6 +515,8 @@ impl App {
         self.links = LinkCounts::default();
         for host in self.fleet.hosts() {
             *match host.link {
+                // It is well, and counts as none that is missing.
+                Link::Down { .. } if host.link.is_refused() => continue,
                 Link::Connecting { .. } => &mut self.links.connecting,
                 Link::Live => &mut self.links.live,
                 Link::Stale { .. } => &mut self.links.stale,

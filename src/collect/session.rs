@@ -21,8 +21,10 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
 const EACH_BELOW: Duration = Duration::from_secs(1);
 /// No line for this long: what is shown is stale.
 pub(super) const STALE: Duration = Duration::from_secs(3);
-/// No line for this long: the connection is given up.
+/// Nothing at all for this long: the connection is given up. On a slow link a line may take longer.
 pub(super) const DROPPED: Duration = Duration::from_secs(10);
+/// No whole line for this long, though bytes come: nobody's link is so slow that this would be a snapshot.
+pub(super) const LINE_LIMIT: Duration = Duration::from_secs(120);
 /// How long a connection that is doubted has for its next line: the machine slept, or a person asked.
 pub(super) const DOUBTED: Duration = Duration::from_secs(4);
 /// How long a probe may take to introduce itself.
@@ -68,6 +70,8 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
         attempt: session.attempt,
         started: Instant::now(),
         last_line: Instant::now(),
+        last_byte: Instant::now(),
+        is_amid_line: false,
         stale: false,
         hello: false,
         sampled: false,
@@ -94,6 +98,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
                 if !more {
                     return End::Ended(remote.ending().await, state.farewell);
                 }
+                state.last_byte = Instant::now();
             }
             written = remote.stdin.write(&state.pending), if state.hello && !state.pending.is_empty() => match written {
                 Ok(count @ 1..) => {
@@ -137,6 +142,9 @@ struct State<'a> {
     started: Instant,
     /// When the last line was dealt with. Time in which the fleet did not take our updates is not the host's silence.
     last_line: Instant,
+    /// When something arrived last, and whether it was a part of a line.
+    last_byte: Instant,
+    is_amid_line: bool,
     stale: bool,
     hello: bool,
     sampled: bool,
@@ -157,12 +165,16 @@ impl State<'_> {
     async fn take_lines(&mut self, stdout: &mut Output, interval: Duration) -> Result<(), End> {
         loop {
             let message = match stdout.lines.next_line() {
-                Ok(None) => return Ok(()),
+                Ok(None) => {
+                    self.is_amid_line = !stdout.lines.rest().is_empty();
+                    return Ok(());
+                }
                 Ok(Some(line)) => decode(line).map_err(|error| End::Failed(failure::protocol(&error)))?,
                 Err(error) => return Err(End::Failed(failure::protocol(&error))),
             };
             self.take(message, interval).await?;
             self.last_line = Instant::now();
+            self.last_byte = self.last_line;
             self.stale = false;
         }
     }
@@ -235,6 +247,7 @@ impl State<'_> {
             self.queue_heartbeat();
             let silent_since = Instant::now().checked_sub(DROPPED.saturating_sub(DOUBTED)).unwrap_or(self.last_line);
             self.last_line = self.last_line.min(silent_since);
+            self.last_byte = self.last_byte.min(silent_since);
         }
     }
 
@@ -253,19 +266,35 @@ impl State<'_> {
         if !self.hello {
             return self.started + HELLO_LIMIT;
         }
-        let silence = self.last_line + if self.stale { DROPPED } else { STALE };
-        if self.sampled { silence } else { silence.min(self.started + SAMPLE_LIMIT) }
+        let silence = if self.stale { self.end_of_silence() } else { self.last_line + STALE };
+        if self.sampled { silence } else { silence.min(self.sample_deadline()) }
+    }
+
+    /// When the connection counts as dead.
+    fn end_of_silence(&self) -> Instant {
+        (self.last_byte + DROPPED).min(self.last_line + LINE_LIMIT)
+    }
+
+    /// When the first readings must have come. Those that are coming are waited for.
+    fn sample_deadline(&self) -> Instant {
+        let usual = self.started + SAMPLE_LIMIT;
+        if self.is_amid_line { usual.max(self.last_byte + DROPPED).min(self.started + LINE_LIMIT) } else { usual }
     }
 
     async fn late(&mut self) -> Result<(), End> {
         if !self.hello {
             return Err(End::Failed(failure::timeout("the probe did not introduce itself", HELLO_LIMIT)));
         }
-        if !self.sampled && self.started.elapsed() >= SAMPLE_LIMIT {
-            return Err(End::Failed(failure::timeout("the probe sent no readings", SAMPLE_LIMIT)));
+        let now = Instant::now();
+        if !self.sampled && now >= self.sample_deadline() {
+            return Err(End::Failed(failure::timeout("the probe sent no readings", now - self.started)));
         }
-        if self.last_line.elapsed() >= DROPPED {
-            let text = format!("nothing was heard for {} s", DROPPED.as_secs());
+        if now >= self.end_of_silence() {
+            let text = if now >= self.last_byte + DROPPED {
+                format!("nothing was heard for {} s", DROPPED.as_secs())
+            } else {
+                format!("no whole line came within {} s", LINE_LIMIT.as_secs())
+            };
             return Err(End::Failed(LinkError::new(LinkErrorKind::Silent, text)));
         }
         self.stale = true;

@@ -201,6 +201,71 @@ async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
     while probe.request().await.is_some() {}
 }
 
+/// A line in pieces of so many bytes, one each `pause`; how many have been sent.
+async fn dribble(probe: &mut Probe, line: &[u8], piece: usize, pause: Duration) {
+    for bytes in line.chunks(piece) {
+        tokio::time::sleep(pause).await;
+        // The other side may have given up.
+        if probe.stream.write_all(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_that_comes_slowly_is_stale_and_waited_for_but_not_for_ever() {
+    let line = encode(&Message::Snapshot(Box::new(Snapshot { sequence: 2, ..Snapshot::default() }))).unwrap();
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    probe.sample(1).await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    let spoke = Instant::now();
+    let pieces = line.len().div_ceil(10);
+    let sending = dribble(&mut probe, &line, pieces, Duration::from_secs(4));
+    let watching = async {
+        assert_eq!(bench.news().await, HostUpdate::Silent);
+        assert_eq!(spoke.elapsed().as_secs(), 3);
+        assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+        assert!(spoke.elapsed() >= Duration::from_secs(30), "{:?}", spoke.elapsed());
+    };
+    tokio::join!(sending, watching);
+    // A host that dribbles for ever is left.
+    let endless = [b' '; 1000];
+    let spoke = Instant::now();
+    let watching = async {
+        assert_eq!(bench.news().await, HostUpdate::Silent);
+        let HostUpdate::Down { error, .. } = bench.news().await else { panic!("down") };
+        assert_eq!((&*error.message, spoke.elapsed()), ("no whole line came within 120 s", LINE_LIMIT));
+    };
+    tokio::select! {
+        () = watching => {}
+        () = dribble(&mut probe, &endless, 1, Duration::from_secs(4)) => panic!("it was heard to the end"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn first_readings_that_are_on_their_way_are_waited_for() {
+    let line = encode(&Message::Snapshot(Box::new(Snapshot { sequence: 1, ..Snapshot::default() }))).unwrap();
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    let began = Instant::now();
+    let pieces = line.len().div_ceil(20);
+    let watching = async {
+        loop {
+            match bench.news().await {
+                HostUpdate::Snapshot(_) => break,
+                HostUpdate::Hello(_) | HostUpdate::Silent => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(began.elapsed() > SAMPLE_LIMIT * 2, "{:?}", began.elapsed());
+    };
+    tokio::join!(dribble(&mut probe, &line, pieces, Duration::from_secs(4)), watching);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
     let mut bench = Bench::new();

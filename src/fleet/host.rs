@@ -78,7 +78,7 @@ pub struct Host {
     /// The last snapshot: the host's own readings and what the probe says of itself. The columns of GPUs and
     /// processes are taken out of it: [`Host::gpus`] and [`Host::processes`] have them joined and checked.
     pub snapshot: Option<Snapshot>,
-    /// When the last readings arrived.
+    /// When the last readings arrived; where they came later than others before them, when they should have.
     pub received_at: Option<Moment>,
     /// How many snapshots arrived on this connection.
     pub snapshots_seen: u32,
@@ -304,7 +304,6 @@ impl Host {
         let sight = Sight { boot_id, infos, readings: &self.readings, is_listed, is_first, now };
         self.processes.apply(&mut snapshot, &sight);
         self.link = Link::Live;
-        self.received_at = Some(now);
         self.snapshot = Some(snapshot);
         self.record(now);
         if is_first { Applied::FirstData } else { Applied::Data }
@@ -331,7 +330,11 @@ impl Host {
         let interval = self.interval();
         let Some(snapshot) = &self.snapshot else { return };
         self.history.record_past(snapshot.monotonic_seconds, now, &snapshot.recent_past);
-        self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
+        let late =
+            self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
+        // On a slow link readings are old when they arrive, and must not look fresh.
+        self.received_at =
+            Some(Moment { elapsed: now.elapsed.saturating_sub(late), unix: now.unix.saturating_sub(late) });
     }
 }
 

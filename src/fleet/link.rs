@@ -44,6 +44,11 @@ pub enum Link {
 }
 
 impl Link {
+    /// Whether the host is well and only lets nobody of this account in: that is no host that is down.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Down { error, .. } if error.kind == LinkErrorKind::Refusal)
+    }
+
     /// The word that `status --json` uses.
     pub fn word(&self) -> &'static str {
         match self {

@@ -62,7 +62,8 @@ fn parse_hop(text: &str, at: Range<usize>) -> Result<Hop, Complaint> {
             _ => (place, None),
         }
     };
-    let host = address::bracketed_ipv6(host).unwrap_or(host);
+    // `ssh -G` prints every name with a port in brackets.
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     address::check_host(host, at)?;
     Ok(Hop { user, host: host.to_owned(), port })
 }
@@ -83,6 +84,7 @@ mod tests {
             ("bob@gate.lab:2222, inner", vec!["bob@gate.lab:2222", "inner"]),
             ("ssh://bob@gate:22/", vec!["bob@gate:22"]),
             ("[::1]:22", vec!["[::1]:22"]),
+            ("bob@[gate.lab]:2222,[10.0.0.1]:22", vec!["bob@gate.lab:2222", "10.0.0.1:22"]),
             ("bob@fe80::1%eth0", vec!["bob@fe80::1%eth0"]),
             ("none", vec![]),
         ] {

@@ -214,6 +214,7 @@ fn link_words(host: &Host, now: Moment) -> (Tone, String) {
         }
         Link::Live => (Tone::Warn, "connected, no readings yet".to_owned()),
         Link::Stale { since } => (Tone::Warn, format!("silent for {}", seconds(now.since(*since)))),
+        Link::Down { error, .. } if host.link.is_refused() => (Tone::Warn, format!("refused: {}", error.message)),
         Link::Down { error, .. } => (Tone::Critical, format!("down: {}", error.message)),
         Link::NeedsUser { error, .. } => (Tone::Critical, format!("needs you: {}", error.message)),
     }

@@ -42,6 +42,7 @@ pub(super) fn word(app: &App, host: &Host, figures: &HostFigures, now: Moment) -
     }
     match &host.link {
         Link::Connecting { .. } => Some((short!("connecting"), theme.dim)),
+        Link::Down { .. } if host.link.is_refused() => Some((short!("refused"), theme.dim)),
         Link::Down { since, .. } => Some((short!("DOWN {}", since_words(*since, now).as_str()), theme.warn)),
         Link::NeedsUser { .. } => Some((short!("NEEDS YOU"), theme.warn)),
         Link::Stale { since } => Some((short!("STALE {}", since_words(*since, now).as_str()), theme.warn)),

@@ -183,6 +183,7 @@ fn link_glyph(pen: &Pen<'_>, app: &App, host: &Host) -> (&'static str, Style) {
         return (if matches!(prompt.kind, PromptKind::HostKey { .. }) { "k" } else { "p" }, theme.warn);
     }
     match host.link {
+        Link::Down { .. } if host.link.is_refused() => ("-", theme.dim),
         Link::Down { .. } => ("x", theme.warn),
         Link::NeedsUser { .. } => ("p", theme.warn),
         Link::Live if host_state::driver_error(host).is_some() => ("!", theme.warn),

@@ -3,17 +3,19 @@
 
 mod link;
 
-use crate::lab::Lab;
-use crate::pty::signal;
+use crate::lab::{Lab, wait_gone};
+use crate::pty::{Pty, signal};
 use crate::sshd::Sshd;
 use crate::watching::{Watch, host, is_down, is_snapshot, nothing};
 use gpufleet::collect::Command;
-use gpufleet::fleet::{HostId, HostUpdate, LinkErrorKind};
+use gpufleet::fleet::{Fleet, HostId, HostUpdate, LinkErrorKind};
 use gpufleet::hosts::HostConfig;
 use link::Link;
+use std::fmt::Write as _;
 use std::fs;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpSocket;
 use tokio::time::Instant;
 
@@ -180,5 +182,186 @@ fn without_an_ssh_program_it_is_said_and_hosts_toml_does_alone() {
     assert_eq!(
         report["hosts"][0]["error"]["message"],
         "nothing listens on 127.0.0.1 port 1 (there is no ssh program, so ~/.ssh/config was not read)"
+    );
+}
+
+/// A long run takes the full number.
+fn many(usual: usize, all: usize) -> usize {
+    if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { all } else { usual }
+}
+
+/// The host of a lab under so many names.
+fn copies(lab: &Lab, port: Option<u16>, count: usize) -> Vec<HostConfig> {
+    let one = host(lab, port);
+    (0..count).map(|number| HostConfig { name: format!("gpu{number:02}").into(), ..one.clone() }).collect()
+}
+
+async fn all_live(watch: &mut Watch, count: usize) {
+    let mut seen = std::collections::HashSet::new();
+    while seen.len() < count {
+        if let (id, HostUpdate::Snapshot(_)) = watch.next("every host").await {
+            seen.insert(id);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_controller_that_vanishes_without_a_fin_leaves_no_probe_after_30_s() {
+    let count = many(5, 100);
+    let lab = Lab::start(&["hgx-01"]);
+    let link = Link::to(lab.hosts[0].sshd.address()).await;
+    let mut watch = Watch::start(copies(&lab, Some(link.port()), count));
+    all_live(&mut watch, count).await;
+    let probes = lab.probes();
+    assert_eq!(probes.len(), count);
+    link.cut();
+    drop(watch);
+    let gone = wait_gone(&probes, Duration::from_secs(60));
+    assert!(gone > Duration::from_secs(20) && gone < Duration::from_secs(34), "{gone:?}");
+    report("controller vanishes without FIN", gone, None);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_channel_that_is_dropped_ends_its_probe_at_once() {
+    let lab = Lab::start(&["hgx-01"]);
+    for _ in 0..many(5, 100) {
+        let mut watch = Watch::start(vec![host(&lab, None)]);
+        watch.live().await;
+        let probes = lab.probes();
+        assert_eq!(probes.len(), 1);
+        drop(watch);
+        let gone = wait_gone(&probes, Duration::from_secs(20));
+        assert!(gone < Duration::from_secs(2), "{gone:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_link_of_3_kb_a_second_for_six_hosts_is_slow_and_never_older_than_it_says() {
+    const SECONDS: u64 = 45;
+    let lab = Lab::start(&["hgx-01"]);
+    let link = Link::to(lab.hosts[0].sshd.address()).await;
+    let configs: Vec<Arc<HostConfig>> = copies(&lab, Some(link.port()), 6).into_iter().map(Arc::new).collect();
+    let mut watch = Watch::start(configs.iter().map(|config| HostConfig::clone(config)).collect());
+    let clock = watch.clock;
+    let mut fleet = Fleet::new(&configs, false, clock.now());
+    let mut before = [0; 6];
+    while before.iter().any(|count| *count < 3) {
+        let (id, update) = watch.next("a fast link").await;
+        before[id.0 as usize] += usize::from(is_snapshot(&update));
+        fleet.apply(id, update, clock.now());
+    }
+    link.slow_down(3000);
+    let end = Instant::now() + Duration::from_secs(SECONDS);
+    let (mut after, mut oldest) = ([0; 6], Duration::ZERO);
+    while Instant::now() < end {
+        let (id, update) = watch.next("a slow link").await;
+        assert!(!is_down(&update), "{update:?}");
+        let taken = match &update {
+            HostUpdate::Snapshot(snapshot) => Some(Duration::from_millis(snapshot.wall_unix_ms as u64)),
+            _ => None,
+        };
+        let now = clock.now();
+        fleet.apply(id, update, now);
+        let Some(taken) = taken else { continue };
+        let age = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().saturating_sub(taken);
+        let said = fleet.host(id).unwrap().age(now).unwrap();
+        assert!(said + Duration::from_secs(1) > age, "{said:?} is said, and it is {age:?}");
+        oldest = oldest.max(age);
+        after[id.0 as usize] += 1;
+    }
+    assert!(after.iter().all(|count| *count >= 2), "{after:?} snapshots in {SECONDS} s");
+    assert!(oldest > Duration::from_secs(3), "the link was not slow: {oldest:?}");
+    report("3 kB/s for 6 hosts (oldest readings)", oldest, None);
+}
+
+/// A library that moves the wall clock by the seconds in a file, as a laptop finds it after it slept.
+const CLOCK: &str = "\
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+  int result = syscall(SYS_clock_gettime, id, now);
+  const char *path = getenv(\"TEST_SLEPT\");
+  int file = result == 0 && id == CLOCK_REALTIME && path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  char text[32] = {0};
+  if (file >= 0 && read(file, text, sizeof text - 1) > 0) now->tv_sec += atol(text);
+  if (file >= 0) close(file);
+  return result;
+}
+";
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_laptop_that_slept_says_so_and_has_every_host_back_soon() {
+    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+    let source = lab.write("clock.c", CLOCK);
+    let library = lab.path("clock.so").display().to_string();
+    let built = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status().unwrap();
+    assert!(built.success(), "these tests need a C compiler: apt-get install build-essential");
+    let (mut text, mut links) = (String::new(), Vec::new());
+    for host in &lab.hosts {
+        let link = Link::to(host.sshd.address()).await;
+        let known = format!("[127.0.0.1]:{} {}\n", link.port(), host.sshd.host_key("ed25519"));
+        let _ = write!(
+            text,
+            "[[hosts]]\nname = \"{}\"\naddress = \"127.0.0.1\"\nport = {}\nidentity_file = \"{}\"\nknown_hosts = \
+             \"{}\"\nnvml_library = \"{}\"\n",
+            host.name,
+            link.port(),
+            host.sshd.client_key().display(),
+            lab.write(&format!("known-{}", host.name), &known),
+            host.driver.library().display()
+        );
+        links.push(link);
+    }
+    let hosts = lab.write("hosts.toml", &text);
+    let slept = lab.write("slept", "0");
+    let environment = [("LD_PRELOAD", library.as_str()), ("TEST_SLEPT", &slept), ("SSH_AUTH_SOCK", "")];
+    let pty = Pty::gpufleet((120, 40), &[&hosts], &environment);
+    let is_live = |text: &str| {
+        text.contains("8 GPUs") && text.matches("97%").count() >= 4 && !text.contains("STALE") && !text.contains("DOWN")
+    };
+    pty.wait("both hosts", is_live);
+    // While it slept the servers' side of the connections was lost; nobody told it.
+    for link in &links {
+        link.lose();
+    }
+    fs::write(&slept, "7200").unwrap();
+    let woke = Instant::now();
+    pty.wait_for("resumed");
+    let noticed = woke.elapsed();
+    assert!(noticed < Duration::from_secs(2), "{noticed:?}");
+    pty.wait("what is old is not shown as fresh", |text| text.contains("STALE") || text.contains("connecting"));
+    pty.wait("both hosts again", is_live);
+    let back = woke.elapsed();
+    assert!(back < Duration::from_secs(15), "{back:?}");
+    report("laptop sleeps", noticed, Some(back));
+}
+
+#[test]
+fn a_low_limit_of_open_files_is_raised_or_told() {
+    let lab = Lab::start(&["hgx-01"]);
+    let port = crate::sshd::free_port(std::net::Ipv4Addr::LOCALHOST);
+    let hosts =
+        lab.write("hosts.toml", &format!("[[hosts]]\nname = \"127.0.1.[1-200]\"\nport = {port}\nuser = \"x\"\n"));
+    let run = |limit: &str| {
+        let command = format!("ulimit {limit}; exec \"$0\" status --json \"$1\"");
+        std::process::Command::new("/bin/sh")
+            .args(["-c", &command, env!("CARGO_BIN_EXE_gpufleet"), &hosts])
+            .env("XDG_STATE_HOME", lab.path("state"))
+            .output()
+            .unwrap()
+    };
+    let raised = run("-Sn 64");
+    let report: serde_json::Value = serde_json::from_slice(&raised.stdout).unwrap();
+    let refused = report["hosts"].as_array().unwrap().iter().filter(|host| host["error"]["kind"] == "refused").count();
+    assert_eq!(refused, 200, "{}", String::from_utf8_lossy(&raised.stderr));
+    let told = run("-n 256");
+    assert_eq!((told.status.code(), told.stdout.len()), (Some(1), 0));
+    assert_eq!(
+        String::from_utf8_lossy(&told.stderr),
+        "gpufleet: only 256 files may be open at once here, which is enough for 108 of these 200 hosts\n  hint: \
+         ulimit -n 440, or fewer hosts\n"
     );
 }

@@ -2,11 +2,14 @@
 
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use crate::sshd::Sshd;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// A host of the lab.
 pub(crate) struct LabHost {
@@ -136,4 +139,20 @@ pub(crate) fn gpufleet_in(state: &Path, arguments: &[&str]) -> Output {
         .stdin(Stdio::null())
         .output()
         .expect("gpufleet runs")
+}
+
+/// Waits for the end of these processes and tells how long it took.
+#[track_caller]
+pub(crate) fn wait_gone(pids: &[u32], limit: Duration) -> Duration {
+    let began = Instant::now();
+    for &pid in pids {
+        let pid = Pid::from_raw(pid as i32).expect("a pid");
+        // One that cannot be opened is gone already.
+        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+        let left = limit.saturating_sub(began.elapsed());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
+        let ended = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&left)).expect("polls");
+        assert!(ended > 0, "{pid:?} still runs after {limit:?}");
+    }
+    began.elapsed()
 }

@@ -6,6 +6,7 @@
 mod accounts;
 mod askpass;
 mod certificates;
+mod configurations;
 mod generated;
 mod harness;
 mod host_keys;

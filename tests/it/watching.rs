@@ -42,6 +42,12 @@ impl Watch {
         Self { collector, updates, clock, _context: context }
     }
 
+    /// The next update of any host.
+    pub(crate) async fn next(&mut self, what: &str) -> (HostId, HostUpdate) {
+        let next = timeout_at(Instant::now() + PATIENCE, self.updates.recv()).await;
+        next.unwrap_or_else(|_| panic!("waited for {what}")).expect("the tasks have ended")
+    }
+
     /// Waits for an update and tells how long it took. `never` must not come before.
     pub(crate) async fn until(
         &mut self,

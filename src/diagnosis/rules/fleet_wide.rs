@@ -124,6 +124,8 @@ fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) 
     let seconds = |moment: Moment| moment.elapsed.as_secs_f64();
     match &host.link {
         Link::NeedsUser { .. } => None,
+        // It is up, and lets nobody of this account in.
+        Link::Down { .. } if host.link.is_refused() => None,
         _ if host.is_fresh(now) => None,
         // The connection stands, yet nothing comes. While nobody talks, this machine may have slept.
         Link::Live => match heard {

@@ -113,7 +113,7 @@ impl History {
     }
 
     /// Takes the readings of one snapshot: GPUs in inventory order, and the processes. Processes that are no longer
-    /// among them lose their history.
+    /// among them lose their history. Returns for how long the snapshot was under way, beyond the fastest one.
     pub fn record(
         &mut self,
         monotonic_seconds: f64,
@@ -121,7 +121,7 @@ impl History {
         now: Moment,
         gpus: &[GpuReading],
         processes: &[Process],
-    ) {
+    ) -> Duration {
         self.interval = interval.as_secs_f64();
         let at = self.map(monotonic_seconds, now);
         self.keep_processes(processes);
@@ -139,6 +139,7 @@ impl History {
                 }
             }
         }
+        Duration::try_from_secs_f64(now.elapsed.as_secs_f64() + BEFORE - at).unwrap_or_default()
     }
 
     /// Bytes that the points take, the allocator's own share aside.

@@ -60,6 +60,11 @@ impl KeyFile {
             return Ok(Self::PublicOnly(key));
         }
         check_mode(path)?;
+        if text.contains("-----BEGIN EC PRIVATE KEY-----") && text.contains("Proc-Type: 4,ENCRYPTED") {
+            let reason = "is encrypted in an old way that the built-in client cannot read".to_owned();
+            let hint = Some(format!("ssh-keygen -p -f {}", text::shell_word(&path.to_string_lossy())));
+            return Err(KeyFileError::Unusable { reason, hint, by_ssh: true });
+        }
         if is_encrypted(&text) {
             let public = PrivateKey::from_openssh(text.as_bytes()).ok().map(|key| key.public_key().clone());
             let public = public.or_else(|| read_beside(path));

@@ -173,6 +173,51 @@ fn status_asks_on_the_terminal_and_no_secret_is_left_anywhere() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_typed_password_and_a_code_are_in_nothing_that_is_written() {
+    for backend in ["native", "system"] {
+        let server = Server::start(Way::Questions).await;
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name).display().to_string();
+        fs::write(at("known_hosts"), server.known_hosts_line()).unwrap();
+        fs::write(
+            at("hosts.toml"),
+            format!(
+                "[[hosts]]\nname = \"gpu01\"\naddress = \"127.0.0.1\"\nport = {}\nuser = \"bob\"\nknown_hosts = \
+                 \"{}\"\nbackend = \"{backend}\"\n",
+                server.port,
+                at("known_hosts")
+            ),
+        )
+        .unwrap();
+        let state = at("state");
+        fs::create_dir(&state).unwrap();
+        let environment = [
+            ("SSH_AUTH_SOCK", ""),
+            ("XDG_STATE_HOME", state.as_str()),
+            ("XDG_CACHE_HOME", state.as_str()),
+            ("XDG_CONFIG_HOME", state.as_str()),
+            ("XDG_RUNTIME_DIR", state.as_str()),
+            ("RUST_LOG", "trace"),
+        ];
+        let mut pty = Pty::gpufleet((120, 40), &["--log", &at("ssh.log"), &at("hosts.toml")], &environment);
+        // The caret shows when keys count.
+        for (question, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
+            pty.wait(question, |text| text.contains(question) && text.contains('▏'));
+            pty.keys(&format!("{answer}\r"));
+        }
+        // This server runs no shell. It is tried again soon, and then the log alone still says so.
+        let log = at("ssh.log");
+        pty.wait("the end", |_| fs::read_to_string(&log).is_ok_and(|log| log.contains("the login ended before")));
+        pty.signal("TERM");
+        assert_eq!(pty.exit_code(), 143, "{backend}");
+        assert!(!String::from_utf8_lossy(&pty.bytes()).contains(PASSWORD), "{backend}");
+        for secret in [PASSWORD, CODE] {
+            assert_eq!(holding(folder.path(), secret), Vec::<String>::new(), "{backend}");
+        }
+    }
+}
+
 /// The files below a folder that hold a text.
 fn holding(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();

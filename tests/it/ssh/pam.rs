@@ -2,6 +2,7 @@
 
 use super::harness::{person_with, secret};
 use super::machine::{Account, Home, Machine, can_be_made};
+use crate::lab::gpufleet;
 use crate::sshd::{DEADLINE, Sshd};
 use crate::watching::{Watch, is_snapshot, nothing};
 use gpufleet::collect::Command;
@@ -70,6 +71,13 @@ async fn an_account_that_is_refused_after_a_good_key_is_told_in_pams_words_and_l
     );
     let again = retry_at.expect("a time").since(watch.clock.now());
     assert!(again > Duration::from_secs(290) && again < Duration::from_secs(331), "{again:?}");
+    let output = gpufleet(&["status", &machine.hosts_toml(&["ann"], "")]);
+    assert_eq!(output.status.code(), Some(3));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        table.starts_with(&format!("ann  refused: no job of ann runs here; the server says: {NO_JOB}\n")),
+        "{table}"
+    );
     // A job begins, and somebody does not want to wait.
     fs::write(machine.sshd.file("job"), "").unwrap();
     assert!(watch.collector.command(HostId(0), Command::Retry));

@@ -68,6 +68,18 @@ async fn a_mebibyte_goes_there_and_back() {
 }
 
 #[tokio::test]
+async fn new_keys_amid_a_stream_lose_nothing() {
+    let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["RekeyLimit 32K", "LogLevel DEBUG1"]);
+    let person = person(Interaction::Refuse);
+    let lines = "i=0; while [ $i -lt 30000 ]; do echo \"a line of some length, number $i\"; i=$((i+1)); done";
+    let finished = person.run(&host(&sshd), lines).await.unwrap();
+    let expected: String = (0..30_000).map(|number| format!("a line of some length, number {number}\n")).collect();
+    assert!(finished.stdout == expected, "{} of {} bytes", finished.stdout.len(), expected.len());
+    let exchanges = sshd.log().matches("SSH2_MSG_NEWKEYS sent").count();
+    assert!(exchanges > 5, "{exchanges} key exchanges");
+}
+
+#[tokio::test]
 async fn dropping_the_channel_ends_the_command() {
     let sshd = Sshd::start();
     let person = person(Interaction::Refuse);
