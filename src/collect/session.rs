@@ -70,8 +70,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
         attempt: session.attempt,
         started: Instant::now(),
         last_line: Instant::now(),
-        last_byte: Instant::now(),
-        is_amid_line: false,
+        amid_line: None,
         stale: false,
         hello: false,
         sampled: false,
@@ -98,7 +97,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
                 if !more {
                     return End::Ended(remote.ending().await, state.farewell);
                 }
-                state.last_byte = Instant::now();
+                state.amid_line = Some(Instant::now());
             }
             written = remote.stdin.write(&state.pending), if state.hello && !state.pending.is_empty() => match written {
                 Ok(count @ 1..) => {
@@ -142,9 +141,8 @@ struct State<'a> {
     started: Instant,
     /// When the last line was dealt with. Time in which the fleet did not take our updates is not the host's silence.
     last_line: Instant,
-    /// When something arrived last, and whether it was a part of a line.
-    last_byte: Instant,
-    is_amid_line: bool,
+    /// When the last piece of a line arrived of which the rest is still under way.
+    amid_line: Option<Instant>,
     stale: bool,
     hello: bool,
     sampled: bool,
@@ -166,7 +164,9 @@ impl State<'_> {
         loop {
             let message = match stdout.lines.next_line() {
                 Ok(None) => {
-                    self.is_amid_line = !stdout.lines.rest().is_empty();
+                    if stdout.lines.rest().is_empty() {
+                        self.amid_line = None;
+                    }
                     return Ok(());
                 }
                 Ok(Some(line)) => decode(line).map_err(|error| End::Failed(failure::protocol(&error)))?,
@@ -174,7 +174,6 @@ impl State<'_> {
             };
             self.take(message, interval).await?;
             self.last_line = Instant::now();
-            self.last_byte = self.last_line;
             self.stale = false;
         }
     }
@@ -247,7 +246,7 @@ impl State<'_> {
             self.queue_heartbeat();
             let silent_since = Instant::now().checked_sub(DROPPED.saturating_sub(DOUBTED)).unwrap_or(self.last_line);
             self.last_line = self.last_line.min(silent_since);
-            self.last_byte = self.last_byte.min(silent_since);
+            self.amid_line = self.amid_line.map(|at| at.min(silent_since));
         }
     }
 
@@ -272,13 +271,18 @@ impl State<'_> {
 
     /// When the connection counts as dead.
     fn end_of_silence(&self) -> Instant {
-        (self.last_byte + DROPPED).min(self.last_line + LINE_LIMIT)
+        (self.heard() + DROPPED).min(self.last_line + LINE_LIMIT)
+    }
+
+    /// When anything was heard last.
+    fn heard(&self) -> Instant {
+        self.amid_line.map_or(self.last_line, |at| at.max(self.last_line))
     }
 
     /// When the first readings must have come. Those that are coming are waited for.
     fn sample_deadline(&self) -> Instant {
         let usual = self.started + SAMPLE_LIMIT;
-        if self.is_amid_line { usual.max(self.last_byte + DROPPED).min(self.started + LINE_LIMIT) } else { usual }
+        self.amid_line.map_or(usual, |at| usual.max(at + DROPPED).min(self.started + LINE_LIMIT))
     }
 
     async fn late(&mut self) -> Result<(), End> {
@@ -290,7 +294,7 @@ impl State<'_> {
             return Err(End::Failed(failure::timeout("the probe sent no readings", now - self.started)));
         }
         if now >= self.end_of_silence() {
-            let text = if now >= self.last_byte + DROPPED {
+            let text = if now >= self.heard() + DROPPED {
                 format!("nothing was heard for {} s", DROPPED.as_secs())
             } else {
                 format!("no whole line came within {} s", LINE_LIMIT.as_secs())
