@@ -29,7 +29,8 @@ class Screen:
         self.cells = [[" "] * columns for _ in range(rows)]
         self.x = self.y = self.bytes = self.frames = 0
         self.saved = (0, 0)
-        self.printed = ""
+        # What was printed, in pieces: adding to one long text would copy it each time.
+        self.pieces, self.length = [], 0
         self.rest = b""
         # What the program has asked of the terminal: some wait for an answer, as every terminal gives it.
         self.answers = []
@@ -58,8 +59,21 @@ class Screen:
             elif final and numbers[:1] not in ("?", "<", "=", ">"):
                 self.sequence([int(word) if word else 0 for word in numbers.split(";")], final)
 
+    def keep(self, text):
+        self.pieces.append(text)
+        self.length += len(text)
+        if self.length > 2 * KEPT_CHARACTERS:
+            kept = "".join(self.pieces)[-KEPT_CHARACTERS:]
+            self.pieces, self.length = [kept], len(kept)
+
+    @property
+    def printed(self):
+        """The last of what was printed, whatever of it is still on the screen."""
+        self.pieces = ["".join(self.pieces)]
+        return self.pieces[0]
+
     def put(self, text):
-        self.printed = (self.printed + text)[-KEPT_CHARACTERS:] if len(self.printed) > 2 * KEPT_CHARACTERS else self.printed + text
+        self.keep(text)
         while text:
             if self.x >= self.columns:
                 self.x = 0
@@ -73,7 +87,7 @@ class Screen:
         if character == "\r":
             self.x = 0
         elif character == "\n":
-            self.printed += "\n"
+            self.keep("\n")
             self.down()
         elif character == "\b":
             self.x = max(0, self.x - 1)
