@@ -45,7 +45,7 @@ def heading(title, part):
              f"{about['date']}: {about['cpus']} x {about['processor']}, Linux {about['kernel']}, load {about['load_1_at_end']:.1f} "
              f"at the end. Each host: {about['gpus']} GPUs of the fake driver, {about['processes']} processes of "
              f"{about['users']} users, on loopback; a refresh a second; terminal 200x60. Median of the rounds (least to most); "
-             "*x* is the ratio to gpufleet's.\n"]
+             "*x* is the ratio to gpufleet's." + about.get("scheduling", "") + "\n"]
     used = {one["program"] for one in part["rounds"]}
     lines += ["- " + about["versions"][name] + (f": {about['notes'][name]}" if name in about["notes"] else "")
               for name in about["titles"] if name in used]
@@ -72,7 +72,7 @@ def cell(found, unit, digits, base=None):
     if not known:
         return "never"
     middle = statistics.median(known)
-    if middle == 0 and unit == "MB":
+    if middle < 0.05 and unit == "MB":
         return "ends too soon to see"
     text = f"{middle:.{digits}f} {unit}"
     if len(known) > 1:
