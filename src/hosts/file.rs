@@ -2,9 +2,9 @@
 
 use super::complaint::{FileComplaints, line_and_column};
 use super::notifications::Notifications;
-use super::section::{Context, KEYS, Placed, Section, kind, unknown_key};
+use super::section::{Context, KEYS, Outer, Placed, Section, kind, mismatch, signals, unknown_key};
 use super::thresholds_file::Changes;
-use super::{Complaint, HostConfig, address, nodeset};
+use super::{Complaint, HostConfig, SignalRule, address, nodeset};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -92,14 +92,15 @@ fn read_document(
     complaints: &mut Vec<Complaint>,
 ) -> (Vec<PlacedHost>, Option<Notifications>) {
     let mut notifications = None;
-    let mut defaults = Section::default();
-    let mut diagnosis = Changes::default();
+    let mut outer = Outer::default();
     let mut sections = Vec::new();
     for (key, value) in document {
         match (key.get_ref().as_ref(), value.get_ref()) {
-            ("defaults", DeValue::Table(table)) => defaults = read_defaults(table, context, complaints),
+            ("defaults", DeValue::Table(table)) => outer.defaults = read_defaults(table, context, complaints),
             ("hosts", DeValue::Array(array)) => sections = read_sections(array.iter(), context, complaints),
-            ("diagnosis", DeValue::Table(table)) => diagnosis = Changes::read(table, true, complaints),
+            ("diagnosis", DeValue::Table(table)) => outer.diagnosis = Changes::read(table, true, complaints),
+            ("tag", DeValue::Table(table)) => outer.signals = read_tags(table, complaints),
+            ("tag", _) => complaints.push(wrong_kind(key, value, "a table", "[tag.NAME]")),
             ("notifications", DeValue::Table(table)) => {
                 notifications = Some(Notifications::read(table, context, complaints));
             }
@@ -113,7 +114,7 @@ fn read_document(
     let hosts: Vec<PlacedHost> = sections
         .iter()
         .flat_map(|section| {
-            hosts_of(section, &defaults, &diagnosis).unwrap_or_else(|complaint| {
+            hosts_of(section, &outer).unwrap_or_else(|complaint| {
                 complaints.push(complaint);
                 Vec::new()
             })
@@ -140,7 +141,7 @@ fn unknown_at_top(key: &str, at: Range<usize>) -> Complaint {
     if super::notifications::KEYS.contains(&key) {
         return Complaint::at(at, format!("`{key}` stands outside of any section"), "put it under [notifications]");
     }
-    unknown_key(key, at, ["defaults", "diagnosis", "hosts", "notifications"])
+    unknown_key(key, at, ["defaults", "diagnosis", "hosts", "notifications", "tag"])
 }
 
 fn read_defaults(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Vec<Complaint>) -> Section {
@@ -153,6 +154,30 @@ fn read_defaults(table: &DeTable<'_>, context: &Context<'_>, complaints: &mut Ve
         complaints.push(Complaint::at(address.at, "one address for all hosts must hold `{name}`", hint));
     }
     defaults
+}
+
+/// `[tag.NAME]`: what holds for the hosts that have a tag.
+fn read_tags(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Vec<(String, SignalRule)> {
+    let mut rules = Vec::new();
+    for (tag, value) in table {
+        let DeValue::Table(table) = value.get_ref() else {
+            complaints.push(wrong_kind(tag, value, "a table", "[tag.NAME]"));
+            continue;
+        };
+        for (key, value) in table {
+            if key.get_ref() != "signals" {
+                complaints.push(unknown_key(key.get_ref(), key.span(), ["signals"]));
+                continue;
+            }
+            let word = value.get_ref().as_str();
+            let word = word.ok_or_else(|| mismatch("signals", "a string", value, "signals = \"none\""));
+            match word.and_then(|word| signals(word, value.span())) {
+                Ok(rule) => rules.push((tag.get_ref().to_string(), rule)),
+                Err(complaint) => complaints.push(complaint),
+            }
+        }
+    }
+    rules
 }
 
 fn read_sections<'a>(
@@ -185,10 +210,10 @@ fn read_sections<'a>(
 const NAME_MARK: &str = "{name}";
 
 /// The hosts that one section stands for.
-fn hosts_of(section: &Section, defaults: &Section, diagnosis: &Changes) -> Result<Vec<PlacedHost>, Complaint> {
+fn hosts_of(section: &Section, outer: &Outer) -> Result<Vec<PlacedHost>, Complaint> {
     let Some(name) = &section.name else { return Ok(Vec::new()) };
     let names = nodeset::expand(&name.value).map_err(|complaint| name.place(complaint))?;
-    let addresses = if let Some(address) = section.address.as_ref().or(defaults.address.as_ref()) {
+    let addresses = if let Some(address) = section.address.as_ref().or(outer.defaults.address.as_ref()) {
         addresses(address, &names)?.into_iter().map(Some).collect()
     } else {
         for host in &names {
@@ -200,7 +225,7 @@ fn hosts_of(section: &Section, defaults: &Section, diagnosis: &Changes) -> Resul
     hosts
         .map(|(host, address)| {
             check_shown_name(host, name)?;
-            Ok((section.host(defaults, diagnosis, host, address), name.at.clone()))
+            Ok((section.host(outer, host, address), name.at.clone()))
         })
         .collect()
 }

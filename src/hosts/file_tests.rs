@@ -229,3 +229,13 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn signals_are_ruled_by_host_then_by_the_strictest_tag_then_by_default() {
+    let text = "[defaults]\nsignals = \"own\"\n[tag.prod]\nsignals = \"none\"\n[tag.lab]\nsignals = \"all\"\n\
+                [[hosts]]\nname = \"a\"\n[[hosts]]\nname = \"b\"\ntags = [\"lab\"]\n\
+                [[hosts]]\nname = \"c\"\ntags = [\"lab\", \"prod\"]\n\
+                [[hosts]]\nname = \"d\"\ntags = [\"prod\"]\nsignals = \"own\"\n";
+    let rules: Vec<SignalRule> = parse(text).entries.iter().map(|entry| entry.config.signals).collect();
+    assert_eq!(rules, [SignalRule::Own, SignalRule::All, SignalRule::None, SignalRule::Own]);
+}

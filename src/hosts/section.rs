@@ -55,6 +55,27 @@ impl Placed<String> {
     }
 }
 
+/// What stands above the sections of a file.
+#[derive(Debug, Default)]
+pub(super) struct Outer {
+    pub(super) defaults: Section,
+    pub(super) diagnosis: Changes,
+    /// Whose processes may be sent signals, by tag.
+    pub(super) signals: Vec<(String, SignalRule)>,
+}
+
+impl Outer {
+    /// What the tags of a host say of signals: the strictest of them.
+    fn signals_of(&self, tags: &[SafeText]) -> Option<SignalRule> {
+        let own = self.signals.iter().filter(|(tag, _)| tags.iter().any(|own| **own == **tag));
+        own.map(|(_, rule)| *rule).min_by_key(|rule| match rule {
+            SignalRule::None => 0,
+            SignalRule::Own => 1,
+            SignalRule::All => 2,
+        })
+    }
+}
+
 /// What one section says; what it does not say is `None`.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Section {
@@ -150,12 +171,14 @@ impl Section {
         }
     }
 
-    /// The configuration of one host of this section, with what it leaves out taken from `defaults`.
+    /// The configuration of one host of this section, with what it leaves out taken from the rest of the file.
     /// Name and address are the caller's: one section can stand for several hosts.
-    pub(super) fn host(&self, defaults: &Self, all: &Changes, name: &str, address: Option<String>) -> HostConfig {
+    pub(super) fn host(&self, outer: &Outer, name: &str, address: Option<String>) -> HostConfig {
+        let (defaults, all) = (&outer.defaults, &outer.diagnosis);
         let built_in = HostConfig::named(name);
         let tags = self.tags.clone().or_else(|| defaults.tags.clone()).unwrap_or_default();
         let thresholds = self.thresholds(defaults, all, &tags);
+        let host_tags = tags.clone();
         HostConfig {
             name: built_in.name,
             address,
@@ -174,7 +197,11 @@ impl Section {
             group: self.group.clone().or_else(|| defaults.group.clone()),
             note: self.note.clone().or_else(|| defaults.note.clone()),
             reserved: self.reserved.clone().or_else(|| defaults.reserved.clone()).unwrap_or_default(),
-            signals: self.signals.or(defaults.signals).unwrap_or(built_in.signals),
+            signals: self
+                .signals
+                .or_else(|| outer.signals_of(&host_tags))
+                .or(defaults.signals)
+                .unwrap_or(built_in.signals),
             shared_account: self.shared_account.or(defaults.shared_account).unwrap_or(built_in.shared_account),
             thresholds,
         }
@@ -198,7 +225,7 @@ impl Section {
 }
 
 /// The complaint about a key that no section has.
-pub(super) fn unknown_key(
+pub(crate) fn unknown_key(
     key: &str,
     at: Range<usize>,
     known: impl IntoIterator<Item = &'static str> + Clone,
@@ -223,7 +250,7 @@ pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-pub(super) fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Complaint {
+pub(crate) fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Complaint {
     Complaint::at(
         value.span(),
         format!("`{key}` must be {wanted}, not {}", kind(value.get_ref())),
@@ -258,7 +285,7 @@ fn port(value: &Spanned<DeValue<'_>>) -> Result<u16, Complaint> {
     }
 }
 
-pub(super) fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Complaint> {
+pub(crate) fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Complaint> {
     value.get_ref().as_bool().ok_or_else(|| mismatch(key, "true or false", value, &format!("{key} = true")))
 }
 
@@ -298,7 +325,7 @@ fn backend(word: &str, at: Range<usize>) -> Result<Backend, Complaint> {
     }
 }
 
-fn signals(word: &str, at: Range<usize>) -> Result<SignalRule, Complaint> {
+pub(super) fn signals(word: &str, at: Range<usize>) -> Result<SignalRule, Complaint> {
     match word {
         "none" => Ok(SignalRule::None),
         "own" => Ok(SignalRule::Own),
@@ -316,7 +343,7 @@ fn probe(word: &str, at: Range<usize>) -> Result<ProbeChoice, Complaint> {
     }
 }
 
-pub(super) fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Complaint {
+pub(crate) fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Complaint {
     let hint = match nearest(word, words.iter().copied()) {
         Some(near) => format!("did you mean \"{near}\"?"),
         None => format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")),
