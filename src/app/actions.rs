@@ -3,7 +3,7 @@
 use super::screen::{HISTORY_FRAME_ROWS, help_page, moved};
 use super::users::users_shown;
 use super::wall::WallPlace;
-use super::{Action, App, Effect, Focus, Mode, View, keymap};
+use super::{Action, App, Density, Effect, Focus, Mode, Palette, View, keymap};
 use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
 use crate::wire::{Request, Signal};
 use std::time::Duration;
@@ -20,6 +20,9 @@ impl App {
         }
         if std::mem::take(&mut self.screen.signal_menu) && action == Action::Back {
             return Vec::new();
+        }
+        if self.palette.is_some() && !matches!(action, Action::Quit | Action::Repaint | Action::Suspend) {
+            return self.act_in_palette(action, now);
         }
         match action {
             Action::Interrupt => self.ask_signal(Signal::Interrupt, now),
@@ -101,6 +104,24 @@ impl App {
                 }
                 self.prompts.open(now);
             }
+            Action::Freeze => return self.freeze(now),
+            Action::Mouse => {
+                self.has_mouse = !self.has_mouse;
+                let words = if self.has_mouse {
+                    "the mouse selects here; M leaves it to the terminal"
+                } else {
+                    "the mouse is the terminal's; M takes it back"
+                };
+                self.notify(words, now);
+                return vec![Effect::Mouse(self.has_mouse)];
+            }
+            Action::Hide => self.hide(now),
+            Action::ShowHidden => self.show_hidden(now),
+            Action::Pin => self.pin(now),
+            Action::DensityAuto => self.set_density(Density::Auto, now),
+            Action::DensityCompact => self.set_density(Density::Compact, now),
+            Action::DensityFull => self.set_density(Density::Full, now),
+            Action::Palette => self.palette = Some(Palette::new(self.mode())),
             Action::Shell => return self.shell(now),
             Action::Copy => return self.copy(now),
             Action::RetryHost => return self.retry_host(now),
@@ -132,18 +153,39 @@ impl App {
         Vec::new()
     }
 
+    /// In the palette Enter does what is selected, Esc nothing; other keys are of its line and its list.
+    fn act_in_palette(&mut self, action: Action, now: Moment) -> Vec<Effect> {
+        let entries = self.palette_entries();
+        match (action, &mut self.palette) {
+            (Action::Enter, Some(palette)) => {
+                let chosen = entries.get(palette.index()).map(|line| line.action);
+                self.palette = None;
+                chosen.map_or_else(Vec::new, |action| self.act(action, now))
+            }
+            (Action::Back, _) => {
+                self.palette = None;
+                Vec::new()
+            }
+            (_, Some(palette)) => {
+                palette.act(action, entries.len());
+                Vec::new()
+            }
+            (_, None) => Vec::new(),
+        }
+    }
+
     fn go(&mut self, action: Action) {
         let capacity = self.list_capacity();
         match self.mode() {
             Mode::Help => {
                 let shown = help_page(self.size);
                 // The first line of the last page is as far as it goes.
-                let places = keymap::help_lines().saturating_sub(shown) + 1;
+                let places = keymap::help_lines(self.settings.is_readonly).len().saturating_sub(shown) + 1;
                 self.screen.help = self.screen.help.map(|top| moved(top, action, places, shown));
             }
             Mode::Grid => {
                 if let Some(shape) = self.arrangement.grid {
-                    self.screen.move_in_grid(action, self.fleet.hosts().len(), &shape);
+                    self.screen.move_in_grid(action, &self.shown, &shape);
                 }
             }
             Mode::Host => {
@@ -221,6 +263,7 @@ impl App {
             | Mode::SignalMenu
             | Mode::SignalDialog
             | Mode::FilterLine
+            | Mode::Palette
             | Mode::HostKeyDialog
             | Mode::SecretDialog => {}
         }
@@ -247,6 +290,7 @@ impl App {
 
     /// Another part of the list is shown.
     pub(super) fn narrowed(&mut self) {
+        self.refresh_shown();
         self.refresh_rows();
         self.rearrange();
     }
@@ -360,9 +404,10 @@ impl App {
     }
 
     fn beside(&mut self, step: isize) {
-        let count = self.fleet.hosts().len() as isize;
+        let count = self.shown.len() as isize;
         if count > 0 {
-            self.screen.host = (self.screen.host as isize + step).rem_euclid(count) as usize;
+            let place = self.shown.iter().position(|host| *host == self.screen.host).unwrap_or(0) as isize;
+            self.screen.host = self.shown[(place + step).rem_euclid(count) as usize];
             self.screen.gpu = 0;
             self.screen.replace(View::Host(HostId(self.screen.host as u32)));
             self.view_changed();
@@ -370,7 +415,7 @@ impl App {
     }
 
     /// Another view has other rows.
-    fn view_changed(&mut self) {
+    pub(super) fn view_changed(&mut self) {
         if self.screen.view() == &View::Wall {
             self.show_wall();
         }

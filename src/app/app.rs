@@ -3,15 +3,17 @@
 use super::arrange::{Arrangement, Demand, arrange, findings_shape};
 use super::attend::Greeting;
 use super::host_shape::{HostShape, arrange_host};
+use super::keymap::{Binding, changes_hosts};
 use super::narrowing::About;
 use super::prompts::DialogKey;
 use super::screen::list_capacity;
+use super::shown::Frozen;
 use super::signals::{SignalKey, Signals};
 use super::trends::Trends;
 use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
 use super::{
-    Action, Chronicle, Effect, Event, Findings, Focus, HostFigures, LinkCounts, Mode, Narrowing, NoteTemplate, Prompts,
-    Screen, Settings, Users, View, keymap,
+    Action, Chronicle, Density, Effect, Event, Findings, Focus, HostChoice, HostFigures, Keymap, LinkCounts, Mode,
+    Narrowing, NoteTemplate, Palette, Preferences, Prompts, Screen, Settings, Users, View,
 };
 use crate::diagnosis::{Engine, Memory};
 use crate::fleet::{
@@ -51,6 +53,15 @@ pub struct App {
     pub(super) narrowing: Narrowing,
     pub(super) trends: Trends,
     pub(super) signals: Signals,
+    /// The hosts that are shown, in order.
+    pub(super) shown: Vec<usize>,
+    pub(super) hosts: HostChoice,
+    pub(super) density: Density,
+    pub(super) frozen: Option<Frozen>,
+    pub(super) palette: Option<Palette>,
+    pub(super) keymap: Keymap,
+    /// Clicks and the wheel are ours.
+    pub(super) has_mouse: bool,
     /// The note to somebody whose GPU is idle or may hang.
     pub(super) note: NoteTemplate,
     pub(super) interval: Duration,
@@ -70,7 +81,7 @@ pub struct App {
     links: LinkCounts,
     /// A host changed since the sums and the list were computed.
     unsettled: bool,
-    notice: Option<(String, Moment)>,
+    pub(super) notice: Option<(String, Moment)>,
 }
 
 impl App {
@@ -89,6 +100,13 @@ impl App {
             narrowing: Narrowing::default(),
             trends: Trends::default(),
             signals: Signals::default(),
+            shown: Vec::new(),
+            hosts: HostChoice::default(),
+            density: Density::default(),
+            frozen: None,
+            palette: None,
+            keymap: Keymap::default(),
+            has_mouse: true,
             note: NoteTemplate::default(),
             interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
             size: (0, 0),
@@ -111,7 +129,17 @@ impl App {
             app.refresh_host(HostId(index as u32), now);
         }
         app.refresh_sums();
+        app.refresh_shown();
         app
+    }
+
+    /// Takes over what the settings say.
+    pub fn prefer(&mut self, preferences: &Preferences) {
+        self.keymap = preferences.keymap.clone();
+        self.note = preferences.note.clone();
+        self.has_mouse = preferences.mouse;
+        self.density = preferences.density.unwrap_or(self.density);
+        self.rearrange();
     }
 
     /// Takes an event and says what shall be done.
@@ -129,7 +157,7 @@ impl App {
         match event {
             Event::Key(key) => return self.key(key, now),
             Event::Pasted(text) => self.paste(&Zeroizing::new(text), now),
-            Event::Mouse(_) => {}
+            Event::Mouse(event) => return self.mouse(event, now),
             Event::Resized(columns, rows) => {
                 self.size = (columns, rows);
                 self.rearrange();
@@ -222,7 +250,7 @@ impl App {
 
     /// What diagnosis wants kept for the next run of the program.
     pub fn memory(&self, now: Moment) -> Memory {
-        self.engine.memory(&self.fleet, now)
+        self.engine.memory(self.live_fleet(), now)
     }
 
     /// Somebody has seen, or could have, all that has ended so far.
@@ -292,7 +320,7 @@ impl App {
 
     /// The lines of the wall.
     pub fn wall_lines(&self) -> Vec<WallLine> {
-        wall_lines(&self.fleet)
+        wall_lines(&self.fleet, |index| self.shown.contains(&index))
     }
 
     /// The division of a screen of this size that shows the wall.
@@ -310,6 +338,22 @@ impl App {
         }
     }
 
+    /// The command palette, while it is open.
+    pub fn palette(&self) -> Option<&Palette> {
+        self.palette.as_ref()
+    }
+
+    /// What the palette offers for what has been typed.
+    pub fn palette_entries(&self) -> Vec<&'static Binding> {
+        let is_offered = |line: &Binding| !(self.settings.is_readonly && changes_hosts(line.action));
+        self.palette.as_ref().map_or_else(Vec::new, |palette| palette.entries(is_offered))
+    }
+
+    /// The keys in force.
+    pub fn keymap(&self) -> &Keymap {
+        &self.keymap
+    }
+
     /// What has the keys.
     pub fn mode(&self) -> Mode {
         if let Some((prompt, _)) = self.prompts.open_dialog() {
@@ -320,6 +364,9 @@ impl App {
         }
         if self.signals.dialog().is_some() {
             return Mode::SignalDialog;
+        }
+        if self.palette.is_some() {
+            return Mode::Palette;
         }
         if self.screen.help.is_some() {
             return Mode::Help;
@@ -358,7 +405,7 @@ impl App {
         let mode = self.mode();
         let Some((_, dialog)) = self.prompts.open_dialog() else {
             if mode == Mode::SignalDialog {
-                return match (keymap::action(mode, &key), key.code) {
+                return match (self.keymap.action(mode, &key), key.code) {
                     (Some(action @ (Action::Quit | Action::Repaint | Action::Suspend)), _) => self.act(action, now),
                     (Some(action), _) => self.signal_key(SignalKey::Action(action), now),
                     (None, KeyCode::Char(character))
@@ -372,17 +419,20 @@ impl App {
             if mode == Mode::FilterLine {
                 return self.filter_key(&key, now);
             }
-            return keymap::action(mode, &key).map_or_else(Vec::new, |action| self.act(action, now));
+            if mode == Mode::Palette {
+                return self.palette_key(&key, now);
+            }
+            return self.keymap.action(mode, &key).map_or_else(Vec::new, |action| self.act(action, now));
         };
         // Letters that are keys of the dialog are text once something has been typed.
         let typed = match key.code {
             KeyCode::Char(character)
                 if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT)
-                    && (!dialog.input.is_empty() || keymap::action(mode, &key).is_none()) =>
+                    && (!dialog.input.is_empty() || self.keymap.action(mode, &key).is_none()) =>
             {
                 DialogKey::Character(character)
             }
-            _ => match keymap::action(mode, &key) {
+            _ => match self.keymap.action(mode, &key) {
                 Some(action @ (Action::Quit | Action::Repaint | Action::Suspend)) => return self.act(action, now),
                 Some(action) => DialogKey::Action(action),
                 None => return Vec::new(),
@@ -393,7 +443,7 @@ impl App {
 
     /// A key of the filter's line: one of its own, or text.
     fn filter_key(&mut self, key: &KeyEvent, now: Moment) -> Vec<Effect> {
-        match (keymap::action(Mode::FilterLine, key), key.code) {
+        match (self.keymap.action(Mode::FilterLine, key), key.code) {
             (Some(action @ (Action::Quit | Action::Repaint | Action::Suspend | Action::Help)), _) => {
                 return self.act(action, now);
             }
@@ -409,7 +459,27 @@ impl App {
         Vec::new()
     }
 
+    /// A key of the palette: one of its own, or text.
+    fn palette_key(&mut self, key: &KeyEvent, now: Moment) -> Vec<Effect> {
+        match (self.keymap.action(Mode::Palette, key), key.code) {
+            (Some(action), _) => return self.act(action, now),
+            (None, KeyCode::Char(character))
+                if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) =>
+            {
+                if let Some(palette) = &mut self.palette {
+                    palette.type_text(character.encode_utf8(&mut [0; 4]));
+                }
+            }
+            (None, _) => {}
+        }
+        Vec::new()
+    }
+
     fn paste(&mut self, text: &str, now: Moment) {
+        if let Some(palette) = &mut self.palette {
+            palette.type_text(text);
+            return;
+        }
         if self.mode() == Mode::FilterLine {
             self.narrowing.type_text(text);
             self.narrowed();
@@ -440,12 +510,15 @@ impl App {
         if let HostUpdate::Reply(reply) = &update {
             return self.signal_answered(id, reply, now);
         }
-        match self.fleet.apply(id, update, now) {
+        match self.live_fleet_mut().apply(id, update, now) {
             Applied::Nothing => Vec::new(),
             Applied::Link | Applied::Data | Applied::FirstData => {
-                let transitions = self.engine.step(&self.fleet, id, now);
-                self.refresh_host(id, now);
-                self.unsettled = true;
+                let fleet = self.frozen.as_ref().map_or(&self.fleet, Frozen::live);
+                let transitions = self.engine.step(fleet, id, now);
+                if self.frozen.is_none() {
+                    self.refresh_host(id, now);
+                    self.unsettled = true;
+                }
                 self.tell(&transitions)
             }
         }
@@ -457,6 +530,8 @@ impl App {
     pub fn settle(&mut self) {
         if std::mem::take(&mut self.unsettled) {
             self.refresh_sums();
+            // A filter may ask for free GPUs.
+            self.refresh_shown();
             let shown = self.findings_shown();
             self.findings.refresh(&self.engine, shown);
             self.refresh_rows();
@@ -483,7 +558,19 @@ impl App {
     }
 
     fn tick(&mut self, now: Moment) -> Vec<Effect> {
-        let transitions = self.engine.tick(&self.fleet, now);
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, Frozen::live);
+        let transitions = self.engine.tick(fleet, now);
+        if self.frozen.is_none() {
+            self.tick_figures(now);
+        }
+        self.notice.take_if(|(_, until)| *until <= now);
+        let mut effects = self.tell(&transitions);
+        effects.extend(self.greet(now));
+        effects.extend(self.tick_signals(now));
+        effects
+    }
+
+    fn tick_figures(&mut self, now: Moment) {
         for (host, figures) in self.fleet.hosts().iter().zip(&mut self.figures) {
             let states = self.engine.states(host.id);
             if self.rows_view.tick(host, states, now) {
@@ -494,14 +581,18 @@ impl App {
         self.ledger.tick(seen.map(|figures| figures.users.users.as_slice()), now);
         // Findings come and go with time alone.
         self.unsettled = true;
-        self.notice.take_if(|(_, until)| *until <= now);
-        let mut effects = self.tell(&transitions);
-        effects.extend(self.greet(now));
-        effects.extend(self.tick_signals(now));
-        effects
     }
 
-    fn refresh_host(&mut self, id: HostId, now: Moment) {
+    /// Computes everything anew that rests on the hosts.
+    pub(super) fn refresh_all(&mut self, now: Moment) {
+        for index in 0..self.figures.len() {
+            self.refresh_host(HostId(index as u32), now);
+        }
+        self.unsettled = true;
+        self.settle();
+    }
+
+    pub(super) fn refresh_host(&mut self, id: HostId, now: Moment) {
         let (Some(host), Some(figures)) = (self.fleet.host(id), self.figures.get_mut(id.0 as usize)) else { return };
         self.rows_view.update(host, self.engine.states(id), now);
         *figures = HostFigures::of(host, &self.engine, self.rows_view.jobs(id), now);
@@ -528,7 +619,7 @@ impl App {
 
     /// Computes the list anew: after new data, and after a key that changes what is in it.
     pub(super) fn refresh_rows(&mut self) {
-        let now = self.now;
+        let now = self.shown_at(self.now);
         let only = self.screen.only_host();
         let list = &self.screen.list;
         let (findings, narrowing) = (&self.findings, &self.narrowing);
@@ -540,7 +631,10 @@ impl App {
                 let host = self.fleet.host(row.key.host).zip(self.figures.get(row.key.host.0 as usize));
                 host.is_some_and(|(host, figures)| narrowing.keeps(row, &About { host, figures, findings, now }))
             };
-            only.is_none_or(|id| row.key.host == id) && (!narrowing.is_narrow() || is_kept() || is_looked_at())
+            let is_hidden =
+                || self.fleet.host(row.key.host).is_some_and(|host| self.hosts.hidden.contains(host.name()));
+            only.map_or_else(|| !is_hidden(), |id| row.key.host == id)
+                && (!narrowing.is_narrow() || is_kept() || is_looked_at())
         };
         let across = if list.order().group == Group::Across { jobs_across(&self.fleet) } else { Vec::new() };
         let rank = |row: &Row| findings.rank_of_row(row);
@@ -580,7 +674,8 @@ impl App {
         self.demanded = demand;
         self.host_shape = self.host_shape(self.size);
         if let Some(shape) = self.arrangement.grid {
-            self.screen.show_host(&shape);
+            let place = self.shown.iter().position(|host| *host == self.screen.host).unwrap_or(0);
+            self.screen.show_host(place, &shape);
         }
         let capacity = self.list_capacity();
         self.screen.list.follow(&self.rows, capacity);
@@ -588,7 +683,7 @@ impl App {
 
     fn demand(&self) -> Demand {
         let gpus = self.figures.iter().map(|figures| figures.gpus.len()).max().unwrap_or(0);
-        Demand { hosts: self.fleet.hosts().len(), gpus, list_focused: self.screen.list_focused() }
+        Demand { hosts: self.shown.len(), gpus, list_focused: self.screen.list_focused(), density: self.density }
     }
 
     pub(super) fn gpus_in_view(&self) -> usize {

@@ -8,6 +8,8 @@
 //! hints                                 1 row
 //! ```
 
+use super::Density;
+
 /// The smallest screen on which anything but a line can be shown: columns, rows.
 pub const MIN_SIZE: (u16, u16) = (40, 10);
 /// A body with fewer rows shows the grid or the list, not both.
@@ -126,6 +128,8 @@ pub struct Demand {
     pub gpus: usize,
     /// The keys go to the list: on a small screen it has the whole body.
     pub list_focused: bool,
+    /// How much the panes show.
+    pub density: Density,
 }
 
 /// Divides the screen. `previous` is the grid until now: a richer level needs slack, so that a border that is dragged
@@ -157,6 +161,15 @@ fn grid_shape(columns: u16, rows: u16, demand: Demand, previous: Option<&GridSha
                 || shape.cell_columns >= shape.level.min_columns() + 4
         })
     };
+    match demand.density {
+        Density::Auto => {}
+        Density::Compact => return compact_shape(columns, rows, hosts, gpus),
+        Density::Full => {
+            if let Some(shape) = full_shape(columns, rows, hosts, gpus) {
+                return shape;
+            }
+        }
+    }
     candidates(columns, hosts, gpus)
         .filter(|shape| u32::from(shape.total_rows) * u32::from(shape.pane_rows) <= u32::from(rows))
         .filter(has_slack)
@@ -166,6 +179,25 @@ fn grid_shape(columns: u16, rows: u16, demand: Demand, previous: Option<&GridSha
             (shape.level, shape.frame, inner, rows, across)
         })
         .unwrap_or_else(|| line_shape(columns, rows, hosts, gpus))
+}
+
+/// Two GPUs a line where every host fits like that, else a line a host.
+fn compact_shape(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridShape {
+    candidates(columns, hosts, gpus)
+        .filter(|shape| shape.level == Level::Pairs && shape.total_rows.saturating_mul(shape.pane_rows) <= rows)
+        .max_by_key(|shape| (shape.frame, std::cmp::Reverse(shape.total_rows)))
+        .unwrap_or_else(|| line_shape(columns, rows, hosts, gpus))
+}
+
+/// The richest panes, as many side by side as that allows; `None` where not even one row of them fits.
+fn full_shape(columns: u16, rows: u16, hosts: u16, gpus: u16) -> Option<GridShape> {
+    let shape = candidates(columns, hosts, gpus)
+        .filter(|shape| shape.frame == PaneFrame::Boxed && shape.inner_columns == 1)
+        .max_by_key(|shape| (shape.level, shape.across))?;
+    let fits = shape.total_rows.saturating_mul(shape.pane_rows) <= rows;
+    // A row is for the line that counts the hosts which do not fit.
+    let visible_rows = if fits { shape.total_rows } else { rows.saturating_sub(1) / shape.pane_rows };
+    (visible_rows > 0).then_some(GridShape { visible_rows, ..shape })
 }
 
 /// Every grid of panes, whether it fits into the rows or not.
@@ -258,7 +290,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn shape(size: (u16, u16), hosts: usize, gpus: usize) -> (Level, PaneFrame, u16, u16) {
-        let arrangement = arrange(size, Demand { hosts, gpus, list_focused: false }, None);
+        let arrangement = arrange(size, Demand { hosts, gpus, list_focused: false, ..Demand::default() }, None);
         let grid = arrangement.grid.expect("a grid");
         (grid.level, grid.frame, grid.across, grid.inner_columns)
     }
@@ -287,7 +319,8 @@ mod tests {
     #[test]
     fn the_list_keeps_its_share() {
         for hosts in 1..65 {
-            let arrangement = arrange((120, 40), Demand { hosts, gpus: 8, list_focused: false }, None);
+            let arrangement =
+                arrange((120, 40), Demand { hosts, gpus: 8, list_focused: false, ..Demand::default() }, None);
             let grid = arrangement.grid.expect("a grid").rows();
             assert!(arrangement.list_rows >= 12, "{hosts} hosts: {}", arrangement.list_rows);
             assert_eq!(grid + arrangement.list_rows, 38);
@@ -296,7 +329,7 @@ mod tests {
 
     #[test]
     fn a_small_body_shows_the_grid_or_the_list() {
-        let demand = Demand { hosts: 4, gpus: 8, list_focused: false };
+        let demand = Demand { hosts: 4, gpus: 8, list_focused: false, ..Demand::default() };
         let grid = arrange((80, 19), demand, None);
         assert!(grid.grid.is_some() && grid.list_rows == 0);
         let list = arrange((80, 19), Demand { list_focused: true, ..demand }, None);
@@ -307,7 +340,7 @@ mod tests {
 
     #[test]
     fn a_richer_level_needs_slack_and_the_same_level_none() {
-        let tight = Demand { hosts: 6, gpus: 8, list_focused: false };
+        let tight = Demand { hosts: 6, gpus: 8, list_focused: false, ..Demand::default() };
         // All rows are used, 2 x 9 of 18, and a column more than the level needs is left.
         let fresh = arrange((114, 29), tight, None).grid.expect("a grid");
         assert_eq!(fresh.level, Level::Medium);
@@ -320,18 +353,37 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_is_scrolled_and_counted() {
-        let grid = arrange((40, 10), Demand { hosts: 64, gpus: 8, list_focused: false }, None).grid.expect("a grid");
+        let grid = arrange((40, 10), Demand { hosts: 64, gpus: 8, list_focused: false, ..Demand::default() }, None)
+            .grid
+            .expect("a grid");
         assert_eq!((grid.level, grid.across, grid.total_rows, grid.visible_rows), (Level::Line, 2, 32, 7));
         assert!(grid.is_cut());
         assert_eq!(grid.rows(), 8);
     }
 
+    #[test]
+    fn the_person_has_a_say_in_how_much_panes_show() {
+        let shape = |density, size| {
+            let demand = Demand { hosts: 6, gpus: 8, density, ..Demand::default() };
+            arrange(size, demand, None).grid.expect("a grid")
+        };
+        let auto = shape(Density::Auto, (120, 40));
+        let compact = shape(Density::Compact, (120, 40));
+        assert!(compact.level <= Level::Pairs && compact.rows() < auto.rows(), "{compact:?}");
+        let full = shape(Density::Full, (120, 40));
+        assert_eq!((full.level, full.frame, full.across), (Level::Trend, PaneFrame::Boxed, 2));
+        assert!(full.is_cut() && full.rows() <= 40, "{full:?}");
+        // Where no full pane fits it is as without a say.
+        assert_eq!(shape(Density::Full, (80, 12)), shape(Density::Auto, (80, 12)));
+    }
+
     proptest! {
         #[test]
         fn every_division_stays_within_the_screen(
-            columns in 1u16..300, rows in 1u16..90, hosts in 0usize..70, gpus in 0usize..20, list_focused: bool
+            columns in 1u16..300, rows in 1u16..90, hosts in 0usize..70, gpus in 0usize..20, list_focused: bool,
+            density in proptest::sample::select(Density::ALL.to_vec())
         ) {
-            let arrangement = arrange((columns, rows), Demand { hosts, gpus, list_focused }, None);
+            let arrangement = arrange((columns, rows), Demand { hosts, gpus, list_focused, density }, None);
             let body = rows.saturating_sub(2);
             let grid_rows = arrangement.grid.map_or(0, |grid| grid.rows());
             prop_assert!(grid_rows + arrangement.list_rows <= body);

@@ -91,7 +91,8 @@ pub enum ChartSpan {
 }
 
 impl ChartSpan {
-    const ALL: [Self; 4] = [Self::TwoMinutes, Self::TenMinutes, Self::Hour, Self::TwoHours];
+    /// Every span, in the order of the key that steps through them.
+    pub const ALL: [Self; 4] = [Self::TwoMinutes, Self::TenMinutes, Self::Hour, Self::TwoHours];
 
     /// The one after this.
     #[must_use]

@@ -28,6 +28,8 @@ pub enum Effect {
     Remember,
     /// Lend the terminal to a shell on this host, and come back when that ends.
     Shell(HostId),
+    /// Let the terminal report clicks and the wheel, or leave them to it.
+    Mouse(bool),
     /// Put this where it can be pasted from, and say where.
     Copy(Copied),
     /// Write a line into the log of signals.

@@ -63,6 +63,11 @@ impl Findings {
         self.selected = Some(id);
     }
 
+    /// Selects the finding at a place.
+    pub(super) fn point(&mut self, index: usize, capacity: usize) {
+        self.select(index, capacity, true);
+    }
+
     /// Moves the selection.
     pub(super) fn go(&mut self, action: Action, capacity: usize) {
         self.select(moved(self.index, action, self.list.len(), capacity), capacity, true);

@@ -1,7 +1,7 @@
 //! The one table of keys: dispatch, the hint bar and the help are all read from it.
 
 use crate::fleet::{FILTER_SYNTAX, SortKey};
-use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::KeyCode;
 
 /// What has the keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -36,6 +36,8 @@ pub enum Mode {
     FilterLine,
     /// The list of users to choose from.
     UserPicker,
+    /// The command palette.
+    Palette,
     /// After `o`: the letter that names a column.
     SortMenu,
     /// After F9: which signal.
@@ -135,6 +137,24 @@ pub enum Action {
     Shell,
     /// Copy the line that fits what is under the selection.
     Copy,
+    /// The picture stands still, or moves again.
+    Freeze,
+    /// Clicks and the wheel are ours, or the terminal's.
+    Mouse,
+    /// Hide the selected host.
+    Hide,
+    /// Show what was hidden.
+    ShowHidden,
+    /// The selected host stands first, or in its place.
+    Pin,
+    /// Panes as there is room.
+    DensityAuto,
+    /// Small panes.
+    DensityCompact,
+    /// Full panes, scrolled.
+    DensityFull,
+    /// Look for an action by its words.
+    Palette,
     /// Try the selected host again now.
     RetryHost,
     /// Try every host again that is not connected.
@@ -226,8 +246,8 @@ const fn ctrl(character: char) -> Key {
 }
 
 use Mode::{
-    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Log, Process, Processes,
-    SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
+    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Log, Palette, Process,
+    Processes, SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
 };
 
 const LISTS: &[Mode] = &[List, HostList, Processes];
@@ -248,8 +268,11 @@ const SIGNAL: &[Mode] = &[SignalMenu];
 const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
 const AT_HAND: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Log, Findings, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
+const FIND: &[Mode] = &[Palette];
+const OVERVIEW: &[Mode] = &[Grid, List];
+const HIDING: &[Mode] = &[Grid, Host, Wall];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu, Process];
-const ALL: &[Mode] = &[
+pub(super) const ALL: &[Mode] = &[
     Grid,
     List,
     Host,
@@ -268,6 +291,7 @@ const ALL: &[Mode] = &[
     SignalDialog,
     FilterLine,
     UserPicker,
+    Palette,
     HostKeyDialog,
     SecretDialog,
 ];
@@ -285,8 +309,8 @@ macro_rules! bindings {
     };
 }
 
-/// Every key. The hint bar shows those with a hint, in this order.
-pub const BINDINGS: &[Binding] = bindings! {
+/// Every key. A line is told from another by its place, so that there is one of each. The hint bar shows those with a hint, in this order.
+pub static BINDINGS: &[Binding] = bindings! {
     MOVES, [key(KeyCode::Up), char('k')], Action::Up, "Up k", "up", None;
     MOVES, [key(KeyCode::Down), char('j')], Action::Down, "Down j", "down", None;
     SIDEWAYS, [key(KeyCode::Left), char('h')], Action::Left, "Left h", "left", None;
@@ -343,6 +367,12 @@ pub const BINDINGS: &[Binding] = bindings! {
     &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log: what was done to reach this host", None;
     AT_HAND, [char('s')], Action::Shell, "s", "a shell on the host: ssh, and back to the screen", None;
     AT_HAND, [char('y')], Action::Copy, "y", "copy: ssh command, pid, lines of a free GPU, note", None;
+    HIDING, [char('D')], Action::Hide, "D", "hide this host", None;
+    &[Grid, List, Wall], [char('H')], Action::ShowHidden, "H", "show hidden hosts again", None;
+    HIDING, [char('*')], Action::Pin, "*", "pin: this host stands first, or no longer", None;
+    OVERVIEW, [char('a')], Action::DensityAuto, "a", "panes: as there is room", None;
+    OVERVIEW, [char('c')], Action::DensityCompact, "c", "panes: small", None;
+    OVERVIEW, [char('f')], Action::DensityFull, "f", "panes: full, scrolled where they do not fit", None;
     LIVE, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
     PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
@@ -384,6 +414,14 @@ pub const BINDINGS: &[Binding] = bindings! {
     PICKER, [key(KeyCode::Enter)], Action::Enter, "Enter", "this user's processes alone", Some("choose");
     PICKER, [key(KeyCode::Esc), char('u')], Action::Back, "Esc u", "leave the list as it is", Some("leave");
 
+    FIND, [key(KeyCode::Enter)], Action::Enter, "Enter", "do it", Some("do it");
+    FIND, [key(KeyCode::Esc)], Action::Back, "Esc", "do nothing", Some("leave");
+    FIND, [key(KeyCode::Up), ctrl('p')], Action::Up, "Up C-p", "the entry above", None;
+    FIND, [key(KeyCode::Down), ctrl('n')], Action::Down, "Down C-n", "the entry below", None;
+    FIND, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
+    FIND, [ctrl('w')], Action::EraseWord, "C-w", "take a word back", None;
+    FIND, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
+
     VIEWS, [char('1')], Action::Overview, "1", "hosts and processes", None;
     VIEWS, [char('2')], Action::Wall, "2", "wall: one cell a GPU, and which are free", Some("wall");
     VIEWS, [char('3')], Action::Processes, "3", "all processes, full screen", Some("processes");
@@ -391,6 +429,9 @@ pub const BINDINGS: &[Binding] = bindings! {
     VIEWS, [char('5')], Action::Findings, "5", "findings: what looks wrong, with evidence", Some("findings");
     LIVE, [char('-')], Action::Slower, "-", "sample less often", None;
     LIVE, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
+    VIEWS, [char('Z')], Action::Freeze, "Z", "freeze: the picture stands still, or moves again", None;
+    VIEWS, [char('M')], Action::Mouse, "M", "mouse: clicks and wheel are ours, or the terminal's", None;
+    VIEWS, [char(':')], Action::Palette, ":", "commands by their words", None;
     LIVE, [ctrl('r')], Action::Refresh, "C-r", "readings of all hosts now", None;
     ALL, [ctrl('l')], Action::Repaint, "C-l", "draw the screen anew", None;
     ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
@@ -417,6 +458,8 @@ pub enum Section {
     Signals,
     /// After `o`.
     SortMenu,
+    /// The command palette.
+    Palette,
     /// Dialogs.
     Questions,
     /// Everything else.
@@ -425,7 +468,7 @@ pub enum Section {
 
 impl Section {
     /// Every section, in the order of the help.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Moving,
         Self::Hosts,
         Self::Processes,
@@ -433,6 +476,7 @@ impl Section {
         Self::Findings,
         Self::Signals,
         Self::SortMenu,
+        Self::Palette,
         Self::Questions,
         Self::Program,
     ];
@@ -447,6 +491,7 @@ impl Section {
             Self::Findings => "Findings",
             Self::Signals => "Signals",
             Self::SortMenu => "After o: sort by",
+            Self::Palette => "After : commands",
             Self::Questions => "Questions on the way in",
             Self::Program => "Program",
         }
@@ -461,6 +506,7 @@ impl Section {
             _ if only(TYPED) => Self::Questions,
             _ if only(MENU) => Self::SortMenu,
             _ if only(&[Findings, History]) => Self::Findings,
+            _ if only(FIND) => Self::Palette,
             _ if only(LINE) || only(PICKER) => Self::Narrowing,
             Action::Filter
             | Action::Mine
@@ -499,35 +545,85 @@ impl Section {
     }
 }
 
-/// How many lines the help has: for each section a title and its bindings, between sections an empty line, and at the end
-/// the filter language.
-pub fn help_lines() -> usize {
-    BINDINGS.len() + 2 * Section::ALL.len() - 1 + 2 + FILTER_SYNTAX.len()
+/// One line of the help.
+#[derive(Debug, Clone, Copy)]
+pub enum HelpLine {
+    /// Between two sections.
+    Empty,
+    /// The title of a section.
+    Title(&'static str),
+    /// A line of the table.
+    Keys(&'static Binding),
+    /// Other words: an example, and what it means.
+    Words(&'static str, &'static str),
 }
 
-/// What a key does in a mode.
-pub fn action(mode: Mode, event: &KeyEvent) -> Option<Action> {
-    let pressed = Key { code: event.code, ctrl: event.modifiers.contains(KeyModifiers::CONTROL) };
-    if event.modifiers.contains(KeyModifiers::ALT) {
-        return None;
+/// The help: for each section its title and its lines of the table, and at the end the filter language. Where nothing is
+/// to be changed on any host, what would change something is left out.
+pub fn help_lines(is_readonly: bool) -> Vec<HelpLine> {
+    let is_there = |binding: &&Binding| !(is_readonly && changes_hosts(binding.action));
+    let sections = Section::ALL.into_iter().filter(|section| !(is_readonly && *section == Section::Signals));
+    let lines = sections.flat_map(|section| {
+        let bindings = section.bindings().filter(is_there).map(HelpLine::Keys);
+        [HelpLine::Empty, HelpLine::Title(section.title())].into_iter().chain(bindings)
+    });
+    let filter = FILTER_SYNTAX.iter().map(|(example, meaning)| HelpLine::Words(example, meaning));
+    lines.skip(1).chain([HelpLine::Empty, HelpLine::Title("How a filter is written")]).chain(filter).collect()
+}
+
+/// Whether an action reaches out to processes of a host.
+pub fn changes_hosts(action: Action) -> bool {
+    matches!(action, Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu | Action::Shell)
+}
+
+/// What the hint bar says of a line of the table.
+pub(super) fn hint_of(binding: &Binding) -> Option<&'static str> {
+    binding.hint
+}
+
+impl Mode {
+    /// It lies over a view: a dialog, a menu, a line of text.
+    pub fn is_over(self) -> bool {
+        self.takes_text() || matches!(self, SortMenu | SignalMenu | UserPicker)
     }
-    BINDINGS
-        .iter()
-        .find(|binding| binding.modes.contains(&mode) && binding.keys.contains(&pressed))
-        .map(|binding| binding.action)
-}
 
-/// The bindings that the hint bar shows in a mode: what they do, keys and words.
-pub fn hints(mode: Mode) -> impl Iterator<Item = (Action, &'static str, &'static str)> {
-    BINDINGS
-        .iter()
-        .filter(move |binding| binding.modes.contains(&mode))
-        .filter_map(|binding| Some((binding.action, binding.shown, binding.hint?)))
+    /// Letters are text there.
+    pub fn takes_text(self) -> bool {
+        matches!(self, FilterLine | Palette | HostKeyDialog | SecretDialog | SignalDialog)
+    }
+
+    /// Where it is, for a sentence.
+    pub fn place(self) -> &'static str {
+        match self {
+            Grid => "in the grid",
+            List | HostList | Processes => "in the list of processes",
+            Host => "in the view of a host",
+            Gpu => "in the view of a GPU",
+            Log => "in the ssh log",
+            Wall => "on the wall",
+            Users => "in the view of users",
+            Findings => "among the findings",
+            History => "in the history",
+            Process => "in the view of a process",
+            Help => "in the help",
+            FilterLine => "in the filter's line",
+            UserPicker => "in the list of users",
+            Palette => "in the palette",
+            SortMenu | SignalMenu => "in a menu",
+            SignalDialog | HostKeyDialog | SecretDialog => "in a dialog",
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Keymap;
     use super::*;
+    use crossterm::event::{KeyEvent, KeyModifiers};
+
+    fn action(mode: Mode, event: &KeyEvent) -> Option<Action> {
+        Keymap::default().action(mode, event)
+    }
 
     #[test]
     fn no_key_has_two_meanings_in_one_mode() {
@@ -580,12 +676,23 @@ mod tests {
     }
 
     #[test]
+    fn where_nothing_is_to_be_changed_the_help_names_nothing_that_would() {
+        let names = |is_readonly| {
+            let lines = help_lines(is_readonly).into_iter();
+            lines.filter(|line| matches!(line, HelpLine::Keys(binding) if changes_hosts(binding.action))).count()
+        };
+        assert_eq!(names(true), 0);
+        assert!(names(false) > 4);
+        assert!(help_lines(true).iter().all(|line| !matches!(line, HelpLine::Title("Signals"))));
+    }
+
+    #[test]
     fn every_binding_is_written_in_ascii_and_every_mode_has_hints() {
         for binding in BINDINGS {
             assert!(binding.shown.is_ascii() && binding.words.is_ascii(), "{}", binding.words);
         }
         for &mode in ALL {
-            assert!(hints(mode).count() >= 2, "{mode:?}");
+            assert!(Keymap::default().hints(mode).count() >= 2, "{mode:?}");
         }
     }
 }

@@ -137,6 +137,11 @@ impl Narrowing {
         }
     }
 
+    /// Whether a host is shown: unless the filter rules it out, whatever runs on it.
+    pub(super) fn keeps_host(&self, host: &Subject<'_>) -> bool {
+        self.filter.is_empty() || self.filter.holds(host) != Some(false)
+    }
+
     /// Whether a row is shown. `rank` is how much it needs a person.
     pub(super) fn keeps(&self, row: &Row, about: &About<'_>) -> bool {
         let is_idle = || matches!(row.state, Some((GpuState::Idle, _)));
@@ -175,7 +180,7 @@ impl About<'_> {
     }
 }
 
-fn free_gpus(figures: &HostFigures) -> Option<u32> {
+pub(super) fn free_gpus(figures: &HostFigures) -> Option<u32> {
     figures.is_fresh.then(|| figures.totals.in_state(GpuState::Free))
 }
 

@@ -57,7 +57,7 @@ pub struct Screen {
     pub signal_menu: bool,
     /// The line of the list of users that is selected, while it is open; 0 is everybody.
     pub user_picker: Option<usize>,
-    /// Index of the selected host.
+    /// Index of the selected host in the fleet.
     pub host: usize,
     /// First row of panes that is shown.
     pub grid_top: u16,
@@ -79,6 +79,17 @@ impl Screen {
     /// The view.
     pub fn view(&self) -> &View {
         &self.view
+    }
+
+    /// The view at the top that one comes back to in the end.
+    pub fn top_view(&self) -> &View {
+        // What is entered from a view at the top other than the overview stands above that, and the overview below.
+        let views = || self.beneath.iter().map(|(view, _)| view).chain([&self.view]);
+        views()
+            .take(2)
+            .filter(|view| matches!(view, View::Overview | View::Wall | View::Processes | View::Users | View::Findings))
+            .last()
+            .unwrap_or(&View::Overview)
     }
 
     /// The host to which the list is narrowed: the one in full, also while one of its processes is looked at.
@@ -157,27 +168,29 @@ impl Screen {
     }
 
     /// Moves among the panes.
-    pub fn move_in_grid(&mut self, action: Action, hosts: usize, shape: &GridShape) {
+    pub fn move_in_grid(&mut self, action: Action, hosts: &[usize], shape: &GridShape) {
         let across = usize::from(shape.across).max(1);
         let page = usize::from(shape.visible_rows).max(1) * across;
         let half = (usize::from(shape.visible_rows) / 2).max(1) * across;
-        let last = hosts.saturating_sub(1);
-        self.host = match action {
-            Action::Left => self.host.saturating_sub(1),
-            Action::Right => self.host + 1,
-            Action::Up if self.host >= across => self.host - across,
+        let last = hosts.len().saturating_sub(1);
+        let at = hosts.iter().position(|host| *host == self.host).unwrap_or(0);
+        let place = match action {
+            Action::Left => at.saturating_sub(1),
+            Action::Right => at + 1,
+            Action::Up if at >= across => at - across,
             // From the last full row into a shorter one below it.
-            Action::Down if self.host / across < last / across => self.host + across,
-            Action::PageUp => self.host.saturating_sub(page),
-            Action::PageDown => self.host + page,
-            Action::HalfPageUp => self.host.saturating_sub(half),
-            Action::HalfPageDown => self.host + half,
+            Action::Down if at / across < last / across => at + across,
+            Action::PageUp => at.saturating_sub(page),
+            Action::PageDown => at + page,
+            Action::HalfPageUp => at.saturating_sub(half),
+            Action::HalfPageDown => at + half,
             Action::First => 0,
             Action::Last => last,
-            _ => self.host,
+            _ => at,
         }
         .min(last);
-        self.show_host(shape);
+        self.host = hosts.get(place).copied().unwrap_or(self.host);
+        self.show_host(place, shape);
     }
 
     /// Moves among the GPUs of one host.
@@ -195,9 +208,9 @@ impl Screen {
         .min(last);
     }
 
-    /// Scrolls so that the selected host is on the screen.
-    pub fn show_host(&mut self, shape: &GridShape) {
-        let row = (self.host / usize::from(shape.across).max(1)) as u16;
+    /// Scrolls so that the pane at this place is on the screen.
+    pub fn show_host(&mut self, place: usize, shape: &GridShape) {
+        let row = (place / usize::from(shape.across).max(1)) as u16;
         let top = self.grid_top.min(shape.total_rows.saturating_sub(shape.visible_rows));
         self.grid_top = if row < top {
             row

@@ -175,6 +175,17 @@ impl Users {
         self.rows = rows;
     }
 
+    /// The place of the first user on the screen, where there is room for `shown`.
+    pub fn top(&self, shown: usize) -> usize {
+        (self.index + 1).saturating_sub(shown)
+    }
+
+    /// Selects the user at a place.
+    pub(super) fn point(&mut self, index: usize) {
+        self.index = index.min(self.list.len().saturating_sub(1));
+        self.selected = self.selected().map(|user| user.sum.who.clone());
+    }
+
     /// Moves the selection.
     pub(super) fn go(&mut self, action: Action, page: usize) {
         self.index = moved(self.index, action, self.list.len(), page);

@@ -59,8 +59,8 @@ const PANELS: [u16; 3] = [16, 9, 0];
 /// More cells than these are never shown of a host.
 const MAX_CELLS: u16 = 32;
 
-/// Hosts by group, in the order in which groups first occur; hosts without one last. Without groups there are no headings.
-pub fn wall_lines(fleet: &Fleet) -> Vec<WallLine> {
+/// Those hosts that are shown by group, in the order in which groups first occur; hosts without one last. Without groups there are no headings.
+pub fn wall_lines(fleet: &Fleet, is_shown: impl Fn(usize) -> bool) -> Vec<WallLine> {
     let hosts = fleet.hosts();
     let mut groups: Vec<Option<&SafeText>> = Vec::new();
     for host in hosts {
@@ -73,7 +73,8 @@ pub fn wall_lines(fleet: &Fleet) -> Vec<WallLine> {
     let has_headings = groups.iter().any(Option::is_some);
     let mut lines = Vec::new();
     for group in groups {
-        let members = || (0..hosts.len()).filter(|index| hosts[*index].config.group.as_ref() == group);
+        let members =
+            || (0..hosts.len()).filter(|index| is_shown(*index) && hosts[*index].config.group.as_ref() == group);
         if has_headings {
             lines.extend(members().next().map(WallLine::Heading));
         }

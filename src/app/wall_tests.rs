@@ -16,10 +16,10 @@ fn fleet(groups: &[Option<&str>]) -> Fleet {
 #[test]
 fn hosts_stand_under_their_group_and_those_without_one_last() {
     use WallLine::{Heading, Host};
-    let lines = wall_lines(&fleet(&[None, Some("b"), Some("a"), Some("b")]));
+    let lines = wall_lines(&fleet(&[None, Some("b"), Some("a"), Some("b")]), |_| true);
     assert_eq!(lines, [Heading(1), Host(1), Host(3), Heading(2), Host(2), Heading(0), Host(0)]);
-    assert_eq!(wall_lines(&fleet(&[None, None])), [Host(0), Host(1)]);
-    assert_eq!(wall_lines(&fleet(&[])), []);
+    assert_eq!(wall_lines(&fleet(&[None, None]), |_| true), [Host(0), Host(1)]);
+    assert_eq!(wall_lines(&fleet(&[]), |_| true), []);
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn the_sizes_of_the_sheet() {
 
 #[test]
 fn arrows_go_from_gpu_to_gpu_and_from_host_to_host() {
-    let lines = wall_lines(&fleet(&[Some("a"), Some("a"), Some("b"), Some("b")]));
+    let lines = wall_lines(&fleet(&[Some("a"), Some("a"), Some("b"), Some("b")]), |_| true);
     let shape = WallShape { across: 2, rows: 3, cells: 8, ..WallShape::default() };
     let mut place = WallPlace::default();
     let mut go = |actions: &[Action]| {
@@ -63,7 +63,7 @@ proptest! {
         prop_assert!(shape.rows + LEGEND_ROWS + shape.panel_rows <= body, "{:?}", shape);
         prop_assert!(shape.across * shape.columns <= columns);
         prop_assert!(shape.rows >= 1 && shape.cells >= 1);
-        let lines = wall_lines(&fleet(&vec![None; hosts]));
+        let lines = wall_lines(&fleet(&vec![None; hosts]), |_| true);
         let mut place = WallPlace::default();
         let actions = [Action::Up, Action::Down, Action::Left, Action::Right, Action::PageDown, Action::Last];
         for step in steps {

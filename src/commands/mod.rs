@@ -15,6 +15,7 @@ pub mod status;
 mod terminal;
 pub mod watch;
 
+mod background;
 mod clipboard;
 mod dispatch;
 mod errand;
@@ -27,6 +28,7 @@ mod memory;
 mod notify;
 mod open_files;
 mod prompter;
+mod view_file;
 mod visit;
 
 #[cfg(test)]

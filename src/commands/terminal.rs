@@ -25,6 +25,8 @@ const FRAME_BYTES: usize = 256 * 1024;
 
 /// The terminal is ours: entered, not yet restored.
 static ENTERED: AtomicBool = AtomicBool::new(false);
+/// Clicks and the wheel are ours, also after the terminal was somebody else's for a while.
+static MOUSE: AtomicBool = AtomicBool::new(true);
 /// The thread whose panics end the program.
 static DRAWING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
 /// What panicked elsewhere, kept until the terminal is back.
@@ -46,7 +48,8 @@ impl Screen {
     ///
     /// # Errors
     /// When standard output is no terminal, or the terminal refuses.
-    pub(super) fn enter() -> io::Result<Self> {
+    pub(super) fn enter(has_mouse: bool) -> io::Result<Self> {
+        MOUSE.store(has_mouse, Ordering::SeqCst);
         if !io::stdout().is_terminal() {
             return Err(io::Error::other("standard output is not a terminal"));
         }
@@ -78,6 +81,15 @@ impl Screen {
         // Not `Terminal::clear`: it asks the terminal for the cursor's place, and the answer goes to the event stream.
         let size = self.terminal.size()?;
         self.terminal.resize(size.into())
+    }
+
+    /// Lets the terminal report clicks and the wheel, or leaves them to it.
+    ///
+    /// # Errors
+    /// When the terminal is gone.
+    pub(super) fn set_mouse(&mut self, is_on: bool) -> io::Result<()> {
+        MOUSE.store(is_on, Ordering::SeqCst);
+        execute!(self.terminal.backend_mut(), ClicksAndWheel(is_on))
     }
 
     /// Writes a sequence that moves nothing on the screen: a bell, a notification.
@@ -127,8 +139,15 @@ fn take_over() -> io::Result<()> {
     enable_raw_mode()?;
     ENTERED.store(true, Ordering::SeqCst);
     // Without a name of ours the window keeps the shell's; nothing of a host's ever goes into it.
-    execute!(io::stdout(), EnterAlternateScreen, Hide, EnableBracketedPaste, ClicksAndWheel(true), SetTitle("gpufleet"))
-        .inspect_err(|_| restore())
+    execute!(
+        io::stdout(),
+        EnterAlternateScreen,
+        Hide,
+        EnableBracketedPaste,
+        ClicksAndWheel(MOUSE.load(Ordering::SeqCst)),
+        SetTitle("gpufleet")
+    )
+    .inspect_err(|_| restore())
 }
 
 /// Gives the terminal back as it was. May be called at any time, from any thread, any number of times.

@@ -6,6 +6,7 @@
 //!                                                  draw, at most 3 a second unless somebody waits for it
 //! ```
 
+use super::background::is_light;
 use super::clipboard::Clipboard;
 use super::keyboard::{self, Keyboard};
 use super::log_file::LogFile;
@@ -14,9 +15,10 @@ use super::notify::Notifier;
 use super::session::Session;
 use super::signal_log::SignalLog;
 use super::terminal::Screen;
+use super::view_file::{ViewFile, read_preferences, settings_notice};
 use super::visit::Visit;
 use super::{Failure, Interrupts};
-use crate::app::{App, ColorDepth, Effect, Event, Settings, ThemeChoice};
+use crate::app::{App, ColorDepth, Effect, Event, Preferences, Settings, ThemeChoice};
 use crate::cli::{ScreenArgs, Theme};
 use crate::collect::{Collector, Command};
 use crate::diagnosis::Engine;
@@ -27,7 +29,7 @@ use crate::ui;
 use crate::wire::SafeText;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
 use std::collections::HashSet;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -39,6 +41,8 @@ const DRAW_PERIOD: Duration = Duration::from_millis(333);
 const BATCH: usize = 256;
 /// The exit code for SIGINT.
 const INTERRUPTED: u8 = 130;
+/// A terminal that does not say what its background is like is not waited for any longer.
+const ASK_LIMIT: Duration = Duration::from_millis(200);
 /// The wall clock moved this much more than ours: the laptop slept.
 const SLEPT: Duration = Duration::from_secs(5);
 
@@ -47,43 +51,70 @@ const SLEPT: Duration = Duration::from_secs(5);
 /// # Errors
 /// When standard output is no terminal, or the terminal goes away.
 pub async fn run(session: Session, arguments: &ScreenArgs) -> Result<ExitCode, Failure> {
-    let settings = settings(arguments, &|name| std::env::var(name).ok());
+    let directories = Directories::find();
+    let (preferences, wrong) = read_preferences(&directories);
     let log = arguments.log.as_deref().map(LogFile::open).transpose()?;
-    show(session, settings, log).await.map_err(|error| {
+    let code = show(session, arguments, &preferences, wrong.as_deref(), log).await.map_err(|error| {
         Failure::nothing(format!("cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"))
-    })
+    })?;
+    if let Some(wrong) = wrong {
+        // On the screen there was a line of it. Standard error may be closed: then nobody can be told.
+        let _ = write!(io::stderr(), "gpufleet: the built-in settings held:\n{}\n", wrong.trim_end());
+    }
+    Ok(code)
 }
 
-async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) -> io::Result<ExitCode> {
+async fn show(
+    session: Session,
+    arguments: &ScreenArgs,
+    preferences: &Preferences,
+    wrong: Option<&str>,
+    mut log: Option<LogFile>,
+) -> io::Result<ExitCode> {
     let Session { hosts, source, ssh, clock, simulated, notifications } = session;
     let (context, mut prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
         None => (None, None),
     };
     let now = clock.now();
+    let directories = Directories::find();
     let mut engine = Engine::default();
     // What is simulated is not remembered.
-    let (mut memory, said) =
-        if simulated { (None, None) } else { MemoryFile::load(&Directories::find(), &mut engine, now) };
+    let (mut memory, said) = if simulated { (None, None) } else { MemoryFile::load(&directories, &mut engine, now) };
+    // A screen that nobody sees asks no terminal; it is refused below.
+    let background = async {
+        let is_asked = arguments.theme.is_none_or(|theme| theme == Theme::Auto) && preferences.theme.is_none();
+        match (is_asked && io::stdout().is_terminal()).then(|| tokio::task::spawn_blocking(|| is_light(ASK_LIMIT))) {
+            Some(asked) => asked.await.ok().flatten(),
+            None => None,
+        }
+    };
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), background.await);
     let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
-    if let Some(said) = said {
+    app.prefer(preferences);
+    let (mut view, remembered, forgotten) =
+        if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
+    if let Some(remembered) = remembered {
+        app.recall(&remembered);
+        app.prefer(preferences);
+    }
+    for said in [said, forgotten, wrong.map(settings_notice)].into_iter().flatten() {
         app.say(said, now);
     }
     let mut notifier =
         Notifier::new(&notifications, true, std::env::var_os("TMUX").is_some_and(|name| !name.is_empty()));
-    let signal_log = if simulated { None } else { SignalLog::find(&Directories::find()) };
+    let signal_log = if simulated { None } else { SignalLog::find(&directories) };
     let mut interrupts = Interrupts::new()?;
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
-    let mut screen = Screen::enter()?;
+    let mut screen = Screen::enter(preferences.mouse)?;
     let (columns, rows) = crossterm::terminal::size()?;
     app.update(Event::Resized(columns, rows), now);
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
     let mut keyboard = Some(Keyboard::start()?);
     let mut visit: Option<Visit> = None;
     // A bell or notification that came while somebody else had the terminal.
     let mut held: Option<String> = None;
-    let directories = Directories::find();
     let mut clipboard = Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok());
     let mut tick = tokio::time::interval(Duration::from_secs(1));
     tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -135,7 +166,7 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
             said = clipboard.said() => Some(Event::Done(said)),
             _ = tick.tick() => {
                 let now = clock.now();
-                if let Some(sequence) = notifier.tick(app.fleet(), now) {
+                if let Some(sequence) = notifier.tick(app.live_fleet(), now) {
                     if visit.is_none() {
                         screen.send(&sequence)?;
                     } else {
@@ -144,7 +175,12 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
                 }
                 app.settings.utc_offset_seconds = utc_offset_seconds();
                 remember(memory.as_mut().filter(|file| file.is_due(now)), &mut app, now);
-                if let Some(Err(error)) = log.as_mut().map(|file| file.write(app.fleet())) {
+                if let Some(file) = view.as_mut().filter(|file| file.is_due(now))
+                    && let Some(said) = file.save(app.remembered(), now)
+                {
+                    app.say(said, now);
+                }
+                if let Some(Err(error)) = log.as_mut().map(|file| file.write(app.live_fleet())) {
                     app.say(format!("the log is no longer written: {error}"), now);
                     log = None;
                 }
@@ -187,6 +223,7 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
                             }
                         }
                     }
+                    Effect::Mouse(is_on) => screen.set_mouse(is_on)?,
                     Effect::Copy(copied) => screen.send(&clipboard.take(&copied))?,
                     Effect::Tell(news) => notifier.take(&news),
                     Effect::Remember => remember(memory.as_mut(), &mut app, clock.now()),
@@ -208,13 +245,17 @@ async fn show(session: Session, settings: Settings, mut log: Option<LogFile>) ->
     drop(visit);
     // The terminal is given back first: a hook may take a moment.
     drop(screen);
-    for said in notifier.finish(app.fleet(), clock.now()).await {
+    for said in notifier.finish(app.live_fleet(), clock.now()).await {
         // Standard error may be closed: then nobody can be told.
         let _ = writeln!(io::stderr(), "gpufleet: {said}");
     }
     if let Some(file) = &mut log {
         // There is nobody left to tell if the last second of it cannot be written.
-        let _written = file.write(app.fleet());
+        let _written = file.write(app.live_fleet());
+    }
+    if let Some(file) = &mut view {
+        // There is nobody left to tell; the next start begins with what was saved some seconds ago.
+        let _said = file.save(app.remembered(), clock.now());
     }
     if let Some(file) = &mut memory {
         let now = clock.now();
@@ -288,6 +329,7 @@ impl Performer<'_> {
             | Effect::Suspend
             | Effect::Shell(_)
             | Effect::Copy(_)
+            | Effect::Mouse(_)
             | Effect::Tell(_)
             | Effect::Remember
             | Effect::LogSignal(_) => {}
@@ -381,14 +423,21 @@ impl SleepWatch {
     }
 }
 
-/// What the arguments and the environment say about the looks.
+/// What the arguments, the settings and the environment say about the looks.
 ///
-/// `NO_COLOR` (no-color.org) means no colours unless a theme is named. Without `--theme` a light background is taken
-/// from `COLORFGBG`, which rxvt, Konsole and others set; everything else counts as dark.
-fn settings(arguments: &ScreenArgs, environment: &dyn Fn(&str) -> Option<String>) -> Settings {
+/// `NO_COLOR` (no-color.org) means no colours unless a theme is named. Where none is named, the terminal says whether its
+/// background is light, else `COLORFGBG`, which rxvt, Konsole and others set; everything else counts as dark.
+fn settings(
+    arguments: &ScreenArgs,
+    preferences: &Preferences,
+    environment: &dyn Fn(&str) -> Option<String>,
+    is_light: Option<bool>,
+) -> Settings {
     let is_set = |name| environment(name).is_some_and(|value| !value.is_empty());
     let automatic = || match environment("COLORFGBG").and_then(|value| value.rsplit(';').next()?.parse::<u8>().ok()) {
         _ if is_set("NO_COLOR") => ThemeChoice::Mono,
+        _ if is_light == Some(true) => ThemeChoice::Light,
+        _ if is_light == Some(false) => ThemeChoice::Dark,
         Some(7 | 15) => ThemeChoice::Light,
         _ => ThemeChoice::Dark,
     };
@@ -396,7 +445,8 @@ fn settings(arguments: &ScreenArgs, environment: &dyn Fn(&str) -> Option<String>
         Some(Theme::Dark) => ThemeChoice::Dark,
         Some(Theme::Light) => ThemeChoice::Light,
         Some(Theme::Mono) => ThemeChoice::Mono,
-        Some(Theme::Auto) | None => automatic(),
+        Some(Theme::Auto) => automatic(),
+        None => preferences.theme.unwrap_or_else(automatic),
     };
     let terminal = environment("TERM").unwrap_or_default();
     let color_depth = match environment("COLORTERM").as_deref() {
@@ -407,8 +457,8 @@ fn settings(arguments: &ScreenArgs, environment: &dyn Fn(&str) -> Option<String>
     Settings {
         theme,
         color_depth,
-        ascii: arguments.ascii,
-        is_readonly: arguments.readonly,
+        ascii: arguments.ascii || preferences.ascii,
+        is_readonly: arguments.readonly || preferences.readonly,
         utc_offset_seconds: utc_offset_seconds(),
     }
 }
@@ -430,7 +480,23 @@ mod tests {
 
     fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> Settings {
         let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        settings(&ScreenArgs { theme, ascii: false, readonly: false, log: None }, &find)
+        let arguments = ScreenArgs { theme, ascii: false, readonly: false, log: None };
+        settings(&arguments, &Preferences::default(), &find, None)
+    }
+
+    #[test]
+    fn the_command_line_comes_before_the_settings_and_these_before_the_terminal() {
+        let arguments = |theme| ScreenArgs { theme, ascii: false, readonly: false, log: None };
+        let nothing = |_: &str| None;
+        let light = Preferences { theme: Some(ThemeChoice::Light), readonly: true, ..Preferences::default() };
+        let mono = settings(&arguments(Some(Theme::Mono)), &light, &nothing, Some(false));
+        assert_eq!((mono.theme, mono.is_readonly), (ThemeChoice::Mono, true));
+        assert_eq!(settings(&arguments(None), &light, &nothing, Some(false)).theme, ThemeChoice::Light);
+        assert_eq!(settings(&arguments(Some(Theme::Auto)), &light, &nothing, Some(false)).theme, ThemeChoice::Dark);
+        let built_in = Preferences::default();
+        assert_eq!(settings(&arguments(None), &built_in, &nothing, Some(true)).theme, ThemeChoice::Light);
+        let fgbg = |name: &str| (name == "COLORFGBG").then(|| "0;15".to_owned());
+        assert_eq!(settings(&arguments(None), &built_in, &fgbg, Some(false)).theme, ThemeChoice::Dark);
     }
 
     #[test]

@@ -42,6 +42,25 @@ pub enum SortKey {
 }
 
 impl SortKey {
+    /// The word for the file that remembers it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Trouble => "trouble",
+            Self::Host => "host",
+            Self::Gpu => "gpu",
+            Self::Pid => "pid",
+            Self::User => "user",
+            Self::GpuMemory => "gpu memory",
+            Self::GpuMemoryPercent => "gpu memory share",
+            Self::Sm => "sm",
+            Self::Cpu => "cpu",
+            Self::Rss => "host memory",
+            Self::Time => "time",
+            Self::State => "state",
+            Self::Command => "command",
+        }
+    }
+
     /// Every key, in the order of the columns.
     pub const ALL: [Self; 13] = [
         Self::Trouble,

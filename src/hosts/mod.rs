@@ -27,6 +27,7 @@ pub use file::{Entry, HostsFile, MAX_FILE_BYTES, Place};
 pub use jump::{Hop, parse_hops};
 pub use login::shell_word;
 pub use notifications::{Notifications, NotifyFrom, Rate};
+pub(crate) use section::{boolean, mismatch, not_among, unknown_key};
 pub use select::{Overrides, SelectError, Selection, select};
 pub use targets::{PlainTarget, Target, TargetError, parse_target, parse_word_list};
 pub use thresholds::{PARAMETERS, RULES, Thresholds};

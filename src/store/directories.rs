@@ -59,6 +59,12 @@ impl Directories {
         own.chain([Path::new("/etc/xdg").join(NAME).join("hosts.toml")]).collect()
     }
 
+    /// The files in which settings.toml is looked for, the first that exists counts.
+    pub fn settings_files(&self) -> Vec<PathBuf> {
+        let own = self.base.iter().flat_map(|base| &base.config).map(|directory| directory.join("settings.toml"));
+        own.chain([Path::new("/etc/xdg").join(NAME).join("settings.toml")]).collect()
+    }
+
     /// Where new configuration files go.
     pub fn config(&self) -> Result<&Path, NoHome> {
         self.base.as_ref().and_then(|base| base.config.first()).map(PathBuf::as_path).ok_or(NoHome)
@@ -110,6 +116,7 @@ mod tests {
     fn without_a_home_only_the_systems_file_is_left() {
         let nowhere = Directories::default();
         assert_eq!(nowhere.hosts_files(), [Path::new("/etc/xdg/gpufleet/hosts.toml")]);
+        assert_eq!(nowhere.settings_files(), [Path::new("/etc/xdg/gpufleet/settings.toml")]);
         assert_eq!(nowhere.state(), Err(NoHome));
         assert_eq!(nowhere.config(), Err(NoHome));
         assert_eq!(nowhere.cache(), Err(NoHome));

@@ -122,6 +122,21 @@ pub fn try_lock(path: &Path) -> Option<FileLock> {
     Some(FileLock(file))
 }
 
+/// Renames a file of ours that cannot be used to NAME.bad-1, or the next number that is free, and returns its new name.
+///
+/// # Errors
+/// When it cannot be renamed, or a hundred are kept already.
+pub fn put_aside(path: &Path) -> io::Result<String> {
+    const MOST: u32 = 100;
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names = (1..=MOST).map(|number| format!("{name}.bad-{number}"));
+    let Some(aside) = names.into_iter().find(|name| !path.with_file_name(name).exists()) else {
+        return Err(io::Error::other(format!("{MOST} broken ones are kept already")));
+    };
+    fs::rename(path, path.with_file_name(&aside))?;
+    Ok(aside)
+}
+
 /// A new file, mode 0600, that grows line by line.
 #[derive(Debug)]
 pub struct LineFile {

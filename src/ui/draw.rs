@@ -15,7 +15,7 @@ use super::layout::Layout;
 use super::pen::Pen;
 use super::theme::Theme;
 use super::{
-    dialogs, findings, gpu, grid, header, help, hints, history, host, list, log, process, processes, signals,
+    dialogs, findings, gpu, grid, header, help, hints, history, host, list, log, palette, process, processes, signals,
     user_picker, users, wall,
 };
 use crate::app::arrange::MIN_SIZE;
@@ -41,6 +41,8 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
         pen.fit(area.x, area.y, area.width, &words, theme.plain);
         return;
     }
+    // A picture that stands still is of another moment than what lies over it.
+    let (clock, now) = (now, app.shown_at(now));
     let size = (area.width, area.height);
     let arrangement = app.arrangement(size);
     let layout = Layout::of(area, &arrangement);
@@ -65,10 +67,11 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
         View::Process(key) => process::draw(&mut pen, layout.body, app, key, now),
     }
     if let Some(top) = app.screen().help {
-        help::draw(&mut pen, layout.body, top);
+        help::draw(&mut pen, layout.body, app, top);
     }
-    signals::draw(&mut pen, layout.body, app, now);
+    palette::draw(&mut pen, layout.body, app);
+    signals::draw(&mut pen, layout.body, app, clock);
     user_picker::draw(&mut pen, layout.body, app);
-    dialogs::draw(&mut pen, layout.body, app, now);
-    hints::draw(&mut pen, layout.hints, app, now);
+    dialogs::draw(&mut pen, layout.body, app, clock);
+    hints::draw(&mut pen, layout.hints, app, clock);
 }

@@ -45,6 +45,13 @@ fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
         let covered = totals.hosts_covered;
         line.add(12, 2, short!("{gpus} GPU{} on {covered} of {hosts} hosts", plural(gpus as usize)), theme.plain);
     }
+    let (hidden, ruled_out) = app.left_out();
+    if ruled_out > 0 {
+        line.add(12, 2, short!("{} of {hosts} hosts shown", hosts - hidden - ruled_out), theme.warn);
+    }
+    if hidden > 0 {
+        line.add(12, 2, short!("{hidden} hidden"), theme.plain);
+    }
     for (keep, count, word, style) in [
         (5, links.connecting, "connecting", theme.dim),
         (10, links.down, "down", theme.warn),
@@ -114,6 +121,9 @@ fn right_side(pen: &Pen<'_>, app: &App, now: Moment) -> Segments {
     let mut line = Segments::default();
     if app.fleet().simulated {
         line.add(9, 0, short!("SIMULATED"), theme.warn);
+    }
+    if app.frozen_since().is_some() {
+        line.add(10, 3, short!("FROZEN (Z)"), theme.warn);
     }
     match app.prompts().count() {
         0 => {}

@@ -2,31 +2,15 @@
 
 use super::layout::centered;
 use super::pen::Pen;
-use crate::app::keymap::{Binding, Section};
+use crate::app::App;
+use crate::app::keymap::{HelpLine, help_lines};
 use crate::app::screen::HELP_WIDE_COLUMNS;
-use crate::fleet::FILTER_SYNTAX;
 use ratatui::layout::Rect;
 
-/// One line of the help.
-enum Line {
-    Empty,
-    Title(&'static str),
-    Keys(&'static Binding),
-    Words(&'static str, &'static str),
-}
-
 /// Draws the help over the body.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, top: usize) {
+pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, top: usize) {
     let columns = if body.width >= HELP_WIDE_COLUMNS { 2 } else { 1 };
-    let lines: Vec<Line> = Section::ALL
-        .into_iter()
-        .flat_map(|section| {
-            [Line::Empty, Line::Title(section.title())].into_iter().chain(section.bindings().map(Line::Keys))
-        })
-        .skip(1)
-        .chain([Line::Empty, Line::Title("How a filter is written")])
-        .chain(FILTER_SYNTAX.iter().map(|(example, meaning)| Line::Words(example, meaning)))
-        .collect();
+    let lines = help_lines(app.settings.is_readonly);
     let rows = lines.len().div_ceil(columns) as u16 + 2;
     let area = centered(body, if columns == 2 { 104 } else { 62 }, rows);
     pen.clear(area);
@@ -49,15 +33,15 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, top: usize) {
         let x = area.x + 2 + (place / shown) as u16 * (width + 1);
         let y = area.y + 1 + (place % shown) as u16;
         match line {
-            Line::Empty => {}
-            Line::Title(title) => {
+            HelpLine::Empty => {}
+            HelpLine::Title(title) => {
                 pen.fit(x, y, width, title, pen.theme.focus);
             }
-            Line::Keys(binding) => {
-                pen.fit(x + 1, y, 10, binding.shown, pen.theme.plain);
+            HelpLine::Keys(binding) => {
+                pen.fit(x + 1, y, 10, app.keymap().shown(binding), pen.theme.plain);
                 pen.fit(x + 12, y, width.saturating_sub(12), binding.words, pen.theme.dim);
             }
-            Line::Words(example, meaning) => {
+            HelpLine::Words(example, meaning) => {
                 let used = pen.fit(x + 1, y, width.saturating_sub(1), example, pen.theme.plain).max(10) + 2;
                 pen.fit(x + 1 + used, y, width.saturating_sub(1 + used), meaning, pen.theme.dim);
             }

@@ -3,7 +3,7 @@
 use super::format::{columns, ending, short};
 use super::pen::Pen;
 use super::segments::Segments;
-use crate::app::{Action, App, FilterLine, Mode, View, keymap};
+use crate::app::{Action, App, FilterLine, Mode, View};
 use crate::fleet::{Link, Moment};
 use ratatui::layout::Rect;
 use unicode_segmentation::UnicodeSegmentation;
@@ -23,7 +23,9 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
         return;
     }
     // The last hints, help and quit, are what a newcomer needs most: those before them go first.
-    let hints: Vec<_> = keymap::hints(app.mode())
+    let hints: Vec<_> = app
+        .keymap()
+        .hints(app.mode())
         .filter(|(action, ..)| is_useful(*action, app))
         .map(|(_, keys, words)| (first_key(keys), words))
         .collect();
@@ -98,7 +100,7 @@ fn filter_hints(pen: &Pen<'_>, app: &App, room: u16) -> Segments {
     let mut right = Segments::default();
     let (kept, total) = app.rows_kept();
     right.add(9, 0, short!("{kept} of {total} shown"), pen.theme.plain);
-    for (_, keys, words) in keymap::hints(Mode::FilterLine) {
+    for (_, keys, words) in app.keymap().hints(Mode::FilterLine) {
         right.add(5, 2, short!("{keys}"), pen.theme.plain);
         right.add(5, 1, short!("{words}"), pen.theme.dim);
     }

@@ -92,7 +92,7 @@ mod tests {
         fn panes_lie_within_the_grid_and_never_overlap(
             columns in 40u16..300, rows in 10u16..90, hosts in 1usize..65, gpus in 0usize..17
         ) {
-            let arrangement = arrange((columns, rows), Demand { hosts, gpus, list_focused: false }, None);
+            let arrangement = arrange((columns, rows), Demand { hosts, gpus, ..Demand::default() }, None);
             let layout = Layout::of(Rect::new(0, 0, columns, rows), &arrangement);
             prop_assert_eq!(layout.header.height + layout.grid.height + layout.list.height + layout.hints.height, rows);
             let shape = arrangement.grid.expect("a grid");

@@ -26,6 +26,7 @@ mod layout;
 mod list;
 mod list_columns;
 mod log;
+mod palette;
 mod pane;
 mod pen;
 mod process;

@@ -112,8 +112,11 @@ pub(super) fn title(
         x += pen.text(x, area.y, 1, pen.theme.glyphs.pointer, name_style);
     }
     let mark = app.findings().mark_of_host(host.id);
-    let mark_room = if mark.is_some() { 2 } else { 0 };
+    let mark_room = u16::from(app.is_pinned(host.name())) + if mark.is_some() { 2 } else { 0 };
     x += pen.fit_middle(x, area.y, name_room.saturating_sub(mark_room), host.name(), name_style);
+    if app.is_pinned(host.name()) {
+        x += pen.text(x, area.y, 1, "*", pen.theme.dim);
+    }
     if let Some(severity) = mark {
         pen.text(x, area.y, 1, " ", Style::new());
         x += 1 + pen.text(x + 1, area.y, 1, "!", severity_style(pen.theme, severity));

@@ -90,7 +90,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
     // The rest of the GPUs stands below the users where there is room for both.
     let rest = rest_of(app);
     let rest_rows = if users.list().len() + rest.len() <= shown { rest.len() } else { 0 };
-    let top = (users.index() + 1).saturating_sub(shown);
+    let top = users.top(shown);
     let most = users.list().iter().map(|user| user.sum.gpus).max().unwrap_or(0);
     if users.list().is_empty() {
         let words = if app.totals().hosts_covered > 0 { "nobody holds a GPU" } else { "no data yet" };

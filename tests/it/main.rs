@@ -12,6 +12,7 @@ mod journeys;
 mod lab;
 mod probe;
 mod pty;
+mod settings;
 mod shell;
 mod signals;
 mod ssh;

@@ -1,0 +1,118 @@
+use super::*;
+use crate::app::testing::{NOW, app, at, press, stuck};
+use crate::app::{Event, View};
+use crossterm::event::KeyModifiers;
+
+const SIZE: (u16, u16) = (120, 40);
+
+fn mouse(app: &mut App, kind: MouseEventKind, column: u16, row: u16) -> Vec<Effect> {
+    let event = MouseEvent { kind, column, row, modifiers: KeyModifiers::NONE };
+    app.update(Event::Mouse(event), at(NOW))
+}
+
+fn click(app: &mut App, column: u16, row: u16) -> Vec<Effect> {
+    mouse(app, MouseEventKind::Down(MouseButton::Left), column, row)
+}
+
+/// Where this text stands on the screen.
+#[track_caller]
+fn place_of(app: &App, text: &str) -> (u16, u16) {
+    let area = ratatui::layout::Rect::new(0, 0, app.size.0, app.size.1);
+    let mut buffer = ratatui::buffer::Buffer::empty(area);
+    crate::ui::draw_into(app, &mut buffer, area, at(NOW));
+    for row in 0..app.size.1 {
+        let line: String = (0..app.size.0).map(|column| buffer[(column, row)].symbol()).collect();
+        if let Some(at) = line.find(text) {
+            return (line[..at].chars().count() as u16, row);
+        }
+    }
+    panic!("{text} is not on the screen");
+}
+
+#[test]
+fn a_click_selects_a_pane_and_another_one_goes_in() {
+    let mut app = app(6, 8, SIZE);
+    let (column, row) = place_of(&app, "hgx-05");
+    assert!(click(&mut app, column, row + 3).is_empty());
+    assert_eq!((app.screen().host, app.screen().view()), (4, &View::Overview));
+    click(&mut app, column, row + 3);
+    assert!(matches!(app.screen().view(), View::Host(id) if id.0 == 4));
+    let (column, row) = place_of(&app, "GPU 3");
+    click(&mut app, column, row + 1);
+    assert_eq!(app.screen().gpu, 3);
+    click(&mut app, column, row + 1);
+    assert!(matches!(app.screen().view(), View::Gpu(_, 3)));
+}
+
+#[test]
+fn a_click_on_a_row_moves_the_keys_into_the_list() {
+    let mut app = app(6, 8, SIZE);
+    let row = app.arrangement(SIZE).grid.expect("a grid").rows() + 1 + 2;
+    click(&mut app, 30, row + 2);
+    assert_eq!((app.mode(), app.screen().list.index()), (Mode::List, 2));
+    // The frame is no row: it only takes the keys.
+    press(&mut app, "\t");
+    click(&mut app, 30, row - 2);
+    assert_eq!((app.mode(), app.screen().list.index()), (Mode::List, 2));
+    mouse(&mut app, MouseEventKind::ScrollDown, 30, row);
+    assert_eq!(app.screen().list.index(), 5);
+    mouse(&mut app, MouseEventKind::ScrollUp, 30, row);
+    assert_eq!(app.screen().list.index(), 2);
+}
+
+#[test]
+fn the_wall_and_the_findings_are_clicked_where_they_are_drawn() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "2");
+    let (column, row) = place_of(&app, "hgx-03");
+    let shape = app.wall_shape(SIZE);
+    assert!(shape.is_spaced);
+    // The third cell of its line.
+    click(&mut app, column - 1 + 3 + shape.name + 4, row);
+    assert_eq!((app.screen().wall.host, app.screen().wall.gpu), (2, 2));
+    click(&mut app, column, row);
+    assert_eq!((app.screen().wall.host, app.screen().wall.gpu), (2, 0));
+    let mut stuck = stuck(5, SIZE);
+    press(&mut stuck, "5");
+    assert!(stuck.findings().list().len() > 1);
+    click(&mut stuck, 20, 1 + 2 + 1);
+    assert_eq!(stuck.findings().index(), 1);
+}
+
+#[test]
+fn what_lies_over_a_view_is_not_clicked_through() {
+    let mut app = app(6, 8, SIZE);
+    press(&mut app, "?");
+    let top = app.screen().help;
+    let (column, row) = (60, 5);
+    assert!(click(&mut app, column, row).is_empty());
+    assert_eq!(app.screen().host, 0);
+    mouse(&mut app, MouseEventKind::ScrollDown, column, row);
+    assert!(app.screen().help > top, "the wheel scrolls it");
+}
+
+#[test]
+fn the_mouse_is_given_to_the_terminal_and_taken_back() {
+    let mut app = app(2, 8, SIZE);
+    assert!(matches!(press(&mut app, "M")[..], [Effect::Mouse(false)]));
+    assert!(matches!(press(&mut app, "M")[..], [Effect::Mouse(true)]));
+}
+
+proptest::proptest! {
+    #[test]
+    fn no_click_and_no_wheel_harms_whatever_is_under_it(
+        view in "[12345\n\t?:/]{0,3}", columns in 1u16..220, rows in 1u16..70,
+        clicks in proptest::collection::vec((0u16..230, 0u16..80, 0u8..3), 1..12),
+    ) {
+        let mut app = crate::app::testing::reported_once(5, 4, (columns, rows));
+        press(&mut app, &view);
+        for (column, row, kind) in clicks {
+            let kind = match kind {
+                0 => MouseEventKind::ScrollUp,
+                1 => MouseEventKind::ScrollDown,
+                _ => MouseEventKind::Down(MouseButton::Left),
+            };
+            mouse(&mut app, kind, column, row);
+        }
+    }
+}
