@@ -1,12 +1,21 @@
 //! Writing into the frame's cells: text by graphemes, boxes and rules, always within the frame.
+//!
+//! Text from a host is safe text long before it comes here. What is typed or pasted is not, so this last gate lets no
+//! character through that a terminal obeys, and none of which terminals disagree how wide it is.
 
 use super::format::{beginning, columns, ending, grapheme_columns};
 use super::theme::{BoxGlyphs, Theme};
+use crate::wire::text::is_safe;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use unicode_segmentation::UnicodeSegmentation;
-use unicode_width::UnicodeWidthChar;
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+
+/// Stands for what cannot be drawn.
+const MARK: &str = "\u{FFFD}";
+/// Characters of one grapheme that are drawn: a syllable of Hangul has three, a letter with two marks, too.
+const MAX_CHARACTERS: usize = 3;
 
 /// A buffer with the theme it is drawn in. What lies outside the buffer is not drawn.
 pub(super) struct Pen<'a> {
@@ -33,6 +42,7 @@ impl Pen<'_> {
         if let (Some(character), None) = (characters.next(), characters.next())
             && character.width() == Some(1)
             && !ascii
+            && is_drawn(character)
         {
             let Some(cell) = cells.first_mut() else { return 0 };
             restyle(cell.set_symbol(text), style);
@@ -46,7 +56,7 @@ impl Pen<'_> {
             }
             let Some(place) = cells.get_mut(at..at + taken) else { break };
             // In ASCII the theme's glyphs are ASCII; what is not came from a host.
-            let symbol = if ascii && !grapheme.is_ascii() { "?" } else { grapheme };
+            let symbol = if ascii && !grapheme.is_ascii() { "?" } else { drawn(grapheme, taken) };
             restyle(place[0].set_symbol(symbol), style);
             for covered in &mut place[1..] {
                 covered.reset();
@@ -140,6 +150,28 @@ impl Pen<'_> {
     }
 }
 
+/// What of a grapheme is drawn into this many columns: all of it, unless there are characters in it that a terminal obeys,
+/// or that terminals put into columns of their own.
+fn drawn(grapheme: &str, columns: usize) -> &str {
+    let characters = grapheme.char_indices().take(MAX_CHARACTERS);
+    let end = characters
+        .take_while(|(at, character)| is_drawn(*character) && (*at == 0 || !is_skin_tone(*character)))
+        .last()
+        .map_or(0, |(at, character)| at + character.len_utf8());
+    let symbol = &grapheme[..end];
+    if symbol.is_empty() || symbol.width() > columns { MARK } else { symbol }
+}
+
+/// Flags are two letters of their own alphabet, of which some terminals make two columns and some four. The voiced marks
+/// of halfwidth katakana have a column of their own, which ratatui counts twice.
+fn is_drawn(character: char) -> bool {
+    is_safe(character) && !matches!(character, '\u{1F1E6}'..='\u{1F1FF}' | '\u{FF9E}' | '\u{FF9F}')
+}
+
+fn is_skin_tone(character: char) -> bool {
+    matches!(character, '\u{1F3FB}'..='\u{1F3FF}')
+}
+
 /// Gives a cell this style and nothing of the one it had: words on a frame do not take on its colour.
 fn restyle(cell: &mut Cell, style: Style) {
     cell.fg = Color::Reset;
@@ -182,6 +214,22 @@ mod tests {
         assert_eq!(wide, "大 き …  |x".replace("…  ", "… "));
         assert_eq!(row(3, false, |pen| ignore(pen.text(0, 0, 3, "e\u{301}b", style))), "e\u{301}b ");
         assert_eq!(row(5, true, |pen| ignore(pen.text(0, 0, 5, "大x", style))), "??x  ");
+    }
+
+    #[test]
+    fn what_a_terminal_obeys_or_measures_in_its_own_way_is_not_drawn() {
+        let style = Style::new();
+        let drawn = |text: &str| row(6, false, |pen| ignore(pen.text(0, 0, 6, text, style)));
+        // An override is a grapheme of no width, a tag and a joiner hang on the character before them.
+        assert_eq!(drawn("a\u{202e}b"), "ab    ");
+        assert_eq!(drawn("a\u{e0041}b\u{200d}c"), "abc   ");
+        assert_eq!(drawn("\u{e000}x"), "\u{fffd}x    ");
+        assert_eq!(drawn("x\u{301}\u{302}\u{303}\u{304}"), "x\u{301}\u{302}     ");
+        assert_eq!(drawn("\u{1f44d}\u{1f3fd}x"), "\u{1f44d} x   ");
+        assert_eq!(drawn("\u{1f1e9}\u{1f1ea}x"), "\u{fffd} x   ");
+        assert_eq!(drawn("\u{1f1e9}"), "\u{fffd}     ");
+        assert_eq!(drawn("ｶ\u{ff9e}x"), "ｶ x   ");
+        assert_eq!(drawn("\u{1112}\u{1161}\u{11ab}x"), "\u{1112}\u{1161}\u{11ab} x   ");
     }
 
     #[test]

@@ -138,6 +138,11 @@ fn clean(text: &str) -> String {
     safe
 }
 
+/// Whether a terminal shows this character as a shape of its own and obeys nothing in it.
+pub fn is_safe(character: char) -> bool {
+    visible(character) == character
+}
+
 fn visible(character: char) -> char {
     match character {
         ' '..='~' => character,
