@@ -3,7 +3,11 @@
 //! [`Screen`] gives it back when it is dropped; a panic of the thread that draws gives it back before the message is
 //! printed; signals end the event loop, which drops the screen. A panic elsewhere (a host task) must not paint over the
 //! screen: its message is kept and printed once the terminal is back.
+//!
+//! A frame is one write inside a synchronized update, the clearing that a new size needs included, so that no terminal
+//! ever shows half of one, nor the blank before it.
 
+use crate::wire::SafeText;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
 use crossterm::style::ResetColor;
@@ -14,14 +18,18 @@ use crossterm::terminal::{
 use crossterm::{Command, execute, queue};
 use ratatui::backend::CrosstermBackend;
 use ratatui::{Frame, Terminal};
-use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::backtrace::{Backtrace, BacktraceStatus};
+use std::io::{self, IsTerminal, Stdout, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, Once, PoisonError};
 use std::thread::{self, ThreadId};
 use std::{fmt, panic};
 
-/// A frame of 300x90 with every cell coloured fits, so that one frame is one write.
-const FRAME_BYTES: usize = 256 * 1024;
+/// Room for most frames from the beginning; a larger one makes its own.
+const FRAME_BYTES: usize = 64 * 1024;
+/// What begins and ends a synchronized update.
+const BEGIN: &[u8] = b"\x1b[?2026h";
+const END: &[u8] = b"\x1b[?2026l";
 
 /// The terminal is ours: entered, not yet restored.
 static ENTERED: AtomicBool = AtomicBool::new(false);
@@ -34,7 +42,9 @@ static KEPT_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 /// The terminal while it shows the screen.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<BufWriter<Stdout>>>,
+    terminal: Terminal<CrosstermBackend<Whole<Stdout>>>,
+    /// What the terminal shows is not what was drawn last.
+    is_forgotten: bool,
 }
 
 impl fmt::Debug for Screen {
@@ -56,9 +66,9 @@ impl Screen {
         install_panic_hook();
         *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
         take_over()?;
-        let writer = BufWriter::with_capacity(FRAME_BYTES, io::stdout());
+        let writer = Whole::new(io::stdout());
         let terminal = Terminal::new(CrosstermBackend::new(writer)).inspect_err(|_| restore())?;
-        Ok(Self { terminal })
+        Ok(Self { terminal, is_forgotten: false })
     }
 
     /// Draws one frame, as one write inside a synchronized update.
@@ -66,21 +76,12 @@ impl Screen {
     /// # Errors
     /// When the terminal is gone.
     pub(super) fn draw(&mut self, render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
-        // Outside the update: a resize clears the screen with a write of its own.
-        self.terminal.autoresize()?;
-        queue!(self.terminal.backend_mut(), BeginSynchronizedUpdate)?;
-        self.terminal.draw(render)?;
-        execute!(self.terminal.backend_mut(), EndSynchronizedUpdate)
+        draw(&mut self.terminal, std::mem::take(&mut self.is_forgotten), render)
     }
 
     /// Forgets what the terminal shows, so that the next frame paints every cell.
-    ///
-    /// # Errors
-    /// When the terminal is gone.
-    pub(super) fn forget(&mut self) -> io::Result<()> {
-        // Not `Terminal::clear`: it asks the terminal for the cursor's place, and the answer goes to the event stream.
-        let size = self.terminal.size()?;
-        self.terminal.resize(size.into())
+    pub(super) fn forget(&mut self) {
+        self.is_forgotten = true;
     }
 
     /// Lets the terminal report clicks and the wheel, or leaves them to it.
@@ -124,7 +125,8 @@ impl Screen {
     /// When the terminal is gone.
     pub(super) fn take_back(&mut self) -> io::Result<()> {
         take_over()?;
-        self.forget()
+        self.forget();
+        Ok(())
     }
 }
 
@@ -132,6 +134,52 @@ impl Drop for Screen {
     fn drop(&mut self) {
         restore();
         print_kept_panics();
+    }
+}
+
+/// One frame.
+fn draw<W: Write>(
+    terminal: &mut Terminal<CrosstermBackend<W>>,
+    is_forgotten: bool,
+    render: impl FnOnce(&mut Frame<'_>),
+) -> io::Result<()> {
+    queue!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
+    if is_forgotten {
+        // Not `Terminal::clear`: it asks the terminal for the cursor's place, and the answer goes to the event stream.
+        let size = terminal.size()?;
+        terminal.resize(size.into())?;
+    }
+    terminal.draw(render)?;
+    execute!(terminal.backend_mut(), EndSynchronizedUpdate)
+}
+
+/// Collects what is written and passes it on in one write, once it is whole: a flush within a synchronized update waits
+/// for the end of the update.
+struct Whole<W: Write> {
+    bytes: Vec<u8>,
+    terminal: W,
+}
+
+impl<W: Write> Whole<W> {
+    fn new(terminal: W) -> Self {
+        Self { bytes: Vec::with_capacity(FRAME_BYTES), terminal }
+    }
+}
+
+impl<W: Write> Write for Whole<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.bytes.starts_with(BEGIN) && !self.bytes.ends_with(END) {
+            return Ok(());
+        }
+        // What could not be written is not written twice.
+        let written = self.terminal.write_all(&self.bytes).and_then(|()| self.terminal.flush());
+        self.bytes.clear();
+        written
     }
 }
 
@@ -184,26 +232,102 @@ impl Command for ClicksAndWheel {
 fn install_panic_hook() {
     static INSTALLED: Once = Once::new();
     INSTALLED.call_once(|| {
-        let standard_hook = panic::take_hook();
         panic::set_hook(Box::new(move |info| {
             let drawing = *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-            if drawing == Some(thread::current().id()) {
+            let is_drawing = drawing == Some(thread::current().id());
+            let who = if is_drawing { "gpufleet" } else { "gpufleet: a task" };
+            let words = panic_words(who, &info.to_string(), &Backtrace::capture());
+            if is_drawing {
                 restore();
-                print_kept_panics();
-                standard_hook(info);
-            } else if ENTERED.load(Ordering::SeqCst) {
-                KEPT_PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(info.to_string());
+            }
+            if !is_drawing && ENTERED.load(Ordering::SeqCst) {
+                KEPT_PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(words);
             } else {
-                standard_hook(info);
+                print_kept_panics();
+                print_panic(&words);
             }
         }));
     });
 }
 
+/// What is said of a panic. Its text may hold what a host has sent: it is cleaned line by line.
+fn panic_words(who: &str, panic: &str, backtrace: &Backtrace) -> String {
+    let clean = |text: &str| text.lines().fold(String::new(), |all, line| all + &SafeText::new(line) + "\n");
+    let frames = match backtrace.status() {
+        BacktraceStatus::Captured => clean(&backtrace.to_string()),
+        _ => String::new(),
+    };
+    format!("{who} {}{frames}Please report this as a bug.\n", clean(panic))
+}
+
 fn print_kept_panics() {
-    for panic in KEPT_PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        let text = crate::wire::SafeText::new(&panic);
-        // A closed standard error leaves nowhere to say it.
-        let _ = writeln!(io::stderr(), "gpufleet: a task failed: {text}\nPlease report this as a bug.");
+    for words in KEPT_PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        print_panic(&words);
+    }
+}
+
+fn print_panic(words: &str) {
+    // A closed standard error leaves nowhere to say it.
+    let _ = io::stderr().write_all(words.as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::app::testing::{NOW, app, at, press};
+    use ratatui::layout::Rect;
+    use ratatui::{TerminalOptions, Viewport};
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    /// Keeps what was written, write by write.
+    #[derive(Clone, Default)]
+    struct Writes(Rc<RefCell<Vec<Vec<u8>>>>);
+
+    impl Write for Writes {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.borrow_mut().push(bytes.to_vec());
+            Ok(bytes.len())
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn the_largest_frame_is_one_write_within_a_synchronized_update() {
+        let (columns, rows) = (300, 90);
+        let mut app = app(16, 8, (columns, rows));
+        let writes = Writes::default();
+        let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, columns, rows)) };
+        let backend = CrosstermBackend::new(Whole::new(writes.clone()));
+        let mut terminal = Terminal::with_options(backend, options).expect("a terminal");
+        for (keys, frames) in [("", 1), ("2", 2), ("1\n", 3), ("3", 4), ("3", 5)] {
+            press(&mut app, keys);
+            draw(&mut terminal, false, |frame| crate::ui::draw(&app, frame, at(NOW))).expect("draws");
+            let writes = writes.0.borrow();
+            assert_eq!(writes.len(), frames, "after {keys:?}");
+            let frame = &writes[frames - 1];
+            assert!(frame.starts_with(BEGIN) && frame.ends_with(END), "after {keys:?}");
+            assert_eq!(String::from_utf8_lossy(frame).matches("\x1b[?2026").count(), 2, "after {keys:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_frame_is_written_at_once() {
+        let writes = Writes::default();
+        let mut whole = Whole::new(writes.clone());
+        whole.write_all(b"\x07").expect("writes");
+        assert!(writes.0.borrow().is_empty());
+        whole.flush().expect("writes");
+        whole.write_all(BEGIN).expect("writes");
+        whole.flush().expect("waits");
+        assert_eq!(*writes.0.borrow(), [b"\x07".to_vec()]);
+    }
+
+    #[test]
+    fn what_is_said_of_a_panic_obeys_nobody() {
+        let words = panic_words("gpufleet", "panicked at a.rs:1:1:\nno `\x1b]0;x\x07`", &Backtrace::disabled());
+        assert_eq!(words, "gpufleet panicked at a.rs:1:1:\nno `␛]0;x␇`\nPlease report this as a bug.\n");
     }
 }

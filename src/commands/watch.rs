@@ -203,7 +203,7 @@ async fn show(
                 match effect {
                     Effect::Quit => is_over = true,
                     Effect::Repaint if visit.is_some() => {}
-                    Effect::Repaint => screen.forget()?,
+                    Effect::Repaint => screen.forget(),
                     Effect::Suspend => {
                         screen.suspend()?;
                         pace.soon(true);
