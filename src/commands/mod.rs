@@ -27,6 +27,8 @@ mod log_file;
 mod memory;
 mod notify;
 mod open_files;
+#[cfg(debug_assertions)]
+mod panic_on_purpose;
 mod prompter;
 mod view_file;
 mod visit;

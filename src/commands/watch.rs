@@ -165,6 +165,8 @@ async fn show(
             said = notifier.failure() => Some(Event::WentWrong(said)),
             said = clipboard.said() => Some(Event::Done(said)),
             _ = tick.tick() => {
+                #[cfg(debug_assertions)]
+                super::panic_on_purpose::panic_on_purpose();
                 let now = clock.now();
                 if let Some(sequence) = notifier.tick(app.live_fleet(), now) {
                     if visit.is_none() {

@@ -19,5 +19,6 @@ mod ssh;
 mod sshd;
 mod status;
 mod tell;
+mod terminal;
 mod views;
 mod watching;

@@ -17,6 +17,7 @@ pub(crate) struct Pty {
     master: Box<dyn MasterPty + Send>,
     writer: Box<dyn Write + Send>,
     seen: Arc<(Mutex<Seen>, Condvar)>,
+    stty_at_start: String,
     /// Where gpufleet keeps what it remembers; held so that it is removed at the end.
     _state: TempDir,
 }
@@ -30,7 +31,17 @@ struct Seen {
 impl Pty {
     /// Starts gpufleet with these arguments and environment variables on a terminal of this size.
     pub(crate) fn gpufleet<S: AsRef<OsStr>>(size: (u16, u16), arguments: &[S], environment: &[(&str, &str)]) -> Self {
-        let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_gpufleet"));
+        Self::program(size, env!("CARGO_BIN_EXE_gpufleet"), arguments, environment)
+    }
+
+    /// The same with another program.
+    pub(crate) fn program<S: AsRef<OsStr>>(
+        size: (u16, u16),
+        program: &str,
+        arguments: &[S],
+        environment: &[(&str, &str)],
+    ) -> Self {
+        let mut command = CommandBuilder::new(program);
         command.args(arguments);
         command.env("TERM", "xterm-256color");
         command.env("COLORTERM", "truecolor");
@@ -49,6 +60,7 @@ impl Pty {
         let pty = native_pty_system()
             .openpty(PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 })
             .expect("a pseudo-terminal");
+        let stty_at_start = stty(&*pty.master);
         let child = pty.slave.spawn_command(command).expect("the program starts");
         drop(pty.slave);
         let mut reader = pty.master.try_clone_reader().expect("a reader");
@@ -70,7 +82,7 @@ impl Pty {
                 }
             }
         });
-        Self { child, master: pty.master, writer, seen, _state: state }
+        Self { child, master: pty.master, writer, seen, stty_at_start, _state: state }
     }
 
     /// Types these bytes.
@@ -84,6 +96,16 @@ impl Pty {
         self.seen.0.lock().expect("not poisoned").parser.screen_mut().set_size(cells(rows), cells(columns));
         let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         self.master.resize(size).expect("the terminal is resized");
+    }
+
+    /// The settings of the terminal as `stty` writes them.
+    pub(crate) fn stty(&self) -> String {
+        stty(&*self.master)
+    }
+
+    /// The same from before the program was started.
+    pub(crate) fn stty_at_start(&self) -> &str {
+        &self.stty_at_start
     }
 
     /// All bytes the program has written.
@@ -149,6 +171,13 @@ impl Drop for Pty {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+fn stty(master: &dyn MasterPty) -> String {
+    let terminal = std::fs::File::open(master.tty_name().expect("it has a name")).expect("the terminal opens");
+    let output = std::process::Command::new("stty").arg("-g").stdin(terminal).output().expect("stty runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Sends a signal by its name.

@@ -7,13 +7,14 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Whether a process has ended: it is no more, or its parent, this test, has not waited for it yet.
-fn has_ended(pid: u32) -> bool {
+pub(crate) fn has_ended(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
 }
 
+/// Waits until a process has ended.
 #[track_caller]
-fn wait_for_end(pid: u32) {
+pub(crate) fn wait_for_end(pid: u32) {
     let deadline = Instant::now() + PATIENCE;
     while !has_ended(pid) {
         assert!(Instant::now() < deadline, "pid {pid} ends");

@@ -1,0 +1,197 @@
+//! The terminal as it was before, whatever ends the program, and nothing on it that flickers.
+
+use crate::pty::{PATIENCE, Pty, signal};
+use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+use std::io::Read;
+use std::time::Instant;
+
+const DEMO: [&str; 3] = ["--demo", "--theme", "dark"];
+
+#[track_caller]
+fn assert_restored(pty: &Pty, how: &str) {
+    pty.screen(|screen| {
+        assert!(!screen.alternate_screen(), "{how}: the main screen is back");
+        assert!(!screen.hide_cursor(), "{how}: the cursor is back");
+        assert!(!screen.bracketed_paste(), "{how}: bracketed paste is off");
+        assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None, "{how}: the mouse is off");
+    });
+    let bytes = pty.bytes();
+    let text = String::from_utf8_lossy(&bytes);
+    let last = |sequence: &str| text.rfind(sequence);
+    assert!(last("\x1b[?2026l") > last("\x1b[?2026h"), "{how}: no frame is left open");
+    for mode in ["1000", "1002", "1003", "1006", "1004", "2004"] {
+        let (on, off) = (format!("\x1b[?{mode}h"), format!("\x1b[?{mode}l"));
+        assert!(last(&on).is_none() || last(&off) > last(&on), "{how}: mode {mode} is off");
+    }
+}
+
+#[test]
+fn the_terminal_is_as_it_was_however_the_program_ends() {
+    type End = fn(&mut Pty);
+    let ends: [(&str, &str, u32, End); 8] = [
+        ("q", "", 0, |pty| pty.keys("q")),
+        ("Ctrl-C", "", 0, |pty| pty.keys("\x03")),
+        ("SIGINT", "", 130, |pty| pty.signal("INT")),
+        ("SIGTERM", "", 143, |pty| pty.signal("TERM")),
+        ("SIGHUP", "", 129, |pty| pty.signal("HUP")),
+        ("a panic in the loop", "loop", 101, |_| {}),
+        ("a panic in a task", "task", 0, |pty| pty.keys("q")),
+        ("Ctrl-C in the help", "", 0, |pty| pty.keys("?\x03")),
+    ];
+    for (how, panics, code, end) in ends {
+        // A backtrace that is asked for belongs to the text.
+        let environment = [("GPUFLEET_TEST_PANIC", panics), ("RUST_BACKTRACE", "0")];
+        let mut pty = Pty::gpufleet((100, 30), &DEMO, &environment);
+        let before = pty.stty_at_start().to_owned();
+        if panics != "loop" {
+            pty.wait_for("40 GPUs");
+            assert_ne!(pty.stty(), before, "{how}: the terminal is in raw mode");
+        }
+        end(&mut pty);
+        assert_eq!(pty.exit_code(), code, "{how}");
+        assert_restored(&pty, how);
+        assert_eq!(pty.stty(), before, "{how}: the line discipline");
+        let screen = pty.screen(vt100::Screen::contents);
+        let said = match panics {
+            "loop" => "gpufleet panicked at src/commands/panic_on_purpose.rs",
+            "task" => "gpufleet: a task panicked at src/commands/panic_on_purpose.rs",
+            _ => "",
+        };
+        assert!(screen.contains(said), "{how}: {screen}");
+        if panics.is_empty() {
+            assert_eq!(screen.trim(), "", "{how}");
+        } else {
+            assert!(screen.contains("␛]0;pwned␇\nPlease report this as a bug."), "{how}: {screen}");
+        }
+        assert!(!String::from_utf8_lossy(&pty.bytes()).contains("]0;pwned\x07"), "{how}: the title is ours");
+    }
+}
+
+#[test]
+fn a_panic_in_a_task_paints_nothing_over_the_screen() {
+    let mut pty = Pty::gpufleet((100, 30), &DEMO, &[("GPUFLEET_TEST_PANIC", "task")]);
+    pty.wait_for("40 GPUs");
+    pty.keys("2");
+    let screen = pty.wait_for("Free now");
+    assert!(!screen.contains("panicked"), "{screen}");
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+}
+
+#[test]
+fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back() {
+    let program = env!("CARGO_BIN_EXE_gpufleet");
+    // Job control is the shell's; its prompt tells when it reads again.
+    let mut pty = Pty::program((100, 30), "sh", &["-i"], &[("PS1", "ready> "), ("ENV", ""), ("INPUTRC", "/dev/null")]);
+    pty.wait_for("ready> ");
+    let before = pty.stty();
+    pty.keys(&format!("{program} --demo --theme dark\r"));
+    pty.wait_for("40 GPUs");
+    pty.keys("3");
+    pty.wait_for("Processes");
+    for _ in 0..2 {
+        pty.keys("\x1a");
+        pty.wait("the shell", |text| text.contains("topped") && text.trim_end().ends_with("ready>"));
+        assert_restored(&pty, "Ctrl-Z");
+        assert_eq!(pty.stty(), before, "the shell has the terminal as it was");
+        pty.keys("clear; fg\r");
+        // The same view is back, whole.
+        pty.wait("the screen", |text| text.contains("SIMULATED") && text.contains("sort trouble, mine, memory"));
+        assert!(pty.screen(vt100::Screen::alternate_screen));
+        assert!(pty.screen(vt100::Screen::hide_cursor));
+    }
+    pty.keys("q");
+    pty.wait("the shell", |text| text.trim_end().ends_with("ready>"));
+    assert_restored(&pty, "q after Ctrl-Z");
+    assert_eq!(pty.stty(), before);
+}
+
+#[test]
+fn a_terminal_that_closes_ends_the_program() {
+    let pty = native_pty_system()
+        .openpty(PtySize { rows: 30, cols: 100, pixel_width: 0, pixel_height: 0 })
+        .expect("a pseudo-terminal");
+    let state = tempfile::tempdir().expect("a folder");
+    let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_gpufleet"));
+    command.args(DEMO);
+    command.env("TERM", "xterm-256color");
+    command.env("XDG_STATE_HOME", state.path());
+    let mut child = pty.slave.spawn_command(command).expect("the program starts");
+    drop(pty.slave);
+    let mut reader = pty.master.try_clone_reader().expect("a reader");
+    let mut seen = Vec::new();
+    let mut buffer = [0; 4096];
+    while !String::from_utf8_lossy(&seen).contains("hgx-06") {
+        let count = reader.read(&mut buffer).expect("it writes");
+        seen.extend_from_slice(&buffer[..count]);
+    }
+    drop(reader);
+    drop(pty.master);
+    let closed = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("it can be waited for") {
+            break status;
+        }
+        if closed.elapsed() > PATIENCE {
+            signal(child.process_id().expect("a pid"), "KILL");
+            panic!("it runs on without a terminal");
+        }
+        std::thread::yield_now();
+    };
+    // The hangup is seen first, or that nothing can be written any more.
+    assert!([129, 1, 0].contains(&status.exit_code()), "{status:?}");
+}
+
+/// What a frame is made of: what stands outside synchronized updates, and the updates.
+fn frames(bytes: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
+    let (begin, end) = (b"\x1b[?2026h", b"\x1b[?2026l");
+    let find = |from: usize, what: &[u8]| {
+        bytes[from..].windows(what.len()).position(|window| window == what).map(|at| from + at)
+    };
+    let (mut outside, mut frames, mut at) = (Vec::new(), Vec::new(), 0);
+    while let Some(start) = find(at, begin) {
+        outside.push(String::from_utf8_lossy(&bytes[at..start]).into_owned());
+        let stop = find(start, end).expect("an update that has begun is ended") + end.len();
+        frames.push(bytes[start..stop].to_vec());
+        at = stop;
+    }
+    outside.push(String::from_utf8_lossy(&bytes[at..]).into_owned());
+    (outside, frames)
+}
+
+#[test]
+fn every_byte_is_part_of_a_whole_frame_and_a_storm_of_sizes_shows_no_blank() {
+    let mut pty = Pty::gpufleet((200, 60), &DEMO, &[]);
+    pty.wait_for("hgx-06");
+    let sizes = [(199, 60), (80, 24), (120, 40), (41, 11), (200, 60), (39, 9), (81, 25), (140, 50)];
+    for round in 0..5 {
+        for (columns, rows) in sizes {
+            pty.resize(columns, rows);
+            if round == 0 {
+                // Each size is painted once in its own right; the rest comes as fast as it can.
+                let words = if columns < 40 { "needs 40x10" } else { "SIMULATED" };
+                pty.wait_for(words);
+            }
+        }
+        pty.keys(["2", "3", "1", "5", "1"][round]);
+    }
+    pty.resize(100, 30);
+    pty.wait("the last size", |text| text.contains("hgx-06") && text.contains("SIMULATED"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    let (outside, frames) = frames(&pty.bytes());
+    assert!(frames.len() > sizes.len(), "{} frames", frames.len());
+    // Before the first frame the terminal is taken over, after the last one given back, and nothing lies between.
+    for (place, bytes) in outside[1..outside.len() - 1].iter().enumerate() {
+        assert_eq!(bytes, "", "after frame {place}");
+    }
+    assert!(!outside[0].contains("\x1b[2J"), "{:?}", outside[0]);
+    // As a terminal shows them: only whole updates, each with the header in its first row.
+    let cells = |count| std::num::NonZero::new(count).expect("cells");
+    let mut terminal = vt100::Parser::new(cells(60), cells(200), 0);
+    for (place, frame) in frames.iter().enumerate() {
+        terminal.process(frame);
+        let first = terminal.screen().rows(0, 200).next().expect("a row");
+        assert!(first.contains("gpufleet") || first.contains("needs 40x10"), "frame {place}: {first:?}");
+    }
+}
