@@ -214,6 +214,18 @@ pub(super) fn ending(text: &str, width: usize) -> &str {
     text
 }
 
+/// The name of a host within a title: in full, or cut in the middle, since names of hosts differ at both ends.
+pub(super) fn named(name: &str) -> Short {
+    if columns(name) <= NAME_COLUMNS {
+        return short!("{name}");
+    }
+    let tail = ending(name, NAME_COLUMNS / 2 - 1);
+    short!("{}…{tail}", beginning(name, NAME_COLUMNS - 1 - columns(tail)))
+}
+
+/// The most columns of a name within a title.
+const NAME_COLUMNS: usize = 24;
+
 /// Cuts `text` into lines of at most `width` columns, between words where there are any.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
     let mut lines = Vec::new();
@@ -264,6 +276,13 @@ fn file_name(path: &str) -> &str {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn a_long_name_keeps_both_its_ends() {
+        assert_eq!(named("hgx-01").as_str(), "hgx-01");
+        assert_eq!(named("gpu-node-0417.cluster.example").as_str(), "gpu-node-041…ter.example");
+        assert_eq!(columns(&named(&"大".repeat(50))), 23);
+    }
 
     #[test]
     fn memory_has_at_most_four_columns_below_ten_tebibytes() {

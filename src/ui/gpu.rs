@@ -9,7 +9,7 @@
 
 use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::findings::severity_style;
-use super::format::{Short, age, columns, gib, memory, or_dash, short, watts, without_folders};
+use super::format::{Short, age, columns, gib, memory, named, or_dash, short, watts, without_folders};
 use super::gpu_detail;
 use super::host_cards::occupation;
 use super::pen::Pen;
@@ -83,7 +83,7 @@ fn title(pen: &mut Pen<'_>, body: Rect, app: &App, host: &Host, gpu: &GpuFigures
     let theme = pen.theme;
     pen.repeat(body.x, body.y, body.width, theme.glyphs.heavy.horizontal, theme.focus);
     let mut left = Segments::default();
-    left.add(20, 0, short!(" {}", host.name().as_str()), theme.focus);
+    left.add(20, 0, short!(" {}", named(host.name()).as_str()), theme.focus);
     left.add(19, 2, super::gpu_line::name(gpu), theme.focus);
     if let Some(info) = host.gpu_info(position) {
         for (keep, text) in [(8, &info.name), (6, &info.uuid), (5, &info.pci_bus_id)] {

@@ -1,6 +1,6 @@
 //! The facts of one host, a line each: who it is, its load, its disks and health, the probe.
 
-use super::format::{Short, gib, interval, memory, or_dash, rate, short, span};
+use super::format::{Short, gib, interval, memory, named, or_dash, rate, short, span};
 use super::host_state;
 use super::pen::Pen;
 use super::segments::Segments;
@@ -20,7 +20,7 @@ const MOST_USERS: usize = 6;
 pub(super) fn who(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, now: Moment) -> Segments {
     let theme = pen.theme;
     let mut line = Segments::default();
-    line.add(20, 0, short!("{}", host.name().as_str()), theme.focus);
+    line.add(20, 0, named(host.name()), theme.focus);
     match host_state::word(app, host, figures, now) {
         Some((word, style)) => line.add(19, 2, word, style),
         None => line.add(4, 2, short!("live"), theme.dim),

@@ -10,7 +10,7 @@
 //! ```
 
 use super::findings::severity_style;
-use super::format::{Short, age, brief_span, columns, memory, or_dash, short, without_folders};
+use super::format::{Short, age, brief_span, columns, memory, named, or_dash, short, without_folders};
 use super::gpu_line;
 use super::list_columns::{Column, list_columns};
 use super::pen::Pen;
@@ -78,7 +78,7 @@ fn title(pen: &mut Pen<'_>, area: Rect, app: &App, top: usize, shown: usize) {
     let mut left = Segments::default();
     let pointer = if focused { theme.glyphs.pointer } else { "" };
     match app.host_in_view() {
-        Some(host) => left.add(9, 0, short!("{pointer}Processes on {}", host.name().as_str()), style),
+        Some(host) => left.add(9, 0, short!("{pointer}Processes on {}", named(host.name()).as_str()), style),
         None => left.add(9, 0, short!("{pointer}Processes"), style),
     }
     let (kept, total) = app.rows_kept();
@@ -169,6 +169,7 @@ fn heads(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], app: &App) {
     let order = app.screen().list.order();
     let mut x = line.x;
     for &(column, width) in places {
+        let width = width.min(line.right().saturating_sub(x));
         let sorted = column.sort_key() == Some(order.key) && order.key != SortKey::Trouble;
         let arrow = if sorted { arrow(pen, order.is_descending) } else { "" };
         let head = short!("{}{arrow}", column.head());
@@ -228,6 +229,7 @@ fn draw_row(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], row: &Row, 
     }
     let mut x = line.x;
     for &(column, width) in places {
+        let width = width.min(line.right().saturating_sub(x));
         let mut figure = |text: Short| pen.right(x, line.y, width, &text, style);
         match column {
             Column::Host if row.unfold == Unfold::Child || (look.group == Group::Host && row.depth > 0) => {}

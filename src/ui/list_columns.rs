@@ -152,6 +152,11 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         };
         *width_of = (*width_of).min(if width < 60 { least } else { u16::MAX });
     }
+    // What is too much even then is taken from the state: its first word says most.
+    let excess = used(&columns).saturating_sub(width + GAP);
+    if let Some((_, state)) = columns.last_mut() {
+        *state = state.saturating_sub(excess).max(5);
+    }
     let rest = width.saturating_sub(used(&columns));
     columns.push((Command, rest));
     columns
@@ -184,6 +189,18 @@ mod tests {
             let (_, command) = columns.last().expect("a command");
             assert!(*command >= COMMAND_LEAST, "{width}: {command}");
             assert_eq!(columns.iter().map(|(_, width)| width + GAP).sum::<u16>() - GAP, width);
+        }
+    }
+
+    #[test]
+    fn no_column_leaves_the_narrowest_list() {
+        // A screen of 40 columns, with its frame and a column for tags.
+        for width in 36..60 {
+            for host in [0, 4, 40] {
+                let columns = list_columns(width, host);
+                let used: u16 = columns.iter().filter(|(_, width)| *width > 0).map(|(_, width)| width + GAP).sum();
+                assert!(used <= width + GAP, "{width}, {host}: {columns:?}");
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! What was done to reach one host, the newest at the bottom.
 
-use super::format::{clock, columns, short, wrap};
+use super::format::{clock, columns, named, short, wrap};
 use super::host_state;
 use super::pen::Pen;
 use super::segments::Segments;
@@ -17,7 +17,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, id: HostId, now: Mo
     let Some((host, figures)) = app.fleet().host(id).and_then(|host| Some((host, app.figures(host)?))) else { return };
     pen.outline(body, &pen.theme.glyphs.heavy, pen.theme.focus);
     let mut title = Segments::default();
-    title.add(9, 0, short!(" ssh log of {} ", host.name().as_str()), pen.theme.focus);
+    title.add(9, 0, short!(" ssh log of {} ", named(host.name()).as_str()), pen.theme.focus);
     match host_state::word(app, host, figures, now) {
         Some((word, style)) => title.add(5, 1, word, style),
         None => title.add(5, 1, short!("live"), pen.theme.dim),

@@ -1,7 +1,7 @@
 //! One process, or one job, in full.
 
 use super::flow::Flow;
-use super::format::{age, memory, or_dash, short, span};
+use super::format::{age, memory, named, or_dash, short, span};
 use super::list;
 use super::pen::Pen;
 use super::process_charts;
@@ -33,9 +33,9 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: 
         return;
     };
     let title = match (key.is_job && row.workers > 1, row.pid) {
-        (true, Some(pid)) => short!(" {}  job of pid {pid} ", row.host_name.as_str()),
-        (_, Some(pid)) => short!(" {}  pid {pid} ", row.host_name.as_str()),
-        (_, None) => short!(" {} ", row.host_name.as_str()),
+        (true, Some(pid)) => short!(" {}  job of pid {pid} ", named(&row.host_name).as_str()),
+        (_, Some(pid)) => short!(" {}  pid {pid} ", named(&row.host_name).as_str()),
+        (_, None) => short!(" {} ", named(&row.host_name).as_str()),
     };
     pen.fit(body.x + 2, body.y, body.width.saturating_sub(4), &title, pen.theme.focus);
     let processes: Vec<&Process> = members(host, row);
@@ -175,8 +175,8 @@ pub(super) fn draw_brief(pen: &mut Pen<'_>, area: Rect, app: &App, row: &Row, no
         height: area.height.saturating_sub(2),
     };
     let title = match row.pid {
-        Some(pid) => short!(" {} pid {pid} ", row.host_name.as_str()),
-        None => short!(" {} ", row.host_name.as_str()),
+        Some(pid) => short!(" {} pid {pid} ", named(&row.host_name).as_str()),
+        None => short!(" {} ", named(&row.host_name).as_str()),
     };
     pen.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, pen.theme.plain);
     let host = app.fleet().host(row.key.host).filter(|_| row.head.is_none());

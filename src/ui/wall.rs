@@ -10,7 +10,7 @@
 
 use super::findings::severity_style;
 use super::flow::Flow;
-use super::format::{brief_span, columns, gib, or_dash, short};
+use super::format::{brief_span, columns, gib, named, or_dash, short};
 use super::gpu_columns::{FigureWidths, GpuColumns};
 use super::host_cards::occupation;
 use super::pen::Pen;
@@ -237,7 +237,7 @@ fn selected(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     pen.outline(area, &theme.glyphs.light, theme.dim);
     let gpu = figures.gpus.get(place.gpu).filter(|_| host_state::shows_gpus(app, host, figures));
     let mut title = Segments::default();
-    title.add(9, 0, short!(" {}{}", theme.glyphs.pointer, host.name().as_str()), theme.focus);
+    title.add(9, 0, short!(" {}{}", theme.glyphs.pointer, named(host.name()).as_str()), theme.focus);
     if let Some(gpu) = gpu {
         title.add(8, 1, gpu_line::name(gpu), theme.focus);
     }
