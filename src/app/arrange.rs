@@ -232,13 +232,16 @@ fn candidates(columns: u16, hosts: u16, gpus: u16) -> impl Iterator<Item = GridS
         })
 }
 
-/// One line a host, in as many columns as are needed; what still does not fit is scrolled.
+/// One line a host, in as many columns as there is room for whole lines, so that the rows go to the list, and in as many
+/// as are needed; what still does not fit is scrolled.
 fn line_shape(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridShape {
     // A mark, a name of twelve columns, a cell for each GPU, a count; before anything is scrolled the count goes and the
     // name is shortened, as on the wall.
     let wanted = hosts.div_ceil(rows.max(1));
     let most_across = |least: u16| (columns / least.min(columns)).max(1);
-    let across = if wanted <= most_across(24 + gpus) { wanted } else { wanted.min(most_across(10 + gpus)) }.max(1);
+    let whole = most_across(40 + gpus).min(hosts.max(1));
+    let fits = wanted <= most_across(24 + gpus);
+    let across = if fits { wanted.max(whole) } else { wanted.min(most_across(10 + gpus)) }.max(1);
     let total_rows = hosts.div_ceil(across);
     let visible_rows = if total_rows <= rows { total_rows } else { rows.saturating_sub(1).max(1) };
     let pane_columns = columns / across;
@@ -302,6 +305,7 @@ mod tests {
         assert_eq!(shape((80, 24), 4, 4), (Medium, Boxed, 2, 1));
         assert_eq!(shape((80, 24), 6, 8), (Pairs, Rule, 2, 2));
         assert_eq!(shape((80, 24), 16, 8), (Line, Bare, 2, 1));
+        assert_eq!(shape((200, 60), 64, 8), (Line, Bare, 4, 1));
         assert_eq!(shape((120, 40), 1, 8), (Trend, Boxed, 1, 1));
         assert_eq!(shape((120, 40), 4, 8), (Trend, Boxed, 2, 1));
         assert_eq!(shape((120, 40), 6, 8), (Medium, Boxed, 3, 1));

@@ -12,7 +12,13 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, top: usize) {
     let columns = if body.width >= HELP_WIDE_COLUMNS { 2 } else { 1 };
     let lines = help_lines(app.settings.is_readonly);
     let rows = lines.len().div_ceil(columns) as u16 + 2;
-    let area = centered(body, if columns == 2 { 104 } else { 62 }, rows);
+    // From the third width on no line is cut.
+    let width = match body.width {
+        140.. => 140,
+        HELP_WIDE_COLUMNS.. => 104,
+        _ => 62,
+    };
+    let area = centered(body, width, rows);
     pen.clear(area);
     pen.outline(area, &pen.theme.glyphs.heavy, pen.theme.focus);
     let version = env!("CARGO_PKG_VERSION");
