@@ -42,6 +42,14 @@ mod wall;
 pub use draw::{draw, draw_into};
 
 #[cfg(test)]
+mod bad_input_tests;
+#[cfg(test)]
+mod emulated;
+#[cfg(test)]
+mod hostile_tests;
+#[cfg(test)]
+mod size_tests;
+#[cfg(test)]
 mod testing;
 #[cfg(test)]
 mod tests;

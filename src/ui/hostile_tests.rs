@@ -1,0 +1,352 @@
+//! Strings that attack the terminal, in everything that a host or a person can say, through every view and every other
+//! way out, into a terminal emulator that takes note of all it is told.
+
+use super::emulated::{check_screen, emulator, is_forbidden, without_marks};
+use crate::app::testing::{LATER, NOW, at, connecting, press, report, snapshot, update};
+use crate::app::{App, Effect, Event};
+use crate::diagnosis::Finding;
+use crate::fleet::{HostId, HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::output::findings::{FindingsReport, list};
+use crate::output::notification::{Notification, osc9, summary};
+use crate::output::{Report, free, paint::Paint, status};
+use crate::ssh::prompt::{Prompt, PromptId, PromptKind};
+use crate::wire::{
+    Ancestor, DeviceError, DriverError, DriverErrorKind, Filesystem, Owner, ProcessFacts, ProcessState, SafeText,
+    Snapshot,
+};
+
+const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 60), (52, 14)];
+const HOSTS: usize = 5;
+const GPUS: usize = 8;
+
+/// Every view: the keys that lead there from the one before.
+const VIEWS: [(&str, &str); 20] = [
+    ("grid", ""),
+    ("list", "\t"),
+    ("wall", "2"),
+    ("users", "4↓"),
+    ("history", "5H"),
+    ("findings", "\u{1b}5↓↓"),
+    ("host", "1\n"),
+    ("host's list", "\t"),
+    ("GPU", "\u{1b}1\t\t\n\n"),
+    ("log", "1L"),
+    ("processes", "3"),
+    ("jobs across hosts", "t"),
+    ("no groups", "t"),
+    ("process", "↓↓\n"),
+    ("TERM", "\u{1b}T"),
+    ("KILL", "\u{1b} K"),
+    ("users to choose from", "\u{1b}Utttu"),
+    ("help", "\u{1b}?"),
+    ("filter", "\u{1b}3/"),
+    ("question", "\u{1b}1P"),
+];
+
+/// What attacks are made of.
+const PIECES: [&str; 44] = [
+    "\u{1b}]0;pwned\u{7}",
+    "\u{1b}]2;pwned\u{1b}\\",
+    "\u{1b}]52;c;cHduZWQ=\u{7}",
+    "\u{1b}]8;;http://evil\u{1b}\\",
+    "\u{1b}]9;pwned\u{7}",
+    "\u{1b}]777;notify;a;b\u{1b}\\",
+    "\u{1b}[2J",
+    "\u{1b}[31;1m",
+    "\u{1b}[?1049l",
+    "\u{1b}[?2026h",
+    "\u{1b}[6n",
+    "\u{1b}[21t",
+    "\u{1b}c",
+    "\u{1b}#8",
+    "\u{1b}P+q544e\u{1b}\\",
+    "\u{1b}_G\u{1b}\\",
+    "\u{1b}",
+    "\u{9b}2J",
+    "\u{9d}0;c1\u{9c}",
+    "\u{90}",
+    "\u{85}",
+    "\u{7}",
+    "\u{8}",
+    "\u{e}",
+    "\u{0}",
+    "\u{7f}",
+    "\n",
+    "\r",
+    "\t",
+    "\u{202e}",
+    "\u{2066}",
+    "\u{2069}",
+    "\u{200b}",
+    "\u{200d}",
+    "\u{feff}",
+    "\u{ad}",
+    "\u{2028}",
+    "\u{e0041}",
+    "\u{fff9}",
+    "e\u{301}\u{301}\u{301}\u{301}",
+    "\u{1f1e9}\u{1f1ea}\u{1f44d}\u{1f3fd}\u{1f468}\u{200d}\u{1f469}",
+    "大ｶﾞ각\u{1112}\u{1161}\u{11ab}",
+    "السلام नि กำ",
+    "train.py --lr 3e-4 ",
+];
+
+/// A generator of its own, so that what fails fails again.
+struct Dice {
+    state: u64,
+    /// Strings that were made.
+    strings: usize,
+}
+
+impl Dice {
+    fn roll(&mut self, sides: usize) -> usize {
+        // xorshift64*, Vigna 2016.
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
+    }
+
+    /// A string as it comes over the wire.
+    fn bytes(&mut self) -> Vec<u8> {
+        self.strings += 1;
+        let mut bytes = Vec::new();
+        let pieces = if self.roll(50) == 0 { 2000 } else { 1 + self.roll(8) };
+        for _ in 0..pieces {
+            match self.roll(4) {
+                0 => bytes.push(self.roll(256) as u8),
+                1 => {
+                    let character = char::from_u32(self.roll(0x11_0000) as u32).unwrap_or('\u{fffd}');
+                    bytes.extend(character.encode_utf8(&mut [0; 4]).as_bytes());
+                }
+                _ => bytes.extend(PIECES[self.roll(PIECES.len())].as_bytes()),
+            }
+        }
+        bytes
+    }
+
+    /// The same as text that nobody has cleaned.
+    fn raw(&mut self) -> String {
+        String::from_utf8_lossy(&self.bytes()).into_owned()
+    }
+
+    /// The same as it is after the wire.
+    fn text(&mut self) -> SafeText {
+        SafeText::from_bytes(&self.bytes())
+    }
+}
+
+fn hostile_facts(facts: &ProcessFacts, dice: &mut Dice) -> ProcessFacts {
+    let ancestors = facts.ancestors.iter().map(|ancestor| Ancestor {
+        name: dice.text(),
+        argv: vec![dice.text(), dice.text()],
+        ..ancestor.clone()
+    });
+    let ancestors = ancestors.collect();
+    let owner = match dice.roll(6) {
+        0 => Owner::Slurm { job: dice.text(), step: Some(dice.text()) },
+        1 => Owner::Pod { uid: dice.text(), container: Some(dice.text()) },
+        2 => Owner::Container { runtime: dice.text(), id: dice.text() },
+        3 => Owner::Service(dice.text()),
+        _ => Owner::Session(dice.text()),
+    };
+    ProcessFacts {
+        ancestors,
+        user: Some(dice.text()),
+        full_name: Some(dice.text()),
+        name: Some(dice.text()),
+        argv: (0..3).map(|_| dice.text()).collect(),
+        working_directory: Some(dice.text()),
+        log_path: Some(dice.text()),
+        container_name: Some(dice.text()),
+        runs_in: Some(dice.text()),
+        owner: Some(owner),
+        ..facts.clone()
+    }
+}
+
+fn hostile_snapshot(host: usize, seconds: u64, dice: &mut Dice) -> Snapshot {
+    let mut snapshot = snapshot(host, GPUS, seconds);
+    snapshot.facts = snapshot.facts.iter().map(|facts| hostile_facts(facts, dice)).collect();
+    snapshot.notes = vec![dice.text(), dice.text()];
+    snapshot.host.filesystems = vec![Filesystem {
+        mount_point: dice.text(),
+        kind: dice.text(),
+        total_bytes: Some(1000),
+        available_bytes: Some(1),
+        ..Filesystem::default()
+    }];
+    snapshot.host.slurm_cluster = Some(dice.text());
+    snapshot.gpus.error = vec![None, Some(device_error(dice))];
+    snapshot.processes.wait_channel = (0..GPUS).map(|_| Some(dice.text())).collect();
+    snapshot.processes.state = vec![Some(ProcessState::DiskSleep), Some(ProcessState::Zombie)];
+    snapshot
+}
+
+fn device_error(dice: &mut Dice) -> DeviceError {
+    DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: dice.text() }
+}
+
+/// A fleet whose every text is hostile, watched until what is wrong with it fires: two hosts that work, one without a
+/// driver, one that is down, one that needs a person.
+fn hostile_app(size: (u16, u16), dice: &mut Dice) -> (App, Vec<Effect>) {
+    let names: Vec<String> = (0..HOSTS).map(|_| dice.raw()).collect();
+    let mut app = connecting(&names, size);
+    for host in 0..3 {
+        report(&mut app, host, GPUS, 0);
+        let host_now = app.fleet().host(HostId(host as u32)).expect("it is there");
+        let (mut hello, mut inventory) =
+            (host_now.hello.clone().expect("a hello"), host_now.inventory.clone().expect("an inventory"));
+        for text in [
+            &mut hello.boot_id,
+            &mut hello.host_name,
+            &mut hello.login_user,
+            &mut hello.kernel,
+            &mut hello.arch,
+            &mut hello.source,
+            &mut inventory.driver_version,
+            &mut inventory.cuda_version,
+            &mut inventory.nvml_path,
+        ] {
+            *text = Some(dice.text());
+        }
+        hello.probe_version = dice.text();
+        for gpu in &mut inventory.gpus {
+            gpu.name = Some(dice.text());
+            gpu.pci_bus_id = Some(dice.text());
+        }
+        update(&mut app, host, HostUpdate::Hello(Box::new(hello)), 1);
+        update(&mut app, host, HostUpdate::Inventory(Box::new(inventory)), 1);
+    }
+    let mut effects = Vec::new();
+    // Findings fire within the gaps that rates allow, so the steps stay short; long facts come with the first alone.
+    for seconds in (2..NOW).step_by(20).chain((NOW - 10..=NOW).step_by(5)) {
+        for host in 0..2 {
+            let mut hostile = hostile_snapshot(host, seconds, dice);
+            if seconds > 2 {
+                hostile.facts.clear();
+            }
+            let event = Event::Host(HostId(host as u32), Box::new(HostUpdate::Snapshot(Box::new(hostile))));
+            effects.extend(app.update(event, at(seconds)));
+        }
+        effects.extend(app.update(Event::Ticked, at(seconds)));
+    }
+    let driver_error = DriverError { kind: DriverErrorKind::VersionMismatch, code: Some(18), message: dice.text() };
+    let without = Snapshot { driver_error: Some(driver_error), ..hostile_snapshot(2, NOW, dice) };
+    update(&mut app, 2, HostUpdate::Snapshot(Box::new(without)), NOW);
+    for attempt in 1..4 {
+        update(&mut app, 3, HostUpdate::Connecting { attempt, phase: Phase::Login }, NOW - 20);
+        let error = LinkError::new(LinkErrorKind::Network, dice.text()).with_hint(dice.text());
+        update(&mut app, 3, HostUpdate::Down { error, retry_at: None, attempt }, NOW - 10);
+    }
+    let error = LinkError::new(LinkErrorKind::HostKeyUnknown, dice.text()).with_hint(dice.text());
+    update(&mut app, 4, HostUpdate::NeedsUser(error), NOW - 20);
+    let kind = match dice.roll(3) {
+        0 => PromptKind::HostKey {
+            target: dice.raw(),
+            key_type: dice.raw(),
+            fingerprint: dice.raw(),
+            known_hosts: dice.raw(),
+            also_known_as: vec![dice.raw()],
+        },
+        1 => PromptKind::Passphrase { path: dice.raw(), fingerprint: Some(dice.raw()), failures: 1 },
+        _ => PromptKind::Secret { text: dice.raw(), instruction: dice.raw(), echo: true, failures: 1 },
+    };
+    app.update(Event::Prompted(Prompt { id: PromptId(1), hosts: vec![dice.raw(), dice.raw()], kind }), at(NOW - 20));
+    app.update(Event::Ticked, at(NOW));
+    app.settle();
+    (app, effects)
+}
+
+/// How many marks on the screen stand for what was taken out.
+fn marks(app: &App, size: (u16, u16), view: &str) -> usize {
+    let cells = check_screen(app, size, NOW, view);
+    cells.content().iter().filter(|cell| cell.symbol().starts_with(['\u{fffd}', '␛', '␇', '␊'])).count()
+}
+
+/// Text that is printed with the main screen back: lines and colours are all that a terminal may find in it.
+fn check_printed(what: &str, text: &str) {
+    let mut emulator = emulator((200, 60));
+    emulator.process(without_marks(text).replace('\n', "\r\n").as_bytes());
+    assert!(emulator.callbacks().0.is_empty(), "{what}: {:?}", emulator.callbacks().0);
+    let mut characters = text.chars().peekable();
+    while let Some(character) = characters.next() {
+        if character == '\u{1b}' {
+            assert_eq!(characters.next(), Some('['), "{what}");
+            let letter = characters.find(char::is_ascii_alphabetic);
+            assert_eq!(letter, Some('m'), "{what}: only colours");
+            continue;
+        }
+        assert!(character == '\n' || !is_forbidden(character), "{what}: {character:?}");
+    }
+}
+
+/// All that leaves the program beside the screen: notifications, logs, and what the other commands print.
+fn check_ways_out(app: &App, effects: Vec<Effect>) {
+    for effect in effects {
+        match effect {
+            Effect::Tell(news) => {
+                let text = summary(&Notification { news, left_out: 0 });
+                let sequence = without_marks(&osc9(&text, false));
+                let mut emulator = emulator((80, 24));
+                emulator.process(sequence.as_bytes());
+                let [notification, end] = &emulator.callbacks().0[..] else {
+                    panic!("{sequence:?}: {:?}", emulator.callbacks().0);
+                };
+                assert!(notification.starts_with("osc [[57]"), "{notification}");
+                assert_eq!(end, "escape None None 92", "what ends the sequence");
+                assert_eq!(emulator.screen().contents(), "", "all of it is within the sequence");
+                assert!(!text.chars().any(is_forbidden), "{text:?}");
+                let within = osc9(&text, true);
+                assert_eq!(within.matches('\u{1b}').count(), 6, "only the sequence's own: {within:?}");
+            }
+            Effect::LogSignal(line) => assert!(!line.chars().any(is_forbidden), "{line:?}"),
+            _ => {}
+        }
+    }
+    for host in app.fleet().hosts() {
+        for line in host.log().lines() {
+            assert!(!line.text.chars().any(is_forbidden), "{:?}", line.text);
+        }
+    }
+    let findings: Vec<&Finding> = app.findings().list().iter().collect();
+    let states = |_: HostId| Vec::new();
+    let report = Report { fleet: app.fleet(), states: &states, findings: &findings, now: at(NOW) };
+    let paint = Paint::of_terminal(true, None, Some("xterm-256color"));
+    check_printed("status", &status::table(&report, paint));
+    check_printed("free", &free::text(&free::Offer { report: &report, found: None }));
+    let observed = std::time::Duration::from_secs(60);
+    let report = FindingsReport { fleet: app.fleet(), findings: &findings, not_judged: &[], observed, now: at(LATER) };
+    check_printed("findings", &list(&report, paint));
+}
+
+#[test]
+fn no_hostile_string_is_obeyed_by_the_terminal_in_any_view() {
+    let wanted = if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 1_000_000 } else { 10_000 };
+    let mut dice = Dice { state: 0x9e37_79b9_7f4a_7c15, strings: 0 };
+    let mut seen = [0; VIEWS.len()];
+    for round in 0.. {
+        if dice.strings >= wanted {
+            break;
+        }
+        let size = SIZES[round % SIZES.len()];
+        let (mut app, mut effects) = hostile_app(size, &mut dice);
+        for ((view, keys), drawn) in VIEWS.into_iter().zip(&mut seen) {
+            effects.extend(press(&mut app, keys));
+            // What a person pastes or types may come from anywhere.
+            if view == "filter" || view == "KILL" || view == "question" {
+                let pasted = dice.raw();
+                effects.extend(pasted.chars().take(3).flat_map(|typed| press(&mut app, &typed.to_string())));
+                app.update(Event::Pasted(pasted), at(NOW));
+            }
+            *drawn += marks(&app, size, view);
+        }
+        app.say(dice.raw(), at(NOW));
+        check_screen(&app, size, NOW, "notice");
+        check_ways_out(&app, effects);
+    }
+    // Attacks that nobody can see prove nothing.
+    for ((view, _), drawn) in VIEWS.iter().zip(seen) {
+        assert!(drawn > 0 || ["help", "filter"].contains(view), "nothing hostile was drawn in {view}");
+    }
+}
