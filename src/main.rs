@@ -3,6 +3,7 @@
 use clap::Parser as _;
 use gpufleet::cli::Cli;
 use gpufleet::commands;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -13,7 +14,8 @@ fn main() -> ExitCode {
     match commands::run(&Cli::parse()) {
         Ok(code) => code,
         Err(failure) => {
-            eprint!("{failure}");
+            // A standard error that is closed leaves nobody to tell, and is no reason to panic.
+            let _ = write!(io::stderr(), "{failure}");
             failure.code()
         }
     }

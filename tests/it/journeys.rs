@@ -100,7 +100,7 @@ fn from_the_alarm_to_the_hung_job_and_the_signal_that_ends_it() {
     wait_for_end(hung);
     lab.hosts[1].driver.set(&devices(&[gpu(0), gpu(1), gpu(2), gpu(3)]));
     pty.keys("1");
-    pty.wait("it is over", |text| text.contains("8 free") && !text.contains("hung?") && text.contains("ended"));
+    pty.wait("it is over", |text| !text.contains("hung?") && text.contains("ended"));
     assert!([0, 2].into_iter().all(|place: usize| !has_ended(lab.hosts[place].worker_pid())), "the others live");
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
@@ -116,7 +116,7 @@ fn a_filter_holds_on_the_way_into_a_host_and_out_again() {
     pty.keys("\x15host:hgx-02");
     pty.wait_for("1 of 3 shown");
     pty.keys(" mem>1");
-    pty.wait("what is wrong with it", |text| text.contains("mem>1G") && text.contains("hgx-02"));
+    pty.wait("what is wrong with it", |text| text.contains("write mem>10G"));
     pty.keys("00G\r");
     let grid = pty.wait("the filter", |text| text.contains("filter host:hgx-02 mem>100G"));
     assert_eq!(grid.matches("sleep 3600").count(), 1, "{grid}");
@@ -145,7 +145,7 @@ fn a_host_that_is_lost_while_it_is_looked_at_says_why_and_comes_back_by_a_key() 
     pty.wait_for(" hgx-02   4 x NVIDIA H100");
     lab.hosts[1].sshd.stop();
     let lost = pty.wait("it is lost", |text| text.contains("DOWN"));
-    assert!(lost.contains("602/700W"), "its last values stay: {lost}");
+    assert!(lost.contains("last seen") && lost.contains("4 GPUs, 2 in use"), "{lost}");
     pty.keys("L");
     let log = pty.wait_for("nothing listens");
     assert!(log.contains("ssh log of hgx-02"), "{log}");

@@ -70,10 +70,14 @@ impl Pty {
         let shared = Arc::clone(&seen);
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
+            let mut held = Vec::new();
             loop {
                 let count = reader.read(&mut buffer).unwrap_or(0);
+                held.extend_from_slice(&buffer[..count]);
+                let shown = shown(&held, count == 0);
                 let mut seen = shared.0.lock().expect("not poisoned");
-                seen.parser.process(&buffer[..count]);
+                seen.parser.process(&held[..shown]);
+                held.drain(..shown);
                 seen.bytes.extend_from_slice(&buffer[..count]);
                 seen.ended |= count == 0;
                 shared.1.notify_all();
@@ -170,6 +174,16 @@ impl Drop for Pty {
         // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// How many of these bytes a terminal shows: all before a synchronized update that has not ended, so that no test reads
+/// half a frame.
+fn shown(bytes: &[u8], is_over: bool) -> usize {
+    let last = |sequence: &[u8]| bytes.windows(sequence.len()).rposition(|window| window == sequence);
+    match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
+        (Some(begin), end) if !is_over && end.is_none_or(|end| end < begin) => begin,
+        _ => bytes.len(),
     }
 }
 

@@ -138,8 +138,8 @@ fn a_terminal_that_closes_ends_the_program() {
         }
         std::thread::yield_now();
     };
-    // The hangup is seen first, or that nothing can be written any more.
-    assert!([129, 1, 0].contains(&status.exit_code()), "{status:?}");
+    // The hangup is seen first, or the end of the keys, or that nothing can be written any more. It never panics.
+    assert!([129, 0, 1].contains(&status.exit_code()), "{status:?}");
 }
 
 /// What a frame is made of: what stands outside synchronized updates, and the updates.
@@ -192,6 +192,6 @@ fn every_byte_is_part_of_a_whole_frame_and_a_storm_of_sizes_shows_no_blank() {
     for (place, frame) in frames.iter().enumerate() {
         terminal.process(frame);
         let first = terminal.screen().rows(0, 200).next().expect("a row");
-        assert!(first.contains("gpufleet") || first.contains("needs 40x10"), "frame {place}: {first:?}");
+        assert!(["gpufleet", "SIMULATED", "needs 40x10"].iter().any(|words| first.contains(words)), "frame {place}: {first:?}");
     }
 }
