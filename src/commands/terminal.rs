@@ -21,7 +21,7 @@ use ratatui::{Frame, Terminal};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Stdout, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::thread::{self, ThreadId};
 use std::{fmt, panic};
 
@@ -45,6 +45,8 @@ pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Whole<Stdout>>>,
     /// What the terminal shows is not what was drawn last.
     is_forgotten: bool,
+    /// The terminal was given back for good.
+    is_over: Arc<AtomicBool>,
 }
 
 impl fmt::Debug for Screen {
@@ -67,8 +69,9 @@ impl Screen {
         *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
         take_over()?;
         let writer = Whole::new(io::stdout());
+        let is_over = Arc::clone(&writer.is_over);
         let terminal = Terminal::new(CrosstermBackend::new(writer)).inspect_err(|_| restore())?;
-        Ok(Self { terminal, is_forgotten: false })
+        Ok(Self { terminal, is_forgotten: false, is_over })
     }
 
     /// Draws one frame, as one write inside a synchronized update.
@@ -133,6 +136,9 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         restore();
+        // Ratatui's terminal shows the cursor once more when it is dropped, and where it cannot, because the window was
+        // closed, it prints that to a standard error that may be closed, too, and panics.
+        self.is_over.store(true, Ordering::SeqCst);
         print_kept_panics();
     }
 }
@@ -158,11 +164,13 @@ fn draw<W: Write>(
 struct Whole<W: Write> {
     bytes: Vec<u8>,
     terminal: W,
+    /// From now on nothing is written.
+    is_over: Arc<AtomicBool>,
 }
 
 impl<W: Write> Whole<W> {
     fn new(terminal: W) -> Self {
-        Self { bytes: Vec::with_capacity(FRAME_BYTES), terminal }
+        Self { bytes: Vec::with_capacity(FRAME_BYTES), terminal, is_over: Arc::default() }
     }
 }
 
@@ -173,6 +181,9 @@ impl<W: Write> Write for Whole<W> {
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        if self.is_over.load(Ordering::SeqCst) {
+            self.bytes.clear();
+        }
         if self.bytes.starts_with(BEGIN) && !self.bytes.ends_with(END) {
             return Ok(());
         }
@@ -323,6 +334,10 @@ mod tests {
         whole.write_all(BEGIN).expect("writes");
         whole.flush().expect("waits");
         assert_eq!(*writes.0.borrow(), [b"\x07".to_vec()]);
+        whole.is_over.store(true, Ordering::SeqCst);
+        whole.write_all(END).expect("goes nowhere");
+        whole.flush().expect("goes nowhere");
+        assert_eq!(writes.0.borrow().len(), 1);
     }
 
     #[test]

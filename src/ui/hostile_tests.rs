@@ -316,7 +316,14 @@ fn check_ways_out(app: &App, effects: Vec<Effect>) {
     check_printed("status", &status::table(&report, paint));
     check_printed("free", &free::text(&free::Offer { report: &report, found: None }));
     let observed = std::time::Duration::from_secs(60);
-    let report = FindingsReport { fleet: app.fleet(), findings: &findings, not_judged: &[], observed, now: at(LATER) };
+    let report = FindingsReport {
+        fleet: app.fleet(),
+        findings: &findings,
+        not_judged: &[],
+        too_little_history: &[],
+        observed,
+        now: at(LATER),
+    };
     check_printed("findings", &list(&report, paint));
 }
 

@@ -192,6 +192,9 @@ fn every_byte_is_part_of_a_whole_frame_and_a_storm_of_sizes_shows_no_blank() {
     for (place, frame) in frames.iter().enumerate() {
         terminal.process(frame);
         let first = terminal.screen().rows(0, 200).next().expect("a row");
-        assert!(["gpufleet", "SIMULATED", "needs 40x10"].iter().any(|words| first.contains(words)), "frame {place}: {first:?}");
+        assert!(
+            ["gpufleet", "SIMULATED", "needs 40x10"].iter().any(|words| first.contains(words)),
+            "frame {place}: {first:?}"
+        );
     }
 }
