@@ -182,7 +182,9 @@ impl<W: Write> Write for Whole<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         if self.is_over.load(Ordering::SeqCst) {
+            // Not even what standard output still holds: it may never take it.
             self.bytes.clear();
+            return Ok(());
         }
         if self.bytes.starts_with(BEGIN) && !self.bytes.ends_with(END) {
             return Ok(());
