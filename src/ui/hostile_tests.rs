@@ -300,6 +300,10 @@ fn check_ways_out(app: &App, effects: Vec<Effect>) {
                 let within = osc9(&text, true);
                 assert_eq!(within.matches('\u{1b}').count(), 6, "only the sequence's own: {within:?}");
             }
+            Effect::Copy(copied) => {
+                let text = copied.text();
+                assert!(!text.chars().any(|character| character != '\n' && is_forbidden(character)), "{text:?}");
+            }
             Effect::LogSignal(line) => assert!(!line.chars().any(is_forbidden), "{line:?}"),
             _ => {}
         }
@@ -347,6 +351,10 @@ fn no_hostile_string_is_obeyed_by_the_terminal_in_any_view() {
                 app.update(Event::Pasted(pasted), at(NOW));
             }
             *drawn += marks(&app, size, view);
+            // In the dialogs it is a letter, or an answer.
+            if !["TERM", "KILL", "users to choose from", "filter", "question"].contains(&view) {
+                effects.extend(press(&mut app, "y"));
+            }
         }
         app.say(dice.raw(), at(NOW));
         check_screen(&app, size, NOW, "notice");
