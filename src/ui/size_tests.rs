@@ -15,7 +15,7 @@ const HOSTS: [usize; 4] = [1, 4, 16, 64];
 const VIEWS: [(&str, &str); 5] = [("grid", ""), ("wall", "2↓→"), ("processes", "3"), ("users", "4↓"), ("list", "1\t↓")];
 
 /// Every other view, from the one before.
-const DEEPER: [(&str, &str); 9] = [
+const DEEPER: [(&str, &str); 8] = [
     ("host", "21→\n"),
     ("gpu", "\n"),
     ("log", "\u{1b}L"),
@@ -24,7 +24,6 @@ const DEEPER: [(&str, &str); 9] = [
     ("unfolded", "\u{1b}3→"),
     ("process", "↓\n"),
     ("picker", "\u{1b}u"),
-    ("help", "\u{1b}?"),
 ];
 
 #[test]
