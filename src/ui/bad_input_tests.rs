@@ -245,7 +245,7 @@ fn a_clock_that_jumps_moves_no_age_and_breaks_no_view() {
 }
 
 proptest::proptest! {
-    #![proptest_config(proptest::prelude::ProptestConfig { cases: 8, ..Default::default() })]
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 4, ..Default::default() })]
     /// Readings from end to end of their types, another one each second.
     #[test]
     fn values_that_swing_stay_in_their_columns(

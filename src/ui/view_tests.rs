@@ -230,7 +230,7 @@ proptest::proptest! {
             press(&mut app, view);
             let screen = text(&app, size);
             if columns >= 40 && rows >= 10 {
-                let is_host = |line: &str| !line.starts_with(['│', '╭', '╰']);
+                let is_host = |line: &str| !line.starts_with(['│', '╭', '╰', '┃', '┏', '┗']);
                 let named: usize = screen
                     .lines()
                     .filter(|line| is_host(line))
