@@ -25,10 +25,14 @@ impl HostConfig {
         let mut words = vec!["ssh".to_owned()];
         words.extend(self.way().iter().map(|word| shell_word(word)));
         let address = self.address();
-        words.push(shell_word(&match &self.user {
+        let place = match &self.user {
             Some(user) => format!("{user}@{address}"),
             None => address.to_owned(),
-        }));
+        };
+        if place.starts_with('-') {
+            words.push("--".to_owned());
+        }
+        words.push(shell_word(&place));
         // A path may hold anything; what reaches a terminal may not.
         Some(SafeText::new(&words.join(" ")))
     }
@@ -92,6 +96,8 @@ mod tests {
         assert_eq!(line(&config(|config| config.backend = Backend::Local)), None);
         let file = config(|config| config.identity_file = Some("/home/a b/k\u{1b}ey".into()));
         assert_eq!(line(&file).as_deref(), Some("ssh -i '/home/a b/k␛ey' hgx-01"));
+        let dash = config(|config| config.address = Some("-oProxyCommand=x".into()));
+        assert_eq!(line(&dash).as_deref(), Some("ssh -- -oProxyCommand=x"));
         let direct = config(|config| config.proxy_jump = Some(Vec::new()));
         assert_eq!(line(&direct).as_deref(), Some("ssh -o ProxyJump=none hgx-01"));
     }

@@ -27,11 +27,13 @@ fn free_gpus_are_found_with_the_lines_to_type() {
     assert_eq!(code, 0, "{text}");
     let port = lab.hosts[0].sshd.port();
     let key = lab.hosts[0].sshd.client_key().display().to_string();
+    let known = lab.hosts[0].sshd.known_hosts().display().to_string();
+    let known = format!("-o 'UserKnownHostsFile=\"{known}\"' -o GlobalKnownHostsFile=none");
     let mut lines = text.lines();
     let first = lines.next().expect("a host");
     assert!(first.starts_with("hgx-01  2 free  GPU 0,2  NVIDIA H100 80GB HBM3, 80G"), "{text}");
     assert!(first.ends_with("note: ask Bob first"), "{text}");
-    assert_eq!(lines.next(), Some(format!("  ssh -p {port} -i {key} 127.0.0.1").as_str()));
+    assert_eq!(lines.next(), Some(format!("  ssh -p {port} -i {key} {known} 127.0.0.1").as_str()));
     let uuid = |line: &str| line.split_once("CUDA_VISIBLE_DEVICES=").map(|(_, uuids)| uuids.split(',').count());
     assert_eq!(lines.next().and_then(uuid), Some(2), "{text}");
     assert!(text.contains("hgx-02  1 free  GPU 2  "), "{text}");
