@@ -14,6 +14,8 @@ use tokio::sync::{mpsc, oneshot};
 
 /// Events that may wait for the loop; it takes them at once.
 const WAITING: usize = 64;
+/// How long crossterm waits for more that is there already; it does not look at all when it is given no time.
+const LOOK: Duration = Duration::from_millis(1);
 /// The thread that reads ends at once; one that hangs in a terminal that is gone is not waited for.
 const END_LIMIT: Duration = Duration::from_millis(500);
 
@@ -89,7 +91,7 @@ fn read(terminal: BorrowedFd<'_>, closed: &OwnedFd, sender: &mpsc::Sender<io::Re
         if !closed.is_empty() || terminal.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
             return Ok(());
         }
-        while event::poll(Duration::ZERO)? {
+        while event::poll(LOOK)? {
             if sender.blocking_send(event::read()).is_err() {
                 return Ok(());
             }
@@ -99,7 +101,7 @@ fn read(terminal: BorrowedFd<'_>, closed: &OwnedFd, sender: &mpsc::Sender<io::Re
 
 /// Drops what has been typed and not been looked at: it was meant for what was on the screen then.
 pub(super) fn discard() {
-    while event::poll(Duration::ZERO).unwrap_or(false) {
+    while event::poll(LOOK).unwrap_or(false) {
         // What cannot be read is not there to be dropped.
         if event::read().is_err() {
             return;
