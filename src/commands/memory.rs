@@ -2,7 +2,7 @@
 
 use crate::diagnosis::{Engine, Memory};
 use crate::fleet::Moment;
-use crate::store::{Directories, read_text, try_lock, write_atomic};
+use crate::store::{Directories, put_aside, read_text, try_lock, write_atomic};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,8 +12,6 @@ const NAME: &str = "memory.json";
 const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// What is remembered is written this often, so that a crash loses little.
 const SAVE_EVERY: Duration = Duration::from_secs(60);
-/// A file that cannot be read is kept under one of so many names.
-const MAX_ASIDE: u32 = 100;
 
 /// The file, once it has been read.
 #[derive(Debug)]
@@ -98,23 +96,16 @@ fn read(path: &Path) -> Result<Option<Memory>, String> {
     let text = match read_text(path, MAX_BYTES) {
         Ok(text) => text,
         Err(error) if error.is_not_found() => return Ok(None),
-        Err(error) => return Err(put_aside(path, error.to_string().lines().next().unwrap_or_default())),
+        Err(error) => return Err(begin_anew(path, error.to_string().lines().next().unwrap_or_default())),
     };
-    Memory::parse(&text).map(Some).map_err(|why| put_aside(path, &why))
+    Memory::parse(&text).map(Some).map_err(|why| begin_anew(path, &why))
 }
 
 /// Renames a file that cannot be used, and says so.
-fn put_aside(path: &Path, why: &str) -> String {
+fn begin_anew(path: &Path, why: &str) -> String {
     let shown = crate::wire::SafeText::new(&path.to_string_lossy());
-    let names = (1..=MAX_ASIDE).map(|number| path.with_file_name(format!("{NAME}.bad-{number}")));
-    let Some(aside) = names.into_iter().find(|name| !name.exists()) else {
-        return format!("diagnosis begins anew, {MAX_ASIDE} broken memories are kept already: {why} ({shown})");
-    };
-    match std::fs::rename(path, &aside) {
-        Ok(()) => {
-            let aside = aside.file_name().unwrap_or_default().to_string_lossy().into_owned();
-            format!("diagnosis begins anew, its memory is kept as {aside}: {why} ({shown})")
-        }
+    match put_aside(path) {
+        Ok(aside) => format!("diagnosis begins anew, its memory is kept as {aside}: {why} ({shown})"),
         Err(error) => format!("diagnosis begins anew, its memory cannot be kept aside ({error}): {why} ({shown})"),
     }
 }
