@@ -10,6 +10,7 @@ use super::way::{self, Stream, Way};
 use super::{algorithms, errors};
 use crate::ssh::Context;
 use crate::ssh::credentials::{KeyFileError, Locked, PromptKey, UnlockError};
+use crate::ssh::gate::Place;
 use crate::ssh::known_hosts::{HostName, KnownHosts};
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
@@ -59,14 +60,17 @@ pub(in crate::ssh) async fn open(
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Channel, Failure> {
     let target = Target { context, host, resolved, path: &[], carries_others: false, progress };
-    let connection = log_in(target).await?;
+    let (connection, waiting_room) = log_in(target).await?;
     progress(SshPhase::Exec);
-    Ok(exec::start(connection, command, context.options.limits.exec).await?)
+    Ok(exec::start(connection, waiting_room, command, context.options.limits.exec).await?)
 }
 
 /// Connects and logs in; connects again after each question to a person. Boxed, since a jump host is connected to in
 /// the same way, on the way.
-pub(super) fn log_in(target: Target<'_>) -> BoxFuture<'_, Result<Connection, Failure>> {
+///
+/// The place in the waiting room comes with it: the server counts a connection among those that have not logged in for
+/// a moment longer than its client does.
+pub(super) fn log_in(target: Target<'_>) -> BoxFuture<'_, Result<(Connection, Place), Failure>> {
     Box::pin(async move {
         let resolved = target.resolved;
         let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
@@ -96,7 +100,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// One connection.
-    async fn run(&mut self) -> Result<Connection, Setback> {
+    async fn run(&mut self) -> Result<(Connection, Place), Setback> {
         let Target { context, host, resolved, progress, .. } = self.target;
         let Way { stream, place, held, waiting_room, watch } = way::open(&self.target).await?;
 
@@ -113,8 +117,7 @@ impl Attempt<'_> {
         let login = Login { context, host, resolved, handle: &mut handle, witness: &witness, memory, watch };
         login.run().await?;
         self.memory.turn = None;
-        drop(waiting_room);
-        Ok(Connection { handle, witness, _cut: cut, _way: held })
+        Ok((Connection { handle, witness, _cut: cut, _way: held }, waiting_room))
     }
 
     async fn exchange_keys(

@@ -3,6 +3,7 @@
 use super::handler::{Client, Witness};
 use super::stream::Cut;
 use super::way::Held;
+use crate::ssh::gate::Place;
 use crate::ssh::text::seconds;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use russh::client::{Handle, Msg};
@@ -33,9 +34,15 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// Starts `command` on a channel of its own.
-pub(super) async fn start(connection: Connection, command: &str, limit: Duration) -> Result<Channel, SshError> {
-    let starting = tokio::time::timeout(limit, request(&connection, command)).await;
+/// Starts `command` on a channel of its own, and leaves the waiting room once the server counts the connection as
+/// logged in.
+pub(super) async fn start(
+    connection: Connection,
+    waiting_room: Place,
+    command: &str,
+    limit: Duration,
+) -> Result<Channel, SshError> {
+    let starting = tokio::time::timeout(limit, request(&connection, waiting_room, command)).await;
     let (reads, writes) = starting.unwrap_or_else(|_| {
         let message = format!("logged in, but the command was not started within {}", seconds(limit));
         Err(SshError::new(SshErrorKind::Timeout(SshPhase::Exec), message)
@@ -59,7 +66,11 @@ pub(super) async fn start(connection: Connection, command: &str, limit: Duration
 }
 
 /// Opens the channel and asks for the command, until the server has agreed to both.
-async fn request(connection: &Connection, command: &str) -> Result<(ChannelReadHalf, ChannelWriteHalf<Msg>), SshError> {
+async fn request(
+    connection: &Connection,
+    waiting_room: Place,
+    command: &str,
+) -> Result<(ChannelReadHalf, ChannelWriteHalf<Msg>), SshError> {
     let refused = |what: &str| {
         let seen = connection.witness.seen();
         let said = seen.farewell.as_deref().or(Some(seen.banner.trim()).filter(|banner| !banner.is_empty()));
@@ -71,6 +82,8 @@ async fn request(connection: &Connection, command: &str) -> Result<(ChannelReadH
             .with_hint("MaxSessions or a restriction of the account, in the server's sshd_config"),
         _ => refused("closed the connection"),
     })?;
+    // sshd answers the login first and leaves the count of `MaxStartups` then; it opens channels after both.
+    drop(waiting_room);
     channel.exec(true, command).await.map_err(|_| refused("closed the connection"))?;
     loop {
         match channel.wait().await {

@@ -167,7 +167,7 @@ async fn connect(target: &Target<'_>, hops: &[Hop], key: &str) -> Result<Bastion
     let name = last.to_string();
     let hop =
         Target { host: &name, resolved: &resolved, path: &path, carries_others: true, progress: &|_| {}, ..*target };
-    let connection = connect::log_in(hop).await.map_err(told)?;
+    let (connection, _) = connect::log_in(hop).await.map_err(told)?;
     Ok(Bastion::Connection(Arc::new(connection)))
 }
 
