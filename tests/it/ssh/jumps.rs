@@ -8,6 +8,7 @@ use gpufleet::ssh::{Interaction, PromptKind, SshError, SshErrorKind};
 use std::fmt::Write as _;
 use std::fs;
 use std::net::Ipv4Addr;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -270,21 +271,22 @@ async fn a_running_master_is_used_for_the_host_and_for_a_jump() {
     let person = with_config(Interaction::Refuse, "");
     let socket = person.home.path().join("master");
     let config = person.home.path().join("config");
-    let text = format!(
-        "{} ControlPath {}\n{} ProxyJump bastion\n",
-        entry("bastion", &bastion),
-        socket.display(),
-        entry("gpu", &behind)
-    );
-    fs::write(&config, text).unwrap();
+    let write_config = |socket: &Path| {
+        let (bastion, gpu) = (entry("bastion", &bastion), entry("gpu", &behind));
+        fs::write(&config, format!("{bastion} ControlPath {}\n{gpu} ProxyJump bastion\n", socket.display())).unwrap();
+    };
+    write_config(&socket);
     let master = Master::start(&config, "bastion", &socket);
     let auto = |name: &str| HostConfig { backend: Backend::Auto, ..named(name) };
     assert_eq!(person.run(&auto("bastion"), "echo in").await.unwrap().stdout, "in\n");
     assert_eq!(person.run(&auto("gpu"), "echo in").await.unwrap().stdout, "in\n");
     assert_eq!((logins(&bastion), logins(&behind)), (1, 1), "the master's login is the only one at the jump host");
     drop(master);
-    // A socket that nobody listens on is no master.
-    fs::write(&socket, "").unwrap();
+    // A socket that nobody listens on is no master. It is another one, since the master may still be ending.
+    let socket = person.home.path().join("stale");
+    drop(UnixListener::bind(&socket).unwrap());
+    assert!(socket.exists());
+    write_config(&socket);
     assert_eq!(person.run(&auto("gpu"), "echo in").await.unwrap().stdout, "in\n");
     assert_eq!((logins(&bastion), logins(&behind)), (2, 2));
 }
