@@ -5,9 +5,10 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 pub(crate) const SUCCESS: nvmlReturn_t = 0;
 pub(crate) const UNINITIALIZED: nvmlReturn_t = 1;
@@ -30,7 +31,8 @@ static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 pub(crate) struct Driver {
     path: PathBuf,
     scenario: Scenario,
-    changed: Option<SystemTime>,
+    /// The script that was read last, by inode and time.
+    changed: Option<(u64, i64, i64)>,
     /// When the file was looked at last, by the coarse clock: calls are many and cheap.
     looked: Duration,
     pub(crate) initialized: bool,
@@ -71,7 +73,8 @@ impl Driver {
             return;
         }
         self.looked = now;
-        let changed = std::fs::metadata(&self.path).and_then(|metadata| metadata.modified()).ok();
+        // Two scripts within one tick of the kernel's clock have one time, but are two files.
+        let changed = std::fs::metadata(&self.path).map(|it| (it.ino(), it.mtime(), it.mtime_nsec())).ok();
         if changed == self.changed && changed.is_some() {
             return;
         }
