@@ -77,7 +77,10 @@ async fn no_generated_file_makes_us_accept_what_ssh_refuses() {
     let own = ["ed25519", "ecdsa", "rsa"].map(|kind| sshd.host_key(kind));
     let other = fs::read_to_string(sshd.file("stranger.pub")).unwrap().trim().to_owned();
     let ends = prop::sample::select(vec!["\n", "\n", ""]);
-    let strategy = (prop::collection::vec(line(sshd.port(), &own, &other), 0..5), ends);
+    // Of the odd lines alone ssh would accept few.
+    let good = Just(format!("[127.0.0.1]:{} {}", sshd.port(), own[0]));
+    let line = prop_oneof![4 => line(sshd.port(), &own, &other), 1 => good];
+    let strategy = (prop::collection::vec(line, 0..5), ends);
     let mut runner = TestRunner::default();
     let (mut accepted, mut refused) = (0, 0);
     for _ in 0..files() {
@@ -91,5 +94,5 @@ async fn no_generated_file_makes_us_accept_what_ssh_refuses() {
         assert!(ours.is_ok() || !theirs || text.contains("@revoked"), "refused what ssh accepts:\n{text}\n{ours:?}");
         *(if theirs { &mut accepted } else { &mut refused }) += 1;
     }
-    assert!(accepted > 4 && refused > 4, "the files tell nothing: {accepted} accepted, {refused} refused");
+    eprintln!("ACC {accepted} {refused}");eprintln!("ACC {accepted} {refused}");assert!(accepted > 4 && refused > 4, "the files tell nothing: {accepted} accepted, {refused} refused");
 }
