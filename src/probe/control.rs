@@ -22,6 +22,8 @@ struct Wishes {
     orders: Orders,
     interval: Duration,
     least: Duration,
+    /// The sampling thread is asleep until the controller has seen more.
+    waits_for_acknowledgement: bool,
 }
 
 /// Orders, notes for the next snapshot, and the bell that tells of new ones.
@@ -35,13 +37,19 @@ pub(crate) struct Control {
 impl Control {
     pub(crate) fn new(interval: Duration) -> Self {
         let orders = Orders { interval, acknowledged: None, resend: false };
-        let wishes = Wishes { orders, interval, least: Duration::ZERO };
+        let wishes = Wishes { orders, interval, least: Duration::ZERO, waits_for_acknowledgement: false };
         Self { wishes: Mutex::new(wishes), notes: Mutex::new(Vec::new()), bell: Condvar::new() }
     }
 
-    /// The controller has seen this snapshot.
+    /// The controller has seen this snapshot. That wakes nobody who sleeps until the next sample is due: it comes with
+    /// every heartbeat.
     pub(crate) fn acknowledge(&self, sequence: u64) {
-        self.change(|wishes| wishes.orders.acknowledged = wishes.orders.acknowledged.max(Some(sequence)));
+        let mut wishes = self.lock();
+        wishes.orders.acknowledged = wishes.orders.acknowledged.max(Some(sequence));
+        if wishes.waits_for_acknowledgement {
+            drop(wishes);
+            self.bell.notify_all();
+        }
     }
 
     pub(crate) fn set_interval(&self, interval: Duration) {
@@ -79,24 +87,26 @@ impl Control {
         taken
     }
 
-    /// Waits until `until`, or until something is ordered that concerns the rhythm: another interval than `known`'s, a
-    /// newer acknowledgement, a wish to resend.
+    /// Waits until `until`, or until another interval than `known`'s or a resend is ordered. Without a time to wait for,
+    /// it waits for a newer acknowledgement.
     pub(crate) fn wait(&self, known: &Orders, until: Option<Instant>) {
         let mut wishes = self.lock();
-        while wishes.orders.interval == known.interval
-            && wishes.orders.acknowledged == known.acknowledged
-            && !wishes.orders.resend
-        {
+        while wishes.orders.interval == known.interval && !wishes.orders.resend {
             let Some(until) = until else {
+                if wishes.orders.acknowledged != known.acknowledged {
+                    break;
+                }
+                wishes.waits_for_acknowledgement = true;
                 wishes = self.bell.wait(wishes).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             let rest = until.saturating_duration_since(Instant::now());
             if rest.is_zero() {
-                return;
+                break;
             }
             wishes = self.bell.wait_timeout(wishes, rest).unwrap_or_else(PoisonError::into_inner).0;
         }
+        wishes.waits_for_acknowledgement = false;
     }
 
     fn change(&self, change: impl FnOnce(&mut Wishes)) {
@@ -125,6 +135,9 @@ mod tests {
         assert!(Instant::now() >= until);
         control.acknowledge(3);
         control.acknowledge(2);
+        let until = Instant::now() + Duration::from_millis(5);
+        control.wait(&known, Some(until));
+        assert!(Instant::now() >= until, "it sleeps on until the next sample is due");
         control.wait(&known, None);
         let known = control.take();
         assert_eq!(known.acknowledged, Some(3));
