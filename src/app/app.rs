@@ -17,13 +17,14 @@ use super::{
 };
 use crate::diagnosis::{Engine, Memory};
 use crate::fleet::{
-    Applied, Fleet, Group, Host, HostId, HostUpdate, JobRows, Link, Moment, Row, RowKey, RowsView, Totals, UsageLedger,
-    jobs_across,
+    Applied, Fleet, Group, Host, HostId, HostUpdate, JobRows, Link, ListRow, Moment, Row, RowKey, RowsView, Totals,
+    UsageLedger, jobs_across,
 };
 use crate::hosts::HostConfig;
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use std::sync::Arc;
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
 use zeroize::Zeroizing;
@@ -47,7 +48,7 @@ pub struct App {
     pub(super) fleet: Fleet,
     pub(super) screen: Screen,
     pub(super) prompts: Prompts,
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<ListRow>,
     /// Jobs, or processes, that the list shows, and all of them.
     pub(super) rows_kept: (usize, usize),
     pub(super) narrowing: Narrowing,
@@ -211,7 +212,7 @@ impl App {
     }
 
     /// The rows of the list in the present view.
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[ListRow] {
         &self.rows
     }
 
@@ -548,7 +549,7 @@ impl App {
         self.users.refresh(&self.figures, &self.ledger);
         let who = self.users.selected().map(|user| user.sum.who.clone());
         let jobs = self.fleet.hosts().iter().flat_map(|host| self.rows_view.jobs(host.id));
-        let mut rows: Vec<Row> = jobs
+        let mut rows: Vec<Arc<Row>> = jobs
             .map(|job| &job.row)
             .filter(|row| Some(&row.who) == who.as_ref() && row.ended_at.is_none())
             .cloned()
@@ -658,7 +659,7 @@ impl App {
         let capacity = self.list_capacity();
         let top = self.screen.list.top(self.rows.len(), capacity);
         let shown = self.rows.iter().skip(top).take(capacity);
-        self.trends.refresh(&self.fleet, &self.rows_view, shown, self.now);
+        self.trends.refresh(&self.fleet, &self.rows_view, shown.map(|row| &**row), self.now);
     }
 
     pub(super) fn list_capacity(&self) -> usize {

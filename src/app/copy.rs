@@ -167,7 +167,7 @@ impl App {
             return self.ssh_command(key.host);
         }
         let rows = self.jobs(key.host).iter().flat_map(|job| std::iter::once(&job.row).chain(&job.processes));
-        rows.into_iter().find(|row| row.key == *key).map(pid_line)
+        rows.into_iter().find(|row| row.key == *key).map(|row| pid_line(row))
     }
 }
 

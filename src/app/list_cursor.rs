@@ -1,6 +1,6 @@
 //! Where one is in the combined list: the selection holds on to a process, never to a line of the screen.
 
-use crate::fleet::{Group, ListOrder, Row, RowKey, SortKey, Unfold};
+use crate::fleet::{Group, ListOrder, ListRow, RowKey, SortKey, Unfold};
 use std::collections::HashSet;
 
 /// Selection, scroll position and order of the list.
@@ -35,7 +35,7 @@ impl ListCursor {
     }
 
     /// Tags the selected row, or takes its tag away.
-    pub fn tag(&mut self, rows: &[Row]) {
+    pub fn tag(&mut self, rows: &[ListRow]) {
         if let Some(row) = rows.get(self.index)
             && !self.tagged.remove(&row.key)
         {
@@ -76,13 +76,13 @@ impl ListCursor {
     }
 
     /// Finds the selected process in rows that were computed anew, and keeps it on the screen.
-    pub fn follow(&mut self, rows: &[Row], capacity: usize) {
+    pub fn follow(&mut self, rows: &[ListRow], capacity: usize) {
         let found = match &self.selected {
             _ if self.holds_line => None,
             None => Some(0),
             // A job that has folded away takes the selection of its processes.
             Some(key) => rows.iter().position(|row| row.key == *key).or_else(|| {
-                let same = |row: &Row| row.key.host == key.host && row.key.process == key.process;
+                let same = |row: &ListRow| row.key.host == key.host && row.key.process == key.process;
                 if key.process.pid == 0 { None } else { rows.iter().position(same) }
             }),
         };
@@ -94,7 +94,7 @@ impl ListCursor {
     }
 
     /// Selects the row at `index`, or the last.
-    pub fn select(&mut self, rows: &[Row], index: usize, capacity: usize) {
+    pub fn select(&mut self, rows: &[ListRow], index: usize, capacity: usize) {
         self.index = index.min(rows.len().saturating_sub(1));
         self.selected = rows.get(self.index).map(|row| row.key.clone());
         self.top = self.top(rows.len(), capacity);
@@ -108,7 +108,7 @@ impl ListCursor {
     }
 
     /// Shows what is below the selected row. Returns whether something changed.
-    pub fn unfold(&mut self, rows: &[Row]) -> bool {
+    pub fn unfold(&mut self, rows: &[ListRow]) -> bool {
         match rows.get(self.index) {
             Some(row) if row.unfold == Unfold::Folded => self.open.insert(row.key.clone()),
             _ => false,
@@ -116,10 +116,10 @@ impl ListCursor {
     }
 
     /// Hides what is below the selected row, or below the row that it belongs to.
-    pub fn fold(&mut self, rows: &[Row]) -> bool {
+    pub fn fold(&mut self, rows: &[ListRow]) -> bool {
         let Some(selected) = rows.get(self.index) else { return false };
         let above = || rows.iter().take(self.index).rev().find(|row| row.depth < selected.depth);
-        let folds = |row: &&Row| row.unfold == Unfold::Open;
+        let folds = |row: &&ListRow| row.unfold == Unfold::Open;
         let Some(job) = Some(selected).filter(folds).or_else(|| above().filter(folds)) else { return false };
         self.selected = Some(job.key.clone());
         self.open.remove(&job.key)

@@ -4,6 +4,7 @@ use super::{App, View};
 use crate::fleet::{HeadKey, Host, HostId, JobKey, JobRows, Link, Process, ProcessKey, Row, RowKey, jobs_across};
 use crate::hosts::{ProbeChoice, SignalRule};
 use crate::wire::{Owner, SafeText};
+use std::sync::Arc;
 
 /// A process that a signal may be sent to.
 #[derive(Debug, Clone)]
@@ -100,7 +101,7 @@ impl App {
 
     /// A job's launcher, which takes its workers along; without one each of its processes.
     fn of_job(&self, job: &JobRows, targets: &mut Vec<SignalTarget>) {
-        let live: Vec<&Row> = job.processes.iter().filter(|row| row.ended_at.is_none()).collect();
+        let live: Vec<&Row> = job.processes.iter().map(Arc::as_ref).filter(|row| row.ended_at.is_none()).collect();
         let leader = &job.row.key.process;
         let host = self.fleet.host(job.row.key.host);
         let launcher_of = |key: &ProcessKey| {

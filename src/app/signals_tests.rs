@@ -17,7 +17,7 @@ fn at_job_of(user: &str) -> App {
 
 fn select(app: &mut App, wanted: impl Fn(&crate::fleet::Row) -> bool) {
     press(app, "3g");
-    let place = app.rows().iter().position(wanted).expect("such a row");
+    let place = app.rows().iter().position(|row| wanted(row)).expect("such a row");
     press(app, &"↓".repeat(place));
 }
 

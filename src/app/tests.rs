@@ -18,7 +18,7 @@ fn key(app: &mut App, code: KeyCode) -> Vec<Effect> {
     app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)), at(NOW))
 }
 
-fn selected(app: &App) -> &crate::fleet::Row {
+fn selected(app: &App) -> &crate::fleet::ListRow {
     &app.rows()[app.screen().list.index()]
 }
 

@@ -5,6 +5,7 @@ use super::{Action, HostFigures};
 use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserUse, users};
 use crate::wire::SafeText;
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 /// Bodies with fewer rows show no panel of the selected user.
 const PANEL_BODY_ROWS: u16 = 16;
@@ -105,7 +106,7 @@ pub struct Users {
     list: Vec<UserUse>,
     unheld: Unheld,
     /// What the selected one runs.
-    rows: Vec<Row>,
+    rows: Vec<Arc<Row>>,
     index: usize,
     selected: Option<SafeText>,
     sort: UserSort,
@@ -124,7 +125,7 @@ impl Users {
     }
 
     /// What the selected user runs, a row a job.
-    pub fn rows(&self) -> &[Row] {
+    pub fn rows(&self) -> &[Arc<Row>] {
         &self.rows
     }
 
@@ -171,7 +172,7 @@ impl Users {
     }
 
     /// Takes what the selected user runs.
-    pub(super) fn set_rows(&mut self, rows: Vec<Row>) {
+    pub(super) fn set_rows(&mut self, rows: Vec<Arc<Row>>) {
         self.rows = rows;
     }
 

@@ -3,7 +3,7 @@
 use super::list::compare;
 use super::process::sum;
 use super::rows::trouble_rank;
-use super::{BusyRank, Group, Head, HeadKey, HostId, JobAcross, JobKey, JobRows, ListOrder, Row, RowKey, Unfold};
+use super::{BusyRank, Group, Head, HeadKey, HostId, JobAcross, JobKey, JobRows, ListOrder, Row, RowKey};
 use crate::wire::SafeText;
 use std::collections::{HashMap, HashSet};
 
@@ -57,7 +57,7 @@ pub(super) fn grouped<'a>(
                 Place::Alone(_) => false,
                 Place::User(_) | Place::Host(_) => true,
             };
-            let row = if is_headed { head(&place, &jobs, is_likely)? } else { jobs.first()?.row.clone() };
+            let row = if is_headed { head(&place, &jobs, is_likely)? } else { Row::clone(&jobs.first()?.row) };
             Some((rank, row, is_headed, jobs))
         })
         .collect();
@@ -77,8 +77,8 @@ enum Place {
 /// The row above these jobs: figures are added, or taken from the worst, or from the oldest.
 fn head(place: &Place, jobs: &[&JobRows], is_likely: bool) -> Option<Row> {
     // The order of the list changes; the identity of the row must not.
-    let first = jobs.iter().map(|job| &job.row).min_by(|a, b| a.key.cmp(&b.key))?;
-    let rows = || jobs.iter().map(|job| &job.row);
+    let first = jobs.iter().map(|job| &*job.row).min_by(|a, b| a.key.cmp(&b.key))?;
+    let rows = || jobs.iter().map(|job| &*job.row);
     let kind = match place {
         Place::User(who) => HeadKey::User(who.clone()),
         Place::Host(_) => HeadKey::Host,
@@ -114,8 +114,6 @@ fn head(place: &Place, jobs: &[&JobRows], is_likely: bool) -> Option<Row> {
         is_mine: counted.iter().any(|row| row.is_mine),
         is_stale: counted.iter().any(|row| row.is_stale),
         ended_at: if live().next().is_some() { None } else { rows().filter_map(|row| row.ended_at).max() },
-        unfold: Unfold::Folded,
-        depth: 0,
         head: None,
         ..first.clone()
     };
@@ -168,6 +166,7 @@ mod tests {
     use super::super::fixture::{TestHost, at, gpus, process, reading};
     use super::*;
     use crate::fleet::SortKey;
+    use crate::fleet::{ListRow, Unfold};
 
     fn training(pid: u32, gpu: u16, sm: u8) -> super::super::fixture::TestProcess {
         let mut process = process(pid, "python train.py", &[(gpu, 60)]);
@@ -200,7 +199,7 @@ mod tests {
         ListOrder::by(SortKey::GpuMemory, group)
     }
 
-    fn shape(rows: &[Row]) -> Vec<(u8, String, String, String)> {
+    fn shape(rows: &[ListRow]) -> Vec<(u8, String, String, String)> {
         rows.iter()
             .map(|row| (row.depth, row.host_name.to_string(), row.who.to_string(), row.command.to_string()))
             .collect()

@@ -2,11 +2,11 @@
 
 use super::heads::grouped;
 use super::rows::trouble_rank;
-use super::{
-    ENDED_ROWS_STAY, GpuState, Host, HostId, JobAcross, JobRows, Moment, NOBODY, Row, RowKey, Unfold, host_rows,
-};
+use super::{ENDED_ROWS_STAY, GpuState, Host, HostId, JobAcross, JobRows, Moment, NOBODY, Row, RowKey, host_rows};
 use std::cmp::Ordering;
 use std::collections::HashSet;
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the combined list is sorted by: any of its columns.
@@ -135,6 +135,44 @@ impl ListOrder {
     }
 }
 
+/// Whether a row has rows below it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unfold {
+    /// One process, nothing below.
+    Leaf,
+    /// A job or a group whose rows are folded away.
+    Folded,
+    /// A job or a group whose rows follow.
+    Open,
+    /// A process of an open job.
+    Child,
+}
+
+/// A row as it stands in the list. The list is made for each frame, so what it says is shared, not copied.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ListRow {
+    /// What it says.
+    pub row: Arc<Row>,
+    /// Whether it has rows below it.
+    pub unfold: Unfold,
+    /// How many rows stand above it that it belongs to.
+    pub depth: u8,
+}
+
+impl ListRow {
+    fn new(row: &Arc<Row>, unfold: Unfold, depth: u8) -> Self {
+        Self { row: Arc::clone(row), unfold, depth }
+    }
+}
+
+impl Deref for ListRow {
+    type Target = Row;
+
+    fn deref(&self) -> &Row {
+        &self.row
+    }
+}
+
 /// The rows of all hosts, kept so that only those of a host that changed are computed again.
 #[derive(Debug, Clone, Default)]
 pub struct RowsView {
@@ -213,15 +251,14 @@ impl RowsView {
         if order.group == Group::None {
             listed.total = jobs().map(|job| job.processes.len()).sum();
             let kept = jobs().flat_map(|job| &job.processes).filter(|row| keep(row));
-            let mut rows: Vec<(Option<u8>, &Row)> = kept.map(|row| (ranked(row), row)).collect();
-            rows.sort_by(|a, b| compare(*a, *b, order));
+            let mut rows: Vec<(Option<u8>, &Arc<Row>)> = kept.map(|row| (ranked(row), row)).collect();
+            rows.sort_by(|a, b| compare((a.0, a.1), (b.0, b.1), order));
             listed.kept = rows.len();
-            listed.rows =
-                rows.into_iter().map(|(_, row)| Row { unfold: Unfold::Leaf, depth: 0, ..row.clone() }).collect();
+            listed.rows = rows.into_iter().map(|(_, row)| ListRow::new(row, Unfold::Leaf, 0)).collect();
             return listed;
         }
         listed.total = jobs().count();
-        let kept = jobs().filter(|job| keep(&job.row) || job.processes.iter().any(&keep));
+        let kept = jobs().filter(|job| keep(&job.row) || job.processes.iter().any(|row| keep(row)));
         let mut kept: Vec<(Option<u8>, &JobRows)> = kept.map(|job| (ranked(&job.row), job)).collect();
         kept.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order));
         listed.kept = kept.len();
@@ -230,7 +267,8 @@ impl RowsView {
             let depth = u8::from(head.is_some());
             if let Some(head) = head {
                 let is_open = open.contains(&head.key);
-                listed.rows.push(Row { unfold: if is_open { Unfold::Open } else { Unfold::Folded }, ..head });
+                let unfold = if is_open { Unfold::Open } else { Unfold::Folded };
+                listed.rows.push(ListRow { row: Arc::new(head), unfold, depth: 0 });
                 if !is_open {
                     continue;
                 }
@@ -249,7 +287,7 @@ impl RowsView {
         open: &HashSet<RowKey>,
         keep: impl Fn(&Row) -> bool,
         rank: impl Fn(&Row) -> Option<u8>,
-    ) -> Vec<Row> {
+    ) -> Vec<ListRow> {
         self.list(order, open, &[], keep, rank).rows
     }
 }
@@ -258,7 +296,7 @@ impl RowsView {
 #[derive(Debug, Clone, Default)]
 pub struct Listed {
     /// The rows, in order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ListRow>,
     /// Jobs that were kept; processes where there are no groups.
     pub kept: usize,
     /// Jobs, or processes, in all.
@@ -273,16 +311,16 @@ struct Tree<'a, K> {
 }
 
 impl<K: Fn(&Row) -> bool> Tree<'_, K> {
-    fn add_job(&self, rows: &mut Vec<Row>, job: &JobRows, depth: u8) {
-        if job.row.unfold != Unfold::Folded || !self.open.contains(&job.row.key) {
-            rows.push(Row { depth, ..job.row.clone() });
+    fn add_job(&self, rows: &mut Vec<ListRow>, job: &JobRows, depth: u8) {
+        if !job.unfolds() || !self.open.contains(&job.row.key) {
+            rows.push(ListRow::new(&job.row, if job.unfolds() { Unfold::Folded } else { Unfold::Leaf }, depth));
             return;
         }
-        rows.push(Row { unfold: Unfold::Open, depth, ..job.row.clone() });
+        rows.push(ListRow::new(&job.row, Unfold::Open, depth));
         let is_whole = (self.keep)(&job.row);
-        let mut processes: Vec<&Row> = job.processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
+        let mut processes: Vec<&Arc<Row>> = job.processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
         processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), self.order));
-        rows.extend(processes.into_iter().map(|row| Row { depth: depth + 1, ..row.clone() }));
+        rows.extend(processes.into_iter().map(|row| ListRow::new(row, Unfold::Child, depth + 1)));
     }
 }
 

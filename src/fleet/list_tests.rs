@@ -50,7 +50,7 @@ fn view() -> RowsView {
     view
 }
 
-fn commands(rows: &[Row]) -> Vec<&str> {
+fn commands(rows: &[ListRow]) -> Vec<&str> {
     rows.iter().map(|row| row.command.as_str()).collect()
 }
 

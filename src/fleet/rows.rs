@@ -4,6 +4,7 @@ use super::process::{Launcher, sum};
 use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey};
 use crate::wire::{ProcessFacts, ProcessState, SafeText};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a row stays after its process has ended.
@@ -61,20 +62,7 @@ pub struct BusyRank {
     pub sm_percent: u8,
 }
 
-/// Whether a row has rows below it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfold {
-    /// One process, nothing below.
-    Leaf,
-    /// A job whose processes are folded away.
-    Folded,
-    /// A job whose processes follow.
-    Open,
-    /// A process of an open job.
-    Child,
-}
-
-/// One row of the combined list: a job on a host, or a process. Every figure that is not known is `None`.
+/// What a row of the combined list says: a job on a host, or a process. Every figure that is not known is `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
     /// Its identity.
@@ -114,16 +102,12 @@ pub struct Row {
     pub command: SafeText,
     /// How many processes it stands for.
     pub workers: u32,
-    /// Whether it has rows below it.
-    pub unfold: Unfold,
     /// Runs as the user that logged in there.
     pub is_mine: bool,
     /// The readings are not fresh: the host's, or those of the GPUs it uses.
     pub is_stale: bool,
     /// When it ended, for a row that is kept dim for ten minutes.
     pub ended_at: Option<Moment>,
-    /// How many rows stand above it that it belongs to.
-    pub depth: u8,
     /// Set where it stands above several jobs.
     pub head: Option<Box<Head>>,
 }
@@ -138,10 +122,17 @@ impl Row {
 /// One job on one host: its own row, and a row for each of its processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRows {
-    /// The job's row, [`Unfold::Folded`], or [`Unfold::Leaf`] where it is one process.
-    pub row: Row,
-    /// Its processes by pid, those that have ended last. Each is [`Unfold::Child`].
-    pub processes: Vec<Row>,
+    /// The job's row.
+    pub row: Arc<Row>,
+    /// Its processes by pid, those that have ended last.
+    pub processes: Vec<Arc<Row>>,
+}
+
+impl JobRows {
+    /// Whether there is more below it than itself.
+    pub fn unfolds(&self) -> bool {
+        self.processes.len() > 1
+    }
 }
 
 /// The rows of one host, jobs in the order of their first process. `states` are its GPUs' states in inventory order.
@@ -185,7 +176,7 @@ impl Context<'_> {
     fn job(&self, members: &Members) -> Option<JobRows> {
         let live = members.live.iter().map(|process| self.process(process, None));
         let ended = members.ended.iter().map(|(process, at)| self.process(process, Some(*at)));
-        let processes: Vec<Row> = live.chain(ended).collect();
+        let processes: Vec<Arc<Row>> = live.chain(ended).map(Arc::new).collect();
         // What has ended no longer counts, unless nothing else is left of the job.
         let counted: Vec<&Process> = match members.live.as_slice() {
             [] => members.ended.iter().map(|(process, _)| *process).collect(),
@@ -194,8 +185,6 @@ impl Context<'_> {
         let first = counted.iter().min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
         let mut row = self.sum(&counted, &processes)?;
         let leader = leader(first, &counted);
-        row.unfold = if processes.len() > 1 { Unfold::Folded } else { Unfold::Leaf };
-        row.depth = 0;
         // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
         if processes.len() > 1 {
             row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
@@ -206,7 +195,7 @@ impl Context<'_> {
             [] => members.ended.iter().map(|(_, at)| *at).max(),
             _ => None,
         };
-        Some(JobRows { row, processes })
+        Some(JobRows { row: Arc::new(row), processes })
     }
 
     fn process(&self, process: &Process, ended_at: Option<Moment>) -> Row {
@@ -231,19 +220,17 @@ impl Context<'_> {
             trouble: trouble.map(SafeText::new),
             command: process.about.command.clone(),
             workers: 1,
-            unfold: Unfold::Child,
             is_mine: self.is_mine(facts),
             is_stale: self.is_stale || process.is_held,
             ended_at,
-            depth: 1,
             head: None,
         }
     }
 
     /// A row for several processes: figures are added, or taken from the worst, or from the oldest.
-    fn sum(&self, processes: &[&Process], rows: &[Row]) -> Option<Row> {
+    fn sum(&self, processes: &[&Process], rows: &[Arc<Row>]) -> Option<Row> {
         let rows = rows.get(..processes.len())?;
-        let mut row = rows.first()?.clone();
+        let mut row = Row::clone(rows.first()?);
         row.gpu_indexes = self.gpu_indexes(processes);
         row.gpu_memory_bytes = sum(rows.iter().map(|row| row.gpu_memory_bytes));
         row.gpu_memory_percent = self.memory_percent(processes);

@@ -53,10 +53,10 @@ fn the_workers_of_a_launcher_are_one_row() {
     assert_eq!((row.gpu_memory_bytes, row.gpu_memory_percent), (Some(160 << 30), Some(50.0)));
     assert_eq!((row.sm_percent, row.cpu_percent, row.rss_bytes), (Some((12, 90)), Some(400.0), Some(4 << 30)));
     assert_eq!((row.age_seconds, row.who.as_str(), row.is_mine), (Some(504.0), "alice", true));
-    assert_eq!((row.unfold, row.key.is_job), (Unfold::Folded, true));
+    assert_eq!((jobs[0].unfolds(), row.key.is_job), (true, true));
     assert_eq!(row.key.process.start_ticks, Some(50_000));
-    let pids: Vec<_> = processes.iter().map(|row| (row.pid, row.unfold, row.workers)).collect();
-    assert_eq!(pids, [501, 502, 503, 504].map(|pid| (Some(pid), Unfold::Child, 1)));
+    let pids: Vec<_> = processes.iter().map(|row| (row.pid, row.workers)).collect();
+    assert_eq!(pids, [501, 502, 503, 504].map(|pid| (Some(pid), 1)));
 }
 
 #[test]
@@ -69,7 +69,8 @@ fn the_job_stays_the_same_row_when_workers_come_and_go() {
 fn a_command_of_a_shell_is_a_leaf() {
     let jobs = rows(&shown(1, &[process(7, "python train.py", &[(0, 40)])]), 1.0);
     let row = &jobs[0].row;
-    assert_eq!((row.unfold, row.pid, row.command.as_str()), (Unfold::Leaf, Some(7), "python train.py"));
+    assert!(!jobs[0].unfolds());
+    assert_eq!((row.pid, row.command.as_str()), (Some(7), "python train.py"));
 }
 
 #[test]

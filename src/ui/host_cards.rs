@@ -104,7 +104,7 @@ pub(super) fn occupation(pen: &Pen<'_>, app: &App, id: HostId, gpu: &GpuFigures,
     }
     let gap = u16::from(gpu.main_user.is_some());
     if gpu.state == GpuState::InUse && !gpu.shows_low_power() {
-        let rows = app.jobs(id).iter().map(|job| &job.row);
+        let rows = app.jobs(id).iter().map(|job| &*job.row);
         let rows = rows.filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index));
         let held = |row: &&crate::fleet::Row| (Some(&row.who) == gpu.main_user.as_ref(), row.gpu_memory_bytes);
         if let Some(row) = rows.max_by_key(held) {

@@ -17,7 +17,9 @@ use super::pen::Pen;
 use super::segments::Segments;
 use crate::app::App;
 use crate::app::arrange::LIST_FRAME_ROWS;
-use crate::fleet::{GpuState, Group, Head, HeadKey, Moment, Row, SortKey, Unfold, gpu_list, program_and_arguments};
+use crate::fleet::{
+    GpuState, Group, Head, HeadKey, ListRow, Moment, Row, SortKey, Unfold, gpu_list, program_and_arguments,
+};
 use crate::wire::ProcessState;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -128,7 +130,7 @@ pub(super) fn add_narrowing(line: &mut Segments, pen: &Pen<'_>, app: &App) {
     }
 }
 
-fn bottom(pen: &mut Pen<'_>, area: Rect, below: &[Row], above: usize, focused: bool) {
+fn bottom(pen: &mut Pen<'_>, area: Rect, below: &[ListRow], above: usize, focused: bool) {
     let theme = pen.theme;
     let mut left = Segments::default();
     if !below.is_empty() {
@@ -217,7 +219,7 @@ struct RowLook<'a> {
     now: Moment,
 }
 
-fn draw_row(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], row: &Row, look: &RowLook<'_>) {
+fn draw_row(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], row: &ListRow, look: &RowLook<'_>) {
     let theme = pen.theme;
     let mut style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };
     if look.selected {
@@ -320,7 +322,7 @@ fn draws_low_power(row: &Row, app: &App) -> bool {
     })
 }
 
-fn command(pen: &mut Pen<'_>, place: Rect, row: &Row, look: &RowLook<'_>, style: Style) {
+fn command(pen: &mut Pen<'_>, place: Rect, row: &ListRow, look: &RowLook<'_>, style: Style) {
     let theme = pen.theme;
     // A process stands below the mark of its job.
     let gutter = match row.unfold {

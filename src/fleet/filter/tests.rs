@@ -31,7 +31,7 @@ fn row(host: &Host) -> Row {
         (GpuState::Idle, Some(at(1.0))),
         (GpuState::Idle, Some(at(1.0))),
     ];
-    host_rows(host, &states, at(20.0)).remove(0).row
+    host_rows(host, &states, at(20.0)).remove(0).row.as_ref().clone()
 }
 
 fn holds(text: &str) -> Option<bool> {
