@@ -8,6 +8,7 @@ mod faults;
 mod findings;
 mod fleet;
 mod free;
+mod guard;
 mod journeys;
 mod lab;
 mod probe;
