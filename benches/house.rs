@@ -3,15 +3,17 @@
 mod fixture;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use crossterm::event::{KeyCode, KeyEvent};
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
 use gpufleet::app::{App, Event, Settings};
 use gpufleet::diagnosis::{Engine, StateTracker};
 use gpufleet::fleet::{Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowsView, Series, SortKey, host_rows};
 use gpufleet::hosts::HostConfig;
-use gpufleet::ui::draw_into;
-use gpufleet::wire::{Message, codec};
-use ratatui::buffer::Buffer;
+use gpufleet::ui;
+use gpufleet::wire::{GpuProcessColumns, Message, ProcessColumns, codec};
+use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
 use std::collections::HashSet;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -72,25 +74,65 @@ fn rows(criterion: &mut Criterion) {
     }
 }
 
-/// One frame of 200x60: 32 hosts of 8 GPUs, and the first of the rows of 1,280 processes.
-fn draw(criterion: &mut Criterion) {
-    let configs: Vec<_> = (1..=32).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
+/// A fleet that has reported twice, with so many processes in all, on a screen of this size.
+fn screen_of(hosts: u32, processes: usize, (columns, rows): (u16, u16)) -> App {
+    let configs: Vec<_> = (1..=hosts).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:03}")))).collect();
     let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), Engine::default(), at(1));
-    app.update(Event::Resized(200, 60), at(1));
-    for host in 0..32 {
-        for update in [hello(), inventory(), HostUpdate::Snapshot(Box::new(snapshot(1)))] {
-            app.update(Event::Host(HostId(host), Box::new(update)), at(2));
+    app.update(Event::Resized(columns, rows), at(1));
+    for host in (0..hosts).map(HostId) {
+        for update in [hello(), inventory()] {
+            app.update(Event::Host(host, Box::new(update)), at(1));
         }
     }
+    for sequence in [1, 2] {
+        report(&mut app, hosts, processes, sequence);
+    }
+    app
+}
+
+/// Every host reports once more, with other figures, and its share of the processes.
+fn report(app: &mut App, hosts: u32, processes: usize, sequence: u64) {
+    for host in 0..hosts {
+        let share = processes / hosts as usize + usize::from((host as usize) < processes % hosts as usize);
+        let mut snapshot = snapshot(sequence);
+        let usages: Vec<_> = (0..share).map(|row| snapshot.gpu_processes.row(row)).collect();
+        let readings: Vec<_> = (0..share).map(|row| snapshot.processes.row(row)).collect();
+        snapshot.gpu_processes = GpuProcessColumns::from_rows(&usages);
+        snapshot.processes = ProcessColumns::from_rows(&readings);
+        snapshot.facts.truncate(share);
+        app.update(Event::Host(HostId(host), Box::new(HostUpdate::Snapshot(Box::new(snapshot)))), at(1 + sequence));
+    }
     app.settle();
-    let area = Rect::new(0, 0, 200, 60);
-    let mut buffer = Buffer::empty(area);
-    criterion.bench_function("draw 32 hosts of 8 GPUs at 200x60", |bencher| {
-        bencher.iter(|| {
-            buffer.reset();
-            draw_into(black_box(&app), &mut buffer, area, at(2));
-        });
-    });
+}
+
+/// Whole frames: every cell is drawn, compared with the frame before, and what differs is written.
+///
+/// The goals: 0.8 ms at 200x60 with 32 hosts and 200 processes, 4 ms at 300x90 with 100 hosts and 2,000. All figures
+/// differ from the frame before; in the idle redraw none does, which is what a tick without news costs.
+fn draw(criterion: &mut Criterion) {
+    for (size, hosts, processes) in [((200, 60), 32, 200), ((300, 90), 100, 2000)] {
+        let mut apps = [screen_of(hosts, processes, size), screen_of(hosts, processes, size)];
+        report(&mut apps[1], hosts, processes, 3);
+        for (view, key) in [("grid", '1'), ("wall", '2'), ("processes", '3'), ("users", '4'), ("findings", '5')] {
+            for app in &mut apps {
+                app.update(Event::Key(KeyEvent::from(KeyCode::Char(key))), at(4));
+                app.settle();
+            }
+            for (kind, step) in [("new figures", 1), ("idle redraw", 0)] {
+                let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };
+                let backend = CrosstermBackend::new(std::io::sink());
+                let Ok(mut terminal) = Terminal::with_options(backend, options) else { return };
+                let name = format!("{view} of {hosts} hosts, {processes} processes, {}x{}: {kind}", size.0, size.1);
+                let mut turn = 0;
+                criterion.bench_function(&name, |bencher| {
+                    bencher.iter(|| {
+                        turn = (turn + step) % 2;
+                        terminal.draw(|frame| ui::draw(black_box(&apps[turn]), frame, at(4))).map(|_| ())
+                    });
+                });
+            }
+        }
+    }
 }
 
 /// The goals: 0.3 ms for one host's snapshot, 80 ms for the second of 256 hosts (8 % of a core).
