@@ -124,7 +124,7 @@ pub(crate) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
         .collect()
 }
 
-fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello {
         protocol: crate::wire::PROTOCOL,
         probe_version: "0.1.0".into(),

@@ -12,6 +12,11 @@ use crate::app::App;
 use crate::fleet::{GpuState, Moment, Totals};
 use ratatui::layout::Rect;
 
+/// How long the interval and the clock are kept; on the left, what is kept longer than the clock.
+const INTERVAL: u8 = 1;
+const CLOCK: u8 = 5;
+const NEEDED: u8 = 11;
+
 /// Draws the header.
 pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     if area.width < 4 {
@@ -23,7 +28,11 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     let mut left = left_side(pen, app);
     if left.width() + right.width() + 2 > width {
         // The interval is the first to go, before anything on the left.
-        right.fit(right.width() - 1);
+        right.drop_below(INTERVAL + 1);
+    }
+    if left.width_of_kept(NEEDED) + right.width() + 2 > width {
+        // Then the clock, before how many hosts there are and what is wrong with them.
+        right.drop_below(CLOCK + 1);
     }
     right.draw_right(pen, x, area.y, width);
     let room = width.saturating_sub(right.width() + 2);
@@ -130,7 +139,7 @@ fn right_side(pen: &Pen<'_>, app: &App, now: Moment) -> Segments {
         1 => line.add(8, 3, short!("1 prompt (P)"), theme.warn),
         count => line.add(8, 3, short!("{count} prompts (P)"), theme.warn),
     }
-    line.add(1, 3, short!("every {}", interval(app.interval()).as_str()), theme.dim);
-    line.add(5, 3, clock(now, app.settings.utc_offset_seconds), theme.plain);
+    line.add(INTERVAL, 3, short!("every {}", interval(app.interval()).as_str()), theme.dim);
+    line.add(CLOCK, 3, clock(now, app.settings.utc_offset_seconds), theme.plain);
     line
 }

@@ -48,6 +48,8 @@ mod emulated;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
+mod link_tests;
+#[cfg(test)]
 mod size_tests;
 #[cfg(test)]
 mod testing;

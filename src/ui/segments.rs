@@ -64,6 +64,17 @@ impl Segments {
         }
     }
 
+    /// Columns of the words that are kept at least so long.
+    pub(super) fn width_of_kept(&self, least: u8) -> u16 {
+        let kept = self.segments.iter().filter(|segment| segment.keep >= least);
+        Self { segments: kept.cloned().collect() }.width()
+    }
+
+    /// Leaves out all words that are kept less long.
+    pub(super) fn drop_below(&mut self, least: u8) {
+        self.segments.retain(|segment| segment.keep >= least);
+    }
+
     /// Draws from the left and returns the columns used.
     pub(super) fn draw(&self, pen: &mut Pen<'_>, x: u16, y: u16, width: u16) -> u16 {
         let mut used = 0;
@@ -109,6 +120,7 @@ mod tests {
             line.add(keep, 1, short!("{text}"), Style::new());
         }
         assert_eq!(line.width(), 3 + 5 + 5 + 5);
+        assert_eq!((line.width_of_kept(9), line.width_of_kept(5), line.width_of_kept(10)), (3, 8, 0));
         let words = |line: &Segments| line.segments.iter().map(|segment| segment.text.to_string()).collect::<Vec<_>>();
         line.fit(17);
         assert_eq!(words(&line), ["hgx", "free", "busy"]);
