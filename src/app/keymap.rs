@@ -358,7 +358,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     LIVE, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
     HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
-    SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same, backwards", None;
+    SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same as Tab, backwards", None;
     HOSTS, [char(']')], Action::NextHost, "]", "next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "previous host", Some("previous");
     &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");

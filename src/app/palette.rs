@@ -37,6 +37,11 @@ impl Palette {
         let all = BINDINGS.iter().filter(|line| line.modes.contains(&self.mode) && is_entry(line) && is_offered(line));
         let mut found: Vec<(u32, &'static Binding)> =
             all.filter_map(|line| Some((score(line, &words)?, line))).collect();
+        // Where the words stand somewhere as they were typed, scattered letters elsewhere are chance.
+        let whole = words.len() as u32 * WITHIN_A_WORD;
+        if found.iter().any(|(score, _)| *score <= whole) {
+            found.retain(|(score, _)| *score <= whole);
+        }
         // Of equals the first of the table wins.
         found.sort_by_key(|(score, _)| *score);
         found.into_iter().map(|(_, line)| line).collect()
@@ -94,6 +99,9 @@ fn score(line: &Binding, words: &[String]) -> Option<u32> {
     words.iter().map(|word| [name, &text].into_iter().filter_map(|text| distance(text, word)).min()).sum()
 }
 
+/// How badly a text fits that has the letters together, but within a word.
+const WITHIN_A_WORD: u32 = 2;
+
 /// 0 at the beginning of the text, 1 at the beginning of a word, 2 within one; else the letters in their order, with a
 /// point for each that lies between.
 fn distance(text: &str, word: &str) -> Option<u32> {
@@ -102,7 +110,7 @@ fn distance(text: &str, word: &str) -> Option<u32> {
     }
     if let Some(at) = text.find(word) {
         let is_start = text[..at].ends_with(|before: char| !before.is_alphanumeric());
-        return Some(if is_start { 1 } else { 2 });
+        return Some(if is_start { 1 } else { WITHIN_A_WORD });
     }
     let mut rest = text.char_indices();
     let mut previous: Option<usize> = None;
@@ -112,7 +120,7 @@ fn distance(text: &str, word: &str) -> Option<u32> {
         between += previous.map_or(0, |previous| at - previous - 1);
         previous = Some(at);
     }
-    Some(3 + between as u32)
+    Some(WITHIN_A_WORD + 1 + between as u32)
 }
 
 #[cfg(test)]
@@ -133,6 +141,8 @@ mod tests {
         assert_eq!(found(Mode::Grid, "hidhst").first(), Some(&Action::Hide));
         assert_eq!(found(Mode::Grid, "QUIT").first(), Some(&Action::Quit));
         assert_eq!(found(Mode::Grid, "zzzz"), []);
+        let sorting = [Action::SortRight, Action::SortLeft, Action::SortReverse, Action::SortMenu];
+        assert!(found(Mode::List, "sort").iter().all(|action| sorting.contains(action)), "no letters by chance");
         assert!(!found(Mode::Grid, "").contains(&Action::Terminate), "of this view alone");
         assert!(found(Mode::List, "").contains(&Action::Terminate));
     }

@@ -2,8 +2,8 @@
 
 use super::testing::{cells_at, lines, show_cells, text};
 use crate::app::mixed_lab::mixed_lab;
-use crate::app::testing::{LATER, NOW, app, host_states, press, reported_once, stuck};
-use crate::app::{ChartSpan, Metric, View};
+use crate::app::testing::{LATER, NOW, app, at, host_states, press, report, reported_once, stuck};
+use crate::app::{ChartSpan, Event, Metric, View};
 use crate::fleet::HostId;
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (200, 60)];
@@ -134,6 +134,79 @@ fn a_lab_of_unlike_machines() {
     let overview = text(&mixed_lab(size), size);
     for words in ["41/119G shared", "via nvidia-smi", "NEEDS YOU", "└", "Xorg"] {
         assert!(overview.contains(words), "{words}: {overview}");
+    }
+}
+
+#[test]
+fn the_palette_over_the_grid_and_over_the_processes() {
+    for size in SIZES {
+        let mut app = app(6, 8, size);
+        press(&mut app, ":");
+        assert_screen!("palette", &app, size, NOW);
+        press(&mut app, "\u{1b}3:sort↓");
+        app.settle();
+        assert_screen!("palette_sort", &app, size, NOW);
+        press(&mut app, "zzz");
+        assert!(text(&app, size).contains("no action is called so"), "{}", text(&app, size));
+    }
+}
+
+/// Moments after the words about the last key have gone.
+const AFTER_THE_NOTICE: u64 = 30;
+
+#[test]
+fn a_picture_that_stands_still_says_so_and_does_not_move() {
+    for size in SIZES {
+        let mut app = app(6, 8, size);
+        let before = lines(&cells_at(&app, size, NOW));
+        press(&mut app, "Z");
+        let later = NOW + AFTER_THE_NOTICE;
+        for host in 0..6 {
+            report(&mut app, host, 7, later);
+        }
+        app.update(Event::Ticked, at(later));
+        app.settle();
+        assert_screen!("frozen", &app, size, later);
+        // The header says so; every other line is as it was, its ages included.
+        assert_eq!(lines(&cells_at(&app, size, later))[1..], before[1..]);
+        press(&mut app, "Z");
+        assert_ne!(lines(&cells_at(&app, size, later))[1..], before[1..], "it moves again");
+    }
+}
+
+#[test]
+fn hosts_that_are_hidden_are_counted() {
+    for size in SIZES {
+        let mut app = app(6, 8, size);
+        press(&mut app, "→DD*");
+        let later = NOW + AFTER_THE_NOTICE;
+        for host in 0..6 {
+            report(&mut app, host, 8, later);
+        }
+        app.settle();
+        assert_screen!("hidden", &app, size, later);
+        let screen = lines(&cells_at(&app, size, later));
+        assert!(screen[0].contains("2 hidden"), "{}", screen[0]);
+        assert!(!screen.join("\n").contains("hgx-02"), "nothing of a hidden host is shown");
+        press(&mut app, "H");
+        assert!(!lines(&cells_at(&app, size, later))[0].contains("hidden"));
+    }
+}
+
+#[test]
+fn panes_small_full_and_as_there_is_room() {
+    for size in SIZES {
+        let mut app = app(6, 8, size);
+        for (density, key) in [("compact", "c"), ("full", "f"), ("auto", "a")] {
+            press(&mut app, key);
+            app.settle();
+            let cells = cells_at(&app, size, NOW);
+            show_cells(&format!("density-{density}"), &cells);
+            insta::assert_snapshot!(format!("density_{density}_{}x{}", size.0, size.1), lines(&cells).join("\n"));
+        }
+        press(&mut app, "fG");
+        app.settle();
+        assert_screen!("density_full_end", &app, size, NOW);
     }
 }
 
