@@ -1,6 +1,7 @@
 //! Whole-program tests, one binary: each further file under `tests/` would link everything again.
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 
+mod benches;
 mod doctor;
 mod fake_driver;
 mod fallback;
@@ -8,7 +9,6 @@ mod faults;
 mod findings;
 mod fleet;
 mod free;
-mod guard;
 mod journeys;
 mod lab;
 mod probe;

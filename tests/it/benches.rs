@@ -1,0 +1,177 @@
+//! The scripts under `benches/`: what they judge, what they say where something is missing, and what they leave behind.
+//! Measuring itself is not for tests; the guard's counting runs in `tests/run --all`.
+
+use crate::fake_driver::{FakeDriver, devices, gpu};
+use crate::lab::wait_gone;
+use crate::sshd::DEADLINE;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Instant;
+
+/// Judges counts against a baseline: Python dictionaries of steps.
+fn judge(baseline: &str, counts: &str, rustc: &str) -> Output {
+    let script = format!(
+        "import importlib.machinery, importlib.util, sys\n\
+         sys.dont_write_bytecode = True\n\
+         loader = importlib.machinery.SourceFileLoader('guard', 'benches/guard')\n\
+         guard = importlib.util.module_from_spec(importlib.util.spec_from_loader('guard', loader))\n\
+         loader.exec_module(guard)\n\
+         guard.verdict({{'rustc': 'rustc 1', 'instructions': {baseline}}}, {counts}, '{rustc}')\n"
+    );
+    let python = Command::new("python3").args(["-c", &script]).current_dir(env!("CARGO_MANIFEST_DIR")).output();
+    python.expect("these tests need python3: apt-get install python3")
+}
+
+#[test]
+fn a_step_that_grew_by_more_than_a_tenth_fails_and_is_named() {
+    let output = judge("{'draw': 1000, 'list': 1000}", "{'draw': 1101, 'list': 1100}", "rustc 1");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "benches/guard: more instructions than benches/baseline.json allows:\n  draw: 1,101, 10 % above 1,000\n\
+         mend it, or, where it is worth it: benches/guard --update, and say why in the commit\n"
+    );
+    let output = judge("{'draw': 1000, 'list': 1000}", "{'draw': 1100, 'list': 10}", "rustc 1");
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 steps, none 10 % above the baseline\n");
+}
+
+#[test]
+fn a_step_that_one_side_does_not_know_fails_and_another_compiler_is_told() {
+    let output = judge("{'draw': 1000, 'gone': 1}", "{'draw': 2000, 'new': 1}", "rustc 2");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "benches/guard: more instructions than benches/baseline.json allows:\n  draw: 2,000, 100 % above 1,000\n  \
+         gone: only in the baseline\n  new: only counted now\n\
+         the baseline is of rustc 1, this is rustc 2: that alone may explain it\n\
+         mend it, or, where it is worth it: benches/guard --update, and say why in the commit\n"
+    );
+}
+
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+
+/// `benches/fleet` on one host, on its way.
+struct Fleet {
+    process: Child,
+    lines: Receiver<String>,
+    said: Vec<String>,
+}
+
+impl Fleet {
+    fn start(driver: &FakeDriver) -> Self {
+        let library = driver.library();
+        let mut process = Command::new("python3")
+            .args(["benches/fleet", "--parts", "fleet", "--hosts", "1", "--rounds", "1", "--only", "gpufleet"])
+            .args(["--program", env!("CARGO_BIN_EXE_gpufleet"), "--fake-driver", library.to_str().expect("UTF-8")])
+            .current_dir(ROOT)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("these tests need python3: apt-get install python3");
+        let (sender, lines) = channel();
+        let stdout = process.stdout.take().expect("a pipe");
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                let _nobody_reads = sender.send(line);
+            }
+        });
+        Self { process, lines, said: Vec::new() }
+    }
+
+    fn wait_for(&mut self, wanted: &str) {
+        let deadline = Instant::now() + DEADLINE;
+        while !self.said.iter().any(|line| line.contains(wanted)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left) {
+                Ok(line) => self.said.push(line),
+                Err(_) => panic!("no {wanted:?} in {:#?}", self.said),
+            }
+        }
+    }
+
+    fn send(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), signal).expect("it runs");
+    }
+
+    /// What it wrote to standard error, and its status.
+    fn end(&mut self) -> (String, Option<i32>) {
+        let mut said = String::new();
+        self.process.stderr.take().expect("a pipe").read_to_string(&mut said).expect("UTF-8");
+        (said, self.process.wait().expect("ends").code())
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        // Where a test has failed on the way, the lab is to end as well.
+        if matches!(self.process.try_wait(), Ok(None)) {
+            self.send(rustix::process::Signal::INT);
+            let _ended = self.process.wait();
+        }
+    }
+}
+
+/// The processes of the lab as it was written down, and its folder.
+fn written_down() -> (Vec<u32>, PathBuf) {
+    let text = std::fs::read_to_string(Path::new(ROOT).join("target/benches/lab.json")).expect("it was written down");
+    let lab: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let started = lab["started"].as_array().expect("processes");
+    let pids = started.iter().map(|process| process[0].as_u64().expect("a pid") as u32).collect();
+    (pids, lab["folder"].as_str().expect("a folder").into())
+}
+
+fn results() -> Vec<(PathBuf, Vec<u8>)> {
+    let files = std::fs::read_dir(Path::new(ROOT).join("benches/results")).expect("results");
+    let mut files: Vec<_> = files.map(|file| file.expect("a file").path()).collect();
+    files.sort();
+    files.into_iter().map(|path| (path.clone(), std::fs::read(path).expect("readable"))).collect()
+}
+
+#[test]
+fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_nothing() {
+    let driver = FakeDriver::new(&devices(&[gpu(0)]));
+    let before = results();
+    let mut killed = Fleet::start(&driver);
+    killed.wait_for("round 1 of 1");
+    let (left, folder) = written_down();
+    assert!(left.len() > 40, "an sshd and the processes on the GPUs: {left:?}");
+    killed.send(rustix::process::Signal::KILL);
+    killed.process.wait().expect("ends");
+    assert!(folder.exists() && left.iter().all(|pid| Path::new(&format!("/proc/{pid}")).exists()));
+
+    let mut next = Fleet::start(&driver);
+    next.wait_for("processes that an earlier run had left");
+    assert!(!folder.exists());
+    wait_gone(&left, DEADLINE);
+    next.wait_for("round 1 of 1");
+    let mut beside = Fleet::start(&driver);
+    let owner = next.process.id();
+    let sentence = format!("benches/fleet: a lab is running already, of process {owner}: wait for it, or end it\n");
+    assert_eq!(beside.end(), (sentence, Some(1)));
+
+    let (started, folder) = written_down();
+    next.send(rustix::process::Signal::INT);
+    assert_eq!(next.end(), ("benches/fleet: interrupted; nothing was written\n".to_owned(), Some(1)));
+    wait_gone(&started, DEADLINE);
+    assert!(!folder.exists());
+    assert_eq!(results(), before);
+}
+
+#[test]
+fn what_the_lab_needs_and_is_missing_is_told_with_its_package() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
+    let python = python.expect("these tests need python3: apt-get install python3");
+    let python = String::from_utf8_lossy(&python.stdout).trim().to_owned();
+    let output = Command::new(python).arg("benches/fleet").current_dir(ROOT).env("PATH", folder.path()).output();
+    let output = output.expect("starts");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stderr),
+        "benches/fleet: ssh-keygen is missing. On Debian: sudo apt-get install openssh-client\n"
+    );
+}
