@@ -86,10 +86,8 @@ impl Fleet {
         let deadline = Instant::now() + DEADLINE;
         while !self.said.iter().any(|line| line.contains(wanted)) {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left) {
-                Ok(line) => self.said.push(line),
-                Err(_) => panic!("no {wanted:?} in {:#?}", self.said),
-            }
+            let line = self.lines.recv_timeout(left);
+            self.said.push(line.unwrap_or_else(|error| panic!("no {wanted:?} in {:#?}: {error}", self.said)));
         }
     }
 
