@@ -8,7 +8,7 @@
 //! 4 · free        0%  0/80G 31°  64/700W
 //! ```
 
-use super::format::{Short, brief_span, columns, gib, or_dash, short, used_of_total};
+use super::format::{Short, brief_span, columns, gib, or_dash, short, used_of_total, whole};
 use super::gpu_columns::GpuColumns;
 use super::pen::Pen;
 use super::theme::Theme;
@@ -94,8 +94,8 @@ pub(super) fn memory_words(gpu: &GpuFigures, with_total: bool) -> Short {
 /// `656W`, `656/700W`.
 pub(super) fn power(gpu: &GpuFigures, with_limit: bool) -> Short {
     match (gpu.power_watts(), gpu.power_limit_watts) {
-        (Some(watts), Some(limit)) if with_limit => short!("{watts:.0}/{limit:.0}W"),
-        (Some(watts), _) => short!("{watts:.0}W"),
+        (Some(watts), Some(limit)) if with_limit => short!("{}/{}W", whole(watts), whole(limit)),
+        (Some(watts), _) => short!("{}W", whole(watts)),
         (None, _) => short!("-"),
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 
 use super::findings::severity_style;
-use super::format::{columns, gib, short, span};
+use super::format::{columns, gib, short, span, whole};
 use super::gpu_columns::{FigureWidths, GpuColumns};
 use super::header::add_counts;
 use super::pen::Pen;
@@ -143,7 +143,7 @@ fn footer(pen: &mut Pen<'_>, line: Rect, host: &Host, is_fresh: bool) {
         left.add(4, 0, short!("via {source}"), pen.theme.warn);
     }
     if let Some(cpu) = reading.cpu_percent {
-        left.add(3, 1, short!("cpu {cpu:.0}%"), style);
+        left.add(3, 1, short!("cpu {}%", whole(cpu)), style);
     }
     if let (Some(used), Some(total)) = (reading.memory_used_bytes(), reading.memory_total_bytes) {
         left.add(2, 1, short!("ram {}/{}G", gib(used), gib(total)), style);
@@ -151,8 +151,8 @@ fn footer(pen: &mut Pen<'_>, line: Rect, host: &Host, is_fresh: bool) {
     let mut right = Segments::default();
     let cpus = host.hello.as_ref().and_then(|hello| hello.cpu_count);
     match (reading.load_1, cpus) {
-        (Some(load), Some(cpus)) => right.add(1, 0, short!("load {load:.0}/{cpus}"), style),
-        (Some(load), None) => right.add(1, 0, short!("load {load:.0}"), style),
+        (Some(load), Some(cpus)) => right.add(1, 0, short!("load {}/{cpus}", whole(load)), style),
+        (Some(load), None) => right.add(1, 0, short!("load {}", whole(load)), style),
         (None, _) => {}
     }
     let room = line.width - 6;

@@ -10,7 +10,7 @@
 
 use super::findings::severity_style;
 use super::flow::Flow;
-use super::format::{brief_span, columns, gib, named, or_dash, short};
+use super::format::{brief_span, columns, gib, named, or_dash, short, whole};
 use super::gpu_columns::{FigureWidths, GpuColumns};
 use super::host_cards::occupation;
 use super::pen::Pen;
@@ -304,13 +304,13 @@ fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usiz
     if let Some(snapshot) = &host.snapshot {
         let reading = &snapshot.host;
         if let Some(cpu) = reading.cpu_percent {
-            line.add(5, 0, short!("cpu {cpu:.0}%"), theme.dim);
+            line.add(5, 0, short!("cpu {}%", whole(cpu)), theme.dim);
         }
         if let (Some(used), Some(total)) = (reading.memory_used_bytes(), reading.memory_total_bytes) {
             line.add(4, 2, short!("ram {}/{}G", gib(used), gib(total)), theme.dim);
         }
         if let Some(load) = reading.load_1 {
-            line.add(3, 2, short!("load {load:.0}"), theme.dim);
+            line.add(3, 2, short!("load {}", whole(load)), theme.dim);
         }
     }
     if let Some(note) = &host.config.note {
@@ -414,7 +414,7 @@ fn free_table(pen: &mut Pen<'_>, area: Rect, free: &[(&Host, &FreeHost)]) {
             x += model + 1;
         }
         let cpu = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent);
-        let cpu = cpu.map(|cpu| short!("{cpu:.0}%"));
+        let cpu = cpu.map(|cpu| short!("{}%", whole(cpu)));
         pen.right(x, y, 4.min(area.right().saturating_sub(x)), &or_dash(cpu.as_deref()), theme.plain);
         x += 5;
         if let (Some(note), true) = (&host.config.note, is_wide) {
