@@ -168,9 +168,10 @@ const LIGHT: [Shade; 5] = [
 ];
 
 /// The ramp of the wall as indexes into xterm's palette: from the track's grey to the blue of work. It ends there and not
-/// near white: most cells of a fleet that works are at its end, and must not outshine amber and red.
+/// near white: most cells of a fleet that works are at its end, and must not outshine amber and red. On white it begins a
+/// little darker than the track: the lowest cell is a line that has to be seen.
 const DARK_RAMP: [u8; 5] = [238, 24, 25, 32, 74];
-const LIGHT_RAMP: [u8; 5] = [255, 152, 110, 67, 24];
+const LIGHT_RAMP: [u8; 5] = [251, 110, 67, 31, 24];
 
 impl Theme {
     /// The theme that the settings ask for.
@@ -259,6 +260,29 @@ mod tests {
         assert_eq!([light.busy.fg, light.warn.fg], [Some(Color::Indexed(25)), Some(Color::Indexed(94))]);
         let basic = theme(ThemeChoice::Light, ColorDepth::Basic16);
         assert_eq!([basic.busy.fg, basic.warn.fg], [Some(Color::Cyan), Some(Color::Yellow)]);
+    }
+
+    /// How bright a colour of xterm's palette beyond the first 16 is, 0 to 1.
+    fn luminance(index: u8) -> f64 {
+        let level = |step: u8| if step == 0 { 0.0 } else { f64::from(55 + 40 * u16::from(step)) / 255.0 };
+        let [red, green, blue] = match index {
+            232.. => [f64::from(8 + 10 * u16::from(index - 232)) / 255.0; 3],
+            _ => [(index - 16) / 36, (index - 16) / 6 % 6, (index - 16) % 6].map(level),
+        };
+        let linear = |share: f64| if share <= 0.040_45 { share / 12.92 } else { ((share + 0.055) / 1.055).powf(2.4) };
+        0.2126 * linear(red) + 0.7152 * linear(green) + 0.0722 * linear(blue)
+    }
+
+    #[test]
+    fn the_ramp_leaves_the_background_step_by_step_and_is_seen_from_the_first() {
+        for (ramp, background) in [(DARK_RAMP, 0.012), (LIGHT_RAMP, 1.0)] {
+            let contrast = |index: u8| {
+                let (one, other) = (luminance(index) + 0.05, background + 0.05);
+                f64::max(one / other, other / one)
+            };
+            assert!(ramp.windows(2).all(|pair| contrast(pair[0]) < contrast(pair[1])), "{:?}", ramp.map(contrast));
+            assert!(contrast(ramp[0]) >= 1.6, "{:?}", ramp.map(contrast));
+        }
     }
 
     #[test]
