@@ -1,58 +1,85 @@
-//! Whether the terminal's background is dark or light, asked of the terminal itself.
+//! Whether the terminal's background is dark or light, asked of the terminal itself, and what was typed meanwhile.
 
+use super::typed_ahead::TypedAhead;
+use crossterm::event::KeyEvent;
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 /// OSC 11 asks for the background; every terminal answers the question behind it (DA1), so that one which does not know
 /// the first is not waited for.
 const QUESTION: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
-/// More than both answers take.
-const MAX_BYTES: usize = 512;
+/// The bytes of a key come together: an escape that nothing follows for so long is the Esc key.
+const REST_OF_A_KEY: Duration = Duration::from_millis(20);
+/// More than a person types and a terminal answers in that time; a paste beyond it is left for the screen.
+const MAX_BYTES: usize = 4096;
 
-/// Asks, and waits at most so long. `None` where the terminal does not say. To be called before anything else reads the
-/// terminal.
-pub(super) fn is_light(limit: Duration) -> Option<bool> {
-    enable_raw_mode().ok()?;
-    let answer = ask(limit);
-    // A terminal that is gone is noticed by whoever draws on it.
-    let _set = disable_raw_mode();
-    parse(&answer?)
+/// What came of asking.
+#[derive(Debug, Default)]
+pub(super) struct Asked {
+    /// What the terminal says; `None` where it does not.
+    pub(super) is_light: Option<bool>,
+    /// What was typed meanwhile, in order.
+    pub(super) keys: Vec<KeyEvent>,
+    /// The terminal was asked and has not answered: it may still do so.
+    pub(super) may_answer: bool,
 }
 
-fn ask(limit: Duration) -> Option<Vec<u8>> {
-    let mut terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").ok()?;
-    terminal.write_all(QUESTION).ok()?;
-    let end = Instant::now() + limit;
-    let mut answer = Vec::new();
-    while answer.len() < MAX_BYTES && !is_complete(&answer) {
-        let left = end.checked_duration_since(Instant::now())?;
-        let left = Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
-        let mut wanted = [PollFd::new(&terminal, PollFlags::IN)];
-        if poll(&mut wanted, Some(&left)).ok()? == 0 {
-            return None;
+/// Asks, and waits at most so long. To be called before anything else reads the terminal.
+pub(super) fn ask(limit: Duration) -> Asked {
+    // A terminal that is gone is noticed by whoever draws on it.
+    let Ok(mut terminal) = OpenOptions::new().read(true).write(true).open("/dev/tty") else {
+        return Asked::default();
+    };
+    if enable_raw_mode().is_err() {
+        return Asked::default();
+    }
+    let typed = if terminal.write_all(QUESTION).is_ok() { read(&mut terminal, limit) } else { TypedAhead::default() };
+    let _set = disable_raw_mode();
+    Asked { may_answer: !typed.is_answered(), is_light: typed.background().and_then(parse), keys: typed.into_keys() }
+}
+
+fn read(terminal: &mut File, limit: Duration) -> TypedAhead {
+    let mut typed = TypedAhead::default();
+    let (end, mut count) = (Instant::now() + limit, 0);
+    // What has begun is read to its end: the rest of a key would be another one.
+    while count < MAX_BYTES && !(typed.is_answered() && typed.is_between()) {
+        let left = end.saturating_duration_since(Instant::now());
+        let wait = if typed.is_escape() { left.min(REST_OF_A_KEY) } else { left };
+        match wait_for(terminal, wait) {
+            Some(true) => {}
+            Some(false) if typed.is_escape() => {
+                typed.end_escape();
+                continue;
+            }
+            _ => break,
         }
         let mut bytes = [0; 64];
-        let count = terminal.read(&mut bytes).ok().filter(|count| *count > 0)?;
-        answer.extend_from_slice(&bytes[..count]);
+        match terminal.read(&mut bytes) {
+            Ok(read @ 1..) => {
+                typed.take(&bytes[..read]);
+                count += read;
+            }
+            _ => break,
+        }
     }
-    Some(answer)
+    typed
 }
 
-/// Whether the answer to the second question is there: `ESC [ ? ... c`.
-fn is_complete(answer: &[u8]) -> bool {
-    let begin = answer.windows(3).rposition(|window| window == b"\x1b[?");
-    begin.is_some_and(|begin| answer[begin..].contains(&b'c'))
+/// Whether there is something to read, `None` when the terminal is gone.
+fn wait_for(terminal: &File, limit: Duration) -> Option<bool> {
+    let limit = Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
+    let mut wanted = [PollFd::new(terminal, PollFlags::IN)];
+    Some(poll(&mut wanted, Some(&limit)).ok()? > 0)
 }
 
-/// `ESC ] 11 ; rgb:RRRR/GGGG/BBBB`, with one to four digits each.
-fn parse(answer: &[u8]) -> Option<bool> {
-    let text = String::from_utf8_lossy(answer);
-    let (_, colour) = text.split_once("]11;rgb")?;
+/// `11;rgb:RRRR/GGGG/BBBB`, with one to four digits each.
+fn parse(answer: &str) -> Option<bool> {
+    let colour = answer.strip_prefix("11;rgb")?;
     let colour = colour.strip_prefix('a').unwrap_or(colour).strip_prefix(':')?;
-    let mut shares = colour.split(['/', '\x07', '\x1b']).take(3).map(|digits| {
+    let mut shares = colour.split('/').take(3).map(|digits| {
         let most = 16_u32.checked_pow(digits.len() as u32).filter(|_| (1..=4).contains(&digits.len()))? - 1;
         Some(u32::from_str_radix(digits, 16).ok()? as f32 / most as f32)
     });
@@ -67,17 +94,16 @@ mod tests {
     #[test]
     fn answers_of_terminals_are_understood() {
         for (answer, light) in [
-            ("\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c", Some(true)),
-            ("\x1b]11;rgb:1e1e/1e1e/2e2e\x07\x1b[?6c", Some(false)),
-            ("\x1b]11;rgb:fd/f6/e3\x1b\\\x1b[?62c", Some(true)),
-            ("\x1b]11;rgba:0000/0000/0000/ffff\x1b\\\x1b[?62c", Some(false)),
-            ("\x1b[?62;c", None),
-            ("\x1b]11;rgb:zz/00/00\x07\x1b[?6c", None),
-            ("\x1b]11;rgb:fffff/0/0\x07\x1b[?6c", None),
+            ("11;rgb:ffff/ffff/ffff", Some(true)),
+            ("11;rgb:1e1e/1e1e/2e2e", Some(false)),
+            ("11;rgb:fd/f6/e3", Some(true)),
+            ("11;rgba:0000/0000/0000/ffff", Some(false)),
+            ("11;rgb:zz/00/00", None),
+            ("11;rgb:fffff/0/0", None),
+            ("11;rgb:ff/ff", None),
+            ("10;rgb:ff/ff/ff", None),
         ] {
-            assert!(is_complete(answer.as_bytes()), "{answer:?}");
-            assert_eq!(parse(answer.as_bytes()), light, "{answer:?}");
+            assert_eq!(parse(answer), light, "{answer:?}");
         }
-        assert!(!is_complete(b"\x1b]11;rgb:ffff/cccc/cccc\x1b\\\x1b[?62"));
     }
 }

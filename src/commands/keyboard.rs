@@ -1,9 +1,12 @@
 //! What the terminal sends: keys, pastes, clicks, sizes.
 
-use crossterm::event::{self, Event};
+use super::background::Asked;
+use super::typed_ahead::LateAnswer;
+use crossterm::event::{self, Event, KeyEvent};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
@@ -27,6 +30,9 @@ const END_LIMIT: Duration = Duration::from_millis(500);
 /// poll(2) for the terminal and for its own end, and is heard when it has ended.
 #[derive(Debug)]
 pub(super) struct Keyboard {
+    /// Keys that were read already, before all others.
+    ready: VecDeque<KeyEvent>,
+    late: LateAnswer,
     events: mpsc::Receiver<io::Result<Event>>,
     resized: Signal,
     /// Closing it ends the thread.
@@ -40,6 +46,14 @@ impl Keyboard {
     /// # Errors
     /// When there is no terminal to read, or no pipe to be had.
     pub(super) fn start() -> io::Result<Self> {
+        Self::after(Asked::default())
+    }
+
+    /// The same after the terminal was asked something: what was typed meanwhile comes first.
+    ///
+    /// # Errors
+    /// As [`Keyboard::start`].
+    pub(super) fn after(asked: Asked) -> io::Result<Self> {
         let (sender, events) = mpsc::channel(WAITING);
         let (tell_end, ended) = oneshot::channel();
         let (closed, alive) = pipe_with(PipeFlags::CLOEXEC)?;
@@ -54,7 +68,8 @@ impl Keyboard {
             }
             let _heard = tell_end.send(());
         })?;
-        Ok(Self { events, resized, alive, ended })
+        let late = LateAnswer::new(asked.may_answer);
+        Ok(Self { ready: asked.keys.into(), late, events, resized, alive, ended })
     }
 
     /// Ends the reading, so that another program can have the terminal's input: when this returns nothing is read any
@@ -69,10 +84,19 @@ impl Keyboard {
 
     /// The next event, an error when the terminal cannot be read, `None` when it has ended.
     pub(super) async fn next(&mut self) -> Option<io::Result<Event>> {
-        tokio::select! {
-            event = self.events.recv() => event,
-            Some(()) = self.resized.recv() => {
-                Some(crossterm::terminal::size().map(|(columns, rows)| Event::Resize(columns, rows)))
+        loop {
+            if let Some(key) = self.ready.pop_front() {
+                return Some(Ok(Event::Key(key)));
+            }
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                Some(()) = self.resized.recv() => {
+                    Some(crossterm::terminal::size().map(|(columns, rows)| Event::Resize(columns, rows)))
+                }
+            };
+            match event {
+                Some(Ok(Event::Key(key))) => self.ready.extend(self.late.sift(key)),
+                other => return other,
             }
         }
     }

@@ -6,7 +6,7 @@
 //!                                                  draw, at most 3 a second unless somebody waits for it
 //! ```
 
-use super::background::is_light;
+use super::background::{self, Asked};
 use super::clipboard::Clipboard;
 use super::keyboard::{self, Keyboard};
 use super::log_file::LogFile;
@@ -81,20 +81,15 @@ async fn show(
     let mut engine = Engine::default();
     // What is simulated is not remembered.
     let (mut memory, said) = if simulated { (None, None) } else { MemoryFile::load(&directories, &mut engine, now) };
-    // A screen that nobody sees asks no terminal; it is refused below.
-    let background = async {
-        let is_asked = arguments.theme.is_none_or(|theme| theme == Theme::Auto) && preferences.theme.is_none();
-        match (is_asked && io::stdout().is_terminal()).then(|| tokio::task::spawn_blocking(|| is_light(ASK_LIMIT))) {
-            Some(asked) => asked.await.ok().flatten(),
-            None => None,
-        }
-    };
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
-    let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), background.await);
-    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
-    app.prefer(preferences);
     let (mut view, remembered, forgotten) =
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let mut interrupts = Interrupts::new()?;
+    // From here on the terminal is not as it was; a signal waits for the loop, which gives it back.
+    let asked = ask_background(arguments, preferences).await;
+    let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), asked.is_light);
+    let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
+    app.prefer(preferences);
     if let Some(remembered) = remembered {
         app.recall(&remembered);
         app.prefer(preferences);
@@ -105,13 +100,12 @@ async fn show(
     let mut notifier =
         Notifier::new(&notifications, true, std::env::var_os("TMUX").is_some_and(|name| !name.is_empty()));
     let signal_log = if simulated { None } else { SignalLog::find(&directories) };
-    let mut interrupts = Interrupts::new()?;
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
     let mut screen = Screen::enter(preferences.mouse)?;
     let (columns, rows) = crossterm::terminal::size()?;
     app.update(Event::Resized(columns, rows), now);
-    let mut keyboard = Some(Keyboard::start()?);
+    let mut keyboard = Some(Keyboard::after(asked)?);
     let mut visit: Option<Visit> = None;
     // A bell or notification that came while somebody else had the terminal.
     let mut held: Option<String> = None;
@@ -266,6 +260,16 @@ async fn show(
         let _said = file.save(app.memory(now), now);
     }
     Ok(code)
+}
+
+/// Asks the terminal for its background where nothing else says which theme to use.
+async fn ask_background(arguments: &ScreenArgs, preferences: &Preferences) -> Asked {
+    let is_open = arguments.theme.is_none_or(|theme| theme == Theme::Auto) && preferences.theme.is_none();
+    // A screen that nobody sees asks no terminal; it is refused later.
+    if !is_open || !io::stdout().is_terminal() {
+        return Asked::default();
+    }
+    tokio::task::spawn_blocking(|| background::ask(ASK_LIMIT)).await.unwrap_or_default()
 }
 
 /// Writes what diagnosis remembers; that it cannot be written is said once.

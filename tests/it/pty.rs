@@ -144,6 +144,18 @@ impl Pty {
         self.wait(text, |shown| shown.contains(text))
     }
 
+    /// Waits until the program has written these bytes.
+    #[track_caller]
+    pub(crate) fn wait_for_bytes(&self, bytes: &[u8]) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut seen = self.seen.0.lock().expect("not poisoned");
+        while !seen.bytes.windows(bytes.len()).any(|window| window == bytes) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero() && !seen.ended, "waited for {:?}", String::from_utf8_lossy(bytes));
+            seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
+        }
+    }
+
     /// The program's process id.
     pub(crate) fn pid(&self) -> u32 {
         self.child.process_id().expect("it has a pid")

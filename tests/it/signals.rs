@@ -28,7 +28,6 @@ fn watch(lab: &Lab, defaults: &str, state: &Path, arguments: &[&str]) -> Pty {
     all.extend(arguments);
     let state = state.to_str().expect("UTF-8");
     let pty = Pty::gpufleet((120, 40), &all, &[("SSH_AUTH_SOCK", ""), ("XDG_STATE_HOME", state)]);
-    // What is typed before the first picture may be taken for the terminal's answer about its background.
     pty.wait_for("GPUs");
     pty
 }

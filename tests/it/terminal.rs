@@ -106,6 +106,50 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
     assert_eq!(pty.stty(), before);
 }
 
+/// What gpufleet asks at the start where nothing says which theme to use, and what a light terminal answers.
+const QUESTION: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
+const ANSWER: &str = "\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c";
+/// Words of the view of processes, which `3` leads to.
+const PROCESSES: &str = "sort trouble, mine, memory";
+
+#[track_caller]
+fn assert_typed(pty: &Pty, how: &str) {
+    // The keys were "3", Tab, "/", "sm>": the processes alone, and a filter that is being typed.
+    let screen = pty.wait(how, |text| text.contains(PROCESSES) && text.contains("/ sm>"));
+    assert!(!screen.contains("Command"), "{how}: {screen}");
+}
+
+#[test]
+fn keys_typed_while_the_terminal_is_asked_for_its_background_are_kept_in_order() {
+    // Where the answer stands among the keys; the last terminal never answers.
+    for (how, before, answer, after) in [
+        ("before the answer", "3/sm>", ANSWER, ""),
+        ("around the answer", "3/", ANSWER, "sm>"),
+        ("behind the answer", "", ANSWER, "3/sm>"),
+        ("no answer", "3/sm>", "", ""),
+    ] {
+        let mut pty = Pty::gpufleet((100, 30), &["--demo"], &[("COLORFGBG", "")]);
+        pty.wait_for_bytes(QUESTION);
+        pty.keys(&format!("{before}{answer}{after}"));
+        assert_typed(&pty, how);
+        pty.keys("\x03");
+        assert_eq!(pty.exit_code(), 0, "{how}");
+        assert_restored(&pty, how);
+        assert_eq!(pty.stty(), pty.stty_at_start(), "{how}");
+    }
+}
+
+#[test]
+fn an_answer_that_comes_when_nobody_waits_for_it_any_more_types_nothing() {
+    let mut pty = Pty::gpufleet((100, 30), &["--demo"], &[("COLORFGBG", "")]);
+    pty.wait_for("40 GPUs");
+    // Taken for keys it would open the palette (`:`) and type into it.
+    pty.keys(&format!("{ANSWER}3/sm>"));
+    assert_typed(&pty, "a late answer");
+    pty.keys("\x03");
+    assert_eq!(pty.exit_code(), 0);
+}
+
 #[test]
 fn a_terminal_that_closes_ends_the_program() {
     let pty = native_pty_system()
