@@ -30,6 +30,7 @@ mod open_files;
 #[cfg(debug_assertions)]
 mod panic_on_purpose;
 mod prompter;
+mod suspension;
 mod typed_ahead;
 mod view_file;
 mod visit;

@@ -106,14 +106,14 @@ impl Screen {
         Write::flush(writer)
     }
 
-    /// Gives the terminal back, stops this process as Ctrl-Z does to any program, and takes the terminal over again
-    /// once it continues.
+    /// Takes the terminal over once more after it was used by others who did not say so: a shell, while a SIGSTOP kept
+    /// us from giving it back.
     ///
     /// # Errors
     /// When the terminal is gone.
-    pub(super) fn suspend(&mut self) -> io::Result<()> {
-        Self::lend();
-        rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TSTP)?;
+    pub(super) fn reclaim(&mut self) -> io::Result<()> {
+        // crossterm takes it to be in raw mode still.
+        disable_raw_mode()?;
         self.take_back()
     }
 

@@ -14,6 +14,7 @@ use super::memory::MemoryFile;
 use super::notify::Notifier;
 use super::session::Session;
 use super::signal_log::SignalLog;
+use super::suspension::{JobControl, Suspension};
 use super::terminal::Screen;
 use super::view_file::{ViewFile, read_preferences, settings_notice};
 use super::visit::Visit;
@@ -85,6 +86,7 @@ async fn show(
         if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
     let mut interrupts = Interrupts::new()?;
+    let mut suspension = Suspension::new()?;
     // From here on the terminal is not as it was; a signal waits for the loop, which gives it back.
     let asked = ask_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), asked.is_light);
@@ -132,6 +134,17 @@ async fn show(
                     continue;
                 }
                 break ExitCode::from(code);
+            }
+            change = suspension.next() => {
+                match change {
+                    // The terminal is lent: there is nothing to be given back.
+                    JobControl::Stop if visit.is_some() => suspension.stop()?,
+                    JobControl::Stop => suspend(&mut screen, &mut suspension)?,
+                    JobControl::Continued if visit.is_some() => {}
+                    JobControl::Continued => screen.reclaim()?,
+                }
+                pace.soon(true);
+                None
             }
             said = next_end(&mut visit) => {
                 visit = None;
@@ -201,7 +214,7 @@ async fn show(
                     Effect::Repaint if visit.is_some() => {}
                     Effect::Repaint => screen.forget(),
                     Effect::Suspend => {
-                        screen.suspend()?;
+                        suspend(&mut screen, &mut suspension)?;
                         pace.soon(true);
                     }
                     Effect::Shell(id) => {
@@ -260,6 +273,13 @@ async fn show(
         let _said = file.save(app.memory(now), now);
     }
     Ok(code)
+}
+
+/// Gives the terminal back, stops, and takes the terminal over again once the program continues.
+fn suspend(screen: &mut Screen, suspension: &mut Suspension) -> io::Result<()> {
+    Screen::lend();
+    suspension.stop()?;
+    screen.take_back()
 }
 
 /// Asks the terminal for its background where nothing else says which theme to use.

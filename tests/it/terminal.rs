@@ -151,6 +151,59 @@ fn an_answer_that_comes_when_nobody_waits_for_it_any_more_types_nothing() {
 }
 
 #[test]
+fn a_stop_from_outside_gives_the_terminal_back_and_fg_brings_the_screen_back() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pid_file = folder.path().join("pid");
+    let program = env!("CARGO_BIN_EXE_gpufleet");
+    let mut pty = Pty::program((100, 30), "sh", &["-i"], &[("PS1", "ready> "), ("ENV", ""), ("INPUTRC", "/dev/null")]);
+    pty.wait_for("ready> ");
+    let before = pty.stty();
+    pty.keys(&format!("sh -c 'echo $$ >{}; exec {program} --demo --theme dark'\r", pid_file.display()));
+    pty.wait_for("40 GPUs");
+    pty.keys("3");
+    pty.wait_for(PROCESSES);
+    let pid = std::fs::read_to_string(&pid_file).expect("its pid");
+    let pid = pid.trim().parse().expect("a number");
+    for name in ["TSTP", "TSTP", "STOP"] {
+        signal(pid, name);
+        pty.wait("the shell", |text| text.contains("topped") && text.trim_end().ends_with("ready>"));
+        if name == "TSTP" {
+            assert_restored(&pty, name);
+            assert_eq!(pty.stty(), before, "the shell has the terminal as it was");
+        }
+        // Nobody can restore anything at a SIGSTOP, and some shells leave the terminal raw: what they wrote into the
+        // screen is painted over.
+        pty.keys("fg\n");
+        pty.wait("the same view", |text| {
+            text.contains("SIMULATED") && text.contains(PROCESSES) && !text.contains("topped")
+        });
+        assert!(pty.screen(vt100::Screen::alternate_screen), "{name}");
+        assert!(pty.screen(vt100::Screen::hide_cursor), "{name}");
+        // It is in raw mode: a key is heard without Enter, and not echoed.
+        pty.keys("?");
+        pty.wait("the help", |text| text.contains("Keys") && !text.contains("ready>"));
+        pty.keys("\x1b");
+        pty.wait("no help", |text| text.contains(PROCESSES) && !text.contains("Keys"));
+    }
+    pty.keys("q");
+    pty.wait("the shell", |text| text.trim_end().ends_with("ready>"));
+    assert_restored(&pty, "q after the stops");
+    assert_eq!(pty.stty(), before);
+}
+
+#[test]
+fn a_stop_where_no_shell_could_continue_it_is_no_stop() {
+    let mut pty = Pty::gpufleet((100, 30), &DEMO, &[]);
+    pty.wait_for("40 GPUs");
+    pty.signal("TSTP");
+    pty.keys("\x1a3");
+    pty.wait_for(PROCESSES);
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    assert_restored(&pty, "after stops that were none");
+}
+
+#[test]
 fn a_terminal_that_closes_ends_the_program() {
     let pty = native_pty_system()
         .openpty(PtySize { rows: 30, cols: 100, pixel_width: 0, pixel_height: 0 })
