@@ -62,6 +62,9 @@ pub enum Applied {
     Nothing,
 }
 
+/// Two clocks that differ by less agree: the way of a line through a slow link is in it, and a laptop's own drift.
+const CLOCK_ERROR_SECONDS: u64 = 60;
+
 /// One host. The last values stay whatever happens to the link.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -84,6 +87,11 @@ pub struct Host {
     pub snapshots_seen: u32,
     /// How long a heartbeat takes.
     pub round_trip: Option<Duration>,
+    /// When it answered with another boot id than before; `None` while it has run since it was first seen.
+    pub rebooted_at: Option<Moment>,
+    /// By how many seconds its wall clock is ahead of this machine's, as the last snapshot has it; behind, it is
+    /// negative. The way of the line is in it, so only [`Host::clock_error_seconds`] is for people.
+    clock_ahead_seconds: i64,
     /// One row a GPU, in the order of `inventory`.
     readings: Vec<GpuReading>,
     /// The same for what rarely changes, as it was sent last.
@@ -108,6 +116,8 @@ impl Host {
             received_at: None,
             snapshots_seen: 0,
             round_trip: None,
+            rebooted_at: None,
+            clock_ahead_seconds: 0,
             readings: Vec::new(),
             health: Vec::new(),
             filesystems: Vec::new(),
@@ -132,6 +142,12 @@ impl Host {
     pub fn interval(&self) -> Duration {
         let told = self.snapshot.as_ref().and_then(|snapshot| snapshot.interval_seconds);
         told.map_or(self.config.interval, Duration::from_secs_f32).min(HostConfig::MAX_INTERVAL)
+    }
+
+    /// By how many seconds its wall clock is ahead of this machine's, or behind if negative; `None` while they agree as
+    /// well as clocks do that nobody keeps right. No age rests on that clock, but dates that it wrote are off by this.
+    pub fn clock_error_seconds(&self) -> Option<i64> {
+        Some(self.clock_ahead_seconds).filter(|seconds| seconds.unsigned_abs() >= CLOCK_ERROR_SECONDS)
     }
 
     /// Whether the readings may be shown as current: the link is live and no reading is 3 intervals old.
@@ -205,8 +221,13 @@ impl Host {
                 Applied::Link
             }
             HostUpdate::Hello(hello) => {
-                let boot_id = |hello: &Hello| hello.boot_id.clone();
-                if self.hello.as_ref().is_some_and(|old| boot_id(old) != boot_id(&hello)) {
+                let old = self.hello.as_ref().map(|old| &old.boot_id);
+                if old.is_some_and(|old| *old != hello.boot_id) {
+                    // Who does not tell it now or did not tell it then may have been another kind of reader.
+                    if hello.boot_id.is_some() && old.is_some_and(Option::is_some) {
+                        self.rebooted_at = Some(now);
+                        self.log.rebooted(now);
+                    }
                     self.forget_boot();
                 }
                 self.hello = Some(*hello);
@@ -278,6 +299,11 @@ impl Host {
 
     fn apply_snapshot(&mut self, mut snapshot: Snapshot, now: Moment) -> Applied {
         ranges::clean_host(&mut snapshot);
+        // One of 1970 or before is none.
+        if snapshot.wall_unix_ms > 0 {
+            let ours = i64::try_from(now.unix.as_millis()).unwrap_or(i64::MAX);
+            self.clock_ahead_seconds = snapshot.wall_unix_ms.saturating_sub(ours) / 1000;
+        }
         self.snapshots_seen = self.snapshots_seen.saturating_add(1);
         let is_first = self.snapshots_seen == 1;
         // The columns of another generation than the inventory's are in an order that is not known here.

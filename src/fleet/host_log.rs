@@ -114,6 +114,11 @@ impl HostLog {
         }
     }
 
+    /// Notes that it came back with another boot id.
+    pub(super) fn rebooted(&mut self, now: Moment) {
+        self.add("the host was rebooted: nothing that ran there before runs now", false, now);
+    }
+
     fn fail(&mut self, error: &super::LinkError, next: &str, now: Moment) {
         self.has_readings = false;
         self.add(&format!("{} ({}){next}", error.message, error.kind.word()), true, now);

@@ -236,6 +236,27 @@ fn after_a_reboot_nothing_is_left_of_what_ran_before() {
     same_pid.facts.clear();
     host.apply(60.0, same_pid);
     assert_eq!((commands(&host.host), ended(&host.host)), (vec!["-".to_owned()], vec![]));
+    assert_eq!(host.host.rebooted_at, Some(at(0.0)), "the fixture says hello then");
+    let said = host.host.log().lines().filter(|line| line.text.contains("rebooted")).count();
+    assert_eq!(said, 1);
+}
+
+#[test]
+fn a_clock_that_is_off_is_told_and_no_age_rests_on_it() {
+    let mut host = TestHost::new(0, gpus(0..1));
+    for (seconds, wrong_by, told) in
+        [(1.0, 0, None), (2.0, -59, None), (3.0, 315_576_000, Some(315_576_000)), (4.0, -3600, Some(-3600))]
+    {
+        let wall_unix_ms = (1_700_000_000 + seconds as i64 + wrong_by) * 1000;
+        let snapshot = Snapshot { wall_unix_ms, ..host.snapshot(seconds, &[reading(5, 1)], &[]) };
+        host.apply(seconds, snapshot);
+        assert_eq!(host.host.clock_error_seconds(), told);
+        assert_eq!(host.host.age(at(seconds + 1.0)), Some(Duration::from_secs(1)));
+        assert!(host.host.is_fresh(at(seconds + 1.0)));
+    }
+    let untold = host.snapshot(5.0, &[reading(5, 1)], &[]);
+    host.apply(5.0, untold);
+    assert_eq!(host.host.clock_error_seconds(), Some(-3600), "a snapshot without a wall clock says nothing of it");
 }
 
 #[test]

@@ -51,6 +51,11 @@ pub(super) fn who(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, 
     if let Some(uptime) = uptime.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
         line.add(9, 3, short!("up {}", span(uptime).as_str()), theme.plain);
     }
+    if let Some(seconds) = host.clock_error_seconds() {
+        let wrong_by = span(Duration::from_secs(seconds.unsigned_abs()));
+        let side = if seconds > 0 { "ahead" } else { "behind" };
+        line.add(17, 3, short!("clock {} {side}", wrong_by.as_str()), theme.warn);
+    }
     if let Some(round_trip) = host.round_trip {
         line.add(10, 3, short!("rtt {}", host_state::milliseconds(round_trip).as_str()), theme.plain);
     }

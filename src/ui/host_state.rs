@@ -26,6 +26,9 @@ use ratatui::style::Style;
 use std::cmp::Ordering;
 use std::time::Duration;
 
+/// For how long a host that came back with another boot id says so in its title.
+const REBOOT_TOLD: Duration = Duration::from_secs(60);
+
 /// Whether the pane shows GPUs, perhaps old ones, and not the reason why it cannot.
 pub(super) fn shows_gpus(app: &App, host: &Host, figures: &HostFigures) -> bool {
     !figures.gpus.is_empty()
@@ -52,7 +55,10 @@ pub(super) fn word(app: &App, host: &Host, figures: &HostFigures, now: Moment) -
             let age = host.received_at.map_or_else(|| short!("-"), |at| since_words(at, now));
             Some((short!("STALE {}", age.as_str()), theme.warn))
         }
-        Link::Live => None,
+        Link::Live => host.rebooted_at.filter(|at| now.since(*at) < REBOOT_TOLD).map(|at| {
+            // The sums come back when whoever looked away has had time to see it.
+            (short!("REBOOTED {}", since_words(at, now).as_str()), theme.warn)
+        }),
     }
 }
 

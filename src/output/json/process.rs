@@ -61,7 +61,11 @@ impl JsonProcess {
             pid: (process.key.pid != 0).then_some(process.key.pid),
             boot_id: process.key.boot_id.clone(),
             start_ticks: process.key.start_ticks,
-            start_time: facts.and_then(|facts| rfc3339_of_unix(facts.start_unix_seconds?)),
+            start_time: facts.and_then(|facts| {
+                let by_its_clock = facts.start_unix_seconds?;
+                // A host whose clock is wrong counts from a wrong boot time.
+                rfc3339_of_unix(by_its_clock.saturating_sub(host.clock_error_seconds().unwrap_or(0)))
+            }),
             age_seconds: reading.age_seconds,
             user: facts.and_then(|facts| facts.user.clone()),
             uid: facts.and_then(|facts| facts.uid),
