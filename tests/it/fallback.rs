@@ -1,6 +1,7 @@
 //! Hosts on which no probe can run: `nvidia-smi` is asked by itself, through a real sshd.
 
 use crate::lab::gpufleet;
+use crate::left_out::leave_out;
 use crate::sshd::Sshd;
 use serde_json::Value;
 use std::net::Ipv4Addr;
@@ -66,7 +67,7 @@ fn has_its_own_nvidia_smi() -> bool {
     let found =
         ["/usr/bin", "/bin", "/usr/sbin", "/sbin"].iter().any(|folder| Path::new(folder).join("nvidia-smi").exists());
     if found {
-        println!("not run: this machine has an nvidia-smi of its own");
+        leave_out("this machine has an nvidia-smi of its own, which goes before the test's");
     }
     found
 }

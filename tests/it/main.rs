@@ -11,6 +11,7 @@ mod fleet;
 mod free;
 mod journeys;
 mod lab;
+mod left_out;
 mod probe;
 mod pty;
 mod settings;

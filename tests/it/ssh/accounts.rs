@@ -1,7 +1,8 @@
 //! The remote script under the shells and in the homes that accounts have, by a real sshd.
 
-use super::machine::{Account, Home, Machine, can_be_made};
+use super::machine::{Account, Home, Machine};
 use crate::lab::gpufleet;
+use crate::left_out::have_root;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
@@ -35,7 +36,7 @@ const READS: &[(&str, &str)] = &[(".bashrc", "cat >/dev/null\n")];
 
 #[test]
 fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let usual = |name, shell| Account::new(name, shell, Home::Usual);
@@ -111,7 +112,7 @@ fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
 
 #[test]
 fn without_a_place_for_programs_each_is_named_with_its_reason() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let accounts = [
@@ -140,7 +141,7 @@ fn entries(folder: &Path) -> Vec<String> {
 
 #[test]
 fn controllers_at_once_and_users_at_once_each_get_a_probe_of_their_own() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let accounts = [
@@ -179,7 +180,7 @@ fn controllers_at_once_and_users_at_once_each_get_a_probe_of_their_own() {
 
 #[test]
 fn what_another_user_plants_is_never_run() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let accounts = [Account::new("ann", "/bin/sh", Home::Missing), Account::new("eve", "/bin/sh", Home::Missing)];

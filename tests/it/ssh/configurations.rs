@@ -2,6 +2,7 @@
 
 use super::harness::{Person, person_with, secret};
 use super::logins::SshAgent;
+use crate::left_out::leave_out;
 use crate::sshd::{PASSPHRASE, Sshd, free_port};
 use gpufleet::hosts::{Backend, HostConfig, parse_hops};
 use gpufleet::ssh::{Interaction, SshError, SshErrorKind};
@@ -309,7 +310,7 @@ async fn an_address_of_ipv6() {
     let sshd = Sshd::start();
     let relay = match tokio::net::TcpListener::bind("[::1]:0").await {
         Ok(relay) => relay,
-        Err(error) => return println!("not run: this machine has no IPv6 ({error})"),
+        Err(error) => return leave_out(&format!("this machine has no IPv6 ({error})")),
     };
     let port = relay.local_addr().unwrap().port();
     let server = sshd.address();

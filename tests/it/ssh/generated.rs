@@ -94,7 +94,5 @@ async fn no_generated_file_makes_us_accept_what_ssh_refuses() {
         assert!(ours.is_ok() || !theirs || text.contains("@revoked"), "refused what ssh accepts:\n{text}\n{ours:?}");
         *(if theirs { &mut accepted } else { &mut refused }) += 1;
     }
-    eprintln!("ACC {accepted} {refused}");
-    eprintln!("ACC {accepted} {refused}");
     assert!(accepted > 4 && refused > 4, "the files tell nothing: {accepted} accepted, {refused} refused");
 }

@@ -8,15 +8,6 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Whether such a server can be made here. Where not, that is said, since a test is then left out.
-pub(super) fn can_be_made() -> bool {
-    let is_root = rustix::process::getuid().is_root();
-    if !is_root {
-        println!("not run: a mount namespace needs root");
-    }
-    is_root
-}
-
 /// What an account finds as its home.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Home {

@@ -1,8 +1,9 @@
 //! A real sshd with PAM: accounts that are refused after a good key, one-time codes.
 
 use super::harness::{person_with, secret};
-use super::machine::{Account, Home, Machine, can_be_made};
+use super::machine::{Account, Home, Machine};
 use crate::lab::gpufleet;
+use crate::left_out::have_root;
 use crate::sshd::{DEADLINE, Sshd};
 use crate::watching::{Watch, is_snapshot, nothing};
 use gpufleet::collect::Command;
@@ -55,7 +56,7 @@ fn host(machine: &Machine) -> HostConfig {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_account_that_is_refused_after_a_good_key_is_told_in_pams_words_and_looked_at_again() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let machine = start(&[]);
@@ -109,7 +110,7 @@ fn kill_probes_of(sshd: &Sshd) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_code_at_a_real_jump_host_opens_every_host_behind_it() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let bastion = start(&["KbdInteractiveAuthentication yes", "AuthenticationMethods keyboard-interactive"]);
@@ -161,7 +162,7 @@ async fn one_code_at_a_real_jump_host_opens_every_host_behind_it() {
 
 #[tokio::test]
 async fn a_wrong_code_is_asked_for_again_and_a_used_one_is_wrong() {
-    if !can_be_made() {
+    if !have_root() {
         return;
     }
     let machine = start(&["KbdInteractiveAuthentication yes", "AuthenticationMethods keyboard-interactive"]);
