@@ -2,6 +2,8 @@
 //! prints it with the times of a run.
 
 mod link;
+mod loss;
+mod machines;
 
 use crate::lab::{Lab, wait_gone};
 use crate::pty::{Pty, signal};
@@ -274,7 +276,7 @@ async fn a_link_of_3_kb_a_second_for_six_hosts_is_slow_and_never_older_than_it_s
     report("3 kB/s for 6 hosts (oldest readings)", oldest, None);
 }
 
-/// A library that moves the wall clock by the seconds in a file, as a laptop finds it after it slept.
+/// The source of a library that moves the wall clock by the seconds in the file that `TEST_SLEPT` names.
 const CLOCK: &str = "\
 #include <fcntl.h>
 #include <stdlib.h>
@@ -292,13 +294,19 @@ int clock_gettime(clockid_t id, struct timespec *now) {
 }
 ";
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_laptop_that_slept_says_so_and_has_every_host_back_soon() {
-    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+/// That library, built, for `LD_PRELOAD`.
+fn clock_library(lab: &Lab) -> String {
     let source = lab.write("clock.c", CLOCK);
     let library = lab.path("clock.so").display().to_string();
     let built = std::process::Command::new("cc").args(["-shared", "-fPIC", "-o", &library, &source]).status().unwrap();
     assert!(built.success(), "these tests need a C compiler: apt-get install build-essential");
+    library
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_laptop_that_slept_says_so_and_has_every_host_back_soon() {
+    let lab = Lab::start(&["hgx-01", "hgx-02"]);
+    let library = clock_library(&lab);
     let (mut text, mut links) = (String::new(), Vec::new());
     for host in &lab.hosts {
         let link = Link::to(host.sshd.address()).await;

@@ -29,6 +29,11 @@ pub(crate) struct Lab {
 impl Lab {
     /// Hosts of these names, on 127.0.0.1, 127.0.0.2 and so on, each with four GPUs and a process on two of them.
     pub(crate) fn start(names: &[&str]) -> Self {
+        Self::start_in(names, |_| None)
+    }
+
+    /// The same, each in a mount namespace of its own where there are `mounts`: see [`Sshd::start_in`].
+    pub(crate) fn start_in(names: &[&str], mut mounts: impl FnMut(&Path) -> Option<String>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let hosts = (1..).zip(names).map(|(number, name)| {
             // Each host has a cache of its own, as machines without a shared home have.
@@ -39,7 +44,7 @@ impl Lab {
             let driver = FakeDriver::new(&scenario(worker.id(), 97));
             LabHost {
                 name: (*name).to_owned(),
-                sshd: Sshd::start_at(Ipv4Addr::new(127, 0, 0, number), &[&environment]),
+                sshd: Sshd::start_in(Ipv4Addr::new(127, 0, 0, number), &[&environment], &mut mounts),
                 driver,
                 worker,
             }
