@@ -41,6 +41,8 @@ pub(super) enum End {
     Gone,
     /// We gave it up.
     Failed(LinkError),
+    /// It did not prove itself when it was doubted: the host may be well, and is connected to anew.
+    Doubted,
     /// The other side did, after these words.
     Ended(Ending, Option<SafeText>),
 }
@@ -72,6 +74,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
         last_line: Instant::now(),
         amid_line: None,
         stale: false,
+        doubted_at: None,
         hello: false,
         sampled: false,
         farewell: None,
@@ -144,6 +147,8 @@ struct State<'a> {
     /// When the last piece of a line arrived of which the rest is still under way.
     amid_line: Option<Instant>,
     stale: bool,
+    /// When the connection was doubted, unless it has proven itself since.
+    doubted_at: Option<Instant>,
     hello: bool,
     sampled: bool,
     farewell: Option<SafeText>,
@@ -175,6 +180,7 @@ impl State<'_> {
             self.take(message, interval).await?;
             self.last_line = Instant::now();
             self.stale = false;
+            self.doubted_at = None;
         }
     }
 
@@ -243,6 +249,7 @@ impl State<'_> {
     /// The connection must prove itself soon: while the machine slept, the other side may have ended it unheard.
     fn doubt(&mut self) {
         if self.sampled {
+            self.doubted_at = Some(Instant::now());
             self.queue_heartbeat();
             let silent_since = Instant::now().checked_sub(DROPPED.saturating_sub(DOUBTED)).unwrap_or(self.last_line);
             self.last_line = self.last_line.min(silent_since);
@@ -294,6 +301,9 @@ impl State<'_> {
             return Err(End::Failed(failure::timeout("the probe sent no readings", now - self.started)));
         }
         if now >= self.end_of_silence() {
+            if self.doubted_at.is_some() {
+                return Err(End::Doubted);
+            }
             let text = if now >= self.heard() + DROPPED {
                 format!("nothing was heard for {} s", DROPPED.as_secs())
             } else {
