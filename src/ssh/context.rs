@@ -12,7 +12,7 @@ use russh::keys::PublicKey;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{OnceCell, Semaphore, mpsc};
 
 /// Whether there is a person who can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,6 +86,8 @@ pub struct Context {
     pub(super) typing: Arc<tokio::sync::Mutex<()>>,
     /// Held while an agent signs, so that keys that want a touch ask one at a time.
     pub(super) agent_turn: Arc<tokio::sync::Mutex<()>>,
+    /// What `ssh -G` says of a host that no configuration names.
+    pub(super) usual_configuration: OnceCell<String>,
     /// As many `ssh -G` at once as there are cores.
     pub(super) resolving: Semaphore,
     trusted_once: Mutex<HashMap<String, Vec<String>>>,
@@ -110,6 +112,7 @@ impl Context {
             bastions: Bastions::default(),
             typing: Arc::default(),
             agent_turn: Arc::default(),
+            usual_configuration: OnceCell::new(),
             resolving: Semaphore::new(cores),
             trusted_once: Mutex::default(),
         };

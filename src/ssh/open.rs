@@ -67,8 +67,8 @@ async fn only_ssh_can(resolved: &Resolved) -> Option<String> {
     if !resolved.ssh_program {
         return None;
     }
-    if let Some(setting) = &resolved.only_ssh_can {
-        return Some(setting.clone());
+    if let Some(setting) = native::beyond_us(resolved) {
+        return Some(setting);
     }
     let resolved = resolved.clone();
     let looking = tokio::task::spawn_blocking(move || resolved.has_live_master());

@@ -1,7 +1,7 @@
 //! The fault matrix: what a host task tells when something breaks, how soon, and how soon it is back. `tests/faults`
 //! prints it with the times of a run.
 
-mod link;
+pub(crate) mod link;
 mod loss;
 mod machines;
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod accounts;
+mod algorithms;
 mod askpass;
 mod certificates;
 mod configurations;
@@ -13,6 +14,7 @@ mod host_keys;
 mod jumps;
 mod logins;
 mod machine;
+mod network;
 mod pam;
-mod server;
+pub(crate) mod server;
 mod transports;

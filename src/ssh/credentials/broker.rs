@@ -125,6 +125,19 @@ impl Broker {
         Ok((prompt, answer?))
     }
 
+    /// Waits until the person is there for a login whose server does not wait long for its answers. Returns whether the
+    /// login is wanted.
+    pub(in crate::ssh) async fn is_wanted(&self, host: &str, target: String) -> bool {
+        let kind = PromptKind::Secret {
+            text: format!("Enter logs in to {host}:"),
+            instruction: "It asks questions and does not wait long for the answers.".to_owned(),
+            echo: true,
+            failures: 0,
+        };
+        let key = PromptKey::Login { target, connection: self.number() };
+        matches!(self.ask(key, host, kind).await, Ok((_, answer)) if matches!(*answer, Answer::Secret(_)))
+    }
+
     /// Gives `answer` to all who wait for the prompt.
     pub(in crate::ssh) fn answer(&self, id: PromptId, answer: Answer) {
         let mut state = self.shared.lock();

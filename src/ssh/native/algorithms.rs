@@ -1,5 +1,6 @@
 //! What is proposed to a server.
 
+use crate::ssh::resolve::Algorithms;
 use russh::client::{Config, GexParams};
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg};
 use russh::{Preferred, SshId, cipher, compression, kex, mac};
@@ -19,12 +20,10 @@ const KEY_EXCHANGES: &[kex::Name] = &[
     kex::DH_G14_SHA256,
     kex::DH_G16_SHA512,
     kex::DH_G18_SHA512,
-    kex::EXTENSION_SUPPORT_AS_CLIENT,
-    kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT,
 ];
 
-/// How often a silent server is asked for a sign of life, unless the ssh configuration wants it more often.
-const KEEPALIVE: Duration = Duration::from_secs(15);
+/// What stands among them without being one: we take the server's list of signatures, and guard the exchange's order.
+const EXTENSIONS: &[kex::Name] = &[kex::EXTENSION_SUPPORT_AS_CLIENT, kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT];
 
 const CIPHERS: &[cipher::Name] = &[
     cipher::CHACHA20_POLY1305,
@@ -49,14 +48,76 @@ fn host_keys() -> Vec<Algorithm> {
     ]
 }
 
-/// The accepted types, those that are known for the host first: a host known by one type shall show that key.
-fn known_first(known: &[Algorithm]) -> Vec<Algorithm> {
+/// Ours in the order of the configuration's list, without those that it leaves out; all of ours where it has none.
+fn chosen<T: Clone>(ours: &[T], wanted: Option<&Vec<String>>, name: impl Fn(&T) -> String) -> Vec<T> {
+    let Some(wanted) = wanted else { return ours.to_vec() };
+    wanted.iter().filter_map(|wanted| ours.iter().find(|one| name(one) == *wanted).cloned()).collect()
+}
+
+/// The first setting of which we have no algorithm at all, as it is spelled in ssh_config.
+pub(super) fn lacking(wanted: &Algorithms) -> Option<&'static str> {
+    let by_name = |name: &dyn Fn(&str) -> bool, list: &Option<Vec<String>>| {
+        list.as_ref().is_some_and(|list| !list.iter().any(|wanted| name(wanted)))
+    };
+    [
+        ("HostKeyAlgorithms", &wanted.host_keys, host_keys().iter().map(plain).collect::<Vec<_>>()),
+        ("KexAlgorithms", &wanted.key_exchanges, KEY_EXCHANGES.iter().map(text).collect()),
+        ("Ciphers", &wanted.ciphers, CIPHERS.iter().map(text).collect()),
+        ("MACs", &wanted.macs, MACS.iter().map(text).collect()),
+    ]
+    .into_iter()
+    .find(|(_, list, ours)| by_name(&|wanted| ours.iter().any(|own| own == wanted), list))
+    .map(|(setting, ..)| setting)
+}
+
+/// The configuration does not let the key sign.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct LeftOut;
+
+/// The hash with which a key signs, where the configuration lets it sign at all: the server's choice for RSA, or the
+/// other one where the configuration has only that. For all other types there is none.
+pub(super) fn signature(
+    key: &Algorithm,
+    server: Option<HashAlg>,
+    is_certificate: bool,
+    wanted: &Algorithms,
+) -> Result<Option<HashAlg>, LeftOut> {
+    let hashes = match (key, server) {
+        (Algorithm::Rsa { .. }, Some(HashAlg::Sha512)) => vec![Some(HashAlg::Sha512), Some(HashAlg::Sha256)],
+        (Algorithm::Rsa { .. }, _) => vec![server],
+        _ => vec![None],
+    };
+    let Some(wanted) = &wanted.public_keys else { return Ok(server) };
+    let mut hashes = hashes.into_iter();
+    let accepted = hashes.find(|hash| {
+        let algorithm = if matches!(key, Algorithm::Rsa { .. }) { Algorithm::Rsa { hash: *hash } } else { key.clone() };
+        let name = if is_certificate { algorithm.to_certificate_type() } else { plain(&algorithm) };
+        wanted.contains(&name)
+    });
+    accepted.ok_or(LeftOut)
+}
+
+/// Whether the configuration lets RSA keys sign with SHA-1, which we do not.
+pub(super) fn wants_sha1(wanted: &Algorithms) -> bool {
+    wanted.public_keys.as_ref().is_some_and(|list| list.iter().any(|name| name == "ssh-rsa"))
+}
+
+fn plain(algorithm: &Algorithm) -> String {
+    algorithm.as_str().to_owned()
+}
+
+fn text(name: &impl AsRef<str>) -> String {
+    name.as_ref().to_owned()
+}
+
+/// These types, those that are known for the host first: a host known by one type shall show that key.
+fn known_first(types: Vec<Algorithm>, known: &[Algorithm]) -> Vec<Algorithm> {
     let is_known = |algorithm: &Algorithm| {
         known.iter().any(|known| {
             known == algorithm || matches!((known, algorithm), (Algorithm::Rsa { .. }, Algorithm::Rsa { .. }))
         })
     };
-    let (mut first, rest): (Vec<_>, Vec<_>) = host_keys().into_iter().partition(is_known);
+    let (mut first, rest): (Vec<_>, Vec<_>) = types.into_iter().partition(is_known);
     first.extend(rest);
     first
 }
@@ -68,15 +129,26 @@ pub(super) struct Wishes {
     pub(super) known: Vec<Algorithm>,
     /// Whether an authority is known that may vouch for the host: nothing else makes a certificate worth asking for.
     pub(super) certificates: bool,
-    /// What the ssh configuration says of signs of life.
-    pub(super) keepalive: Option<(Duration, u32)>,
+    /// How often a silent server is asked for a sign of life, and how many may fail.
+    pub(super) keepalive: (Duration, u32),
+    /// What the ssh configuration says of algorithms.
+    pub(super) algorithms: Algorithms,
     /// Whether other connections run through this one.
     pub(super) carries_others: bool,
 }
 
 /// The configuration of one connection.
 pub(super) fn config(wishes: &Wishes) -> Result<Config, russh::Error> {
-    let (interval, count) = wishes.keepalive.unwrap_or((KEEPALIVE, 3));
+    let (interval, count) = wishes.keepalive;
+    let wanted = &wishes.algorithms;
+    let mut key_exchanges = chosen(KEY_EXCHANGES, wanted.key_exchanges.as_ref(), text);
+    key_exchanges.extend_from_slice(EXTENSIONS);
+    let keys = chosen(&host_keys(), wanted.host_keys.as_ref(), plain);
+    let certificates = if wishes.certificates {
+        chosen(&host_keys(), wanted.host_keys.as_ref(), Algorithm::to_certificate_type)
+    } else {
+        Vec::new()
+    };
     Ok(Config {
         client_id: SshId::Standard(Cow::Borrowed(concat!("SSH-2.0-gpufleet_", env!("CARGO_PKG_VERSION")))),
         // Small: russh's defaults hold 3 MiB a channel, and our lines are some kilobytes. A jump host's channels hold
@@ -84,18 +156,18 @@ pub(super) fn config(wishes: &Wishes) -> Result<Config, russh::Error> {
         window_size: 256 * 1024,
         channel_buffer_size: if wishes.carries_others { 64 } else { 8 },
         preferred: Preferred {
-            kex: Cow::Borrowed(KEY_EXCHANGES),
-            key: Cow::Owned(known_first(&wishes.known)),
-            host_key_certificates: if wishes.certificates { Cow::Owned(host_keys()) } else { Cow::Borrowed(&[]) },
-            cipher: Cow::Borrowed(CIPHERS),
-            mac: Cow::Borrowed(MACS),
+            kex: Cow::Owned(key_exchanges),
+            key: Cow::Owned(known_first(keys, &wishes.known)),
+            host_key_certificates: Cow::Owned(certificates),
+            cipher: Cow::Owned(chosen(CIPHERS, wanted.ciphers.as_ref(), text)),
+            mac: Cow::Owned(chosen(MACS, wanted.macs.as_ref(), text)),
             // A few bytes may unpack to gigabytes before anything is checked (CVE-2026-46702).
             compression: Cow::Borrowed(&[compression::NONE]),
         },
         // The second net: keepalives alone do not notice a write that blocks.
         inactivity_timeout: Some(Duration::from_secs(60)),
-        keepalive_interval: Some(interval.min(KEEPALIVE)),
-        keepalive_max: count.clamp(1, 3) as usize,
+        keepalive_interval: Some(interval),
+        keepalive_max: count as usize,
         gex: GexParams::new(2048, 3072, 8192)?,
         nodelay: true,
         ..Config::default()
@@ -109,7 +181,7 @@ mod tests {
     #[test]
     fn known_types_come_first_and_none_is_lost() {
         let rsa = Algorithm::Rsa { hash: None };
-        let order = known_first(&[rsa]);
+        let order = known_first(host_keys(), &[rsa]);
         let names: Vec<_> = order.iter().map(Algorithm::as_str).collect();
         assert_eq!(
             names,
@@ -122,18 +194,67 @@ mod tests {
                 "ecdsa-sha2-nistp521"
             ]
         );
-        assert_eq!(known_first(&[]), host_keys());
+        assert_eq!(known_first(host_keys(), &[]), host_keys());
         assert!(config(&Wishes::default()).unwrap().preferred.host_key_certificates.is_empty());
     }
 
+    fn list(names: &str) -> Vec<String> {
+        names.split(',').map(str::to_owned).collect()
+    }
+
     #[test]
-    fn the_configuration_may_ask_for_signs_of_life_more_often_only() {
-        let seconds = |keepalive| {
-            let config = config(&Wishes { keepalive, ..Wishes::default() }).unwrap();
-            (config.keepalive_interval.unwrap().as_secs(), config.keepalive_max)
+    fn the_configurations_order_and_exclusions_are_kept() {
+        let algorithms = Algorithms {
+            host_keys: Some(list("rsa-sha2-256,sk-ssh-ed25519@openssh.com,ssh-ed25519")),
+            key_exchanges: Some(list("sntrup761x25519-sha512@openssh.com,ecdh-sha2-nistp384,curve25519-sha256")),
+            ciphers: Some(list("aes256-ctr,aes128-cbc,aes128-ctr")),
+            macs: Some(list("hmac-sha2-512")),
+            public_keys: None,
         };
-        assert_eq!(seconds(None), (15, 3));
-        assert_eq!(seconds(Some((Duration::from_secs(5), 2))), (5, 2));
-        assert_eq!(seconds(Some((Duration::from_secs(300), 10))), (15, 3));
+        assert_eq!(lacking(&algorithms), None);
+        let wishes = Wishes { certificates: true, algorithms, ..Wishes::default() };
+        let preferred = config(&wishes).unwrap().preferred;
+        let keys: Vec<_> = preferred.key.iter().map(Algorithm::as_str).collect();
+        assert_eq!(keys, ["rsa-sha2-256", "ssh-ed25519"]);
+        assert!(preferred.host_key_certificates.is_empty(), "the list names no certificate");
+        let exchanges: Vec<_> = preferred.kex.iter().map(AsRef::as_ref).collect();
+        assert_eq!(
+            exchanges,
+            ["ecdh-sha2-nistp384", "curve25519-sha256", "ext-info-c", "kex-strict-c-v00@openssh.com"]
+        );
+        assert_eq!(*preferred.cipher, [cipher::AES_256_CTR, cipher::AES_128_CTR]);
+        assert_eq!(*preferred.mac, [mac::HMAC_SHA512]);
+    }
+
+    #[test]
+    fn a_list_of_which_we_have_nothing_is_named() {
+        let none = Some(list("none-of-ours"));
+        for (algorithms, setting) in [
+            (Algorithms::default(), None),
+            (Algorithms { host_keys: none.clone(), ..Algorithms::default() }, Some("HostKeyAlgorithms")),
+            (Algorithms { key_exchanges: none.clone(), ..Algorithms::default() }, Some("KexAlgorithms")),
+            (Algorithms { ciphers: none.clone(), ..Algorithms::default() }, Some("Ciphers")),
+            (Algorithms { macs: none, ..Algorithms::default() }, Some("MACs")),
+        ] {
+            assert_eq!(lacking(&algorithms), setting);
+        }
+    }
+
+    #[test]
+    fn keys_sign_as_the_configuration_lets_them() {
+        let only = |names: &str| Algorithms { public_keys: Some(list(names)), ..Algorithms::default() };
+        let (rsa, ed25519) = (Algorithm::Rsa { hash: None }, Algorithm::Ed25519);
+        let (sha256, sha512) = (Some(HashAlg::Sha256), Some(HashAlg::Sha512));
+        let any = Algorithms::default();
+        assert_eq!(signature(&rsa, sha512, false, &any), Ok(sha512));
+        assert_eq!(signature(&rsa, sha256, false, &any), Ok(sha256));
+        assert_eq!(signature(&ed25519, None, true, &any), Ok(None));
+        assert_eq!(signature(&rsa, sha512, false, &only("rsa-sha2-256,ssh-ed25519")), Ok(sha256));
+        assert_eq!(signature(&rsa, sha256, false, &only("rsa-sha2-512")), Err(LeftOut));
+        assert_eq!(signature(&ed25519, None, false, &only("rsa-sha2-512")), Err(LeftOut));
+        assert_eq!(signature(&ed25519, None, true, &only("ssh-ed25519")), Err(LeftOut));
+        assert_eq!(signature(&ed25519, None, true, &only("ssh-ed25519-cert-v01@openssh.com")), Ok(None));
+        assert_eq!(signature(&rsa, sha512, true, &only("rsa-sha2-512-cert-v01@openssh.com")), Ok(sha512));
+        assert!(wants_sha1(&only("rsa-sha2-512,ssh-rsa")) && !wants_sha1(&only("rsa-sha2-512")) && !wants_sha1(&any));
     }
 }

@@ -1,6 +1,7 @@
 //! Authentication, in OpenSSH's order: none, keys, keyboard-interactive, password.
 
 use super::agent::{self, Agent};
+use super::algorithms;
 use super::candidates::{self, Candidate, Candidates, Note, Signing};
 use super::certificates;
 use super::handler::{Client, Witness};
@@ -237,16 +238,23 @@ impl Login<'_> {
         if self.memory.refused.contains(&print) {
             return Ok(Outcome::Skipped);
         }
-        let hash = match public.algorithm() {
+        let servers = match public.algorithm() {
             Algorithm::Rsa { .. } => match self.rsa_hash(keys).await? {
                 RsaHash::Sha2(hash) => Some(hash),
                 RsaHash::Sha1Only => {
                     let text = format!("{} was not offered: the server takes RSA with SHA-1 only", candidate.label);
-                    keys.notes.push(Note::of(text));
+                    let by_ssh = algorithms::wants_sha1(&self.resolved.algorithms);
+                    keys.notes.push(Note { by_ssh, ..Note::of(text) });
                     return Ok(Outcome::Skipped);
                 }
             },
             _ => None,
+        };
+        let wanted = &self.resolved.algorithms;
+        let Ok(hash) = algorithms::signature(&public.algorithm(), servers, candidate.is_certificate(), wanted) else {
+            let text = format!("{} was not offered: PubkeyAcceptedAlgorithms leaves it out", candidate.label);
+            keys.notes.push(Note::of(text));
+            return Ok(Outcome::Skipped);
         };
         let user = self.resolved.user.clone();
         let result = match (candidate.signing, keys.agent.as_mut()) {

@@ -15,6 +15,7 @@ use crate::ssh::known_hosts::{HostName, KnownHosts};
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
 use crate::ssh::stopwatch::Stopwatch;
+use crate::ssh::system::GivenUp;
 use crate::ssh::text::shell_word;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use futures::future::BoxFuture;
@@ -106,7 +107,15 @@ impl Attempt<'_> {
 
         progress(SshPhase::KeyExchange);
         let witness = Witness::default();
-        let (mut handle, cut) = match self.exchange_keys(stream, watch, &place, &witness).await {
+        let exchanged = tokio::select! {
+            exchanged = self.exchange_keys(stream, watch, &place, &witness) => exchanged,
+            // Ended, its `ssh` cannot take the missing answer for an empty one.
+            given_up = held.given_up() => return Err(match given_up {
+                GivenUp::Declined => auth::declined(resolved).into(),
+                GivenUp::Unattended => Setback::Unattended,
+            }),
+        };
+        let (mut handle, cut) = match exchanged {
             Err(Setback::Failed(error)) => return Err(Setback::Failed(held.explain(error).await)),
             other => other?,
         };
@@ -132,7 +141,8 @@ impl Attempt<'_> {
         let config = algorithms::config(&algorithms::Wishes {
             known: known.key_types(&self.name),
             certificates: known.has_authorities(&self.name),
-            keepalive: resolved.keepalive,
+            keepalive: resolved.signs_of_life(),
+            algorithms: resolved.algorithms.clone(),
             carries_others: self.target.carries_others,
         });
         let config = config.map_err(|error| errors::key_exchange(place, b"", &error))?;
@@ -215,18 +225,9 @@ impl Attempt<'_> {
                 Ok(())
             }
             Setback::Unattended => {
-                let kind = PromptKind::Secret {
-                    text: format!("Enter logs in to {host}:"),
-                    instruction: "It asks questions and does not wait long for the answers.".to_owned(),
-                    echo: true,
-                    failures: 0,
-                };
                 let target = format!("{}@{}", resolved.user, resolved.hostname);
-                let key = PromptKey::Login { target, connection: context.broker.number() };
-                match context.broker.ask(key, host, kind).await {
-                    Ok((_, answer)) if matches!(*answer, Answer::Secret(_)) => Ok(()),
-                    _ => Err(auth::declined(resolved).into()),
-                }
+                let is_wanted = context.broker.is_wanted(host, target).await;
+                if is_wanted { Ok(()) } else { Err(auth::declined(resolved).into()) }
             }
             Setback::Password => {
                 let target = format!("{}@{}", resolved.user, resolved.hostname);

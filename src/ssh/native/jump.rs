@@ -173,7 +173,7 @@ async fn connect(target: &Target<'_>, hops: &[Hop], key: &str) -> Result<Bastion
 
 /// Whether a running `ssh` serves the jump host already, or only `ssh` can follow its configuration.
 async fn goes_by_ssh(resolved: &Resolved) -> bool {
-    if resolved.only_ssh_can.is_some() {
+    if super::beyond_us(resolved).is_some() {
         return true;
     }
     let resolved = resolved.clone();

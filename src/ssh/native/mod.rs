@@ -23,3 +23,11 @@ mod way;
 
 pub(super) use connect::open;
 pub(super) use jump::Bastions;
+
+use super::resolve::Resolved;
+
+/// What the configuration asks for that this client cannot do, as it is spelled in ssh_config.
+pub(super) fn beyond_us(resolved: &Resolved) -> Option<String> {
+    let setting = resolved.only_ssh_can.clone();
+    setting.or_else(|| algorithms::lacking(&resolved.algorithms).map(str::to_owned))
+}

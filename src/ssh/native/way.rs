@@ -7,8 +7,8 @@ use super::jump::{self, Bastion};
 use crate::hosts::Hop;
 use crate::ssh::resolve::Proxy;
 use crate::ssh::stopwatch::Stopwatch;
-use crate::ssh::system::Licence;
 use crate::ssh::system::child::{Child, Group};
+use crate::ssh::system::{GivenUp, Licence};
 use crate::ssh::text::{cause, seconds};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use crate::ssh::{gate, system};
@@ -60,11 +60,21 @@ pub(super) enum Held {
 /// A running proxy.
 pub(super) struct Program {
     _group: Group,
-    _licence: Option<Licence>,
+    licence: Option<Licence>,
     words: tokio::sync::Mutex<ChildStderr>,
 }
 
 impl Held {
+    /// Completes when the person whom the proxy asked has said no, or does not answer while its server waits.
+    pub(super) async fn given_up(&self) -> GivenUp {
+        if let Self::Program(program) = self
+            && let Some(licence) = &program.licence
+        {
+            return licence.given_up().await;
+        }
+        std::future::pending().await
+    }
+
     /// The error with the proxy's own words, where there is a proxy and it has any.
     pub(super) async fn explain(&self, mut error: SshError) -> SshError {
         let Self::Program(program) = self else { return error };
@@ -206,8 +216,7 @@ async fn piped(target: &Target<'_>, mut program: Command, what: &str) -> Result<
             .with_hint("ProxyCommand in ~/.ssh/config")
     })?;
     let Child { process, stdin, stdout, stderr, .. } = child;
-    let held =
-        Held::Program(Box::new(Program { _group: process, _licence: licence, words: tokio::sync::Mutex::new(stderr) }));
+    let held = Held::Program(Box::new(Program { _group: process, licence, words: tokio::sync::Mutex::new(stderr) }));
     Ok(Way {
         stream: Box::new(tokio::io::join(stdout, stdin)),
         place: reached(target),

@@ -1,5 +1,6 @@
 //! Asking the `ssh` program.
 
+use super::algorithms::Algorithms;
 use super::expand::Tokens;
 use super::parse::{Surroundings, parse};
 use super::resolved::{AgentChoice, Family, Methods, Proxy, Resolved, StrictHostKeys};
@@ -22,9 +23,12 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
     check_name(name)?;
     let home = context.options.home.as_deref();
     let mut resolved = match ask(context, host, name).await? {
-        Some(output) => parse(&output, Surroundings { name, home, variable }).map_err(|why| {
-            SshError::new(SshErrorKind::Config, why).with_hint(format!("ssh -G {}", text::shell_word(name)))
-        })?,
+        Some(output) => {
+            let resolved = parse(&output, Surroundings { name, home, variable }).map_err(|why| {
+                SshError::new(SshErrorKind::Config, why).with_hint(format!("ssh -G {}", text::shell_word(name)))
+            })?;
+            Resolved { algorithms: Algorithms::read(&output, usual(context).await), ..resolved }
+        }
         None => without_ssh(name, home),
     };
     if let Some(port) = host.port {
@@ -55,6 +59,20 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
         resolved.global_known_hosts = Vec::new();
     }
     Ok(resolved)
+}
+
+/// What `ssh -G` says where no configuration does, asked once a process; empty where it cannot be had, so that what is
+/// said of a host counts as set.
+async fn usual(context: &Context) -> &str {
+    let asking = async {
+        let mut command = Command::new("ssh");
+        command.args(["-G", "-T", "-F", "/dev/null", "--", "localhost"]).stdin(Stdio::null()).kill_on_drop(true);
+        match tokio::time::timeout(LIMIT, command.output()).await {
+            Ok(Ok(output)) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
+            Ok(Ok(_) | Err(_)) | Err(_) => String::new(),
+        }
+    };
+    context.usual_configuration.get_or_init(|| asking).await
 }
 
 /// The output of `ssh -G`, or `None` when there is no such program.
@@ -136,6 +154,7 @@ fn without_ssh(name: &str, home: Option<&Path>) -> Resolved {
         connect_timeout: None,
         methods: Methods::ALL,
         password_prompts: 3,
+        algorithms: Algorithms::default(),
         only_ssh_can: None,
         proxy: Proxy::None,
         certificate_files: Vec::new(),

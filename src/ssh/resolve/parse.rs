@@ -1,5 +1,6 @@
 //! The output of `ssh -G`, read. Only what is used here is taken; the rest is left to the `ssh` program.
 
+use super::algorithms::Algorithms;
 use super::expand::Tokens;
 use super::resolved::{AgentChoice, Family, Methods, Proxy, Resolved, StrictHostKeys};
 use crate::hosts::parse_hops;
@@ -17,7 +18,8 @@ pub(super) struct Surroundings<'a> {
 }
 
 /// Reads the output of `ssh -G`: one keyword in lower case and its value a line. Keywords that are not known are
-/// skipped, and so is a value that makes no sense: a newer ssh may say more.
+/// skipped, and so is a value that makes no sense: a newer ssh may say more. The algorithms are left to [`Algorithms`],
+/// which needs more than this output.
 ///
 /// # Errors
 /// In words, where what leads to the server cannot be followed.
@@ -91,6 +93,7 @@ pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Result<Resolved, 
         connect_timeout: given("connecttimeout").and_then(|text| text.parse().ok()).map(Duration::from_secs),
         methods,
         password_prompts: given("numberofpasswordprompts").and_then(|text| text.parse().ok()).unwrap_or(3),
+        algorithms: Algorithms::default(),
         only_ssh_can,
         keepalive: interval.map(|seconds| (Duration::from_secs(seconds), count)),
         proxy,
@@ -232,6 +235,7 @@ mod tests {
                 connect_timeout: None,
                 methods: Methods::ALL,
                 password_prompts: 3,
+                algorithms: Algorithms::default(),
                 only_ssh_can: None,
                 proxy: Proxy::None,
                 certificate_files: vec![],

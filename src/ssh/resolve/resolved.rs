@@ -1,5 +1,6 @@
 //! A host's configuration with every question answered.
 
+use super::algorithms::Algorithms;
 use crate::hosts::Hop;
 use std::fmt;
 use std::net::SocketAddr;
@@ -35,13 +36,16 @@ pub(in crate::ssh) struct Resolved {
     pub(in crate::ssh) methods: Methods,
     /// How often a password or code is asked for.
     pub(in crate::ssh) password_prompts: u32,
+    /// The algorithms that may be used, where the configuration says so.
+    pub(in crate::ssh) algorithms: Algorithms,
     /// The first setting that only the `ssh` program can follow.
     pub(in crate::ssh) only_ssh_can: Option<String>,
     /// What leads to the server, where it is not reached directly.
     pub(in crate::ssh) proxy: Proxy,
     /// Certificates of keys, beyond those that lie beside the keys.
     pub(in crate::ssh) certificate_files: Vec<PathBuf>,
-    /// How often a silent server is asked for a sign of life, and how many may fail.
+    /// How often a silent server is asked for a sign of life, and how many may fail, as the configuration has it: what
+    /// counts is [`Resolved::signs_of_life`].
     pub(in crate::ssh) keepalive: Option<(Duration, u32)>,
     /// The socket of a running `ssh` that serves this host too.
     pub(in crate::ssh) master: Option<PathBuf>,
@@ -53,7 +57,18 @@ pub(in crate::ssh) struct Resolved {
     pub(in crate::ssh) ssh_program: bool,
 }
 
+/// How often a silent server is asked for a sign of life, and how many may fail, unless the ssh configuration wants to
+/// know sooner.
+const KEEPALIVE: (Duration, u32) = (Duration::from_secs(15), 3);
+
 impl Resolved {
+    /// After how long a silence the server is asked for a sign of life, and how many may fail: as the configuration says
+    /// where that is sooner than we would.
+    pub(in crate::ssh) fn signs_of_life(&self) -> (Duration, u32) {
+        let (interval, count) = self.keepalive.unwrap_or(KEEPALIVE);
+        (interval.min(KEEPALIVE.0), count.clamp(1, KEEPALIVE.1))
+    }
+
     /// Whether a running `ssh` takes new sessions for this host. It blocks for a moment.
     pub(in crate::ssh) fn has_live_master(&self) -> bool {
         self.master.as_ref().is_some_and(|socket| std::os::unix::net::UnixStream::connect(socket).is_ok())
@@ -136,4 +151,27 @@ pub(in crate::ssh) enum StrictHostKeys {
     Yes,
     /// An unknown key is written down and used. Also for `no`: a changed key is refused all the same.
     AcceptNew,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hosts::HostConfig;
+    use crate::ssh::{Context, Interaction, Options};
+
+    #[tokio::test]
+    async fn the_configuration_may_ask_for_signs_of_life_more_often_only() {
+        let mut options = Options::from_environment(Interaction::Refuse);
+        options.ssh_config = Some("/dev/null".into());
+        let (context, _) = Context::with_options(options);
+        let mut resolved = crate::ssh::resolve::resolve(&context, &HostConfig::named("gpu01")).await.unwrap();
+        let mut seconds = |keepalive| {
+            resolved.keepalive = keepalive;
+            let (interval, count) = resolved.signs_of_life();
+            (interval.as_secs(), count)
+        };
+        assert_eq!(seconds(None), (15, 3));
+        assert_eq!(seconds(Some((Duration::from_secs(5), 2))), (5, 2));
+        assert_eq!(seconds(Some((Duration::from_secs(300), 10))), (15, 3));
+    }
 }

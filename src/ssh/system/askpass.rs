@@ -12,10 +12,12 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 /// The longest question, in bytes; a host key's with its fingerprint is some hundred.
 pub(super) const MAX_QUESTION_BYTES: usize = 8 * 1024;
@@ -39,7 +41,18 @@ struct Asker {
     watch: Stopwatch,
     /// How often each question was asked before.
     asked: Mutex<HashMap<String, u32>>,
-    declined: Notify,
+    /// How long a question for a password or a code may stand: its server does not wait longer for the login.
+    limit: Duration,
+    given_up: watch::Sender<Option<GivenUp>>,
+}
+
+/// Why an `ssh` that asked has to be ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::ssh) enum GivenUp {
+    /// The person said no.
+    Declined,
+    /// Nobody answered while the server waited.
+    Unattended,
 }
 
 /// The right to ask, until dropped.
@@ -65,11 +78,11 @@ impl Askpass {
         Ok(Self { folder, accepting, askers })
     }
 
-    /// Lets an `ssh` ask on behalf of `host`. While it does, `watch` stands still.
-    pub(super) fn licence(&self, host: &str, watch: Stopwatch) -> io::Result<Licence> {
+    /// Lets an `ssh` ask on behalf of `host`. While it does, `watch` stands still; each question stands for `limit`.
+    pub(super) fn licence(&self, host: &str, watch: Stopwatch, limit: Duration) -> io::Result<Licence> {
         let token = random()?;
-        let asker = Asker { host: host.to_owned(), watch, asked: Mutex::default(), declined: Notify::new() };
-        let asker = Arc::new(asker);
+        let given_up = watch::Sender::new(None);
+        let asker = Arc::new(Asker { host: host.to_owned(), watch, asked: Mutex::default(), limit, given_up });
         self.askers.lock().insert(token.clone(), Arc::clone(&asker));
         let askers = Arc::clone(&self.askers);
         Ok(Licence { askers, token, asker, socket: self.folder.join("socket") })
@@ -92,9 +105,15 @@ impl Licence {
         &self.socket
     }
 
-    /// Completes when the person has said no.
-    pub(in crate::ssh) async fn declined(&self) {
-        self.asker.declined.notified().await;
+    /// Completes when the person has said no or is not there.
+    pub(in crate::ssh) async fn given_up(&self) -> GivenUp {
+        let mut given_up = self.asker.given_up.subscribe();
+        let given_up = given_up.wait_for(Option::is_some).await.ok().and_then(|given_up| *given_up);
+        match given_up {
+            Some(given_up) => given_up,
+            // The sender lives as long as the licence.
+            None => std::future::pending().await,
+        }
     }
 }
 
@@ -133,22 +152,29 @@ async fn answer(mut stream: UnixStream, askers: Arc<Askers>, broker: Arc<Broker>
         _ => PromptKey::Login { target: asker.host.clone(), connection: broker.number() },
     };
     let _pause = asker.watch.pause();
+    // A passphrase is for all hosts at once, and `ssh` comes again for it.
+    let limit = if matches!(kind, PromptKind::Passphrase { .. }) { Duration::MAX } else { asker.limit };
     let mut end = [0];
-    tokio::select! {
-        answered = broker.ask(key, &asker.host, kind) => match answered {
-            Ok((_, answer)) => match &*answer {
+    let given_up = tokio::select! {
+        answered = timeout(limit, broker.ask(key, &asker.host, kind)) => match answered {
+            Ok(Ok((_, answer))) => match &*answer {
                 Answer::Secret(secret) => {
                     // An asker that has gone loses the answer, which is wiped with the prompt.
                     let _ = stream.write_all(secret.expose().as_bytes()).await;
                     let _ = stream.shutdown().await;
+                    return;
                 }
-                // An answer would make ssh try an empty password: it is ended instead.
-                Answer::Decline | Answer::TrustOnce | Answer::TrustAndSave => asker.declined.notify_one(),
+                Answer::Decline | Answer::TrustOnce | Answer::TrustAndSave => GivenUp::Declined,
             },
-            Err(_) => asker.declined.notify_one(),
+            Ok(Err(_)) => GivenUp::Declined,
+            Err(_) => GivenUp::Unattended,
         },
-        _ = stream.read(&mut end) => {}
-    }
+        _ = stream.read(&mut end) => return,
+    };
+    asker.given_up.send_replace(Some(given_up));
+    // An answer, or the end of this one, would make ssh try an empty password: it is ended instead, and its askpass waits
+    // until then.
+    let _ = stream.read(&mut end).await;
 }
 
 /// The token and the text of a question; `None` for what is none.

@@ -89,7 +89,7 @@ pub(in crate::ssh) fn licence(context: &Context, host: &str, watch: &Stopwatch) 
         return None;
     }
     let askpass = context.askpass.get_or_init(|| Askpass::start(Arc::clone(&context.broker)).ok());
-    askpass.as_ref()?.licence(host, watch.clone()).ok()
+    askpass.as_ref()?.licence(host, watch.clone(), context.options.limits.answer).ok()
 }
 
 /// Whether an `ssh` that we start can ask anybody.

@@ -9,7 +9,7 @@ mod helper;
 mod open;
 mod verdict;
 
-pub(super) use askpass::{Askpass, Licence};
+pub(super) use askpass::{Askpass, GivenUp, Licence};
 pub use helper::play;
 pub(super) use helper::{in_own_session, licence, set_askpass};
 pub(super) use open::{arguments, open};

@@ -1,5 +1,6 @@
 //! Starting the `ssh` program and waiting until it is logged in.
 
+use super::askpass::GivenUp;
 use super::child::{Child, channel_with};
 use super::{helper, verdict};
 use crate::hosts::HostConfig;
@@ -31,6 +32,25 @@ pub(in crate::ssh) async fn open(
         return Err(SshError::new(SshErrorKind::Unsupported, "there is no ssh program here")
             .with_hint("install OpenSSH's client, or backend = \"native\" in hosts.toml"));
     }
+    loop {
+        if let Some(channel) = log_in(context, host, resolved, command, progress).await? {
+            return Ok(channel);
+        }
+        let target = format!("{}@{}", resolved.user, resolved.hostname);
+        if !context.broker.is_wanted(&host.name, target).await {
+            return Err(declined(resolved));
+        }
+    }
+}
+
+/// One `ssh`, until it is logged in; `None` where nobody answered what it asked while its server waited.
+async fn log_in(
+    context: &Context,
+    host: &HostConfig,
+    resolved: &Resolved,
+    command: &str,
+    progress: &(dyn Fn(SshPhase) + Send + Sync),
+) -> Result<Option<Channel>, SshError> {
     let limits = context.options.limits;
     // Behind a jump host, its sshd is the one that counts unauthenticated connections.
     let gate = match &resolved.proxy {
@@ -52,18 +72,18 @@ pub(in crate::ssh) async fn open(
     let looking = resolved.clone();
     let has_master = tokio::task::spawn_blocking(move || looking.has_live_master()).await.unwrap_or(false);
     if !has_master {
-        let declined = async {
+        let given_up = async {
             match &licence {
-                Some(licence) => licence.declined().await,
+                Some(licence) => licence.given_up().await,
                 None => std::future::pending().await,
             }
         };
         let logged_in = tokio::select! {
             logged_in = watch.run(logged_in(&mut child)) => logged_in,
-            () = declined => {
-                let message = format!("the login as {} was given up at the prompt", resolved.user);
-                return Err(SshError::new(SshErrorKind::Declined, message));
-            }
+            given_up = given_up => return match given_up {
+                GivenUp::Declined => Err(declined(resolved)),
+                GivenUp::Unattended => Ok(None),
+            },
         };
         match logged_in {
             Ok(Ok(())) => {}
@@ -77,11 +97,15 @@ pub(in crate::ssh) async fn open(
     }
     drop(place);
     progress(SshPhase::Exec);
-    Ok(channel_with(child, |stderr| {
+    Ok(Some(channel_with(child, |stderr| {
         let (near, far) = tokio::io::duplex(MAX_LINE_BYTES as usize);
         tokio::spawn(pass_on(stderr, far));
         Box::pin(near)
-    }))
+    })))
+}
+
+fn declined(resolved: &Resolved) -> SshError {
+    SshError::new(SshErrorKind::Declined, format!("the login as {} was given up at the prompt", resolved.user))
 }
 
 /// All phases of two connections, one to a jump host.
@@ -100,15 +124,12 @@ pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: 
     if !helper::may_ask(context) {
         option("BatchMode=yes".to_owned());
     }
-    for fixed in [
-        "LogLevel=VERBOSE",
-        "ClearAllForwardings=yes",
-        "PermitLocalCommand=no",
-        "ServerAliveInterval=15",
-        "ServerAliveCountMax=3",
-    ] {
+    for fixed in ["LogLevel=VERBOSE", "ClearAllForwardings=yes", "PermitLocalCommand=no"] {
         option(fixed.to_owned());
     }
+    let (interval, count) = resolved.signs_of_life();
+    option(format!("ServerAliveInterval={}", interval.as_secs().max(1)));
+    option(format!("ServerAliveCountMax={count}"));
     for undone in &resolved.undone {
         option((*undone).to_owned());
     }

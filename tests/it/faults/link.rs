@@ -27,14 +27,14 @@ struct State {
 type Turn = Arc<Mutex<Instant>>;
 
 /// The proxy; it ends when dropped.
-pub(super) struct Link {
+pub(crate) struct Link {
     port: u16,
     state: watch::Sender<State>,
     accepting: JoinHandle<()>,
 }
 
 impl Link {
-    pub(super) async fn to(server: SocketAddr) -> Self {
+    pub(crate) async fn to(server: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let (state, watched) = watch::channel(State { is_cut: false, delay: Duration::ZERO, rate: None, losses: 0 });
@@ -56,29 +56,29 @@ impl Link {
         Self { port, state, accepting }
     }
 
-    pub(super) fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    pub(super) fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.state.send_modify(|state| state.is_cut = true);
     }
 
-    pub(super) fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.state.send_modify(|state| state.is_cut = false);
     }
 
     /// From now on so many bytes a second pass, each way.
-    pub(super) fn slow_down(&self, rate: u32) {
+    pub(crate) fn slow_down(&self, rate: u32) {
         self.state.send_modify(|state| state.rate = Some(rate));
     }
 
     /// Loses all connections without a word, as a laptop that slept has; new ones are carried.
-    pub(super) fn lose(&self) {
+    pub(crate) fn lose(&self) {
         self.state.send_modify(|state| state.losses += 1);
     }
 
-    pub(super) fn delay(&self, delay: Duration) {
+    pub(crate) fn delay(&self, delay: Duration) {
         self.state.send_modify(|state| state.delay = delay);
     }
 }

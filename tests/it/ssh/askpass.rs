@@ -1,14 +1,15 @@
 //! What the `ssh` program asks, through our queue of prompts and never on the terminal.
 
-use super::harness::{host, person, secret};
+use super::harness::{host, person, person_with, secret};
 use super::server::{CODE, PASSWORD, Server, Way};
 use crate::lab::Lab;
 use crate::pty::Pty;
 use crate::sshd::{PASSPHRASE, Sshd};
-use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::hosts::{Backend, HostConfig, parse_hops};
 use gpufleet::ssh::{Answer, Interaction, PromptKind, SshErrorKind};
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 fn by_system(server: &Server, folder: &Path) -> HostConfig {
     let known_hosts = folder.join("known_hosts");
@@ -45,6 +46,62 @@ async fn a_password_and_a_code() {
         person.context.answer(prompt.id, secret(answer));
     }
     assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_login_that_nobody_answers_is_ended_before_the_server_does_and_begun_anew_when_somebody_comes() {
+    let server = Server::start(Way::Questions).await;
+    let mut person = person_with(Interaction::Ask, |options| options.limits.answer = Duration::from_millis(300));
+    let direct = by_system(&server, person.home.path());
+    // The same by a jump host that only ssh can follow.
+    let behind = Sshd::start();
+    let config = person.home.path().join("config");
+    fs::write(
+        &config,
+        format!(
+            "Host gate\n HostName 127.0.0.1\n Port {}\n User bob\n UserKnownHostsFile {}\n CheckHostIP yes\n",
+            server.port,
+            direct.known_hosts.as_ref().unwrap().display()
+        ),
+    )
+    .unwrap();
+    let mut through = host(&behind);
+    through.ssh_config = Some(config);
+    through.proxy_jump = Some(parse_hops("gate", 0..4).unwrap());
+    for (host, name) in [(direct, "gpu01"), (through, "gpu01")] {
+        let opening = person.spawn(&host, "echo in");
+        let mut prompt = person.asked().await;
+        assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains("Password:")), "{prompt:?}");
+        // Twice nobody is there.
+        for _ in 0..2 {
+            prompt = person.asked_anew(prompt.id).await;
+            let PromptKind::Secret { text, .. } = &prompt.kind else { panic!("{prompt:?}") };
+            assert_eq!(text, &format!("Enter logs in to {name}:"));
+            let before = server.connections();
+            person.context.answer(prompt.id, secret(""));
+            prompt = person.asked().await;
+            assert_eq!(server.connections(), before + 1, "one connection, when somebody comes");
+        }
+        for (words, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
+            assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains(words)), "{prompt:?}");
+            person.context.answer(prompt.id, secret(answer));
+            if words == "Password:" {
+                prompt = person.asked().await;
+            }
+        }
+        assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+    }
+    // Who does not want it any more says so.
+    let server = Server::start(Way::Questions).await;
+    let opening = person.spawn(&by_system(&server, person.home.path()), "true");
+    let first = person.asked().await;
+    let prompt = person.asked_anew(first.id).await;
+    person.context.answer(prompt.id, Answer::Decline);
+    let error = opening.await.unwrap().unwrap_err();
+    assert_eq!(
+        (error.kind, error.message.as_str()),
+        (SshErrorKind::Declined, "the login as bob was given up at the prompt")
+    );
 }
 
 #[tokio::test]

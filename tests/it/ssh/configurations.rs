@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The lines that lead to a server.
-fn way(sshd: &Sshd) -> String {
+pub(super) fn way(sshd: &Sshd) -> String {
     format!(
         " HostName {}\n Port {}\n User {}\n IdentityFile {}\n UserKnownHostsFile {}\n",
         sshd.ip(),
@@ -24,14 +24,14 @@ fn way(sshd: &Sshd) -> String {
     )
 }
 
-fn write(sshd: &Sshd, name: &str, text: &str) -> PathBuf {
+pub(super) fn write(sshd: &Sshd, name: &str, text: &str) -> PathBuf {
     let path = sshd.file(name);
     fs::write(&path, text).unwrap();
     path
 }
 
 /// Whether the real `ssh` runs a command there.
-fn ssh_works(config: &Path, name: &str) -> bool {
+pub(super) fn ssh_works(config: &Path, name: &str) -> bool {
     let output = Command::new("ssh")
         .arg("-F")
         .arg(config)
@@ -43,7 +43,7 @@ fn ssh_works(config: &Path, name: &str) -> bool {
     output.status.success() && output.stdout == b"in\n"
 }
 
-fn by(config: &Path) -> Person {
+pub(super) fn by(config: &Path) -> Person {
     person_with(Interaction::Refuse, |options| options.ssh_config = Some(config.to_owned()))
 }
 

@@ -6,18 +6,19 @@ use russh::server::{Auth, Config, Handler, Msg, PublicKeyOffer, Response, Sessio
 use russh::{Channel, ChannelId, MethodKind, MethodSet};
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 /// What opens the account.
-pub(super) const PASSWORD: &str = "pass word";
+pub(crate) const PASSWORD: &str = "pass word";
 /// The code that is asked for after the password, where questions are asked.
-pub(super) const CODE: &str = "424242";
+pub(crate) const CODE: &str = "424242";
 
 /// How the server lets in.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Way {
+pub(crate) enum Way {
     Password,
     Questions,
     /// Without any proof, as Tailscale SSH does.
@@ -27,9 +28,10 @@ pub(super) enum Way {
 }
 
 /// A server on loopback; it ends when dropped.
-pub(super) struct Server {
-    pub(super) port: u16,
+pub(crate) struct Server {
+    pub(crate) port: u16,
     accepting: JoinHandle<()>,
+    connections: Arc<AtomicUsize>,
 }
 
 impl Drop for Server {
@@ -39,7 +41,7 @@ impl Drop for Server {
 }
 
 impl Server {
-    pub(super) async fn start(way: Way) -> Self {
+    pub(crate) async fn start(way: Way) -> Self {
         let mut methods = MethodSet::empty();
         methods.push(match way {
             Way::Password => MethodKind::Password,
@@ -54,8 +56,11 @@ impl Server {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
+        let connections = Arc::<AtomicUsize>::default();
+        let count = Arc::clone(&connections);
         let accepting = tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
+                count.fetch_add(1, Ordering::Relaxed);
                 let config = Arc::clone(&config);
                 tokio::spawn(async move {
                     if let Ok(session) = russh::server::run_stream(config, stream, Account { way, asked: 0 }).await {
@@ -64,12 +69,22 @@ impl Server {
                 });
             }
         });
-        Self { port, accepting }
+        Self { port, accepting, connections }
+    }
+
+    /// How many connections there were.
+    pub(crate) fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// The line of a known_hosts file that names it.
-    pub(super) fn known_hosts_line(&self) -> String {
-        format!("[127.0.0.1]:{} {}\n", self.port, host_key().public_key().to_openssh().unwrap())
+    pub(crate) fn known_hosts_line(&self) -> String {
+        Self::known_hosts_line_at(self.port)
+    }
+
+    /// The same where another port leads to it.
+    pub(crate) fn known_hosts_line_at(port: u16) -> String {
+        format!("[127.0.0.1]:{port} {}\n", host_key().public_key().to_openssh().unwrap())
     }
 }
 
