@@ -138,6 +138,30 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn of_a_thousand_hosts_of_which_half_are_dead_the_living_are_there_at_once() {
+    const HOSTS: u16 = 1000;
+    let hangs: Vec<_> =
+        (0..HOSTS).map(|n| if n % 2 == 0 { Hang::Opening(SshPhase::Tcp) } else { Hang::Nowhere }).collect();
+    let configs: Vec<_> =
+        (0..HOSTS).map(|n| Arc::new(HostConfig { port: Some(n), ..HostConfig::named(format!("h{n}")) })).collect();
+    let ssh = Source::Ssh(Arc::new(Stuck(hangs)));
+    let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
+    let began = Instant::now();
+    let (_collector, mut updates) = Collector::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
+    let mut living = std::collections::HashSet::new();
+    while living.len() < usize::from(HOSTS / 2) {
+        if let (id, HostUpdate::Snapshot(_)) =
+            timeout(LONG, updates.recv()).await.expect("an update").expect("tasks live")
+        {
+            assert_eq!(id.0 % 2, 1, "{id:?} is dead");
+            living.insert(id);
+        }
+    }
+    // No limit of a dead host has passed meanwhile.
+    assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+}
+
 /// SSH that fails or runs a command that ends.
 struct Ends(Mutex<Vec<Result<Exit, SshErrorKind>>>);
 

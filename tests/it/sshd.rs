@@ -8,7 +8,7 @@ use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
@@ -324,7 +324,7 @@ impl Drop for Sshd {
     }
 }
 
-/// A server that accepts TCP connections and never says a word.
+/// A server that accepts TCP connections and never says a word; it is connected to once.
 pub(crate) struct MuteServer {
     listener: TcpListener,
 }
@@ -337,6 +337,17 @@ impl MuteServer {
 
     pub(crate) fn port(&self) -> u16 {
         self.listener.local_addr().unwrap().port()
+    }
+
+    /// Waits until the client has closed its connection.
+    pub(crate) fn wait_for_end(&self) {
+        let (mut stream, _) = self.listener.accept().unwrap();
+        stream.set_read_timeout(Some(DEADLINE)).unwrap();
+        // What it said first is of no interest; a connection that is reset is over, too.
+        match stream.read_to_end(&mut Vec::new()) {
+            Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("the connection stays open: {error}"),
+            _ => {}
+        }
     }
 }
 

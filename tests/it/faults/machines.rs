@@ -1,15 +1,54 @@
 //! Hosts that are not as they were: another boot, a clock that is years off.
 
 use super::{clock_library, report as report_fault};
-use crate::fake_driver::probe_program;
+use crate::fake_driver::{devices, gpu_with, probe_program};
 use crate::lab::{Lab, gpufleet, scenario};
 use crate::left_out::have_root;
 use crate::pty::Pty;
+use crate::watching::{Watch, host, is_down};
+use gpufleet::fleet::HostUpdate;
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
+
+/// What NVML lists on four GPUs, and what of it is sent.
+const LISTED: u32 = 10_000;
+const SENT: usize = 4096;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_thousand_processes_are_the_top_ones_and_a_count() {
+    let lab = Lab::start(&["hgx-01"]);
+    // Pids beyond those that Linux gives away by itself here; the later ones hold more.
+    let gpus: Vec<Value> = (0..4)
+        .map(|index| {
+            let pids = (4_000_000..4_000_000 + LISTED).filter(|pid| pid % 4 == index);
+            let processes: Vec<Value> = pids.map(|pid| json!({"pid": pid, "memory_bytes": u64::from(pid)})).collect();
+            gpu_with(index, &json!({"processes": processes}))
+        })
+        .collect();
+    lab.hosts[0].driver.set(&devices(&gpus));
+    let mut watch = Watch::start(vec![host(&lab, None)]);
+    let mut slowest = Duration::ZERO;
+    let mut before: Option<Instant> = None;
+    for _ in 0..4 {
+        // The first one may come before the driver has answered.
+        let told = |update: &HostUpdate| matches!(update, HostUpdate::Snapshot(snapshot) if snapshot.gpu_processes.len() + snapshot.processes_left_out as usize > 0);
+        let (_, update) = watch.until("a snapshot", told, is_down).await;
+        let HostUpdate::Snapshot(snapshot) = update else { unreachable!() };
+        let sent: Vec<_> = (0..snapshot.gpu_processes.len()).map(|row| snapshot.gpu_processes.row(row)).collect();
+        assert_eq!((sent.len(), snapshot.processes_left_out), (SENT, LISTED - SENT as u32));
+        let least = sent.iter().filter_map(|row| row.gpu_memory_bytes).min();
+        assert_eq!(least, Some(4_000_000 + u64::from(LISTED) - SENT as u64), "those that hold most");
+        if let Some(before) = before.replace(Instant::now()) {
+            slowest = slowest.max(before.elapsed());
+        }
+    }
+    // The interval is a second.
+    assert!(slowest < Duration::from_secs(2), "{slowest:?} for a frame");
+    report_fault("10,000 processes (a frame)", slowest, None);
+}
 
 const BEFORE: &str = "11111111-1111-4111-8111-111111111111\n";
 const AFTER: &str = "22222222-2222-4222-8222-222222222222\n";
