@@ -24,9 +24,11 @@ mod gathering;
 mod interrupts;
 mod keyboard;
 mod log_file;
+mod looks;
 mod memory;
 mod notify;
 mod open_files;
+mod pace;
 #[cfg(debug_assertions)]
 mod panic_on_purpose;
 mod prompter;

@@ -10,8 +10,10 @@ use super::background::{self, Asked};
 use super::clipboard::Clipboard;
 use super::keyboard::{self, Keyboard};
 use super::log_file::LogFile;
+use super::looks::{settings, utc_offset_seconds};
 use super::memory::MemoryFile;
 use super::notify::Notifier;
+use super::pace::{Pace, SleepWatch};
 use super::session::Session;
 use super::signal_log::SignalLog;
 use super::suspension::{JobControl, Suspension};
@@ -19,34 +21,28 @@ use super::terminal::Screen;
 use super::view_file::{ViewFile, read_preferences, settings_notice};
 use super::visit::Visit;
 use super::{Failure, Interrupts};
-use crate::app::{App, ColorDepth, Effect, Event, Preferences, Settings, ThemeChoice};
+use crate::app::{App, Effect, Event, Preferences};
 use crate::cli::{ScreenArgs, Theme};
 use crate::collect::{Collector, Command};
 use crate::diagnosis::Engine;
-use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
+use crate::fleet::{Fleet, HostId, Moment};
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
 use crate::wire::SafeText;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
-use std::collections::HashSet;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::MissedTickBehavior;
 
-/// Readings are drawn at most this often; a key, a resize or a host's first readings are drawn at once.
-const DRAW_PERIOD: Duration = Duration::from_millis(333);
 /// Events taken in a row before the screen gets its turn.
 const BATCH: usize = 256;
 /// The exit code for SIGINT.
 const INTERRUPTED: u8 = 130;
 /// A terminal that does not say what its background is like is not waited for any longer.
 const ASK_LIMIT: Duration = Duration::from_millis(200);
-/// The wall clock moved this much more than ours: the laptop slept.
-const SLEPT: Duration = Duration::from_secs(5);
-
 /// Shows the fleet until the person leaves.
 ///
 /// # Errors
@@ -373,193 +369,5 @@ impl Performer<'_> {
 
     fn each(&self, act: impl Fn(HostId)) {
         (0..self.hosts).for_each(|id| act(HostId(id as u32)));
-    }
-}
-
-/// When to draw.
-struct Pace {
-    last_draw: Option<Instant>,
-    wanted: bool,
-    urgent: bool,
-    /// Hosts that introduced themselves and have not sent readings yet.
-    awaited: HashSet<HostId>,
-}
-
-impl Pace {
-    fn new() -> Self {
-        Self { last_draw: None, wanted: false, urgent: false, awaited: HashSet::new() }
-    }
-
-    /// Whether somebody waits for what this event shows.
-    fn is_urgent(&mut self, event: &Event) -> bool {
-        let (id, update) = match event {
-            Event::Host(id, update) => (id, update),
-            // It only moves ages on.
-            Event::Ticked => return false,
-            _ => return true,
-        };
-        match **update {
-            HostUpdate::Hello(_) => {
-                self.awaited.insert(*id);
-                false
-            }
-            HostUpdate::Snapshot(_) => self.awaited.remove(id),
-            _ => false,
-        }
-    }
-
-    fn soon(&mut self, urgent: bool) {
-        self.wanted = true;
-        self.urgent |= urgent;
-    }
-
-    fn is_due(&self) -> bool {
-        self.wanted && (self.urgent || self.last_draw.is_none_or(|last| last.elapsed() >= DRAW_PERIOD))
-    }
-
-    async fn due(&self) {
-        match self.last_draw {
-            Some(last) if self.wanted => tokio::time::sleep_until(last + DRAW_PERIOD).await,
-            _ => std::future::pending().await,
-        }
-    }
-
-    fn drawn(&mut self) {
-        self.last_draw = Some(Instant::now());
-        self.wanted = false;
-        self.urgent = false;
-    }
-}
-
-/// Notices that the machine slept: the wall clock went on while the monotonic one stood still.
-struct SleepWatch {
-    last: Moment,
-}
-
-impl SleepWatch {
-    fn new(now: Moment) -> Self {
-        Self { last: now }
-    }
-
-    fn slept(&mut self, now: Moment) -> bool {
-        let wall = now.unix.saturating_sub(self.last.unix);
-        let ours = now.since(self.last);
-        self.last = now;
-        wall > ours + SLEPT
-    }
-}
-
-/// What the arguments, the settings and the environment say about the looks.
-///
-/// `NO_COLOR` (no-color.org) means no colours unless a theme is named. Where none is named, the terminal says whether its
-/// background is light, else `COLORFGBG`, which rxvt, Konsole and others set; everything else counts as dark.
-fn settings(
-    arguments: &ScreenArgs,
-    preferences: &Preferences,
-    environment: &dyn Fn(&str) -> Option<String>,
-    is_light: Option<bool>,
-) -> Settings {
-    let is_set = |name| environment(name).is_some_and(|value| !value.is_empty());
-    let automatic = || match environment("COLORFGBG").and_then(|value| value.rsplit(';').next()?.parse::<u8>().ok()) {
-        _ if is_set("NO_COLOR") => ThemeChoice::Mono,
-        _ if is_light == Some(true) => ThemeChoice::Light,
-        _ if is_light == Some(false) => ThemeChoice::Dark,
-        Some(7 | 15) => ThemeChoice::Light,
-        _ => ThemeChoice::Dark,
-    };
-    let theme = match arguments.theme {
-        Some(Theme::Dark) => ThemeChoice::Dark,
-        Some(Theme::Light) => ThemeChoice::Light,
-        Some(Theme::Mono) => ThemeChoice::Mono,
-        Some(Theme::Auto) => automatic(),
-        None => preferences.theme.unwrap_or_else(automatic),
-    };
-    let terminal = environment("TERM").unwrap_or_default();
-    let color_depth = match environment("COLORTERM").as_deref() {
-        Some("truecolor" | "24bit") => ColorDepth::TrueColor,
-        _ if terminal.contains("256color") => ColorDepth::Indexed256,
-        _ => ColorDepth::Basic16,
-    };
-    Settings {
-        theme,
-        color_depth,
-        ascii: arguments.ascii || preferences.ascii,
-        is_readonly: arguments.readonly || preferences.readonly,
-        utc_offset_seconds: utc_offset_seconds(),
-    }
-}
-
-/// Seconds that local time is ahead of UTC now.
-fn utc_offset_seconds() -> i32 {
-    jiff::Zoned::now().offset().seconds()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::fleet::Phase;
-    use crate::wire::Snapshot;
-
-    fn moment(elapsed: u64, unix: u64) -> Moment {
-        Moment { elapsed: Duration::from_secs(elapsed), unix: Duration::from_secs(unix) }
-    }
-
-    fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> Settings {
-        let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        let arguments = ScreenArgs { theme, ascii: false, readonly: false, log: None };
-        settings(&arguments, &Preferences::default(), &find, None)
-    }
-
-    #[test]
-    fn the_command_line_comes_before_the_settings_and_these_before_the_terminal() {
-        let arguments = |theme| ScreenArgs { theme, ascii: false, readonly: false, log: None };
-        let nothing = |_: &str| None;
-        let light = Preferences { theme: Some(ThemeChoice::Light), readonly: true, ..Preferences::default() };
-        let mono = settings(&arguments(Some(Theme::Mono)), &light, &nothing, Some(false));
-        assert_eq!((mono.theme, mono.is_readonly), (ThemeChoice::Mono, true));
-        assert_eq!(settings(&arguments(None), &light, &nothing, Some(false)).theme, ThemeChoice::Light);
-        assert_eq!(settings(&arguments(Some(Theme::Auto)), &light, &nothing, Some(false)).theme, ThemeChoice::Dark);
-        let built_in = Preferences::default();
-        assert_eq!(settings(&arguments(None), &built_in, &nothing, Some(true)).theme, ThemeChoice::Light);
-        let fgbg = |name: &str| (name == "COLORFGBG").then(|| "0;15".to_owned());
-        assert_eq!(settings(&arguments(None), &built_in, &fgbg, Some(false)).theme, ThemeChoice::Dark);
-    }
-
-    #[test]
-    fn the_environment_decides_what_the_arguments_leave_open() {
-        assert_eq!(looks(None, &[]).theme, ThemeChoice::Dark);
-        assert_eq!(looks(None, &[("COLORFGBG", "0;15")]).theme, ThemeChoice::Light);
-        assert_eq!(looks(None, &[("COLORFGBG", "15;default;0")]).theme, ThemeChoice::Dark);
-        assert_eq!(looks(None, &[("NO_COLOR", "1"), ("COLORFGBG", "0;15")]).theme, ThemeChoice::Mono);
-        assert_eq!(looks(None, &[("NO_COLOR", "")]).theme, ThemeChoice::Dark);
-        assert_eq!(looks(Some(Theme::Light), &[("NO_COLOR", "1")]).theme, ThemeChoice::Light);
-        assert_eq!(looks(None, &[("COLORTERM", "truecolor")]).color_depth, ColorDepth::TrueColor);
-        assert_eq!(looks(None, &[("TERM", "tmux-256color")]).color_depth, ColorDepth::Indexed256);
-        assert_eq!(looks(None, &[("TERM", "linux")]).color_depth, ColorDepth::Basic16);
-    }
-
-    #[test]
-    fn sleep_is_noticed_and_a_clock_set_back_is_not_sleep() {
-        let mut watch = SleepWatch::new(moment(10, 1000));
-        assert!(!watch.slept(moment(11, 1001)));
-        assert!(watch.slept(moment(12, 30_000)));
-        assert!(!watch.slept(moment(13, 30_001)));
-        assert!(!watch.slept(moment(14, 500)));
-    }
-
-    #[test]
-    fn only_the_first_readings_of_a_connection_are_urgent() {
-        let mut pace = Pace::new();
-        let snapshot = || Event::Host(HostId(3), Box::new(HostUpdate::Snapshot(Box::<Snapshot>::default())));
-        let hello = crate::wire::codec::decode(br#"{"hello":{"protocol":1,"probe_version":"0"}}"#);
-        let Ok(crate::wire::Message::Hello(hello)) = hello else { panic!("a hello") };
-        let hello = Event::Host(HostId(3), Box::new(HostUpdate::Hello(Box::new(hello))));
-        let connecting = HostUpdate::Connecting { attempt: 1, phase: Phase::Tcp };
-        assert!(!pace.is_urgent(&Event::Host(HostId(3), Box::new(connecting))));
-        assert!(!pace.is_urgent(&hello));
-        assert!(pace.is_urgent(&snapshot()));
-        assert!(!pace.is_urgent(&snapshot()));
-        assert!(!pace.is_urgent(&Event::Ticked));
-        assert!(pace.is_urgent(&Event::Resumed));
     }
 }
