@@ -1,9 +1,10 @@
 //! What each action of the keymap does.
 
+use super::help::help_lines;
 use super::screen::{HISTORY_FRAME_ROWS, help_page, moved};
 use super::users::users_shown;
 use super::wall::WallPlace;
-use super::{Action, App, Density, Effect, Focus, Mode, Palette, View, keymap};
+use super::{Action, App, Density, Effect, Focus, Mode, Palette, View};
 use crate::fleet::{HeadKey, HostId, Link, Moment, Unfold};
 use crate::wire::{Request, Signal};
 use std::time::Duration;
@@ -180,7 +181,7 @@ impl App {
             Mode::Help => {
                 let shown = help_page(self.size);
                 // The first line of the last page is as far as it goes.
-                let places = keymap::help_lines(self.settings.is_readonly).len().saturating_sub(shown) + 1;
+                let places = help_lines(self.settings.is_readonly).len().saturating_sub(shown) + 1;
                 self.screen.help = self.screen.help.map(|top| moved(top, action, places, shown));
             }
             Mode::Grid => {

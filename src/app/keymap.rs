@@ -1,211 +1,8 @@
 //! The one table of keys: dispatch, the hint bar and the help are all read from it.
 
-use crate::fleet::{FILTER_SYNTAX, SortKey};
+use super::action::{Action, Mode};
+use crate::fleet::SortKey;
 use crossterm::event::KeyCode;
-
-/// What has the keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// The grid of hosts.
-    Grid,
-    /// The combined list.
-    List,
-    /// One host: its GPUs.
-    Host,
-    /// One host: its processes.
-    HostList,
-    /// One GPU of a host.
-    Gpu,
-    /// What was done to reach a host.
-    Log,
-    /// One cell a GPU.
-    Wall,
-    /// Who holds which GPUs.
-    Users,
-    /// The findings.
-    Findings,
-    /// What has happened in this run.
-    History,
-    /// One process.
-    Process,
-    /// The help.
-    Help,
-    /// The combined list alone.
-    Processes,
-    /// The line in which a filter is typed.
-    FilterLine,
-    /// The list of users to choose from.
-    UserPicker,
-    /// The command palette.
-    Palette,
-    /// After `o`: the letter that names a column.
-    SortMenu,
-    /// After F9: which signal.
-    SignalMenu,
-    /// The confirmation before a signal is sent.
-    SignalDialog,
-    /// The dialog about a host key.
-    HostKeyDialog,
-    /// The dialog for a passphrase, a password or a code.
-    SecretDialog,
-}
-
-/// What a key does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Action {
-    /// One up.
-    Up,
-    /// One down.
-    Down,
-    /// One to the left.
-    Left,
-    /// One to the right.
-    Right,
-    /// One screen up.
-    PageUp,
-    /// One screen down.
-    PageDown,
-    /// Half a screen up.
-    HalfPageUp,
-    /// Half a screen down.
-    HalfPageDown,
-    /// To the first.
-    First,
-    /// To the last.
-    Last,
-    /// The keys go to the next part of the view.
-    NextFocus,
-    /// The keys go to the previous part of the view.
-    PreviousFocus,
-    /// Into what is selected.
-    Enter,
-    /// Up one level.
-    Back,
-    /// The next host, in its full pane.
-    NextHost,
-    /// The previous host, in its full pane.
-    PreviousHost,
-    /// Another reading in charts and ramps.
-    Metric,
-    /// Another length of charts.
-    Span,
-    /// Show the processes of the selected job.
-    Unfold,
-    /// Hide them.
-    Fold,
-    /// Sort by the column to the left.
-    SortLeft,
-    /// Sort by the column to the right.
-    SortRight,
-    /// Turn the order around.
-    SortReverse,
-    /// Wait for the letter of a column.
-    SortMenu,
-    /// Sort by this column.
-    SortBy(SortKey),
-    /// Group by job, or not.
-    Group,
-    /// The combined list alone.
-    Processes,
-    /// Open the line in which a filter is typed.
-    Filter,
-    /// One's own work alone, or everybody's.
-    Mine,
-    /// What needs a person alone, or everything.
-    Problems,
-    /// What holds GPUs without work alone, or everything.
-    IdleOnly,
-    /// Choose a user.
-    UserPicker,
-    /// Nothing is left out any more.
-    ShowAll,
-    /// Ask before SIGINT is sent.
-    Interrupt,
-    /// Ask before SIGTERM is sent.
-    Terminate,
-    /// Ask before SIGKILL is sent.
-    Kill,
-    /// Wait for the letter of a signal.
-    SignalMenu,
-    /// Tag the selected row.
-    Tag,
-    /// Take all tags away.
-    UntagAll,
-    /// The selection follows its process, or stays on its line.
-    Follow,
-    /// A shell on the host under the selection.
-    Shell,
-    /// Copy the line that fits what is under the selection.
-    Copy,
-    /// The picture stands still, or moves again.
-    Freeze,
-    /// Clicks and the wheel are ours, or the terminal's.
-    Mouse,
-    /// Hide the selected host.
-    Hide,
-    /// Show what was hidden.
-    ShowHidden,
-    /// The selected host stands first, or in its place.
-    Pin,
-    /// Panes as there is room.
-    DensityAuto,
-    /// Small panes.
-    DensityCompact,
-    /// Full panes, scrolled.
-    DensityFull,
-    /// Look for an action by its words.
-    Palette,
-    /// Try the selected host again now.
-    RetryHost,
-    /// Try every host again that is not connected.
-    RetryAll,
-    /// Open the first question that waits.
-    Prompts,
-    /// Sample more often.
-    Faster,
-    /// Sample less often.
-    Slower,
-    /// Ask every host for its readings now.
-    Refresh,
-    /// Draw the screen anew.
-    Repaint,
-    /// Stop, as any program does at Ctrl-Z.
-    Suspend,
-    /// The grid and the list.
-    Overview,
-    /// One cell a GPU.
-    Wall,
-    /// Who holds which GPUs.
-    Users,
-    /// What was done to reach the selected host.
-    Log,
-    /// What diagnosis says.
-    Findings,
-    /// Silence the selected finding for an hour, or no longer.
-    Snooze,
-    /// Silence it until it changes, or no longer.
-    SnoozeUntilItChanges,
-    /// What has happened in this run.
-    History,
-    /// Show the help.
-    Help,
-    /// Leave.
-    Quit,
-    /// Dialog: no.
-    Skip,
-    /// Dialog: trust this key for this time.
-    TrustOnce,
-    /// Dialog: done typing.
-    Submit,
-    /// Dialog: take a character back.
-    EraseCharacter,
-    /// Dialog: take everything back.
-    EraseLine,
-    /// Line: take a word back.
-    EraseWord,
-    /// Line: take the next character away.
-    EraseNext,
-}
 
 /// One key, without Shift where the character already tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -253,22 +50,23 @@ use Mode::{
 const LISTS: &[Mode] = &[List, HostList, Processes];
 const PANES: &[Mode] = &[Grid, List, Host, HostList, Processes];
 const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Users];
-const SORTED: &[Mode] = &[List, HostList, Processes, Users];
+pub(super) const SORTED: &[Mode] = &[List, HostList, Processes, Users];
 const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
-const LINE: &[Mode] = &[FilterLine];
-const PICKER: &[Mode] = &[UserPicker];
+pub(super) const LINE: &[Mode] = &[FilterLine];
+pub(super) const PICKER: &[Mode] = &[UserPicker];
 const MOVES: &[Mode] =
     &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
-const PAGES: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Help, UserPicker];
+pub(super) const PAGES: &[Mode] =
+    &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Help, UserPicker];
 const HOSTS: &[Mode] = &[Host, HostList];
-const TYPED: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
-const MENU: &[Mode] = &[SortMenu];
+pub(super) const TYPED: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
+pub(super) const MENU: &[Mode] = &[SortMenu];
 const PICKED: &[Mode] = &[List, HostList, Processes, Process];
-const SIGNAL: &[Mode] = &[SignalMenu];
+pub(super) const SIGNAL: &[Mode] = &[SignalMenu];
 const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
 const AT_HAND: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Log, Findings, Process];
 const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
-const FIND: &[Mode] = &[Palette];
+pub(super) const FIND: &[Mode] = &[Palette];
 const OVERVIEW: &[Mode] = &[Grid, List];
 const HIDING: &[Mode] = &[Grid, Host, Wall];
 const CHARTS: &[Mode] = &[Host, HostList, Gpu, Process];
@@ -441,183 +239,16 @@ pub static BINDINGS: &[Binding] = bindings! {
     ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
 };
 
-/// The parts of the help.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Section {
-    /// Moving about.
-    Moving,
-    /// Hosts and their panes.
-    Hosts,
-    /// The list of processes.
-    Processes,
-    /// What the list leaves out.
-    Narrowing,
-    /// What diagnosis says.
-    Findings,
-    /// Signals.
-    Signals,
-    /// After `o`.
-    SortMenu,
-    /// The command palette.
-    Palette,
-    /// Dialogs.
-    Questions,
-    /// Everything else.
-    Program,
-}
-
-impl Section {
-    /// Every section, in the order of the help.
-    pub const ALL: [Self; 10] = [
-        Self::Moving,
-        Self::Hosts,
-        Self::Processes,
-        Self::Narrowing,
-        Self::Findings,
-        Self::Signals,
-        Self::SortMenu,
-        Self::Palette,
-        Self::Questions,
-        Self::Program,
-    ];
-
-    /// Its title.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Moving => "Moving",
-            Self::Hosts => "Hosts",
-            Self::Processes => "Processes",
-            Self::Narrowing => "Which processes",
-            Self::Findings => "Findings",
-            Self::Signals => "Signals",
-            Self::SortMenu => "After o: sort by",
-            Self::Palette => "After : commands",
-            Self::Questions => "Questions on the way in",
-            Self::Program => "Program",
-        }
-    }
-
-    /// Where a binding stands, told by the modes in which it holds.
-    pub fn of(binding: &Binding) -> Self {
-        let only = |modes: &[Mode]| binding.modes.iter().all(|mode| modes.contains(mode));
-        match binding.action {
-            _ if only(SIGNAL) || only(&[SignalDialog]) => Self::Signals,
-            Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu => Self::Signals,
-            _ if only(TYPED) => Self::Questions,
-            _ if only(MENU) => Self::SortMenu,
-            _ if only(&[Findings, History]) => Self::Findings,
-            _ if only(FIND) => Self::Palette,
-            _ if only(LINE) || only(PICKER) => Self::Narrowing,
-            Action::Filter
-            | Action::Mine
-            | Action::UserPicker
-            | Action::Problems
-            | Action::IdleOnly
-            | Action::ShowAll => Self::Narrowing,
-            _ if only(SORTED) && !only(&[Users]) => Self::Processes,
-            Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
-            _ if binding.modes == PAGES => Self::Moving,
-            _ if only(&[Help]) => Self::Program,
-            Action::NextFocus
-            | Action::PreviousFocus
-            | Action::Back
-            | Action::Overview
-            | Action::Wall
-            | Action::Users
-            | Action::Processes
-            | Action::Findings => Self::Moving,
-            _ if only(&[Users]) => Self::Moving,
-            Action::RetryAll
-            | Action::Prompts
-            | Action::Refresh
-            | Action::Span
-            | Action::Log
-            | Action::Shell
-            | Action::Copy => Self::Hosts,
-            _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
-            _ => Self::Program,
-        }
-    }
-
-    /// Its bindings.
-    pub fn bindings(self) -> impl Iterator<Item = &'static Binding> {
-        BINDINGS.iter().filter(move |binding| Self::of(binding) == self)
-    }
-}
-
-/// One line of the help.
-#[derive(Debug, Clone, Copy)]
-pub enum HelpLine {
-    /// Between two sections.
-    Empty,
-    /// The title of a section.
-    Title(&'static str),
-    /// A line of the table.
-    Keys(&'static Binding),
-    /// Other words: an example, and what it means.
-    Words(&'static str, &'static str),
-}
-
-/// The help: for each section its title and its lines of the table, and at the end the filter language. Where nothing is
-/// to be changed on any host, what would change something is left out.
-pub fn help_lines(is_readonly: bool) -> Vec<HelpLine> {
-    let is_there = |binding: &&Binding| !(is_readonly && changes_hosts(binding.action));
-    let sections = Section::ALL.into_iter().filter(|section| !(is_readonly && *section == Section::Signals));
-    let lines = sections.flat_map(|section| {
-        let bindings = section.bindings().filter(is_there).map(HelpLine::Keys);
-        [HelpLine::Empty, HelpLine::Title(section.title())].into_iter().chain(bindings)
-    });
-    let filter = FILTER_SYNTAX.iter().map(|(example, meaning)| HelpLine::Words(example, meaning));
-    lines.skip(1).chain([HelpLine::Empty, HelpLine::Title("How a filter is written")]).chain(filter).collect()
-}
-
-/// Whether an action reaches out to processes of a host.
-pub fn changes_hosts(action: Action) -> bool {
-    matches!(action, Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu | Action::Shell)
-}
-
 /// What the hint bar says of a line of the table.
 pub(super) fn hint_of(binding: &Binding) -> Option<&'static str> {
     binding.hint
 }
 
-impl Mode {
-    /// It lies over a view: a dialog, a menu, a line of text.
-    pub fn is_over(self) -> bool {
-        self.takes_text() || matches!(self, SortMenu | SignalMenu | UserPicker)
-    }
-
-    /// Letters are text there.
-    pub fn takes_text(self) -> bool {
-        matches!(self, FilterLine | Palette | HostKeyDialog | SecretDialog | SignalDialog)
-    }
-
-    /// Where it is, for a sentence.
-    pub fn place(self) -> &'static str {
-        match self {
-            Grid => "in the grid",
-            List | HostList | Processes => "in the list of processes",
-            Host => "in the view of a host",
-            Gpu => "in the view of a GPU",
-            Log => "in the ssh log",
-            Wall => "on the wall",
-            Users => "in the view of users",
-            Findings => "among the findings",
-            History => "in the history",
-            Process => "in the view of a process",
-            Help => "in the help",
-            FilterLine => "in the filter's line",
-            UserPicker => "in the list of users",
-            Palette => "in the palette",
-            SortMenu | SignalMenu => "in a menu",
-            SignalDialog | HostKeyDialog | SecretDialog => "in a dialog",
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::Keymap;
+    use super::super::action::changes_hosts;
+    use super::super::help::{HelpLine, Section, help_lines};
     use super::*;
     use crossterm::event::{KeyEvent, KeyModifiers};
 

@@ -1,6 +1,7 @@
 //! The keys as they hold in this run: those of the table, or those that the settings give to an action by its name.
 
-use super::keymap::{Action, BINDINGS, Binding, Key, Mode, hint_of};
+use super::action::{Action, Mode};
+use super::keymap::{BINDINGS, Binding, Key, hint_of};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// The keys in force.

@@ -1,6 +1,7 @@
 //! docs/keys.md, made from the table of keys and compared with what stands there.
 
-use super::keymap::{Mode, Section};
+use super::action::Mode;
+use super::help::Section;
 use super::keys::is_configurable;
 use std::fmt::Write as _;
 

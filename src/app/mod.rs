@@ -1,5 +1,6 @@
 //! The program's state between events: pure, events in, effects out.
 
+pub mod action;
 mod actions;
 mod app;
 pub mod arrange;
@@ -12,6 +13,7 @@ pub mod effect;
 pub mod event;
 mod figures;
 mod findings;
+pub mod help;
 pub mod host_shape;
 pub mod keymap;
 pub mod keys;
@@ -26,10 +28,12 @@ mod note;
 mod palette;
 mod preferences;
 pub mod prompts;
+mod reading;
 mod remembered;
 pub mod screen;
 pub mod secret_input;
 mod settings;
+mod settling;
 mod shown;
 mod signal_target;
 pub mod signals;
@@ -38,9 +42,11 @@ pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 mod trends;
+mod typing;
 pub mod users;
 pub mod wall;
 
+pub use action::{Action, Mode};
 pub use app::App;
 pub use chart::{COOLEST, ChartSpan, HOTTEST, Metric};
 pub use chronicle::{Chronicle, Entry, Happening};
@@ -50,7 +56,6 @@ pub use effect::Effect;
 pub use event::Event;
 pub use figures::{GpuFigures, HostFigures, LinkCounts};
 pub use findings::{FindingCounts, Findings};
-pub use keymap::{Action, Mode};
 pub use keys::Keymap;
 pub use list_cursor::ListCursor;
 pub use narrowing::{FilterLine, Narrowing};

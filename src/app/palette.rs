@@ -1,6 +1,7 @@
 //! The command palette: every action of the view by its words, found with a few letters.
 
-use super::keymap::{Action, BINDINGS, Binding, Mode};
+use super::action::{Action, Mode};
+use super::keymap::{BINDINGS, Binding};
 use tui_input::{Input, InputRequest};
 
 /// The longest text that is looked for, in characters.

@@ -3,7 +3,7 @@
 use super::layout::centered;
 use super::pen::Pen;
 use crate::app::App;
-use crate::app::keymap::{HelpLine, help_lines};
+use crate::app::help::{HelpLine, help_lines};
 use crate::app::screen::HELP_WIDE_COLUMNS;
 use ratatui::layout::Rect;
 

@@ -1,0 +1,136 @@
+//! The help, made of the table of keys.
+
+use super::action::{Action, Mode, changes_hosts};
+use super::keymap::{BINDINGS, Binding, FIND, LINE, MENU, PAGES, PICKER, SIGNAL, SORTED, TYPED};
+use crate::fleet::FILTER_SYNTAX;
+use Mode::{Findings, Grid, Help, History, Host, HostList, SignalDialog, Users, Wall};
+
+/// The parts of the help.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Section {
+    /// Moving about.
+    Moving,
+    /// Hosts and their panes.
+    Hosts,
+    /// The list of processes.
+    Processes,
+    /// What the list leaves out.
+    Narrowing,
+    /// What diagnosis says.
+    Findings,
+    /// Signals.
+    Signals,
+    /// After `o`.
+    SortMenu,
+    /// The command palette.
+    Palette,
+    /// Dialogs.
+    Questions,
+    /// Everything else.
+    Program,
+}
+
+impl Section {
+    /// Every section, in the order of the help.
+    pub const ALL: [Self; 10] = [
+        Self::Moving,
+        Self::Hosts,
+        Self::Processes,
+        Self::Narrowing,
+        Self::Findings,
+        Self::Signals,
+        Self::SortMenu,
+        Self::Palette,
+        Self::Questions,
+        Self::Program,
+    ];
+
+    /// Its title.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Moving => "Moving",
+            Self::Hosts => "Hosts",
+            Self::Processes => "Processes",
+            Self::Narrowing => "Which processes",
+            Self::Findings => "Findings",
+            Self::Signals => "Signals",
+            Self::SortMenu => "After o: sort by",
+            Self::Palette => "After : commands",
+            Self::Questions => "Questions on the way in",
+            Self::Program => "Program",
+        }
+    }
+
+    /// Where a binding stands, told by the modes in which it holds.
+    pub fn of(binding: &Binding) -> Self {
+        let only = |modes: &[Mode]| binding.modes.iter().all(|mode| modes.contains(mode));
+        match binding.action {
+            _ if only(SIGNAL) || only(&[SignalDialog]) => Self::Signals,
+            Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu => Self::Signals,
+            _ if only(TYPED) => Self::Questions,
+            _ if only(MENU) => Self::SortMenu,
+            _ if only(&[Findings, History]) => Self::Findings,
+            _ if only(FIND) => Self::Palette,
+            _ if only(LINE) || only(PICKER) => Self::Narrowing,
+            Action::Filter
+            | Action::Mine
+            | Action::UserPicker
+            | Action::Problems
+            | Action::IdleOnly
+            | Action::ShowAll => Self::Narrowing,
+            _ if only(SORTED) && !only(&[Users]) => Self::Processes,
+            Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
+            _ if binding.modes == PAGES => Self::Moving,
+            _ if only(&[Help]) => Self::Program,
+            Action::NextFocus
+            | Action::PreviousFocus
+            | Action::Back
+            | Action::Overview
+            | Action::Wall
+            | Action::Users
+            | Action::Processes
+            | Action::Findings => Self::Moving,
+            _ if only(&[Users]) => Self::Moving,
+            Action::RetryAll
+            | Action::Prompts
+            | Action::Refresh
+            | Action::Span
+            | Action::Log
+            | Action::Shell
+            | Action::Copy => Self::Hosts,
+            _ if only(&[Grid, Host, HostList, Wall]) => Self::Hosts,
+            _ => Self::Program,
+        }
+    }
+
+    /// Its bindings.
+    pub fn bindings(self) -> impl Iterator<Item = &'static Binding> {
+        BINDINGS.iter().filter(move |binding| Self::of(binding) == self)
+    }
+}
+
+/// One line of the help.
+#[derive(Debug, Clone, Copy)]
+pub enum HelpLine {
+    /// Between two sections.
+    Empty,
+    /// The title of a section.
+    Title(&'static str),
+    /// A line of the table.
+    Keys(&'static Binding),
+    /// Other words: an example, and what it means.
+    Words(&'static str, &'static str),
+}
+
+/// The help: for each section its title and its lines of the table, and at the end the filter language. Where nothing is
+/// to be changed on any host, what would change something is left out.
+pub fn help_lines(is_readonly: bool) -> Vec<HelpLine> {
+    let is_there = |binding: &&Binding| !(is_readonly && changes_hosts(binding.action));
+    let sections = Section::ALL.into_iter().filter(|section| !(is_readonly && *section == Section::Signals));
+    let lines = sections.flat_map(|section| {
+        let bindings = section.bindings().filter(is_there).map(HelpLine::Keys);
+        [HelpLine::Empty, HelpLine::Title(section.title())].into_iter().chain(bindings)
+    });
+    let filter = FILTER_SYNTAX.iter().map(|(example, meaning)| HelpLine::Words(example, meaning));
+    lines.skip(1).chain([HelpLine::Empty, HelpLine::Title("How a filter is written")]).chain(filter).collect()
+}
