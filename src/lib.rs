@@ -18,8 +18,8 @@
 //! `probe` stands on `wire` alone, `ssh` on `hosts` and `wire::text`; `hosts` uses `wire::text` for what is shown.
 //!
 //! # Invariants
-//! - `wire`, `hosts`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; `app::keymap` alone names
-//!   crossterm's key type. `ui` knows no IO.
+//! - `wire`, `hosts`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; of crossterm `app`
+//!   names the types of keys alone. `ui` knows no IO.
 //! - Time is an argument ([`fleet::Moment`]); only the event loop and the host tasks hold a [`fleet::Clock`].
 //! - One owner of the state, one closed event type, bounded channels; an update returns effects as data.
 //! - Missing is not zero: every reading is optional, and an error has its own place beside the readings.
