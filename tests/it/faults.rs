@@ -4,6 +4,7 @@
 pub(crate) mod link;
 mod loss;
 mod machines;
+mod sleep;
 
 use crate::lab::{Lab, wait_gone};
 use crate::pty::{Pty, signal};
