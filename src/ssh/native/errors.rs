@@ -26,6 +26,9 @@ pub(super) fn key_exchange_timeout(place: &str, head: &[u8], limit: Duration) ->
     SshError::new(SshErrorKind::Timeout(SshPhase::KeyExchange), message).with_hint(hint)
 }
 
+/// sshd's whole answer to an address that it punishes (`PerSourcePenalties`, OpenSSH 9.8 and newer).
+const PENALTY: &str = "Not allowed at this time";
+
 /// The key exchange failed for another reason than the host key.
 pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError {
     let closed = match error {
@@ -38,6 +41,13 @@ pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError 
     };
     if closed && banner(head).is_none() && !head.is_empty() {
         // MaxStartups and penalties are told in plain text before the banner.
+        if first_line(head) == PENALTY {
+            let message =
+                format!("{place} is rate-limited for this address: it closed the connection and said {PENALTY:?}");
+            return SshError::new(SshErrorKind::Busy, message).with_hint(
+                "after failed logins sshd refuses an address for a while (PerSourcePenalties); the next try is in a minute",
+            );
+        }
         return busy(format!("{place} closed the connection and said {:?}", first_line(head)));
     }
     if closed {
@@ -96,6 +106,17 @@ mod tests {
         let error = key_exchange(PLACE, b"Exceeded MaxStartups\r\n", &Error::HUP);
         assert_eq!(error.kind, SshErrorKind::Busy);
         assert_eq!(error.message, "127.0.0.1 port 22 closed the connection and said \"Exceeded MaxStartups\"");
+        assert_eq!(
+            key_exchange(PLACE, b"Not allowed at this time\r\n", &Error::HUP),
+            SshError::new(
+                SshErrorKind::Busy,
+                "127.0.0.1 port 22 is rate-limited for this address: it closed the connection and said \"Not allowed at \
+                 this time\""
+            )
+            .with_hint(
+                "after failed logins sshd refuses an address for a while (PerSourcePenalties); the next try is in a minute"
+            )
+        );
         assert_eq!(
             key_exchange(PLACE, b"", &Error::Disconnect).message,
             "127.0.0.1 port 22 closed the connection before the key exchange was finished"

@@ -225,6 +225,31 @@ async fn a_full_server_says_so() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_punished_is_told_so() {
+    // OpenSSH before 9.8 punishes nobody, so its answer is played.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let place = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        // What has not been read would turn the end into a reset, which may overtake the words.
+        stream.read(&mut [0; 256]).await.unwrap();
+        stream.write_all(b"Not allowed at this time\r\n").await.unwrap();
+    });
+    let person = person(Interaction::Refuse);
+    let mut host = HostConfig::named("127.0.0.1");
+    (host.port, host.backend) = (Some(place.port()), Backend::Native);
+    let error = person.open(&host, "true").await.unwrap_err();
+    server.await.unwrap();
+    assert_eq!(error.kind, SshErrorKind::Busy);
+    let message = format!(
+        "127.0.0.1 port {} is rate-limited for this address: it closed the connection and said \"Not allowed at this \
+         time\"",
+        place.port()
+    );
+    assert_eq!(error.message, message);
+}
+
+#[tokio::test]
 async fn two_dozen_hosts_behind_one_sshd_lose_none() {
     let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 10:30:100"]);
     let person = person(Interaction::Refuse);
