@@ -276,6 +276,12 @@ class Lab:
         self.record.unlink(missing_ok=True)
 
 
+def heed_signals():
+    """An interruption, or being told to end, cleans up: also in the background, where a shell has the first ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 def clear_stale():
     """Ends what an earlier run that was killed has left, and says so. Another run that still goes on is an error."""
     record = ROOT / "target/benches/lab.json"
