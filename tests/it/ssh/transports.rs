@@ -231,9 +231,10 @@ async fn an_address_that_is_punished_is_told_so() {
     let place = listener.local_addr().unwrap();
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
-        // What has not been read would turn the end into a reset, which may overtake the words.
-        stream.read(&mut [0; 256]).await.unwrap();
         stream.write_all(b"Not allowed at this time\r\n").await.unwrap();
+        stream.shutdown().await.unwrap();
+        // What is not read would turn the end into a reset, which may overtake the words.
+        tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
     });
     let person = person(Interaction::Refuse);
     let mut host = HostConfig::named("127.0.0.1");
