@@ -56,9 +56,6 @@ fn chosen<T: Clone>(ours: &[T], wanted: Option<&Vec<String>>, name: impl Fn(&T) 
 
 /// The first setting of which we have no algorithm at all, as it is spelled in ssh_config.
 pub(super) fn lacking(wanted: &Algorithms) -> Option<&'static str> {
-    let by_name = |name: &dyn Fn(&str) -> bool, list: &Option<Vec<String>>| {
-        list.as_ref().is_some_and(|list| !list.iter().any(|wanted| name(wanted)))
-    };
     [
         ("HostKeyAlgorithms", &wanted.host_keys, host_keys().iter().map(plain).collect::<Vec<_>>()),
         ("KexAlgorithms", &wanted.key_exchanges, KEY_EXCHANGES.iter().map(text).collect()),
@@ -66,7 +63,7 @@ pub(super) fn lacking(wanted: &Algorithms) -> Option<&'static str> {
         ("MACs", &wanted.macs, MACS.iter().map(text).collect()),
     ]
     .into_iter()
-    .find(|(_, list, ours)| by_name(&|wanted| ours.iter().any(|own| own == wanted), list))
+    .find(|(_, list, ours)| list.as_ref().is_some_and(|list| !list.iter().any(|wanted| ours.contains(wanted))))
     .map(|(setting, ..)| setting)
 }
 
