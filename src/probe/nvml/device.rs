@@ -18,7 +18,7 @@ use self::fields::{FieldValues, Fields};
 use self::gpm::Gpm;
 use self::health::SlowReadings;
 use self::plausible::{celsius, joules, megahertz, percent, seconds, watts};
-use super::lists::{GpuProcess, ShareWindow, merge_list};
+use super::lists::{GpuProcess, ProcessRows, ShareWindow};
 use super::raw::{Code, Handle, Library, ProcessList};
 use super::watch::Watch;
 use super::words;
@@ -224,16 +224,16 @@ impl Device {
     }
 
     fn read_processes(&mut self, ask: &mut Asker<'_>, words: &mut Vec<u64>, now: f64) -> Vec<GpuProcess> {
-        let mut processes = Vec::new();
+        let mut processes = ProcessRows::default();
         for list in [ProcessList::Compute, ProcessList::Graphics, ProcessList::Mps] {
             let words = &mut *words;
             let entries = ask.get(move |library, watch, handle| library.processes(watch, handle, list, words));
             if let Some(entries) = entries {
-                merge_list(&mut processes, list, entries);
+                processes.merge_list(list, entries);
             }
         }
         // Under MIG the driver refuses shares; without processes there is nobody to have one.
-        if self.role == Role::Whole && !processes.is_empty() {
+        if self.role == Role::Whole && !processes.rows.is_empty() {
             let from = self.window.ask_from();
             let entries =
                 ask.get(move |library, watch, handle| library.process_utilization(watch, handle, from, words));
@@ -241,6 +241,6 @@ impl Device {
                 self.window.merge(&mut processes, entries, now);
             }
         }
-        processes
+        processes.rows
     }
 }

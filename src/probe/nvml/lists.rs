@@ -2,6 +2,7 @@
 
 use super::raw::{Entries, ProcessList};
 use crate::wire::GpuProcessKind;
+use std::collections::BTreeMap;
 
 /// What one process does on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,25 +23,37 @@ pub(crate) struct Shares {
     pub(crate) decoder: Option<u8>,
 }
 
-/// Adds the entries of one list to `processes`, one row a pid. A process that is in several lists becomes one row:
-/// compute and graphics are C+G, and a client of the multi-process service stays one whatever else it is.
-///
-/// An entry's words are the pid (its upper half is padding), the used memory, and from version 2 on the two instance ids,
-/// which say nothing here.
-pub(crate) fn merge_list(processes: &mut Vec<GpuProcess>, list: ProcessList, entries: Entries<'_>) {
-    let kind = match list {
-        ProcessList::Compute => GpuProcessKind::Compute,
-        ProcessList::Graphics => GpuProcessKind::Graphics,
-        ProcessList::Mps => GpuProcessKind::Mps,
-    };
-    for entry in entries.iter() {
-        let (pid, memory_bytes) = (known_pid(entry[0] as u32), (entry[1] != u64::MAX).then_some(entry[1]));
-        match processes.iter_mut().find(|process| pid.is_some() && process.pid == pid) {
-            Some(known) => {
-                known.kind = both(known.kind, kind);
-                known.memory_bytes = known.memory_bytes.max(memory_bytes);
+/// The processes of one GPU, one row a pid, and where each pid's row is, so that a GPU of thousands costs no more a
+/// process than one of a few.
+#[derive(Debug, Default)]
+pub(crate) struct ProcessRows {
+    pub(crate) rows: Vec<GpuProcess>,
+    places: BTreeMap<u32, usize>,
+}
+
+impl ProcessRows {
+    /// Adds the entries of one list. A process that is in several lists becomes one row: compute and graphics are C+G,
+    /// and a client of the multi-process service stays one whatever else it is.
+    ///
+    /// An entry's words are the pid (its upper half is padding), the used memory, and from version 2 on the two
+    /// instance ids, which say nothing here.
+    pub(crate) fn merge_list(&mut self, list: ProcessList, entries: Entries<'_>) {
+        let kind = match list {
+            ProcessList::Compute => GpuProcessKind::Compute,
+            ProcessList::Graphics => GpuProcessKind::Graphics,
+            ProcessList::Mps => GpuProcessKind::Mps,
+        };
+        for entry in entries.iter() {
+            let (pid, memory_bytes) = (known_pid(entry[0] as u32), (entry[1] != u64::MAX).then_some(entry[1]));
+            let next = self.rows.len();
+            let place = pid.map_or(next, |pid| *self.places.entry(pid).or_insert(next));
+            match self.rows.get_mut(place) {
+                Some(known) => {
+                    known.kind = both(known.kind, kind);
+                    known.memory_bytes = known.memory_bytes.max(memory_bytes);
+                }
+                None => self.rows.push(GpuProcess { pid, kind, memory_bytes, shares: Shares::default() }),
             }
-            None => processes.push(GpuProcess { pid, kind, memory_bytes, shares: Shares::default() }),
         }
     }
 }
@@ -79,25 +92,22 @@ impl ShareWindow {
 
     /// Puts the newest sample of each process into its row. Junk is dropped: shares above 100, pids that are in no
     /// list, stamps from before the window. `now` is monotonic, in seconds.
-    pub(crate) fn merge(&mut self, processes: &mut [GpuProcess], entries: Entries<'_>, now: f64) {
-        let newest = samples(entries)
-            .filter(|sample| sample.is_plausible() && processes.iter().any(|process| process.pid == Some(sample.pid)))
-            .map(|sample| sample.stamp)
-            .max()
-            .unwrap_or(0);
+    pub(crate) fn merge(&mut self, processes: &mut ProcessRows, entries: Entries<'_>, now: f64) {
+        let ProcessRows { rows, places } = processes;
+        let known = || samples(entries).filter_map(|sample| Some((*places.get(&sample.pid)?, sample)));
+        let newest = known().map(|(_, sample)| sample.stamp).max().unwrap_or(0);
         if newest > self.newest {
             *self = Self { newest, advanced_at: now };
         }
         if now - self.advanced_at > FRESH_SECONDS {
             return;
         }
-        for process in processes {
-            let newest_of_process = samples(entries)
-                .filter(|sample| process.pid == Some(sample.pid) && sample.is_plausible())
-                .filter(|sample| sample.stamp + OVERLAP_MICROS >= self.newest)
-                .max_by_key(|sample| sample.stamp);
-            if let Some(sample) = newest_of_process {
-                process.shares = sample.shares();
+        let mut stamps = vec![0; rows.len()];
+        for (place, sample) in known().filter(|(_, sample)| sample.stamp.saturating_add(OVERLAP_MICROS) >= self.newest)
+        {
+            if sample.stamp >= stamps[place] {
+                stamps[place] = sample.stamp;
+                rows[place].shares = sample.shares();
             }
         }
     }
@@ -121,23 +131,28 @@ impl Sample {
     }
 }
 
+/// The samples that can be true: no share is above 100.
 fn samples(entries: Entries<'_>) -> impl Iterator<Item = Sample> {
-    entries.iter().filter_map(|entry| match *entry {
+    let samples = entries.iter().filter_map(|entry| match *entry {
         [pid, stamp, compute, video, ..] => Some(Sample {
             pid: pid as u32,
             stamp,
             percents: [compute as u32, (compute >> 32) as u32, video as u32, (video >> 32) as u32],
         }),
         _ => None,
-    })
+    });
+    samples.filter(Sample::is_plausible)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn row(pid: u32) -> GpuProcess {
-        GpuProcess { pid: Some(pid), kind: GpuProcessKind::Compute, memory_bytes: None, shares: Shares::default() }
+    fn rows(pids: &[u64]) -> ProcessRows {
+        let mut processes = ProcessRows::default();
+        let words: Vec<u64> = pids.iter().flat_map(|&pid| [pid, u64::MAX]).collect();
+        processes.merge_list(ProcessList::Compute, of_two(&words));
+        processes
     }
 
     fn of_two(words: &[u64]) -> Entries<'_> {
@@ -155,29 +170,29 @@ mod tests {
             (3, vec![7, 1024, u64::MAX, 8, 2048, u64::MAX]),
             (4, vec![7, 1024, u64::MAX, 0, 8, 2048, u64::MAX, 0]),
         ] {
-            let mut processes = Vec::new();
-            merge_list(&mut processes, ProcessList::Compute, Entries { words: &words, stride });
-            let seen: Vec<_> = processes.iter().map(|process| (process.pid, process.memory_bytes)).collect();
+            let mut processes = ProcessRows::default();
+            processes.merge_list(ProcessList::Compute, Entries { words: &words, stride });
+            let seen: Vec<_> = processes.rows.iter().map(|process| (process.pid, process.memory_bytes)).collect();
             assert_eq!(seen, [(Some(7), Some(1024)), (Some(8), Some(2048))], "{stride} words");
         }
     }
 
     #[test]
     fn unknown_memory_and_unknown_pids_are_none() {
-        let mut processes = Vec::new();
+        let mut processes = ProcessRows::default();
         let words = [7, u64::MAX, 0, 10, u64::from(u32::MAX), 20, 0, 30];
-        merge_list(&mut processes, ProcessList::Compute, Entries { words: &words, stride: 2 });
-        let seen: Vec<_> = processes.iter().map(|process| (process.pid, process.memory_bytes)).collect();
+        processes.merge_list(ProcessList::Compute, Entries { words: &words, stride: 2 });
+        let seen: Vec<_> = processes.rows.iter().map(|process| (process.pid, process.memory_bytes)).collect();
         assert_eq!(seen, [(Some(7), None), (None, Some(10)), (None, Some(20)), (None, Some(30))]);
     }
 
     #[test]
     fn a_process_in_two_lists_is_one_row() {
-        let mut processes = Vec::new();
-        merge_list(&mut processes, ProcessList::Compute, of_two(&[7, 10, 8, 10, 9, u64::MAX]));
-        merge_list(&mut processes, ProcessList::Graphics, of_two(&[7, 20, 6, 5, 9, 5]));
-        merge_list(&mut processes, ProcessList::Mps, of_two(&[8, 10]));
-        let seen: Vec<_> = processes.iter().map(|p| (p.pid, p.kind.as_str(), p.memory_bytes)).collect();
+        let mut processes = ProcessRows::default();
+        processes.merge_list(ProcessList::Compute, of_two(&[7, 10, 8, 10, 9, u64::MAX]));
+        processes.merge_list(ProcessList::Graphics, of_two(&[7, 20, 6, 5, 9, 5]));
+        processes.merge_list(ProcessList::Mps, of_two(&[8, 10]));
+        let seen: Vec<_> = processes.rows.iter().map(|p| (p.pid, p.kind.as_str(), p.memory_bytes)).collect();
         assert_eq!(
             seen,
             [(Some(7), "C+G", Some(20)), (Some(8), "M", Some(10)), (Some(9), "C+G", Some(5)), (Some(6), "G", Some(5))]
@@ -187,7 +202,7 @@ mod tests {
     #[test]
     fn the_newest_plausible_sample_of_a_known_process_counts() {
         let mut window = ShareWindow::default();
-        let mut rows = [row(7), row(8)];
+        let mut processes = rows(&[7, 8]);
         let words = [
             sample(7, 5_000_000, 10, 1),
             sample(7, 5_100_000, 97, 40),
@@ -195,9 +210,9 @@ mod tests {
             sample(9, 9_000_000, 5, 5),
         ]
         .concat();
-        window.merge(&mut rows, Entries { words: &words, stride: 4 }, 0.0);
-        assert_eq!((rows[0].shares.sm, rows[0].shares.memory), (Some(97), Some(40)));
-        assert_eq!(rows[1].shares, Shares::default());
+        window.merge(&mut processes, Entries { words: &words, stride: 4 }, 0.0);
+        assert_eq!((processes.rows[0].shares.sm, processes.rows[0].shares.memory), (Some(97), Some(40)));
+        assert_eq!(processes.rows[1].shares, Shares::default());
         assert_eq!(window.ask_from(), 4_100_000);
     }
 
@@ -206,12 +221,12 @@ mod tests {
         let mut window = ShareWindow::default();
         let words = sample(7, 5_000_000, 97, 40);
         for (now, shown) in [(0.0, Some(97)), (1.9, Some(97)), (2.1, None)] {
-            let mut rows = [row(7)];
-            window.merge(&mut rows, Entries { words: &words, stride: 4 }, now);
-            assert_eq!(rows[0].shares.sm, shown, "at {now}");
+            let mut processes = rows(&[7]);
+            window.merge(&mut processes, Entries { words: &words, stride: 4 }, now);
+            assert_eq!(processes.rows[0].shares.sm, shown, "at {now}");
         }
-        let mut rows = [row(7)];
-        window.merge(&mut rows, Entries { words: &sample(7, 5_000_001, 3, 0), stride: 4 }, 9.0);
-        assert_eq!(rows[0].shares.sm, Some(3));
+        let mut processes = rows(&[7]);
+        window.merge(&mut processes, Entries { words: &sample(7, 5_000_001, 3, 0), stride: 4 }, 9.0);
+        assert_eq!(processes.rows[0].shares.sm, Some(3));
     }
 }

@@ -247,6 +247,23 @@ fn gone_hidden_and_unknown_processes_have_rows() {
 }
 
 #[test]
+fn of_thousands_of_processes_on_one_gpu_those_with_the_most_memory_are_told() {
+    // Pids that no kernel hands out, so that nothing of this machine is read for them.
+    let process = |number: u64| json!({"pid": 4_200_000 + number, "memory_bytes": 1000 + number, "sm_percent": 1});
+    let processes: Vec<Value> = (0..5000).map(process).collect();
+    let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"processes": processes}))]));
+    let snapshot = Probe::on(&driver).snapshot();
+    assert_eq!((snapshot.gpu_processes.len(), snapshot.processes_left_out), (4096, 904));
+    let least = (0..4096).filter_map(|row| snapshot.gpu_processes.row(row).gpu_memory_bytes).min();
+    assert_eq!(least, Some(1904));
+    assert!(
+        snapshot.notes.contains(&"904 processes with little GPU memory are left out".into()),
+        "{:?}",
+        snapshot.notes
+    );
+}
+
+#[test]
 fn a_process_in_several_lists_is_one_row_a_gpu() {
     let sleeper = Sleeper::start();
     let process = |kind| json!({"processes": [{"pid": sleeper.pid(), "kind": kind, "memory_bytes": 5000}]});

@@ -8,8 +8,12 @@ use std::ffi::c_uint;
 /// Room for as many entries is offered first.
 const USUAL_ENTRIES: usize = 32;
 
-/// The entries that a list may grow to; what is beyond is left out.
-const MAX_ENTRIES: usize = 4096;
+/// The samples that are taken; what is beyond is left out.
+const MAX_SAMPLES: usize = 4096;
+
+/// The entries that a list may grow to: far more than are passed on, so that those left out are the ones with the least
+/// memory. A driver with more than these gives none, since it fills no list in part.
+const MAX_ENTRIES: usize = 65_536;
 
 /// Which of the three lists of processes is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +55,7 @@ impl Library {
             function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, none)
         });
         counted.or_else(|code| if code == Code::INSUFFICIENT_SIZE { Ok(()) } else { Err(code) })?;
-        let entries = (count as usize).min(MAX_ENTRIES);
+        let entries = (count as usize).min(MAX_SAMPLES);
         if entries == 0 {
             return Err(Code::NOT_FOUND);
         }
@@ -135,7 +139,12 @@ impl Library {
                     // Processes may start between two calls, so there is room for some more than it asks for.
                     entries = (count as usize).saturating_add(16).clamp(entries * 2, MAX_ENTRIES);
                 }
-                Err(code) => return Err(code),
+                Err(code) => {
+                    if code == Code::INSUFFICIENT_SIZE {
+                        self.oddities.add(Oddity::Endless);
+                    }
+                    return Err(code);
+                }
             }
         }
     }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub(crate) enum Oddity {
     /// More entries are claimed than there was room for.
     Count,
+    /// A list longer than the longest that is read.
+    Endless,
     /// A text without an end.
     Text,
     /// More GPUs are counted than there are.
@@ -16,11 +18,12 @@ pub(crate) enum Oddity {
 }
 
 impl Oddity {
-    const ALL: [Self; 4] = [Self::Count, Self::Text, Self::Devices, Self::Reading];
+    const ALL: [Self; 5] = [Self::Count, Self::Endless, Self::Text, Self::Devices, Self::Reading];
 
     fn sentence(self) -> &'static str {
         match self {
             Self::Count => "the NVIDIA driver claimed more entries than it had room for: the list was cut",
+            Self::Endless => "the NVIDIA driver has a list of more than 65,536 entries: it was left out",
             Self::Text => "the NVIDIA driver gave a text without an end: it was cut",
             Self::Devices => "the NVIDIA driver counts more GPUs than it shows",
             Self::Reading => "the NVIDIA driver gave a reading that no GPU can have: it was left out",
