@@ -110,7 +110,7 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
 const QUESTION: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
 const ANSWER: &str = "\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c";
 /// Words of the view of processes, which `3` leads to.
-const PROCESSES: &str = "sort trouble, mine, memory";
+const PROCESSES: &str = "▸Processes";
 
 #[track_caller]
 fn assert_typed(pty: &Pty, how: &str) {
