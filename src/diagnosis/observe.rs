@@ -106,32 +106,33 @@ impl HostMemory {
 
     /// Returns whether there are other processes than before, or other facts about them.
     fn observe_processes(&mut self, host: &Host, limits: &Thresholds, before: &[SafeText], beat: Beat) -> bool {
+        let count = host.processes().len().min(MAX_PROCESSES);
+        let same = |(track, process): (&ProcessTrack, &Process)| is_of(track, process);
+        // Both lists are by ascending pid and most of the time the same.
+        let has_moved = self.processes.len() != count || !self.processes.iter().zip(host.processes()).all(same);
+        if has_moved {
+            self.align_processes(host, limits, before, beat);
+        }
         let held_bytes = (limits.job_ended.memory * MIB as f64) as u64;
-        let mut old: Vec<Option<ProcessTrack>> = std::mem::take(&mut self.processes).into_iter().map(Some).collect();
-        let mut has_changed = old.len() != host.processes().len().min(MAX_PROCESSES);
-        let mut tracks = Vec::with_capacity(host.processes().len().min(MAX_PROCESSES));
-        for (place, process) in host.processes().take(MAX_PROCESSES).enumerate() {
-            // Both lists are by ascending pid and most of the time the same.
-            let is_same = |slot: &Option<ProcessTrack>| {
-                slot.as_ref().is_some_and(|track| {
-                    track.key == process.key
-                        || (track.key.pid == process.key.pid
-                            && track.key.start_ticks.is_none()
-                            && track.key.boot_id == process.key.boot_id)
-                })
-            };
-            let found = if old.get(place).is_some_and(is_same) { Some(place) } else { old.iter().position(is_same) };
-            has_changed |= found != Some(place);
-            let mut track = match found.and_then(|place| old[place].take()) {
-                Some(track) => track,
-                None => ProcessTrack::new(process, beat.t),
-            };
+        let mut has_changed = has_moved;
+        for (track, process) in self.processes.iter_mut().zip(host.processes()) {
             has_changed |= !Arc::ptr_eq(&track.about, &process.about) || track.is_held != process.is_held;
             has_changed |= !track.positions.iter().copied().eq(process.gpu_positions());
             track.key = process.key.clone();
             track.observe(process, held_bytes, limits.dstate_hang.share, (beat.t, beat.dt));
-            tracks.push(track);
         }
+        has_changed
+    }
+
+    /// Brings what is remembered of processes into the order of the host's, with those that are new; what is missing
+    /// has ended.
+    fn align_processes(&mut self, host: &Host, limits: &Thresholds, before: &[SafeText], beat: Beat) {
+        let mut old: Vec<Option<ProcessTrack>> = std::mem::take(&mut self.processes).into_iter().map(Some).collect();
+        let aligned = host.processes().take(MAX_PROCESSES).map(|process| {
+            let found = old.iter_mut().find(|slot| slot.as_ref().is_some_and(|track| is_of(track, process)));
+            found.and_then(Option::take).unwrap_or_else(|| ProcessTrack::new(process, beat.t))
+        });
+        let aligned: Vec<ProcessTrack> = aligned.collect();
         let is_cut = host.snapshot.as_ref().is_some_and(|snapshot| snapshot.processes_left_out > 0);
         let has_lost_gpu = |track: &ProcessTrack| {
             let identities = track.positions.iter().filter_map(|position| before.get(*position));
@@ -142,10 +143,9 @@ impl HostMemory {
         if !ended.is_empty() {
             let places: Vec<usize> = (0..ended.len()).collect();
             self.processes = ended;
-            self.end_of(&tracks, &places, host, limits, beat.t);
+            self.end_of(&aligned, &places, host, limits, beat.t);
         }
-        self.processes = tracks;
-        has_changed
+        self.processes = aligned;
     }
 
     fn end_of(&mut self, alive: &[ProcessTrack], ended: &[usize], host: &Host, limits: &Thresholds, t: f64) {
@@ -239,11 +239,15 @@ impl HostMemory {
         let computing: Vec<usize> = jobs.iter().flat_map(|job| job.gpus.iter().map(|gpu| gpu.position)).collect();
         for job in &mut jobs {
             job.forget_others();
+            // Most jobs are of one process on one GPU, and a list that grows has room for four.
+            job.gpus.shrink_to_fit();
+            job.members.shrink_to_fit();
             job.gpus.sort_by_key(|gpu| gpu.position);
             for gpu in &mut job.gpus {
                 gpu.is_alone = computing.iter().filter(|position| **position == gpu.position).count() == 1;
             }
         }
+        jobs.shrink_to_fit();
         self.jobs = jobs;
     }
 
@@ -331,6 +335,14 @@ impl HostMemory {
             }
         }
     }
+}
+
+/// Whether this is what is remembered of a process. A start that is known only now makes no other process of it.
+fn is_of(track: &ProcessTrack, process: &Process) -> bool {
+    track.key == process.key
+        || (track.key.pid == process.key.pid
+            && track.key.start_ticks.is_none()
+            && track.key.boot_id == process.key.boot_id)
 }
 
 /// What a job does on a GPU that others use too: its own share, where the driver tells shares at all.
