@@ -7,6 +7,7 @@ use crate::fleet::{
 };
 use crate::wire::SafeText;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Something that was copied.
@@ -139,7 +140,7 @@ impl App {
 
     fn note_facts(&self, host: &Host, job: &JobRows, fact: Option<String>, now: Moment) -> NoteFacts {
         let row = &job.row;
-        let keys = || std::iter::once(&row.key.process).chain(job.processes.iter().map(|process| &process.key.process));
+        let keys = || std::iter::once(&row.key.process).chain(job.process_keys());
         let facts = keys().find_map(|key| host.processes().find(|process| process.key == *key)?.facts());
         let full_name = facts.and_then(|facts| facts.full_name.as_deref()).unwrap_or_default();
         let user = facts.and_then(|facts| facts.user.as_deref()).unwrap_or(&row.who);
@@ -166,8 +167,9 @@ impl App {
         if key.head.is_some() {
             return self.ssh_command(key.host);
         }
-        let rows = self.jobs(key.host).iter().flat_map(|job| std::iter::once(&job.row).chain(&job.processes));
-        rows.into_iter().find(|row| row.key == *key).map(|row| pid_line(row))
+        let rows = |job: &JobRows| [Arc::clone(&job.row)].into_iter().chain(job.processes().into_owned());
+        let mut rows = self.jobs(key.host).iter().flat_map(rows);
+        rows.find(|row| row.key == *key).map(|row| pid_line(&row))
     }
 }
 

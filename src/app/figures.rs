@@ -3,11 +3,9 @@
 use super::chart::HOTTEST;
 use crate::diagnosis::Engine;
 use crate::fleet::{
-    FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUsers, JobRows, Moment, NOBODY, ProcessKey, Series, Totals,
-    free_gpus, host_users,
+    FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUsers, Moment, NOBODY, Series, Totals, free_gpus, host_users,
 };
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// Degrees below the slowdown temperature at which a GPU counts as hot (diagnosis sheet, rule `temperature`).
@@ -113,10 +111,10 @@ impl HostFigures {
         self.gpus.iter().filter(|gpu| gpu.shows_low_power()).count()
     }
 
-    /// Works out the figures of a host from what the engine says of its GPUs, and its rows.
-    pub fn of(host: &Host, engine: &Engine, jobs: &[JobRows], now: Moment) -> Self {
+    /// Works out the figures of a host, with what the engine says of its GPUs.
+    pub fn of(host: &Host, engine: &Engine, now: Moment) -> Self {
         let states = engine.states(host.id);
-        let users = users_by_gpu(host, jobs, host.gpus().len());
+        let users = users_by_gpu(host);
         let gpus = host.gpus().enumerate().zip(users).map(|((position, (info, reading)), users)| {
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
             let slows_down = reading.clocks_event_reasons.is_some_and(|mask| ClocksEventReasons(mask).is_thermal());
@@ -159,19 +157,17 @@ impl HostFigures {
             gpus: gpus.collect(),
             totals: Totals::of_host(host, states, now),
             free: free_gpus(host, states, &FreeWish::default(), now),
-            users: host_users(host, jobs, states),
+            users: host_users(host, states),
             is_fresh: host.is_fresh(now),
         }
     }
 }
 
 /// For each GPU who computes there and with how much memory, the most first.
-fn users_by_gpu(host: &Host, jobs: &[JobRows], gpus: usize) -> Vec<Vec<(SafeText, u64)>> {
-    let who: HashMap<&ProcessKey, &SafeText> =
-        jobs.iter().flat_map(|job| &job.processes).map(|row| (&row.key.process, &row.who)).collect();
-    let mut users: Vec<Vec<(SafeText, u64)>> = vec![Vec::new(); gpus];
+fn users_by_gpu(host: &Host) -> Vec<Vec<(SafeText, u64)>> {
+    let mut users: Vec<Vec<(SafeText, u64)>> = vec![Vec::new(); host.gpus().len()];
     for process in host.processes() {
-        let Some(&who) = who.get(&process.key) else { continue };
+        let who = &process.about.who;
         for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
             let bytes = process.on(position).and_then(|usage| usage.gpu_memory_bytes).unwrap_or(0);
             let Some(users) = users.get_mut(position) else { continue };

@@ -5,7 +5,7 @@ use super::arrange::{Demand, arrange};
 use super::narrowing::About;
 use super::screen::list_capacity;
 use super::{HostFigures, LinkCounts, View};
-use crate::fleet::{Group, HostId, Link, Moment, Row, Totals, jobs_across};
+use crate::fleet::{Group, HostId, JobRows, Link, Moment, Row, Totals, jobs_across};
 use std::sync::Arc;
 
 impl App {
@@ -46,7 +46,7 @@ impl App {
         for (host, figures) in self.fleet.hosts().iter().zip(&mut self.figures) {
             let states = self.engine.states(host.id);
             if self.rows_view.tick(host, states, now) {
-                *figures = HostFigures::of(host, &self.engine, self.rows_view.jobs(host.id), now);
+                *figures = HostFigures::of(host, &self.engine, now);
             }
         }
         let seen = self.figures.iter().filter(|figures| figures.is_fresh);
@@ -67,7 +67,7 @@ impl App {
     pub(super) fn refresh_host(&mut self, id: HostId, now: Moment) {
         let (Some(host), Some(figures)) = (self.fleet.host(id), self.figures.get_mut(id.0 as usize)) else { return };
         self.rows_view.update(host, self.engine.states(id), now);
-        *figures = HostFigures::of(host, &self.engine, self.rows_view.jobs(id), now);
+        *figures = HostFigures::of(host, &self.engine, now);
     }
 
     pub(super) fn refresh_sums(&mut self) {
@@ -114,7 +114,7 @@ impl App {
         self.rows = listed.rows;
         // Of one host in full only its own count.
         let total = only.map_or(listed.total, |id| match list.order().group {
-            Group::None => self.rows_view.jobs(id).iter().map(|job| job.processes.len()).sum(),
+            Group::None => self.rows_view.jobs(id).iter().map(JobRows::process_count).sum(),
             _ => self.rows_view.jobs(id).len(),
         });
         self.rows_kept = (listed.kept, total);

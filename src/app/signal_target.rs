@@ -69,9 +69,9 @@ impl App {
     /// These processes of a job, each as a target of its own.
     pub(super) fn worker_targets(&self, launcher: &SignalTarget) -> Vec<SignalTarget> {
         let jobs = self.rows_view.jobs(launcher.host).iter();
-        let rows = jobs.flat_map(|job| &job.processes).filter(|row| row.ended_at.is_none());
+        let rows = jobs.flat_map(|job| job.processes().into_owned()).filter(|row| row.ended_at.is_none());
         let workers = rows.filter(|row| launcher.workers.contains(&row.key.process));
-        workers.filter_map(|row| self.of_process(row, &row.gpu_indexes, row.key.process.clone(), Vec::new())).collect()
+        workers.filter_map(|row| self.of_process(&row, &row.gpu_indexes, row.key.process.clone(), Vec::new())).collect()
     }
 
     /// The parts of the job on several hosts that this row heads.
@@ -91,8 +91,8 @@ impl App {
                 self.of_job(job, targets);
                 return;
             }
-            let process = job.processes.iter().find(|row| row.key == *key && row.ended_at.is_none());
-            if let Some(row) = process {
+            let processes = job.processes();
+            if let Some(row) = processes.iter().find(|row| row.key == *key && row.ended_at.is_none()) {
                 targets.extend(self.of_process(row, &row.gpu_indexes, row.key.process.clone(), Vec::new()));
                 return;
             }
@@ -101,7 +101,8 @@ impl App {
 
     /// A job's launcher, which takes its workers along; without one each of its processes.
     fn of_job(&self, job: &JobRows, targets: &mut Vec<SignalTarget>) {
-        let live: Vec<&Row> = job.processes.iter().map(Arc::as_ref).filter(|row| row.ended_at.is_none()).collect();
+        let processes = job.processes();
+        let live: Vec<&Row> = processes.iter().map(Arc::as_ref).filter(|row| row.ended_at.is_none()).collect();
         let leader = &job.row.key.process;
         let host = self.fleet.host(job.row.key.host);
         let launcher_of = |key: &ProcessKey| {

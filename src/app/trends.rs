@@ -47,8 +47,8 @@ fn processes<'a>(jobs: &'a [JobRows], row: &'a Row) -> Vec<&'a ProcessKey> {
         return vec![&row.key.process];
     }
     let job = jobs.iter().find(|job| job.row.key == row.key);
-    let processes = job.iter().flat_map(|job| &job.processes).filter(|row| row.ended_at.is_none());
-    processes.map(|row| &row.key.process).take(MOST_PROCESSES).collect()
+    // Those that have ended have no history.
+    job.iter().flat_map(|job| job.process_keys()).take(MOST_PROCESSES).collect()
 }
 
 /// The mean of several histories; a point without any reading stays a gap.

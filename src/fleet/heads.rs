@@ -16,9 +16,6 @@ pub(super) fn grouped<'a>(
     order: ListOrder,
     across: &[JobAcross],
 ) -> Vec<(Option<Row>, Vec<&'a JobRows>)> {
-    if matches!(order.group, Group::Job | Group::None) {
-        return jobs.into_iter().map(|(_, job)| (None, vec![job])).collect();
-    }
     let parts: HashMap<(HostId, &JobKey), usize> = across
         .iter()
         .enumerate()
@@ -95,9 +92,10 @@ fn head(place: &Place, jobs: &[&JobRows], is_likely: bool) -> Option<Row> {
     let gpus: HashSet<(HostId, u32)> =
         counted.iter().flat_map(|row| row.gpu_indexes.iter().map(|index| (row.key.host, *index))).collect();
     let users: HashSet<&SafeText> = counted.iter().map(|row| &row.who).collect();
-    let processes = || jobs.iter().flat_map(|job| &job.processes).filter(|row| row.ended_at.is_none());
-    let least = processes().filter_map(|row| busy_rank(row, |(least, _)| least)).min_by_key(|rank| rank.sm_percent);
-    let most = processes().filter_map(|row| busy_rank(row, |(_, most)| most)).max_by_key(|rank| rank.sm_percent);
+    let processes: Vec<_> = jobs.iter().map(|job| job.processes()).collect();
+    let ranks = || processes.iter().flat_map(|rows| rows.iter()).filter(|row| row.ended_at.is_none());
+    let least = ranks().filter_map(|row| busy_rank(row, |(least, _)| least)).min_by_key(|rank| rank.sm_percent);
+    let most = ranks().filter_map(|row| busy_rank(row, |(_, most)| most)).max_by_key(|rank| rank.sm_percent);
     let is_one_host = hosts.len() == 1;
     let mut row = Row {
         key,

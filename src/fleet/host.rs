@@ -191,6 +191,12 @@ impl Host {
         self.processes.ended()
     }
 
+    /// Whether a process runs as the user that logged in there; not, where one of the two is not known.
+    pub fn is_of_login(&self, process: &Process) -> bool {
+        let login = self.hello.as_ref().and_then(|hello| hello.login_uid);
+        login.is_some() && process.facts().and_then(|facts| facts.uid) == login
+    }
+
     /// What was read in the last hours.
     pub fn history(&self) -> &History {
         &self.history

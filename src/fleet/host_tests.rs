@@ -397,7 +397,7 @@ proptest::proptest! {
                 host.host.inventory.as_ref().map_or(0, |inventory| inventory.gpus.len())
             );
             let rows = crate::fleet::host_rows(&host.host, &[], at(second));
-            proptest::prop_assert!(rows.iter().all(|job| !job.processes.is_empty()));
+            proptest::prop_assert!(rows.iter().all(|job| job.process_count() > 0));
             host.host.history().points(Series::Gpu(0, GpuMetric::Power), at(second), Duration::from_secs(60), 30);
         }
     }

@@ -222,7 +222,7 @@ impl RowsView {
     pub fn has(&self, key: &RowKey) -> bool {
         self.jobs(key.host).iter().any(|job| {
             let is_job = job.row.key.process == key.process && (key.is_job || key.head.is_some());
-            is_job || job.processes.iter().any(|row| row.key == *key)
+            is_job || (!key.is_job && key.head.is_none() && job.process_keys().any(|process| *process == key.process))
         })
     }
 
@@ -249,20 +249,30 @@ impl RowsView {
         let jobs = || self.hosts.iter().flat_map(|entry| &entry.jobs);
         let mut listed = Listed::default();
         if order.group == Group::None {
-            listed.total = jobs().map(|job| job.processes.len()).sum();
-            let kept = jobs().flat_map(|job| &job.processes).filter(|row| keep(row));
-            let mut rows: Vec<(Option<u8>, &Arc<Row>)> = kept.map(|row| (ranked(row), row)).collect();
-            rows.sort_by(|a, b| compare((a.0, a.1), (b.0, b.1), order));
+            listed.total = jobs().map(JobRows::process_count).sum();
+            let processes = jobs().flat_map(|job| job.processes().into_owned());
+            let mut rows: Vec<(Option<u8>, Arc<Row>)> =
+                processes.filter(|row| keep(row)).map(|row| (ranked(&row), row)).collect();
+            rows.sort_by(|a, b| compare((a.0, &a.1), (b.0, &b.1), order));
             listed.kept = rows.len();
-            listed.rows = rows.into_iter().map(|(_, row)| ListRow::new(row, Unfold::Leaf, 0)).collect();
+            listed.rows = rows.into_iter().map(|(_, row)| ListRow { row, unfold: Unfold::Leaf, depth: 0 }).collect();
             return listed;
         }
         listed.total = jobs().count();
-        let kept = jobs().filter(|job| keep(&job.row) || job.processes.iter().any(|row| keep(row)));
+        let kept = jobs().filter(|job| keep(&job.row) || job.processes().iter().any(|row| keep(row)));
         let mut kept: Vec<(Option<u8>, &JobRows)> = kept.map(|job| (ranked(&job.row), job)).collect();
-        kept.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order));
+        // Rows lie far apart in memory: what is compared most of the time is gathered first.
+        match order.key {
+            SortKey::Trouble => kept.sort_by_cached_key(|(rank, job)| urgency(*rank, &job.row, order.is_descending)),
+            _ => kept.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order)),
+        }
         listed.kept = kept.len();
+        listed.rows.reserve(kept.len());
         let tree = Tree { order, open, keep: &keep };
+        if order.group == Group::Job {
+            kept.into_iter().for_each(|(_, job)| tree.add_job(&mut listed.rows, job, 0));
+            return listed;
+        }
         for (head, members) in grouped(kept, order, across) {
             let depth = u8::from(head.is_some());
             if let Some(head) = head {
@@ -318,7 +328,8 @@ impl<K: Fn(&Row) -> bool> Tree<'_, K> {
         }
         rows.push(ListRow::new(&job.row, Unfold::Open, depth));
         let is_whole = (self.keep)(&job.row);
-        let mut processes: Vec<&Arc<Row>> = job.processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
+        let processes = job.processes();
+        let mut processes: Vec<&Arc<Row>> = processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
         processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), self.order));
         rows.extend(processes.into_iter().map(|row| ListRow::new(row, Unfold::Child, depth + 1)));
     }
@@ -328,13 +339,7 @@ impl<K: Fn(&Row) -> bool> Tree<'_, K> {
 pub(super) fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
     let down = order.is_descending;
     match order.key {
-        SortKey::Trouble => a
-            .ended_at
-            .is_some()
-            .cmp(&b.ended_at.is_some())
-            .then_with(|| known_first(a_rank, b_rank, down, Ord::cmp))
-            .then_with(|| directed(b.is_mine.cmp(&a.is_mine), down))
-            .then_with(|| known_first(a.gpu_memory_bytes, b.gpu_memory_bytes, !down, Ord::cmp)),
+        SortKey::Trouble => urgency(a_rank, a, down).cmp(&urgency(b_rank, b, down)),
         SortKey::Host => directed(a.key.host.cmp(&b.key.host), down),
         SortKey::Gpu => known_first(gpus(a), gpus(b), down, Ord::cmp),
         SortKey::Pid => known_first(a.pid, b.pid, down, Ord::cmp),
@@ -348,6 +353,14 @@ pub(super) fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>,
         SortKey::Time => known_first(a.age_seconds, b.age_seconds, down, f64::total_cmp),
         SortKey::Command => directed(a.command.cmp(&b.command), down),
     }
+}
+
+/// The place of a row in the order of trouble, the least first: what has not ended, what needs a person, one's own, the
+/// most memory. Downwards all but the first are the other way round; what is not known comes last in both.
+fn urgency(rank: Option<u8>, row: &Row, down: bool) -> impl Ord + use<> {
+    let rank = rank.map_or(u16::MAX, |rank| u16::from(if down { u8::MAX - rank } else { rank }));
+    let memory = row.gpu_memory_bytes.map(|bytes| if down { bytes } else { u64::MAX - bytes });
+    (row.ended_at.is_some(), rank, row.is_mine == down, memory.is_none(), memory)
 }
 
 fn directed(ordering: Ordering, is_descending: bool) -> Ordering {

@@ -3,8 +3,8 @@
 use super::host::Sight;
 use super::rows::ENDED_ROWS_STAY;
 use super::{EndedProcess, Process, ProcessAbout, ProcessKey, ranges};
-use crate::wire::{GpuProcessReading, Presence, ProcessFacts, ProcessReading, Snapshot};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use crate::wire::{GpuProcessReading, Presence, ProcessColumns, ProcessFacts, ProcessReading, Snapshot};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 /// The most processes remembered as ended, so that a host that starts thousands cannot fill the memory.
@@ -60,31 +60,40 @@ impl Processes {
         let mut facts: HashMap<u32, ProcessFacts> =
             std::mem::take(&mut snapshot.facts).into_iter().map(|facts| (facts.pid, facts)).collect();
         let columns = std::mem::take(&mut snapshot.processes);
-        let mut readings: HashMap<u32, ProcessReading> =
-            (0..columns.len()).map(|row| columns.row(row)).filter_map(|row| Some((row.pid?, row))).collect();
+        let rows = rows_by_pid(&columns);
         let usages = usages(snapshot, sight);
-        let mut before: HashMap<u32, Process> =
-            std::mem::take(&mut self.live).into_iter().map(|process| (process.key.pid, process)).collect();
+        // Both lists are by ascending pid, so that one walk along both finds who was there before.
+        let mut before = std::mem::take(&mut self.live).into_iter().peekable();
+        let mut missing = Vec::new();
+        self.live.reserve_exact(usages.chunk_by(is_of_one_process).count());
 
-        for (pid, gpus) in usages {
-            let mut reading = readings.remove(&pid).unwrap_or_default();
+        for gpus in usages.chunk_by(is_of_one_process) {
+            let pid = pid_of(&gpus[0]);
+            let mut reading = row_of(&rows, pid).map(|row| columns.row(row)).unwrap_or_default();
             ranges::clean_process(&mut reading);
             let (key, about) = self.identify(pid, &reading, facts.remove(&pid), sight);
+            while let Some(gone) = before.next_if(|earlier| earlier.key.pid < pid) {
+                missing.push(gone);
+            }
             // A start that was not known before, as of a process that was hidden, makes no other process of it.
             let is_same = |earlier: &Process| earlier.key == key || earlier.key.start_ticks.is_none();
-            let earlier = if before.get(&pid).is_some_and(is_same) { before.remove(&pid) } else { None };
-            let state_since = match earlier {
-                Some(earlier) if is_same_state(&earlier.reading, &reading) => earlier.state_since,
-                _ => sight.now,
+            let earlier = before.next_if(|earlier| earlier.key.pid == pid && is_same(earlier));
+            let (state_since, mut mine) = match earlier {
+                Some(earlier) if is_same_state(&earlier.reading, &reading) => (earlier.state_since, earlier.gpus),
+                Some(earlier) => (sight.now, earlier.gpus),
+                None => (sight.now, Vec::with_capacity(gpus.len())),
             };
-            self.live.push(Process { key, about, reading, gpus, state_since, is_held: false });
+            mine.clear();
+            mine.extend_from_slice(gpus);
+            self.live.push(Process { key, about, reading, gpus: mine, state_since, is_held: false });
         }
+        missing.extend(before);
         // Facts of processes that are not listed (yet): the driver may name them in the next snapshot.
         for (pid, facts) in facts {
             let reading = ProcessReading { start_ticks: facts.start_ticks, ..ProcessReading::default() };
             self.identify(pid, &reading, Some(facts), sight);
         }
-        self.settle(before.into_values(), snapshot.processes_left_out > 0, sight);
+        self.settle(missing, snapshot.processes_left_out > 0, sight);
         self.forget_facts();
     }
 
@@ -123,7 +132,7 @@ impl Processes {
     }
 
     /// Decides what became of the processes that were listed before and are not now.
-    fn settle(&mut self, missing: impl Iterator<Item = Process>, is_cut: bool, sight: &Sight) {
+    fn settle(&mut self, missing: Vec<Process>, is_cut: bool, sight: &Sight) {
         let is_readable = |position: usize| {
             sight.readings.get(position).is_some_and(|gpu| gpu.error.is_none() && gpu.blocked_seconds.is_none())
         };
@@ -171,29 +180,51 @@ impl Processes {
     }
 }
 
-/// What each pid does on GPUs, by position. Positions that the inventory does not have are left out, as are second rows
-/// for one (pid, GPU). What the driver cannot name is gathered under pid 0.
-fn usages(snapshot: &mut Snapshot, sight: &Sight) -> BTreeMap<u32, Vec<GpuProcessReading>> {
+/// Where each pid's row is, by ascending pid.
+fn rows_by_pid(columns: &ProcessColumns) -> Vec<(u32, usize)> {
+    let pids = columns.pid.iter().enumerate();
+    let mut rows: Vec<(u32, usize)> = pids.filter_map(|(row, pid)| Some(((*pid)?, row))).collect();
+    rows.sort_unstable();
+    rows
+}
+
+/// The row of a pid: the last, should there be several.
+fn row_of(rows: &[(u32, usize)], pid: u32) -> Option<usize> {
+    let end = rows.partition_point(|(other, _)| *other <= pid);
+    rows[..end].last().filter(|(other, _)| *other == pid).map(|(_, row)| *row)
+}
+
+/// What each pid does on GPUs, by ascending pid and position. Positions that the inventory does not have are left out,
+/// as are second rows for one (pid, GPU). What the driver cannot name is gathered under pid 0.
+fn usages(snapshot: &mut Snapshot, sight: &Sight) -> Vec<GpuProcessReading> {
     let columns = std::mem::take(&mut snapshot.gpu_processes);
-    let mut usages: BTreeMap<u32, Vec<GpuProcessReading>> = BTreeMap::new();
-    for row in 0..columns.len() {
+    let rows = (0..columns.len()).filter_map(|row| {
         let mut usage = columns.row(row);
-        let Some(info) = usage.gpu.and_then(|gpu| sight.infos.get(usize::from(gpu))) else { continue };
+        let info = usage.gpu.and_then(|gpu| sight.infos.get(usize::from(gpu)))?;
         ranges::clean_usage(&mut usage, info);
-        let of_pid = usages.entry(usage.pid.unwrap_or(0)).or_default();
-        match of_pid.iter_mut().find(|other| other.gpu == usage.gpu) {
-            None => of_pid.push(usage),
-            Some(other) if usage.pid.is_none() => {
-                let memory = [other.gpu_memory_bytes, usage.gpu_memory_bytes];
-                other.gpu_memory_bytes = memory.into_iter().flatten().reduce(u64::saturating_add);
-            }
-            Some(_) => {}
+        Some(usage)
+    });
+    let mut usages: Vec<GpuProcessReading> = rows.collect();
+    // Stable: of several rows the first counts.
+    usages.sort_by_key(|usage| (pid_of(usage), usage.gpu));
+    usages.dedup_by(|next, kept| {
+        let is_second = pid_of(next) == pid_of(kept) && next.gpu == kept.gpu;
+        if is_second && next.pid.is_none() {
+            let memory = [kept.gpu_memory_bytes, next.gpu_memory_bytes];
+            kept.gpu_memory_bytes = memory.into_iter().flatten().reduce(u64::saturating_add);
         }
-    }
-    for of_pid in usages.values_mut() {
-        of_pid.sort_by_key(|usage| usage.gpu);
-    }
+        is_second
+    });
     usages
+}
+
+/// The pid; 0 where the driver cannot tell.
+fn pid_of(usage: &GpuProcessReading) -> u32 {
+    usage.pid.unwrap_or(0)
+}
+
+fn is_of_one_process(one: &GpuProcessReading, other: &GpuProcessReading) -> bool {
+    pid_of(one) == pid_of(other)
 }
 
 fn is_same_state(one: &ProcessReading, other: &ProcessReading) -> bool {

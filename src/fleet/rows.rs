@@ -2,8 +2,9 @@
 
 use super::process::{Launcher, sum};
 use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey};
-use crate::wire::{ProcessFacts, ProcessState, SafeText};
-use std::collections::HashMap;
+use crate::wire::{ProcessState, SafeText};
+use std::borrow::Cow;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -119,19 +120,56 @@ impl Row {
     }
 }
 
-/// One job on one host: its own row, and a row for each of its processes.
+/// One job on one host: its own row, and those of its processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRows {
     /// The job's row.
     pub row: Arc<Row>,
-    /// Its processes by pid, those that have ended last.
-    pub processes: Vec<Arc<Row>>,
+    members: MemberRows,
+}
+
+/// The rows of a job's processes.
+#[derive(Debug, Clone, PartialEq)]
+enum MemberRows {
+    /// A process that is the whole job says the same as the job: its row is made when somebody asks. Most jobs are of
+    /// this kind, and rows are what a host's update writes most of.
+    Alone(ProcessKey),
+    /// By pid, those that have ended last.
+    Several(Vec<Arc<Row>>),
 }
 
 impl JobRows {
     /// Whether there is more below it than itself.
     pub fn unfolds(&self) -> bool {
-        self.processes.len() > 1
+        self.process_count() > 1
+    }
+
+    /// How many processes it has, with those that have ended.
+    pub fn process_count(&self) -> usize {
+        match &self.members {
+            MemberRows::Alone(_) => 1,
+            MemberRows::Several(rows) => rows.len(),
+        }
+    }
+
+    /// The rows of its processes by pid, those that have ended last.
+    pub fn processes(&self) -> Cow<'_, [Arc<Row>]> {
+        match &self.members {
+            MemberRows::Alone(process) => {
+                let key = RowKey { process: process.clone(), is_job: false, ..self.row.key.clone() };
+                Cow::Owned(vec![Arc::new(Row { key, ..Row::clone(&self.row) })])
+            }
+            MemberRows::Several(rows) => Cow::Borrowed(rows),
+        }
+    }
+
+    /// What its processes are known by, in the same order.
+    pub fn process_keys(&self) -> impl Iterator<Item = &ProcessKey> {
+        let (alone, several) = match &self.members {
+            MemberRows::Alone(key) => (Some(key), &[][..]),
+            MemberRows::Several(rows) => (None, rows.as_slice()),
+        };
+        alone.into_iter().chain(several.iter().map(|row| &row.key.process))
     }
 }
 
@@ -174,6 +212,22 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn job(&self, members: &Members) -> Option<JobRows> {
+        match (members.live.as_slice(), members.ended.as_slice()) {
+            ([alone], []) => Some(self.job_of_one(alone, None)),
+            ([], [(alone, ended_at)]) => Some(self.job_of_one(alone, Some(*ended_at))),
+            _ => self.job_of_several(members),
+        }
+    }
+
+    fn job_of_one(&self, alone: &Process, ended_at: Option<Moment>) -> JobRows {
+        let mut row = self.process(alone, ended_at);
+        row.key.is_job = true;
+        // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
+        let process = std::mem::replace(&mut row.key.process, leader(alone, &[alone]).key);
+        JobRows { row: Arc::new(row), members: MemberRows::Alone(process) }
+    }
+
+    fn job_of_several(&self, members: &Members) -> Option<JobRows> {
         let live = members.live.iter().map(|process| self.process(process, None));
         let ended = members.ended.iter().map(|(process, at)| self.process(process, Some(*at)));
         let processes: Vec<Arc<Row>> = live.chain(ended).map(Arc::new).collect();
@@ -185,21 +239,17 @@ impl Context<'_> {
         let first = counted.iter().min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
         let mut row = self.sum(&counted, &processes)?;
         let leader = leader(first, &counted);
-        // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
-        if processes.len() > 1 {
-            row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
-            row.command = leader.command;
-        }
+        row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
+        row.command = leader.command;
         row.key = RowKey { host: self.host.id, process: leader.key, is_job: true, head: None };
         row.ended_at = match members.live.as_slice() {
             [] => members.ended.iter().map(|(_, at)| *at).max(),
             _ => None,
         };
-        Some(JobRows { row: Arc::new(row), processes })
+        Some(JobRows { row: Arc::new(row), members: MemberRows::Several(processes) })
     }
 
     fn process(&self, process: &Process, ended_at: Option<Moment>) -> Row {
-        let facts = process.facts();
         let trouble = if ended_at.is_some() { None } else { process.trouble(self.now) };
         Row {
             key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false, head: None },
@@ -220,7 +270,7 @@ impl Context<'_> {
             trouble: trouble.map(SafeText::new),
             command: process.about.command.clone(),
             workers: 1,
-            is_mine: self.is_mine(facts),
+            is_mine: self.host.is_of_login(process),
             is_stale: self.is_stale || process.is_held,
             ended_at,
             head: None,
@@ -264,24 +314,24 @@ impl Context<'_> {
     /// Memory held as a share of the memory of all GPUs that the processes are on.
     fn memory_percent(&self, processes: &[&Process]) -> Option<f32> {
         let held = sum(processes.iter().map(|process| process.gpu_memory_bytes()))?;
-        let mut positions: Vec<usize> = processes.iter().flat_map(|process| process.gpu_positions()).collect();
-        positions.sort_unstable();
-        positions.dedup();
-        let mut total: u64 = 0;
-        for position in positions {
-            total = total.saturating_add(self.host.gpu_info(position)?.memory_total_bytes?);
-        }
+        let total = match processes {
+            [one] => self.memory_total_bytes(one.gpu_positions()),
+            several => {
+                let positions: BTreeSet<usize> = several.iter().flat_map(|process| process.gpu_positions()).collect();
+                self.memory_total_bytes(positions.into_iter())
+            }
+        }?;
         (total > 0).then(|| (held as f64 / total as f64 * 100.0) as f32)
+    }
+
+    fn memory_total_bytes(&self, mut positions: impl Iterator<Item = usize>) -> Option<u64> {
+        let of = |position| self.host.gpu_info(position).and_then(|info| info.memory_total_bytes);
+        positions.try_fold(0u64, |total, position| Some(total.saturating_add(of(position)?)))
     }
 
     fn worst_state(&self, processes: &[&Process]) -> Option<(GpuState, Option<Moment>)> {
         let positions = processes.iter().flat_map(|process| process.gpu_positions());
         positions.filter_map(|position| self.states.get(position)).min().copied()
-    }
-
-    fn is_mine(&self, facts: Option<&ProcessFacts>) -> bool {
-        let login = self.host.hello.as_ref().and_then(|hello| hello.login_uid);
-        login.is_some() && facts.and_then(|facts| facts.uid) == login
     }
 }
 

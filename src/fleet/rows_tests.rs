@@ -47,13 +47,14 @@ fn the_workers_of_a_launcher_are_one_row() {
     let mut workers = torchrun(4);
     workers[2].gpus[0].sm_percent = Some(12);
     let jobs = rows(&shown(4, &workers), 1.0);
-    let [JobRows { row, processes }] = jobs.as_slice() else { panic!("{jobs:?}") };
+    let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
+    let (row, processes) = (&job.row, job.processes());
     assert_eq!((row.workers, row.pid, row.command.as_str()), (4, Some(500), "torchrun train.py"));
     assert_eq!(row.gpu_indexes, [0, 1, 2, 3]);
     assert_eq!((row.gpu_memory_bytes, row.gpu_memory_percent), (Some(160 << 30), Some(50.0)));
     assert_eq!((row.sm_percent, row.cpu_percent, row.rss_bytes), (Some((12, 90)), Some(400.0), Some(4 << 30)));
     assert_eq!((row.age_seconds, row.who.as_str(), row.is_mine), (Some(504.0), "alice", true));
-    assert_eq!((jobs[0].unfolds(), row.key.is_job), (true, true));
+    assert_eq!((job.unfolds(), row.key.is_job), (true, true));
     assert_eq!(row.key.process.start_ticks, Some(50_000));
     let pids: Vec<_> = processes.iter().map(|row| (row.pid, row.workers)).collect();
     assert_eq!(pids, [501, 502, 503, 504].map(|pid| (Some(pid), 1)));
@@ -150,7 +151,7 @@ fn the_worst_of_a_job_shows_on_its_row() {
     assert_eq!(row.state, Some(states[1]));
     assert_eq!((row.trouble.as_deref(), row.trouble_since), (Some("stopped"), Some(at(1.0))));
     assert_eq!(row.process_state, Some(ProcessState::Stopped));
-    assert_eq!(jobs[0].processes[0].state, Some(states[0]));
+    assert_eq!(jobs[0].processes()[0].state, Some(states[0]));
 }
 
 #[test]
@@ -160,7 +161,7 @@ fn ended_workers_stay_below_their_job_and_do_not_count() {
     let jobs = rows(&host, 3.0);
     assert_eq!((jobs[0].row.workers, jobs[0].row.ended_at), (1, None));
     assert_eq!(jobs[0].row.gpu_memory_bytes, Some(40 << 30));
-    assert_eq!(jobs[0].processes.iter().map(|row| row.ended_at).collect::<Vec<_>>(), [None, Some(at(3.0))]);
+    assert_eq!(jobs[0].processes().iter().map(|row| row.ended_at).collect::<Vec<_>>(), [None, Some(at(3.0))]);
 }
 
 #[test]

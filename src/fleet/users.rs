@@ -1,6 +1,6 @@
 //! Who holds which GPUs, and what they do with them.
 
-use super::{GpuState, Host, HostId, JobRows, Moment, NOBODY};
+use super::{GpuState, Host, HostId, Moment, NOBODY};
 use crate::wire::SafeText;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -103,19 +103,17 @@ struct Share {
 }
 
 /// Who holds the GPUs of a host. `jobs` are its rows, `states` those of its GPUs in inventory order.
-pub fn host_users(host: &Host, jobs: &[JobRows], states: &[(GpuState, Option<Moment>)]) -> HostUsers {
+pub fn host_users(host: &Host, states: &[(GpuState, Option<Moment>)]) -> HostUsers {
     let whole = whole_gpus(host);
-    let rows = jobs.iter().flat_map(|job| &job.processes).filter(|row| row.ended_at.is_none());
-    let by_process: HashMap<_, _> = rows.map(|row| (&row.key.process, (&row.who, row.is_mine))).collect();
     let mut users: BTreeMap<SafeText, (bool, BTreeMap<usize, Share>)> = BTreeMap::new();
     for process in host.processes() {
-        let Some((who, is_mine)) = by_process.get(&process.key) else { continue };
+        let (who, is_mine) = (&process.about.who, host.is_of_login(process));
         for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
             let Some(&place) = whole.get(position) else { continue };
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
             let bytes = process.on(position).and_then(|usage| usage.gpu_memory_bytes);
-            let (mine, shares) = users.entry((*who).clone()).or_default();
-            *mine |= *is_mine;
+            let (mine, shares) = users.entry(who.clone()).or_default();
+            *mine |= is_mine;
             let share = shares.entry(place).or_insert(Share { bytes: None, state, since });
             share.bytes = match (share.bytes, bytes) {
                 (Some(held), Some(more)) => Some(held.saturating_add(more)),

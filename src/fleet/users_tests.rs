@@ -1,6 +1,5 @@
 use super::*;
 use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process, reading};
-use crate::fleet::host_rows;
 
 fn of(user: &str, uid: u32, mut process: TestProcess) -> TestProcess {
     process.facts.user = Some(user.into());
@@ -12,8 +11,7 @@ fn uses(id: u32, states: &[GpuState], processes: &[TestProcess]) -> Vec<HostUse>
     let mut host = TestHost::new(id, gpus(0..states.len() as u32));
     host.show(10.0, &vec![reading(50, 40); states.len()], processes);
     let states: Vec<_> = states.iter().map(|state| (*state, Some(at(4.0)))).collect();
-    let jobs = host_rows(&host.host, &states, at(10.0));
-    let users = host_users(&host.host, &jobs, &states);
+    let users = host_users(&host.host, &states);
     assert_eq!(users.held + users.unheld(), states.len() as u32, "every GPU is held or not");
     users.users
 }
@@ -52,7 +50,7 @@ fn instances_count_as_the_gpu_that_they_are_parts_of() {
     let processes = [process(1, "a", &[(1, 5)]), of("bob", 1001, process(2, "b", &[(2, 6)]))];
     host.show(10.0, &[reading(0, 11), reading(0, 5), reading(0, 6)], &processes);
     let states = [(GpuState::InUse, None); 3];
-    let users = host_users(&host.host, &host_rows(&host.host, &states, at(10.0)), &states);
+    let users = host_users(&host.host, &states);
     assert_eq!((users.held, users.unheld()), (1, 0));
     let uses = users.users;
     assert_eq!(uses.iter().map(|one| (one.gpus, one.shared)).collect::<Vec<_>>(), [(1, 1), (1, 1)]);

@@ -13,7 +13,6 @@ use super::{Moment, Process, ProcessKey};
 use crate::wire::{GpuReading, SafeText};
 use cells::{Cells, Scale};
 use clock::ProbeClock;
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// Raw points a series.
@@ -82,8 +81,14 @@ pub struct History {
     slot: u64,
     /// In inventory order; then those that are absent.
     gpus: Vec<GpuTrack>,
-    /// Boxed: the table has room for more than there are.
-    processes: HashMap<ProcessKey, Box<[Cells; 3]>>,
+    /// By ascending pid, as a host's processes are: most of the time the two are the same, and are walked side by side.
+    processes: Vec<ProcessTrack>,
+}
+
+#[derive(Debug, Clone)]
+struct ProcessTrack {
+    key: ProcessKey,
+    cells: [Cells; 3],
 }
 
 #[derive(Debug, Clone)]
@@ -132,9 +137,11 @@ impl History {
                 cells.take(place, value);
             }
         }
-        for process in processes.iter().filter(|process| !process.is_held) {
-            if let Some(track) = self.processes.get_mut(&process.key) {
-                for (cells, value) in track.iter_mut().zip(process_values(process)) {
+        let mut rest = processes.iter();
+        for track in &mut self.processes {
+            let Some(process) = rest.find(|process| process.key == track.key) else { break };
+            if !process.is_held {
+                for (cells, value) in track.cells.iter_mut().zip(process_values(process)) {
                     cells.take(place, value);
                 }
             }
@@ -145,8 +152,7 @@ impl History {
     /// Bytes that the points take, the allocator's own share aside.
     pub fn memory_bytes(&self) -> usize {
         let tracks = std::mem::size_of::<GpuTrack>() * self.gpus.capacity()
-            + std::mem::size_of::<(ProcessKey, Box<[Cells; 3]>)>() * self.processes.capacity()
-            + std::mem::size_of::<[Cells; 3]>() * self.processes.len();
+            + std::mem::size_of::<ProcessTrack>() * self.processes.capacity();
         self.cells().map(Cells::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
     }
 
@@ -155,26 +161,24 @@ impl History {
         self.clock.map(monotonic_seconds, now) + BEFORE
     }
 
+    /// Has a track for each process, as far as there is room; those that are no longer there lose theirs.
     fn keep_processes(&mut self, processes: &[Process]) {
-        // Both lists are small, and most of the time nothing has changed.
         let is_unchanged = processes.len() == self.processes.len()
-            && processes.iter().all(|process| self.processes.contains_key(&process.key));
+            && processes.iter().zip(&self.processes).all(|(process, track)| process.key == track.key);
         if is_unchanged {
             return;
         }
-        self.processes.retain(|key, _| {
-            processes
-                .binary_search_by_key(&key.pid, |process| process.key.pid)
-                .is_ok_and(|at| processes[at].key == *key)
-        });
-        for process in processes {
-            if self.processes.len() >= MAX_PROCESSES {
-                break;
-            }
-            if !self.processes.contains_key(&process.key) {
-                self.processes.insert(process.key.clone(), process_cells());
-            }
-        }
+        let of = |key: &ProcessKey| processes.binary_search_by_key(&key.pid, |process| process.key.pid);
+        self.processes.retain(|track| of(&track.key).is_ok_and(|at| processes[at].key == track.key));
+        let room = MAX_PROCESSES.saturating_sub(self.processes.len());
+        let tracks = &self.processes;
+        let is_new = |process: &&Process| tracks.binary_search_by_key(&process.key.pid, |track| track.key.pid).is_err();
+        let new = processes.iter().filter(is_new).take(room);
+        let new: Vec<ProcessTrack> =
+            new.map(|process| ProcessTrack { key: process.key.clone(), cells: process_cells() }).collect();
+        self.processes.reserve_exact(new.len());
+        self.processes.extend(new);
+        self.processes.sort_by_key(|track| track.key.pid);
     }
 
     /// Writes the mean of the ten seconds that are over and leaves gaps where there were none.
@@ -215,20 +219,24 @@ impl History {
     }
 
     fn cells(&self) -> impl Iterator<Item = &Cells> {
-        self.gpus.iter().flat_map(|track| &track.cells).chain(self.processes.values().flat_map(|cells| cells.iter()))
+        self.gpus.iter().flat_map(|track| &track.cells).chain(self.processes.iter().flat_map(|track| &track.cells))
     }
 
     fn cells_mut(&mut self) -> impl Iterator<Item = &mut Cells> {
         self.gpus
             .iter_mut()
             .flat_map(|track| &mut track.cells)
-            .chain(self.processes.values_mut().flat_map(|cells| cells.iter_mut()))
+            .chain(self.processes.iter_mut().flat_map(|track| &mut track.cells))
     }
 
     fn series(&self, series: Series) -> Option<&Cells> {
         match series {
             Series::Gpu(position, metric) => Some(&self.gpus.get(position)?.cells[metric as usize]),
-            Series::Process(key, metric) => Some(&self.processes.get(key)?[metric as usize]),
+            Series::Process(key, metric) => {
+                let place = self.processes.binary_search_by_key(&key.pid, |track| track.key.pid).ok()?;
+                let track = self.processes.get(place).filter(|track| track.key == *key)?;
+                Some(&track.cells[metric as usize])
+            }
         }
     }
 }
@@ -249,8 +257,8 @@ fn gpu_values(reading: &GpuReading) -> [Option<f32>; 5] {
 }
 
 /// In the order of [`ProcessMetric`].
-fn process_cells() -> Box<[Cells; 3]> {
-    Box::new([Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(Cells::new))
+fn process_cells() -> [Cells; 3] {
+    [Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(Cells::new)
 }
 
 fn process_values(process: &Process) -> [Option<f32>; 3] {
