@@ -151,6 +151,8 @@ pub(super) fn config(wishes: &Wishes) -> Result<Config, russh::Error> {
         // Small: russh's defaults hold 3 MiB a channel, and our lines are some kilobytes. A jump host's channels hold
         // more, so that one host that is slow to read does not soon stop the others.
         window_size: 256 * 1024,
+        // russh keeps the room of the longest packet for as long as the connection lasts, and a usual snapshot has 4 kB.
+        maximum_packet_size: if wishes.carries_others { 32 * 1024 } else { 8 * 1024 },
         channel_buffer_size: if wishes.carries_others { 64 } else { 8 },
         preferred: Preferred {
             kex: Cow::Owned(key_exchanges),

@@ -9,11 +9,14 @@ use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use russh::client::{Handle, Msg};
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Disconnect, Error};
 use std::time::Duration;
-use tokio::io::{AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::oneshot;
 
 /// What each of the three pipes holds: a slow reader makes the server wait, never this machine's memory grow.
-const PIPE_BYTES: usize = 16 * 1024;
+const PIPE_BYTES: usize = 8 * 1024;
+
+/// How much goes to the server in one message. russh keeps the room of the longest for as long as the connection lasts.
+const MESSAGE_BYTES: usize = 4 * 1024;
 
 /// How long a farewell may take before the connection is cut.
 const FAREWELL: Duration = Duration::from_millis(500);
@@ -110,11 +113,12 @@ struct Pump {
 
 impl Pump {
     async fn run(self, exit: oneshot::Sender<Exit>, dropped: oneshot::Receiver<()>) {
-        let Self { mut connection, mut reads, writes, mut stdin, stdout, stderr } = self;
+        let Self { mut connection, mut reads, writes, stdin, stdout, stderr } = self;
         let mut writer = Box::pin(writes.make_writer());
         let feed = async {
             // An error means that the channel takes no more; its end is told by the other half.
-            if tokio::io::copy(&mut stdin, &mut writer).await.is_ok() {
+            let mut stdin = BufReader::with_capacity(MESSAGE_BYTES, stdin);
+            if tokio::io::copy_buf(&mut stdin, &mut writer).await.is_ok() {
                 let _ = writer.shutdown().await;
             }
             std::future::pending::<()>().await;
