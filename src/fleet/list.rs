@@ -270,7 +270,9 @@ impl RowsView {
         listed.rows.reserve(kept.len());
         let tree = Tree { order, open, keep: &keep };
         if order.group == Group::Job {
-            kept.into_iter().for_each(|(_, job)| tree.add_job(&mut listed.rows, job, 0));
+            for (_, job) in kept {
+                tree.add_job(&mut listed.rows, job, 0);
+            }
             return listed;
         }
         for (head, members) in grouped(kept, order, across) {
