@@ -17,11 +17,13 @@ pub mod watch;
 
 mod background;
 mod clipboard;
+mod console;
 mod dispatch;
 mod errand;
 mod exit;
 mod gathering;
 mod interrupts;
+mod kept;
 mod keyboard;
 mod log_file;
 mod looks;

@@ -8,7 +8,8 @@
 
 use super::background::{self, Asked};
 use super::clipboard::Clipboard;
-use super::keyboard::{self, Keyboard};
+use super::console::{Console, Heard};
+use super::kept::KeptFiles;
 use super::log_file::LogFile;
 use super::looks::{settings, utc_offset_seconds};
 use super::memory::MemoryFile;
@@ -17,15 +18,14 @@ use super::pace::{Pace, SleepWatch};
 use super::session::Session;
 use super::signal_log::SignalLog;
 use super::suspension::{JobControl, Suspension};
-use super::terminal::Screen;
 use super::view_file::{ViewFile, read_preferences, settings_notice};
-use super::visit::Visit;
 use super::{Failure, Interrupts};
 use crate::app::{App, Effect, Event, Preferences};
 use crate::cli::{ScreenArgs, Theme};
 use crate::collect::{Collector, Command};
 use crate::diagnosis::Engine;
-use crate::fleet::{Fleet, HostId, Moment};
+use crate::fleet::{Clock, Fleet, HostId, HostUpdate};
+use crate::hosts::HostConfig;
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
@@ -33,9 +33,10 @@ use crate::wire::SafeText;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::MissedTickBehavior;
+use tokio::time::{Interval, MissedTickBehavior};
 
 /// Events taken in a row before the screen gets its turn.
 const BATCH: usize = 256;
@@ -43,6 +44,7 @@ const BATCH: usize = 256;
 const INTERRUPTED: u8 = 130;
 /// A terminal that does not say what its background is like is not waited for any longer.
 const ASK_LIMIT: Duration = Duration::from_millis(200);
+
 /// Shows the fleet until the person leaves.
 ///
 /// # Errors
@@ -66,10 +68,10 @@ async fn show(
     arguments: &ScreenArgs,
     preferences: &Preferences,
     wrong: Option<&str>,
-    mut log: Option<LogFile>,
+    log: Option<LogFile>,
 ) -> io::Result<ExitCode> {
     let Session { hosts, source, ssh, clock, simulated, notifications } = session;
-    let (context, mut prompts) = match ssh {
+    let (context, prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
         None => (None, None),
     };
@@ -77,12 +79,12 @@ async fn show(
     let directories = Directories::find();
     let mut engine = Engine::default();
     // What is simulated is not remembered.
-    let (mut memory, said) = if simulated { (None, None) } else { MemoryFile::load(&directories, &mut engine, now) };
-    let (mut view, remembered, forgotten) =
-        if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
-    let (collector, mut updates) = Collector::start(&hosts, source, clock);
-    let mut interrupts = Interrupts::new()?;
-    let mut suspension = Suspension::new()?;
+    let (memory, said) = if simulated { (None, None) } else { MemoryFile::load(&directories, &mut engine, now) };
+    let (view, remembered, forgotten) = if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
+    let signals = if simulated { None } else { SignalLog::find(&directories) };
+    let (collector, updates) = Collector::start(&hosts, source, clock);
+    let interrupts = Interrupts::new()?;
+    let suspension = Suspension::new()?;
     // From here on the terminal is not as it was; a signal waits for the loop, which gives it back.
     let asked = ask_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), asked.is_light);
@@ -95,187 +97,193 @@ async fn show(
     for said in [said, forgotten, wrong.map(settings_notice)].into_iter().flatten() {
         app.say(said, now);
     }
-    let mut notifier =
-        Notifier::new(&notifications, true, std::env::var_os("TMUX").is_some_and(|name| !name.is_empty()));
-    let signal_log = if simulated { None } else { SignalLog::find(&directories) };
+    let is_tmux = std::env::var_os("TMUX").is_some_and(|name| !name.is_empty());
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
-    let mut screen = Screen::enter(preferences.mouse)?;
-    let (columns, rows) = crossterm::terminal::size()?;
-    app.update(Event::Resized(columns, rows), now);
-    let mut keyboard = Some(Keyboard::after(asked)?);
-    let mut visit: Option<Visit> = None;
-    // A bell or notification that came while somebody else had the terminal.
-    let mut held: Option<String> = None;
-    let mut clipboard = Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok());
-    let mut tick = tokio::time::interval(Duration::from_secs(1));
-    tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
-    let mut sleep_watch = SleepWatch::new(clock.now());
-    let mut pace = Pace::new();
-    let performer = Performer { hosts: hosts.len(), collector: &collector, context: context.as_deref() };
-
-    pace.soon(true);
-    let code = loop {
-        if visit.is_none() && pace.is_due() {
-            let now = clock.now();
-            app.settle();
-            screen.draw(|frame| ui::draw(&app, frame, now))?;
-            pace.drawn();
-        }
-        let event = tokio::select! {
-            biased;
-            code = interrupts.next() => {
-                // Ctrl-C at a prompt of ssh's is for ssh.
-                if visit.is_some() && code == INTERRUPTED {
-                    continue;
-                }
-                break ExitCode::from(code);
-            }
-            change = suspension.next() => {
-                match change {
-                    // The terminal is lent: there is nothing to be given back.
-                    JobControl::Stop if visit.is_some() => suspension.stop()?,
-                    JobControl::Stop => suspend(&mut screen, &mut suspension)?,
-                    JobControl::Continued if visit.is_some() => {}
-                    JobControl::Continued => screen.reclaim()?,
-                }
-                pace.soon(true);
-                None
-            }
-            said = next_end(&mut visit) => {
-                visit = None;
-                screen.take_back()?;
-                keyboard::discard();
-                keyboard = Some(Keyboard::start()?);
-                if let Some(sequence) = held.take() {
-                    screen.send(&sequence)?;
-                }
-                let (columns, rows) = crossterm::terminal::size()?;
-                app.update(Event::Resized(columns, rows), clock.now());
-                Some(Event::Done(SafeText::new(&said)))
-            }
-            key = next_key(&mut keyboard) => match key {
-                Some(Ok(key)) => terminal_event(key),
-                // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
-                Some(Err(error)) => return Err(error),
-                None => break ExitCode::SUCCESS,
-            },
-            Some(prompt) = next_prompt(&mut prompts) => Some(match prompt {
-                PromptEvent::Asked(prompt) => Event::Prompted(prompt),
-                PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
-            }),
-            Some((id, update)) = updates.recv() => Some(Event::Host(id, Box::new(update))),
-            said = notifier.failure() => Some(Event::WentWrong(said)),
-            said = clipboard.said() => Some(Event::Done(said)),
-            _ = tick.tick() => {
-                #[cfg(debug_assertions)]
-                super::panic_on_purpose::panic_on_purpose();
-                let now = clock.now();
-                if let Some(sequence) = notifier.tick(app.live_fleet(), now) {
-                    if visit.is_none() {
-                        screen.send(&sequence)?;
-                    } else {
-                        held = Some(sequence);
-                    }
-                }
-                app.settings.utc_offset_seconds = utc_offset_seconds();
-                remember(memory.as_mut().filter(|file| file.is_due(now)), &mut app, now);
-                if let Some(file) = view.as_mut().filter(|file| file.is_due(now))
-                    && let Some(said) = file.save(app.remembered(), now)
-                {
-                    app.say(said, now);
-                }
-                if let Some(Err(error)) = log.as_mut().map(|file| file.write(app.live_fleet())) {
-                    app.say(format!("the log is no longer written: {error}"), now);
-                    log = None;
-                }
-                if !simulated && sleep_watch.slept(now) {
-                    performer.retry_all();
-                    Some(Event::Resumed)
-                } else {
-                    Some(Event::Ticked)
-                }
-            },
-            () = pace.due(), if visit.is_none() => None,
-        };
-        let mut next = event;
-        let mut is_over = false;
-        for _ in 0..BATCH {
-            let Some(event) = next else { break };
-            let urgent = pace.is_urgent(&event);
-            pace.soon(urgent);
-            for effect in app.update(event, clock.now()) {
-                match effect {
-                    Effect::Quit => is_over = true,
-                    Effect::Repaint if visit.is_some() => {}
-                    Effect::Repaint => screen.forget(),
-                    Effect::Suspend => {
-                        suspend(&mut screen, &mut suspension)?;
-                        pace.soon(true);
-                    }
-                    Effect::Shell(id) => {
-                        let Some(host) = hosts.get(id.0 as usize) else { continue };
-                        if let Some(keyboard) = keyboard.take() {
-                            keyboard.stop().await;
-                        }
-                        Screen::lend();
-                        match Visit::start(host) {
-                            Ok(started) => visit = Some(started),
-                            Err(said) => {
-                                screen.take_back()?;
-                                keyboard = Some(Keyboard::start()?);
-                                app.update(Event::Done(SafeText::new(&said)), clock.now());
-                            }
-                        }
-                    }
-                    Effect::Mouse(is_on) => screen.set_mouse(is_on)?,
-                    Effect::Copy(copied) => screen.send(&clipboard.take(&copied))?,
-                    Effect::Tell(news) => notifier.take(&news),
-                    Effect::Remember => remember(memory.as_mut(), &mut app, clock.now()),
-                    Effect::LogSignal(line) => {
-                        if let Some(said) = signal_log.as_ref().and_then(|log| log.write(&line)) {
-                            app.say(said, clock.now());
-                        }
-                    }
-                    other => performer.perform(other),
-                }
-            }
-            // What is ready already is taken before the one draw.
-            next = updates.try_recv().ok().map(|(id, update)| Event::Host(id, Box::new(update)));
-        }
-        if is_over {
-            break ExitCode::SUCCESS;
-        }
+    let mut watch = Watch {
+        console: Console::enter(preferences.mouse, asked)?,
+        app,
+        hosts: &hosts,
+        clock,
+        pace: Pace::new(),
+        sleep: (!simulated).then(|| SleepWatch::new(clock.now())),
+        files: KeptFiles { memory, view, log, signals },
+        notifier: Notifier::new(&notifications, true, is_tmux),
+        clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
+        performer: Performer { hosts: hosts.len(), collector: &collector, context: context.as_deref() },
+        interrupts,
+        suspension,
+        prompts,
+        updates,
     };
-    drop(visit);
+    let code = watch.run().await?;
+    let Watch { console, mut app, mut files, notifier, .. } = watch;
     // The terminal is given back first: a hook may take a moment.
-    drop(screen);
+    drop(console);
     for said in notifier.finish(app.live_fleet(), clock.now()).await {
         // Standard error may be closed: then nobody can be told.
         let _ = writeln!(io::stderr(), "gpufleet: {said}");
     }
-    if let Some(file) = &mut log {
-        // There is nobody left to tell if the last second of it cannot be written.
-        let _written = file.write(app.live_fleet());
-    }
-    if let Some(file) = &mut view {
-        // There is nobody left to tell; the next start begins with what was saved some seconds ago.
-        let _said = file.save(app.remembered(), clock.now());
-    }
-    if let Some(file) = &mut memory {
-        let now = clock.now();
-        // There is nobody left to tell; the next start begins with what was saved a minute ago.
-        app.told_ended(now);
-        let _said = file.save(app.memory(now), now);
-    }
+    files.finish(&mut app, clock.now());
     Ok(code)
 }
 
-/// Gives the terminal back, stops, and takes the terminal over again once the program continues.
-fn suspend(screen: &mut Screen, suspension: &mut Suspension) -> io::Result<()> {
-    Screen::lend();
-    suspension.stop()?;
-    screen.take_back()
+/// The running screen: what it hears, what it shows, and what it does for the app.
+struct Watch<'a> {
+    console: Console,
+    app: App,
+    hosts: &'a [Arc<HostConfig>],
+    clock: Clock,
+    pace: Pace,
+    /// `None` for a simulation: it has no connections that a sleep could break.
+    sleep: Option<SleepWatch>,
+    files: KeptFiles,
+    notifier: Notifier,
+    clipboard: Clipboard,
+    performer: Performer<'a>,
+    interrupts: Interrupts,
+    suspension: Suspension,
+    prompts: Option<mpsc::Receiver<PromptEvent>>,
+    updates: mpsc::Receiver<(HostId, HostUpdate)>,
+}
+
+/// What comes next.
+enum Next {
+    /// Something for the app, or only a frame.
+    Event(Option<Event>),
+    /// The second has passed.
+    Tick,
+    /// The end, with this exit code.
+    End(ExitCode),
+}
+
+impl Watch<'_> {
+    /// Until the person leaves, a signal ends the program, or the terminal is gone.
+    async fn run(&mut self) -> io::Result<ExitCode> {
+        let (columns, rows) = crossterm::terminal::size()?;
+        self.app.update(Event::Resized(columns, rows), self.clock.now());
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        self.pace.soon(true);
+        loop {
+            if !self.console.is_lent() && self.pace.is_due() {
+                let now = self.clock.now();
+                self.app.settle();
+                self.console.screen.draw(|frame| ui::draw(&self.app, frame, now))?;
+                self.pace.drawn();
+            }
+            let event = match self.next(&mut tick).await? {
+                Next::Event(event) => event,
+                Next::Tick => Some(self.tick()?),
+                Next::End(code) => return Ok(code),
+            };
+            if self.take(event).await? {
+                return Ok(ExitCode::SUCCESS);
+            }
+        }
+    }
+
+    /// Waits for whatever comes first; a signal goes before all else, and the keyboard before the hosts.
+    async fn next(&mut self, tick: &mut Interval) -> io::Result<Next> {
+        let is_lent = self.console.is_lent();
+        Ok(tokio::select! {
+            biased;
+            code = self.interrupts.next() => {
+                // Ctrl-C at a prompt of ssh's is for ssh.
+                if is_lent && code == INTERRUPTED { Next::Event(None) } else { Next::End(ExitCode::from(code)) }
+            }
+            change = self.suspension.next() => {
+                match change {
+                    JobControl::Stop => self.console.suspend(&mut self.suspension)?,
+                    JobControl::Continued => self.console.continued()?,
+                }
+                self.pace.soon(true);
+                Next::Event(None)
+            }
+            heard = self.console.next() => match heard {
+                Heard::Input(Some(Ok(input))) => Next::Event(terminal_event(input)),
+                // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
+                Heard::Input(Some(Err(error))) => return Err(error),
+                Heard::Input(None) => Next::End(ExitCode::SUCCESS),
+                Heard::Returned(said) => {
+                    self.console.take_back()?;
+                    let (columns, rows) = crossterm::terminal::size()?;
+                    self.app.update(Event::Resized(columns, rows), self.clock.now());
+                    Next::Event(Some(Event::Done(SafeText::new(&said))))
+                }
+            },
+            Some(prompt) = next_prompt(&mut self.prompts) => Next::Event(Some(match prompt {
+                PromptEvent::Asked(prompt) => Event::Prompted(prompt),
+                PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
+            })),
+            Some((id, update)) = self.updates.recv() => Next::Event(Some(Event::Host(id, Box::new(update)))),
+            said = self.notifier.failure() => Next::Event(Some(Event::WentWrong(said))),
+            said = self.clipboard.said() => Next::Event(Some(Event::Done(said))),
+            _ = tick.tick() => Next::Tick,
+            () = self.pace.due(), if !is_lent => Next::Event(None),
+        })
+    }
+
+    /// What is done each second, whatever happens.
+    fn tick(&mut self) -> io::Result<Event> {
+        #[cfg(debug_assertions)]
+        super::panic_on_purpose::panic_on_purpose();
+        let now = self.clock.now();
+        if let Some(sequence) = self.notifier.tick(self.app.live_fleet(), now) {
+            self.console.ring(sequence)?;
+        }
+        self.app.settings.utc_offset_seconds = utc_offset_seconds();
+        self.files.tick(&mut self.app, now);
+        if self.sleep.as_mut().is_some_and(|watch| watch.slept(now)) {
+            self.performer.retry_all();
+            return Ok(Event::Resumed);
+        }
+        Ok(Event::Ticked)
+    }
+
+    /// Gives the app an event and what hosts have sent meanwhile, and does what it wants. Returns whether it wants to end.
+    async fn take(&mut self, event: Option<Event>) -> io::Result<bool> {
+        let mut next = event;
+        let mut is_over = false;
+        for _ in 0..BATCH {
+            let Some(event) = next else { break };
+            let urgent = self.pace.is_urgent(&event);
+            self.pace.soon(urgent);
+            for effect in self.app.update(event, self.clock.now()) {
+                is_over |= matches!(effect, Effect::Quit);
+                self.perform(effect).await?;
+            }
+            // What is ready already is taken before the one draw.
+            next = self.updates.try_recv().ok().map(|(id, update)| Event::Host(id, Box::new(update)));
+        }
+        Ok(is_over)
+    }
+
+    async fn perform(&mut self, effect: Effect) -> io::Result<()> {
+        let now = self.clock.now();
+        match effect {
+            Effect::Repaint if self.console.is_lent() => {}
+            Effect::Repaint => self.console.screen.forget(),
+            Effect::Suspend => {
+                self.console.suspend(&mut self.suspension)?;
+                self.pace.soon(true);
+            }
+            Effect::Shell(id) => {
+                if let Some(host) = self.hosts.get(id.0 as usize)
+                    && let Some(said) = self.console.lend(host).await?
+                {
+                    self.app.update(Event::Done(SafeText::new(&said)), now);
+                }
+            }
+            Effect::Mouse(is_on) => self.console.screen.set_mouse(is_on)?,
+            Effect::Copy(copied) => self.console.screen.send(&self.clipboard.take(&copied))?,
+            Effect::Tell(news) => self.notifier.take(&news),
+            Effect::Remember => self.files.remember(&mut self.app, now),
+            Effect::LogSignal(line) => self.files.log_signal(&line, &mut self.app, now),
+            other => self.performer.perform(other),
+        }
+        Ok(())
+    }
 }
 
 /// Asks the terminal for its background where nothing else says which theme to use.
@@ -286,29 +294,6 @@ async fn ask_background(arguments: &ScreenArgs, preferences: &Preferences) -> As
         return Asked::default();
     }
     tokio::task::spawn_blocking(|| background::ask(ASK_LIMIT)).await.unwrap_or_default()
-}
-
-/// Writes what diagnosis remembers; that it cannot be written is said once.
-fn remember(file: Option<&mut MemoryFile>, app: &mut App, now: Moment) {
-    if let Some(said) = file.and_then(|file| file.save(app.memory(now), now)) {
-        app.say(said, now);
-    }
-}
-
-/// The next event of the terminal, while it is ours.
-async fn next_key(keyboard: &mut Option<Keyboard>) -> Option<io::Result<TerminalEvent>> {
-    match keyboard {
-        Some(keyboard) => keyboard.next().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// The end of a shell, while one has the terminal.
-async fn next_end(visit: &mut Option<Visit>) -> String {
-    match visit {
-        Some(visit) => visit.ended().await,
-        None => std::future::pending().await,
-    }
 }
 
 async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Option<PromptEvent> {
