@@ -330,3 +330,26 @@ proptest::proptest! {
         text(&app, size);
     }
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig { cases: 4, ..Default::default() })]
+    /// What is looked at in full, at every size and after a change of the size.
+    #[test]
+    fn no_size_makes_a_detail_panic(
+        columns in 1u16..301, rows in 1u16..91, later_columns in 1u16..301, later_rows in 1u16..91,
+        keys in "[↑↓←→vwHg\\n\\u{1b}]{0,4}"
+    ) {
+        let mut app = stuck(6, (columns, rows));
+        for view in ["3\n", "\u{1b}3→↓\n", "\u{1b}5", "\n", "\u{1b}5H", "\u{1b}1\n", "\n", "\u{1b}L", "\u{1b}4\n"] {
+            press(&mut app, view);
+            text(&app, (columns, rows));
+            let later = (later_columns, later_rows);
+            app.update(Event::Resized(later.0, later.1), at(LATER));
+            press(&mut app, &keys);
+            let screen = text(&app, later);
+            // Too small for anything else it says so; else the header stands, and how many hosts there are.
+            proptest::prop_assert!(later.0 < 60 || later.1 < 10 || screen.contains("6 hosts"), "{view:?} {later:?}\n{screen}");
+            app.update(Event::Resized(columns, rows), at(LATER));
+        }
+    }
+}
