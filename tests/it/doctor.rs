@@ -53,7 +53,10 @@ fn doctor_walks_the_whole_way_and_clean_takes_the_probes_away() {
     let words = text(&cleaned);
     assert!(words.contains(&format!("hgx-01: removed {}\n", cached.display())), "{words}");
     assert!(lab.cached("hgx-01").is_empty() && lab.cached("hgx-02").is_empty());
-    assert_eq!(text(&gpufleet(&["clean", &hosts])), "hgx-01: nothing to remove\nhgx-02: nothing to remove\n");
+    // Other tests may be putting a probe into this machine's /tmp at this moment.
+    let again = text(&gpufleet(&["clean", &hosts]));
+    assert_eq!(again.lines().filter(|line| line.contains("/cache/gpufleet/")).count(), 0, "{again}");
+    assert!(again.contains("hgx-01: ") && again.contains("hgx-02: "), "{again}");
 }
 
 #[test]

@@ -23,7 +23,7 @@ main() {
   esac
   clear_out "${XDG_RUNTIME_DIR:-/nonexistent}/gpufleet"
   for place in $PLACES; do
-    for folder in "$place"/gpufleet-*; do clear_out "$folder"; done
+    for folder in "$place"/gpufleet-????????; do clear_out "$folder"; done
   done
   say done
 }

@@ -115,10 +115,11 @@ attempt() {
   say skip "$1: $WHY"
 }
 
-# The same in a directory of ours within $1, which belongs to everybody: the one made earlier, else a new one.
+# The same in a directory of ours within $1, which belongs to everybody: the one made earlier, as mktemp names it, else a
+# new one.
 attempt_within() {
   set +f
-  for mine in "$1"/gpufleet-*; do
+  for mine in "$1"/gpufleet-????????; do
     set -f
     if [ -d "$mine" ] && [ ! -L "$mine" ] && [ -O "$mine" ]; then attempt "$mine"; return; fi
   done
