@@ -64,6 +64,21 @@ async fn steady(watch: &mut Watch, span: Duration) -> usize {
     seen.iter().filter(|update| is_snapshot(update)).count()
 }
 
+/// [`steady`] for one span after another, until enough packets were lost in them: which ones is left to chance. Returns how
+/// many were, and the least snapshots of a span.
+async fn steady_through_losses(watch: &mut Watch, lossy: &mut Lossy, span: Duration, enough: u32) -> (u32, usize) {
+    let before = lossy.lost();
+    let mut least = usize::MAX;
+    for _ in 0..8 {
+        least = least.min(steady(watch, span).await);
+        let lost = lossy.lost() - before;
+        if lost >= enough {
+            return (lost, least);
+        }
+    }
+    panic!("fewer than {enough} packets were lost");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_link_that_loses_a_packet_in_twenty_stays_live() {
     let lab = Lab::start(&["hgx-01"]);
@@ -72,11 +87,8 @@ async fn a_link_that_loses_a_packet_in_twenty_stays_live() {
     config.interval = Duration::from_millis(250);
     let mut watch = Watch::start(vec![config]);
     let connected = watch.live().await;
-    let before = lossy.lost();
-    let snapshots = steady(&mut watch, Duration::from_secs(15)).await;
-    let lost = lossy.lost() - before;
-    assert!(lost >= 3, "only {lost} packets were lost");
-    assert!(snapshots >= 40, "{snapshots} of 60 snapshots in 15 s, {lost} packets lost");
+    let (lost, least) = steady_through_losses(&mut watch, &mut lossy, Duration::from_secs(15), 3).await;
+    assert!(least >= 40, "{least} of 60 snapshots in 15 s, {lost} packets lost");
     report("5 % loss", connected, None);
 }
 
@@ -94,9 +106,7 @@ async fn a_link_that_loses_packets_before_a_long_way_stays_live() {
     link.delay(Duration::from_secs(1));
     let slow = |update: &HostUpdate| matches!(update, HostUpdate::RoundTrip(time) if *time >= Duration::from_secs(2));
     let (noticed, _) = watch.until("a long round trip", slow, is_down).await;
-    let before = lossy.lost();
-    let snapshots = steady(&mut watch, Duration::from_secs(20)).await;
-    let lost = lossy.lost() - before;
-    assert!(lost >= 1 && snapshots >= 10, "{lost} packets lost, {snapshots} snapshots in 20 s");
+    let (lost, least) = steady_through_losses(&mut watch, &mut lossy, Duration::from_secs(20), 1).await;
+    assert!(least >= 10, "{least} snapshots in 20 s, {lost} packets lost");
     report("2 s latency with 5 % loss", noticed, None);
 }
