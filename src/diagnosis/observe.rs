@@ -205,7 +205,6 @@ impl HostMemory {
 
     /// Sorts the processes into jobs; a job that goes on keeps what is remembered of it.
     fn group(&mut self, host: &Host, limits: &Thresholds, t: f64) {
-        let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
         let mut old = std::mem::take(&mut self.jobs);
         let mut jobs: Vec<JobTrack> = Vec::new();
         for (place, process) in host.processes().take(MAX_PROCESSES).enumerate() {
@@ -227,7 +226,7 @@ impl HostMemory {
             job.members.push(place);
             job.is_server |= serves_models(process, limits);
             job.is_notebook |= is_notebook(process);
-            job.is_mine |= login.is_some() && process.facts().and_then(|facts| facts.uid) == login;
+            job.is_mine |= host.is_of_login(process);
             for position in positions {
                 let Some(track) = self.gpus.get(position) else { continue };
                 if !job.gpus.iter().any(|gpu| gpu.position == position) {
