@@ -19,38 +19,42 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Doctor(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime()?.block_on(async {
+            runtime(hosts.count(&cli.global))?.block_on(async {
                 let (session, remarks) = Session::with_remarks(&cli.global, hosts, interaction());
                 doctor::run(session, remarks).await
             })
         }
         Some(Command::Clean(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime()?.block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
+            runtime(hosts.count(&cli.global))?
+                .block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
         }
         Some(Command::Status(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime()?.block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            runtime(hosts.count(&cli.global))?
+                .block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Findings(arguments)) => {
             if let Some(recording) = &arguments.replay {
                 return findings::replay(recording, arguments);
             }
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime()?
+            runtime(hosts.count(&cli.global))?
                 .block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Free(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime()?.block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            runtime(hosts.count(&cli.global))?
+                .block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Record(arguments)) => {
             let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime()?.block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            runtime(hosts.count(&cli.global))?
+                .block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         None => {
             let hosts = session::hosts(&cli.global, &cli.targets).map_err(session::NoHosts::for_watch)?;
-            runtime()?
+            runtime(hosts.count(&cli.global))?
                 .block_on(async { watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await })
         }
     }
@@ -65,9 +69,17 @@ fn version() -> String {
     format!("{}\n", crate::collect::embedded::version_text())
 }
 
-fn runtime() -> Result<Runtime, Failure> {
-    // One beside the main thread, which has the screen: it takes 4 ms of a core to log in, and half a millisecond a
-    // second from then on. Two wake each other for a fourteenth more of CPU, and each has an arena of the allocator.
-    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+/// Up to this many hosts share one thread with the screen.
+const HOSTS_OF_ONE_THREAD: usize = 64;
+
+fn runtime(hosts: usize) -> Result<Runtime, Failure> {
+    // A host takes 4 ms of a core to log in, and half a millisecond a second from then on. Threads that wake each other
+    // for that cost a tenth more of CPU, and each has an arena of the allocator. A second one pays where the hosts
+    // alone would keep the screen waiting.
+    let mut builder = match hosts {
+        ..=HOSTS_OF_ONE_THREAD => Builder::new_current_thread(),
+        _ => Builder::new_multi_thread(),
+    };
+    let runtime = builder.worker_threads(1).enable_all().build();
     runtime.map_err(|error| Failure::nothing(format!("cannot start: {error}")))
 }

@@ -40,6 +40,20 @@ pub enum Hosts {
     Simulated,
 }
 
+impl Hosts {
+    /// How many there are.
+    pub fn count(&self, global: &GlobalArgs) -> usize {
+        match self {
+            Self::Real(hosts, _) => hosts.len(),
+            Self::Simulated => simulated_hosts(global) as usize,
+        }
+    }
+}
+
+fn simulated_hosts(global: &GlobalArgs) -> u32 {
+    global.demo_hosts.unwrap_or(6)
+}
+
 /// Why there are no hosts to begin with.
 pub enum NoHosts {
     /// Nothing was named, and nothing was found.
@@ -112,7 +126,7 @@ impl Session {
             }
             Hosts::Simulated => {
                 let clock = Clock::start(global.demo_speed.unwrap_or(1.0));
-                let demo = Arc::new(Demo::new(global.demo_hosts.unwrap_or(6), global.demo_gpus.unwrap_or(8), clock));
+                let demo = Arc::new(Demo::new(simulated_hosts(global), global.demo_gpus.unwrap_or(8), clock));
                 let overrides = overrides(global);
                 let hosts = demo.configs().into_iter().map(|mut config| {
                     overrides.apply(Arc::make_mut(&mut config));

@@ -1,8 +1,8 @@
 //! The terminal: taken over for the screen, and given back whatever happens.
 //!
-//! [`Screen`] gives it back when it is dropped; a panic of the thread that draws gives it back before the message is
-//! printed; signals end the event loop, which drops the screen. A panic elsewhere (a host task) must not paint over the
-//! screen: its message is kept and printed once the terminal is back.
+//! [`Screen`] gives it back when it is dropped; a panic of what draws gives it back before the message is printed;
+//! signals end the event loop, which drops the screen. A panic elsewhere (a host task) must not paint over the screen:
+//! its message is kept and printed once the terminal is back.
 //!
 //! A frame is one write inside a synchronized update, the clearing that a new size needs included, so that no terminal
 //! ever shows half of one, nor the blank before it.
@@ -35,7 +35,7 @@ const END: &[u8] = b"\x1b[?2026l";
 static ENTERED: AtomicBool = AtomicBool::new(false);
 /// Clicks and the wheel are ours, also after the terminal was somebody else's for a while.
 static MOUSE: AtomicBool = AtomicBool::new(true);
-/// The thread whose panics end the program.
+/// The thread whose panics end the program, unless a task panics there.
 static DRAWING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
 /// What panicked elsewhere, kept until the terminal is back.
 static KEPT_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
@@ -247,7 +247,8 @@ fn install_panic_hook() {
     INSTALLED.call_once(|| {
         panic::set_hook(Box::new(move |info| {
             let drawing = *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_drawing = drawing == Some(thread::current().id());
+            // Host tasks may run on the same thread; what draws is none.
+            let is_drawing = drawing == Some(thread::current().id()) && tokio::task::try_id().is_none();
             let who = if is_drawing { "gpufleet" } else { "gpufleet: a task" };
             let words = panic_words(who, &info.to_string(), &Backtrace::capture());
             if is_drawing {
