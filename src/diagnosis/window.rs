@@ -8,6 +8,8 @@ const BUCKET_SECONDS: f64 = 30.0;
 const ROUNDING: f64 = 0.2;
 /// Twenty minutes, and a few cut short.
 const BUCKETS: usize = 43;
+/// Room is made for so many at a time: most runs of the program are short.
+const GROWTH: usize = 11;
 
 /// One reading.
 #[derive(Debug, Clone, Copy, Default)]
@@ -110,8 +112,9 @@ impl Window {
         if self.buckets.back().is_some_and(|last| last.readings == 0 && last.covered <= 0.0) {
             self.buckets.pop_back();
         }
-        if self.buckets.capacity() == 0 {
-            self.buckets.reserve_exact(BUCKETS);
+        let count = self.buckets.len();
+        if count == self.buckets.capacity() {
+            self.buckets.reserve_exact(GROWTH.min(BUCKETS.saturating_sub(count)));
         }
         if self.buckets.len() >= BUCKETS {
             self.buckets.pop_front();

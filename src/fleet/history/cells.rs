@@ -49,8 +49,8 @@ impl Scale {
     }
 }
 
-/// The raw points and the ten-second means of one series. Their memory grows as they fill: both rings are filled from
-/// their beginning, and most runs of the program are short.
+/// The raw points and the ten-second means of one series. Their memory grows as they fill: most runs of the program,
+/// and most processes, are short.
 #[derive(Debug, Clone)]
 pub(super) struct Cells {
     scale: Scale,
@@ -61,70 +61,99 @@ pub(super) struct Cells {
     count: u32,
 }
 
-/// Codes of a ring; what lies beyond its end has not been filled yet.
+/// Codes of a ring; zero is "nothing known".
 #[derive(Debug, Clone)]
 enum Codes {
-    Narrow(Vec<u8>),
-    Wide(Vec<u16>),
+    Narrow(Ring<u8>),
+    Wide(Ring<u16>),
 }
 
-/// A ring grows by so many points at a time.
-const GROWTH: usize = 60;
+/// A ring that is kept from the place on that was filled first.
+#[derive(Debug, Clone)]
+struct Ring<C> {
+    /// Places of the ring.
+    places: u16,
+    /// The place of the first code.
+    first: u16,
+    /// What lies beyond has not been filled yet.
+    codes: Vec<C>,
+}
+
+/// A ring grows by so many places at a time.
+const GROWTH: usize = 20;
 
 impl Codes {
-    fn new(scale: Scale) -> Self {
+    fn new(scale: Scale, places: usize) -> Self {
         match scale {
-            Scale::Percent | Scale::Celsius | Scale::Cpu => Self::Narrow(Vec::new()),
-            Scale::Watts | Scale::Memory { .. } => Self::Wide(Vec::new()),
+            Scale::Percent | Scale::Celsius | Scale::Cpu => Self::Narrow(Ring::new(places)),
+            Scale::Watts | Scale::Memory { .. } => Self::Wide(Ring::new(places)),
         }
     }
 
-    /// The code at `index`; zero is "nothing known".
-    fn get(&self, index: usize) -> f32 {
+    fn get(&self, place: usize) -> f32 {
         match self {
-            Self::Narrow(codes) => f32::from(codes.get(index).copied().unwrap_or(0)),
-            Self::Wide(codes) => f32::from(codes.get(index).copied().unwrap_or(0)),
+            Self::Narrow(ring) => f32::from(ring.get(place)),
+            Self::Wide(ring) => f32::from(ring.get(place)),
         }
     }
 
-    /// Sets the code at `index`, which is under `limit`.
-    fn set(&mut self, index: usize, step: Option<f32>, limit: usize) {
+    fn set(&mut self, place: usize, step: Option<f32>) {
         match self {
-            Self::Narrow(codes) => {
-                put(codes, index, step.map_or(0, |step| step.clamp(0.0, NARROW_MAX) as u8 + 1), limit);
-            }
-            Self::Wide(codes) => put(codes, index, step.map_or(0, |step| step.clamp(0.0, WIDE_MAX) as u16 + 1), limit),
+            Self::Narrow(ring) => ring.set(place, step.map_or(0, |step| step.clamp(0.0, NARROW_MAX) as u8 + 1)),
+            Self::Wide(ring) => ring.set(place, step.map_or(0, |step| step.clamp(0.0, WIDE_MAX) as u16 + 1)),
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
-            Self::Narrow(codes) => codes.capacity(),
-            Self::Wide(codes) => codes.capacity() * 2,
+            Self::Narrow(ring) => ring.codes.capacity(),
+            Self::Wide(ring) => ring.codes.capacity() * 2,
         }
     }
 }
 
-fn put<C: Copy + Default + PartialEq>(codes: &mut Vec<C>, index: usize, code: C, limit: usize) {
-    if let Some(cell) = codes.get_mut(index) {
-        *cell = code;
-        return;
+impl<C: Copy + Default + PartialEq> Ring<C> {
+    fn new(places: usize) -> Self {
+        Self { places: places as u16, first: 0, codes: Vec::new() }
     }
-    // What is not there reads as "nothing known" anyway.
-    if code == C::default() || index >= limit {
-        return;
+
+    /// Where a place of the ring is kept.
+    fn index(&self, place: usize) -> usize {
+        let (first, places) = (usize::from(self.first), usize::from(self.places));
+        if place >= first { place - first } else { place + places - first }
     }
-    if index >= codes.capacity() {
-        let wanted = (index / GROWTH + 1) * GROWTH;
-        codes.reserve_exact(wanted.min(limit) - codes.len());
+
+    fn get(&self, place: usize) -> C {
+        self.codes.get(self.index(place)).copied().unwrap_or_default()
     }
-    codes.resize(index, C::default());
-    codes.push(code);
+
+    fn set(&mut self, place: usize, code: C) {
+        let index = self.index(place);
+        if let Some(kept) = self.codes.get_mut(index) {
+            *kept = code;
+            return;
+        }
+        // What is not there reads as "nothing known" anyway.
+        let places = usize::from(self.places);
+        if code == C::default() || place >= places {
+            return;
+        }
+        if self.codes.is_empty() {
+            self.first = place as u16;
+        }
+        let index = self.index(place);
+        if index >= self.codes.capacity() {
+            let wanted = (index / GROWTH + 1) * GROWTH;
+            self.codes.reserve_exact(wanted.min(places) - self.codes.len());
+        }
+        self.codes.resize(index, C::default());
+        self.codes.push(code);
+    }
 }
 
 impl Cells {
     pub(super) fn new(scale: Scale) -> Self {
-        Self { scale, raw: Codes::new(scale), means: Codes::new(scale), sum: 0.0, count: 0 }
+        Self { scale, raw: Codes::new(scale, RAW_POINTS), means: Codes::new(scale, MEANS), sum: 0.0, count: 0 }
     }
 
     /// The raw point at a place of the ring.
@@ -138,11 +167,11 @@ impl Cells {
     }
 
     pub(super) fn clear_raw(&mut self, place: usize) {
-        self.raw.set(place, None, RAW_POINTS);
+        self.raw.set(place, None);
     }
 
     pub(super) fn clear_mean(&mut self, place: usize) {
-        self.means.set(place, None, MEANS);
+        self.means.set(place, None);
     }
 
     /// Takes a reading: into the raw point at `place` where that is empty, and into the mean of its ten seconds.
@@ -150,7 +179,7 @@ impl Cells {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
         if self.raw.get(place) == 0.0 {
             let step = self.step(value);
-            self.raw.set(place, Some(step), RAW_POINTS);
+            self.raw.set(place, Some(step));
         }
         self.sum += value;
         self.count += 1;
@@ -160,7 +189,7 @@ impl Cells {
     pub(super) fn close_mean(&mut self, place: usize) {
         let mean = (self.count > 0).then(|| self.sum / self.count as f32);
         let step = mean.map(|mean| self.step(mean));
-        self.means.set(place, step, MEANS);
+        self.means.set(place, step);
         self.sum = 0.0;
         self.count = 0;
     }
@@ -187,8 +216,8 @@ impl Cells {
             && unit < 1 << 30
         {
             for codes in [&mut self.raw, &mut self.means] {
-                let Codes::Wide(codes) = codes else { continue };
-                codes.iter_mut().filter(|code| **code > 0).for_each(|code| *code = (*code - 1) / 2 + 1);
+                let Codes::Wide(ring) = codes else { continue };
+                ring.codes.iter_mut().filter(|code| **code > 0).for_each(|code| *code = (*code - 1) / 2 + 1);
             }
             self.scale = Scale::Memory { unit: unit * 2 };
         }
@@ -233,12 +262,27 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_is_kept_from_the_place_on_that_was_filled_first() {
+        let mut cells = Cells::new(Scale::Percent);
+        cells.take(RAW_POINTS - 2, Some(10.0));
+        cells.take(1, Some(20.0));
+        assert_eq!(cells.bytes(), GROWTH, "across the end of the ring");
+        let found = [RAW_POINTS - 3, RAW_POINTS - 2, RAW_POINTS - 1, 0, 1, 2].map(|place| cells.raw(place));
+        assert_eq!(found, [None, Some(10.0), None, None, Some(20.0), None]);
+        cells.take(RAW_POINTS - 3, Some(30.0));
+        assert_eq!(cells.bytes(), RAW_POINTS, "before the first: all around");
+        let found = [RAW_POINTS - 3, RAW_POINTS - 2, 1, 2].map(|place| cells.raw(place));
+        assert_eq!(found, [Some(30.0), Some(10.0), Some(20.0), None]);
+    }
+
+    #[test]
     fn memory_grows_with_the_points_and_not_beyond_the_ring() {
         let mut cells = Cells::new(Scale::Watts);
         assert_eq!(cells.bytes(), 0);
         cells.take(0, Some(100.0));
         assert_eq!(cells.bytes(), 2 * GROWTH);
         cells.take(100, Some(100.0));
+        assert_eq!(cells.bytes(), 2 * 120);
         assert_eq!((cells.raw(99), cells.raw(100)), (None, Some(100.0)));
         (0..RAW_POINTS).for_each(|place| cells.take(place, Some(1.0)));
         (0..MEANS).for_each(|place| {

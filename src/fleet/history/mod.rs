@@ -24,9 +24,8 @@ pub const MEAN_SECONDS: u64 = 10;
 /// The most processes of a host that have a history; later ones get one when others have ended.
 pub const MAX_PROCESSES: usize = 128;
 /// Points may lie this many seconds before the controller began: what the driver remembers of that time, at most
-/// [`RAW_POINTS`] of a second. Times are kept from there on. A whole round of the means is added, so that those of the
-/// first minutes lie at the beginning of their rings, which grow as they fill.
-const BEFORE: f64 = (MEANS as u64 * MEAN_SECONDS) as f64 + RAW_POINTS as f64;
+/// [`RAW_POINTS`] of a second. Times are kept from there on.
+const BEFORE: f64 = RAW_POINTS as f64;
 /// GPUs that left the inventory and may return (a lost GPU, a driver that restarts) keep their history, up to this many.
 const MAX_ABSENT_GPUS: usize = 16;
 
