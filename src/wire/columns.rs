@@ -22,20 +22,47 @@ macro_rules! columns {
         }
 
         const _: () = {
-            use crate::wire::columns::{Sent as SentColumn, Short, spread};
+            use crate::wire::columns::{Column, Sent, Short, spread};
 
-            /// The columns as they travel.
-            #[derive(Default, serde::Deserialize)]
-            #[serde(default)]
-            struct Sent {
-                rows: usize,
-                $($field: SentColumn<$type>,)*
+            /// The names under which columns travel.
+            #[allow(non_camel_case_types, reason = "they are the names of the fields")]
+            #[derive(serde::Deserialize)]
+            #[serde(field_identifier)]
+            enum Name {
+                rows,
+                $($field,)*
+                #[serde(other)]
+                Unknown,
+            }
+
+            /// Written out, since what `derive` makes of it also reads a sequence, which nobody sends, and does not
+            /// know how many rows there will be: together a tenth of the time that a snapshot takes to read.
+            struct Visitor;
+
+            impl<'de> serde::de::Visitor<'de> for Visitor {
+                type Value = $Columns;
+
+                fn expecting(&self, formatter: &mut std::fmt::Formatter) -> std::fmt::Result {
+                    formatter.write_str("columns by their names")
+                }
+
+                fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<$Columns, A::Error> {
+                    let mut rows = 0;
+                    $(let mut $field: Sent<$type> = Sent::default();)*
+                    while let Some(name) = map.next_key()? {
+                        match name {
+                            Name::rows => rows = map.next_value()?,
+                            $(Name::$field => $field = map.next_value_seed(Column::of(rows))?,)*
+                            Name::Unknown => drop(map.next_value::<serde::de::IgnoredAny>()?),
+                        }
+                    }
+                    Ok($Columns { $($field: spread($field, rows),)* })
+                }
             }
 
             impl<'de> serde::Deserialize<'de> for $Columns {
                 fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                    let sent = Sent::deserialize(deserializer)?;
-                    Ok(Self { $($field: spread(sent.$field, sent.rows),)* })
+                    deserializer.deserialize_map(Visitor)
                 }
             }
 
@@ -88,8 +115,8 @@ macro_rules! columns {
 
 pub(super) use columns;
 
-use serde::de::value::{MapAccessDeserializer, SeqAccessDeserializer};
-use serde::de::{Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::marker::PhantomData;
@@ -116,6 +143,9 @@ pub(super) fn empty_if_unknown<T>(column: &mut Vec<Option<T>>) {
 /// still sees that there were too many.
 const MAX_ROWS: usize = 4 * super::codec::MAX_PROCESSES;
 
+/// Room is made for so many rows when they are announced, and for more when they come.
+const MAX_ROWS_BELIEVED: usize = 1024;
+
 /// A column as it travels.
 pub(super) enum Sent<T> {
     /// Every row has this value.
@@ -138,23 +168,40 @@ pub(super) fn spread<T: Clone>(column: Sent<T>, rows: usize) -> Vec<Option<T>> {
     }
 }
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Sent<T> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ColumnVisitor(PhantomData))
+/// Reads a column.
+pub(super) struct Column<T> {
+    /// As far as is known by now.
+    rows: usize,
+    values: PhantomData<T>,
+}
+
+impl<T> Column<T> {
+    pub(super) fn of(rows: usize) -> Self {
+        Self { rows, values: PhantomData }
     }
 }
 
-struct ColumnVisitor<T>(PhantomData<T>);
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Column<T> {
+    type Value = Sent<T>;
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnVisitor<T> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Sent<T>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for Column<T> {
     type Value = Sent<T>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str("a value for each row, or one for all")
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, values: A) -> Result<Self::Value, A::Error> {
-        Vec::deserialize(SeqAccessDeserializer::new(values)).map(Sent::Each)
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
+        let mut column = Vec::with_capacity(self.rows.min(MAX_ROWS_BELIEVED));
+        while let Some(value) = values.next_element()? {
+            column.push(value);
+        }
+        Ok(Sent::Each(column))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, value: A) -> Result<Self::Value, A::Error> {
