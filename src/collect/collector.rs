@@ -21,7 +21,7 @@ const WAITING_COMMANDS: usize = 16;
 /// Connections begin in groups, one after the other, so that the first panes are painted while later ones still shake
 /// hands: on 2 cores with 16 hosts the first pane waited for all sixteen key exchanges at once. It is a schedule and not
 /// a queue, so that no host ever waits for another.
-const GROUP_PERIOD: Duration = Duration::from_millis(25);
+const GROUP_PERIOD: Duration = Duration::from_millis(50);
 /// The last group begins after this long, however many hosts there are.
 const LAST_GROUP: Duration = Duration::from_secs(2);
 
@@ -106,7 +106,7 @@ mod tests {
     fn hosts_begin_in_groups_and_the_last_one_soon() {
         let of = |cores, hosts| (0..hosts as u32).map(|place| begins_after(place, cores, hosts)).collect::<Vec<_>>();
         let milliseconds = |delays: &[Duration]| delays.iter().map(Duration::as_millis).collect::<Vec<_>>();
-        assert_eq!(milliseconds(&of(2, 6)), [0, 0, 25, 25, 50, 50]);
+        assert_eq!(milliseconds(&of(2, 6)), [0, 0, 50, 50, 100, 100]);
         assert_eq!(milliseconds(&of(8, 8)), [0; 8]);
         let many = of(4, 1000);
         assert_eq!((many[3], many.last()), (Duration::ZERO, Some(&LAST_GROUP)));
