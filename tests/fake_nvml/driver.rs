@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 pub(crate) const SUCCESS: nvmlReturn_t = 0;
@@ -26,11 +26,15 @@ const FIRST_HANDLE: usize = 0x1000;
 const HANDLES_A_GPU: usize = 0x100;
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
+/// Told when the script was read anew.
+static CHANGED: Condvar = Condvar::new();
 
 /// The script and what goes with it.
 pub(crate) struct Driver {
     path: PathBuf,
     scenario: Scenario,
+    /// How often it was read.
+    reads: u64,
     /// The script that was read last, by inode and time.
     changed: Option<(u64, i64, i64)>,
     /// When the file was looked at last, by the coarse clock: calls are many and cheap.
@@ -43,6 +47,11 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn scenario(&self) -> &Scenario {
         &self.scenario
+    }
+
+    /// How often the script was read.
+    pub(crate) fn reads(&self) -> u64 {
+        self.reads
     }
 
     pub(crate) fn has(&self, quirk: Quirk) -> bool {
@@ -85,6 +94,8 @@ impl Driver {
         let counters = devices.filter_map(|device| Some((device.uuid.clone()?, (self.energy(device)?, now))));
         self.energy = counters.collect();
         self.scenario = read(&self.path);
+        self.reads += 1;
+        CHANGED.notify_all();
     }
 }
 
@@ -103,6 +114,7 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     let driver = driver.get_or_insert_with(|| Driver {
         path: super::script_path(),
         scenario: Scenario::default(),
+        reads: 0,
         changed: None,
         looked: Duration::ZERO,
         initialized: false,
@@ -110,6 +122,14 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     });
     driver.refresh();
     with(driver)
+}
+
+/// Sleeps until another call finds a newer script than that of so many reads, and no longer than the limit. It does not
+/// look itself: a real driver does not either, and what it costs is measured as the probe's.
+pub(crate) fn wait_for_script(reads: u64, limit: Duration) {
+    let driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
+    let is_old = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.reads == reads);
+    drop(CHANGED.wait_timeout_while(driver, limit, is_old));
 }
 
 /// A call that concerns no device: its hang and its error, then `with`.

@@ -2,6 +2,7 @@
 
 use super::driver::{
     INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, handle, place, system_call,
+    wait_for_script,
 };
 use super::put;
 use crate::scenario::Quirk;
@@ -10,8 +11,6 @@ use std::ffi::{c_uint, c_ulonglong};
 use std::time::{Duration, Instant};
 
 const XID_CRITICAL_ERROR: c_ulonglong = 8;
-/// How often a wait looks at the script: a real one sleeps, and what this costs is measured as the probe's.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// What stands behind an `nvmlEventSet_t`.
 struct Set {
@@ -83,11 +82,12 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
     let set = unsafe { &mut *set.cast::<Set>() };
     let deadline = Instant::now() + Duration::from_millis(u64::from(milliseconds));
     loop {
-        let mut found = None;
+        let (mut found, mut reads) = (None, 0);
         let code = system_call("nvmlEventSetWait_v2", |driver| {
             if !driver.initialized {
                 return UNINITIALIZED;
             }
+            reads = driver.reads();
             while let Some(xid) = driver.scenario().xids.get(set.heard) {
                 set.heard += 1;
                 if set.gpus.contains(&xid.gpu) {
@@ -108,7 +108,7 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
             _ if code != SUCCESS => return code,
             Some(event) => return put(out, event).err().unwrap_or(SUCCESS),
             None if Instant::now() >= deadline => return TIMEOUT,
-            None => std::thread::sleep(LOOK_EVERY.min(deadline.saturating_duration_since(Instant::now()))),
+            None => wait_for_script(reads, deadline.saturating_duration_since(Instant::now())),
         }
     }
 }
