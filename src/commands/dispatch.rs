@@ -1,6 +1,6 @@
 //! From the command line to the command.
 
-use super::session::{self, Session};
+use super::session::{self, Hosts, NoHosts, Session};
 use super::{Failure, clean, doctor, explain, findings, free, init, print, record, status, watch};
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
@@ -18,43 +18,38 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Doctor(arguments)) => {
-            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime(hosts.count(&cli.global))?.block_on(async {
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            runtime.block_on(async {
                 let (session, remarks) = Session::with_remarks(&cli.global, hosts, interaction());
                 doctor::run(session, remarks).await
             })
         }
         Some(Command::Clean(arguments)) => {
-            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime(hosts.count(&cli.global))?
-                .block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            runtime.block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
         }
         Some(Command::Status(arguments)) => {
-            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime(hosts.count(&cli.global))?
-                .block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            runtime.block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Findings(arguments)) => {
             if let Some(recording) = &arguments.replay {
                 return findings::replay(recording, arguments);
             }
-            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime(hosts.count(&cli.global))?
-                .block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            runtime.block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Free(arguments)) => {
-            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime(hosts.count(&cli.global))?
-                .block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            runtime.block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Record(arguments)) => {
-            let hosts = session::hosts(&cli.global, &arguments.targets).map_err(session::NoHosts::for_status)?;
-            runtime(hosts.count(&cli.global))?
-                .block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            runtime.block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         None => {
-            let hosts = session::hosts(&cli.global, &cli.targets).map_err(session::NoHosts::for_watch)?;
-            runtime(hosts.count(&cli.global))?
+            let (hosts, runtime) = begin(session::hosts(&cli.global, &cli.targets), NoHosts::for_watch)?;
+            runtime
                 .block_on(async { watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await })
         }
     }
@@ -67,6 +62,13 @@ fn interaction() -> Interaction {
 
 fn version() -> String {
     format!("{}\n", crate::collect::embedded::version_text())
+}
+
+/// The hosts that a command is for, and what reaches them.
+fn begin(hosts: Result<Hosts, NoHosts>, why_none: fn(NoHosts) -> Failure) -> Result<(Hosts, Runtime), Failure> {
+    let hosts = hosts.map_err(why_none)?;
+    let runtime = runtime(hosts.count())?;
+    Ok((hosts, runtime))
 }
 
 /// Up to this many hosts share one thread with the screen.

@@ -36,22 +36,18 @@ pub struct Session {
 pub enum Hosts {
     /// Machines, and what their hosts.toml says of notifications.
     Real(Vec<HostConfig>, Notifications),
-    /// None.
-    Simulated,
+    /// None: so many are simulated.
+    Simulated(u32),
 }
 
 impl Hosts {
     /// How many there are.
-    pub fn count(&self, global: &GlobalArgs) -> usize {
+    pub fn count(&self) -> usize {
         match self {
             Self::Real(hosts, _) => hosts.len(),
-            Self::Simulated => simulated_hosts(global) as usize,
+            Self::Simulated(count) => *count as usize,
         }
     }
-}
-
-fn simulated_hosts(global: &GlobalArgs) -> u32 {
-    global.demo_hosts.unwrap_or(6)
 }
 
 /// Why there are no hosts to begin with.
@@ -124,9 +120,9 @@ impl Session {
                     notifications,
                 }
             }
-            Hosts::Simulated => {
+            Hosts::Simulated(count) => {
                 let clock = Clock::start(global.demo_speed.unwrap_or(1.0));
-                let demo = Arc::new(Demo::new(simulated_hosts(global), global.demo_gpus.unwrap_or(8), clock));
+                let demo = Arc::new(Demo::new(count, global.demo_gpus.unwrap_or(8), clock));
                 let overrides = overrides(global);
                 let hosts = demo.configs().into_iter().map(|mut config| {
                     overrides.apply(Arc::make_mut(&mut config));
@@ -157,7 +153,7 @@ impl OpenChannel for OverSsh {
 /// The hosts that the targets name, or the standard ones.
 pub fn hosts(global: &GlobalArgs, targets: &[String]) -> Result<Hosts, NoHosts> {
     if global.demo {
-        return Ok(Hosts::Simulated);
+        return Ok(Hosts::Simulated(global.demo_hosts.unwrap_or(6)));
     }
     let directories = Directories::find();
     let words = expanded(words(targets)?, global, &directories)?;

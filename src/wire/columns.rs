@@ -36,7 +36,7 @@ macro_rules! columns {
             }
 
             /// Written out, since what `derive` makes of it also reads a sequence, which nobody sends, and does not
-            /// know how many rows there will be: together a tenth of the time that a snapshot takes to read.
+            /// know how many rows there will be.
             struct Visitor;
 
             impl<'de> serde::de::Visitor<'de> for Visitor {

@@ -29,14 +29,15 @@ static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 /// Told when the script was read anew.
 static CHANGED: Condvar = Condvar::new();
 
+/// A script's file, by inode and time.
+pub(crate) type Script = (u64, i64, i64);
+
 /// The script and what goes with it.
 pub(crate) struct Driver {
     path: PathBuf,
     scenario: Scenario,
-    /// How often it was read.
-    reads: u64,
-    /// The script that was read last, by inode and time.
-    changed: Option<(u64, i64, i64)>,
+    /// The script that was read last.
+    changed: Option<Script>,
     /// When the file was looked at last, by the coarse clock: calls are many and cheap.
     looked: Duration,
     pub(crate) initialized: bool,
@@ -49,9 +50,9 @@ impl Driver {
         &self.scenario
     }
 
-    /// How often the script was read.
-    pub(crate) fn reads(&self) -> u64 {
-        self.reads
+    /// The script that was read last.
+    pub(crate) fn script(&self) -> Option<Script> {
+        self.changed
     }
 
     pub(crate) fn has(&self, quirk: Quirk) -> bool {
@@ -94,7 +95,6 @@ impl Driver {
         let counters = devices.filter_map(|device| Some((device.uuid.clone()?, (self.energy(device)?, now))));
         self.energy = counters.collect();
         self.scenario = read(&self.path);
-        self.reads += 1;
         CHANGED.notify_all();
     }
 }
@@ -114,7 +114,6 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     let driver = driver.get_or_insert_with(|| Driver {
         path: super::script_path(),
         scenario: Scenario::default(),
-        reads: 0,
         changed: None,
         looked: Duration::ZERO,
         initialized: false,
@@ -124,11 +123,11 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     with(driver)
 }
 
-/// Sleeps until another call finds a newer script than that of so many reads, and no longer than the limit. It does not
-/// look itself: a real driver does not either, and what it costs is measured as the probe's.
-pub(crate) fn wait_for_script(reads: u64, limit: Duration) {
+/// Sleeps until another call finds another script than this one, and no longer than the limit. It does not look itself:
+/// a real driver does not either, and what it costs is measured as the probe's.
+pub(crate) fn wait_for_change(script: Option<Script>, limit: Duration) {
     let driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_old = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.reads == reads);
+    let is_old = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.changed == script);
     drop(CHANGED.wait_timeout_while(driver, limit, is_old));
 }
 

@@ -2,7 +2,7 @@
 
 use super::driver::{
     INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, handle, place, system_call,
-    wait_for_script,
+    wait_for_change,
 };
 use super::put;
 use crate::scenario::Quirk;
@@ -82,12 +82,12 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
     let set = unsafe { &mut *set.cast::<Set>() };
     let deadline = Instant::now() + Duration::from_millis(u64::from(milliseconds));
     loop {
-        let (mut found, mut reads) = (None, 0);
+        let (mut found, mut script) = (None, None);
         let code = system_call("nvmlEventSetWait_v2", |driver| {
             if !driver.initialized {
                 return UNINITIALIZED;
             }
-            reads = driver.reads();
+            script = driver.script();
             while let Some(xid) = driver.scenario().xids.get(set.heard) {
                 set.heard += 1;
                 if set.gpus.contains(&xid.gpu) {
@@ -108,7 +108,7 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
             _ if code != SUCCESS => return code,
             Some(event) => return put(out, event).err().unwrap_or(SUCCESS),
             None if Instant::now() >= deadline => return TIMEOUT,
-            None => wait_for_script(reads, deadline.saturating_duration_since(Instant::now())),
+            None => wait_for_change(script, deadline.saturating_duration_since(Instant::now())),
         }
     }
 }
