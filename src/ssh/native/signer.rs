@@ -1,20 +1,25 @@
-//! Signatures for certificates, whose key is another thing than what is shown.
+//! What signs for a key or a certificate that is shown to a server.
 
 use super::agent::Agent;
 use super::handler::Witness;
+use crate::ssh::credentials::Locked;
 use russh::keys::agent::AgentIdentity;
 use russh::keys::signature::Signer as _;
-use russh::keys::ssh_encoding::Encode;
+use russh::keys::ssh_encoding::{self, Encode};
 use russh::keys::ssh_key::Signature;
 use russh::keys::ssh_key::private::KeypairData;
 use russh::keys::{HashAlg, PrivateKey, PublicKey};
-use russh::{AgentAuthError, SendError, Signer};
+use russh::{AgentAuthError, SendError};
 use std::sync::Arc;
 
-/// Signs with a key that is in memory.
-pub(super) struct ByKey {
-    pub(super) key: Arc<PrivateKey>,
-    pub(super) witness: Witness,
+/// What signs.
+pub(super) enum Signer<'a> {
+    /// A key in memory.
+    Key(Arc<PrivateKey>, Witness),
+    /// The agent, with what is shown, or with this plain key where a certificate is shown of which it knows nothing.
+    Agent { agent: &'a mut Agent, plain: Option<PublicKey> },
+    /// Nothing yet: whether the server would take the key is learnt before its passphrase is asked for.
+    Locked(Locked),
 }
 
 /// Why there is no signature.
@@ -22,7 +27,9 @@ pub(super) struct ByKey {
 pub(super) enum Unsigned {
     /// The connection has gone.
     Lost,
-    /// The key does not sign; the reason in words.
+    /// The server would take it, and its passphrase is not known.
+    Locked(Locked),
+    /// The key or the agent does not sign; the reason in words.
     Failed(String),
 }
 
@@ -32,46 +39,47 @@ impl From<SendError> for Unsigned {
     }
 }
 
-impl Signer for ByKey {
+impl russh::Signer for Signer<'_> {
     type Error = Unsigned;
 
     /// The data with its signature behind it, as russh wants it.
     async fn auth_sign(
         &mut self,
-        _: &AgentIdentity,
-        hash: Option<HashAlg>,
-        mut data: Vec<u8>,
-    ) -> Result<Vec<u8>, Unsigned> {
-        let signature: Signature = match self.key.key_data() {
-            // The key alone would sign with SHA-512 whatever was negotiated.
-            KeypairData::Rsa(pair) => (pair, hash).try_sign(&data),
-            _ => self.key.try_sign(&data),
-        }
-        .map_err(|error| Unsigned::Failed(error.to_string()))?;
-        let mut encoded = Vec::new();
-        signature.encode(&mut encoded).map_err(|error| Unsigned::Failed(error.to_string()))?;
-        encoded.encode(&mut data).map_err(|error| Unsigned::Failed(error.to_string()))?;
-        self.witness.seen().proven = true;
-        Ok(data)
-    }
-}
-
-/// Signs with the agent's plain key, for a certificate of which the agent knows nothing.
-pub(super) struct ByAgent<'a> {
-    pub(super) agent: &'a mut Agent,
-    pub(super) key: PublicKey,
-}
-
-impl Signer for ByAgent<'_> {
-    type Error = AgentAuthError;
-
-    async fn auth_sign(
-        &mut self,
-        _: &AgentIdentity,
+        shown: &AgentIdentity,
         hash: Option<HashAlg>,
         data: Vec<u8>,
-    ) -> Result<Vec<u8>, AgentAuthError> {
-        let plain = AgentIdentity::PublicKey { key: self.key.clone(), comment: String::new() };
-        self.agent.auth_sign(&plain, hash, data).await
+    ) -> Result<Vec<u8>, Unsigned> {
+        match self {
+            Self::Key(key, witness) => {
+                let signed = sign(key, hash, data).map_err(Unsigned::Failed)?;
+                witness.seen().proven = true;
+                Ok(signed)
+            }
+            Self::Agent { agent, plain } => {
+                let plain = plain.clone().map(|key| AgentIdentity::PublicKey { key, comment: String::new() });
+                match agent.auth_sign(plain.as_ref().unwrap_or(shown), hash, data).await {
+                    Ok(signed) => Ok(signed),
+                    Err(AgentAuthError::Send(error)) => Err(error.into()),
+                    Err(AgentAuthError::Key(error)) => {
+                        Err(Unsigned::Failed(format!("the agent did not sign: {error}")))
+                    }
+                }
+            }
+            Self::Locked(locked) => Err(Unsigned::Locked(locked.clone())),
+        }
     }
+}
+
+fn sign(key: &PrivateKey, hash: Option<HashAlg>, mut data: Vec<u8>) -> Result<Vec<u8>, String> {
+    let signature: Signature = match key.key_data() {
+        // The key alone would sign with SHA-512 whatever was negotiated.
+        KeypairData::Rsa(pair) => (pair, hash).try_sign(&data),
+        _ => key.try_sign(&data),
+    }
+    .map_err(|error| error.to_string())?;
+    let in_words = |error: ssh_encoding::Error| error.to_string();
+    let mut encoded = Vec::new();
+    signature.encode(&mut encoded).map_err(in_words)?;
+    encoded.encode(&mut data).map_err(in_words)?;
+    Ok(data)
 }

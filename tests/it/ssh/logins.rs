@@ -20,8 +20,10 @@ pub(super) struct SshAgent {
 impl SshAgent {
     pub(super) fn start(folder: &Path) -> Self {
         let socket = folder.join("agent");
-        let mut process =
-            Command::new("ssh-agent").arg("-D").arg("-a").arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+        let mut command = Command::new("ssh-agent");
+        command.arg("-D").arg("-a").arg(&socket).stdout(Stdio::piped());
+        // Who is asked to confirm a use says no.
+        let mut process = command.env("SSH_ASKPASS", "false").env("SSH_ASKPASS_REQUIRE", "force").spawn().unwrap();
         // It names its socket once it listens there.
         let mut said = String::new();
         BufReader::new(process.stdout.take().unwrap()).read_line(&mut said).unwrap();
@@ -155,6 +157,40 @@ async fn an_agents_key_of_each_type_opens() {
         let alone = super::harness::person(Interaction::Refuse);
         assert_eq!(alone.run(&host, "echo in").await.unwrap().stdout, "in\n", "{kind} in a file");
     }
+}
+
+#[tokio::test]
+async fn an_agent_that_does_not_sign_is_told() {
+    let sshd = Sshd::start();
+    let folder = tempfile::tempdir().unwrap();
+    let agent = SshAgent::start(folder.path());
+    let mut adding = Command::new("ssh-add");
+    assert!(
+        adding
+            .args(["-q", "-c"])
+            .arg(sshd.client_key())
+            .env("SSH_AUTH_SOCK", &agent.socket)
+            .status()
+            .unwrap()
+            .success()
+    );
+    let person = person_with(Interaction::Refuse, |options| options.agent_socket = Some(agent.socket.clone()));
+    let mut host = host(&sshd);
+    host.identity_file = None;
+    let (user, port) = (sshd.user(), sshd.port());
+    assert_eq!(
+        person.open(&host, "true").await.unwrap_err(),
+        SshError::new(
+            SshErrorKind::Authentication,
+            format!(
+                "the server refused the login as {user}; it accepts publickey; there was no key to offer; \
+                 ed25519 (ED25519, agent) was not used: the agent did not sign: Agent failure"
+            )
+        )
+        .with_hint(format!(
+            "ssh-copy-id -p {port} {user}@127.0.0.1   # after ssh-keygen -t ed25519, if there is no key yet"
+        ))
+    );
 }
 
 #[tokio::test]
