@@ -1,10 +1,14 @@
 //! The command line.
 
-use crate::hosts::values::parse_interval;
+mod check;
+mod values;
+
+pub use check::UsageError;
+
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use values::{interval, size, span, speed, timeout};
 
 /// A terminal monitor for the GPU servers of a small lab, over plain SSH.
 #[derive(Debug, Parser)]
@@ -235,112 +239,7 @@ pub struct GlobalArgs {
     pub demo_speed: Option<f64>,
 }
 
-/// Arguments that are right one by one and wrong together.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UsageError {
-    message: String,
-    hint: String,
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(formatter, "{}\n  hint: {}", self.message, self.hint)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
 impl Cli {
-    /// Checks what clap cannot: it does not enforce relations of global options across a subcommand.
-    pub fn check(&self) -> Result<(), UsageError> {
-        let error = |message: String, hint: &str| Err(UsageError { message, hint: hint.to_owned() });
-        let global = &self.global;
-        let demo_options = [
-            ("--demo-hosts", global.demo_hosts.is_some()),
-            ("--demo-gpus", global.demo_gpus.is_some()),
-            ("--demo-speed", global.demo_speed.is_some()),
-        ];
-        if let Some((option, _)) = demo_options.iter().find(|(_, is_given)| *is_given && !global.demo) {
-            return error(format!("{option} is for the simulated fleet"), "add --demo");
-        }
-        if global.demo && global.identity_file.is_some() {
-            return error(
-                "--demo connects to nothing, and takes no --identity-file".to_owned(),
-                "leave one of them out",
-            );
-        }
-        if global.demo && global.ssh_config.is_some() {
-            return error("--demo connects to nothing, and takes no --ssh-config".to_owned(), "leave one of them out");
-        }
-        if global.demo && self.all_targets().next().is_some() {
-            return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
-        }
-        match &self.command {
-            Some(_)
-                if self.screen.theme.is_some()
-                    || self.screen.ascii
-                    || self.screen.readonly
-                    || self.screen.log.is_some() =>
-            {
-                let option = match &self.screen {
-                    ScreenArgs { ascii: true, .. } => "--ascii",
-                    ScreenArgs { readonly: true, .. } => "--readonly",
-                    ScreenArgs { log: Some(_), .. } => "--log",
-                    _ => "--theme",
-                };
-                error(format!("{option} is for the screen"), "leave it out with a subcommand")
-            }
-            Some(command) if !self.targets.is_empty() => error(
-                format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
-                "write the subcommand first, then its targets",
-            ),
-            Some(Command::Free(FreeArgs { same_host: true, count: None, .. })) => {
-                error("--same-host tells where that many GPUs shall be, and no number is given".to_owned(), "add -n N")
-            }
-            Some(Command::Findings(FindingsArgs { replay: Some(_), targets, duration, watch, .. })) => {
-                let others = [
-                    ("a TARGET", !targets.is_empty()),
-                    ("--demo", global.demo),
-                    ("--for", duration.is_some()),
-                    ("--watch", *watch),
-                    ("--interval", global.interval.is_some()),
-                    ("--identity-file", global.identity_file.is_some()),
-                    ("--ssh-config", global.ssh_config.is_some()),
-                ];
-                match others.iter().find(|(_, is_given)| *is_given) {
-                    Some((other, _)) => error(
-                        format!(
-                            "--replay judges a recording from its beginning to its end, and takes no {}",
-                            other.trim_start_matches("a ")
-                        ),
-                        "leave one of them out",
-                    ),
-                    None => Ok(()),
-                }
-            }
-            Some(Command::Explain(_))
-                if global.demo
-                    || global.interval.is_some()
-                    || global.identity_file.is_some()
-                    || global.ssh_config.is_some() =>
-            {
-                error(
-                    "`explain` connects nowhere, and takes no such option".to_owned(),
-                    "write `gpufleet explain RULE`",
-                )
-            }
-            Some(command @ (Command::Doctor(_) | Command::Clean(_))) if global.demo => {
-                error(format!("`{}` is for machines, not for the simulated fleet", command.name()), "leave --demo out")
-            }
-            Some(Command::Init(_)) if global.demo => error("`init` has no simulation".to_owned(), "leave --demo out"),
-            Some(Command::Init(_)) if global.interval.is_some() || global.identity_file.is_some() => {
-                let hint = "write the file, then set `interval` or `identity_file` in it";
-                error("`init` takes neither --interval nor --identity-file".to_owned(), hint)
-            }
-            None | Some(_) => Ok(()),
-        }
-    }
-
     fn all_targets(&self) -> impl Iterator<Item = &String> {
         let of_command = match &self.command {
             Some(Command::Status(status)) => &status.targets[..],
@@ -376,55 +275,6 @@ impl Command {
     }
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
-    parse_interval(text, 0..text.len()).map_err(|complaint| match complaint.hint {
-        Some(hint) => format!("{} ({hint})", complaint.message),
-        None => complaint.message,
-    })
-}
-
-/// Memory: `40G`, `512M`, `1.5T`; a bare number is GiB, as nearly everybody means it.
-fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = match text.find(|character: char| character.is_ascii_alphabetic()) {
-        Some(at) => text.split_at(at),
-        None => (text, "G"),
-    };
-    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
-        "M" => 20,
-        "G" => 30,
-        "T" => 40,
-        _ => return Err("write a size with M, G or T, for example 40G".to_owned()),
-    };
-    match number.parse::<f64>() {
-        Ok(number) if number > 0.0 && number <= 1_000_000.0 => Ok((number * (1_u64 << shift) as f64) as u64),
-        _ => Err("write a size, for example 40G".to_owned()),
-    }
-}
-
-fn timeout(text: &str) -> Result<Duration, String> {
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
-    match seconds.filter(|seconds| (0.1..=3600.0).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
-        None => Err("write seconds, from 0.1 to 3600".to_owned()),
-    }
-}
-
-/// A time to observe, in seconds of the fleet's clock: up to 30 days.
-fn span(text: &str) -> Result<Duration, String> {
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
-    match seconds.filter(|seconds| (0.1..=2_592_000.0).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
-        None => Err("write seconds, from 0.1 to 2592000".to_owned()),
-    }
-}
-
-fn speed(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(speed) if (0.1..=1000.0).contains(&speed) => Ok(speed),
-        _ => Err("write a number from 0.1 to 1000".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -443,18 +293,6 @@ mod tests {
     #[test]
     fn clap_finds_no_fault_in_the_definition() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn sizes_are_binary() {
-        for (text, bytes) in
-            [("40G", 40 << 30), ("40", 40 << 30), ("512MiB", 512 << 20), ("1.5t", 3 << 39), ("40gb", 40 << 30)]
-        {
-            assert_eq!(size(text), Ok(bytes), "{text}");
-        }
-        for text in ["", "G", "-1G", "40K", "nanG", "40G5", "1e99G"] {
-            assert!(size(text).is_err(), "{text}");
-        }
     }
 
     #[test]
