@@ -24,6 +24,7 @@ mod list_cursor;
 pub(crate) mod mixed_lab;
 mod mouse;
 mod narrowing;
+mod navigation;
 mod note;
 mod palette;
 mod preferences;
