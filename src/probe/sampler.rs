@@ -4,7 +4,7 @@ use super::numbers::{tenths_f32, thousandths};
 use super::nvml::{DeviceSample, Driver, Frame, GpuProcess, Past, Xid};
 use super::outside::Outside;
 use super::processes::{Moment, Processes};
-use super::procfs::{Census, HostSampler, Scratch};
+use super::procfs::{HostSampler, Scratch};
 use super::users::Users;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
@@ -24,7 +24,6 @@ pub(crate) struct Sampler {
     processes: Processes,
     users: Users,
     outside: Outside,
-    census: Census,
     scratch: Scratch,
     origin: Instant,
     sequence: u64,
@@ -49,7 +48,6 @@ impl Sampler {
             processes: Processes::new(),
             users: Users::default(),
             outside: Outside::new(),
-            census: Census::new(),
             scratch: Scratch::default(),
             origin: Instant::now(),
             sequence: 0,
@@ -161,14 +159,13 @@ impl Sampler {
                 Some(resident.parse::<u64>().ok()? * self.page_bytes)
             });
         }
-        let probes_on_host = self.census.step(&mut self.scratch);
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         ProbeCost {
             cpu_seconds: thousandths(cpu_seconds),
             rss_bytes: self.rss_bytes,
             sample_ms: tenths_f32(began.elapsed().as_secs_f64() * 1000.0),
-            probes_on_host,
+            probes_on_host: self.processes.probes_on_host(),
         }
     }
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 const WAIT_MILLIS: u32 = 2000;
 /// Events that wait for the next snapshot; what comes on top of them is counted.
 const MAX_WAITING: usize = 64;
+/// A driver that answers at once, in place of waiting, is not asked again before so long.
+const LEAST_WAIT: Duration = Duration::from_millis(10);
 /// After an error the driver is left alone for this long.
 const PAUSE: Duration = Duration::from_secs(2);
 /// A driver that refuses so often in a row is not asked again.
@@ -134,6 +136,7 @@ impl Life {
                 self.rest();
                 continue;
             }
+            let began = Instant::now();
             match library.next_event(&watch, set, WAIT_MILLIS) {
                 // One that came while the end was near belongs to the successor.
                 Ok(Some(event)) if !self.lock().is_unwanted => {
@@ -144,8 +147,7 @@ impl Life {
                 Ok(_) => refusals = 0,
                 Err(Code::TIMEOUT) => {
                     refusals = 0;
-                    // A driver that answers at once, in place of waiting, must not be asked in a circle.
-                    self.rest_until(Instant::now() + Duration::from_millis(10));
+                    self.rest_until(began + LEAST_WAIT);
                 }
                 Err(_) => {
                     refusals += 1;

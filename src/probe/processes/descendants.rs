@@ -1,40 +1,29 @@
-//! What GPU processes have started and is not on a GPU itself: the workers that load their data.
-//!
-//! Every 10 seconds /proc is listed, a piece in each sample, and the parent of each process that is new there is read.
-//! What the last listing knew is not read again: an entry that has kept its inode number is the same process, and its
-//! parent is the same unless that one is gone.
+//! What GPU processes have started and is not on a GPU itself: the workers that load their data. And, since it is the
+//! same walk through /proc, how many probes run on this host.
 
 use super::list::Moment;
+use super::walk::Walk;
 use crate::probe::numbers::tenths_f32;
 use crate::probe::procfs::{Scratch, Stat, TICKS_PER_SECOND};
 use crate::wire::{ProcessReading, ProcessState};
-use rustix::fd::OwnedFd;
-use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, open, seek};
-use std::mem::MaybeUninit;
 
 /// From the beginning of one walk to that of the next.
 const WALK_SECONDS: f64 = 10.0;
-/// Room for about 500 entries of /proc, which is what one sample lists.
-const SLICE_BYTES: usize = 16 * 1024;
+/// The same where no GPU is used.
+const IDLE_WALK_SECONDS: f64 = 60.0;
 /// The most `stat` files that one sample reads here.
 const READS: usize = 500;
 /// The most descendants whose CPU time is followed.
 const MAX_KEPT: usize = 256;
-/// The most processes that are walked; beyond it the walk ends early.
-const MAX_WALKED: usize = 1 << 16;
 /// Generations below a GPU process.
 const MAX_DEPTH: usize = 16;
 
 /// The walk, and what came of the last one.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    folder: Option<OwnedFd>,
+    walk: Walk,
     step: Step,
     began: f64,
-    /// Sorted by pid: what the last walk found.
-    known: Vec<Entry>,
-    /// Sorted by pid, since the kernel lists them so.
-    walked: Vec<Entry>,
     kept: Vec<Kept>,
     /// Sorted by pid of the GPU process: this walk's, while they are added up.
     adding: Vec<(u32, Sum)>,
@@ -46,20 +35,9 @@ pub(super) struct Descendants {
 enum Step {
     /// Until the next walk.
     Resting,
-    /// The folder is being listed.
-    Listing,
-    /// The parents from this entry on are still to be read.
-    Reading(usize),
+    Walking,
     /// The descendants from this one on are still to be read.
     Measuring(usize),
-}
-
-/// An entry of /proc. The parent is 0 while it is unknown.
-#[derive(Debug, Clone, Copy)]
-struct Entry {
-    pid: u32,
-    parent: u32,
-    inode: u64,
 }
 
 /// A descendant.
@@ -82,13 +60,10 @@ struct Sum {
 
 impl Default for Descendants {
     fn default() -> Self {
-        let folder = open("/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok();
         Self {
-            folder,
+            walk: Walk::default(),
             step: Step::Resting,
             began: f64::NEG_INFINITY,
-            known: Vec::new(),
-            walked: Vec::new(),
             kept: Vec::new(),
             adding: Vec::new(),
             sums: Vec::new(),
@@ -102,21 +77,16 @@ impl Descendants {
         let mut reads = READS;
         loop {
             match self.step {
-                Step::Resting if gpu_processes.is_empty() || moment.now - self.began < WALK_SECONDS => return,
                 Step::Resting => {
-                    self.began = moment.now;
-                    self.step = Step::Listing;
-                }
-                Step::Listing => {
-                    if !self.list() {
+                    let pause = if gpu_processes.is_empty() { IDLE_WALK_SECONDS } else { WALK_SECONDS };
+                    if moment.now - self.began < pause {
                         return;
                     }
-                    self.forget_lost_parents();
-                    self.step = Step::Reading(0);
+                    self.began = moment.now;
+                    self.step = Step::Walking;
                 }
-                Step::Reading(from) => {
-                    if let Some(next) = self.read_parents(from, &mut reads, scratch) {
-                        self.step = Step::Reading(next);
+                Step::Walking => {
+                    if !self.walk.step(moment.uptime_seconds, &mut reads, scratch) {
                         return;
                     }
                     self.find(gpu_processes);
@@ -126,13 +96,17 @@ impl Descendants {
                     let next = self.measure(from, &mut reads, moment.now, scratch);
                     self.step = next.map_or(Step::Resting, Step::Measuring);
                     if next.is_none() {
-                        self.known = std::mem::take(&mut self.walked);
                         self.sums = std::mem::take(&mut self.adding);
                     }
                     return;
                 }
             }
         }
+    }
+
+    /// How many probes run on this host, as the last walk found.
+    pub(super) fn probes_on_host(&self) -> Option<u32> {
+        self.walk.probes()
     }
 
     /// Writes what is known of its descendants into a reading.
@@ -144,72 +118,6 @@ impl Descendants {
         reading.descendants_blocked = Some(sum.blocked);
     }
 
-    /// Lists the next piece of /proc; whether that was the last.
-    fn list(&mut self) -> bool {
-        let Some(folder) = self.folder.as_ref() else { return true };
-        let mut buffer = vec![MaybeUninit::uninit(); SLICE_BYTES];
-        let mut entries = RawDir::new(folder, &mut buffer);
-        loop {
-            match entries.next() {
-                Some(Ok(entry)) => {
-                    let pid = entry.file_name().to_str().ok().and_then(|name| name.parse().ok());
-                    let last = self.walked.last().map_or(0, |entry| entry.pid);
-                    if let Some(pid) = pid.filter(|&pid| pid > last) {
-                        let inode = entry.ino();
-                        let known = self.known.binary_search_by_key(&pid, |known| known.pid);
-                        let known = known.ok().map(|place| self.known[place]).filter(|known| known.inode == inode);
-                        self.walked.push(Entry { pid, parent: known.map_or(0, |known| known.parent), inode });
-                    }
-                }
-                Some(Err(_)) => return true,
-                None => {
-                    // A folder that cannot be read from its beginning again is read no more.
-                    if seek(folder, SeekFrom::Start(0)).is_err() {
-                        self.folder = None;
-                    }
-                    return true;
-                }
-            }
-            if entries.is_buffer_empty() {
-                return self.walked.len() >= MAX_WALKED;
-            }
-        }
-    }
-
-    /// An entry whose parent is not there any more, or is another process now, has a new parent.
-    fn forget_lost_parents(&mut self) {
-        for index in 0..self.walked.len() {
-            let parent = self.walked[index].parent;
-            if parent == 0 {
-                continue;
-            }
-            let now =
-                self.walked.binary_search_by_key(&parent, |entry| entry.pid).map(|place| self.walked[place].inode);
-            let then = self.known.binary_search_by_key(&parent, |entry| entry.pid).map(|place| self.known[place].inode);
-            if now.is_err() || now != then {
-                self.walked[index].parent = 0;
-            }
-        }
-    }
-
-    /// Reads unknown parents; where to go on, unless that was all.
-    fn read_parents(&mut self, from: usize, reads: &mut usize, scratch: &mut Scratch) -> Option<usize> {
-        for index in from..self.walked.len() {
-            if self.walked[index].parent != 0 {
-                continue;
-            }
-            if *reads == 0 {
-                return Some(index);
-            }
-            *reads -= 1;
-            let pid = self.walked[index].pid;
-            // Process 1 and the kernel's own have no parent; to look again each time costs little.
-            let stat = scratch.read_process(pid, "stat", 1024).ok().and_then(Stat::parse);
-            self.walked[index].parent = stat.map_or(0, |stat| stat.parent);
-        }
-        None
-    }
-
     /// Finds the descendants among what was walked, generation by generation.
     fn find(&mut self, gpu_processes: &[u32]) {
         let before = std::mem::take(&mut self.kept);
@@ -217,8 +125,9 @@ impl Descendants {
         let mut parents: Vec<(u32, u32)> = gpu_processes.iter().map(|&pid| (pid, pid)).collect();
         for _ in 0..MAX_DEPTH {
             let mut children = Vec::new();
-            for entry in &self.walked {
-                let Ok(place) = parents.binary_search_by_key(&entry.parent, |&(pid, _)| pid) else { continue };
+            for entry in self.walk.entries() {
+                let Some(parent) = entry.parent else { continue };
+                let Ok(place) = parents.binary_search_by_key(&parent, |&(pid, _)| pid) else { continue };
                 let on_gpu = gpu_processes.binary_search(&entry.pid).is_ok();
                 if !on_gpu && self.kept.len() + children.len() < MAX_KEPT {
                     children.push((entry.pid, parents[place].1));
@@ -321,27 +230,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_is_not_read_again() {
+    fn where_no_gpu_is_used_the_walk_is_rarer() {
         let mut descendants = Descendants::default();
-        let own = std::process::id();
-        walk(&mut descendants, &[own], 1.0);
-        assert!(descendants.known.iter().any(|entry| entry.pid == own && entry.parent != 0));
-        let mut scratch = Scratch::default();
-        descendants.began = f64::NEG_INFINITY;
-        descendants.step = Step::Listing;
-        while !descendants.list() {}
-        descendants.forget_lost_parents();
-        let unknown = descendants.walked.iter().filter(|entry| entry.parent == 0).count();
-        assert!(unknown < descendants.walked.len(), "all {unknown} would be read again");
-        let mut reads = 0;
-        let stopped = descendants.read_parents(0, &mut reads, &mut scratch);
-        assert!(stopped.is_some(), "process 1 has no parent, so that there is always one to read");
-    }
-
-    #[test]
-    fn nothing_is_walked_while_no_gpu_is_used() {
-        let mut descendants = Descendants::default();
-        descendants.step(&[], moment(5.0), &mut Scratch::default());
-        assert!(descendants.known.is_empty() && matches!(descendants.step, Step::Resting));
+        walk(&mut descendants, &[], 5.0);
+        assert!((descendants.began - 5.0).abs() < 0.1);
+        descendants.step(&[], moment(64.0), &mut Scratch::default());
+        assert!((descendants.began - 5.0).abs() < 0.1);
+        descendants.step(&[], moment(65.0), &mut Scratch::default());
+        assert!((descendants.began - 65.0).abs() < 0.1);
     }
 }

@@ -100,6 +100,11 @@ impl Processes {
         (readings, self.news())
     }
 
+    /// How many probes run on this host, as far as that is known.
+    pub(crate) fn probes_on_host(&self) -> Option<u32> {
+        self.descendants.probes_on_host()
+    }
+
     /// The working directories that are known, each with a process that works there.
     pub(crate) fn working_directories(&self) -> impl Iterator<Item = (u32, &SafeText)> {
         self.tracked.iter().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))

@@ -5,6 +5,7 @@ mod list;
 mod own;
 mod threads;
 mod tracked;
+mod walk;
 
 pub(crate) use list::{Moment, Processes};
 pub(crate) use own::is_file;

@@ -92,19 +92,20 @@ impl OwnFiles {
     }
 
     fn look_at_log(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) {
-        let mut known = self.log.take();
-        self.log = [1, 2].into_iter().find_map(|descriptor| Log::look(known.take(), pid, descriptor, moment, scratch));
+        let known = self.log.take();
+        self.log =
+            [1, 2].into_iter().find_map(|descriptor| Log::look(known.as_ref(), pid, descriptor, moment, scratch));
         self.look_at_age(pid, moment, scratch);
     }
 }
 
 impl Log {
     /// The regular file behind a descriptor.
-    fn look(known: Option<Self>, pid: u32, descriptor: u32, moment: Moment, scratch: &mut Scratch) -> Option<Self> {
+    fn look(known: Option<&Self>, pid: u32, descriptor: u32, moment: Moment, scratch: &mut Scratch) -> Option<Self> {
         let path = scratch.read_link(pid, &format!("fd/{descriptor}")).filter(|path| is_file(path))?;
         let path = SafeText::from_bytes(&path);
         if let Some(log) = known.filter(|log| log.path == path) {
-            return Some(Self { descriptor, ..log });
+            return Some(Self { descriptor, path, ..*log });
         }
         let (position, mount) = position_of(scratch.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
         let mounts = scratch.read_process(pid, "mountinfo", MOUNTS_BYTES).ok()?;

@@ -1,6 +1,5 @@
-//! What /proc tells: the host, its processes, and how many probes run on it.
+//! What /proc tells of the host and its processes.
 
-mod census;
 mod file;
 mod host;
 mod pci;
@@ -8,8 +7,10 @@ mod rates;
 mod stat;
 mod status;
 
-pub(crate) use census::{Census, PROBE_NAME};
 pub(crate) use file::{KeptFile, Scratch};
 pub(crate) use host::{HostSampler, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use stat::{Stat, TICKS_PER_SECOND};
 pub(crate) use status::{ignores_hangup, real_uid};
+
+/// The name that every probe gives itself; the kernel keeps 15 bytes.
+pub(crate) const PROBE_NAME: &std::ffi::CStr = c"gpufleet-probe";

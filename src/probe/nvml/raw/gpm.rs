@@ -69,8 +69,11 @@ impl Library {
     ) -> Result<[Option<f64>; N], Code> {
         const { assert!(N <= ROOM) };
         let bytes = std::mem::offset_of!(sys::nvmlGpmMetricsGet_t, metrics) + ROOM * size_of::<sys::nvmlGpmMetric_t>();
-        words.clear();
-        words.resize(bytes.div_ceil(size_of::<u64>()).max(size_of::<sys::nvmlGpmMetricsGet_t>().div_ceil(8)), 0);
+        let length = bytes.max(size_of::<sys::nvmlGpmMetricsGet_t>()).div_ceil(size_of::<u64>());
+        if words.len() < length {
+            words.resize(length, 0);
+        }
+        words[..length].fill(0);
         let get: *mut sys::nvmlGpmMetricsGet_t = words.as_mut_ptr().cast();
         // SAFETY: the buffer is zeroed, aligned to 8 bytes like the structure, and larger than it.
         let request = unsafe { &mut *get };
