@@ -107,6 +107,7 @@ pub(crate) fn update(app: &mut App, host: usize, update: HostUpdate, seconds: u6
 }
 
 pub(crate) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
+    let now = if app.now.elapsed > at(NOW).elapsed { app.now } else { at(NOW) };
     keys.chars()
         .flat_map(|character| {
             let code = match character {
@@ -119,7 +120,7 @@ pub(crate) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
                 '→' => KeyCode::Right,
                 other => KeyCode::Char(other),
             };
-            app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)), at(NOW))
+            app.update(Event::Key(KeyEvent::new(code, KeyModifiers::NONE)), now)
         })
         .collect()
 }

@@ -91,54 +91,53 @@ fn letters(cells: &Buffer, theme: &Theme) -> Vec<String> {
     rows.map(|row| row.iter().map(|cell| letter(cell, theme)).collect::<String>().trim_end().to_owned()).collect()
 }
 
-/// The screens on which colour says something: with what is drawn, and when.
-fn coloured(size: (u16, u16)) -> [(&'static str, App, u64); 6] {
-    let mut wall = host_states(size);
-    press(&mut wall, "2");
-    let mut findings = stuck(6, size);
-    press(&mut findings, "5");
-    let mut host = stuck(6, size);
-    press(&mut host, "→→→\n");
+/// Screens on which colour says something, each with the keys that lead to it from the one before.
+type Screens = &'static [(&'static str, &'static str)];
+
+/// Apps with such screens, and when those are drawn.
+fn coloured(size: (u16, u16)) -> [(App, u64, Screens); 3] {
     [
-        ("grid", stuck(6, size), LATER),
-        ("states", host_states(size), NOW),
-        ("wall", wall, NOW),
-        ("findings", findings, LATER),
-        ("host", host, LATER),
-        ("mixed", mixed_lab(size), NOW),
+        (stuck(6, size), LATER, &[("grid", ""), ("findings", "5"), ("host", "1→→→\n")]),
+        (host_states(size), NOW, &[("states", ""), ("wall", "2")]),
+        (mixed_lab(size), NOW, &[("mixed", "")]),
     ]
 }
 
 #[test]
 fn styles_where_colour_carries_meaning() {
     let size = (120, 40);
-    for (name, mut app, seconds) in coloured(size) {
-        let theme = Theme::new(app.settings);
-        let cells = cells_at(&app, size, seconds);
-        let dark = letters(&cells, &theme);
-        let both = lines(&cells).into_iter().zip(&dark);
-        // Below each line, letters for its styles: dim, busy, warn, Critical, track, focus, 0 to 3 of the wall's ramp.
-        let rows = both.map(|(text, styles)| if styles.is_empty() { text } else { format!("{text}\n{styles}") });
-        insta::assert_snapshot!(format!("styles_{name}"), rows.collect::<Vec<_>>().join("\n"));
-        // A light page and few colours change what a style looks like, and no cell's style.
-        for color_depth in [ColorDepth::TrueColor, ColorDepth::Indexed256] {
-            app.settings = Settings { theme: ThemeChoice::Light, color_depth, ..Settings::default() };
-            assert_eq!(letters(&cells_at(&app, size, seconds), &Theme::new(app.settings)), dark, "{name}, light");
-        }
-        // Without colours what needs a person is still told apart, by weight.
-        app.settings = Settings { theme: ThemeChoice::Mono, ..Settings::default() };
-        let mono = cells_at(&app, size, seconds);
-        for (row, letters) in dark.iter().enumerate() {
-            for (column, letter) in letters.chars().enumerate() {
-                let cell = &mono[(column as u16, row as u16)];
-                let expected = match letter {
-                    'w' | 'f' => Modifier::BOLD,
-                    'C' => Modifier::BOLD | Modifier::REVERSED,
-                    'd' | 't' => Modifier::DIM,
-                    '?' => continue,
-                    _ => Modifier::empty(),
-                };
-                assert_eq!((cell.fg, cell.modifier), (Color::Reset, expected), "{name} at {column},{row}");
+    for (mut app, seconds, screens) in coloured(size) {
+        let usual = app.settings;
+        for (name, keys) in screens {
+            app.settings = usual;
+            press(&mut app, keys);
+            let theme = Theme::new(app.settings);
+            let cells = cells_at(&app, size, seconds);
+            let dark = letters(&cells, &theme);
+            let both = lines(&cells).into_iter().zip(&dark);
+            // Below each line, letters for its styles: dim, busy, warn, Critical, track, focus, 0 to 3 of the wall's ramp.
+            let rows = both.map(|(text, styles)| if styles.is_empty() { text } else { format!("{text}\n{styles}") });
+            insta::assert_snapshot!(format!("styles_{name}"), rows.collect::<Vec<_>>().join("\n"));
+            // A light page and few colours change what a style looks like, and no cell's style.
+            for color_depth in [ColorDepth::TrueColor, ColorDepth::Indexed256] {
+                app.settings = Settings { theme: ThemeChoice::Light, color_depth, ..Settings::default() };
+                assert_eq!(letters(&cells_at(&app, size, seconds), &Theme::new(app.settings)), dark, "{name}, light");
+            }
+            // Without colours what needs a person is still told apart, by weight.
+            app.settings = Settings { theme: ThemeChoice::Mono, ..Settings::default() };
+            let mono = cells_at(&app, size, seconds);
+            for (row, letters) in dark.iter().enumerate() {
+                for (column, letter) in letters.chars().enumerate() {
+                    let cell = &mono[(column as u16, row as u16)];
+                    let expected = match letter {
+                        'w' | 'f' => Modifier::BOLD,
+                        'C' => Modifier::BOLD | Modifier::REVERSED,
+                        'd' | 't' => Modifier::DIM,
+                        '?' => continue,
+                        _ => Modifier::empty(),
+                    };
+                    assert_eq!((cell.fg, cell.modifier), (Color::Reset, expected), "{name} at {column},{row}");
+                }
             }
         }
     }
@@ -146,13 +145,19 @@ fn styles_where_colour_carries_meaning() {
 
 #[test]
 fn ascii_is_ascii_in_every_view_at_every_size() {
-    for size in SIZES {
-        for (name, mut app, seconds) in coloured(size) {
-            app.settings.ascii = true;
-            let cells = cells_at(&app, size, seconds);
-            show_cells(&format!("ascii-{name}"), &cells);
-            assert!(lines(&cells).join("\n").is_ascii(), "{name}: {}", lines(&cells).join("\n"));
+    for (mut app, seconds, screens) in coloured(SIZES[0]) {
+        app.settings.ascii = true;
+        for (name, keys) in screens {
+            press(&mut app, keys);
+            for size in SIZES {
+                app.update(Event::Resized(size.0, size.1), at(seconds));
+                let cells = cells_at(&app, size, seconds);
+                show_cells(&format!("ascii-{name}"), &cells);
+                assert!(lines(&cells).join("\n").is_ascii(), "{name}: {}", lines(&cells).join("\n"));
+            }
         }
+    }
+    for size in SIZES {
         let mut app = app(4, 8, size);
         app.settings.ascii = true;
         for (view, keys) in VIEWS.into_iter().chain(DEEPER) {

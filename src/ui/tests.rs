@@ -97,14 +97,16 @@ fn users_to_choose_from() {
 
 #[test]
 fn findings_with_their_evidence() {
+    let mut app = stuck(6, (80, 24));
     for size in [(80, 24), (120, 40), (200, 60)] {
-        let mut app = stuck(6, size);
+        app.update(Event::Resized(size.0, size.1), at(LATER));
         show_cells("grid-stuck", &cells_at(&app, size, LATER));
         insta::assert_snapshot!(format!("stuck_{}x{}", size.0, size.1), lines(&cells_at(&app, size, LATER)).join("\n"));
         press(&mut app, "5");
         let cells = cells_at(&app, size, LATER);
         show_cells("findings", &cells);
         insta::assert_snapshot!(format!("findings_{}x{}", size.0, size.1), lines(&cells).join("\n"));
+        press(&mut app, "1");
     }
 }
 

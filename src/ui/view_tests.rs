@@ -19,11 +19,12 @@ macro_rules! assert_screen {
 
 #[test]
 fn one_gpu_in_full() {
+    let mut app = stuck(6, SIZES[1]);
+    press(&mut app, "→→→\n↓↓\nw");
+    assert!(matches!(app.screen().view(), View::Gpu(HostId(3), _)));
     for size in SIZES {
-        let mut app = stuck(6, size);
-        press(&mut app, "→→→\n↓↓\nw");
+        app.update(Event::Resized(size.0, size.1), at(LATER));
         assert_screen!("gpu", &app, size, LATER);
-        assert!(matches!(app.screen().view(), View::Gpu(HostId(3), _)));
     }
 }
 
@@ -84,9 +85,10 @@ fn from_the_wall_into_a_host_and_back() {
 
 #[test]
 fn users_at_every_size() {
+    let mut app = stuck(6, SIZES[0]);
+    press(&mut app, "4↓");
     for size in SIZES {
-        let mut app = stuck(6, size);
-        press(&mut app, "4↓");
+        app.update(Event::Resized(size.0, size.1), at(LATER));
         assert_screen!("users", &app, size, LATER);
     }
 }
