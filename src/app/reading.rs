@@ -103,6 +103,11 @@ impl App {
         usize::from(findings_shape(self.size.1.saturating_sub(2)).shown)
     }
 
+    /// Columns and rows of the terminal.
+    pub fn size(&self) -> (u16, u16) {
+        self.size
+    }
+
     /// Which view is shown and where the keys go.
     pub fn screen(&self) -> &Screen {
         &self.screen

@@ -17,7 +17,8 @@ use crossterm::terminal::{
 };
 use crossterm::{Command, execute, queue};
 use ratatui::backend::CrosstermBackend;
-use ratatui::{Frame, Terminal};
+use ratatui::layout::Rect;
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use std::backtrace::{Backtrace, BacktraceStatus};
 use std::io::{self, IsTerminal, Stdout, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,6 +44,8 @@ static KEPT_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 /// The terminal while it shows the screen.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<Whole<Stdout>>>,
+    /// What was drawn last, in cells.
+    area: Rect,
     /// What the terminal shows is not what was drawn last.
     is_forgotten: bool,
     /// The terminal was given back for good.
@@ -70,16 +73,21 @@ impl Screen {
         take_over()?;
         let writer = Whole::new(io::stdout());
         let is_over = Arc::clone(&writer.is_over);
-        let terminal = Terminal::new(CrosstermBackend::new(writer)).inspect_err(|_| restore())?;
-        Ok(Self { terminal, is_forgotten: false, is_over })
+        // A size of its own: else ratatui asks for the terminal's before each frame, and opens the terminal anew for it.
+        let options = TerminalOptions { viewport: Viewport::Fixed(Rect::ZERO) };
+        let terminal = Terminal::with_options(CrosstermBackend::new(writer), options).inspect_err(|_| restore())?;
+        Ok(Self { terminal, area: Rect::ZERO, is_forgotten: false, is_over })
     }
 
-    /// Draws one frame, as one write inside a synchronized update.
+    /// Draws one frame of so many columns and rows, as one write inside a synchronized update.
     ///
     /// # Errors
     /// When the terminal is gone.
-    pub(super) fn draw(&mut self, render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
-        draw(&mut self.terminal, std::mem::take(&mut self.is_forgotten), render)
+    pub(super) fn draw(&mut self, size: (u16, u16), render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        let area = Rect::new(0, 0, size.0, size.1);
+        let is_anew = std::mem::take(&mut self.is_forgotten) || area != self.area;
+        self.area = area;
+        draw(&mut self.terminal, is_anew.then_some(area), render)
     }
 
     /// Forgets what the terminal shows, so that the next frame paints every cell.
@@ -143,17 +151,16 @@ impl Drop for Screen {
     }
 }
 
-/// One frame.
+/// One frame; of this area where what the terminal shows is not what was drawn last.
 fn draw<W: Write>(
     terminal: &mut Terminal<CrosstermBackend<W>>,
-    is_forgotten: bool,
+    anew: Option<Rect>,
     render: impl FnOnce(&mut Frame<'_>),
 ) -> io::Result<()> {
     queue!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
-    if is_forgotten {
+    if let Some(area) = anew {
         // Not `Terminal::clear`: it asks the terminal for the cursor's place, and the answer goes to the event stream.
-        let size = terminal.size()?;
-        terminal.resize(size.into())?;
+        terminal.resize(area)?;
     }
     terminal.draw(render)?;
     execute!(terminal.backend_mut(), EndSynchronizedUpdate)
@@ -289,8 +296,6 @@ fn print_panic(words: &str) {
 mod tests {
     use super::*;
     use crate::app::testing::{NOW, app, at, press};
-    use ratatui::layout::Rect;
-    use ratatui::{TerminalOptions, Viewport};
     use std::cell::RefCell;
     use std::rc::Rc;
 
@@ -318,7 +323,7 @@ mod tests {
         let mut terminal = Terminal::with_options(backend, options).expect("a terminal");
         for (keys, frames) in [("", 1), ("2", 2), ("1\n", 3), ("3", 4), ("3", 5)] {
             press(&mut app, keys);
-            draw(&mut terminal, false, |frame| crate::ui::draw(&app, frame, at(NOW))).expect("draws");
+            draw(&mut terminal, None, |frame| crate::ui::draw(&app, frame, at(NOW))).expect("draws");
             let writes = writes.0.borrow();
             assert_eq!(writes.len(), frames, "after {keys:?}");
             let frame = &writes[frames - 1];

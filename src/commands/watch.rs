@@ -169,7 +169,7 @@ impl Watch<'_> {
             if !self.console.is_lent() && self.pace.is_due() {
                 let now = self.clock.now();
                 self.app.settle();
-                self.console.screen.draw(|frame| ui::draw(&self.app, frame, now))?;
+                self.console.screen.draw(self.app.size(), |frame| ui::draw(&self.app, frame, now))?;
                 self.pace.drawn();
             }
             let event = match self.next(&mut tick).await? {

@@ -4,6 +4,7 @@ use super::process::{Launcher, sum};
 use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey};
 use crate::wire::{ProcessState, SafeText};
 use std::borrow::Cow;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -176,31 +177,30 @@ impl JobRows {
 /// The rows of one host, jobs in the order of their first process. `states` are its GPUs' states in inventory order.
 pub fn host_rows(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) -> Vec<JobRows> {
     let context = Context { host, states, now, is_stale: !host.is_fresh(now) };
-    let mut jobs: Vec<Members> = Vec::new();
-    let mut places: HashMap<&JobKey, usize> = HashMap::new();
+    let count = host.processes().len();
+    let mut jobs: Vec<Members> = Vec::with_capacity(count);
+    let mut places: HashMap<&JobKey, usize> = HashMap::with_capacity(count);
+    let live = host.processes().map(|process| (process, None));
     let ended = host.ended().filter(|ended| now.since(ended.ended_at) < ENDED_ROWS_STAY);
-    let members = host
-        .processes()
-        .map(|process| (process, None))
-        .chain(ended.map(|EndedProcess { process, ended_at }| (process, Some(*ended_at))));
-    for (process, ended_at) in members {
-        let place = *places.entry(&process.about.job).or_insert_with(|| {
-            jobs.push(Members::default());
-            jobs.len() - 1
-        });
-        match ended_at {
-            None => jobs[place].live.push(process),
-            Some(ended_at) => jobs[place].ended.push((process, ended_at)),
+    for member in live.chain(ended.map(|EndedProcess { process, ended_at }| (process, Some(*ended_at)))) {
+        match places.entry(&member.0.about.job) {
+            Entry::Occupied(place) => jobs[*place.get()].others.push(member),
+            Entry::Vacant(place) => {
+                place.insert(jobs.len());
+                jobs.push(Members { first: member, others: Vec::new() });
+            }
         }
     }
     jobs.iter().filter_map(|members| context.job(members)).collect()
 }
 
-/// The processes of one job.
-#[derive(Default)]
+/// A process, and when it ended.
+type Member<'a> = (&'a Process, Option<Moment>);
+
+/// The processes of one job, those that have ended last. Most jobs are of one.
 struct Members<'a> {
-    live: Vec<&'a Process>,
-    ended: Vec<(&'a Process, Moment)>,
+    first: Member<'a>,
+    others: Vec<Member<'a>>,
 }
 
 struct Context<'a> {
@@ -212,10 +212,12 @@ struct Context<'a> {
 
 impl Context<'_> {
     fn job(&self, members: &Members) -> Option<JobRows> {
-        match (members.live.as_slice(), members.ended.as_slice()) {
-            ([alone], []) => Some(self.job_of_one(alone, None)),
-            ([], [(alone, ended_at)]) => Some(self.job_of_one(alone, Some(*ended_at))),
-            _ => self.job_of_several(members),
+        match (members.first, members.others.as_slice()) {
+            ((alone, ended_at), []) => Some(self.job_of_one(alone, ended_at)),
+            (first, others) => {
+                let members: Vec<Member> = [&[first], others].concat();
+                self.job_of_several(&members)
+            }
         }
     }
 
@@ -227,25 +229,20 @@ impl Context<'_> {
         JobRows { row: Arc::new(row), members: MemberRows::Alone(process) }
     }
 
-    fn job_of_several(&self, members: &Members) -> Option<JobRows> {
-        let live = members.live.iter().map(|process| self.process(process, None));
-        let ended = members.ended.iter().map(|(process, at)| self.process(process, Some(*at)));
-        let processes: Vec<Arc<Row>> = live.chain(ended).map(Arc::new).collect();
+    fn job_of_several(&self, members: &[Member]) -> Option<JobRows> {
+        let rows = members.iter().map(|(process, ended_at)| Arc::new(self.process(process, *ended_at)));
+        let processes: Vec<Arc<Row>> = rows.collect();
         // What has ended no longer counts, unless nothing else is left of the job.
-        let counted: Vec<&Process> = match members.live.as_slice() {
-            [] => members.ended.iter().map(|(process, _)| *process).collect(),
-            live => live.to_vec(),
-        };
+        let live = members.iter().filter(|(_, ended_at)| ended_at.is_none()).count();
+        let counted = &members[..if live == 0 { members.len() } else { live }];
+        let counted: Vec<&Process> = counted.iter().map(|(process, _)| *process).collect();
         let first = counted.iter().min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
         let mut row = self.sum(&counted, &processes)?;
         let leader = leader(first, &counted);
         row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
         row.command = leader.command;
         row.key = RowKey { host: self.host.id, process: leader.key, is_job: true, head: None };
-        row.ended_at = match members.live.as_slice() {
-            [] => members.ended.iter().map(|(_, at)| *at).max(),
-            _ => None,
-        };
+        row.ended_at = if live == 0 { members.iter().filter_map(|(_, ended_at)| *ended_at).max() } else { None };
         Some(JobRows { row: Arc::new(row), members: MemberRows::Several(processes) })
     }
 

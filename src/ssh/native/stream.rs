@@ -9,15 +9,18 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, BufReader, ReadBuf};
 
+/// Room for what is read at once. russh asks for each packet's length first, and then for the rest: two calls of the
+/// kernel for a snapshot, and a third to learn that nothing more is there.
+const READ_BYTES: usize = 8 * 1024;
 /// How much of what the server says first is kept, for errors.
 const HEAD_BYTES: usize = 512;
 
 /// A stream and what it shares with its [`Cut`].
 #[derive(Debug)]
 pub(super) struct Cuttable<S> {
-    inner: S,
+    inner: BufReader<S>,
     shared: Arc<Shared>,
 }
 
@@ -36,9 +39,10 @@ struct Shared {
 }
 
 /// `stream`, and the guard that ends it.
-pub(super) fn cuttable<S>(stream: S) -> (Cuttable<S>, Cut) {
+pub(super) fn cuttable<S: AsyncRead>(stream: S) -> (Cuttable<S>, Cut) {
     let shared = Arc::new(Shared::default());
-    (Cuttable { inner: stream, shared: Arc::clone(&shared) }, Cut { shared })
+    let inner = BufReader::with_capacity(READ_BYTES, stream);
+    (Cuttable { inner, shared: Arc::clone(&shared) }, Cut { shared })
 }
 
 impl Cut {
@@ -86,7 +90,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Cuttable<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Cuttable<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Cuttable<S> {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         this.shared.check(&this.shared.writer, context)?;
