@@ -76,7 +76,7 @@ const HOSTS_OF_ONE_THREAD: usize = 64;
 
 fn runtime(hosts: usize) -> Result<Runtime, Failure> {
     // A host takes 4 ms of a core to log in, and half a millisecond a second from then on. Threads that wake each other
-    // for that cost a tenth more of CPU, and each has an arena of the allocator. A second one pays where the hosts
+    // for that cost a twentieth more of CPU, and each has an arena of the allocator. A second one pays where the hosts
     // alone would keep the screen waiting.
     let mut builder = match hosts {
         ..=HOSTS_OF_ONE_THREAD => Builder::new_current_thread(),
