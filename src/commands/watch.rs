@@ -160,8 +160,7 @@ enum Next {
 impl Watch<'_> {
     /// Until the person leaves, a signal ends the program, or the terminal is gone.
     async fn run(&mut self) -> io::Result<ExitCode> {
-        let (columns, rows) = crossterm::terminal::size()?;
-        self.app.update(Event::Resized(columns, rows), self.clock.now());
+        self.measure()?;
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         self.pace.soon(true);
@@ -183,6 +182,13 @@ impl Watch<'_> {
         }
     }
 
+    /// Learns the terminal's size anew: nobody tells of a change while another program has the terminal.
+    fn measure(&mut self) -> io::Result<()> {
+        let (columns, rows) = crossterm::terminal::size()?;
+        self.app.update(Event::Resized(columns, rows), self.clock.now());
+        Ok(())
+    }
+
     /// Waits for whatever comes first; a signal goes before all else, and the keyboard before the hosts.
     async fn next(&mut self, tick: &mut Interval) -> io::Result<Next> {
         let is_lent = self.console.is_lent();
@@ -197,6 +203,7 @@ impl Watch<'_> {
                     JobControl::Stop => self.console.suspend(&mut self.suspension)?,
                     JobControl::Continued => self.console.continued()?,
                 }
+                self.measure()?;
                 self.pace.soon(true);
                 Next::Event(None)
             }
@@ -207,8 +214,7 @@ impl Watch<'_> {
                 Heard::Input(None) => Next::End(ExitCode::SUCCESS),
                 Heard::Returned(said) => {
                     self.console.take_back()?;
-                    let (columns, rows) = crossterm::terminal::size()?;
-                    self.app.update(Event::Resized(columns, rows), self.clock.now());
+                    self.measure()?;
                     Next::Event(Some(Event::Done(SafeText::new(&said))))
                 }
             },
@@ -263,9 +269,13 @@ impl Watch<'_> {
         let now = self.clock.now();
         match effect {
             Effect::Repaint if self.console.is_lent() => {}
-            Effect::Repaint => self.console.screen.forget(),
+            Effect::Repaint => {
+                self.measure()?;
+                self.console.screen.forget();
+            }
             Effect::Suspend => {
                 self.console.suspend(&mut self.suspension)?;
+                self.measure()?;
                 self.pace.soon(true);
             }
             Effect::Shell(id) => {

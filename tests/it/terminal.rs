@@ -89,14 +89,20 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
     pty.wait_for("40 GPUs");
     pty.keys("3");
     pty.wait_for("Processes");
-    for _ in 0..2 {
+    // Nobody tells a program that is stopped of a new size.
+    for (columns, rows) in [(120, 40), (90, 25)] {
         pty.keys("\x1a");
         pty.wait("the shell", |text| text.contains("topped") && text.trim_end().ends_with("ready>"));
         assert_restored(&pty, "Ctrl-Z");
         assert_eq!(pty.stty(), before, "the shell has the terminal as it was");
+        pty.resize(columns, rows);
         pty.keys("clear; fg\r");
         // The same view is back, whole.
-        pty.wait("the screen", |text| text.contains("SIMULATED") && text.contains("sort trouble, mine, memory"));
+        pty.wait("the screen", |text| {
+            let widest = text.lines().map(|line| line.chars().count()).max();
+            let is_whole = widest == Some(usize::from(columns)) && text.lines().count() == usize::from(rows);
+            is_whole && text.contains("SIMULATED") && text.contains("sort trouble, mine, memory")
+        });
         assert!(pty.screen(vt100::Screen::alternate_screen));
         assert!(pty.screen(vt100::Screen::hide_cursor));
     }
