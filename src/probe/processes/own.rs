@@ -203,6 +203,22 @@ mod tests {
     }
 
     #[test]
+    fn a_log_behind_standard_error_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = std::fs::File::create(folder.path().join("train.log")).unwrap();
+        let mut command = Command::new("sleep");
+        let mut child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
+        let (mut own, mut facts, mut scratch) = (OwnFiles::default(), ProcessFacts::default(), Scratch::default());
+        own.look(child.id(), None, moment(1.0, 0), &mut facts, &mut scratch);
+        // As if it lay on a file server: how long it has not grown is known from the last look.
+        own.log.as_mut().unwrap().is_local = false;
+        own.look(child.id(), None, moment(61.0, 0), &mut facts, &mut scratch);
+        assert_eq!(own.log_age_seconds, Some(60.0));
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
     fn mounts_tell_what_lies_on_this_host() {
         let mounts = b"22 1 0:21 / /proc rw shared:1 - proc proc rw\n\
             31 1 8:1 / / rw - ext4 /dev/sda1 rw\n\

@@ -2,7 +2,8 @@
 //!
 //! /proc is listed, a piece in each sample, and `stat` of each process that is new there is read. What the last walk
 //! knew is not read again: an entry that has kept its inode number is the same process. Its parent is the same unless
-//! that one is gone, and its name is taken for good once it is old enough to have become what it was started for.
+//! that one is gone, and its name is taken for good once it is old enough to have become what it was started for, unless
+//! it still is the shell that a probe is sent to.
 
 use crate::probe::procfs::{PROBE_NAME, Scratch, Stat, TICKS_PER_SECOND};
 use rustix::fd::OwnedFd;
@@ -13,8 +14,10 @@ use std::mem::MaybeUninit;
 const SLICE_BYTES: usize = 16 * 1024;
 /// The most processes that are walked; beyond it the walk ends early.
 const MAX_WALKED: usize = 1 << 16;
-/// A younger process may still be the shell that becomes a probe.
-const SETTLED_SECONDS: f64 = 5.0;
+/// A younger process may still be a login shell that becomes the one below.
+const SETTLED_SECONDS: f64 = 60.0;
+/// What receives a probe and then becomes it, for as long as a slow line takes.
+const RECEIVER: &[u8] = b"sh";
 
 /// A walk, and what came of the last one.
 #[derive(Debug)]
@@ -26,6 +29,9 @@ pub(super) struct Walk {
     walked: Vec<Entry>,
     /// From which entry on `stat` is still to be read, once all are listed.
     unread: Option<usize>,
+    /// The walk that goes on, and the last one, did not see everything.
+    is_cut: bool,
+    was_cut: bool,
 }
 
 /// An entry of /proc.
@@ -36,14 +42,14 @@ pub(super) struct Entry {
     pub(super) parent: Option<u32>,
     inode: u64,
     is_probe: bool,
-    /// It was read when it was old enough.
+    /// It was read when it would not become another program any more.
     is_settled: bool,
 }
 
 impl Default for Walk {
     fn default() -> Self {
         let folder = open("/proc", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).ok();
-        Self { folder, known: Vec::new(), walked: Vec::new(), unread: None }
+        Self { folder, known: Vec::new(), walked: Vec::new(), unread: None, is_cut: false, was_cut: false }
     }
 }
 
@@ -62,6 +68,7 @@ impl Walk {
             return false;
         }
         self.known = std::mem::take(&mut self.walked);
+        self.was_cut = std::mem::take(&mut self.is_cut);
         true
     }
 
@@ -70,10 +77,10 @@ impl Walk {
         &self.known
     }
 
-    /// How many probes it found; `None` where it did not see everything.
+    /// How many probes it found among the processes that this host shows; `None` where it did not come to its end.
     pub(super) fn probes(&self) -> Option<u32> {
-        let is_whole = (1..MAX_WALKED).contains(&self.known.len());
-        is_whole.then(|| self.known.iter().filter(|entry| entry.is_probe).count() as u32)
+        (!self.was_cut && !self.known.is_empty())
+            .then(|| self.known.iter().filter(|entry| entry.is_probe).count() as u32)
     }
 
     /// Lists the next piece of /proc; whether that was the last.
@@ -93,19 +100,25 @@ impl Walk {
                         self.walked.push(known.copied().unwrap_or(unknown));
                     }
                 }
-                Some(Err(_)) => return true,
-                None => {
-                    // A folder that cannot be read from its beginning again is read no more.
-                    if seek(folder, SeekFrom::Start(0)).is_err() {
-                        self.folder = None;
-                    }
-                    return true;
+                Some(Err(_)) => {
+                    self.is_cut = true;
+                    break;
                 }
+                None => break,
             }
             if entries.is_buffer_empty() {
-                return self.walked.len() >= MAX_WALKED;
+                if self.walked.len() < MAX_WALKED {
+                    return false;
+                }
+                self.is_cut = true;
+                break;
             }
         }
+        // A folder that cannot be read from its beginning again is read no more.
+        if seek(folder, SeekFrom::Start(0)).is_err() {
+            self.folder = None;
+        }
+        true
     }
 
     /// An entry whose parent is not there any more, or is another process now, has a new parent.
@@ -139,9 +152,11 @@ impl Walk {
             let stat = scratch.read_process(entry.pid, "stat", 1024).ok().and_then(Stat::parse);
             let Some(stat) = stat else { continue };
             entry.parent = Some(stat.parent);
-            entry.is_probe = stat.name == PROBE_NAME.to_bytes();
+            // Run by hand it has the name of its file, which begins so.
+            entry.is_probe = stat.name.starts_with(PROBE_NAME.to_bytes());
             let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
-            entry.is_settled = uptime_seconds.is_some_and(|uptime| uptime - started >= SETTLED_SECONDS);
+            let is_old = uptime_seconds.is_some_and(|uptime| uptime - started >= SETTLED_SECONDS);
+            entry.is_settled = is_old && stat.name != RECEIVER;
         }
         None
     }
@@ -174,8 +189,21 @@ mod tests {
         assert!(find(walk.entries(), own).is_some_and(|entry| entry.parent.is_some() && entry.is_settled));
         while !walk.list() {}
         walk.forget_lost_parents();
-        let unknown = walk.walked.iter().filter(|entry| entry.parent.is_none()).count();
-        assert!(unknown < walk.walked.len(), "all {unknown} would be read again");
+        assert!(find(&walk.walked, own).is_some_and(|entry| entry.parent.is_some()), "it would be read again");
+    }
+
+    #[test]
+    fn a_walk_that_was_cut_short_begins_anew_and_counts_nothing() {
+        let mut walk = Walk::default();
+        let unknown = Entry { pid: 0, parent: None, inode: 0, is_probe: false, is_settled: false };
+        walk.walked = vec![unknown; MAX_WALKED];
+        while !walk.list() {}
+        walk.unread = Some(walk.walked.len());
+        whole(&mut walk, LATER);
+        assert_eq!(walk.probes(), None);
+        whole(&mut walk, LATER);
+        assert!(find(walk.entries(), 1).is_some(), "from the first process on");
+        assert!(walk.probes().is_some());
     }
 
     #[test]
@@ -190,9 +218,11 @@ mod tests {
         let pid = child.id();
         let is_probe = |walk: &Walk| find(walk.entries(), pid).expect("is there").is_probe;
         let mut walk = Walk::default();
-        // As young as it is.
-        whole(&mut walk, Some(0.0));
-        assert!(!is_probe(&walk));
+        // However old it is.
+        for uptime in [Some(0.0), LATER] {
+            whole(&mut walk, uptime);
+            assert!(!is_probe(&walk));
+        }
         let mut input = child.stdin.take().expect("is piped");
         std::io::Write::write_all(&mut input, b"\nx").expect("writes");
         // What the new program says, it says as itself.
