@@ -127,10 +127,11 @@ impl App {
 
     /// Works out the history of the rows on the screen.
     pub(super) fn refresh_trends(&mut self) {
+        let now = self.shown_at(self.now);
         let capacity = self.list_capacity();
         let top = self.screen.list.top(self.rows.len(), capacity);
         let shown = self.rows.iter().skip(top).take(capacity);
-        self.trends.refresh(&self.fleet, &self.rows_view, shown.map(|row| &**row), self.now);
+        self.trends.refresh(&self.fleet, &self.rows_view, shown.map(|row| &**row), now);
     }
 
     pub(super) fn list_capacity(&self) -> usize {

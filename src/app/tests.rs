@@ -229,6 +229,15 @@ fn the_rows_on_the_screen_have_a_history() {
 }
 
 #[test]
+fn a_frozen_picture_keeps_its_histories() {
+    let mut app = app(2, 8, (120, 40));
+    press(&mut app, "Z");
+    app.update(Event::Resized(200, 60), at(NOW + 300));
+    let last = app.rows().last().expect("a row").key.clone();
+    assert!(app.trend(&last).is_some(), "two minutes up to the moment that is shown");
+}
+
+#[test]
 fn without_groups_every_process_is_a_row() {
     let mut app = app(2, 8, SIZE);
     press(&mut app, "\ttt");

@@ -282,6 +282,7 @@ impl Watch<'_> {
                 if let Some(host) = self.hosts.get(id.0 as usize)
                     && let Some(said) = self.console.lend(host).await?
                 {
+                    self.measure()?;
                     self.app.update(Event::Done(SafeText::new(&said)), now);
                 }
             }
