@@ -5,7 +5,13 @@ use crate::wire::codec::encode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
 use rustix::io::{Errno, write};
-use std::sync::{Mutex, PoisonError, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::{Duration, Instant};
+
+/// How long a last message waits for the line that is being written.
+const LAST_WAIT: Duration = Duration::from_millis(100);
+/// Between two looks whether it has been.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A pipe to the controller. A line is written whole or the pipe is broken.
 #[derive(Debug)]
@@ -30,13 +36,9 @@ impl<F: AsFd> Output<F> {
         self.write_all(&line)
     }
 
-    /// Writes a last message if that is possible at once: nobody may be reading.
+    /// Writes a last message if that is soon possible: nobody may be reading.
     pub(crate) fn send_last(&self, message: &Message) {
-        let turn = match self.turn.try_lock() {
-            Ok(turn) => turn,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
+        let Some(turn) = self.turn_soon() else { return };
         let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
         let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
         // A pipe that is ready has room for one page, and a last message is shorter.
@@ -44,6 +46,19 @@ impl<F: AsFd> Output<F> {
             let _unheard: Result<(), Errno> = self.write_all(&line);
         }
         drop(turn);
+    }
+
+    /// The turn, unless whoever has it waits for a full pipe. A line takes microseconds otherwise.
+    fn turn_soon(&self) -> Option<MutexGuard<'_, ()>> {
+        let deadline = Instant::now() + LAST_WAIT;
+        loop {
+            match self.turn.try_lock() {
+                Ok(turn) => return Some(turn),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                Err(TryLockError::WouldBlock) => return None,
+            }
+        }
     }
 
     fn write_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
@@ -82,11 +97,34 @@ mod tests {
     }
 
     #[test]
-    fn a_last_message_never_waits() {
+    fn a_last_message_comes_after_a_line_that_is_being_written() {
+        let (reader, writer) = pipe().expect("pipe");
+        let output = Output::new(writer);
+        let turn = output.turn.lock().expect("is free");
+        let (begins, begun) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begins.send(()).expect("is heard");
+                output.send_last(&Message::Echo { id: 9 });
+            });
+            begun.recv().expect("begins");
+            drop(turn);
+        });
+        drop(output);
+        let mut text = String::new();
+        std::fs::File::from(reader).read_to_string(&mut text).expect("reads");
+        assert_eq!(text, "{\"echo\":{\"id\":9}}\n");
+    }
+
+    #[test]
+    fn a_last_message_never_waits_for_a_reader() {
         let (_reader, writer) = pipe().expect("pipe");
         rustix::io::ioctl_fionbio(&writer, true).expect("non-blocking");
         while write(&writer, &[0; 4096]).is_ok() {}
         rustix::io::ioctl_fionbio(&writer, false).expect("blocking");
-        Output::new(writer).send_last(&Message::Farewell { reason: "full".into() });
+        let output = Output::new(writer);
+        output.send_last(&Message::Farewell { reason: "full".into() });
+        let _turn = output.turn.lock();
+        output.send_last(&Message::Farewell { reason: "full, and somebody waits for it".into() });
     }
 }
