@@ -141,7 +141,7 @@ impl App {
     /// Divides the screen anew: after a resize, when the focus moves, when a host turns out to have more GPUs. Never
     /// because of readings.
     pub(super) fn rearrange(&mut self) {
-        let mut capacity = self.list_capacity();
+        let before = self.list_capacity();
         let demand = self.demand();
         let previous = self.arrangement.grid.filter(|_| self.demanded == demand);
         self.arrangement = arrange(self.size, demand, previous.as_ref());
@@ -151,7 +151,7 @@ impl App {
             let place = self.shown.iter().position(|host| *host == self.screen.host).unwrap_or(0);
             self.screen.show_host(place, &shape);
         }
-        let before = std::mem::replace(&mut capacity, self.list_capacity());
+        let capacity = self.list_capacity();
         self.screen.list.follow(&self.rows, capacity);
         if capacity != before {
             self.refresh_trends();

@@ -18,37 +18,37 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Doctor(arguments)) => {
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
             runtime.block_on(async {
                 let (session, remarks) = Session::with_remarks(&cli.global, hosts, interaction());
                 doctor::run(session, remarks).await
             })
         }
         Some(Command::Clean(arguments)) => {
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
             runtime.block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
         }
         Some(Command::Status(arguments)) => {
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
             runtime.block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Findings(arguments)) => {
             if let Some(recording) = &arguments.replay {
                 return findings::replay(recording, arguments);
             }
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
             runtime.block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Free(arguments)) => {
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
             runtime.block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Record(arguments)) => {
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &arguments.targets), NoHosts::for_status)?;
+            let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
             runtime.block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         None => {
-            let (hosts, runtime) = begin(session::hosts(&cli.global, &cli.targets), NoHosts::for_watch)?;
+            let (hosts, runtime) = begin(cli, &cli.targets, NoHosts::for_watch)?;
             runtime
                 .block_on(async { watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await })
         }
@@ -65,8 +65,8 @@ fn version() -> String {
 }
 
 /// The hosts that a command is for, and what reaches them.
-fn begin(hosts: Result<Hosts, NoHosts>, why_none: fn(NoHosts) -> Failure) -> Result<(Hosts, Runtime), Failure> {
-    let hosts = hosts.map_err(why_none)?;
+fn begin(cli: &Cli, targets: &[String], why_none: fn(NoHosts) -> Failure) -> Result<(Hosts, Runtime), Failure> {
+    let hosts = session::hosts(&cli.global, targets).map_err(why_none)?;
     let runtime = runtime(hosts.count())?;
     Ok((hosts, runtime))
 }

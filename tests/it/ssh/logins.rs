@@ -32,7 +32,13 @@ impl SshAgent {
     }
 
     pub(super) fn add(&self, key: &Path) {
-        let status = Command::new("ssh-add").arg("-q").arg(key).env("SSH_AUTH_SOCK", &self.socket).status().unwrap();
+        self.add_with("-q", key);
+    }
+
+    /// With an option of ssh-add's.
+    fn add_with(&self, option: &str, key: &Path) {
+        let mut command = Command::new("ssh-add");
+        let status = command.args(["-q", option]).arg(key).env("SSH_AUTH_SOCK", &self.socket).status().unwrap();
         assert!(status.success());
     }
 }
@@ -42,6 +48,12 @@ impl Drop for SshAgent {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
+}
+
+/// What may help where no key was offered.
+fn hint_without_a_key(sshd: &Sshd) -> String {
+    let (user, port) = (sshd.user(), sshd.port());
+    format!("ssh-copy-id -p {port} {user}@127.0.0.1   # after ssh-keygen -t ed25519, if there is no key yet")
 }
 
 #[tokio::test]
@@ -164,20 +176,11 @@ async fn an_agent_that_does_not_sign_is_told() {
     let sshd = Sshd::start();
     let folder = tempfile::tempdir().unwrap();
     let agent = SshAgent::start(folder.path());
-    let mut adding = Command::new("ssh-add");
-    assert!(
-        adding
-            .args(["-q", "-c"])
-            .arg(sshd.client_key())
-            .env("SSH_AUTH_SOCK", &agent.socket)
-            .status()
-            .unwrap()
-            .success()
-    );
+    agent.add_with("-c", &sshd.client_key());
     let person = person_with(Interaction::Refuse, |options| options.agent_socket = Some(agent.socket.clone()));
     let mut host = host(&sshd);
     host.identity_file = None;
-    let (user, port) = (sshd.user(), sshd.port());
+    let user = sshd.user();
     assert_eq!(
         person.open(&host, "true").await.unwrap_err(),
         SshError::new(
@@ -187,9 +190,7 @@ async fn an_agent_that_does_not_sign_is_told() {
                  ed25519 (ED25519, agent) was not used: the agent did not sign: Agent failure"
             )
         )
-        .with_hint(format!(
-            "ssh-copy-id -p {port} {user}@127.0.0.1   # after ssh-keygen -t ed25519, if there is no key yet"
-        ))
+        .with_hint(hint_without_a_key(&sshd))
     );
 }
 
@@ -242,7 +243,7 @@ async fn a_key_file_that_is_missing_or_too_open() {
     let person = person(Interaction::Refuse);
     let mut host = host(&sshd);
     host.identity_file = Some(sshd.file("missing"));
-    let (user, port) = (sshd.user(), sshd.port());
+    let user = sshd.user();
     let refused = format!("the server refused the login as {user}; it accepts publickey; there was no key to offer");
     assert_eq!(
         person.open(&host, "true").await.unwrap_err(),
@@ -250,9 +251,7 @@ async fn a_key_file_that_is_missing_or_too_open() {
             SshErrorKind::IdentityFile,
             format!("{refused}; {} does not exist", sshd.file("missing").display())
         )
-        .with_hint(format!(
-            "ssh-copy-id -p {port} {user}@127.0.0.1   # after ssh-keygen -t ed25519, if there is no key yet"
-        ))
+        .with_hint(hint_without_a_key(&sshd))
     );
     let key = sshd.client_key();
     assert!(Command::new("chmod").arg("644").arg(&key).status().unwrap().success());
