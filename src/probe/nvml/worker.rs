@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 
 /// A call that runs this long keeps the other probes of this user away from the driver.
 const MARKED: Duration = Duration::from_secs(5);
+/// How often others' marks are looked for while there is none. A mark tells of a call that has hung for [`MARKED`] already,
+/// so that a look before each round would keep hardly any call of ours from hanging.
+const LOOK_EVERY: Duration = Duration::from_millis(1500);
 /// The longest wait for a round of calls each of which is quick.
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// NVML runs on this stack; pages that are not touched cost nothing.
@@ -25,6 +28,8 @@ pub(crate) struct Driver {
     /// The generation that was handed out last.
     handed_out: u32,
     mark: Mark,
+    /// When others' marks were looked for, and nobody had left one.
+    was_alone: Option<Instant>,
 }
 
 /// Lets another thread end the process without cutting a call in two.
@@ -56,7 +61,7 @@ impl Driver {
             xids: Arc::default(),
         });
         start_worker(&shared, 0, watch)?;
-        Ok(Self { shared, handed_out: 0, mark: Mark::new(marks) })
+        Ok(Self { shared, handed_out: 0, mark: Mark::new(marks), was_alone: None })
     }
 
     /// For the thread that ends the process.
@@ -72,7 +77,7 @@ impl Driver {
     /// Asks for a round and waits for it, but for no call that is a second old. GPUs that were not read in time have
     /// empty readings and say for how long they have been blocked.
     pub(crate) fn refresh(&mut self, slow: bool) -> Frame {
-        let other = self.mark.other();
+        let other = self.other();
         self.shared.xids.pause(other.is_some());
         if let Some(pid) = other {
             let frame = self.shared.lock().set_aside(pid);
@@ -111,6 +116,17 @@ impl Driver {
         }
         self.keep_watch();
         self.handed_out(frame)
+    }
+
+    /// Another process of this user that hangs in NVML, as far as that has been seen.
+    fn other(&mut self) -> Option<u32> {
+        let now = Instant::now();
+        if self.was_alone.is_some_and(|then| now < then + LOOK_EVERY) {
+            return None;
+        }
+        let other = self.mark.other();
+        self.was_alone = other.is_none().then_some(now);
+        other
     }
 
     /// Whether a call has not come back. Then [`Driver::keep_watch`] is to be called about every second.

@@ -10,8 +10,13 @@ use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 
 /// Files that are kept open; the usual limit of a process is 1024.
 const MAX_KEPT: usize = 400;
-/// What rarely changes is looked at again in every tenth sample, each process in its turn.
+/// What rarely changes is looked at again after ten samples, of very many processes a few samples later.
 const LOOK_EVERY: u64 = 10;
+/// Whoever was looked at so long ago is looked at along with another whose turn it is: four processes in each sample
+/// cost more than forty in one of ten, since the processor has forgotten by then how it is done.
+const LOOK_ALONG: u64 = 5;
+/// The most processes that one sample looks at again; the others follow with the next one.
+const MAX_LOOKS: usize = 64;
 /// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
 const FACTS_BYTES: usize = 256 * 1024;
 /// The most files of threads that one sample reads, of all processes together. At 10 to 20 us each (what was not read
@@ -71,8 +76,13 @@ impl Processes {
         let names_came = users.have_news();
         let mut readings = Vec::with_capacity(self.tracked.len());
         let mut kept = 0;
+        let (least_age, mut looks) = (self.least_age_to_look(), MAX_LOOKS);
         for &mut (pid, ref mut tracked) in &mut self.tracked {
-            let look_again = (self.sample + u64::from(pid)).is_multiple_of(LOOK_EVERY);
+            let look_again = looks > 0 && self.sample - tracked.looked_in >= least_age;
+            if look_again {
+                tracked.looked_in = self.sample;
+                looks -= 1;
+            }
             let turn = Turn {
                 pid,
                 moment,
@@ -124,6 +134,8 @@ impl Processes {
                 Ok(place) => place,
                 Err(place) => {
                     self.tracked.insert(place, (pid, Tracked::default()));
+                    // Whatever there is of a new one is read at once.
+                    self.tracked[place].1.looked_in = self.sample;
                     place
                 }
             };
@@ -133,6 +145,12 @@ impl Processes {
             tracked.listed = self.sample;
         }
         self.tracked.retain(|(_, tracked)| tracked.listed == self.sample);
+    }
+
+    /// How many samples ago a process must have been looked at, for this sample to do so again.
+    fn least_age_to_look(&self) -> u64 {
+        let is_due = |(_, tracked): &(u32, Tracked)| self.sample - tracked.looked_in >= LOOK_EVERY;
+        if self.tracked.iter().any(is_due) { LOOK_ALONG } else { LOOK_EVERY }
     }
 
     /// Threads that were seen in uninterruptible sleep first; then those of processes that rest, since there a thread
@@ -307,6 +325,34 @@ mod tests {
 
     fn pid_of(child: &Child) -> rustix::process::Pid {
         rustix::process::Pid::from_child(child)
+    }
+
+    #[test]
+    fn what_rarely_changes_is_looked_at_together_and_not_of_too_many_at_once() {
+        let mut bench = Bench::new();
+        let pids: Vec<u32> = (4_194_305..4_194_505).collect();
+        let looked =
+            |bench: &Bench| -> Vec<u64> { bench.processes.tracked.iter().map(|(_, one)| one.looked_in).collect() };
+        // Some come later than the others.
+        for _ in 0..LOOK_ALONG {
+            bench.sample(&pids[..100]);
+        }
+        bench.sample(&pids);
+        let mut busy_samples = Vec::new();
+        for _ in 0..3 * LOOK_EVERY {
+            bench.sample(&pids);
+            let sample = bench.processes.sample;
+            let looked = looked(&bench);
+            let looks = looked.iter().filter(|&&then| then == sample).count();
+            assert!(looks <= MAX_LOOKS, "{looks} in sample {sample}");
+            let oldest = looked.iter().map(|&then| sample - then).max();
+            assert!(oldest <= Some(LOOK_EVERY + 3), "{oldest:?} in sample {sample}");
+            if looks > 0 {
+                busy_samples.push(looks);
+            }
+        }
+        // 200 processes need four samples in ten.
+        assert!(busy_samples.len() <= 12 + 2, "{busy_samples:?}");
     }
 
     #[test]

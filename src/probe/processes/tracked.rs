@@ -20,6 +20,8 @@ use rustix::process::{Pid, test_kill_process};
 pub(super) struct Tracked {
     /// The sample in which the driver last listed it.
     pub(super) listed: u64,
+    /// The sample in which what rarely changes was last looked at.
+    pub(super) looked_in: u64,
     /// Its largest share of a GPU's SMs, where the driver tells.
     pub(super) sm_percent: Option<u8>,
     /// `/proc/PID/stat`, of this process and no other.
@@ -87,7 +89,7 @@ impl Tracked {
     /// The CPU time alone costs a tenth of the line (0.5 us and 4.5 us were measured, and the line of a process with a
     /// hundred threads costs more). A process whose CPU time has not moved by a nanosecond has not run, so that its
     /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
-    /// doing, its parent and its resident memory, is seen when its turn comes, in every tenth sample.
+    /// doing, its parent and its resident memory, is seen when its turn comes, after ten samples at the latest.
     pub(super) fn read(&mut self, turn: Turn, scratch: &mut Scratch) -> ProcessReading {
         // Read before the line: what it does in between makes the next sample look again.
         let clock = process_cpu_nanoseconds(turn.pid);
@@ -119,9 +121,9 @@ impl Tracked {
         if is_new {
             // Another process with this pid: nothing that is known holds for it.
             let file = self.stat.take();
-            let (listed, sm_percent) = (self.listed, self.sm_percent);
+            let Self { listed, looked_in, sm_percent, .. } = *self;
             let start_ticks = Some(stat.start_ticks);
-            *self = Self { listed, sm_percent, stat: file, start_ticks, clock, ..Self::default() };
+            *self = Self { listed, looked_in, sm_percent, stat: file, start_ticks, clock, ..Self::default() };
         }
         let seen = Line {
             state: stat.state,
