@@ -5,6 +5,7 @@ use super::{Failure, clean, doctor, explain, findings, free, init, print, record
 use crate::cli::{Cli, Command};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 /// Runs what the command line says.
@@ -19,38 +20,41 @@ pub fn run(cli: &Cli) -> Result<ExitCode, Failure> {
         Some(Command::Explain(arguments)) => explain::run(arguments),
         Some(Command::Doctor(arguments)) => {
             let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
-            runtime.block_on(async {
+            to_the_end(runtime, async {
                 let (session, remarks) = Session::with_remarks(&cli.global, hosts, interaction());
                 doctor::run(session, remarks).await
             })
         }
         Some(Command::Clean(arguments)) => {
             let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
-            runtime.block_on(async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
+            to_the_end(runtime, async { clean::run(Session::new(&cli.global, hosts, interaction())).await })
         }
         Some(Command::Status(arguments)) => {
             let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
-            runtime.block_on(async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            to_the_end(runtime, async { status::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Findings(arguments)) => {
             if let Some(recording) = &arguments.replay {
                 return findings::replay(recording, arguments);
             }
             let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
-            runtime.block_on(async { findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            to_the_end(runtime, async {
+                findings::run(Session::new(&cli.global, hosts, interaction()), arguments).await
+            })
         }
         Some(Command::Free(arguments)) => {
             let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
-            runtime.block_on(async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            to_the_end(runtime, async { free::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         Some(Command::Record(arguments)) => {
             let (hosts, runtime) = begin(cli, &arguments.targets, NoHosts::for_status)?;
-            runtime.block_on(async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
+            to_the_end(runtime, async { record::run(Session::new(&cli.global, hosts, interaction()), arguments).await })
         }
         None => {
             let (hosts, runtime) = begin(cli, &cli.targets, NoHosts::for_watch)?;
-            runtime
-                .block_on(async { watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await })
+            to_the_end(runtime, async {
+                watch::run(Session::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await
+            })
         }
     }
 }
@@ -69,6 +73,17 @@ fn begin(cli: &Cli, targets: &[String], why_none: fn(NoHosts) -> Failure) -> Res
     let hosts = session::hosts(&cli.global, targets).map_err(why_none)?;
     let runtime = runtime(hosts.count())?;
     Ok((hosts, runtime))
+}
+
+/// A call of the system's that does not return, for a name server or a disk that does not answer, keeps no command from
+/// ending for longer.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
+/// Runs a command to its end.
+fn to_the_end<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(command);
+    runtime.shutdown_timeout(END_LIMIT);
+    result
 }
 
 /// Up to this many hosts share one thread with the screen.

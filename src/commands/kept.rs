@@ -4,28 +4,53 @@ use super::log_file::LogFile;
 use super::memory::MemoryFile;
 use super::signal_log::SignalLog;
 use super::view_file::ViewFile;
+use super::written::Written;
 use crate::app::App;
 use crate::fleet::Moment;
 use crate::wire::SafeText;
+use std::time::Duration;
+
+/// A disk that has not taken a file by then does not keep the program from ending.
+const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// The files; those that there are.
 pub(super) struct KeptFiles {
-    pub(super) memory: Option<MemoryFile>,
-    pub(super) view: Option<ViewFile>,
-    pub(super) log: Option<LogFile>,
-    pub(super) signals: Option<SignalLog>,
+    memory: Option<Written<MemoryFile>>,
+    view: Option<Written<ViewFile>>,
+    log: Option<LogFile>,
+    signals: Option<SignalLog>,
+    /// What diagnosis remembers has changed in a way that is to be kept, while it was being written.
+    remember_again: bool,
 }
 
 impl KeptFiles {
+    /// These files, as they were read.
+    pub(super) fn new(
+        memory: Option<MemoryFile>,
+        view: Option<ViewFile>,
+        log: Option<LogFile>,
+        signals: Option<SignalLog>,
+    ) -> Self {
+        Self { memory: memory.map(Written::new), view: view.map(Written::new), log, signals, remember_again: false }
+    }
+
     /// Each second: writes what is due. The app says what could not be written.
     pub(super) fn tick(&mut self, app: &mut App, now: Moment) {
-        if self.memory.as_ref().is_some_and(|file| file.is_due(now)) {
+        let said = [self.memory.as_mut().and_then(Written::said), self.view.as_mut().and_then(Written::said)];
+        for said in said.into_iter().flatten() {
+            app.say(said, now);
+        }
+        let is_due = self.memory.as_mut().and_then(Written::idle).is_some_and(|file| file.is_due(now));
+        if is_due || self.remember_again {
             self.remember(app, now);
         }
-        if let Some(file) = self.view.as_mut().filter(|file| file.is_due(now))
-            && let Some(said) = file.save(app.remembered(), now)
+        if let Some(view) = &mut self.view
+            && let Some(file) = view.idle().filter(|file| file.is_due(now))
         {
-            app.say(said, now);
+            let remembered = app.remembered();
+            if file.has_changed(&remembered, now) {
+                view.begin(move |file| file.save(remembered, now));
+            }
         }
         if let Some(Err(error)) = self.log.as_mut().map(|file| file.write(app.live_fleet())) {
             app.say(format!("the log is no longer written: {error}"), now);
@@ -34,9 +59,12 @@ impl KeptFiles {
     }
 
     /// Writes what diagnosis remembers; that it cannot be written is said once.
-    pub(super) fn remember(&mut self, app: &mut App, now: Moment) {
-        if let Some(said) = self.memory.as_mut().and_then(|file| file.save(app.memory(now), now)) {
-            app.say(said, now);
+    pub(super) fn remember(&mut self, app: &App, now: Moment) {
+        let Some(memory) = &mut self.memory else { return };
+        self.remember_again = memory.idle().is_none();
+        if !self.remember_again {
+            let remembered = app.memory(now);
+            memory.begin(move |file| file.save(remembered, now));
         }
     }
 
@@ -49,16 +77,18 @@ impl KeptFiles {
 
     /// The program ends: everything is written once more. There is nobody left to tell if that fails, and the next start
     /// begins with what was written before.
-    pub(super) fn finish(&mut self, app: &mut App, now: Moment) {
+    pub(super) async fn finish(mut self, app: &mut App, now: Moment) {
         if let Some(file) = &mut self.log {
             let _written = file.write(app.live_fleet());
         }
-        if let Some(file) = &mut self.view {
-            let _said = file.save(app.remembered(), now);
+        if let Some(view) = self.view {
+            let remembered = app.remembered();
+            let _said = view.finish(END_LIMIT, move |file| file.save(remembered, now)).await;
         }
-        if let Some(file) = &mut self.memory {
+        if let Some(memory) = self.memory {
             app.told_ended(now);
-            let _said = file.save(app.memory(now), now);
+            let remembered = app.memory(now);
+            let _said = memory.finish(END_LIMIT, move |file| file.save(remembered, now)).await;
         }
     }
 }

@@ -38,6 +38,7 @@ mod suspension;
 mod typed_ahead;
 mod view_file;
 mod visit;
+mod written;
 
 #[cfg(test)]
 mod story_tests;

@@ -75,10 +75,15 @@ impl ViewFile {
         now.since(self.looked) >= SAVE_EVERY
     }
 
+    /// Whether it is to be written; it is looked at again after the usual time.
+    pub(super) fn has_changed(&mut self, remembered: &Remembered, now: Moment) -> bool {
+        self.looked = now;
+        *remembered != self.saved
+    }
+
     /// Writes what has changed. The text is for a person, the first time that it fails.
     pub(super) fn save(&mut self, remembered: Remembered, now: Moment) -> Option<String> {
-        self.looked = now;
-        if remembered == self.saved {
+        if !self.has_changed(&remembered, now) {
             return None;
         }
         let text = match serde_json::to_vec_pretty(&remembered) {

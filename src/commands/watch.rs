@@ -107,7 +107,7 @@ async fn show(
         clock,
         pace: Pace::new(),
         sleep: (!simulated).then(|| SleepWatch::new(clock.now())),
-        files: KeptFiles { memory, view, log, signals },
+        files: KeptFiles::new(memory, view, log, signals),
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
         performer: Performer { hosts: hosts.len(), collector: &collector, context: context.as_deref() },
@@ -117,14 +117,14 @@ async fn show(
         updates,
     };
     let code = watch.run().await?;
-    let Watch { console, mut app, mut files, notifier, .. } = watch;
+    let Watch { console, mut app, files, notifier, .. } = watch;
     // The terminal is given back first: a hook may take a moment.
     drop(console);
     for said in notifier.finish(app.live_fleet(), clock.now()).await {
         // Standard error may be closed: then nobody can be told.
         let _ = writeln!(io::stderr(), "gpufleet: {said}");
     }
-    files.finish(&mut app, clock.now());
+    files.finish(&mut app, clock.now()).await;
     Ok(code)
 }
 
@@ -289,7 +289,7 @@ impl Watch<'_> {
             Effect::Mouse(is_on) => self.console.screen.set_mouse(is_on)?,
             Effect::Copy(copied) => self.console.screen.send(&self.clipboard.take(&copied))?,
             Effect::Tell(news) => self.notifier.take(&news),
-            Effect::Remember => self.files.remember(&mut self.app, now),
+            Effect::Remember => self.files.remember(&self.app, now),
             Effect::LogSignal(line) => self.files.log_signal(&line, &mut self.app, now),
             other => self.performer.perform(other),
         }

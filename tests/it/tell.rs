@@ -128,7 +128,13 @@ fn a_snooze_is_seen_everywhere_and_survives_a_restart() {
     pty.wait_for("gpu-lost on tell-4 is snoozed for 1 hour; x undoes it");
     pty.wait("a dim line that says so", |text| text.contains("snoozed until ") && !text.contains("1 finding"));
     // It is kept at once: a crash would lose nothing.
-    let kept = std::fs::read_to_string(state.join("gpufleet/memory.json")).expect("was written");
+    let memory = state.join("gpufleet/memory.json");
+    let deadline = Instant::now() + PATIENCE;
+    while !memory.exists() {
+        assert!(Instant::now() < deadline, "it is not written");
+        std::thread::yield_now();
+    }
+    let kept = std::fs::read_to_string(&memory).expect("was written");
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
     assert_eq!(kept["snoozed"].as_object().expect("snoozes").len(), 1, "{kept:#}");
     quit(pty);
@@ -151,6 +157,27 @@ fn a_snooze_is_seen_everywhere_and_survives_a_restart() {
     let kept = std::fs::read_to_string(state.join("gpufleet/memory.json")).expect("was written");
     let kept: Value = serde_json::from_str(&kept).expect("JSON");
     assert_eq!(kept["snoozed"], serde_json::json!({}));
+}
+
+#[test]
+fn a_disk_that_does_not_answer_stops_neither_the_screen_nor_the_end() {
+    let lab = Lab::start(&["tell-6"]);
+    let hosts = lab.hosts_toml("");
+    let state = lab.path("state");
+    std::fs::create_dir_all(state.join("gpufleet")).expect("makes the directory");
+    // To open a pipe that nobody reads takes for ever, as a call to a file server that is gone.
+    let lock = state.join("gpufleet/memory.lock");
+    assert!(Command::new("mkfifo").arg(&lock).status().expect("mkfifo").success());
+    let mut pty = Pty::gpufleet((120, 40), &[&hosts], &[("XDG_STATE_HOME", state.to_str().expect("UTF-8"))]);
+    pty.wait_for("1 finding");
+    pty.keys("5");
+    pty.wait_for("has fallen off the bus");
+    for said in ["is snoozed for 1 hour; x undoes it", "is no longer snoozed"] {
+        pty.keys("x");
+        pty.wait_for(said);
+    }
+    quit(pty);
+    assert!(!state.join("gpufleet/memory.json").exists(), "it did not answer");
 }
 
 #[test]
