@@ -7,6 +7,7 @@ in target/benches/lab.json, so that the next run ends what a killed one has left
 import json
 import os
 import pathlib
+import platform
 import pwd
 import re
 import shutil
@@ -328,6 +329,13 @@ def replace(path, text):
     new = path.with_name(path.name + ".new")
     new.write_text(text)
     new.replace(path)
+
+
+def processor():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
 
 
 def known_user(name):

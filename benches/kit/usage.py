@@ -4,6 +4,7 @@ import os
 import pathlib
 import re
 import subprocess
+import time
 
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -38,7 +39,7 @@ class Processes:
         seconds = 0.0
         for pid in self.tree(roots):
             try:
-                seconds += precise_cpu(pid)
+                seconds += process_cpu(pid)
             except OSError:
                 # It has ended since it was listed.
                 seconds += sum(int(field) for field in self.stat[pid][1][11:13]) / TICKS
@@ -50,10 +51,10 @@ class Processes:
         return sum(PAGE * int(self.stat[pid][1][21]) for pid in self.tree(roots) if self.stat[pid][0] not in without)
 
 
-def precise_cpu(pid):
-    """CPU seconds of one process, in nanoseconds of resolution: /proc/PID/stat counts in hundredths of a second."""
-    tasks = pathlib.Path(f"/proc/{pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
+def process_cpu(pid):
+    """CPU seconds of one process, of its threads that have ended, too, in nanoseconds of resolution: /proc/PID/stat counts in
+    hundredths of a second. It is the process's clock, as clock_getcpuclockid(3) makes it."""
+    return time.clock_gettime(~pid << 3 | 2)
 
 
 def status(pid, *names):

@@ -53,19 +53,26 @@ fn a_step_that_one_side_does_not_know_fails_and_another_compiler_is_told() {
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// `benches/fleet` on one host, on its way.
-struct Fleet {
+/// A script that measures, on its way.
+struct Script {
     process: Child,
     lines: Receiver<String>,
     said: Vec<String>,
 }
 
-impl Fleet {
-    fn start(driver: &FakeDriver) -> Self {
+impl Script {
+    /// `benches/fleet` on one host.
+    fn fleet(driver: &FakeDriver) -> Self {
+        let arguments = ["--parts", "fleet", "--hosts", "1", "--only", "gpufleet"];
+        Self::start("benches/fleet", &arguments, env!("CARGO_BIN_EXE_gpufleet"), driver)
+    }
+
+    fn start(script: &str, arguments: &[&str], program: &str, driver: &FakeDriver) -> Self {
         let library = driver.library();
         let mut process = Command::new("python3")
-            .args(["benches/fleet", "--parts", "fleet", "--hosts", "1", "--rounds", "1", "--only", "gpufleet"])
-            .args(["--program", env!("CARGO_BIN_EXE_gpufleet"), "--fake-driver", library.to_str().expect("UTF-8")])
+            .args([script, "--rounds", "1", "--program", program])
+            .args(["--fake-driver", library.to_str().expect("UTF-8")])
+            .args(arguments)
             .current_dir(ROOT)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
@@ -103,7 +110,7 @@ impl Fleet {
     }
 }
 
-impl Drop for Fleet {
+impl Drop for Script {
     fn drop(&mut self) {
         // Where a test has failed on the way, the lab is to end as well.
         if matches!(self.process.try_wait(), Ok(None)) {
@@ -133,7 +140,7 @@ fn results() -> Vec<(PathBuf, Vec<u8>)> {
 fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_nothing() {
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
     let before = results();
-    let mut killed = Fleet::start(&driver);
+    let mut killed = Script::fleet(&driver);
     killed.wait_for("round 1 of 1");
     let (left, folder) = written_down();
     assert!(left.len() > 40, "an sshd and the processes on the GPUs: {left:?}");
@@ -141,12 +148,12 @@ fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_
     killed.process.wait().expect("ends");
     assert!(folder.exists() && left.iter().all(|pid| Path::new(&format!("/proc/{pid}")).exists()));
 
-    let mut next = Fleet::start(&driver);
+    let mut next = Script::fleet(&driver);
     next.wait_for("processes that an earlier run had left");
     assert!(!folder.exists());
     wait_gone(&left, DEADLINE);
     next.wait_for("round 1 of 1");
-    let mut beside = Fleet::start(&driver);
+    let mut beside = Script::fleet(&driver);
     let owner = next.process.id();
     let sentence = format!("benches/fleet: a lab is running already, of process {owner}: wait for it, or end it\n");
     assert_eq!(beside.end(), (sentence, Some(1)));
@@ -157,6 +164,34 @@ fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_
     wait_gone(&started, DEADLINE);
     assert!(!folder.exists());
     assert_eq!(results(), before);
+}
+
+#[test]
+fn an_interrupted_look_at_the_probe_leaves_no_process_and_no_folder() {
+    let driver = FakeDriver::new(&devices(&[gpu(0)]));
+    let before = results();
+    let arguments = ["--only", "probe"];
+    let mut script = Script::start("benches/probe", &arguments, env!("CARGO_BIN_EXE_gpufleet-probe"), &driver);
+    script.wait_for("40 processes that sleep");
+    let deadline = Instant::now() + DEADLINE;
+    let crowd = loop {
+        let crowd: Vec<u32> = children(script.process.id()).into_iter().flat_map(children).collect();
+        if crowd.len() == 40 {
+            break crowd;
+        }
+        assert!(Instant::now() < deadline, "40 processes, not {}", crowd.len());
+        std::thread::yield_now();
+    };
+    script.send(rustix::process::Signal::INT);
+    assert_eq!(script.end(), ("benches/probe: interrupted; nothing was written\n".to_owned(), Some(1)));
+    wait_gone(&crowd, DEADLINE);
+    assert_eq!(results(), before);
+}
+
+/// The processes that this one has started and that live (proc(5), `/proc/PID/task/TID/children`).
+fn children(pid: u32) -> Vec<u32> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 #[test]

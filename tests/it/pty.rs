@@ -25,6 +25,8 @@ pub(crate) struct Pty {
 struct Seen {
     parser: vt100::Parser,
     bytes: Vec<u8>,
+    /// When the last of them came.
+    wrote_at: Instant,
     ended: bool,
 }
 
@@ -66,7 +68,10 @@ impl Pty {
         let mut reader = pty.master.try_clone_reader().expect("a reader");
         let writer = pty.master.take_writer().expect("a writer");
         let parser = vt100::Parser::new(cells(rows), cells(columns), 0);
-        let seen = Arc::new((Mutex::new(Seen { parser, bytes: Vec::new(), ended: false }), Condvar::new()));
+        let seen = Arc::new((
+            Mutex::new(Seen { parser, bytes: Vec::new(), wrote_at: Instant::now(), ended: false }),
+            Condvar::new(),
+        ));
         let shared = Arc::clone(&seen);
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
@@ -79,6 +84,7 @@ impl Pty {
                 seen.parser.process(&held[..shown]);
                 held.drain(..shown);
                 seen.bytes.extend_from_slice(&buffer[..count]);
+                seen.wrote_at = Instant::now();
                 seen.ended |= count == 0;
                 shared.1.notify_all();
                 if count == 0 {
@@ -133,9 +139,21 @@ impl Pty {
                 return text;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero() && !seen.ended, "waited for {what}; the screen shows:\n{text}");
+            assert!(
+                !left.is_zero() && !seen.ended,
+                "waited for {what}; {}; the screen shows:\n{text}",
+                self.state_of(&seen)
+            );
             seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
         }
+    }
+
+    /// What may explain that it does not show what it should: it has ended, is stopped, waits, or draws all the time.
+    fn state_of(&self, seen: &Seen) -> String {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
+        let state = status.lines().find(|line| line.starts_with("State:")).unwrap_or("State: gone").replace('\t', " ");
+        let ended = if seen.ended { "its terminal is closed" } else { "its terminal is open" };
+        format!("{state}, {ended}, it wrote {:.1} s ago", seen.wrote_at.elapsed().as_secs_f64())
     }
 
     /// Waits until the screen shows `text`.
