@@ -69,7 +69,7 @@ class Machine:
     """A server: a driver with its script, and processes. `stop` in any case."""
 
     def __init__(self, folder, driver, processes, threads, others, seconds):
-        self.folder, self.crowd = folder, None
+        self.folder = folder
         folder.mkdir()
         shutil.copy(driver, folder / "libnvidia-ml.so.1")
         users = [str(pwd.getpwnam(user).pw_uid) for user in USERS if os.geteuid() == 0 and known_user(user)]
@@ -177,4 +177,3 @@ class Talk:
                 self.snapshots += 1
                 self.snapshot_bytes += len(line) + 1
                 self.sequence = json.loads(line)["snapshot"]["sequence"]
-

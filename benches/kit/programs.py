@@ -326,6 +326,16 @@ def nvtop(tools):
     return (pathlib.Path(program), "") if program else (None, why)
 
 
+def build(program, driver):
+    """The release program and the fake driver; what is given is not built."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+    for given, what in ((program, []), (driver, ["--example", "fake_nvml"])):
+        if not given:
+            print("building " + " ".join(what[1:] or ["gpufleet"]), flush=True)
+            subprocess.run([cargo(), "build", "--release", "--locked", "--quiet", *what], cwd=ROOT, check=True)
+    return program or target / "gpufleet", driver or target / "examples/libfake_nvml.so"
+
+
 def cargo():
     return os.environ.get("CARGO", "cargo")
 

@@ -3,7 +3,7 @@
 
 use crate::fake_driver::{FakeDriver, devices, gpu};
 use crate::lab::wait_gone;
-use crate::sshd::DEADLINE;
+use crate::sshd::{DEADLINE, descendants};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -175,23 +175,22 @@ fn an_interrupted_look_at_the_probe_leaves_no_process_and_no_folder() {
     script.wait_for("40 processes that sleep");
     let deadline = Instant::now() + DEADLINE;
     let crowd = loop {
-        let crowd: Vec<u32> = children(script.process.id()).into_iter().flat_map(children).collect();
-        if crowd.len() == 40 {
+        // The program that starts the processes is one of them.
+        let crowd = descendants(script.process.id());
+        if crowd.len() == 41 {
             break crowd;
         }
-        assert!(Instant::now() < deadline, "40 processes, not {}", crowd.len());
+        assert!(Instant::now() < deadline, "41 processes, not {}", crowd.len());
         std::thread::yield_now();
     };
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", crowd[0])).expect("it lives");
+    let program = PathBuf::from(command.split('\0').nth(1).expect("the program that it runs"));
+    assert!(program.ends_with("server/train.py") && program.exists(), "{program:?}");
     script.send(rustix::process::Signal::INT);
     assert_eq!(script.end(), ("benches/probe: interrupted; nothing was written\n".to_owned(), Some(1)));
     wait_gone(&crowd, DEADLINE);
+    assert!(!program.exists());
     assert_eq!(results(), before);
-}
-
-/// The processes that this one has started and that live (proc(5), `/proc/PID/task/TID/children`).
-fn children(pid: u32) -> Vec<u32> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
 }
 
 #[test]

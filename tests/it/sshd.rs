@@ -399,7 +399,7 @@ fn sshd_program() -> PathBuf {
 }
 
 /// The processes below `pid`, children before grandchildren.
-fn descendants(pid: u32) -> Vec<u32> {
+pub(crate) fn descendants(pid: u32) -> Vec<u32> {
     let parents: Vec<(u32, u32)> = fs::read_dir("/proc")
         .into_iter()
         .flatten()

@@ -89,7 +89,7 @@ impl Tracked {
     /// The CPU time alone costs a tenth of the line (0.5 us and 4.5 us were measured, and the line of a process with a
     /// hundred threads costs more). A process whose CPU time has not moved by a nanosecond has not run, so that its
     /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
-    /// doing, its parent and its resident memory, is seen when its turn comes, after ten samples at the latest.
+    /// doing, its parent and its resident memory, is seen when its turn comes, after about ten samples.
     pub(super) fn read(&mut self, turn: Turn, scratch: &mut Scratch) -> ProcessReading {
         // Read before the line: what it does in between makes the next sample look again.
         let clock = process_cpu_nanoseconds(turn.pid);
