@@ -4,7 +4,7 @@ use super::ask;
 use super::control::Control;
 use super::output::Output;
 use super::pace::{MAX_INTERVAL, MIN_INTERVAL, clamped};
-use super::policy::{LOOK_EVERY, Policies, Policy};
+use super::policy::{LOOK_ALONG, LOOK_EVERY, Policies, Policy};
 use super::signal::{self, Target};
 use crate::wire::codec::{LineBuffer, decode_json};
 use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
@@ -59,9 +59,10 @@ impl PolicyWatch {
         Self { policies, known, looked: Instant::now(), every: LOOK_EVERY }
     }
 
-    /// Reads the policies when they are due; the reason why the probe may not go on.
-    fn look(&mut self, control: &Control) -> Option<SafeText> {
-        if self.looked.elapsed() < self.every {
+    /// Reads the policies when they are due, after a request sooner; the reason why the probe may not go on.
+    fn look(&mut self, control: &Control, is_awake: bool) -> Option<SafeText> {
+        let every = if is_awake { self.every.min(LOOK_ALONG) } else { self.every };
+        if self.looked.elapsed() < every {
             return None;
         }
         self.looked = Instant::now();
@@ -100,14 +101,16 @@ pub(crate) fn listen<O: AsFd>(
     let mut lines = LineBuffer::default();
     let mut bytes = [0_u8; 4096];
     let mut last_request = Instant::now();
+    let mut is_awake = false;
     loop {
         let Some(rest) = dead_man.checked_sub(last_request.elapsed()).filter(|rest| !rest.is_zero()) else {
             return End::Silence(dead_man);
         };
-        if let Some(reason) = policy.look(control) {
+        if let Some(reason) = policy.look(control, is_awake) {
             return End::Forbidden(reason);
         }
-        let rest = rest.min(policy.every);
+        is_awake = false;
+        let rest = rest.min(policy.every.saturating_sub(policy.looked.elapsed()));
         let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
         let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
         match poll(&mut fds, Some(&timeout)) {
@@ -127,6 +130,7 @@ pub(crate) fn listen<O: AsFd>(
                 Err(_) => return End::Endless,
                 Ok(Some(line)) => {
                     last_request = Instant::now();
+                    is_awake = true;
                     if let Some(answer) = answer(line, control, boot_id)
                         && output.send(&answer).is_err()
                     {
@@ -246,9 +250,9 @@ mod tests {
         let known = policies.read();
         let mut watch = PolicyWatch { every: Duration::ZERO, ..PolicyWatch::new(policies, known) };
         let control = Control::new(Duration::from_secs(2));
-        assert_eq!(watch.look(&control), None);
+        assert_eq!(watch.look(&control, false), None);
         std::fs::write(&path, r#"{"min_interval": 10, "message": "be kind"}"#).expect("writes");
-        assert_eq!(watch.look(&control), None);
+        assert_eq!(watch.look(&control, false), None);
         assert_eq!(control.take().interval, Duration::from_secs(10));
         let notes = control.take_notes();
         assert_eq!(
@@ -258,10 +262,21 @@ mod tests {
                 "the administrator of this host allows no interval below 10 s"
             ]
         );
-        assert_eq!(watch.look(&control), None);
+        assert_eq!(watch.look(&control, false), None);
         assert_eq!(control.take_notes().len(), 0, "told once");
         std::fs::write(&path, r#"{"allow": false, "message": "resetting GPUs"}"#).expect("writes");
-        assert_eq!(watch.look(&control).as_deref(), Some("resetting GPUs"));
+        assert_eq!(watch.look(&control, false).as_deref(), Some("resetting GPUs"));
+        // Whoever is awake for a request looks sooner.
+        let mut later = PolicyWatch {
+            known: watch.policies.read(),
+            policies: watch.policies,
+            looked: Instant::now().checked_sub(LOOK_ALONG).expect("the host has been up for longer"),
+            every: LOOK_EVERY,
+        };
+        std::fs::write(&path, "{}").expect("writes");
+        assert_eq!(later.look(&control, false).as_deref(), None, "not yet");
+        assert_eq!((later.known.refusal.is_some(), later.look(&control, true)), (true, None));
+        assert!(later.known.refusal.is_none(), "it was read");
     }
 
     #[test]

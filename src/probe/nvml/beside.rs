@@ -2,26 +2,75 @@
 //! the driver until it is free: each further call would only hang as well.
 
 use crate::probe::procfs::{Scratch, Stat, boot_id};
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, fstat, open};
+use rustix::time::{ClockId, clock_gettime};
 use std::ffi::OsString;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Directories that belong to the host and not to a file server, whoever logs in, however.
 const FOLDERS: [&str; 2] = ["/dev/shm", "/tmp"];
 /// Longer than any mark.
 const MAX_BYTES: usize = 64;
+/// A folder that changed later than this ago may change again without showing it: file systems note times by the tick of
+/// the kernel's clock.
+const FRESH_SECONDS: i64 = 1;
+/// After this the folder is looked for by its name: another file system may have come to lie over it.
+const OPEN_FOR: Duration = Duration::from_secs(30);
 
 /// The place of the mark, for every probe of one user in one life of the host.
 #[derive(Debug)]
 pub(super) struct Mark {
-    places: Vec<PathBuf>,
+    places: Vec<Place>,
     uid: u32,
     me: Process,
     /// The one that we have left.
     raised: Option<PathBuf>,
     scratch: Scratch,
+}
+
+/// Where a mark may lie.
+///
+/// As long as its folder does not change no mark has come, and to ask the open folder for its time costs a tenth of a
+/// look at a file that is not there.
+#[derive(Debug)]
+struct Place {
+    mark: PathBuf,
+    folder: Option<(OwnedFd, Instant)>,
+    /// When the folder had changed last, at a look that found nothing.
+    empty_since: Option<(i64, i64)>,
+}
+
+impl Place {
+    fn new(mark: PathBuf) -> Self {
+        Self { mark, folder: None, empty_since: None }
+    }
+
+    /// The process that has left a mark here.
+    fn look(&mut self, uid: u32, scratch: &mut Scratch) -> Option<Process> {
+        if self.folder.as_ref().is_none_or(|(_, opened)| opened.elapsed() >= OPEN_FOR) {
+            let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+            let folder = self.mark.parent().and_then(|folder| open(folder, flags, Mode::empty()).ok());
+            (self.folder, self.empty_since) = (folder.map(|folder| (folder, Instant::now())), None);
+        }
+        let changed = self.folder.as_ref().and_then(|(folder, _)| changed(folder));
+        if changed.is_some() && changed == self.empty_since {
+            return None;
+        }
+        let found = read(&self.mark, uid, scratch);
+        let now = clock_gettime(ClockId::Realtime).tv_sec;
+        self.empty_since = changed.filter(|&(seconds, _)| found.is_none() && now - seconds > FRESH_SECONDS);
+        found
+    }
+}
+
+/// When something last came into a folder or left it, in seconds and nanoseconds; `None` where it is no more.
+fn changed(folder: &OwnedFd) -> Option<(i64, i64)> {
+    let stat = fstat(folder).ok().filter(|stat| stat.st_nlink > 0)?;
+    Some((stat.st_mtime, stat.st_mtime_nsec as i64))
 }
 
 /// A process for sure: its pid alone would name a successor too.
@@ -50,7 +99,7 @@ impl Mark {
         let pid = std::process::id();
         let start_ticks = start_ticks(&mut scratch, pid).unwrap_or(0);
         Self {
-            places: folders.iter().map(|folder| folder.as_ref().join(&name)).collect(),
+            places: folders.iter().map(|folder| Place::new(folder.as_ref().join(&name))).collect(),
             uid,
             me: Process { pid, start_ticks },
             raised: None,
@@ -61,7 +110,7 @@ impl Mark {
     /// Another process of this user that hangs in NVML now.
     pub(super) fn other(&mut self) -> Option<u32> {
         let Self { places, uid, me, scratch, .. } = self;
-        let found = places.iter().filter_map(|place| read(place, *uid, scratch)).find(|&process| process != *me);
+        let found = places.iter_mut().filter_map(|place| place.look(*uid, scratch)).find(|&process| process != *me);
         found.filter(|process| is_alive(&mut self.scratch, *process)).map(|process| process.pid)
     }
 
@@ -71,7 +120,8 @@ impl Mark {
             return;
         }
         let Process { pid, start_ticks } = self.me;
-        self.raised = self.places.iter().find(|place| write(place, &format!("{pid} {start_ticks}\n"))).cloned();
+        let text = format!("{pid} {start_ticks}\n");
+        self.raised = self.places.iter().map(|place| &place.mark).find(|mark| write(mark, &text)).cloned();
     }
 
     /// We do not hang any more.
@@ -127,7 +177,7 @@ mod tests {
 
     fn mark_of(mark: &Mark, process: &Child) -> String {
         let ticks = start_ticks(&mut Scratch::default(), process.id()).expect("lives");
-        assert!(mark.places[0].to_string_lossy().ends_with(".waiting"));
+        assert!(mark.places[0].mark.to_string_lossy().ends_with(".waiting"));
         format!("{} {ticks}\n", process.id())
     }
 
@@ -138,7 +188,7 @@ mod tests {
         assert_eq!(mark.other(), None);
         let mut other = sleeper();
         let text = mark_of(&mark, &other);
-        assert!(write(&mark.places[0], &text));
+        assert!(write(&mark.places[0].mark, &text));
         assert_eq!(mark.other(), Some(other.id()));
         mark.raise();
         assert_eq!(mark.raised, None, "the other one's stays");
@@ -154,11 +204,41 @@ mod tests {
     }
 
     #[test]
+    fn a_folder_that_has_not_changed_since_it_was_empty_is_not_looked_into() {
+        let folder = tempfile::tempdir().expect("folder");
+        let file = std::fs::File::open(folder.path()).expect("opens");
+        let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
+        let mut mark = Mark::within(&[folder.path()]);
+        assert_eq!((mark.other(), mark.places[0].empty_since), (None, None), "it may change again in this tick");
+        file.set_modified(long_ago).expect("sets");
+        assert_eq!(mark.other(), None);
+        assert!(mark.places[0].empty_since.is_some());
+        let mut other = sleeper();
+        let text = mark_of(&mark, &other);
+        assert!(write(&mark.places[0].mark, &text));
+        file.set_modified(long_ago).expect("sets");
+        assert_eq!(mark.other(), None, "as far as the folder tells");
+        file.set_modified(long_ago + Duration::from_millis(1)).expect("sets");
+        assert_eq!(mark.other(), Some(other.id()));
+        assert_eq!(mark.other(), Some(other.id()), "what is there is looked at each time");
+        // A folder that comes after another of its name is another one.
+        std::fs::remove_file(&mark.places[0].mark).expect("removes");
+        file.set_modified(long_ago).expect("sets");
+        assert_eq!(mark.other(), None);
+        std::fs::remove_dir(folder.path()).expect("removes");
+        std::fs::create_dir(folder.path()).expect("creates");
+        assert!(write(&mark.places[0].mark, &text));
+        assert_eq!(mark.other(), Some(other.id()));
+        other.kill().expect("ends");
+        other.wait().expect("ends");
+    }
+
+    #[test]
     fn a_successor_of_the_same_pid_is_another_process() {
         let folder = tempfile::tempdir().expect("folder");
         let mut mark = Mark::within(&[folder.path()]);
         let mut other = sleeper();
-        assert!(write(&mark.places[0], &format!("{} 1\n", other.id())));
+        assert!(write(&mark.places[0].mark, &format!("{} 1\n", other.id())));
         assert_eq!(mark.other(), None);
         other.kill().expect("ends");
         other.wait().expect("ends");
@@ -168,7 +248,7 @@ mod tests {
     fn what_is_no_mark_of_ours_says_nothing() {
         let folder = tempfile::tempdir().expect("folder");
         let mut mark = Mark::within(&[&folder.path().join("missing"), folder.path()]);
-        let place = mark.places[1].clone();
+        let place = mark.places[1].mark.clone();
         for text in ["", "7", "x y", "-1 5", "4294967296 7", "1 2 3"] {
             assert!(write(&place, text));
             assert_eq!(mark.other(), None, "{text:?}");

@@ -25,6 +25,10 @@ use super::words;
 use crate::wire::{GpuHealth, GpuInfo, GpuReading};
 use nvml_wrapper_sys::bindings as sys;
 
+/// Graphics processes and clients of MPS, of which most GPUs have none ever, are asked for again after so long where there
+/// were none: each list is a call into the driver.
+const NONE_IS_BELIEVED_SECONDS: f64 = 4.5;
+
 /// A GPU as it is remembered between samples.
 pub(crate) struct Device {
     pub(crate) info: GpuInfo,
@@ -34,6 +38,8 @@ pub(crate) struct Device {
     role: Role,
     slow: SlowReadings,
     window: ShareWindow,
+    /// When there was no graphics process, and no client of MPS.
+    none: [Option<f64>; 2],
     counters: Counters,
     fields: Fields,
     gpm: Option<Gpm>,
@@ -105,6 +111,7 @@ impl Device {
             role,
             slow: SlowReadings::default(),
             window: ShareWindow::default(),
+            none: [None; 2],
             counters: Counters::default(),
             fields: Fields::new(ids, has_pcie),
             gpm,
@@ -225,11 +232,19 @@ impl Device {
 
     fn read_processes(&mut self, ask: &mut Asker<'_>, words: &mut Vec<u64>, now: f64) -> Vec<GpuProcess> {
         let mut processes = ProcessRows::default();
-        for list in [ProcessList::Compute, ProcessList::Graphics, ProcessList::Mps] {
+        let mut merge = |list| {
             let words = &mut *words;
             let entries = ask.get(move |library, watch, handle| library.processes(watch, handle, list, words));
+            let is_none = entries.as_ref().is_none_or(|entries| entries.iter().next().is_none());
             if let Some(entries) = entries {
                 processes.merge_list(list, entries);
+            }
+            is_none
+        };
+        merge(ProcessList::Compute);
+        for (list, none) in [ProcessList::Graphics, ProcessList::Mps].into_iter().zip(&mut self.none) {
+            if none.is_none_or(|then| now - then >= NONE_IS_BELIEVED_SECONDS) {
+                *none = merge(list).then_some(now);
             }
         }
         // Under MIG the driver refuses shares; without processes there is nobody to have one.

@@ -14,12 +14,17 @@ const SECTOR_BYTES: u64 = 512;
 /// After a pause longer than this a difference says little about now.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
 
+/// Within this time of a look the rates are as they were: a server may have a dozen disks, whose files cost more than the
+/// rest of its readings. A little less than 2 s, since samples are not on time to the millisecond.
+const LOOK_SECONDS: f64 = 1.9;
+
 /// Counters of bytes that only grow, and what they were.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     network: Vec<[KeptFile; 2]>,
     disks: Vec<KeptFile>,
     before: Option<(f64, Totals)>,
+    rates: Rates,
 }
 
 /// Bytes since boot: received and sent, read and written.
@@ -47,11 +52,16 @@ impl Traffic {
         (self.network, self.disks) = (network, disks);
     }
 
-    /// The rates since the last look.
+    /// The rates between the last two looks, the second of which is this one if it is time for one.
     pub(super) fn rates(&mut self, now: f64, scratch: &mut Scratch) -> Rates {
-        let totals = self.totals(scratch);
-        let before = self.before.replace((now, totals));
-        before.map_or_else(Rates::default, |(then, before)| totals.rates_since(before, now - then))
+        // The first two samples are a quarter of a second apart, and the rates are wanted with the second.
+        let is_fresh = self.rates != Rates::default();
+        if !is_fresh || self.before.is_none_or(|(then, _)| now - then >= LOOK_SECONDS) {
+            let totals = self.totals(scratch);
+            let before = self.before.replace((now, totals));
+            self.rates = before.map_or_else(Rates::default, |(then, before)| totals.rates_since(before, now - then));
+        }
+        self.rates
     }
 
     fn totals(&self, scratch: &mut Scratch) -> Totals {
@@ -145,7 +155,8 @@ mod tests {
             &[("dm-0", false), ("loop0", false), ("nvme0n1", true), ("sda", true)],
             &[("stat", "  5 0 16 3 7 0 8 1 0 2 4 0 0 0 0 0 0\n")],
         );
-        let traffic = Traffic { network: network_files(net.path()), disks: disk_files(block.path()), before: None };
+        let traffic =
+            Traffic { network: network_files(net.path()), disks: disk_files(block.path()), ..Traffic::default() };
         let totals = traffic.totals(&mut Scratch::default());
         assert_eq!(totals, Totals { network: Some([2000, 100]), disks: Some([32 * 512, 16 * 512]) });
         let container = class(&[("eth0", false), ("lo", false)], &files);
@@ -160,6 +171,23 @@ mod tests {
         assert_eq!(totals(2, 2).rates_since(totals(1, 1), 0.0), Rates::default());
         assert_eq!(totals(2, 2).rates_since(totals(1, 1), 301.0), Rates::default());
         assert_eq!(totals(2, 2).rates_since(Totals::default(), 1.0), Rates::default());
+    }
+
+    #[test]
+    fn rates_hold_for_two_seconds() {
+        let files =
+            |bytes: &str| [("statistics/rx_bytes", bytes.to_owned()), ("statistics/tx_bytes", bytes.to_owned())];
+        let net = class(&[("eth0", true)], &files("0").each_ref().map(|(name, text)| (*name, text.as_str())));
+        let mut traffic = Traffic { network: network_files(net.path()), ..Traffic::default() };
+        let mut scratch = Scratch::default();
+        let mut seen = Vec::new();
+        for (now, bytes) in [(0.0, 0), (0.25, 100), (1.25, 1100), (2.25, 2100), (3.25, 5000), (4.25, 6100)] {
+            for (name, text) in files(&bytes.to_string()) {
+                fs::write(net.path().join("eth0").join(name), text).unwrap();
+            }
+            seen.push(traffic.rates(now, &mut scratch).network.map(|[received, _]| received));
+        }
+        assert_eq!(seen, [None, Some(400.0), Some(400.0), Some(1000.0), Some(1000.0), Some(2000.0)]);
     }
 
     #[test]

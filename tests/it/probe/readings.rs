@@ -274,6 +274,24 @@ fn a_process_in_several_lists_is_one_row_a_gpu() {
 }
 
 #[test]
+fn a_process_that_comes_into_a_list_of_none_is_shown_and_one_that_leaves_is_not() {
+    let sleeper = Sleeper::start();
+    let with = |processes: Value| devices(&[gpu_with(0, &json!({"processes": processes}))]);
+    let driver = FakeDriver::new(&with(json!([])));
+    let mut probe = Probe::on(&driver);
+    assert_eq!(probe.snapshot().gpu_processes.len(), 0);
+    // Lists without anybody are not asked for in every sample; DEADLINE is far longer than they wait.
+    for (kind, expected) in
+        [("G", GpuProcessKind::Graphics), ("M", GpuProcessKind::Mps), ("C", GpuProcessKind::Compute)]
+    {
+        driver.set(&with(json!([{"pid": sleeper.pid(), "kind": kind, "memory_bytes": 5000}])));
+        probe.wait_for(kind, |snapshot| snapshot.gpu_processes.kind == [Some(expected)]);
+        driver.set(&with(json!([])));
+        probe.wait_for("nobody", |snapshot| snapshot.gpu_processes.is_empty());
+    }
+}
+
+#[test]
 fn drivers_of_every_age_are_read() {
     let sleepers: Vec<Sleeper> = (0..3).map(|_| Sleeper::start()).collect();
     let processes: Vec<Value> =
