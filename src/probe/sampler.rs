@@ -100,6 +100,7 @@ impl Sampler {
             uptime_seconds: host.uptime_seconds,
             boot_unix_seconds: self.host.boot_unix_seconds(),
             unix_seconds: wall_unix_ms / 1000,
+            forks: self.host.forks(),
         };
         let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
         self.processes.name_owners(&mut self.outside);

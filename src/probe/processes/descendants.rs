@@ -44,6 +44,7 @@ enum Step {
 #[derive(Debug, Clone, Copy)]
 struct Kept {
     pid: u32,
+    parent: u32,
     /// The GPU process above it, the nearest where there are several.
     gpu_process: u32,
     start_ticks: u64,
@@ -86,7 +87,7 @@ impl Descendants {
                     self.step = Step::Walking;
                 }
                 Step::Walking => {
-                    if !self.walk.step(moment.uptime_seconds, &mut reads, scratch) {
+                    if !self.walk.step(moment, &mut reads, scratch) {
                         return;
                     }
                     self.find(gpu_processes);
@@ -130,18 +131,19 @@ impl Descendants {
                 let Ok(place) = parents.binary_search_by_key(&parent, |&(pid, _)| pid) else { continue };
                 let on_gpu = gpu_processes.binary_search(&entry.pid).is_ok();
                 if !on_gpu && self.kept.len() + children.len() < MAX_KEPT {
-                    children.push((entry.pid, parents[place].1));
+                    children.push((entry.pid, parent, parents[place].1));
                 }
             }
             if children.is_empty() {
                 break;
             }
-            self.kept.extend(children.iter().map(|&(pid, gpu_process)| {
+            self.kept.extend(children.iter().map(|&(pid, parent, gpu_process)| {
                 let known = before.iter().find(|known| known.pid == pid).copied();
-                let unread = Kept { pid, gpu_process, start_ticks: 0, cpu_ticks: 0, read_at: f64::NEG_INFINITY };
-                Kept { gpu_process, ..known.unwrap_or(unread) }
+                let unread =
+                    Kept { pid, parent, gpu_process, start_ticks: 0, cpu_ticks: 0, read_at: f64::NEG_INFINITY };
+                Kept { parent, gpu_process, ..known.unwrap_or(unread) }
             }));
-            parents = children;
+            parents = children.into_iter().map(|(pid, _, gpu_process)| (pid, gpu_process)).collect();
         }
         self.adding = gpu_processes.iter().map(|&pid| (pid, Sum::default())).collect();
     }
@@ -157,6 +159,11 @@ impl Descendants {
             let Ok(place) = self.adding.binary_search_by_key(&kept.gpu_process, |&(pid, _)| pid) else { continue };
             let sum = &mut self.adding[place].1;
             let Some(stat) = scratch.read_process(kept.pid, "stat", 1024).ok().and_then(Stat::parse) else { continue };
+            if stat.parent != kept.parent {
+                // Whoever was between it and the GPU process has ended since the walk, or before it.
+                self.walk.forget(kept.pid);
+                continue;
+            }
             if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
                 continue;
             }
@@ -179,7 +186,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn moment(now: f64) -> Moment {
-        Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0 }
+        Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None }
     }
 
     /// Walks to the end, once.
@@ -227,6 +234,36 @@ mod tests {
         job.wait().unwrap();
         walk(&mut descendants, &both, 31.0);
         assert_eq!(told(&descendants, job.id()), (Some(0), None, Some(0)));
+    }
+
+    #[test]
+    fn who_has_lost_the_parents_up_to_the_gpu_process_descends_from_it_no_more() {
+        // A shell above a shell above a sleeper.
+        let script = "sh -c 'sleep 600 & echo $! $$; wait' & read _; kill 0";
+        let mut command = Command::new("setsid");
+        let mut job = command.args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(job.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let mut pids = line.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());
+        let (sleeper, inner) = (pids.next().unwrap(), pids.next().unwrap());
+        let mut descendants = Descendants::default();
+        walk(&mut descendants, &[job.id()], 1.0);
+        assert_eq!(told(&descendants, job.id()).0, Some(2));
+        let inner = rustix::process::Pid::from_raw(inner).unwrap();
+        rustix::process::kill_process(inner, rustix::process::Signal::KILL).unwrap();
+        let parent = || {
+            Scratch::default().read_process(sleeper as u32, "stat", 1024).map(|line| Stat::parse(line).unwrap().parent)
+        };
+        while parent() == Ok(inner.as_raw_nonzero().get() as u32) {
+            std::thread::yield_now();
+        }
+        // Nothing has started since, as far as is known, so that the inner shell is taken for living.
+        descendants.step = Step::Measuring(0);
+        descendants.find(&[job.id()]);
+        walk(&mut descendants, &[job.id()], 2.0);
+        assert_eq!(told(&descendants, job.id()).0, Some(0));
+        drop(job.stdin.take());
+        job.wait().unwrap();
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::descendants::Descendants;
 use super::tracked::{Tracked, Turn};
 use crate::probe::nvml::raw::page_size;
 use crate::probe::outside::Outside;
-use crate::probe::procfs::Scratch;
+use crate::probe::procfs::{Forks, Scratch};
 use crate::probe::users::Users;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 
@@ -50,6 +50,8 @@ pub(crate) struct Moment {
     pub(crate) boot_unix_seconds: Option<i64>,
     /// The wall clock, in seconds since 1970, for the ages of files.
     pub(crate) unix_seconds: i64,
+    /// What was started until then.
+    pub(crate) forks: Option<Forks>,
 }
 
 impl Processes {
@@ -229,7 +231,13 @@ mod tests {
     }
 
     fn moment(now: f64) -> Moment {
-        Moment { now, uptime_seconds: Some(1e9), boot_unix_seconds: Some(1_700_000_000), unix_seconds: 1_700_000_100 }
+        Moment {
+            now,
+            uptime_seconds: Some(1e9),
+            boot_unix_seconds: Some(1_700_000_000),
+            unix_seconds: 1_700_000_100,
+            forks: None,
+        }
     }
 
     struct Bench {

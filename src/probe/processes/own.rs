@@ -168,7 +168,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn moment(now: f64, unix_seconds: i64) -> Moment {
-        Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds }
+        Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds, forks: None }
     }
 
     #[test]

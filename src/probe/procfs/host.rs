@@ -14,12 +14,22 @@ pub(crate) struct HostSampler {
     memory: KeptFile,
     load: KeptFile,
     cpu: Option<CpuTicks>,
+    forks: Option<Forks>,
     /// When the host was booted, in seconds since 1970.
     boot_unix_seconds: Option<i64>,
     traffic: Traffic,
     /// Slow samples so far: interfaces and disks come and go even more rarely.
     slow_samples: u32,
     slow: SlowReadings,
+}
+
+/// What tells whether there are new processes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Forks {
+    /// How many processes and threads were started since boot: `processes` of `/proc/stat` (proc_stat(5)).
+    pub(crate) count: u64,
+    /// The pid that was given last, to a process or a thread: the last field of `/proc/loadavg` (proc_loadavg(5)).
+    pub(crate) last_pid: u32,
 }
 
 /// Interfaces and disks are looked for in the first slow sample and in every so many.
@@ -41,6 +51,7 @@ impl HostSampler {
             memory: KeptFile::open("/proc/meminfo"),
             load: KeptFile::open("/proc/loadavg"),
             cpu: None,
+            forks: None,
             boot_unix_seconds: None,
             traffic: Traffic::default(),
             slow_samples: 0,
@@ -53,9 +64,15 @@ impl HostSampler {
         self.boot_unix_seconds
     }
 
+    /// What was started until the last sample.
+    pub(crate) fn forks(&self) -> Option<Forks> {
+        self.forks
+    }
+
     /// Reads everything; `slow` asks for what rarely changes as well. `now` is monotonic, in seconds.
     pub(crate) fn sample(&mut self, scratch: &mut Scratch, now: f64, slow: bool) -> HostReading {
         let mut reading = HostReading::default();
+        let mut started = None;
         if let Some(text) = self.stat.read(scratch) {
             let ticks = CpuTicks::parse(text);
             if let Some((before, ticks)) = self.cpu.zip(ticks) {
@@ -63,6 +80,7 @@ impl HostSampler {
             }
             self.cpu = ticks;
             reading.tasks_blocked = named(text, b"procs_blocked ");
+            started = named(text, b"processes ");
             if self.boot_unix_seconds.is_none() {
                 self.boot_unix_seconds = named(text, b"btime ");
             }
@@ -77,6 +95,8 @@ impl HostSampler {
             let mut loads = words(text);
             let mut load = || loads.next().and_then(decimal).map(|load| load as f32);
             (reading.load_1, reading.load_5, reading.load_15) = (load(), load(), load());
+            let last_pid = loads.nth(1).and_then(|pid| pid.parse().ok());
+            self.forks = started.zip(last_pid).map(|(count, last_pid)| Forks { count, last_pid });
         }
         reading.uptime_seconds = Some(tenths(uptime_seconds()));
         if slow {
@@ -239,6 +259,7 @@ mod tests {
         assert_eq!(first.memory_total_bytes, memory_total_bytes(&mut scratch));
         assert!(first.load_1.is_some() && first.uptime_seconds.is_some_and(|seconds| seconds > 0.0));
         assert!(sampler.boot_unix_seconds().is_some());
+        assert!(sampler.forks().is_some_and(|forks| forks.count > 0 && forks.last_pid > 0));
         assert!(cpu_count(&mut scratch).is_some_and(|count| count > 0));
         assert_eq!(boot_id(&mut scratch).map(|id| id.len()), Some(36));
     }

@@ -8,7 +8,7 @@ mod stat;
 mod status;
 
 pub(crate) use file::{KeptFile, Scratch};
-pub(crate) use host::{HostSampler, boot_id, cpu_count, memory_total_bytes};
+pub(crate) use host::{Forks, HostSampler, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use stat::{Stat, TICKS_PER_SECOND};
 pub(crate) use status::{ignores_hangup, real_uid};
 
