@@ -82,10 +82,10 @@ columns! {
     /// Bytes it read, from storage or not, since it began; own processes only. `/proc/PID/io`, `rchar`.
     read_characters: u64,
     /// The kernel function that its blocked thread, else its leader, waits in; own processes only, and only of those
-    /// that rest. `/proc/PID/task/TID/wchan`. Looked at when a thread blocks, else every tenth snapshot.
+    /// that rest. `/proc/PID/task/TID/wchan`. Looked at when a thread blocks, else every 20 s.
     wait_channel: SafeText,
-    /// Time since the regular file behind stdout or stderr was last written, as of every tenth snapshot; own processes
-    /// only. On a network file system, which is never asked, it is the time for which the file was seen not to grow.
+    /// Time since the regular file behind stdout or stderr was last written, looked at every 20 s; own processes only.
+    /// On a network file system, which is never asked, it is the time for which the file was seen not to grow.
     log_age_seconds: f64,
 }
 

@@ -10,13 +10,19 @@ use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 
 /// Files that are kept open; the usual limit of a process is 1024.
 const MAX_KEPT: usize = 400;
-/// What rarely changes is looked at again after ten samples, of very many processes a few samples later.
-const LOOK_EVERY: u64 = 10;
-/// Whoever was looked at so long ago is looked at along with another whose turn it is: four processes in each sample
-/// cost more than forty in one of ten, since the processor has forgotten by then how it is done.
-const LOOK_ALONG: u64 = 5;
-/// The most processes that one sample looks at again; the others follow with the next one.
+/// What rarely changes is looked at again after 20 s, or a little less: samples are not on time to the millisecond. It is
+/// the clock that counts and not samples, so that a short interval costs no more of it, and a long one hides nothing.
+const LOOK_SECONDS: f64 = 19.5;
+/// The line of a process that runs all the time is read again after half of that.
+const LINE_SECONDS: f64 = 9.5;
+/// The most processes that one sample looks at again, and the most lines that it reads of those that run; the others
+/// follow with the next sample.
 const MAX_LOOKS: usize = 64;
+/// The most threads whose CPU times the kernel adds up in a sample, since it does so for the CPU time of their process:
+/// 0.2 us each were measured.
+const THREADS_ADDED_UP: u32 = 2048;
+/// A process of fewer is asked in every sample all the same.
+const FEW_THREADS: u32 = 16;
 /// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
 const FACTS_BYTES: usize = 256 * 1024;
 /// The most files of threads that one sample reads, of all processes together. At 10 to 20 us each (what was not read
@@ -34,6 +40,8 @@ pub(crate) struct Processes {
     page_bytes: u64,
     own_uid: u32,
     descendants: Descendants,
+    /// Behind whom the next sample goes on with the CPU times of those that have many threads.
+    clocks_after: u32,
     /// Behind whom the next sample goes on with threads: among those that rest, and among all others.
     resting_after: u32,
     others_after: u32,
@@ -74,23 +82,30 @@ impl Processes {
         scratch: &mut Scratch,
         users: &mut Users,
     ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
-        self.list(on_gpus);
+        self.list(on_gpus, moment.now);
         let names_came = users.have_news();
         let mut readings = Vec::with_capacity(self.tracked.len());
         let mut kept = 0;
-        let (least_age, mut looks) = (self.least_age_to_look(), MAX_LOOKS);
+        self.share_out_clocks();
+        let mut looks = Round::new(LOOK_SECONDS, moment.now, self.tracked.iter().map(|(_, one)| one.looked_at));
+        let mut lines = Round::new(LINE_SECONDS, moment.now, self.tracked.iter().map(|(_, one)| one.line_at));
         for &mut (pid, ref mut tracked) in &mut self.tracked {
-            let look_again = looks > 0 && self.sample - tracked.looked_in >= least_age;
+            let look_again = looks.takes(tracked.looked_at);
+            let read_line = look_again || lines.takes(tracked.line_at);
             if look_again {
-                tracked.looked_in = self.sample;
-                looks -= 1;
+                tracked.looked_at = moment.now;
+            }
+            if read_line {
+                // A process that has not run has the line that is known.
+                tracked.line_at = moment.now;
             }
             let turn = Turn {
                 pid,
                 moment,
                 page_bytes: self.page_bytes,
-                sample: self.sample,
+                ask_clock: tracked.clock_in == self.sample,
                 look_again,
+                read_line,
                 own_uid: self.own_uid,
             };
             readings.push(tracked.read(turn, scratch));
@@ -129,7 +144,7 @@ impl Processes {
         }
     }
 
-    fn list(&mut self, on_gpus: impl Iterator<Item = (u32, Option<u8>)>) {
+    fn list(&mut self, on_gpus: impl Iterator<Item = (u32, Option<u8>)>, now: f64) {
         self.sample += 1;
         for (pid, sm_percent) in on_gpus {
             let place = match self.tracked.binary_search_by_key(&pid, |&(known, _)| known) {
@@ -137,7 +152,8 @@ impl Processes {
                 Err(place) => {
                     self.tracked.insert(place, (pid, Tracked::default()));
                     // Whatever there is of a new one is read at once.
-                    self.tracked[place].1.looked_in = self.sample;
+                    let tracked = &mut self.tracked[place].1;
+                    (tracked.looked_at, tracked.line_at) = (now, now);
                     place
                 }
             };
@@ -149,10 +165,23 @@ impl Processes {
         self.tracked.retain(|(_, tracked)| tracked.listed == self.sample);
     }
 
-    /// How many samples ago a process must have been looked at, for this sample to do so again.
-    fn least_age_to_look(&self) -> u64 {
-        let is_due = |(_, tracked): &(u32, Tracked)| self.sample - tracked.looked_in >= LOOK_EVERY;
-        if self.tracked.iter().any(is_due) { LOOK_ALONG } else { LOOK_EVERY }
+    /// Whose CPU time is asked for in this sample: of all that have few threads, and of as many others as the kernel can
+    /// add up cheaply. The others keep theirs until the next sample, or the one after.
+    fn share_out_clocks(&mut self) {
+        let mut left = THREADS_ADDED_UP;
+        let count = self.tracked.len();
+        let first = self.tracked.partition_point(|&(pid, _)| pid <= self.clocks_after);
+        for index in (first..count).chain(0..first) {
+            let (pid, tracked) = &mut self.tracked[index];
+            let threads = tracked.thread_count;
+            if threads < FEW_THREADS || left > 0 {
+                tracked.clock_in = self.sample;
+            }
+            if threads >= FEW_THREADS && left > 0 {
+                left = left.saturating_sub(threads);
+                self.clocks_after = *pid;
+            }
+        }
     }
 
     /// Threads that were seen in uninterruptible sleep first; then those of processes that rest, since there a thread
@@ -202,6 +231,30 @@ impl Processes {
             facts.push(tracked.facts.clone());
         }
         facts
+    }
+}
+
+/// Who is looked at in one sample. Whoever was looked at half a period ago or earlier is taken along with another whose
+/// turn it is: four processes in each sample cost more than forty in one of ten, since the processor has forgotten by
+/// then how it is done.
+#[derive(Debug)]
+struct Round {
+    /// Whoever was looked at then or earlier.
+    until: f64,
+    left: usize,
+}
+
+impl Round {
+    fn new(period: f64, now: f64, looked_at: impl Iterator<Item = f64>) -> Self {
+        let is_due = looked_at.min_by(f64::total_cmp).is_some_and(|oldest| now - oldest >= period);
+        Self { until: now - if is_due { period / 2.0 } else { period }, left: MAX_LOOKS }
+    }
+
+    /// Whether the one that was last looked at then is looked at now.
+    fn takes(&mut self, looked_at: f64) -> bool {
+        let takes = self.left > 0 && looked_at <= self.until;
+        self.left -= usize::from(takes);
+        takes
     }
 }
 
@@ -275,8 +328,8 @@ mod tests {
         let (readings, facts) = bench.sample(&[child.id()]);
         assert!(readings[0].cpu_percent.is_some(), "two samples make a share");
         assert!(facts.iter().all(|facts| facts.user.is_some()), "only the name is news: {facts:?}");
-        // Within ten samples the command line is looked at, and has not changed.
-        for _ in 0..10 {
+        // Within twenty seconds the command line is looked at, and has not changed.
+        for _ in 0..20 {
             assert_eq!(bench.sample(&[child.id()]).1, []);
         }
         bench.processes.resend();
@@ -311,7 +364,7 @@ mod tests {
             command.args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("the shell starts");
         let mut bench = Bench::new();
         bench.sample(&[child.id()]);
-        for _ in 0..2 * LOOK_EVERY {
+        for _ in 0..40 {
             let before = crate::probe::nvml::raw::process_cpu_nanoseconds(child.id()).expect("it lives");
             while crate::probe::nvml::raw::process_cpu_nanoseconds(child.id())
                 .is_none_or(|now| now < before + 2_000_000)
@@ -340,27 +393,87 @@ mod tests {
         let mut bench = Bench::new();
         let pids: Vec<u32> = (4_194_305..4_194_505).collect();
         let looked =
-            |bench: &Bench| -> Vec<u64> { bench.processes.tracked.iter().map(|(_, one)| one.looked_in).collect() };
+            |bench: &Bench| -> Vec<f64> { bench.processes.tracked.iter().map(|(_, one)| one.looked_at).collect() };
         // Some come later than the others.
-        for _ in 0..LOOK_ALONG {
+        for _ in 0..8 {
             bench.sample(&pids[..100]);
         }
         bench.sample(&pids);
         let mut busy_samples = Vec::new();
-        for _ in 0..3 * LOOK_EVERY {
+        for _ in 0..60 {
             bench.sample(&pids);
-            let sample = bench.processes.sample;
             let looked = looked(&bench);
-            let looks = looked.iter().filter(|&&then| then == sample).count();
-            assert!(looks <= MAX_LOOKS, "{looks} in sample {sample}");
-            let oldest = looked.iter().map(|&then| sample - then).max();
-            assert!(oldest <= Some(LOOK_EVERY + 3), "{oldest:?} in sample {sample}");
+            let looks = looked.iter().filter(|&&then| bench.now - then < 0.5).count();
+            assert!(looks <= MAX_LOOKS, "{looks} at {} s", bench.now);
+            let oldest = looked.iter().map(|&then| bench.now - then).max_by(f64::total_cmp);
+            assert!(oldest <= Some(20.0 + 3.0), "{oldest:?} at {} s", bench.now);
             if looks > 0 {
                 busy_samples.push(looks);
             }
         }
-        // 200 processes need four samples in ten.
+        // 200 processes need four samples in twenty.
         assert!(busy_samples.len() <= 12 + 2, "{busy_samples:?}");
+    }
+
+    #[test]
+    fn a_round_is_by_the_clock() {
+        for (interval, expected) in [(0.25, 79.0 * 0.25), (1.0, 20.0), (2.0, 20.0), (5.0, 20.0), (30.0, 30.0)] {
+            let due = (1..100).map(|sample| f64::from(sample) * interval).find(|&now| {
+                // A sample may come some milliseconds early.
+                Round::new(LOOK_SECONDS, now - 0.005, [0.0].into_iter()).takes(0.0)
+            });
+            assert_eq!(due, Some(expected), "every {interval} s");
+        }
+        let mut round = Round::new(10.0, 10.0, [0.0, 5.0, 5.1].into_iter());
+        assert_eq!([0.0, 5.0, 5.1].map(|then| round.takes(then)), [true, true, false]);
+    }
+
+    #[test]
+    fn the_cpu_times_of_many_threads_are_asked_for_in_turn() {
+        let mut bench = Bench::new();
+        let pids: Vec<u32> = (4_194_305..4_194_345).collect();
+        bench.sample(&pids);
+        for (index, (_, tracked)) in bench.processes.tracked.iter_mut().enumerate() {
+            tracked.thread_count = if index % 4 == 0 { 1 } else { 200 };
+        }
+        let mut asked = vec![0; pids.len()];
+        for _ in 0..30 {
+            bench.processes.sample += 1;
+            bench.processes.share_out_clocks();
+            let sample = bench.processes.sample;
+            let due = bench.processes.tracked.iter().map(|(_, tracked)| tracked.clock_in == sample);
+            for (count, is_due) in asked.iter_mut().zip(due) {
+                *count += u32::from(is_due);
+            }
+        }
+        // 2048 threads are reached with eleven of the thirty.
+        let turns: Vec<(usize, u32)> = asked.iter().copied().enumerate().collect();
+        assert!(turns.iter().all(|&(index, count)| count == if index % 4 == 0 { 30 } else { 11 }), "{turns:?}");
+    }
+
+    #[test]
+    fn whose_turn_it_is_not_keeps_what_was_known() {
+        let mut child = sleeper();
+        let mut bench = Bench::new();
+        bench.sample(&[child.id()]);
+        let before = bench.sample(&[child.id()]).0.remove(0);
+        let tracked = &mut bench.processes.tracked[0].1;
+        let turn = Turn {
+            pid: child.id(),
+            moment: moment(9.0),
+            page_bytes: page_size(),
+            ask_clock: false,
+            look_again: false,
+            read_line: false,
+            own_uid: 0,
+        };
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+        let reading = tracked.read(turn, &mut bench.scratch);
+        assert_eq!((reading.presence, reading.state), (before.presence, before.state));
+        assert_eq!((reading.cpu_percent, reading.cpu_seconds), (before.cpu_percent, before.cpu_seconds));
+        let turn = Turn { ask_clock: true, ..turn };
+        assert_eq!(tracked.read(turn, &mut bench.scratch).presence, Some(Presence::Gone));
     }
 
     #[test]

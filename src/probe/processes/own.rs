@@ -1,4 +1,4 @@
-//! What only the owner of a process may read about it, looked at in every tenth sample.
+//! What only the owner of a process may read about it, looked at every 20 s.
 //!
 //! Nothing here may wait for a file server: a link is read without a look at what it names, and a file is asked for its
 //! times only where it lies on a disk of this host.

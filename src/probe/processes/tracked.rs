@@ -20,14 +20,19 @@ use rustix::process::{Pid, test_kill_process};
 pub(super) struct Tracked {
     /// The sample in which the driver last listed it.
     pub(super) listed: u64,
-    /// The sample in which what rarely changes was last looked at.
-    pub(super) looked_in: u64,
+    /// When what rarely changes was last looked at, and its line read, in monotonic seconds.
+    pub(super) looked_at: f64,
+    pub(super) line_at: f64,
+    /// The sample in which its CPU time was last to be asked for.
+    pub(super) clock_in: u64,
     /// Its largest share of a GPU's SMs, where the driver tells.
     pub(super) sm_percent: Option<u8>,
     /// `/proc/PID/stat`, of this process and no other.
     pub(super) stat: Option<OwnedFd>,
     /// CPU time in seconds, and when it was read.
     cpu: Option<(f64, f64)>,
+    /// The share of a CPU that it had when that was read.
+    cpu_percent: Option<f32>,
     /// What its line said last, and its CPU time then, where the kernel told it by the nanosecond.
     line: Option<(Line, Option<u64>)>,
     /// Its CPU time in the sample before.
@@ -44,7 +49,8 @@ pub(super) struct Tracked {
     pub(super) unsent: bool,
     state: Option<ProcessState>,
     pub(super) threads: Threads,
-    thread_count: u32,
+    /// As its line said last; 0 before it was read.
+    pub(super) thread_count: u32,
     /// No CPU time was gained since the sample before.
     is_still: bool,
     /// It belongs to the user of this probe.
@@ -60,10 +66,12 @@ pub(super) struct Turn {
     pub(super) pid: u32,
     pub(super) moment: Moment,
     pub(super) page_bytes: u64,
-    /// Which sample this is, counted from 1.
-    pub(super) sample: u64,
+    /// Its CPU time is asked for, as it is unless it has very many threads.
+    pub(super) ask_clock: bool,
     /// It is this process's turn with what rarely changes.
     pub(super) look_again: bool,
+    /// It is its turn to have its line read, though it may only have run on.
+    pub(super) read_line: bool,
     /// The user of this probe; 0 may read everybody's files.
     pub(super) own_uid: u32,
 }
@@ -80,8 +88,6 @@ struct Line {
 
 /// Less CPU time than this between two samples is none: a tick of `/proc/PID/stat`.
 const STILL_SECONDS: f64 = 1.0 / TICKS_PER_SECOND;
-/// The line of a process that runs all the time is read in one of so many samples.
-const BUSY_EVERY: u64 = 4;
 
 impl Tracked {
     /// Reads `/proc/PID/stat` where it may have changed, and what rarely changes where it is due.
@@ -89,23 +95,28 @@ impl Tracked {
     /// The CPU time alone costs a tenth of the line (0.5 us and 4.5 us were measured, and the line of a process with a
     /// hundred threads costs more). A process whose CPU time has not moved by a nanosecond has not run, so that its
     /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
-    /// doing, its parent and its resident memory, is seen when its turn comes, after about ten samples.
+    /// doing, its parent and its resident memory, is seen when its turn comes.
     pub(super) fn read(&mut self, turn: Turn, scratch: &mut Scratch) -> ProcessReading {
+        if let Some((line, _)) = self.line
+            && !turn.ask_clock
+            && !turn.read_line
+        {
+            return self.told(turn, line);
+        }
         // Read before the line: what it does in between makes the next sample look again.
         let clock = process_cpu_nanoseconds(turn.pid);
         let before = std::mem::replace(&mut self.clock, clock);
-        if let (Some(clock), Some((line, Some(then)))) = (clock, self.line)
-            && !turn.look_again
-        {
-            let has_not_run = clock == then;
+        if let (Some(clock), Some((line, Some(then)))) = (clock, self.line) {
+            let has_not_run = clock == then && !turn.look_again;
             let runs_on = clock != then
                 && before.is_some_and(|before| clock.saturating_sub(before) > 0)
                 && matches!(line.state, ProcessState::Running | ProcessState::Sleeping)
-                && !(turn.sample + u64::from(turn.pid)).is_multiple_of(BUSY_EVERY);
+                && !turn.read_line;
             if has_not_run || runs_on {
                 return self.reading(turn, line, clock as f64 / 1e9);
             }
         }
+        self.line_at = turn.moment.now;
         self.read_line(turn, clock, scratch)
     }
 
@@ -121,9 +132,9 @@ impl Tracked {
         if is_new {
             // Another process with this pid: nothing that is known holds for it.
             let file = self.stat.take();
-            let Self { listed, looked_in, sm_percent, .. } = *self;
+            let Self { listed, looked_at, line_at, sm_percent, .. } = *self;
             let start_ticks = Some(stat.start_ticks);
-            *self = Self { listed, looked_in, sm_percent, stat: file, start_ticks, clock, ..Self::default() };
+            *self = Self { listed, looked_at, line_at, sm_percent, stat: file, start_ticks, clock, ..Self::default() };
         }
         let seen = Line {
             state: stat.state,
@@ -165,9 +176,9 @@ impl Tracked {
 
     /// What is told of a process that /proc shows: what its line said last, and its CPU time now.
     fn reading(&mut self, turn: Turn, line: Line, cpu_seconds: f64) -> ProcessReading {
-        let Turn { pid, moment, page_bytes, .. } = turn;
+        let Turn { pid, moment, .. } = turn;
         let gain = self.cpu.map(|(seconds, _)| cpu_seconds - seconds);
-        let cpu_percent = self.cpu.zip(gain).and_then(|((_, then), gain)| {
+        self.cpu_percent = self.cpu.zip(gain).and_then(|((_, then), gain)| {
             (moment.now > then && gain >= 0.0).then(|| tenths_f32(100.0 * gain / (moment.now - then)))
         });
         self.is_still = gain.is_some_and(|gain| (0.0..STILL_SECONDS).contains(&gain));
@@ -176,14 +187,20 @@ impl Tracked {
         if !self.has_threads() {
             self.threads.only(pid, line.state, (cpu_seconds * TICKS_PER_SECOND) as u64, moment.now);
         }
+        self.told(turn, line)
+    }
+
+    /// What is told of it by what is known.
+    fn told(&self, turn: Turn, line: Line) -> ProcessReading {
+        let Turn { pid, moment, page_bytes, .. } = turn;
         let started = line.start_ticks as f64 / TICKS_PER_SECOND;
         ProcessReading {
             pid: Some(pid),
             start_ticks: Some(line.start_ticks),
             presence: Some(Presence::Visible),
             state: Some(line.state),
-            cpu_percent,
-            cpu_seconds: Some(hundredths(cpu_seconds)),
+            cpu_percent: self.cpu_percent,
+            cpu_seconds: self.cpu.map(|(seconds, _)| hundredths(seconds)),
             rss_bytes: Some(line.rss_pages.saturating_mul(page_bytes)),
             threads: Some(line.threads),
             parent_pid: Some(line.parent),
