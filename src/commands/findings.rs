@@ -6,6 +6,7 @@ use super::notify::Notifier;
 use super::prompter::{self, Prompter};
 use super::replay::{Replay, ReplayError};
 use super::session::Session;
+use super::written::{END_LIMIT, Written};
 use super::{Failure, Interrupts, print};
 use crate::cli::{FindingsArgs, Level};
 use crate::collect::Collector;
@@ -49,7 +50,7 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
     let mut memory = None;
     if !simulated {
         let (file, said) = MemoryFile::load(&Directories::find(), &mut look.engine, start);
-        memory = file;
+        memory = file.map(Written::new);
         if let Some(said) = said {
             complain(&said);
         }
@@ -72,8 +73,11 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
     drop(collector);
     look.part().await;
     let now = clock.now();
-    if let Some(said) = memory.and_then(|mut file| file.save(look.engine.memory(&look.fleet, now), now)) {
-        complain(&said);
+    if let Some(memory) = memory {
+        let remembered = look.engine.memory(&look.fleet, now);
+        if let Some(said) = memory.finish(END_LIMIT, move |file| file.save(remembered, now)).await {
+            complain(&said);
+        }
     }
     match code {
         // What was told so far is all that a watcher wanted; a look that was cut short says nothing.
@@ -139,7 +143,7 @@ impl Look {
         updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
         mut prompter: Option<Prompter>,
         span: Option<Duration>,
-        mut memory: Option<&mut MemoryFile>,
+        mut memory: Option<&mut Written<MemoryFile>>,
     ) -> Result<(), Failure> {
         let began = Instant::now();
         // A second of the fleet's clock; a simulation that runs faster is looked at no more often than 20 times a second.
@@ -159,10 +163,8 @@ impl Look {
                 }
                 _ = tick.tick() => {
                     let now = self.clock.now();
-                    if let Some(file) = memory.as_mut().filter(|file| file.is_due(now))
-                        && let Some(said) = file.save(self.engine.memory(&self.fleet, now), now)
-                    {
-                        complain(&said);
+                    if let Some(memory) = &mut memory {
+                        self.remember(memory, now);
                     }
                     let _nothing_to_ring = self.notifier.as_mut().and_then(|it| it.tick(&self.fleet, now));
                     self.engine.tick(&self.fleet, now)
@@ -184,6 +186,17 @@ impl Look {
                     self.printer.transition(transition, finding)?;
                 }
             }
+        }
+    }
+
+    /// Writes what diagnosis remembers when that is due, beside the look at the hosts.
+    fn remember(&self, memory: &mut Written<MemoryFile>, now: Moment) {
+        if let Some(said) = memory.said() {
+            complain(&said);
+        }
+        if memory.idle().is_some_and(|file| file.is_due(now)) {
+            let remembered = self.engine.memory(&self.fleet, now);
+            memory.begin(move |file| file.save(remembered, now));
         }
     }
 

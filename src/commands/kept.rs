@@ -4,14 +4,10 @@ use super::log_file::LogFile;
 use super::memory::MemoryFile;
 use super::signal_log::SignalLog;
 use super::view_file::ViewFile;
-use super::written::Written;
+use super::written::{END_LIMIT, Written};
 use crate::app::App;
 use crate::fleet::Moment;
 use crate::wire::SafeText;
-use std::time::Duration;
-
-/// A disk that has not taken a file by then does not keep the program from ending.
-const END_LIMIT: Duration = Duration::from_secs(3);
 
 /// The files; those that there are.
 pub(super) struct KeptFiles {

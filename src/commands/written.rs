@@ -5,6 +5,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
+/// A disk that has not taken a file by then does not keep the program from ending.
+pub(super) const END_LIMIT: Duration = Duration::from_secs(3);
+
 /// A file of ours, and whether it is being written.
 #[derive(Debug)]
 pub(super) struct Written<F> {

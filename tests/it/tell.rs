@@ -177,6 +177,10 @@ fn a_disk_that_does_not_answer_stops_neither_the_screen_nor_the_end() {
         pty.wait_for(said);
     }
     quit(pty);
+    let output = gpufleet_in(&state, &["findings", "--for", "3", &hosts]);
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(4), "{words}");
+    assert!(words.contains("has fallen off the bus"), "{words}");
     assert!(!state.join("gpufleet/memory.json").exists(), "it did not answer");
 }
 
