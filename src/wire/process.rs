@@ -45,15 +45,17 @@ columns! {
     start_ticks: u64,
     /// Whether /proc shows the process.
     presence: Presence,
-    /// State of the leader, `/proc/PID/stat` field 3.
+    /// State of the leader, `/proc/PID/stat` field 3. Of a process that gains CPU time from sample to sample as of the last
+    /// 10 s.
     state: ProcessState,
-    /// CPU share since the previous snapshot, 100 = one CPU. `/proc/PID/stat`, utime + stime.
+    /// CPU share since the previous snapshot, 100 = one CPU; since an earlier one where the processes on the GPUs have more
+    /// than two thousand threads. `clock_gettime` of its CPU time, else `/proc/PID/stat`, utime + stime.
     cpu_percent: f32,
-    /// CPU time since the process began, in seconds. `/proc/PID/stat`, utime + stime.
+    /// CPU time since the process began, in seconds, from where the share comes.
     cpu_seconds: f64,
-    /// Resident memory. `/proc/PID/stat` field 24.
+    /// Resident memory, as of the last 20 s where it does not run, else of the last 10 s. `/proc/PID/stat` field 24.
     rss_bytes: u64,
-    /// Number of threads. `/proc/PID/stat` field 20.
+    /// Number of threads, as of then. `/proc/PID/stat` field 20.
     threads: u32,
     /// Age of the process.
     age_seconds: f64,
