@@ -1,6 +1,7 @@
 //! All processes on the GPUs, and how a sample's reading of files is shared among them.
 
 use super::descendants::Descendants;
+use super::round::Round;
 use super::tracked::{Tracked, Turn};
 use crate::probe::nvml::raw::page_size;
 use crate::probe::outside::Outside;
@@ -15,9 +16,6 @@ const MAX_KEPT: usize = 400;
 const LOOK_SECONDS: f64 = 19.5;
 /// The line of a process that runs all the time is read again after half of that.
 const LINE_SECONDS: f64 = 9.5;
-/// The most processes that one sample looks at again, and the most lines that it reads of those that run; the others
-/// follow with the next sample.
-const MAX_LOOKS: usize = 64;
 /// The most threads whose CPU times the kernel adds up in a sample, since it does so for the CPU time of their process:
 /// 0.2 us each were measured.
 const THREADS_ADDED_UP: u32 = 2048;
@@ -234,30 +232,6 @@ impl Processes {
     }
 }
 
-/// Who is looked at in one sample. Whoever was looked at half a period ago or earlier is taken along with another whose
-/// turn it is: four processes in each sample cost more than forty in one of ten, since the processor has forgotten by
-/// then how it is done.
-#[derive(Debug)]
-struct Round {
-    /// Whoever was looked at then or earlier.
-    until: f64,
-    left: usize,
-}
-
-impl Round {
-    fn new(period: f64, now: f64, looked_at: impl Iterator<Item = f64>) -> Self {
-        let is_due = looked_at.min_by(f64::total_cmp).is_some_and(|oldest| now - oldest >= period);
-        Self { until: now - if is_due { period / 2.0 } else { period }, left: MAX_LOOKS }
-    }
-
-    /// Whether the one that was last looked at then is looked at now.
-    fn takes(&mut self, looked_at: f64) -> bool {
-        let takes = self.left > 0 && looked_at <= self.until;
-        self.left -= usize::from(takes);
-        takes
-    }
-}
-
 /// About how long these facts are as JSON.
 fn size(facts: &ProcessFacts) -> usize {
     let text = |argv: &[SafeText]| argv.iter().map(|argument| argument.len() + 3).sum::<usize>();
@@ -267,6 +241,7 @@ fn size(facts: &ProcessFacts) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use super::super::round::MAX_LOOKS;
     use super::*;
     use crate::wire::{Presence, ProcessState};
     use std::process::{Child, Command as Process, Stdio};
@@ -413,19 +388,6 @@ mod tests {
         }
         // 200 processes need four samples in twenty.
         assert!(busy_samples.len() <= 12 + 2, "{busy_samples:?}");
-    }
-
-    #[test]
-    fn a_round_is_by_the_clock() {
-        for (interval, expected) in [(0.25, 79.0 * 0.25), (1.0, 20.0), (2.0, 20.0), (5.0, 20.0), (30.0, 30.0)] {
-            let due = (1..100).map(|sample| f64::from(sample) * interval).find(|&now| {
-                // A sample may come some milliseconds early.
-                Round::new(LOOK_SECONDS, now - 0.005, [0.0].into_iter()).takes(0.0)
-            });
-            assert_eq!(due, Some(expected), "every {interval} s");
-        }
-        let mut round = Round::new(10.0, 10.0, [0.0, 5.0, 5.1].into_iter());
-        assert_eq!([0.0, 5.0, 5.1].map(|then| round.takes(then)), [true, true, false]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 mod descendants;
 mod list;
 mod own;
+mod round;
 mod threads;
 mod tracked;
 mod walk;
