@@ -128,9 +128,10 @@ def device(index, pids):
     }
 
 
-def measure(probe, machine, seconds):
-    """What the probe takes for a refresh a second, once it has settled."""
-    running = subprocess.Popen([probe, "--nvml-library", machine.folder / "libnvidia-ml.so.1", "--interval", "1"],
+def measure(probe, machine, seconds, interval=1):
+    """What the probe takes for a refresh every so many seconds, once it has settled."""
+    running = subprocess.Popen([probe, "--nvml-library", machine.folder / "libnvidia-ml.so.1",
+                                "--interval", str(interval)],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
     talk = Talk(running)
     try:
