@@ -14,9 +14,12 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// How often the probe hears from us. Without a heartbeat for 30 s it ends.
+/// How often the probe hears from us, where its snapshots do not come as often. Without a heartbeat for 30 s it ends.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
-/// Below this interval each snapshot is acknowledged by a heartbeat of its own; at 1 s every second one costs half of
+/// How much longer a heartbeat waits for a snapshot that may be on its way: a link that only brings snapshots is alive
+/// too, and they are acknowledged two at a time. The echo comes before the host would be stale.
+const SNAPSHOT_LATE: Duration = Duration::from_millis(500);
+/// Below this interval each snapshot is acknowledged by a heartbeat of its own; from 1 s on every second one costs half of
 /// the packets and wake-ups, and a link of up to a second still misses none.
 const EACH_BELOW: Duration = Duration::from_secs(1);
 /// No line for this long: what is shown is stale.
@@ -230,6 +233,9 @@ impl State<'_> {
         let unacknowledged = sequence.saturating_sub(self.acknowledged);
         if unacknowledged >= 2 || interval < EACH_BELOW && unacknowledged >= 1 {
             self.queue_heartbeat();
+        }
+        if interval <= HEARTBEAT {
+            self.next_heartbeat = Some(Instant::now() + HEARTBEAT + SNAPSHOT_LATE);
         }
     }
 

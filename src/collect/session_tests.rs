@@ -157,6 +157,49 @@ async fn heartbeats_acknowledge_and_measure() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
+    assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 1, last_sequence: None }));
+    for sequence in 1..=6 {
+        probe.sample(sequence).await;
+        if sequence % 2 == 0 {
+            let id = 1 + sequence / 2;
+            assert_eq!(probe.request().await, Some(Request::Heartbeat { id, last_sequence: Some(sequence) }));
+        }
+        if sequence < 6 {
+            // Some come late, as over a network.
+            tokio::time::sleep(HEARTBEAT + Duration::from_millis(sequence % 3 * 200)).await;
+        }
+    }
+    // When no more come, the probe is asked whether it lives, before the host would be stale.
+    let last = Instant::now();
+    assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 5, last_sequence: Some(6) }));
+    assert_eq!(last.elapsed().as_millis() / 10, 250);
+    assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 6, last_sequence: Some(6) }));
+    assert_eq!(last.elapsed().as_millis() / 10, 450);
+}
+
+#[tokio::test(start_paused = true)]
+async fn longer_intervals_are_bridged_by_heartbeats() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    assert!(bench.collector.command(HostId(0), Command::Interval(Duration::from_secs(10))));
+    probe.introduce().await;
+    let began = Instant::now();
+    let mut heartbeats = Vec::new();
+    while heartbeats.len() < 4 {
+        if let Some(Request::Heartbeat { .. }) = probe.request().await {
+            heartbeats.push(began.elapsed().as_secs());
+            probe.sample(heartbeats.len() as u64 / 2).await;
+        }
+    }
+    assert_eq!(heartbeats, [0, 2, 4, 6]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn short_intervals_acknowledge_every_snapshot() {
     let mut bench = Bench::new();
     let mut probe = bench.probe().await;
