@@ -78,6 +78,9 @@ impl Driver {
     }
 
     fn refresh(&mut self) {
+        if self.scenario.is_final {
+            return;
+        }
         let now = coarse();
         if now.saturating_sub(self.looked) < LOOK_EVERY && self.changed.is_some() {
             return;

@@ -13,6 +13,8 @@ pub(crate) struct Scenario {
     pub(crate) driver_version: String,
     /// 1000 times the major plus 10 times the minor version.
     pub(crate) cuda_version: i32,
+    /// This script does not change any more: its file is not looked at again, which a real driver has none of.
+    pub(crate) is_final: bool,
     /// What is odd about this driver.
     pub(crate) quirks: Vec<Quirk>,
     /// Calls, by name, that do not come back while they are named here. `NAME@1` is the call on device 1 only.
@@ -33,6 +35,7 @@ impl Default for Scenario {
             init_error: None,
             driver_version: "570.86.15".to_owned(),
             cuda_version: 12_080,
+            is_final: false,
             quirks: Vec::new(),
             hang: Vec::new(),
             errors: BTreeMap::new(),
