@@ -16,9 +16,10 @@ const PATH: &str = "/etc/gpufleet/policy.json";
 /// The exit status of a probe that may not run: `EX_NOPERM` of sysexits.h.
 pub(crate) const FORBIDDEN: u8 = 77;
 /// How often a probe that runs looks again. It leaves within 10 s, of which NVML may take a few.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(3);
-/// How long ago it must have looked to do so along with a request, for which it is awake anyway.
-pub(crate) const LOOK_ALONG: Duration = Duration::from_millis(1500);
+pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(4200);
+/// How long ago it must have looked to do so along with a request, for which it is awake anyway: with every other
+/// heartbeat.
+pub(crate) const LOOK_ALONG: Duration = Duration::from_millis(3500);
 
 /// What is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,6 +12,8 @@ use crate::wire::{
     RecentPast, SafeText, Snapshot, XidEvent,
 };
 use rustix::time::{ClockId, clock_gettime};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What rarely changes is read in the first sample and in every tenth after it.
@@ -190,10 +192,28 @@ fn gpu_process_rows(devices: &[DeviceSample]) -> (Vec<GpuProcessReading>, u32) {
         .collect();
     let left_out = rows.len().saturating_sub(MAX_PROCESSES);
     if left_out > 0 {
-        rows.sort_by_key(|row| std::cmp::Reverse(row.gpu_memory_bytes));
-        rows.truncate(MAX_PROCESSES);
+        keep_largest(&mut rows, MAX_PROCESSES);
     }
     (rows, left_out as u32)
+}
+
+/// Keeps as many rows as that: those with the most memory, in their order. By a heap, whose code is a tenth of a sort's.
+fn keep_largest(rows: &mut Vec<GpuProcessReading>, count: usize) {
+    let mut largest = BinaryHeap::with_capacity(count + 1);
+    for row in rows.iter() {
+        largest.push(Reverse(row.gpu_memory_bytes));
+        if largest.len() > count {
+            largest.pop();
+        }
+    }
+    // Some that are left out may hold as much as the least of them.
+    let least = largest.peek().and_then(|Reverse(bytes)| *bytes);
+    let mut room = largest.iter().filter(|Reverse(bytes)| *bytes == least).count();
+    rows.retain(|row| {
+        let is_kept = row.gpu_memory_bytes > least || row.gpu_memory_bytes == least && room > 0;
+        room -= usize::from(is_kept && row.gpu_memory_bytes == least);
+        is_kept
+    });
 }
 
 fn row(gpu: usize, process: &GpuProcess) -> GpuProcessReading {
@@ -227,6 +247,22 @@ mod tests {
         let device = DeviceSample { processes, ..DeviceSample::default() };
         let (rows, left_out) = gpu_process_rows(&[device]);
         assert_eq!((rows.len(), left_out), (MAX_PROCESSES, 2));
-        assert_eq!(rows.last().and_then(|row| row.gpu_memory_bytes), Some(2));
+        assert_eq!(rows.first().and_then(|row| row.gpu_memory_bytes), Some(2));
+    }
+
+    #[test]
+    fn of_those_that_hold_as_much_the_first_are_kept() {
+        let row = |&gpu_memory_bytes| GpuProcessReading { gpu_memory_bytes, ..GpuProcessReading::default() };
+        let mut rows: Vec<_> =
+            [Some(3), None, Some(1), Some(2), None, Some(1), Some(9), Some(1)].iter().map(row).collect();
+        for (count, expected) in [
+            (8, vec![Some(3), None, Some(1), Some(2), None, Some(1), Some(9), Some(1)]),
+            (7, vec![Some(3), None, Some(1), Some(2), Some(1), Some(9), Some(1)]),
+            (5, vec![Some(3), Some(1), Some(2), Some(1), Some(9)]),
+            (1, vec![Some(9)]),
+        ] {
+            keep_largest(&mut rows, count);
+            assert_eq!(rows.iter().map(|row| row.gpu_memory_bytes).collect::<Vec<_>>(), expected);
+        }
     }
 }

@@ -8,7 +8,7 @@ use super::nvml::{Driver, Settler};
 use super::options::{Files, HELP, Options};
 use super::output::Output;
 use super::pace::{Pace, Step};
-use super::policy::{FORBIDDEN, Policies};
+use super::policy::{FORBIDDEN, LOOK_EVERY, Policies};
 use super::pretty::pretty;
 use super::procfs::PROBE_NAME;
 use super::sampler::{Sample, Sampler};
@@ -26,7 +26,8 @@ const STACK_BYTES: usize = 256 * 1024;
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long NVML may take to shut down when the administrator wants the probe to go: it waits for the thread that
 /// waits for Xids.
-const SHUT_DOWN: Duration = Duration::from_secs(5);
+const SHUT_DOWN: Duration = Duration::from_millis(5500);
+const _: () = assert!(LOOK_EVERY.as_millis() + SHUT_DOWN.as_millis() < 10_000, "the probe leaves within 10 s");
 /// How often the other probes are told whether a call still hangs.
 const KEEP_WATCH: Duration = Duration::from_secs(1);
 /// How long `--once` waits for the names of users.

@@ -63,7 +63,9 @@ impl std::error::Error for CodecError {}
 /// # Errors
 /// When a value cannot be written as JSON; with the types of this module that does not happen.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, serde_json::Error> {
-    let mut line = serde_json::to_vec(value)?;
+    // A snapshot of a usual host; what is begun smaller is copied again each time it has doubled.
+    let mut line = Vec::with_capacity(8 * 1024);
+    serde_json::to_writer(&mut line, value)?;
     line.push(b'\n');
     Ok(line)
 }

@@ -25,7 +25,7 @@ pub struct HostReading {
     /// `/proc/meminfo`, `MemTotal`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_bytes: Option<u64>,
-    /// `/proc/meminfo`, `MemAvailable`.
+    /// As of the last 4 s, as all of `/proc/meminfo`: `MemAvailable`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_available_bytes: Option<u64>,
     /// `/proc/meminfo`, `SwapTotal`.
@@ -53,14 +53,14 @@ pub struct HostReading {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tasks_blocked: Option<u32>,
     /// Bytes a second received on all interfaces that are hardware, where there is none (a container) on all but
-    /// loopback. `/sys/class/net/*/statistics/rx_bytes`. Absent in the first snapshot.
+    /// loopback, over the last 4 s. `/sys/class/net/*/statistics/rx_bytes`. Absent in the first snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_receive_bytes_per_second: Option<f64>,
     /// Bytes a second sent on the same interfaces. `/sys/class/net/*/statistics/tx_bytes`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub network_transmit_bytes_per_second: Option<f64>,
-    /// Bytes a second read from all disks that are hardware: what goes through volumes and RAIDs on them counts once.
-    /// `/sys/block/*/stat`. Absent in the first snapshot.
+    /// Bytes a second read from all disks that are hardware: what goes through volumes and RAIDs on them counts once,
+    /// over the last 4 s. `/sys/block/*/stat`. Absent in the first snapshot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub disk_read_bytes_per_second: Option<f64>,
     /// Bytes a second written to the same disks. `/sys/block/*/stat`.

@@ -46,14 +46,14 @@ columns! {
     /// Whether /proc shows the process.
     presence: Presence,
     /// State of the leader, `/proc/PID/stat` field 3. Of a process that gains CPU time from sample to sample as of the last
-    /// 10 s.
+    /// 30 s.
     state: ProcessState,
     /// CPU share since the previous snapshot, 100 = one CPU; since an earlier one where the processes on the GPUs have more
     /// than two thousand threads. `clock_gettime` of its CPU time, else `/proc/PID/stat`, utime + stime.
     cpu_percent: f32,
     /// CPU time since the process began, in seconds, from where the share comes.
     cpu_seconds: f64,
-    /// Resident memory, as of the last 20 s where it does not run, else of the last 10 s. `/proc/PID/stat` field 24.
+    /// Resident memory, as of the last 30 s. `/proc/PID/stat` field 24.
     rss_bytes: u64,
     /// Number of threads, as of then. `/proc/PID/stat` field 20.
     threads: u32,
@@ -79,14 +79,14 @@ columns! {
     descendants_cpu_percent: f32,
     /// How many of those are in uninterruptible sleep.
     descendants_blocked: u32,
-    /// Bytes it made go to storage since it began; own processes only. `/proc/PID/io`, `write_bytes`.
+    /// Bytes it made go to storage since it began, as of the last 30 s; own processes only. `/proc/PID/io`, `write_bytes`.
     write_bytes: u64,
-    /// Bytes it read, from storage or not, since it began; own processes only. `/proc/PID/io`, `rchar`.
+    /// Bytes it read, from storage or not, since it began, as of then; own processes only. `/proc/PID/io`, `rchar`.
     read_characters: u64,
     /// The kernel function that its blocked thread, else its leader, waits in; own processes only, and only of those
-    /// that rest. `/proc/PID/task/TID/wchan`. Looked at when a thread blocks, else every 20 s.
+    /// that rest. `/proc/PID/task/TID/wchan`. Looked at when a thread blocks, else every 30 s.
     wait_channel: SafeText,
-    /// Time since the regular file behind stdout or stderr was last written, looked at every 20 s; own processes only.
+    /// Time since the regular file behind stdout or stderr was last written, looked at every 30 s; own processes only.
     /// On a network file system, which is never asked, it is the time for which the file was seen not to grow.
     log_age_seconds: f64,
 }

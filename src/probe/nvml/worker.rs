@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const MARKED: Duration = Duration::from_secs(5);
 /// How often others' marks are looked for while there is none. A mark tells of a call that has hung for [`MARKED`] already,
 /// so that a look before each round would keep hardly any call of ours from hanging.
-const LOOK_EVERY: Duration = Duration::from_millis(1500);
+const LOOK_EVERY: Duration = Duration::from_millis(5500);
 /// The longest wait for a round of calls each of which is quick.
 const LONGEST_ROUND: Duration = Duration::from_secs(5);
 /// NVML runs on this stack; pages that are not touched cost nothing.

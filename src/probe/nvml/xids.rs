@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How long one call waits. Whoever wants the thread to end waits no longer than this, and an administrator's policy is
 /// obeyed within 10 s.
-const WAIT_MILLIS: u32 = 4000;
+const WAIT_MILLIS: u32 = 4500;
 /// Events that wait for the next snapshot; what comes on top of them is counted.
 const MAX_WAITING: usize = 64;
 /// A driver that answers at once, in place of waiting, is not asked again before so long.

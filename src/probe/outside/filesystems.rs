@@ -71,7 +71,11 @@ impl Filesystems {
             self.looked_at = Some(now);
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let home = std::env::var("HOME").ok().map(|home| (home.clone(), home));
-            let directories = directories.map(|(pid, path)| (path.to_string(), format!("/proc/{pid}/cwd")));
+            // A job's processes work in the same directory.
+            let mut last = None;
+            let directories = directories
+                .filter(|&(_, path)| last.replace(path) != Some(path))
+                .map(|(pid, path)| (path.to_string(), format!("/proc/{pid}/cwd")));
             self.want(&mounts, now, home.into_iter().chain(directories));
         }
         let mut news = resend;

@@ -1,4 +1,4 @@
-//! What only the owner of a process may read about it, looked at every 20 s.
+//! What only the owner of a process may read about it: what it uses every 30 s, which its files are every minute.
 //!
 //! Nothing here may wait for a file server: a link is read without a look at what it names, and a file is asked for its
 //! times only where it lies on a disk of this host.
@@ -36,21 +36,11 @@ struct Log {
 }
 
 impl OwnFiles {
-    /// Reads everything; `thread` is the one whose sleep is of interest, if one is. Whether `facts` changed.
-    pub(super) fn look(
-        &mut self,
-        pid: u32,
-        thread: Option<u32>,
-        moment: Moment,
-        facts: &mut ProcessFacts,
-        scratch: &mut Scratch,
-    ) -> bool {
-        self.look_at_io(pid, scratch);
-        match thread {
-            Some(thread) => self.look_at_wait(pid, thread, scratch),
-            None => self.wait_channel = None,
-        }
-        self.look_at_log(pid, moment, scratch);
+    /// Looks which files they are. Whether `facts` changed.
+    pub(super) fn look(&mut self, pid: u32, moment: Moment, facts: &mut ProcessFacts, scratch: &mut Scratch) -> bool {
+        let known = self.log.take();
+        self.log =
+            [1, 2].into_iter().find_map(|descriptor| Log::look(known.as_ref(), pid, descriptor, moment, scratch));
         let directory = scratch.read_link(pid, "cwd").map(|path| SafeText::from_bytes(&path));
         let log_path = self.log.as_ref().map(|log| log.path.clone());
         let changed = facts.working_directory != directory || facts.log_path != log_path;
@@ -59,8 +49,23 @@ impl OwnFiles {
         changed
     }
 
-    /// Looks how old the log is and at nothing else: the rest cannot change while the process does not run.
-    pub(super) fn look_at_age(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) {
+    /// Reads what it uses; `thread` is the one whose sleep is of interest, if one is. Where it has not run since, that is the
+    /// age of its log and no more: others may write to that.
+    pub(super) fn look_at_use(
+        &mut self,
+        pid: u32,
+        has_run: bool,
+        thread: Option<u32>,
+        moment: Moment,
+        scratch: &mut Scratch,
+    ) {
+        if has_run {
+            self.look_at_io(pid, scratch);
+            match thread {
+                Some(thread) => self.look_at_wait(pid, thread, scratch),
+                None => self.wait_channel = None,
+            }
+        }
         self.log_age_seconds = self.log.as_mut().and_then(|log| log.age_seconds(pid, moment, scratch));
     }
 
@@ -89,13 +94,6 @@ impl OwnFiles {
             line.trim().parse().ok()
         };
         (self.write_bytes, self.read_characters) = (value("write_bytes:"), value("rchar:"));
-    }
-
-    fn look_at_log(&mut self, pid: u32, moment: Moment, scratch: &mut Scratch) {
-        let known = self.log.take();
-        self.log =
-            [1, 2].into_iter().find_map(|descriptor| Log::look(known.as_ref(), pid, descriptor, moment, scratch));
-        self.look_at_age(pid, moment, scratch);
     }
 }
 
@@ -183,20 +181,25 @@ mod tests {
         let mut child = command.spawn().unwrap();
         let (mut own, mut facts, mut scratch) = (OwnFiles::default(), ProcessFacts::default(), Scratch::default());
         let pid = child.id();
-        assert!(own.look(pid, Some(pid), moment(1.0, written + 90), &mut facts, &mut scratch));
+        assert!(own.look(pid, moment(1.0, written + 90), &mut facts, &mut scratch));
+        own.look_at_use(pid, true, Some(pid), moment(1.0, written + 90), &mut scratch);
         assert_eq!(facts.log_path.as_deref(), path.to_str());
         assert_eq!(facts.working_directory.as_deref(), folder.path().to_str());
         let mut reading = ProcessReading::default();
         own.tell(true, &mut reading);
         assert_eq!(reading.log_age_seconds, Some(90.0));
         assert!(reading.write_bytes.is_some() && reading.read_characters.is_some_and(|read| read > 0));
-        assert!(!own.look(pid, Some(pid), moment(2.0, written + 91), &mut facts, &mut scratch), "nothing is news");
+        assert!(!own.look(pid, moment(2.0, written + 91), &mut facts, &mut scratch), "nothing is news");
+        // Of one that has not run only the log's age is looked at.
+        own.write_bytes = Some(u64::MAX);
+        own.look_at_use(pid, false, None, moment(2.0, written + 91), &mut scratch);
+        assert_eq!((own.write_bytes, own.log_age_seconds), (Some(u64::MAX), Some(91.0)));
         // As if it lay on a file server: only its growth tells, and what was before is not claimed.
         own.log.as_mut().unwrap().is_local = false;
-        own.look(pid, Some(pid), moment(61.0, written + 999), &mut facts, &mut scratch);
+        own.look_at_use(pid, false, None, moment(61.0, written + 999), &mut scratch);
         assert_eq!(own.log_age_seconds, Some(60.0));
         log.write_all(b"epoch 1\n").unwrap();
-        own.look(pid, Some(pid), moment(62.0, written + 999), &mut facts, &mut scratch);
+        own.look_at_use(pid, false, None, moment(62.0, written + 999), &mut scratch);
         assert_eq!(own.log_age_seconds, None);
         child.kill().unwrap();
         child.wait().unwrap();
@@ -209,10 +212,11 @@ mod tests {
         let mut command = Command::new("sleep");
         let mut child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let (mut own, mut facts, mut scratch) = (OwnFiles::default(), ProcessFacts::default(), Scratch::default());
-        own.look(child.id(), None, moment(1.0, 0), &mut facts, &mut scratch);
+        own.look(child.id(), moment(1.0, 0), &mut facts, &mut scratch);
         // As if it lay on a file server: how long it has not grown is known from the last look.
         own.log.as_mut().unwrap().is_local = false;
-        own.look(child.id(), None, moment(61.0, 0), &mut facts, &mut scratch);
+        own.look(child.id(), moment(61.0, 0), &mut facts, &mut scratch);
+        own.look_at_use(child.id(), false, None, moment(61.0, 0), &mut scratch);
         assert_eq!(own.log_age_seconds, Some(60.0));
         child.kill().unwrap();
         child.wait().unwrap();

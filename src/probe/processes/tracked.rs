@@ -20,7 +20,7 @@ use rustix::process::{Pid, test_kill_process};
 pub(super) struct Tracked {
     /// The sample in which the driver last listed it.
     pub(super) listed: u64,
-    /// When what rarely changes was last looked at, and its line read, in monotonic seconds.
+    /// When what rarely changes was last looked at, and what it uses read, in monotonic seconds.
     pub(super) looked_at: f64,
     pub(super) line_at: f64,
     /// The sample in which its CPU time was last to be asked for.
@@ -37,9 +37,10 @@ pub(super) struct Tracked {
     line: Option<(Line, Option<u64>)>,
     /// Its CPU time in the sample before.
     clock: Option<u64>,
-    /// Its CPU time when its command, and what only its owner may read, was looked at: but for the age of a log, none of
-    /// that changes while it does not run.
+    /// Its CPU time when what rarely changes was looked at: none of that changes while it does not run.
     looked: Option<u64>,
+    /// The same of what it uses, but for the age of its log.
+    used: Option<u64>,
     pub(super) start_ticks: Option<u64>,
     parent: u32,
     command: Command,
@@ -70,7 +71,7 @@ pub(super) struct Turn {
     pub(super) ask_clock: bool,
     /// It is this process's turn with what rarely changes.
     pub(super) look_again: bool,
-    /// It is its turn to have its line read, though it may only have run on.
+    /// It is its turn with its line and with what only its owner may read, though it may only have run on, or not at all.
     pub(super) read_line: bool,
     /// The user of this probe; 0 may read everybody's files.
     pub(super) own_uid: u32,
@@ -106,13 +107,12 @@ impl Tracked {
         // Read before the line: what it does in between makes the next sample look again.
         let clock = process_cpu_nanoseconds(turn.pid);
         let before = std::mem::replace(&mut self.clock, clock);
-        if let (Some(clock), Some((line, Some(then)))) = (clock, self.line) {
-            let has_not_run = clock == then && !turn.look_again;
-            let runs_on = clock != then
-                && before.is_some_and(|before| clock.saturating_sub(before) > 0)
-                && matches!(line.state, ProcessState::Running | ProcessState::Sleeping)
-                && !turn.read_line;
-            if has_not_run || runs_on {
+        if let (Some(clock), Some((line, Some(then)))) = (clock, self.line)
+            && !turn.read_line
+        {
+            let runs_on = before.is_some_and(|before| clock.saturating_sub(before) > 0)
+                && matches!(line.state, ProcessState::Running | ProcessState::Sleeping);
+            if clock == then || runs_on {
                 return self.reading(turn, line, clock as f64 / 1e9);
             }
         }
@@ -163,13 +163,17 @@ impl Tracked {
         // A zombie has given its memory back, and its command line with it.
         // A program that was just started has no arguments yet.
         let has_run = clock.is_none() || self.looked != clock;
-        let look_again = (turn.look_again && has_run) || self.facts.argv.is_empty();
-        if stat.state != ProcessState::Zombie && (is_new || renamed || moved || look_again) {
+        let look_again = is_new || renamed || moved || (turn.look_again && has_run) || self.facts.argv.is_empty();
+        let is_alive = stat.state != ProcessState::Zombie;
+        if is_alive && look_again {
             self.look_again(turn, is_new || renamed || moved, is_new || moved, scratch);
             self.looked = clock;
-        } else if turn.look_again {
-            // Its log gets older, and others may write to it.
-            self.own.look_at_age(pid, moment, scratch);
+        }
+        if self.is_own && (look_again || turn.read_line) {
+            let thread = self.waiting_thread.or(self.rests().then_some(pid));
+            let has_run = is_alive && (clock.is_none() || self.used != clock);
+            self.own.look_at_use(pid, has_run, thread, moment, scratch);
+            self.used = clock;
         }
         self.reading(turn, seen, cpu_seconds)
     }
@@ -285,7 +289,8 @@ impl Tracked {
         }
     }
 
-    /// Looks at the command and at what only the owner may read; where there is reason to, at the user and the parents.
+    /// Looks at the command and at the files that only the owner may see; where there is reason to, at the user and the
+    /// parents.
     fn look_again(&mut self, turn: Turn, status: bool, parents: bool, scratch: &mut Scratch) {
         let pid = turn.pid;
         let changed = self.command.refresh_whole(scratch, pid);
@@ -316,8 +321,7 @@ impl Tracked {
             self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.above);
         }
         if self.is_own {
-            let thread = self.waiting_thread.or(self.rests().then_some(pid));
-            self.unsent |= self.own.look(pid, thread, turn.moment, &mut self.facts, scratch);
+            self.unsent |= self.own.look(pid, turn.moment, &mut self.facts, scratch);
         }
     }
 
@@ -361,6 +365,8 @@ fn presence(pid: u32, error: Errno) -> Presence {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::process::Stdio;
 
     #[test]
     fn a_sluid_gives_way_to_the_number_of_the_job_once_that_is_known() {
@@ -372,6 +378,35 @@ mod tests {
             tracked.name_owner(&mut outside);
             assert_eq!((tracked.facts.owner, tracked.unsent), (owner(expected), job != expected), "{job}");
         }
+    }
+
+    #[test]
+    fn what_a_process_used_before_it_fell_asleep_is_read_at_its_turn() {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo; read one; read two"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let (pid, own_uid) = (child.id(), rustix::process::getuid().as_raw());
+        let (mut tracked, mut scratch) = (Tracked::default(), Scratch::default());
+        // What it has read as far as that was told, and its CPU time if its line is as of then.
+        let mut read = |now: f64, read_line: bool| {
+            let moment = Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None };
+            let turn = Turn { pid, moment, page_bytes: 4096, ask_clock: true, look_again: false, read_line, own_uid };
+            let mut reading = tracked.read(turn, &mut scratch);
+            tracked.tell(pid, now, &mut reading, &mut scratch);
+            let clock = tracked.line.and_then(|(_, clock)| clock).filter(|&clock| tracked.clock == Some(clock));
+            (reading.read_characters.unwrap(), clock)
+        };
+        // The kernel adds up what it has run when it falls asleep.
+        let (before, clock) = (1..1_000_000).map(|now| read(f64::from(now), true)).nth(100).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"so many words\n").unwrap();
+        // Its line is read as soon as it has fallen asleep again, which is not its turn.
+        let slept = |(_, now): (u64, Option<u64>)| now.is_some() && now != clock;
+        assert!((1_000_000..9_000_000).any(|now| slept(read(f64::from(now), false))));
+        assert_eq!(read(1e7, false).0, before);
+        assert_eq!(read(2e7, true).0, before + 14);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 
     #[test]

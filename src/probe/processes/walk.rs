@@ -30,7 +30,7 @@ const WHOLE_SECONDS: f64 = 59.0;
 /// After so many processes and threads have started, pids may have been given all around: there are 32,768 at least.
 const MAX_STARTED: u64 = 4096;
 /// A pid may have been given and its process not have been there yet, when the walk before came by.
-const MARGIN: u32 = 64;
+const MARGIN: u32 = 16;
 
 /// A walk, and what came of the last one.
 #[derive(Debug)]
@@ -339,8 +339,8 @@ mod tests {
     fn pids_are_given_in_their_order_until_they_are_given_all_around() {
         let forks = |count, last_pid| Forks { count, last_pid };
         let before = forks(9000, 20_000);
-        assert_eq!(new_pids(before, forks(9000, 20_000)), Some((19_936, 20_000)));
-        assert_eq!(new_pids(before, forks(9050, 20_040)), Some((19_936, 20_040)));
+        assert_eq!(new_pids(before, forks(9000, 20_000)), Some((19_984, 20_000)));
+        assert_eq!(new_pids(before, forks(9050, 20_040)), Some((19_984, 20_040)));
         assert_eq!(new_pids(forks(5, 5), forks(9, 9)), Some((0, 9)));
         for now in [forks(9050, 400), forks(9000 + MAX_STARTED + 1, 24_200), forks(8999, 20_001)] {
             assert_eq!(new_pids(before, now), None, "{now:?}");

@@ -15,12 +15,16 @@ pub(crate) struct HostSampler {
     load: KeptFile,
     cpu: Option<CpuTicks>,
     forks: Option<Forks>,
+    last_pid: Option<u32>,
     /// When the host was booted, in seconds since 1970.
     boot_unix_seconds: Option<i64>,
     traffic: Traffic,
     /// Slow samples so far: interfaces and disks come and go even more rarely.
     slow_samples: u32,
-    slow: SlowReadings,
+    /// What is not read in every sample, as it was read last.
+    known: HostReading,
+    /// When memory and load were looked at, in monotonic seconds.
+    looked_at: Option<f64>,
 }
 
 /// What tells whether there are new processes.
@@ -34,15 +38,9 @@ pub(crate) struct Forks {
 
 /// Interfaces and disks are looked for in the first slow sample and in every so many.
 const FIND_EVERY: u32 = 30;
-
-#[derive(Debug, Clone, Copy, Default)]
-struct SlowReadings {
-    pressure_cpu_percent: Option<f32>,
-    pressure_io_percent: Option<f32>,
-    pressure_memory_percent: Option<f32>,
-    oom_kills: Option<u64>,
-    nvidia_pci_devices: Option<u32>,
-}
+/// Within this time of a look at them memory, load and traffic are as they were: the kernel adds them up anew for each
+/// look, and the load for all every 5 s. A little less than 4 s, since samples are not on time to the millisecond.
+pub(super) const LOOK_SECONDS: f64 = 3.9;
 
 impl HostSampler {
     pub(crate) fn new() -> Self {
@@ -52,10 +50,12 @@ impl HostSampler {
             load: KeptFile::open("/proc/loadavg"),
             cpu: None,
             forks: None,
+            last_pid: None,
             boot_unix_seconds: None,
             traffic: Traffic::default(),
             slow_samples: 0,
-            slow: SlowReadings::default(),
+            known: HostReading::default(),
+            looked_at: None,
         }
     }
 
@@ -64,15 +64,27 @@ impl HostSampler {
         self.boot_unix_seconds
     }
 
-    /// What was started until the last sample.
+    /// What was started until the last look, a few seconds ago at most.
     pub(crate) fn forks(&self) -> Option<Forks> {
         self.forks
     }
 
-    /// Reads everything; `slow` asks for what rarely changes as well. `now` is monotonic, in seconds.
+    /// Reads what changes all the time, the memory, the load and the traffic when they are due; `slow` asks for what rarely
+    /// changes as well. `now` is monotonic, in seconds.
     pub(crate) fn sample(&mut self, scratch: &mut Scratch, now: f64, slow: bool) -> HostReading {
-        let mut reading = HostReading::default();
-        let mut started = None;
+        if slow {
+            read_slow(&mut self.known, scratch);
+            if self.slow_samples.is_multiple_of(FIND_EVERY) {
+                self.traffic.find();
+            }
+            self.slow_samples = self.slow_samples.wrapping_add(1);
+        }
+        let is_due = self.looked_at.is_none_or(|then| now - then >= LOOK_SECONDS);
+        if is_due {
+            self.looked_at = Some(now);
+            self.look(scratch);
+        }
+        let mut reading = self.known.clone();
         if let Some(text) = self.stat.read(scratch) {
             let ticks = CpuTicks::parse(text);
             if let Some((before, ticks)) = self.cpu.zip(ticks) {
@@ -80,56 +92,46 @@ impl HostSampler {
             }
             self.cpu = ticks;
             reading.tasks_blocked = named(text, b"procs_blocked ");
-            started = named(text, b"processes ");
+            if is_due {
+                let count = named(text, b"processes ");
+                self.forks = count.zip(self.last_pid).map(|(count, last_pid)| Forks { count, last_pid });
+            }
             if self.boot_unix_seconds.is_none() {
                 self.boot_unix_seconds = named(text, b"btime ");
             }
         }
-        if let Some(text) = self.memory.read(scratch) {
-            reading.memory_total_bytes = kibibytes(text, b"MemTotal:");
-            reading.memory_available_bytes = kibibytes(text, b"MemAvailable:");
-            reading.swap_total_bytes = kibibytes(text, b"SwapTotal:");
-            reading.swap_free_bytes = kibibytes(text, b"SwapFree:");
-        }
-        if let Some(text) = self.load.read(scratch) {
-            let mut loads = words(text);
-            let mut load = || loads.next().and_then(decimal).map(|load| load as f32);
-            (reading.load_1, reading.load_5, reading.load_15) = (load(), load(), load());
-            let last_pid = loads.nth(1).and_then(|pid| pid.parse().ok());
-            self.forks = started.zip(last_pid).map(|(count, last_pid)| Forks { count, last_pid });
-        }
         reading.uptime_seconds = Some(tenths(uptime_seconds()));
-        if slow {
-            self.slow = SlowReadings::read(scratch);
-            if self.slow_samples.is_multiple_of(FIND_EVERY) {
-                self.traffic.find();
-            }
-            self.slow_samples = self.slow_samples.wrapping_add(1);
-        }
         let rates = self.traffic.rates(now, scratch);
         reading.network_receive_bytes_per_second = rates.network.map(|[received, _]| received);
         reading.network_transmit_bytes_per_second = rates.network.map(|[_, sent]| sent);
         reading.disk_read_bytes_per_second = rates.disks.map(|[read, _]| read);
         reading.disk_write_bytes_per_second = rates.disks.map(|[_, written]| written);
-        reading.pressure_cpu_percent = self.slow.pressure_cpu_percent;
-        reading.nvidia_pci_devices = self.slow.nvidia_pci_devices;
-        reading.pressure_io_percent = self.slow.pressure_io_percent;
-        reading.pressure_memory_percent = self.slow.pressure_memory_percent;
-        reading.oom_kills = self.slow.oom_kills;
         reading
+    }
+
+    fn look(&mut self, scratch: &mut Scratch) {
+        let Self { known, memory, load, last_pid, .. } = self;
+        if let Some(text) = memory.read(scratch) {
+            known.memory_total_bytes = kibibytes(text, b"MemTotal:");
+            known.memory_available_bytes = kibibytes(text, b"MemAvailable:");
+            known.swap_total_bytes = kibibytes(text, b"SwapTotal:");
+            known.swap_free_bytes = kibibytes(text, b"SwapFree:");
+        }
+        if let Some(text) = load.read(scratch) {
+            let mut loads = words(text);
+            let mut load = || loads.next().and_then(decimal).map(|load| load as f32);
+            (known.load_1, known.load_5, known.load_15) = (load(), load(), load());
+            *last_pid = loads.nth(1).and_then(|pid| pid.parse().ok());
+        }
     }
 }
 
-impl SlowReadings {
-    fn read(scratch: &mut Scratch) -> Self {
-        Self {
-            pressure_cpu_percent: scratch.read("/proc/pressure/cpu").ok().and_then(pressure),
-            nvidia_pci_devices: pci::nvidia_devices(scratch),
-            pressure_io_percent: scratch.read("/proc/pressure/io").ok().and_then(pressure),
-            pressure_memory_percent: scratch.read("/proc/pressure/memory").ok().and_then(pressure),
-            oom_kills: scratch.read("/proc/vmstat").ok().and_then(|text| named(text, b"oom_kill ")),
-        }
-    }
+fn read_slow(known: &mut HostReading, scratch: &mut Scratch) {
+    known.pressure_cpu_percent = scratch.read("/proc/pressure/cpu").ok().and_then(pressure);
+    known.pressure_io_percent = scratch.read("/proc/pressure/io").ok().and_then(pressure);
+    known.pressure_memory_percent = scratch.read("/proc/pressure/memory").ok().and_then(pressure);
+    known.oom_kills = scratch.read("/proc/vmstat").ok().and_then(|text| named(text, b"oom_kill "));
+    known.nvidia_pci_devices = pci::nvidia_devices(scratch);
 }
 
 /// Since boot, suspended time included, as `/proc/uptime` says it (proc_uptime(5)): the clock costs no file.

@@ -4,6 +4,7 @@
 //! interface or a logical volume are those of what is below it, and would count twice. A machine without any such
 //! interface (a container) counts all of its own but loopback.
 
+use super::host::LOOK_SECONDS;
 use super::{KeptFile, Scratch};
 use std::path::Path;
 
@@ -13,10 +14,6 @@ const MAX_COUNTED: usize = 32;
 const SECTOR_BYTES: u64 = 512;
 /// After a pause longer than this a difference says little about now.
 const LONGEST_GAP_SECONDS: f64 = 300.0;
-
-/// Within this time of a look the rates are as they were: a server may have a dozen disks, whose files cost more than the
-/// rest of its readings. A little less than 2 s, since samples are not on time to the millisecond.
-const LOOK_SECONDS: f64 = 1.9;
 
 /// Counters of bytes that only grow, and what they were.
 #[derive(Debug, Default)]
@@ -52,7 +49,8 @@ impl Traffic {
         (self.network, self.disks) = (network, disks);
     }
 
-    /// The rates between the last two looks, the second of which is this one if it is time for one.
+    /// The rates between the last two looks, the second of which is this one if it is time for one: a server may have a
+    /// dozen disks, whose files cost more than the rest of its readings.
     pub(super) fn rates(&mut self, now: f64, scratch: &mut Scratch) -> Rates {
         // The first two samples are a quarter of a second apart, and the rates are wanted with the second.
         let is_fresh = self.rates != Rates::default();
@@ -174,14 +172,14 @@ mod tests {
     }
 
     #[test]
-    fn rates_hold_for_two_seconds() {
+    fn rates_hold_for_four_seconds() {
         let files =
             |bytes: &str| [("statistics/rx_bytes", bytes.to_owned()), ("statistics/tx_bytes", bytes.to_owned())];
         let net = class(&[("eth0", true)], &files("0").each_ref().map(|(name, text)| (*name, text.as_str())));
         let mut traffic = Traffic { network: network_files(net.path()), ..Traffic::default() };
         let mut scratch = Scratch::default();
         let mut seen = Vec::new();
-        for (now, bytes) in [(0.0, 0), (0.25, 100), (1.25, 1100), (2.25, 2100), (3.25, 5000), (4.25, 6100)] {
+        for (now, bytes) in [(0.0, 0), (0.25, 100), (2.25, 1100), (4.25, 4100), (6.25, 5000), (8.25, 12_100)] {
             for (name, text) in files(&bytes.to_string()) {
                 fs::write(net.path().join("eth0").join(name), text).unwrap();
             }
