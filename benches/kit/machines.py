@@ -17,6 +17,7 @@ from .lab import GPUS, USERS, known_user
 
 # The controller's own (src/collect/session.rs).
 HEARTBEAT_SECONDS = 2
+SNAPSHOT_LATE_SECONDS = 0.5
 PATIENCE_SECONDS = 60
 # By then a process is no news any more: jobs that are watched are hours old.
 AGE_SECONDS = 62
@@ -83,7 +84,7 @@ class Machine:
             raise SystemExit(f"{len(pids)} of {processes} processes could be started: `ulimit -u` or the memory is too small")
         each = processes // GPUS
         devices = [device(index, pids[index * each:(index + 1) * each]) for index in range(GPUS)]
-        (folder / "fake_nvml.json").write_text(json.dumps({"devices": devices}))
+        (folder / "fake_nvml.json").write_text(json.dumps({"is_final": True, "devices": devices}))
 
     def age(self):
         """Waits until no process is new."""
@@ -128,12 +129,12 @@ def device(index, pids):
     }
 
 
-def measure(probe, machine, seconds, interval=1):
+def measure(probe, machine, seconds, interval):
     """What the probe takes for a refresh every so many seconds, once it has settled."""
     running = subprocess.Popen([probe, "--nvml-library", machine.folder / "libnvidia-ml.so.1",
                                 "--interval", str(interval)],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    talk = Talk(running)
+    talk = Talk(running, interval)
     try:
         talk.go_on(SETTLE_SECONDS)
         before, refreshes, size = usage.process_cpu(running.pid), talk.snapshots, talk.snapshot_bytes
@@ -151,23 +152,27 @@ def measure(probe, machine, seconds, interval=1):
 
 
 class Talk:
-    """Reads the probe's lines and answers as the controller does: a heartbeat every other second."""
+    """Reads the probe's lines and answers as the controller does: a heartbeat for every other snapshot, and every other
+    second where they do not come as often. The interval is a second at least."""
 
-    def __init__(self, running):
-        self.running, self.rest = running, b""
-        self.snapshots = self.snapshot_bytes = self.heartbeats = self.sequence = 0
+    def __init__(self, running, interval):
+        self.running, self.interval, self.rest = running, interval, b""
+        self.snapshots = self.snapshot_bytes = self.heartbeats = self.sequence = self.acknowledged = 0
         self.next_heartbeat = time.monotonic()
 
     def go_on(self, seconds):
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
             if now >= self.next_heartbeat:
-                self.heartbeats += 1
-                beat = {"id": self.heartbeats} | ({"last_sequence": self.sequence} if self.sequence else {})
-                self.running.stdin.write(json.dumps({"heartbeat": beat}).encode() + b"\n")
-                self.next_heartbeat = now + HEARTBEAT_SECONDS
+                self.beat()
             if select.select([self.running.stdout], [], [], max(0, min(end, self.next_heartbeat) - now))[0]:
                 self.take(self.running.stdout.read(1 << 16))
+
+    def beat(self):
+        self.heartbeats += 1
+        beat = {"id": self.heartbeats} | ({"last_sequence": self.sequence} if self.sequence else {})
+        self.running.stdin.write(json.dumps({"heartbeat": beat}).encode() + b"\n")
+        self.acknowledged, self.next_heartbeat = self.sequence, time.monotonic() + HEARTBEAT_SECONDS
 
     def take(self, read):
         if not read:
@@ -178,3 +183,7 @@ class Talk:
                 self.snapshots += 1
                 self.snapshot_bytes += len(line) + 1
                 self.sequence = json.loads(line)["snapshot"]["sequence"]
+                if self.sequence - self.acknowledged >= 2:
+                    self.beat()
+                if self.interval <= HEARTBEAT_SECONDS:
+                    self.next_heartbeat = time.monotonic() + HEARTBEAT_SECONDS + SNAPSHOT_LATE_SECONDS

@@ -208,8 +208,8 @@ class Nvtop(Alone):
     def version(self):
         return first_line([self.program, "--version"])
 
-    def command(self, lab, hosts):
-        return [self.program, "-d", "10"]
+    def command(self, lab, hosts, seconds=1):
+        return [self.program, "-d", str(10 * seconds)]
 
 
 class Nvitop(Alone):
