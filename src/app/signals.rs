@@ -281,6 +281,7 @@ fn outcome_words(outcome: &ReplyOutcome) -> String {
         ReplyOutcome::Reused => "reused: that pid is another process now, nothing was sent".to_owned(),
         ReplyOutcome::NotPermitted => "not permitted: only its user or root may".to_owned(),
         ReplyOutcome::Refused(why) => format!("refused: {why}"),
+        ReplyOutcome::Unknown => "an unknown answer: look at the process itself".to_owned(),
         ReplyOutcome::Environment(_) | ReplyOutcome::LogTail { .. } => "an answer to another question".to_owned(),
     }
 }

@@ -212,7 +212,7 @@ async fn readings(walk: &mut Walk, remote: &mut Remote) -> Result<(), LinkError>
             Message::Farewell { reason } => {
                 return Err(LinkError::new(LinkErrorKind::ProbeEnded, format!("the probe ended: {reason}")));
             }
-            Message::Echo { .. } | Message::Reply(_) => {}
+            Message::Echo { .. } | Message::Reply(_) | Message::Unknown => {}
         }
     }
     let round_trip = round_trip.unwrap_or_default();

@@ -223,6 +223,8 @@ impl State<'_> {
                 }
             }
             Message::Reply(reply) => self.report.send(HostUpdate::Reply(reply)).await?,
+            // A newer probe of the same protocol may send more than this version reads.
+            Message::Unknown => {}
         }
         Ok(())
     }

@@ -293,6 +293,17 @@ async fn what_is_not_the_protocol_ends_the_connection_with_its_reason() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_message_of_a_newer_probe_is_ignored() {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    probe.stream.write_all(b"{\"weather\":{\"sky\":\"blue\"}}\n\"tick\"\n").await.unwrap();
+    probe.sample(1).await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_says_nothing_or_sends_no_readings_is_given_up() {
     let mut bench = Bench::new();
     let began = Instant::now();

@@ -61,6 +61,7 @@ impl HostLog {
                 let scope = match &hello.scope {
                     Some(Scope::SlurmJob(job)) => format!(", inside Slurm job {job}"),
                     Some(Scope::Container(name)) => format!(", inside container {name}"),
+                    Some(Scope::Unknown) => ", inside an unknown part of the host".to_owned(),
                     Some(Scope::Host) | None => String::new(),
                 };
                 self.add(
@@ -107,6 +108,7 @@ impl HostLog {
                     ReplyOutcome::Environment(_) => "the environment was told".to_owned(),
                     ReplyOutcome::LogTail { .. } => "the end of the log was told".to_owned(),
                     ReplyOutcome::Refused(why) => format!("refused: {why}"),
+                    ReplyOutcome::Unknown => "an unknown answer".to_owned(),
                 };
                 self.add(&format!("answer to request {}: {words}", reply.id), false, now);
             }

@@ -44,7 +44,7 @@ impl JobKey {
             Some(Owner::Container { runtime, id }) => {
                 return Self::Container { runtime: runtime.clone(), id: id.clone() };
             }
-            Some(Owner::Service(_) | Owner::Session(_)) | None => {}
+            Some(Owner::Service(_) | Owner::Session(_) | Owner::Unknown) | None => {}
         }
         if let Some(launcher) = launcher(facts) {
             return Self::Launcher(ProcessKey {

@@ -181,7 +181,7 @@ fn who(facts: Option<&ProcessFacts>) -> SafeText {
         Some(Owner::Slurm { job, .. }) => Some(SafeText::new(&format!("slurm {job}"))),
         Some(Owner::Pod { uid, .. }) => Some(SafeText::new(&format!("pod {}", short_id(uid)))),
         Some(Owner::Container { runtime, id }) => Some(SafeText::new(&format!("{runtime} {}", short_id(id)))),
-        Some(Owner::Service(_) | Owner::Session(_)) | None => None,
+        Some(Owner::Service(_) | Owner::Session(_) | Owner::Unknown) | None => None,
     };
     match (&facts.user, facts.uid, owner) {
         (Some(user), Some(0), owner) => owner.unwrap_or_else(|| user.clone()),

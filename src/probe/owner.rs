@@ -256,6 +256,7 @@ mod tests {
             Some(Owner::Container { runtime, id }) => format!("container {runtime} {id}"),
             Some(Owner::Service(name)) => format!("service {name}"),
             Some(Owner::Session(id)) => format!("session {id}"),
+            Some(Owner::Unknown) => "unknown".to_owned(),
         }
     }
 

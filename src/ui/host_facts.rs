@@ -224,6 +224,7 @@ pub(super) fn probe(pen: &Pen<'_>, host: &Host) -> Segments {
             Some(Scope::Host) => line.add(6, 3, short!("sees the whole host"), theme.dim),
             Some(Scope::SlurmJob(job)) => line.add(19, 3, short!("sees only Slurm job {job}"), theme.warn),
             Some(Scope::Container(name)) => line.add(19, 3, short!("sees only container {name}"), theme.warn),
+            Some(Scope::Unknown) => line.add(19, 3, short!("sees an unknown part of the host"), theme.warn),
             None => {}
         }
         let source = hello.source.as_ref().filter(|source| ***source != *"probe");

@@ -148,7 +148,8 @@ fn hostile_facts(facts: &ProcessFacts, dice: &mut Dice) -> ProcessFacts {
         1 => Owner::Pod { uid: dice.text(), container: Some(dice.text()) },
         2 => Owner::Container { runtime: dice.text(), id: dice.text() },
         3 => Owner::Service(dice.text()),
-        _ => Owner::Session(dice.text()),
+        4 => Owner::Session(dice.text()),
+        _ => Owner::Unknown,
     };
     ProcessFacts {
         ancestors,

@@ -224,6 +224,7 @@ fn owner_words(owner: &Owner) -> String {
         Owner::Container { runtime, id } => format!("{runtime} container {id}"),
         Owner::Service(name) => format!("systemd service {name}"),
         Owner::Session(name) => format!("login session {name}"),
+        Owner::Unknown => "unknown owner".to_owned(),
     }
 }
 

@@ -114,7 +114,7 @@ impl HostReading {
 
 /// How much of the machine the probe can see.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Scope {
     /// The whole host.
     Host,
@@ -122,4 +122,9 @@ pub enum Scope {
     SlurmJob(SafeText),
     /// The login runs inside a container.
     Container(SafeText),
+    /// A part that this version does not know.
+    #[serde(other)]
+    Unknown,
 }
+
+super::open_enum::open_enums!(Scope);

@@ -1,18 +1,20 @@
 //! The messages, in the order in which they appear: `Hello`, `Inventory`, then `Snapshot`s, with `Echo`es and
 //! `Reply`s between them.
 
+use super::open_enum::open_enums;
 use super::{
     GpuColumns, GpuHealthColumns, GpuInfo, GpuProcessColumns, HostReading, ProcessColumns, ProcessFacts, RecentPast,
     SafeText, Scope, XidEvent,
 };
 use serde::{Deserialize, Serialize};
 
-/// The version of this contract. It rises when a field changes its meaning or a message goes; not when one is added.
+/// The version of this contract. It rises when a field changes its meaning or a message goes; not when a field, a
+/// message or a variant is added.
 pub const PROTOCOL: u32 = 1;
 
 /// What the probe says.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Message {
     /// Who speaks: at once, before NVML is touched.
     Hello(Hello),
@@ -32,7 +34,12 @@ pub enum Message {
         /// The sentence for a person.
         reason: SafeText,
     },
+    /// A message that this version does not know; it is ignored.
+    #[serde(other)]
+    Unknown,
 }
+
+open_enums!(Message, ReplyOutcome);
 
 /// Who speaks, and where.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -289,7 +296,7 @@ pub struct Reply {
 
 /// What came of a request.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", remote = "Self")]
 pub enum ReplyOutcome {
     /// The signal was sent.
     Sent,
@@ -310,4 +317,7 @@ pub enum ReplyOutcome {
     },
     /// It cannot be done here, and why.
     Refused(SafeText),
+    /// An answer that this version does not know.
+    #[serde(other)]
+    Unknown,
 }

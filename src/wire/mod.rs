@@ -7,7 +7,8 @@
 //! - The unit is in the name (`power_watts`, `memory_used_bytes`).
 //! - Every reading is optional. `None` (or a column that is left out) means "not known"; it never means zero.
 //! - Text is [`SafeText`]: what a hostile host sends cannot reach a terminal as anything but visible characters.
-//! - Unknown fields are ignored, so that a newer probe can talk to an older controller of the same protocol.
+//! - Unknown fields are ignored and every enum has a variant for what is unknown, so that a newer probe can talk to an
+//!   older controller of the same protocol. A [`Request`] that the probe does not know is refused by its id.
 
 pub mod codec;
 pub mod gpu;
@@ -18,6 +19,7 @@ pub mod redact;
 pub mod text;
 
 mod columns;
+mod open_enum;
 
 pub use gpu::{
     ClocksEventReasons, ComputeMode, DeviceError, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Offer,

@@ -106,16 +106,20 @@ pub enum GpuProcessKind {
     /// A client of the multi-process service.
     #[serde(rename = "M")]
     Mps,
+    /// A kind that this version does not know.
+    #[serde(rename = "?", other)]
+    Unknown,
 }
 
 impl GpuProcessKind {
-    /// As `nvidia-smi` writes it.
+    /// As `nvidia-smi` writes it; `-` for one that is not known.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Compute => "C",
             Self::Graphics => "G",
             Self::ComputeAndGraphics => "C+G",
             Self::Mps => "M",
+            Self::Unknown => "-",
         }
     }
 }
@@ -130,6 +134,9 @@ pub enum Presence {
     Hidden,
     /// No such process (ESRCH), yet the driver lists it: its memory was not released.
     Gone,
+    /// A word that this version does not know.
+    #[serde(other)]
+    Unknown,
 }
 
 /// The scheduler state of a process, as in `/proc/PID/stat` (proc(5)).
@@ -269,7 +276,7 @@ pub struct Ancestor {
 
 /// Who runs a process, read off its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Owner {
     /// A Slurm job.
     Slurm {
@@ -298,4 +305,9 @@ pub enum Owner {
     Service(SafeText),
     /// A systemd login session.
     Session(SafeText),
+    /// An owner that this version does not know.
+    #[serde(other)]
+    Unknown,
 }
+
+super::open_enum::open_enums!(Owner);

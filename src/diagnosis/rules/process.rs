@@ -247,7 +247,10 @@ fn is_orphan(view: &View, process: &ProcessTrack) -> bool {
     };
     let is_kept = facts.ignores_hangup == Some(true)
         || facts.runs_in.is_some()
-        || matches!(facts.owner, Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. }))
+        || matches!(
+            facts.owner,
+            Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. } | Owner::Unknown)
+        )
         || matches!(view.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
         return false;

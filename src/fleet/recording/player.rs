@@ -31,7 +31,7 @@ impl HostPlayer {
                 Some(HostUpdate::Snapshot(snapshot))
             }
             Message::Echo { .. } => lines_arrive_again(host),
-            Message::Reply(_) | Message::Farewell { .. } => None,
+            Message::Reply(_) | Message::Farewell { .. } | Message::Unknown => None,
         }
     }
 

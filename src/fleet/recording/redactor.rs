@@ -26,7 +26,7 @@ impl Redactor {
             }
             Message::Snapshot(snapshot) => self.snapshot(snapshot),
             Message::Farewell { reason } => *reason = REDACTED.into(),
-            Message::Echo { .. } | Message::Reply(_) => {}
+            Message::Echo { .. } | Message::Reply(_) | Message::Unknown => {}
         }
     }
 

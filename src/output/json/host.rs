@@ -184,7 +184,7 @@ impl JsonInfo {
             kernel: hello.and_then(|hello| hello.kernel.clone()),
             arch: hello.and_then(|hello| hello.arch.clone()),
             cpu_count: hello.and_then(|hello| hello.cpu_count),
-            scope: hello.and_then(|hello| hello.scope.clone()),
+            scope: hello.and_then(|hello| hello.scope.clone()).filter(|scope| *scope != Scope::Unknown),
             driver_version: inventory.and_then(|inventory| inventory.driver_version.clone()),
             cuda_version: inventory.and_then(|inventory| inventory.cuda_version.clone()),
             nvml_path: inventory.and_then(|inventory| inventory.nvml_path.clone()),

@@ -19,7 +19,7 @@ pub(super) fn write(lines: &mut Lines, hello: &Hello, inventory: &Inventory, sna
         Some(Scope::Container(name)) => {
             lines.line(format!("seen from inside a container ({name}): only its part of the host"));
         }
-        Some(Scope::Host) | None => {}
+        Some(Scope::Host | Scope::Unknown) | None => {}
     }
     load(lines, hello, host);
     for filesystem in &host.filesystems {

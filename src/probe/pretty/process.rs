@@ -112,6 +112,7 @@ fn describe(owner: &Owner, name: Option<&SafeText>) -> String {
         Owner::Container { runtime, id } => format!("{runtime} {id}{named}"),
         Owner::Service(name) => name.to_string(),
         Owner::Session(id) => format!("session {id}"),
+        Owner::Unknown => "-".to_owned(),
     }
 }
 

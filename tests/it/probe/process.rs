@@ -114,6 +114,7 @@ impl Probe {
             Message::Echo { id } => self.echoes.push(id),
             Message::Reply(reply) => self.replies.push(reply),
             Message::Farewell { reason } => self.farewell = Some(reason),
+            Message::Unknown => panic!("the probe sends what this version does not know"),
         }
         Ok(None)
     }

@@ -1,0 +1,152 @@
+//! Enums whose variants carry data and that may grow: a variant that this version does not know is read as the last one.
+//!
+//! `#[serde(other)]` alone takes an unknown word (`"new"`), and refuses an unknown variant with data (`{"new": 1}`).
+
+use serde::Deserializer;
+use serde::de::value::{EnumAccessDeserializer, MapAccessDeserializer};
+use serde::de::{
+    DeserializeSeed, EnumAccess, Error, IgnoredAny, IntoDeserializer, MapAccess, VariantAccess, Visitor as SerdeVisitor,
+};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// What `#[serde(remote = "Self")]` derives, as a trait.
+pub(super) trait Derived<'de>: Sized {
+    /// Reads the enum as `serde` derives it.
+    fn derived<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+}
+
+/// Implements `Serialize` and `Deserialize` for enums that derive both with `#[serde(remote = "Self")]` and whose last
+/// variant is a unit variant with `#[serde(other)]`.
+macro_rules! open_enums {
+    ($($Enum:ident),*) => {$(
+        impl serde::Serialize for $Enum {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                // The inherent function that the derive makes, not this one.
+                $Enum::serialize(self, serializer)
+            }
+        }
+
+        impl<'de> crate::wire::open_enum::Derived<'de> for $Enum {
+            fn derived<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $Enum::deserialize(deserializer)
+            }
+        }
+
+        impl<'de> serde::Deserialize<'de> for $Enum {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                deserializer.deserialize_any(crate::wire::open_enum::Visitor::default())
+            }
+        }
+    )*};
+}
+
+pub(super) use open_enums;
+
+/// Reads `"word"` and `{"word": data}`.
+pub(super) struct Visitor<T>(PhantomData<T>);
+
+impl<T> Default for Visitor<T> {
+    fn default() -> Self {
+        Self(PhantomData)
+    }
+}
+
+impl<'de, T: Derived<'de>> SerdeVisitor<'de> for Visitor<T> {
+    type Value = T;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a word, or an object with one word as its key")
+    }
+
+    fn visit_str<E: Error>(self, word: &str) -> Result<T, E> {
+        T::derived(word.into_deserializer())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
+        T::derived(EnumAccessDeserializer::new(Tolerant(MapAccessDeserializer::new(map))))
+    }
+}
+
+/// Ignores the data of a variant that is read as a unit variant.
+struct Tolerant<A>(A);
+
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Tolerant<A> {
+    type Error = A::Error;
+    type Variant = Tolerant<A::Variant>;
+
+    fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self::Variant), A::Error> {
+        let (value, variant) = self.0.variant_seed(seed)?;
+        Ok((value, Tolerant(variant)))
+    }
+}
+
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Tolerant<A> {
+    type Error = A::Error;
+
+    fn unit_variant(self) -> Result<(), A::Error> {
+        self.0.newtype_variant::<IgnoredAny>().map(drop)
+    }
+
+    fn newtype_variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<V::Value, A::Error> {
+        self.0.newtype_variant_seed(seed)
+    }
+
+    fn tuple_variant<V: SerdeVisitor<'de>>(self, len: usize, visitor: V) -> Result<V::Value, A::Error> {
+        self.0.tuple_variant(len, visitor)
+    }
+
+    fn struct_variant<V: SerdeVisitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> Result<V::Value, A::Error> {
+        self.0.struct_variant(fields, visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wire::codec::{decode, decode_json};
+    use crate::wire::{
+        GpuProcessColumns, GpuProcessKind, Hello, Message, Owner, Presence, ProcessColumns, ProcessFacts, ReplyOutcome,
+        Scope,
+    };
+
+    #[test]
+    fn a_message_that_is_not_known_is_no_error() {
+        for line in [r#"{"weather":{"sky":["blue",{"deep":null}]}}"#, r#"{"weather":null}"#, r#""weather""#] {
+            assert_eq!(decode(line.as_bytes()), Ok(Message::Unknown), "{line}");
+        }
+        for broken in ["{}", "[]", "7", r#"{"echo":7}"#, r#""echo""#, r#"{"weather":1,"echo":{"id":1}}"#] {
+            assert!(decode(broken.as_bytes()).is_err(), "{broken}");
+        }
+    }
+
+    #[test]
+    fn a_variant_that_is_not_known_does_not_hide_what_is() {
+        let hello = r#"{"protocol":1,"probe_version":"9","scope":{"virtual_machine":"vm-1"}}"#;
+        let hello: Hello = decode_json(hello.as_bytes()).expect("decodes");
+        assert_eq!((hello.scope, &*hello.probe_version), (Some(Scope::Unknown), "9"));
+        let facts: ProcessFacts = decode_json(br#"{"pid":7,"owner":{"job_array":{"id":[1]}}}"#).expect("decodes");
+        assert_eq!((facts.owner, facts.pid), (Some(Owner::Unknown), 7));
+        assert_eq!(decode_json::<Owner>(br#"{"service":"a.service"}"#), Ok(Owner::Service("a.service".into())));
+        let processes: ProcessColumns =
+            decode_json(br#"{"rows":2,"pid":[7,8],"presence":["asleep","gone"]}"#).expect("decodes");
+        assert_eq!(processes.presence, [Some(Presence::Unknown), Some(Presence::Gone)]);
+        let on_gpus: GpuProcessColumns = decode_json(br#"{"rows":2,"kind":"N"}"#).expect("decodes");
+        assert_eq!(on_gpus.kind, [Some(GpuProcessKind::Unknown); 2]);
+        let reply = decode(br#"{"reply":{"id":7,"outcome":{"queued":{"behind":2}}}}"#).expect("decodes");
+        let Message::Reply(reply) = reply else { panic!("{reply:?}") };
+        assert_eq!((reply.id, reply.outcome), (7, ReplyOutcome::Unknown));
+    }
+
+    #[test]
+    fn what_is_not_known_is_written_as_such() {
+        // A recording keeps the facts of a process.
+        let facts = ProcessFacts { owner: Some(Owner::Unknown), ..ProcessFacts::default() };
+        let json = serde_json::to_string(&facts).expect("encodes");
+        assert_eq!(json, r#"{"pid":0,"owner":"unknown"}"#);
+        assert_eq!(serde_json::from_str::<ProcessFacts>(&json).expect("decodes"), facts);
+    }
+}
