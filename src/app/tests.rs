@@ -344,6 +344,8 @@ fn retry_is_for_hosts_that_are_not_connected() {
     assert!(press(&mut app, "r").is_empty());
     assert_eq!(app.notice(at(NOW)), Some("hgx-01 is connected"));
     assert_eq!(app.notice(at(NOW + 5)), None);
+    update(&mut app, 0, HostUpdate::Silent, NOW);
+    assert!(matches!(press(&mut app, "r")[..], [Effect::Retry(HostId(0))]), "stale");
     let error = LinkError::new(LinkErrorKind::Refused, "connection refused");
     for host in [0, 2] {
         let down = HostUpdate::Down { error: error.clone(), retry_at: None, attempt: 1 };

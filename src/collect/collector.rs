@@ -28,7 +28,8 @@ const LAST_GROUP: Duration = Duration::from_secs(2);
 /// What a host task can be told.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Try again now. A connection that stands must prove itself within 4 s; one that is being made goes on.
+    /// Try again now. A connection that stands must prove itself within 4 s, by readings if these
+    /// are late; one that is being made goes on.
     Retry,
     /// Sample at this interval, now and on every later connection.
     Interval(Duration),

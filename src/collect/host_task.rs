@@ -61,9 +61,11 @@ impl Life {
         let (end, lived) = match self.connect(attempt).await {
             Ok(remote) => {
                 let began = Instant::now();
-                let Self { task: HostTask { report, commands, source, .. }, interval, .. } = self;
+                let Self { task: HostTask { report, commands, source, clock, .. }, interval, .. } = self;
                 let tell_interval = matches!(source, Source::InProcess(_));
-                let session = Session { report, commands, interval, attempt, tell_interval };
+                // Real hosts live in real time, whatever the speed of the clock.
+                let speed = if tell_interval { clock.speed() } else { 1.0 };
+                let session = Session { report, commands, interval, attempt, tell_interval, speed };
                 let end = session::run(remote, session).await;
                 (end, began.elapsed())
             }

@@ -7,6 +7,7 @@ use super::remote::{Ending, Output, Remote};
 use super::report::{Gone, Report};
 use super::{Command, host_task::refuse};
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::hosts::HostConfig;
 use crate::wire::codec::{decode, encode};
 use crate::wire::{Message, PROTOCOL, Request, SafeText};
 use std::time::Duration;
@@ -28,7 +29,11 @@ pub(super) const STALE: Duration = Duration::from_secs(3);
 pub(super) const DROPPED: Duration = Duration::from_secs(10);
 /// No whole line for this long, though bytes come: nobody's link is so slow that this would be a snapshot.
 pub(super) const LINE_LIMIT: Duration = Duration::from_secs(120);
-/// How long a connection that is doubted has for its next line: the machine slept, or a person asked.
+/// Readings that are this many intervals old, and at least [`STALE`], are stale although other lines come. They may stay
+/// away for [`DROPPED`] more: a long interval gets a long wait.
+const STALE_INTERVALS: u32 = 3;
+/// How long a connection that is doubted has for its next line, or for readings if these are late: the machine slept, or
+/// a person asked.
 pub(super) const DOUBTED: Duration = Duration::from_secs(4);
 /// How long a probe may take to introduce itself.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -66,6 +71,8 @@ pub(super) struct Session<'a> {
     pub(super) attempt: u32,
     /// The probe was not told the interval on a command line.
     pub(super) tell_interval: bool,
+    /// How many seconds of the interval pass in one second: simulated time may run fast or slow.
+    pub(super) speed: f64,
 }
 
 /// Runs until the connection ends, in one way or another.
@@ -74,9 +81,15 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
         report: session.report,
         attempt: session.attempt,
         started: Instant::now(),
+        interval: *session.interval,
+        speed: session.speed,
         last_line: Instant::now(),
         amid_line: None,
         stale: false,
+        last_readings: Instant::now(),
+        probe_interval: Duration::ZERO,
+        late: false,
+        readings_by: None,
         doubted_at: None,
         hello: false,
         sampled: false,
@@ -93,7 +106,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
     }
     loop {
         // Lines that came with the script's last answer are already there.
-        match state.take_lines(&mut remote.stdout, *session.interval).await {
+        match state.take_lines(&mut remote.stdout).await {
             Ok(()) => {}
             Err(end) => return end,
         }
@@ -126,6 +139,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
                 Some(Command::Retry) => state.doubt(),
                 Some(Command::Interval(interval)) => {
                     *session.interval = interval;
+                    state.interval = interval;
                     state.queue(&Request::Interval { seconds: interval.as_secs_f32() });
                 }
                 Some(Command::Request(request)) => {
@@ -145,11 +159,22 @@ struct State<'a> {
     report: &'a Report,
     attempt: u32,
     started: Instant,
+    /// Asked for, in the time of the probe.
+    interval: Duration,
+    speed: f64,
     /// When the last line was dealt with. Time in which the fleet did not take our updates is not the host's silence.
     last_line: Instant,
     /// When the last piece of a line arrived of which the rest is still under way.
     amid_line: Option<Instant>,
     stale: bool,
+    /// When the last snapshot was dealt with, not counting the time in which the fleet took no updates.
+    last_readings: Instant,
+    /// The interval that the last snapshot names: an administrator's may be longer than the one that was asked for.
+    probe_interval: Duration,
+    /// The fleet was told that no readings come, and none have come since.
+    late: bool,
+    /// When late readings must have come, since the connection was doubted.
+    readings_by: Option<Instant>,
     /// When the connection was doubted, unless it has proven itself since.
     doubted_at: Option<Instant>,
     hello: bool,
@@ -168,7 +193,7 @@ struct State<'a> {
 }
 
 impl State<'_> {
-    async fn take_lines(&mut self, stdout: &mut Output, interval: Duration) -> Result<(), End> {
+    async fn take_lines(&mut self, stdout: &mut Output) -> Result<(), End> {
         loop {
             let message = match stdout.lines.next_line() {
                 Ok(None) => {
@@ -180,14 +205,16 @@ impl State<'_> {
                 Ok(Some(line)) => decode(line).map_err(|error| End::Failed(failure::protocol(&error)))?,
                 Err(error) => return Err(End::Failed(failure::protocol(&error))),
             };
-            self.take(message, interval).await?;
+            let began = Instant::now();
+            self.take(message).await?;
             self.last_line = Instant::now();
+            self.last_readings += began.elapsed();
             self.stale = false;
             self.doubted_at = None;
         }
     }
 
-    async fn take(&mut self, message: Message, interval: Duration) -> Result<(), End> {
+    async fn take(&mut self, message: Message) -> Result<(), End> {
         match message {
             Message::Hello(hello) if hello.protocol == PROTOCOL => {
                 self.hello = true;
@@ -211,7 +238,12 @@ impl State<'_> {
             Message::Snapshot(snapshot) => {
                 self.sampled = true;
                 self.sequence = Some(snapshot.sequence);
-                self.acknowledge(snapshot.sequence, interval);
+                self.acknowledge(snapshot.sequence);
+                let interval = snapshot.interval_seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
+                self.probe_interval = interval.unwrap_or_default().min(HostConfig::MAX_INTERVAL);
+                self.last_readings = Instant::now();
+                self.late = false;
+                self.readings_by = None;
                 self.report.send(HostUpdate::Snapshot(snapshot)).await?;
             }
             Message::Echo { id } => {
@@ -219,7 +251,10 @@ impl State<'_> {
                     && expected == id
                 {
                     self.heartbeat = None;
-                    self.report.send(HostUpdate::RoundTrip(sent.elapsed())).await?;
+                    // A round trip makes a stale host live; a host whose readings are late stays stale until they come.
+                    if !self.late {
+                        self.report.send(HostUpdate::RoundTrip(sent.elapsed())).await?;
+                    }
                 }
             }
             Message::Reply(reply) => self.report.send(HostUpdate::Reply(reply)).await?,
@@ -231,7 +266,8 @@ impl State<'_> {
 
     /// The probe sends at most two snapshots beyond the last acknowledged one, so a short interval needs heartbeats
     /// between the regular ones: for each snapshot where the way there and back may take longer than the interval.
-    fn acknowledge(&mut self, sequence: u64, interval: Duration) {
+    fn acknowledge(&mut self, sequence: u64) {
+        let interval = self.interval;
         let unacknowledged = sequence.saturating_sub(self.acknowledged);
         if unacknowledged >= 2 || interval < EACH_BELOW && unacknowledged >= 1 {
             self.queue_heartbeat();
@@ -262,6 +298,11 @@ impl State<'_> {
             let silent_since = Instant::now().checked_sub(DROPPED.saturating_sub(DOUBTED)).unwrap_or(self.last_line);
             self.last_line = self.last_line.min(silent_since);
             self.amid_line = self.amid_line.map(|at| at.min(silent_since));
+            if self.late {
+                // A heartbeat that comes back proves too little: readings do, and a resend makes them due now.
+                self.queue(&Request::Resend);
+                self.readings_by.get_or_insert(Instant::now() + DOUBTED);
+            }
         }
     }
 
@@ -281,12 +322,30 @@ impl State<'_> {
             return self.started + HELLO_LIMIT;
         }
         let silence = if self.stale { self.end_of_silence() } else { self.last_line + STALE };
-        if self.sampled { silence } else { silence.min(self.sample_deadline()) }
+        let readings = match (self.sampled, self.late) {
+            (false, _) => self.sample_deadline(),
+            (true, false) => self.last_readings + self.stale_after(),
+            (true, true) => self.end_of_readings(),
+        };
+        silence.min(readings)
     }
 
     /// When the connection counts as dead.
     fn end_of_silence(&self) -> Instant {
         (self.heard() + DROPPED).min(self.last_line + LINE_LIMIT)
+    }
+
+    /// How old readings may become before they are stale.
+    fn stale_after(&self) -> Duration {
+        let interval = self.interval.max(self.probe_interval).div_f64(self.speed);
+        (interval * STALE_INTERVALS).max(STALE)
+    }
+
+    /// When a connection that brings no readings is given up. Those that are coming are waited for.
+    fn end_of_readings(&self) -> Instant {
+        let usual = self.last_readings + self.stale_after() + DROPPED;
+        let end = self.amid_line.map_or(usual, |at| usual.max((at + DROPPED).min(self.last_readings + LINE_LIMIT)));
+        self.readings_by.map_or(end, |by| end.min(by))
     }
 
     /// When anything was heard last.
@@ -319,8 +378,20 @@ impl State<'_> {
             };
             return Err(End::Failed(LinkError::new(LinkErrorKind::Silent, text)));
         }
-        self.stale = true;
-        self.report.send(HostUpdate::Silent).await?;
+        if self.sampled && now >= self.end_of_readings() {
+            if self.readings_by.is_some() {
+                return Err(End::Doubted);
+            }
+            let seconds = (now - self.last_readings).as_secs();
+            let text = format!("the probe answers, but no readings came for {seconds} s");
+            return Err(End::Failed(LinkError::new(LinkErrorKind::Silent, text)));
+        }
+        let was_told = self.stale || self.late;
+        self.stale |= now >= self.last_line + STALE;
+        self.late |= self.sampled && now >= self.last_readings + self.stale_after();
+        if !was_told {
+            self.report.send(HostUpdate::Silent).await?;
+        }
         Ok(())
     }
 }

@@ -2,6 +2,108 @@
 
 use super::*;
 
+/// Answers heartbeats, and nothing else, until the connection ends; whether a resend was asked for.
+async fn echo_only(probe: &mut Probe) -> bool {
+    let mut was_resend_asked = false;
+    while let Some(request) = probe.request().await {
+        was_resend_asked |= request == Request::Resend;
+        if let Request::Heartbeat { id, .. } = request {
+            // The last one may come at the moment in which the session gives up.
+            let _ = probe.stream.write_all(&encode(&Message::Echo { id }).unwrap()).await;
+        }
+    }
+    was_resend_asked
+}
+
+/// A host that has sent one snapshot that names this interval.
+async fn sampled(interval: Duration) -> (Bench, Probe) {
+    let mut bench = Bench::new();
+    let mut probe = bench.probe().await;
+    probe.introduce().await;
+    let snapshot = Snapshot { sequence: 1, interval_seconds: Some(interval.as_secs_f32()), ..Snapshot::default() };
+    probe.say(&Message::Snapshot(Box::new(snapshot))).await;
+    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    (bench, probe)
+}
+
+/// The next update that is no round trip.
+async fn not_a_round_trip(bench: &mut Bench) -> HostUpdate {
+    loop {
+        match bench.news().await {
+            HostUpdate::RoundTrip(_) => {}
+            other => return other,
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_without_readings_are_stale_after_3_intervals_and_down_10_s_later() {
+    for (interval, stale, down) in [(1, 6, 16), (2, 6, 16), (20, 60, 70)] {
+        let (mut bench, mut probe) = sampled(Duration::from_secs(interval)).await;
+        let spoke = Instant::now();
+        let watching = async {
+            assert_eq!(not_a_round_trip(&mut bench).await, HostUpdate::Silent);
+            assert_eq!(spoke.elapsed().as_secs(), stale);
+            // No round trip makes it live again.
+            let HostUpdate::Down { error, .. } = bench.news().await else { panic!("down") };
+            assert_eq!(spoke.elapsed().as_secs(), down);
+            let expected = format!("the probe answers, but no readings came for {down} s");
+            assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, &*expected));
+        };
+        tokio::join!(watching, echo_only(&mut probe));
+        bench.probe().await.introduce().await;
+        assert!(matches!(bench.news().await, HostUpdate::Hello(_)), "it is tried again");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readings_that_are_late_make_the_host_live_again() {
+    let (mut bench, mut probe) = sampled(Duration::from_secs(2)).await;
+    tokio::select! {
+        update = not_a_round_trip(&mut bench) => assert_eq!(update, HostUpdate::Silent),
+        _ = echo_only(&mut probe) => panic!("it was given up"),
+    }
+    probe.sample(2).await;
+    let spoke = Instant::now();
+    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    tokio::select! {
+        update = not_a_round_trip(&mut bench) => assert_eq!(update, HostUpdate::Silent),
+        _ = echo_only(&mut probe) => panic!("it was given up"),
+    }
+    assert_eq!(spoke.elapsed().as_secs(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_interval_of_the_probe_is_no_silence() {
+    // The administrator of the host allows no shorter one.
+    let (mut bench, mut probe) = sampled(Duration::from_secs(60)).await;
+    let watching = async {
+        for _ in 0..20 {
+            assert!(matches!(bench.news().await, HostUpdate::RoundTrip(_)));
+        }
+    };
+    tokio::select! {
+        () = watching => {}
+        _ = echo_only(&mut probe) => panic!("it was given up"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_reconnects_a_host_whose_readings_are_late() {
+    let (mut bench, mut probe) = sampled(Duration::from_secs(20)).await;
+    let watching = async {
+        assert_eq!(not_a_round_trip(&mut bench).await, HostUpdate::Silent);
+        assert!(bench.collector.command(HostId(0), Command::Retry));
+        let asked = Instant::now();
+        let update = bench.update().await;
+        assert!(matches!(update, HostUpdate::Connecting { attempt: 1, .. }), "{update:?}");
+        assert_eq!(asked.elapsed(), DOUBTED);
+    };
+    let ((), was_resend_asked) = tokio::join!(watching, echo_only(&mut probe));
+    assert!(was_resend_asked, "a probe that is well sends readings now");
+}
+
 #[tokio::test(start_paused = true)]
 async fn heartbeats_acknowledge_and_measure() {
     let (mut bench, mut probe) = Bench::introduced().await;

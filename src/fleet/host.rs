@@ -32,7 +32,7 @@ pub enum HostUpdate {
     Snapshot(Box<Snapshot>),
     /// A heartbeat came back after this long.
     RoundTrip(Duration),
-    /// No line for 3 s.
+    /// No line for 3 s, or no readings for 3 intervals.
     Silent,
     /// The connection is gone, or could not be made.
     Down {

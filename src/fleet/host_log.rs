@@ -89,7 +89,7 @@ impl HostLog {
             }
             HostUpdate::Silent => {
                 self.has_readings = false;
-                self.add("no line for 3 s", true, now);
+                self.add("no answer in time", true, now);
             }
             HostUpdate::Down { error, retry_at, .. } => {
                 let next = match retry_at {
@@ -186,7 +186,7 @@ mod tests {
         }
         log.take(&HostUpdate::Silent, at(60.0));
         log.take(&snapshot, at(61.0));
-        assert_eq!(texts(&log), ["first readings", "no line for 3 s", "first readings"]);
+        assert_eq!(texts(&log), ["first readings", "no answer in time", "first readings"]);
     }
 
     #[test]

@@ -18,9 +18,9 @@ pub enum Link {
     },
     /// Lines arrive.
     Live,
-    /// The connection stands, but no line came for 3 s.
+    /// The connection stands, but no line came for 3 s, or no readings for 3 intervals.
     Stale {
-        /// When the last line came.
+        /// When the last readings came.
         since: Moment,
     },
     /// No connection. Last values stay.
@@ -187,7 +187,7 @@ pub enum LinkErrorKind {
     ProbeEnded,
     /// What arrived is not the probe's protocol.
     Protocol,
-    /// No line for 10 s.
+    /// No line for 10 s, or no readings although lines come.
     Silent,
     /// The connection was closed.
     Closed,

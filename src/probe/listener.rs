@@ -69,6 +69,8 @@ impl PolicyWatch {
         let now = self.policies.read();
         if now != self.known {
             now.tell(control);
+            // The next snapshot names the interval in force, so that a longer one is not taken for silence.
+            control.resend();
             self.known = now;
         }
         self.known.refusal.clone()
@@ -253,7 +255,8 @@ mod tests {
         assert_eq!(watch.look(&control, false), None);
         std::fs::write(&path, r#"{"min_interval": 10, "message": "be kind"}"#).expect("writes");
         assert_eq!(watch.look(&control, false), None);
-        assert_eq!(control.take().interval, Duration::from_secs(10));
+        let orders = control.take();
+        assert_eq!((orders.interval, orders.resend), (Duration::from_secs(10), true));
         let notes = control.take_notes();
         assert_eq!(
             notes,

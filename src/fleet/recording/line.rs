@@ -49,7 +49,7 @@ pub enum LinkWord {
     Connecting,
     /// Lines arrive.
     Live,
-    /// No line for 3 s.
+    /// No line for 3 s, or no readings for 3 intervals.
     Stale,
     /// No connection; also when only a person can help.
     Down,
