@@ -16,6 +16,8 @@ use tokio::time::{Instant, timeout_at};
 const LIMIT: Duration = Duration::from_secs(20);
 /// How much a host may print besides our script's answers.
 const NOISE_LIMIT_BYTES: usize = 64 * 1024;
+/// The most files that a host may name; no host keeps nearly as many of ours.
+const MOST_PATHS: usize = 256;
 /// Directories that belong to everybody, in which probes may have been put.
 const PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
 
@@ -55,7 +57,7 @@ async fn run(remote: &mut Remote, places: &[&str]) -> Result<Cleaned, LinkError>
     let late = || failure::timeout("the remote script did not answer", LIMIT);
     timeout_at(deadline, sending).await.map_err(|_| late())?;
     let (mut cleaned, mut noise, mut last) = (Cleaned::default(), 0, Vec::new());
-    loop {
+    while cleaned.removed.len() + cleaned.kept.len() <= MOST_PATHS {
         let line = match timeout_at(deadline, remote.stdout.line()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => {
@@ -80,5 +82,34 @@ async fn run(remote: &mut Remote, places: &[&str]) -> Result<Cleaned, LinkError>
                 }
             }
         }
+    }
+    let text = format!("protocol violation: more than {MOST_PATHS} files of ours");
+    Err(LinkError::new(LinkErrorKind::Protocol, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::AsyncReadExt;
+
+    /// A "host" whose script names files without end.
+    #[tokio::test(start_paused = true)]
+    async fn a_host_that_names_files_without_end_is_left() {
+        let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+        let host = tokio::spawn(async move {
+            let mut script = String::new();
+            let mut chunk = [0; 4096];
+            while !script.ends_with("main\n") {
+                let count = theirs.read(&mut chunk).await.unwrap();
+                script.push_str(&String::from_utf8_lossy(&chunk[..count]));
+            }
+            let nonce = script.split_once(" N=").unwrap().1.split_whitespace().next().unwrap().to_owned();
+            while theirs.write_all(format!("{nonce} removed /tmp/x\n").as_bytes()).await.is_ok() {}
+        });
+        let mut remote = Remote::new(source::channel_of(ours));
+        let error = run(&mut remote, &PLACES).await.expect_err("is left");
+        assert_eq!(error.message, "protocol violation: more than 256 files of ours");
+        drop(remote);
+        host.await.unwrap();
     }
 }

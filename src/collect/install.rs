@@ -17,6 +17,10 @@ use tokio::time::{Instant, timeout_at};
 const SHELL_LIMIT: Duration = Duration::from_secs(10);
 /// How long the script may take for each of its steps; a hung home directory shows itself here.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
+/// How long all of its steps may take together, an upload aside.
+const SCRIPT_LIMIT: Duration = Duration::from_secs(30);
+/// The most answers of one script. It tries four directories, with at most three answers each.
+const MOST_ANSWERS: u32 = 16;
 /// The slowest link on which an upload is allowed to end.
 const SLOWEST_BYTES_PER_SECOND: u64 = 2048;
 /// How much a host may print before and between our script's answers: banners, noisy start-up files.
@@ -122,12 +126,18 @@ impl Dialogue<'_> {
     }
 
     async fn become_probe(&mut self, text: &str, image: Option<&ProbeImage>) -> Result<Started, LinkError> {
+        let mut end = Instant::now() + SCRIPT_LIMIT;
         let mut deadline = Instant::now() + STEP_LIMIT;
+        // A directory may turn out to be full only when the probe is written there, so each may need it once.
+        let (mut was_sent, mut was_sent_here) = (false, false);
         self.send(text.as_bytes(), deadline).await?;
         let mut directory = SafeText::default();
-        loop {
-            let answer = self.answer(deadline).await.map_err(|end| match end {
+        for _ in 0..MOST_ANSWERS {
+            let answer = self.answer(deadline).await.map_err(|why| match why {
                 NoAnswer::Ended(ending) => failure::script_ended(&ending),
+                NoAnswer::Late if Instant::now() >= end => {
+                    failure::timeout("the remote script did not come to an end", SCRIPT_LIMIT)
+                }
                 NoAnswer::Late if directory.is_empty() => {
                     failure::timeout("the remote script did not answer", STEP_LIMIT)
                 }
@@ -137,19 +147,24 @@ impl Dialogue<'_> {
                 }
                 NoAnswer::Noise => too_noisy(),
             })?;
-            deadline = Instant::now() + STEP_LIMIT;
+            deadline = (Instant::now() + STEP_LIMIT).min(end);
             match (answer, image) {
                 (Answer::Exec(path), _) => {
                     (self.order.tell)(Told::Started(path));
                     return Ok(Started::Probe);
                 }
-                (Answer::Try(path), _) => directory = path,
+                (Answer::Try(path), _) => (directory, was_sent_here) = (path, false),
                 (Answer::Skip(why), _) => {
                     (self.order.tell)(Told::Skipped(why.clone()));
                     self.skipped.push(why);
                 }
-                (Answer::Need, Some(image)) => {
-                    deadline += Duration::from_secs(image.size_bytes / SLOWEST_BYTES_PER_SECOND);
+                (Answer::Need, Some(image)) if !was_sent_here => {
+                    let upload = Duration::from_secs(image.size_bytes / SLOWEST_BYTES_PER_SECOND);
+                    if !was_sent {
+                        end += upload;
+                    }
+                    (was_sent, was_sent_here) = (true, true);
+                    deadline = (deadline + upload).min(end);
                     let bytes = image.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
                     self.send(&bytes, deadline).await?;
                     (self.order.tell)(Told::Sent(image.size_bytes));
@@ -163,6 +178,10 @@ impl Dialogue<'_> {
                 (Answer::Shell { .. } | Answer::Need, _) => return Err(out_of_turn()),
             }
         }
+        Err(LinkError::new(
+            LinkErrorKind::Protocol,
+            format!("protocol violation: more than {MOST_ANSWERS} answers of the remote script"),
+        ))
     }
 
     async fn send(&mut self, bytes: &[u8], deadline: Instant) -> Result<(), LinkError> {

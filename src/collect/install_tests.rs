@@ -430,6 +430,50 @@ async fn an_echo_is_not_an_answer_and_every_step_has_its_deadline() {
     assert_eq!(error.hint.as_deref(), Some("perhaps a hung network file system"));
 }
 
+/// A "host" that answers the marker, and the script with these words, one each `pause`, again and again.
+async fn babbling(words: &'static [&'static str], pause: Duration) -> (LinkError, u32, Duration) {
+    let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
+    tokio::spawn(async move {
+        theirs.write_all(format!("{NONCE} shell Linux x86_64\n").as_bytes()).await.unwrap();
+        let (mut reads, mut writes) = tokio::io::split(theirs);
+        tokio::spawn(async move {
+            let mut chunk = [0; 4096];
+            while matches!(reads.read(&mut chunk).await, Ok(1..)) {}
+        });
+        for word in words.iter().cycle() {
+            tokio::time::sleep(pause).await;
+            if writes.write_all(format!("{NONCE} {word}\n").as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    });
+    let place = Place::new();
+    let mut remote = Remote::new(crate::collect::source::channel_of(ours));
+    let order = Order {
+        host: &host(),
+        interval: Duration::from_secs(2),
+        probes: &OneProbe(Some(place.image())),
+        nonce: NONCE,
+        places: &[],
+        without_probe: None,
+        tell: &|_| {},
+    };
+    let began = Instant::now();
+    let error = start(&mut remote, &order).await.expect_err("is left");
+    (error, place.uploads(), began.elapsed())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_script_that_answers_without_end_is_left() {
+    let moment = Duration::from_millis(1);
+    let (error, ..) = babbling(&["skip /home/a: no"], moment).await;
+    assert_eq!(error.message, "protocol violation: more than 16 answers of the remote script");
+    let (error, uploads, _) = babbling(&["need"], moment).await;
+    assert_eq!((&*error.message, uploads), ("protocol violation: an answer of the remote script out of turn", 1));
+    let (error, _, took) = babbling(&["try /home/a"], Duration::from_secs(9)).await;
+    assert_eq!((&*error.message, took), ("the remote script did not come to an end within 30 s", SCRIPT_LIMIT));
+}
+
 #[tokio::test(start_paused = true)]
 async fn another_system_than_linux_is_named() {
     let error = scripted(b"00112233445566778899aabbccddeeff shell Darwin arm64\n").await.expect_err("not Linux");

@@ -24,6 +24,10 @@ const SHORTEST_INTERVAL: Duration = Duration::from_secs(2);
 /// The second sample comes early, so that shares of CPU time exist.
 const SECOND_SAMPLE: Duration = Duration::from_millis(500);
 
+/// The most bytes and lines of one section that are kept. A host with 512 GPUs and 1,024 processes sends less.
+const SECTION_BYTES: usize = 1 << 20;
+const SECTION_LINES: usize = 8192;
+
 /// What the task holds of the pipe to the session.
 const PIPE_BYTES: usize = 64 * 1024;
 
@@ -63,7 +67,7 @@ struct Adapter {
     started: Instant,
     /// The section that the script is in, and its lines.
     section: String,
-    lines: Vec<String>,
+    lines: Section,
     sample: Sample,
     before: Before,
     inventory: Option<Inventory>,
@@ -71,6 +75,24 @@ struct Adapter {
     sequence: u64,
     /// None while a sample is under way, and before the hello.
     next_sample: Option<Instant>,
+}
+
+/// The lines of one section, as far as they fit.
+#[derive(Default)]
+struct Section {
+    lines: Vec<String>,
+    bytes: usize,
+}
+
+impl Section {
+    /// Keeps a line that is not empty and fits. One that does not fit is left out.
+    fn push(&mut self, line: &str) {
+        let is_kept = self.lines.len() < SECTION_LINES && line.len() <= SECTION_BYTES - self.bytes;
+        if is_kept && !line.is_empty() {
+            self.bytes += line.len();
+            self.lines.push(line.to_owned());
+        }
+    }
 }
 
 /// The shell or the session is gone.
@@ -87,7 +109,7 @@ impl Adapter {
             why,
             started: Instant::now(),
             section: String::new(),
-            lines: Vec::new(),
+            lines: Section::default(),
             sample: Sample::default(),
             before: Before::default(),
             inventory: None,
@@ -154,12 +176,10 @@ impl Adapter {
 
     async fn take_line(&mut self, line: &str) -> Result<(), Over> {
         let Some(answer) = line.strip_prefix(&*self.nonce).and_then(|rest| rest.strip_prefix(' ')) else {
-            if !line.is_empty() {
-                self.lines.push(line.to_owned());
-            }
+            self.lines.push(line);
             return Ok(());
         };
-        let lines = std::mem::take(&mut self.lines);
+        let lines = std::mem::take(&mut self.lines).lines;
         match &*std::mem::take(&mut self.section) {
             "hello" => {
                 self.tell(&Message::Hello(parse::hello(&lines))).await?;
@@ -221,6 +241,7 @@ impl Adapter {
             gpu_processes: readings.gpu_processes,
             processes: readings.processes,
             facts,
+            processes_left_out: readings.processes_left_out,
             notes: self.why.iter().map(|why| SafeText::from(format!("via nvidia-smi: {why}"))).collect(),
             ..Snapshot::default()
         };

@@ -1,12 +1,13 @@
 //! What the script around `nvidia-smi` prints, as the wire's types. Pure: text in, messages out.
 
+use crate::wire::codec::MAX_GPUS;
 use crate::wire::redact::redact;
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
     GpuProcessReading, GpuReading, Hello, HostReading, Inventory, PROTOCOL, Presence, ProcessColumns, ProcessFacts,
     ProcessReading, ProcessState, SafeText,
 };
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Fields of `--query-gpu` that every `nvidia-smi` of the last ten years knows.
 const BASIC: [&str; 14] = [
@@ -48,6 +49,14 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
+/// The most processes that are read in this way, and entries of processes on GPUs: their snapshot has to fit in one
+/// line of the wire, with all of their facts.
+const MAX_PROCESSES: usize = 1024;
+/// The most bytes of one command line, as the probe has it.
+const MAX_COMMAND_BYTES: usize = 4096;
+/// The most bytes of all command lines of one sample. Processes beyond it have no arguments.
+const MAX_COMMANDS_BYTES: usize = 128 * 1024;
+
 /// The list of fields for `nvidia-smi`s that know only the old ones.
 pub(super) fn basic_fields() -> String {
     BASIC.join(",")
@@ -87,6 +96,7 @@ pub(super) struct Readings {
     pub(super) gpu_processes: GpuProcessColumns,
     pub(super) processes: ProcessColumns,
     pub(super) facts: Vec<ProcessFacts>,
+    pub(super) processes_left_out: u32,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -128,6 +138,7 @@ impl Sample {
             .iter()
             .map(|line| line.split(", ").map(str::trim).collect::<Vec<_>>())
             .filter(|cells| cells.len() == BASIC.len() || cells.len() == BASIC.len() + NEWER.len())
+            .take(MAX_GPUS)
             .collect();
         let rows: Vec<Row<'_>> = rows.iter().map(|cells| Row(cells)).collect();
         let mut inventory = Inventory {
@@ -140,7 +151,12 @@ impl Sample {
         }
         let (cpu, host) = self.host(before.cpu);
         let span = at_seconds - before.at_seconds;
-        let stats: Vec<Stat<'_>> = self.processes.iter().filter_map(|line| Stat::parse(line)).collect();
+        // The script prints a process once for each of its GPUs.
+        let mut seen = HashSet::new();
+        let mut stats: Vec<Stat<'_>> = self.processes.iter().filter_map(|line| Stat::parse(line)).collect();
+        stats.retain(|stat| seen.insert(stat.pid));
+        let processes_left_out = u32::try_from(stats.len().saturating_sub(MAX_PROCESSES)).unwrap_or(u32::MAX);
+        stats.truncate(MAX_PROCESSES);
         let uptime = host.uptime_seconds;
         let process = |stat: &Stat<'_>| {
             let earlier = before.process_seconds.get(&(stat.pid, stat.start_ticks)).filter(|_| span > 0.0);
@@ -163,6 +179,7 @@ impl Sample {
             gpu_processes: GpuProcessColumns::from_rows(&self.gpu_processes(&inventory.gpus)),
             processes: ProcessColumns::from_rows(&processes),
             facts: self.facts(&stats),
+            processes_left_out,
             inventory,
             host,
         };
@@ -196,7 +213,7 @@ impl Sample {
 
     fn host(&self, before: Option<CpuTimes>) -> (Option<CpuTimes>, HostReading) {
         let after = |key: &str| self.host.iter().find_map(|line| line.strip_prefix(key)).map(str::trim);
-        let bytes = |key| after(key).and_then(|value| value.parse::<u64>().ok()).map(|kib| kib * 1024);
+        let bytes = |key| after(key).and_then(|value| value.parse::<u64>().ok()).map(|kib| kib.saturating_mul(1024));
         let mut loads = after("/proc/loadavg").unwrap_or_default().split(' ').map(|load| load.parse().ok());
         let cpu = after("/proc/stat").and_then(CpuTimes::parse);
         let spans = before.zip(cpu).and_then(|(before, now)| {
@@ -221,21 +238,23 @@ impl Sample {
     }
 
     fn gpu_processes(&self, gpus: &[GpuInfo]) -> Vec<GpuProcessReading> {
+        let positions: HashMap<&str, usize> =
+            gpus.iter().enumerate().filter_map(|(position, gpu)| Some((gpu.uuid.as_deref()?, position))).collect();
         let row = |line: &String| {
             let mut cells = line.split(", ").map(str::trim);
             let uuid = cells.next()?;
-            let position = gpus.iter().position(|gpu| gpu.uuid.as_deref() == Some(uuid))?;
+            let position = *positions.get(uuid)?;
             let pid = cells.next()?.parse().ok()?;
             let memory = cells.next().and_then(|mib| mib.parse::<u64>().ok());
             Some(GpuProcessReading {
                 pid: Some(pid),
                 gpu: u16::try_from(position).ok(),
                 kind: Some(GpuProcessKind::Compute),
-                gpu_memory_bytes: memory.map(|mib| mib * MIB),
+                gpu_memory_bytes: memory.map(|mib| mib.saturating_mul(MIB)),
                 ..GpuProcessReading::default()
             })
         };
-        self.apps.iter().filter_map(row).collect()
+        self.apps.iter().filter_map(row).take(MAX_PROCESSES).collect()
     }
 
     fn facts(&self, stats: &[Stat<'_>]) -> Vec<ProcessFacts> {
@@ -249,9 +268,14 @@ impl Sample {
                 Some((pid.parse().ok()?, (uid, user, command.trim())))
             })
             .collect();
+        let mut room = MAX_COMMANDS_BYTES;
         let fact = |stat: &Stat<'_>| {
             let (uid, user, command) = users.get(&stat.pid).copied().unwrap_or_default();
             // The host's probe would have redacted before sending; here the text passes through the controller's memory.
+            let end = command.char_indices().map(|(end, _)| end).take_while(|end| *end <= MAX_COMMAND_BYTES).last();
+            let command = if command.len() <= MAX_COMMAND_BYTES { command } else { &command[..end.unwrap_or(0)] };
+            let command = if command.len() <= room { command } else { "" };
+            room -= command.len();
             let argv = redact(&command.split_whitespace().collect::<Vec<_>>());
             ProcessFacts {
                 pid: stat.pid,
@@ -287,7 +311,7 @@ impl Row<'_> {
     }
 
     fn mib(&self, field: &str) -> Option<u64> {
-        self.number::<u64>(field).map(|mib| mib * MIB)
+        self.number::<u64>(field).map(|mib| mib.saturating_mul(MIB))
     }
 
     fn info(&self) -> GpuInfo {
@@ -367,7 +391,7 @@ impl<'a> Stat<'a> {
             name,
             state: ProcessState::from_letter(fields.first()?.chars().next()?),
             session: u32::try_from(field(6)?).ok()?,
-            cpu_seconds: (field(14)? + field(15)?) as f64 / TICKS_PER_SECOND,
+            cpu_seconds: field(14)?.saturating_add(field(15)?) as f64 / TICKS_PER_SECOND,
             threads: u32::try_from(field(20)?).ok()?,
             start_ticks: field(22)?,
             rss_bytes: field(24)?.saturating_mul(PAGE_BYTES),
@@ -380,7 +404,11 @@ impl CpuTimes {
     fn parse(line: &str) -> Option<Self> {
         let times: Vec<u64> =
             line.strip_prefix("cpu")?.split_whitespace().map_while(|time| time.parse().ok()).collect();
-        Some(Self { idle: *times.get(3)?, io_wait: *times.get(4)?, all: times.iter().take(8).sum() })
+        Some(Self {
+            idle: *times.get(3)?,
+            io_wait: *times.get(4)?,
+            all: times.iter().take(8).fold(0, |all, time| u64::saturating_add(all, *time)),
+        })
     }
 }
 

@@ -100,3 +100,54 @@ fn odd_lines_are_left_out() {
     assert_eq!((hello.login_uid, hello.host_name), (Some(1001), None));
     assert_eq!(hello.kernel.as_deref(), Some("6.1␛"));
 }
+
+/// One line of `/proc/PID/stat`.
+fn stat(pid: usize) -> String {
+    format!("{pid} (python) R 4300 4312 4200 0 -1 4194304 1 0 0 0 1000 500 0 0 20 0 64 0 360000 99 262144 1")
+}
+
+#[test]
+fn a_host_that_lists_too_much_is_read_as_far_as_one_snapshot_holds_it() {
+    let one = |line: &str| line.lines().next().map(str::to_owned);
+    let gpu = one(&sample().gpus[0]).unwrap();
+    let command = "x\\".repeat(MAX_COMMAND_BYTES);
+    let huge = Sample {
+        gpus: (0..3 * MAX_GPUS).map(|index| gpu.replace("GPU-aaaa", &format!("GPU-{index}"))).collect(),
+        apps: (0..20_000).map(|pid| format!("GPU-{}, {}, 1", pid % MAX_GPUS, pid + 1)).collect(),
+        processes: (0..3 * MAX_PROCESSES).flat_map(|pid| [stat(pid + 1), stat(pid + 1)]).collect(),
+        users: (0..3 * MAX_PROCESSES).map(|pid| format!("{} 1001 alice {command}", pid + 1)).collect(),
+        ..sample()
+    };
+    let readings = huge.readings(10.0, &mut Before::default());
+    assert_eq!((readings.inventory.gpus.len(), readings.gpus.len()), (MAX_GPUS, MAX_GPUS));
+    assert_eq!((readings.processes.len(), readings.gpu_processes.len()), (MAX_PROCESSES, MAX_PROCESSES));
+    assert_eq!(readings.processes_left_out as usize, 2 * MAX_PROCESSES, "each process counts once");
+    assert_eq!(readings.gpu_processes.row(513).gpu, Some(1));
+    assert!(!readings.facts[0].argv.is_empty() && readings.facts[MAX_PROCESSES - 1].argv.is_empty());
+    let snapshot = crate::wire::Snapshot {
+        gpus: readings.gpus,
+        gpu_processes: readings.gpu_processes,
+        processes: readings.processes,
+        facts: readings.facts,
+        ..crate::wire::Snapshot::default()
+    };
+    let line = crate::wire::codec::encode(&crate::wire::Message::Snapshot(Box::new(snapshot))).unwrap();
+    assert!(line.len() <= crate::wire::codec::MAX_LINE_BYTES, "{} bytes", line.len());
+}
+
+#[test]
+fn numbers_beyond_what_can_be_is_no_overflow() {
+    let most = u64::MAX.to_string();
+    let all = |lines: &[String]| lines.iter().map(|line| line.replace("61234", &most)).collect::<Vec<_>>();
+    let hostile = Sample {
+        gpus: all(&sample().gpus),
+        apps: vec![format!("GPU-aaaa, 4312, {most}")],
+        processes: vec![stat(4312).replace("1000 500", &format!("{most} {most}"))],
+        host: vec![format!("/proc/stat cpu {most} {most} 1 1 1 1 1 1"), format!("MemTotal: {most}")],
+        ..sample()
+    };
+    let readings = hostile.readings(10.0, &mut Before::default());
+    assert_eq!(readings.gpus.row(0).memory_used_bytes, Some(u64::MAX));
+    assert_eq!(readings.gpu_processes.row(0).gpu_memory_bytes, Some(u64::MAX));
+    assert_eq!(readings.host.memory_total_bytes, Some(u64::MAX));
+}

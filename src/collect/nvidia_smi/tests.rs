@@ -143,3 +143,14 @@ async fn why_there_is_no_probe_is_said_and_without_nvidia_smi_both_are_named() {
     assert_eq!(error.kind, DriverErrorKind::NoLibrary);
     assert_eq!(*error.message, format!("there is no nvidia-smi on this host, and no probe: {why}"));
 }
+
+#[test]
+fn a_section_without_end_is_kept_up_to_its_limits() {
+    let mut section = Section::default();
+    (0..SECTION_LINES + 10).for_each(|_| section.push("x"));
+    section.push("");
+    assert_eq!((section.lines.len(), section.bytes), (SECTION_LINES, SECTION_LINES));
+    let mut section = Section::default();
+    (0..100).for_each(|_| section.push(&"x".repeat(SECTION_BYTES / 8)));
+    assert_eq!((section.lines.len(), section.bytes), (8, SECTION_BYTES));
+}

@@ -8,8 +8,14 @@ use russh::keys::{PublicKey, PublicKeyOrCertificate};
 use russh::{Channel, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The most that is kept of a server's banner.
+/// The most that is kept of a server's banner, and of its words at the end.
 const MAX_BANNER_BYTES: usize = 4096;
+
+/// As much of the beginning of a server's words as fits into `room` bytes.
+fn cut(words: &str, room: usize) -> &str {
+    let end = (0..=room.min(words.len())).rev().find(|end| words.is_char_boundary(*end)).unwrap_or(0);
+    &words[..end]
+}
 
 /// What was seen of a connection, for the errors that come of it.
 #[derive(Debug, Clone, Default)]
@@ -43,8 +49,7 @@ impl Seen {
     /// Keeps what the server tells the person, as far as there is room.
     pub(super) fn add_banner(&mut self, words: &str) {
         let room = MAX_BANNER_BYTES.saturating_sub(self.banner.len());
-        let end = (0..=room.min(words.len())).rev().find(|end| words.is_char_boundary(*end)).unwrap_or(0);
-        self.banner.push_str(&words[..end]);
+        self.banner.push_str(cut(words, room));
     }
 }
 
@@ -113,7 +118,8 @@ impl Handler for Client {
         let mut seen = self.witness.seen();
         seen.took_leave = took_leave;
         seen.no_method_left = matches!(result, Err(Error::NoAuthMethod));
-        seen.farewell = words.filter(|words| !words.trim().is_empty());
+        seen.farewell =
+            words.filter(|words| !words.trim().is_empty()).map(|words| cut(&words, MAX_BANNER_BYTES).to_owned());
         result
     }
 
@@ -193,5 +199,18 @@ impl Handler for Client {
         _: &mut Session,
     ) -> Result<(), Error> {
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_server_are_cut() {
+        let mut seen = Seen::default();
+        (0..3).for_each(|_| seen.add_banner(&"ä".repeat(1000)));
+        assert_eq!(seen.banner.len(), MAX_BANNER_BYTES);
+        assert_eq!(cut("aä", 2), "a");
     }
 }
