@@ -27,7 +27,7 @@ const COMMANDS: [&str; 5] = [
 /// 14:02:31 at the end of every story.
 pub(crate) fn at(seconds: u64) -> Moment {
     Moment {
-        elapsed: Duration::from_secs(seconds),
+        elapsed: Some(Duration::from_secs(seconds)),
         unix: Duration::from_secs(1_763_000_000 / 86_400 * 86_400 + 50_551 - 400 + seconds),
     }
 }

@@ -58,7 +58,7 @@ mod tests {
         let path = folder.path().join("ssh.log");
         let mut file = LogFile::open(&path).expect("opens");
         let configs = ["a", "b"].map(|name| Arc::new(HostConfig::named(name)));
-        let now = Moment { elapsed: Duration::ZERO, unix: Duration::from_secs(1_763_000_000) };
+        let now = Moment::new(Duration::ZERO, Duration::from_secs(1_763_000_000));
         let mut fleet = Fleet::new(&configs, false, now);
         let mut step = |fleet: &mut Fleet, host: u32, phase: Phase| {
             fleet.apply(HostId(host), HostUpdate::Connecting { attempt: 1, phase }, now);

@@ -98,7 +98,7 @@ mod tests {
     use crate::wire::Snapshot;
 
     fn moment(elapsed: u64, unix: u64) -> Moment {
-        Moment { elapsed: Duration::from_secs(elapsed), unix: Duration::from_secs(unix) }
+        Moment::new(Duration::from_secs(elapsed), Duration::from_secs(unix))
     }
 
     #[test]

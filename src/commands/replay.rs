@@ -91,13 +91,13 @@ impl Replay {
         match line {
             Line::Start { started } => {
                 self.started = unix_of(&started).unwrap_or_default();
-                self.now = self.moment(self.now.elapsed);
+                self.now = self.moment(self.now.since_start());
                 Vec::new()
             }
             Line::Host(line) => {
                 let mut transitions = self.tick_until(line.t);
-                let elapsed = Duration::try_from_secs_f64(line.t).unwrap_or(self.now.elapsed);
-                self.now = self.moment(elapsed.max(self.now.elapsed));
+                let elapsed = Duration::try_from_secs_f64(line.t).unwrap_or(self.now.since_start());
+                self.now = self.moment(elapsed.max(self.now.since_start()));
                 transitions.extend(self.apply(line));
                 transitions
             }
@@ -108,7 +108,7 @@ impl Replay {
     pub fn tick_until(&mut self, t: f64) -> Vec<Transition> {
         let mut transitions = Vec::new();
         while self.next_tick as f64 <= t {
-            self.now = self.moment(Duration::from_secs(self.next_tick).max(self.now.elapsed));
+            self.now = self.moment(Duration::from_secs(self.next_tick).max(self.now.since_start()));
             self.next_tick += 1;
             transitions.extend(self.engine.tick(&self.fleet, self.now));
         }
@@ -137,7 +137,7 @@ impl Replay {
     }
 
     fn moment(&self, elapsed: Duration) -> Moment {
-        Moment { elapsed, unix: self.started + elapsed }
+        Moment::new(elapsed, self.started + elapsed)
     }
 
     /// Plays a whole recording and hands over each transition as it happens.
@@ -168,7 +168,7 @@ impl Replay {
                 Err(error) => return Err(ReplayError::Line(error).into()),
             };
             if let Line::Host(line) = &line
-                && line.t > (self.now.elapsed + MAX_PAUSE).as_secs_f64()
+                && line.t > (self.now.since_start() + MAX_PAUSE).as_secs_f64()
             {
                 return Err(ReplayError::Pause { line: number }.into());
             }
@@ -206,7 +206,7 @@ mod tests {
             "{\"t\":91,\"host\":\"a\",\"li"
         ));
         assert!(ended.is_ok(), "{ended:?}");
-        assert_eq!(replay.now().elapsed, Duration::from_millis(90_250));
+        assert_eq!(replay.now().since_start(), Duration::from_millis(90_250));
         assert_eq!(replay.now().unix, Duration::from_secs(1_772_372_640) + Duration::from_millis(90_250));
         assert_eq!(replay.next_tick, 91, "each second was played");
         let names: Vec<&str> = replay.fleet().hosts().iter().map(|host| host.name().as_str()).collect();

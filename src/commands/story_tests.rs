@@ -27,7 +27,7 @@ struct Line {
 impl Line {
     /// What reaches the fleet from it in this moment.
     fn updates(&mut self, demo: &Demo, id: HostId, now: Moment, interval: Duration) -> Vec<HostUpdate> {
-        let t = now.elapsed.as_secs_f64();
+        let t = now.since_start().as_secs_f64();
         let Some(speaker) = &mut self.speaker else {
             let Some(mut speaker) = demo.speaker(id).filter(|speaker| speaker.is_reachable(now)) else {
                 return Vec::new();
@@ -91,7 +91,7 @@ fn watch(hosts: u32, gpus: u32, seconds: u64) -> Vec<Transition> {
 fn fired(transitions: &[Transition]) -> BTreeMap<&'static str, u64> {
     let mut fired = BTreeMap::new();
     for transition in transitions.iter().filter(|transition| transition.to == Phase::Firing) {
-        fired.entry(transition.rule.word()).or_insert(transition.at.elapsed.as_secs() / 60);
+        fired.entry(transition.rule.word()).or_insert(transition.at.since_start().as_secs() / 60);
     }
     fired
 }

@@ -126,7 +126,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     fn at(seconds: u64) -> Moment {
-        Moment { elapsed: Duration::from_secs(seconds), unix: Duration::from_secs(1_700_000_000 + seconds) }
+        Moment::new(Duration::from_secs(seconds), Duration::from_secs(1_700_000_000 + seconds))
     }
 
     #[test]

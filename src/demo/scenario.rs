@@ -108,7 +108,7 @@ impl Plan {
 
     /// The process with this number, if it runs now.
     pub(super) fn find(&self, pid: u32, now: Moment, ended: &Ended) -> Option<Found> {
-        let elapsed = now.elapsed.as_secs_f64();
+        let elapsed = now.since_start().as_secs_f64();
         self.seats.iter().find_map(|seat| {
             let job = seat.job(elapsed, ended)?;
             let workers = jobs::workers(self, seat, job, elapsed);

@@ -55,7 +55,7 @@ impl Speaker {
 
     /// While its network is away, nothing that a server says arrives, and nothing reaches it.
     pub fn is_reachable(&self, now: Moment) -> bool {
-        self.server.plan.is_reachable(now.elapsed.as_secs_f64())
+        self.server.plan.is_reachable(now.since_start().as_secs_f64())
     }
 
     /// Between snapshots, in simulated time.

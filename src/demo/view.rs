@@ -44,9 +44,9 @@ impl<'a> View<'a> {
     pub(super) fn new(plan: &'a Plan, sight: Sight, ended: &'a Ended) -> Self {
         Self {
             plan,
-            elapsed: sight.now.elapsed.as_secs_f64(),
-            before: sight.before.map(|before| before.elapsed.as_secs_f64()),
-            looked: sight.looked.elapsed.as_secs_f64(),
+            elapsed: sight.now.since_start().as_secs_f64(),
+            before: sight.before.map(|before| before.since_start().as_secs_f64()),
+            looked: sight.looked.since_start().as_secs_f64(),
             ended,
         }
     }

@@ -178,7 +178,7 @@ mod tests {
     use crate::diagnosis::testing::news;
 
     fn at(seconds: u64) -> Moment {
-        Moment { elapsed: Duration::from_secs(seconds), unix: Duration::from_secs(1_700_000_000 + seconds) }
+        Moment::new(Duration::from_secs(seconds), Duration::from_secs(1_700_000_000 + seconds))
     }
 
     fn finding(severity: Severity) -> Finding {

@@ -94,7 +94,7 @@ impl HostMemory {
         }
         self.judged = Some(sample);
         self.interval = host.interval().as_secs_f64().max(0.25);
-        let t = sample.0.elapsed.as_secs_f64();
+        let t = sample.0.since_start().as_secs_f64();
         let since = self.track.sampled_at.map_or(self.interval, |at| t - at);
         Some(Beat::new(sample.0, since.clamp(0.0, 3.0 * self.interval.max(1.0))))
     }
@@ -223,7 +223,7 @@ impl Engine {
     /// Each second: what no sample tells. Hosts that are silent, jobs across hosts, drivers that differ.
     pub fn tick(&mut self, fleet: &Fleet, now: Moment) -> Vec<Transition> {
         let mut transitions = Vec::new();
-        let t = now.elapsed.as_secs_f64();
+        let t = now.since_start().as_secs_f64();
         if let Some(before) = self.ticked
             && (now.since(before) > SLEPT || now.unix.saturating_sub(before.unix) > SLEPT + now.since(before))
         {

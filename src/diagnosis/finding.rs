@@ -114,8 +114,7 @@ pub struct Finding {
     pub confidence: Confidence,
     /// Pending, firing or resolving.
     pub phase: Phase,
-    /// Since when the condition has held. Where that was before the program began, `elapsed` is zero and `unix` is
-    /// right; see [`Finding::lasted`].
+    /// Since when the condition has held; see [`Finding::lasted`].
     pub since: Moment,
     /// Its length up to `updated`.
     pub(super) lasted: Duration,

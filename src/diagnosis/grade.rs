@@ -36,13 +36,13 @@ pub(super) struct Beat {
 
 impl Beat {
     pub(super) fn new(now: Moment, dt: f64) -> Self {
-        Self { now, t: now.elapsed.as_secs_f64(), dt }
+        Self { now, t: now.since_start().as_secs_f64(), dt }
     }
 
     /// The moment of another time.
     pub(super) fn moment(self, t: f64) -> Moment {
         let back = Duration::try_from_secs_f64((self.t - t).max(0.0)).unwrap_or_default();
-        Moment { elapsed: self.now.elapsed.saturating_sub(back), unix: self.now.unix.saturating_sub(back) }
+        self.now.minus(back)
     }
 }
 

@@ -11,7 +11,7 @@ const SHORT: f64 = 300.0;
 
 /// Counts over all hosts, the largest first.
 pub(super) fn list(hosts: &[HostMemory], now: Option<Moment>) -> Vec<NotJudged> {
-    let Some(t) = now.map(|now| now.elapsed.as_secs_f64()) else { return Vec::new() };
+    let Some(t) = now.map(|now| now.since_start().as_secs_f64()) else { return Vec::new() };
     let mut instances = 0;
     let mut without_limit = 0;
     let mut without_power = 0;
@@ -111,7 +111,7 @@ pub(super) fn unripe<'a>(
     now: Option<Moment>,
     thresholds_of: impl Fn(usize) -> Option<&'a Thresholds>,
 ) -> Vec<(RuleId, Duration)> {
-    let Some(t) = now.map(|now| now.elapsed.as_secs_f64()) else { return Vec::new() };
+    let Some(t) = now.map(|now| now.since_start().as_secs_f64()) else { return Vec::new() };
     let mut needed = vec![0.0_f64; RuleId::ALL.len()];
     for (index, host) in hosts.iter().enumerate() {
         let (Some(first), Some(thresholds)) = (host.track.first_at, thresholds_of(index)) else { continue };

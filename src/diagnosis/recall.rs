@@ -25,7 +25,7 @@ impl Engine {
     /// What is to be kept, as of `now`. `fleet` gives the names of the hosts.
     pub fn memory(&self, fleet: &Fleet, now: Moment) -> Memory {
         let unix = now.unix.as_secs_f64();
-        let t = now.elapsed.as_secs_f64();
+        let t = now.since_start().as_secs_f64();
         let wall = |at: f64| unix - (t - at);
         let mut memory = Memory { version: MEMORY_VERSION, saved_unix_seconds: unix, ..(*self.recalled).clone() };
         let seen = || {

@@ -47,7 +47,7 @@ impl Watched {
 
     fn states(&self) -> Vec<(&'static str, Option<f64>)> {
         let states = self.tracker.states(self.host.host.id).iter();
-        states.map(|(state, since)| (state.json_word(), since.map(|since| since.elapsed.as_secs_f64()))).collect()
+        states.map(|(state, since)| (state.json_word(), since.map(|since| since.since_start().as_secs_f64()))).collect()
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// A moment this many seconds after the controller began.
 pub(crate) fn at(seconds: f64) -> Moment {
-    Moment { elapsed: Duration::from_secs_f64(seconds), unix: Duration::from_secs_f64(1.7e9 + seconds) }
+    Moment::new(Duration::from_secs_f64(seconds), Duration::from_secs_f64(1.7e9 + seconds))
 }
 
 /// 80 GiB GPUs of 700 W with these indexes.

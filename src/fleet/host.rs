@@ -365,8 +365,7 @@ impl Host {
         let late =
             self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
         // On a slow link readings are old when they arrive, and must not look fresh.
-        self.received_at =
-            Some(Moment { elapsed: now.elapsed.saturating_sub(late), unix: now.unix.saturating_sub(late) });
+        self.received_at = Some(now.minus(late));
     }
 }
 

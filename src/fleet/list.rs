@@ -392,7 +392,7 @@ fn swap((least, most): (u8, u8)) -> (u8, u8) {
 /// Worst first, then the longest: what is wrong with the process, the state of its GPUs, since when.
 fn state(row: &Row) -> Option<(u8, Option<GpuState>, Duration)> {
     let rank = trouble_rank(row);
-    let since = row.state.and_then(|(_, since)| since).map_or(Duration::MAX, |since| since.elapsed);
+    let since = row.state.and_then(|(_, since)| since).map_or(Duration::MAX, Moment::since_start);
     (rank.is_some() || row.state.is_some()).then(|| (rank.unwrap_or(u8::MAX), row.state.map(|(state, _)| state), since))
 }
 

@@ -3,32 +3,57 @@
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// One moment on the controller's clock. Ages and windows are differences of `elapsed`; `unix` is for people.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Moment {
-    /// Time since the controller began, monotonic.
-    pub elapsed: Duration,
+    /// Time since the controller started, monotonic; `None` for a moment before that.
+    pub elapsed: Option<Duration>,
     /// Time since 1970 on the wall clock.
     pub unix: Duration,
 }
 
+impl Default for Moment {
+    /// The start of the controller, in 1970.
+    fn default() -> Self {
+        Self::new(Duration::ZERO, Duration::ZERO)
+    }
+}
+
 impl Moment {
-    /// How long ago `earlier` was; zero when it lies ahead. Of what was before the controller began, which has no
-    /// `elapsed`, the wall clock tells.
+    /// A moment `elapsed` after the controller started.
+    pub fn new(elapsed: Duration, unix: Duration) -> Self {
+        Self { elapsed: Some(elapsed), unix }
+    }
+
+    /// Time since the controller started; zero for a moment before that.
+    pub fn since_start(self) -> Duration {
+        self.elapsed.unwrap_or_default()
+    }
+
+    /// The time from `earlier` to this moment; zero if `earlier` lies ahead. The wall clock measures from a moment
+    /// before the controller started: at least the time since then.
     pub fn since(self, earlier: Moment) -> Duration {
-        if earlier.elapsed.is_zero() {
-            return self.elapsed.max(self.unix.saturating_sub(earlier.unix));
+        match earlier.elapsed {
+            Some(earlier) => self.since_start().saturating_sub(earlier),
+            None => self.since_start().max(self.unix.saturating_sub(earlier.unix)),
         }
-        self.elapsed.saturating_sub(earlier.elapsed)
     }
 
     /// How far ahead `later` is; zero when it has passed.
     pub fn until(self, later: Moment) -> Duration {
-        later.elapsed.saturating_sub(self.elapsed)
+        later.since_start().saturating_sub(self.since_start())
     }
 
     /// The moment `duration` from this one.
     pub fn plus(self, duration: Duration) -> Self {
-        Self { elapsed: self.elapsed + duration, unix: self.unix + duration }
+        Self { elapsed: self.elapsed.map(|elapsed| elapsed + duration), unix: self.unix + duration }
+    }
+
+    /// The moment `duration` before this one.
+    pub fn minus(self, duration: Duration) -> Self {
+        Self {
+            elapsed: self.elapsed.and_then(|elapsed| elapsed.checked_sub(duration)),
+            unix: self.unix.saturating_sub(duration),
+        }
     }
 }
 
@@ -61,7 +86,7 @@ impl Clock {
         } else {
             self.start_unix + elapsed
         };
-        Moment { elapsed, unix }
+        Moment::new(elapsed, unix)
     }
 
     /// The moment that lies `duration` of real time ahead.
@@ -75,20 +100,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_before_the_beginning_is_as_old_as_the_wall_clock_says() {
-        let moment = |elapsed: u64, unix: u64| Moment {
-            elapsed: Duration::from_secs(elapsed),
-            unix: Duration::from_secs(1_000_000 + unix),
-        };
+    fn the_wall_clock_measures_from_before_the_start() {
+        let moment =
+            |elapsed: u64, unix: u64| Moment::new(Duration::from_secs(elapsed), Duration::from_secs(1_000_000 + unix));
         let now = moment(100, 100);
         assert_eq!(now.since(moment(40, 40)), Duration::from_secs(60));
         assert_eq!(now.since(moment(40, 9000)), Duration::from_secs(60), "a step of the wall clock changes no age");
-        assert_eq!(
-            now.since(Moment { unix: Duration::from_secs(500_000), ..moment(0, 0) }),
-            Duration::from_secs(500_100)
-        );
+        let before = |unix: u64| Moment { elapsed: None, unix: Duration::from_secs(unix) };
+        assert_eq!(now.since(before(500_000)), Duration::from_secs(500_100));
+        assert_eq!(now.since(before(1_005_000)), Duration::from_secs(100), "a clock that was set back");
         assert_eq!(now.since(moment(0, 0)), Duration::from_secs(100));
-        assert_eq!(now.since(moment(0, 5000)), Duration::from_secs(100), "a clock that was set back");
+        assert_eq!(now.since(moment(0, 5000)), Duration::from_secs(100), "the start is not before the start");
         assert_eq!(now.since(moment(200, 200)), Duration::ZERO);
+        assert_eq!(now.minus(Duration::from_secs(100)), moment(0, 0));
+        assert_eq!(now.minus(Duration::from_secs(101)), before(999_999));
+        assert!(before(999_999) < moment(0, 0));
     }
 }

@@ -17,7 +17,7 @@ const GIB: u64 = 1024 * 1024 * 1024;
 /// 2026-05-04T12:00:00Z and `seconds` more, the program having begun an hour before.
 pub(super) fn moment(seconds: f64) -> Moment {
     let since = Duration::from_secs_f64(3600.0 + seconds);
-    Moment { elapsed: since, unix: Duration::from_secs(1_777_892_400) + since }
+    Moment::new(since, Duration::from_secs(1_777_892_400) + since)
 }
 
 /// Calls back with the fleet half a second after the last readings.

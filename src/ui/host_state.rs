@@ -141,7 +141,7 @@ pub(super) fn milliseconds(duration: Duration) -> Short {
 
 /// What is turning while something is waited for, one step a second.
 pub(super) fn spinner(theme: &Theme, now: Moment) -> &'static str {
-    theme.glyphs.spinner[(now.elapsed.as_secs() % 4) as usize]
+    theme.glyphs.spinner[(now.since_start().as_secs() % 4) as usize]
 }
 
 fn connecting(

@@ -112,7 +112,7 @@ pub(crate) fn play(case: &Case, variant: Variant, seed: u64) -> Course {
     for lines in player {
         for line in lines {
             for transition in replay.take(line) {
-                let at = attaches + transition.at.elapsed.as_secs_f64();
+                let at = attaches + transition.at.since_start().as_secs_f64();
                 let rule = transition.rule.word();
                 if transition.notify {
                     course.notified.push((rule, at));

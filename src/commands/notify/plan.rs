@@ -67,7 +67,7 @@ mod tests {
     use std::time::Duration;
 
     fn at(seconds: u64) -> Moment {
-        Moment { elapsed: Duration::from_secs(seconds), unix: Duration::from_secs(1_700_000_000 + seconds) }
+        Moment::new(Duration::from_secs(seconds), Duration::from_secs(1_700_000_000 + seconds))
     }
 
     fn plan(count: u32, seconds: u64) -> Plan {

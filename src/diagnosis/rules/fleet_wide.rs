@@ -60,7 +60,7 @@ pub(in crate::diagnosis) fn evaluate(
     now: Moment,
     transitions: &mut Vec<Transition>,
 ) {
-    let t = now.elapsed.as_secs_f64();
+    let t = now.since_start().as_secs_f64();
     let dt = engine.fleet_ticked.map_or(1.0, |at| (t - at).clamp(0.0, 3.0));
     engine.fleet_ticked = Some(t);
     let beat = Beat::new(now, dt);
@@ -120,8 +120,8 @@ pub(in crate::diagnosis) fn evaluate(
 
 /// Since when a host has been out of reach; `None` while it is not.
 fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) -> Option<f64> {
-    let heard = host.received_at.map(|at| at.elapsed.as_secs_f64());
-    let seconds = |moment: Moment| moment.elapsed.as_secs_f64();
+    let heard = host.received_at.map(|at| at.since_start().as_secs_f64());
+    let seconds = |moment: Moment| moment.since_start().as_secs_f64();
     match &host.link {
         Link::NeedsUser { .. } => None,
         // It is up, and lets nobody of this account in.

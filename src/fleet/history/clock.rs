@@ -29,7 +29,7 @@ impl ProbeClock {
 
     /// Seconds since the controller began at which a sample was taken that arrived now.
     pub(super) fn map(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
-        let received = now.elapsed.as_secs_f64();
+        let received = now.since_start().as_secs_f64();
         if !monotonic_seconds.is_finite() || monotonic_seconds < 0.0 {
             self.last = self.last.max(received);
             return self.last;
@@ -53,7 +53,7 @@ mod tests {
     use std::time::Duration;
 
     fn at(seconds: f64) -> Moment {
-        Moment { elapsed: Duration::from_secs_f64(seconds), unix: Duration::ZERO }
+        Moment::new(Duration::from_secs_f64(seconds), Duration::ZERO)
     }
 
     #[test]

@@ -145,7 +145,7 @@ impl History {
                 }
             }
         }
-        Duration::try_from_secs_f64(now.elapsed.as_secs_f64() + BEFORE - at).unwrap_or_default()
+        Duration::try_from_secs_f64(now.since_start().as_secs_f64() + BEFORE - at).unwrap_or_default()
     }
 
     /// Bytes that the points take, the allocator's own share aside.

@@ -47,7 +47,7 @@ impl History {
             return vec![None; count];
         };
         let width = span.as_secs_f64() / count as f64;
-        let end = (now.elapsed.as_secs_f64() / width).ceil() * width + BEFORE;
+        let end = (now.since_start().as_secs_f64() / width).ceil() * width + BEFORE;
         let start = end - width * count as f64;
         let mut buckets = Buckets { start, width, sums: vec![(0.0, 0.0); count] };
         let raw_begins = self.add_raw(cells, &mut buckets);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 const UTILIZATION: Series = Series::Gpu(0, GpuMetric::Utilization);
 
 pub(super) fn at(seconds: f64) -> Moment {
-    Moment { elapsed: Duration::from_secs_f64(seconds), unix: Duration::ZERO }
+    Moment::new(Duration::from_secs_f64(seconds), Duration::ZERO)
 }
 
 pub(super) fn reading(percent: u8) -> GpuReading {

@@ -74,7 +74,7 @@ mod tests {
     use std::time::Duration;
 
     fn at(seconds: f64) -> Moment {
-        Moment { elapsed: Duration::from_secs_f64(seconds), unix: Duration::ZERO }
+        Moment::new(Duration::from_secs_f64(seconds), Duration::ZERO)
     }
 
     fn text(recorder: &mut Recorder, seconds: f64, update: HostUpdate) -> String {

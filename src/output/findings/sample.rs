@@ -15,7 +15,7 @@ use std::time::Duration;
 /// 2026-05-04T12:00:00Z and `seconds` more, the program having begun ten hours before.
 pub(in crate::output) fn moment(seconds: f64) -> Moment {
     let since = Duration::from_secs_f64(36_000.0 + seconds);
-    Moment { elapsed: since, unix: Duration::from_secs(1_777_860_000) + since }
+    Moment::new(since, Duration::from_secs(1_777_860_000) + since)
 }
 
 fn fleet() -> Fleet {
