@@ -117,7 +117,7 @@ fn head(place: &Place, jobs: &[&JobRows], is_likely: bool) -> Option<Row> {
     };
     let worst =
         counted.iter().filter(|row| row.trouble.is_some()).min_by_key(|row| trouble_rank(row).unwrap_or(u8::MAX));
-    row.trouble = worst.and_then(|row| row.trouble.clone());
+    row.trouble = worst.and_then(|row| row.trouble);
     row.trouble_since = worst.and_then(|row| row.trouble_since);
     if hosts.len() > 1 {
         let others = hosts.len() - 1;

@@ -1,6 +1,6 @@
 use super::super::fixture::{TestHost, at, gpus, process, reading};
 use super::*;
-use crate::fleet::{GpuMetric, LinkErrorKind, Series};
+use crate::fleet::{GpuMetric, LinkErrorKind, ProcessTrouble, Series};
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuProcessReading, Presence,
     ProcessReading, ProcessState, RecentPast,
@@ -98,7 +98,7 @@ fn a_process_whose_memory_was_not_released_keeps_its_name_and_identity() {
     host.apply(2.0, snapshot);
     let process = host.host.processes().next().expect("still listed");
     assert_eq!((&process.key, &process.about.command), (&key, &"python train.py".into()));
-    assert_eq!(process.trouble(at(2.0)), Some("memory not released"));
+    assert_eq!(process.trouble(at(2.0)), Some(ProcessTrouble::MemoryNotReleased));
     assert!(ended(&host.host).is_empty());
 }
 
@@ -315,7 +315,7 @@ fn disk_wait_is_said_when_it_lasts() {
         assert_eq!(trouble(&host, second), None);
     }
     host.show(12.0, &[reading(0, 1)], std::slice::from_ref(&waiting));
-    assert_eq!(trouble(&host, 12.0), Some("disk wait"));
+    assert_eq!(trouble(&host, 12.0), Some(ProcessTrouble::DiskWait));
     host.show(14.0, &[reading(0, 1)], &[process(7, "python", &[(0, 1)])]);
     host.show(16.0, &[reading(0, 1)], &[waiting]);
     assert_eq!(trouble(&host, 16.0), None, "it ran in between");

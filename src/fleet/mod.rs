@@ -39,7 +39,7 @@ pub use jobs::{JobKey, launcher};
 pub use link::{Link, LinkError, LinkErrorKind, Phase, Retry};
 pub use list::{Group, ListOrder, ListRow, Listed, RowsView, SortKey, Unfold};
 pub use moment::{Clock, Moment};
-pub use process::{DISK_WAIT_AFTER, EndedProcess, Launcher, NOBODY, Process, ProcessAbout, ProcessKey};
+pub use process::{DISK_WAIT_AFTER, EndedProcess, Launcher, NOBODY, Process, ProcessAbout, ProcessKey, ProcessTrouble};
 pub use program::{program_and_arguments, program_name};
 pub use rows::{BusyRank, ENDED_ROWS_STAY, Head, HeadKey, JobRows, Row, RowKey, gpu_list, host_rows};
 pub use totals::Totals;

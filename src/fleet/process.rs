@@ -115,17 +115,61 @@ impl Process {
         self.gpus.iter().find(|usage| usage.gpu.map(usize::from) == Some(position))
     }
 
-    /// Words for what is wrong with the process itself, without for how long: see [`Process::state_since`].
-    pub fn trouble(&self, now: Moment) -> Option<&'static str> {
+    /// The condition of the process that needs attention; [`Process::state_since`] says since when.
+    pub fn trouble(&self, now: Moment) -> Option<ProcessTrouble> {
         match (self.reading.presence, self.reading.state) {
-            (Some(Presence::Gone), _) => Some("memory not released"),
-            (Some(Presence::Hidden), _) => Some("hidden"),
-            (_, Some(ProcessState::Zombie | ProcessState::Dead)) => Some("zombie"),
-            (_, Some(ProcessState::Stopped)) => Some("stopped"),
-            (_, Some(ProcessState::Traced)) => Some("traced"),
+            (Some(Presence::Gone), _) => Some(ProcessTrouble::MemoryNotReleased),
+            (Some(Presence::Hidden), _) => Some(ProcessTrouble::Hidden),
+            (_, Some(ProcessState::Zombie | ProcessState::Dead)) => Some(ProcessTrouble::Zombie),
+            (_, Some(ProcessState::Stopped)) => Some(ProcessTrouble::Stopped),
+            (_, Some(ProcessState::Traced)) => Some(ProcessTrouble::Traced),
             // A job that reads from disks passes through this state many times a second.
-            (_, Some(ProcessState::DiskSleep)) if now.since(self.state_since) >= DISK_WAIT_AFTER => Some("disk wait"),
+            (_, Some(ProcessState::DiskSleep)) if now.since(self.state_since) >= DISK_WAIT_AFTER => {
+                Some(ProcessTrouble::DiskWait)
+            }
             _ => None,
+        }
+    }
+}
+
+/// A condition of a process that needs attention, or that explains missing values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ProcessTrouble {
+    /// The process has ended, and the driver still lists its memory.
+    MemoryNotReleased,
+    /// Zombie or dead, and still on a GPU.
+    Zombie,
+    /// Stopped by a signal.
+    Stopped,
+    /// Stopped by a debugger.
+    Traced,
+    /// In uninterruptible sleep for [`DISK_WAIT_AFTER`] or longer.
+    DiskWait,
+    /// The host hides the process (`hidepid`). Not a fault, but it explains the missing values.
+    Hidden,
+}
+
+impl ProcessTrouble {
+    /// The name on the screen and in filters.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::MemoryNotReleased => "memory not released",
+            Self::Zombie => "zombie",
+            Self::Stopped => "stopped",
+            Self::Traced => "traced",
+            Self::DiskWait => "disk wait",
+            Self::Hidden => "hidden",
+        }
+    }
+
+    /// Urgency, the lowest first; `None` if it is no fault.
+    pub(super) fn rank(self) -> Option<u8> {
+        match self {
+            Self::MemoryNotReleased => Some(2),
+            Self::Zombie => Some(3),
+            Self::Stopped | Self::Traced => Some(4),
+            Self::DiskWait => Some(5),
+            Self::Hidden => None,
         }
     }
 }

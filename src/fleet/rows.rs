@@ -1,7 +1,7 @@
 //! The rows of one host in the combined process list.
 
 use super::process::{Launcher, sum};
-use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey};
+use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey, ProcessTrouble};
 use crate::wire::{ProcessState, SafeText};
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
@@ -95,9 +95,8 @@ pub struct Row {
     pub age_seconds: Option<f64>,
     /// The worst state of its GPUs, and since when, where that is known.
     pub state: Option<(GpuState, Option<Moment>)>,
-    /// Words for what is wrong with the process itself: `disk wait`, `stopped`, `zombie`, `memory not released`;
-    /// `hidden` where the host hides it, which is no trouble but explains the missing figures.
-    pub trouble: Option<SafeText>,
+    /// The condition of the process itself, or the worst one of its processes.
+    pub trouble: Option<ProcessTrouble>,
     /// Since when that has been seen.
     pub trouble_since: Option<Moment>,
     /// Command line of the process, or of the launcher.
@@ -264,7 +263,7 @@ impl Context<'_> {
             age_seconds: process.reading.age_seconds,
             state: if ended_at.is_some() { None } else { self.worst_state(&[process]) },
             trouble_since: trouble.map(|_| process.state_since),
-            trouble: trouble.map(SafeText::new),
+            trouble,
             command: process.about.command.clone(),
             workers: 1,
             is_mine: self.host.is_of_login(process),
@@ -287,7 +286,7 @@ impl Context<'_> {
         row.age_seconds = rows.iter().filter_map(|row| row.age_seconds).reduce(f64::max);
         row.state = rows.iter().filter_map(|row| row.state).min();
         if let Some(worst) = rows.iter().filter(|row| row.trouble.is_some()).min_by_key(|row| trouble_rank(row)) {
-            row.trouble.clone_from(&worst.trouble);
+            row.trouble = worst.trouble;
             row.trouble_since = worst.trouble_since;
             row.process_state = worst.process_state;
         }
@@ -371,14 +370,7 @@ pub(super) fn trouble_rank(row: &Row) -> Option<u8> {
         Some((GpuState::Fault, _)) => Some(1),
         _ => None,
     };
-    let process = match row.trouble.as_deref() {
-        Some("memory not released") => Some(2),
-        Some("zombie") => Some(3),
-        Some("stopped" | "traced") => Some(4),
-        Some("disk wait") => Some(5),
-        _ => None,
-    };
-    state.or(process)
+    state.or(row.trouble.and_then(ProcessTrouble::rank))
 }
 
 /// GPU indexes as people write them: `0-3` for three or more in a row, `2,3` for two, `0+5` for GPU 0 and five more

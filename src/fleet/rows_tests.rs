@@ -137,7 +137,7 @@ fn what_is_not_known_is_not_zero() {
     let row = &rows(&host, 1.0)[0].row;
     assert_eq!((row.gpu_memory_bytes, row.gpu_memory_percent, row.sm_percent), (None, None, None));
     assert_eq!((row.cpu_percent, row.rss_bytes, row.age_seconds), (None, None, None));
-    assert_eq!((row.trouble.as_deref(), row.command.as_str()), (Some("hidden"), "(hidden by the host)"));
+    assert_eq!((row.trouble, row.command.as_str()), (Some(ProcessTrouble::Hidden), "(hidden by the host)"));
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn the_worst_of_a_job_shows_on_its_row() {
     let jobs = host_rows(&host.host, &states, at(1.0));
     let row = &jobs[0].row;
     assert_eq!(row.state, Some(states[1]));
-    assert_eq!((row.trouble.as_deref(), row.trouble_since), (Some("stopped"), Some(at(1.0))));
+    assert_eq!((row.trouble, row.trouble_since), (Some(ProcessTrouble::Stopped), Some(at(1.0))));
     assert_eq!(row.process_state, Some(ProcessState::Stopped));
     assert_eq!(jobs[0].processes()[0].state, Some(states[0]));
 }
@@ -194,4 +194,18 @@ fn gpu_lists_are_short() {
     ] {
         assert_eq!(gpu_list(indexes), text);
     }
+}
+
+#[test]
+fn a_hidden_process_is_the_least_of_troubles() {
+    let ranks = [
+        ProcessTrouble::MemoryNotReleased,
+        ProcessTrouble::Zombie,
+        ProcessTrouble::Stopped,
+        ProcessTrouble::Traced,
+        ProcessTrouble::DiskWait,
+        ProcessTrouble::Hidden,
+    ]
+    .map(ProcessTrouble::rank);
+    assert_eq!(ranks, [Some(2), Some(3), Some(4), Some(4), Some(5), None]);
 }

@@ -18,7 +18,8 @@ use super::segments::Segments;
 use crate::app::App;
 use crate::app::arrange::LIST_FRAME_ROWS;
 use crate::fleet::{
-    GpuState, Group, Head, HeadKey, ListRow, Moment, Row, SortKey, Unfold, gpu_list, program_and_arguments,
+    GpuState, Group, Head, HeadKey, ListRow, Moment, ProcessTrouble, Row, SortKey, Unfold, gpu_list,
+    program_and_arguments,
 };
 use crate::wire::ProcessState;
 use ratatui::layout::Rect;
@@ -296,11 +297,14 @@ pub(super) fn state(pen: &Pen<'_>, row: &Row, app: &App, now: Moment, width: u16
     if let Some((state @ (GpuState::Hung | GpuState::Fault), at)) = row.state {
         return (short!("{}{}", state.word(), since(at).as_str()), theme.crit);
     }
-    if let Some(trouble) = row.trouble.as_deref() {
-        let words = short!("{trouble}{}", since(row.trouble_since).as_str());
+    if let Some(trouble) = row.trouble {
+        let words = short!("{}{}", trouble.word(), since(row.trouble_since).as_str());
         let is_long = columns(&words) > usize::from(width);
-        let words = if is_long && trouble == "memory not released" { short!("not released") } else { words };
-        return (words, if trouble == "hidden" { theme.dim } else { theme.warn });
+        return match trouble {
+            ProcessTrouble::MemoryNotReleased if is_long => (short!("not released"), theme.warn),
+            ProcessTrouble::Hidden => (words, theme.dim),
+            _ => (words, theme.warn),
+        };
     }
     if let Some((word, finding)) = app.findings().state_of_row(row) {
         let words = short!("{word} {}", brief_span(finding.lasted(now)).as_str());

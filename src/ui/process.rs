@@ -283,7 +283,7 @@ fn usage(host: &Host, process: &Process, now: Moment) -> String {
         let _ = write!(words, " SM {}", or_dash(percent.as_deref()).as_str());
     }
     if let Some(trouble) = process.trouble(now) {
-        let _ = write!(words, "   {trouble} for {}", span(now.since(process.state_since)).as_str());
+        let _ = write!(words, "   {} for {}", trouble.word(), span(now.since(process.state_since)).as_str());
     }
     words
 }

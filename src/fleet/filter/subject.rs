@@ -1,6 +1,6 @@
 //! What a filter is asked about: a host, or a row of the combined list on that host.
 
-use crate::fleet::{GpuState, Host, Moment, Row};
+use crate::fleet::{GpuState, Host, Moment, ProcessTrouble, Row};
 use std::time::Duration;
 
 /// A host, and in it a row. What is not known of them is `None`, and then neither a test nor its opposite holds.
@@ -55,7 +55,7 @@ impl RowFacts<'_> {
         };
         let state = row.state.map(|(state, _)| state.word());
         let ended = row.ended_at.map(|_| "ended");
-        let words = [state, row.trouble.as_deref(), self.finding, ended];
+        let words = [state, row.trouble.map(ProcessTrouble::word), self.finding, ended];
         let is_known = words.iter().any(Option::is_some);
         is_known.then(|| words.into_iter().flatten().any(begins))
     }
