@@ -168,11 +168,7 @@ struct Ends(Mutex<Vec<Result<Exit, SshErrorKind>>>);
 impl OpenChannel for Ends {
     fn open<'a>(self: Arc<Self>, _host: &'a HostConfig, _command: &'a str, _progress: &'a Progress) -> Opening<'a> {
         Box::pin(async move {
-            let exit = self.0.lock().unwrap().remove(0).map_err(|kind| SshError {
-                kind,
-                message: "no".to_owned(),
-                hint: None,
-            })?;
+            let exit = self.0.lock().unwrap().remove(0).map_err(|kind| SshError::new(kind, "no"))?;
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
             let (ended, receiver) = oneshot::channel();
             tokio::spawn(async move {

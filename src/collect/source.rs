@@ -85,10 +85,7 @@ pub(super) fn link_error(error: &SshError) -> LinkError {
         SshErrorKind::Refused => (LinkErrorKind::Refused, Retry::Backoff),
         SshErrorKind::Timeout(_) => (LinkErrorKind::Timeout, Retry::Backoff),
         SshErrorKind::Network => (LinkErrorKind::Network, Retry::Backoff),
-        // sshd's whole answer to a punished address is this sentence.
-        SshErrorKind::Busy if error.message.contains("Not allowed at this time") => {
-            (LinkErrorKind::Closed, Retry::After(PENALTY))
-        }
+        SshErrorKind::RateLimited => (LinkErrorKind::Closed, Retry::After(PENALTY)),
         SshErrorKind::Busy => (LinkErrorKind::Closed, Retry::After(BUSY)),
         SshErrorKind::KeyExchange => (LinkErrorKind::KeyExchange, Retry::Backoff),
         SshErrorKind::HostKeyUnknown => (LinkErrorKind::HostKeyUnknown, Retry::WhenAsked),
@@ -117,7 +114,7 @@ mod tests {
     use super::*;
 
     fn translated(kind: SshErrorKind, message: &str) -> LinkError {
-        link_error(&SshError { kind, message: message.to_owned(), hint: Some("try this".to_owned()) })
+        link_error(&SshError::new(kind, message).with_hint("try this"))
     }
 
     #[test]
@@ -150,7 +147,7 @@ mod tests {
             assert!(!needs_user(&translated(kind, "no")), "{kind:?}");
         }
         assert_eq!(translated(SshErrorKind::Busy, "server busy").retry, Retry::After(BUSY));
-        assert_eq!(translated(SshErrorKind::Busy, "Not allowed at this time").retry, Retry::After(PENALTY));
+        assert_eq!(translated(SshErrorKind::RateLimited, "no").retry, Retry::After(PENALTY));
         assert_eq!(translated(SshErrorKind::Refusal, "no job").retry, Retry::After(REFUSED_ACCOUNT));
     }
 

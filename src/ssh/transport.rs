@@ -64,6 +64,8 @@ pub struct SshError {
     pub message: String,
     /// What a person can do, as a command where there is one.
     pub hint: Option<String>,
+    /// The message names the jump host where it failed.
+    pub names_jump_host: bool,
 }
 
 /// What failed on the way to a channel.
@@ -81,6 +83,8 @@ pub enum SshErrorKind {
     Network,
     /// The server closed the connection, or said that it is busy.
     Busy,
+    /// The server refuses this address for a while (`PerSourcePenalties`, OpenSSH 9.8 and newer).
+    RateLimited,
     /// The protocol failed before authentication.
     KeyExchange,
     /// The host key is not known, and nobody said yes.
@@ -106,12 +110,18 @@ pub enum SshErrorKind {
 impl SshError {
     /// An error without a way out.
     pub fn new(kind: SshErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), hint: None }
+        Self { kind, message: message.into(), hint: None, names_jump_host: false }
     }
 
     /// The same with one.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
+        self
+    }
+
+    /// Marks the message as one that names the jump host where it failed.
+    pub fn naming_jump_host(mut self) -> Self {
+        self.names_jump_host = true;
         self
     }
 }

@@ -44,7 +44,7 @@ pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError 
         if first_line(head) == PENALTY {
             let message =
                 format!("{place} is rate-limited for this address: it closed the connection and said {PENALTY:?}");
-            return SshError::new(SshErrorKind::Busy, message).with_hint(
+            return SshError::new(SshErrorKind::RateLimited, message).with_hint(
                 "after failed logins sshd refuses an address for a while (PerSourcePenalties); the next try is in a minute",
             );
         }
@@ -109,7 +109,7 @@ mod tests {
         assert_eq!(
             key_exchange(PLACE, b"Not allowed at this time\r\n", &Error::HUP),
             SshError::new(
-                SshErrorKind::Busy,
+                SshErrorKind::RateLimited,
                 "127.0.0.1 port 22 is rate-limited for this address: it closed the connection and said \"Not allowed at \
                  this time\""
             )

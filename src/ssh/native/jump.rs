@@ -103,6 +103,7 @@ fn needs_a_person(kind: SshErrorKind) -> bool {
         | SshErrorKind::Timeout(_)
         | SshErrorKind::Network
         | SshErrorKind::Busy
+        | SshErrorKind::RateLimited
         | SshErrorKind::KeyExchange
         | SshErrorKind::Refusal
         | SshErrorKind::Unsupported => false,
@@ -116,7 +117,8 @@ pub(super) async fn bastion(target: &Target<'_>, hops: &[Hop]) -> Result<Bastion
         let mut circle: Vec<&str> = target.path.iter().map(|key| names(key)).collect();
         circle.push(names(&key));
         let message = format!("the jump hosts lead in a circle: {}", circle.join(" through "));
-        return Err(SshError::new(SshErrorKind::Config, message).with_hint("ProxyJump in ~/.ssh/config").into());
+        let error = SshError::new(SshErrorKind::Config, message).with_hint("ProxyJump in ~/.ssh/config");
+        return Err(error.naming_jump_host().into());
     }
     let slot = target.context.bastions.slot(&key, target.host);
     let outcome = slot.outcome.get_or_init(|| async {
@@ -180,10 +182,11 @@ async fn goes_by_ssh(resolved: &Resolved) -> bool {
     tokio::task::spawn_blocking(move || resolved.has_live_master()).await.unwrap_or(false)
 }
 
-/// A failure on the way, with the place where it happened. One that has its place already keeps it.
+/// Adds the jump host to its failure. A failure of an earlier jump host keeps that one.
 fn named(hop: &Hop, mut failure: Failure) -> Failure {
-    if !failure.error.message.starts_with("the jump host") {
+    if !failure.error.names_jump_host {
         failure.error.message = format!("the jump host {hop}: {}", failure.error.message);
+        failure.error.names_jump_host = true;
     }
     failure
 }
@@ -222,6 +225,15 @@ mod tests {
         tokio::time::advance(Duration::from_secs(60)).await;
         assert!(Arc::ptr_eq(&first, &bastions.slot("gate", "gpu02")), "the news of the refusal is no second try");
         assert!(!Arc::ptr_eq(&first, &bastions.slot("gate", "gpu01")), "somebody asked for another try");
+    }
+
+    #[test]
+    fn a_failure_names_the_jump_host_where_it_happened_whatever_its_message_says() {
+        let hop = |host: &str| Hop { user: None, host: host.to_owned(), port: None };
+        let failure = SshError::new(SshErrorKind::Refused, "the jump host looks down");
+        let inner = named(&hop("inner"), failure.into());
+        assert_eq!(inner.error.message, "the jump host inner: the jump host looks down");
+        assert_eq!(named(&hop("outer"), inner.clone()).error, inner.error);
     }
 
     #[tokio::test(start_paused = true)]

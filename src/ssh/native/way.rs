@@ -185,7 +185,7 @@ async fn channel(target: &Target<'_>, connection: &Connection) -> Result<Box<dyn
         Ok(Ok(channel)) => return Ok(Box::new(channel.into_stream())),
         Ok(Err(Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
             let message = format!("the jump host {} does not allow forwarding to {}", resolved.proxy, server(target));
-            let error = SshError::new(SshErrorKind::Refusal, message);
+            let error = SshError::new(SshErrorKind::Refusal, message).naming_jump_host();
             return Err(Fault::Told(error.with_hint("AllowTcpForwarding and PermitOpen in its sshd_config")));
         }
         Ok(Err(Error::ChannelOpenFailure(ChannelOpenFailure::Other { reason, .. }))) => (SshErrorKind::Network, reason),
@@ -200,7 +200,8 @@ async fn channel(target: &Target<'_>, connection: &Connection) -> Result<Box<dyn
         }
     };
     let message = format!("the jump host {} cannot reach {}: {what}", resolved.proxy, server(target));
-    Err(Fault::Told(SshError::new(kind, message).with_hint("is the host up, and is its name known to the jump host?")))
+    let error = SshError::new(kind, message).naming_jump_host();
+    Err(Fault::Told(error.with_hint("is the host up, and is its name known to the jump host?")))
 }
 
 /// The pipes of a program that leads to the server.

@@ -17,7 +17,7 @@ pub(super) fn is_chatter(line: &str) -> bool {
 
 /// What kind of failure ssh's words tell of.
 pub(super) fn kind(said: &str) -> SshErrorKind {
-    const WORDS: [(&str, SshErrorKind); 15] = [
+    const WORDS: [(&str, SshErrorKind); 16] = [
         ("REMOTE HOST IDENTIFICATION HAS CHANGED", SshErrorKind::HostKeyChanged),
         ("was revoked", SshErrorKind::HostKeyRevoked),
         ("is marked as revoked", SshErrorKind::HostKeyRevoked),
@@ -28,6 +28,7 @@ pub(super) fn kind(said: &str) -> SshErrorKind {
         ("Connection refused", SshErrorKind::Refused),
         ("Connection timed out", SshErrorKind::Timeout(SshPhase::Tcp)),
         ("Operation timed out", SshErrorKind::Timeout(SshPhase::Tcp)),
+        ("Not allowed at this time", SshErrorKind::RateLimited),
         ("banner exchange", SshErrorKind::Timeout(SshPhase::KeyExchange)),
         ("Unable to negotiate", SshErrorKind::KeyExchange),
         ("Bad configuration option", SshErrorKind::Config),
@@ -69,6 +70,7 @@ mod tests {
             ),
             ("Connection timed out during banner exchange", SshErrorKind::Timeout(SshPhase::Tcp)),
             ("kex_exchange_identification: Connection closed by remote host", SshErrorKind::Busy),
+            ("kex_exchange_identification: banner line 0: Not allowed at this time", SshErrorKind::RateLimited),
             ("something new", SshErrorKind::Network),
         ] {
             assert_eq!(kind(said), expected, "{said}");

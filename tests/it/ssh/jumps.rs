@@ -92,6 +92,7 @@ async fn jump_hosts_in_a_circle() {
         error,
         SshError::new(SshErrorKind::Config, "the jump hosts lead in a circle: a through b through a")
             .with_hint("ProxyJump in ~/.ssh/config")
+            .naming_jump_host()
     );
     let person = with_config(Interaction::Refuse, "Host *\n ProxyJump bastion\n");
     let error = person.open(&named("gpu"), "true").await.unwrap_err();
@@ -166,6 +167,7 @@ async fn a_jump_host_that_cannot_or_will_not_lead_on() {
             format!("the jump host bastion cannot reach 127.0.0.1:{port}: ConnectFailed")
         )
         .with_hint("is the host up, and is its name known to the jump host?")
+        .naming_jump_host()
     );
     let closed = Sshd::start_at(Ipv4Addr::LOCALHOST, &["AllowTcpForwarding no"]);
     person = with_config(Interaction::Refuse, &entry("bastion", &closed));
@@ -176,6 +178,7 @@ async fn a_jump_host_that_cannot_or_will_not_lead_on() {
             format!("the jump host bastion does not allow forwarding to 127.0.0.1:{port}")
         )
         .with_hint("AllowTcpForwarding and PermitOpen in its sshd_config")
+        .naming_jump_host()
     );
 }
 

@@ -241,7 +241,7 @@ async fn an_address_that_is_punished_is_told_so() {
     (host.port, host.backend) = (Some(place.port()), Backend::Native);
     let error = person.open(&host, "true").await.unwrap_err();
     server.await.unwrap();
-    assert_eq!(error.kind, SshErrorKind::Busy);
+    assert_eq!(error.kind, SshErrorKind::RateLimited);
     let message = format!(
         "127.0.0.1 port {} is rate-limited for this address: it closed the connection and said \"Not allowed at this \
          time\"",
