@@ -20,6 +20,7 @@ mod table;
 pub(crate) use events::{Event, EventSet};
 pub(crate) use gpm::GpmSample;
 pub(crate) use lists::{Entries, ProcessList};
+pub(crate) use loader::LoadError;
 pub(crate) use oddity::{Oddities, Oddity};
 pub(crate) use system::{PasswdEntry, exit_now, page_size, passwd_entry, process_cpu_nanoseconds};
 

@@ -1,7 +1,7 @@
 //! A driver that answers: its library and its GPUs.
 
 use super::device::{Device, DeviceSample, FieldIds, Role};
-use super::raw::{Code, Handle, Library, Oddity};
+use super::raw::{Code, Handle, Library, LoadError, Oddity};
 use super::watch::Watch;
 use super::words;
 use super::worker::is_void;
@@ -25,21 +25,20 @@ pub(crate) struct Session {
 
 /// Loads the library from `chosen`, or from the first usual place that has one. It is never unloaded.
 pub(crate) fn load(chosen: Option<&str>) -> Result<&'static Library, DriverError> {
-    let reason = match chosen {
+    let library = match chosen {
         Some(path) => load_first(&[path]),
         None => load_first(&words::LIBRARY_PATHS),
     };
-    reason.map_err(|reason| words::no_library(chosen, &reason))
+    library.map_err(|error| words::no_library(chosen, &error))
 }
 
-/// The error is the loader's sentence.
-fn load_first(paths: &[&str]) -> Result<&'static Library, String> {
-    let mut reason = None;
+fn load_first(paths: &[&str]) -> Result<&'static Library, LoadError> {
+    let mut reason: Option<LoadError> = None;
     for path in paths {
         match Library::open(path) {
             Ok(library) => return Ok(Box::leak(Box::new(library))),
             // A file that is there and cannot be loaded says more than one that is missing.
-            Err(error) if reason.is_none() || !error.contains("No such file") => reason = Some(error),
+            Err(error) if reason.is_none() || !error.is_missing => reason = Some(error),
             Err(_) => {}
         }
     }
@@ -240,7 +239,9 @@ mod tests {
         let library = load_first(&[&missing, &broken, "libc.so.6"]).expect("loads");
         assert_eq!(library.path(), "libc.so.6");
         let reason = load_first(&[&missing, &broken, &missing]).err().expect("a reason");
-        assert!(reason.contains("broken.so"), "{reason}");
+        assert!(!reason.is_missing && reason.message.contains("broken.so"), "{reason:?}");
+        let reason = load_first(&[&missing]).err().expect("a reason");
+        assert!(reason.is_missing, "{reason:?}");
         assert!(load_first(&[]).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! The sentences for what NVML refuses, each with its way out.
 
-use super::raw::Code;
+use super::raw::{Code, LoadError};
 use crate::wire::{DeviceError, DriverError, DriverErrorKind};
 
 /// Where the library is looked for, in this order: what the loader knows, then where containers, Debian, WSL and NixOS
@@ -17,11 +17,12 @@ pub(crate) const LIBRARY_PATHS: [&str; 5] = [
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 ];
 
-/// No library could be loaded. `reason` is the loader's, for a library that is there and unusable.
-pub(crate) fn no_library(chosen: Option<&str>, reason: &str) -> DriverError {
+/// No library could be loaded. `error` is that of the file that is there and unusable, if there is one.
+pub(crate) fn no_library(chosen: Option<&str>, error: &LoadError) -> DriverError {
+    let reason = &error.message;
     let message = match chosen {
         Some(_) => format!("the NVML library that was asked for cannot be loaded: {reason}"),
-        None if reason.contains("No such file") => "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
+        None if error.is_missing => "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
              Install the driver, or set nvml_library to where it is"
             .to_owned(),
         None => format!("libnvidia-ml.so.1 cannot be loaded: {reason}"),
@@ -119,18 +120,18 @@ mod tests {
 
     #[test]
     fn a_missing_library_and_an_unusable_one_are_told_apart() {
-        let missing = "libnvidia-ml.so.1: cannot open shared object file: No such file or directory";
+        let error = |is_missing, message: &str| LoadError { is_missing, message: message.to_owned() };
         assert_eq!(
-            no_library(None, missing).message,
+            no_library(None, &error(true, "libnvidia-ml.so.1: cannot open shared object file")).message,
             "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
              Install the driver, or set nvml_library to where it is"
         );
         assert_eq!(
-            no_library(None, "x: wrong ELF class").message,
+            no_library(None, &error(false, "x: wrong ELF class")).message,
             "libnvidia-ml.so.1 cannot be loaded: x: wrong ELF class"
         );
         assert_eq!(
-            no_library(Some("/x"), "/x: file too short").message,
+            no_library(Some("/x"), &error(false, "/x: file too short")).message,
             "the NVML library that was asked for cannot be loaded: /x: file too short"
         );
     }

@@ -10,8 +10,8 @@ use std::ptr::NonNull;
 impl Library {
     /// Loads the library and looks up its functions. `path` is a file name for the loader's search, or a path.
     /// The error is the loader's sentence.
-    pub(crate) fn open(path: &str) -> Result<Self, String> {
-        let name = CString::new(path).map_err(|_| "the path holds a NUL byte".to_owned())?;
+    pub(crate) fn open(path: &str) -> Result<Self, LoadError> {
+        let name = CString::new(path).map_err(|_| LoadError::unusable("the path holds a NUL byte"))?;
         // SAFETY: a NUL-terminated path. The library's constructors run, as they would for any user of the driver.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let Some(library) = NonNull::new(library) else { return Err(loader_error()) };
@@ -32,14 +32,34 @@ impl Library {
     }
 }
 
-fn loader_error() -> String {
+/// Why a library cannot be loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LoadError {
+    /// A file is missing: the library itself, or one that it needs.
+    pub(crate) is_missing: bool,
+    /// The message of the dynamic loader.
+    pub(crate) message: String,
+}
+
+impl LoadError {
+    fn unusable(message: &str) -> Self {
+        Self { is_missing: false, message: message.to_owned() }
+    }
+
+    /// `dlerror` has no error codes: its text alone tells the cases apart.
+    fn of_dlerror(message: String) -> Self {
+        Self { is_missing: message.contains("No such file"), message }
+    }
+}
+
+fn loader_error() -> LoadError {
     // SAFETY: dlerror returns null or a text that stays until this thread's next call of the loader.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {
-        return "the loader gave no reason".to_owned();
+        return LoadError::unusable("the loader gave no reason");
     }
     // SAFETY: see above; it is copied at once.
-    unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+    LoadError::of_dlerror(unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned())
 }
 
 fn loaded_from(function: unsafe extern "C" fn() -> sys::nvmlReturn_t) -> Option<String> {
