@@ -5,7 +5,7 @@ use crate::app::{App, Event};
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
 use crate::wire::{
     GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading,
-    Inventory, Presence, ProcessColumns, ProcessFacts, ProcessReading, ProcessState, Scope, Snapshot,
+    Inventory, Presence, ProcessColumns, ProcessFacts, ProcessReading, ProcessState, ReadingSource, Scope, Snapshot,
 };
 
 const GIB: u64 = 1 << 30;
@@ -37,7 +37,7 @@ pub(crate) fn mixed_lab(size: (u16, u16)) -> App {
 /// A machine of the lab.
 struct Machine<'a> {
     scope: Scope,
-    source: Option<&'a str>,
+    source: Option<ReadingSource>,
     gpus: Vec<(GpuInfo, GpuReading)>,
     work: Vec<Work<'a>>,
     memory: (u64, u64),
@@ -161,7 +161,7 @@ fn slurm() -> Machine<'static> {
 fn container() -> Machine<'static> {
     Machine {
         scope: Scope::Container("pytorch".into()),
-        source: Some("nvidia-smi"),
+        source: Some(ReadingSource::NvidiaSmi),
         gpus: vec![(info(0, "Tesla T4", 15), busy(61, 9))],
         work: vec![(600, Some("gustav"), "python infer.py", 0, Some(8), GpuProcessKind::Compute)],
         memory: (62, 20),
@@ -197,7 +197,7 @@ impl Machine<'_> {
             cpu_count: Some(32),
             memory_total_bytes: Some(self.memory.0 * GIB),
             scope: Some(self.scope.clone()),
-            source: self.source.map(Into::into),
+            source: self.source.clone(),
             probe_pid: None,
         }
     }

@@ -3,7 +3,7 @@
 use super::{App, View};
 use crate::fleet::{HeadKey, Host, HostId, JobKey, JobRows, Link, Process, ProcessKey, Row, RowKey, jobs_across};
 use crate::hosts::{ProbeChoice, SignalRule};
-use crate::wire::{Owner, SafeText};
+use crate::wire::{Owner, ReadingSource, SafeText};
 use std::sync::Arc;
 
 /// A process that a signal may be sent to.
@@ -163,8 +163,8 @@ fn refusal(host: &Host, row: &Row, process: &ProcessKey) -> Option<String> {
     if !matches!(host.link, Link::Live) {
         return Some(format!("{name} is not connected"));
     }
-    let source = host.hello.as_ref().and_then(|hello| hello.source.as_deref());
-    if host.config.probe == ProbeChoice::NvidiaSmi || source == Some("nvidia-smi") {
+    let source = host.hello.as_ref().and_then(|hello| hello.source.as_ref());
+    if host.config.probe == ProbeChoice::NvidiaSmi || source == Some(&ReadingSource::NvidiaSmi) {
         return Some(format!("{name} is read with nvidia-smi, which sends no signals"));
     }
     if process.pid <= 1 || process.start_ticks.is_none() || process.boot_id.is_none() {

@@ -10,7 +10,7 @@ use crate::fleet::{LinkError, LinkErrorKind};
 use crate::hosts::HostConfig;
 use crate::ssh::transport::SshPhase;
 use crate::wire::codec::{decode, encode};
-use crate::wire::{Hello, Inventory, Message, PROTOCOL, Request, SafeText};
+use crate::wire::{Hello, Inventory, Message, PROTOCOL, ReadingSource, Request, SafeText};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -224,9 +224,9 @@ async fn readings(walk: &mut Walk, remote: &mut Remote) -> Result<(), LinkError>
 /// `gpufleet-probe 0.1.0 as alice on hgx-01, Linux 6.1`, as far as it is known.
 fn introduction(hello: &Hello) -> String {
     // What answers in the probe's place names itself.
-    let mut text = match hello.source.as_deref() {
-        None | Some("probe") => format!("gpufleet-probe {}", hello.probe_version),
-        Some(source) => source.to_owned(),
+    let mut text = match &hello.source {
+        None | Some(ReadingSource::Probe) => format!("gpufleet-probe {}", hello.probe_version),
+        Some(source) => source.as_str().to_owned(),
     };
     for (word, value) in [(" as ", &hello.login_user), (" on ", &hello.host_name), (", Linux ", &hello.kernel)] {
         if let Some(value) = value {

@@ -30,7 +30,7 @@ impl Plan {
             cpu_count: Some(CPU_COUNT),
             memory_total_bytes: Some(HOST_MEMORY_BYTES),
             scope: Some(Scope::Host),
-            source: Some("probe".into()),
+            source: Some(crate::wire::ReadingSource::Probe),
             probe_pid: Some(1900),
         }
     }

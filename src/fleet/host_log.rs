@@ -3,7 +3,7 @@
 //! It is made of the updates that the host's task sends, which carry no secret: what a person types goes another way.
 
 use super::{HostUpdate, Moment};
-use crate::wire::{ReplyOutcome, SafeText, Scope};
+use crate::wire::{ReadingSource, ReplyOutcome, SafeText, Scope};
 use std::collections::VecDeque;
 
 /// Lines that are kept; the oldest go first.
@@ -57,7 +57,7 @@ impl HostLog {
             }
             HostUpdate::Hello(hello) => {
                 let word = |text: &Option<SafeText>| text.as_ref().map_or("-", SafeText::as_str).to_owned();
-                let source = hello.source.as_ref().map_or("probe", SafeText::as_str);
+                let source = hello.source.as_ref().map_or("probe", ReadingSource::as_str);
                 let scope = match &hello.scope {
                     Some(Scope::SlurmJob(job)) => format!(", inside Slurm job {job}"),
                     Some(Scope::Container(name)) => format!(", inside container {name}"),

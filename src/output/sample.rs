@@ -91,7 +91,7 @@ fn busy_host(apply: &mut dyn FnMut(f64, HostUpdate)) {
         cpu_count: Some(112),
         memory_total_bytes: Some(1007 * GIB),
         scope: Some(Scope::Host),
-        source: Some("probe".into()),
+        source: Some(crate::wire::ReadingSource::Probe),
         probe_pid: Some(77),
     };
     let gpus = (0..4).map(|index| GpuInfo {

@@ -16,7 +16,7 @@ use super::paint::{Paint, Tone};
 use super::report::{GpuView, Report, who};
 use crate::diagnosis::{Finding, Phase};
 use crate::fleet::{GpuState, Host, Link, Moment};
-use crate::wire::SafeText;
+use crate::wire::{ReadingSource, SafeText};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use unicode_width::UnicodeWidthStr;
@@ -198,8 +198,11 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
     } else if host.inventory.is_none() {
         notes.push((Tone::Warn, "no GPU readings: the driver has not answered yet".to_owned()));
     }
-    let via = host.snapshot.iter().flat_map(|snapshot| &snapshot.notes).filter(|note| note.starts_with("via "));
-    notes.extend(via.map(|note| (Tone::Warn, note.to_string())));
+    // Without a probe the notes say why there is none.
+    if host.hello.as_ref().is_some_and(|hello| hello.source == Some(ReadingSource::NvidiaSmi)) {
+        let why = host.snapshot.iter().flat_map(|snapshot| &snapshot.notes);
+        notes.extend(why.map(|note| (Tone::Warn, note.to_string())));
+    }
     let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
     if left_out > 0 {
         notes.push((Tone::Warn, format!("{left_out} more processes are not listed")));

@@ -25,7 +25,7 @@ pub(crate) fn hello() -> Hello {
         cpu_count: cpu_count(&mut scratch),
         memory_total_bytes: memory_total_bytes(&mut scratch),
         scope: Some(Signs::read().scope()),
-        source: Some("probe".into()),
+        source: Some(crate::wire::ReadingSource::Probe),
         probe_pid: Some(std::process::id()),
     }
 }

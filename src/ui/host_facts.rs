@@ -6,7 +6,7 @@ use super::pen::Pen;
 use super::segments::Segments;
 use crate::app::{App, HostFigures};
 use crate::fleet::{Host, Link, Moment, NOBODY, gpu_list};
-use crate::wire::{Filesystem, RecoveryAction, Scope};
+use crate::wire::{Filesystem, ReadingSource, RecoveryAction, Scope};
 use std::time::Duration;
 
 /// From here on a filesystem is worth a colour (diagnosis sheet, rule `disk-full`).
@@ -227,9 +227,9 @@ pub(super) fn probe(pen: &Pen<'_>, host: &Host) -> Segments {
             Some(Scope::Unknown) => line.add(19, 3, short!("sees an unknown part of the host"), theme.warn),
             None => {}
         }
-        let source = hello.source.as_ref().filter(|source| ***source != *"probe");
+        let source = hello.source.as_ref().filter(|source| **source != ReadingSource::Probe);
         match source {
-            Some(source) => line.add(18, 3, short!("via {source}"), theme.warn),
+            Some(source) => line.add(18, 3, short!("via {}", source.as_str()), theme.warn),
             None => line.add(8, 3, short!("probe {}", hello.probe_version.as_str()), theme.dim),
         }
         if let Some(pid) = hello.probe_pid {

@@ -11,8 +11,8 @@ use crate::output::notification::{Notification, osc9, summary};
 use crate::output::{Report, free, paint::Paint, status};
 use crate::ssh::prompt::{Prompt, PromptId, PromptKind};
 use crate::wire::{
-    Ancestor, DeviceError, DriverError, DriverErrorKind, Filesystem, Owner, ProcessFacts, ProcessState, SafeText,
-    Snapshot,
+    Ancestor, DeviceError, DriverError, DriverErrorKind, Filesystem, Owner, ProcessFacts, ProcessState, ReadingSource,
+    SafeText, Snapshot,
 };
 
 const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 60), (52, 14)];
@@ -204,13 +204,13 @@ fn hostile_app(size: (u16, u16), dice: &mut Dice) -> (App, Vec<Effect>) {
             &mut hello.login_user,
             &mut hello.kernel,
             &mut hello.arch,
-            &mut hello.source,
             &mut inventory.driver_version,
             &mut inventory.cuda_version,
             &mut inventory.nvml_path,
         ] {
             *text = Some(dice.text());
         }
+        hello.source = Some(ReadingSource::Other(dice.text()));
         hello.probe_version = dice.text();
         for gpu in &mut inventory.gpus {
             gpu.name = Some(dice.text());

@@ -16,6 +16,7 @@ use super::{gpu_line, host_state, layout};
 use crate::app::arrange::{GridShape, PaneFrame};
 use crate::app::{App, HostFigures};
 use crate::fleet::{Host, Link, Moment};
+use crate::wire::ReadingSource;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -139,8 +140,8 @@ fn footer(pen: &mut Pen<'_>, line: Rect, host: &Host, is_fresh: bool) {
     let mut left = Segments::default();
     // Less is known without a probe; who looks at the pane should know why.
     let source = host.hello.as_ref().and_then(|hello| hello.source.as_ref());
-    if let Some(source) = source.filter(|source| ***source != *"probe") {
-        left.add(4, 0, short!("via {source}"), pen.theme.warn);
+    if let Some(source) = source.filter(|source| **source != ReadingSource::Probe) {
+        left.add(4, 0, short!("via {}", source.as_str()), pen.theme.warn);
     }
     if let Some(cpu) = reading.cpu_percent {
         left.add(3, 1, short!("cpu {}%", whole(cpu)), style);

@@ -75,12 +75,51 @@ pub struct Hello {
     /// How much of the machine the probe sees.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<Scope>,
-    /// `probe`, or `nvidia-smi` where the controller had to make do without one.
+    /// What reads the host: `probe`, or `nvidia-smi` if the host has no probe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub source: Option<SafeText>,
+    pub source: Option<ReadingSource>,
     /// The probe's own process id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe_pid: Option<u32>,
+}
+
+/// What reads a host. On the wire it is its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "SafeText", into = "SafeText")]
+pub enum ReadingSource {
+    /// `gpufleet-probe`.
+    Probe,
+    /// `nvidia-smi`, run by the controller.
+    NvidiaSmi,
+    /// A source of a later version.
+    Other(SafeText),
+}
+
+impl ReadingSource {
+    /// The name on the wire and on the screen.
+    pub fn as_str(&self) -> &str {
+        match self {
+            Self::Probe => "probe",
+            Self::NvidiaSmi => "nvidia-smi",
+            Self::Other(name) => name,
+        }
+    }
+}
+
+impl From<SafeText> for ReadingSource {
+    fn from(name: SafeText) -> Self {
+        match name.as_str() {
+            "probe" => Self::Probe,
+            "nvidia-smi" => Self::NvidiaSmi,
+            _ => Self::Other(name),
+        }
+    }
+}
+
+impl From<ReadingSource> for SafeText {
+    fn from(source: ReadingSource) -> Self {
+        Self::new(source.as_str())
+    }
 }
 
 /// The GPUs of a host and the driver behind them.
@@ -320,4 +359,21 @@ pub enum ReplyOutcome {
     /// An answer that this version does not know.
     #[serde(other)]
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_its_name_on_the_wire_and_an_unknown_one_keeps_it() {
+        for (source, name) in [
+            (ReadingSource::Probe, "\"probe\""),
+            (ReadingSource::NvidiaSmi, "\"nvidia-smi\""),
+            (ReadingSource::Other("rocm-smi".into()), "\"rocm-smi\""),
+        ] {
+            assert_eq!(serde_json::to_string(&source).unwrap(), name);
+            assert_eq!(serde_json::from_str::<ReadingSource>(name).unwrap(), source);
+        }
+    }
 }

@@ -27,8 +27,8 @@ pub use gpu::{
 };
 pub use host::{Filesystem, HostReading, Scope};
 pub use message::{
-    DriverError, DriverErrorKind, Hello, Inventory, Message, PROTOCOL, ProbeCost, Reply, ReplyOutcome, Request, Signal,
-    Snapshot,
+    DriverError, DriverErrorKind, Hello, Inventory, Message, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome,
+    Request, Signal, Snapshot,
 };
 pub use process::{
     Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,

@@ -216,7 +216,7 @@ impl Machine {
             cpu_count: Some(112),
             memory_total_bytes: Some(HOST_MEMORY as u64),
             scope: Some(Scope::Host),
-            source: Some("probe".into()),
+            source: Some(gpufleet::wire::ReadingSource::Probe),
             probe_pid: Some(1900),
         }
     }

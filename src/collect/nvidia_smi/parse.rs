@@ -124,7 +124,7 @@ pub(super) fn hello(lines: &[String]) -> Hello {
         cpu_count: value("cpu_count").and_then(|count| count.parse().ok()),
         memory_total_bytes: None,
         scope: None,
-        source: Some("nvidia-smi".into()),
+        source: Some(crate::wire::ReadingSource::NvidiaSmi),
         probe_pid: None,
     }
 }

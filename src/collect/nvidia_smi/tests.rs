@@ -1,8 +1,8 @@
 //! The adapter against the real shell, /proc and `ps` of this machine, with an `nvidia-smi` of the test's own.
 
 use super::*;
-use crate::wire::Signal;
 use crate::wire::codec::decode;
+use crate::wire::{ReadingSource, Signal};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use tokio::process::Command;
@@ -75,7 +75,7 @@ impl Bench {
 async fn an_old_nvidia_smi_speaks_the_probes_protocol() {
     let mut bench = Bench::new(OLD_NVIDIA_SMI).await;
     let Message::Hello(hello) = bench.message().await else { panic!("a hello") };
-    assert_eq!(hello.source.as_deref(), Some("nvidia-smi"));
+    assert_eq!(hello.source, Some(ReadingSource::NvidiaSmi));
     assert_eq!(hello.arch.as_deref(), Some(std::env::consts::ARCH));
     assert!(hello.boot_id.is_some() && hello.login_uid.is_some() && hello.cpu_count.is_some(), "{hello:?}");
     let Message::Inventory(inventory) = bench.message().await else { panic!("an inventory") };
@@ -131,7 +131,7 @@ async fn why_there_is_no_probe_is_said_and_without_nvidia_smi_both_are_named() {
         match bench.message().await {
             Message::Snapshot(snapshot) => break snapshot,
             Message::Inventory(inventory) => assert_eq!(inventory.error, None),
-            Message::Hello(hello) => assert_eq!(hello.source.as_deref(), Some("nvidia-smi")),
+            Message::Hello(hello) => assert_eq!(hello.source, Some(ReadingSource::NvidiaSmi)),
             other => panic!("out of turn: {other:?}"),
         }
     };

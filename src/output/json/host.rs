@@ -175,7 +175,7 @@ impl JsonInfo {
         let hello = host.hello.as_ref();
         let inventory = host.inventory.as_ref();
         Self {
-            source: hello.and_then(|hello| hello.source.clone()),
+            source: hello.and_then(|hello| hello.source.clone()).map(SafeText::from),
             probe_version: hello.map(|hello| hello.probe_version.clone()),
             boot_id: hello.and_then(|hello| hello.boot_id.clone()),
             host_name: hello.and_then(|hello| hello.host_name.clone()),

@@ -4,7 +4,7 @@
 
 use super::process::{Probe, Sleeper, row_of};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
-use gpufleet::wire::{DriverErrorKind, GpuProcessKind, GpuReading, Owner, Presence, Request};
+use gpufleet::wire::{DriverErrorKind, GpuProcessKind, GpuReading, Owner, Presence, ReadingSource, Request};
 use serde_json::{Value, json};
 use std::path::Path;
 
@@ -29,7 +29,7 @@ fn readings_equal_the_script() {
     });
     let hello = probe.hello.as_ref().expect("hello came first");
     assert_eq!(hello.probe_pid, Some(probe.child.id()));
-    assert_eq!(hello.source.as_deref(), Some("probe"));
+    assert_eq!(hello.source, Some(ReadingSource::Probe));
     assert!(hello.boot_id.is_some() && hello.kernel.is_some() && hello.cpu_count.is_some());
     let inventory = probe.inventory();
     assert_eq!((inventory.generation, &inventory.error), (1, &None));
