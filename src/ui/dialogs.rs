@@ -19,7 +19,7 @@ use super::format::{columns, short};
 use super::layout::centered;
 use super::pen::Pen;
 use crate::app::App;
-use crate::app::prompts::{Dialog, GUARD};
+use crate::app::prompts::{Dialog, GUARD, SAVE_WORD};
 use crate::fleet::Moment;
 use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::SafeText;
@@ -132,7 +132,7 @@ fn host_key(
     let caret = caret(flow, dialog, now);
     let typed = dialog.input.shown();
     flow.labelled(label, LABEL, &short!("trust and save; type yes: {typed}{caret}"));
-    if dialog.wants_word && typed != "yes" {
+    if dialog.wants_word && typed != SAVE_WORD {
         flow.line("type the whole word yes to save, or o to trust once", flow.pen.theme.warn);
     }
 }

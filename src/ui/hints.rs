@@ -27,7 +27,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
         .keymap()
         .hints(app.mode())
         .filter(|(action, ..)| is_useful(*action, app))
-        .map(|(_, keys, words)| (first_key(keys), words))
+        .map(|(action, keys, words)| (shown_keys(action, keys), words))
         .collect();
     let mut line = Segments::default();
     let lead = match app.mode() {
@@ -127,9 +127,9 @@ fn is_useful(action: Action, app: &App) -> bool {
     }
 }
 
-/// One of the keys is enough here; the help has them all.
-fn first_key(keys: &str) -> &str {
-    if keys.starts_with("yes") { keys } else { keys.split(' ').next().unwrap_or(keys) }
+/// One of the keys is enough here; the help has them all. To submit, all of them are pressed: `yes Enter`.
+fn shown_keys(action: Action, keys: &str) -> &str {
+    if action == Action::Submit { keys } else { keys.split(' ').next().unwrap_or(keys) }
 }
 
 fn hint_columns((keys, words): (&str, &str)) -> usize {
