@@ -1,9 +1,10 @@
 //! What is under the selection, and the ready line that `y` copies of it; the shell that `s` opens there.
 
-use super::note::{NoteFacts, gib, gpu_words, local_time};
+use super::note::{NoteFacts, gib, local_time};
 use super::{App, Effect, Mode, View};
 use crate::fleet::{
-    FreeGpu, GpuState, Host, HostId, JobKey, JobRows, Moment, Row, RowKey, cuda_environment, program_name,
+    FreeGpu, GpuListStyle, GpuState, Host, HostId, JobKey, JobRows, Moment, Row, RowKey, cuda_environment, gpu_words,
+    program_name,
 };
 use crate::wire::SafeText;
 use std::fmt::Write as _;
@@ -191,7 +192,7 @@ fn pid_line(row: &Row) -> Copied {
     let mut line = row.host_name.as_str().to_owned();
     let pid = row.pid.map_or_else(|| "a hidden process".to_owned(), |pid| format!("pid {pid}"));
     // Writing into a string cannot fail.
-    let _ = write!(line, ": {pid} ({}), {}", row.who, gpu_words(&row.gpu_indexes));
+    let _ = write!(line, ": {pid} ({}), {}", row.who, gpu_words(&row.gpu_indexes, GpuListStyle::Each));
     if let Some(bytes) = row.gpu_memory_bytes {
         let _ = write!(line, ", {}", gib(bytes));
     }

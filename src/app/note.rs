@@ -1,8 +1,7 @@
 //! The note to somebody whose GPU is idle or may hang: a template, and the facts that fill it.
 
-use crate::fleet::Moment;
+use crate::fleet::{GpuListStyle, Moment, gpu_words};
 use crate::wire::SafeText;
-use std::fmt::Write as _;
 use std::ops::Range;
 
 /// The template that is built in.
@@ -99,7 +98,7 @@ impl NoteFacts {
             Field::Host => Some(self.host.clone()),
             Field::Program => Some(self.program.clone()),
             Field::Pid => self.pid.map(|pid| pid.to_string()),
-            Field::Gpus => Some(gpu_words(&self.gpu_indexes)),
+            Field::Gpus => Some(gpu_words(&self.gpu_indexes, GpuListStyle::Each)),
             Field::Memory => self.memory_bytes.map(gib),
             Field::Held => self.held.clone(),
             Field::Fact => self.fact.clone(),
@@ -193,16 +192,6 @@ fn filled(parts: &[Part], facts: &NoteFacts, is_optional: bool) -> Option<String
         }
     }
     Some(out)
-}
-
-/// `GPU 3`, `GPUs 2,3`: all of them, since somebody else reads it.
-pub(super) fn gpu_words(indexes: &[u32]) -> String {
-    let mut out = String::from(if indexes.len() == 1 { "GPU " } else { "GPUs " });
-    for (place, index) in indexes.iter().enumerate() {
-        // Writing into a string cannot fail.
-        let _ = write!(out, "{}{index}", if place == 0 { "" } else { "," });
-    }
-    if indexes.is_empty() { "no GPU".to_owned() } else { out }
 }
 
 /// `140 GiB`.

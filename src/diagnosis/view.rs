@@ -4,7 +4,7 @@ use super::across::Elsewhere;
 use super::grade::{Beat, Words};
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
 use super::{FindingGpu, FindingProcess};
-use crate::fleet::{Host, JobKey, program_name};
+use crate::fleet::{GpuListStyle, Host, JobKey, gpu_words, program_name};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;
 
@@ -43,7 +43,7 @@ impl<'a> View<'a> {
     /// "GPU 3", "GPUs 0-7".
     pub(super) fn gpus_in_words(&self, positions: impl IntoIterator<Item = usize>) -> String {
         let indexes = positions.into_iter().filter_map(|position| Some(self.host.gpu_info(position)?.index));
-        gpus_in_words(&indexes.collect::<Vec<_>>())
+        gpu_words(&indexes.collect::<Vec<_>>(), GpuListStyle::Ranges)
     }
 
     /// "train.py (alice, pid 4312, Slurm 3385)".
@@ -112,25 +112,6 @@ pub(super) fn program(command: &SafeText) -> &str {
     }
 }
 
-/// "GPU 3", "GPUs 0-7", "GPUs 0,2,3": every one of them, since a person acts on it.
-pub(super) fn gpus_in_words(indexes: &[u32]) -> String {
-    let mut sorted = indexes.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let mut parts: Vec<String> = Vec::new();
-    let mut rest = sorted.as_slice();
-    while let [first, ..] = rest {
-        let length = rest.iter().zip(*first..).take_while(|(a, b)| **a == *b).count();
-        let (run, after) = rest.split_at(length);
-        match run {
-            [first, .., last] if length > 2 => parts.push(format!("{first}-{last}")),
-            run => parts.extend(run.iter().map(u32::to_string)),
-        }
-        rest = after;
-    }
-    format!("GPU{} {}", if sorted.len() == 1 { "" } else { "s" }, parts.join(","))
-}
-
 /// "45 s", "14 min", "3 h 20 min", "6 d 4 h".
 pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
@@ -162,13 +143,5 @@ mod tests {
     fn durations_are_as_long_as_a_person_says_them() {
         let words = [0.0, 89.9, 90.0, 840.0, 5400.0, 7200.0, 90_000.0, 200_000.0, 518_400.0].map(duration);
         assert_eq!(words, ["0 s", "89 s", "1 min", "14 min", "1 h 30 min", "2 h", "25 h", "2 d 7 h", "6 d"]);
-    }
-
-    #[test]
-    fn every_gpu_is_named() {
-        assert_eq!(gpus_in_words(&[0, 1, 2, 3, 4, 5, 6, 7]), "GPUs 0-7");
-        assert_eq!(gpus_in_words(&[3]), "GPU 3");
-        assert_eq!(gpus_in_words(&[5, 2, 3]), "GPUs 2,3,5");
-        assert_eq!(gpus_in_words(&[0, 1, 2, 7]), "GPUs 0-2,7");
     }
 }

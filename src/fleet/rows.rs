@@ -373,20 +373,6 @@ pub(super) fn trouble_rank(row: &Row) -> Option<u8> {
     state.or(row.trouble.and_then(ProcessTrouble::rank))
 }
 
-/// GPU indexes as people write them: `0-3` for three or more in a row, `2,3` for two, `0+5` for GPU 0 and five more
-/// that do not follow it.
-pub fn gpu_list(indexes: &[u32]) -> String {
-    match indexes {
-        [] => "-".to_owned(),
-        [only] => only.to_string(),
-        [first, .., last] if (*last - *first) as usize == indexes.len() - 1 && indexes.len() > 2 => {
-            format!("{first}-{last}")
-        }
-        [first, second] => format!("{first},{second}"),
-        [first, rest @ ..] => format!("{first}+{}", rest.len()),
-    }
-}
-
 #[cfg(test)]
 #[path = "rows_tests.rs"]
 mod tests;

@@ -181,22 +181,6 @@ fn rows_of_a_host_without_fresh_data_are_stale() {
 }
 
 #[test]
-fn gpu_lists_are_short() {
-    for (indexes, text) in [
-        (&[][..], "-"),
-        (&[4], "4"),
-        (&[2, 3], "2,3"),
-        (&[0, 7], "0,7"),
-        (&[0, 1, 2, 3], "0-3"),
-        (&[5, 6, 7], "5-7"),
-        (&[0, 2, 3, 5, 6, 7], "0+5"),
-        (&[1, 2, 4], "1+2"),
-    ] {
-        assert_eq!(gpu_list(indexes), text);
-    }
-}
-
-#[test]
 fn a_hidden_process_is_the_least_of_troubles() {
     let ranks = [
         ProcessTrouble::MemoryNotReleased,

@@ -7,9 +7,10 @@ use crate::diagnosis::across::Part;
 use crate::diagnosis::grade::{Grade, Ladder, Run, Target, Words};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, Past};
-use crate::diagnosis::view::{View, duration, gibibytes, gpus_in_words};
+use crate::diagnosis::view::{View, duration, gibibytes};
 use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
+use crate::fleet::{GpuListStyle, gpu_words};
 
 pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {
     word: "stuck-spin",
@@ -342,7 +343,9 @@ fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Mis
     if !missing.here.is_empty() {
         places.push(format!("{} on {}", view.gpus_in_words(missing.here.iter().copied()), view.host.name()));
     }
-    places.extend(missing.there.iter().map(|(host, gpus, _)| format!("{} on {host}", gpus_in_words(gpus))));
+    places.extend(
+        missing.there.iter().map(|(host, gpus, _)| format!("{} on {host}", gpu_words(gpus, GpuListStyle::Ranges))),
+    );
     let likely = if view.elsewhere.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(
         "the rank on {} never arrived{likely}: at rest for {} with up to {} held, while {waiting} {} at {watts:.0} W of \
