@@ -15,7 +15,7 @@
 //! wire, hosts
 //! ```
 //!
-//! `probe` stands on `wire` alone, `ssh` on `hosts` and `wire::text`; `hosts` uses `wire::text` for what is shown.
+//! `probe` stands on `wire` alone, `ssh` on `hosts`, `wire::text` and `wire::format`; `hosts` uses `wire::text` for what is shown.
 //!
 //! # Invariants
 //! - `wire`, `hosts`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; of crossterm `app`

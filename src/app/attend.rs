@@ -6,6 +6,7 @@ use super::{App, Effect};
 use crate::diagnosis::{Finding, News, RememberedEnd, Snoozed, Transition};
 use crate::fleet::{Host, HostId, Link, Moment, gpu_list};
 use crate::wire::SafeText;
+use crate::wire::format::{DurationStyle, duration};
 use std::time::Duration;
 
 /// How long `x` silences a finding.
@@ -137,9 +138,9 @@ impl App {
         let local =
             (unix.as_secs() as i64).saturating_add(i64::from(self.settings.utc_offset_seconds)).rem_euclid(86_400);
         if ago >= Duration::from_secs(86_400) {
-            return format!("{} ago", span(ago));
+            return format!("{} ago", duration(ago, DurationStyle::Words));
         }
-        format!("{:02}:{:02} ({} ago)", local / 3600, local / 60 % 60, span(ago))
+        format!("{:02}:{:02} ({} ago)", local / 3600, local / 60 % 60, duration(ago, DurationStyle::Words))
     }
 }
 
@@ -161,17 +162,6 @@ fn whereabouts(finding: &Finding) -> String {
     let gpus = if indexes.is_empty() { String::new() } else { format!(" GPU {}", gpu_list(&indexes)) };
     let user = finding.user.as_ref().map(|user| format!(" ({user})")).unwrap_or_default();
     format!("{host}{gpus}{user}")
-}
-
-/// `45 s`, `18 min`, `9 h 40 min`, `3 d`.
-fn span(span: Duration) -> String {
-    let seconds = span.as_secs();
-    match seconds {
-        0..120 => format!("{seconds} s"),
-        120..7200 => format!("{} min", seconds / 60),
-        7200..172_800 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d", seconds / 86_400),
-    }
 }
 
 #[cfg(test)]

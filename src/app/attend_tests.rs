@@ -116,7 +116,7 @@ fn hosts_that_are_silent_are_not_waited_for_forever_and_are_counted() {
         assert!(app.update(Event::Ticked, at(seconds)).is_empty());
     }
     app.update(Event::Ticked, at(start + 15));
-    let line = "since 30 h 0 min ago: no job ended; nothing looks hung; 5 hosts not heard yet";
+    let line = "since 30 h ago: no job ended; nothing looks hung; 5 hosts not heard yet";
     assert_eq!(app.notice(at(start + 16)), Some(line));
     // A key takes it away: the keys are what the last line is for.
     app.update(Event::Key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE)), at(start + 17));
@@ -127,7 +127,4 @@ fn hosts_that_are_silent_are_not_waited_for_forever_and_are_counted() {
 fn what_is_named_is_bounded() {
     let names = |count: u32| named((0..count).map(|name| name.to_string()));
     assert_eq!((names(1), names(2), names(5)), ("0".to_owned(), "0, 1".to_owned(), "0, 1 and 3 more".to_owned()));
-    for (seconds, words) in [(45, "45 s"), (600, "10 min"), (34_800, "9 h 40 min"), (400_000, "4 d")] {
-        assert_eq!(span(Duration::from_secs(seconds)), words);
-    }
 }

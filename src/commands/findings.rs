@@ -17,6 +17,7 @@ use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
 use crate::store::Directories;
 use crate::wire::SafeText;
+use crate::wire::format::io_cause;
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal as _, Write as _};
 use std::path::Path;
@@ -90,7 +91,7 @@ pub async fn run(session: Session, arguments: &FindingsArgs) -> Result<ExitCode,
 pub fn replay(path: &Path, arguments: &FindingsArgs) -> Result<ExitCode, Failure> {
     let shown = SafeText::new(&path.to_string_lossy());
     let failure = |error: &dyn std::fmt::Display| Failure::nothing(format!("cannot replay {shown}: {error}"));
-    let file = File::open(path).map_err(|error| failure(&cause(&error)))?;
+    let file = File::open(path).map_err(|error| failure(&io_cause(&error)))?;
     let mut replay = Replay::new(Arc::new(Thresholds::default()));
     let printer = Printer::new(arguments, Moment::default());
     let mut found = false;
@@ -102,15 +103,9 @@ pub fn replay(path: &Path, arguments: &FindingsArgs) -> Result<ExitCode, Failure
     match played {
         Ok(()) => Ok(if found { ExitCode::from(FOUND) } else { ExitCode::SUCCESS }),
         Err(Stopped::Print(failure)) => Err(failure),
-        Err(Stopped::Replay(ReplayError::Io(error))) => Err(failure(&cause(&error))),
+        Err(Stopped::Replay(ReplayError::Io(error))) => Err(failure(&io_cause(&error))),
         Err(Stopped::Replay(error)) => Err(failure(&error)),
     }
-}
-
-/// The system's words without the number that Rust adds.
-fn cause(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 /// Why a replay did not come to its end.

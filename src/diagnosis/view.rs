@@ -7,6 +7,8 @@ use super::{FindingGpu, FindingProcess};
 use crate::fleet::{GpuListStyle, Host, JobKey, gpu_words, program_name};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;
+use crate::wire::format::{self, DurationStyle};
+use std::time::Duration;
 
 /// One host at one sample.
 #[derive(Clone, Copy)]
@@ -114,19 +116,8 @@ pub(super) fn program(command: &SafeText) -> &str {
 
 /// "45 s", "14 min", "3 h 20 min", "6 d 4 h".
 pub(super) fn duration(seconds: f64) -> String {
-    let seconds = seconds.max(0.0) as u64;
-    match seconds {
-        0..90 => format!("{seconds} s"),
-        90..5400 => format!("{} min", seconds / 60),
-        5400..172_800 => match seconds % 3600 / 60 {
-            0 => format!("{} h", seconds / 3600),
-            minutes => format!("{} h {minutes} min", seconds / 3600),
-        },
-        _ => match seconds % 86_400 / 3600 {
-            0 => format!("{} d", seconds / 86_400),
-            hours => format!("{} d {hours} h", seconds / 86_400),
-        },
-    }
+    let time = Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or(Duration::MAX);
+    format::duration(time, DurationStyle::Words).to_string()
 }
 
 /// "71 GiB", "0.6 GiB".
@@ -140,8 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_are_as_long_as_a_person_says_them() {
-        let words = [0.0, 89.9, 90.0, 840.0, 5400.0, 7200.0, 90_000.0, 200_000.0, 518_400.0].map(duration);
-        assert_eq!(words, ["0 s", "89 s", "1 min", "14 min", "1 h 30 min", "2 h", "25 h", "2 d 7 h", "6 d"]);
+    fn a_negative_duration_is_none() {
+        assert_eq!([-1.0, f64::NAN, 840.0].map(duration), ["0 s", "0 s", "14 min"]);
     }
 }

@@ -16,6 +16,7 @@ use super::paint::{Paint, Tone};
 use super::report::{GpuView, Report, who};
 use crate::diagnosis::{Finding, Phase};
 use crate::fleet::{GpuState, Host, Link, Moment};
+use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{ReadingSource, SafeText};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -180,7 +181,10 @@ fn head(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
         Cell::left(format!("cpu {}", percent(readings.cpu_percent.map(f64::from)))),
         Cell::left(format!("ram {}", part(gib(readings.memory_used_bytes(), 0), gib(total, 0), "GiB"))),
         Cell::left(format!("load {}", part(fixed(readings.load_1.map(f64::from), 1), cpus, ""))),
-        Cell::left(host.age(now).map_or_else(|| MISSING.to_owned(), |age| format!("{} old", seconds(age)))),
+        Cell::left(
+            host.age(now)
+                .map_or_else(|| MISSING.to_owned(), |age| format!("{} old", duration(age, DurationStyle::Precise))),
+        ),
     ]
 }
 
@@ -212,11 +216,14 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
 
 fn link_words(host: &Host, now: Moment) -> (Tone, String) {
     match &host.link {
-        Link::Connecting { phase, since, .. } => {
-            (Tone::Warn, format!("no answer yet: {}, {}", phase.words(), seconds(now.since(*since))))
-        }
+        Link::Connecting { phase, since, .. } => (
+            Tone::Warn,
+            format!("no answer yet: {}, {}", phase.words(), duration(now.since(*since), DurationStyle::Precise)),
+        ),
         Link::Live => (Tone::Warn, "connected, no readings yet".to_owned()),
-        Link::Stale { since } => (Tone::Warn, format!("silent for {}", seconds(now.since(*since)))),
+        Link::Stale { since } => {
+            (Tone::Warn, format!("silent for {}", duration(now.since(*since), DurationStyle::Precise)))
+        }
         Link::Down { error, .. } if host.link.is_refused() => (Tone::Warn, format!("refused: {}", error.message)),
         Link::Down { error, .. } => (Tone::Critical, format!("down: {}", error.message)),
         Link::NeedsUser { error, .. } => (Tone::Critical, format!("needs you: {}", error.message)),
@@ -253,7 +260,9 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec
 fn state_words(gpu: &GpuView<'_>, now: Moment) -> String {
     let lasts = matches!(gpu.state, GpuState::Fault | GpuState::Hung | GpuState::Idle | GpuState::Waiting);
     match gpu.since.map(|since| now.since(since)) {
-        Some(time) if lasts && time >= Duration::from_secs(60) => format!("{} {}", gpu.state.word(), coarse(time)),
+        Some(time) if lasts && time >= Duration::from_secs(60) => {
+            format!("{} {}", gpu.state.word(), duration(time, DurationStyle::Column))
+        }
         _ => gpu.state.word().to_owned(),
     }
 }
@@ -311,26 +320,6 @@ fn gib(bytes: Option<u64>, digits: usize) -> Option<String> {
     fixed(bytes.map(|bytes| bytes as f64 / GIB), digits)
 }
 
-/// `0.3 s`, `12 s`, `3 min`.
-fn seconds(time: Duration) -> String {
-    match time.as_secs_f64() {
-        short if short < 9.95 => format!("{short:.1} s"),
-        middle if middle < 120.0 => format!("{middle:.0} s"),
-        _ => coarse(time),
-    }
-}
-
-/// `18m`, `9h40m`, `1d07h`, as the screen writes it.
-fn coarse(time: Duration) -> String {
-    let minutes = time.as_secs() / 60;
-    let (days, hours) = (minutes / 1440, minutes / 60 % 24);
-    match (days, minutes / 60) {
-        (0, 0) => format!("{minutes}m"),
-        (0, _) => format!("{hours}h{:02}m", minutes % 60),
-        _ => format!("{days}d{hours:02}h"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::sample;
@@ -352,14 +341,5 @@ mod tests {
             pieces.for_each(|piece| plain += piece.split_once('m').map_or("", |(_, text)| text));
             assert_eq!(plain, table(report, Paint::OFF));
         });
-    }
-
-    #[test]
-    fn times_are_short() {
-        let table = [(300, "0.3 s"), (9_960, "10 s"), (119_000, "119 s"), (120_000, "2m"), (34_800_000, "9h40m")];
-        for (milliseconds, text) in table {
-            assert_eq!(seconds(Duration::from_millis(milliseconds)), text);
-        }
-        assert_eq!(coarse(Duration::from_secs(31 * 3600)), "1d07h");
     }
 }

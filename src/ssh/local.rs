@@ -6,13 +6,14 @@ use super::transport::{Channel, SshError};
 #[cfg(target_os = "linux")]
 pub(super) fn open(command: &str) -> Result<Channel, SshError> {
     use super::system::child::{Child, channel};
-    use super::text::cause;
     use super::transport::SshErrorKind;
+    use crate::wire::format::io_cause;
 
     let mut shell = tokio::process::Command::new("/bin/sh");
     shell.arg("-c").arg(command).process_group(0);
-    let child = Child::spawn(shell)
-        .map_err(|error| SshError::new(SshErrorKind::Refusal, format!("starting /bin/sh failed: {}", cause(&error))))?;
+    let child = Child::spawn(shell).map_err(|error| {
+        SshError::new(SshErrorKind::Refusal, format!("starting /bin/sh failed: {}", io_cause(&error)))
+    })?;
     Ok(channel(child))
 }
 

@@ -23,19 +23,13 @@ impl FileError {
             io::ErrorKind::AlreadyExists => Some("it is left as it is"),
             _ => None,
         };
-        Self { operation, path: path.to_owned(), cause: cause(error), hint, kind: error.kind() }
+        Self { operation, path: path.to_owned(), cause: crate::wire::format::io_cause(error), hint, kind: error.kind() }
     }
 
     /// Whether there is no such file.
     pub fn is_not_found(&self) -> bool {
         self.kind == io::ErrorKind::NotFound
     }
-}
-
-/// The system's words without the number that Rust adds.
-fn cause(error: &io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or(&text).to_owned()
 }
 
 impl fmt::Display for FileError {

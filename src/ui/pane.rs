@@ -7,7 +7,7 @@
 //! ```
 
 use super::findings::severity_style;
-use super::format::{columns, gib, short, span, whole};
+use super::format::{columns, gib, short, whole};
 use super::gpu_columns::{FigureWidths, GpuColumns};
 use super::header::add_counts;
 use super::pen::Pen;
@@ -17,6 +17,7 @@ use crate::app::arrange::{GridShape, PaneFrame};
 use crate::app::{App, HostFigures};
 use crate::fleet::{Host, Link, Moment};
 use crate::wire::ReadingSource;
+use crate::wire::format::{DurationStyle, duration};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -235,6 +236,5 @@ fn add_sums(line: &mut Segments, pen: &Pen<'_>, figures: &HostFigures) {
 
 /// How long ago, for a title: `4m12s` under an hour, else as every span.
 pub(super) fn since_words(since: Moment, now: Moment) -> super::format::Short {
-    let seconds = now.since(since).as_secs();
-    if (60..3600).contains(&seconds) { short!("{}m{:02}s", seconds / 60, seconds % 60) } else { span(now.since(since)) }
+    short!("{}", duration(now.since(since), DurationStyle::Ticking))
 }

@@ -11,6 +11,8 @@
 //!   older controller of the same protocol. A [`Request`] that the probe does not know is refused by its id.
 
 pub mod codec;
+#[cfg(feature = "controller")]
+pub mod format;
 pub mod gpu;
 pub mod host;
 pub mod message;

@@ -1,6 +1,7 @@
 //! `on_finding`: a program of the user's that is run for findings.
 
 use crate::wire::SafeText;
+use crate::wire::format::io_cause;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::fmt;
 use std::io::ErrorKind;
@@ -150,8 +151,7 @@ async fn run(argv: Vec<String>, input: String, deadline: Duration) -> Result<(),
             ErrorKind::PermissionDenied => "make it executable with chmod +x",
             _ => "try it by hand",
         };
-        let text = error.to_string();
-        failure(Cause::CannotStart { error: SafeText::new(text.split(" (os error").next().unwrap_or(&text)), hint })
+        failure(Cause::CannotStart { error: SafeText::from(io_cause(&error)), hint })
     })?;
     let group = Group::of(&child);
     let mut words = Vec::new();

@@ -7,7 +7,7 @@ pub use json::{
     JsonFinding, JsonFindingGpu, JsonFindingProcess, JsonFindings, JsonNotJudged, JsonSilent, JsonTransition,
     JsonUnripe, SCHEMA, line, transition_line,
 };
-pub use text::{duration, list, severity_tone, transition};
+pub use text::{list, severity_tone, transition};
 
 use crate::diagnosis::{Finding, NotJudged, RuleId, Severity};
 use crate::fleet::{Fleet, Moment};

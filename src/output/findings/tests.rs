@@ -1,11 +1,10 @@
 //! Whole texts, and that the documents name what the JSON has.
 
 use super::sample::{hang, moment, transitions, with_report};
-use super::{JsonFindings, JsonTransition, duration, line, list, transition, transition_line};
+use super::{JsonFindings, JsonTransition, line, list, transition, transition_line};
 use crate::output::paint::Paint;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 #[test]
 fn the_list_reads_like_this() {
@@ -56,15 +55,6 @@ fn changes_are_a_line_each() {
 "
     );
     assert_eq!(text, expected);
-}
-
-#[test]
-fn lengths_of_time_have_one_unit() {
-    for (seconds, words) in
-        [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2.0 h"), (200_000, "2 d")]
-    {
-        assert_eq!(duration(Duration::from_secs(seconds)), words);
-    }
 }
 
 #[test]

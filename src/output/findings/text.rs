@@ -19,6 +19,7 @@ use super::json::has_reported;
 use crate::diagnosis::{Finding, Phase, Severity, Snoozed, Transition};
 use crate::fleet::{Link, Moment};
 use crate::output::paint::{Paint, Tone};
+use crate::wire::format::{DurationStyle, duration};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -47,7 +48,9 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
     }
     if !report.too_little_history.is_empty() {
         let rules = report.too_little_history.iter();
-        let rules: Vec<String> = rules.map(|(rule, time)| format!("{} ({})", rule.word(), duration(*time))).collect();
+        let rules: Vec<String> = rules
+            .map(|(rule, time)| format!("{} ({})", rule.word(), duration(*time, DurationStyle::OneUnit)))
+            .collect();
         let _ = writeln!(text, "too little history for: {}", rules.join(", "));
     }
     for host in report.fleet.hosts().iter().filter(|host| !has_reported(host)) {
@@ -66,7 +69,7 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
         count(firing.len(), "finding"),
         pending.len(),
         count(report.fleet.hosts().len(), "host"),
-        duration(report.observed)
+        duration(report.observed, DurationStyle::OneUnit)
     );
     text
 }
@@ -81,11 +84,11 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
     let mut head = format!("{}, {}", finding.rule.word(), finding.confidence.word());
     match (is_pending, finding.due) {
         (true, Some(due)) => {
-            let _ = write!(head, ", fires in {}", duration(now.until(due)));
+            let _ = write!(head, ", fires in {}", duration(now.until(due), DurationStyle::OneUnit));
         }
         (true, None) => head += ", not for long enough yet",
         (false, _) => {
-            let _ = write!(head, ", for {bound}{}", duration(finding.lasted(now)));
+            let _ = write!(head, ", for {bound}{}", duration(finding.lasted(now), DurationStyle::OneUnit));
         }
     }
     for (is_so, words) in [
@@ -100,7 +103,7 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
     }
     match finding.snoozed {
         Some(Snoozed::Until(until)) => {
-            let _ = write!(head, ", snoozed for {}", duration(now.until(until)));
+            let _ = write!(head, ", snoozed for {}", duration(now.until(until), DurationStyle::OneUnit));
         }
         Some(Snoozed::UntilItChanges) => head += ", snoozed until it changes",
         None => {}
@@ -158,15 +161,4 @@ pub fn severity_tone(severity: Severity) -> Tone {
 fn clock(since: Duration) -> String {
     let seconds = since.as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
-}
-
-/// A length of time in one unit: `45 s`, `14 min`, `3.5 h`, `6 d`.
-pub fn duration(duration: Duration) -> String {
-    let seconds = duration.as_secs_f64();
-    match seconds {
-        ..120.0 => format!("{seconds:.0} s"),
-        ..7200.0 => format!("{:.0} min", (seconds / 60.0).floor()),
-        ..172_800.0 => format!("{:.1} h", (seconds / 360.0).floor() / 10.0),
-        _ => format!("{:.0} d", (seconds / 86_400.0).floor()),
-    }
 }

@@ -98,7 +98,7 @@ fn decode(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
 fn read_private(path: &Path) -> Result<(Zeroizing<String>, Stamp), KeyFileError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => KeyFileError::Missing,
-        _ => KeyFileError::unusable(format!("cannot be read: {}", text::cause(&error))),
+        _ => KeyFileError::unusable(format!("cannot be read: {}", crate::wire::format::io_cause(&error))),
     };
     let file = std::fs::File::open(path).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;

@@ -15,7 +15,7 @@ pub(crate) fn add(path: &Path, name: &HostName, key: &PublicKey, hash_names: boo
     append(path, name, key, hash_names).map_err(|error| {
         SshError::new(
             SshErrorKind::KnownHosts,
-            format!("writing the host key to {} failed: {}", path.display(), text::cause(&error)),
+            format!("writing the host key to {} failed: {}", path.display(), crate::wire::format::io_cause(&error)),
         )
         .with_hint(format!("ls -ld {}", text::shell_word(&path.to_string_lossy())))
     })

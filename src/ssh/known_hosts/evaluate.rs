@@ -85,7 +85,11 @@ impl KnownHosts {
                 Err(error) => {
                     return Err(SshError::new(
                         SshErrorKind::KnownHosts,
-                        format!("reading the known host keys in {} failed: {}", path.display(), text::cause(&error)),
+                        format!(
+                            "reading the known host keys in {} failed: {}",
+                            path.display(),
+                            crate::wire::format::io_cause(&error)
+                        ),
                     )
                     .with_hint(format!("ls -l {}", text::shell_word(&path.to_string_lossy()))));
                 }

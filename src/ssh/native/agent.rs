@@ -4,7 +4,7 @@ use super::handler::Witness;
 use crate::ssh::Context;
 use crate::ssh::resolve::{AgentChoice, Resolved};
 use crate::ssh::stopwatch::Stopwatch;
-use crate::ssh::text::cause;
+use crate::wire::format::io_cause;
 use russh::keys::agent::{AgentIdentity, AgentSessionBinding, client::AgentClient};
 use russh::keys::{Error, HashAlg};
 use russh::{AgentAuthError, Signer};
@@ -60,7 +60,7 @@ impl Agent {
                 let turn = Arc::clone(&context.agent_turn);
                 Ok((Self { client, turn, watch: watch.clone(), witness: witness.clone() }, identities))
             }
-            Ok(Err(Error::IO(error))) => Err(failed(&cause(&error))),
+            Ok(Err(Error::IO(error))) => Err(failed(&io_cause(&error))),
             Ok(Err(error)) => Err(failed(&error.to_string())),
             Err(_) => Err(failed("no answer within 3 s")),
         }

@@ -2,7 +2,7 @@
 
 use super::candidates::Note;
 use crate::ssh::resolve::Resolved;
-use crate::ssh::text::cause;
+use crate::wire::format::io_cause;
 use russh::keys::Certificate;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -44,7 +44,7 @@ fn read_one(path: &Path) -> Result<Option<Certificate>, String> {
     let mut text = String::new();
     match std::fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_string(&mut text)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(format!("cannot be read: {}", cause(&error))),
+        Err(error) => Err(format!("cannot be read: {}", io_cause(&error))),
         Ok(_) => match Certificate::from_openssh(text.trim()) {
             Ok(certificate) => Ok(Some(certificate)),
             Err(_) => Err("is not a certificate that can be read".to_owned()),

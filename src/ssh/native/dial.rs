@@ -1,8 +1,8 @@
 //! From a name to a TCP connection.
 
 use crate::ssh::resolve::Resolved;
-use crate::ssh::text::{cause, seconds};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
+use crate::wire::format::{DurationStyle, duration, io_cause};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,11 +22,12 @@ pub(super) async fn look_up(resolved: &Resolved, limit: Duration) -> Result<Vec<
         match tokio::time::timeout(limit, tokio::net::lookup_host((name.as_str(), resolved.port))).await {
             Ok(Ok(addresses)) => addresses.filter(|address| resolved.family.admits(*address)).collect(),
             Ok(Err(error)) => {
-                let message = format!("looking up {name} failed: {}", cause(&error));
+                let message = format!("looking up {name} failed: {}", io_cause(&error));
                 return Err(SshError::new(SshErrorKind::Dns, message).with_hint(hint));
             }
             Err(_) => {
-                let message = format!("looking up {name} gave no answer within {}", seconds(limit));
+                let message =
+                    format!("looking up {name} gave no answer within {}", duration(limit, DurationStyle::Seconds));
                 return Err(SshError::new(SshErrorKind::Timeout(SshPhase::Name), message).with_hint(hint));
             }
         };
@@ -73,7 +74,7 @@ fn all_failed(failures: &[(SocketAddr, io::Error)]) -> SshError {
     }
     match failures.last() {
         Some((address, error)) => {
-            let message = format!("connecting to {} failed: {}", place(*address), cause(error));
+            let message = format!("connecting to {} failed: {}", place(*address), io_cause(error));
             SshError::new(SshErrorKind::Network, message).with_hint("is this machine in the right network or VPN?")
         }
         None => SshError::new(SshErrorKind::Network, "connecting failed"),
@@ -82,7 +83,7 @@ fn all_failed(failures: &[(SocketAddr, io::Error)]) -> SshError {
 
 fn no_answer(addresses: &[SocketAddr], limit: Duration) -> SshError {
     let places: Vec<_> = addresses.iter().map(|address| place(*address)).collect();
-    let message = format!("no answer from {} within {}", places.join(" or "), seconds(limit));
+    let message = format!("no answer from {} within {}", places.join(" or "), duration(limit, DurationStyle::Seconds));
     SshError::new(SshErrorKind::Timeout(SshPhase::Tcp), message)
         .with_hint("the host is down, or a firewall drops what is sent to it; does it need a VPN?")
 }

@@ -1,7 +1,7 @@
 //! What a failed key exchange means.
 
-use crate::ssh::text::{cause, seconds};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
+use crate::wire::format::{DurationStyle, duration, io_cause};
 use russh::Error;
 use std::time::Duration;
 
@@ -9,12 +9,15 @@ use std::time::Duration;
 pub(super) fn key_exchange_timeout(place: &str, head: &[u8], limit: Duration) -> SshError {
     let (message, hint) = if head.is_empty() {
         (
-            format!("connected to {place}, but no SSH banner came within {}", seconds(limit)),
+            format!("connected to {place}, but no SSH banner came within {}", duration(limit, DurationStyle::Seconds)),
             "does sshd listen on that port? An overloaded or hung host accepts connections without answering",
         )
     } else if banner(head).is_some() {
         (
-            format!("{place} answered, but the key exchange was not finished within {}", seconds(limit)),
+            format!(
+                "{place} answered, but the key exchange was not finished within {}",
+                duration(limit, DurationStyle::Seconds)
+            ),
             "an overloaded host or a link that drops large packets (MTU) looks like this",
         )
     } else {
@@ -59,7 +62,7 @@ pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError 
             .with_hint("backend = \"system\" in hosts.toml uses the ssh program");
     }
     let what = match error {
-        Error::IO(error) => cause(error),
+        Error::IO(error) => io_cause(error),
         error => error.to_string(),
     };
     SshError::new(SshErrorKind::KeyExchange, format!("the key exchange with {place} failed: {what}"))

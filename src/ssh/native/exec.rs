@@ -4,8 +4,8 @@ use super::handler::{Client, Witness};
 use super::stream::Cut;
 use super::way::Held;
 use crate::ssh::gate::Place;
-use crate::ssh::text::seconds;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
+use crate::wire::format::{DurationStyle, duration};
 use russh::client::{Handle, Msg};
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Disconnect, Error};
 use std::time::Duration;
@@ -47,7 +47,8 @@ pub(super) async fn start(
 ) -> Result<Channel, SshError> {
     let starting = tokio::time::timeout(limit, request(&connection, waiting_room, command)).await;
     let (reads, writes) = starting.unwrap_or_else(|_| {
-        let message = format!("logged in, but the command was not started within {}", seconds(limit));
+        let message =
+            format!("logged in, but the command was not started within {}", duration(limit, DurationStyle::Seconds));
         Err(SshError::new(SshErrorKind::Timeout(SshPhase::Exec), message)
             .with_hint("the host is overloaded, or its home directories hang"))
     })?;

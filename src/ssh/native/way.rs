@@ -9,9 +9,9 @@ use crate::ssh::resolve::Proxy;
 use crate::ssh::stopwatch::Stopwatch;
 use crate::ssh::system::child::{Child, Group};
 use crate::ssh::system::{GivenUp, Licence};
-use crate::ssh::text::{cause, seconds};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
 use crate::ssh::{gate, system};
+use crate::wire::format::{DurationStyle, duration, io_cause};
 use futures::FutureExt;
 use russh::{ChannelOpenFailure, Error};
 use std::sync::Arc;
@@ -196,7 +196,10 @@ async fn channel(target: &Target<'_>, connection: &Connection) -> Result<Box<dyn
             if !alive || connection.handle.is_closed() {
                 return Err(Fault::Dead);
             }
-            (SshErrorKind::Timeout(SshPhase::Tcp), format!("no answer within {}", seconds(limit)))
+            (
+                SshErrorKind::Timeout(SshPhase::Tcp),
+                format!("no answer within {}", duration(limit, DurationStyle::Seconds)),
+            )
         }
     };
     let message = format!("the jump host {} cannot reach {}: {what}", resolved.proxy, server(target));
@@ -213,7 +216,7 @@ async fn piped(target: &Target<'_>, mut program: Command, what: &str) -> Result<
     let licence = system::licence(target.context, target.host, &watch);
     system::set_askpass(target.context, licence.as_ref(), &mut program);
     let child = Child::spawn(program).map_err(|error| {
-        SshError::new(SshErrorKind::Network, format!("starting {what} failed: {}", cause(&error)))
+        SshError::new(SshErrorKind::Network, format!("starting {what} failed: {}", io_cause(&error)))
             .with_hint("ProxyCommand in ~/.ssh/config")
     })?;
     let Child { process, stdin, stdout, stderr, .. } = child;

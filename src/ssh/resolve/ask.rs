@@ -94,11 +94,14 @@ async fn ask(context: &Context, host: &HostConfig, name: &str) -> Result<Option<
         Ok(Ok(output)) => output,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Ok(Err(error)) => {
-            let message = format!("running `ssh -G` failed: {}", text::cause(&error));
+            let message = format!("running `ssh -G` failed: {}", crate::wire::format::io_cause(&error));
             return Err(SshError::new(SshErrorKind::Config, message));
         }
         Err(_) => {
-            let message = format!("`ssh -G` gave no answer within {}", text::seconds(LIMIT));
+            let message = format!(
+                "`ssh -G` gave no answer within {}",
+                crate::wire::format::duration(LIMIT, crate::wire::format::DurationStyle::Seconds)
+            );
             return Err(SshError::new(SshErrorKind::Config, message)
                 .with_hint(format!("time ssh -G {}   # a `Match exec` may hang", text::shell_word(name))));
         }

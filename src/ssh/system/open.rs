@@ -7,8 +7,9 @@ use crate::hosts::HostConfig;
 use crate::ssh::Context;
 use crate::ssh::resolve::{Proxy, Resolved};
 use crate::ssh::stopwatch::{Expired, Stopwatch};
-use crate::ssh::text::{cause, seconds, shell_word};
+use crate::ssh::text::shell_word;
 use crate::ssh::transport::{Channel, Limits, SshError, SshErrorKind, SshPhase};
+use crate::wire::format::{DurationStyle, duration, io_cause};
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -66,7 +67,7 @@ async fn log_in(
     program.args(arguments(context, host, resolved)).arg("--").arg(host.address()).arg(command);
     helper::set_askpass(context, licence.as_ref(), &mut program);
     let mut child = Child::spawn(program)
-        .map_err(|error| SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", cause(&error))))?;
+        .map_err(|error| SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", io_cause(&error))))?;
 
     // Through a running master nothing is said, since that has logged in long ago.
     let looking = resolved.clone();
@@ -89,7 +90,7 @@ async fn log_in(
             Ok(Ok(())) => {}
             Ok(Err(said)) => return Err(failed(host, &said, licence.is_some())),
             Err(Expired) => {
-                let message = format!("ssh was not logged in within {}", seconds(limit));
+                let message = format!("ssh was not logged in within {}", duration(limit, DurationStyle::Seconds));
                 let hint = format!("ssh -v {} true", shell_word(host.address()));
                 return Err(SshError::new(SshErrorKind::Timeout(SshPhase::Login), message).with_hint(hint));
             }

@@ -3,13 +3,15 @@
 use super::Login;
 use crate::ssh::native::candidates::Note;
 use crate::ssh::resolve::Resolved;
-use crate::ssh::text::{seconds, ssh_target};
+use crate::ssh::text::ssh_target;
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
+use crate::wire::format::{DurationStyle, duration};
 use russh::{MethodKind, MethodSet};
 
 impl Login<'_> {
     pub(super) fn expired(&self) -> SshError {
-        let message = format!("the login was not decided within {}", seconds(self.watch.limit()));
+        let message =
+            format!("the login was not decided within {}", duration(self.watch.limit(), DurationStyle::Seconds));
         SshError::new(SshErrorKind::Timeout(SshPhase::Login), message)
             .with_hint("the host or its user database (LDAP, PAM) does not answer")
     }
