@@ -3,7 +3,7 @@
 use super::keymap::Key;
 use super::keys::{Assignment, named_actions};
 use super::{Density, Keymap, NoteTemplate, ThemeChoice};
-use crate::hosts::nearest::nearest;
+use crate::hosts::nearest::did_you_mean;
 use crate::hosts::{Complaint, FileComplaints, boolean, mismatch, not_among, unknown_key};
 use std::ops::Range;
 use toml::Spanned;
@@ -125,10 +125,8 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
     for (name, value) in table {
         let word = name.get_ref().as_ref();
         let Some((_, action)) = named.iter().find(|(known, _)| *known == word) else {
-            let hint = match nearest(word, named.iter().map(|(known, _)| *known)) {
-                Some(near) => format!("did you mean `{near}`?"),
-                None => "docs/keys.md lists the actions".to_owned(),
-            };
+            let hint = did_you_mean(word, named.iter().map(|(known, _)| *known))
+                .unwrap_or_else(|| "docs/keys.md lists the actions".to_owned());
             complaints.push(Complaint::at(name.span(), format!("there is no action `{word}`"), hint));
             continue;
         };

@@ -3,7 +3,7 @@
 use super::{Failure, print};
 use crate::cli::ExplainArgs;
 use crate::diagnosis::{RuleId, RuleInfo};
-use crate::hosts::nearest::nearest;
+use crate::hosts::nearest::did_you_mean;
 use crate::hosts::thresholds::{PARAMETERS, Parameter, Unit};
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -15,9 +15,8 @@ pub fn run(arguments: &ExplainArgs) -> Result<ExitCode, Failure> {
         return Ok(ExitCode::SUCCESS);
     };
     let Some(rule) = RuleId::from_word(word) else {
-        let near = nearest(word, RuleId::ALL.iter().map(|rule| rule.word()));
-        let hint =
-            near.map_or_else(|| "`gpufleet explain` lists them".to_owned(), |near| format!("did you mean `{near}`?"));
+        let hint = did_you_mean(word, RuleId::ALL.iter().map(|rule| rule.word()))
+            .unwrap_or_else(|| "`gpufleet explain` lists them".to_owned());
         return Err(Failure::usage(format!("no rule `{}`\n  hint: {hint}", crate::wire::SafeText::new(word))));
     };
     print(&explanation(rule.info()))?;

@@ -1,6 +1,6 @@
 //! One table of hosts.toml: `[defaults]` or one of the `[[hosts]]`, key by key.
 
-use super::nearest::nearest;
+use super::nearest::{did_you_mean, nearest};
 use super::thresholds_file::{Changes, role};
 use super::{Backend, Complaint, Hop, HostConfig, ProbeChoice, SignalRule, Thresholds, address, parse_hops, values};
 use crate::wire::SafeText;
@@ -230,10 +230,8 @@ pub(crate) fn unknown_key(
     at: Range<usize>,
     known: impl IntoIterator<Item = &'static str> + Clone,
 ) -> Complaint {
-    let hint = match nearest(key, known.clone()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")),
-    };
+    let hint = did_you_mean(key, known.clone())
+        .unwrap_or_else(|| format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")));
     Complaint::at(at, format!("unknown key `{key}`"), hint)
 }
 

@@ -6,13 +6,14 @@
 //!   which the ssh configuration speaks. `[defaults]` are for the hosts of their own file.
 //! - Nothing: the standard hosts.toml.
 
-use super::nearest::{edits, nearest};
+use super::nearest::did_you_mean;
 use super::{Entry, HostConfig, HostsFile, PlainTarget, nodeset};
 use crate::wire::SafeText;
 use std::collections::HashMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
+use strsim::osa_distance;
 
 /// What is selected from what.
 #[derive(Debug, Clone, Default)]
@@ -174,12 +175,9 @@ fn index(files: &[HostsFile]) -> Result<HashMap<&str, &Entry>, SelectError> {
 fn not_in_files(name: &str, selection: &Selection<'_>) -> SelectError {
     let files: Vec<&str> = selection.files.iter().map(|file| file.path.as_str()).collect();
     let names = selection.files.iter().flat_map(|file| &file.entries).map(|entry| entry.config.name.as_str());
-    let hint = match nearest(name, names) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => {
-            format!("a name beside a file selects from it; for a host of its own write `user@{name}` or `{name}:22`")
-        }
-    };
+    let hint = did_you_mean(name, names).unwrap_or_else(|| {
+        format!("a name beside a file selects from it; for a host of its own write `user@{name}` or `{name}:22`")
+    });
     SelectError { message: format!("no host `{name}` in {}", files.join(", ")), hint }
 }
 
@@ -197,7 +195,7 @@ fn check_words(selection: &Selection<'_>) -> Result<(), SelectError> {
 fn check_word(target: &PlainTarget, selection: &Selection<'_>, is_known: bool) -> Result<(), SelectError> {
     let word = target.text.as_str();
     let limit = usize::from(!is_known);
-    let Some(meant) = selection.subcommands.iter().copied().find(|name| edits(word, name) <= limit) else {
+    let Some(meant) = selection.subcommands.iter().copied().find(|name| osa_distance(word, name) <= limit) else {
         return Ok(());
     };
     let others = selection.words.iter().filter(|other| *other != word);

@@ -1,8 +1,8 @@
 //! `[diagnosis]` of hosts.toml, and `diagnosis` of a host or a tag: thresholds that differ from what is built in.
 
 use super::complaint::Complaint;
-use super::nearest::nearest;
-use super::section::kind;
+use super::nearest::{did_you_mean, nearest};
+use super::section::{self, mismatch};
 use super::thresholds::{PARAMETERS, Parameter, RULES, Thresholds, Unit};
 use crate::wire::SafeText;
 use std::ops::Range;
@@ -92,7 +92,7 @@ impl Changes {
 
     fn read_tags(&mut self, value: &Spanned<DeValue<'_>>, complaints: &mut Vec<Complaint>) {
         let DeValue::Table(tags) = value.get_ref() else {
-            complaints.push(wrong("tag", "a table of tags", value, "[diagnosis.tag.serving]"));
+            complaints.push(mismatch("tag", "a table of tags", value, "[diagnosis.tag.serving]"));
             return;
         };
         for (tag, value) in tags {
@@ -101,7 +101,7 @@ impl Changes {
                     let changes = Self::read(table, false, complaints);
                     self.tags.push((SafeText::new(tag.get_ref()), changes));
                 }
-                _ => complaints.push(wrong(tag.get_ref(), "a table", value, "[diagnosis.tag.serving]")),
+                _ => complaints.push(mismatch(tag.get_ref(), "a table", value, "[diagnosis.tag.serving]")),
             }
         }
     }
@@ -123,19 +123,14 @@ impl Changes {
                 }
             }
             _ => {
-                complaints.push(wrong(rule, "true, false or a table", value, &format!("{rule} = false")));
+                complaints.push(mismatch(rule, "true, false or a table", value, &format!("{rule} = false")));
             }
         }
     }
 }
 
-fn wrong(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Complaint {
-    let message = format!("`{key}` must be {wanted}, not {}", kind(value.get_ref()));
-    Complaint::at(value.span(), message, format!("as in {example}"))
-}
-
 fn words(key: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Result<Vec<(String, Range<usize>)>, Complaint> {
-    let complaint = |value: &Spanned<DeValue<'_>>| wrong(key, "an array of strings", value, example);
+    let complaint = |value: &Spanned<DeValue<'_>>| mismatch(key, "an array of strings", value, example);
     let array = value.get_ref().as_array().ok_or_else(|| complaint(value))?;
     let word = |item: &Spanned<DeValue<'_>>| match item.get_ref().as_str() {
         Some(word) => Ok((word.to_owned(), item.span())),
@@ -156,30 +151,24 @@ pub(super) fn role(value: &Spanned<DeValue<'_>>) -> Result<bool, Complaint> {
             };
             Err(Complaint::at(value.span(), format!("`role` cannot be \"{other}\""), hint))
         }
-        None => Err(wrong("role", "a string", value, "role = \"serving\"")),
+        None => Err(mismatch("role", "a string", value, "role = \"serving\"")),
     }
 }
 
 fn unknown_key(key: &str, at: Range<usize>, takes_tags: bool) -> Complaint {
-    let keys = KEYS.into_iter().filter(|key| takes_tags || *key != "tag");
-    if let Some(near) = nearest(key, keys.chain(RULES)) {
-        return Complaint::at(at, format!("unknown key `{key}`"), format!("did you mean `{near}`?"));
-    }
-    unknown_rule(key, at)
+    let known = KEYS.into_iter().filter(|key| takes_tags || *key != "tag").chain(RULES);
+    if nearest(key, known.clone()).is_some() { section::unknown_key(key, at, known) } else { unknown_rule(key, at) }
 }
 
 fn unknown_rule(rule: &str, at: Range<usize>) -> Complaint {
-    let hint = match nearest(rule, RULES) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => "`gpufleet explain` lists the rules".to_owned(),
-    };
+    let hint = did_you_mean(rule, RULES).unwrap_or_else(|| "`gpufleet explain` lists the rules".to_owned());
     Complaint::at(at, format!("no rule `{rule}`"), hint)
 }
 
 fn unknown_parameter(rule: &str, key: &str, at: Range<usize>) -> Complaint {
     let keys = || PARAMETERS.iter().filter(|parameter| parameter.rule == rule).map(|parameter| parameter.key);
-    let hint = match (nearest(key, keys()), keys().next()) {
-        (Some(near), _) => format!("did you mean `{near}`?"),
+    let hint = match (did_you_mean(key, keys()), keys().next()) {
+        (Some(hint), _) => hint,
         (None, Some(_)) => format!("its thresholds are {}", keys().collect::<Vec<_>>().join(", ")),
         (None, None) => format!("it has none; switch it off with {rule} = false"),
     };
@@ -195,7 +184,7 @@ fn quantity(parameter: &Parameter, value: &Spanned<DeValue<'_>>) -> Result<f64, 
     };
     if parameter.unit == Unit::Time {
         let Some(text) = value.get_ref().as_str() else {
-            return Err(wrong(key, "a string with a unit", value, &example));
+            return Err(mismatch(key, "a string with a unit", value, &example));
         };
         let hint = format!("write a number and a unit, s, m, h or d, as in {example}");
         return duration(text).ok_or_else(|| Complaint::at(value.span(), format!("`{text}` is not a duration"), hint));
@@ -205,7 +194,7 @@ fn quantity(parameter: &Parameter, value: &Spanned<DeValue<'_>>) -> Result<f64, 
         DeValue::Float(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
         _ => None,
     };
-    let Some(number) = number else { return Err(wrong(key, "a number", value, &example)) };
+    let Some(number) = number else { return Err(mismatch(key, "a number", value, &example)) };
     let most = match parameter.unit {
         Unit::Percent => 100.0,
         Unit::Celsius => 200.0,

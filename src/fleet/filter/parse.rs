@@ -2,7 +2,7 @@
 
 use super::Filter;
 use super::term::{Kind, Number, Relation, Term, Test, Text};
-use crate::hosts::nearest::nearest;
+use crate::hosts::nearest::did_you_mean;
 use regex_lite::RegexBuilder;
 use std::fmt;
 use std::ops::Range;
@@ -266,11 +266,8 @@ const KEYS: [(&str, Key, &str); 19] = [
 fn key_and_value(pair: &Pair<'_>) -> Result<Test, FilterError> {
     let Pair { key, mark, relation, value, .. } = *pair;
     let Some((_, kind, example)) = KEYS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(key)) else {
-        let meant = nearest(key, KEYS.iter().map(|(name, ..)| *name));
-        let hint = meant.map_or_else(
-            || "a word with a mark in it is written in quotes".to_owned(),
-            |name| format!("did you mean `{name}`?"),
-        );
+        let hint = did_you_mean(key, KEYS.iter().map(|(name, ..)| *name))
+            .unwrap_or_else(|| "a word with a mark in it is written in quotes".to_owned());
         let at = pair.at.start..pair.at.start + key.len();
         return Err(FilterError { at, message: format!("there is no key `{key}`: {hint}") });
     };
