@@ -1,6 +1,6 @@
 //! Values of arguments.
 
-use crate::hosts::values::parse_interval;
+use crate::hosts::values::{NotATime, parse_interval, parse_seconds};
 use std::time::Duration;
 
 pub(super) fn interval(text: &str) -> Result<Duration, String> {
@@ -29,19 +29,23 @@ pub(super) fn size(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
-    match seconds.filter(|seconds| (0.1..=3600.0).contains(seconds)) {
-        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
-        None => Err("write seconds, from 0.1 to 3600".to_owned()),
-    }
+    seconds_up_to(3600, text)
 }
 
-/// A time to observe, in seconds of the fleet's clock: up to 30 days.
+/// A time to observe on the fleet's clock: up to 30 days.
 pub(super) fn span(text: &str) -> Result<Duration, String> {
-    let seconds = text.strip_suffix('s').unwrap_or(text).parse::<f64>().ok();
-    match seconds.filter(|seconds| (0.1..=2_592_000.0).contains(seconds)) {
+    seconds_up_to(2_592_000, text)
+}
+
+/// A time with a unit, or seconds without one.
+fn seconds_up_to(most: u32, text: &str) -> Result<Duration, String> {
+    let seconds = match parse_seconds(text) {
+        Ok(seconds) | Err(NotATime::NoUnit(seconds)) => Some(seconds),
+        Err(NotATime::Malformed) => None,
+    };
+    match seconds.filter(|seconds| (0.1..=f64::from(most)).contains(seconds)) {
         Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
-        None => Err("write seconds, from 0.1 to 2592000".to_owned()),
+        None => Err(format!("write seconds, from 0.1 to {most}")),
     }
 }
 
@@ -55,6 +59,17 @@ pub(super) fn speed(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn seconds_may_stand_alone() {
+        let half_a_minute = Ok(Duration::from_secs(30));
+        for text in ["30", "30s", "0.5m"] {
+            assert_eq!(timeout(text), half_a_minute, "{text}");
+        }
+        for text in ["", "s", "0", "-1", "nan", "2h", "3601"] {
+            assert_eq!(timeout(text), Err("write seconds, from 0.1 to 3600".to_owned()), "{text}");
+        }
+    }
 
     #[test]
     fn sizes_are_binary() {

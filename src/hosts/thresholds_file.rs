@@ -4,6 +4,7 @@ use super::complaint::Complaint;
 use super::nearest::{did_you_mean, nearest};
 use super::section::{self, mismatch};
 use super::thresholds::{PARAMETERS, Parameter, RULES, Thresholds, Unit};
+use super::values::parse_seconds;
 use crate::wire::SafeText;
 use std::ops::Range;
 use toml::Spanned;
@@ -187,7 +188,7 @@ fn quantity(parameter: &Parameter, value: &Spanned<DeValue<'_>>) -> Result<f64, 
             return Err(mismatch(key, "a string with a unit", value, &example));
         };
         let hint = format!("write a number and a unit, s, m, h or d, as in {example}");
-        return duration(text).ok_or_else(|| Complaint::at(value.span(), format!("`{text}` is not a duration"), hint));
+        return time(text).ok_or_else(|| Complaint::at(value.span(), format!("`{text}` is not a duration"), hint));
     }
     let number = match value.get_ref() {
         DeValue::Integer(number) => number.as_str().replace('_', "").parse::<f64>().ok(),
@@ -207,20 +208,9 @@ fn quantity(parameter: &Parameter, value: &Spanned<DeValue<'_>>) -> Result<f64, 
     Ok(number)
 }
 
-/// `45s`, `5m`, `1.5h`, `2d` in seconds, up to a year.
-fn duration(text: &str) -> Option<f64> {
-    let text = text.trim();
-    let split = text.find(|character: char| !character.is_ascii_digit() && character != '.')?;
-    let (number, unit) = text.split_at(split);
-    let factor = match unit.trim_start() {
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "h" => 3600.0,
-        "d" => 86_400.0,
-        _ => return None,
-    };
-    let seconds = number.parse::<f64>().ok()? * factor;
-    (0.0..=366.0 * 86_400.0).contains(&seconds).then_some(seconds)
+/// A time in seconds, up to a year.
+fn time(text: &str) -> Option<f64> {
+    parse_seconds(text).ok().filter(|seconds| (0.0..=366.0 * 86_400.0).contains(seconds))
 }
 
 #[cfg(test)]

@@ -10,22 +10,50 @@ const MAX_GPU_INDEX: u32 = 1023;
 
 const INTERVAL_HINT: &str = "write a number and a unit, \"250ms\" to \"60s\", as in interval = \"2s\"";
 
-/// Reads an interval, `250ms`, `2s`, `1.5s`, `1m`, from 0.25 s to 60 s.
-pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Complaint> {
+/// Why a text is not a time with a unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NotATime {
+    /// The number stands alone.
+    NoUnit(f64),
+    /// Not a number with one of the units.
+    Malformed,
+}
+
+/// Reads a time in seconds: a decimal number and a unit, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. Spaces may stand
+/// between them.
+///
+/// # Errors
+/// [`NotATime`].
+pub fn parse_seconds(text: &str) -> Result<f64, NotATime> {
     let text = text.trim();
     let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let unit_seconds = match unit.trim_start() {
-        "ms" => 0.001,
-        "s" => 1.0,
-        "m" | "min" => 60.0,
-        "" => return Err(Complaint::at(at, format!("the interval `{text}` has no unit"), INTERVAL_HINT)),
-        _ => return Err(Complaint::at(at, format!("`{text}` is not an interval"), INTERVAL_HINT)),
+    let number = number.parse::<f64>().map_err(|_| NotATime::Malformed)?;
+    match unit.trim_start() {
+        "ms" => Ok(number * 0.001),
+        "s" => Ok(number),
+        "m" | "min" => Ok(number * 60.0),
+        "h" => Ok(number * 3600.0),
+        "d" => Ok(number * 86_400.0),
+        "w" => Ok(number * 604_800.0),
+        "" => Err(NotATime::NoUnit(number)),
+        _ => Err(NotATime::Malformed),
+    }
+}
+
+/// Reads an interval, `250ms`, `2s`, `1.5s`, `1m`, from 0.25 s to 60 s.
+pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Complaint> {
+    let text = text.trim();
+    let seconds = match parse_seconds(text) {
+        Ok(seconds) => seconds,
+        Err(NotATime::NoUnit(_)) => {
+            return Err(Complaint::at(at, format!("the interval `{text}` has no unit"), INTERVAL_HINT));
+        }
+        Err(NotATime::Malformed) => {
+            return Err(Complaint::at(at, format!("`{text}` is not an interval"), INTERVAL_HINT));
+        }
     };
-    let Ok(number) = number.parse::<f64>() else {
-        return Err(Complaint::at(at, format!("`{text}` is not an interval"), INTERVAL_HINT));
-    };
-    let interval = Duration::try_from_secs_f64(number * unit_seconds).unwrap_or(Duration::MAX);
+    let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if interval < HostConfig::MIN_INTERVAL {
         let hint = "the shortest is 250ms: below it the driver has no new readings";
         return Err(Complaint::at(at, format!("the interval `{text}` is too short"), hint));
@@ -95,6 +123,16 @@ pub fn parse_path(text: &str, at: Range<usize>, base: &Path, home: Option<&Path>
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn times_have_units() {
+        let times = ["250ms", " 1.5 s", "2m", "2 min", "1h", "1d", "1w"].map(parse_seconds);
+        assert_eq!(times, [0.25, 1.5, 120.0, 120.0, 3600.0, 86_400.0, 604_800.0].map(Ok));
+        assert_eq!(parse_seconds("90"), Err(NotATime::NoUnit(90.0)));
+        for text in ["", "s", "-1s", "1.2.3s", "infs", "1e3s", "5 weeks"] {
+            assert_eq!(parse_seconds(text), Err(NotATime::Malformed), "{text}");
+        }
+    }
 
     #[test]
     fn intervals_have_units_and_limits() {

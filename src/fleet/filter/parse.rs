@@ -3,6 +3,7 @@
 use super::Filter;
 use super::term::{Kind, Number, Relation, Term, Test, Text};
 use crate::hosts::nearest::did_you_mean;
+use crate::hosts::values::parse_seconds;
 use regex_lite::RegexBuilder;
 use std::fmt;
 use std::ops::Range;
@@ -309,23 +310,19 @@ fn key_and_value(pair: &Pair<'_>) -> Result<Test, FilterError> {
 
 impl Unit {
     fn read(self, text: &str) -> Option<f64> {
+        if matches!(self, Self::Time) {
+            return parse_seconds(&text.to_ascii_lowercase()).ok();
+        }
         let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
         let (figure, unit) = text.split_at(digits);
         let figure: f64 = figure.parse().ok()?;
         let factor = match (self, unit.to_ascii_lowercase().as_str()) {
-            (Self::Count | Self::Percent | Self::Watts, "")
-            | (Self::Percent, "%")
-            | (Self::Watts, "w")
-            | (Self::Time, "s") => 1.0,
+            (Self::Count | Self::Percent | Self::Watts, "") | (Self::Percent, "%") | (Self::Watts, "w") => 1.0,
             (Self::Watts, "kw") => 1000.0,
             (Self::Bytes, "k" | "kb" | "kib") => f64::from(1u32 << 10),
             (Self::Bytes, "m" | "mb" | "mib") => f64::from(1u32 << 20),
             (Self::Bytes, "g" | "gb" | "gib") => f64::from(1u32 << 30),
             (Self::Bytes, "t" | "tb" | "tib") => (1u64 << 40) as f64,
-            (Self::Time, "m" | "min") => 60.0,
-            (Self::Time, "h") => 3600.0,
-            (Self::Time, "d") => 86_400.0,
-            (Self::Time, "w") => 604_800.0,
             _ => return None,
         };
         Some(figure * factor)
