@@ -136,8 +136,7 @@ impl Library {
             match list(&mut words[..length], &mut count) {
                 Ok(()) => return Ok(self.believed(count as usize, entries)),
                 Err(Code::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
-                    // Processes may start between two calls, so there is room for some more than it asks for.
-                    entries = (count as usize).saturating_add(16).clamp(entries * 2, MAX_ENTRIES);
+                    entries = more_room(entries, count as usize);
                 }
                 Err(code) => {
                     if code == Code::INSUFFICIENT_SIZE {
@@ -155,5 +154,25 @@ impl Library {
             self.oddities.add(Oddity::Count);
         }
         count.min(room)
+    }
+}
+
+/// The room for the next try, where `room` was too little and the driver says that it needs `wanted`. Processes may start
+/// between two calls, so there is room for some more than that.
+fn more_room(room: usize, wanted: usize) -> usize {
+    wanted.saturating_add(16).max(room * 2).min(MAX_ENTRIES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_grows_until_there_is_no_more() {
+        assert_eq!((more_room(32, 0), more_room(32, 40), more_room(32, 100)), (64, 64, 116));
+        // A driver that asks for more than half of all room, and then again.
+        let first = more_room(32, 40_000);
+        assert_eq!((first, more_room(first, 40_100)), (40_016, MAX_ENTRIES));
+        assert_eq!(more_room(32, usize::MAX), MAX_ENTRIES);
     }
 }
