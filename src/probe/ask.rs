@@ -1,5 +1,6 @@
 //! What a person asks about one process of their own: its environment, and the end of its log.
 
+use super::blocking::spawn_thread;
 use super::procfs::{Scratch, Stat, real_uid};
 use super::signal::Target;
 use crate::wire::redact::redact;
@@ -47,8 +48,7 @@ pub(crate) fn log_tail(target: Target<'_>, boot_id: Option<&str>) -> ReplyOutcom
     }
     let (desk, pid) = (Arc::new(Desk::default()), target.pid);
     let answered = Arc::clone(&desk);
-    let thread = std::thread::Builder::new().name("log".to_owned()).stack_size(STACK_BYTES);
-    if let Err(error) = thread.spawn(move || answered.put(tail(pid))) {
+    if let Err(error) = spawn_thread("log", STACK_BYTES, Box::new(move || answered.put(tail(pid)))) {
         return refused(format!("no thread can be started: {error}"));
     }
     let Some(outcome) = desk.take(LOG_LIMIT) else {

@@ -2,9 +2,11 @@
 //!
 //! Three threads. The main one samples at its pace and writes snapshots; one reads requests, answers them at once and
 //! ends the process when the controller is gone; one makes the NVML calls, since any of them may hang. A fourth asks
-//! the name service for users, from the first unknown uid on, and a fifth waits for Xids where the driver tells them.
+//! the name service for users, from the first unknown uid on, and a fifth waits for Xids where the driver tells them. The
+//! main one hands everything else that may block to a [`blocking::BlockingPool`].
 
 mod ask;
+mod blocking;
 mod control;
 mod facts;
 mod hello;

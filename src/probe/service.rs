@@ -1,5 +1,6 @@
 //! The probe as a whole: what the command line asks for, the threads, and the end.
 
+use super::blocking::spawn_thread;
 use super::control::{Control, Orders};
 use super::hello::hello;
 use super::listener::{DEAD_MAN, End, PolicyWatch, listen};
@@ -136,7 +137,7 @@ fn serve(interval: Duration, mut files: Files) -> ExitCode {
     let mut policy = PolicyWatch::new(policies, policy);
     let listener = {
         let (output, control, settler) = (Arc::clone(&output), Arc::clone(&control), settler.clone());
-        std::thread::Builder::new().name("requests".to_owned()).stack_size(STACK_BYTES).spawn(move || {
+        let work = move || {
             let stdin = rustix::stdio::stdin();
             let end = listen(stdin, &output, &control, boot_id.as_deref(), &mut policy, DEAD_MAN);
             // The sampling thread may be waiting for the driver or for a full pipe, so this one ends the process.
@@ -148,7 +149,8 @@ fn serve(interval: Duration, mut files: Files) -> ExitCode {
                 exit_now(i32::from(FORBIDDEN));
             }
             finish(&settler)
-        })
+        };
+        spawn_thread("requests", STACK_BYTES, Box::new(work))
     };
     if let Err(error) = listener {
         complain(&format!("no thread can be started: {error}"));

@@ -1,6 +1,7 @@
 //! Login names. They are asked for on a thread of their own, since a directory server that does not answer must stop
 //! nothing; until a name is known there is only the uid.
 
+use crate::probe::blocking::spawn_thread;
 use crate::probe::nvml::raw::{PasswdEntry, passwd_entry};
 use crate::wire::SafeText;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -85,8 +86,7 @@ impl Users {
         if self.desk.is_none() {
             let desk = Arc::new(Desk::default());
             let served = Arc::clone(&desk);
-            let thread = std::thread::Builder::new().name("users".to_owned()).stack_size(STACK_BYTES);
-            thread.spawn(move || served.serve()).ok()?;
+            spawn_thread("users", STACK_BYTES, Box::new(move || served.serve())).ok()?;
             self.desk = Some(desk);
         }
         self.desk.as_ref()

@@ -7,6 +7,7 @@ use super::raw::{Code, Library, Oddities};
 use super::session::{Session, load};
 use super::watch::Watch;
 use super::xids::Queue;
+use crate::probe::blocking::spawn_thread;
 use crate::wire::{Inventory, SafeText};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -296,8 +297,7 @@ struct Order {
 
 fn start_worker(shared: &Arc<Shared>, epoch: u32, watch: Arc<Watch>) -> io::Result<()> {
     let shared = Arc::clone(shared);
-    let worker = std::thread::Builder::new().name("nvml".to_owned()).stack_size(STACK_BYTES);
-    worker.spawn(move || work(&shared, epoch, &watch)).map(drop)
+    spawn_thread("nvml", STACK_BYTES, Box::new(move || work(&shared, epoch, &watch)))
 }
 
 /// Waits for orders and carries them out, until another worker has taken over or the process ends.

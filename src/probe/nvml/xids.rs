@@ -2,6 +2,7 @@
 
 use super::raw::{Code, Event, EventSet, Handle, Library};
 use super::watch::Watch;
+use crate::probe::blocking::spawn_thread;
 use crate::wire::Offer;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -89,13 +90,13 @@ impl XidThread {
     ) -> std::io::Result<Self> {
         let life = Arc::new(Life::default());
         let shared = Arc::clone(&life);
-        let thread = std::thread::Builder::new().name("xids".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || {
+        let work = move || {
             shared.wait_for_xids(library, &set, &places, &queue);
             drop(set);
             shared.lock().has_ended = true;
             shared.bell.notify_all();
-        })?;
+        };
+        spawn_thread("xids", STACK_BYTES, Box::new(work))?;
         Ok(Self(life))
     }
 

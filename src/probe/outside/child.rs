@@ -1,20 +1,33 @@
-//! A child that is asked one thing, and looked after without waiting.
+//! A child that is asked one thing: started in the background, and looked after without waiting.
 
+use crate::probe::blocking::{BlockingPool, Pending};
 use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{OFlags, fcntl_setfl};
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// The most that a child may say: what fits into a pipe, so that it never waits for a reader.
 const MAX_ANSWER_BYTES: u64 = 60 * 1024;
 
-/// A running child.
+/// A child that is started in the background, and runs.
 #[derive(Debug)]
 pub(super) struct Asked {
-    child: Child,
+    /// Set until the child is taken over. To look for a program and to start it takes as long as its file server does.
+    starting: Option<Pending<Option<Started>>>,
+    child: Option<Child>,
     deadline: f64,
     /// It was killed, and has not ended for all that.
     killed: bool,
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    /// How long the request was in the queue, in whole seconds: the child has its full time nevertheless.
+    waited_seconds: f64,
 }
 
 /// How it stands with a child.
@@ -22,36 +35,61 @@ pub(super) struct Asked {
 pub(super) enum Answer {
     /// It ended well, and said this.
     Said(String),
-    /// It ended with an exit status, or by a signal.
+    /// It could not be started, or it ended with an exit status or by a signal.
     Failed,
     /// It had all its time, and was killed. As long as it does not end, this is the answer.
     Late,
-    /// It has time left.
+    /// It has time left, or has not started yet.
     Pending,
 }
 
 impl Asked {
-    /// Starts a program with nothing to read and its errors thrown away. `None` where it cannot be started. It speaks the
-    /// language of the probe's own environment, which the remote script set to C.
-    pub(super) fn start(program: &Path, arguments: &[&str], now: f64, limit_seconds: f64) -> Option<Self> {
-        let mut command = Command::new(program);
-        let child =
-            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
-        Some(Self { child, deadline: now + limit_seconds, killed: false })
+    /// Starts a program with nothing to read and its errors thrown away. `None` if there is no such program or too much
+    /// work waits already. It speaks the language of the probe's own environment, which the remote script set to C.
+    pub(super) fn start(
+        pool: &BlockingPool,
+        program: &Program,
+        arguments: &[&str],
+        now: f64,
+        limit_seconds: f64,
+    ) -> Option<Self> {
+        if program.is_absent() {
+            return None;
+        }
+        let (program, asked_at) = (program.clone(), Instant::now());
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let starting = pool.run(move || {
+            let mut command = Command::new(program.locate()?);
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let waited_seconds = asked_at.elapsed().as_secs() as f64;
+            Some(Started { child: command.spawn().ok()?, waited_seconds })
+        })?;
+        Some(Self { starting: Some(starting), child: None, deadline: now + limit_seconds, killed: false })
     }
 
     /// How it stands. After [`Answer::Said`] and [`Answer::Failed`] the child is no more.
     pub(super) fn look(&mut self, now: f64) -> Answer {
-        match self.child.try_wait() {
+        if self.starting.is_some() {
+            match Pending::take(&mut self.starting) {
+                None => return Answer::Pending,
+                Some(None) => return Answer::Failed,
+                Some(Some(Started { child, waited_seconds })) => {
+                    self.deadline += waited_seconds;
+                    self.child = Some(child);
+                }
+            }
+        }
+        let Some(child) = &mut self.child else { return Answer::Failed };
+        match child.try_wait() {
             Ok(Some(_)) if self.killed => Answer::Failed,
-            Ok(Some(status)) if status.success() => self.said().map_or(Answer::Failed, Answer::Said),
+            Ok(Some(status)) if status.success() => said(child).map_or(Answer::Failed, Answer::Said),
             Ok(Some(_)) | Err(_) => Answer::Failed,
             Ok(None) if now < self.deadline => Answer::Pending,
             Ok(None) => {
                 if !self.killed {
                     self.killed = true;
                     // One that hangs in the kernel takes its signal when it comes back, if ever.
-                    let _ended_already = self.child.kill();
+                    let _ended_already = child.kill();
                 }
                 Answer::Late
             }
@@ -60,39 +98,61 @@ impl Asked {
 
     /// Where it answers; hung up when it has ended.
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
-        self.child.stdout.as_ref().map(AsFd::as_fd)
-    }
-
-    fn said(&mut self) -> Option<String> {
-        let mut text = String::new();
-        self.child.stdout.take()?.take(MAX_ANSWER_BYTES).read_to_string(&mut text).ok()?;
-        Some(text)
+        self.child.as_ref()?.stdout.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// A program that is looked for once.
-#[derive(Debug, Default)]
-pub(super) enum Program {
-    /// Nobody has looked for it.
-    #[default]
-    New,
-    /// It is not there, or may not be asked.
-    Absent,
-    /// Here it is.
-    At(PathBuf),
+/// All that a child has written that has ended. A process that it started may keep the pipe open, so that waiting for
+/// its end could take for ever.
+fn said(child: &mut Child) -> Option<String> {
+    let pipe = child.stdout.take()?;
+    fcntl_setfl(&pipe, OFlags::NONBLOCK).ok()?;
+    let mut bytes = Vec::new();
+    let _end_or_empty = pipe.take(MAX_ANSWER_BYTES).read_to_end(&mut bytes);
+    String::from_utf8(bytes).ok()
+}
+
+/// A program that is looked for once. Clones share where it was found.
+#[derive(Debug, Clone)]
+pub(super) struct Program {
+    find: fn() -> Option<PathBuf>,
+    /// `Some(None)` if there is no such program. Never locked for longer than a copy takes.
+    place: Arc<Mutex<Option<Option<PathBuf>>>>,
 }
 
 impl Program {
-    /// Where it is; `find` looks for it, the first time.
-    pub(super) fn look(&mut self, find: impl FnOnce() -> Option<PathBuf>) -> Option<&Path> {
-        if matches!(self, Self::New) {
-            *self = find().map_or(Self::Absent, Self::At);
-        }
-        if let Self::At(path) = self { Some(path) } else { None }
+    /// `find` may block.
+    pub(super) fn new(find: fn() -> Option<PathBuf>) -> Self {
+        Self { find, place: Arc::default() }
+    }
+
+    /// At this place; `None` for a program that does not exist.
+    #[cfg(test)]
+    pub(super) fn at(place: Option<PathBuf>) -> Self {
+        Self { find: || None, place: Arc::new(Mutex::new(Some(place))) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Option<PathBuf>>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It was looked for, and is not there or may not be used.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(&*self.lock(), Some(None))
+    }
+
+    /// Where it is. The first call looks for it, and may block.
+    fn locate(&self) -> Option<PathBuf> {
+        let known = self.lock().clone();
+        known.unwrap_or_else(|| {
+            let found = (self.find)();
+            self.lock().get_or_insert(found).clone()
+        })
     }
 }
 
-/// Where a program is, by `PATH` and then the directories that are given.
+/// Where a program is, by `PATH` and then the directories that are given. May block: any of them may lie on a dead file
+/// server.
 pub(super) fn find(name: &str, also: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(also.iter().map(PathBuf::from));
@@ -102,7 +162,7 @@ pub(super) fn find(name: &str, also: &[&str]) -> Option<PathBuf> {
 /// A program of tests: this script. Another process writes it: what a test writes itself cannot be run as long as a child
 /// of another test, which was started meanwhile, has not let go of the file.
 #[cfg(test)]
-pub(super) fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
+pub(super) fn script(folder: &std::path::Path, name: &str, text: &str) -> PathBuf {
     use std::io::Write;
     let program = folder.join(name);
     let write = "cat >\"$0.new\" && chmod 700 \"$0.new\" && mv \"$0.new\" \"$0\"";
@@ -116,7 +176,7 @@ pub(super) fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn outcome(asked: &mut Asked, now: f64) -> Answer {
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -129,13 +189,18 @@ mod tests {
         panic!("no answer")
     }
 
+    fn sh() -> Program {
+        Program::new(|| find("sh", &["/bin"]))
+    }
+
     #[test]
     fn answers_failures_and_lateness_are_told_apart() {
-        let sh = find("sh", &["/bin"]).unwrap();
-        let ask = |script: &str| Asked::start(&sh, &["-c", script], 0.0, 5.0).unwrap();
+        let pool = BlockingPool::new();
+        let ask = |script: &str| Asked::start(&pool, &sh(), &["-c", script], 0.0, 5.0).unwrap();
         assert_eq!(outcome(&mut ask("echo yes"), 0.0), Answer::Said("yes\n".to_owned()));
         assert_eq!(outcome(&mut ask("echo no; exit 3"), 0.0), Answer::Failed);
         let mut slow = ask("exec sleep 600");
+        pool.settle(Instant::now() + Duration::from_secs(30));
         assert_eq!(slow.look(4.9), Answer::Pending);
         assert_eq!(slow.look(5.0), Answer::Late);
         // It can be killed, so that it ends soon.
@@ -144,7 +209,36 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(slow.look(6.0), Answer::Failed);
-        assert!(Asked::start(Path::new("/nonexistent"), &[], 0.0, 1.0).is_none());
-        assert_eq!(find("no-such-program-anywhere", &["/bin"]), None);
+        let missing = Program::new(|| find("no-such-program-anywhere", &["/bin"]));
+        assert_eq!(outcome(&mut Asked::start(&pool, &missing, &[], 0.0, 1.0).unwrap(), 0.0), Answer::Failed);
+        assert!(missing.is_absent() && Asked::start(&pool, &missing, &[], 0.0, 1.0).is_none());
+        let broken = Program::at(Some("/nonexistent".into()));
+        assert_eq!(outcome(&mut Asked::start(&pool, &broken, &[], 0.0, 1.0).unwrap(), 0.0), Answer::Failed);
+    }
+
+    #[test]
+    fn a_pipe_that_a_grandchild_keeps_open_is_not_waited_for() {
+        let pool = BlockingPool::new();
+        let mut asked = Asked::start(&pool, &sh(), &["-c", "sleep 600 & echo $!"], 0.0, 600.0).unwrap();
+        let Answer::Said(grandchild) = outcome(&mut asked, 0.0) else { panic!("no answer") };
+        let killed = Command::new("kill").arg(grandchild.trim()).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+    }
+
+    #[test]
+    fn a_program_on_a_dead_file_server_is_not_waited_for() {
+        static FILE_SERVER: Mutex<()> = Mutex::new(());
+        fn find_there() -> Option<PathBuf> {
+            drop(FILE_SERVER.lock());
+            find("true", &["/bin"])
+        }
+        let pool = BlockingPool::new();
+        let hangs = FILE_SERVER.lock();
+        let mut asked = Asked::start(&pool, &Program::new(find_there), &[], 0.0, 5.0).unwrap();
+        for now in 0..100 {
+            assert_eq!(asked.look(f64::from(now)), Answer::Pending, "it has not started");
+        }
+        drop(hangs);
+        assert_eq!(outcome(&mut asked, 0.0), Answer::Said(String::new()));
     }
 }

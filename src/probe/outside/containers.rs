@@ -2,6 +2,7 @@
 //! user's own containers, the kubelet's folder of logs. Each unknown container is asked about once.
 
 use super::child::{Answer, Asked, Program, find};
+use crate::probe::blocking::{BlockingPool, Pending};
 use crate::wire::{Owner, SafeText};
 use rustix::fs::{Access, access};
 use std::path::{Path, PathBuf};
@@ -20,14 +21,17 @@ const LIST: [&str; 4] = ["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"];
 /// What is known, and who is asked.
 #[derive(Debug)]
 pub(crate) struct Containers {
+    pool: BlockingPool,
     docker: Engine,
     podman: Engine,
     pod_logs: PathBuf,
+    /// The pod whose name is looked for.
+    pod: Option<Pending<(SafeText, Option<SafeText>)>>,
     /// Container or pod, and its name; without one where nobody knows it.
     names: Vec<(SafeText, Option<SafeText>)>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Engine {
     program: Program,
     child: Option<Asked>,
@@ -36,13 +40,18 @@ struct Engine {
     unknown: Vec<SafeText>,
 }
 
-impl Default for Containers {
-    fn default() -> Self {
-        Self { docker: Engine::default(), podman: Engine::default(), pod_logs: POD_LOGS.into(), names: Vec::new() }
-    }
-}
-
 impl Containers {
+    pub(crate) fn new(pool: BlockingPool) -> Self {
+        Self {
+            pool,
+            docker: Engine::new(docker),
+            podman: Engine::new(|| locate("podman")),
+            pod_logs: POD_LOGS.into(),
+            pod: None,
+            names: Vec::new(),
+        }
+    }
+
     /// The name of what a process runs in, where it is known. `is_own`: the process belongs to the login user.
     pub(crate) fn name(&mut self, owner: &Owner, is_own: bool) -> Option<SafeText> {
         let id = match owner {
@@ -57,9 +66,12 @@ impl Containers {
             Owner::Container { runtime, .. } if *runtime == "docker" => self.docker.want(id),
             // Those of others are in their own storage.
             Owner::Container { runtime, .. } if *runtime == "podman" && is_own => self.podman.want(id),
-            Owner::Pod { uid, .. } => {
-                let name = pod_name(&self.pod_logs, uid);
-                self.learn(uid.clone(), name);
+            Owner::Pod { uid, .. } if self.pod.is_none() => {
+                let (logs, uid) = (self.pod_logs.clone(), uid.clone());
+                self.pod = self.pool.run(move || {
+                    let name = pod_name(&logs, &uid);
+                    (uid, name)
+                });
             }
             _ => {}
         }
@@ -68,10 +80,9 @@ impl Containers {
 
     /// Asks the engines for what is unknown, and takes in what they say.
     pub(crate) fn step(&mut self, now: f64) {
-        let docker =
-            || SOCKETS.iter().any(|socket| access(*socket, Access::WRITE_OK).is_ok()).then(|| locate("docker"));
-        let mut answers = self.docker.step(now, || docker().flatten());
-        answers.extend(self.podman.step(now, || locate("podman")));
+        let mut answers = self.docker.step(&self.pool, now);
+        answers.extend(self.podman.step(&self.pool, now));
+        answers.extend(Pending::take(&mut self.pod));
         for (id, name) in answers {
             self.learn(id, name);
         }
@@ -92,6 +103,10 @@ impl Containers {
 }
 
 impl Engine {
+    fn new(find: fn() -> Option<PathBuf>) -> Self {
+        Self { program: Program::new(find), child: None, asked_at: None, unknown: Vec::new() }
+    }
+
     fn want(&mut self, id: &SafeText) {
         if !self.unknown.contains(id) && self.unknown.len() < MAX_NAMES {
             self.unknown.push(id.clone());
@@ -99,7 +114,7 @@ impl Engine {
     }
 
     /// The containers that were asked about, each with its name if the engine knows it.
-    fn step(&mut self, now: f64, program: impl FnOnce() -> Option<PathBuf>) -> Vec<(SafeText, Option<SafeText>)> {
+    fn step(&mut self, pool: &BlockingPool, now: f64) -> Vec<(SafeText, Option<SafeText>)> {
         if let Some(child) = &mut self.child {
             let text = match child.look(now) {
                 Answer::Pending | Answer::Late => return Vec::new(),
@@ -114,12 +129,18 @@ impl Engine {
             return Vec::new();
         }
         self.asked_at = Some(now);
-        if let Some(program) = self.program.look(program) {
-            self.child = Asked::start(program, &LIST, now, LIMIT_SECONDS);
+        self.child = Asked::start(pool, &self.program, &LIST, now, LIMIT_SECONDS);
+        if self.child.is_some() {
             return Vec::new();
         }
         std::mem::take(&mut self.unknown).into_iter().map(|id| (id, None)).collect()
     }
+}
+
+/// Docker, where its socket may be written to.
+fn docker() -> Option<PathBuf> {
+    let may_ask = SOCKETS.iter().any(|socket| access(*socket, Access::WRITE_OK).is_ok());
+    may_ask.then(|| locate("docker")).flatten()
 }
 
 fn locate(name: &str) -> Option<PathBuf> {
@@ -148,7 +169,11 @@ mod tests {
     use super::*;
     use std::time::{Duration, Instant};
 
-    fn docker(id: &str) -> Owner {
+    fn containers() -> Containers {
+        Containers::new(BlockingPool::new())
+    }
+
+    fn in_docker(id: &str) -> Owner {
         Owner::Container { runtime: "docker".into(), id: id.into() }
     }
 
@@ -157,9 +182,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let text = "echo \"$*\" >>\"$0.asked\"\necho 4f0c8f5e6a1b2c3d4e5f60718293a4b5 trainer";
         let program = script(folder.path(), "docker", text);
-        let mut containers = Containers::default();
-        containers.docker.program = Program::At(program);
-        let (known, unknown) = (docker("4f0c8f5e6a1b"), docker("000000000000"));
+        let mut containers = containers();
+        containers.docker.program = Program::at(Some(program));
+        let (known, unknown) = (in_docker("4f0c8f5e6a1b"), in_docker("000000000000"));
         assert_eq!((containers.name(&known, false), containers.name(&unknown, false)), (None, None));
         let deadline = Instant::now() + Duration::from_secs(30);
         while containers.name(&known, false).is_none() && Instant::now() < deadline {
@@ -176,9 +201,9 @@ mod tests {
 
     #[test]
     fn who_may_not_ask_does_not() {
-        let mut containers = Containers::default();
-        containers.docker.program = Program::Absent;
-        let owner = docker("4f0c8f5e6a1b");
+        let mut containers = containers();
+        containers.docker.program = Program::at(None);
+        let owner = in_docker("4f0c8f5e6a1b");
         assert_eq!(containers.name(&owner, true), None);
         containers.step(1.0);
         assert!(containers.docker.child.is_none() && containers.names.len() == 1);
@@ -192,9 +217,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let uid = "8f2c1c64-57cc-4b2e-9f0e-2f1d6a3c9b10";
         std::fs::create_dir(folder.path().join(format!("ml_trainer-0_{uid}"))).unwrap();
-        let mut containers = Containers { pod_logs: folder.path().into(), ..Containers::default() };
+        let mut containers = Containers { pod_logs: folder.path().into(), ..containers() };
         let pod = |uid: &str| Owner::Pod { uid: uid.into(), container: None };
         assert_eq!(containers.name(&pod(uid), false), None);
+        containers.pool.settle(Instant::now() + Duration::from_secs(30));
+        containers.step(1.0);
         assert_eq!(containers.name(&pod(uid), false).as_deref(), Some("ml/trainer-0"));
         assert_eq!(pod_name(folder.path(), "other"), None);
         assert_eq!(containers.name(&Owner::Session("3".into()), true), None);

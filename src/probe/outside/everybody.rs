@@ -2,6 +2,7 @@
 
 use super::child::Asked;
 use super::{Containers, Filesystems, Jobs, Slurm};
+use crate::probe::blocking::BlockingPool;
 use crate::wire::{Filesystem, HostReading, Owner, SafeText};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 /// What other programs tell.
 #[derive(Debug)]
 pub(crate) struct Outside {
+    pool: BlockingPool,
     containers: Containers,
     jobs: Jobs,
     filesystems: Filesystems,
@@ -17,11 +19,13 @@ pub(crate) struct Outside {
 
 impl Outside {
     pub(crate) fn new() -> Self {
+        let pool = BlockingPool::new();
         Self {
-            containers: Containers::default(),
-            jobs: Jobs::default(),
-            filesystems: Filesystems::default(),
-            slurm: Slurm::new(),
+            containers: Containers::new(pool.clone()),
+            jobs: Jobs::new(pool.clone()),
+            filesystems: Filesystems::new(pool.clone()),
+            slurm: Slurm::new(pool.clone()),
+            pool,
         }
     }
 
@@ -40,6 +44,7 @@ impl Outside {
         directories: impl Iterator<Item = (u32, &'a SafeText)>,
         host: &mut HostReading,
     ) {
+        self.pool.tend();
         self.containers.step(now);
         self.jobs.step(now);
         let filesystems: Vec<Filesystem> = self.filesystems.step(now, resend, directories);
@@ -63,6 +68,9 @@ impl Outside {
     pub(crate) fn settle(&mut self, deadline: Instant, clock: impl Fn() -> f64) {
         loop {
             self.step(clock(), false, std::iter::empty(), &mut HostReading::default());
+            if self.pool.settle(deadline) && Instant::now() < deadline {
+                continue;
+            }
             let children = [self.containers.child(), self.jobs.child(), self.slurm.child()];
             let pipes = children.into_iter().flatten().chain(self.filesystems.children()).filter_map(Asked::pipe);
             // A pipe hangs up when its child ends.

@@ -3,8 +3,9 @@
 //! `statfs` on a dead file server does not come back, so each question is a child of its own (`stat -f`), one a mount at
 //! a time. What does not answer is said, with since when.
 
-use super::child::{Answer, Asked, find};
+use super::child::{Answer, Asked, Program, find};
 use super::mounts::mount_of;
+use crate::probe::blocking::BlockingPool;
 use crate::probe::numbers::tenths_f32;
 use crate::wire::{Filesystem, SafeText};
 use std::path::PathBuf;
@@ -21,9 +22,10 @@ const MAX_MOUNTS: usize = 16;
 const SAY_SECONDS: f64 = 10.0;
 
 /// What is known of each mount.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Filesystems {
-    program: Option<PathBuf>,
+    pool: BlockingPool,
+    program: Program,
     asked: Vec<Asking>,
     looked_at: Option<f64>,
     told_at: f64,
@@ -56,6 +58,11 @@ enum Silence {
 }
 
 impl Filesystems {
+    pub(crate) fn new(pool: BlockingPool) -> Self {
+        let program = Program::new(stat);
+        Self { pool, program, asked: Vec::new(), looked_at: None, told_at: 0.0 }
+    }
+
     /// Goes on asking. The file systems, when there is something new to say, or when `resend` asks for it. The
     /// directories are those of processes, each with a process that works there.
     pub(crate) fn step<'a>(
@@ -65,9 +72,6 @@ impl Filesystems {
         directories: impl Iterator<Item = (u32, &'a SafeText)>,
     ) -> Vec<Filesystem> {
         if self.looked_at.is_none_or(|then| now - then >= ASK_SECONDS) {
-            if self.looked_at.is_none() {
-                self.program = find("stat", &["/usr/bin", "/bin"]);
-            }
             self.looked_at = Some(now);
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let home = std::env::var("HOME").ok().map(|home| (home.clone(), home));
@@ -80,7 +84,7 @@ impl Filesystems {
         }
         let mut news = resend;
         for asking in &mut self.asked {
-            news |= asking.step(self.program.as_ref(), now);
+            news |= asking.step(&self.pool, &self.program, now);
         }
         self.asked.retain(|asking| asking.wanted || asking.child.is_some());
         let silent = self.asked.iter().any(Asking::is_silent);
@@ -129,17 +133,23 @@ impl Filesystems {
     }
 }
 
+/// Where `stat` is. Not by `PATH` first: a directory there may lie on the very file server that does not answer.
+fn stat() -> Option<PathBuf> {
+    let usual = ["/usr/bin/stat", "/bin/stat"].map(PathBuf::from);
+    usual.into_iter().find(|program| program.is_file()).or_else(|| find("stat", &[]))
+}
+
 impl Asking {
     fn is_silent(&self) -> bool {
         self.silence != Silence::None
     }
 
     /// Looks after the child, or starts one; whether something is new.
-    fn step(&mut self, program: Option<&PathBuf>, now: f64) -> bool {
+    fn step(&mut self, pool: &BlockingPool, program: &Program, now: f64) -> bool {
         let Some(child) = &mut self.child else {
             if self.wanted && now >= self.due {
                 let arguments = ["-f", "-c", "%S %b %a", &self.path];
-                self.child = program.and_then(|program| Asked::start(program, &arguments, now, LIMIT_SECONDS));
+                self.child = Asked::start(pool, program, &arguments, now, LIMIT_SECONDS);
                 if self.is_silent() {
                     (self.due, self.silence) = (now + ASK_SILENT_SECONDS, Silence::Before);
                 } else {
@@ -211,7 +221,11 @@ mod tests {
     fn with_stat(text: &str) -> (Filesystems, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = script(folder.path(), "stat", text);
-        let filesystems = Filesystems { program: Some(program), looked_at: Some(0.0), ..Filesystems::default() };
+        let filesystems = Filesystems {
+            program: Program::at(Some(program)),
+            looked_at: Some(0.0),
+            ..Filesystems::new(BlockingPool::new())
+        };
         (filesystems, folder)
     }
 
@@ -261,14 +275,17 @@ mod tests {
         let (mut filesystems, folder) = with_stat("echo x >>\"$0.asked\"; exec sleep 600");
         filesystems.want(TABLE, 0.0, home());
         assert_eq!(filesystems.step(0.0, false, none()), []);
+        filesystems.pool.settle(Instant::now() + Duration::from_secs(30));
         assert_eq!(filesystems.step(4.9, true, none()), [], "nothing is known yet");
         let silent = filesystems.step(5.0, false, none());
         assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(5.0), Some(1)));
         assert_eq!((silent[0].total_bytes, &*silent[0].mount_point), (None, "/home"));
         // A sleeper can be killed, a process in a dead mount cannot: play that the child does not end.
         let child = filesystems.asked[0].child.take();
-        filesystems.asked[0].child = Asked::start(&PathBuf::from("/bin/sleep"), &["600"], 0.0, 5.0);
+        let sleep = Program::at(Some("/bin/sleep".into()));
+        filesystems.asked[0].child = Asked::start(&filesystems.pool, &sleep, &["600"], 0.0, 5.0);
         drop(child);
+        filesystems.pool.settle(Instant::now() + Duration::from_secs(30));
         assert_eq!(filesystems.step(14.9, false, none()), []);
         let silent = filesystems.step(15.0, false, none());
         assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(15.0), Some(2)));
@@ -278,7 +295,7 @@ mod tests {
 
     #[test]
     fn this_host_answers() {
-        let mut filesystems = Filesystems::default();
+        let mut filesystems = Filesystems::new(BlockingPool::new());
         let root = SafeText::new("/");
         let deadline = Instant::now() + Duration::from_secs(30);
         let mut said = Vec::new();

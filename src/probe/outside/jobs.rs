@@ -1,8 +1,9 @@
 //! The number of a Slurm job whose cgroup tells only its SLUID (Slurm 26.05 and newer), where neither the title of its
 //! step's daemon nor its environment told it: by `scontrol pidinfo`, else by what a prolog wrote down for each GPU.
 
-use super::child::{Answer, Asked, Program, find};
-use super::slurm::PLACES;
+use super::child::{Answer, Asked, Program};
+use super::slurm::scontrol;
+use crate::probe::blocking::BlockingPool;
 use crate::wire::SafeText;
 use std::path::{Path, PathBuf};
 
@@ -21,6 +22,7 @@ const MAX_NOTE_BYTES: usize = 64;
 /// What is known, and who is asked.
 #[derive(Debug)]
 pub(crate) struct Jobs {
+    pool: BlockingPool,
     /// `scontrol`.
     program: Program,
     notes: PathBuf,
@@ -45,18 +47,17 @@ struct Known {
     asked_at: f64,
 }
 
-impl Default for Jobs {
-    fn default() -> Self {
-        Self { program: Program::New, notes: NOTES.into(), asked: None, waiting: Vec::new(), known: Vec::new() }
-    }
-}
-
 impl Jobs {
+    pub(crate) fn new(pool: BlockingPool) -> Self {
+        let program = Program::new(scontrol);
+        Self { pool, program, notes: NOTES.into(), asked: None, waiting: Vec::new(), known: Vec::new() }
+    }
+
     /// One job is known, and nobody can be asked about others.
     #[cfg(test)]
     pub(super) fn knowing(sluid: &str, number: &str) -> Self {
         let known = Known { sluid: sluid.into(), number: Some(number.into()), asked_at: 0.0 };
-        Self { program: Program::Absent, notes: PathBuf::new(), known: vec![known], ..Self::default() }
+        Self { program: Program::at(None), notes: PathBuf::new(), known: vec![known], ..Self::new(BlockingPool::new()) }
     }
 
     /// The number of the job to which this process of this user belongs, where it is known by now.
@@ -83,9 +84,8 @@ impl Jobs {
         }
         while self.asked.is_none() && !self.waiting.is_empty() {
             let job = self.waiting.remove(0);
-            let program = self.program.look(|| find("scontrol", &PLACES));
-            let ask = |program| Asked::start(program, &["pidinfo", &job.pid.to_string()], now, LIMIT_SECONDS);
-            match program.and_then(ask) {
+            let pid = job.pid.to_string();
+            match Asked::start(&self.pool, &self.program, &["pidinfo", &pid], now, LIMIT_SECONDS) {
                 Some(child) => self.asked = Some((job, child)),
                 None => self.learn(job, None, now),
             }
@@ -144,7 +144,7 @@ mod tests {
         let program = script(folder.path(), "scontrol", text);
         let notes = folder.path().join("gpustat");
         std::fs::create_dir(&notes).unwrap();
-        (Jobs { program: Program::At(program), notes, ..Jobs::default() }, folder)
+        (Jobs { program: Program::at(Some(program)), notes, ..Jobs::new(BlockingPool::new()) }, folder)
     }
 
     fn settled(jobs: &mut Jobs, now: f64) {
@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn without_scontrol_and_notes_nothing_is_known_and_nothing_waits() {
-        let mut jobs = Jobs { program: Program::Absent, notes: "/nonexistent".into(), ..Jobs::default() };
+        let mut jobs =
+            Jobs { program: Program::at(None), notes: "/nonexistent".into(), ..Jobs::new(BlockingPool::new()) };
         let sluid = SafeText::new(SLUID);
         assert_eq!(jobs.number(&sluid, 77, Some(0)), None);
         jobs.step(1.0);

@@ -1,6 +1,6 @@
 //! What Slurm has given away on this host, where `scontrol` answers: a GPU that a job holds is not free, used or not.
 //!
-//! One question about this node alone, once a minute, by a child with a deadline. Hosts without `scontrol` are looked at
+//! One question about this node alone, once a minute, by a child with a deadline. `scontrol` is looked for
 //! once.
 //!
 //! Each host asks for itself, though one of a cluster could ask for all. A node is one record, so that all nodes that
@@ -8,7 +8,8 @@
 //! node of the cluster, watched or not; and no host goes blind because the one that asks is away, is not permitted, or
 //! belongs to another cluster than its name says.
 
-use super::child::{Answer, Asked, find};
+use super::child::{Answer, Asked, Program, find};
+use crate::probe::blocking::BlockingPool;
 use crate::wire::SafeText;
 use std::path::PathBuf;
 
@@ -19,13 +20,15 @@ const ASK_AGAIN_SECONDS: f64 = 600.0;
 /// A controller under load answers within seconds.
 const LIMIT_SECONDS: f64 = 10.0;
 /// Where installations by hand keep it.
-pub(super) const PLACES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
+const PLACES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
 /// The most GPUs of a node that are taken in.
 const MAX_GPUS: u32 = 512;
 
 /// Where the asking stands.
 #[derive(Debug)]
 pub(crate) struct Slurm {
+    pool: BlockingPool,
+    program: Program,
     state: State,
     /// The names by which the node may be known, most likely first.
     names: Vec<String>,
@@ -37,14 +40,10 @@ pub(crate) struct Slurm {
 
 #[derive(Debug)]
 enum State {
-    /// Nobody has looked for `scontrol`.
-    New,
-    /// It is not there.
-    Absent,
     /// Until the next question.
-    Resting { program: PathBuf, due: f64 },
+    Resting { due: f64 },
     /// A child is asked: for the cluster's name first, then for the node.
-    Asking { program: PathBuf, child: Asked, config: bool },
+    Asking { child: Asked, config: bool },
 }
 
 /// What is known, where something is new or to be said again.
@@ -56,44 +55,41 @@ pub(crate) struct SlurmNews {
 
 impl Slurm {
     /// For the node of this name.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(pool: BlockingPool) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let short = host.split('.').next().unwrap_or_default().to_owned();
         let mut names: Vec<String> = std::env::var("SLURMD_NODENAME").into_iter().chain([short, host]).collect();
         names.retain(|name| !name.is_empty() && !name.starts_with('-'));
         names.dedup();
-        Self { state: State::New, names, name: 0, cluster: None, allocated: None }
+        let program = Program::new(scontrol);
+        Self { pool, program, state: State::Resting { due: 0.0 }, names, name: 0, cluster: None, allocated: None }
     }
 
     /// Goes on asking; what is new, or all that is known when `resend` asks for it.
     pub(crate) fn step(&mut self, now: f64, resend: bool) -> SlurmNews {
         let known = (self.cluster.clone(), self.allocated.clone());
-        self.state = match std::mem::replace(&mut self.state, State::Absent) {
-            State::New => {
-                find("scontrol", &PLACES).map_or(State::Absent, |program| State::Resting { program, due: now })
-            }
-            State::Absent => State::Absent,
-            State::Resting { program, due } if now >= due => self.ask(program, self.cluster.is_none(), now),
+        self.state = match std::mem::replace(&mut self.state, State::Resting { due: now }) {
+            State::Resting { due } if now >= due => self.ask(self.cluster.is_none(), now),
             resting @ State::Resting { .. } => resting,
-            State::Asking { program, mut child, config } => match child.look(now) {
-                Answer::Pending | Answer::Late => State::Asking { program, child, config },
+            State::Asking { mut child, config } => match child.look(now) {
+                Answer::Pending | Answer::Late => State::Asking { child, config },
                 Answer::Said(text) if config => {
                     self.cluster = cluster_name(&text);
-                    self.ask(program, false, now)
+                    self.ask(false, now)
                 }
                 Answer::Said(text) => {
                     self.allocated = allocated_gpus(&text);
-                    State::Resting { program, due: now + ASK_SECONDS }
+                    State::Resting { due: now + ASK_SECONDS }
                 }
                 // Perhaps it is known by another name.
                 Answer::Failed if !config && self.name + 1 < self.names.len() => {
                     self.name += 1;
-                    self.ask(program, false, now)
+                    self.ask(false, now)
                 }
                 Answer::Failed => {
                     self.name = 0;
                     self.allocated = None;
-                    State::Resting { program, due: now + ASK_AGAIN_SECONDS }
+                    State::Resting { due: now + ASK_AGAIN_SECONDS }
                 }
             },
         };
@@ -108,18 +104,23 @@ impl Slurm {
     pub(super) fn child(&self) -> Option<&Asked> {
         match &self.state {
             State::Asking { child, .. } => Some(child),
-            _ => None,
+            State::Resting { .. } => None,
         }
     }
 
-    fn ask(&self, program: PathBuf, config: bool, now: f64) -> State {
+    fn ask(&self, config: bool, now: f64) -> State {
         let node = self.names.get(self.name).map_or("", String::as_str);
         let arguments: &[&str] = if config { &["show", "config"] } else { &["-d", "-o", "show", "node", node] };
-        match Asked::start(&program, arguments, now, LIMIT_SECONDS) {
-            Some(child) => State::Asking { program, child, config },
-            None => State::Resting { program, due: now + ASK_AGAIN_SECONDS },
+        match Asked::start(&self.pool, &self.program, arguments, now, LIMIT_SECONDS) {
+            Some(child) => State::Asking { child, config },
+            None => State::Resting { due: now + ASK_AGAIN_SECONDS },
         }
     }
+}
+
+/// Where `scontrol` is.
+pub(super) fn scontrol() -> Option<PathBuf> {
+    find("scontrol", &PLACES)
 }
 
 /// `ClusterName             = lab` in what `scontrol show config` says.
@@ -166,6 +167,7 @@ fn indices(list: &str) -> Vec<u32> {
 mod tests {
     use super::super::child::script;
     use super::*;
+    use crate::probe::blocking::{MAX_THREADS, block};
     use std::time::{Duration, Instant};
 
     /// As Slurm 23.11 prints it on a node with eight H100, shortened (man page of scontrol, and schedmd's gres.html).
@@ -202,7 +204,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let program = script(folder.path(), "scontrol", text);
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        let slurm = Slurm { state: State::Resting { program, due: 0.0 }, names, ..Slurm::new() };
+        let program = Program::at(Some(program));
+        let slurm = Slurm { program, names, ..Slurm::new(BlockingPool::new()) };
         (slurm, folder)
     }
 
@@ -213,7 +216,7 @@ mod tests {
             let news = slurm.step(now, false);
             all.cluster = news.cluster.or(all.cluster);
             all.allocated = news.allocated.or(all.allocated);
-            if matches!(&slurm.state, State::Resting { due, .. } if *due > now) {
+            if matches!(&slurm.state, State::Resting { due } if *due > now) {
                 return all;
             }
             std::thread::yield_now();
@@ -241,10 +244,24 @@ mod tests {
     fn a_controller_that_does_not_answer_is_left_alone_for_a_while() {
         let (mut slurm, _folder) = with_scontrol("exit 1", &["hgx-01"]);
         assert_eq!(rest(&mut slurm, 1.0), SlurmNews::default());
-        assert!(matches!(slurm.state, State::Resting { due, .. } if due >= 601.0));
+        assert!(matches!(slurm.state, State::Resting { due } if due >= 601.0));
         let (mut slurm, _folder) = with_scontrol("exec sleep 600", &["hgx-01"]);
         slurm.step(1.0, false);
+        slurm.pool.settle(Instant::now() + Duration::from_secs(30));
         assert!(matches!(slurm.state, State::Asking { .. }));
         assert_eq!(rest(&mut slurm, 12.0), SlurmNews::default());
+    }
+
+    #[test]
+    fn a_scontrol_whose_file_server_hangs_is_asked_once() {
+        let (mut slurm, folder) = with_scontrol("echo x >>\"$0.asked\"; exit 1", &["hgx-01"]);
+        let release = block(&slurm.pool, MAX_THREADS);
+        for now in 0..10_000 {
+            assert_eq!(slurm.step(f64::from(now) / 1e4, true), SlurmNews::default());
+        }
+        drop(release);
+        rest(&mut slurm, 1.0);
+        let asked = std::fs::read_to_string(folder.path().join("scontrol.asked")).unwrap();
+        assert_eq!(asked.lines().count(), 1);
     }
 }

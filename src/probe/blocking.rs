@@ -1,0 +1,229 @@
+//! Threads for work that may block for good: a program on a dead file server, or `/proc/PID/cmdline` of a process that
+//! hangs in the kernel while the lock of its memory is held.
+//!
+//! The sampling thread hands the work over and takes the result in a later sample; it never waits. One thread does all
+//! the work and sleeps when there is no more. When the queue has not moved for a second, [`BlockingPool::tend`] starts a
+//! further thread, up to [`MAX_THREADS`]. A thread that comes back later ends if another one is idle.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Threads that hang stay until their call returns, so there is a limit.
+pub(crate) const MAX_THREADS: usize = 8;
+/// Work beyond this is refused: all threads hang.
+const MAX_WAITING: usize = 1024;
+/// A queue that does not move for this long has no thread left that works.
+const STUCK: Duration = Duration::from_secs(1);
+/// Of each thread; pages that are not touched cost nothing.
+const STACK_BYTES: usize = 128 * 1024;
+
+type Task = Box<dyn FnOnce() + Send>;
+
+/// Starts a thread. All threads of the probe start here: each further type of closure that `spawn` is compiled for adds
+/// 2 kB to the program.
+pub(crate) fn spawn_thread(name: &str, stack_bytes: usize, work: Task) -> std::io::Result<()> {
+    std::thread::Builder::new().name(name.to_owned()).stack_size(stack_bytes).spawn(work).map(drop)
+}
+
+/// A queue of work, and the threads that do it. Clones share both.
+#[derive(Clone)]
+pub(crate) struct BlockingPool(Arc<Queue>);
+
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+struct State {
+    waiting: Vec<Task>,
+    threads: usize,
+    idle: usize,
+    /// When the queue last moved: work was taken, or came into the empty queue.
+    moved: Instant,
+}
+
+/// A result that is not there yet.
+#[derive(Debug)]
+pub(crate) struct Pending<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Pending<T> {
+    /// Takes the result out of `pending`, if there is one.
+    pub(crate) fn take(pending: &mut Option<Self>) -> Option<T> {
+        let result = pending.as_ref()?.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
+        *pending = None;
+        Some(result)
+    }
+}
+
+impl BlockingPool {
+    /// Without threads; the first work starts one.
+    pub(crate) fn new() -> Self {
+        let state = State { waiting: Vec::new(), threads: 0, idle: 0, moved: Instant::now() };
+        Self(Arc::new(Queue { state: Mutex::new(state), changed: Condvar::new() }))
+    }
+
+    /// Hands work over. `None` if the queue is full or no thread can be started.
+    pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<Pending<T>> {
+        let slot = Arc::new(Mutex::new(None));
+        let result = Arc::clone(&slot);
+        let task = Box::new(move || {
+            let value = work();
+            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        });
+        self.push(task).then_some(Pending(slot))
+    }
+
+    fn push(&self, task: Task) -> bool {
+        let mut state = self.0.lock();
+        if state.waiting.len() >= MAX_WAITING || (state.threads == 0 && !self.start_thread(&mut state)) {
+            return false;
+        }
+        if state.waiting.is_empty() {
+            state.moved = Instant::now();
+        }
+        state.waiting.push(task);
+        drop(state);
+        self.0.changed.notify_all();
+        true
+    }
+
+    /// Starts a further thread if all that there are hang. To be called in each sample.
+    pub(crate) fn tend(&self) {
+        self.tend_locked(&mut self.0.lock());
+    }
+
+    fn tend_locked(&self, state: &mut State) {
+        if !state.waiting.is_empty() && state.threads < MAX_THREADS && state.moved.elapsed() >= STUCK {
+            self.start_thread(state);
+        }
+    }
+
+    fn start_thread(&self, state: &mut State) -> bool {
+        let queue = Arc::clone(&self.0);
+        let is_started = spawn_thread("blocking", STACK_BYTES, Box::new(move || queue.serve())).is_ok();
+        state.threads += usize::from(is_started);
+        state.moved = Instant::now();
+        is_started
+    }
+
+    /// Waits until all work is done, at most until `deadline`. Returns whether there was any.
+    pub(crate) fn settle(&self, deadline: Instant) -> bool {
+        let mut waited = false;
+        let mut state = self.0.lock();
+        while !state.waiting.is_empty() || state.idle < state.threads {
+            waited = true;
+            let rest = deadline.saturating_duration_since(Instant::now());
+            if rest.is_zero() {
+                break;
+            }
+            state = self.0.changed.wait_timeout(state, rest.min(STUCK)).unwrap_or_else(PoisonError::into_inner).0;
+            self.tend_locked(&mut state);
+        }
+        waited
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn serve(&self) {
+        let mut state = self.lock();
+        loop {
+            if !state.waiting.is_empty() {
+                let task = state.waiting.remove(0);
+                state.moved = Instant::now();
+                drop(state);
+                task();
+                state = self.lock();
+            } else if state.idle > 0 {
+                state.threads -= 1;
+                self.changed.notify_all();
+                return;
+            } else {
+                state.idle += 1;
+                self.changed.notify_all();
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for BlockingPool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("BlockingPool")
+    }
+}
+
+/// Work of tests that blocks until the sender is dropped, as a call on a dead file server does: in `threads` threads.
+#[cfg(test)]
+pub(crate) fn block(pool: &BlockingPool, threads: usize) -> std::sync::mpsc::Sender<()> {
+    let (release, blocked) = std::sync::mpsc::channel::<()>();
+    let blocked = Arc::new(Mutex::new(blocked));
+    for _ in 0..threads {
+        let blocked = Arc::clone(&blocked);
+        pool.run(move || blocked.lock().is_ok_and(|blocked| blocked.recv().is_err())).expect("it is taken");
+    }
+    release
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(30)
+    }
+
+    #[test]
+    fn work_is_done_by_one_thread_that_sleeps_between() {
+        let pool = BlockingPool::new();
+        assert!(!pool.settle(soon()), "there is no work");
+        for number in 0..100 {
+            let mut pending = pool.run(move || number);
+            pool.settle(soon());
+            assert_eq!(Pending::take(&mut pending), Some(number));
+            assert!(pending.is_none());
+        }
+        let state = pool.0.lock();
+        assert_eq!((state.threads, state.idle), (1, 1));
+    }
+
+    #[test]
+    fn work_that_blocks_holds_up_no_other() {
+        let pool = BlockingPool::new();
+        let release = block(&pool, 1);
+        let mut pending = pool.run(|| 7);
+        let deadline = soon();
+        let mut result = None;
+        while result.is_none() && Instant::now() < deadline {
+            pool.tend();
+            result = Pending::take(&mut pending);
+            std::thread::yield_now();
+        }
+        assert_eq!((result, pool.0.lock().threads), (Some(7), 2));
+        drop(release);
+        pool.settle(soon());
+        assert_eq!(pool.0.lock().threads, 1, "the surplus thread ends");
+    }
+
+    #[test]
+    fn threads_and_work_do_not_pile_up() {
+        let pool = BlockingPool::new();
+        let release = block(&pool, MAX_THREADS + 1);
+        for _ in 0..2 * MAX_THREADS {
+            let mut state = pool.0.lock();
+            state.moved -= STUCK;
+            pool.tend_locked(&mut state);
+        }
+        assert_eq!(pool.0.lock().threads, MAX_THREADS);
+        let taken = (0..2 * MAX_WAITING).filter(|_| pool.run(|| ()).is_some()).count();
+        assert!(taken <= MAX_WAITING, "{taken}");
+        drop(release);
+        pool.settle(soon());
+        assert!(pool.0.lock().waiting.is_empty());
+    }
+}
