@@ -16,44 +16,46 @@ const ENVIRONMENT_BYTES: usize = 64 * 1024;
 const MAX_VARIABLES: usize = 1024;
 /// How much of a log is told.
 const LOG_BYTES: u64 = 4096;
-/// How long a log may take: it may lie on a file server that does not answer.
-const LOG_LIMIT: Duration = Duration::from_secs(3);
-/// Of the thread that reads a log.
+/// How long a log may take, which may lie on a file server that does not answer, and an environment, whose process may
+/// hang in the kernel with the lock of its memory held.
+const LIMIT: Duration = Duration::from_secs(3);
+/// Of the thread that reads them.
 const STACK_BYTES: usize = 128 * 1024;
 
 /// `/proc/PID/environ` of a process of this user, secrets taken out. It is the environment with which the program was
 /// started; what it has changed since is not in it.
 pub(crate) fn environment(target: Target<'_>, boot_id: Option<&str>) -> ReplyOutcome {
-    let mut scratch = Scratch::default();
-    if let Err(refusal) = own(target, boot_id, &mut scratch) {
-        return refusal;
-    }
-    let variables = match scratch.read_process(target.pid, "environ", ENVIRONMENT_BYTES) {
-        Ok(bytes) => variables(bytes),
-        Err(error) => return refused(format!("/proc/{}/environ: {error}", target.pid)),
-    };
-    // Read again: what was read is of this process only if it is the same still.
-    match own(target, boot_id, &mut scratch) {
-        Ok(()) => ReplyOutcome::Environment(variables),
-        Err(refusal) => refusal,
-    }
+    let hangs = "the environment could not be read within 3 s: the process hangs in the kernel";
+    in_background(target, boot_id, hangs, read_environment)
 }
 
-/// The last lines of the regular file behind standard output, else standard error, of a process of this user. Read on a
-/// thread of its own, which is left behind where the file's server does not answer.
+/// The last lines of the regular file behind standard output, else standard error, of a process of this user.
 pub(crate) fn log_tail(target: Target<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+    let hangs = "the log did not answer within 3 s: its file system hangs";
+    in_background(target, boot_id, hangs, tail)
+}
+
+/// What `read` says about the target, on a thread that is left behind where that does not return. `hangs` is then the
+/// reason of the refusal.
+fn in_background(
+    target: Target<'_>,
+    boot_id: Option<&str>,
+    hangs: &str,
+    read: fn(u32) -> ReplyOutcome,
+) -> ReplyOutcome {
     let mut scratch = Scratch::default();
     if let Err(refusal) = own(target, boot_id, &mut scratch) {
         return refusal;
     }
     let (desk, pid) = (Arc::new(Desk::default()), target.pid);
     let answered = Arc::clone(&desk);
-    if let Err(error) = spawn_thread("log", STACK_BYTES, Box::new(move || answered.put(tail(pid)))) {
+    if let Err(error) = spawn_thread("read", STACK_BYTES, Box::new(move || answered.put(read(pid)))) {
         return refused(format!("no thread can be started: {error}"));
     }
-    let Some(outcome) = desk.take(LOG_LIMIT) else {
-        return refused(format!("the log did not answer within {} s: its file system hangs", LOG_LIMIT.as_secs()));
+    let Some(outcome) = desk.take(LIMIT) else {
+        return refused(hangs.to_owned());
     };
+    // Read again: what was read is of this process only if it is the same still.
     match own(target, boot_id, &mut scratch) {
         Ok(()) => outcome,
         Err(refusal) => refusal,
@@ -99,6 +101,13 @@ fn own(target: Target<'_>, boot_id: Option<&str>, scratch: &mut Scratch) -> Resu
     }
     let uid = scratch.read_process(target.pid, "status", 4096).ok().and_then(real_uid);
     if uid == Some(rustix::process::getuid().as_raw()) { Ok(()) } else { Err(ReplyOutcome::NotPermitted) }
+}
+
+fn read_environment(pid: u32) -> ReplyOutcome {
+    match Scratch::default().read_process(pid, "environ", ENVIRONMENT_BYTES) {
+        Ok(bytes) => ReplyOutcome::Environment(variables(bytes)),
+        Err(error) => refused(format!("/proc/{pid}/environ: {error}")),
+    }
 }
 
 /// The variables in the bytes of `/proc/PID/environ`, secrets taken out.
@@ -205,6 +214,18 @@ mod tests {
         let ReplyOutcome::Environment(mut variables) = outcome else { panic!("{outcome:?}") };
         variables.sort();
         assert_eq!(variables, ["MASTER=a b␛[2J", "NCCL_DEBUG=INFO", "WANDB_API_KEY=***"]);
+    }
+
+    #[test]
+    fn a_read_that_hangs_is_refused_and_left_behind() {
+        static HANGS: Mutex<()> = Mutex::new(());
+        fn hang(_: u32) -> ReplyOutcome {
+            drop(HANGS.lock());
+            refused("it came back".to_owned())
+        }
+        let job = Job::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
+        let _held = HANGS.lock();
+        assert_eq!(in_background(job.target(), Some(BOOT), "it hangs", hang), ReplyOutcome::Refused("it hangs".into()));
     }
 
     #[test]

@@ -48,6 +48,10 @@ struct State {
 pub(crate) struct Pending<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Pending<T> {
+    pub(crate) fn is_ready(&self) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
     /// Takes the result out of `pending`, if there is one.
     pub(crate) fn take(pending: &mut Option<Self>) -> Option<T> {
         let result = pending.as_ref()?.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;

@@ -42,16 +42,25 @@ const ROOTS: [&str; 21] = [
 ];
 
 /// A command line, with a fingerprint of its bytes so that a later look can tell whether it changed.
+///
+/// To read `cmdline` or `environ` the kernel takes the lock of the process's memory. It waits for ever where the process
+/// hangs in the kernel with that lock held, so that only a [`super::blocking::BlockingPool`] may read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Command {
     pub(crate) argv: Vec<SafeText>,
-    fingerprint: u64,
+    pub(crate) fingerprint: u64,
 }
 
 impl Command {
+    /// The command line of a process on a GPU, if it is not the one with this fingerprint. May block.
+    pub(crate) fn read_new(pid: u32, fingerprint: u64) -> Option<Self> {
+        let mut command = Self { argv: Vec::new(), fingerprint };
+        command.refresh(&mut Scratch::default(), pid, COMMAND_BYTES).then_some(command)
+    }
+
     /// Reads `/proc/PID/cmdline` unless its bytes are those of `self`; whether they had changed. Without an answer, or
     /// with an empty one (a zombie, a kernel thread), what is known stays.
-    pub(crate) fn refresh(&mut self, scratch: &mut Scratch, pid: u32, limit: usize) -> bool {
+    fn refresh(&mut self, scratch: &mut Scratch, pid: u32, limit: usize) -> bool {
         let Ok(bytes) = scratch.read_process(pid, "cmdline", limit) else { return false };
         let mut hasher = DefaultHasher::new();
         hasher.write(bytes);
@@ -61,11 +70,6 @@ impl Command {
         }
         *self = Self { argv: arguments(bytes), fingerprint };
         true
-    }
-
-    /// The same, with the limit for a process on a GPU.
-    pub(crate) fn refresh_whole(&mut self, scratch: &mut Scratch, pid: u32) -> bool {
-        self.refresh(scratch, pid, COMMAND_BYTES)
     }
 }
 
@@ -84,6 +88,25 @@ pub(crate) fn status_of(scratch: &mut Scratch, pid: u32) -> (Option<u32>, Option
     }
 }
 
+/// The parents of a process, and who runs it.
+#[derive(Debug)]
+pub(crate) struct Lineage {
+    pub(crate) ancestors: Vec<Ancestor>,
+    pub(crate) above: Above,
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Lineage {
+    /// Climbs from a process through its parents. `commands`: command lines and the environment are read, too, which may
+    /// block.
+    pub(crate) fn read(scratch: &mut Scratch, pid: u32, parent: u32, commands: bool) -> Self {
+        let ancestors = ancestors(scratch, parent, commands);
+        let above = above(scratch, &ancestors, commands);
+        let owner = owner_of(scratch, pid, &ancestors, &above, commands);
+        Self { ancestors, above, owner }
+    }
+}
+
 /// What is above the chain of parents, which ends at a shell.
 #[derive(Debug, Default)]
 pub(crate) struct Above {
@@ -94,7 +117,7 @@ pub(crate) struct Above {
 }
 
 /// Climbs on from the last of the parents.
-pub(crate) fn above(scratch: &mut Scratch, ancestors: &[Ancestor]) -> Above {
+fn above(scratch: &mut Scratch, ancestors: &[Ancestor], commands: bool) -> Above {
     let mut found = Above::default();
     let Some(mut child) = ancestors.last().map(|last| last.pid) else { return found };
     for _ in ancestors.len()..MAX_ANCESTORS {
@@ -104,7 +127,9 @@ pub(crate) fn above(scratch: &mut Scratch, ancestors: &[Ancestor]) -> Above {
         let name = String::from_utf8_lossy(stat.name).into_owned();
         let mut command = Command::default();
         // The others say with their names what they are.
-        if ["python", "jupyter", "starter", "Apptainer", "Singularity"].iter().any(|start| name.starts_with(start)) {
+        if commands
+            && ["python", "jupyter", "starter", "Apptainer", "Singularity"].iter().any(|start| name.starts_with(start))
+        {
             command.refresh(scratch, pid, PARENT_COMMAND_BYTES);
         }
         found.runs_in = found.runs_in.or_else(|| multiplexer(&name, &command.argv));
@@ -142,14 +167,16 @@ fn is_notebook(argv: &[SafeText]) -> bool {
 }
 
 /// The parents from `pid` up to and including the first shell, multiplexer, daemon of a login, or init.
-pub(crate) fn ancestors(scratch: &mut Scratch, mut pid: u32) -> Vec<Ancestor> {
+fn ancestors(scratch: &mut Scratch, mut pid: u32, commands: bool) -> Vec<Ancestor> {
     let mut chain = Vec::new();
     while pid > 0 && chain.len() < MAX_ANCESTORS {
         let Some(stat) = scratch.read_process(pid, "stat", 4096).ok().and_then(Stat::parse) else { break };
         let (parent, start_ticks) = (stat.parent, stat.start_ticks);
         let name = String::from_utf8_lossy(stat.name).into_owned();
         let mut command = Command::default();
-        command.refresh(scratch, pid, PARENT_COMMAND_BYTES);
+        if commands {
+            command.refresh(scratch, pid, PARENT_COMMAND_BYTES);
+        }
         let (uid, _) = status_of(scratch, pid);
         let is_root = pid == 1 || ROOTS.contains(&name.as_str()) || name.starts_with("containerd-shim");
         chain.push(Ancestor { pid, start_ticks, uid, name: name.into(), argv: command.argv });
@@ -163,9 +190,9 @@ pub(crate) fn ancestors(scratch: &mut Scratch, mut pid: u32) -> Vec<Ancestor> {
 
 /// Who runs the process: by its cgroup, else by what is above it, or by what is mounted into its root. The job of a Slurm
 /// that does not write it into the cgroup may be in the process's environment, if that is ours to read.
-pub(crate) fn owner_of(scratch: &mut Scratch, pid: u32, ancestors: &[Ancestor], above: &Above) -> Option<Owner> {
+fn owner_of(scratch: &mut Scratch, pid: u32, ancestors: &[Ancestor], above: &Above, commands: bool) -> Option<Owner> {
     let cgroup = String::from_utf8_lossy(scratch.read_process(pid, "cgroup", 16 * 1024).ok()?).into_owned();
-    if let Some(path) = sluid_path(&cgroup) {
+    if let Some(path) = sluid_path(&cgroup).filter(|_| commands) {
         let by_environment = |scratch: &mut Scratch| {
             scratch.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok().and_then(slurm_in_environment)
         };
@@ -215,20 +242,21 @@ mod tests {
         let mut child =
             Process::new("sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
         let mut scratch = Scratch::default();
-        let mut command = Command::default();
         // The kernel has the arguments a moment after the parent goes on.
-        while !command.refresh_whole(&mut scratch, child.id()) {
-            std::thread::yield_now();
-        }
-        assert!(!command.refresh_whole(&mut scratch, child.id()));
+        let command = loop {
+            match Command::read_new(child.id(), 0) {
+                Some(command) if command.argv[0] == "sleep" => break command,
+                _ => std::thread::yield_now(),
+            }
+        };
+        assert_eq!(Command::read_new(child.id(), command.fingerprint), None);
         assert_eq!(command.argv, ["sleep", "600"]);
-        let chain = ancestors(&mut scratch, std::process::id());
+        let chain = ancestors(&mut scratch, std::process::id(), true);
         assert_eq!(chain.first().map(|parent| parent.pid), Some(std::process::id()));
         assert_eq!(status_of(&mut scratch, child.id()).0, status_of(&mut scratch, std::process::id()).0);
         child.kill().expect("ends");
         child.wait().expect("ends");
-        assert!(!command.refresh_whole(&mut scratch, child.id()));
-        assert_eq!(command.argv, ["sleep", "600"]);
+        assert_eq!(Command::read_new(child.id(), 0), None);
     }
 
     #[test]

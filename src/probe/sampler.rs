@@ -71,6 +71,11 @@ impl Sampler {
         self.users.settle(limit);
     }
 
+    /// Waits for the commands of processes, at most this long.
+    pub(crate) fn settle_processes(&mut self, limit: Duration) {
+        self.processes.settle(Instant::now() + limit);
+    }
+
     /// Waits for what other programs were asked, at most this long.
     pub(crate) fn settle_outside(&mut self, limit: Duration) {
         let origin = self.origin;

@@ -33,6 +33,8 @@ const _: () = assert!(LOOK_EVERY.as_millis() + SHUT_DOWN.as_millis() < 10_000, "
 const KEEP_WATCH: Duration = Duration::from_secs(1);
 /// How long `--once` waits for the names of users.
 const NAMES: Duration = Duration::from_secs(1);
+/// How long it waits for the commands of processes.
+const COMMANDS: Duration = Duration::from_secs(1);
 /// How long it waits for other programs (`scontrol`, `stat`).
 const OUTSIDE: Duration = Duration::from_secs(2);
 /// Between the two samples of `--once`, whose difference gives shares.
@@ -87,6 +89,7 @@ fn once(for_a_person: bool, mut files: Files) -> ExitCode {
     let first = sampler.sample(None, Vec::new());
     let began = Instant::now();
     sampler.settle_users(NAMES);
+    sampler.settle_processes(COMMANDS);
     sampler.settle_outside(OUTSIDE);
     let spent = Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3));
     let gap = ONCE_GAP.saturating_sub(spent + began.elapsed());

@@ -3,11 +3,13 @@
 use super::descendants::Descendants;
 use super::round::Round;
 use super::tracked::{Tracked, Turn};
+use crate::probe::blocking::BlockingPool;
 use crate::probe::nvml::raw::page_size;
 use crate::probe::outside::Outside;
 use crate::probe::procfs::{Forks, Scratch};
 use crate::probe::users::Users;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
+use std::time::Instant;
 
 /// Files that are kept open; the usual limit of a process is 1024.
 const MAX_KEPT: usize = 400;
@@ -31,8 +33,10 @@ const THREAD_FILES: usize = 56;
 const THREAD_FILES_OF_OTHERS: usize = 24;
 
 /// All processes that the driver listed in the last sample.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Processes {
+    /// Reads what needs the lock of a process's memory.
+    pool: BlockingPool,
     /// Sorted by pid.
     tracked: Vec<(u32, Tracked)>,
     sample: u64,
@@ -63,7 +67,17 @@ pub(crate) struct Moment {
 
 impl Processes {
     pub(crate) fn new() -> Self {
-        Self { page_bytes: page_size(), own_uid: rustix::process::getuid().as_raw(), ..Self::default() }
+        Self {
+            pool: BlockingPool::new(),
+            tracked: Vec::new(),
+            sample: 0,
+            page_bytes: page_size(),
+            own_uid: rustix::process::getuid().as_raw(),
+            descendants: Descendants::default(),
+            clocks_after: 0,
+            resting_after: 0,
+            others_after: 0,
+        }
     }
 
     /// All facts are to be sent again.
@@ -71,6 +85,11 @@ impl Processes {
         for (_, tracked) in &mut self.tracked {
             tracked.unsent = tracked.start_ticks.is_some();
         }
+    }
+
+    /// Waits for the commands that are being read, at most until `deadline`. The next sample has them.
+    pub(crate) fn settle(&self, deadline: Instant) {
+        self.pool.settle(deadline);
     }
 
     /// Reads the processes with these pids, each with its share of a GPU's SMs, and forgets all others.
@@ -81,6 +100,7 @@ impl Processes {
         scratch: &mut Scratch,
         users: &mut Users,
     ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
+        self.pool.tend();
         self.list(on_gpus, moment.now);
         let names_came = users.have_news();
         let mut readings = Vec::with_capacity(self.tracked.len());
@@ -106,7 +126,7 @@ impl Processes {
                 read_line,
                 own_uid: self.own_uid,
             };
-            readings.push(tracked.read(turn, scratch));
+            readings.push(tracked.read(turn, &self.pool, scratch));
             if names_came || look_again || tracked.facts.user.is_none() {
                 tracked.name_user(users);
             }
@@ -243,6 +263,7 @@ fn size(facts: &ProcessFacts) -> usize {
 mod tests {
     use super::super::round::MAX_LOOKS;
     use super::*;
+    use crate::probe::blocking::{MAX_THREADS, block};
     use crate::wire::{Presence, ProcessState};
     use std::process::{Child, Command as Process, Stdio};
     use std::time::Duration;
@@ -280,6 +301,10 @@ mod tests {
             Self { processes: Processes::new(), scratch: Scratch::default(), users: Users::default(), now: 0.0 }
         }
 
+        fn settle(&self) {
+            self.processes.settle(Instant::now() + Duration::from_secs(30));
+        }
+
         fn sample(&mut self, pids: &[u32]) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
             self.now += 1.0;
             self.processes.sample(
@@ -300,9 +325,12 @@ mod tests {
         assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
         assert_eq!(facts[0].ancestors[0].pid, std::process::id());
         bench.users.settle(Duration::from_secs(30));
+        bench.settle();
         let (readings, facts) = bench.sample(&[child.id()]);
         assert!(readings[0].cpu_percent.is_some(), "two samples make a share");
-        assert!(facts.iter().all(|facts| facts.user.is_some()), "only the name is news: {facts:?}");
+        assert!(facts[0].user.is_some(), "{facts:?}");
+        assert_eq!(facts[0].argv, ["sleep", "600"]);
+        assert!(!facts[0].ancestors[0].argv.is_empty());
         // Within a minute the command line is looked at, and has not changed.
         for _ in 0..60 {
             assert_eq!(bench.sample(&[child.id()]).1, []);
@@ -317,9 +345,29 @@ mod tests {
     }
 
     #[test]
+    fn a_process_whose_command_cannot_be_read_is_shown_without_it() {
+        let mut child = sleeper();
+        let mut bench = Bench::new();
+        let release = block(&bench.processes.pool, MAX_THREADS);
+        for _ in 0..1000 {
+            let (readings, facts) = bench.sample(&[child.id()]);
+            assert_eq!(readings[0].presence, Some(Presence::Visible));
+            assert!(facts.iter().all(|facts| facts.argv.is_empty() && facts.name.as_deref() == Some("sleep")));
+        }
+        drop(release);
+        bench.settle();
+        let (_, facts) = bench.sample(&[child.id()]);
+        assert_eq!(facts[0].argv, ["sleep", "600"]);
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+    }
+
+    #[test]
     fn a_zombie_is_visible_and_keeps_its_command() {
         let mut child = sleeper();
         let mut bench = Bench::new();
+        bench.sample(&[child.id()]);
+        bench.settle();
         bench.sample(&[child.id()]);
         child.kill().expect("ends");
         let state = (0..1_000_000).find_map(|_| {
@@ -431,11 +479,11 @@ mod tests {
         };
         child.kill().expect("ends");
         child.wait().expect("ends");
-        let reading = tracked.read(turn, &mut bench.scratch);
+        let reading = tracked.read(turn, &bench.processes.pool, &mut bench.scratch);
         assert_eq!((reading.presence, reading.state), (before.presence, before.state));
         assert_eq!((reading.cpu_percent, reading.cpu_seconds), (before.cpu_percent, before.cpu_seconds));
         let turn = Turn { ask_clock: true, ..turn };
-        assert_eq!(tracked.read(turn, &mut bench.scratch).presence, Some(Presence::Gone));
+        assert_eq!(tracked.read(turn, &bench.processes.pool, &mut bench.scratch).presence, Some(Presence::Gone));
     }
 
     #[test]

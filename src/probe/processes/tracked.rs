@@ -3,7 +3,8 @@
 use super::list::Moment;
 use super::own::OwnFiles;
 use super::threads::Threads;
-use crate::probe::facts::{Above, Command, above, ancestors, owner_of, runs_in, status_of};
+use crate::probe::blocking::{BlockingPool, Pending};
+use crate::probe::facts::{Above, Command, Lineage, runs_in, status_of};
 use crate::probe::numbers::{hundredths, tenths, tenths_f32};
 use crate::probe::nvml::raw::process_cpu_nanoseconds;
 use crate::probe::outside::Outside;
@@ -43,7 +44,16 @@ pub(super) struct Tracked {
     used: Option<u64>,
     pub(super) start_ticks: Option<u64>,
     parent: u32,
-    command: Command,
+    /// Of its command line, as that was read last.
+    fingerprint: u64,
+    /// The command line that is being read, and the commands of its parents. A read never returns while the process hangs
+    /// in the kernel with the lock of its memory held; it is not tried again meanwhile.
+    command_read: Option<Pending<Option<Command>>>,
+    lineage_read: Option<Pending<Lineage>>,
+    /// The commands of its parents are to be read.
+    lineage_due: bool,
+    /// How often its owner went without a better name because of that.
+    waited: u8,
     above: Above,
     pub(super) facts: ProcessFacts,
     /// Facts that the controller has not got.
@@ -87,6 +97,9 @@ struct Line {
     rss_pages: u64,
 }
 
+/// How many samples the number of a job waits for the commands of the parents, which may tell it.
+const PATIENCE: u8 = 3;
+
 /// Less CPU time than this between two samples is none: a tick of `/proc/PID/stat`.
 const STILL_SECONDS: f64 = 1.0 / TICKS_PER_SECOND;
 
@@ -97,10 +110,14 @@ impl Tracked {
     /// hundred threads costs more). A process whose CPU time has not moved by a nanosecond has not run, so that its
     /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
     /// doing, its parent and its resident memory, is seen when its turn comes.
-    pub(super) fn read(&mut self, turn: Turn, scratch: &mut Scratch) -> ProcessReading {
+    pub(super) fn read(&mut self, turn: Turn, pool: &BlockingPool, scratch: &mut Scratch) -> ProcessReading {
+        // A result is of this process only if its line still has the same start time.
+        let read_line = turn.read_line
+            || self.command_read.as_ref().is_some_and(Pending::is_ready)
+            || self.lineage_read.as_ref().is_some_and(Pending::is_ready);
         if let Some((line, _)) = self.line
             && !turn.ask_clock
-            && !turn.read_line
+            && !read_line
         {
             return self.told(turn, line);
         }
@@ -108,7 +125,7 @@ impl Tracked {
         let clock = process_cpu_nanoseconds(turn.pid);
         let before = std::mem::replace(&mut self.clock, clock);
         if let (Some(clock), Some((line, Some(then)))) = (clock, self.line)
-            && !turn.read_line
+            && !read_line
         {
             let runs_on = before.is_some_and(|before| clock.saturating_sub(before) > 0)
                 && matches!(line.state, ProcessState::Running | ProcessState::Sleeping);
@@ -117,10 +134,16 @@ impl Tracked {
             }
         }
         self.line_at = turn.moment.now;
-        self.read_line(turn, clock, scratch)
+        self.read_line(turn, clock, pool, scratch)
     }
 
-    fn read_line(&mut self, turn: Turn, clock: Option<u64>, scratch: &mut Scratch) -> ProcessReading {
+    fn read_line(
+        &mut self,
+        turn: Turn,
+        clock: Option<u64>,
+        pool: &BlockingPool,
+        scratch: &mut Scratch,
+    ) -> ProcessReading {
         let Turn { pid, moment, .. } = turn;
         let line = self.read_stat(pid, scratch);
         let stat = match line.as_ref().map(|line| Stat::parse(line)) {
@@ -160,13 +183,15 @@ impl Tracked {
             self.facts.name = Some(name);
         }
         self.parent = stat.parent;
+        let is_alive = stat.state != ProcessState::Zombie;
+        self.take_in(turn, scratch);
         // A zombie has given its memory back, and its command line with it.
         // A program that was just started has no arguments yet.
         let has_run = clock.is_none() || self.looked != clock;
         let look_again = is_new || renamed || moved || (turn.look_again && has_run) || self.facts.argv.is_empty();
-        let is_alive = stat.state != ProcessState::Zombie;
         if is_alive && look_again {
             self.look_again(turn, is_new || renamed || moved, is_new || moved, scratch);
+            self.start_reads(pid, pool);
             self.looked = clock;
         }
         if self.is_own && (look_again || turn.read_line) {
@@ -289,47 +314,87 @@ impl Tracked {
         }
     }
 
-    /// Looks at the command and at the files that only the owner may see; where there is reason to, at the user and the
-    /// parents.
+    /// Looks at the files that only the owner may see; where there is reason to, at the user and the parents.
     fn look_again(&mut self, turn: Turn, status: bool, parents: bool, scratch: &mut Scratch) {
         let pid = turn.pid;
-        let changed = self.command.refresh_whole(scratch, pid);
-        if changed {
-            self.facts.argv.clone_from(&self.command.argv);
-            self.unsent = true;
-        }
-        if status || changed {
-            let (uid, ignores_hangup) = status_of(scratch, pid);
-            if uid.is_some() && uid != self.facts.uid {
-                self.facts.uid = uid;
-                self.facts.user = None;
-                self.facts.full_name = None;
-                self.unsent = true;
-            }
-            self.unsent |= ignores_hangup != self.facts.ignores_hangup;
-            self.facts.ignores_hangup = ignores_hangup;
-            self.is_own = uid.is_some_and(|uid| uid == turn.own_uid || turn.own_uid == 0);
+        if status {
+            self.look_at_status(turn, scratch);
+            // A command that is being read may be the one before.
+            self.command_read = None;
         }
         if parents {
-            self.facts.ancestors = ancestors(scratch, self.parent);
-            self.above = above(scratch, &self.facts.ancestors);
-            self.facts.owner = owner_of(scratch, pid, &self.facts.ancestors, &self.above);
-            self.facts.container_name = None;
-            self.unsent = true;
-        }
-        if parents || changed {
-            self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.above);
+            let lineage = Lineage::read(scratch, pid, self.parent, false);
+            self.take_in_lineage(lineage);
+            // Commands that are being read are those of other parents.
+            (self.lineage_read, self.lineage_due) = (None, true);
         }
         if self.is_own {
             self.unsent |= self.own.look(pid, turn.moment, &mut self.facts, scratch);
         }
     }
 
+    fn look_at_status(&mut self, turn: Turn, scratch: &mut Scratch) {
+        let (uid, ignores_hangup) = status_of(scratch, turn.pid);
+        if uid.is_some() && uid != self.facts.uid {
+            self.facts.uid = uid;
+            self.facts.user = None;
+            self.facts.full_name = None;
+            self.unsent = true;
+        }
+        self.unsent |= ignores_hangup != self.facts.ignores_hangup;
+        self.facts.ignores_hangup = ignores_hangup;
+        self.is_own = uid.is_some_and(|uid| uid == turn.own_uid || turn.own_uid == 0);
+    }
+
+    /// Has its command, and those of its parents where they are due, read in the background.
+    fn start_reads(&mut self, pid: u32, pool: &BlockingPool) {
+        let (parent, fingerprint) = (self.parent, self.fingerprint);
+        if self.command_read.is_none() {
+            self.command_read = pool.run(move || Command::read_new(pid, fingerprint));
+        }
+        if self.lineage_due {
+            self.lineage_read = pool.run(move || Lineage::read(&mut Scratch::default(), pid, parent, true));
+            self.lineage_due = self.lineage_read.is_none();
+        }
+    }
+
+    /// Takes in what was read in the background.
+    fn take_in(&mut self, turn: Turn, scratch: &mut Scratch) {
+        if let Some(command) = Pending::take(&mut self.command_read).flatten() {
+            (self.facts.argv, self.fingerprint) = (command.argv, command.fingerprint);
+            // Another program may have another user.
+            self.look_at_status(turn, scratch);
+            self.facts_changed();
+        }
+        let lineage = Pending::take(&mut self.lineage_read);
+        if let Some(lineage) = lineage {
+            self.take_in_lineage(lineage);
+        }
+    }
+
+    fn take_in_lineage(&mut self, lineage: Lineage) {
+        (self.facts.ancestors, self.above) = (lineage.ancestors, lineage.above);
+        let is_known = matches!(self.facts.owner, Some(Owner::Slurm { .. }))
+            && matches!(&lineage.owner, Some(Owner::Slurm { job, .. }) if is_sluid(job));
+        // The number of a job is better than its SLUID.
+        if !is_known && self.facts.owner != lineage.owner {
+            (self.facts.owner, self.facts.container_name) = (lineage.owner, None);
+        }
+        self.facts_changed();
+    }
+
+    fn facts_changed(&mut self) {
+        self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.above);
+        self.unsent = true;
+    }
+
     /// Takes in the name of its container, or the number of its job, once somebody knows it.
     pub(super) fn name_owner(&mut self, outside: &mut Outside) {
         let ProcessFacts { pid, uid, owner: Some(owner), container_name, .. } = &mut self.facts else { return };
         if let Owner::Slurm { job, .. } = owner {
-            if is_sluid(job)
+            if self.lineage_read.is_some() && self.waited < PATIENCE {
+                self.waited += 1;
+            } else if is_sluid(job)
                 && let Some(number) = outside.job_number(job, *pid, *uid)
             {
                 *job = number;
@@ -387,12 +452,12 @@ mod tests {
         let mut child = command.spawn().unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let (pid, own_uid) = (child.id(), rustix::process::getuid().as_raw());
-        let (mut tracked, mut scratch) = (Tracked::default(), Scratch::default());
+        let (mut tracked, mut scratch, pool) = (Tracked::default(), Scratch::default(), BlockingPool::new());
         // What it has read as far as that was told, and its CPU time if its line is as of then.
         let mut read = |now: f64, read_line: bool| {
             let moment = Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None };
             let turn = Turn { pid, moment, page_bytes: 4096, ask_clock: true, look_again: false, read_line, own_uid };
-            let mut reading = tracked.read(turn, &mut scratch);
+            let mut reading = tracked.read(turn, &pool, &mut scratch);
             tracked.tell(pid, now, &mut reading, &mut scratch);
             let clock = tracked.line.and_then(|(_, clock)| clock).filter(|&clock| tracked.clock == Some(clock));
             (reading.read_characters.unwrap(), clock)
