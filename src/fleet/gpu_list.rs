@@ -53,7 +53,8 @@ fn joined(indexes: &[u32], style: GpuListStyle) -> String {
 /// How many indexes at the beginning follow one another.
 fn run(indexes: &[u32]) -> usize {
     let Some(first) = indexes.first() else { return 0 };
-    indexes.iter().zip(*first..).take_while(|(index, expected)| **index == *expected).count()
+    // In u64, so that the last index has a successor.
+    indexes.iter().zip(u64::from(*first)..).take_while(|(index, expected)| u64::from(**index) == *expected).count()
 }
 
 #[cfg(test)]

@@ -156,7 +156,7 @@ fn every_kind_of_bad_value_has_its_message() {
         ("port = \"22\"", "3:8: `port` must be an integer, not a string"),
         ("port = 0x16", "3:8: a port is written in decimal"),
         ("interval = 2", "3:12: `interval` must be a string with a unit, not an integer"),
-        ("interval = \"1h\"", "3:12: `1h` is not an interval"),
+        ("interval = \"1h\"", "3:12: the interval `1h` is too long"),
         ("interval = \"10ms\"", "3:12: the interval `10ms` is too short"),
         ("user = \"a b\"", "3:8: ` ` cannot be in a user name"),
         ("user = 1", "3:8: `user` must be a string, not an integer"),
