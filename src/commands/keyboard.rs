@@ -5,11 +5,10 @@ use super::typed_ahead::LateAnswer;
 use crossterm::event::{self, Event, KeyEvent};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal as _};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::thread;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,7 +35,7 @@ pub(super) struct Keyboard {
     events: mpsc::Receiver<io::Result<Event>>,
     resized: Signal,
     /// Closing it ends the thread.
-    alive: OwnedFd,
+    alive: io::PipeWriter,
     ended: oneshot::Receiver<()>,
 }
 
@@ -56,7 +55,7 @@ impl Keyboard {
     pub(super) fn after(asked: Asked) -> io::Result<Self> {
         let (sender, events) = mpsc::channel(WAITING);
         let (tell_end, ended) = oneshot::channel();
-        let (closed, alive) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (closed, alive) = io::pipe()?;
         let resized = signal(SignalKind::window_change())?;
         let terminal = if io::stdin().is_terminal() { None } else { Some(File::open("/dev/tty")?) };
         thread::Builder::new().name("keyboard".to_owned()).spawn(move || {
@@ -103,7 +102,7 @@ impl Keyboard {
 }
 
 /// Reads until the other end of `closed` is closed, the terminal has gone, or nobody listens any more.
-fn read(terminal: BorrowedFd<'_>, closed: &OwnedFd, sender: &mpsc::Sender<io::Result<Event>>) -> io::Result<()> {
+fn read(terminal: BorrowedFd<'_>, closed: &io::PipeReader, sender: &mpsc::Sender<io::Result<Event>>) -> io::Result<()> {
     loop {
         let mut wanted = [PollFd::from_borrowed_fd(terminal, PollFlags::IN), PollFd::new(closed, PollFlags::IN)];
         match poll(&mut wanted, None) {
