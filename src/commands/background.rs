@@ -33,7 +33,8 @@ pub(super) fn ask(limit: Duration) -> Asked {
     let Ok(mut terminal) = OpenOptions::new().read(true).write(true).open("/dev/tty") else {
         return Asked::default();
     };
-    if enable_raw_mode().is_err() {
+    // A write to a terminal that takes nothing would not return.
+    if !takes_bytes(&terminal) || enable_raw_mode().is_err() {
         return Asked::default();
     }
     let typed = if terminal.write_all(QUESTION).is_ok() { read(&mut terminal, limit) } else { TypedAhead::default() };
@@ -73,6 +74,12 @@ fn wait_for(terminal: &File, limit: Duration) -> Option<bool> {
     let limit = Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
     let mut wanted = [PollFd::new(terminal, PollFlags::IN)];
     Some(poll(&mut wanted, Some(&limit)).ok()? > 0)
+}
+
+/// Whether a short write returns at once. A terminal that cannot be polled is taken to be ready.
+fn takes_bytes(terminal: &File) -> bool {
+    let mut wanted = [PollFd::new(terminal, PollFlags::OUT)];
+    poll(&mut wanted, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }
 
 /// `11;rgb:RRRR/GGGG/BBBB`, with one to four digits each.

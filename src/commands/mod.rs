@@ -13,6 +13,7 @@ pub mod session;
 mod signal_log;
 pub mod status;
 mod terminal;
+mod terminal_writer;
 pub mod watch;
 
 mod background;

@@ -58,6 +58,8 @@ impl Pace {
     /// Waits until a frame is to be drawn. May be dropped and called again.
     pub(super) async fn due(&self) {
         match self.last_draw {
+            // It was due while the terminal took nothing.
+            _ if self.is_due() => {}
             Some(last) if self.wanted => tokio::time::sleep_until(last + DRAW_PERIOD).await,
             _ => std::future::pending().await,
         }

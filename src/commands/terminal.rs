@@ -4,9 +4,12 @@
 //! signals end the event loop, which drops the screen. A panic elsewhere (a host task) must not paint over the screen:
 //! its message is kept and printed once the terminal is back.
 //!
+//! All bytes go through a [`TerminalWriter`], so that a terminal that takes none stops nothing else.
+//!
 //! A frame is one write inside a synchronized update, the clearing that a new size needs included, so that no terminal
 //! ever shows half of one, nor the blank before it.
 
+use super::terminal_writer::TerminalWriter;
 use crate::wire::SafeText;
 use crossterm::cursor::{Hide, Show};
 use crossterm::event::{DisableBracketedPaste, EnableBracketedPaste};
@@ -20,10 +23,13 @@ use ratatui::backend::CrosstermBackend;
 use ratatui::layout::Rect;
 use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use std::backtrace::{Backtrace, BacktraceStatus};
-use std::io::{self, IsTerminal, Stdout, Write};
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 use std::{fmt, panic};
 
 /// Room for most frames from the beginning; a larger one makes its own.
@@ -31,6 +37,8 @@ const FRAME_BYTES: usize = 64 * 1024;
 /// What begins and ends a synchronized update.
 const BEGIN: &[u8] = b"\x1b[?2026h";
 const END: &[u8] = b"\x1b[?2026l";
+/// A terminal that has not taken what gives it back by then is left as it is.
+const GIVE_BACK_LIMIT: Duration = Duration::from_secs(1);
 
 /// The terminal is ours: entered, not yet restored.
 static ENTERED: AtomicBool = AtomicBool::new(false);
@@ -40,10 +48,13 @@ static MOUSE: AtomicBool = AtomicBool::new(true);
 static DRAWING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
 /// What panicked elsewhere, kept until the terminal is back.
 static KEPT_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Writes to standard output; static for the panic hook.
+static WRITER: OnceLock<TerminalWriter> = OnceLock::new();
 
 /// The terminal while it shows the screen.
 pub(super) struct Screen {
-    terminal: Terminal<CrosstermBackend<Whole<Stdout>>>,
+    terminal: Terminal<CrosstermBackend<Whole<TerminalWriter>>>,
+    writer: TerminalWriter,
     /// What was drawn last, in cells.
     area: Rect,
     /// What the terminal shows is not what was drawn last.
@@ -70,13 +81,19 @@ impl Screen {
         }
         install_panic_hook();
         *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner) = Some(thread::current().id());
+        let writer = start_writer()?;
         take_over()?;
-        let writer = Whole::new(io::stdout());
-        let is_over = Arc::clone(&writer.is_over);
+        let whole = Whole::new(writer.clone());
+        let is_over = Arc::clone(&whole.is_over);
         // A size of its own: else ratatui asks for the terminal's before each frame, and opens the terminal anew for it.
         let options = TerminalOptions { viewport: Viewport::Fixed(Rect::ZERO) };
-        let terminal = Terminal::with_options(CrosstermBackend::new(writer), options).inspect_err(|_| restore())?;
-        Ok(Self { terminal, area: Rect::ZERO, is_forgotten: false, is_over })
+        let terminal = Terminal::with_options(CrosstermBackend::new(whole), options).inspect_err(|_| restore())?;
+        Ok(Self { terminal, writer, area: Rect::ZERO, is_forgotten: false, is_over })
+    }
+
+    /// The way to the terminal: it is idle when a frame can be drawn.
+    pub(super) fn writer(&self) -> &TerminalWriter {
+        &self.writer
     }
 
     /// Draws one frame of so many columns and rows, as one write inside a synchronized update.
@@ -104,14 +121,13 @@ impl Screen {
         execute!(self.terminal.backend_mut(), ClicksAndWheel(is_on))
     }
 
-    /// Writes a sequence that moves nothing on the screen: a bell, a notification.
+    /// Writes a sequence that moves nothing on the screen: a bell, a notification. It is dropped where the terminal has
+    /// not taken earlier ones.
     ///
     /// # Errors
     /// When the terminal is gone.
     pub(super) fn send(&mut self, sequence: &str) -> io::Result<()> {
-        let writer = self.terminal.backend_mut();
-        writer.write_all(sequence.as_bytes())?;
-        Write::flush(writer)
+        self.writer.offer(sequence.as_bytes())
     }
 
     /// Takes the terminal over once more after it was used by others who did not say so: a shell, while a SIGSTOP kept
@@ -203,12 +219,41 @@ impl<W: Write> Write for Whole<W> {
     }
 }
 
+/// The writer to standard output, started by the first call.
+fn start_writer() -> io::Result<TerminalWriter> {
+    if let Some(writer) = WRITER.get() {
+        return Ok(writer.clone());
+    }
+    // Not through `io::stdout()`: its lock would be held while the terminal takes nothing.
+    let terminal = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    let writer = TerminalWriter::start(terminal)?;
+    Ok(WRITER.get_or_init(|| writer).clone())
+}
+
+/// Writes a line while the terminal is lent, and waits a moment until the terminal has taken it.
+pub(super) fn tell(line: &str) {
+    if let Some(mut writer) = WRITER.get().cloned() {
+        // Nobody reads it where the terminal is gone.
+        let _written = writeln!(writer, "{line}");
+        writer.wait(GIVE_BACK_LIMIT);
+    }
+}
+
+/// Writes to standard error after the terminal was given back, unless that is a terminal that takes nothing.
+pub(super) fn complain(text: &str) {
+    let is_stuck = io::stderr().is_terminal() && WRITER.get().is_some_and(|writer| !writer.is_idle());
+    if !is_stuck {
+        // A closed standard error leaves nowhere to write it.
+        let _ = io::stderr().write_all(text.as_bytes());
+    }
+}
+
 fn take_over() -> io::Result<()> {
     enable_raw_mode()?;
     ENTERED.store(true, Ordering::SeqCst);
     // Without a name of ours the window keeps the shell's; nothing of a host's ever goes into it.
     execute!(
-        io::stdout(),
+        start_writer()?,
         EnterAlternateScreen,
         Hide,
         EnableBracketedPaste,
@@ -224,17 +269,18 @@ fn restore() {
         return;
     }
     // Nothing can be done about a terminal that is gone, so errors are passed over here and only here.
-    let mut stdout = io::stdout();
-    let _ = execute!(
-        stdout,
-        EndSynchronizedUpdate,
-        ClicksAndWheel(false),
-        DisableBracketedPaste,
-        ResetColor,
-        Show,
-        LeaveAlternateScreen
-    );
-    let _ = stdout.flush();
+    if let Some(writer) = WRITER.get() {
+        let _ = execute!(
+            writer.clone(),
+            EndSynchronizedUpdate,
+            ClicksAndWheel(false),
+            DisableBracketedPaste,
+            ResetColor,
+            Show,
+            LeaveAlternateScreen
+        );
+        writer.wait(GIVE_BACK_LIMIT);
+    }
     let _ = disable_raw_mode();
 }
 
@@ -265,7 +311,7 @@ fn install_panic_hook() {
                 KEPT_PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(words);
             } else {
                 print_kept_panics();
-                print_panic(&words);
+                complain(&words);
             }
         }));
     });
@@ -283,13 +329,8 @@ fn panic_words(who: &str, panic: &str, backtrace: &Backtrace) -> String {
 
 fn print_kept_panics() {
     for words in KEPT_PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        print_panic(&words);
+        complain(&words);
     }
-}
-
-fn print_panic(words: &str) {
-    // A closed standard error leaves nowhere to say it.
-    let _ = io::stderr().write_all(words.as_bytes());
 }
 
 #[cfg(test)]

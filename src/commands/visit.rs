@@ -4,11 +4,12 @@
 //! starts does, so that Ctrl-Z at ssh's prompts stops both; SIGINT is meant for it alone, and the event loop passes it
 //! over.
 
+use super::terminal::tell;
 use crate::hosts::HostConfig;
 use crate::wire::SafeText;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::process::{ExitStatus, Stdio};
 use tokio::process::{Child, Command};
 
@@ -141,11 +142,6 @@ fn ended_words(host: &SafeText, status: ExitStatus) -> String {
         (None, Some(signal)) => format!("back from {host} (ended by signal {signal})"),
         (None, None) => format!("back from {host} ({status})"),
     }
-}
-
-fn tell(line: &str) {
-    // Nobody reads it where the terminal is gone.
-    let _written = writeln!(io::stdout(), "{line}").and_then(|()| io::stdout().flush());
 }
 
 #[cfg(test)]

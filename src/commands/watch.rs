@@ -18,6 +18,7 @@ use super::pace::{Pace, SleepWatch};
 use super::session::Session;
 use super::signal_log::SignalLog;
 use super::suspension::{JobControl, Suspension};
+use super::terminal::complain;
 use super::view_file::{ViewFile, read_preferences, settings_notice};
 use super::{Failure, Interrupts};
 use crate::app::{App, Effect, Event, Preferences};
@@ -31,7 +32,7 @@ use crate::store::Directories;
 use crate::ui;
 use crate::wire::SafeText;
 use crossterm::event::{Event as TerminalEvent, KeyEventKind};
-use std::io::{self, IsTerminal as _, Write as _};
+use std::io::{self, IsTerminal as _};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +58,8 @@ pub async fn run(session: Session, arguments: &ScreenArgs) -> Result<ExitCode, F
         Failure::nothing(format!("cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"))
     })?;
     if let Some(wrong) = wrong {
-        // On the screen there was a line of it. Standard error may be closed: then nobody can be told.
-        let _ = write!(io::stderr(), "gpufleet: the built-in settings held:\n{}\n", wrong.trim_end());
+        // On the screen there was a line of it.
+        complain(&format!("gpufleet: the built-in settings held:\n{}\n", wrong.trim_end()));
     }
     Ok(code)
 }
@@ -121,8 +122,7 @@ async fn show(
     // The terminal is given back first: a hook may take a moment.
     drop(console);
     for said in notifier.finish(app.live_fleet(), clock.now()).await {
-        // Standard error may be closed: then nobody can be told.
-        let _ = writeln!(io::stderr(), "gpufleet: {said}");
+        complain(&format!("gpufleet: {said}\n"));
     }
     files.finish(&mut app, clock.now()).await;
     Ok(code)
@@ -165,7 +165,7 @@ impl Watch<'_> {
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         self.pace.soon(true);
         loop {
-            if !self.console.is_lent() && self.pace.is_due() {
+            if !self.console.is_lent() && self.pace.is_due() && self.console.screen.writer().is_idle() {
                 let now = self.clock.now();
                 self.app.settle();
                 self.console.screen.draw(self.app.size(), |frame| ui::draw(&self.app, frame, now))?;
@@ -192,6 +192,12 @@ impl Watch<'_> {
     /// Waits for whatever comes first; a signal goes before all else, and the keyboard before the hosts.
     async fn next(&mut self, tick: &mut Interval) -> io::Result<Next> {
         let is_lent = self.console.is_lent();
+        let writer = self.console.screen.writer().clone();
+        let frame = async {
+            // While the terminal takes nothing no frame is drawn, and everything else goes on.
+            writer.idle().await;
+            self.pace.due().await;
+        };
         Ok(tokio::select! {
             biased;
             code = self.interrupts.next() => {
@@ -226,7 +232,7 @@ impl Watch<'_> {
             said = self.notifier.failure() => Next::Event(Some(Event::WentWrong(said))),
             said = self.clipboard.said() => Next::Event(Some(Event::Done(said))),
             _ = tick.tick() => Next::Tick,
-            () = self.pace.due(), if !is_lent => Next::Event(None),
+            () = frame, if !is_lent => Next::Event(None),
         })
     }
 

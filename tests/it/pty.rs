@@ -1,6 +1,7 @@
 //! A real pseudo-terminal with a program in it, and a terminal emulator that reads every byte the program writes.
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::ffi::OsStr;
 use std::io::{Read, Write};
 use std::num::NonZero;
@@ -17,6 +18,8 @@ pub(crate) struct Pty {
     master: Box<dyn MasterPty + Send>,
     writer: Box<dyn Write + Send>,
     seen: Arc<(Mutex<Seen>, Condvar)>,
+    /// Held while nobody reads what the program writes.
+    reading: Arc<Mutex<()>>,
     stty_at_start: String,
     /// Where gpufleet keeps what it remembers; held so that it is removed at the end.
     _state: TempDir,
@@ -73,10 +76,13 @@ impl Pty {
             Condvar::new(),
         ));
         let shared = Arc::clone(&seen);
+        let reading = Arc::<Mutex<()>>::default();
+        let may_read = Arc::clone(&reading);
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
             let mut held = Vec::new();
             loop {
+                drop(may_read.lock());
                 let count = reader.read(&mut buffer).unwrap_or(0);
                 held.extend_from_slice(&buffer[..count]);
                 let shown = shown(&held, count == 0);
@@ -92,13 +98,37 @@ impl Pty {
                 }
             }
         });
-        Self { child, master: pty.master, writer, seen, stty_at_start, _state: state }
+        Self { child, master: pty.master, writer, seen, reading, stty_at_start, _state: state }
     }
 
     /// Types these bytes.
     pub(crate) fn keys(&mut self, keys: &str) {
         self.writer.write_all(keys.as_bytes()).expect("the terminal takes keys");
         self.writer.flush().expect("the terminal takes keys");
+    }
+
+    /// Does this while nobody reads what the program writes, from the moment that the terminal takes no more.
+    pub(crate) fn stalled<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        let reading = Arc::clone(&self.reading);
+        let _nobody_reads = reading.lock().expect("not poisoned");
+        let name = self.master.tty_name().expect("it has a name");
+        let terminal = std::fs::OpenOptions::new().write(true).open(name).expect("the terminal opens");
+        let deadline = Instant::now() + PATIENCE;
+        let is_full = || {
+            let mut wanted = [PollFd::new(&terminal, PollFlags::OUT)];
+            let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+            poll(&mut wanted, Some(&limit)).expect("polls") == 0
+        };
+        // Each new size is painted whole.
+        let (rows, columns) = self.screen(vt100::Screen::size);
+        let (rows, columns) = (rows.get(), columns.get());
+        while !is_full() {
+            assert!(Instant::now() < deadline, "the terminal takes more and more");
+            self.resize(columns - 1, rows);
+            self.resize(columns, rows);
+        }
+        drop(terminal);
+        act(self)
     }
 
     /// Changes the size of the terminal.

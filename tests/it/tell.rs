@@ -16,7 +16,7 @@ fn lines(path: &Path) -> Vec<Value> {
 }
 
 #[track_caller]
-fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
+pub(crate) fn wait_for_lines(path: &Path, count: usize) -> Vec<Value> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         // A line that is half written has no end yet.

@@ -1,9 +1,13 @@
 //! The terminal as it was before, whatever ends the program, and nothing on it that flickers.
 
+use crate::fake_driver::gpu_with;
+use crate::lab::Lab;
 use crate::pty::{PATIENCE, Pty, signal};
+use crate::signals::wait_for_end;
+use crate::tell::wait_for_lines;
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use std::io::Read;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const DEMO: [&str; 3] = ["--demo", "--theme", "dark"];
 
@@ -207,6 +211,44 @@ fn a_stop_where_no_shell_could_continue_it_is_no_stop() {
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
     assert_restored(&pty, "after stops that were none");
+}
+
+#[test]
+fn a_terminal_that_takes_nothing_stops_neither_the_hosts_nor_the_hook_nor_a_signal() {
+    let lab = Lab::start(&["stall-1"]);
+    let (hook, called) = (lab.write("hook.sh", "#!/bin/sh\ncat >> \"$1\"\n"), lab.path("called.jsonl"));
+    let hook = format!("on_finding = [\"/bin/sh\", \"{hook}\", \"{}\"]", called.display());
+    let hosts = lab.hosts_toml(&format!("[notifications]\nbell = true\n{hook}\nmin_severity = \"crit\""));
+    let mut pty = Pty::gpufleet((200, 60), &[&hosts], &[("TMUX", "")]);
+    pty.wait_for("1 finding");
+    wait_for_lines(&called, 1);
+    let before = pty.stty_at_start().to_owned();
+    pty.stalled(|pty| {
+        // Only who reads snapshots knows that another GPU is lost.
+        let script = std::fs::read_to_string(lab.hosts[0].driver.script()).expect("a script");
+        let mut scenario: serde_json::Value = serde_json::from_str(&script).expect("JSON");
+        scenario["devices"][2] = gpu_with(2, &serde_json::json!({"error": 15}));
+        lab.hosts[0].driver.set(&scenario);
+        let told = wait_for_lines(&called, 2);
+        assert_eq!(told[1]["findings"][0]["gpus"][0]["index"], 2, "{:#}", told[1]);
+        let asked = Instant::now();
+        pty.signal("TERM");
+        wait_for_end(pty.pid());
+        assert!(asked.elapsed() < Duration::from_secs(10), "it ended after {:?}", asked.elapsed());
+        assert_eq!(pty.stty(), before, "the line discipline");
+    });
+    assert_eq!(pty.exit_code(), 143);
+}
+
+#[test]
+fn a_terminal_that_reads_on_shows_the_latest_state() {
+    let mut pty = Pty::gpufleet((200, 60), &DEMO, &[]);
+    pty.wait_for("40 GPUs");
+    pty.stalled(|pty| pty.keys("3"));
+    pty.wait_for(PROCESSES);
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    assert_restored(&pty, "after a stall");
 }
 
 #[test]
