@@ -6,11 +6,13 @@ use crate::wire::SafeText;
 use base64ct::{Base64, Encoding as _};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt as _;
 use tokio::process::Command;
-use tokio::sync::mpsc;
+use tokio::sync::{Mutex, mpsc};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// The file's name.
 const NAME: &str = "copied.txt";
@@ -34,6 +36,8 @@ pub(super) struct Clipboard {
     said: mpsc::UnboundedReceiver<String>,
     say: mpsc::UnboundedSender<String>,
     tasks: JoinSet<()>,
+    /// Held while the file is written.
+    turn: Arc<Mutex<()>>,
 }
 
 type Tool = (PathBuf, &'static [&'static str]);
@@ -43,7 +47,7 @@ impl Clipboard {
     pub(super) fn find(directories: Option<&Directories>, environment: &dyn Fn(&str) -> Option<String>) -> Self {
         let (say, said) = mpsc::unbounded_channel();
         let file = directories.and_then(|directories| directories.state().ok()).map(|state| state.join(NAME));
-        Self { tool: tool(environment), file, said, say, tasks: JoinSet::new() }
+        Self { tool: tool(environment), file, said, say, tasks: JoinSet::new(), turn: Arc::default() }
     }
 
     /// Copies; the sequence is for the terminal. What came of it is told by [`Clipboard::said`].
@@ -54,8 +58,9 @@ impl Clipboard {
         }
         let sequence = sequence(&text);
         let (what, tool, file, say) = (copied.what.clone(), self.tool.clone(), self.file.clone(), self.say.clone());
+        let turn = Arc::clone(&self.turn);
         self.tasks.spawn(async move {
-            let ways = ways(&text, tool, file.as_deref()).await;
+            let ways = ways(&text, tool, file.as_deref(), &turn).await;
             // Nobody listens any more once the program ends.
             let _sent = say.send(format!("copied {what} ({ways})"));
         });
@@ -79,7 +84,7 @@ fn sequence(text: &str) -> String {
 }
 
 /// Where the text went, in words.
-async fn ways(text: &str, tool: Option<Tool>, file: Option<&Path>) -> String {
+async fn ways(text: &str, tool: Option<Tool>, file: Option<&Path>, turn: &Arc<Mutex<()>>) -> String {
     let mut ways = "OSC 52".to_owned();
     if let Some((path, arguments)) = tool {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -89,10 +94,24 @@ async fn ways(text: &str, tool: Option<Tool>, file: Option<&Path>) -> String {
         }
     }
     let Some(file) = file else { return format!("{ways}, where the terminal allows it") };
-    match write_atomic(file, format!("{text}\n").as_bytes()) {
+    match write(file, format!("{text}\n"), turn).await {
         Ok(()) => format!("{ways}, and {}", file.display()),
-        Err(error) => format!("{ways}, {}", error.to_string().lines().next().unwrap_or_default()),
+        Err(why) => format!("{ways}, {why}"),
     }
+}
+
+/// Writes the file on a thread for calls that may wait, one copy at a time.
+async fn write(file: &Path, text: String, turn: &Arc<Mutex<()>>) -> Result<(), String> {
+    let slow = || format!("not {}: the disk gives no answer within {} s", file.display(), LIMIT.as_secs());
+    let turn = timeout(LIMIT, Arc::clone(turn).lock_owned()).await.map_err(|_| slow())?;
+    let path = file.to_owned();
+    let writing = tokio::task::spawn_blocking(move || {
+        // Held until the disk answers, however long nobody waits any more.
+        let _turn = turn;
+        write_atomic(&path, text.as_bytes()).map_err(|error| error.to_string())
+    });
+    let written = timeout(LIMIT, writing).await.map_err(|_| slow())?.map_err(|error| error.to_string())?;
+    written.map_err(|error| error.lines().next().unwrap_or_default().to_owned())
 }
 
 async fn hand_over(text: &str, path: &Path, arguments: &[&str]) -> Result<(), String> {
@@ -107,7 +126,7 @@ async fn hand_over(text: &str, path: &Path, arguments: &[&str]) -> Result<(), St
         let status = child.wait().await.map_err(|error| error.to_string())?;
         if status.success() { Ok(()) } else { Err(status.to_string()) }
     };
-    match tokio::time::timeout(LIMIT, work).await {
+    match timeout(LIMIT, work).await {
         Ok(done) => done,
         Err(_) => Err(format!("no answer within {} s", LIMIT.as_secs())),
     }
@@ -150,18 +169,30 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("state").join(NAME);
         let good = program(folder.path(), "wl-copy", &format!("cat > {}/pasted", folder.path().display()));
-        assert_eq!(ways("two\nlines", Some((good, &[])), Some(&file)).await, "OSC 52, wl-copy");
+        assert_eq!(ways("two\nlines", Some((good, &[])), Some(&file), &Arc::default()).await, "OSC 52, wl-copy");
         let pasted = std::fs::read_to_string(folder.path().join("pasted")).expect("was pasted");
         assert_eq!(pasted, "two\nlines");
         assert!(!file.exists());
         let bad = program(folder.path(), "xclip", "cat > /dev/null; exit 3");
         assert_eq!(
-            ways("text", Some((bad, &[])), Some(&file)).await,
+            ways("text", Some((bad, &[])), Some(&file), &Arc::default()).await,
             format!("OSC 52, not xclip: exit status: 3, and {}", file.display())
         );
         assert_eq!(std::fs::read_to_string(&file).expect("is there"), "text\n");
         assert_eq!(std::fs::metadata(&file).expect("is there").permissions().mode() & 0o777, 0o600);
-        assert_eq!(ways("text", None, None).await, "OSC 52, where the terminal allows it");
+        assert_eq!(ways("text", None, None, &Arc::default()).await, "OSC 52, where the terminal allows it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_disk_that_does_not_answer_is_not_waited_for() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join(NAME);
+        let turn = Arc::<Mutex<()>>::default();
+        // An earlier copy is still being written.
+        let _held = turn.lock().await;
+        let words = ways("text", None, Some(&file), &turn).await;
+        assert_eq!(words, format!("OSC 52, not {}: the disk gives no answer within 2 s", file.display()));
+        assert!(!file.exists());
     }
 
     #[test]

@@ -32,7 +32,11 @@ impl KeptFiles {
 
     /// Each second: writes what is due. The app says what could not be written.
     pub(super) fn tick(&mut self, app: &mut App, now: Moment) {
-        let said = [self.memory.as_mut().and_then(Written::said), self.view.as_mut().and_then(Written::said)];
+        let said = [
+            self.memory.as_mut().and_then(Written::said),
+            self.view.as_mut().and_then(Written::said),
+            self.signals.as_mut().and_then(SignalLog::tick),
+        ];
         for said in said.into_iter().flatten() {
             app.say(said, now);
         }
@@ -48,8 +52,8 @@ impl KeptFiles {
                 view.begin(move |file| file.save(remembered, now));
             }
         }
-        if let Some(Err(error)) = self.log.as_mut().map(|file| file.write(app.live_fleet())) {
-            app.say(format!("the log is no longer written: {error}"), now);
+        if let Some(failed) = self.log.as_mut().and_then(|log| log.tick(app.live_fleet())) {
+            app.say(failed, now);
             self.log = None;
         }
     }
@@ -65,26 +69,38 @@ impl KeptFiles {
     }
 
     /// Writes down a signal that was asked for, or its outcome.
-    pub(super) fn log_signal(&self, line: &SafeText, app: &mut App, now: Moment) {
-        if let Some(said) = self.signals.as_ref().and_then(|log| log.write(line)) {
-            app.say(said, now);
+    pub(super) fn log_signal(&mut self, line: &SafeText) {
+        if let Some(log) = &mut self.signals {
+            log.take(line);
         }
     }
 
     /// The program ends: everything is written once more. There is nobody left to tell if that fails, and the next start
     /// begins with what was written before.
-    pub(super) async fn finish(mut self, app: &mut App, now: Moment) {
-        if let Some(file) = &mut self.log {
-            let _written = file.write(app.live_fleet());
-        }
-        if let Some(view) = self.view {
-            let remembered = app.remembered();
-            let _said = view.finish(END_LIMIT, move |file| file.save(remembered, now)).await;
-        }
-        if let Some(memory) = self.memory {
-            app.told_ended(now);
-            let remembered = app.memory(now);
-            let _said = memory.finish(END_LIMIT, move |file| file.save(remembered, now)).await;
-        }
+    pub(super) async fn finish(self, app: &mut App, now: Moment) {
+        app.told_ended(now);
+        let (view, memory, fleet) = (app.remembered(), app.memory(now), app.live_fleet());
+        let view = async {
+            if let Some(file) = self.view {
+                let _said = file.finish(END_LIMIT, move |file| file.save(view, now)).await;
+            }
+        };
+        let memory = async {
+            if let Some(file) = self.memory {
+                let _said = file.finish(END_LIMIT, move |file| file.save(memory, now)).await;
+            }
+        };
+        let log = async {
+            if let Some(file) = self.log {
+                file.finish(fleet, END_LIMIT).await;
+            }
+        };
+        let signals = async {
+            if let Some(log) = self.signals {
+                log.finish(END_LIMIT).await;
+            }
+        };
+        // All at once: a file server that does not answer delays the end by one limit.
+        tokio::join!(view, memory, log, signals);
     }
 }

@@ -296,7 +296,7 @@ impl Watch<'_> {
             Effect::Copy(copied) => self.console.screen.send(&self.clipboard.take(&copied))?,
             Effect::Tell(news) => self.notifier.take(&news),
             Effect::Remember => self.files.remember(&self.app, now),
-            Effect::LogSignal(line) => self.files.log_signal(&line, &mut self.app, now),
+            Effect::LogSignal(line) => self.files.log_signal(&line),
             other => self.performer.perform(other),
         }
         Ok(())
