@@ -70,9 +70,7 @@ async fn only_ssh_can(resolved: &Resolved) -> Option<String> {
     if let Some(setting) = native::beyond_us(resolved) {
         return Some(setting);
     }
-    let resolved = resolved.clone();
-    let looking = tokio::task::spawn_blocking(move || resolved.has_live_master());
-    looking.await.is_ok_and(|live| live).then(|| "ControlPath".to_owned())
+    resolved.has_live_master().await.then(|| "ControlPath".to_owned())
 }
 
 /// Says that the ssh configuration was not read, where that may be the reason.

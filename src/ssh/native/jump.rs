@@ -175,11 +175,7 @@ async fn connect(target: &Target<'_>, hops: &[Hop], key: &str) -> Result<Bastion
 
 /// Whether a running `ssh` serves the jump host already, or only `ssh` can follow its configuration.
 async fn goes_by_ssh(resolved: &Resolved) -> bool {
-    if super::beyond_us(resolved).is_some() {
-        return true;
-    }
-    let resolved = resolved.clone();
-    tokio::task::spawn_blocking(move || resolved.has_live_master()).await.unwrap_or(false)
+    super::beyond_us(resolved).is_some() || resolved.has_live_master().await
 }
 
 /// Adds the jump host to its failure. A failure of an earlier jump host keeps that one.

@@ -6,6 +6,12 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokio::net::UnixStream;
+use tokio::runtime::Handle;
+use tokio::time::timeout;
+
+/// How long a running `ssh` may take to accept a connection to its control socket.
+const MASTER_LIMIT: Duration = Duration::from_secs(1);
 
 /// Everything needed to connect, from hosts.toml, the ssh configuration and what is built in, in this order.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,9 +75,16 @@ impl Resolved {
         (interval.min(KEEPALIVE.0), count.clamp(1, KEEPALIVE.1))
     }
 
-    /// Whether a running `ssh` takes new sessions for this host. It blocks for a moment.
-    pub(in crate::ssh) fn has_live_master(&self) -> bool {
-        self.master.as_ref().is_some_and(|socket| std::os::unix::net::UnixStream::connect(socket).is_ok())
+    /// Whether a running `ssh` takes new sessions for this host. One that has stopped taking them counts as dead.
+    pub(in crate::ssh) async fn has_live_master(&self) -> bool {
+        let Some(socket) = self.master.clone() else { return false };
+        // tokio's socket does not block where the queue of the master is full, as the standard library's does. On a thread
+        // for calls that may wait: the path may lie on a file server.
+        let runtime = Handle::current();
+        let connecting = tokio::task::spawn_blocking(move || {
+            runtime.block_on(async { timeout(MASTER_LIMIT, UnixStream::connect(socket)).await })
+        });
+        matches!(timeout(MASTER_LIMIT, connecting).await, Ok(Ok(Ok(Ok(_)))))
     }
 }
 
@@ -173,5 +186,23 @@ mod tests {
         assert_eq!(seconds(None), (15, 3));
         assert_eq!(seconds(Some((Duration::from_secs(5), 2))), (5, 2));
         assert_eq!(seconds(Some((Duration::from_secs(300), 10))), (15, 3));
+    }
+
+    #[tokio::test]
+    async fn a_master_that_accepts_nothing_is_dead() {
+        let mut options = Options::from_environment(Interaction::Refuse);
+        options.ssh_config = Some("/dev/null".into());
+        let (context, _) = Context::with_options(options);
+        let mut resolved = crate::ssh::resolve::resolve(&context, &HostConfig::named("gpu01")).await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("master");
+        resolved.master = Some(socket.clone());
+        assert!(!resolved.has_live_master().await);
+        let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        assert!(resolved.has_live_master().await);
+        // Each connection waits in the queue, also once it is closed here.
+        while UnixStream::connect(&socket).await.is_ok() {}
+        let looking = timeout(MASTER_LIMIT * 5, resolved.has_live_master());
+        assert_eq!(looking.await, Ok(false));
     }
 }

@@ -70,9 +70,7 @@ async fn log_in(
         .map_err(|error| SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", io_cause(&error))))?;
 
     // Through a running master nothing is said, since that has logged in long ago.
-    let looking = resolved.clone();
-    let has_master = tokio::task::spawn_blocking(move || looking.has_live_master()).await.unwrap_or(false);
-    if !has_master {
+    if !resolved.has_live_master().await {
         let given_up = async {
             match &licence {
                 Some(licence) => licence.given_up().await,
