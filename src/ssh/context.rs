@@ -88,7 +88,7 @@ pub struct Context {
     pub(super) agent_turn: Arc<tokio::sync::Mutex<()>>,
     /// What `ssh -G` says of a host that no configuration names.
     pub(super) usual_configuration: OnceCell<String>,
-    /// As many `ssh -G` at once as there are cores.
+    /// As many `ssh -G` at once as there are cores, those that hang aside.
     pub(super) resolving: Semaphore,
     trusted_once: Mutex<HashMap<String, Vec<String>>>,
 }

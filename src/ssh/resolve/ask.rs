@@ -9,12 +9,18 @@ use crate::ssh::Context;
 use crate::ssh::text;
 use crate::ssh::transport::{SshError, SshErrorKind};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 /// How long `ssh -G` may take; `Match exec` may run anything.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// An `ssh -G` that has not ended by then waits for something, and the next one starts: it takes a few milliseconds of
+/// a core, and one that hangs takes nothing.
+const TURN: Duration = Duration::from_millis(300);
 
 /// What is known of `host`: hosts.toml before the ssh configuration before what is built in. Read anew on each connect,
 /// because `Match exec` may answer differently in another network.
@@ -67,7 +73,7 @@ async fn usual(context: &Context) -> &str {
     let asking = async {
         let mut command = Command::new("ssh");
         command.args(["-G", "-T", "-F", "/dev/null", "--", "localhost"]).stdin(Stdio::null()).kill_on_drop(true);
-        match tokio::time::timeout(LIMIT, command.output()).await {
+        match timeout(LIMIT, command.output()).await {
             Ok(Ok(output)) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
             Ok(Ok(_) | Err(_)) | Err(_) => String::new(),
         }
@@ -77,7 +83,7 @@ async fn usual(context: &Context) -> &str {
 
 /// The output of `ssh -G`, or `None` when there is no such program.
 async fn ask(context: &Context, host: &HostConfig, name: &str) -> Result<Option<String>, SshError> {
-    let _turn = context.resolving.acquire().await;
+    let turn = context.resolving.acquire().await;
     let mut command = Command::new("ssh");
     command.args(["-G", "-T"]);
     if let Some(config) = context.config_file(host) {
@@ -90,7 +96,14 @@ async fn ask(context: &Context, host: &HostConfig, name: &str) -> Result<Option<
         command.arg("-p").arg(port.to_string());
     }
     command.arg("--").arg(name).stdin(Stdio::null()).kill_on_drop(true);
-    let output = match tokio::time::timeout(LIMIT, command.output()).await {
+    let mut running = pin!(timeout(LIMIT, command.output()));
+    let ended = timeout(TURN, &mut running).await;
+    drop(turn);
+    let ended = match ended {
+        Ok(ended) => ended,
+        Err(_) => running.await,
+    };
+    let output = match ended {
         Ok(Ok(output)) => output,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Ok(Err(error)) => {
@@ -235,6 +248,25 @@ mod tests {
             )
             .with_hint("ssh -G gpu")
         );
+    }
+
+    #[tokio::test]
+    async fn hosts_whose_configuration_hangs_do_not_delay_the_others() {
+        let (context, _folder) = context("Match originalhost slow-* exec \"exec sleep 6\"\n User other\n");
+        let slow: Vec<_> = (0..context.resolving.available_permits() * 2)
+            .map(|number| {
+                let context = std::sync::Arc::clone(&context);
+                tokio::spawn(async move { resolve(&context, &HostConfig::named(format!("slow-{number}"))).await })
+            })
+            .collect();
+        // Each task starts, and waits for its `ssh` or its turn.
+        tokio::task::yield_now().await;
+        assert_eq!(context.resolving.available_permits(), 0);
+        resolve(&context, &HostConfig::named("fast")).await.unwrap();
+        for task in slow {
+            assert!(!task.is_finished(), "it was waited for");
+            task.abort();
+        }
     }
 
     #[test]
