@@ -116,8 +116,18 @@ fn said(child: &mut Child) -> Option<String> {
 #[derive(Debug, Clone)]
 pub(super) struct Program {
     find: fn() -> Option<PathBuf>,
-    /// `Some(None)` if there is no such program. Never locked for longer than a copy takes.
-    place: Arc<Mutex<Option<Option<PathBuf>>>>,
+    /// Never locked for longer than a copy takes.
+    place: Arc<Mutex<Place>>,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Place {
+    /// Nobody has looked for it.
+    #[default]
+    Unknown,
+    /// It is not there, or may not be used.
+    Absent,
+    At(PathBuf),
 }
 
 impl Program {
@@ -129,25 +139,30 @@ impl Program {
     /// At this place; `None` for a program that does not exist.
     #[cfg(test)]
     pub(super) fn at(place: Option<PathBuf>) -> Self {
-        Self { find: || None, place: Arc::new(Mutex::new(Some(place))) }
+        Self { find: || None, place: Arc::new(Mutex::new(place.map_or(Place::Absent, Place::At))) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Option<PathBuf>>> {
+    fn lock(&self) -> MutexGuard<'_, Place> {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It was looked for, and is not there or may not be used.
     pub(super) fn is_absent(&self) -> bool {
-        matches!(&*self.lock(), Some(None))
+        matches!(&*self.lock(), Place::Absent)
     }
 
     /// Where it is. The first call looks for it, and may block.
     fn locate(&self) -> Option<PathBuf> {
         let known = self.lock().clone();
-        known.unwrap_or_else(|| {
-            let found = (self.find)();
-            self.lock().get_or_insert(found).clone()
-        })
+        match known {
+            Place::At(path) => Some(path),
+            Place::Absent => None,
+            Place::Unknown => {
+                let found = (self.find)();
+                *self.lock() = found.clone().map_or(Place::Absent, Place::At);
+                found
+            }
+        }
     }
 }
 

@@ -18,6 +18,7 @@ use rustix::process::{Pid, test_kill_process};
 
 /// One process.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself; no two make one state")]
 pub(super) struct Tracked {
     /// The sample in which the driver last listed it.
     pub(super) listed: u64,
