@@ -155,6 +155,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
     }
 }
 
+#[allow(clippy::struct_excessive_bools, reason = "each is a state of the connection that no other implies")]
 struct State<'a> {
     report: &'a Report,
     attempt: u32,
