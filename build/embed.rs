@@ -28,7 +28,7 @@ const INPUTS: [&str; 8] = [
 const COMPRESSION_LEVEL: u8 = 10;
 
 /// The probe of one architecture, or why there is none.
-struct Outcome {
+struct ProbeBuild {
     arch: Arch,
     result: Result<PathBuf, String>,
 }
@@ -40,23 +40,23 @@ pub(crate) fn run() -> Result<(), String> {
     let out = PathBuf::from(variable("OUT_DIR")?);
     let plan = Plan::from_environment();
     if let Some(reason) = plan.skip {
-        let none = Arch::ALL.map(|arch| Outcome { arch, result: Err(reason.to_owned()) });
-        return write_source(&out, &none);
+        let skipped = Arch::ALL.map(|arch| ProbeBuild { arch, result: Err(reason.to_owned()) });
+        return write_source(&out, &skipped);
     }
     if let Some((arch, path)) = plan.prebuilt.iter().find(|(_, path)| !path.is_file()) {
         return Err(format!("{} names {}, which is not a file", arch.variable(), path.display()));
     }
-    let mut outcomes: Vec<Outcome> =
-        plan.prebuilt.iter().map(|(arch, path)| Outcome { arch: *arch, result: Ok(path.clone()) }).collect();
+    let mut builds: Vec<ProbeBuild> =
+        plan.prebuilt.iter().map(|(arch, path)| ProbeBuild { arch: *arch, result: Ok(path.clone()) }).collect();
     let missing: Vec<Arch> =
-        Arch::ALL.into_iter().filter(|arch| outcomes.iter().all(|outcome| outcome.arch != *arch)).collect();
+        Arch::ALL.into_iter().filter(|arch| builds.iter().all(|build| build.arch != *arch)).collect();
     if !missing.is_empty() {
-        outcomes.extend(build(&missing, &out)?);
+        builds.extend(build(&missing, &out)?);
     }
-    outcomes.sort_by_key(|outcome| outcome.arch.name() != "x86_64");
-    for Outcome { arch, result } in &outcomes {
+    builds.sort_by_key(|build| build.arch.name() != "x86_64");
+    for ProbeBuild { arch, result } in &builds {
         match result {
-            Err(reason) if *arch == Arch::X86_64 && !plan.allow_none => return Err(no_probe(reason)),
+            Err(reason) if *arch == Arch::X86_64 && !plan.allow_none => return Err(no_probe_error(reason)),
             Err(reason) => {
                 for line in format!("no probe for {} servers: {reason}", arch.name()).lines() {
                     println!("cargo::warning={line}");
@@ -69,10 +69,10 @@ pub(crate) fn run() -> Result<(), String> {
             }
         }
     }
-    write_source(&out, &outcomes)
+    write_source(&out, &builds)
 }
 
-fn no_probe(reason: &str) -> String {
+fn no_probe_error(reason: &str) -> String {
     format!(
         "gpufleet could not build the probe that it runs on x86_64 Linux servers: {reason}\n\
          GPUFLEET_ALLOW_NO_PROBE=1 builds a gpufleet without it, which then shows only what nvidia-smi tells; \
@@ -82,47 +82,49 @@ fn no_probe(reason: &str) -> String {
 }
 
 /// Builds the probes that were not given: all at once where possible, each alone when that fails.
-fn build(archs: &[Arch], out: &Path) -> Result<Vec<Outcome>, String> {
+fn build(archs: &[Arch], out: &Path) -> Result<Vec<ProbeBuild>, String> {
     let toolchain = Toolchain::from_environment()?;
-    let (ready, absent): (Vec<Arch>, Vec<Arch>) = archs.iter().partition(|arch| toolchain.has_std(**arch));
-    let mut outcomes: Vec<Outcome> = absent
+    let (available, unavailable): (Vec<Arch>, Vec<Arch>) = archs.iter().partition(|arch| toolchain.has_std(**arch));
+    let mut builds: Vec<ProbeBuild> = unavailable
         .into_iter()
-        .map(|arch| Outcome {
+        .map(|arch| ProbeBuild {
             arch,
             result: Err(format!("run `rustup target add {}`, then build again", arch.target())),
         })
         .collect();
-    if ready.is_empty() {
-        return Ok(outcomes);
+    if available.is_empty() {
+        return Ok(builds);
     }
     let work = work_directory(out);
     // A target directory of its own: Cargo holds the outer one locked while this script runs.
     let target = work.join("target");
     let Some(lld) = &toolchain.lld else {
         let reason = "this Rust installation has no rust-lld";
-        outcomes.extend(
-            ready.into_iter().map(|arch| Outcome { arch, result: with_host(&toolchain, arch, &target, reason) }),
+        builds.extend(
+            available
+                .into_iter()
+                .map(|arch| ProbeBuild { arch, result: build_with_host_linker(&toolchain, arch, &target, reason) }),
         );
-        return Ok(outcomes);
+        return Ok(builds);
     };
-    let stubs = stubs::make(&toolchain, lld, &ready, &work)?;
+    let stubs = stubs::create(&toolchain, lld, &available, &work)?;
     let linker = Linker::Stubs { lld, stubs: &stubs };
-    if let Ok(paths) = nested::build(&ready, &linker, &target) {
-        outcomes.extend(ready.into_iter().zip(paths).map(|(arch, path)| Outcome { arch, result: Ok(path) }));
-        return Ok(outcomes);
+    if let Ok(paths) = nested::build(&available, &linker, &target) {
+        builds.extend(available.into_iter().zip(paths).map(|(arch, path)| ProbeBuild { arch, result: Ok(path) }));
+        return Ok(builds);
     }
-    for arch in ready {
+    for arch in available {
         let result = match nested::build(&[arch], &linker, &target) {
             Ok(mut paths) => paths.pop().ok_or_else(|| "Cargo built nothing".to_owned()),
             Err(Failure::Other(text)) => Err(format!("the nested build failed:\n{text}")),
             Err(Failure::UndefinedSymbols(names)) => {
                 let reason = format!("the probe calls {}, not listed in build/symbols.txt", names.join(", "));
-                with_host(&toolchain, arch, &target, &reason)
+                build_with_host_linker(&toolchain, arch, &target, &reason)
             }
         };
-        outcomes.push(Outcome { arch, result });
+        builds.push(ProbeBuild { arch, result });
     }
-    Ok(outcomes)
+    Ok(builds)
 }
 
 /// Where the nested build works. `cargo clippy` and `cargo build` run this script twice, with an `OUT_DIR` each; beside
@@ -133,7 +135,7 @@ fn work_directory(out: &Path) -> PathBuf {
 }
 
 /// The second way, for the builder's own architecture: the result needs this machine's glibc or a newer one.
-fn with_host(toolchain: &Toolchain, arch: Arch, target: &Path, reason: &str) -> Result<PathBuf, String> {
+fn build_with_host_linker(toolchain: &Toolchain, arch: Arch, target: &Path, reason: &str) -> Result<PathBuf, String> {
     if !toolchain.is_host(arch) {
         return Err(reason.to_owned());
     }
@@ -150,10 +152,10 @@ fn with_host(toolchain: &Toolchain, arch: Arch, target: &Path, reason: &str) -> 
 }
 
 /// Writes the compressed probes and the Rust source that `src/collect/embedded.rs` includes.
-fn write_source(out: &Path, outcomes: &[Outcome]) -> Result<(), String> {
+fn write_source(out: &Path, builds: &[ProbeBuild]) -> Result<(), String> {
     let mut embedded = String::new();
     let mut missing = String::new();
-    for Outcome { arch, result } in outcomes {
+    for ProbeBuild { arch, result } in builds {
         let name = arch.name();
         match result {
             Ok(path) => {

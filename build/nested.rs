@@ -69,7 +69,7 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
     if manifest.join("Cargo.lock").is_file() {
         cargo.arg("--locked");
     }
-    for (name, _) in env::vars_os().filter(|(name, _)| !survives(name)) {
+    for (name, _) in env::vars_os().filter(|(name, _)| !is_inherited(name)) {
         cargo.env_remove(name);
     }
     if let Some(wrapper) = env::var_os("RUSTC_WRAPPER").filter(|wrapper| !is_rust_analyzer(wrapper)) {
@@ -104,11 +104,11 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
 /// Whether a variable of the outer build is passed on. Cargo's and rustc's describe the outer build (its features,
 /// flags, wrappers, profile) and would make the nested one another; how to reach the network and which toolchain
 /// to take are the same for both.
-fn survives(name: &OsStr) -> bool {
+fn is_inherited(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let kept = ["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_BUILD_JOBS"];
-    let kept_prefixes = ["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "RUSTUP_"];
-    if kept.contains(&name.as_ref()) || kept_prefixes.iter().any(|prefix| name.starts_with(prefix)) {
+    let inherited = ["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_BUILD_JOBS"];
+    let inherited_prefixes = ["CARGO_HTTP_", "CARGO_NET_", "CARGO_REGISTRIES_", "CARGO_REGISTRY_", "RUSTUP_"];
+    if inherited.contains(&name.as_ref()) || inherited_prefixes.iter().any(|prefix| name.starts_with(prefix)) {
         return true;
     }
     let build_script = ["TARGET", "HOST", "OUT_DIR", "PROFILE", "OPT_LEVEL", "DEBUG", "NUM_JOBS"];

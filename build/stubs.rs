@@ -32,13 +32,13 @@ const LIBRARIES: [(&str, Option<&str>); 7] = [
 ];
 
 /// What nobody reads in a program that never unwinds its stack: an eighth of it.
-const DISCARD: &str = "SECTIONS { /DISCARD/ : { *(.eh_frame .eh_frame_hdr .gcc_except_table .gcc_except_table.*) } } INSERT AFTER .text;\n";
+const DISCARD_UNWIND_TABLES: &str = "SECTIONS { /DISCARD/ : { *(.eh_frame .eh_frame_hdr .gcc_except_table .gcc_except_table.*) } } INSERT AFTER .text;\n";
 
 /// Makes a directory with a folder for each architecture to link in: `start.o`, `discard.ld`, `libc.so` and the others.
 ///
 /// Its name carries a hash of what it was made from. So it is made once, and a change gives the nested build another
 /// link argument, without which Cargo would not link again.
-pub(crate) fn make(toolchain: &Toolchain, lld: &Path, archs: &[Arch], parent: &Path) -> Result<PathBuf, String> {
+pub(crate) fn create(toolchain: &Toolchain, lld: &Path, archs: &[Arch], parent: &Path) -> Result<PathBuf, String> {
     let symbols = parse(SYMBOLS)?;
     let mut hash = Sha256::new();
     hash.update(include_str!("stubs.rs"));
@@ -54,16 +54,22 @@ pub(crate) fn make(toolchain: &Toolchain, lld: &Path, archs: &[Arch], parent: &P
         if !complete.exists() {
             fs::create_dir_all(&directory)
                 .map_err(|error| format!("cannot create {}: {error}", directory.display()))?;
-            make_one(toolchain, lld, *arch, &symbols, &directory)?;
+            create_for_arch(toolchain, lld, *arch, &symbols, &directory)?;
             write(&complete, "")?;
         }
     }
     Ok(stubs)
 }
 
-fn make_one(toolchain: &Toolchain, lld: &Path, arch: Arch, symbols: &[Symbol], directory: &Path) -> Result<(), String> {
+fn create_for_arch(
+    toolchain: &Toolchain,
+    lld: &Path,
+    arch: Arch,
+    symbols: &[Symbol],
+    directory: &Path,
+) -> Result<(), String> {
     assemble(toolchain, arch, start_source(arch), &directory.join("start.o"))?;
-    write(&directory.join("discard.ld"), DISCARD)?;
+    write(&directory.join("discard.ld"), DISCARD_UNWIND_TABLES)?;
     let empty = directory.join("empty.o");
     assemble(toolchain, arch, &empty_symbols(symbols), &empty)?;
     for (name, soname) in LIBRARIES {
@@ -104,16 +110,16 @@ fn parse(text: &str) -> Result<Vec<Symbol<'_>>, String> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        let mut words = line.split_whitespace();
-        let (Some(library), Some(version)) = (words.next(), words.next()) else {
+        let mut fields = line.split_whitespace();
+        let (Some(library), Some(version)) = (fields.next(), fields.next()) else {
             return Err(format!("build/symbols.txt:{number}: expected LIBRARY VERSION NAME..., found {line:?}"));
         };
         if !LIBRARIES.iter().any(|(_, soname)| *soname == Some(library)) {
             return Err(format!("build/symbols.txt:{number}: {library} is not a library of build/stubs.rs"));
         }
-        symbols.extend(words.map(|word| match word.strip_suffix(":data") {
+        symbols.extend(fields.map(|field| match field.strip_suffix(":data") {
             Some(name) => Symbol { library, version, name, is_data: true },
-            None => Symbol { library, version, name: word, is_data: false },
+            None => Symbol { library, version, name: field, is_data: false },
         }));
     }
     Ok(symbols)

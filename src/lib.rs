@@ -15,7 +15,7 @@
 //! wire, hosts
 //! ```
 //!
-//! `probe` stands on `wire` alone, `ssh` on `hosts`, `wire::text` and `wire::format`; `hosts` uses `wire::text` for what is shown.
+//! `probe` stands on `wire` alone, `ssh` on `hosts`, `wire::safe_text` and `wire::format`; `hosts` uses `wire::safe_text` for what is shown.
 //!
 //! # Invariants
 //! - `wire`, `hosts`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; of crossterm `app`

@@ -198,7 +198,9 @@ async fn readings(walk: &mut Walk, remote: &mut Remote) -> Result<(), LinkError>
                 send(remote, &Request::Heartbeat { id: 1, last_sequence: None }).await;
             }
             Message::Hello(hello) => {
-                return Err(failure::protocol(&crate::wire::codec::CodecError::Protocol { theirs: hello.protocol }));
+                return Err(failure::protocol(&crate::wire::codec::CodecError::UnsupportedProtocol {
+                    received: hello.protocol,
+                }));
             }
             Message::Inventory(inventory) => {
                 match &inventory.error {

@@ -110,7 +110,7 @@ pub(super) fn script_ended(ending: &Ending) -> LinkError {
 pub(super) fn protocol(error: &CodecError) -> LinkError {
     let error_of = LinkError::new(LinkErrorKind::Protocol, error.to_string());
     match error {
-        CodecError::Protocol { .. } => {
+        CodecError::UnsupportedProtocol { .. } => {
             error_of.with_hint("the probe on the host is of another version: use `probe = \"upload\"`, or replace it")
         }
         _ => error_of.with_hint("something else than the probe writes to the connection"),

@@ -201,7 +201,7 @@ impl Dialogue<'_> {
             let line = match timeout_at(deadline, self.remote.stdout.line()).await {
                 Ok(Ok(Some(line))) => line,
                 Ok(Ok(None)) => {
-                    let rest = self.remote.stdout.lines.rest();
+                    let rest = self.remote.stdout.lines.remaining();
                     if !rest.trim_ascii().is_empty() {
                         self.last_noise = rest.to_vec();
                     }

@@ -198,7 +198,7 @@ impl State<'_> {
         loop {
             let message = match stdout.lines.next_line() {
                 Ok(None) => {
-                    if stdout.lines.rest().is_empty() {
+                    if stdout.lines.remaining().is_empty() {
                         self.amid_line = None;
                     }
                     return Ok(());
@@ -232,7 +232,7 @@ impl State<'_> {
                 return Err(End::Failed(LinkError::new(LinkErrorKind::Protocol, text)));
             }
             Message::Hello(hello) => {
-                let error = crate::wire::codec::CodecError::Protocol { theirs: hello.protocol };
+                let error = crate::wire::codec::CodecError::UnsupportedProtocol { received: hello.protocol };
                 return Err(End::Failed(failure::protocol(&error)));
             }
             Message::Inventory(inventory) => self.report.send(HostUpdate::Inventory(Box::new(inventory))).await?,

@@ -112,7 +112,7 @@ impl BlockingPool {
     }
 
     /// Waits until all work is done, at most until `deadline`. Returns whether there was any.
-    pub(crate) fn settle(&self, deadline: Instant) -> bool {
+    pub(crate) fn wait_until_idle(&self, deadline: Instant) -> bool {
         let mut waited = false;
         let mut state = self.0.lock();
         while !state.waiting.is_empty() || state.idle < state.threads {
@@ -185,10 +185,10 @@ mod tests {
     #[test]
     fn work_is_done_by_one_thread_that_sleeps_between() {
         let pool = BlockingPool::new();
-        assert!(!pool.settle(soon()), "there is no work");
+        assert!(!pool.wait_until_idle(soon()), "there is no work");
         for number in 0..100 {
             let mut pending = pool.run(move || number);
-            pool.settle(soon());
+            pool.wait_until_idle(soon());
             assert_eq!(Pending::take(&mut pending), Some(number));
             assert!(pending.is_none());
         }
@@ -210,7 +210,7 @@ mod tests {
         }
         assert_eq!((result, pool.0.lock().threads), (Some(7), 2));
         drop(release);
-        pool.settle(soon());
+        pool.wait_until_idle(soon());
         assert_eq!(pool.0.lock().threads, 1, "the surplus thread ends");
     }
 
@@ -227,7 +227,7 @@ mod tests {
         let taken = (0..2 * MAX_WAITING).filter(|_| pool.run(|| ()).is_some()).count();
         assert!(taken <= MAX_WAITING, "{taken}");
         drop(release);
-        pool.settle(soon());
+        pool.wait_until_idle(soon());
         assert!(pool.0.lock().waiting.is_empty());
     }
 }

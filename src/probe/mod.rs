@@ -5,29 +5,29 @@
 //! the name service for users, from the first unknown uid on, and a fifth waits for Xids where the driver tells them. The
 //! main one hands everything else that may block to a [`blocking::BlockingPool`].
 
-mod ask;
 mod blocking;
 mod control;
-mod facts;
+mod decimal;
+mod external;
 mod hello;
-mod listener;
 #[cfg(panic = "abort")]
 mod no_backtrace;
-mod numbers;
 mod nvml;
 mod options;
 mod output;
-mod outside;
 mod owner;
-mod pace;
 mod policy;
 mod pretty;
+mod process_facts;
+mod process_inspect;
 mod processes;
 mod procfs;
+mod request_listener;
+mod sample_schedule;
 mod sampler;
 mod scope;
 mod service;
 mod signal;
-mod users;
+mod user_names;
 
 pub use service::run;

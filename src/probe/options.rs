@@ -1,7 +1,7 @@
 //! The command line, read by hand: a parser would be larger than the rest of the probe.
 
-use super::numbers::decimal;
-use super::pace::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
+use super::decimal::parse_decimal;
+use super::sample_schedule::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -29,13 +29,13 @@ Options:
 
 /// Files in place of the usual ones, or besides them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Files {
+pub(crate) struct FileOptions {
     /// A library in place of the usual ones.
     pub(crate) library: Option<String>,
     /// A policy besides the administrator's.
     pub(crate) policy: Option<String>,
     /// A directory for marks in place of the usual ones.
-    pub(crate) marks: Option<String>,
+    pub(crate) hang_lock_dir: Option<String>,
 }
 
 /// What is asked for.
@@ -46,14 +46,14 @@ pub(crate) enum Options {
         /// Between snapshots.
         interval: Duration,
         /// What to use in place of the usual.
-        files: Files,
+        files: FileOptions,
     },
     /// One snapshot.
     Once {
         /// For a person.
         pretty: bool,
         /// What to use in place of the usual.
-        files: Files,
+        files: FileOptions,
     },
     /// The version.
     Version,
@@ -64,24 +64,24 @@ pub(crate) enum Options {
 impl Options {
     /// Reads the arguments after the program's name. The error is a sentence for a person.
     pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
-        let (mut once, mut pretty, mut interval, mut files) = (false, false, None, Files::default());
+        let (mut once, mut pretty, mut interval, mut files) = (false, false, None, FileOptions::default());
         let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
         while let Some(argument) = arguments.next() {
-            let (name, attached) = match argument.split_once('=') {
+            let (name, inline_value) = match argument.split_once('=') {
                 Some((name, value)) if name.starts_with("--") => (name, Some(value.to_owned())),
                 _ => (argument.as_str(), None),
             };
             let mut value =
-                || attached.clone().or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"));
+                || inline_value.clone().or_else(|| arguments.next()).ok_or_else(|| format!("{name} needs a value"));
             match name {
                 "--interval" => interval = Some(parse_interval(&value()?)?),
                 "--nvml-library" => files.library = Some(value()?),
                 "--policy" => files.policy = Some(value()?),
-                "--marks" => files.marks = Some(value()?),
-                "--once" if attached.is_none() => once = true,
-                "--pretty" if attached.is_none() => pretty = true,
-                "--version" | "-V" if attached.is_none() => return Ok(Self::Version),
-                "--help" | "-h" if attached.is_none() => return Ok(Self::Help),
+                "--marks" => files.hang_lock_dir = Some(value()?),
+                "--once" if inline_value.is_none() => once = true,
+                "--pretty" if inline_value.is_none() => pretty = true,
+                "--version" | "-V" if inline_value.is_none() => return Ok(Self::Version),
+                "--help" | "-h" if inline_value.is_none() => return Ok(Self::Help),
                 _ => return Err(format!("unknown argument `{argument}`")),
             }
         }
@@ -95,10 +95,10 @@ impl Options {
 }
 
 fn parse_interval(text: &str) -> Result<Duration, String> {
-    let interval = decimal(text).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    let interval = parse_decimal(text).and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
     interval.filter(|interval| (MIN_INTERVAL..=MAX_INTERVAL).contains(interval)).ok_or_else(|| {
-        let (least, most) = (MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs());
-        format!("--interval `{text}` is not a number of seconds from {least} to {most}")
+        let (min, max) = (MIN_INTERVAL.as_secs_f64(), MAX_INTERVAL.as_secs());
+        format!("--interval `{text}` is not a number of seconds from {min} to {max}")
     })
 }
 
@@ -115,20 +115,20 @@ mod tests {
         let serve = |seconds, library: Option<&str>| {
             Ok(Options::Serve {
                 interval: Duration::from_secs_f64(seconds),
-                files: Files { library: library.map(Into::into), ..Files::default() },
+                files: FileOptions { library: library.map(Into::into), ..FileOptions::default() },
             })
         };
         assert_eq!(parse(""), serve(2.0, None));
         assert_eq!(parse("--interval 0.25 --nvml-library /x"), serve(0.25, Some("/x")));
         assert_eq!(parse("--nvml-library=/a=b --interval=60"), serve(60.0, Some("/a=b")));
-        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, files: Files::default() }));
-        let files = Files { library: None, policy: Some("/x".to_owned()), marks: Some("/y".to_owned()) };
+        assert_eq!(parse("--once"), Ok(Options::Once { pretty: false, files: FileOptions::default() }));
+        let files = FileOptions { library: None, policy: Some("/x".to_owned()), hang_lock_dir: Some("/y".to_owned()) };
         assert_eq!(parse("--pretty --once --policy /x --marks=/y"), Ok(Options::Once { pretty: true, files }));
         assert_eq!((parse("--version"), parse("--once -h")), (Ok(Options::Version), Ok(Options::Help)));
     }
 
     #[test]
-    fn mistakes_are_named() {
+    fn invalid_arguments_are_reported() {
         for (line, error) in [
             ("--frequency 3", "unknown argument `--frequency`"),
             ("once", "unknown argument `once`"),

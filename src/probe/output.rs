@@ -9,20 +9,20 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// How long a last message waits for the line that is being written.
-const LAST_WAIT: Duration = Duration::from_millis(100);
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Between two looks whether it has been.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// A pipe to the controller. A line is written whole or the pipe is broken.
 #[derive(Debug)]
 pub(crate) struct Output<F> {
     file: F,
-    turn: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 impl<F: AsFd> Output<F> {
     pub(crate) fn new(file: F) -> Self {
-        Self { file, turn: Mutex::new(()) }
+        Self { file, write_lock: Mutex::new(()) }
     }
 
     /// Writes one message, and waits for as long as the pipe is full.
@@ -32,30 +32,30 @@ impl<F: AsFd> Output<F> {
     pub(crate) fn send(&self, message: &Message) -> Result<(), Errno> {
         // Every type of the contract has a JSON form; if one had none, its line would be missing, no more.
         let Ok(line) = encode(message) else { return Ok(()) };
-        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _write_lock = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.write_all(&line)
     }
 
     /// Writes a last message if that is soon possible: nobody may be reading.
     pub(crate) fn send_last(&self, message: &Message) {
-        let Some(turn) = self.turn_soon() else { return };
+        let Some(write_lock) = self.lock_within() else { return };
         let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
         let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
         // A pipe that is ready has room for one page, and a last message is shorter.
         if is_ready && let Ok(line) = encode(message) {
-            let _unheard: Result<(), Errno> = self.write_all(&line);
+            let _ignored: Result<(), Errno> = self.write_all(&line);
         }
-        drop(turn);
+        drop(write_lock);
     }
 
     /// The turn, unless whoever has it waits for a full pipe. A line takes microseconds otherwise.
-    fn turn_soon(&self) -> Option<MutexGuard<'_, ()>> {
-        let deadline = Instant::now() + LAST_WAIT;
+    fn lock_within(&self) -> Option<MutexGuard<'_, ()>> {
+        let deadline = Instant::now() + LAST_MESSAGE_TIMEOUT;
         loop {
-            match self.turn.try_lock() {
-                Ok(turn) => return Some(turn),
+            match self.write_lock.try_lock() {
+                Ok(write_lock) => return Some(write_lock),
                 Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOOK_AGAIN),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_DELAY),
                 Err(TryLockError::WouldBlock) => return None,
             }
         }
@@ -97,10 +97,10 @@ mod tests {
     }
 
     #[test]
-    fn a_last_message_comes_after_a_line_that_is_being_written() {
+    fn the_last_message_follows_a_line_in_progress() {
         let (reader, writer) = pipe().expect("pipe");
         let output = Output::new(writer);
-        let turn = output.turn.lock().expect("is free");
+        let write_lock = output.write_lock.lock().expect("is free");
         let (begins, begun) = std::sync::mpsc::channel();
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -108,7 +108,7 @@ mod tests {
                 output.send_last(&Message::Echo { id: 9 });
             });
             begun.recv().expect("begins");
-            drop(turn);
+            drop(write_lock);
         });
         drop(output);
         let mut text = String::new();
@@ -124,7 +124,7 @@ mod tests {
         rustix::io::ioctl_fionbio(&writer, false).expect("blocking");
         let output = Output::new(writer);
         output.send_last(&Message::Farewell { reason: "full".into() });
-        let _turn = output.turn.lock();
+        let _write_lock = output.write_lock.lock();
         output.send_last(&Message::Farewell { reason: "full, and somebody waits for it".into() });
     }
 }

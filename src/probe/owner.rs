@@ -3,12 +3,12 @@
 use crate::wire::{Ancestor, Owner};
 
 /// How many hexadecimal digits of a container's id are shown, as `docker ps` does.
-const SHOWN_DIGITS: usize = 12;
+const SHORT_ID_LENGTH: usize = 12;
 
 /// The owner that a process's cgroups and parents tell, most telling first: a Slurm job, a pod, a container, a
 /// service, a login session. `cgroup` is the text of `/proc/PID/cgroup` (cgroups(7)): `N:controllers:/path` lines.
 pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
-    let first = |rule: fn(&[&str]) -> Option<Owner>| paths(cgroup).find_map(|path| rule(&parts(path)));
+    let first = |rule: fn(&[&str]) -> Option<Owner>| paths(cgroup).find_map(|path| rule(&components(path)));
     first(slurm)
         .or_else(|| first(slurm_by_sluid))
         .or_else(|| first(pod))
@@ -20,7 +20,7 @@ pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
 
 /// The path of the cgroup that Slurm 26.05 and newer names by a SLUID (`s` and 13 Crockford base32 characters). The
 /// job id is not in it: [`slurmstepd_job`] finds it in the title of the step's daemon, the environment may have it, and
-/// `outside::Jobs` asks others.
+/// `external::SlurmJobs` asks others.
 pub(crate) fn sluid_path(cgroup: &str) -> Option<&str> {
     paths(cgroup).find_map(|path| {
         let mut end = 0;
@@ -43,29 +43,29 @@ fn paths(cgroup: &str) -> impl Iterator<Item = &str> {
     cgroup.lines().filter_map(|line| line.splitn(3, ':').nth(2))
 }
 
-fn parts(path: &str) -> Vec<&str> {
+fn components(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
 }
 
 /// cgroup v1: `/slurm/uid_U/job_J/step_S`, with the node's name behind `slurm_` where several run on one host.
 /// cgroup v2 before 26.05: `.../slurmstepd.scope/job_J/step_S/...`, in a slice whose name can be configured.
 fn slurm(parts: &[&str]) -> Option<Owner> {
-    let place = parts.windows(2).position(|pair| {
-        let above = pair[0];
-        let is_slurm = above.strip_prefix("uid_").is_some_and(is_number) || above.ends_with("slurmstepd.scope");
+    let index = parts.windows(2).position(|pair| {
+        let parent = pair[0];
+        let is_slurm = parent.strip_prefix("uid_").is_some_and(is_number) || parent.ends_with("slurmstepd.scope");
         is_slurm && pair[1].strip_prefix("job_").is_some_and(is_number)
     })?;
-    let job = parts[place + 1].strip_prefix("job_")?;
-    let step = parts.get(place + 2).and_then(|part| part.strip_prefix("step_"));
+    let job = parts[index + 1].strip_prefix("job_")?;
+    let step = parts.get(index + 2).and_then(|part| part.strip_prefix("step_"));
     Some(Owner::Slurm { job: job.into(), step: step.map(Into::into) })
 }
 
 /// Slurm 26.05 and newer: `.../slurmstepd.scope/SLUID/step_S/...`. Until somebody knows the job's number, its SLUID stands
 /// for it: that is the same for all processes of the job, on every host.
 fn slurm_by_sluid(parts: &[&str]) -> Option<Owner> {
-    let place = parts.iter().position(|part| is_sluid(part))?;
-    let step = parts.get(place + 1).and_then(|part| part.strip_prefix("step_"));
-    Some(Owner::Slurm { job: parts[place].into(), step: step.map(Into::into) })
+    let index = parts.iter().position(|part| is_sluid(part))?;
+    let step = parts.get(index + 1).and_then(|part| part.strip_prefix("step_"));
+    Some(Owner::Slurm { job: parts[index].into(), step: step.map(Into::into) })
 }
 
 /// `/kubepods/burstable/pod<uid>/<id>`, or with systemd
@@ -73,15 +73,15 @@ fn slurm_by_sluid(parts: &[&str]) -> Option<Owner> {
 /// and containerd do not agree on that, `kubepods-burstable-pod<uid>.slice:cri-containerd:<id>`.
 fn pod(parts: &[&str]) -> Option<Owner> {
     parts.iter().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;
-    let (place, uid) = parts.iter().enumerate().find_map(|(place, part)| {
+    let (index, uid) = parts.iter().enumerate().find_map(|(index, part)| {
         let uid = part.split(".slice").next()?.rsplit_once("pod")?.1.replace('_', "-");
         // A static pod's uid is a bare hash.
         let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
         let is_uid = digits == 32 && (uid.len() == 32 || uid.len() == 36);
-        is_uid.then_some((place, uid))
+        is_uid.then_some((index, uid))
     })?;
-    let inline = parts[place].rsplit_once(':').map(|(_, id)| id);
-    let container = inline.or_else(|| parts.get(place + 1).copied()).and_then(|part| {
+    let inline = parts[index].rsplit_once(':').map(|(_, id)| id);
+    let container = inline.or_else(|| parts.get(index + 1).copied()).and_then(|part| {
         let id = part.trim_end_matches(".scope");
         let id =
             ["cri-containerd-", "crio-", "docker-"].iter().find_map(|prefix| id.strip_prefix(prefix)).unwrap_or(id);
@@ -91,54 +91,54 @@ fn pod(parts: &[&str]) -> Option<Owner> {
 }
 
 /// What a container's scope begins with, and whose it is.
-const SCOPES: [(&str, &str); 4] =
+const SCOPE_PREFIXES: [(&str, &str); 4] =
     [("docker-", "docker"), ("libpod-", "podman"), ("nerdctl-", "nerdctl"), ("cri-containerd-", "containerd")];
 
 fn container(parts: &[&str]) -> Option<Owner> {
     // The innermost container is the one that the process knows itself to be in.
-    parts.iter().enumerate().rev().find_map(|(place, part)| {
-        let above = place.checked_sub(1).map(|above| parts[above]);
-        by_id(part, above).or_else(|| by_name(part, above))
+    parts.iter().enumerate().rev().find_map(|(index, part)| {
+        let parent = index.checked_sub(1).map(|parent| parts[parent]);
+        container_by_id(part, parent).or_else(|| container_by_name(part, parent))
     })
 }
 
-fn owner_in(runtime: &str, id: &str) -> Owner {
+fn container_owner(runtime: &str, id: &str) -> Owner {
     Owner::Container { runtime: runtime.into(), id: id.into() }
 }
 
 /// Containers that have an id of 64 digits.
-fn by_id(part: &str, above: Option<&str>) -> Option<Owner> {
+fn container_by_id(part: &str, parent: Option<&str>) -> Option<Owner> {
     let scope = part.strip_suffix(".scope").unwrap_or(part);
-    let prefixed = SCOPES.iter().find_map(|(prefix, runtime)| Some((*runtime, scope.strip_prefix(prefix)?)));
+    let prefixed = SCOPE_PREFIXES.iter().find_map(|(prefix, runtime)| Some((*runtime, scope.strip_prefix(prefix)?)));
     // Without a prefix the part above says whose it is; Amazon's and others say nothing.
-    let (runtime, id) = prefixed.unwrap_or((if above == Some("docker") { "docker" } else { "container" }, part));
-    is_long_id(id).then(|| owner_in(runtime, &id[..SHOWN_DIGITS]))
+    let (runtime, id) = prefixed.unwrap_or((if parent == Some("docker") { "docker" } else { "container" }, part));
+    is_long_id(id).then(|| container_owner(runtime, &id[..SHORT_ID_LENGTH]))
 }
 
 /// Containers and machines that have a name.
-fn by_name(part: &str, above: Option<&str>) -> Option<Owner> {
-    let in_lxc = matches!(above, Some("lxc" | "lxc.payload"));
+fn container_by_name(part: &str, parent: Option<&str>) -> Option<Owner> {
+    let in_lxc = matches!(parent, Some("lxc" | "lxc.payload"));
     if let Some(name) = part.strip_prefix("lxc.payload.").or(in_lxc.then_some(part)) {
-        return Some(owner_in("lxc", name));
+        return Some(container_owner("lxc", name));
     }
     if let Some(name) = part.strip_prefix("systemd-nspawn@").and_then(|name| name.strip_suffix(".service")) {
-        return Some(owner_in("nspawn", &unescaped(name)));
+        return Some(container_owner("nspawn", &systemd_unescape(name)));
     }
     if let Some(id) = part.strip_prefix("apptainer-").and_then(|id| id.strip_suffix(".scope")) {
-        return Some(owner_in("apptainer", id));
+        return Some(container_owner("apptainer", id));
     }
     // libvirt numbers its containers, and names them so with and without systemd.
     let libvirt =
         |name: &str| name.split_once('-').filter(|(number, _)| is_number(number)).map(|(_, name)| name.to_owned());
     if let Some(name) = part.strip_suffix(".libvirt-lxc").and_then(|name| libvirt(name.strip_prefix("lxc-")?)) {
-        return Some(owner_in("lxc", &name));
+        return Some(container_owner("lxc", &name));
     }
-    let machine = part.strip_prefix("machine-").and_then(|name| name.strip_suffix(".scope")).map(unescaped)?;
+    let machine = part.strip_prefix("machine-").and_then(|name| name.strip_suffix(".scope")).map(systemd_unescape)?;
     if let Some(name) = machine.strip_prefix("lxc-").and_then(libvirt) {
-        return Some(owner_in("lxc", &name));
+        return Some(container_owner("lxc", &name));
     }
     // Virtual machines register under the same prefix; their processes are not in a container.
-    (!machine.starts_with("qemu-")).then(|| owner_in("nspawn", &machine))
+    (!machine.starts_with("qemu-")).then(|| container_owner("nspawn", &machine))
 }
 
 /// The container whose files are mounted into the process's root, for one whose cgroup tells nothing: the engines mount
@@ -151,12 +151,12 @@ pub(crate) fn owner_by_mounts(mountinfo: &str) -> Option<Owner> {
         if !matches!(point, "/etc/hosts" | "/etc/hostname" | "/etc/resolv.conf") {
             return None;
         }
-        let parts = parts(root);
+        let parts = components(root);
         let after = |folder: &str| {
-            let place = parts.iter().position(|part| *part == folder)?;
-            parts.get(place + 1).copied()
+            let index = parts.iter().position(|part| *part == folder)?;
+            parts.get(index + 1).copied()
         };
-        let container = |runtime, id: &str| is_long_id(id).then(|| owner_in(runtime, &id[..SHOWN_DIGITS]));
+        let container = |runtime, id: &str| is_long_id(id).then(|| container_owner(runtime, &id[..SHORT_ID_LENGTH]));
         after("overlay-containers")
             .and_then(|id| container("podman", id))
             .or_else(|| after("pods").map(|uid| Owner::Pod { uid: uid.into(), container: None }))
@@ -178,7 +178,7 @@ pub(crate) fn slurm_in_environment(environ: &[u8]) -> Option<Owner> {
 /// Apptainer leaves the cgroup as it is; a parent of the process carries its title.
 fn apptainer(ancestors: &[Ancestor]) -> Option<Owner> {
     let is_runtime = |ancestor: &&Ancestor| ancestor.argv.first().is_some_and(|title| is_apptainer(title));
-    ancestors.iter().find(is_runtime).map(|parent| apptainer_below(parent.pid))
+    ancestors.iter().find(is_runtime).map(|parent| apptainer_owner(parent.pid))
 }
 
 /// Whether a process of this title runs a container of Apptainer, or of Singularity, as it was called.
@@ -187,14 +187,14 @@ pub(crate) fn is_apptainer(title: &str) -> bool {
 }
 
 /// Such containers have no other name than the pid of the process that runs them.
-pub(crate) fn apptainer_below(pid: u32) -> Owner {
-    owner_in("apptainer", &pid.to_string())
+pub(crate) fn apptainer_owner(pid: u32) -> Owner {
+    container_owner("apptainer", &pid.to_string())
 }
 
 fn service(parts: &[&str]) -> Option<Owner> {
     let name = parts.iter().rev().find(|part| part.ends_with(".service"))?;
     // The per-user manager is nobody's work: whatever a person started from a desktop is below it.
-    (!name.starts_with("user@")).then(|| Owner::Service(unescaped(name).into()))
+    (!name.starts_with("user@")).then(|| Owner::Service(systemd_unescape(name).into()))
 }
 
 fn session(parts: &[&str]) -> Option<Owner> {
@@ -218,7 +218,7 @@ pub(crate) fn is_sluid(part: &str) -> bool {
 }
 
 /// Undoes systemd's escapes (`\x2d`, systemd-escape(1)).
-fn unescaped(name: &str) -> String {
+fn systemd_unescape(name: &str) -> String {
     let mut pieces = name.split("\\x");
     let mut text = pieces.next().unwrap_or_default().to_owned();
     for piece in pieces {
@@ -241,17 +241,17 @@ mod tests {
 
     const ID: &str = "4f0c8f5e6a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5";
 
-    fn of(cgroup: &str) -> Option<Owner> {
+    fn owner_of_cgroup(cgroup: &str) -> Option<Owner> {
         owner(cgroup, &[])
     }
 
     /// As the fixtures write an owner.
-    fn described(owner: Option<Owner>) -> String {
+    fn describe(owner: Option<Owner>) -> String {
         match owner {
             None => "none".to_owned(),
             Some(Owner::Slurm { job, step }) => format!("slurm {job} {}", step.unwrap_or_else(|| "-".into())),
             Some(Owner::Pod { uid, container }) => {
-                format!("pod {uid} {}", container.map_or("-".to_owned(), |id| id[..SHOWN_DIGITS].to_owned()))
+                format!("pod {uid} {}", container.map_or("-".to_owned(), |id| id[..SHORT_ID_LENGTH].to_owned()))
             }
             Some(Owner::Container { runtime, id }) => format!("container {runtime} {id}"),
             Some(Owner::Service(name)) => format!("service {name}"),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn real_lines_tell_their_owner() {
+    fn real_cgroup_lines_give_their_owner() {
         let fixtures = include_str!("../../tests/cgroups.txt");
         let mut count = 0;
         for block in fixtures.split("\n\n").skip(1) {
@@ -270,16 +270,16 @@ mod tests {
             let expected = lines.next().and_then(|line| line.strip_prefix("= ")).expect("an owner");
             let cgroup: Vec<_> = lines.collect();
             assert!(source.starts_with("# ") && !cgroup.is_empty(), "{block}");
-            assert_eq!(described(of(&cgroup.join("\n"))), expected, "{source}");
+            assert_eq!(describe(owner_of_cgroup(&cgroup.join("\n"))), expected, "{source}");
             count += 1;
         }
         assert!(count > 30, "{count} blocks");
     }
 
     #[test]
-    fn a_service_of_slurms_name_is_no_job() {
-        assert_eq!(described(of("0::/system.slice/backup.service/job_9/step_0")), "service backup.service");
-        assert_eq!(of("noise"), None);
+    fn a_service_named_like_a_job_is_not_a_job() {
+        assert_eq!(describe(owner_of_cgroup("0::/system.slice/backup.service/job_9/step_0")), "service backup.service");
+        assert_eq!(owner_of_cgroup("noise"), None);
     }
 
     #[test]
@@ -287,49 +287,52 @@ mod tests {
         let cgroup = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n";
         assert_eq!(sluid_path(cgroup), Some("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00"));
         assert_eq!(sluid_path("0::/system.slice/ssh.service"), None);
-        assert_eq!(described(slurmstepd_job("slurmstepd: [3385.0]")), "slurm 3385 0");
-        assert_eq!(described(slurmstepd_job("slurmstepd: [3385.extern]")), "slurm 3385 extern");
+        assert_eq!(describe(slurmstepd_job("slurmstepd: [3385.0]")), "slurm 3385 0");
+        assert_eq!(describe(slurmstepd_job("slurmstepd: [3385.extern]")), "slurm 3385 extern");
         assert_eq!(slurmstepd_job("slurmstepd infinity"), None);
     }
 
     #[test]
     fn an_environment_names_the_job() {
         let environ = b"HOME=/home/alice\0SLURM_JOB_ID=3385\0SLURM_STEP_ID=2\0";
-        assert_eq!(described(slurm_in_environment(environ)), "slurm 3385 2");
-        assert_eq!(described(slurm_in_environment(b"SLURM_JOB_ID=3385\0SLURM_STEP_ID=\0")), "slurm 3385 -");
+        assert_eq!(describe(slurm_in_environment(environ)), "slurm 3385 2");
+        assert_eq!(describe(slurm_in_environment(b"SLURM_JOB_ID=3385\0SLURM_STEP_ID=\0")), "slurm 3385 -");
         assert_eq!(slurm_in_environment(b"SLURM_JOB_ID=x\0"), None);
         assert_eq!(slurm_in_environment(b""), None);
     }
 
     #[test]
-    fn mounts_name_the_container_where_the_cgroup_does_not() {
-        let of = |root: &str, point: &str| {
+    fn mounts_give_the_container_if_the_cgroup_does_not() {
+        let owner_of_cgroup = |root: &str, point: &str| {
             let line = format!("700 650 8:1 {root} {point} rw,relatime - ext4 /dev/sda1 rw\n");
-            described(owner_by_mounts(&line))
+            describe(owner_by_mounts(&line))
         };
         let docker = format!("/var/lib/docker/containers/{ID}/hostname");
-        assert_eq!(of(&docker, "/etc/hostname"), "container docker 4f0c8f5e6a1b");
+        assert_eq!(owner_of_cgroup(&docker, "/etc/hostname"), "container docker 4f0c8f5e6a1b");
         let podman = format!("/home/a/.local/share/containers/storage/overlay-containers/{ID}/userdata/hosts");
-        assert_eq!(of(&podman, "/etc/hosts"), "container podman 4f0c8f5e6a1b");
+        assert_eq!(owner_of_cgroup(&podman, "/etc/hosts"), "container podman 4f0c8f5e6a1b");
         let uid = "8f2c1c64-57cc-4b2e-9f0e-2f1d6a3c9b10";
-        assert_eq!(of(&format!("/var/lib/kubelet/pods/{uid}/etc-hosts"), "/etc/hosts"), format!("pod {uid} -"));
+        assert_eq!(
+            owner_of_cgroup(&format!("/var/lib/kubelet/pods/{uid}/etc-hosts"), "/etc/hosts"),
+            format!("pod {uid} -")
+        );
         // The host of such containers has their folders too, elsewhere.
-        assert_eq!(of(&docker, "/mnt"), "none");
-        assert_eq!(of("/", "/etc/hosts"), "none");
+        assert_eq!(owner_of_cgroup(&docker, "/mnt"), "none");
+        assert_eq!(owner_of_cgroup("/", "/etc/hosts"), "none");
     }
 
     #[test]
-    fn apptainer_is_known_by_a_parent() {
+    fn apptainer_is_recognized_by_an_ancestor() {
         for title in ["Apptainer runtime parent", "Singularity runtime parent"] {
             let parent = Ancestor { pid: 40, argv: vec![title.into()], ..Ancestor::default() };
-            assert_eq!(described(owner("0::/user.slice/session-3.scope", &[parent])), "container apptainer 40");
+            assert_eq!(describe(owner("0::/user.slice/session-3.scope", &[parent])), "container apptainer 40");
         }
     }
 
     proptest! {
         #[test]
         fn no_text_makes_it_panic(text in "[0-9a-z:/_.\\\\xäpod-]{0,200}") {
-            let _ = (of(&text), sluid_path(&text), slurmstepd_job(&text), owner_by_mounts(&text));
+            let _ = (owner_of_cgroup(&text), sluid_path(&text), slurmstepd_job(&text), owner_by_mounts(&text));
         }
     }
 }

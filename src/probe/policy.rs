@@ -4,8 +4,8 @@
 //! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9"}
 //! ```
 
-use super::pace::{MAX_INTERVAL, MIN_INTERVAL};
-use super::procfs::Scratch;
+use super::procfs::FileReader;
+use super::sample_schedule::{MAX_INTERVAL, MIN_INTERVAL};
 use crate::wire::SafeText;
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -14,12 +14,12 @@ use std::time::Duration;
 /// Where it is looked for.
 const PATH: &str = "/etc/gpufleet/policy.json";
 /// The exit status of a probe that may not run: `EX_NOPERM` of sysexits.h.
-pub(crate) const FORBIDDEN: u8 = 77;
+pub(crate) const EXIT_FORBIDDEN: u8 = 77;
 /// How often a probe that runs looks again. It leaves within 10 s, of which NVML may take a few.
-pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(4200);
+pub(crate) const POLICY_CHECK_PERIOD: Duration = Duration::from_millis(4200);
 /// How long ago it must have looked to do so along with a request, for which it is awake anyway: with every other
 /// heartbeat.
-pub(crate) const LOOK_ALONG: Duration = Duration::from_millis(3500);
+pub(crate) const POLICY_CHECK_MIN_AGE: Duration = Duration::from_millis(3500);
 
 /// What is allowed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,8 +34,8 @@ pub(crate) struct Policy {
 
 /// The file, as it may be written.
 #[derive(Deserialize)]
-struct Written {
-    #[serde(default = "yes")]
+struct PolicyFile {
+    #[serde(default = "default_allow")]
     allow: bool,
     /// Seconds.
     #[serde(default)]
@@ -44,28 +44,28 @@ struct Written {
     message: Option<String>,
 }
 
-fn yes() -> bool {
+fn default_allow() -> bool {
     true
 }
 
 /// The policies that hold here: the administrator's, and one more where the command line names it. What either forbids
 /// is forbidden.
 #[derive(Debug)]
-pub(crate) struct Policies {
+pub(crate) struct PolicyFiles {
     paths: Vec<String>,
-    scratch: Scratch,
+    reader: FileReader,
 }
 
-impl Policies {
-    pub(crate) fn new(besides: Option<String>) -> Self {
-        Self { paths: [PATH.to_owned()].into_iter().chain(besides).collect(), scratch: Scratch::default() }
+impl PolicyFiles {
+    pub(crate) fn new(extra_path: Option<String>) -> Self {
+        Self { paths: [PATH.to_owned()].into_iter().chain(extra_path).collect(), reader: FileReader::default() }
     }
 
     /// Reads what holds now.
     pub(crate) fn read(&mut self) -> Policy {
         let mut all = Policy { refusal: None, min_interval: Duration::ZERO, message: None };
         for path in &self.paths {
-            let Policy { refusal, min_interval, message } = match self.scratch.read(path) {
+            let Policy { refusal, min_interval, message } = match self.reader.read(path) {
                 Ok(text) => parse(path, text),
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
                 Err(error) => Policy {
@@ -85,13 +85,13 @@ impl Policies {
 fn parse(path: &str, text: &[u8]) -> Policy {
     // serde would take a list for the fields in their order.
     let is_object = text.trim_ascii_start().starts_with(b"{");
-    let written = if is_object {
+    let parsed = if is_object {
         serde_json::from_slice(text).map_err(|error| error.to_string())
     } else {
         Err("it is no JSON object".to_owned())
     };
-    match written {
-        Ok(Written { allow, min_interval, message }) => {
+    match parsed {
+        Ok(PolicyFile { allow, min_interval, message }) => {
             let message = message.filter(|message| !message.is_empty()).map(SafeText::from);
             let refusal = match &message {
                 _ if allow => None,
@@ -109,8 +109,8 @@ fn parse(path: &str, text: &[u8]) -> Policy {
 }
 
 fn interval(seconds: Option<f64>) -> Duration {
-    let asked = seconds.filter(|seconds| *seconds > 0.0);
-    let interval = asked.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(MAX_INTERVAL));
+    let requested = seconds.filter(|seconds| *seconds > 0.0);
+    let interval = requested.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(MAX_INTERVAL));
     interval.map_or(Duration::ZERO, |interval| interval.clamp(MIN_INTERVAL, MAX_INTERVAL))
 }
 
@@ -123,22 +123,22 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_is_allowed() {
+    fn missing_keys_have_defaults() {
         assert_eq!(policy("{}"), Policy { refusal: None, min_interval: Duration::ZERO, message: None });
-        let held = policy(r#"{"min_interval": 10, "message": "hello", "from_the_future": []}"#);
-        assert_eq!((held.refusal, held.min_interval), (None, Duration::from_secs(10)));
-        assert_eq!(held.message.as_deref(), Some("hello"));
-        for (written, held) in [("0.001", 250), ("1e9", 60_000), ("-5", 0), ("1e308", 60_000)] {
-            let interval = policy(&format!("{{\"min_interval\": {written}}}")).min_interval;
-            assert_eq!(interval, Duration::from_millis(held), "{written}");
+        let expected = policy(r#"{"min_interval": 10, "message": "hello", "from_the_future": []}"#);
+        assert_eq!((expected.refusal, expected.min_interval), (None, Duration::from_secs(10)));
+        assert_eq!(expected.message.as_deref(), Some("hello"));
+        for (parsed, expected) in [("0.001", 250), ("1e9", 60_000), ("-5", 0), ("1e308", 60_000)] {
+            let interval = policy(&format!("{{\"min_interval\": {parsed}}}")).min_interval;
+            assert_eq!(interval, Duration::from_millis(expected), "{parsed}");
         }
     }
 
     #[test]
     fn a_refusal_has_a_reason() {
         assert_eq!(policy(r#"{"allow": false}"#).refusal.as_deref(), Some("/p allows no probe on this host"));
-        let spoken = policy(r#"{"allow": false, "message": "ask\u001b[31m root"}"#);
-        assert_eq!(spoken.refusal.as_deref(), Some("ask␛[31m root"));
+        let with_message = policy(r#"{"allow": false, "message": "ask\u001b[31m root"}"#);
+        assert_eq!(with_message.refusal.as_deref(), Some("ask␛[31m root"));
         for broken in ["", "{\"allow\": false,}", "[]", "{\"allow\": \"no\"}", "\u{0}"] {
             let refusal = policy(broken).refusal.expect("a refusal");
             assert!(refusal.starts_with("/p cannot be understood, so no probe runs: "), "{refusal}");
@@ -146,15 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_holds_and_a_missing_file_forbids_nothing() {
+    fn policies_are_combined_and_a_missing_file_is_ignored() {
         let folder = tempfile::tempdir().expect("folder");
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
-        let mut policies = Policies::new(None);
-        policies.paths = vec![path("missing"), path("one"), path("two")];
-        assert_eq!(policies.read().refusal, None);
+        let mut policy_files = PolicyFiles::new(None);
+        policy_files.paths = vec![path("missing"), path("one"), path("two")];
+        assert_eq!(policy_files.read().refusal, None);
         std::fs::write(path("one"), r#"{"min_interval": 5}"#).expect("writes");
         std::fs::write(path("two"), r#"{"allow": false, "min_interval": 3}"#).expect("writes");
-        let policy = policies.read();
+        let policy = policy_files.read();
         assert!(policy.refusal.is_some() && policy.min_interval == Duration::from_secs(5));
     }
 }

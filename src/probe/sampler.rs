@@ -1,11 +1,11 @@
 //! Puts one snapshot together.
 
-use super::numbers::{tenths_f32, thousandths};
-use super::nvml::{DeviceSample, Driver, Frame, GpuProcess, Past, Xid};
-use super::outside::Outside;
-use super::processes::{Moment, Processes};
-use super::procfs::{HostSampler, Scratch};
-use super::users::Users;
+use super::decimal::{round_to_tenth_f32, round_to_thousandth};
+use super::external::ExternalSources;
+use super::nvml::{BufferedSamples, DeviceSample, Driver, DriverSample, GpuProcess, Xid};
+use super::processes::{ProcessSampler, SampleContext};
+use super::procfs::{FileReader, HostSampler};
+use super::user_names::UserNames;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
     GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuProcessReading, Inventory, ProbeCost, ProcessColumns,
@@ -17,16 +17,16 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// What rarely changes is read in the first sample and in every tenth after it.
-const SLOW_EVERY: u64 = 10;
+const SLOW_READINGS_EVERY: u64 = 10;
 
 /// Everything that is sampled, and what is remembered between samples.
 pub(crate) struct Sampler {
     driver: Driver,
     host: HostSampler,
-    processes: Processes,
-    users: Users,
-    outside: Outside,
-    scratch: Scratch,
+    processes: ProcessSampler,
+    users: UserNames,
+    external: ExternalSources,
+    reader: FileReader,
     origin: Instant,
     sequence: u64,
     /// What rarely changes is due whatever the sequence says.
@@ -47,14 +47,14 @@ impl Sampler {
         Self {
             driver,
             host: HostSampler::new(),
-            processes: Processes::new(),
-            users: Users::default(),
-            outside: Outside::new(),
-            scratch: Scratch::default(),
+            processes: ProcessSampler::new(),
+            users: UserNames::default(),
+            external: ExternalSources::new(),
+            reader: FileReader::default(),
             origin: Instant::now(),
             sequence: 0,
             resend: false,
-            page_bytes: super::nvml::raw::page_size(),
+            page_bytes: super::nvml::ffi::page_size(),
             rss_bytes: None,
         }
     }
@@ -67,8 +67,8 @@ impl Sampler {
     }
 
     /// Waits for user names that were asked for, at most this long.
-    pub(crate) fn settle_users(&mut self, limit: Duration) {
-        self.users.settle(limit);
+    pub(crate) fn wait_for_users(&mut self, limit: Duration) {
+        self.users.wait_until_resolved(limit);
     }
 
     /// Waits for the commands of processes, at most this long.
@@ -77,32 +77,33 @@ impl Sampler {
     }
 
     /// Waits for what other programs were asked, at most this long.
-    pub(crate) fn settle_outside(&mut self, limit: Duration) {
+    pub(crate) fn wait_for_external(&mut self, limit: Duration) {
         let origin = self.origin;
-        self.outside.settle(Instant::now() + limit, || origin.elapsed().as_secs_f64());
+        self.external.wait_until_idle(Instant::now() + limit, || origin.elapsed().as_secs_f64());
     }
 
     /// Reads everything. A driver that hangs costs its readings, and a second at most.
     pub(crate) fn sample(&mut self, interval_seconds: Option<f32>, mut notes: Vec<SafeText>) -> Sample {
-        let began = Instant::now();
+        let started = Instant::now();
         let resend = std::mem::take(&mut self.resend);
-        let slow = self.sequence.is_multiple_of(SLOW_EVERY) || resend;
+        let slow = self.sequence.is_multiple_of(SLOW_READINGS_EVERY) || resend;
         self.sequence += 1;
-        let Frame { generation, inventory, mut devices, error, xids, notes: oddities } = self.driver.refresh(slow);
-        notes.extend(oddities);
+        let DriverSample { generation, inventory, mut devices, error, xids, notes: anomalies } =
+            self.driver.refresh(slow);
+        notes.extend(anomalies);
         let now = self.monotonic(Instant::now());
         let recent_past = devices.iter_mut().enumerate().filter_map(|(gpu, device)| {
-            let past = device.past.take()?;
-            Some(recent_past(gpu, past, now))
+            let samples = device.buffered_samples.take()?;
+            Some(recent_past(gpu, samples, now))
         });
         let recent_past = recent_past.collect();
-        let mut host = self.host.sample(&mut self.scratch, now, slow);
-        let (gpu_processes, left_out) = gpu_process_rows(&devices);
-        if left_out > 0 {
-            notes.push(format!("{left_out} processes with little GPU memory are left out").into());
+        let mut host = self.host.sample(&mut self.reader, now, slow);
+        let (gpu_processes, omitted) = gpu_process_rows(&devices);
+        if omitted > 0 {
+            notes.push(format!("{omitted} processes with little GPU memory are left out").into());
         }
         let wall_unix_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as i64);
-        let moment = Moment {
+        let context = SampleContext {
             now,
             uptime_seconds: host.uptime_seconds,
             boot_unix_seconds: self.host.boot_unix_seconds(),
@@ -110,9 +111,9 @@ impl Sampler {
             forks: self.host.forks(),
         };
         let on_gpus = gpu_processes.iter().filter_map(|row| Some((row.pid?, row.sm_percent)));
-        self.processes.name_owners(&mut self.outside);
-        let (processes, facts) = self.processes.sample(on_gpus, moment, &mut self.scratch, &mut self.users);
-        self.outside.step(now, resend, self.processes.working_directories(), &mut host);
+        self.processes.resolve_owner_names(&mut self.external);
+        let (processes, facts) = self.processes.sample(on_gpus, context, &mut self.reader, &mut self.users);
+        self.external.advance(now, resend, self.processes.working_directories(), &mut host);
         let health: Vec<_> = if devices.iter().any(|device| device.health.is_some()) {
             devices.iter().map(|device| device.health.clone().unwrap_or_default()).collect()
         } else {
@@ -122,7 +123,7 @@ impl Sampler {
         let snapshot = Snapshot {
             sequence: self.sequence,
             generation,
-            monotonic_seconds: thousandths(now),
+            monotonic_seconds: round_to_thousandth(now),
             wall_unix_ms,
             interval_seconds,
             host,
@@ -133,22 +134,22 @@ impl Sampler {
             gpu_processes: GpuProcessColumns::from_rows(&gpu_processes),
             processes: ProcessColumns::from_rows(&processes),
             facts,
-            processes_left_out: left_out,
+            processes_left_out: omitted,
             driver_error: error,
             notes,
-            cost: Some(self.cost(began, slow)),
+            cost: Some(self.cost(started, slow)),
         };
         Sample { inventory, snapshot }
     }
 
-    /// Whether a call of the driver's has not come back. Then [`Sampler::keep_watch`] is to be called about every second.
-    pub(crate) fn is_waiting(&self) -> bool {
-        self.driver.is_waiting()
+    /// Whether a call of the driver's has not come back. Then [`Sampler::update_hang_lock`] is to be called about every second.
+    pub(crate) fn has_pending_call(&self) -> bool {
+        self.driver.has_pending_call()
     }
 
     /// Tells the other probes of this user whether the driver hangs.
-    pub(crate) fn keep_watch(&mut self) {
-        self.driver.keep_watch();
+    pub(crate) fn update_hang_lock(&mut self) {
+        self.driver.update_hang_lock();
     }
 
     fn monotonic(&self, at: Instant) -> f64 {
@@ -157,12 +158,16 @@ impl Sampler {
 
     fn xid_event(&self, xid: Xid) -> XidEvent {
         let Xid { gpu, number, at } = xid;
-        XidEvent { gpu: gpu.map(|gpu| gpu as u16), xid: number, monotonic_seconds: thousandths(self.monotonic(at)) }
+        XidEvent {
+            gpu: gpu.map(|gpu| gpu as u16),
+            xid: number,
+            monotonic_seconds: round_to_thousandth(self.monotonic(at)),
+        }
     }
 
-    fn cost(&mut self, began: Instant, slow: bool) -> ProbeCost {
+    fn cost(&mut self, started: Instant, slow: bool) -> ProbeCost {
         if slow {
-            self.rss_bytes = self.scratch.read("/proc/self/statm").ok().and_then(|statm| {
+            self.rss_bytes = self.reader.read("/proc/self/statm").ok().and_then(|statm| {
                 let resident = std::str::from_utf8(statm).ok()?.split_ascii_whitespace().nth(1)?;
                 Some(resident.parse::<u64>().ok()? * self.page_bytes)
             });
@@ -170,21 +175,21 @@ impl Sampler {
         let cpu = clock_gettime(ClockId::ProcessCPUTime);
         let cpu_seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
         ProbeCost {
-            cpu_seconds: thousandths(cpu_seconds),
+            cpu_seconds: round_to_thousandth(cpu_seconds),
             rss_bytes: self.rss_bytes,
-            sample_ms: tenths_f32(began.elapsed().as_secs_f64() * 1000.0),
+            sample_ms: round_to_tenth_f32(started.elapsed().as_secs_f64() * 1000.0),
             probes_on_host: self.processes.probes_on_host(),
         }
     }
 }
 
-fn recent_past(gpu: usize, past: Past, now: f64) -> RecentPast {
+fn recent_past(gpu: usize, samples: BufferedSamples, now: f64) -> RecentPast {
     RecentPast {
         gpu: gpu as u16,
-        end_monotonic_seconds: thousandths(now - past.age_seconds),
-        utilization_percent: past.utilization_percent,
-        memory_utilization_percent: past.memory_utilization_percent,
-        power_watts: past.power_watts,
+        end_monotonic_seconds: round_to_thousandth(now - samples.age_seconds),
+        utilization_percent: samples.utilization_percent,
+        memory_utilization_percent: samples.memory_utilization_percent,
+        power_watts: samples.power_watts,
     }
 }
 
@@ -195,11 +200,11 @@ fn gpu_process_rows(devices: &[DeviceSample]) -> (Vec<GpuProcessReading>, u32) {
         .enumerate()
         .flat_map(|(gpu, device)| device.processes.iter().map(move |process| row(gpu, process)))
         .collect();
-    let left_out = rows.len().saturating_sub(MAX_PROCESSES);
-    if left_out > 0 {
+    let omitted = rows.len().saturating_sub(MAX_PROCESSES);
+    if omitted > 0 {
         keep_largest(&mut rows, MAX_PROCESSES);
     }
-    (rows, left_out as u32)
+    (rows, omitted as u32)
 }
 
 /// Keeps as many rows as that: those with the most memory, in their order. By a heap, whose code is a tenth of a sort's.
@@ -212,12 +217,12 @@ fn keep_largest(rows: &mut Vec<GpuProcessReading>, count: usize) {
         }
     }
     // Some that are left out may hold as much as the least of them.
-    let least = largest.peek().and_then(|Reverse(bytes)| *bytes);
-    let mut room = largest.iter().filter(|Reverse(bytes)| *bytes == least).count();
+    let threshold = largest.peek().and_then(|Reverse(bytes)| *bytes);
+    let mut remaining = largest.iter().filter(|Reverse(bytes)| *bytes == threshold).count();
     rows.retain(|row| {
-        let is_kept = row.gpu_memory_bytes > least || row.gpu_memory_bytes == least && room > 0;
-        room -= usize::from(is_kept && row.gpu_memory_bytes == least);
-        is_kept
+        let keep = row.gpu_memory_bytes > threshold || row.gpu_memory_bytes == threshold && remaining > 0;
+        remaining -= usize::from(keep && row.gpu_memory_bytes == threshold);
+        keep
     });
 }
 
@@ -227,10 +232,10 @@ fn row(gpu: usize, process: &GpuProcess) -> GpuProcessReading {
         gpu: Some(gpu as u16),
         kind: Some(process.kind),
         gpu_memory_bytes: process.memory_bytes,
-        sm_percent: process.shares.sm,
-        memory_percent: process.shares.memory,
-        encoder_percent: process.shares.encoder,
-        decoder_percent: process.shares.decoder,
+        sm_percent: process.utilization.sm,
+        memory_percent: process.utilization.memory,
+        encoder_percent: process.utilization.encoder,
+        decoder_percent: process.utilization.decoder,
     }
 }
 
@@ -246,17 +251,17 @@ mod tests {
                 pid: Some(2 + number as u32),
                 kind: GpuProcessKind::Compute,
                 memory_bytes: (number > 0).then_some(number),
-                shares: crate::probe::nvml::Shares::default(),
+                utilization: crate::probe::nvml::ProcessUtilization::default(),
             })
             .collect();
         let device = DeviceSample { processes, ..DeviceSample::default() };
-        let (rows, left_out) = gpu_process_rows(&[device]);
-        assert_eq!((rows.len(), left_out), (MAX_PROCESSES, 2));
+        let (rows, omitted) = gpu_process_rows(&[device]);
+        assert_eq!((rows.len(), omitted), (MAX_PROCESSES, 2));
         assert_eq!(rows.first().and_then(|row| row.gpu_memory_bytes), Some(2));
     }
 
     #[test]
-    fn of_those_that_hold_as_much_the_first_are_kept() {
+    fn of_equal_processes_the_first_are_kept() {
         let row = |&gpu_memory_bytes| GpuProcessReading { gpu_memory_bytes, ..GpuProcessReading::default() };
         let mut rows: Vec<_> =
             [Some(3), None, Some(1), Some(2), None, Some(1), Some(9), Some(1)].iter().map(row).collect();

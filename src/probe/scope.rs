@@ -6,7 +6,7 @@ use std::path::Path;
 
 /// The signs of a container, as far as the process itself can see them.
 #[derive(Debug, Default)]
-pub(crate) struct Signs {
+pub(crate) struct ScopeEvidence {
     /// `/proc/self/cgroup`.
     pub(crate) cgroup: String,
     /// `/.dockerenv` is there.
@@ -15,7 +15,7 @@ pub(crate) struct Signs {
     pub(crate) containerenv: bool,
     /// `/run/systemd/container`, or the variable `container`: what manages a whole system in a container says here
     /// what it is.
-    pub(crate) manager: Option<String>,
+    pub(crate) container_manager: Option<String>,
     /// `APPTAINER_NAME` or `SINGULARITY_NAME`.
     pub(crate) apptainer: Option<String>,
     /// `SLURM_JOB_ID`.
@@ -24,15 +24,16 @@ pub(crate) struct Signs {
     pub(crate) kubernetes: bool,
 }
 
-impl Signs {
+impl ScopeEvidence {
     pub(crate) fn read() -> Self {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-        let manager = std::fs::read_to_string("/run/systemd/container").ok().map(|text| text.trim().to_owned());
+        let container_manager =
+            std::fs::read_to_string("/run/systemd/container").ok().map(|text| text.trim().to_owned());
         Self {
             cgroup: std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default(),
             dockerenv: Path::new("/.dockerenv").exists(),
             containerenv: Path::new("/run/.containerenv").exists(),
-            manager: manager.filter(|text| !text.is_empty()).or_else(|| variable("container")),
+            container_manager: container_manager.filter(|text| !text.is_empty()).or_else(|| variable("container")),
             apptainer: variable("APPTAINER_NAME").or_else(|| variable("SINGULARITY_NAME")),
             slurm_job: variable("SLURM_JOB_ID"),
             kubernetes: variable("KUBERNETES_SERVICE_HOST").is_some(),
@@ -54,7 +55,7 @@ impl Signs {
         let name = by_cgroup
             .or_else(|| self.apptainer.as_ref().map(|name| format!("apptainer {name}")))
             .or_else(|| self.kubernetes.then(|| "Kubernetes pod".to_owned()))
-            .or_else(|| self.manager.clone())
+            .or_else(|| self.container_manager.clone())
             .or_else(|| self.dockerenv.then(|| "docker".to_owned()))
             .or_else(|| self.containerenv.then(|| "podman".to_owned()));
         name.map_or(Scope::Host, |name| Scope::Container(name.into()))
@@ -65,33 +66,36 @@ impl Signs {
 mod tests {
     use super::*;
 
-    fn signs(cgroup: &str) -> Signs {
-        Signs { cgroup: cgroup.to_owned(), ..Signs::default() }
+    fn evidence(cgroup: &str) -> ScopeEvidence {
+        ScopeEvidence { cgroup: cgroup.to_owned(), ..ScopeEvidence::default() }
     }
 
     #[test]
     fn an_ordinary_login_sees_the_host() {
-        assert_eq!(signs("0::/user.slice/user-1000.slice/session-3.scope\n").scope(), Scope::Host);
+        assert_eq!(evidence("0::/user.slice/user-1000.slice/session-3.scope\n").scope(), Scope::Host);
     }
 
     #[test]
     fn a_login_adopted_by_a_job_sees_the_job() {
-        let adopted = signs("0::/system.slice/slurmstepd.scope/job_3385/step_extern/user/task_special\n");
-        assert_eq!(Signs { dockerenv: true, ..adopted }.scope(), Scope::SlurmJob("3385".into()));
-        let newer = || signs("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_extern/user/task_special\n");
+        let adopted = evidence("0::/system.slice/slurmstepd.scope/job_3385/step_extern/user/task_special\n");
+        assert_eq!(ScopeEvidence { dockerenv: true, ..adopted }.scope(), Scope::SlurmJob("3385".into()));
+        let newer = || evidence("0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_extern/user/task_special\n");
         assert_eq!(newer().scope(), Scope::SlurmJob("s5K1KKYAYG5D00".into()));
-        let told = Signs { slurm_job: Some("3385".into()), ..newer() };
-        assert_eq!(told.scope(), Scope::SlurmJob("3385".into()));
+        let with_job_id = ScopeEvidence { slurm_job: Some("3385".into()), ..newer() };
+        assert_eq!(with_job_id.scope(), Scope::SlurmJob("3385".into()));
     }
 
     #[test]
-    fn containers_are_known_by_cgroup_or_by_their_files() {
-        assert_eq!(signs("0::/lxc.payload.web\n").scope(), Scope::Container("lxc web".into()));
-        assert_eq!(Signs { dockerenv: true, ..signs("0::/\n") }.scope(), Scope::Container("docker".into()));
-        assert_eq!(Signs { containerenv: true, ..signs("0::/\n") }.scope(), Scope::Container("podman".into()));
-        let nspawn = Signs { manager: Some("systemd-nspawn".into()), ..signs("0::/\n") };
+    fn containers_are_recognized_by_cgroup_or_marker_file() {
+        assert_eq!(evidence("0::/lxc.payload.web\n").scope(), Scope::Container("lxc web".into()));
+        assert_eq!(ScopeEvidence { dockerenv: true, ..evidence("0::/\n") }.scope(), Scope::Container("docker".into()));
+        assert_eq!(
+            ScopeEvidence { containerenv: true, ..evidence("0::/\n") }.scope(),
+            Scope::Container("podman".into())
+        );
+        let nspawn = ScopeEvidence { container_manager: Some("systemd-nspawn".into()), ..evidence("0::/\n") };
         assert_eq!(nspawn.scope(), Scope::Container("systemd-nspawn".into()));
-        let pod = Signs { kubernetes: true, dockerenv: true, ..signs("0::/\n") };
+        let pod = ScopeEvidence { kubernetes: true, dockerenv: true, ..evidence("0::/\n") };
         assert_eq!(pod.scope(), Scope::Container("Kubernetes pod".into()));
     }
 }

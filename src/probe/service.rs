@@ -1,17 +1,17 @@
 //! The probe as a whole: what the command line asks for, the threads, and the end.
 
 use super::blocking::spawn_thread;
-use super::control::{Control, Orders};
+use super::control::{Control, SamplerRequests};
 use super::hello::hello;
-use super::listener::{DEAD_MAN, End, PolicyWatch, listen};
-use super::nvml::raw::exit_now;
-use super::nvml::{Driver, Settler};
-use super::options::{Files, HELP, Options};
+use super::nvml::ffi::exit_now;
+use super::nvml::{Driver, ShutdownHandle};
+use super::options::{FileOptions, HELP, Options};
 use super::output::Output;
-use super::pace::{Pace, Step};
-use super::policy::{FORBIDDEN, LOOK_EVERY, Policies};
+use super::policy::{EXIT_FORBIDDEN, POLICY_CHECK_PERIOD, PolicyFiles};
 use super::pretty::pretty;
 use super::procfs::PROBE_NAME;
+use super::request_listener::{ListenerExit, PolicyMonitor, REQUEST_TIMEOUT, listen};
+use super::sample_schedule::{NextStep, SampleSchedule};
 use super::sampler::{Sample, Sampler};
 use crate::wire::Message;
 use rustix::fd::BorrowedFd;
@@ -24,21 +24,22 @@ use std::time::{Duration, Instant};
 /// The listener's stack.
 const STACK_BYTES: usize = 256 * 1024;
 /// How long a call in flight may take when the probe ends.
-const SETTLE: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long NVML may take to shut down when the administrator wants the probe to go: it waits for the thread that
 /// waits for Xids.
-const SHUT_DOWN: Duration = Duration::from_millis(5500);
-const _: () = assert!(LOOK_EVERY.as_millis() + SHUT_DOWN.as_millis() < 10_000, "the probe leaves within 10 s");
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(5500);
+const _: () =
+    assert!(POLICY_CHECK_PERIOD.as_millis() + SHUTDOWN_TIMEOUT.as_millis() < 10_000, "the probe leaves within 10 s");
 /// How often the other probes are told whether a call still hangs.
-const KEEP_WATCH: Duration = Duration::from_secs(1);
+const HANG_LOCK_PERIOD: Duration = Duration::from_secs(1);
 /// How long `--once` waits for the names of users.
-const NAMES: Duration = Duration::from_secs(1);
+const USER_NAMES_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long it waits for the commands of processes.
 const COMMANDS: Duration = Duration::from_secs(1);
 /// How long it waits for other programs (`scontrol`, `stat`).
-const OUTSIDE: Duration = Duration::from_secs(2);
+const EXTERNAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Between the two samples of `--once`, whose difference gives shares.
-const ONCE_GAP: Duration = Duration::from_millis(250);
+const ONCE_INTERVAL: Duration = Duration::from_millis(250);
 
 type Stdout = Output<BorrowedFd<'static>>;
 
@@ -50,7 +51,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
         Ok(Options::Once { pretty, files }) => once(pretty, files),
         Ok(Options::Serve { interval, files }) => serve(interval, files),
         Err(error) => {
-            complain(&format!("{error}\nhint: gpufleet-probe --help"));
+            print_error(&format!("{error}\nhint: gpufleet-probe --help"));
             ExitCode::from(2)
         }
     }
@@ -62,37 +63,37 @@ fn print(text: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn complain(text: &str) {
+fn print_error(text: &str) {
     let _closed = writeln!(std::io::stderr(), "gpufleet-probe: {text}");
 }
 
-fn start_driver(files: Files) -> Result<Driver, ExitCode> {
-    Driver::start(files.library, files.marks.as_deref()).map_err(|error| {
-        complain(&format!("no thread can be started: {error}"));
+fn start_driver(files: FileOptions) -> Result<Driver, ExitCode> {
+    Driver::start(files.library, files.hang_lock_dir.as_deref()).map_err(|error| {
+        print_error(&format!("no thread can be started: {error}"));
         ExitCode::FAILURE
     })
 }
 
 /// Two samples, the second printed.
-fn once(for_a_person: bool, mut files: Files) -> ExitCode {
-    if let Some(reason) = Policies::new(files.policy.take()).read().refusal {
-        complain(&reason);
-        return ExitCode::from(FORBIDDEN);
+fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
+    if let Some(reason) = PolicyFiles::new(files.policy.take()).read().refusal {
+        print_error(&reason);
+        return ExitCode::from(EXIT_FORBIDDEN);
     }
     let hello = hello();
     let driver = match start_driver(files) {
         Ok(driver) => driver,
         Err(status) => return status,
     };
-    let settler = driver.settler();
+    let shutdown_handle = driver.shutdown_handle();
     let mut sampler = Sampler::new(driver);
     let first = sampler.sample(None, Vec::new());
-    let began = Instant::now();
-    sampler.settle_users(NAMES);
+    let started = Instant::now();
+    sampler.wait_for_users(USER_NAMES_TIMEOUT);
     sampler.settle_processes(COMMANDS);
-    sampler.settle_outside(OUTSIDE);
-    let spent = Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3));
-    let gap = ONCE_GAP.saturating_sub(spent + began.elapsed());
+    sampler.wait_for_external(EXTERNAL_TIMEOUT);
+    let first_sample_time = Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3));
+    let gap = ONCE_INTERVAL.saturating_sub(first_sample_time + started.elapsed());
     std::thread::sleep(gap);
     sampler.resend();
     let Sample { inventory, mut snapshot } = sampler.sample(None, Vec::new());
@@ -100,7 +101,7 @@ fn once(for_a_person: bool, mut files: Files) -> ExitCode {
     snapshot.recent_past = first.snapshot.recent_past;
     snapshot.xid_events.splice(0..0, first.snapshot.xid_events);
     snapshot.notes.splice(0..0, first.snapshot.notes);
-    if for_a_person {
+    if human_readable {
         print(&pretty(&hello, &inventory.unwrap_or_default(), &snapshot));
     } else {
         let output = stdout();
@@ -111,78 +112,78 @@ fn once(for_a_person: bool, mut files: Files) -> ExitCode {
             }
         }
     }
-    finish(&settler)
+    finish(&shutdown_handle)
 }
 
 /// Serves a controller until it goes.
-fn serve(interval: Duration, mut files: Files) -> ExitCode {
+fn serve(interval: Duration, mut files: FileOptions) -> ExitCode {
     // However the file is named that was put on the host: `pkill gpufleet-probe` finds it.
-    let _unnamed = rustix::thread::set_name(PROBE_NAME);
+    let _ignored = rustix::thread::set_name(PROBE_NAME);
     let hello = hello();
     let boot_id = hello.boot_id.clone();
     let output = Arc::new(stdout());
     if output.send(&Message::Hello(hello)).is_err() {
         return ExitCode::SUCCESS;
     }
-    let mut policies = Policies::new(files.policy.take());
-    let policy = policies.read();
+    let mut policy_files = PolicyFiles::new(files.policy.take());
+    let policy = policy_files.read();
     if let Some(reason) = policy.refusal {
         output.send_last(&Message::Farewell { reason });
-        return ExitCode::from(FORBIDDEN);
+        return ExitCode::from(EXIT_FORBIDDEN);
     }
     let driver = match start_driver(files) {
         Ok(driver) => driver,
         Err(status) => return status,
     };
-    let settler = driver.settler();
+    let shutdown_handle = driver.shutdown_handle();
     let control = Arc::new(Control::new(interval));
-    policy.tell(&control);
-    let mut policy = PolicyWatch::new(policies, policy);
+    policy.apply_to(&control);
+    let mut policy = PolicyMonitor::new(policy_files, policy);
     let listener = {
-        let (output, control, settler) = (Arc::clone(&output), Arc::clone(&control), settler.clone());
+        let (output, control, shutdown_handle) = (Arc::clone(&output), Arc::clone(&control), shutdown_handle.clone());
         let work = move || {
             let stdin = rustix::stdio::stdin();
-            let end = listen(stdin, &output, &control, boot_id.as_deref(), &mut policy, DEAD_MAN);
+            let end = listen(stdin, &output, &control, boot_id.as_deref(), &mut policy, REQUEST_TIMEOUT);
             // The sampling thread may be waiting for the driver or for a full pipe, so this one ends the process.
             if let Some(reason) = end.farewell() {
                 output.send_last(&Message::Farewell { reason });
             }
-            if matches!(end, End::Forbidden(_)) {
-                settler.shut_down(SHUT_DOWN);
-                exit_now(i32::from(FORBIDDEN));
+            if matches!(end, ListenerExit::ForbiddenByPolicy(_)) {
+                shutdown_handle.shut_down(SHUTDOWN_TIMEOUT);
+                exit_now(i32::from(EXIT_FORBIDDEN));
             }
-            finish(&settler)
+            finish(&shutdown_handle)
         };
         spawn_thread("requests", STACK_BYTES, Box::new(work))
     };
     if let Err(error) = listener {
-        complain(&format!("no thread can be started: {error}"));
+        print_error(&format!("no thread can be started: {error}"));
         return ExitCode::FAILURE;
     }
-    sample_until_broken(Sampler::new(driver), interval, &output, &control);
-    finish(&settler)
+    sample_until_closed(Sampler::new(driver), interval, &output, &control);
+    finish(&shutdown_handle)
 }
 
 /// Samples at the given pace until nobody reads any more.
-fn sample_until_broken(mut sampler: Sampler, interval: Duration, output: &Stdout, control: &Control) {
-    let mut pace = Pace::new(interval, Instant::now());
+fn sample_until_closed(mut sampler: Sampler, interval: Duration, output: &Stdout, control: &Control) {
+    let mut schedule = SampleSchedule::new(interval, Instant::now());
     loop {
-        let orders = control.take();
+        let requests = control.take_requests();
         let now = Instant::now();
-        if orders.interval != pace.interval() {
-            pace.set_interval(orders.interval, now);
+        if requests.interval != schedule.interval() {
+            schedule.set_interval(requests.interval, now);
         }
-        if orders.resend {
+        if requests.resend {
             sampler.resend();
-            pace.hurry(now);
+            schedule.sample_now(now);
         }
-        match pace.step(now, orders.acknowledged) {
-            Step::WaitUntil(due) => wait(control, &orders, Some(due), &mut sampler),
-            Step::WaitForAcknowledgement => wait(control, &orders, None, &mut sampler),
-            Step::Sample => {
-                pace.taken(now);
+        match schedule.next_step(now, requests.acknowledged) {
+            NextStep::WaitUntil(due) => wait(control, &requests, Some(due), &mut sampler),
+            NextStep::WaitForAcknowledgement => wait(control, &requests, None, &mut sampler),
+            NextStep::Sample => {
+                schedule.record_sample(now);
                 let notes = control.take_notes();
-                let Sample { inventory, snapshot } = sampler.sample(Some(pace.interval().as_secs_f32()), notes);
+                let Sample { inventory, snapshot } = sampler.sample(Some(schedule.interval().as_secs_f32()), notes);
                 let messages =
                     inventory.map(Message::Inventory).into_iter().chain([Message::Snapshot(Box::new(snapshot))]);
                 if messages.into_iter().any(|message| output.send(&message).is_err()) {
@@ -194,19 +195,19 @@ fn sample_until_broken(mut sampler: Sampler, interval: Duration, output: &Stdout
 }
 
 /// Waits for the next step, and while a call of the driver's hangs, tells the other probes.
-fn wait(control: &Control, orders: &Orders, until: Option<Instant>, sampler: &mut Sampler) {
-    if !sampler.is_waiting() {
-        return control.wait(orders, until);
+fn wait(control: &Control, requests: &SamplerRequests, until: Option<Instant>, sampler: &mut Sampler) {
+    if !sampler.has_pending_call() {
+        return control.wait(requests, until);
     }
-    let soon = Instant::now() + KEEP_WATCH;
-    control.wait(orders, Some(until.map_or(soon, |until| until.min(soon))));
-    sampler.keep_watch();
+    let next_check = Instant::now() + HANG_LOCK_PERIOD;
+    control.wait(requests, Some(until.map_or(next_check, |until| until.min(next_check))));
+    sampler.update_hang_lock();
 }
 
 /// Ends the process once no NVML call is in flight, or without waiting longer. NVML is not shut down: that can hang
 /// like any other call, and the kernel cleans up either way.
-fn finish(settler: &Settler) -> ! {
-    settler.settle(SETTLE);
+fn finish(shutdown_handle: &ShutdownHandle) -> ! {
+    shutdown_handle.stop(STOP_TIMEOUT);
     exit_now(0)
 }
 

@@ -1,6 +1,6 @@
 //! Sends a signal to exactly the process that was meant.
 
-use super::procfs::{Scratch, Stat};
+use super::procfs::{FileReader, Stat};
 use crate::wire::{ProcessState, ReplyOutcome, Signal};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
@@ -9,7 +9,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 
 /// The process that is meant.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
+pub(crate) struct ProcessIdentity<'a> {
     pub(crate) boot_id: &'a str,
     pub(crate) pid: u32,
     pub(crate) start_ticks: u64,
@@ -17,7 +17,7 @@ pub(crate) struct Target<'a> {
 
 /// Holds the process by a pidfd, looks at its identity again, and only then sends: between the look and the signal the
 /// pid cannot pass to another process unnoticed. `boot_id` is this host's.
-pub(crate) fn send(target: Target<'_>, signal: Signal, boot_id: Option<&str>) -> ReplyOutcome {
+pub(crate) fn send(target: ProcessIdentity<'_>, signal: Signal, boot_id: Option<&str>) -> ReplyOutcome {
     let pid = i32::try_from(target.pid).ok().filter(|&pid| pid > 1).and_then(Pid::from_raw);
     let Some(pid) = pid else {
         return ReplyOutcome::Refused(format!("pid {} is never signalled", target.pid).into());
@@ -28,16 +28,16 @@ pub(crate) fn send(target: Target<'_>, signal: Signal, boot_id: Option<&str>) ->
         Some(_) => {}
     }
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(held) => send_held(&held, target, signal),
-        Err(error) => refused_open(error),
+        Ok(pidfd) => send_by_pidfd(&pidfd, target, signal),
+        Err(error) => pidfd_open_error(error),
     }
 }
 
-fn send_held(held: &OwnedFd, target: Target<'_>, signal: Signal) -> ReplyOutcome {
-    let mut scratch = Scratch::default();
-    let stat = scratch.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
+fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, signal: Signal) -> ReplyOutcome {
+    let mut reader = FileReader::default();
+    let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
     let Some(stat) = stat else {
-        return if has_ended(held) {
+        return if has_ended(pidfd) {
             ReplyOutcome::Gone
         } else {
             ReplyOutcome::Refused("/proc does not show the process, so that it cannot be told from another".into())
@@ -55,18 +55,18 @@ fn send_held(held: &OwnedFd, target: Target<'_>, signal: Signal) -> ReplyOutcome
         Signal::Terminate => rustix::process::Signal::TERM,
         Signal::Kill => rustix::process::Signal::KILL,
     };
-    match pidfd_send_signal(held, signal) {
+    match pidfd_send_signal(pidfd, signal) {
         Ok(()) => ReplyOutcome::Sent,
-        Err(error) => refused_signal(error),
+        Err(error) => pidfd_send_signal_error(error),
     }
 }
 
-fn has_ended(held: &OwnedFd) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(held.as_fd(), PollFlags::IN)];
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
     poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
-fn refused_open(error: Errno) -> ReplyOutcome {
+fn pidfd_open_error(error: Errno) -> ReplyOutcome {
     match error {
         Errno::SRCH => ReplyOutcome::Gone,
         Errno::NOSYS => ReplyOutcome::Refused(
@@ -78,7 +78,7 @@ fn refused_open(error: Errno) -> ReplyOutcome {
     }
 }
 
-fn refused_signal(error: Errno) -> ReplyOutcome {
+fn pidfd_send_signal_error(error: Errno) -> ReplyOutcome {
     match error {
         Errno::SRCH => ReplyOutcome::Gone,
         Errno::PERM => ReplyOutcome::NotPermitted,
@@ -93,7 +93,7 @@ mod tests {
     const BOOT: &str = "b0071d";
 
     fn outcome(pid: u32, start_ticks: u64, boot_id: &str) -> ReplyOutcome {
-        send(Target { boot_id, pid, start_ticks }, Signal::Kill, Some(BOOT))
+        send(ProcessIdentity { boot_id, pid, start_ticks }, Signal::Kill, Some(BOOT))
     }
 
     #[test]
@@ -111,10 +111,10 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_told_apart() {
-        assert_eq!(refused_open(Errno::SRCH), ReplyOutcome::Gone);
-        assert_eq!(refused_signal(Errno::PERM), ReplyOutcome::NotPermitted);
-        let ReplyOutcome::Refused(words) = refused_open(Errno::NOSYS) else { panic!("refused") };
-        assert!(words.starts_with("this kernel has no pidfd"));
+    fn errors_have_distinct_outcomes() {
+        assert_eq!(pidfd_open_error(Errno::SRCH), ReplyOutcome::Gone);
+        assert_eq!(pidfd_send_signal_error(Errno::PERM), ReplyOutcome::NotPermitted);
+        let ReplyOutcome::Refused(reason) = pidfd_open_error(Errno::NOSYS) else { panic!("refused") };
+        assert!(reason.starts_with("this kernel has no pidfd"));
     }
 }

@@ -7,7 +7,7 @@ use super::segments::Segments;
 use super::{gpu_line, gpu_table};
 use crate::app::GpuFigures;
 use crate::fleet::Host;
-use crate::wire::{ComputeMode, GpuHealth, GpuInfo, Offer, RecoveryAction};
+use crate::wire::{Availability, ComputeMode, GpuHealth, GpuInfo, RecoveryAction};
 use ratatui::layout::Rect;
 
 /// Draws the GPU at a position of the inventory.
@@ -158,7 +158,7 @@ fn errors(pen: &Pen<'_>, health: &GpuHealth) -> Segments {
         }
     }
     if let Some(action) = health.recovery_action.filter(|action| *action != RecoveryAction::None) {
-        line.add(13, 3, short!("the driver asks: {}", action.words()), theme.crit);
+        line.add(13, 3, short!("the driver asks: {}", action.description()), theme.crit);
     }
     line
 }
@@ -179,11 +179,11 @@ fn activity(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures) -> Segments {
     }
     if line.width() == 0 {
         match info.gpm {
-            Some(Offer::NotPermitted) => {
+            Some(Availability::NotPermitted) => {
                 labelled(&mut line, pen, 8, "SM act", short!("N/A: not permitted to this account"));
             }
-            Some(Offer::Refused) => labelled(&mut line, pen, 8, "SM act", short!("N/A: the driver refused")),
-            Some(Offer::Available) | None => {}
+            Some(Availability::Refused) => labelled(&mut line, pen, 8, "SM act", short!("N/A: the driver refused")),
+            Some(Availability::Available) | None => {}
         }
     }
     for (name, seconds) in [
@@ -222,7 +222,7 @@ fn settings(pen: &Pen<'_>, info: &GpuInfo, gpu: &GpuFigures, health: &GpuHealth)
     if health.power_smoothing == Some(true) {
         line.add(9, 3, short!("power smoothing holds the power up"), pen.theme.plain);
     }
-    if info.xid_events == Some(Offer::NotPermitted) {
+    if info.xid_events == Some(Availability::NotPermitted) {
         labelled(&mut line, pen, 7, "Xids", short!("N/A: not permitted to this account"));
     }
     line

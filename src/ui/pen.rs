@@ -5,7 +5,7 @@
 
 use super::format::{beginning, columns, ending, grapheme_columns};
 use super::theme::{BoxGlyphs, Theme};
-use crate::wire::text::is_safe;
+use crate::wire::safe_text::is_safe;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};

@@ -21,17 +21,17 @@ pub enum CodecError {
         /// What the decoder found.
         reason: SafeText,
         /// How the line begins.
-        beginning: SafeText,
+        line_prefix: SafeText,
     },
     /// The probe speaks another version of the protocol.
-    Protocol {
+    UnsupportedProtocol {
         /// The version it speaks.
-        theirs: u32,
+        received: u32,
     },
     /// More entries than the contract allows.
     TooMany {
         /// Which list.
-        what: &'static str,
+        items: &'static str,
         /// How many there were.
         count: usize,
         /// How many there may be.
@@ -43,14 +43,14 @@ impl fmt::Display for CodecError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LineTooLong => write!(formatter, "protocol violation: a line of more than {MAX_LINE_BYTES} bytes"),
-            Self::Malformed { reason, beginning } => {
-                write!(formatter, "protocol violation: {reason}, in the line that begins `{beginning}`")
+            Self::Malformed { reason, line_prefix } => {
+                write!(formatter, "protocol violation: {reason}, in the line that begins `{line_prefix}`")
             }
-            Self::Protocol { theirs } => {
-                write!(formatter, "the probe speaks protocol {theirs}, this gpufleet speaks {PROTOCOL}")
+            Self::UnsupportedProtocol { received } => {
+                write!(formatter, "the probe speaks protocol {received}, this gpufleet speaks {PROTOCOL}")
             }
-            Self::TooMany { what, count, limit } => {
-                write!(formatter, "protocol violation: {count} {what}, at most {limit} are allowed")
+            Self::TooMany { items, count, limit } => {
+                write!(formatter, "protocol violation: {count} {items}, at most {limit} are allowed")
             }
         }
     }
@@ -73,30 +73,32 @@ pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, serde_json::Error> {
 /// Reads one message from a line without its newline, and checks its bounds.
 pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
     #[derive(Deserialize)]
-    struct AnyHello {
-        hello: AnyProtocol,
+    struct HelloHeader {
+        hello: ProtocolHeader,
     }
     #[derive(Deserialize)]
-    struct AnyProtocol {
+    struct ProtocolHeader {
         protocol: u32,
     }
     // The version is looked at before the rest, so that a newer Hello of another shape is named for what it is.
     if line.starts_with(br#"{"hello""#)
-        && let Ok(AnyHello { hello }) = serde_json::from_slice(line)
+        && let Ok(HelloHeader { hello }) = serde_json::from_slice(line)
         && hello.protocol != PROTOCOL
     {
-        return Err(CodecError::Protocol { theirs: hello.protocol });
+        return Err(CodecError::UnsupportedProtocol { received: hello.protocol });
     }
     let message: Message = decode_json(line)?;
-    check(&message)?;
+    check_limits(&message)?;
     Ok(message)
 }
 
 /// Checks the protocol and the bounds of a message that was read as part of something else.
-pub fn check(message: &Message) -> Result<(), CodecError> {
+pub fn check_limits(message: &Message) -> Result<(), CodecError> {
     match message {
-        Message::Hello(hello) if hello.protocol != PROTOCOL => Err(CodecError::Protocol { theirs: hello.protocol }),
-        Message::Inventory(inventory) => within("GPUs", inventory.gpus.len(), MAX_GPUS),
+        Message::Hello(hello) if hello.protocol != PROTOCOL => {
+            Err(CodecError::UnsupportedProtocol { received: hello.protocol })
+        }
+        Message::Inventory(inventory) => check_count("GPUs", inventory.gpus.len(), MAX_GPUS),
         Message::Snapshot(snapshot) => check_snapshot(snapshot),
         _ => Ok(()),
     }
@@ -106,42 +108,42 @@ pub fn check(message: &Message) -> Result<(), CodecError> {
 pub fn decode_json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, CodecError> {
     serde_json::from_slice(line).map_err(|error| CodecError::Malformed {
         reason: SafeText::new(&error.to_string()),
-        beginning: SafeText::from_bytes(&line[..line.len().min(80)]),
+        line_prefix: SafeText::from_bytes(&line[..line.len().min(80)]),
     })
 }
 
 fn check_snapshot(snapshot: &Snapshot) -> Result<(), CodecError> {
-    within("GPU readings", snapshot.gpus.len(), MAX_GPUS)?;
-    within("GPU health readings", snapshot.health.len(), MAX_GPUS)?;
-    within("processes", snapshot.processes.len(), MAX_PROCESSES)?;
-    within("processes on GPUs", snapshot.gpu_processes.len(), 2 * MAX_PROCESSES)?;
-    within("process facts", snapshot.facts.len(), MAX_PROCESSES)
+    check_count("GPU readings", snapshot.gpus.len(), MAX_GPUS)?;
+    check_count("GPU health readings", snapshot.health.len(), MAX_GPUS)?;
+    check_count("processes", snapshot.processes.len(), MAX_PROCESSES)?;
+    check_count("processes on GPUs", snapshot.gpu_processes.len(), 2 * MAX_PROCESSES)?;
+    check_count("process facts", snapshot.facts.len(), MAX_PROCESSES)
 }
 
-fn within(what: &'static str, count: usize, limit: usize) -> Result<(), CodecError> {
-    if count > limit { Err(CodecError::TooMany { what, count, limit }) } else { Ok(()) }
+fn check_count(items: &'static str, count: usize, limit: usize) -> Result<(), CodecError> {
+    if count > limit { Err(CodecError::TooMany { items, count, limit }) } else { Ok(()) }
 }
 
 /// What an empty buffer keeps for the next line: more than a usual snapshot, less than the first one with its facts.
-const KEPT_BYTES: usize = 8 * 1024;
+const MAX_IDLE_CAPACITY_BYTES: usize = 8 * 1024;
 
 /// Cuts a stream of bytes into lines and never holds more than one line.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     bytes: Vec<u8>,
     /// How far `bytes` has been searched for a newline, so that a dribbled line is not searched again and again.
-    searched: usize,
-    taken: usize,
+    scanned: usize,
+    consumed: usize,
 }
 
 impl LineBuffer {
     /// Adds bytes as they came from the stream.
     pub fn push(&mut self, bytes: &[u8]) {
-        if self.taken > 0 {
-            self.bytes.drain(..self.taken);
-            self.searched -= self.taken;
-            self.taken = 0;
-            if self.bytes.is_empty() && self.bytes.capacity() > KEPT_BYTES {
+        if self.consumed > 0 {
+            self.bytes.drain(..self.consumed);
+            self.scanned -= self.consumed;
+            self.consumed = 0;
+            if self.bytes.is_empty() && self.bytes.capacity() > MAX_IDLE_CAPACITY_BYTES {
                 self.bytes = Vec::new();
             }
         }
@@ -153,29 +155,29 @@ impl LineBuffer {
     /// # Errors
     /// [`CodecError::LineTooLong`] when the bytes held have no newline within [`MAX_LINE_BYTES`].
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, CodecError> {
-        let start = self.taken;
-        match self.bytes[self.searched..].iter().position(|&byte| byte == b'\n') {
+        let start = self.consumed;
+        match self.bytes[self.scanned..].iter().position(|&byte| byte == b'\n') {
             Some(offset) => {
-                let end = self.searched + offset;
+                let end = self.scanned + offset;
                 if end - start > MAX_LINE_BYTES {
                     return Err(CodecError::LineTooLong);
                 }
-                self.taken = end + 1;
-                self.searched = end + 1;
+                self.consumed = end + 1;
+                self.scanned = end + 1;
                 let line = &self.bytes[start..end];
                 Ok(Some(line.strip_suffix(b"\r").unwrap_or(line)))
             }
             None if self.bytes.len() - start > MAX_LINE_BYTES => Err(CodecError::LineTooLong),
             None => {
-                self.searched = self.bytes.len();
+                self.scanned = self.bytes.len();
                 Ok(None)
             }
         }
     }
 
     /// What was pushed after the last whole line, for instance to pass it on to another reader.
-    pub fn rest(&self) -> &[u8] {
-        &self.bytes[self.taken..]
+    pub fn remaining(&self) -> &[u8] {
+        &self.bytes[self.consumed..]
     }
 }
 
@@ -342,13 +344,13 @@ mod tests {
     }
 
     #[test]
-    fn another_protocol_is_named_even_when_its_hello_has_another_shape() {
+    fn an_unsupported_protocol_is_reported_even_if_its_hello_differs() {
         let error = decode(br#"{"hello":{"protocol":7,"who":[]}}"#).expect_err("refused");
         assert_eq!(error.to_string(), "the probe speaks protocol 7, this gpufleet speaks 1");
     }
 
     #[test]
-    fn noise_is_shown_as_safe_text() {
+    fn a_malformed_line_is_quoted_as_safe_text() {
         let error = decode(b"\x1b[31mWelcome to hgx-01!").expect_err("refused");
         assert_eq!(
             error.to_string(),
@@ -357,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_checked() {
+    fn row_limits_are_checked() {
         let pids = vec!["1"; MAX_PROCESSES + 1].join(",");
         let line = format!(r#"{{"snapshot":{{"processes":{{"pid":[{pids}]}}}}}}"#);
         let error = decode(line.as_bytes()).expect_err("refused");
@@ -367,12 +369,12 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_line_is_refused_while_it_arrives() {
+    fn a_line_over_the_limit_is_refused_before_it_ends() {
         let mut buffer = LineBuffer::default();
         buffer.push(b"{}\r\nabc");
         assert_eq!(buffer.next_line(), Ok(Some(b"{}".as_slice())));
         assert_eq!(buffer.next_line(), Ok(None));
-        assert_eq!(buffer.rest(), b"abc");
+        assert_eq!(buffer.remaining(), b"abc");
         for _ in 0..(MAX_LINE_BYTES / 1024) {
             buffer.push(&[b'x'; 1024]);
         }
@@ -380,19 +382,19 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_a_long_line_is_given_back() {
+    fn the_memory_of_a_long_line_is_freed() {
         let mut buffer = LineBuffer::default();
         buffer.push(&vec![b'x'; 100_000]);
         buffer.push(b"\n");
         assert_eq!(buffer.next_line().map(|line| line.map(<[u8]>::len)), Ok(Some(100_000)));
         buffer.push(b"{}\n");
-        assert!(buffer.bytes.capacity() <= KEPT_BYTES);
+        assert!(buffer.bytes.capacity() <= MAX_IDLE_CAPACITY_BYTES);
         assert_eq!(buffer.next_line(), Ok(Some(b"{}".as_slice())));
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_the_decoder_panic(bytes: Vec<u8>, cuts in proptest::collection::vec(0usize..64, 0..8)) {
+        fn the_decoder_never_panics(bytes: Vec<u8>, cuts in proptest::collection::vec(0usize..64, 0..8)) {
             let mut buffer = LineBuffer::default();
             let mut rest = bytes.as_slice();
             for cut in cuts {
@@ -406,7 +408,7 @@ mod tests {
         }
 
         #[test]
-        fn lines_come_out_as_they_went_in(lines in proptest::collection::vec("[a-z]{0,20}", 0..20), chunk in 1usize..9) {
+        fn lines_are_split_at_every_chunk_size(lines in proptest::collection::vec("[a-z]{0,20}", 0..20), chunk in 1usize..9) {
             let text: String = lines.iter().map(|line| format!("{line}\n")).collect();
             let mut buffer = LineBuffer::default();
             let mut seen = Vec::new();

@@ -22,13 +22,13 @@ macro_rules! columns {
         }
 
         const _: () = {
-            use crate::wire::columns::{Column, Sent, Short, spread};
+            use crate::wire::columns::{ColumnSeed, EncodedColumn, CompactColumn, expand_column};
 
             /// The names under which columns travel.
             #[allow(non_camel_case_types, reason = "they are the names of the fields")]
             #[derive(serde::Deserialize)]
             #[serde(field_identifier)]
-            enum Name {
+            enum ColumnName {
                 rows,
                 $($field,)*
                 #[serde(other)]
@@ -48,15 +48,15 @@ macro_rules! columns {
 
                 fn visit_map<A: serde::de::MapAccess<'de>>(self, mut map: A) -> Result<$Columns, A::Error> {
                     let mut rows = 0;
-                    $(let mut $field: Sent<$type> = Sent::default();)*
+                    $(let mut $field: EncodedColumn<$type> = EncodedColumn::default();)*
                     while let Some(name) = map.next_key()? {
                         match name {
-                            Name::rows => rows = map.next_value()?,
-                            $(Name::$field => $field = map.next_value_seed(Column::of(rows))?,)*
-                            Name::Unknown => drop(map.next_value::<serde::de::IgnoredAny>()?),
+                            ColumnName::rows => rows = map.next_value()?,
+                            $(ColumnName::$field => $field = map.next_value_seed(ColumnSeed::with_rows(rows))?,)*
+                            ColumnName::Unknown => drop(map.next_value::<serde::de::IgnoredAny>()?),
                         }
                     }
-                    Ok($Columns { $($field: spread($field, rows),)* })
+                    Ok($Columns { $($field: expand_column($field, rows),)* })
                 }
             }
 
@@ -72,7 +72,7 @@ macro_rules! columns {
                     let mut map = serializer.serialize_map(None)?;
                     map.serialize_entry("rows", &self.len())?;
                     $(if !self.$field.is_empty() {
-                        map.serialize_entry(stringify!($field), &Short(&self.$field))?;
+                        map.serialize_entry(stringify!($field), &CompactColumn(&self.$field))?;
                     })*
                     map.end()
                 }
@@ -84,9 +84,9 @@ macro_rules! columns {
             pub fn from_rows(rows: &[$Row]) -> Self {
                 let mut columns = Self::default();
                 for row in rows {
-                    $(crate::wire::columns::push(&mut columns.$field, row.$field.clone(), rows.len());)*
+                    $(crate::wire::columns::push_value(&mut columns.$field, row.$field.clone(), rows.len());)*
                 }
-                $(crate::wire::columns::empty_if_unknown(&mut columns.$field);)*
+                $(crate::wire::columns::clear_if_all_none(&mut columns.$field);)*
                 columns
             }
 
@@ -124,7 +124,7 @@ use std::marker::PhantomData;
 /// Adds one value to a column that will have `rows`. Generic over the value alone, so that the dozens of columns share
 /// a few copies of it: the probe travels to every host.
 #[inline(never)]
-pub(super) fn push<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows: usize) {
+pub(super) fn push_value<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows: usize) {
     if column.capacity() == 0 {
         column.reserve_exact(rows);
     }
@@ -133,7 +133,7 @@ pub(super) fn push<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows: usize
 
 /// A column in which nothing is known becomes empty.
 #[inline(never)]
-pub(super) fn empty_if_unknown<T>(column: &mut Vec<Option<T>>) {
+pub(super) fn clear_if_all_none<T>(column: &mut Vec<Option<T>>) {
     if column.iter().all(Option::is_none) {
         *column = Vec::new();
     }
@@ -144,99 +144,99 @@ pub(super) fn empty_if_unknown<T>(column: &mut Vec<Option<T>>) {
 const MAX_ROWS: usize = 4 * super::codec::MAX_PROCESSES;
 
 /// Room is made for so many rows when they are announced, and for more when they come.
-const MAX_ROWS_BELIEVED: usize = 1024;
+const MAX_PREALLOCATED_ROWS: usize = 1024;
 
 /// A column as it travels.
-pub(super) enum Sent<T> {
+pub(super) enum EncodedColumn<T> {
     /// Every row has this value.
-    Same(T),
+    Repeated(T),
     /// A value a row.
-    Each(Vec<Option<T>>),
+    PerRow(Vec<Option<T>>),
 }
 
-impl<T> Default for Sent<T> {
+impl<T> Default for EncodedColumn<T> {
     fn default() -> Self {
-        Self::Each(Vec::new())
+        Self::PerRow(Vec::new())
     }
 }
 
 /// One value a row, whichever way the column travelled.
-pub(super) fn spread<T: Clone>(column: Sent<T>, rows: usize) -> Vec<Option<T>> {
+pub(super) fn expand_column<T: Clone>(column: EncodedColumn<T>, rows: usize) -> Vec<Option<T>> {
     match column {
-        Sent::Each(values) => values,
-        Sent::Same(value) => vec![Some(value); rows.min(MAX_ROWS)],
+        EncodedColumn::PerRow(values) => values,
+        EncodedColumn::Repeated(value) => vec![Some(value); rows.min(MAX_ROWS)],
     }
 }
 
 /// Reads a column.
-pub(super) struct Column<T> {
+pub(super) struct ColumnSeed<T> {
     /// As far as is known by now.
     rows: usize,
     values: PhantomData<T>,
 }
 
-impl<T> Column<T> {
-    pub(super) fn of(rows: usize) -> Self {
+impl<T> ColumnSeed<T> {
+    pub(super) fn with_rows(rows: usize) -> Self {
         Self { rows, values: PhantomData }
     }
 }
 
-impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for Column<T> {
-    type Value = Sent<T>;
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ColumnSeed<T> {
+    type Value = EncodedColumn<T>;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Sent<T>, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<EncodedColumn<T>, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Column<T> {
-    type Value = Sent<T>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnSeed<T> {
+    type Value = EncodedColumn<T>;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         formatter.write_str("a value for each row, or one for all")
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
-        let mut column = Vec::with_capacity(self.rows.min(MAX_ROWS_BELIEVED));
+        let mut column = Vec::with_capacity(self.rows.min(MAX_PREALLOCATED_ROWS));
         while let Some(value) = values.next_element()? {
             column.push(value);
         }
-        Ok(Sent::Each(column))
+        Ok(EncodedColumn::PerRow(column))
     }
 
     fn visit_map<A: MapAccess<'de>>(self, value: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(value)).map(Sent::Same)
+        T::deserialize(MapAccessDeserializer::new(value)).map(EncodedColumn::Repeated)
     }
 
     fn visit_str<E: Error>(self, value: &str) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(Sent::Same)
+        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
     }
 
     fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(Sent::Same)
+        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
     }
 
     fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(Sent::Same)
+        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
     }
 
     fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(Sent::Same)
+        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
     }
 
     fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(Sent::Same)
+        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
     }
 
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
-        Ok(Sent::default())
+        Ok(EncodedColumn::default())
     }
 }
 
 /// Writes a column: one value where all rows have the same.
-pub(super) struct Short<'a, T>(pub(super) &'a [Option<T>]);
+pub(super) struct CompactColumn<'a, T>(pub(super) &'a [Option<T>]);
 
-impl<T: Serialize + PartialEq> Serialize for Short<'_, T> {
+impl<T: Serialize + PartialEq> Serialize for CompactColumn<'_, T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 {
             [Some(first), rest @ ..] if !rest.is_empty() && rest.iter().all(|value| value.as_ref() == Some(first)) => {

@@ -72,10 +72,10 @@ pub struct GpuInfo {
     pub compute_instance_id: Option<u32>,
     /// Whether GPM readings (SM activity and its kin) are to be had. Absent where the driver does not know GPM.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub gpm: Option<Offer>,
+    pub gpm: Option<Availability>,
     /// Whether Xid events are told. Absent where the driver does not offer them.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub xid_events: Option<Offer>,
+    pub xid_events: Option<Availability>,
     /// The GPU shares the host's memory (GB10, Jetson): its memory readings are the system's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unified_memory: Option<bool>,
@@ -215,7 +215,7 @@ columns! {
 /// Whether a reading that not every account may have is to be had.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Offer {
+pub enum Availability {
     /// It is read.
     Available,
     /// The driver has it and does not give it to this account (`NO_PERMISSION`, 4).
@@ -252,7 +252,7 @@ pub enum RecoveryAction {
 
 impl RecoveryAction {
     /// In words, for a person.
-    pub fn words(self) -> &'static str {
+    pub fn description(self) -> &'static str {
         match self {
             Self::None => "none",
             Self::GpuReset => "reset the GPU",
@@ -364,7 +364,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_named_in_nvml_order() {
+    fn clocks_event_reasons_have_names_in_nvml_order() {
         let names: Vec<_> = ClocksEventReasons(0x44).names().collect();
         assert_eq!(names, ["power cap", "hardware thermal slowdown"]);
         assert!(ClocksEventReasons(0x20).is_thermal());
@@ -389,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_all_rows_share_is_sent_once() {
+    fn a_value_shared_by_all_rows_is_encoded_once() {
         let lost = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "lost".into() };
         let row = GpuReading {
             temperature_celsius: Some(-3),
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn yes_and_no_are_sent_once_too() {
+    fn booleans_shared_by_all_rows_are_encoded_once() {
         let row = GpuHealth {
             persistence_mode: Some(true),
             row_remap_failed: Some(false),
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_of_rows_makes_the_reader_take_much_memory() {
+    fn the_announced_row_count_does_not_allocate_memory() {
         let columns: GpuColumns = serde_json::from_str(r#"{"rows":99999999999,"fan_percent":1}"#).expect("decodes");
         assert!(columns.len() < 20_000);
         assert!(serde_json::from_str::<GpuColumns>(r#"{"rows":-1,"fan_percent":1}"#).is_err());

@@ -18,14 +18,14 @@ pub mod host;
 pub mod message;
 pub mod process;
 pub mod redact;
-pub mod text;
+pub mod safe_text;
 
 mod columns;
 mod open_enum;
 
 pub use gpu::{
-    ClocksEventReasons, ComputeMode, DeviceError, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Offer,
-    RecentPast, RecoveryAction, XidEvent,
+    Availability, ClocksEventReasons, ComputeMode, DeviceError, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo,
+    GpuReading, RecentPast, RecoveryAction, XidEvent,
 };
 pub use host::{Filesystem, HostReading, Scope};
 pub use message::{
@@ -36,4 +36,4 @@ pub use process::{
     Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,
     ProcessReading, ProcessState,
 };
-pub use text::SafeText;
+pub use safe_text::SafeText;

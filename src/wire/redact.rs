@@ -5,7 +5,7 @@
 pub const REDACTED: &str = "***";
 
 /// Parts of a name that say that its value is a secret. Compared in lower case, `-` read as `_`.
-const SECRET_NAMES: [&str; 16] = [
+const SECRET_SUBSTRINGS: [&str; 16] = [
     "password",
     "passwd",
     "passphrase",
@@ -25,14 +25,14 @@ const SECRET_NAMES: [&str; 16] = [
 ];
 
 /// Names that hold a secret though no part of them says so, compared whole.
-const SECRET_WORDS: [&str; 7] = ["pwd", "pass", "key", "auth", "sig", "jwt", "pat"];
+const SECRET_EXACT_NAMES: [&str; 7] = ["pwd", "pass", "key", "auth", "sig", "jwt", "pat"];
 
 /// The same as the last part of a name (`DB_PASS`, `MYSQL_PWD`). A key that sorts or names a column is none.
-const SECRET_ENDINGS: [&str; 5] = ["_pwd", "_pass", "_sig", "_jwt", "_pat"];
+const SECRET_SUFFIXES: [&str; 5] = ["_pwd", "_pass", "_sig", "_jwt", "_pat"];
 
-/// Names that hold one of [`SECRET_NAMES`] and are known not to be secrets: tokens that are counted, or parts of a
+/// Names that hold one of [`SECRET_SUBSTRINGS`] and are known not to be secrets: tokens that are counted, or parts of a
 /// model's vocabulary.
-const PLAIN_NAMES: [&str; 14] = [
+const NOT_SECRET_SUBSTRINGS: [&str; 14] = [
     "tokens",
     "tokenizer",
     "tokenize",
@@ -50,11 +50,11 @@ const PLAIN_NAMES: [&str; 14] = [
 ];
 
 /// Values that are no secrets whatever their name: switches such as `--use_auth_token true`.
-const PLAIN_VALUES: [&str; 8] = ["true", "false", "none", "null", "yes", "no", "0", "1"];
+const NOT_SECRET_VALUES: [&str; 8] = ["true", "false", "none", "null", "yes", "no", "0", "1"];
 
 /// Values that begin so are secrets wherever they stand: keys of Hugging Face, OpenAI and Anthropic, Stripe, GitHub,
 /// GitLab, Slack, AWS, Google, NVIDIA, Groq, Replicate, npm, PyPI, Grafana, and JSON web tokens.
-const SECRET_PREFIXES: [&str; 26] = [
+const TOKEN_PREFIXES: [&str; 26] = [
     "hf_",
     "sk-",
     "sk_live_",
@@ -84,21 +84,21 @@ const SECRET_PREFIXES: [&str; 26] = [
 ];
 
 /// Addresses whose path is the secret.
-const SECRET_ADDRESSES: [&str; 3] = ["hooks.slack.com/", "discord.com/api/webhooks/", "webhook.office.com/"];
+const SECRET_URL_PREFIXES: [&str; 3] = ["hooks.slack.com/", "discord.com/api/webhooks/", "webhook.office.com/"];
 
 /// Options whose value is `user:secret`, as curl has them.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
 
 /// What is hidden next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hide {
+enum RedactNext {
     Nothing,
     /// The word that comes next, unless it is an option.
     Value,
     /// What stands behind the colon of the next word.
     Login,
     /// All words up to the one with this quotation mark.
-    Until(char),
+    UntilQuote(char),
 }
 
 /// Returns the arguments with every value that looks like a secret replaced by [`REDACTED`].
@@ -108,71 +108,71 @@ enum Hide {
 /// (`https://user:secret@host`), query parameters (`?api_key=X`), addresses of webhooks, and values that carry a known
 /// prefix (`hf_`, `sk-`, `ghp_`).
 pub fn redact<S: AsRef<str>>(argv: &[S]) -> Vec<String> {
-    let mut hide = Hide::Nothing;
+    let mut redact_next = RedactNext::Nothing;
     // sshpass has no other use for these.
     let password_option = argv.first().is_some_and(|program| program.as_ref().rsplit('/').next() == Some("sshpass"));
     argv.iter()
         .map(|argument| {
             let argument = argument.as_ref();
-            let shown = match std::mem::replace(&mut hide, Hide::Nothing) {
-                Hide::Until(quote) => {
+            let redacted = match std::mem::replace(&mut redact_next, RedactNext::Nothing) {
+                RedactNext::UntilQuote(quote) => {
                     if !argument.contains(quote) {
-                        hide = Hide::Until(quote);
+                        redact_next = RedactNext::UntilQuote(quote);
                     }
                     return REDACTED.to_owned();
                 }
-                Hide::Value if !argument.starts_with('-') && !is_plain_value(argument) => {
-                    hide = open_quote(argument);
+                RedactNext::Value if !argument.starts_with('-') && !is_not_secret_value(argument) => {
+                    redact_next = unclosed_quote(argument);
                     return REDACTED.to_owned();
                 }
-                Hide::Login => redact_login(argument),
-                Hide::Nothing | Hide::Value => None,
+                RedactNext::Login => redact_login(argument),
+                RedactNext::Nothing | RedactNext::Value => None,
             };
-            if let Some(shown) = shown {
-                return shown;
+            if let Some(redacted) = redacted {
+                return redacted;
             }
             if password_option && argument.starts_with("-p") {
                 if argument.len() > 2 {
                     return format!("-p{REDACTED}");
                 }
-                hide = Hide::Value;
+                redact_next = RedactNext::Value;
                 return argument.to_owned();
             }
-            hide = what_follows(argument);
+            redact_next = redaction_after(argument);
             redact_argument(argument)
         })
         .collect()
 }
 
 /// What an argument says about the next one.
-fn what_follows(argument: &str) -> Hide {
+fn redaction_after(argument: &str) -> RedactNext {
     if LOGIN_OPTIONS.contains(&argument) {
-        return Hide::Login;
+        return RedactNext::Login;
     }
     let is_option = argument.starts_with('-') && !argument.contains('=');
-    let is_half = argument.ends_with(['=', ':']);
-    if (is_option || is_half) && is_secret_name(argument.trim_end_matches(['=', ':'])) {
-        return Hide::Value;
+    let expects_value = argument.ends_with(['=', ':']);
+    if (is_option || expects_value) && is_secret_name(argument.trim_end_matches(['=', ':'])) {
+        return RedactNext::Value;
     }
     if argument.eq_ignore_ascii_case("bearer") || argument == "Basic" {
-        return Hide::Value;
+        return RedactNext::Value;
     }
     match argument.split_once('=') {
-        Some((name, value)) if is_secret_name(name) => open_quote(value),
-        _ => Hide::Nothing,
+        Some((name, value)) if is_secret_name(name) => unclosed_quote(value),
+        _ => RedactNext::Nothing,
     }
 }
 
 /// Whether a quotation begins here that goes on in the next word.
-fn open_quote(value: &str) -> Hide {
+fn unclosed_quote(value: &str) -> RedactNext {
     match value.chars().next() {
-        Some(quote @ ('"' | '\'')) if !value[1..].contains(quote) => Hide::Until(quote),
-        _ => Hide::Nothing,
+        Some(quote @ ('"' | '\'')) if !value[1..].contains(quote) => RedactNext::UntilQuote(quote),
+        _ => RedactNext::Nothing,
     }
 }
 
-fn is_plain_value(value: &str) -> bool {
-    PLAIN_VALUES.iter().any(|plain| value.eq_ignore_ascii_case(plain))
+fn is_not_secret_value(value: &str) -> bool {
+    NOT_SECRET_VALUES.iter().any(|plain| value.eq_ignore_ascii_case(plain))
 }
 
 /// `alice:secret`; nothing where there is no colon, since `-u` means other things elsewhere.
@@ -188,21 +188,21 @@ fn redact_argument(argument: &str) -> String {
         && !name.contains("://")
         && !name.contains(' ')
         && !value.is_empty()
-        && !is_plain_value(value)
+        && !is_not_secret_value(value)
     {
         if is_secret_name(name) {
             return format!("{name}={REDACTED}");
         }
         if LOGIN_OPTIONS.contains(&name)
-            && let Some(shown) = redact_login(value)
+            && let Some(redacted) = redact_login(value)
         {
-            return format!("{name}={shown}");
+            return format!("{name}={redacted}");
         }
     }
     if let Some((name, value)) = argument.split_once(':')
         && !value.starts_with("//")
         && !value.trim().is_empty()
-        && !is_plain_value(value.trim())
+        && !is_not_secret_value(value.trim())
         && !name.contains(' ')
         && (is_secret_name(name) || name.eq_ignore_ascii_case("authorization"))
     {
@@ -212,7 +212,7 @@ fn redact_argument(argument: &str) -> String {
     if argument.contains(' ') {
         return redact(&argument.split(' ').collect::<Vec<_>>()).join(" ");
     }
-    redact_query(&redact_prefixed(&redact_url(argument)))
+    redact_query(&redact_known_token(&redact_url(argument)))
 }
 
 fn is_secret_name(name: &str) -> bool {
@@ -222,16 +222,16 @@ fn is_secret_name(name: &str) -> bool {
     }
     let name = name.trim_matches(|letter: char| !letter.is_alphanumeric()).to_ascii_lowercase().replace('-', "_");
     let last = name.rsplit(['.', '/']).next().unwrap_or(&name);
-    if PLAIN_NAMES.iter().any(|plain| last.contains(plain)) {
+    if NOT_SECRET_SUBSTRINGS.iter().any(|plain| last.contains(plain)) {
         return false;
     }
-    SECRET_WORDS.contains(&last)
-        || SECRET_ENDINGS.iter().any(|ending| last.ends_with(ending))
-        || SECRET_NAMES.iter().any(|secret| last.contains(secret))
+    SECRET_EXACT_NAMES.contains(&last)
+        || SECRET_SUFFIXES.iter().any(|ending| last.ends_with(ending))
+        || SECRET_SUBSTRINGS.iter().any(|secret| last.contains(secret))
 }
 
 fn redact_url(argument: &str) -> String {
-    if let Some(end) = SECRET_ADDRESSES.iter().find_map(|address| Some(argument.find(address)? + address.len())) {
+    if let Some(end) = SECRET_URL_PREFIXES.iter().find_map(|address| Some(argument.find(address)? + address.len())) {
         return format!("{}{REDACTED}", &argument[..end]);
     }
     let Some((scheme, rest)) = argument.split_once("://") else { return argument.to_owned() };
@@ -239,23 +239,23 @@ fn redact_url(argument: &str) -> String {
     match rest[..authority_end].rfind('@') {
         Some(at) => {
             let user = rest[..at].split(':').next().unwrap_or_default();
-            let shown = if rest[..at].contains(':') { format!("{user}:{REDACTED}") } else { REDACTED.to_owned() };
-            format!("{scheme}://{shown}{}", &rest[at..])
+            let redacted = if rest[..at].contains(':') { format!("{user}:{REDACTED}") } else { REDACTED.to_owned() };
+            format!("{scheme}://{redacted}{}", &rest[at..])
         }
         None => argument.to_owned(),
     }
 }
 
-fn redact_prefixed(argument: &str) -> String {
+fn redact_known_token(argument: &str) -> String {
     let start = argument.rfind(['=', ':', ',', '"', '\'']).map_or(0, |position| position + 1);
     let value = &argument[start..];
-    let is_secret = SECRET_PREFIXES
-        .iter()
-        .any(|prefix| value.strip_prefix(prefix).is_some_and(|rest| rest.len() >= 16 && rest.chars().all(is_key_char)));
+    let is_secret = TOKEN_PREFIXES.iter().any(|prefix| {
+        value.strip_prefix(prefix).is_some_and(|rest| rest.len() >= 16 && rest.chars().all(is_token_char))
+    });
     if is_secret { format!("{}{REDACTED}", &argument[..start]) } else { argument.to_owned() }
 }
 
-fn is_key_char(character: char) -> bool {
+fn is_token_char(character: char) -> bool {
     character.is_ascii_alphanumeric() || matches!(character, '-' | '_' | '.')
 }
 
@@ -280,8 +280,8 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_hidden() {
-        for (given, shown) in [
+    fn secrets_are_redacted() {
+        for (given, redacted) in [
             ("run|--token=abc", "run|--token=***"),
             ("run|--hf-token|abc|x", "run|--hf-token|***|x"),
             ("run|-password|abc", "run|-password|***"),
@@ -315,12 +315,12 @@ mod tests {
             ("eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc", "***"),
             ("Cookie:session=abc", "Cookie:session=***"),
         ] {
-            assert_eq!(line(given), shown, "{given}");
+            assert_eq!(line(given), redacted, "{given}");
         }
     }
 
     #[test]
-    fn ordinary_arguments_stay() {
+    fn ordinary_arguments_are_unchanged() {
         for given in [
             "python|train.py|--max-tokens=4096|--tokenizer|llama",
             "--max_token_len=5",

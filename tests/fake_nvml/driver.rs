@@ -20,10 +20,10 @@ pub(crate) const INSUFFICIENT_SIZE: nvmlReturn_t = 7;
 pub(crate) const UNKNOWN: nvmlReturn_t = 999;
 
 /// How often the script is looked at for changes.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_PERIOD: Duration = Duration::from_millis(50);
 /// Handles are numbers from here on: so many for a GPU and its instances.
 const FIRST_HANDLE: usize = 0x1000;
-const HANDLES_A_GPU: usize = 0x100;
+const HANDLES_PER_GPU: usize = 0x100;
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
 /// Told when the script was read anew.
@@ -39,7 +39,7 @@ pub(crate) struct Driver {
     /// The script that was read last.
     changed: Option<Script>,
     /// When the file was looked at last, by the coarse clock: calls are many and cheap.
-    looked: Duration,
+    checked_at: Duration,
     pub(crate) initialized: bool,
     /// Energy counters by UUID: so many joules at a time, and from there on as the power says.
     energy: BTreeMap<String, (f64, f64)>,
@@ -81,13 +81,15 @@ impl Driver {
         if self.scenario.is_final {
             return;
         }
-        let now = coarse();
-        if now.saturating_sub(self.looked) < LOOK_EVERY && self.changed.is_some() {
+        let now = monotonic_coarse();
+        if now.saturating_sub(self.checked_at) < CHECK_PERIOD && self.changed.is_some() {
             return;
         }
-        self.looked = now;
+        self.checked_at = now;
         // Two scripts within one tick of the kernel's clock have one time, but are two files.
-        let changed = std::fs::metadata(&self.path).map(|it| (it.ino(), it.mtime(), it.mtime_nsec())).ok();
+        let changed = std::fs::metadata(&self.path)
+            .map(|metadata| (metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
+            .ok();
         if changed == self.changed && changed.is_some() {
             return;
         }
@@ -118,7 +120,7 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
         path: super::script_path(),
         scenario: Scenario::default(),
         changed: None,
-        looked: Duration::ZERO,
+        checked_at: Duration::ZERO,
         initialized: false,
         energy: BTreeMap::new(),
     });
@@ -130,13 +132,13 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
 /// a real driver does not either, and what it costs is measured as the probe's.
 pub(crate) fn wait_for_change(script: Option<Script>, limit: Duration) {
     let driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_old = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.changed == script);
-    drop(CHANGED.wait_timeout_while(driver, limit, is_old));
+    let is_unchanged = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.changed == script);
+    drop(CHANGED.wait_timeout_while(driver, limit, is_unchanged));
 }
 
 /// A call that concerns no device: its hang and its error, then `with`.
 pub(crate) fn system_call(name: &str, with: impl FnOnce(&mut Driver) -> nvmlReturn_t) -> nvmlReturn_t {
-    wait_out(|scenario| scenario.hang.iter().any(|hang| hang == name));
+    hang_while(|scenario| scenario.hang.iter().any(|hang| hang == name));
     driver(|driver| match driver.scenario.errors.get(name) {
         Some(&code) => code,
         None => with(driver),
@@ -149,12 +151,12 @@ pub(crate) fn device_call(
     handle: nvmlDevice_t,
     with: impl FnOnce(&Driver, &Device) -> Result<(), nvmlReturn_t>,
 ) -> nvmlReturn_t {
-    let Some((gpu, _)) = place(handle) else { return INVALID_ARGUMENT };
+    let Some((gpu, _)) = gpu_and_slot(handle) else { return INVALID_ARGUMENT };
     let is_this = |call: &str| match call.split_once('@') {
         Some((call, device)) => call == name && device.parse() == Ok(gpu),
         None => call == name,
     };
-    wait_out(|scenario| scenario.hang.iter().any(|call| is_this(call)));
+    hang_while(|scenario| scenario.hang.iter().any(|call| is_this(call)));
     driver(|driver| {
         if !driver.initialized {
             return UNINITIALIZED;
@@ -175,7 +177,7 @@ pub(crate) fn find(driver: &Driver, handle: nvmlDevice_t) -> Option<&Device> {
 }
 
 /// Does not come back while the script says so.
-fn wait_out(hangs: impl Fn(&Scenario) -> bool) {
+fn hang_while(hangs: impl Fn(&Scenario) -> bool) {
     while driver(|driver| hangs(&driver.scenario)) {
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -183,18 +185,18 @@ fn wait_out(hangs: impl Fn(&Scenario) -> bool) {
 
 /// The handle of a GPU, or of the instance in one of its slots.
 pub(crate) fn handle(gpu: usize, slot: Option<usize>) -> nvmlDevice_t {
-    let number = FIRST_HANDLE + gpu * HANDLES_A_GPU + slot.map_or(0, |slot| slot + 1);
+    let number = FIRST_HANDLE + gpu * HANDLES_PER_GPU + slot.map_or(0, |slot| slot + 1);
     std::ptr::without_provenance_mut(number)
 }
 
 /// The GPU and the slot that a handle stands for.
-pub(crate) fn place(handle: nvmlDevice_t) -> Option<(usize, Option<usize>)> {
+pub(crate) fn gpu_and_slot(handle: nvmlDevice_t) -> Option<(usize, Option<usize>)> {
     let number = handle.addr().checked_sub(FIRST_HANDLE)?;
-    Some((number / HANDLES_A_GPU, (number % HANDLES_A_GPU).checked_sub(1)))
+    Some((number / HANDLES_PER_GPU, (number % HANDLES_PER_GPU).checked_sub(1)))
 }
 
 fn device(scenario: &Scenario, handle: nvmlDevice_t) -> Option<&Device> {
-    let (gpu, slot) = place(handle)?;
+    let (gpu, slot) = gpu_and_slot(handle)?;
     let device = scenario.devices.get(gpu)?;
     match slot {
         None => Some(device),
@@ -202,7 +204,7 @@ fn device(scenario: &Scenario, handle: nvmlDevice_t) -> Option<&Device> {
     }
 }
 
-fn coarse() -> Duration {
+fn monotonic_coarse() -> Duration {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }

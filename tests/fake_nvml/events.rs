@@ -1,7 +1,7 @@
 //! Xid events: a set hears what the script adds after the set was made.
 
 use super::driver::{
-    INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, handle, place, system_call,
+    INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, gpu_and_slot, handle, system_call,
     wait_for_change,
 };
 use super::put;
@@ -13,16 +13,16 @@ use std::time::{Duration, Instant};
 const XID_CRITICAL_ERROR: c_ulonglong = 8;
 
 /// What stands behind an `nvmlEventSet_t`.
-struct Set {
+struct EventSet {
     gpus: Vec<usize>,
     /// How many of the script's faults are past.
-    heard: usize,
+    next_xid: usize,
 }
 
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlEventSetCreate(out: *mut sys::nvmlEventSet_t) -> nvmlReturn_t {
     system_call("nvmlEventSetCreate", |driver| {
-        let set = Set { gpus: Vec::new(), heard: driver.scenario().xids.len() };
+        let set = EventSet { gpus: Vec::new(), next_xid: driver.scenario().xids.len() };
         put(out, Box::into_raw(Box::new(set)).cast()).err().unwrap_or(SUCCESS)
     })
 }
@@ -33,7 +33,7 @@ pub(crate) extern "C" fn nvmlEventSetFree(set: sys::nvmlEventSet_t) -> nvmlRetur
         return INVALID_ARGUMENT;
     }
     // SAFETY: it came from `nvmlEventSetCreate` and is freed once.
-    drop(unsafe { Box::from_raw(set.cast::<Set>()) });
+    drop(unsafe { Box::from_raw(set.cast::<EventSet>()) });
     SUCCESS
 }
 
@@ -50,7 +50,7 @@ pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
     types: c_ulonglong,
     set: sys::nvmlEventSet_t,
 ) -> nvmlReturn_t {
-    let gpu = place(device).map_or(0, |(gpu, _)| gpu);
+    let gpu = gpu_and_slot(device).map_or(0, |(gpu, _)| gpu);
     device_call("nvmlDeviceRegisterEvents", device, |_, device| {
         if set.is_null() || types == 0 {
             return Err(INVALID_ARGUMENT);
@@ -59,7 +59,7 @@ pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
             return Err(NOT_SUPPORTED);
         }
         // SAFETY: it came from `nvmlEventSetCreate`; nobody waits on it yet.
-        unsafe { (*set.cast::<Set>()).gpus.push(gpu) };
+        unsafe { (*set.cast::<EventSet>()).gpus.push(gpu) };
         Ok(())
     })
 }
@@ -79,7 +79,7 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
         return INVALID_ARGUMENT;
     }
     // SAFETY: it came from `nvmlEventSetCreate`, and one thread waits on it.
-    let set = unsafe { &mut *set.cast::<Set>() };
+    let set = unsafe { &mut *set.cast::<EventSet>() };
     let deadline = Instant::now() + Duration::from_millis(u64::from(milliseconds));
     loop {
         let (mut found, mut script) = (None, None);
@@ -88,12 +88,13 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
                 return UNINITIALIZED;
             }
             script = driver.script();
-            while let Some(xid) = driver.scenario().xids.get(set.heard) {
-                set.heard += 1;
+            while let Some(xid) = driver.scenario().xids.get(set.next_xid) {
+                set.next_xid += 1;
                 if set.gpus.contains(&xid.gpu) {
-                    let stray = driver.has(Quirk::StrayEvents).then(|| std::ptr::without_provenance_mut(usize::MAX));
+                    let stray_device =
+                        driver.has(Quirk::StrayEvents).then(|| std::ptr::without_provenance_mut(usize::MAX));
                     found = Some(sys::nvmlEventData_t {
-                        device: stray.unwrap_or(handle(xid.gpu, None)),
+                        device: stray_device.unwrap_or(handle(xid.gpu, None)),
                         eventType: XID_CRITICAL_ERROR,
                         eventData: xid.xid,
                         gpuInstanceId: xid.gpu_instance_id.unwrap_or(c_uint::MAX),

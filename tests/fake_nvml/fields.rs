@@ -16,9 +16,9 @@ pub(crate) extern "C" fn nvmlDeviceGetFieldValues(
     values: *mut sys::nvmlFieldValue_t,
 ) -> nvmlReturn_t {
     device_call("nvmlDeviceGetFieldValues", device, |driver, device| {
-        for place in 0..count as usize {
+        for index in 0..count as usize {
             // SAFETY: the caller's array has `count` entries.
-            let value = unsafe { &mut *values.add(place) };
+            let value = unsafe { &mut *values.add(index) };
             match field(driver, device, value.fieldId, value.scopeId) {
                 Ok((kind, number)) => {
                     value.nvmlReturn = SUCCESS;
@@ -32,7 +32,7 @@ pub(crate) extern "C" fn nvmlDeviceGetFieldValues(
             }
             if driver.has(Quirk::GarbageTypes) {
                 value.nvmlReturn = SUCCESS;
-                value.valueType = 77 + place as c_uint;
+                value.valueType = 77 + index as c_uint;
             }
         }
         Ok(())
@@ -45,14 +45,15 @@ fn field(driver: &Driver, device: &Device, id: c_uint, scope: c_uint) -> Result<
     let long =
         |number: Option<u64>| number.map(|number| (sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG, number));
     let nanoseconds = |seconds: Option<f64>| long(seconds.map(|seconds| (seconds * NANOSECONDS) as u64));
-    let all_links = |rate: Option<Value>| long(counted(rate).filter(|_| scope == ALL_LINKS).map(|bytes| bytes / 1024));
-    let (smoothing, brake) = numbering(&driver.scenario().driver_version);
+    let all_links =
+        |rate: Option<Value>| long(counter_value(rate).filter(|_| scope == ALL_LINKS).map(|bytes| bytes / 1024));
+    let (smoothing, brake) = field_ids(&driver.scenario().driver_version);
     match id {
         82 => int(now(device.memory_temperature_celsius).ok().map(|degrees| degrees as u64)),
         138 => all_links(device.nvlink_transmit_bytes_per_second),
         139 => all_links(device.nvlink_receive_bytes_per_second),
-        197 => long(counted(device.pcie_transmit_bytes_per_second)),
-        198 => long(counted(device.pcie_receive_bytes_per_second)),
+        197 => long(counter_value(device.pcie_transmit_bytes_per_second)),
+        198 => long(counter_value(device.pcie_receive_bytes_per_second)),
         74 => nanoseconds(device.power_violation_seconds),
         75 => nanoseconds(device.thermal_violation_seconds),
         77 if brake.is_none() => nanoseconds(device.power_brake_seconds),
@@ -67,7 +68,7 @@ fn field(driver: &Driver, device: &Device, id: c_uint, scope: c_uint) -> Result<
 }
 
 /// The ids of power smoothing and of the power brake.
-fn numbering(version: &str) -> (Option<c_uint>, Option<c_uint>) {
+fn field_ids(version: &str) -> (Option<c_uint>, Option<c_uint>) {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     match (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) {
         (major, _) if major < 570 => (None, None),
@@ -79,6 +80,6 @@ fn numbering(version: &str) -> (Option<c_uint>, Option<c_uint>) {
 }
 
 /// A counter that has followed this rate since boot.
-fn counted(rate: Option<Value>) -> Option<u64> {
+fn counter_value(rate: Option<Value>) -> Option<u64> {
     rate.map(|rate| rate.integral(monotonic()) as u64)
 }

@@ -1,8 +1,8 @@
 //! GPM: samples that remember when and of what they were taken.
 
 use super::driver::{
-    Driver, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNKNOWN, device_call, driver, find, handle, monotonic, place,
-    system_call,
+    Driver, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNKNOWN, device_call, driver, find, gpu_and_slot, handle,
+    monotonic, system_call,
 };
 use super::put;
 use crate::scenario::{Gpm, Quirk};
@@ -16,7 +16,7 @@ const MIB: f64 = 1_048_576.0;
 /// What stands behind an `nvmlGpmSample_t`.
 #[derive(Default)]
 struct Sample {
-    taken: f64,
+    time: f64,
     device: usize,
 }
 
@@ -37,12 +37,12 @@ pub(crate) extern "C" fn nvmlGpmSampleFree(sample: sys::nvmlGpmSample_t) -> nvml
     SUCCESS
 }
 
-fn take(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> Result<(), nvmlReturn_t> {
+fn write_sample(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> Result<(), nvmlReturn_t> {
     if into.is_null() {
         return Err(INVALID_ARGUMENT);
     }
     // SAFETY: it came from `nvmlGpmSampleAlloc` and is the caller's alone.
-    unsafe { *into.cast::<Sample>() = Sample { taken: monotonic(), device: device.addr() } };
+    unsafe { *into.cast::<Sample>() = Sample { time: monotonic(), device: device.addr() } };
     Ok(())
 }
 
@@ -50,7 +50,7 @@ fn take(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> Result<(), nvmlRetu
 pub(crate) extern "C" fn nvmlGpmSampleGet(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> nvmlReturn_t {
     device_call("nvmlGpmSampleGet", device, |_, gpu| {
         gpu.gpm.ok_or(NOT_SUPPORTED)?;
-        take(device, into)
+        write_sample(device, into)
     })
 }
 
@@ -60,14 +60,14 @@ pub(crate) extern "C" fn nvmlGpmMigSampleGet(
     instance: c_uint,
     into: sys::nvmlGpmSample_t,
 ) -> nvmlReturn_t {
-    let gpu = place(device).map_or(0, |(gpu, _)| gpu);
+    let gpu = gpu_and_slot(device).map_or(0, |(gpu, _)| gpu);
     device_call("nvmlGpmMigSampleGet", device, |_, device| {
-        let is_meant = |slot: &Option<crate::scenario::Device>| {
+        let has_id = |slot: &Option<crate::scenario::Device>| {
             slot.as_ref().is_some_and(|slot| slot.gpu_instance_id == Some(instance))
         };
-        let slot = device.mig.iter().position(is_meant).ok_or(INVALID_ARGUMENT)?;
+        let slot = device.mig.iter().position(has_id).ok_or(INVALID_ARGUMENT)?;
         device.mig[slot].as_ref().and_then(|slot| slot.gpm).ok_or(NOT_SUPPORTED)?;
-        take(handle(gpu, Some(slot)), into)
+        write_sample(handle(gpu, Some(slot)), into)
     })
 }
 
@@ -90,10 +90,10 @@ pub(crate) extern "C" fn nvmlGpmMetricsGet(get: *mut sys::nvmlGpmMetricsGet_t) -
             return INVALID_ARGUMENT;
         }
         let gpm = find(driver, std::ptr::without_provenance_mut(newer.device)).and_then(|device| device.gpm);
-        let too_soon = newer.taken - older.taken < SHORTEST_SECONDS;
+        let too_soon = newer.time - older.time < SHORTEST_SECONDS;
         let count = get.numMetrics as usize;
         for metric in get.metrics.iter_mut().take(count) {
-            match gpm.and_then(|gpm| value(driver, gpm, metric.metricId, newer.taken)) {
+            match gpm.and_then(|gpm| value(driver, gpm, metric.metricId, newer.time)) {
                 Some(_) if too_soon => metric.nvmlReturn = UNKNOWN,
                 Some(value) => {
                     metric.nvmlReturn = SUCCESS;
@@ -119,8 +119,8 @@ fn value(driver: &Driver, gpm: Gpm, id: c_uint, time: f64) -> Option<f64> {
         _ => return None,
     };
     let value = value?.at(time) / unit;
-    let odd = [f64::NAN, f64::INFINITY, -1e300, 1e300][id as usize % 4];
-    Some(if driver.has(Quirk::GarbageNumbers) { odd } else { value })
+    let garbage = [f64::NAN, f64::INFINITY, -1e300, 1e300][id as usize % 4];
+    Some(if driver.has(Quirk::GarbageNumbers) { garbage } else { value })
 }
 
 #[unsafe(no_mangle)]

@@ -104,8 +104,8 @@ pub(crate) extern "C" fn nvmlDeviceGetNvLinkState(
             return Err(NOT_SUPPORTED);
         }
         // A driver gone wild has links without end.
-        let wild = driver.has(Quirk::GarbageNumbers).then_some(&true);
-        let is_up = device.nvlinks.get(link as usize).or(wild).ok_or(INVALID_ARGUMENT)?;
+        let out_of_range = driver.has(Quirk::GarbageNumbers).then_some(&true);
+        let is_up = device.nvlinks.get(link as usize).or(out_of_range).ok_or(INVALID_ARGUMENT)?;
         put(out, c_uint::from(*is_up))
     })
 }

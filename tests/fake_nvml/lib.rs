@@ -14,18 +14,18 @@
 #![allow(missing_docs, clippy::missing_safety_doc, reason = "every exported function is documented in nvml.h")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::not_unsafe_ptr_arg_deref, reason = "a test's driver")]
 
+mod buffered_samples;
 mod driver;
 mod events;
 mod fields;
 mod gpm;
 mod health;
-mod past;
 mod processes;
 mod scenario;
 mod system;
 
 use driver::{
-    Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, handle, monotonic, place,
+    Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, gpu_and_slot, handle, monotonic,
 };
 use nvml_wrapper_sys::bindings as sys;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
@@ -76,10 +76,10 @@ fn put_text(driver: &Driver, out: *mut c_char, length: c_uint, text: Option<&str
         return Err(INSUFFICIENT_SIZE);
     }
     let filler = if driver.has(Quirk::UnterminatedTexts) { b'x' } else { 0 };
-    for place in 0..length {
-        let byte = bytes.get(place).copied().unwrap_or(filler);
-        // SAFETY: `place` is below the buffer's length, which the caller gave.
-        unsafe { out.add(place).write(byte as c_char) };
+    for index in 0..length {
+        let byte = bytes.get(index).copied().unwrap_or(filler);
+        // SAFETY: `index` is below the buffer's length, which the caller gave.
+        unsafe { out.add(index).write(byte as c_char) };
     }
     Ok(())
 }
@@ -168,15 +168,15 @@ numbers! {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetIndex(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
-    let place = place(device).map(|(gpu, slot)| slot.unwrap_or(gpu) as c_uint);
-    device_call("nvmlDeviceGetIndex", device, |_, _| put(out, place.ok_or(INVALID_ARGUMENT)?))
+    let index = gpu_and_slot(device).map(|(gpu, slot)| slot.unwrap_or(gpu) as c_uint);
+    device_call("nvmlDeviceGetIndex", device, |_, _| put(out, index.ok_or(INVALID_ARGUMENT)?))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceGetMinorNumber(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
-    let place = place(device).map(|(gpu, _)| gpu as c_uint);
+    let index = gpu_and_slot(device).map(|(gpu, _)| gpu as c_uint);
     device_call("nvmlDeviceGetMinorNumber", device, |driver, device| {
-        put_structure(driver, out, device.minor_number.or(place).ok_or(INVALID_ARGUMENT)?)
+        put_structure(driver, out, device.minor_number.or(index).ok_or(INVALID_ARGUMENT)?)
     })
 }
 
@@ -306,7 +306,7 @@ pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
     slot: c_uint,
     out: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
-    let gpu = place(device).map_or(0, |(gpu, _)| gpu);
+    let gpu = gpu_and_slot(device).map_or(0, |(gpu, _)| gpu);
     device_call("nvmlDeviceGetMigDeviceHandleByIndex", device, |_, device| match device.mig.get(slot as usize) {
         Some(Some(_)) => put(out, handle(gpu, Some(slot as usize))),
         Some(None) => Err(NOT_FOUND),
@@ -316,7 +316,7 @@ pub extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn nvmlDeviceIsMigDeviceHandle(device: nvmlDevice_t, out: *mut c_uint) -> nvmlReturn_t {
-    let is_instance = place(device).is_some_and(|(_, slot)| slot.is_some());
+    let is_instance = gpu_and_slot(device).is_some_and(|(_, slot)| slot.is_some());
     device_call("nvmlDeviceIsMigDeviceHandle", device, |_, _| put(out, c_uint::from(is_instance)))
 }
 
@@ -325,7 +325,7 @@ pub extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
     device: nvmlDevice_t,
     out: *mut nvmlDevice_t,
 ) -> nvmlReturn_t {
-    let parent = place(device).and_then(|(gpu, slot)| slot.map(|_| handle(gpu, None)));
+    let parent = gpu_and_slot(device).and_then(|(gpu, slot)| slot.map(|_| handle(gpu, None)));
     device_call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle", device, |_, _| {
         put(out, parent.ok_or(INVALID_ARGUMENT)?)
     })

@@ -1,6 +1,6 @@
 //! The calls that list processes, in every layout that drivers have had.
 
-use super::driver::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, place};
+use super::driver::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, gpu_and_slot};
 use super::{now, put};
 use crate::driver::Driver;
 use crate::scenario::{Device, Process, Quirk};
@@ -23,27 +23,27 @@ fn list(
     name: &str,
     handle: nvmlDevice_t,
     kinds: &[&str],
-    words: usize,
+    entry_words: usize,
     count: *mut c_uint,
     out: *mut c_void,
 ) -> nvmlReturn_t {
-    let slot = place(handle).and_then(|(_, slot)| slot).map_or(NO_INSTANCE, |slot| slot as u64);
+    let slot = gpu_and_slot(handle).and_then(|(_, slot)| slot).map_or(NO_INSTANCE, |slot| slot as u64);
     device_call(name, handle, |driver, device| {
-        let words = if words == 4 && !driver.has(Quirk::EarlyR535) { 3 } else { words };
+        let entry_words = if entry_words == 4 && !driver.has(Quirk::EarlyR535) { 3 } else { entry_words };
         // A divided GPU lists the processes of all its instances.
         let instances = device.mig.iter().flatten().flat_map(|instance| &instance.processes);
         let processes: Vec<&Process> =
             device.processes.iter().chain(instances).filter(|process| kinds.contains(&process.kind.as_str())).collect();
-        let room = room(count)?;
+        let capacity = capacity(count)?;
         put(count, processes.len() as c_uint)?;
-        if processes.len() > room {
+        if processes.len() > capacity {
             return Err(INSUFFICIENT_SIZE);
         }
-        for (place, process) in processes.iter().enumerate() {
+        for (index, process) in processes.iter().enumerate() {
             let entry = [u64::from(process.pid), process.memory_bytes.unwrap_or(u64::MAX), slot | slot << 32, 0];
-            for (word, &value) in entry.iter().take(words).enumerate() {
+            for (word, &value) in entry.iter().take(entry_words).enumerate() {
                 // SAFETY: the caller's buffer has room for so many entries of this layout.
-                unsafe { out.cast::<u64>().add(place * words + word).write(value) };
+                unsafe { out.cast::<u64>().add(index * entry_words + word).write(value) };
             }
         }
         if driver.has(Quirk::OverstatedCounts) {
@@ -53,7 +53,7 @@ fn list(
     })
 }
 
-fn room(count: *mut c_uint) -> Result<usize, nvmlReturn_t> {
+fn capacity(count: *mut c_uint) -> Result<usize, nvmlReturn_t> {
     if count.is_null() {
         return Err(INVALID_ARGUMENT);
     }
@@ -63,10 +63,10 @@ fn room(count: *mut c_uint) -> Result<usize, nvmlReturn_t> {
 
 /// Declares the exported lists.
 macro_rules! lists {
-    ($($function:ident = $kinds:ident, $words:literal;)*) => {
+    ($($function:ident = $kinds:ident, $entry_words:literal;)*) => {
         $(#[unsafe(no_mangle)]
         pub(crate) extern "C" fn $function(device: nvmlDevice_t, count: *mut c_uint, out: *mut c_void) -> nvmlReturn_t {
-            list(stringify!($function), device, $kinds, $words, count, out)
+            list(stringify!($function), device, $kinds, $entry_words, count, out)
         })*
     };
 }
@@ -95,14 +95,14 @@ pub(crate) extern "C" fn nvmlDeviceGetProcessUtilization(
             return Err(NOT_SUPPORTED);
         }
         let samples = samples(driver, device, last_seen)?;
-        let room = room(count)?;
+        let capacity = capacity(count)?;
         put(count, samples.len() as c_uint)?;
-        if samples.len() > room || out.is_null() {
+        if samples.len() > capacity || out.is_null() {
             return Err(INSUFFICIENT_SIZE);
         }
-        for (place, &sample) in samples.iter().enumerate() {
+        for (index, &sample) in samples.iter().enumerate() {
             // SAFETY: the caller's buffer has room for so many.
-            unsafe { out.add(place).write(sample) };
+            unsafe { out.add(index).write(sample) };
         }
         Ok(())
     })

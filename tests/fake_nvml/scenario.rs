@@ -24,7 +24,7 @@ pub(crate) struct Scenario {
     /// What the driver counts, where that is not the number of `devices`.
     pub(crate) device_count: Option<u32>,
     /// Faults, in the order in which they happen: those that a rewritten script adds are told to who waits.
-    pub(crate) xids: Vec<Fault>,
+    pub(crate) xids: Vec<XidFault>,
     /// The GPUs.
     pub(crate) devices: Vec<Device>,
 }
@@ -73,7 +73,7 @@ pub(crate) enum Quirk {
 /// A fault of a GPU.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Fault {
+pub(crate) struct XidFault {
     /// Place in `devices`.
     pub(crate) gpu: usize,
     pub(crate) xid: u64,

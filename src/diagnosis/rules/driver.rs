@@ -180,8 +180,8 @@ fn needs_action(view: &View, watches: &mut Watches) {
         let grade = Grade::new(Ladder::one(severity, 0.0), Confidence::Certain, 0.0);
         let target = Target::Gpu(gpu.identity.clone());
         watches.holds(RuleId::GpuNeedsAction, &target, Grade { at_least: true, ..grade }, |_, _| {
-            let sentence = format!("{}: the driver asks to {}", view.gpus_in_words([position]), action.words());
-            view.gpu_words(position, sentence, action.words().to_owned())
+            let sentence = format!("{}: the driver asks to {}", view.gpus_in_words([position]), action.description());
+            view.gpu_words(position, sentence, action.description().to_owned())
         });
     }
 }

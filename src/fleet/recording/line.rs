@@ -202,7 +202,7 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
     let host = raw.host.ok_or(RecordingErrorKind::Incomplete("`host` is missing"))?;
     let what = match (raw.wire, raw.link) {
         (Some(message), None) => {
-            codec::check(&message).map_err(RecordingErrorKind::Wire)?;
+            codec::check_limits(&message).map_err(RecordingErrorKind::Wire)?;
             Recorded::Wire(message)
         }
         (None, Some(link)) => Recorded::Link(link, raw.error),

@@ -1,20 +1,20 @@
 //! The GPUs, through libnvidia-ml. Calls may hang, so they run on a worker and are watched from outside.
 
-mod beside;
-mod board;
+mod call_timer;
 mod device;
-mod lists;
-pub(crate) mod raw;
+pub(crate) mod ffi;
+mod gpu_processes;
+mod messages;
+mod peer_hang_lock;
 mod session;
-mod watch;
-mod words;
 mod worker;
+mod worker_state;
 mod xids;
 
-pub(crate) use board::Frame;
-pub(crate) use device::{DeviceSample, Past};
-pub(crate) use lists::GpuProcess;
+pub(crate) use device::{BufferedSamples, DeviceSample};
+pub(crate) use gpu_processes::GpuProcess;
 #[cfg(test)]
-pub(crate) use lists::Shares;
-pub(crate) use worker::{Driver, Settler};
+pub(crate) use gpu_processes::ProcessUtilization;
+pub(crate) use worker::{Driver, ShutdownHandle};
+pub(crate) use worker_state::DriverSample;
 pub(crate) use xids::Xid;

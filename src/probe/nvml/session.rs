@@ -1,11 +1,11 @@
 //! A driver that answers: its library and its GPUs.
 
-use super::device::{Device, DeviceSample, FieldIds, Role};
-use super::raw::{Code, Handle, Library, LoadError, Oddity};
-use super::watch::Watch;
-use super::words;
-use super::worker::is_void;
-use super::xids::{Place, Queue, Registration, XidThread};
+use super::call_timer::CallTimer;
+use super::device::{Device, DeviceKind, DeviceSample, FieldIds};
+use super::ffi::{DriverAnomaly, Handle, Library, LoadError, ReturnCode};
+use super::messages;
+use super::worker::is_driver_unloaded;
+use super::xids::{EventSource, Registration, XidQueue, XidThread};
 use crate::wire::codec::MAX_GPUS;
 use crate::wire::{DriverError, GpuInfo, Inventory, SafeText};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -23,13 +23,13 @@ pub(crate) struct Session {
     xids: Option<XidThread>,
 }
 
-/// Loads the library from `chosen`, or from the first usual place that has one. It is never unloaded.
-pub(crate) fn load(chosen: Option<&str>) -> Result<&'static Library, DriverError> {
-    let library = match chosen {
+/// Loads the library from `library_path`, or from the first usual place that has one. It is never unloaded.
+pub(crate) fn load(library_path: Option<&str>) -> Result<&'static Library, DriverError> {
+    let library = match library_path {
         Some(path) => load_first(&[path]),
-        None => load_first(&words::LIBRARY_PATHS),
+        None => load_first(&messages::LIBRARY_PATHS),
     };
-    library.map_err(|error| words::no_library(chosen, &error))
+    library.map_err(|error| messages::library_error(library_path, &error))
 }
 
 fn load_first(paths: &[&str]) -> Result<&'static Library, LoadError> {
@@ -47,16 +47,25 @@ fn load_first(paths: &[&str]) -> Result<&'static Library, LoadError> {
 
 impl Session {
     /// Initialises NVML and looks at every GPU.
-    pub(crate) fn open(library: &'static Library, watch: &Watch, queue: &Arc<Queue>) -> Result<Self, DriverError> {
-        library.init(watch).map_err(words::init_refused)?;
-        let driver_version = library.driver_version(watch).ok();
-        Ok(Self::looked(library, watch, driver_version, queue))
+    pub(crate) fn open(
+        library: &'static Library,
+        timer: &CallTimer,
+        queue: &Arc<XidQueue>,
+    ) -> Result<Self, DriverError> {
+        library.init(timer).map_err(messages::init_error)?;
+        let driver_version = library.driver_version(timer).ok();
+        Ok(Self::with_devices(library, timer, driver_version, queue))
     }
 
-    fn looked(library: &'static Library, watch: &Watch, driver_version: Option<Vec<u8>>, queue: &Arc<Queue>) -> Self {
-        let ids = driver_version.as_deref().map_or_else(FieldIds::default, FieldIds::of_driver);
-        let mut devices = look(library, watch, ids);
-        let xids = hear_xids(library, watch, &mut devices, queue);
+    fn with_devices(
+        library: &'static Library,
+        timer: &CallTimer,
+        driver_version: Option<Vec<u8>>,
+        queue: &Arc<XidQueue>,
+    ) -> Self {
+        let ids = driver_version.as_deref().map_or_else(FieldIds::default, FieldIds::for_driver);
+        let mut devices = open_devices(library, timer, ids);
+        let xids = register_xid_events(library, timer, &mut devices, queue);
         Self { library, devices: devices.into_iter().map(Mutex::new).collect(), driver_version, xids }
     }
 
@@ -65,16 +74,16 @@ impl Session {
     }
 
     /// What the controller is told of this driver, without a generation.
-    pub(crate) fn inventory(&self, watch: &Watch) -> Inventory {
+    pub(crate) fn inventory(&self, timer: &CallTimer) -> Inventory {
         let version = self.driver_version.as_deref().map(SafeText::from_bytes);
-        let cuda = self.library.cuda_version(watch).ok().filter(|&version| version > 0);
+        let cuda = self.library.cuda_version(timer).ok().filter(|&version| version > 0);
         let gpus: Vec<GpuInfo> = self.devices.iter().map(|device| lock(device).info.clone()).collect();
         Inventory {
             generation: 0,
             driver_version: version,
             cuda_version: cuda.map(|version| format!("{}.{}", version / 1000, version % 1000 / 10).into()),
             nvml_path: Some(self.library.path().into()),
-            error: gpus.is_empty().then(words::no_gpus),
+            error: gpus.is_empty().then(messages::no_gpus),
             gpus,
         }
     }
@@ -83,8 +92,8 @@ impl Session {
     pub(crate) fn sample(
         &self,
         position: usize,
-        watch: &Watch,
-        words: &mut Vec<u64>,
+        timer: &CallTimer,
+        buffer: &mut Vec<u64>,
         now: f64,
         slow: bool,
     ) -> Option<DeviceSample> {
@@ -93,35 +102,35 @@ impl Session {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
             Err(TryLockError::WouldBlock) => return None,
         };
-        watch.concerns(Some(position));
-        let sample = device.sample(self.library, watch, words, now, slow);
-        watch.concerns(None);
+        timer.set_device(Some(position));
+        let sample = device.sample(self.library, timer, buffer, now, slow);
+        timer.set_device(None);
         Some(sample)
     }
 
     /// Whether NVML has to be initialised again before it gives anything.
-    pub(crate) fn is_void(&self, watch: &Watch) -> bool {
-        self.library.device_count(watch).is_err_and(is_void)
+    pub(crate) fn is_driver_unloaded(&self, timer: &CallTimer) -> bool {
+        self.library.device_count(timer).is_err_and(is_driver_unloaded)
     }
 
     /// Whether the driver now shows other GPUs or instances than this session knows, or nothing at all.
-    pub(crate) fn inventory_is_stale(&self, watch: &Watch) -> bool {
-        let count = match self.library.device_count(watch) {
+    pub(crate) fn inventory_is_stale(&self, timer: &CallTimer) -> bool {
+        let count = match self.library.device_count(timer) {
             Ok(count) => count.min(MAX_GPUS as u32),
-            Err(code) => return is_void(code),
+            Err(code) => return is_driver_unloaded(code),
         };
         let mut devices = self.devices.iter().map(lock).peekable();
-        for index in (0..count).take_while(|&index| is_there(self.library, watch, index)) {
+        for index in (0..count).take_while(|&index| device_exists(self.library, timer, index)) {
             let Some(device) = devices.next() else { return true };
             let mut known = Vec::new();
-            while let Some(instance) = devices.next_if(|next| next.role() == Role::Instance) {
+            while let Some(instance) = devices.next_if(|next| next.kind() == DeviceKind::MigInstance) {
                 known.push(instance.info.uuid.clone());
             }
             // A GPU that is off the bus keeps its rows until it can be asked again.
-            let Some(Ok(uuid)) = device.handle().map(|handle| self.library.uuid(watch, handle)) else { continue };
-            let mig = device.handle().and_then(|handle| self.library.mig_mode(watch, handle).ok());
-            let seen: Vec<Option<SafeText>> = instances(self.library, watch, &device)
-                .map(|(_, instance)| self.library.uuid(watch, instance).ok().map(|uuid| SafeText::from_bytes(&uuid)))
+            let Some(Ok(uuid)) = device.handle().map(|handle| self.library.uuid(timer, handle)) else { continue };
+            let mig = device.handle().and_then(|handle| self.library.mig_mode(timer, handle).ok());
+            let seen: Vec<Option<SafeText>> = instances(self.library, timer, &device)
+                .map(|(_, instance)| self.library.uuid(timer, instance).ok().map(|uuid| SafeText::from_bytes(&uuid)))
                 .collect();
             let same = device.info.index == index
                 && device.info.uuid == Some(SafeText::from_bytes(&uuid))
@@ -135,48 +144,46 @@ impl Session {
     }
 
     /// Looks at every GPU again, under the same initialisation.
-    pub(crate) fn renewed(&self, watch: &Watch, queue: &Arc<Queue>) -> Self {
-        let renewed = Self::looked(self.library, watch, self.driver_version.clone(), queue);
-        for mut device in renewed.devices.iter().map(lock) {
-            device.forget_the_past();
+    pub(crate) fn reopened(&self, timer: &CallTimer, queue: &Arc<XidQueue>) -> Self {
+        let reopened = Self::with_devices(self.library, timer, self.driver_version.clone(), queue);
+        for mut device in reopened.devices.iter().map(lock) {
+            device.skip_buffered_samples();
             if device.info.uuid.is_some() {
                 continue;
             }
             // What is known of a GPU that is off the bus stays known.
-            let before = self
-                .devices
-                .iter()
-                .map(lock)
-                .find(|before| before.role() != Role::Instance && before.info.index == device.info.index);
-            if let Some(before) = before {
-                device.info = before.info.clone();
+            let previous = self.devices.iter().map(lock).find(|previous| {
+                previous.kind() != DeviceKind::MigInstance && previous.info.index == device.info.index
+            });
+            if let Some(previous) = previous {
+                device.info = previous.info.clone();
             }
         }
-        renewed
+        reopened
     }
 
     /// Ends this initialisation, after which NVML can be initialised again.
-    pub(crate) fn close(&self, watch: &Watch) -> &'static Library {
-        if self.xids.as_ref().is_none_or(XidThread::end) {
+    pub(crate) fn close(&self, timer: &CallTimer) -> &'static Library {
+        if self.xids.as_ref().is_none_or(XidThread::stop) {
             // A refusal changes nothing: the next initialisation says what is wrong.
-            let _refused: Result<(), Code> = self.library.shutdown(watch);
+            let _refused: Result<(), ReturnCode> = self.library.shutdown(timer);
         }
         self.library
     }
 }
 
 /// All GPUs, each followed by its instances.
-fn look(library: &Library, watch: &Watch, ids: FieldIds) -> Vec<Device> {
+fn open_devices(library: &Library, timer: &CallTimer, ids: FieldIds) -> Vec<Device> {
     let mut devices = Vec::new();
-    for index in 0..library.device_count(watch).unwrap_or(0).min(MAX_GPUS as u32) {
-        let handle = library.device(watch, index);
-        if handle == Err(Code::INVALID_ARGUMENT) {
-            library.oddities().add(Oddity::Devices);
+    for index in 0..library.device_count(timer).unwrap_or(0).min(MAX_GPUS as u32) {
+        let handle = library.device(timer, index);
+        if handle == Err(ReturnCode::INVALID_ARGUMENT) {
+            library.anomalies().add(DriverAnomaly::MissingDevices);
             break;
         }
-        let device = Device::open(library, watch, handle, index, ids);
-        let found: Vec<Device> = instances(library, watch, &device)
-            .map(|(index, handle)| Device::instance(library, watch, handle, index, &device))
+        let device = Device::open(library, timer, handle, index, ids);
+        let found: Vec<Device> = instances(library, timer, &device)
+            .map(|(index, handle)| Device::open_mig_instance(library, timer, handle, index, &device))
             .collect();
         devices.push(device);
         devices.extend(found);
@@ -186,39 +193,43 @@ fn look(library: &Library, watch: &Watch, ids: FieldIds) -> Vec<Device> {
 }
 
 /// Whether an index is a GPU's: the one answer that says no is "invalid argument" (nvml.h).
-fn is_there(library: &Library, watch: &Watch, index: u32) -> bool {
-    library.device(watch, index) != Err(Code::INVALID_ARGUMENT)
+fn device_exists(library: &Library, timer: &CallTimer, index: u32) -> bool {
+    library.device(timer, index) != Err(ReturnCode::INVALID_ARGUMENT)
 }
 
 /// The instances of a GPU. Slots may be empty anywhere, so an error only skips its slot.
-fn instances(library: &Library, watch: &Watch, device: &Device) -> impl Iterator<Item = (u32, Handle)> {
-    let parent = device.handle().filter(|_| device.role() == Role::Parent);
-    let slots = parent.map_or(0, |parent| library.mig_count(watch, parent).unwrap_or(0).min(MAX_INSTANCES));
+fn instances(library: &Library, timer: &CallTimer, device: &Device) -> impl Iterator<Item = (u32, Handle)> {
+    let parent = device.handle().filter(|_| device.kind() == DeviceKind::MigParent);
+    let max_instances = parent.map_or(0, |parent| library.mig_count(timer, parent).unwrap_or(0).min(MAX_INSTANCES));
     parent.into_iter().flat_map(move |parent| {
-        (0..slots).filter_map(move |slot| Some((slot, library.mig_device(watch, parent, slot).ok()?)))
+        (0..max_instances).filter_map(move |slot| Some((slot, library.mig_device(timer, parent, slot).ok()?)))
     })
 }
 
 /// Asks for the Xids of every GPU, and notes in its facts whether they are told.
-fn hear_xids(
+fn register_xid_events(
     library: &'static Library,
-    watch: &Watch,
+    timer: &CallTimer,
     devices: &mut [Device],
-    queue: &Arc<Queue>,
+    queue: &Arc<XidQueue>,
 ) -> Option<XidThread> {
-    let mut registration = Registration::begin(library, watch);
-    let mut places = Vec::new();
+    let mut registration = Registration::begin(library, timer);
+    let mut event_sources = Vec::new();
     let mut parent = None;
     for (position, device) in devices.iter_mut().enumerate() {
-        if device.role() != Role::Instance {
+        if device.kind() != DeviceKind::MigInstance {
             parent = device.handle();
             device.info.xid_events = parent.and_then(|handle| registration.add(handle));
         }
         if let Some(parent) = parent {
-            places.push(Place { device: parent.number(), gpu_instance: device.info.gpu_instance_id, position });
+            event_sources.push(EventSource {
+                device: parent.number(),
+                gpu_instance: device.info.gpu_instance_id,
+                position,
+            });
         }
     }
-    registration.finish(places, queue)
+    registration.finish(event_sources, queue)
 }
 
 fn lock(device: &Mutex<Device>) -> std::sync::MutexGuard<'_, Device> {
@@ -230,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_library_that_loads_is_taken_and_an_unusable_one_is_the_reason() {
+    fn the_first_library_that_loads_is_used() {
         let folder = tempfile::tempdir().expect("folder");
         let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
         std::fs::write(path("broken.so"), "no library").expect("writes");

@@ -1,12 +1,12 @@
 //! NVML calls run on a worker, since any of them may hang. A worker that does is left behind with the GPU it hangs on,
 //! and a new one goes on with the others; whoever waits for readings never waits for the driver.
 
-use super::beside::Mark;
-use super::board::{Board, Ending, Frame, HANGS, PATIENCE, Slot};
-use super::raw::{Code, Library, Oddities};
+use super::call_timer::CallTimer;
+use super::ffi::{DriverAnomalies, Library, ReturnCode};
+use super::peer_hang_lock::PeerHangLock;
 use super::session::{Session, load};
-use super::watch::Watch;
-use super::xids::Queue;
+use super::worker_state::{CALL_WAIT, DeviceSlot, DriverSample, HANG_AFTER, StopRequest, WorkerState};
+use super::xids::XidQueue;
 use crate::probe::blocking::spawn_thread;
 use crate::wire::{Inventory, SafeText};
 use std::io;
@@ -14,12 +14,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// A call that runs this long keeps the other probes of this user away from the driver.
-const MARKED: Duration = Duration::from_secs(5);
-/// How often others' marks are looked for while there is none. A mark tells of a call that has hung for [`MARKED`] already,
+const LOCK_AFTER: Duration = Duration::from_secs(5);
+/// How often others' marks are looked for while there is none. A mark tells of a call that has hung for [`LOCK_AFTER`] already,
 /// so that a look before each round would keep hardly any call of ours from hanging.
-const LOOK_EVERY: Duration = Duration::from_millis(5500);
+const PEER_CHECK_PERIOD: Duration = Duration::from_millis(5500);
 /// The longest wait for a round of calls each of which is quick.
-const LONGEST_ROUND: Duration = Duration::from_secs(5);
+const MAX_ROUND: Duration = Duration::from_secs(5);
 /// NVML runs on this stack; pages that are not touched cost nothing.
 const STACK_BYTES: usize = 1 << 20;
 
@@ -27,206 +27,206 @@ const STACK_BYTES: usize = 1 << 20;
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     /// The generation that was handed out last.
-    handed_out: u32,
-    mark: Mark,
+    sent_generation: u32,
+    hang_lock: PeerHangLock,
     /// When others' marks were looked for, and nobody had left one.
-    was_alone: Option<Instant>,
+    no_peer_at: Option<Instant>,
 }
 
 /// Lets another thread end the process without cutting a call in two.
 #[derive(Clone)]
-pub(crate) struct Settler(Arc<Shared>);
+pub(crate) struct ShutdownHandle(Arc<Shared>);
 
 struct Shared {
-    board: Mutex<Board>,
+    state: Mutex<WorkerState>,
     /// Rings when a round is asked for, a round is finished, or a worker comes to rest.
-    bell: Condvar,
+    condvar: Condvar,
     origin: Instant,
-    chosen: Option<String>,
-    xids: Arc<Queue>,
+    library_path: Option<String>,
+    xids: Arc<XidQueue>,
 }
 
 impl Driver {
-    /// Starts the first worker. `chosen` is a library to load in place of the usual ones, `marks` a directory for marks
+    /// Starts the first worker. `library_path` is a library to load in place of the usual ones, `hang_lock_dir` a directory for marks
     /// in place of the usual ones.
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(chosen: Option<String>, marks: Option<&str>) -> io::Result<Self> {
-        let watch = Arc::new(Watch::new());
+    pub(crate) fn start(library_path: Option<String>, hang_lock_dir: Option<&str>) -> io::Result<Self> {
+        let timer = Arc::new(CallTimer::new());
         let shared = Arc::new(Shared {
-            board: Mutex::new(Board::new(Arc::clone(&watch))),
-            bell: Condvar::new(),
+            state: Mutex::new(WorkerState::new(Arc::clone(&timer))),
+            condvar: Condvar::new(),
             origin: Instant::now(),
-            chosen,
+            library_path,
             xids: Arc::default(),
         });
-        start_worker(&shared, 0, watch)?;
-        Ok(Self { shared, handed_out: 0, mark: Mark::new(marks), was_alone: None })
+        start_worker(&shared, 0, timer)?;
+        Ok(Self { shared, sent_generation: 0, hang_lock: PeerHangLock::new(hang_lock_dir), no_peer_at: None })
     }
 
     /// For the thread that ends the process.
-    pub(crate) fn settler(&self) -> Settler {
-        Settler(Arc::clone(&self.shared))
+    pub(crate) fn shutdown_handle(&self) -> ShutdownHandle {
+        ShutdownHandle(Arc::clone(&self.shared))
     }
 
     /// The inventory is to be handed out again with the next frame.
     pub(crate) fn resend(&mut self) {
-        self.handed_out = 0;
+        self.sent_generation = 0;
     }
 
     /// Asks for a round and waits for it, but for no call that is a second old. GPUs that were not read in time have
     /// empty readings and say for how long they have been blocked.
-    pub(crate) fn refresh(&mut self, slow: bool) -> Frame {
-        let other = self.other();
-        self.shared.xids.pause(other.is_some());
-        if let Some(pid) = other {
-            let frame = self.shared.lock().set_aside(pid);
-            return self.handed_out(frame);
+    pub(crate) fn refresh(&mut self, slow: bool) -> DriverSample {
+        let peer = self.peer();
+        self.shared.xids.pause(peer.is_some());
+        if let Some(pid) = peer {
+            let driver_sample = self.shared.lock().suspended_sample(pid);
+            return self.with_inventory(driver_sample);
         }
-        let mut board = self.shared.lock();
-        if board.finished == board.asked {
-            board.asked += 1;
-            board.slow = slow;
-            drop(board);
-            self.shared.bell.notify_all();
-            board = self.shared.lock();
+        let mut state = self.shared.lock();
+        if state.finished_round == state.requested_round {
+            state.requested_round += 1;
+            state.slow = slow;
+            drop(state);
+            self.shared.condvar.notify_all();
+            state = self.shared.lock();
         }
-        let deadline = Instant::now() + LONGEST_ROUND;
-        while board.finished != board.asked && Instant::now() < deadline {
-            let age = board.watch.call_age().unwrap_or_default();
-            if age >= HANGS {
-                if !self.shared.replace_worker(&mut board) {
+        let deadline = Instant::now() + MAX_ROUND;
+        while state.finished_round != state.requested_round && Instant::now() < deadline {
+            let age = state.timer.call_age().unwrap_or_default();
+            if age >= HANG_AFTER {
+                if !self.shared.replace_worker(&mut state) {
                     break;
                 }
-            } else if age >= PATIENCE {
+            } else if age >= CALL_WAIT {
                 break;
             }
-            let wait = PATIENCE.saturating_sub(board.watch.call_age().unwrap_or_default());
-            let waited = self.shared.bell.wait_timeout(board, wait.max(Duration::from_millis(1)));
-            board = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let wait = CALL_WAIT.saturating_sub(state.timer.call_age().unwrap_or_default());
+            let waited = self.shared.condvar.wait_timeout(state, wait.max(Duration::from_millis(1)));
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let mut frame = board.frame();
-        let oddities = board.library.map(Library::oddities);
-        drop(board);
-        frame.notes.extend(oddities.into_iter().flat_map(Oddities::take).map(SafeText::from));
+        let mut driver_sample = state.take_sample();
+        let anomalies = state.library.map(Library::anomalies);
+        drop(state);
+        driver_sample.notes.extend(anomalies.into_iter().flat_map(DriverAnomalies::take).map(SafeText::from));
         let (xids, more) = self.shared.xids.take();
-        frame.xids = xids;
+        driver_sample.xids = xids;
         if more > 0 {
-            frame.notes.push(format!("{more} more Xid events came than are passed on at once").into());
+            driver_sample.notes.push(format!("{more} more Xid events came than are passed on at once").into());
         }
-        self.keep_watch();
-        self.handed_out(frame)
+        self.update_hang_lock();
+        self.with_inventory(driver_sample)
     }
 
     /// Another process of this user that hangs in NVML, as far as that has been seen.
-    fn other(&mut self) -> Option<u32> {
+    fn peer(&mut self) -> Option<u32> {
         let now = Instant::now();
-        if self.was_alone.is_some_and(|then| now < then + LOOK_EVERY) {
+        if self.no_peer_at.is_some_and(|then| now < then + PEER_CHECK_PERIOD) {
             return None;
         }
-        let other = self.mark.other();
-        self.was_alone = other.is_none().then_some(now);
-        other
+        let peer = self.hang_lock.peer();
+        self.no_peer_at = peer.is_none().then_some(now);
+        peer
     }
 
-    /// Whether a call has not come back. Then [`Driver::keep_watch`] is to be called about every second.
-    pub(crate) fn is_waiting(&self) -> bool {
+    /// Whether a call has not come back. Then [`Driver::update_hang_lock`] is to be called about every second.
+    pub(crate) fn has_pending_call(&self) -> bool {
         self.shared.lock().oldest_call().is_some()
     }
 
     /// Tells the other probes of this user when a call hangs, and when it came back.
-    pub(crate) fn keep_watch(&mut self) {
-        let hangs = self.shared.lock().oldest_call().is_some_and(|age| age >= MARKED);
-        if hangs { self.mark.raise() } else { self.mark.lower() }
+    pub(crate) fn update_hang_lock(&mut self) {
+        let hangs = self.shared.lock().oldest_call().is_some_and(|age| age >= LOCK_AFTER);
+        if hangs { self.hang_lock.acquire() } else { self.hang_lock.release() }
     }
 
-    fn handed_out(&mut self, mut frame: Frame) -> Frame {
-        if frame.generation != self.handed_out {
-            self.handed_out = frame.generation;
-            frame.inventory = Some(self.shared.lock().inventory.clone());
+    fn with_inventory(&mut self, mut driver_sample: DriverSample) -> DriverSample {
+        if driver_sample.generation != self.sent_generation {
+            self.sent_generation = driver_sample.generation;
+            driver_sample.inventory = Some(self.shared.lock().inventory.clone());
         }
-        frame
+        driver_sample
     }
 }
 
-impl Settler {
+impl ShutdownHandle {
     /// Shuts NVML down, so that an administrator can reset a GPU. It takes a few seconds at most: where a call hangs,
     /// the driver is left as it is.
     pub(crate) fn shut_down(&self, limit: Duration) {
-        self.0.lock().ending = Ending::ShutDown;
+        self.0.lock().stop_request = StopRequest::ShutDown;
         let deadline = Instant::now() + limit;
-        self.settle(limit);
-        let mut board = self.0.lock();
-        while board.session.is_some() && board.left_behind.is_empty() {
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+        self.stop(limit);
+        let mut state = self.0.lock();
+        while state.session.is_some() && state.stuck_workers.is_empty() {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return;
             }
-            board = self.0.bell.wait_timeout(board, rest).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.0.condvar.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 
     /// Lets no further GPU be read, and waits until the one that is being read is done, at most this long.
-    pub(crate) fn settle(&self, limit: Duration) {
+    pub(crate) fn stop(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        let mut board = self.0.lock();
-        if board.ending == Ending::No {
-            board.ending = Ending::Stop;
+        let mut state = self.0.lock();
+        if state.stop_request == StopRequest::None {
+            state.stop_request = StopRequest::Stop;
         }
-        self.0.bell.notify_all();
-        while board.busy {
-            let rest = deadline.saturating_duration_since(Instant::now());
-            if rest.is_zero() {
+        self.0.condvar.notify_all();
+        while state.busy {
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
                 return;
             }
-            board = self.0.bell.wait_timeout(board, rest).unwrap_or_else(PoisonError::into_inner).0;
+            state = self.0.condvar.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, Board> {
-        self.board.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, WorkerState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Leaves the worker behind that hangs on one GPU, and starts another for the rest. There are never more of them
     /// than GPUs and one; a call that hangs on the driver as a whole is left alone, since a second would hang as well.
-    fn replace_worker(self: &Arc<Self>, board: &mut Board) -> bool {
-        let devices = board.session.as_ref().map_or(0, |session| session.devices());
-        if board.watch.device().is_none() || board.left_behind.len() >= devices {
+    fn replace_worker(self: &Arc<Self>, state: &mut WorkerState) -> bool {
+        let devices = state.session.as_ref().map_or(0, |session| session.devices());
+        if state.timer.device().is_none() || state.stuck_workers.len() >= devices {
             return false;
         }
-        let watch = Arc::new(Watch::new());
-        if start_worker(self, board.epoch + 1, Arc::clone(&watch)).is_err() {
+        let timer = Arc::new(CallTimer::new());
+        if start_worker(self, state.epoch + 1, Arc::clone(&timer)).is_err() {
             return false;
         }
-        board.epoch += 1;
-        board.left_behind.push(std::mem::replace(&mut board.watch, watch));
+        state.epoch += 1;
+        state.stuck_workers.push(std::mem::replace(&mut state.timer, timer));
         true
     }
 
     /// One round: the session is opened or looked over, then each GPU is read. `None` when this worker has been
     /// replaced meanwhile.
-    fn round(&self, epoch: u32, watch: &Watch, words: &mut Vec<u64>, order: &Order) -> Option<()> {
-        let session = match &order.session {
-            Some(session) if order.look_over => {
-                let lost = session.inventory_is_stale(watch);
-                if lost { self.reopen(epoch, watch, session)? } else { Some(Arc::clone(session)) }
+    fn run_round(&self, epoch: u32, timer: &CallTimer, buffer: &mut Vec<u64>, request: &RoundRequest) -> Option<()> {
+        let session = match &request.session {
+            Some(session) if request.check_inventory => {
+                let lost = session.inventory_is_stale(timer);
+                if lost { self.reopen(epoch, timer, session)? } else { Some(Arc::clone(session)) }
             }
             Some(session) => Some(Arc::clone(session)),
-            None => self.open(epoch, watch, order.library)?,
+            None => self.open(epoch, timer, request.library)?,
         };
         let Some(session) = session else { return Some(()) };
         for position in 0..session.devices() {
             let now = self.origin.elapsed().as_secs_f64();
-            let sample = session.sample(position, watch, words, now, order.slow);
-            let mut board = self.lock();
-            if board.epoch != epoch || board.ending != Ending::No {
+            let sample = session.sample(position, timer, buffer, now, request.slow);
+            let mut state = self.lock();
+            if state.epoch != epoch || state.stop_request != StopRequest::None {
                 return None;
             }
-            if let (Some(sample), Some(slot)) = (sample, board.slots.get_mut(position)) {
-                *slot = Slot { round: order.round, sample };
+            if let (Some(sample), Some(slot)) = (sample, state.slots.get_mut(position)) {
+                *slot = DeviceSlot { round: request.round, sample };
             }
         }
         Some(())
@@ -234,12 +234,12 @@ impl Shared {
 
     /// Loads the library and initialises it. `Some(None)` when that fails, with the reason in the inventory.
     #[allow(clippy::option_option, reason = "outside: still in charge; inside: there is a driver")]
-    fn open(&self, epoch: u32, watch: &Watch, library: Option<&'static Library>) -> Option<Option<Arc<Session>>> {
-        watch.concerns(None);
-        let library = library.map_or_else(|| load(self.chosen.as_deref()), Ok);
-        let opened = library.clone().and_then(|library| Session::open(library, watch, &self.xids)).map(Arc::new);
+    fn open(&self, epoch: u32, timer: &CallTimer, library: Option<&'static Library>) -> Option<Option<Arc<Session>>> {
+        timer.set_device(None);
+        let library = library.map_or_else(|| load(self.library_path.as_deref()), Ok);
+        let opened = library.clone().and_then(|library| Session::open(library, timer, &self.xids)).map(Arc::new);
         let inventory = match &opened {
-            Ok(session) => session.inventory(watch),
+            Ok(session) => session.inventory(timer),
             Err(error) => Inventory {
                 nvml_path: library.as_ref().ok().map(|library| library.path().into()),
                 error: Some(error.clone()),
@@ -251,14 +251,14 @@ impl Shared {
 
     /// The GPUs have changed: looks at all of them again, after a new initialisation where the old one is void.
     #[allow(clippy::option_option, reason = "as in `open`")]
-    fn reopen(&self, epoch: u32, watch: &Watch, session: &Session) -> Option<Option<Arc<Session>>> {
-        if session.is_void(watch) {
-            let library = session.close(watch);
-            return self.open(epoch, watch, Some(library));
+    fn reopen(&self, epoch: u32, timer: &CallTimer, session: &Session) -> Option<Option<Arc<Session>>> {
+        if session.is_driver_unloaded(timer) {
+            let library = session.close(timer);
+            return self.open(epoch, timer, Some(library));
         }
-        let renewed = Arc::new(session.renewed(watch, &self.xids));
-        let inventory = renewed.inventory(watch);
-        self.install(epoch, None, Some(renewed), inventory)
+        let reopened = Arc::new(session.reopened(timer, &self.xids));
+        let inventory = reopened.inventory(timer);
+        self.install(epoch, None, Some(reopened), inventory)
     }
 
     #[allow(clippy::option_option, reason = "as in `open`")]
@@ -269,88 +269,88 @@ impl Shared {
         session: Option<Arc<Session>>,
         mut inventory: Inventory,
     ) -> Option<Option<Arc<Session>>> {
-        let mut board = self.lock();
-        if board.epoch != epoch {
+        let mut state = self.lock();
+        if state.epoch != epoch {
             return None;
         }
-        inventory.generation = board.inventory.generation;
-        if inventory.generation == 0 || inventory != board.inventory {
+        inventory.generation = state.inventory.generation;
+        if inventory.generation == 0 || inventory != state.inventory {
             inventory.generation += 1;
         }
-        board.inventory = inventory;
-        board.library = library.or(board.library);
-        board.slots.clear();
-        board.slots.resize_with(session.as_ref().map_or(0, |session| session.devices()), Slot::default);
-        board.session.clone_from(&session);
+        state.inventory = inventory;
+        state.library = library.or(state.library);
+        state.slots.clear();
+        state.slots.resize_with(session.as_ref().map_or(0, |session| session.devices()), DeviceSlot::default);
+        state.session.clone_from(&session);
         Some(session)
     }
 }
 
 /// What a worker is to do in a round.
-struct Order {
+struct RoundRequest {
     round: u64,
     slow: bool,
-    look_over: bool,
+    check_inventory: bool,
     library: Option<&'static Library>,
     session: Option<Arc<Session>>,
 }
 
-fn start_worker(shared: &Arc<Shared>, epoch: u32, watch: Arc<Watch>) -> io::Result<()> {
+fn start_worker(shared: &Arc<Shared>, epoch: u32, timer: Arc<CallTimer>) -> io::Result<()> {
     let shared = Arc::clone(shared);
-    spawn_thread("nvml", STACK_BYTES, Box::new(move || work(&shared, epoch, &watch)))
+    spawn_thread("nvml", STACK_BYTES, Box::new(move || run_worker(&shared, epoch, &timer)))
 }
 
 /// Waits for orders and carries them out, until another worker has taken over or the process ends.
-fn work(shared: &Shared, epoch: u32, watch: &Arc<Watch>) {
-    let mut words = Vec::with_capacity(512);
-    let mut board = shared.lock();
-    while board.epoch == epoch && board.ending == Ending::No {
-        if board.asked == board.finished || (board.session.is_none() && !board.slow) {
-            if board.asked != board.finished {
+fn run_worker(shared: &Shared, epoch: u32, timer: &Arc<CallTimer>) {
+    let mut buffer = Vec::with_capacity(512);
+    let mut state = shared.lock();
+    while state.epoch == epoch && state.stop_request == StopRequest::None {
+        if state.requested_round == state.finished_round || (state.session.is_none() && !state.slow) {
+            if state.requested_round != state.finished_round {
                 // Without a driver nothing is tried but in the slow rounds.
-                board.finished = board.asked;
-                shared.bell.notify_all();
+                state.finished_round = state.requested_round;
+                shared.condvar.notify_all();
             }
-            board = shared.bell.wait(board).unwrap_or_else(PoisonError::into_inner);
+            state = shared.condvar.wait(state).unwrap_or_else(PoisonError::into_inner);
             continue;
         }
-        let order = Order {
-            round: board.asked,
-            slow: board.slow,
-            look_over: board.slow && board.left_behind.is_empty(),
-            library: board.library,
-            session: board.session.clone(),
+        let request = RoundRequest {
+            round: state.requested_round,
+            slow: state.slow,
+            check_inventory: state.slow && state.stuck_workers.is_empty(),
+            library: state.library,
+            session: state.session.clone(),
         };
-        board.busy = true;
-        drop(board);
-        let done = shared.round(epoch, watch, &mut words, &order);
-        board = shared.lock();
-        if board.epoch == epoch {
-            board.busy = false;
+        state.busy = true;
+        drop(state);
+        let done = shared.run_round(epoch, timer, &mut buffer, &request);
+        state = shared.lock();
+        if state.epoch == epoch {
+            state.busy = false;
             if done.is_some() {
-                board.finished = order.round;
+                state.finished_round = request.round;
             }
             // Whoever waits finds the lock free.
-            drop(board);
-            shared.bell.notify_all();
-            board = shared.lock();
+            drop(state);
+            shared.condvar.notify_all();
+            state = shared.lock();
         }
     }
-    board.left_behind.retain(|left| !Arc::ptr_eq(left, watch));
-    if board.ending == Ending::ShutDown && board.epoch == epoch && board.left_behind.is_empty() {
-        let session = board.session.clone();
-        drop(board);
+    state.stuck_workers.retain(|stuck| !Arc::ptr_eq(stuck, timer));
+    if state.stop_request == StopRequest::ShutDown && state.epoch == epoch && state.stuck_workers.is_empty() {
+        let session = state.session.clone();
+        drop(state);
         if let Some(session) = session {
-            session.close(watch);
+            session.close(timer);
         }
-        board = shared.lock();
-        board.session = None;
+        state = shared.lock();
+        state.session = None;
     }
-    drop(board);
-    shared.bell.notify_all();
+    drop(state);
+    shared.condvar.notify_all();
 }
 
 /// Whether an error means that the initialisation itself is void.
-pub(super) fn is_void(code: Code) -> bool {
-    matches!(code, Code::UNINITIALIZED | Code::DRIVER_NOT_LOADED)
+pub(super) fn is_driver_unloaded(code: ReturnCode) -> bool {
+    matches!(code, ReturnCode::UNINITIALIZED | ReturnCode::DRIVER_NOT_LOADED)
 }

@@ -18,10 +18,10 @@
 
 mod gpu;
 mod host;
-mod lines;
-mod page;
 mod process;
+mod report;
+mod report_writer;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use page::pretty;
+pub(crate) use report::pretty;

@@ -1,6 +1,6 @@
 //! The processes on the GPUs: a row for each process and GPU, and below the first one of a process what else is known.
 
-use super::lines::{Lines, around, bytes, or_dash, time};
+use super::report_writer::{ReportWriter, bytes, or_dash, time, with_affixes};
 use crate::wire::{
     Ancestor, GpuProcessReading, Inventory, Owner, Presence, ProcessFacts, ProcessReading, SafeText, Snapshot,
 };
@@ -12,13 +12,13 @@ const INDENT: usize = 14;
 /// Parents that are named.
 const SHOWN_ANCESTORS: usize = 6;
 
-pub(super) fn write(lines: &mut Lines, inventory: &Inventory, snapshot: &Snapshot) {
+pub(super) fn write(report: &mut ReportWriter, inventory: &Inventory, snapshot: &Snapshot) {
     let rows: Vec<_> = (0..snapshot.gpu_processes.len()).map(|index| snapshot.gpu_processes.row(index)).collect();
     if rows.is_empty() {
         return;
     }
-    lines.line("");
-    lines.line(format!(
+    report.line("");
+    report.line(format!(
         "{:>4} {:>8} {:4} {:>10} {:>5} {:>8} {:>10} {:6} {:12} COMMAND",
         "GPU", "PID", "KIND", "MEMORY", "SM", "CPU", "RSS", "STATE", "USER"
     ));
@@ -27,19 +27,19 @@ pub(super) fn write(lines: &mut Lines, inventory: &Inventory, snapshot: &Snapsho
         let process = row.pid.and_then(|pid| snapshot.processes.pid.iter().position(|known| *known == Some(pid)));
         let process = process.map(|index| snapshot.processes.row(index)).unwrap_or_default();
         let facts = row.pid.and_then(|pid| snapshot.facts.iter().find(|facts| facts.pid == pid));
-        write_row(lines, row, &process, facts, inventory);
+        write_row(report, row, &process, facts, inventory);
         if row.pid.is_some() && !seen.contains(&row.pid) {
             seen.push(row.pid);
-            details(lines, &process, facts);
+            details(report, &process, facts);
         }
     }
     if snapshot.processes_left_out > 0 {
-        lines.line(format!("and {} more", snapshot.processes_left_out));
+        report.line(format!("and {} more", snapshot.processes_left_out));
     }
 }
 
 fn write_row(
-    lines: &mut Lines,
+    report: &mut ReportWriter,
     row: &GpuProcessReading,
     process: &ProcessReading,
     facts: Option<&ProcessFacts>,
@@ -47,7 +47,7 @@ fn write_row(
 ) {
     let gpu = row.gpu.and_then(|gpu| inventory.gpus.get(usize::from(gpu))).map(|info| info.index);
     let share = |share: Option<String>| share.map_or_else(|| "-".to_owned(), |share| format!("{share}%"));
-    lines.line(format!(
+    report.line(format!(
         "{:>4} {:>8} {:4} {:>10} {:>5} {:>8} {:>10} {:6} {:12} {}",
         or_dash(gpu),
         or_dash(row.pid),
@@ -62,44 +62,44 @@ fn write_row(
     ));
 }
 
-fn details(lines: &mut Lines, process: &ProcessReading, facts: Option<&ProcessFacts>) {
+fn details(report: &mut ReportWriter, process: &ProcessReading, facts: Option<&ProcessFacts>) {
     let none = ProcessFacts::default();
     let facts = facts.unwrap_or(&none);
-    let mut line = |pieces: &[Option<String>]| {
-        let pieces: Vec<String> = pieces.iter().flatten().cloned().collect();
-        lines.wrapped(&" ".repeat(INDENT), &pieces);
+    let mut line = |fields: &[Option<String>]| {
+        let fields: Vec<String> = fields.iter().flatten().cloned().collect();
+        report.write_wrapped(&" ".repeat(INDENT), &fields);
     };
     line(&[
-        around("", facts.full_name.as_ref(), ""),
+        with_affixes("", facts.full_name.as_ref(), ""),
         facts.owner.as_ref().map(|owner| describe(owner, facts.container_name.as_ref())),
-        around("in ", facts.runs_in.as_ref(), ""),
+        with_affixes("in ", facts.runs_in.as_ref(), ""),
         (!facts.ancestors.is_empty()).then(|| parents(&facts.ancestors)),
         facts.ignores_hangup.filter(|&ignores| ignores).map(|_| "ignores a hangup".to_owned()),
     ]);
     line(&[
-        around("runs for ", process.age_seconds.map(time), ""),
-        around("", process.threads, " threads"),
-        around("", process.threads_live, " of them live"),
-        around("", process.threads_blocked.filter(|&count| count > 0), " in uninterruptible sleep"),
+        with_affixes("runs for ", process.age_seconds.map(time), ""),
+        with_affixes("", process.threads, " threads"),
+        with_affixes("", process.threads_live, " of them live"),
+        with_affixes("", process.threads_blocked.filter(|&count| count > 0), " in uninterruptible sleep"),
         process
             .blocked_thread
             .zip(process.blocked_seconds)
             .map(|(thread, seconds)| format!("thread {thread} for {} already", time(f64::from(seconds)))),
-        around("waits in ", process.wait_channel.as_ref(), ""),
+        with_affixes("waits in ", process.wait_channel.as_ref(), ""),
         process.descendants.filter(|&count| count > 0).map(|count| {
-            let cpu = around(" at ", process.descendants_cpu_percent, " % CPU").unwrap_or_default();
+            let cpu = with_affixes(" at ", process.descendants_cpu_percent, " % CPU").unwrap_or_default();
             let blocked = process.descendants_blocked.filter(|&count| count > 0);
-            format!("{count} workers{cpu}{}", around(", blocked ", blocked, "").unwrap_or_default())
+            format!("{count} workers{cpu}{}", with_affixes(", blocked ", blocked, "").unwrap_or_default())
         }),
     ]);
     line(&[
-        around("works in ", facts.working_directory.as_ref(), ""),
+        with_affixes("works in ", facts.working_directory.as_ref(), ""),
         facts.log_path.as_ref().map(|path| match process.log_age_seconds {
             Some(age) => format!("log {path} written {} ago", time(age)),
             None => format!("log {path}"),
         }),
-        around("read ", process.read_characters.map(bytes), ""),
-        around("written ", process.write_bytes.map(bytes), ""),
+        with_affixes("read ", process.read_characters.map(bytes), ""),
+        with_affixes("written ", process.write_bytes.map(bytes), ""),
     ]);
 }
 
@@ -139,8 +139,8 @@ fn user(facts: Option<&ProcessFacts>) -> String {
 
 fn command(facts: Option<&ProcessFacts>) -> String {
     let Some(facts) = facts else { return "-".to_owned() };
-    let words: Vec<&str> = facts.argv.iter().map(SafeText::as_str).collect();
-    let line = if words.is_empty() { or_dash(facts.name.as_ref()) } else { words.join(" ") };
+    let arguments: Vec<&str> = facts.argv.iter().map(SafeText::as_str).collect();
+    let line = if arguments.is_empty() { or_dash(facts.name.as_ref()) } else { arguments.join(" ") };
     match line.char_indices().nth(COMMAND_COLUMNS) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line,

@@ -1,8 +1,8 @@
 use super::pretty;
 use crate::wire::{
-    Ancestor, ComputeMode, DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth,
+    Ancestor, Availability, ComputeMode, DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth,
     GpuHealthColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading,
-    Inventory, Offer, Owner, PROTOCOL, Presence, ProbeCost, ProcessColumns, ProcessFacts, ProcessReading, ProcessState,
+    Inventory, Owner, PROTOCOL, Presence, ProbeCost, ProcessColumns, ProcessFacts, ProcessReading, ProcessState,
     RecentPast, RecoveryAction, Scope, Snapshot, XidEvent,
 };
 
@@ -87,8 +87,8 @@ fn info() -> GpuInfo {
         pcie_width_max: Some(16),
         minor_number: Some(3),
         nvlink_count: Some(18),
-        gpm: Some(Offer::Available),
-        xid_events: Some(Offer::Available),
+        gpm: Some(Availability::Available),
+        xid_events: Some(Availability::Available),
         ..GpuInfo::default()
     }
 }
@@ -200,7 +200,7 @@ fn training() -> (ProcessReading, ProcessFacts) {
 }
 
 #[test]
-fn everything_that_can_be_known() {
+fn a_full_snapshot() {
     let (process, facts) = training();
     let gone = ProcessReading { pid: Some(77), presence: Some(Presence::Gone), ..ProcessReading::default() };
     let serving = ProcessFacts {
@@ -245,7 +245,7 @@ fn everything_that_can_be_known() {
 }
 
 #[test]
-fn what_is_not_known_is_named() {
+fn unknown_values_are_listed() {
     let bare = GpuInfo { index: 0, name: Some("NVIDIA GeForce".into()), ..GpuInfo::default() };
     let divided = GpuInfo { index: 1, mig_enabled: Some(true), ..GpuInfo::default() };
     let instance = GpuInfo {
@@ -255,11 +255,11 @@ fn what_is_not_known_is_named() {
         mig_parent_uuid: Some("GPU-1".into()),
         gpu_instance_id: Some(7),
         compute_instance_id: Some(0),
-        gpm: Some(Offer::NotPermitted),
+        gpm: Some(Availability::NotPermitted),
         ..GpuInfo::default()
     };
     let shared =
-        GpuInfo { index: 2, unified_memory: Some(true), xid_events: Some(Offer::Refused), ..GpuInfo::default() };
+        GpuInfo { index: 2, unified_memory: Some(true), xid_events: Some(Availability::Refused), ..GpuInfo::default() };
     let lost = GpuInfo { index: 3, ..GpuInfo::default() };
     let silent = GpuInfo { index: 4, ..GpuInfo::default() };
     let error = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "the GPU is lost".into() };
@@ -280,7 +280,7 @@ fn what_is_not_known_is_named() {
 }
 
 #[test]
-fn without_a_driver_the_reason_is_shown() {
+fn without_a_driver_the_error_is_shown() {
     let error = DriverError { kind: DriverErrorKind::VersionMismatch, code: Some(18), message: "reboot".into() };
     let inventory = Inventory { error: Some(error), ..Inventory::default() };
     let text = pretty(&hello(), &inventory, &Snapshot::default());

@@ -1,48 +1,48 @@
 //! What GPU processes have started and is not on a GPU itself: the workers that load their data. And, since it is the
 //! same walk through /proc, how many probes run on this host.
 
-use super::list::Moment;
-use super::walk::Walk;
-use crate::probe::numbers::tenths_f32;
-use crate::probe::procfs::{Scratch, Stat, TICKS_PER_SECOND};
+use super::proc_scan::ProcScan;
+use super::process_sampler::SampleContext;
+use crate::probe::decimal::round_to_tenth_f32;
+use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND};
 use crate::wire::{ProcessReading, ProcessState};
 
 /// From the beginning of one walk to that of the next.
-const WALK_SECONDS: f64 = 10.0;
+const SCAN_SECONDS: f64 = 10.0;
 /// The same where no GPU is used.
-const IDLE_WALK_SECONDS: f64 = 60.0;
+const IDLE_SCAN_SECONDS: f64 = 60.0;
 /// The most `stat` files that one sample reads here.
-const READS: usize = 500;
+const MAX_READS: usize = 500;
 /// The most descendants whose CPU time is followed.
-const MAX_KEPT: usize = 256;
+const MAX_DESCENDANTS: usize = 256;
 /// Generations below a GPU process.
 const MAX_DEPTH: usize = 16;
 
 /// The walk, and what came of the last one.
 #[derive(Debug)]
 pub(super) struct Descendants {
-    walk: Walk,
+    scan: ProcScan,
     step: Step,
-    began: f64,
-    kept: Vec<Kept>,
+    scan_started_at: f64,
+    tracked: Vec<Descendant>,
     /// Sorted by pid of the GPU process: this walk's, while they are added up.
-    adding: Vec<(u32, Sum)>,
+    pending_sums: Vec<(u32, DescendantSum)>,
     /// The last walk's.
-    sums: Vec<(u32, Sum)>,
+    sums: Vec<(u32, DescendantSum)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// Until the next walk.
-    Resting,
-    Walking,
+    Idle,
+    Scanning,
     /// The descendants from this one on are still to be read.
     Measuring(usize),
 }
 
 /// A descendant.
 #[derive(Debug, Clone, Copy)]
-struct Kept {
+struct Descendant {
     pid: u32,
     parent: u32,
     /// The GPU process above it, the nearest where there are several.
@@ -53,7 +53,7 @@ struct Kept {
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-struct Sum {
+struct DescendantSum {
     count: u32,
     cpu_percent: Option<f64>,
     blocked: u32,
@@ -62,11 +62,11 @@ struct Sum {
 impl Default for Descendants {
     fn default() -> Self {
         Self {
-            walk: Walk::default(),
-            step: Step::Resting,
-            began: f64::NEG_INFINITY,
-            kept: Vec::new(),
-            adding: Vec::new(),
+            scan: ProcScan::default(),
+            step: Step::Idle,
+            scan_started_at: f64::NEG_INFINITY,
+            tracked: Vec::new(),
+            pending_sums: Vec::new(),
             sums: Vec::new(),
         }
     }
@@ -74,30 +74,30 @@ impl Default for Descendants {
 
 impl Descendants {
     /// Does this sample's piece of the walk. `gpu_processes` is sorted.
-    pub(super) fn step(&mut self, gpu_processes: &[u32], moment: Moment, scratch: &mut Scratch) {
-        let mut reads = READS;
+    pub(super) fn step(&mut self, gpu_processes: &[u32], context: SampleContext, reader: &mut FileReader) {
+        let mut reads = MAX_READS;
         loop {
             match self.step {
-                Step::Resting => {
-                    let pause = if gpu_processes.is_empty() { IDLE_WALK_SECONDS } else { WALK_SECONDS };
-                    if moment.now - self.began < pause {
+                Step::Idle => {
+                    let period = if gpu_processes.is_empty() { IDLE_SCAN_SECONDS } else { SCAN_SECONDS };
+                    if context.now - self.scan_started_at < period {
                         return;
                     }
-                    self.began = moment.now;
-                    self.step = Step::Walking;
+                    self.scan_started_at = context.now;
+                    self.step = Step::Scanning;
                 }
-                Step::Walking => {
-                    if !self.walk.step(moment, &mut reads, scratch) {
+                Step::Scanning => {
+                    if !self.scan.step(context, &mut reads, reader) {
                         return;
                     }
-                    self.find(gpu_processes);
+                    self.collect(gpu_processes);
                     self.step = Step::Measuring(0);
                 }
                 Step::Measuring(from) => {
-                    let next = self.measure(from, &mut reads, moment.now, scratch);
-                    self.step = next.map_or(Step::Resting, Step::Measuring);
+                    let next = self.measure(from, &mut reads, context.now, reader);
+                    self.step = next.map_or(Step::Idle, Step::Measuring);
                     if next.is_none() {
-                        self.sums = std::mem::take(&mut self.adding);
+                        self.sums = std::mem::take(&mut self.pending_sums);
                     }
                     return;
                 }
@@ -107,61 +107,65 @@ impl Descendants {
 
     /// How many probes run on this host, as the last walk found.
     pub(super) fn probes_on_host(&self) -> Option<u32> {
-        self.walk.probes()
+        self.scan.probes()
     }
 
     /// Writes what is known of its descendants into a reading.
-    pub(super) fn tell(&self, pid: u32, reading: &mut ProcessReading) {
-        let Ok(place) = self.sums.binary_search_by_key(&pid, |&(known, _)| known) else { return };
-        let sum = self.sums[place].1;
+    pub(super) fn fill_reading(&self, pid: u32, reading: &mut ProcessReading) {
+        let Ok(index) = self.sums.binary_search_by_key(&pid, |&(known, _)| known) else { return };
+        let sum = self.sums[index].1;
         reading.descendants = Some(sum.count);
-        reading.descendants_cpu_percent = sum.cpu_percent.map(tenths_f32);
+        reading.descendants_cpu_percent = sum.cpu_percent.map(round_to_tenth_f32);
         reading.descendants_blocked = Some(sum.blocked);
     }
 
     /// Finds the descendants among what was walked, generation by generation.
-    fn find(&mut self, gpu_processes: &[u32]) {
-        let before = std::mem::take(&mut self.kept);
+    fn collect(&mut self, gpu_processes: &[u32]) {
+        let previous = std::mem::take(&mut self.tracked);
         // Each generation is sorted by pid, as what was walked is.
         let mut parents: Vec<(u32, u32)> = gpu_processes.iter().map(|&pid| (pid, pid)).collect();
         for _ in 0..MAX_DEPTH {
             let mut children = Vec::new();
-            for entry in self.walk.entries() {
+            for entry in self.scan.entries() {
                 let Some(parent) = entry.parent else { continue };
-                let Ok(place) = parents.binary_search_by_key(&parent, |&(pid, _)| pid) else { continue };
+                let Ok(index) = parents.binary_search_by_key(&parent, |&(pid, _)| pid) else { continue };
                 let on_gpu = gpu_processes.binary_search(&entry.pid).is_ok();
-                if !on_gpu && self.kept.len() + children.len() < MAX_KEPT {
-                    children.push((entry.pid, parent, parents[place].1));
+                if !on_gpu && self.tracked.len() + children.len() < MAX_DESCENDANTS {
+                    children.push((entry.pid, parent, parents[index].1));
                 }
             }
             if children.is_empty() {
                 break;
             }
-            self.kept.extend(children.iter().map(|&(pid, parent, gpu_process)| {
-                let known = before.iter().find(|known| known.pid == pid).copied();
+            self.tracked.extend(children.iter().map(|&(pid, parent, gpu_process)| {
+                let known = previous.iter().find(|known| known.pid == pid).copied();
                 let unread =
-                    Kept { pid, parent, gpu_process, start_ticks: 0, cpu_ticks: 0, read_at: f64::NEG_INFINITY };
-                Kept { parent, gpu_process, ..known.unwrap_or(unread) }
+                    Descendant { pid, parent, gpu_process, start_ticks: 0, cpu_ticks: 0, read_at: f64::NEG_INFINITY };
+                Descendant { parent, gpu_process, ..known.unwrap_or(unread) }
             }));
             parents = children.into_iter().map(|(pid, _, gpu_process)| (pid, gpu_process)).collect();
         }
-        self.adding = gpu_processes.iter().map(|&pid| (pid, Sum::default())).collect();
+        self.pending_sums = gpu_processes.iter().map(|&pid| (pid, DescendantSum::default())).collect();
     }
 
     /// Reads the descendants and adds them up; where to go on, unless that was all.
-    fn measure(&mut self, from: usize, reads: &mut usize, now: f64, scratch: &mut Scratch) -> Option<usize> {
-        for index in from..self.kept.len() {
+    fn measure(&mut self, from: usize, reads: &mut usize, now: f64, reader: &mut FileReader) -> Option<usize> {
+        for index in from..self.tracked.len() {
             if *reads == 0 {
                 return Some(index);
             }
             *reads -= 1;
-            let kept = &mut self.kept[index];
-            let Ok(place) = self.adding.binary_search_by_key(&kept.gpu_process, |&(pid, _)| pid) else { continue };
-            let sum = &mut self.adding[place].1;
-            let Some(stat) = scratch.read_process(kept.pid, "stat", 1024).ok().and_then(Stat::parse) else { continue };
-            if stat.parent != kept.parent {
+            let tracked = &mut self.tracked[index];
+            let Ok(index) = self.pending_sums.binary_search_by_key(&tracked.gpu_process, |&(pid, _)| pid) else {
+                continue;
+            };
+            let sum = &mut self.pending_sums[index].1;
+            let Some(stat) = reader.read_process(tracked.pid, "stat", 1024).ok().and_then(Stat::parse) else {
+                continue;
+            };
+            if stat.parent != tracked.parent {
                 // Whoever was between it and the GPU process has ended since the walk, or before it.
-                self.walk.forget(kept.pid);
+                self.scan.forget_parent(tracked.pid);
                 continue;
             }
             if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
@@ -169,11 +173,11 @@ impl Descendants {
             }
             sum.count += 1;
             sum.blocked += u32::from(stat.state == ProcessState::DiskSleep);
-            if kept.start_ticks == stat.start_ticks && now > kept.read_at {
-                let seconds = stat.cpu_ticks.saturating_sub(kept.cpu_ticks) as f64 / TICKS_PER_SECOND;
-                *sum.cpu_percent.get_or_insert(0.0) += 100.0 * seconds / (now - kept.read_at);
+            if tracked.start_ticks == stat.start_ticks && now > tracked.read_at {
+                let seconds = stat.cpu_ticks.saturating_sub(tracked.cpu_ticks) as f64 / TICKS_PER_SECOND;
+                *sum.cpu_percent.get_or_insert(0.0) += 100.0 * seconds / (now - tracked.read_at);
             }
-            (kept.start_ticks, kept.cpu_ticks, kept.read_at) = (stat.start_ticks, stat.cpu_ticks, now);
+            (tracked.start_ticks, tracked.cpu_ticks, tracked.read_at) = (stat.start_ticks, stat.cpu_ticks, now);
         }
         None
     }
@@ -185,30 +189,30 @@ mod tests {
     use std::io::{BufRead, BufReader};
     use std::process::{Command, Stdio};
 
-    fn moment(now: f64) -> Moment {
-        Moment { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None }
+    fn context(now: f64) -> SampleContext {
+        SampleContext { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None }
     }
 
     /// Walks to the end, once.
-    fn walk(descendants: &mut Descendants, gpu_processes: &[u32], now: f64) {
-        let mut scratch = Scratch::default();
+    fn scan(descendants: &mut Descendants, gpu_processes: &[u32], now: f64) {
+        let mut reader = FileReader::default();
         for _ in 0..100_000 {
-            descendants.step(gpu_processes, moment(now), &mut scratch);
-            if matches!(descendants.step, Step::Resting) {
+            descendants.step(gpu_processes, context(now), &mut reader);
+            if matches!(descendants.step, Step::Idle) {
                 return;
             }
         }
         panic!("the walk does not end");
     }
 
-    fn told(descendants: &Descendants, pid: u32) -> (Option<u32>, Option<f32>, Option<u32>) {
+    fn sums_of(descendants: &Descendants, pid: u32) -> (Option<u32>, Option<f32>, Option<u32>) {
         let mut reading = ProcessReading::default();
-        descendants.tell(pid, &mut reading);
+        descendants.fill_reading(pid, &mut reading);
         (reading.descendants, reading.descendants_cpu_percent, reading.descendants_blocked)
     }
 
     #[test]
-    fn children_of_children_count_and_those_on_a_gpu_do_not() {
+    fn descendants_are_counted_except_gpu_processes() {
         // A shell with two sleepers, one of them below another shell.
         let script = "sleep 600 & sh -c 'sleep 600 & echo $$; wait' & read _; kill 0";
         let mut command = Command::new("setsid");
@@ -217,27 +221,27 @@ mod tests {
         BufReader::new(job.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let inner: u32 = line.trim().parse().unwrap();
         let mut descendants = Descendants::default();
-        walk(&mut descendants, &[job.id()], 1.0);
-        assert_eq!(told(&descendants, job.id()), (Some(3), None, Some(0)));
+        scan(&mut descendants, &[job.id()], 1.0);
+        assert_eq!(sums_of(&descendants, job.id()), (Some(3), None, Some(0)));
         // Within ten seconds nothing is read again; after them the CPU time has a share.
-        walk(&mut descendants, &[job.id()], 10.9);
-        assert_eq!(told(&descendants, job.id()).1, None);
-        walk(&mut descendants, &[job.id()], 11.0);
-        assert_eq!(told(&descendants, job.id()), (Some(3), Some(0.0), Some(0)));
+        scan(&mut descendants, &[job.id()], 10.9);
+        assert_eq!(sums_of(&descendants, job.id()).1, None);
+        scan(&mut descendants, &[job.id()], 11.0);
+        assert_eq!(sums_of(&descendants, job.id()), (Some(3), Some(0.0), Some(0)));
         // On a GPU of its own, the inner shell is nobody's worker, and has its own.
         let mut both = [job.id(), inner];
         both.sort_unstable();
-        walk(&mut descendants, &both, 21.0);
-        assert_eq!(told(&descendants, job.id()).0, Some(1));
-        assert_eq!(told(&descendants, inner).0, Some(1));
+        scan(&mut descendants, &both, 21.0);
+        assert_eq!(sums_of(&descendants, job.id()).0, Some(1));
+        assert_eq!(sums_of(&descendants, inner).0, Some(1));
         drop(job.stdin.take());
         job.wait().unwrap();
-        walk(&mut descendants, &both, 31.0);
-        assert_eq!(told(&descendants, job.id()), (Some(0), None, Some(0)));
+        scan(&mut descendants, &both, 31.0);
+        assert_eq!(sums_of(&descendants, job.id()), (Some(0), None, Some(0)));
     }
 
     #[test]
-    fn who_has_lost_the_parents_up_to_the_gpu_process_descends_from_it_no_more() {
+    fn a_reparented_process_is_no_longer_counted() {
         // A shell above a shell above a sleeper.
         let script = "sh -c 'sleep 600 & echo $! $$; wait' & read _; kill 0";
         let mut command = Command::new("setsid");
@@ -247,33 +251,35 @@ mod tests {
         let mut pids = line.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());
         let (sleeper, inner) = (pids.next().unwrap(), pids.next().unwrap());
         let mut descendants = Descendants::default();
-        walk(&mut descendants, &[job.id()], 1.0);
-        assert_eq!(told(&descendants, job.id()).0, Some(2));
+        scan(&mut descendants, &[job.id()], 1.0);
+        assert_eq!(sums_of(&descendants, job.id()).0, Some(2));
         let inner = rustix::process::Pid::from_raw(inner).unwrap();
         rustix::process::kill_process(inner, rustix::process::Signal::KILL).unwrap();
         let parent = || {
-            Scratch::default().read_process(sleeper as u32, "stat", 1024).map(|line| Stat::parse(line).unwrap().parent)
+            FileReader::default()
+                .read_process(sleeper as u32, "stat", 1024)
+                .map(|line| Stat::parse(line).unwrap().parent)
         };
         while parent() == Ok(inner.as_raw_nonzero().get() as u32) {
             std::thread::yield_now();
         }
         // Nothing has started since, as far as is known, so that the inner shell is taken for living.
         descendants.step = Step::Measuring(0);
-        descendants.find(&[job.id()]);
-        walk(&mut descendants, &[job.id()], 2.0);
-        assert_eq!(told(&descendants, job.id()).0, Some(0));
+        descendants.collect(&[job.id()]);
+        scan(&mut descendants, &[job.id()], 2.0);
+        assert_eq!(sums_of(&descendants, job.id()).0, Some(0));
         drop(job.stdin.take());
         job.wait().unwrap();
     }
 
     #[test]
-    fn where_no_gpu_is_used_the_walk_is_rarer() {
+    fn without_gpu_processes_the_scan_is_rarer() {
         let mut descendants = Descendants::default();
-        walk(&mut descendants, &[], 5.0);
-        assert!((descendants.began - 5.0).abs() < 0.1);
-        descendants.step(&[], moment(64.0), &mut Scratch::default());
-        assert!((descendants.began - 5.0).abs() < 0.1);
-        descendants.step(&[], moment(65.0), &mut Scratch::default());
-        assert!((descendants.began - 65.0).abs() < 0.1);
+        scan(&mut descendants, &[], 5.0);
+        assert!((descendants.scan_started_at - 5.0).abs() < 0.1);
+        descendants.step(&[], context(64.0), &mut FileReader::default());
+        assert!((descendants.scan_started_at - 5.0).abs() < 0.1);
+        descendants.step(&[], context(65.0), &mut FileReader::default());
+        assert!((descendants.scan_started_at - 65.0).abs() < 0.1);
     }
 }

@@ -1,12 +1,12 @@
 //! The processes on the GPUs, as the host knows them: readings in every sample, facts when they are new.
 
 mod descendants;
-mod list;
-mod own;
-mod round;
+mod own_process;
+mod proc_scan;
+mod process_sampler;
+mod refresh_budget;
 mod threads;
-mod tracked;
-mod walk;
+mod tracked_process;
 
-pub(crate) use list::{Moment, Processes};
-pub(crate) use own::is_file;
+pub(crate) use own_process::is_file_path;
+pub(crate) use process_sampler::{ProcessSampler, SampleContext};

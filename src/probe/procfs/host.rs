@@ -1,8 +1,8 @@
 //! The host itself.
 
 use super::rates::Traffic;
-use super::{KeptFile, Scratch, pci};
-use crate::probe::numbers::{decimal, tenths, tenths_f32};
+use super::{FileReader, OpenFile, pci};
+use crate::probe::decimal::{parse_decimal, round_to_tenth, round_to_tenth_f32};
 use crate::wire::{HostReading, SafeText};
 use rustix::time::{ClockId, clock_gettime};
 use std::str::FromStr;
@@ -10,9 +10,9 @@ use std::str::FromStr;
 /// Reads the host, and remembers what rates and slow readings need.
 #[derive(Debug)]
 pub(crate) struct HostSampler {
-    stat: KeptFile,
-    memory: KeptFile,
-    load: KeptFile,
+    stat: OpenFile,
+    memory: OpenFile,
+    load: OpenFile,
     cpu: Option<CpuTicks>,
     forks: Option<Forks>,
     last_pid: Option<u32>,
@@ -22,9 +22,9 @@ pub(crate) struct HostSampler {
     /// Slow samples so far: interfaces and disks come and go even more rarely.
     slow_samples: u32,
     /// What is not read in every sample, as it was read last.
-    known: HostReading,
+    last_reading: HostReading,
     /// When memory and load were looked at, in monotonic seconds.
-    looked_at: Option<f64>,
+    refreshed_at: Option<f64>,
 }
 
 /// What tells whether there are new processes.
@@ -37,25 +37,25 @@ pub(crate) struct Forks {
 }
 
 /// Interfaces and disks are looked for in the first slow sample and in every so many.
-const FIND_EVERY: u32 = 30;
+const DEVICE_SCAN_EVERY: u32 = 30;
 /// Within this time of a look at them memory, load and traffic are as they were: the kernel adds them up anew for each
 /// look, and the load for all every 5 s. A little less than 4 s, since samples are not on time to the millisecond.
-pub(super) const LOOK_SECONDS: f64 = 3.9;
+pub(super) const REFRESH_SECONDS: f64 = 3.9;
 
 impl HostSampler {
     pub(crate) fn new() -> Self {
         Self {
-            stat: KeptFile::open("/proc/stat"),
-            memory: KeptFile::open("/proc/meminfo"),
-            load: KeptFile::open("/proc/loadavg"),
+            stat: OpenFile::open("/proc/stat"),
+            memory: OpenFile::open("/proc/meminfo"),
+            load: OpenFile::open("/proc/loadavg"),
             cpu: None,
             forks: None,
             last_pid: None,
             boot_unix_seconds: None,
             traffic: Traffic::default(),
             slow_samples: 0,
-            known: HostReading::default(),
-            looked_at: None,
+            last_reading: HostReading::default(),
+            refreshed_at: None,
         }
     }
 
@@ -71,37 +71,37 @@ impl HostSampler {
 
     /// Reads what changes all the time, the memory, the load and the traffic when they are due; `slow` asks for what rarely
     /// changes as well. `now` is monotonic, in seconds.
-    pub(crate) fn sample(&mut self, scratch: &mut Scratch, now: f64, slow: bool) -> HostReading {
+    pub(crate) fn sample(&mut self, reader: &mut FileReader, now: f64, slow: bool) -> HostReading {
         if slow {
-            read_slow(&mut self.known, scratch);
-            if self.slow_samples.is_multiple_of(FIND_EVERY) {
-                self.traffic.find();
+            read_slow(&mut self.last_reading, reader);
+            if self.slow_samples.is_multiple_of(DEVICE_SCAN_EVERY) {
+                self.traffic.find_devices();
             }
             self.slow_samples = self.slow_samples.wrapping_add(1);
         }
-        let is_due = self.looked_at.is_none_or(|then| now - then >= LOOK_SECONDS);
+        let is_due = self.refreshed_at.is_none_or(|then| now - then >= REFRESH_SECONDS);
         if is_due {
-            self.looked_at = Some(now);
-            self.look(scratch);
+            self.refreshed_at = Some(now);
+            self.read_memory_and_load(reader);
         }
-        let mut reading = self.known.clone();
-        if let Some(text) = self.stat.read(scratch) {
+        let mut reading = self.last_reading.clone();
+        if let Some(text) = self.stat.read(reader) {
             let ticks = CpuTicks::parse(text);
             if let Some((before, ticks)) = self.cpu.zip(ticks) {
                 (reading.cpu_percent, reading.io_wait_percent) = ticks.shares_since(before);
             }
             self.cpu = ticks;
-            reading.tasks_blocked = named(text, b"procs_blocked ");
+            reading.tasks_blocked = value_after(text, b"procs_blocked ");
             if is_due {
-                let count = named(text, b"processes ");
+                let count = value_after(text, b"processes ");
                 self.forks = count.zip(self.last_pid).map(|(count, last_pid)| Forks { count, last_pid });
             }
             if self.boot_unix_seconds.is_none() {
-                self.boot_unix_seconds = named(text, b"btime ");
+                self.boot_unix_seconds = value_after(text, b"btime ");
             }
         }
-        reading.uptime_seconds = Some(tenths(uptime_seconds()));
-        let rates = self.traffic.rates(now, scratch);
+        reading.uptime_seconds = Some(round_to_tenth(uptime_seconds()));
+        let rates = self.traffic.rates(now, reader);
         reading.network_receive_bytes_per_second = rates.network.map(|[received, _]| received);
         reading.network_transmit_bytes_per_second = rates.network.map(|[_, sent]| sent);
         reading.disk_read_bytes_per_second = rates.disks.map(|[read, _]| read);
@@ -109,29 +109,29 @@ impl HostSampler {
         reading
     }
 
-    fn look(&mut self, scratch: &mut Scratch) {
-        let Self { known, memory, load, last_pid, .. } = self;
-        if let Some(text) = memory.read(scratch) {
-            known.memory_total_bytes = kibibytes(text, b"MemTotal:");
-            known.memory_available_bytes = kibibytes(text, b"MemAvailable:");
-            known.swap_total_bytes = kibibytes(text, b"SwapTotal:");
-            known.swap_free_bytes = kibibytes(text, b"SwapFree:");
+    fn read_memory_and_load(&mut self, reader: &mut FileReader) {
+        let Self { last_reading, memory, load, last_pid, .. } = self;
+        if let Some(text) = memory.read(reader) {
+            last_reading.memory_total_bytes = kibibytes(text, b"MemTotal:");
+            last_reading.memory_available_bytes = kibibytes(text, b"MemAvailable:");
+            last_reading.swap_total_bytes = kibibytes(text, b"SwapTotal:");
+            last_reading.swap_free_bytes = kibibytes(text, b"SwapFree:");
         }
-        if let Some(text) = load.read(scratch) {
+        if let Some(text) = load.read(reader) {
             let mut loads = words(text);
-            let mut load = || loads.next().and_then(decimal).map(|load| load as f32);
-            (known.load_1, known.load_5, known.load_15) = (load(), load(), load());
+            let mut load = || loads.next().and_then(parse_decimal).map(|load| load as f32);
+            (last_reading.load_1, last_reading.load_5, last_reading.load_15) = (load(), load(), load());
             *last_pid = loads.nth(1).and_then(|pid| pid.parse().ok());
         }
     }
 }
 
-fn read_slow(known: &mut HostReading, scratch: &mut Scratch) {
-    known.pressure_cpu_percent = scratch.read("/proc/pressure/cpu").ok().and_then(pressure);
-    known.pressure_io_percent = scratch.read("/proc/pressure/io").ok().and_then(pressure);
-    known.pressure_memory_percent = scratch.read("/proc/pressure/memory").ok().and_then(pressure);
-    known.oom_kills = scratch.read("/proc/vmstat").ok().and_then(|text| named(text, b"oom_kill "));
-    known.nvidia_pci_devices = pci::nvidia_devices(scratch);
+fn read_slow(last_reading: &mut HostReading, reader: &mut FileReader) {
+    last_reading.pressure_cpu_percent = reader.read("/proc/pressure/cpu").ok().and_then(pressure);
+    last_reading.pressure_io_percent = reader.read("/proc/pressure/io").ok().and_then(pressure);
+    last_reading.pressure_memory_percent = reader.read("/proc/pressure/memory").ok().and_then(pressure);
+    last_reading.oom_kills = reader.read("/proc/vmstat").ok().and_then(|text| value_after(text, b"oom_kill "));
+    last_reading.nvidia_pci_devices = pci::nvidia_devices(reader);
 }
 
 /// Since boot, suspended time included, as `/proc/uptime` says it (proc_uptime(5)): the clock costs no file.
@@ -141,19 +141,19 @@ fn uptime_seconds() -> f64 {
 }
 
 /// `/proc/sys/kernel/random/boot_id`.
-pub(crate) fn boot_id(scratch: &mut Scratch) -> Option<SafeText> {
-    let text = scratch.read("/proc/sys/kernel/random/boot_id").ok()?;
+pub(crate) fn boot_id(reader: &mut FileReader) -> Option<SafeText> {
+    let text = reader.read("/proc/sys/kernel/random/boot_id").ok()?;
     Some(SafeText::from_bytes(text.trim_ascii()))
 }
 
 /// `MemTotal`.
-pub(crate) fn memory_total_bytes(scratch: &mut Scratch) -> Option<u64> {
-    kibibytes(scratch.read("/proc/meminfo").ok()?, b"MemTotal:")
+pub(crate) fn memory_total_bytes(reader: &mut FileReader) -> Option<u64> {
+    kibibytes(reader.read("/proc/meminfo").ok()?, b"MemTotal:")
 }
 
 /// CPUs online.
-pub(crate) fn cpu_count(scratch: &mut Scratch) -> Option<u32> {
-    count_of_list(std::str::from_utf8(scratch.read("/sys/devices/system/cpu/online").ok()?).ok()?)
+pub(crate) fn cpu_count(reader: &mut FileReader) -> Option<u32> {
+    count_cpu_list(std::str::from_utf8(reader.read("/sys/devices/system/cpu/online").ok()?).ok()?)
 }
 
 /// The sums of all CPUs' times, in ticks since boot.
@@ -183,7 +183,7 @@ impl CpuTicks {
         let Some(all) = self.all.checked_sub(before.all).filter(|&all| all > 0) else { return (None, None) };
         let idle = self.idle.saturating_sub(before.idle).min(all);
         let io_wait = self.io_wait.saturating_sub(before.io_wait).min(all - idle);
-        let percent = |ticks: u64| Some(tenths_f32(100.0 * ticks as f64 / all as f64));
+        let percent = |ticks: u64| Some(round_to_tenth_f32(100.0 * ticks as f64 / all as f64));
         (percent(all - idle - io_wait), percent(io_wait))
     }
 }
@@ -195,23 +195,23 @@ fn words(text: &[u8]) -> impl Iterator<Item = &str> {
 }
 
 /// The number after `name` at the beginning of a line.
-fn named<T: FromStr>(text: &[u8], name: &[u8]) -> Option<T> {
+fn value_after<T: FromStr>(text: &[u8], name: &[u8]) -> Option<T> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
     words(line).next()?.parse().ok()
 }
 
 fn kibibytes(text: &[u8], name: &[u8]) -> Option<u64> {
-    named::<u64>(text, name)?.checked_mul(1024)
+    value_after::<u64>(text, name)?.checked_mul(1024)
 }
 
 /// `some avg60` of a file under `/proc/pressure`.
 fn pressure(text: &[u8]) -> Option<f32> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
-    words(line).find_map(|word| word.strip_prefix("avg60=")).and_then(decimal).map(|percent| percent as f32)
+    words(line).find_map(|word| word.strip_prefix("avg60=")).and_then(parse_decimal).map(|percent| percent as f32)
 }
 
 /// How many numbers a kernel list like `0-3,8,10-11` names.
-fn count_of_list(list: &str) -> Option<u32> {
+fn count_cpu_list(list: &str) -> Option<u32> {
     list.trim().split(',').try_fold(0_u32, |sum, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         let count = last.parse::<u32>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)?;
@@ -234,35 +234,35 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_found_by_name() {
+    fn values_are_found_by_name() {
         let text = b"MemTotal:       1024 kB\nMemAvailable:    512 kB\nSwapTotal:  none\n";
         assert_eq!(kibibytes(text, b"MemTotal:"), Some(1 << 20));
         assert_eq!(kibibytes(text, b"SwapTotal:"), None);
-        assert_eq!(named::<i64>(b"cpu 1\nbtime 1763000000\n", b"btime "), Some(1_763_000_000));
+        assert_eq!(value_after::<i64>(b"cpu 1\nbtime 1763000000\n", b"btime "), Some(1_763_000_000));
         assert_eq!(pressure(b"some avg10=1.00 avg60=2.50 avg300=0.1 total=9\nfull avg60=9\n"), Some(2.5));
     }
 
     #[test]
     fn cpu_lists_are_counted() {
-        assert_eq!(count_of_list("0-111\n"), Some(112));
-        assert_eq!(count_of_list("0-3,8,10-11"), Some(7));
+        assert_eq!(count_cpu_list("0-111\n"), Some(112));
+        assert_eq!(count_cpu_list("0-3,8,10-11"), Some(7));
         for bad in ["", "3-1", "x", "0-4294967295"] {
-            assert_eq!(count_of_list(bad), None, "{bad}");
+            assert_eq!(count_cpu_list(bad), None, "{bad}");
         }
     }
 
     #[test]
     fn this_host_is_read() {
-        let mut scratch = Scratch::default();
+        let mut reader = FileReader::default();
         let mut sampler = HostSampler::new();
-        let first = sampler.sample(&mut scratch, 1.0, true);
+        let first = sampler.sample(&mut reader, 1.0, true);
         assert_eq!((first.cpu_percent, first.network_receive_bytes_per_second), (None, None));
         assert!(first.tasks_blocked.is_some());
-        assert_eq!(first.memory_total_bytes, memory_total_bytes(&mut scratch));
+        assert_eq!(first.memory_total_bytes, memory_total_bytes(&mut reader));
         assert!(first.load_1.is_some() && first.uptime_seconds.is_some_and(|seconds| seconds > 0.0));
         assert!(sampler.boot_unix_seconds().is_some());
         assert!(sampler.forks().is_some_and(|forks| forks.count > 0 && forks.last_pid > 0));
-        assert!(cpu_count(&mut scratch).is_some_and(|count| count > 0));
-        assert_eq!(boot_id(&mut scratch).map(|id| id.len()), Some(36));
+        assert!(cpu_count(&mut reader).is_some_and(|count| count > 0));
+        assert_eq!(boot_id(&mut reader).map(|id| id.len()), Some(36));
     }
 }

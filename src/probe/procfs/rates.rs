@@ -4,22 +4,22 @@
 //! interface or a logical volume are those of what is below it, and would count twice. A machine without any such
 //! interface (a container) counts all of its own but loopback.
 
-use super::host::LOOK_SECONDS;
-use super::{KeptFile, Scratch};
+use super::host::REFRESH_SECONDS;
+use super::{FileReader, OpenFile};
 use std::path::Path;
 
 /// The most interfaces, and the most disks, whose counters are kept open.
-const MAX_COUNTED: usize = 32;
+const MAX_DEVICES: usize = 32;
 /// The kernel counts disk traffic in sectors of this size, whatever the disk's own are (Documentation/block/stat.rst).
 const SECTOR_BYTES: u64 = 512;
 /// After a pause longer than this a difference says little about now.
-const LONGEST_GAP_SECONDS: f64 = 300.0;
+const MAX_GAP_SECONDS: f64 = 300.0;
 
 /// Counters of bytes that only grow, and what they were.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
-    network: Vec<[KeptFile; 2]>,
-    disks: Vec<KeptFile>,
+    network: Vec<[OpenFile; 2]>,
+    disks: Vec<OpenFile>,
     before: Option<(f64, Totals)>,
     rates: Rates,
 }
@@ -40,7 +40,7 @@ pub(super) struct Rates {
 
 impl Traffic {
     /// Looks for what there is to count; what came or went makes one look without rates.
-    pub(super) fn find(&mut self) {
+    pub(super) fn find_devices(&mut self) {
         let network = network_files(Path::new("/sys/class/net"));
         let disks = disk_files(Path::new("/sys/block"));
         if network.len() != self.network.len() || disks.len() != self.disks.len() {
@@ -51,23 +51,23 @@ impl Traffic {
 
     /// The rates between the last two looks, the second of which is this one if it is time for one: a server may have a
     /// dozen disks, whose files cost more than the rest of its readings.
-    pub(super) fn rates(&mut self, now: f64, scratch: &mut Scratch) -> Rates {
+    pub(super) fn rates(&mut self, now: f64, reader: &mut FileReader) -> Rates {
         // The first two samples are a quarter of a second apart, and the rates are wanted with the second.
         let is_fresh = self.rates != Rates::default();
-        if !is_fresh || self.before.is_none_or(|(then, _)| now - then >= LOOK_SECONDS) {
-            let totals = self.totals(scratch);
+        if !is_fresh || self.before.is_none_or(|(then, _)| now - then >= REFRESH_SECONDS) {
+            let totals = self.totals(reader);
             let before = self.before.replace((now, totals));
             self.rates = before.map_or_else(Rates::default, |(then, before)| totals.rates_since(before, now - then));
         }
         self.rates
     }
 
-    fn totals(&self, scratch: &mut Scratch) -> Totals {
+    fn totals(&self, reader: &mut FileReader) -> Totals {
         let network = sum(self.network.iter().map(|[received, sent]| {
-            let mut value = |file: &KeptFile| number(file.read(scratch)?);
+            let mut value = |file: &OpenFile| number(file.read(reader)?);
             Some([value(received)?, value(sent)?])
         }));
-        let disks = sum(self.disks.iter().map(|file| sectors(file.read(scratch)?)));
+        let disks = sum(self.disks.iter().map(|file| sectors(file.read(reader)?)));
         Totals { network, disks: disks.map(|sectors| sectors.map(|count| count.saturating_mul(SECTOR_BYTES))) }
     }
 }
@@ -79,7 +79,7 @@ impl Totals {
             let (now, before) = now.zip(before)?;
             let rate = |index: usize| {
                 let bytes = now[index].checked_sub(before[index])?;
-                (seconds > 0.0 && seconds <= LONGEST_GAP_SECONDS).then(|| (bytes as f64 / seconds).trunc())
+                (seconds > 0.0 && seconds <= MAX_GAP_SECONDS).then(|| (bytes as f64 / seconds).trunc())
             };
             Some([rate(0)?, rate(1)?])
         };
@@ -92,23 +92,23 @@ fn sum(pairs: impl Iterator<Item = Option<[u64; 2]>>) -> Option<[u64; 2]> {
     pairs.flatten().reduce(|[a, b], [c, d]| [a.saturating_add(c), b.saturating_add(d)])
 }
 
-fn network_files(class: &Path) -> Vec<[KeptFile; 2]> {
+fn network_files(class: &Path) -> Vec<[OpenFile; 2]> {
     let all = names(class);
     let physical: Vec<_> = all.iter().filter(|name| class.join(name).join("device").exists()).cloned().collect();
     let counted = if physical.is_empty() { all } else { physical };
     let counter =
-        |name: &str, counter: &str| KeptFile::open(&format!("{}/{name}/statistics/{counter}", class.display()));
-    let counted = counted.iter().filter(|name| *name != "lo").take(MAX_COUNTED);
+        |name: &str, counter: &str| OpenFile::open(&format!("{}/{name}/statistics/{counter}", class.display()));
+    let counted = counted.iter().filter(|name| *name != "lo").take(MAX_DEVICES);
     counted.map(|name| [counter(name, "rx_bytes"), counter(name, "tx_bytes")]).collect()
 }
 
-fn disk_files(block: &Path) -> Vec<KeptFile> {
-    let all = names(block).into_iter().filter(|name| block.join(name).join("device").exists()).take(MAX_COUNTED);
-    all.map(|name| KeptFile::open(&format!("{}/{name}/stat", block.display()))).collect()
+fn disk_files(block: &Path) -> Vec<OpenFile> {
+    let all = names(block).into_iter().filter(|name| block.join(name).join("device").exists()).take(MAX_DEVICES);
+    all.map(|name| OpenFile::open(&format!("{}/{name}/stat", block.display()))).collect()
 }
 
-fn names(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+fn names(directory: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
@@ -131,9 +131,9 @@ mod tests {
 
     /// A folder of sysfs with these interfaces or disks; `true` for hardware.
     fn class(entries: &[(&str, bool)], files: &[(&str, &str)]) -> tempfile::TempDir {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (name, hardware) in entries {
-            let entry = folder.path().join(name);
+            let entry = directory.path().join(name);
             fs::create_dir_all(entry.join("statistics")).unwrap();
             if *hardware {
                 fs::create_dir(entry.join("device")).unwrap();
@@ -142,11 +142,11 @@ mod tests {
                 fs::write(entry.join(file), text).unwrap();
             }
         }
-        folder
+        directory
     }
 
     #[test]
-    fn hardware_counts_and_what_stands_on_it_does_not() {
+    fn only_physical_devices_are_counted() {
         let files = [("statistics/rx_bytes", "1000\n"), ("statistics/tx_bytes", "50\n")];
         let net = class(&[("bond0", false), ("eth0", true), ("eth1", true), ("lo", false), ("veth1", false)], &files);
         let block = class(
@@ -155,14 +155,14 @@ mod tests {
         );
         let traffic =
             Traffic { network: network_files(net.path()), disks: disk_files(block.path()), ..Traffic::default() };
-        let totals = traffic.totals(&mut Scratch::default());
+        let totals = traffic.totals(&mut FileReader::default());
         assert_eq!(totals, Totals { network: Some([2000, 100]), disks: Some([32 * 512, 16 * 512]) });
         let container = class(&[("eth0", false), ("lo", false)], &files);
         assert_eq!(network_files(container.path()).len(), 1);
     }
 
     #[test]
-    fn rates_are_differences_and_a_counter_that_falls_has_none() {
+    fn a_falling_counter_has_no_rate() {
         let totals = |received, read| Totals { network: Some([received, 0]), disks: Some([read, 0]) };
         let rates = totals(3000, 10).rates_since(totals(1000, 20), 2.0);
         assert_eq!(rates, Rates { network: Some([1000.0, 0.0]), disks: None });
@@ -172,29 +172,29 @@ mod tests {
     }
 
     #[test]
-    fn rates_hold_for_four_seconds() {
+    fn rates_are_refreshed_every_four_seconds() {
         let files =
             |bytes: &str| [("statistics/rx_bytes", bytes.to_owned()), ("statistics/tx_bytes", bytes.to_owned())];
         let net = class(&[("eth0", true)], &files("0").each_ref().map(|(name, text)| (*name, text.as_str())));
         let mut traffic = Traffic { network: network_files(net.path()), ..Traffic::default() };
-        let mut scratch = Scratch::default();
+        let mut reader = FileReader::default();
         let mut seen = Vec::new();
         for (now, bytes) in [(0.0, 0), (0.25, 100), (2.25, 1100), (4.25, 4100), (6.25, 5000), (8.25, 12_100)] {
             for (name, text) in files(&bytes.to_string()) {
                 fs::write(net.path().join("eth0").join(name), text).unwrap();
             }
-            seen.push(traffic.rates(now, &mut scratch).network.map(|[received, _]| received));
+            seen.push(traffic.rates(now, &mut reader).network.map(|[received, _]| received));
         }
         assert_eq!(seen, [None, Some(400.0), Some(400.0), Some(1000.0), Some(1000.0), Some(2000.0)]);
     }
 
     #[test]
-    fn a_first_look_has_no_rates() {
+    fn the_first_sample_has_no_rates() {
         let mut traffic = Traffic::default();
-        let mut scratch = Scratch::default();
-        traffic.find();
-        assert_eq!(traffic.rates(1.0, &mut scratch), Rates::default());
-        let there_is_one = !traffic.network.is_empty();
-        assert_eq!(traffic.rates(2.0, &mut scratch).network.is_some(), there_is_one);
+        let mut reader = FileReader::default();
+        traffic.find_devices();
+        assert_eq!(traffic.rates(1.0, &mut reader), Rates::default());
+        let has_network = !traffic.network.is_empty();
+        assert_eq!(traffic.rates(2.0, &mut reader).network.is_some(), has_network);
     }
 }

@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes: Vec<u8>, end in 0..LINE.len()) {
+        fn the_parser_never_panics(bytes: Vec<u8>, end in 0..LINE.len()) {
             let _ = Stat::parse(&bytes);
             let _ = Stat::parse(&LINE.as_bytes()[..end]);
         }

@@ -4,7 +4,7 @@
 
 use super::process::Probe;
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
-use gpufleet::wire::{ComputeMode, GpuHealth, GpuReading, Offer, RecoveryAction, Request, Snapshot};
+use gpufleet::wire::{Availability, ComputeMode, GpuHealth, GpuReading, RecoveryAction, Request, Snapshot};
 use serde_json::{Value, json};
 
 /// A Hopper with everything that NVML can tell of one.
@@ -129,7 +129,7 @@ fn gpm_is_read_where_a_sample_can_be_taken() {
     let mut probe = Probe::on(&driver);
     let first = probe.snapshot();
     assert_eq!(first.gpus.row(0).sm_activity_percent, None, "it takes two samples");
-    assert_eq!((probe.inventory().gpus[0].gpm, probe.inventory().gpus[1].gpm), (Some(Offer::Available), None));
+    assert_eq!((probe.inventory().gpus[0].gpm, probe.inventory().gpus[1].gpm), (Some(Availability::Available), None));
     let reading = probe.wait_for("GPM", with_gpm).gpus.row(0);
     assert_eq!((reading.sm_activity_percent, reading.sm_occupancy_percent), (Some(81.3), Some(40.0)));
     assert_eq!((reading.tensor_activity_percent, reading.dram_bandwidth_percent), (Some(33.3), Some(100.0)));
@@ -140,7 +140,9 @@ fn gpm_is_read_where_a_sample_can_be_taken() {
 
 #[test]
 fn a_refusal_of_gpm_is_told_once_and_not_asked_again() {
-    for (code, offer) in [(4, Some(Offer::NotPermitted)), (3, None), (13, None), (999, Some(Offer::Refused))] {
+    for (code, offer) in
+        [(4, Some(Availability::NotPermitted)), (3, None), (13, None), (999, Some(Availability::Refused))]
+    {
         let mut scenario = devices(&[gpu_with(0, &json!({"gpm": {"sm_activity_percent": 50}}))]);
         scenario["errors"] = json!({"nvmlGpmSampleGet": code});
         let driver = FakeDriver::new(&scenario);
@@ -192,7 +194,7 @@ fn instances_have_their_numbers_and_their_own_gpm() {
     let first = probe.snapshot();
     let gpus = &probe.inventory().gpus;
     assert_eq!((gpus[1].gpu_instance_id, gpus[1].compute_instance_id), (Some(2), Some(0)));
-    assert_eq!((gpus[1].gpm, gpus[2].gpm), (Some(Offer::Available), None));
+    assert_eq!((gpus[1].gpm, gpus[2].gpm), (Some(Availability::Available), None));
     assert_eq!((gpus[2].gpu_instance_id, gpus[2].compute_instance_id), (None, None));
     // The driver keeps no shares of a divided GPU, but its power.
     let past: Vec<_> = first.recent_past.iter().map(|past| (past.gpu, past.utilization_percent.len())).collect();

@@ -4,7 +4,7 @@
 
 use super::process::Probe;
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
-use gpufleet::wire::{Offer, XidEvent};
+use gpufleet::wire::{Availability, XidEvent};
 use serde_json::{Value, json};
 
 fn heard(index: u32) -> Value {
@@ -25,7 +25,7 @@ fn an_xid_arrives_with_its_gpu_and_those_before_do_not() {
     let before = probe.snapshot();
     assert_eq!(
         (probe.inventory().gpus[0].xid_events, probe.inventory().gpus[1].xid_events),
-        (None, Some(Offer::Available))
+        (None, Some(Availability::Available))
     );
     driver.set(&with_xids(&gpus, &json!([{"gpu": 1, "xid": 13}, {"gpu": 0, "xid": 31}, {"gpu": 1, "xid": 79}])));
     let snapshot = probe.wait_for("an Xid", |snapshot| !snapshot.xid_events.is_empty());
@@ -79,7 +79,7 @@ fn a_device_that_is_not_there_and_a_flood_are_survived() {
 
 #[test]
 fn a_driver_that_refuses_events_is_told_apart_from_one_that_has_none() {
-    for (code, offer) in [(4, Some(Offer::NotPermitted)), (3, None), (999, Some(Offer::Refused))] {
+    for (code, offer) in [(4, Some(Availability::NotPermitted)), (3, None), (999, Some(Availability::Refused))] {
         let mut scenario = devices(&[heard(0)]);
         scenario["errors"] = json!({"nvmlDeviceRegisterEvents": code});
         let driver = FakeDriver::new(&scenario);

@@ -1,10 +1,10 @@
 //! Counters that only rise, and the rates between two readings of them.
 
-use super::plausible::bytes_per_second;
-use crate::probe::numbers::tenths_f32;
+use super::valid_range::bytes_per_second;
+use crate::probe::decimal::round_to_tenth_f32;
 
 /// Two readings that lie closer together than this give no rate.
-const SHORTEST_SECONDS: f64 = 0.05;
+const MIN_RATE_SECONDS: f64 = 0.05;
 
 /// A counter's last reading, and when it was read.
 #[derive(Debug, Clone, Copy, Default)]
@@ -16,11 +16,11 @@ impl Counter {
     pub(super) fn rate(&mut self, value: Option<u64>, now: f64) -> Option<f64> {
         // All ones is no count, but how drivers say "not available".
         let value = value.filter(|&value| value != u64::MAX);
-        let before = std::mem::replace(&mut self.0, value.map(|value| (value, now)));
-        let ((value, _), (last, then)) = self.0.zip(before)?;
-        let seconds = now - then;
-        (seconds > SHORTEST_SECONDS).then_some(())?;
-        Some(value.checked_sub(last)? as f64 / seconds)
+        let previous = std::mem::replace(&mut self.0, value.map(|value| (value, now)));
+        let ((value, _), (previous_value, previous_time)) = self.0.zip(previous)?;
+        let seconds = now - previous_time;
+        (seconds > MIN_RATE_SECONDS).then_some(())?;
+        Some(value.checked_sub(previous_value)? as f64 / seconds)
     }
 }
 
@@ -41,7 +41,7 @@ impl Counters {
     /// Mean power since the reading before, in watts.
     pub(super) fn mean_watts(&mut self, millijoules: Option<u64>, now: f64) -> Option<f32> {
         let watts = self.energy_millijoules.rate(millijoules, now)? / 1000.0;
-        (watts <= 100_000.0).then(|| tenths_f32(watts))
+        (watts <= 100_000.0).then(|| round_to_tenth_f32(watts))
     }
 
     /// Bytes a second over PCIe, from the counters of bytes received and transmitted.

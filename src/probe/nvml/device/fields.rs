@@ -1,8 +1,8 @@
 //! The field values of one GPU: many readings in one call, by ids that have changed between drivers.
 
-use super::ask::Asker;
-use crate::probe::nvml::raw::Library;
-use crate::probe::nvml::raw::fields::MAX_FIELDS;
+use super::query::DeviceQuery;
+use crate::probe::nvml::ffi::Library;
+use crate::probe::nvml::ffi::fields::MAX_FIELDS;
 use crate::wire::RecoveryAction;
 use nvml_wrapper_sys::bindings::field_id as id;
 
@@ -16,7 +16,7 @@ pub(crate) struct FieldIds {
 
 impl FieldIds {
     /// By a driver's version, such as `580.82.07`. One that cannot be read gets none of them.
-    pub(crate) fn of_driver(version: &[u8]) -> Self {
+    pub(crate) fn for_driver(version: &[u8]) -> Self {
         let mut parts = std::str::from_utf8(version).unwrap_or_default().split('.').map(str::parse::<u32>);
         let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return Self::default() };
         let (power_smoothing, power_brake) = match (major, minor) {
@@ -32,13 +32,13 @@ impl FieldIds {
 /// The sum over all links (nvml.h).
 const ALL_LINKS: u32 = u32::MAX;
 /// The place of each field in [`FieldValues`].
-const PLACES: usize = 10;
+const FIELD_COUNT: usize = 10;
 
 /// Which fields a GPU has answered: the others are asked for again only with what rarely changes.
 #[derive(Debug, Clone)]
 pub(super) struct Fields {
-    ids: [Option<(u32, u32)>; PLACES],
-    answered: [bool; PLACES],
+    ids: [Option<(u32, u32)>; FIELD_COUNT],
+    answered: [bool; FIELD_COUNT],
 }
 
 /// What was read.
@@ -67,45 +67,45 @@ pub(super) struct FieldValues {
 }
 
 /// The first places are read in every sample, those from here on only with what rarely changes.
-const RARE_FROM: usize = 8;
+const SLOW_FIELDS_FROM: usize = 8;
 
 impl Fields {
     /// `has_pcie`: whether the GPU sits behind a PCIe link worth reading.
     pub(super) fn new(ids: FieldIds, has_pcie: bool) -> Self {
-        let whole = |id| Some((id, 0));
-        let pcie = |id| whole(id).filter(|_| has_pcie);
+        let device_field = |id| Some((id, 0));
+        let pcie = |id| device_field(id).filter(|_| has_pcie);
         Self {
             ids: [
-                whole(id::NVML_FI_DEV_MEMORY_TEMP),
+                device_field(id::NVML_FI_DEV_MEMORY_TEMP),
                 Some((id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)),
                 Some((id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)),
                 pcie(id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
                 pcie(id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
-                whole(id::NVML_FI_DEV_PERF_POLICY_POWER),
-                whole(id::NVML_FI_DEV_PERF_POLICY_THERMAL),
-                whole(ids.power_brake.unwrap_or(id::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
-                whole(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
-                ids.power_smoothing.and_then(whole),
+                device_field(id::NVML_FI_DEV_PERF_POLICY_POWER),
+                device_field(id::NVML_FI_DEV_PERF_POLICY_THERMAL),
+                device_field(ids.power_brake.unwrap_or(id::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
+                device_field(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
+                ids.power_smoothing.and_then(device_field),
             ],
-            answered: [true; PLACES],
+            answered: [true; FIELD_COUNT],
         }
     }
 
     /// One call for all that is due.
-    pub(super) fn read(&mut self, ask: &mut Asker<'_>, slow: bool) -> FieldValues {
-        const { assert!(PLACES <= MAX_FIELDS) };
-        let last = if slow { PLACES } else { RARE_FROM };
-        let is_due = |place: usize| self.ids[place].filter(|_| slow || self.answered[place]);
-        if (0..last).all(|place| is_due(place).is_none()) {
+    pub(super) fn read(&mut self, query: &mut DeviceQuery<'_>, slow: bool) -> FieldValues {
+        const { assert!(FIELD_COUNT <= MAX_FIELDS) };
+        let last = if slow { FIELD_COUNT } else { SLOW_FIELDS_FROM };
+        let is_due = |index: usize| self.ids[index].filter(|_| slow || self.answered[index]);
+        if (0..last).all(|index| is_due(index).is_none()) {
             return FieldValues::default();
         }
         let read =
-            ask.get(|library: &Library, watch, handle| library.fields(watch, handle, (0..last).filter_map(is_due)));
-        let mut numbers = read.unwrap_or_default().into_iter();
-        let mut values = [None; PLACES];
-        for (place, value) in values.iter_mut().enumerate().take(last) {
-            if is_due(place).is_some() {
-                *value = numbers.next().flatten();
+            query.get(|library: &Library, timer, handle| library.fields(timer, handle, (0..last).filter_map(is_due)));
+        let mut results = read.unwrap_or_default().into_iter();
+        let mut values = [None; FIELD_COUNT];
+        for (index, value) in values.iter_mut().enumerate().take(last) {
+            if is_due(index).is_some() {
+                *value = results.next().flatten();
             }
         }
         if slow {
@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_ids_follow_the_driver() {
+    fn field_ids_depend_on_the_driver_version() {
         for (version, smoothing, brake) in [
             ("470.256.02", None, None),
             ("565.57.01", None, None),
@@ -175,7 +175,7 @@ mod tests {
             ("580", None, None),
         ] {
             let expected = FieldIds { power_smoothing: smoothing, power_brake: brake };
-            assert_eq!(FieldIds::of_driver(version.as_bytes()), expected, "{version}");
+            assert_eq!(FieldIds::for_driver(version.as_bytes()), expected, "{version}");
         }
     }
 }

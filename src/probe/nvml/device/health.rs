@@ -1,9 +1,9 @@
 //! What rarely changes about a GPU: asked for in the first sample and in every tenth after it.
 
-use super::ask::Asker;
 use super::fields::{FieldValues, recovery_action};
-use super::plausible::{self, link};
-use crate::probe::nvml::raw::Library;
+use super::query::DeviceQuery;
+use super::valid_range::{self, link};
+use crate::probe::nvml::ffi::Library;
 use crate::wire::{ComputeMode, GpuHealth, GpuInfo, GpuReading};
 use nvml_wrapper_sys::bindings as sys;
 
@@ -20,21 +20,21 @@ pub(super) struct SlowReadings {
 }
 
 impl SlowReadings {
-    pub(super) fn read(ask: &mut Asker<'_>, has_pcie: bool) -> Self {
+    pub(super) fn read(query: &mut DeviceQuery<'_>, has_pcie: bool) -> Self {
         let mut slow = Self {
-            power_limit_watts: ask.get_if(Library::enforced_power_limit, plausible::watts),
-            fan_percent: fan_percent(ask),
+            power_limit_watts: query.get_if(Library::enforced_power_limit, valid_range::watts),
+            fan_percent: fan_percent(query),
             ..Self::default()
         };
         if has_pcie {
-            slow.pcie_generation = ask.get(Library::pcie_generation).and_then(link);
-            slow.pcie_width = ask.get(Library::pcie_width).and_then(link);
+            slow.pcie_generation = query.get(Library::pcie_generation).and_then(link);
+            slow.pcie_width = query.get(Library::pcie_width).and_then(link);
         }
         slow
     }
 
-    pub(super) fn write(&self, reading: &mut GpuReading, limit_of_inventory: Option<f32>) {
-        reading.power_limit_watts = self.power_limit_watts.filter(|&limit| Some(limit) != limit_of_inventory);
+    pub(super) fn write(&self, reading: &mut GpuReading, inventory_limit: Option<f32>) {
+        reading.power_limit_watts = self.power_limit_watts.filter(|&limit| Some(limit) != inventory_limit);
         reading.fan_percent = self.fan_percent;
         reading.pcie_generation = self.pcie_generation;
         reading.pcie_width = self.pcie_width;
@@ -42,9 +42,9 @@ impl SlowReadings {
 }
 
 /// The health of a GPU. `fields` were read with what rarely changes.
-pub(super) fn read(ask: &mut Asker<'_>, info: &GpuInfo, fields: &FieldValues) -> GpuHealth {
+pub(super) fn read(query: &mut DeviceQuery<'_>, info: &GpuInfo, fields: &FieldValues) -> GpuHealth {
     let mut ecc = |kind, period| {
-        ask.get_if(|library, watch, handle| library.ecc_errors(watch, handle, kind, period), plausible::count)
+        query.get_if(|library, timer, handle| library.ecc_errors(timer, handle, kind, period), valid_range::count)
     };
     let corrected = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_CORRECTED;
     let uncorrected = sys::nvmlMemoryErrorType_enum_NVML_MEMORY_ERROR_TYPE_UNCORRECTED;
@@ -57,29 +57,29 @@ pub(super) fn read(ask: &mut Asker<'_>, info: &GpuInfo, fields: &FieldValues) ->
         ecc_uncorrectable_aggregate: ecc(uncorrected, aggregate),
         recovery_action: fields.recovery_action.map(recovery_action),
         power_smoothing: fields.power_smoothing.map(|enabled| enabled != 0),
-        persistence_mode: ask.get(Library::persistence_mode).map(is_on),
-        compute_mode: ask.get(Library::compute_mode).map(compute_mode),
-        nvlinks_active: nvlinks_active(ask, info.nvlink_count),
-        bar1_used_bytes: ask.get_if(Library::bar1, |bar1| plausible::bytes(bar1.bar1Used)),
+        persistence_mode: query.get(Library::persistence_mode).map(is_enabled),
+        compute_mode: query.get(Library::compute_mode).map(compute_mode),
+        nvlinks_active: nvlinks_active(query, info.nvlink_count),
+        bar1_used_bytes: query.get_if(Library::bar1, |bar1| valid_range::bytes(bar1.bar1Used)),
         ..GpuHealth::default()
     };
     // A part remaps rows, or it retires pages.
-    if let Some([corrected, uncorrectable, pending, failed]) = ask.get(Library::remapped_rows) {
+    if let Some([corrected, uncorrectable, pending, failed]) = query.get(Library::remapped_rows) {
         health.remapped_rows_correctable = Some(corrected);
         health.remapped_rows_uncorrectable = Some(uncorrectable);
-        health.row_remap_pending = Some(is_on(pending));
-        health.row_remap_failed = Some(is_on(failed));
+        health.row_remap_pending = Some(is_enabled(pending));
+        health.row_remap_failed = Some(is_enabled(failed));
     } else {
         let single = sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS;
         let double = sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR;
-        health.retired_pages_single_bit = ask.get_kind(Library::retired_pages, single);
-        health.retired_pages_double_bit = ask.get_kind(Library::retired_pages, double);
-        health.retired_pages_pending = ask.get(Library::retired_pages_pending).map(is_on);
+        health.retired_pages_single_bit = query.get_kind(Library::retired_pages, single);
+        health.retired_pages_double_bit = query.get_kind(Library::retired_pages, double);
+        health.retired_pages_pending = query.get(Library::retired_pages_pending).map(is_enabled);
     }
     health
 }
 
-fn is_on(state: u32) -> bool {
+fn is_enabled(state: u32) -> bool {
     state != 0
 }
 
@@ -93,19 +93,19 @@ fn compute_mode(mode: u32) -> ComputeMode {
 }
 
 /// A bit for each link that is up; none where one of them does not answer.
-fn nvlinks_active(ask: &mut Asker<'_>, count: Option<u8>) -> Option<u64> {
+fn nvlinks_active(query: &mut DeviceQuery<'_>, count: Option<u8>) -> Option<u64> {
     (0..u32::from(count?)).try_fold(0, |active, link| {
-        let is_up = is_on(ask.get_kind(Library::nvlink_state, link)?);
+        let is_up = is_enabled(query.get_kind(Library::nvlink_state, link)?);
         Some(active | u64::from(is_up) << link)
     })
 }
 
 /// The fastest fan.
-fn fan_percent(ask: &mut Asker<'_>) -> Option<u16> {
-    let fans = ask.get(Library::fan_count).unwrap_or(0).min(MAX_FANS);
-    let speeds = (0..fans).filter_map(|fan| ask.get_kind_if(Library::fan_speed_v2, fan, plausible::fan_percent));
+fn fan_percent(query: &mut DeviceQuery<'_>) -> Option<u16> {
+    let fans = query.get(Library::fan_count).unwrap_or(0).min(MAX_FANS);
+    let speeds = (0..fans).filter_map(|fan| query.get_kind_if(Library::fan_speed_v2, fan, valid_range::fan_percent));
     match speeds.max() {
         Some(fastest) => Some(fastest),
-        None => ask.get_if(Library::fan_speed, plausible::fan_percent),
+        None => query.get_if(Library::fan_speed, valid_range::fan_percent),
     }
 }

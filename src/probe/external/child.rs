@@ -1,0 +1,264 @@
+//! A child that is asked one thing: started in the background, and looked after without waiting.
+
+use crate::probe::blocking::{BlockingPool, Pending};
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{OFlags, fcntl_setfl};
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// The most that a child may say: what fits into a pipe, so that it never waits for a reader.
+const MAX_OUTPUT_BYTES: u64 = 60 * 1024;
+
+/// A child that is started in the background, and runs.
+#[derive(Debug)]
+pub(super) struct ChildProcess {
+    /// Set until the child is taken over. To look for a program and to start it takes as long as its file server does.
+    starting: Option<Pending<Option<Started>>>,
+    child: Option<Child>,
+    deadline: f64,
+    /// It was killed, and has not ended for all that.
+    killed: bool,
+}
+
+#[derive(Debug)]
+struct Started {
+    child: Child,
+    /// How long the request was in the queue, in whole seconds: the child has its full time nevertheless.
+    waited_seconds: f64,
+}
+
+/// How it stands with a child.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ChildStatus {
+    /// It ended well, and said this.
+    Finished(String),
+    /// It could not be started, or it ended with an exit status or by a signal.
+    Failed,
+    /// It had all its time, and was killed. As long as it does not end, this is the answer.
+    TimedOut,
+    /// It has time left, or has not started yet.
+    Running,
+}
+
+impl ChildProcess {
+    /// Starts a program with nothing to read and its errors thrown away. `None` if there is no such program or too much
+    /// work waits already. It speaks the language of the probe's own environment, which the remote script set to C.
+    pub(super) fn start(
+        pool: &BlockingPool,
+        program: &ProgramPath,
+        arguments: &[&str],
+        now: f64,
+        timeout_seconds: f64,
+    ) -> Option<Self> {
+        if program.is_absent() {
+            return None;
+        }
+        let (program, queried_at) = (program.clone(), Instant::now());
+        let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
+        let starting = pool.run(move || {
+            let mut command = Command::new(program.locate()?);
+            command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+            let waited_seconds = queried_at.elapsed().as_secs() as f64;
+            Some(Started { child: command.spawn().ok()?, waited_seconds })
+        })?;
+        Some(Self { starting: Some(starting), child: None, deadline: now + timeout_seconds, killed: false })
+    }
+
+    /// How it stands. After [`ChildStatus::Said`] and [`ChildStatus::Failed`] the child is no more.
+    pub(super) fn poll(&mut self, now: f64) -> ChildStatus {
+        if self.starting.is_some() {
+            match Pending::take(&mut self.starting) {
+                None => return ChildStatus::Running,
+                Some(None) => return ChildStatus::Failed,
+                Some(Some(Started { child, waited_seconds })) => {
+                    self.deadline += waited_seconds;
+                    self.child = Some(child);
+                }
+            }
+        }
+        let Some(child) = &mut self.child else { return ChildStatus::Failed };
+        match child.try_wait() {
+            Ok(Some(_)) if self.killed => ChildStatus::Failed,
+            Ok(Some(status)) if status.success() => {
+                read_output(child).map_or(ChildStatus::Failed, ChildStatus::Finished)
+            }
+            Ok(Some(_)) | Err(_) => ChildStatus::Failed,
+            Ok(None) if now < self.deadline => ChildStatus::Running,
+            Ok(None) => {
+                if !self.killed {
+                    self.killed = true;
+                    // One that hangs in the kernel takes its signal when it comes back, if ever.
+                    let _ended_already = child.kill();
+                }
+                ChildStatus::TimedOut
+            }
+        }
+    }
+
+    /// Where it answers; hung up when it has ended.
+    pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
+        self.child.as_ref()?.stdout.as_ref().map(AsFd::as_fd)
+    }
+}
+
+/// All that a child has written that has ended. A process that it started may keep the pipe open, so that waiting for
+/// its end could take for ever.
+fn read_output(child: &mut Child) -> Option<String> {
+    let pipe = child.stdout.take()?;
+    fcntl_setfl(&pipe, OFlags::NONBLOCK).ok()?;
+    let mut bytes = Vec::new();
+    let _end_or_empty = pipe.take(MAX_OUTPUT_BYTES).read_to_end(&mut bytes);
+    String::from_utf8(bytes).ok()
+}
+
+/// A program that is looked for once. Clones share where it was found.
+#[derive(Debug, Clone)]
+pub(super) struct ProgramPath {
+    find_program: fn() -> Option<PathBuf>,
+    /// Never locked for longer than a copy takes.
+    place: Arc<Mutex<Place>>,
+}
+
+#[derive(Debug, Clone, Default)]
+enum Place {
+    /// Nobody has looked for it.
+    #[default]
+    Unknown,
+    /// It is not there, or may not be used.
+    NotFound,
+    Found(PathBuf),
+}
+
+impl ProgramPath {
+    /// `find_program` may block.
+    pub(super) fn new(find_program: fn() -> Option<PathBuf>) -> Self {
+        Self { find_program, place: Arc::default() }
+    }
+
+    /// At this place; `None` for a program that does not exist.
+    #[cfg(test)]
+    pub(super) fn at(place: Option<PathBuf>) -> Self {
+        Self { find_program: || None, place: Arc::new(Mutex::new(place.map_or(Place::NotFound, Place::Found))) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Place> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It was looked for, and is not there or may not be used.
+    pub(super) fn is_absent(&self) -> bool {
+        matches!(&*self.lock(), Place::NotFound)
+    }
+
+    /// Where it is. The first call looks for it, and may block.
+    fn locate(&self) -> Option<PathBuf> {
+        let known = self.lock().clone();
+        match known {
+            Place::Found(path) => Some(path),
+            Place::NotFound => None,
+            Place::Unknown => {
+                let found = (self.find_program)();
+                *self.lock() = found.clone().map_or(Place::NotFound, Place::Found);
+                found
+            }
+        }
+    }
+}
+
+/// Where a program is, by `PATH` and then the directories that are given. May block: any of them may lie on a dead file
+/// server.
+pub(super) fn find_program(name: &str, also: &[&str]) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(also.iter().map(PathBuf::from));
+    folders.map(|folder| folder.join(name)).find(|program| program.is_absolute() && program.is_file())
+}
+
+/// A program of tests: this script. Another process writes it: what a test writes itself cannot be run as long as a child
+/// of another test, which was started meanwhile, has not let go of the file.
+#[cfg(test)]
+pub(super) fn write_script(folder: &std::path::Path, name: &str, text: &str) -> PathBuf {
+    use std::io::Write;
+    let program = folder.join(name);
+    let write = "cat >\"$0.new\" && chmod 700 \"$0.new\" && mv \"$0.new\" \"$0\"";
+    let mut shell =
+        Command::new("sh").args(["-c", write]).arg(&program).stdin(Stdio::piped()).spawn().expect("a shell starts");
+    shell.stdin.take().expect("a pipe").write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).expect("it reads");
+    assert!(shell.wait().expect("it ends").success());
+    program
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn outcome(child: &mut ChildProcess, now: f64) -> ChildStatus {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            match child.poll(now) {
+                ChildStatus::Running => std::thread::yield_now(),
+                answer => return answer,
+            }
+        }
+        panic!("no answer")
+    }
+
+    fn sh() -> ProgramPath {
+        ProgramPath::new(|| find_program("sh", &["/bin"]))
+    }
+
+    #[test]
+    fn output_failure_and_timeout_are_distinguished() {
+        let pool = BlockingPool::new();
+        let start = |write_script: &str| ChildProcess::start(&pool, &sh(), &["-c", write_script], 0.0, 5.0).unwrap();
+        assert_eq!(outcome(&mut start("echo yes"), 0.0), ChildStatus::Finished("yes\n".to_owned()));
+        assert_eq!(outcome(&mut start("echo no; exit 3"), 0.0), ChildStatus::Failed);
+        let mut slow = start("exec sleep 600");
+        pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
+        assert_eq!(slow.poll(4.9), ChildStatus::Running);
+        assert_eq!(slow.poll(5.0), ChildStatus::TimedOut);
+        // It can be killed, so that it ends soon.
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while slow.poll(6.0) == ChildStatus::TimedOut && Instant::now() < deadline {
+            std::thread::yield_now();
+        }
+        assert_eq!(slow.poll(6.0), ChildStatus::Failed);
+        let missing = ProgramPath::new(|| find_program("no-such-program-anywhere", &["/bin"]));
+        assert_eq!(
+            outcome(&mut ChildProcess::start(&pool, &missing, &[], 0.0, 1.0).unwrap(), 0.0),
+            ChildStatus::Failed
+        );
+        assert!(missing.is_absent() && ChildProcess::start(&pool, &missing, &[], 0.0, 1.0).is_none());
+        let broken = ProgramPath::at(Some("/nonexistent".into()));
+        assert_eq!(outcome(&mut ChildProcess::start(&pool, &broken, &[], 0.0, 1.0).unwrap(), 0.0), ChildStatus::Failed);
+    }
+
+    #[test]
+    fn a_pipe_that_a_grandchild_keeps_open_is_not_waited_for() {
+        let pool = BlockingPool::new();
+        let mut child = ChildProcess::start(&pool, &sh(), &["-c", "sleep 600 & echo $!"], 0.0, 600.0).unwrap();
+        let ChildStatus::Finished(grandchild) = outcome(&mut child, 0.0) else { panic!("no answer") };
+        let killed = Command::new("kill").arg(grandchild.trim()).status();
+        assert!(killed.is_ok_and(|status| status.success()));
+    }
+
+    #[test]
+    fn a_program_on_a_dead_file_server_is_not_waited_for() {
+        static FILE_SERVER: Mutex<()> = Mutex::new(());
+        fn find_there() -> Option<PathBuf> {
+            drop(FILE_SERVER.lock());
+            find_program("true", &["/bin"])
+        }
+        let pool = BlockingPool::new();
+        let hangs = FILE_SERVER.lock();
+        let mut child = ChildProcess::start(&pool, &ProgramPath::new(find_there), &[], 0.0, 5.0).unwrap();
+        for now in 0..100 {
+            assert_eq!(child.poll(f64::from(now)), ChildStatus::Running, "it has not started");
+        }
+        drop(hangs);
+        assert_eq!(outcome(&mut child, 0.0), ChildStatus::Finished(String::new()));
+    }
+}

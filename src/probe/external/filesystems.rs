@@ -1,0 +1,317 @@
+//! The file systems of home and of the working directories of GPU processes.
+//!
+//! `statfs` on a dead file server does not come back, so each question is a child of its own (`stat -f`), one a mount at
+//! a time. What does not answer is said, with since when.
+
+use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
+use super::mounts::mount_containing;
+use crate::probe::blocking::BlockingPool;
+use crate::probe::decimal::round_to_tenth_f32;
+use crate::wire::{Filesystem, SafeText};
+use std::path::PathBuf;
+
+/// From one question to the next, of each mount.
+const QUERY_SECONDS: f64 = 60.0;
+/// The same while it does not answer.
+const RETRY_SILENT_SECONDS: f64 = 10.0;
+/// How long a question may take before it counts as unanswered.
+const TIMEOUT_SECONDS: f64 = 5.0;
+/// The most mounts that are asked.
+const MAX_MOUNTS: usize = 16;
+/// While one is silent, how that stands is said again after so long.
+const REPORT_SECONDS: f64 = 10.0;
+
+/// What is known of each mount.
+#[derive(Debug)]
+pub(crate) struct Filesystems {
+    pool: BlockingPool,
+    program: ProgramPath,
+    queries: Vec<MountQuery>,
+    mounts_read_at: Option<f64>,
+    reported_at: f64,
+}
+
+#[derive(Debug)]
+struct MountQuery {
+    filesystem: Filesystem,
+    /// A path on it, by which it is asked.
+    path: String,
+    child: Option<ChildProcess>,
+    /// When the question was asked that has had no answer yet.
+    answered_at: f64,
+    timeout_state: TimeoutState,
+    due: f64,
+    /// It is still somebody's.
+    in_use: bool,
+    answered: bool,
+}
+
+/// How it stands with the answers of a mount.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TimeoutState {
+    /// The last question was answered, or has time left.
+    None,
+    /// The one before this ran out of time.
+    Earlier,
+    /// This one did.
+    Current,
+}
+
+impl Filesystems {
+    pub(crate) fn new(pool: BlockingPool) -> Self {
+        let program = ProgramPath::new(stat);
+        Self { pool, program, queries: Vec::new(), mounts_read_at: None, reported_at: 0.0 }
+    }
+
+    /// Goes on asking. The file systems, when there is something new to say, or when `resend` asks for it. The
+    /// directories are those of processes, each with a process that works there.
+    pub(crate) fn advance<'a>(
+        &mut self,
+        now: f64,
+        resend: bool,
+        directories: impl Iterator<Item = (u32, &'a SafeText)>,
+    ) -> Vec<Filesystem> {
+        if self.mounts_read_at.is_none_or(|then| now - then >= QUERY_SECONDS) {
+            self.mounts_read_at = Some(now);
+            let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let home = std::env::var("HOME").ok().map(|home| (home.clone(), home));
+            // A job's processes work in the same directory.
+            let mut last = None;
+            let directories = directories
+                .filter(|&(_, path)| last.replace(path) != Some(path))
+                .map(|(pid, path)| (path.to_string(), format!("/proc/{pid}/cwd")));
+            self.set_mounts(&mounts, now, home.into_iter().chain(directories));
+        }
+        let mut changed = resend;
+        for query in &mut self.queries {
+            changed |= query.advance(&self.pool, &self.program, now);
+        }
+        self.queries.retain(|query| query.in_use || query.child.is_some());
+        let silent = self.queries.iter().any(MountQuery::is_silent);
+        let report_again = silent && now - self.reported_at >= REPORT_SECONDS;
+        if !(changed || report_again) {
+            return Vec::new();
+        }
+        self.reported_at = now;
+        let filesystem = self.queries.iter().filter(|query| query.in_use && (query.answered || query.is_silent()));
+        filesystem.map(|query| query.report(now)).collect()
+    }
+
+    /// The children that are asked.
+    pub(super) fn children(&self) -> impl Iterator<Item = &ChildProcess> {
+        self.queries.iter().filter_map(|query| query.child.as_ref())
+    }
+
+    /// Takes in which mounts are of interest: those of these directories, each with the path to ask by.
+    fn set_mounts(&mut self, mountinfo: &str, now: f64, directories: impl Iterator<Item = (String, String)>) {
+        for query in &mut self.queries {
+            query.in_use = false;
+        }
+        for (directory, path) in directories {
+            let Some(mount) = mount_containing(mountinfo, &directory) else { continue };
+            let (point, kind) = (SafeText::new(&mount.point), SafeText::new(&mount.kind));
+            if let Some(query) = self.queries.iter_mut().find(|query| query.filesystem.mount_point == point) {
+                // The process that it was asked by may have ended.
+                if !query.in_use {
+                    query.path = path;
+                }
+                query.in_use = true;
+                query.filesystem.kind = kind;
+            } else if self.queries.len() < MAX_MOUNTS {
+                self.queries.push(MountQuery {
+                    filesystem: Filesystem { mount_point: point, kind, ..Filesystem::default() },
+                    path,
+                    child: None,
+                    answered_at: now,
+                    timeout_state: TimeoutState::None,
+                    due: now,
+                    in_use: true,
+                    answered: false,
+                });
+            }
+        }
+    }
+}
+
+/// Where `stat` is. Not by `PATH` first: a directory there may lie on the very file server that does not answer.
+fn stat() -> Option<PathBuf> {
+    let usual = ["/usr/bin/stat", "/bin/stat"].map(PathBuf::from);
+    usual.into_iter().find(|program| program.is_file()).or_else(|| find_program("stat", &[]))
+}
+
+impl MountQuery {
+    fn is_silent(&self) -> bool {
+        self.timeout_state != TimeoutState::None
+    }
+
+    /// Looks after the child, or starts one; whether something is new.
+    fn advance(&mut self, pool: &BlockingPool, program: &ProgramPath, now: f64) -> bool {
+        let Some(child) = &mut self.child else {
+            if self.in_use && now >= self.due {
+                let arguments = ["-f", "-c", "%S %b %a", &self.path];
+                self.child = ChildProcess::start(pool, program, &arguments, now, TIMEOUT_SECONDS);
+                if self.is_silent() {
+                    (self.due, self.timeout_state) = (now + RETRY_SILENT_SECONDS, TimeoutState::Earlier);
+                } else {
+                    (self.due, self.answered_at) = (now + QUERY_SECONDS, now);
+                }
+            }
+            return false;
+        };
+        match child.poll(now) {
+            ChildStatus::Running => false,
+            ChildStatus::Finished(text) => {
+                self.child = None;
+                let sizes = sizes(&text);
+                let (total, available) = sizes.unzip();
+                let changed = self.is_silent() || !self.answered || self.filesystem.available_bytes != available;
+                (self.filesystem.total_bytes, self.filesystem.available_bytes) = (total, available);
+                (self.timeout_state, self.answered, self.filesystem.timeouts) =
+                    (TimeoutState::None, sizes.is_some(), None);
+                changed
+            }
+            // The process whose directory it was is gone, or the file system is; or a child came back that was killed.
+            ChildStatus::Failed => {
+                self.child = None;
+                false
+            }
+            ChildStatus::TimedOut => {
+                // While one question hangs, no other is asked; each time that one would have been counts as one.
+                let is_retry_due = now >= self.due;
+                if self.timeout_state == TimeoutState::Current && !is_retry_due {
+                    return false;
+                }
+                if is_retry_due || self.timeout_state == TimeoutState::None {
+                    self.due = now + RETRY_SILENT_SECONDS;
+                }
+                self.timeout_state = TimeoutState::Current;
+                self.filesystem.timeouts = Some(self.filesystem.timeouts.unwrap_or(0).saturating_add(1));
+                true
+            }
+        }
+    }
+
+    fn report(&self, now: f64) -> Filesystem {
+        let mut filesystem = self.filesystem.clone();
+        if self.is_silent() {
+            (filesystem.total_bytes, filesystem.available_bytes) = (None, None);
+            filesystem.silent_seconds = Some(round_to_tenth_f32(now - self.answered_at));
+        }
+        filesystem
+    }
+}
+
+/// Total and available bytes in the answer: block size, blocks, blocks for ordinary users.
+fn sizes(text: &str) -> Option<(u64, u64)> {
+    let mut numbers = text.split_ascii_whitespace().map(|word| word.parse::<u64>().ok());
+    let mut number = || numbers.next().flatten();
+    let (size, blocks, available) = (number()?, number()?, number()?);
+    // Some, such as those of /proc, have no blocks at all.
+    (blocks > 0).then_some((size.checked_mul(blocks)?, size.checked_mul(available)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::child::write_script;
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    const TABLE: &str = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:50 / /home rw - nfs4 server:/home rw\n";
+
+    /// With a `stat` that is this script.
+    fn with_stat(text: &str) -> (Filesystems, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let program = write_script(folder.path(), "stat", text);
+        let filesystems = Filesystems {
+            program: ProgramPath::at(Some(program)),
+            mounts_read_at: Some(0.0),
+            ..Filesystems::new(BlockingPool::new())
+        };
+        (filesystems, folder)
+    }
+
+    fn none() -> impl Iterator<Item = (u32, &'static SafeText)> {
+        std::iter::empty()
+    }
+
+    /// Steps at one moment until something is said.
+    fn reported(filesystems: &mut Filesystems, now: f64) -> Vec<Filesystem> {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while Instant::now() < deadline {
+            let reported = filesystems.advance(now, false, none());
+            if !reported.is_empty() {
+                return reported;
+            }
+            std::thread::yield_now();
+        }
+        panic!("nothing is said")
+    }
+
+    fn home() -> impl Iterator<Item = (String, String)> {
+        let twice = [("/home/alice", "/home/alice"), ("/home/bob/run", "/proc/7/cwd")];
+        twice.into_iter().map(|(directory, path)| (directory.to_owned(), path.to_owned()))
+    }
+
+    #[test]
+    fn sizes_are_reported_when_they_change() {
+        let (mut filesystems, folder) = with_stat("echo 4096 1000 250");
+        filesystems.set_mounts(TABLE, 0.0, home());
+        let expected = Filesystem {
+            mount_point: "/home".into(),
+            kind: "nfs4".into(),
+            total_bytes: Some(4_096_000),
+            available_bytes: Some(1_024_000),
+            ..Filesystem::default()
+        };
+        let expected = [expected];
+        assert_eq!(reported(&mut filesystems, 1.0), expected, "two directories, one mount");
+        assert_eq!(filesystems.advance(1.0, true, none()), expected);
+        write_script(folder.path(), "stat", "echo 4096 1000 249");
+        filesystems.mounts_read_at = Some(61.0);
+        assert_eq!(reported(&mut filesystems, 61.0)[0].available_bytes, Some(4096 * 249));
+    }
+
+    #[test]
+    fn a_hung_file_system_is_silent_and_has_one_child() {
+        let (mut filesystems, folder) = with_stat("echo x >>\"$0.asked\"; exec sleep 600");
+        filesystems.set_mounts(TABLE, 0.0, home());
+        assert_eq!(filesystems.advance(0.0, false, none()), []);
+        filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
+        assert_eq!(filesystems.advance(4.9, true, none()), [], "nothing is known yet");
+        let silent = filesystems.advance(5.0, false, none());
+        assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(5.0), Some(1)));
+        assert_eq!((silent[0].total_bytes, &*silent[0].mount_point), (None, "/home"));
+        // A sleeper can be killed, a process in a dead mount cannot: play that the child does not end.
+        let child = filesystems.queries[0].child.take();
+        let sleep = ProgramPath::at(Some("/bin/sleep".into()));
+        filesystems.queries[0].child = ChildProcess::start(&filesystems.pool, &sleep, &["600"], 0.0, 5.0);
+        drop(child);
+        filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
+        assert_eq!(filesystems.advance(14.9, false, none()), []);
+        let silent = filesystems.advance(15.0, false, none());
+        assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(15.0), Some(2)));
+        let queries = std::fs::read_to_string(folder.path().join("stat.asked")).unwrap_or_default();
+        assert!(queries.lines().count() <= 1, "{queries}");
+    }
+
+    #[test]
+    fn this_host_has_sizes() {
+        let mut filesystems = Filesystems::new(BlockingPool::new());
+        let root = SafeText::new("/");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let mut reported = Vec::new();
+        while reported.is_empty() && Instant::now() < deadline {
+            reported = filesystems.advance(0.0, false, std::iter::once((std::process::id(), &root)));
+            std::thread::yield_now();
+        }
+        assert!(reported.iter().any(|one| one.total_bytes > one.available_bytes), "{reported:?}");
+    }
+
+    #[test]
+    fn stat_output_is_parsed() {
+        assert_eq!(sizes("4096 10 3\n"), Some((40960, 12288)));
+        for bad in ["", "4096 10", "x y z", "4096 0 0", "18446744073709551615 2 1"] {
+            assert_eq!(sizes(bad), None, "{bad}");
+        }
+    }
+}

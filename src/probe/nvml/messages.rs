@@ -1,0 +1,158 @@
+//! The sentences for what NVML refuses, each with its way out.
+
+use super::ffi::{LoadError, ReturnCode};
+use crate::wire::{DeviceError, DriverError, DriverErrorKind};
+
+/// Where the library is looked for, in this order: what the loader knows, then where containers, Debian, WSL and NixOS
+/// put it. The name without `.1` belongs to the development package and may be a stub.
+pub(crate) const LIBRARY_PATHS: [&str; 5] = [
+    "libnvidia-ml.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
+    if cfg!(target_arch = "aarch64") {
+        "/usr/lib/aarch64-linux-gnu/libnvidia-ml.so.1"
+    } else {
+        "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1"
+    },
+    "/usr/lib/wsl/lib/libnvidia-ml.so.1",
+    "/run/opengl-driver/lib/libnvidia-ml.so.1",
+];
+
+/// No library could be loaded. `error` is that of the file that is there and unusable, if there is one.
+pub(crate) fn library_error(library_path: Option<&str>, error: &LoadError) -> DriverError {
+    let reason = &error.message;
+    let message = match library_path {
+        Some(_) => format!("the NVML library that was asked for cannot be loaded: {reason}"),
+        None if error.is_missing => "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
+             Install the driver, or set nvml_library to where it is"
+            .to_owned(),
+        None => format!("libnvidia-ml.so.1 cannot be loaded: {reason}"),
+    };
+    DriverError { kind: DriverErrorKind::NoLibrary, code: None, message: message.into() }
+}
+
+/// `nvmlInit_v2` refused.
+pub(crate) fn init_error(code: ReturnCode) -> DriverError {
+    let message = match code {
+        ReturnCode::LIBRARY_NOT_FOUND => {
+            "a library of the NVIDIA driver is missing: install the driver again".to_owned()
+        }
+        ReturnCode::DRIVER_NOT_LOADED => {
+            "the NVIDIA kernel module is not loaded: `sudo modprobe nvidia`, or reboot if it was just installed"
+                .to_owned()
+        }
+        ReturnCode::VERSION_MISMATCH => {
+            "the NVIDIA library and the loaded kernel module are of different versions, as after an \
+             update of the driver: reboot, or unload and load the nvidia modules"
+                .to_owned()
+        }
+        ReturnCode::NO_PERMISSION => {
+            "no permission to open /dev/nvidia*: ask the administrator for access, often the group `video`".to_owned()
+        }
+        ReturnCode::FUNCTION_NOT_FOUND => "the library has no nvmlInit_v2: it is not an NVIDIA driver's".to_owned(),
+        ReturnCode::UNKNOWN => {
+            "NVML does not start (unknown error): `sudo dmesg | grep -i nvrm` may say why".to_owned()
+        }
+        ReturnCode(code) => format!("NVML does not start (error {code})"),
+    };
+    DriverError { kind: kind(code), code: Some(code.0 as i32), message: message.into() }
+}
+
+/// The driver answers, and there is no GPU.
+pub(crate) fn no_gpus() -> DriverError {
+    let message = "the NVIDIA driver is loaded, but shows no GPU to this user: `nvidia-smi -L` shows the same; \
+                   in a container or a Slurm job, none may have been given to it";
+    DriverError { kind: DriverErrorKind::NoGpus, code: None, message: message.into() }
+}
+
+/// A call has not come back for this long, before any GPU was seen or on several GPUs.
+pub(crate) fn driver_blocked(seconds: f32) -> DriverError {
+    let message = format!(
+        "the NVIDIA driver has not answered for {seconds:.0} s: `sudo dmesg | grep -i nvrm` may say why; it often ends \
+         only with a reboot"
+    );
+    DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
+}
+
+/// Another probe of this user waits for the driver.
+pub(crate) fn peer_waits(pid: u32) -> DriverError {
+    let message = format!(
+        "another gpufleet probe of this user (process {pid}) has been waiting for the NVIDIA driver for more than 5 s; \
+         this one does not touch it before that one is free or gone"
+    );
+    DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
+}
+
+/// A call on one GPU has not come back for this long.
+pub(crate) fn device_blocked(seconds: f32) -> DeviceError {
+    let message = format!("the driver has not answered for this GPU for {seconds:.0} s");
+    DeviceError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
+}
+
+/// One GPU cannot be read.
+pub(crate) fn device_error(code: ReturnCode) -> DeviceError {
+    let message = match code {
+        ReturnCode::GPU_IS_LOST => {
+            "the GPU has fallen off the bus: `sudo dmesg | grep -i xid` says why; reboot the host".to_owned()
+        }
+        ReturnCode::RESET_REQUIRED => {
+            "the GPU must be reset: end its processes, then `sudo nvidia-smi --gpu-reset`, or reboot".to_owned()
+        }
+        ReturnCode::NO_PERMISSION => "no permission to read this GPU".to_owned(),
+        ReturnCode::UNKNOWN => {
+            "the driver gives an unknown error for this GPU: `sudo dmesg | grep -i nvrm` may say why".to_owned()
+        }
+        ReturnCode(code) => format!("the driver gives error {code} for this GPU"),
+    };
+    DeviceError { kind: kind(code), code: Some(code.0 as i32), message: message.into() }
+}
+
+fn kind(code: ReturnCode) -> DriverErrorKind {
+    match code {
+        ReturnCode::LIBRARY_NOT_FOUND => DriverErrorKind::NoLibrary,
+        ReturnCode::DRIVER_NOT_LOADED => DriverErrorKind::DriverNotLoaded,
+        ReturnCode::VERSION_MISMATCH => DriverErrorKind::VersionMismatch,
+        ReturnCode::NO_PERMISSION => DriverErrorKind::NoPermission,
+        ReturnCode::GPU_IS_LOST => DriverErrorKind::GpuLost,
+        ReturnCode::RESET_REQUIRED => DriverErrorKind::ResetRequired,
+        _ => DriverErrorKind::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_and_an_unusable_library_have_distinct_messages() {
+        let error = |is_missing, message: &str| LoadError { is_missing, message: message.to_owned() };
+        assert_eq!(
+            library_error(None, &error(true, "libnvidia-ml.so.1: cannot open shared object file")).message,
+            "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
+             Install the driver, or set nvml_library to where it is"
+        );
+        assert_eq!(
+            library_error(None, &error(false, "x: wrong ELF class")).message,
+            "libnvidia-ml.so.1 cannot be loaded: x: wrong ELF class"
+        );
+        assert_eq!(
+            library_error(Some("/x"), &error(false, "/x: file too short")).message,
+            "the NVML library that was asked for cannot be loaded: /x: file too short"
+        );
+    }
+
+    #[test]
+    fn each_error_has_its_kind_and_code() {
+        for (code, kind) in [
+            (12, DriverErrorKind::NoLibrary),
+            (9, DriverErrorKind::DriverNotLoaded),
+            (18, DriverErrorKind::VersionMismatch),
+            (4, DriverErrorKind::NoPermission),
+            (999, DriverErrorKind::Unknown),
+        ] {
+            let error = init_error(ReturnCode(code));
+            assert_eq!((error.kind, error.code), (kind, Some(code as i32)));
+        }
+        assert_eq!(init_error(ReturnCode(27)).message, "NVML does not start (error 27)");
+        assert_eq!(device_error(ReturnCode(16)).kind, DriverErrorKind::ResetRequired);
+    }
+}

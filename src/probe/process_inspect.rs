@@ -1,0 +1,303 @@
+//! What a person asks about one process of their own: its environment, and the end of its log.
+
+use super::blocking::spawn_thread;
+use super::procfs::{FileReader, Stat, real_uid};
+use super::signal::ProcessIdentity;
+use crate::wire::redact::redact;
+use crate::wire::{ReplyOutcome, SafeText};
+use rustix::fs::{CWD, FileType, Mode, OFlags, SeekFrom, fstat, openat, seek};
+use rustix::io::read;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The most bytes of an environment that are told.
+const ENVIRONMENT_BYTES: usize = 64 * 1024;
+/// The most variables.
+const MAX_VARIABLES: usize = 1024;
+/// How much of a log is told.
+const LOG_TAIL_BYTES: u64 = 4096;
+/// How long a log may take, which may lie on a file server that does not answer, and an environment, whose process may
+/// hang in the kernel with the lock of its memory held.
+const LIMIT: Duration = Duration::from_secs(3);
+/// Of the thread that reads them.
+const STACK_BYTES: usize = 128 * 1024;
+
+/// `/proc/PID/environ` of a process of this user, secrets taken out. It is the environment with which the program was
+/// started; what it has changed since is not in it.
+pub(crate) fn environment(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+    let hangs = "the environment could not be read within 3 s: the process hangs in the kernel";
+    in_background(target, boot_id, hangs, read_environment)
+}
+
+/// The last lines of the regular file behind standard output, else standard error, of a process of this user.
+pub(crate) fn log_tail(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
+    let hangs = "the log did not answer within 3 s: its file system hangs";
+    in_background(target, boot_id, hangs, read_log_tail)
+}
+
+/// What `read` says about the target, on a thread that is left behind where that does not return. `hangs` is then the
+/// reason of the refusal.
+fn in_background(
+    target: ProcessIdentity<'_>,
+    boot_id: Option<&str>,
+    hangs: &str,
+    read: fn(u32) -> ReplyOutcome,
+) -> ReplyOutcome {
+    let mut reader = FileReader::default();
+    if let Err(refusal) = check_own_process(target, boot_id, &mut reader) {
+        return refusal;
+    }
+    let (slot, pid) = (Arc::new(AnswerSlot::default()), target.pid);
+    let answer_slot = Arc::clone(&slot);
+    if let Err(error) = spawn_thread("read", STACK_BYTES, Box::new(move || answer_slot.put(read(pid)))) {
+        return refused(format!("no thread can be started: {error}"));
+    }
+    let Some(outcome) = slot.take(LIMIT) else {
+        return refused(hangs.to_owned());
+    };
+    // Read again: what was read is of this process only if it is the same still.
+    match check_own_process(target, boot_id, &mut reader) {
+        Ok(()) => outcome,
+        Err(refusal) => refusal,
+    }
+}
+
+/// Where the answer of the thread is laid; nobody may be waiting for it any more.
+#[derive(Debug, Default)]
+struct AnswerSlot {
+    answer: Mutex<Option<ReplyOutcome>>,
+    condvar: Condvar,
+}
+
+impl AnswerSlot {
+    fn put(&self, answer: ReplyOutcome) {
+        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+        self.condvar.notify_all();
+    }
+
+    /// The answer, for which it waits so long at most.
+    fn take(&self, limit: Duration) -> Option<ReplyOutcome> {
+        let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
+        let waited = self.condvar.wait_timeout_while(answer, limit, |answer| answer.is_none());
+        waited.unwrap_or_else(PoisonError::into_inner).0.take()
+    }
+}
+
+/// Whether the target is there, is the process that was meant, and belongs to this user.
+fn check_own_process(
+    target: ProcessIdentity<'_>,
+    boot_id: Option<&str>,
+    reader: &mut FileReader,
+) -> Result<(), ReplyOutcome> {
+    if target.pid <= 1 {
+        return Err(refused(format!("pid {} is never asked about", target.pid)));
+    }
+    match boot_id {
+        None => return Err(refused("the host's boot id cannot be read".to_owned())),
+        Some(boot_id) if boot_id != target.boot_id => return Err(ReplyOutcome::Reused),
+        Some(_) => {}
+    }
+    let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
+    match stat {
+        None => return Err(ReplyOutcome::Gone),
+        Some(stat) if stat.start_ticks != target.start_ticks => return Err(ReplyOutcome::Reused),
+        Some(_) => {}
+    }
+    let uid = reader.read_process(target.pid, "status", 4096).ok().and_then(real_uid);
+    if uid == Some(rustix::process::getuid().as_raw()) { Ok(()) } else { Err(ReplyOutcome::NotPermitted) }
+}
+
+fn read_environment(pid: u32) -> ReplyOutcome {
+    match FileReader::default().read_process(pid, "environ", ENVIRONMENT_BYTES) {
+        Ok(bytes) => ReplyOutcome::Environment(environment_variables(bytes)),
+        Err(error) => refused(format!("/proc/{pid}/environ: {error}")),
+    }
+}
+
+/// The variables in the bytes of `/proc/PID/environ`, secrets taken out.
+fn environment_variables(environ: &[u8]) -> Vec<SafeText> {
+    let variables = environ.split(|&byte| byte == 0).filter(|variable| !variable.is_empty()).take(MAX_VARIABLES);
+    // Each stands for itself: one does not say what the next one is.
+    let redacted = variables.flat_map(|variable| redact(&[String::from_utf8_lossy(variable)]));
+    redacted.map(SafeText::from).collect()
+}
+
+fn read_log_tail(pid: u32) -> ReplyOutcome {
+    for descriptor in [1, 2] {
+        let link = format!("/proc/{pid}/fd/{descriptor}");
+        // Not blocking: what has no writer is a pipe with a name.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let Ok(path) = std::fs::read_link(&link) else { continue };
+        if !path.to_str().is_some_and(|path| super::processes::is_file_path(path.as_bytes())) {
+            continue;
+        }
+        let file = match openat(CWD, &link, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(error) => return refused(format!("{}: {error}", path.display())),
+        };
+        let size = match fstat(&file) {
+            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat.st_size,
+            Ok(_) => continue,
+            Err(error) => return refused(format!("{}: {error}", path.display())),
+        };
+        let start = u64::try_from(size).unwrap_or(0).saturating_sub(LOG_TAIL_BYTES);
+        let mut bytes = vec![0; LOG_TAIL_BYTES as usize];
+        let count = seek(&file, SeekFrom::Start(start)).and_then(|_| read(&file, &mut bytes[..]));
+        return match count {
+            Ok(count) => ReplyOutcome::LogTail {
+                path: SafeText::from(path.to_string_lossy().into_owned()),
+                lines: log_lines(&bytes[..count], start > 0),
+            },
+            Err(error) => refused(format!("{}: {error}", path.display())),
+        };
+    }
+    refused("its standard output and standard error are no files".to_owned())
+}
+
+/// The lines in the end of a log; of one that begins before it, the first is a part and left out. What a progress bar
+/// has painted over is as good as erased.
+fn log_lines(bytes: &[u8], starts_mid_line: bool) -> Vec<SafeText> {
+    let text = String::from_utf8_lossy(bytes);
+    let mut lines: Vec<&str> = text.lines().collect();
+    if starts_mid_line && lines.len() > 1 {
+        lines.remove(0);
+    }
+    let shown = lines.iter().map(|line| line.rsplit('\r').find(|part| !part.is_empty()).unwrap_or_default());
+    shown.map(|line| SafeText::from(redact(&[line]).concat())).collect()
+}
+
+fn refused(reason: String) -> ReplyOutcome {
+    ReplyOutcome::Refused(reason.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Child, Command, Stdio};
+
+    const BOOT: &str = "b0071d";
+
+    struct SleepProcess(Child);
+
+    impl SleepProcess {
+        fn start(command: &mut Command) -> Self {
+            let child = command.stdin(Stdio::null()).spawn().unwrap();
+            // The kernel has the arguments, and the environment with them, a moment after the parent goes on.
+            while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+                std::thread::yield_now();
+            }
+            Self(child)
+        }
+
+        fn target(&self) -> ProcessIdentity<'static> {
+            let mut reader = FileReader::default();
+            let stat = reader.read_process(self.0.id(), "stat", 4096).ok().and_then(Stat::parse).unwrap();
+            ProcessIdentity { boot_id: BOOT, pid: self.0.id(), start_ticks: stat.start_ticks }
+        }
+    }
+
+    impl Drop for SleepProcess {
+        fn drop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn an_environment_is_redacted() {
+        let mut command = Command::new("sleep");
+        command
+            .arg("600")
+            .env_clear()
+            .env("WANDB_API_KEY", "abc")
+            .env("NCCL_DEBUG", "INFO")
+            .env("MASTER", "a b\x1b[2J");
+        let job = SleepProcess::start(command.stdout(Stdio::null()));
+        let outcome = environment(job.target(), Some(BOOT));
+        let ReplyOutcome::Environment(mut variables) = outcome else { panic!("{outcome:?}") };
+        variables.sort();
+        assert_eq!(variables, ["MASTER=a b␛[2J", "NCCL_DEBUG=INFO", "WANDB_API_KEY=***"]);
+    }
+
+    #[test]
+    fn a_read_that_hangs_is_refused_and_left_behind() {
+        static HANGS: Mutex<()> = Mutex::new(());
+        fn hang(_: u32) -> ReplyOutcome {
+            drop(HANGS.lock());
+            refused("it came back".to_owned())
+        }
+        let job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
+        let _held = HANGS.lock();
+        assert_eq!(in_background(job.target(), Some(BOOT), "it hangs", hang), ReplyOutcome::Refused("it hangs".into()));
+    }
+
+    #[test]
+    fn another_process_identity_is_refused() {
+        let job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
+        let target = job.target();
+        let later = ProcessIdentity { start_ticks: target.start_ticks + 1, ..target };
+        let rebooted = ProcessIdentity { boot_id: "other", ..target };
+        for inspect in [environment, log_tail] {
+            assert_eq!(inspect(later, Some(BOOT)), ReplyOutcome::Reused);
+            assert_eq!(inspect(rebooted, Some(BOOT)), ReplyOutcome::Reused);
+            assert_eq!(inspect(target, None), ReplyOutcome::Refused("the host's boot id cannot be read".into()));
+            assert_eq!(inspect(ProcessIdentity { pid: 4_194_305, ..target }, Some(BOOT)), ReplyOutcome::Gone);
+            for pid in [0, 1] {
+                let refusal = format!("pid {pid} is never asked about");
+                assert_eq!(
+                    inspect(ProcessIdentity { pid, ..target }, Some(BOOT)),
+                    ReplyOutcome::Refused(refusal.into())
+                );
+            }
+        }
+        let refusal = "its standard output and standard error are no files";
+        let quiet = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()));
+        assert_eq!(log_tail(quiet.target(), Some(BOOT)), ReplyOutcome::Refused(refusal.into()));
+    }
+
+    #[test]
+    fn a_process_of_another_user_is_not_permitted() {
+        // Root becomes somebody else; for everybody else the kernel's own process 2 is another user's.
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid=65534", "--clear-groups", "sleep", "600"]).stdout(Stdio::null());
+        let job = rustix::process::getuid().is_root().then(|| SleepProcess::start(&mut command));
+        let pid = job.as_ref().map_or(2, |job| job.0.id());
+        let mut reader = FileReader::default();
+        while reader.read_process(pid, "status", 4096).ok().and_then(real_uid)
+            == Some(rustix::process::getuid().as_raw())
+        {
+            std::thread::yield_now();
+        }
+        let stat = reader.read_process(pid, "stat", 4096).ok().and_then(Stat::parse).unwrap();
+        let target = ProcessIdentity { boot_id: BOOT, pid, start_ticks: stat.start_ticks };
+        assert_eq!(environment(target, Some(BOOT)), ReplyOutcome::NotPermitted);
+        assert_eq!(log_tail(target, Some(BOOT)), ReplyOutcome::NotPermitted);
+    }
+
+    #[test]
+    fn a_log_tail_has_whole_lines() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("train.log");
+        let mut log = std::fs::File::create(&path).unwrap();
+        for step in 0..1000 {
+            writeln!(log, "step {step:04}").unwrap();
+        }
+        write!(log, " 10%|#\r 20%|##\r").unwrap();
+        let job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(log));
+        let ReplyOutcome::LogTail { path: log_path, lines } = log_tail(job.target(), Some(BOOT)) else {
+            panic!("no log")
+        };
+        assert_eq!(Some(&*log_path), path.to_str());
+        assert!(lines.len() > 300 && lines.iter().map(|line| line.len()).sum::<usize>() <= 4096);
+        assert!(lines[0].starts_with("step 0") && lines[0].len() == 9, "{}", lines[0]);
+        assert_eq!(lines[lines.len() - 2..], ["step 0999", " 20%|##"]);
+    }
+
+    #[test]
+    fn log_lines_are_redacted_and_safe() {
+        assert_eq!(log_lines(b"half\nwhole --token=abc\n\xff\x1b[0m", true), ["whole --token=***", "\u{FFFD}␛[0m"]);
+        assert_eq!(log_lines(b"one line without an end", true), ["one line without an end"]);
+        assert_eq!(log_lines(b"", false), Vec::<SafeText>::new());
+    }
+}

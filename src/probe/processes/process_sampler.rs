@@ -1,0 +1,519 @@
+//! All processes on the GPUs, and how a sample's reading of files is shared among them.
+
+use super::descendants::Descendants;
+use super::refresh_budget::RefreshBudget;
+use super::tracked_process::{RefreshPlan, TrackedProcess};
+use crate::probe::blocking::BlockingPool;
+use crate::probe::external::ExternalSources;
+use crate::probe::nvml::ffi::page_size;
+use crate::probe::procfs::{FileReader, Forks};
+use crate::probe::user_names::UserNames;
+use crate::wire::{ProcessFacts, ProcessReading, SafeText};
+use std::time::Instant;
+
+/// Files that are kept open; the usual limit of a process is 1024.
+const MAX_OPEN_STAT_FILES: usize = 400;
+/// What rarely changes is looked at again after a minute, or a little less: samples are not on time to the millisecond.
+/// It is the clock that counts and not samples, so that a short interval costs no more of it, and a long one hides
+/// nothing.
+const FACTS_REFRESH_SECONDS: f64 = 59.5;
+/// The line of a process that only runs on, or does not run, and what only its owner may read, after half of that.
+const STAT_REFRESH_SECONDS: f64 = 29.5;
+/// The most threads whose CPU times the kernel adds up in a sample, since it does so for the CPU time of their process:
+/// 0.2 us each were measured.
+const MAX_CPU_CLOCK_THREADS: u32 = 2048;
+/// A process of fewer is asked in every sample all the same.
+const FEW_THREADS: u32 = 16;
+/// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
+const FACTS_BYTES: usize = 256 * 1024;
+/// The most files of threads that one sample reads, of all processes together. At 10 to 20 us each (what was not read
+/// lately costs the kernel more) they are most of what a sample costs on a host whose jobs have many threads.
+const THREAD_READS: usize = 56;
+/// The most that are left of them for processes that do not rest.
+const ACTIVE_THREAD_READS: usize = 24;
+
+/// All processes that the driver listed in the last sample.
+#[derive(Debug)]
+pub(crate) struct ProcessSampler {
+    /// Reads what needs the lock of a process's memory.
+    pool: BlockingPool,
+    /// Sorted by pid.
+    tracked: Vec<(u32, TrackedProcess)>,
+    sample: u64,
+    page_bytes: u64,
+    own_uid: u32,
+    descendants: Descendants,
+    /// Behind whom the next sample goes on with the CPU times of those that have many threads.
+    cpu_clock_cursor: u32,
+    /// Behind whom the next sample goes on with threads: among those that rest, and among all others.
+    idle_cursor: u32,
+    active_cursor: u32,
+}
+
+/// What the moment is, for rates and ages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SampleContext {
+    /// Monotonic, in seconds.
+    pub(crate) now: f64,
+    /// Since boot.
+    pub(crate) uptime_seconds: Option<f64>,
+    /// When that was, in seconds since 1970.
+    pub(crate) boot_unix_seconds: Option<i64>,
+    /// The wall clock, in seconds since 1970, for the ages of files.
+    pub(crate) unix_seconds: i64,
+    /// What was started until then.
+    pub(crate) forks: Option<Forks>,
+}
+
+impl ProcessSampler {
+    pub(crate) fn new() -> Self {
+        Self {
+            pool: BlockingPool::new(),
+            tracked: Vec::new(),
+            sample: 0,
+            page_bytes: page_size(),
+            own_uid: rustix::process::getuid().as_raw(),
+            descendants: Descendants::default(),
+            cpu_clock_cursor: 0,
+            idle_cursor: 0,
+            active_cursor: 0,
+        }
+    }
+
+    /// All facts are to be sent again.
+    pub(crate) fn resend(&mut self) {
+        for (_, tracked) in &mut self.tracked {
+            tracked.unsent = tracked.start_ticks.is_some();
+        }
+    }
+
+    /// Waits for the commands that are being read, at most until `deadline`. The next sample has them.
+    pub(crate) fn settle(&self, deadline: Instant) {
+        self.pool.wait_until_idle(deadline);
+    }
+
+    /// Reads the processes with these pids, each with its share of a GPU's SMs, and forgets all others.
+    pub(crate) fn sample(
+        &mut self,
+        on_gpus: impl Iterator<Item = (u32, Option<u8>)>,
+        context: SampleContext,
+        reader: &mut FileReader,
+        users: &mut UserNames,
+    ) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
+        self.pool.tend();
+        self.update_list(on_gpus, context.now);
+        let user_names_changed = users.take_changed();
+        let mut readings = Vec::with_capacity(self.tracked.len());
+        let mut open_files = 0;
+        self.schedule_cpu_clocks();
+        let mut facts_budget = RefreshBudget::new(
+            FACTS_REFRESH_SECONDS,
+            context.now,
+            self.tracked.iter().map(|(_, process)| process.facts_read_at),
+        );
+        let mut stat_budget = RefreshBudget::new(
+            STAT_REFRESH_SECONDS,
+            context.now,
+            self.tracked.iter().map(|(_, process)| process.stat_read_at),
+        );
+        for &mut (pid, ref mut tracked) in &mut self.tracked {
+            let refresh_facts = facts_budget.try_take(tracked.facts_read_at);
+            let refresh_stat = refresh_facts || stat_budget.try_take(tracked.stat_read_at);
+            if refresh_facts {
+                tracked.facts_read_at = context.now;
+            }
+            if refresh_stat {
+                tracked.stat_read_at = context.now;
+            }
+            let plan = RefreshPlan {
+                pid,
+                context,
+                page_bytes: self.page_bytes,
+                read_cpu_clock: tracked.cpu_clock_sample == self.sample,
+                refresh_facts,
+                refresh_stat,
+                own_uid: self.own_uid,
+            };
+            readings.push(tracked.read(plan, &self.pool, reader));
+            if user_names_changed || refresh_facts || tracked.facts.user.is_none() {
+                tracked.resolve_user_name(users);
+            }
+            open_files += usize::from(tracked.stat_file.is_some());
+            if open_files > MAX_OPEN_STAT_FILES {
+                tracked.stat_file = None;
+            }
+        }
+        self.read_threads(context.now, reader);
+        let pids: Vec<u32> = self.tracked.iter().map(|&(pid, _)| pid).collect();
+        self.descendants.step(&pids, context, reader);
+        for ((pid, tracked), reading) in self.tracked.iter_mut().zip(&mut readings) {
+            tracked.fill_reading(*pid, context.now, reading, reader);
+            self.descendants.fill_reading(*pid, reading);
+        }
+        (readings, self.take_changed_facts())
+    }
+
+    /// How many probes run on this host, as far as that is known.
+    pub(crate) fn probes_on_host(&self) -> Option<u32> {
+        self.descendants.probes_on_host()
+    }
+
+    /// The working directories that are known, each with a process that works there.
+    pub(crate) fn working_directories(&self) -> impl Iterator<Item = (u32, &SafeText)> {
+        self.tracked.iter().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))
+    }
+
+    /// Gives processes the names of their containers and the numbers of their jobs, as far as those are known by now.
+    pub(crate) fn resolve_owner_names(&mut self, external: &mut ExternalSources) {
+        for (_, tracked) in &mut self.tracked {
+            tracked.resolve_owner_name(external);
+        }
+    }
+
+    fn update_list(&mut self, on_gpus: impl Iterator<Item = (u32, Option<u8>)>, now: f64) {
+        self.sample += 1;
+        for (pid, sm_percent) in on_gpus {
+            let index = match self.tracked.binary_search_by_key(&pid, |&(known, _)| known) {
+                Ok(index) => index,
+                Err(index) => {
+                    self.tracked.insert(index, (pid, TrackedProcess::default()));
+                    // Whatever there is of a new one is read at once.
+                    let tracked = &mut self.tracked[index].1;
+                    (tracked.facts_read_at, tracked.stat_read_at) = (now, now);
+                    index
+                }
+            };
+            let tracked = &mut self.tracked[index].1;
+            let known_percent = tracked.sm_percent.filter(|_| tracked.listed == self.sample);
+            tracked.sm_percent = sm_percent.max(known_percent);
+            tracked.listed = self.sample;
+        }
+        self.tracked.retain(|(_, tracked)| tracked.listed == self.sample);
+    }
+
+    /// Whose CPU time is asked for in this sample: of all that have few threads, and of as many others as the kernel can
+    /// add up cheaply. The others keep theirs until the next sample, or the one after.
+    fn schedule_cpu_clocks(&mut self) {
+        let mut left = MAX_CPU_CLOCK_THREADS;
+        let count = self.tracked.len();
+        let first = self.tracked.partition_point(|&(pid, _)| pid <= self.cpu_clock_cursor);
+        for index in (first..count).chain(0..first) {
+            let (pid, tracked) = &mut self.tracked[index];
+            let threads = tracked.thread_count;
+            if threads < FEW_THREADS || left > 0 {
+                tracked.cpu_clock_sample = self.sample;
+            }
+            if threads >= FEW_THREADS && left > 0 {
+                left = left.saturating_sub(threads);
+                self.cpu_clock_cursor = *pid;
+            }
+        }
+    }
+
+    /// Threads that were seen in uninterruptible sleep first; then those of processes that rest, since there a thread
+    /// may hang; then, in rotation, all others.
+    fn read_threads(&mut self, now: f64, reader: &mut FileReader) {
+        let mut budget = THREAD_READS;
+        for (pid, tracked) in &mut self.tracked {
+            tracked.follow_blocked_threads(*pid, now, &mut budget, reader);
+        }
+        self.idle_cursor = self.scan_threads(true, self.idle_cursor, now, &mut budget, reader);
+        budget = budget.min(ACTIVE_THREAD_READS);
+        self.active_cursor = self.scan_threads(false, self.active_cursor, now, &mut budget, reader);
+    }
+
+    /// Passes through the threads of processes that rest, or do not, from the one behind `after` on. Behind whom to go
+    /// on: a process whose pass was cut short comes first, unless it had the whole budget to itself.
+    fn scan_threads(
+        &mut self,
+        is_idle: bool,
+        after: u32,
+        now: f64,
+        budget: &mut usize,
+        reader: &mut FileReader,
+    ) -> u32 {
+        let count = self.tracked.len();
+        let first = self.tracked.partition_point(|&(pid, _)| pid <= after);
+        let mut last = after;
+        for index in (first..count).chain(0..first) {
+            let (pid, tracked) = &mut self.tracked[index];
+            if tracked.is_idle() != is_idle || !tracked.is_multithreaded() {
+                continue;
+            }
+            if *budget == 0 {
+                return last;
+            }
+            let finished = tracked.threads.scan(*pid, now, budget, reader);
+            if !finished && last != after {
+                return last;
+            }
+            last = *pid;
+        }
+        last
+    }
+
+    /// Facts that the controller has not got, as many as a snapshot may carry.
+    fn take_changed_facts(&mut self) -> Vec<ProcessFacts> {
+        let (mut facts, mut bytes) = (Vec::new(), 0);
+        for (_, tracked) in self.tracked.iter_mut().filter(|(_, tracked)| tracked.unsent) {
+            if bytes >= FACTS_BYTES {
+                break;
+            }
+            tracked.unsent = false;
+            bytes += size(&tracked.facts);
+            facts.push(tracked.facts.clone());
+        }
+        facts
+    }
+}
+
+/// About how long these facts are as JSON.
+fn size(facts: &ProcessFacts) -> usize {
+    let text = |argv: &[SafeText]| argv.iter().map(|argument| argument.len() + 3).sum::<usize>();
+    let parents: usize = facts.ancestors.iter().map(|ancestor| 80 + ancestor.name.len() + text(&ancestor.argv)).sum();
+    300 + text(&facts.argv) + parents
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::refresh_budget::MAX_REFRESHES;
+    use super::*;
+    use crate::probe::blocking::{MAX_THREADS, block};
+    use crate::wire::{Presence, ProcessState};
+    use std::process::{Child, Command as Process, Stdio};
+    use std::time::Duration;
+
+    fn start_sleep() -> Child {
+        let mut command = Process::new("sleep");
+        let child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
+        // The kernel has the arguments a moment after the parent goes on.
+        let cmdline = format!("/proc/{}/cmdline", child.id());
+        while std::fs::read(&cmdline).expect("the child lives").is_empty() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    fn context(now: f64) -> SampleContext {
+        SampleContext {
+            now,
+            uptime_seconds: Some(1e9),
+            boot_unix_seconds: Some(1_700_000_000),
+            unix_seconds: 1_700_000_100,
+            forks: None,
+        }
+    }
+
+    struct Fixture {
+        processes: ProcessSampler,
+        reader: FileReader,
+        users: UserNames,
+        now: f64,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            Self {
+                processes: ProcessSampler::new(),
+                reader: FileReader::default(),
+                users: UserNames::default(),
+                now: 0.0,
+            }
+        }
+
+        fn settle(&self) {
+            self.processes.settle(Instant::now() + Duration::from_secs(30));
+        }
+
+        fn sample(&mut self, pids: &[u32]) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
+            self.now += 1.0;
+            self.processes.sample(
+                pids.iter().map(|&pid| (pid, None)),
+                context(self.now),
+                &mut self.reader,
+                &mut self.users,
+            )
+        }
+    }
+
+    #[test]
+    fn facts_are_sent_once_and_on_resend() {
+        let mut child = start_sleep();
+        let mut fixture = Fixture::new();
+        let (readings, facts) = fixture.sample(&[child.id()]);
+        assert_eq!((readings[0].presence, readings[0].cpu_percent), (Some(Presence::Visible), None));
+        assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
+        assert_eq!(facts[0].ancestors[0].pid, std::process::id());
+        fixture.users.wait_until_resolved(Duration::from_secs(30));
+        fixture.settle();
+        let (readings, facts) = fixture.sample(&[child.id()]);
+        assert!(readings[0].cpu_percent.is_some(), "two samples make a share");
+        assert!(facts[0].user.is_some(), "{facts:?}");
+        assert_eq!(facts[0].argv, ["sleep", "600"]);
+        assert!(!facts[0].ancestors[0].argv.is_empty());
+        // Within a minute the command line is looked at, and has not changed.
+        for _ in 0..60 {
+            assert_eq!(fixture.sample(&[child.id()]).1, []);
+        }
+        fixture.processes.resend();
+        assert_eq!(fixture.sample(&[child.id()]).1.len(), 1);
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+        let (readings, _) = fixture.sample(&[child.id()]);
+        assert_eq!(readings[0].presence, Some(Presence::Gone));
+        assert!(readings[0].start_ticks.is_some(), "what is gone keeps its identity");
+    }
+
+    #[test]
+    fn a_process_whose_command_cannot_be_read_is_shown_without_it() {
+        let mut child = start_sleep();
+        let mut fixture = Fixture::new();
+        let release = block(&fixture.processes.pool, MAX_THREADS);
+        for _ in 0..1000 {
+            let (readings, facts) = fixture.sample(&[child.id()]);
+            assert_eq!(readings[0].presence, Some(Presence::Visible));
+            assert!(facts.iter().all(|facts| facts.argv.is_empty() && facts.name.as_deref() == Some("sleep")));
+        }
+        drop(release);
+        fixture.settle();
+        let (_, facts) = fixture.sample(&[child.id()]);
+        assert_eq!(facts[0].argv, ["sleep", "600"]);
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+    }
+
+    #[test]
+    fn a_zombie_is_visible_and_keeps_its_command() {
+        let mut child = start_sleep();
+        let mut fixture = Fixture::new();
+        fixture.sample(&[child.id()]);
+        fixture.settle();
+        fixture.sample(&[child.id()]);
+        child.kill().expect("ends");
+        let state = (0..1_000_000).find_map(|_| {
+            let state = fixture.sample(&[child.id()]).0[0].state;
+            (state == Some(ProcessState::Zombie)).then_some(state)
+        });
+        assert_eq!(state, Some(Some(ProcessState::Zombie)));
+        fixture.processes.resend();
+        assert_eq!(fixture.sample(&[child.id()]).1[0].argv, ["sleep", "600"]);
+        child.wait().expect("ends");
+    }
+
+    #[test]
+    fn a_busy_process_has_a_cpu_share_in_every_sample() {
+        let mut command = Process::new("sh");
+        let mut child =
+            command.args(["-c", "while :; do :; done"]).stdin(Stdio::null()).spawn().expect("the shell starts");
+        let mut fixture = Fixture::new();
+        fixture.sample(&[child.id()]);
+        for _ in 0..40 {
+            let before = crate::probe::nvml::ffi::process_cpu_nanoseconds(child.id()).expect("it lives");
+            while crate::probe::nvml::ffi::process_cpu_nanoseconds(child.id())
+                .is_none_or(|now| now < before + 2_000_000)
+            {
+                std::thread::yield_now();
+            }
+            let reading = fixture.sample(&[child.id()]).0.remove(0);
+            assert!(reading.cpu_percent.is_some_and(|percent| percent > 0.0), "{reading:?}");
+        }
+        rustix::process::kill_process(pid_of(&child), rustix::process::Signal::STOP).expect("stops");
+        let state = (0..1_000_000).find_map(|_| {
+            let state = fixture.sample(&[child.id()]).0[0].state;
+            (state == Some(ProcessState::Stopped)).then_some(state)
+        });
+        assert_eq!(state, Some(Some(ProcessState::Stopped)));
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+    }
+
+    fn pid_of(child: &Child) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(child)
+    }
+
+    #[test]
+    fn facts_are_refreshed_in_batches_of_limited_size() {
+        let mut fixture = Fixture::new();
+        let pids: Vec<u32> = (4_194_305..4_194_505).collect();
+        let facts_times = |fixture: &Fixture| -> Vec<f64> {
+            fixture.processes.tracked.iter().map(|(_, process)| process.facts_read_at).collect()
+        };
+        // Some come later than the others.
+        for _ in 0..8 {
+            fixture.sample(&pids[..100]);
+        }
+        fixture.sample(&pids);
+        let mut busy_samples = Vec::new();
+        for _ in 0..180 {
+            fixture.sample(&pids);
+            let facts_times = facts_times(&fixture);
+            let refreshed = facts_times.iter().filter(|&&then| fixture.now - then < 0.5).count();
+            assert!(refreshed <= MAX_REFRESHES, "{refreshed} at {} s", fixture.now);
+            let oldest = facts_times.iter().map(|&then| fixture.now - then).max_by(f64::total_cmp);
+            assert!(oldest <= Some(60.0 + 3.0), "{oldest:?} at {} s", fixture.now);
+            if refreshed > 0 {
+                busy_samples.push(refreshed);
+            }
+        }
+        // 200 processes need four samples in sixty.
+        assert!(busy_samples.len() <= 12 + 2, "{busy_samples:?}");
+    }
+
+    #[test]
+    fn cpu_clocks_of_many_threads_are_read_in_turn() {
+        let mut fixture = Fixture::new();
+        let pids: Vec<u32> = (4_194_305..4_194_345).collect();
+        fixture.sample(&pids);
+        for (index, (_, tracked)) in fixture.processes.tracked.iter_mut().enumerate() {
+            tracked.thread_count = if index % 4 == 0 { 1 } else { 200 };
+        }
+        let mut reads = vec![0; pids.len()];
+        for _ in 0..30 {
+            fixture.processes.sample += 1;
+            fixture.processes.schedule_cpu_clocks();
+            let sample = fixture.processes.sample;
+            let due = fixture.processes.tracked.iter().map(|(_, tracked)| tracked.cpu_clock_sample == sample);
+            for (count, is_due) in reads.iter_mut().zip(due) {
+                *count += u32::from(is_due);
+            }
+        }
+        // 2048 threads are reached with eleven of the thirty.
+        let reads_by_index: Vec<(usize, u32)> = reads.iter().copied().enumerate().collect();
+        assert!(
+            reads_by_index.iter().all(|&(index, count)| count == if index % 4 == 0 { 30 } else { 11 }),
+            "{reads_by_index:?}"
+        );
+    }
+
+    #[test]
+    fn a_process_that_is_not_due_keeps_its_reading() {
+        let mut child = start_sleep();
+        let mut fixture = Fixture::new();
+        fixture.sample(&[child.id()]);
+        let before = fixture.sample(&[child.id()]).0.remove(0);
+        let tracked = &mut fixture.processes.tracked[0].1;
+        let plan = RefreshPlan {
+            pid: child.id(),
+            context: context(9.0),
+            page_bytes: page_size(),
+            read_cpu_clock: false,
+            refresh_facts: false,
+            refresh_stat: false,
+            own_uid: 0,
+        };
+        child.kill().expect("ends");
+        child.wait().expect("ends");
+        let reading = tracked.read(plan, &fixture.processes.pool, &mut fixture.reader);
+        assert_eq!((reading.presence, reading.state), (before.presence, before.state));
+        assert_eq!((reading.cpu_percent, reading.cpu_seconds), (before.cpu_percent, before.cpu_seconds));
+        let plan = RefreshPlan { read_cpu_clock: true, ..plan };
+        assert_eq!(tracked.read(plan, &fixture.processes.pool, &mut fixture.reader).presence, Some(Presence::Gone));
+    }
+
+    #[test]
+    fn impossible_pids_are_gone() {
+        let (readings, facts) = Fixture::new().sample(&[4_194_305, u32::MAX - 1]);
+        let seen: Vec<_> = readings.iter().map(|reading| reading.presence).collect();
+        assert_eq!((seen, facts), (vec![Some(Presence::Gone); 2], vec![]));
+    }
+}

@@ -1,0 +1,505 @@
+//! One process on a GPU: its readings in every sample, its facts when they change.
+
+use super::own_process::OwnProcessDetails;
+use super::process_sampler::SampleContext;
+use super::threads::Threads;
+use crate::probe::blocking::{BlockingPool, Pending};
+use crate::probe::decimal::{round_to_hundredth, round_to_tenth, round_to_tenth_f32};
+use crate::probe::external::ExternalSources;
+use crate::probe::nvml::ffi::process_cpu_nanoseconds;
+use crate::probe::owner::is_sluid;
+use crate::probe::process_facts::{CommandLine, Lineage, OuterAncestors, runs_in, status_of};
+use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND};
+use crate::probe::user_names::UserNames;
+use crate::wire::{Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::process::{Pid, test_kill_process};
+
+/// One process.
+#[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself; no two make one state")]
+pub(super) struct TrackedProcess {
+    /// The sample in which the driver last listed it.
+    pub(super) listed: u64,
+    /// When what rarely changes was last looked at, and what it uses read, in monotonic seconds.
+    pub(super) facts_read_at: f64,
+    pub(super) stat_read_at: f64,
+    /// The sample in which its CPU time was last to be asked for.
+    pub(super) cpu_clock_sample: u64,
+    /// Its largest share of a GPU's SMs, where the driver tells.
+    pub(super) sm_percent: Option<u8>,
+    /// `/proc/PID/stat`, of this process and no other.
+    pub(super) stat_file: Option<OwnedFd>,
+    /// CPU time in seconds, and when it was read.
+    cpu: Option<(f64, f64)>,
+    /// The share of a CPU that it had when that was read.
+    cpu_percent: Option<f32>,
+    /// What its line said last, and its CPU time then, where the kernel told it by the nanosecond.
+    stat_fields: Option<(StatFields, Option<u64>)>,
+    /// Its CPU time in the sample before.
+    cpu_nanoseconds: Option<u64>,
+    /// Its CPU time when what rarely changes was looked at: none of that changes while it does not run.
+    facts_cpu_clock: Option<u64>,
+    /// The same of what it uses, but for the age of its log.
+    io_cpu_clock: Option<u64>,
+    pub(super) start_ticks: Option<u64>,
+    parent: u32,
+    /// Of its command line, as that was read last.
+    fingerprint: u64,
+    /// The command line that is being read, and the commands of its parents. A read never returns while the process hangs
+    /// in the kernel with the lock of its memory held; it is not tried again meanwhile.
+    command_read: Option<Pending<Option<CommandLine>>>,
+    lineage_read: Option<Pending<Lineage>>,
+    /// The commands of its parents are to be read.
+    lineage_due: bool,
+    /// How often its owner went without a better name because of that.
+    waited: u8,
+    outer_ancestors: OuterAncestors,
+    pub(super) facts: ProcessFacts,
+    /// Facts that the controller has not got.
+    pub(super) unsent: bool,
+    state: Option<ProcessState>,
+    pub(super) threads: Threads,
+    /// As its line said last; 0 before it was read.
+    pub(super) thread_count: u32,
+    /// No CPU time was gained since the sample before.
+    cpu_is_idle: bool,
+    /// It belongs to the user of this probe.
+    is_own: bool,
+    own_details: OwnProcessDetails,
+    /// The thread in uninterruptible sleep of which it is known in what it waits.
+    blocked_thread: Option<u32>,
+}
+
+/// What a sample asks of a process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RefreshPlan {
+    pub(super) pid: u32,
+    pub(super) context: SampleContext,
+    pub(super) page_bytes: u64,
+    /// Its CPU time is asked for, as it is unless it has very many threads.
+    pub(super) read_cpu_clock: bool,
+    /// It is this process's turn with what rarely changes.
+    pub(super) refresh_facts: bool,
+    /// It is its turn with its line and with what only its owner may read, though it may only have run on, or not at all.
+    pub(super) refresh_stat: bool,
+    /// The user of this probe; 0 may read everybody's files.
+    pub(super) own_uid: u32,
+}
+
+/// What `/proc/PID/stat` says that changes from sample to sample, CPU time aside.
+#[derive(Debug, Clone, Copy)]
+struct StatFields {
+    state: ProcessState,
+    parent: u32,
+    threads: u32,
+    start_ticks: u64,
+    rss_pages: u64,
+}
+
+/// How many samples the number of a job waits for the commands of the parents, which may tell it.
+const PATIENCE: u8 = 3;
+
+/// Less CPU time than this between two samples is none: a tick of `/proc/PID/stat`.
+const IDLE_CPU_SECONDS: f64 = 1.0 / TICKS_PER_SECOND;
+
+impl TrackedProcess {
+    /// Reads `/proc/PID/stat` where it may have changed, and what rarely changes where it is due.
+    ///
+    /// The CPU time alone costs a tenth of the line (0.5 us and 4.5 us were measured, and the line of a process with a
+    /// hundred threads costs more). A process whose CPU time has not moved by a nanosecond has not run, so that its
+    /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
+    /// doing, its parent and its resident memory, is seen when its turn comes.
+    pub(super) fn read(&mut self, plan: RefreshPlan, pool: &BlockingPool, reader: &mut FileReader) -> ProcessReading {
+        // A result is of this process only if its line still has the same start time.
+        let refresh_stat = plan.refresh_stat
+            || self.command_read.as_ref().is_some_and(Pending::is_ready)
+            || self.lineage_read.as_ref().is_some_and(Pending::is_ready);
+        if let Some((line, _)) = self.stat_fields
+            && !plan.read_cpu_clock
+            && !refresh_stat
+        {
+            return self.build_reading(plan, line);
+        }
+        // Read before the line: what it does in between makes the next sample look again.
+        let cpu_nanoseconds = process_cpu_nanoseconds(plan.pid);
+        let before = std::mem::replace(&mut self.cpu_nanoseconds, cpu_nanoseconds);
+        if let (Some(cpu_nanoseconds), Some((line, Some(then)))) = (cpu_nanoseconds, self.stat_fields)
+            && !refresh_stat
+        {
+            let runs_on = before.is_some_and(|before| cpu_nanoseconds.saturating_sub(before) > 0)
+                && matches!(line.state, ProcessState::Running | ProcessState::Sleeping);
+            if cpu_nanoseconds == then || runs_on {
+                return self.reading(plan, line, cpu_nanoseconds as f64 / 1e9);
+            }
+        }
+        self.stat_read_at = plan.context.now;
+        self.refresh_stat(plan, cpu_nanoseconds, pool, reader)
+    }
+
+    fn refresh_stat(
+        &mut self,
+        plan: RefreshPlan,
+        cpu_nanoseconds: Option<u64>,
+        pool: &BlockingPool,
+        reader: &mut FileReader,
+    ) -> ProcessReading {
+        let RefreshPlan { pid, context, .. } = plan;
+        let line = self.read_stat(pid, reader);
+        let stat = match line.as_ref().map(|line| Stat::parse(line)) {
+            Ok(Some(stat)) => stat,
+            Ok(None) => return self.absent_reading(pid, Presence::Hidden),
+            Err(&error) => return self.absent_reading(pid, presence(pid, error)),
+        };
+        let is_new = self.start_ticks != Some(stat.start_ticks);
+        if is_new {
+            // Another process with this pid: nothing that is known holds for it.
+            let file = self.stat_file.take();
+            let Self { listed, facts_read_at, stat_read_at, sm_percent, .. } = *self;
+            let start_ticks = Some(stat.start_ticks);
+            *self = Self {
+                listed,
+                facts_read_at,
+                stat_read_at,
+                sm_percent,
+                stat_file: file,
+                start_ticks,
+                cpu_nanoseconds,
+                ..Self::default()
+            };
+        }
+        let fields = StatFields {
+            state: stat.state,
+            parent: stat.parent,
+            threads: stat.threads,
+            start_ticks: stat.start_ticks,
+            rss_pages: stat.rss_pages,
+        };
+        self.stat_fields = Some((fields, cpu_nanoseconds));
+        let cpu_seconds = cpu_nanoseconds
+            .map_or(stat.cpu_ticks as f64 / TICKS_PER_SECOND, |cpu_nanoseconds| cpu_nanoseconds as f64 / 1e9);
+        let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
+        let renamed = self.facts.name.as_ref().is_none_or(|name| name.as_bytes() != stat.name);
+        let moved = self.parent != stat.parent;
+        if is_new {
+            self.facts.pid = pid;
+            self.facts.start_ticks = Some(stat.start_ticks);
+            self.facts.start_unix_seconds = context.boot_unix_seconds.map(|boot| boot + started as i64);
+            self.facts.session = (stat.session > 0).then_some(stat.session);
+        }
+        if is_new || renamed {
+            let name = SafeText::from_bytes(stat.name);
+            self.unsent |= self.facts.name.as_ref() != Some(&name);
+            self.facts.name = Some(name);
+        }
+        self.parent = stat.parent;
+        let is_alive = stat.state != ProcessState::Zombie;
+        self.take_in(plan, reader);
+        // A zombie has given its memory back, and its command line with it.
+        // A program that was just started has no arguments yet.
+        let has_run = cpu_nanoseconds.is_none() || self.facts_cpu_clock != cpu_nanoseconds;
+        let refresh_facts = is_new || renamed || moved || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
+        if is_alive && refresh_facts {
+            self.refresh_facts(plan, is_new || renamed || moved, is_new || moved, reader);
+            self.start_reads(pid, pool);
+            self.facts_cpu_clock = cpu_nanoseconds;
+        }
+        if self.is_own && (refresh_facts || plan.refresh_stat) {
+            let thread = self.blocked_thread.or(self.is_idle().then_some(pid));
+            let has_run = is_alive && (cpu_nanoseconds.is_none() || self.io_cpu_clock != cpu_nanoseconds);
+            self.own_details.read_activity(pid, has_run, thread, context, reader);
+            self.io_cpu_clock = cpu_nanoseconds;
+        }
+        self.reading(plan, fields, cpu_seconds)
+    }
+
+    /// What is told of a process that /proc shows: what its line said last, and its CPU time now.
+    fn reading(&mut self, plan: RefreshPlan, line: StatFields, cpu_seconds: f64) -> ProcessReading {
+        let RefreshPlan { pid, context, .. } = plan;
+        let cpu_gain = self.cpu.map(|(seconds, _)| cpu_seconds - seconds);
+        self.cpu_percent = self.cpu.zip(cpu_gain).and_then(|((_, then), cpu_gain)| {
+            (context.now > then && cpu_gain >= 0.0).then(|| round_to_tenth_f32(100.0 * cpu_gain / (context.now - then)))
+        });
+        self.cpu_is_idle = cpu_gain.is_some_and(|cpu_gain| (0.0..IDLE_CPU_SECONDS).contains(&cpu_gain));
+        self.cpu = Some((cpu_seconds, context.now));
+        (self.state, self.thread_count) = (Some(line.state), line.threads);
+        if !self.is_multithreaded() {
+            self.threads.record_single(pid, line.state, (cpu_seconds * TICKS_PER_SECOND) as u64, context.now);
+        }
+        self.build_reading(plan, line)
+    }
+
+    /// What is told of it by what is known.
+    fn build_reading(&self, plan: RefreshPlan, line: StatFields) -> ProcessReading {
+        let RefreshPlan { pid, context, page_bytes, .. } = plan;
+        let started = line.start_ticks as f64 / TICKS_PER_SECOND;
+        ProcessReading {
+            pid: Some(pid),
+            start_ticks: Some(line.start_ticks),
+            presence: Some(Presence::Visible),
+            state: Some(line.state),
+            cpu_percent: self.cpu_percent,
+            cpu_seconds: self.cpu.map(|(seconds, _)| round_to_hundredth(seconds)),
+            rss_bytes: Some(line.rss_pages.saturating_mul(page_bytes)),
+            threads: Some(line.threads),
+            parent_pid: Some(line.parent),
+            age_seconds: context.uptime_seconds.map(|uptime| round_to_tenth((uptime - started).max(0.0))),
+            ..ProcessReading::default()
+        }
+    }
+
+    /// Whether a thread of it may hang unnoticed: its leader does not run and does not sleep as usual, or it has gained
+    /// no CPU time and makes no GPU work.
+    pub(super) fn is_idle(&self) -> bool {
+        match self.state {
+            Some(ProcessState::Running | ProcessState::Sleeping) => {
+                self.cpu_is_idle && self.sm_percent.is_none_or(|share| share == 0)
+            }
+            state => state.is_some(),
+        }
+    }
+
+    /// Whether it has threads that its own line does not tell about.
+    pub(super) fn is_multithreaded(&self) -> bool {
+        self.state.is_some() && self.thread_count > 1
+    }
+
+    pub(super) fn follow_blocked_threads(&mut self, pid: u32, now: f64, budget: &mut usize, reader: &mut FileReader) {
+        if self.is_multithreaded() {
+            self.threads.follow_blocked(pid, now, budget, reader);
+        }
+    }
+
+    /// Writes what was found out about its threads, and what only its owner may read, into a reading.
+    pub(super) fn fill_reading(&mut self, pid: u32, now: f64, reading: &mut ProcessReading, reader: &mut FileReader) {
+        if self.state.is_none() {
+            return;
+        }
+        let is_idle = self.is_idle();
+        if let Some(count) = self.threads.last_count() {
+            reading.threads_live = is_idle.then_some(count.live);
+            reading.threads_blocked = (is_idle || count.blocked > 0).then_some(count.blocked);
+        }
+        let blocked = self.threads.longest_blocked();
+        reading.blocked_thread = blocked.map(|(thread, _)| thread);
+        reading.blocked_seconds = blocked.map(|(_, since)| round_to_tenth_f32(now - since));
+        if self.is_own {
+            let thread = reading.blocked_thread;
+            // In what a thread waits is asked as soon as it does.
+            if thread != self.blocked_thread
+                && let Some(thread) = thread
+            {
+                self.own_details.read_wait_channel(pid, thread, reader);
+            }
+            self.blocked_thread = thread;
+            self.own_details.fill_reading(is_idle || thread.is_some(), reading);
+        }
+    }
+
+    /// Reads `/proc/PID/stat` from the open file, or opens it.
+    fn read_stat<'a>(&mut self, pid: u32, reader: &'a mut FileReader) -> Result<&'a [u8], Errno> {
+        const LIMIT: usize = 2048;
+        // The borrow of a successful read would last through the retry, so the file is tried before.
+        if let Some(file) = self.stat_file.take()
+            && reader.read_fd(&file, LIMIT).is_ok_and(|line| !line.is_empty())
+        {
+            self.stat_file = Some(file);
+            return Ok(reader.last_read());
+        }
+        let file = reader.open_process(pid, "stat")?;
+        let line = reader.read_fd(&file, LIMIT)?;
+        self.stat_file = Some(file);
+        Ok(line)
+    }
+
+    /// A process that /proc does not show. What was known of it while it was shown stays: a process that is gone and
+    /// still holds memory should have a name.
+    fn absent_reading(&mut self, pid: u32, presence: Presence) -> ProcessReading {
+        (self.stat_file, self.cpu, self.state, self.stat_fields) = (None, None, None, None);
+        ProcessReading {
+            pid: Some(pid),
+            start_ticks: self.start_ticks,
+            presence: Some(presence),
+            ..ProcessReading::default()
+        }
+    }
+
+    /// Looks at the files that only the owner may see; where there is reason to, at the user and the parents.
+    fn refresh_facts(&mut self, plan: RefreshPlan, status: bool, parents: bool, reader: &mut FileReader) {
+        let pid = plan.pid;
+        if status {
+            self.look_at_status(plan, reader);
+            // A command that is being read may be the one before.
+            self.command_read = None;
+        }
+        if parents {
+            let lineage = Lineage::read(reader, pid, self.parent, false);
+            self.take_in_lineage(lineage);
+            // Commands that are being read are those of other parents.
+            (self.lineage_read, self.lineage_due) = (None, true);
+        }
+        if self.is_own {
+            self.unsent |= self.own_details.refresh(pid, plan.context, &mut self.facts, reader);
+        }
+    }
+
+    fn look_at_status(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
+        let (uid, ignores_hangup) = status_of(reader, plan.pid);
+        if uid.is_some() && uid != self.facts.uid {
+            self.facts.uid = uid;
+            self.facts.user = None;
+            self.facts.full_name = None;
+            self.unsent = true;
+        }
+        self.unsent |= ignores_hangup != self.facts.ignores_hangup;
+        self.facts.ignores_hangup = ignores_hangup;
+        self.is_own = uid.is_some_and(|uid| uid == plan.own_uid || plan.own_uid == 0);
+    }
+
+    /// Has its command, and those of its parents where they are due, read in the background.
+    fn start_reads(&mut self, pid: u32, pool: &BlockingPool) {
+        let (parent, fingerprint) = (self.parent, self.fingerprint);
+        if self.command_read.is_none() {
+            self.command_read = pool.run(move || CommandLine::read_new(pid, fingerprint));
+        }
+        if self.lineage_due {
+            self.lineage_read = pool.run(move || Lineage::read(&mut FileReader::default(), pid, parent, true));
+            self.lineage_due = self.lineage_read.is_none();
+        }
+    }
+
+    /// Takes in what was read in the background.
+    fn take_in(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
+        if let Some(command) = Pending::take(&mut self.command_read).flatten() {
+            (self.facts.argv, self.fingerprint) = (command.argv, command.fingerprint);
+            // Another program may have another user.
+            self.look_at_status(plan, reader);
+            self.facts_changed();
+        }
+        let lineage = Pending::take(&mut self.lineage_read);
+        if let Some(lineage) = lineage {
+            self.take_in_lineage(lineage);
+        }
+    }
+
+    fn take_in_lineage(&mut self, lineage: Lineage) {
+        (self.facts.ancestors, self.outer_ancestors) = (lineage.ancestors, lineage.outer_ancestors);
+        let is_known = matches!(self.facts.owner, Some(Owner::Slurm { .. }))
+            && matches!(&lineage.owner, Some(Owner::Slurm { job, .. }) if is_sluid(job));
+        // The number of a job is better than its SLUID.
+        if !is_known && self.facts.owner != lineage.owner {
+            (self.facts.owner, self.facts.container_name) = (lineage.owner, None);
+        }
+        self.facts_changed();
+    }
+
+    fn facts_changed(&mut self) {
+        self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.outer_ancestors);
+        self.unsent = true;
+    }
+
+    /// Takes in the name of its container, or the number of its job, once somebody knows it.
+    pub(super) fn resolve_owner_name(&mut self, external: &mut ExternalSources) {
+        let ProcessFacts { pid, uid, owner: Some(owner), container_name, .. } = &mut self.facts else { return };
+        if let Owner::Slurm { job, .. } = owner {
+            if self.lineage_read.is_some() && self.waited < PATIENCE {
+                self.waited += 1;
+            } else if is_sluid(job)
+                && let Some(number) = external.job_id(job, *pid, *uid)
+            {
+                *job = number;
+                self.unsent = true;
+            }
+        } else if container_name.is_none() {
+            *container_name = external.container_name(owner, self.is_own);
+            self.unsent |= container_name.is_some();
+        }
+    }
+
+    pub(super) fn resolve_user_name(&mut self, users: &mut UserNames) {
+        let Some(name) = self.facts.uid.and_then(|uid| users.name(uid)) else { return };
+        if self.facts.user.as_ref() != Some(&name.login) {
+            self.facts.user = Some(name.login);
+            self.facts.full_name = name.full_name;
+            self.unsent = true;
+        }
+    }
+}
+
+/// Why /proc does not show a process: it is no more, or it is hidden (`hidepid`, another namespace).
+fn presence(pid: u32, error: Errno) -> Presence {
+    let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0).and_then(Pid::from_raw);
+    match pid.map(test_kill_process) {
+        Some(Err(Errno::SRCH)) | None => Presence::Gone,
+        // It ended between the two looks, and nobody has waited for it yet.
+        Some(Ok(())) if error == Errno::SRCH => Presence::Gone,
+        Some(_) => Presence::Hidden,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::process::Stdio;
+
+    #[test]
+    fn a_sluid_is_replaced_by_the_job_id() {
+        let mut external = ExternalSources::with_job("s5K1KKYAYG5D00", "3385");
+        let owner = |job: &str| Some(Owner::Slurm { job: job.into(), step: Some("0".into()) });
+        for (job, expected) in [("s5K1KKYAYG5D00", "3385"), ("s5K1KKYAYG5D01", "s5K1KKYAYG5D01"), ("77", "77")] {
+            let facts = ProcessFacts { pid: 7, owner: owner(job), ..ProcessFacts::default() };
+            let mut tracked = TrackedProcess { facts, ..TrackedProcess::default() };
+            tracked.resolve_owner_name(&mut external);
+            assert_eq!((tracked.facts.owner, tracked.unsent), (owner(expected), job != expected), "{job}");
+        }
+    }
+
+    #[test]
+    fn io_of_a_sleeping_process_is_read_when_due() {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "echo; read one; read two"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let (pid, own_uid) = (child.id(), rustix::process::getuid().as_raw());
+        let (mut tracked, mut reader, pool) = (TrackedProcess::default(), FileReader::default(), BlockingPool::new());
+        // What it has read as far as that was told, and its CPU time if its line is as of then.
+        let mut read = |now: f64, refresh_stat: bool| {
+            let context =
+                SampleContext { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None };
+            let plan = RefreshPlan {
+                pid,
+                context,
+                page_bytes: 4096,
+                read_cpu_clock: true,
+                refresh_facts: false,
+                refresh_stat,
+                own_uid,
+            };
+            let mut reading = tracked.read(plan, &pool, &mut reader);
+            tracked.fill_reading(pid, now, &mut reading, &mut reader);
+            let cpu_nanoseconds = tracked
+                .stat_fields
+                .and_then(|(_, cpu_nanoseconds)| cpu_nanoseconds)
+                .filter(|&cpu_nanoseconds| tracked.cpu_nanoseconds == Some(cpu_nanoseconds));
+            (reading.read_characters.unwrap(), cpu_nanoseconds)
+        };
+        // The kernel adds up what it has run when it falls asleep.
+        let (before, cpu_nanoseconds) = (1..1_000_000).map(|now| read(f64::from(now), true)).nth(100).unwrap();
+        child.stdin.as_mut().unwrap().write_all(b"so many words\n").unwrap();
+        // Its line is read as soon as it has fallen asleep again, which is not its turn.
+        let slept = |(_, now): (u64, Option<u64>)| now.is_some() && now != cpu_nanoseconds;
+        assert!((1_000_000..9_000_000).any(|now| slept(read(f64::from(now), false))));
+        assert_eq!(read(1e7, false).0, before);
+        assert_eq!(read(2e7, true).0, before + 14);
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn an_existing_process_without_proc_entry_is_hidden() {
+        assert_eq!(presence(std::process::id(), Errno::NOENT), Presence::Hidden);
+        assert_eq!(presence(std::process::id(), Errno::SRCH), Presence::Gone);
+    }
+}

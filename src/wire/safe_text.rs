@@ -1,0 +1,236 @@
+//! Safe text: the only kind of text from a remote that a screen, a log or an export accepts.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::sync::Arc;
+use unicode_width::UnicodeWidthChar;
+
+/// The most bytes that one text holds; what is longer is cut and ends in `…`.
+pub const MAX_BYTES: usize = 4096;
+
+/// Shown in place of a character that a terminal would obey or that has no shape of its own.
+const REPLACEMENT: char = '\u{FFFD}';
+
+/// Combining marks allowed on one character: real scripts need two, stacked marks spill over other rows.
+const MAX_COMBINING_MARKS: usize = 2;
+
+/// Text in which every character is one that a terminal shows and none is one that it obeys.
+///
+/// Control characters (Cc), format characters (Cf: bidirectional overrides, zero-width joiners, tags, the byte order
+/// mark, the soft hyphen), line and paragraph separators and private-use characters become visible marks; a C0 control
+/// becomes its picture (`␛`). At most [`MAX_BYTES`] bytes, at most two combining marks a character. Deserializing
+/// cleans, so whatever arrives over the wire is safe from then on.
+///
+/// Cloning is cheap: the text is shared.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SafeText(Arc<str>);
+
+impl SafeText {
+    /// Cleans `text`.
+    pub fn new(text: &str) -> Self {
+        if text.len() <= MAX_BYTES && text.bytes().all(|byte| (0x20..0x7F).contains(&byte)) {
+            return Self(Arc::from(text));
+        }
+        Self(Arc::from(sanitize(text)))
+    }
+
+    /// Cleans bytes that should be UTF-8; what is not becomes `U+FFFD`.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        Self::new(&String::from_utf8_lossy(bytes))
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for SafeText {
+    fn default() -> Self {
+        Self(Arc::from(""))
+    }
+}
+
+impl std::ops::Deref for SafeText {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SafeText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&*self.0, formatter)
+    }
+}
+
+impl fmt::Display for SafeText {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.pad(&self.0)
+    }
+}
+
+impl From<&str> for SafeText {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<String> for SafeText {
+    fn from(text: String) -> Self {
+        Self::new(&text)
+    }
+}
+
+impl PartialEq<str> for SafeText {
+    fn eq(&self, other: &str) -> bool {
+        *self.0 == *other
+    }
+}
+
+impl PartialEq<&str> for SafeText {
+    fn eq(&self, other: &&str) -> bool {
+        *self.0 == **other
+    }
+}
+
+impl Serialize for SafeText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for SafeText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl serde::de::Visitor<'_> for Visitor {
+            type Value = SafeText;
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("a string")
+            }
+            fn visit_str<E>(self, text: &str) -> Result<SafeText, E> {
+                Ok(SafeText::new(text))
+            }
+        }
+        deserializer.deserialize_str(Visitor)
+    }
+}
+
+fn sanitize(text: &str) -> String {
+    let mut sanitized = String::with_capacity(text.len().min(MAX_BYTES));
+    let mut combining = 0;
+    for character in text.chars() {
+        let visible = visible_form(character);
+        if visible.width() == Some(0) {
+            combining += 1;
+            if combining > MAX_COMBINING_MARKS || sanitized.is_empty() {
+                continue;
+            }
+        } else {
+            combining = 0;
+        }
+        if sanitized.len() + visible.len_utf8() > MAX_BYTES - '…'.len_utf8() {
+            sanitized.push('…');
+            break;
+        }
+        sanitized.push(visible);
+    }
+    sanitized
+}
+
+/// Whether a terminal shows this character as a shape of its own and obeys nothing in it.
+pub fn is_safe(character: char) -> bool {
+    visible_form(character) == character
+}
+
+fn visible_form(character: char) -> char {
+    match character {
+        ' '..='~' => character,
+        '\0'..='\u{1F}' => char::from_u32(0x2400 + character as u32).unwrap_or(REPLACEMENT),
+        '\u{7F}' => '\u{2421}',
+        _ if is_unsafe(character) => REPLACEMENT,
+        _ => character,
+    }
+}
+
+/// Categories Cc, Cf, Zl, Zp, Co and Cs of Unicode 17, and the code points that are invisible though they are neither
+/// (Hangul fillers, the blank braille pattern's neighbours, variation selectors).
+fn is_unsafe(character: char) -> bool {
+    matches!(character as u32,
+        0x7F..=0x9F
+        | 0xAD
+        | 0x34F
+        | 0x600..=0x605
+        | 0x61C
+        | 0x6DD
+        | 0x70F
+        | 0x890..=0x891
+        | 0x8E2
+        | 0x115F..=0x1160
+        | 0x17B4..=0x17B5
+        | 0x180B..=0x180F
+        | 0x200B..=0x200F
+        | 0x2028..=0x202E
+        | 0x2060..=0x206F
+        | 0x3164
+        | 0xE000..=0xF8FF
+        | 0xFE00..=0xFE0F
+        | 0xFEFF
+        | 0xFFA0
+        | 0xFFF0..=0xFFFB
+        | 0x110BD
+        | 0x110CD
+        | 0x13430..=0x1343F
+        | 0x1BCA0..=0x1BCA3
+        | 0x1D173..=0x1D17A
+        | 0xE0000..=0xE0FFF
+        | 0xF0000..=0x10_FFFF)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_text_is_unchanged() {
+        for text in ["", "python train.py", "größe 大きい ✓", "e\u{301}a\u{308}\u{323}"] {
+            assert_eq!(SafeText::new(text), text);
+        }
+    }
+
+    #[test]
+    fn control_and_invisible_characters_are_replaced() {
+        assert_eq!(SafeText::new("\x1b[2J\n"), "␛[2J␊");
+        assert_eq!(SafeText::new("\u{9b}31m"), "\u{FFFD}31m");
+        assert_eq!(SafeText::new("a\u{202E}b\u{2066}c\u{200B}d\u{E0041}e\u{FEFF}f\u{2028}g"), {
+            "a\u{FFFD}b\u{FFFD}c\u{FFFD}d\u{FFFD}e\u{FFFD}f\u{FFFD}g"
+        });
+    }
+
+    #[test]
+    fn at_most_two_combining_marks_follow_a_character() {
+        assert_eq!(SafeText::new("\u{301}x\u{301}\u{302}\u{303}\u{304}y"), "x\u{301}\u{302}y");
+    }
+
+    #[test]
+    fn long_text_is_truncated_at_a_character_boundary() {
+        let text = SafeText::new(&"ä".repeat(5000));
+        assert!(text.len() <= MAX_BYTES);
+        assert!(text.ends_with("ä…"));
+    }
+
+    #[test]
+    fn deserialized_text_is_sanitized() {
+        let text: SafeText = serde_json::from_str(r#""\u001b]0;owned\u0007""#).expect("decodes");
+        assert_eq!(text, "␛]0;owned␇");
+        assert_eq!(SafeText::from_bytes(b"a\xffb"), "a\u{FFFD}b");
+    }
+
+    #[test]
+    fn no_unicode_control_character_passes() {
+        for character in (0..=0x10_FFFF).filter_map(char::from_u32) {
+            let text = SafeText::new(&format!("x{character}"));
+            assert!(!text.chars().any(char::is_control), "{:x}", character as u32);
+        }
+    }
+}
