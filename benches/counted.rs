@@ -6,7 +6,7 @@
 mod fixture;
 
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
-use gpufleet::app::{App, Event, Settings};
+use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::diagnosis::{Engine, StateTracker};
 use gpufleet::fleet::{Fleet, HostId, HostUpdate, ListOrder, RowsView};
 use gpufleet::hosts::HostConfig;
@@ -100,14 +100,14 @@ fn list(times: u64) {
 /// One frame of 200x60 with 32 hosts.
 fn draw(times: u64) {
     let configs: Vec<_> = (1..=32).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
-    let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), Engine::default(), at(1));
+    let mut app = App::new(Fleet::new(&configs, false, at(1)), DisplaySettings::default(), Engine::default(), at(1));
     app.update(Event::Resized(200, 60), at(1));
     for host in 0..32 {
         for update in [hello(), inventory(), HostUpdate::Snapshot(Box::new(snapshot(1)))] {
             app.update(Event::Host(HostId(host), Box::new(update)), at(2));
         }
     }
-    app.settle();
+    app.refresh_derived_state();
     let area = Rect::new(0, 0, 200, 60);
     let mut buffer = Buffer::empty(area);
     for _ in 0..times {

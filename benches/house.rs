@@ -5,7 +5,7 @@ mod fixture;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use crossterm::event::{KeyCode, KeyEvent};
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
-use gpufleet::app::{App, Event, Settings};
+use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::diagnosis::{Engine, StateTracker};
 use gpufleet::fleet::{Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowsView, Series, SortKey, host_rows};
 use gpufleet::hosts::HostConfig;
@@ -77,7 +77,7 @@ fn rows(criterion: &mut Criterion) {
 /// A fleet that has reported twice, with so many processes in all, on a screen of this size.
 fn screen_of(hosts: u32, processes: usize, (columns, rows): (u16, u16)) -> App {
     let configs: Vec<_> = (1..=hosts).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:03}")))).collect();
-    let mut app = App::new(Fleet::new(&configs, false, at(1)), Settings::default(), Engine::default(), at(1));
+    let mut app = App::new(Fleet::new(&configs, false, at(1)), DisplaySettings::default(), Engine::default(), at(1));
     app.update(Event::Resized(columns, rows), at(1));
     for host in (0..hosts).map(HostId) {
         for update in [hello(), inventory()] {
@@ -102,7 +102,7 @@ fn report(app: &mut App, hosts: u32, processes: usize, sequence: u64) {
         snapshot.facts.truncate(share);
         app.update(Event::Host(HostId(host), Box::new(HostUpdate::Snapshot(Box::new(snapshot)))), at(1 + sequence));
     }
-    app.settle();
+    app.refresh_derived_state();
 }
 
 /// Whole frames: every cell is drawn, compared with the frame before, and what differs is written.
@@ -116,7 +116,7 @@ fn draw(criterion: &mut Criterion) {
         for (view, key) in [("grid", '1'), ("wall", '2'), ("processes", '3'), ("users", '4'), ("findings", '5')] {
             for app in &mut apps {
                 app.update(Event::Key(KeyEvent::from(KeyCode::Char(key))), at(4));
-                app.settle();
+                app.refresh_derived_state();
             }
             for (kind, step) in [("new figures", 1), ("idle redraw", 0)] {
                 let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };

@@ -159,7 +159,7 @@ pub enum Action {
     /// Try every host again that is not connected.
     RetryAll,
     /// Open the first question that waits.
-    Prompts,
+    OpenPrompts,
     /// Sample more often.
     Faster,
     /// Sample less often.
@@ -213,7 +213,7 @@ pub fn changes_hosts(action: Action) -> bool {
 
 impl Mode {
     /// It lies over a view: a dialog, a menu, a line of text.
-    pub fn is_over(self) -> bool {
+    pub fn is_overlay(self) -> bool {
         self.takes_text() || matches!(self, Self::SortMenu | Self::SignalMenu | Self::UserPicker)
     }
 
@@ -223,7 +223,7 @@ impl Mode {
     }
 
     /// Where it is, for a sentence.
-    pub fn place(self) -> &'static str {
+    pub fn location(self) -> &'static str {
         match self {
             Self::Grid => "in the grid",
             Self::List | Self::HostList | Self::Processes => "in the list of processes",

@@ -22,9 +22,9 @@ impl App {
             return self.act_in_palette(action, now);
         }
         match action {
-            Action::Interrupt => self.ask_signal(Signal::Interrupt, now),
-            Action::Terminate => self.ask_signal(Signal::Terminate, now),
-            Action::Kill => self.ask_signal(Signal::Kill, now),
+            Action::Interrupt => self.open_signal_dialog(Signal::Interrupt, now),
+            Action::Terminate => self.open_signal_dialog(Signal::Terminate, now),
+            Action::Kill => self.open_signal_dialog(Signal::Kill, now),
             Action::SignalMenu => self.screen.signal_menu = true,
             Action::Quit => return vec![Effect::Quit],
             Action::Repaint => return vec![Effect::Repaint],
@@ -34,26 +34,26 @@ impl App {
             Action::Enter => self.enter(now),
             Action::NextFocus | Action::PreviousFocus => {
                 self.screen.next_focus();
-                self.rearrange();
+                self.refresh_layout();
             }
             Action::Overview => self.show(View::Overview),
             Action::Wall => self.show(View::Wall),
             Action::Log => {
                 // Of the selected host, or of the one whose view this is.
-                let id = self.screen.only_host().unwrap_or(HostId(self.screen.host as u32));
+                let id = self.screen.list_host().unwrap_or(HostId(self.screen.host as u32));
                 if self.fleet.host(id).is_some() {
-                    self.screen.log_back = 0;
+                    self.screen.log_scroll = 0;
                     self.screen.enter(View::Log(id));
                 }
             }
             Action::Users => self.show(View::Users),
             Action::Processes => self.show(View::Processes),
             Action::Findings => self.show(View::Findings),
-            Action::Filter => self.narrowing.open_line(),
-            Action::Mine | Action::IdleOnly | Action::Problems | Action::ShowAll => self.narrow(action),
-            Action::UserPicker => self.screen.user_picker = Some(self.picked_user()),
+            Action::Filter => self.list_filter.open_line(),
+            Action::Mine | Action::IdleOnly | Action::Problems | Action::ShowAll => self.toggle_list_filter(action),
+            Action::UserPicker => self.screen.user_picker = Some(self.picker_selection()),
             Action::Tag => self.tag(now),
-            Action::UntagAll => self.screen.list.keep_tags(|_| false),
+            Action::UntagAll => self.screen.list.retain_tags(|_| false),
             Action::Follow => {
                 self.screen.list.toggle_follow();
                 let follows = self.screen.list.follows();
@@ -68,8 +68,8 @@ impl App {
                 self.screen.enter(View::History);
                 self.view_changed();
             }
-            Action::NextHost => self.beside(1),
-            Action::PreviousHost => self.beside(-1),
+            Action::NextHost => self.show_adjacent_host(1),
+            Action::PreviousHost => self.show_adjacent_host(-1),
             Action::Metric => self.screen.metric = self.screen.metric.next(),
             Action::Span => self.screen.span = self.screen.span.next(),
             Action::Unfold => self.fold(true),
@@ -84,7 +84,7 @@ impl App {
                 self.refresh_users();
             }
             Action::SortLeft | Action::SortRight => {
-                self.screen.list.sort_beside(if action == Action::SortRight { 1 } else { -1 });
+                self.screen.list.sort_by_adjacent_column(if action == Action::SortRight { 1 } else { -1 });
                 self.refresh_rows();
             }
             Action::SortReverse => {
@@ -95,7 +95,7 @@ impl App {
                 self.screen.list.next_group();
                 self.refresh_rows();
             }
-            Action::Prompts => {
+            Action::OpenPrompts => {
                 if self.prompts.count() == 0 {
                     self.notify("no question waits", now);
                 }
@@ -137,7 +137,7 @@ impl App {
             | Action::HalfPageUp
             | Action::HalfPageDown
             | Action::First
-            | Action::Last => self.go(action),
+            | Action::Last => self.navigate(action),
             // Dialogs perform these themselves.
             Action::Skip
             | Action::TrustOnce
@@ -171,31 +171,31 @@ impl App {
         }
     }
 
-    fn narrow(&mut self, action: Action) {
-        let narrowing = &mut self.narrowing;
+    fn toggle_list_filter(&mut self, action: Action) {
+        let list_filter = &mut self.list_filter;
         match action {
-            Action::Mine => narrowing.mine = !narrowing.mine,
-            Action::IdleOnly => narrowing.idle = !narrowing.idle,
-            Action::Problems => narrowing.problems = !narrowing.problems,
+            Action::Mine => list_filter.mine = !list_filter.mine,
+            Action::IdleOnly => list_filter.idle = !list_filter.idle,
+            Action::Problems => list_filter.problems = !list_filter.problems,
             _ => {
-                narrowing.clear();
+                list_filter.clear();
             }
         }
-        self.narrowed();
+        self.list_filter_changed();
     }
 
     /// Another part of the list is shown.
-    pub(super) fn narrowed(&mut self) {
-        self.refresh_shown();
+    pub(super) fn list_filter_changed(&mut self) {
+        self.refresh_visible_hosts();
         self.refresh_rows();
-        self.rearrange();
+        self.refresh_layout();
     }
 
     /// The line of the chosen user among those to choose from.
-    fn picked_user(&self) -> usize {
-        let users = self.users();
-        let picked = self.narrowing.user.as_ref();
-        picked.and_then(|user| users.iter().position(|(name, ..)| name == user)).map_or(0, |place| place + 1)
+    fn picker_selection(&self) -> usize {
+        let users = self.user_totals();
+        let picked = self.list_filter.user.as_ref();
+        picked.and_then(|user| users.iter().position(|(name, ..)| name == user)).map_or(0, |index| index + 1)
     }
 
     fn tag(&mut self, now: Moment) {
@@ -205,7 +205,7 @@ impl App {
             return;
         }
         self.screen.list.tag(&self.rows);
-        self.go(Action::Down);
+        self.navigate(Action::Down);
     }
 
     fn retry_host(&mut self, now: Moment) -> Vec<Effect> {

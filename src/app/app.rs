@@ -1,14 +1,14 @@
 //! The whole state of the program, and how an event changes it.
 
-use super::arrange::{Arrangement, Demand, arrange};
-use super::attend::Greeting;
-use super::host_shape::HostShape;
-use super::shown::Frozen;
+use super::host_layout::HostLayout;
+use super::host_visibility::Frozen;
+use super::layout::{LayoutInputs, ScreenLayout, compute_layout};
+use super::row_sparklines::RowSparklines;
 use super::signals::Signals;
-use super::trends::Trends;
+use super::snooze::StartupSummary;
 use super::{
-    Chronicle, Density, Effect, Event, Findings, HostChoice, HostFigures, Keymap, LinkCounts, Narrowing, NoteTemplate,
-    Palette, Preferences, Prompts, Screen, Settings, Users,
+    Density, DisplaySettings, Effect, Event, EventLog, Findings, HostSummary, HostVisibility, Keymap, LinkCounts,
+    ListFilter, MessageTemplate, Palette, Prompts, Screen, SettingsFile, Users,
 };
 use crate::diagnosis::Engine;
 use crate::fleet::{Applied, Fleet, HostId, HostUpdate, ListRow, Moment, RowsView, Totals, UsageLedger};
@@ -18,13 +18,13 @@ use std::time::Duration;
 use zeroize::Zeroizing;
 
 /// How long a notice stays in the hint bar.
-const NOTICE_STAYS: Duration = Duration::from_secs(4);
+const NOTICE_DURATION: Duration = Duration::from_secs(4);
 
 /// How long it stays when it says what came of a key that took its time.
-const DONE_STAYS: Duration = Duration::from_secs(10);
+const RESULT_DURATION: Duration = Duration::from_secs(10);
 
 /// How long it stays when it says what nobody has asked for.
-const TROUBLE_STAYS: Duration = Duration::from_secs(60);
+const PROBLEM_DURATION: Duration = Duration::from_secs(60);
 
 /// The program's state. [`App::update`] is the only way in; the drawing only reads.
 #[derive(Debug)]
@@ -32,19 +32,19 @@ pub struct App {
     /// When the last event happened.
     pub(super) now: Moment,
     /// How the screen shall look. The event loop keeps the offset from UTC current.
-    pub settings: Settings,
+    pub settings: DisplaySettings,
     pub(super) fleet: Fleet,
     pub(super) screen: Screen,
     pub(super) prompts: Prompts,
     pub(super) rows: Vec<ListRow>,
     /// Jobs, or processes, that the list shows, and all of them.
-    pub(super) rows_kept: (usize, usize),
-    pub(super) narrowing: Narrowing,
-    pub(super) trends: Trends,
+    pub(super) row_counts: (usize, usize),
+    pub(super) list_filter: ListFilter,
+    pub(super) row_sparklines: RowSparklines,
     pub(super) signals: Signals,
     /// The hosts that are shown, in order.
-    pub(super) shown: Vec<usize>,
-    pub(super) hosts: HostChoice,
+    pub(super) visible_hosts: Vec<usize>,
+    pub(super) host_visibility: HostVisibility,
     pub(super) density: Density,
     pub(super) frozen: Option<Frozen>,
     pub(super) palette: Option<Palette>,
@@ -52,117 +52,117 @@ pub struct App {
     /// Clicks and the wheel are ours.
     pub(super) has_mouse: bool,
     /// The note to somebody whose GPU is idle or may hang.
-    pub(super) note: NoteTemplate,
+    pub(super) message_template: MessageTemplate,
     pub(super) interval: Duration,
     pub(super) size: (u16, u16),
-    pub(super) demanded: Demand,
-    pub(super) arrangement: Arrangement,
-    pub(super) host_shape: HostShape,
+    pub(super) previous_inputs: LayoutInputs,
+    pub(super) screen_layout: ScreenLayout,
+    pub(super) host_layout: HostLayout,
     pub(super) engine: Engine,
     pub(super) findings: Findings,
-    pub(super) chronicle: Chronicle,
-    pub(super) greeting: Greeting,
+    pub(super) event_log: EventLog,
+    pub(super) startup_summary: StartupSummary,
     pub(super) rows_view: RowsView,
     pub(super) users: Users,
     pub(super) ledger: UsageLedger,
-    pub(super) figures: Vec<HostFigures>,
+    pub(super) host_summaries: Vec<HostSummary>,
     pub(super) totals: Totals,
     pub(super) links: LinkCounts,
     /// A host changed since the sums and the list were computed.
-    pub(super) unsettled: bool,
+    pub(super) derived_state_is_stale: bool,
     pub(super) notice: Option<(String, Moment)>,
 }
 
 impl App {
     /// The state before anything has happened.
-    pub fn new(fleet: Fleet, settings: Settings, engine: Engine, now: Moment) -> Self {
+    pub fn new(fleet: Fleet, settings: DisplaySettings, engine: Engine, now: Moment) -> Self {
         let interval = fleet.hosts().iter().map(|host| host.config.interval).min();
         let mut app = Self {
             now,
             settings,
-            figures: vec![HostFigures::default(); fleet.hosts().len()],
+            host_summaries: vec![HostSummary::default(); fleet.hosts().len()],
             fleet,
             screen: Screen::default(),
             prompts: Prompts::default(),
             rows: Vec::new(),
-            rows_kept: (0, 0),
-            narrowing: Narrowing::default(),
-            trends: Trends::default(),
+            row_counts: (0, 0),
+            list_filter: ListFilter::default(),
+            row_sparklines: RowSparklines::default(),
             signals: Signals::default(),
-            shown: Vec::new(),
-            hosts: HostChoice::default(),
+            visible_hosts: Vec::new(),
+            host_visibility: HostVisibility::default(),
             density: Density::default(),
             frozen: None,
             palette: None,
             keymap: Keymap::default(),
             has_mouse: true,
-            note: NoteTemplate::default(),
+            message_template: MessageTemplate::default(),
             interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
             size: (0, 0),
-            demanded: Demand::default(),
-            arrangement: arrange((0, 0), Demand::default(), None),
-            host_shape: HostShape::default(),
-            greeting: Greeting::new(engine.looked_last().is_some(), now),
+            previous_inputs: LayoutInputs::default(),
+            screen_layout: compute_layout((0, 0), LayoutInputs::default(), None),
+            host_layout: HostLayout::default(),
+            startup_summary: StartupSummary::new(engine.looked_last().is_some(), now),
             engine,
             findings: Findings::default(),
-            chronicle: Chronicle::default(),
+            event_log: EventLog::default(),
             rows_view: RowsView::default(),
             users: Users::default(),
             ledger: UsageLedger::default(),
             totals: Totals::default(),
             links: LinkCounts::default(),
-            unsettled: false,
+            derived_state_is_stale: false,
             notice: None,
         };
-        for index in 0..app.figures.len() {
+        for index in 0..app.host_summaries.len() {
             app.refresh_host(HostId(index as u32), now);
         }
         app.refresh_sums();
-        app.refresh_shown();
+        app.refresh_visible_hosts();
         app
     }
 
     /// Takes over what the settings say.
-    pub fn prefer(&mut self, preferences: &Preferences) {
-        self.keymap = preferences.keymap.clone();
-        self.note = preferences.note.clone();
-        self.has_mouse = preferences.mouse;
-        self.density = preferences.density.unwrap_or(self.density);
-        self.rearrange();
+    pub fn apply_settings_file(&mut self, settings_file: &SettingsFile) {
+        self.keymap = settings_file.keymap.clone();
+        self.message_template = settings_file.message_template.clone();
+        self.has_mouse = settings_file.mouse;
+        self.density = settings_file.density.unwrap_or(self.density);
+        self.refresh_layout();
     }
 
     /// Takes an event and says what shall be done.
     pub fn update(&mut self, event: Event, now: Moment) -> Vec<Effect> {
         self.now = now;
         let before = self.screen.list.top(self.rows.len(), self.list_capacity());
-        let effects = self.take(event, now);
+        let effects = self.handle_event(event, now);
         if self.screen.list.top(self.rows.len(), self.list_capacity()) != before {
-            self.refresh_trends();
+            self.refresh_sparklines();
         }
         effects
     }
 
-    fn take(&mut self, event: Event, now: Moment) -> Vec<Effect> {
+    fn handle_event(&mut self, event: Event, now: Moment) -> Vec<Effect> {
         match event {
             Event::Key(key) => return self.key(key, now),
             Event::Pasted(text) => self.paste(&Zeroizing::new(text), now),
             Event::Mouse(event) => return self.mouse(event, now),
             Event::Resized(columns, rows) => {
                 self.size = (columns, rows);
-                self.rearrange();
+                self.refresh_layout();
                 return vec![Effect::Repaint];
             }
-            Event::Host(id, update) => return self.host_updated(id, *update, now),
+            Event::Host(id, update) => return self.on_host_update(id, *update, now),
             Event::Prompted(prompt) => {
                 let nothing_live = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
                 self.prompts.add(prompt, nothing_live, now);
             }
             Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
-            Event::WentWrong(text) => self.trouble(text, now),
-            Event::Done(text) => self.notify_for(text.as_str(), DONE_STAYS, now),
+            Event::ProblemReported(text) => self.notify_and_log(text, now),
+            Event::ActionFinished(text) => self.notify_for(text.as_str(), RESULT_DURATION, now),
             Event::Ticked => return self.tick(now),
             Event::Resumed => {
-                self.say("resumed, reconnecting", now);
+                self.report_message("resumed, reconnecting", now);
                 let mut effects = self.tick(now);
                 effects.push(Effect::Repaint);
                 return effects;
@@ -172,31 +172,31 @@ impl App {
     }
 
     /// Somebody has seen, or could have, all that has ended so far.
-    pub fn told_ended(&mut self, now: Moment) {
+    pub fn acknowledge_ended_jobs(&mut self, now: Moment) {
         self.engine.told_ended(now);
     }
 
     /// Tells the person something in the place of the hints, for a minute, and writes it into the history.
-    pub fn say(&mut self, text: impl Into<SafeText>, now: Moment) {
-        self.trouble(text.into(), now);
+    pub fn report_message(&mut self, text: impl Into<SafeText>, now: Moment) {
+        self.notify_and_log(text.into(), now);
     }
 
     /// The same for a minute: nobody may be looking now.
-    pub(super) fn notify_long(&mut self, text: impl Into<String>, now: Moment) {
-        self.notice = Some((text.into(), now.plus(TROUBLE_STAYS)));
+    pub(super) fn notify_for_a_minute(&mut self, text: impl Into<String>, now: Moment) {
+        self.notice = Some((text.into(), now.plus(PROBLEM_DURATION)));
     }
 
     pub(super) fn notify(&mut self, text: impl Into<String>, now: Moment) {
-        self.notify_for(text, NOTICE_STAYS, now);
+        self.notify_for(text, NOTICE_DURATION, now);
     }
 
-    pub(super) fn notify_for(&mut self, text: impl Into<String>, stays: Duration, now: Moment) {
-        self.notice = Some((text.into(), now.plus(stays)));
+    pub(super) fn notify_for(&mut self, text: impl Into<String>, duration: Duration, now: Moment) {
+        self.notice = Some((text.into(), now.plus(duration)));
     }
 
-    fn host_updated(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
+    fn on_host_update(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
         if let HostUpdate::Reply(reply) = &update {
-            return self.signal_answered(id, reply, now);
+            return self.on_signal_reply(id, reply, now);
         }
         match self.live_fleet_mut().apply(id, update, now) {
             Applied::Nothing => Vec::new(),
@@ -205,9 +205,9 @@ impl App {
                 let transitions = self.engine.step(fleet, id, now);
                 if self.frozen.is_none() {
                     self.refresh_host(id, now);
-                    self.unsettled = true;
+                    self.derived_state_is_stale = true;
                 }
-                self.tell(&transitions)
+                self.handle_transitions(&transitions)
             }
         }
     }
@@ -216,11 +216,11 @@ impl App {
         let fleet = self.frozen.as_ref().map_or(&self.fleet, Frozen::live);
         let transitions = self.engine.tick(fleet, now);
         if self.frozen.is_none() {
-            self.tick_figures(now);
+            self.tick_summaries(now);
         }
         self.notice.take_if(|(_, until)| *until <= now);
-        let mut effects = self.tell(&transitions);
-        effects.extend(self.greet(now));
+        let mut effects = self.handle_transitions(&transitions);
+        effects.extend(self.show_startup_summary(now));
         effects.extend(self.tick_signals(now));
         effects
     }

@@ -1,6 +1,6 @@
 //! What charts show: which reading, and how far back.
 
-use super::GpuFigures;
+use super::GpuSummary;
 use crate::fleet::GpuMetric;
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ pub enum Metric {
 }
 
 /// The coolest that a temperature is drawn, in degrees.
-pub const COOLEST: f32 = 20.0;
+pub const CHART_MIN_CELSIUS: f32 = 20.0;
 /// The hottest where the GPU does not tell at which temperature it slows down.
-pub const HOTTEST: f32 = 100.0;
+pub const CHART_MAX_CELSIUS: f32 = 100.0;
 
 impl Metric {
     /// Every metric, in the order of the key that steps through them.
@@ -58,7 +58,7 @@ impl Metric {
     }
 
     /// The reading now as a share of what is possible, 0 to 100; `None` where it, or what is possible, is not known.
-    pub fn share_of(self, gpu: &GpuFigures) -> Option<f32> {
+    pub fn share_of(self, gpu: &GpuSummary) -> Option<f32> {
         let reading = &gpu.reading;
         let share = match self {
             Self::Utilization => f32::from(reading.utilization_percent?),
@@ -69,7 +69,9 @@ impl Metric {
             }
             Self::Power => gpu.power_watts()? / gpu.power_limit_watts.filter(|limit| *limit > 0.0)? * 100.0,
             Self::Temperature => {
-                (reading.temperature_celsius? as f32 - COOLEST) / (gpu.hottest() - COOLEST).max(1.0) * 100.0
+                (reading.temperature_celsius? as f32 - CHART_MIN_CELSIUS)
+                    / (gpu.chart_max_celsius() - CHART_MIN_CELSIUS).max(1.0)
+                    * 100.0
             }
         };
         Some(share.clamp(0.0, 100.0))
@@ -137,8 +139,8 @@ mod tests {
     use crate::fleet::GpuState;
     use crate::wire::GpuReading;
 
-    fn gpu() -> GpuFigures {
-        GpuFigures {
+    fn gpu() -> GpuSummary {
+        GpuSummary {
             memory_total_bytes: Some(80 << 30),
             power_limit_watts: Some(700.0),
             slowdown_celsius: Some(90),
@@ -149,7 +151,7 @@ mod tests {
                 temperature_celsius: Some(55),
                 ..GpuReading::default()
             },
-            ..GpuFigures::blank(0, GpuState::InUse)
+            ..GpuSummary::blank(0, GpuState::InUse)
         }
     }
 
@@ -158,7 +160,7 @@ mod tests {
         let gpu = gpu();
         let shares = Metric::ALL.map(|metric| metric.share_of(&gpu));
         assert_eq!(shares, [Some(97.0), None, Some(75.0), Some(50.0), Some(50.0)]);
-        let unknown = GpuFigures { memory_total_bytes: None, power_limit_watts: None, ..gpu };
+        let unknown = GpuSummary { memory_total_bytes: None, power_limit_watts: None, ..gpu };
         assert_eq!((Metric::Memory.share_of(&unknown), Metric::Power.share_of(&unknown)), (None, None));
     }
 

@@ -1,5 +1,5 @@
 use super::*;
-use crate::app::testing::{LATER, NOW, app, at, press, stuck};
+use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, press};
 use crate::app::{Event, View};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
@@ -19,13 +19,13 @@ fn copied(app: &mut App, seconds: u64) -> (String, String) {
 
 /// Selects the GPU in this state, in the view of its host.
 #[track_caller]
-fn look_at(app: &mut App, state: GpuState, seconds: u64) {
-    let hosts = app.fleet().hosts().iter().map(|host| (host.id, app.figures(host).expect("figures")));
-    let place = hosts.into_iter().find_map(|(id, figures)| {
-        let position = figures.gpus.iter().position(|gpu| gpu.state == state)?;
+fn select_gpu_in_state(app: &mut App, state: GpuState, seconds: u64) {
+    let hosts = app.fleet().hosts().iter().map(|host| (host.id, app.host_summary(host).expect("figures")));
+    let found = hosts.into_iter().find_map(|(id, summary)| {
+        let position = summary.gpus.iter().position(|gpu| gpu.state == state)?;
         Some((id.0 as usize, position))
     });
-    let (host, gpu) = place.expect("a GPU in this state");
+    let (host, gpu) = found.expect("a GPU in this state");
     app.screen.host = host;
     key(app, '1', seconds);
     app.update(Event::Key(KeyEvent::new(KeyCode::Enter, KeyModifiers::NONE)), at(seconds));
@@ -57,7 +57,7 @@ fn a_process_gives_its_pid_line() {
 #[test]
 fn a_free_gpu_gives_the_two_lines_of_free() {
     let mut app = app(2, 8, SIZE);
-    look_at(&mut app, GpuState::Free, NOW);
+    select_gpu_in_state(&mut app, GpuState::Free, NOW);
     let (what, lines) = copied(&mut app, NOW);
     assert_eq!(what, "what to type for GPU 0 of hgx-01");
     assert_eq!(lines, "ssh hgx-01\nexport CUDA_VISIBLE_DEVICES=GPU-8f3a1c2e-0000");
@@ -65,8 +65,8 @@ fn a_free_gpu_gives_the_two_lines_of_free() {
 
 #[test]
 fn an_idle_or_hung_gpu_gives_a_note_of_facts_to_its_user() {
-    let mut app = stuck(5, SIZE);
-    look_at(&mut app, GpuState::Hung, LATER);
+    let mut app = app_with_hung_jobs(5, SIZE);
+    select_gpu_in_state(&mut app, GpuState::Hung, LATER);
     let (what, note) = copied(&mut app, LATER);
     assert_eq!(what, "a note to dmitri");
     assert_eq!(
@@ -74,7 +74,7 @@ fn an_idle_or_hung_gpu_gives_a_note_of_facts_to_its_user() {
         "Hi Dmitri, on hgx-04 your `sft.py` (pid 5350) has held GPUs 4,5 (139 GiB) since 12 Nov 15:40. Since 13:55 GPU 4 \
          draws 108 of 700 W, so it may be stuck. If you no longer need it: `kill 5350`. Seen 14:20."
     );
-    look_at(&mut app, GpuState::Idle, LATER);
+    select_gpu_in_state(&mut app, GpuState::Idle, LATER);
     let (_, note) = copied(&mut app, LATER);
     assert_eq!(
         note,

@@ -1,6 +1,6 @@
 //! What the event loop shall do, as data.
 
-use super::Copied;
+use super::CopiedText;
 use crate::diagnosis::News;
 use crate::fleet::HostId;
 use crate::ssh::prompt::{Answer, PromptId};
@@ -23,15 +23,15 @@ pub enum Effect {
     /// Send a request to a host's probe.
     Request(HostId, Request),
     /// Tell somebody who looks elsewhere what diagnosis found.
-    Tell(Vec<News>),
+    Notify(Vec<News>),
     /// Write what diagnosis remembers to its file now.
-    Remember,
+    SaveDiagnosisState,
     /// Lend the terminal to a shell on this host, and come back when that ends.
     Shell(HostId),
     /// Let the terminal report clicks and the wheel, or leave them to it.
     Mouse(bool),
     /// Put this where it can be pasted from, and say where.
-    Copy(Copied),
+    Copy(CopiedText),
     /// Write a line into the log of signals.
     LogSignal(SafeText),
     /// Answer a question.

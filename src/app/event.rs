@@ -23,9 +23,9 @@ pub enum Event {
     /// A question is no longer open.
     PromptWithdrawn(PromptId),
     /// Something went wrong beside the fleet, in one sentence with its way out: a hook failed, a file cannot be written.
-    WentWrong(SafeText),
+    ProblemReported(SafeText),
     /// Something that was asked for is done, or cannot be: what came of it, for the hint bar.
-    Done(SafeText),
+    ActionFinished(SafeText),
     /// A second has passed: ages, stale marks and missed data depend on it.
     Ticked,
     /// The program was stopped and continues (Ctrl-Z, laptop sleep).

@@ -1,7 +1,7 @@
 //! What diagnosis says, as the screen needs it: taken over from the engine before a frame, with the place in its list.
 
 use super::Action;
-use super::screen::moved;
+use super::screen::move_index;
 use crate::diagnosis::{Engine, Finding, NotJudged, Phase, RuleId, Severity};
 use crate::fleet::{HostId, Row};
 use crate::wire::SafeText;
@@ -37,7 +37,7 @@ pub struct FindingCounts {
     /// Conditions that hold now, not yet for long enough.
     pub pending: u32,
     /// Beyond what is shown.
-    pub left_out: u32,
+    pub omitted: u32,
 }
 
 impl Findings {
@@ -50,7 +50,7 @@ impl Findings {
             if self.list.len() < MAX_FINDINGS {
                 self.list.push(finding.clone());
             } else {
-                self.counts.left_out += 1;
+                self.counts.omitted += 1;
             }
         }
         self.not_judged = engine.not_judged();
@@ -59,18 +59,18 @@ impl Findings {
     }
 
     /// Selects a finding, wherever the order puts it.
-    pub(super) fn choose(&mut self, id: SafeText) {
+    pub(super) fn select_id(&mut self, id: SafeText) {
         self.selected = Some(id);
     }
 
     /// Selects the finding at a place.
-    pub(super) fn point(&mut self, index: usize, capacity: usize) {
+    pub(super) fn select_index(&mut self, index: usize, capacity: usize) {
         self.select(index, capacity, true);
     }
 
     /// Moves the selection.
-    pub(super) fn go(&mut self, action: Action, capacity: usize) {
-        self.select(moved(self.index, action, self.list.len(), capacity), capacity, true);
+    pub(super) fn navigate(&mut self, action: Action, capacity: usize) {
+        self.select(move_index(self.index, action, self.list.len(), capacity), capacity, true);
     }
 
     fn select(&mut self, index: usize, capacity: usize, is_chosen: bool) {
@@ -126,7 +126,7 @@ impl Findings {
     }
 
     /// The worst that calls for a person on a host.
-    pub fn mark_of_host(&self, id: HostId) -> Option<Severity> {
+    pub fn worst_severity_of_host(&self, id: HostId) -> Option<Severity> {
         self.of_host(id).filter(|finding| finding.counts()).map(|finding| finding.severity).max()
     }
 
@@ -142,22 +142,22 @@ impl Findings {
     /// The finding that the STATE column tells of a row: the worst that fires and is about what the work does.
     pub fn state_of_row<'a>(&'a self, row: &'a Row) -> Option<(&'static str, &'a Finding)> {
         let firing = self.of_row(row).filter(|finding| finding.phase != Phase::Pending);
-        firing.filter(|finding| finding.severity >= Severity::Warn).find_map(|one| Some((state_word(one.rule)?, one)))
+        firing.filter(|finding| finding.severity >= Severity::Warn).find_map(|one| Some((state_label(one.rule)?, one)))
     }
 
     /// Whether a rule about work that hangs fires for a row.
     pub(super) fn may_hang(&self, row: &Row) -> bool {
-        self.of_row(row).any(|finding| finding.phase != Phase::Pending && is_about_hanging(finding.rule))
+        self.of_row(row).any(|finding| finding.phase != Phase::Pending && is_hang_rule(finding.rule))
     }
 
     /// How much a row needs a person, for the order of the list: after what its GPUs and its processes say themselves.
     /// What is only suspected so far comes last, before ordinary work.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
-            (Phase::Pending, _) => is_about_hanging(finding.rule).then_some(FIRST_RANK + 3),
+            (Phase::Pending, _) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 3),
             (_, Severity::Crit) => Some(FIRST_RANK),
             (_, Severity::Warn) => Some(FIRST_RANK + 1),
-            (_, Severity::Info) => is_about_hanging(finding.rule).then_some(FIRST_RANK + 2),
+            (_, Severity::Info) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 2),
         };
         if self.list.is_empty() {
             None
@@ -187,12 +187,12 @@ impl FindingCounts {
 }
 
 /// Whether a rule is about work that may hang.
-pub(super) fn is_about_hanging(rule: RuleId) -> bool {
+pub(super) fn is_hang_rule(rule: RuleId) -> bool {
     matches!(rule, RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank | RuleId::JobStalled)
 }
 
 /// What the STATE column says of a row for a rule; `None` for rules that are not about one piece of work.
-fn state_word(rule: RuleId) -> Option<&'static str> {
+fn state_label(rule: RuleId) -> Option<&'static str> {
     Some(match rule {
         RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank => "hung?",
         RuleId::JobStalled => "stalled?",

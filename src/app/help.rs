@@ -1,7 +1,9 @@
 //! The help, made of the table of keys.
 
 use super::action::{Action, Mode, changes_hosts};
-use super::keymap::{BINDINGS, Binding, FIND, LINE, MENU, PAGES, PICKER, SIGNAL, SORTED, TYPED};
+use super::bindings::{
+    BINDINGS, Binding, FILTER_LINE, PALETTE, PROMPT_DIALOGS, SCROLLABLE, SIGNAL_MENU, SORT_MENU, SORTABLE, USER_PICKER,
+};
 use crate::fleet::FILTER_SYNTAX;
 use Mode::{Findings, Grid, Help, History, Host, HostList, SignalDialog, Users, Wall};
 
@@ -9,13 +11,13 @@ use Mode::{Findings, Grid, Help, History, Host, HostList, SignalDialog, Users, W
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Section {
     /// Moving about.
-    Moving,
+    Navigation,
     /// Hosts and their panes.
     Hosts,
     /// The list of processes.
     Processes,
     /// What the list leaves out.
-    Narrowing,
+    Filtering,
     /// What diagnosis says.
     Findings,
     /// Signals.
@@ -25,7 +27,7 @@ pub enum Section {
     /// The command palette.
     Palette,
     /// Dialogs.
-    Questions,
+    Prompts,
     /// Everything else.
     Program,
 }
@@ -33,30 +35,30 @@ pub enum Section {
 impl Section {
     /// Every section, in the order of the help.
     pub const ALL: [Self; 10] = [
-        Self::Moving,
+        Self::Navigation,
         Self::Hosts,
         Self::Processes,
-        Self::Narrowing,
+        Self::Filtering,
         Self::Findings,
         Self::Signals,
         Self::SortMenu,
         Self::Palette,
-        Self::Questions,
+        Self::Prompts,
         Self::Program,
     ];
 
     /// Its title.
     pub fn title(self) -> &'static str {
         match self {
-            Self::Moving => "Moving",
+            Self::Navigation => "Moving",
             Self::Hosts => "Hosts",
             Self::Processes => "Processes",
-            Self::Narrowing => "Which processes",
+            Self::Filtering => "Which processes",
             Self::Findings => "Findings",
             Self::Signals => "Signals",
             Self::SortMenu => "After o: sort by",
             Self::Palette => "After : commands",
-            Self::Questions => "Questions on the way in",
+            Self::Prompts => "Questions on the way in",
             Self::Program => "Program",
         }
     }
@@ -65,22 +67,22 @@ impl Section {
     pub fn of(binding: &Binding) -> Self {
         let only = |modes: &[Mode]| binding.modes.iter().all(|mode| modes.contains(mode));
         match binding.action {
-            _ if only(SIGNAL) || only(&[SignalDialog]) => Self::Signals,
+            _ if only(SIGNAL_MENU) || only(&[SignalDialog]) => Self::Signals,
             Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu => Self::Signals,
-            _ if only(TYPED) => Self::Questions,
-            _ if only(MENU) => Self::SortMenu,
+            _ if only(PROMPT_DIALOGS) => Self::Prompts,
+            _ if only(SORT_MENU) => Self::SortMenu,
             _ if only(&[Findings, History]) => Self::Findings,
-            _ if only(FIND) => Self::Palette,
-            _ if only(LINE) || only(PICKER) => Self::Narrowing,
+            _ if only(PALETTE) => Self::Palette,
+            _ if only(FILTER_LINE) || only(USER_PICKER) => Self::Filtering,
             Action::Filter
             | Action::Mine
             | Action::UserPicker
             | Action::Problems
             | Action::IdleOnly
-            | Action::ShowAll => Self::Narrowing,
-            _ if only(SORTED) && !only(&[Users]) => Self::Processes,
-            Action::Up | Action::Down | Action::Left | Action::Right => Self::Moving,
-            _ if binding.modes == PAGES => Self::Moving,
+            | Action::ShowAll => Self::Filtering,
+            _ if only(SORTABLE) && !only(&[Users]) => Self::Processes,
+            Action::Up | Action::Down | Action::Left | Action::Right => Self::Navigation,
+            _ if binding.modes == SCROLLABLE => Self::Navigation,
             _ if only(&[Help]) => Self::Program,
             Action::NextFocus
             | Action::PreviousFocus
@@ -89,10 +91,10 @@ impl Section {
             | Action::Wall
             | Action::Users
             | Action::Processes
-            | Action::Findings => Self::Moving,
-            _ if only(&[Users]) => Self::Moving,
+            | Action::Findings => Self::Navigation,
+            _ if only(&[Users]) => Self::Navigation,
             Action::RetryAll
-            | Action::Prompts
+            | Action::OpenPrompts
             | Action::Refresh
             | Action::Span
             | Action::Log
@@ -119,7 +121,7 @@ pub enum HelpLine {
     /// A line of the table.
     Keys(&'static Binding),
     /// Other words: an example, and what it means.
-    Words(&'static str, &'static str),
+    Example(&'static str, &'static str),
 }
 
 /// The help: for each section its title and its lines of the table, and at the end the filter language. Where nothing is
@@ -131,6 +133,6 @@ pub fn help_lines(is_readonly: bool) -> Vec<HelpLine> {
         let bindings = section.bindings().filter(is_there).map(HelpLine::Keys);
         [HelpLine::Empty, HelpLine::Title(section.title())].into_iter().chain(bindings)
     });
-    let filter = FILTER_SYNTAX.iter().map(|(example, meaning)| HelpLine::Words(example, meaning));
+    let filter = FILTER_SYNTAX.iter().map(|(example, meaning)| HelpLine::Example(example, meaning));
     lines.skip(1).chain([HelpLine::Empty, HelpLine::Title("How a filter is written")]).chain(filter).collect()
 }

@@ -1,329 +1,373 @@
-//! The one table of keys: dispatch, the hint bar and the help are all read from it.
+//! The keys as they hold in this run: those of the table, or those that the settings give to an action by its name.
 
 use super::action::{Action, Mode};
-use crate::fleet::SortKey;
-use crossterm::event::KeyCode;
+use super::bindings::{BINDINGS, Binding, Key, hint_of};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// One key, without Shift where the character already tells.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Key {
-    /// The key.
-    pub code: KeyCode,
-    /// With Ctrl held.
-    pub ctrl: bool,
+/// The keys in force.
+#[derive(Debug, Clone)]
+pub struct Keymap {
+    /// For each line of the table the keys that stand in the place of its own, and how they are written.
+    overrides: Vec<Option<(Vec<Key>, String)>>,
 }
 
-/// One line of the table.
-#[derive(Debug)]
-pub struct Binding {
-    /// Where it holds.
-    pub modes: &'static [Mode],
-    /// The keys.
-    pub keys: &'static [Key],
-    /// What they do.
-    pub action: Action,
-    /// How the keys are written; ASCII.
-    pub shown: &'static str,
-    /// What they do, for the help.
-    pub words: &'static str,
-    /// What they do, for the hint bar; those without are in the help alone.
-    pub hint: Option<&'static str>,
+/// Two actions have one key, or a key cannot be had.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyConflict {
+    /// Which of the assignments, and which of its keys.
+    pub assignment_and_key: (usize, usize),
+    /// What is wrong.
+    pub message: String,
+    /// The way out.
+    pub hint: String,
 }
 
-const fn key(code: KeyCode) -> Key {
-    Key { code, ctrl: false }
+/// An action and the keys that it shall have.
+pub type Assignment = (Action, Vec<Key>);
+
+impl Default for Keymap {
+    fn default() -> Self {
+        Self { overrides: vec![None; BINDINGS.len()] }
+    }
 }
 
-const fn char(character: char) -> Key {
-    key(KeyCode::Char(character))
+impl Keymap {
+    /// The table with these keys in the place of its own.
+    ///
+    /// # Errors
+    /// Every key that would have two meanings somewhere, or that is needed for typing.
+    pub fn with_overrides(assignments: &[Assignment]) -> Result<Self, Vec<KeyConflict>> {
+        let mut map = Self::default();
+        for (action, keys) in assignments {
+            let shown = keys.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+            for (line, binding) in map.overrides.iter_mut().zip(BINDINGS) {
+                if binding.action == *action && is_configurable(binding) {
+                    *line = Some((keys.clone(), shown.clone()));
+                }
+            }
+        }
+        let conflicts = map.conflicts(assignments);
+        if conflicts.is_empty() { Ok(map) } else { Err(conflicts) }
+    }
+
+    fn conflicts(&self, assignments: &[Assignment]) -> Vec<KeyConflict> {
+        let mut conflicts: Vec<KeyConflict> = Vec::new();
+        for (assignment_index, (action, keys)) in assignments.iter().enumerate() {
+            let name = action.name().unwrap_or_default();
+            for (index, key) in keys.iter().enumerate() {
+                let lines = || BINDINGS.iter().filter(|line| line.action == *action && is_configurable(line));
+                let is_text = matches!(key.code, KeyCode::Char(_)) && !key.ctrl;
+                let typed = lines().any(|line| line.modes.iter().any(|mode| mode.takes_text()));
+                let other = lines().flat_map(|line| line.modes).find_map(|mode| {
+                    let other =
+                        bindings_of(*mode).find(|other| other.action != *action && self.keys(other).contains(key))?;
+                    Some((other, *mode))
+                });
+                let (message, hint) = match other {
+                    _ if is_text && typed => (
+                        format!("`{key}` is typed into lines and dialogs, and `{name}` holds there, too"),
+                        "a key with Ctrl, as \"C-x\", or F1 to F12".to_owned(),
+                    ),
+                    Some((other, mode)) => (
+                        format!("`{key}` for `{name}` means something else {}: {}", mode.location(), other.description),
+                        match other.action.name().filter(|_| is_configurable(other)) {
+                            Some(other) => format!("another key, or another one for `{other}` as well"),
+                            None => "another key: that one is fixed".to_owned(),
+                        },
+                    ),
+                    None => continue,
+                };
+                conflicts.push(KeyConflict { assignment_and_key: (assignment_index, index), message, hint });
+            }
+        }
+        conflicts
+    }
+
+    fn override_for(&self, binding: &Binding) -> Option<&(Vec<Key>, String)> {
+        let index = BINDINGS.iter().position(|line| std::ptr::eq(line, binding))?;
+        self.overrides.get(index)?.as_ref()
+    }
+
+    /// The keys of a line of the table.
+    pub fn keys<'a>(&'a self, binding: &'a Binding) -> &'a [Key] {
+        self.override_for(binding).map_or(binding.keys, |(keys, _)| keys)
+    }
+
+    /// How they are written.
+    pub fn keys_label<'a>(&'a self, binding: &'a Binding) -> &'a str {
+        self.override_for(binding).map_or(binding.label, |(_, shown)| shown)
+    }
+
+    /// What a key does in a mode.
+    pub fn action(&self, mode: Mode, event: &KeyEvent) -> Option<Action> {
+        let pressed = Key { code: event.code, ctrl: event.modifiers.contains(KeyModifiers::CONTROL) };
+        if event.modifiers.contains(KeyModifiers::ALT) {
+            return None;
+        }
+        bindings_of(mode).find(|binding| self.keys(binding).contains(&pressed)).map(|binding| binding.action)
+    }
+
+    /// The lines that the hint bar shows in a mode: what they do, keys and words.
+    pub fn hints(&self, mode: Mode) -> impl Iterator<Item = (Action, &str, &'static str)> {
+        bindings_of(mode).filter_map(|binding| Some((binding.action, self.keys_label(binding), hint_of(binding)?)))
+    }
 }
 
-const fn ctrl(character: char) -> Key {
-    Key { code: KeyCode::Char(character), ctrl: true }
+/// The lines of the table that hold in a mode.
+fn bindings_of(mode: Mode) -> impl Iterator<Item = &'static Binding> {
+    BINDINGS.iter().filter(move |binding| binding.modes.contains(&mode))
 }
 
-use Mode::{
-    FilterLine, Findings, Gpu, Grid, Help, History, Host, HostKeyDialog, HostList, List, Log, Palette, Process,
-    Processes, SecretDialog, SignalDialog, SignalMenu, SortMenu, UserPicker, Users, Wall,
-};
+/// Whether the settings may give a line of the table other keys: what is over the views (dialogs, menus, lines of text)
+/// and what leads in, out and away stays where everybody knows it.
+pub fn is_configurable(binding: &Binding) -> bool {
+    let is_view = |mode: &Mode| !mode.is_overlay();
+    let is_fixed = matches!(binding.keys, [Key { code: KeyCode::Char('c'), ctrl: true }]);
+    binding.action.name().is_some() && !is_fixed && binding.modes.iter().any(is_view)
+}
 
-const LISTS: &[Mode] = &[List, HostList, Processes];
-const PANES: &[Mode] = &[Grid, List, Host, HostList, Processes];
-const LIVE: &[Mode] = &[Grid, List, Host, HostList, Processes, Wall, Users];
-pub(super) const SORTED: &[Mode] = &[List, HostList, Processes, Users];
-const SPLIT: &[Mode] = &[Grid, List, Host, HostList];
-pub(super) const LINE: &[Mode] = &[FilterLine];
-pub(super) const PICKER: &[Mode] = &[UserPicker];
-const MOVES: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, UserPicker];
-pub(super) const PAGES: &[Mode] =
-    &[Grid, List, Host, HostList, Processes, Wall, Users, Log, Findings, History, Help, UserPicker];
-const HOSTS: &[Mode] = &[Host, HostList];
-pub(super) const TYPED: &[Mode] = &[HostKeyDialog, SecretDialog, SignalDialog];
-pub(super) const MENU: &[Mode] = &[SortMenu];
-const PICKED: &[Mode] = &[List, HostList, Processes, Process];
-pub(super) const SIGNAL: &[Mode] = &[SignalMenu];
-const VIEWS: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process];
-const AT_HAND: &[Mode] = &[Grid, List, Host, HostList, Processes, Gpu, Wall, Log, Findings, Process];
-const SIDEWAYS: &[Mode] = &[Grid, Host, Gpu, Wall];
-pub(super) const FIND: &[Mode] = &[Palette];
-const OVERVIEW: &[Mode] = &[Grid, List];
-const HIDING: &[Mode] = &[Grid, Host, Wall];
-const CHARTS: &[Mode] = &[Host, HostList, Gpu, Process];
-pub(super) const ALL: &[Mode] = &[
-    Grid,
-    List,
-    Host,
-    HostList,
-    Processes,
-    Gpu,
-    Wall,
-    Users,
-    Log,
-    Findings,
-    History,
-    Process,
-    Help,
-    SortMenu,
-    SignalMenu,
-    SignalDialog,
-    FilterLine,
-    UserPicker,
-    Palette,
-    HostKeyDialog,
-    SecretDialog,
+/// Every action that can be named in the settings, in the order of the table.
+pub fn named_actions() -> Vec<(&'static str, Action)> {
+    let mut named: Vec<(&'static str, Action)> = Vec::new();
+    for binding in BINDINGS.iter().filter(|binding| is_configurable(binding)) {
+        if let Some(name) = binding.action.name()
+            && !named.iter().any(|(known, _)| *known == name)
+        {
+            named.push((name, binding.action));
+        }
+    }
+    named
+}
+
+impl Action {
+    /// What the settings and the palette call it; `None` for what has fixed keys.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Left => "left",
+            Self::Right => "right",
+            Self::PageUp => "page-up",
+            Self::PageDown => "page-down",
+            Self::HalfPageUp => "half-page-up",
+            Self::HalfPageDown => "half-page-down",
+            Self::First => "first",
+            Self::Last => "last",
+            Self::NextFocus => "next-part",
+            Self::PreviousFocus => "previous-part",
+            Self::NextHost => "next-host",
+            Self::PreviousHost => "previous-host",
+            Self::Metric => "metric",
+            Self::Span => "span",
+            Self::Unfold => "unfold",
+            Self::Fold => "fold",
+            Self::SortLeft => "sort-left",
+            Self::SortRight => "sort-right",
+            Self::SortReverse => "sort-reverse",
+            Self::SortMenu => "sort-by",
+            Self::Group => "group",
+            Self::Filter => "filter",
+            Self::Mine => "mine",
+            Self::Problems => "problems",
+            Self::IdleOnly => "idle",
+            Self::UserPicker => "user",
+            Self::Interrupt => "interrupt",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+            Self::SignalMenu => "signal",
+            Self::Tag => "tag",
+            Self::UntagAll => "untag-all",
+            Self::Follow => "follow",
+            Self::RetryHost => "retry",
+            Self::RetryAll => "retry-all",
+            Self::OpenPrompts => "answer",
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Refresh => "refresh",
+            Self::Repaint => "repaint",
+            Self::Suspend => "suspend",
+            Self::Overview => "overview",
+            Self::Wall => "wall",
+            Self::Processes => "processes",
+            Self::Users => "users",
+            Self::Findings => "findings",
+            Self::Log => "ssh-log",
+            Self::Snooze => "snooze",
+            Self::SnoozeUntilItChanges => "snooze-until-it-changes",
+            Self::History => "history",
+            Self::Help => "help",
+            Self::Quit => "quit",
+            Self::Shell => "shell",
+            Self::Copy => "copy",
+            Self::Freeze => "freeze",
+            Self::Mouse => "mouse",
+            Self::Hide => "hide-host",
+            Self::ShowHidden => "show-hidden",
+            Self::Pin => "pin-host",
+            Self::DensityAuto => "density-auto",
+            Self::DensityCompact => "density-compact",
+            Self::DensityFull => "density-full",
+            Self::Palette => "palette",
+            Self::Enter
+            | Self::Back
+            | Self::ShowAll
+            | Self::SortBy(_)
+            | Self::Skip
+            | Self::TrustOnce
+            | Self::Submit
+            | Self::EraseCharacter
+            | Self::EraseLine
+            | Self::EraseWord
+            | Self::EraseNext => return None,
+        })
+    }
+}
+
+/// Keys that have a name, as the help writes them.
+const NAMED: [(&str, KeyCode); 17] = [
+    ("Up", KeyCode::Up),
+    ("Down", KeyCode::Down),
+    ("Left", KeyCode::Left),
+    ("Right", KeyCode::Right),
+    ("PgUp", KeyCode::PageUp),
+    ("PgDn", KeyCode::PageDown),
+    ("Home", KeyCode::Home),
+    ("End", KeyCode::End),
+    ("Tab", KeyCode::Tab),
+    ("S-Tab", KeyCode::BackTab),
+    ("Enter", KeyCode::Enter),
+    ("Esc", KeyCode::Esc),
+    ("Backspace", KeyCode::Backspace),
+    ("Del", KeyCode::Delete),
+    ("Ins", KeyCode::Insert),
+    ("Space", KeyCode::Char(' ')),
+    ("Minus", KeyCode::Char('-')),
 ];
 
-macro_rules! bindings {
-    ($($modes:expr, [$($key:expr),+], $action:expr, $shown:literal, $words:literal, $hint:expr;)*) => {
-        &[$(Binding {
-            modes: $modes,
-            keys: &[$($key),+],
-            action: $action,
-            shown: $shown,
-            words: $words,
-            hint: $hint,
-        }),*]
-    };
+impl Key {
+    /// Reads a key as the help writes it: `x`, `X`, `C-x`, `F5`, `PgUp`, `Space`.
+    pub fn parse(text: &str) -> Option<Self> {
+        if let Some((_, code)) = NAMED.iter().find(|(name, _)| *name == text) {
+            return Some(Self { code: *code, ctrl: false });
+        }
+        if let Some(number) = text.strip_prefix('F').and_then(|number| number.parse::<u8>().ok()) {
+            return (1..=12).contains(&number).then_some(Self { code: KeyCode::F(number), ctrl: false });
+        }
+        let (text, ctrl) = match text.strip_prefix("C-") {
+            Some(rest) => (rest, true),
+            None => (text, false),
+        };
+        let mut characters = text.chars();
+        let (character, rest) = (characters.next()?, characters.next());
+        let is_good = if ctrl { character.is_ascii_lowercase() } else { character.is_ascii_graphic() };
+        (rest.is_none() && is_good).then_some(Self { code: KeyCode::Char(character), ctrl })
+    }
 }
 
-/// Every key. A line is told from another by its place, so that there is one of each. The hint bar shows those with a hint, in this order.
-pub static BINDINGS: &[Binding] = bindings! {
-    MOVES, [key(KeyCode::Up), char('k')], Action::Up, "Up k", "up", None;
-    MOVES, [key(KeyCode::Down), char('j')], Action::Down, "Down j", "down", None;
-    SIDEWAYS, [key(KeyCode::Left), char('h')], Action::Left, "Left h", "left", None;
-    SIDEWAYS, [key(KeyCode::Right), char('l')], Action::Right, "Right l", "right", None;
-    PAGES, [key(KeyCode::PageUp)], Action::PageUp, "PgUp", "one screen up", None;
-    PAGES, [key(KeyCode::PageDown)], Action::PageDown, "PgDn", "one screen down", None;
-    PAGES, [ctrl('u')], Action::HalfPageUp, "C-u", "half a screen up", None;
-    PAGES, [ctrl('d')], Action::HalfPageDown, "C-d", "half a screen down", None;
-    PAGES, [key(KeyCode::Home), char('g')], Action::First, "Home g", "first", None;
-    PAGES, [key(KeyCode::End), char('G')], Action::Last, "End G", "last", None;
-
-    // Dialogs and the menu come first: their hints are the only ones shown there.
-    &[HostKeyDialog], [key(KeyCode::Esc), char('s')], Action::Skip, "Esc s", "skip this host", Some("skip this host");
-    &[SecretDialog], [key(KeyCode::Esc)], Action::Skip, "Esc", "skip these hosts", Some("skip these hosts");
-    &[HostKeyDialog], [char('o')], Action::TrustOnce, "o", "trust the key this once", Some("trust once");
-    &[HostKeyDialog], [key(KeyCode::Enter)], Action::Submit, "yes Enter", "trust the key and save it", Some("trust and save");
-    &[SecretDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "hand over what was typed", Some("send");
-    TYPED, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
-    TYPED, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
-    MENU, [char('n')], Action::SortBy(SortKey::Trouble), "n", "trouble, mine, memory", Some("trouble");
-    MENU, [char('h')], Action::SortBy(SortKey::Host), "h", "host", Some("host");
-    MENU, [char('u')], Action::SortBy(SortKey::User), "u", "user", Some("user");
-    MENU, [char('p')], Action::SortBy(SortKey::Pid), "p", "process id", Some("pid");
-    MENU, [char('g')], Action::SortBy(SortKey::GpuMemory), "g", "GPU memory", Some("GPU memory");
-    MENU, [char('s')], Action::SortBy(SortKey::Sm), "s", "SM share", Some("SM");
-    MENU, [char('c')], Action::SortBy(SortKey::Cpu), "c", "CPU share", Some("CPU");
-    MENU, [char('m')], Action::SortBy(SortKey::Rss), "m", "host memory", Some("host memory");
-    MENU, [char('t')], Action::SortBy(SortKey::Time), "t", "age", Some("time");
-    MENU, [char('d')], Action::SortBy(SortKey::State), "d", "state", Some("state");
-    MENU, [char('i')], Action::SortBy(SortKey::Gpu), "i", "GPU", Some("GPU");
-    MENU, [char('w')], Action::SortBy(SortKey::Command), "w", "command", Some("command");
-    MENU, [key(KeyCode::Esc), char('o'), key(KeyCode::F(6))], Action::Back, "Esc", "leave the order as it is", Some("leave");
-
-    &[Grid, Wall], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected host in full", Some("host");
-    &[Host], [key(KeyCode::Enter)], Action::Enter, "Enter", "the selected GPU in full", Some("one GPU");
-    LISTS, [key(KeyCode::Enter)], Action::Enter, "Enter", "unfold a job; details of a process", Some("details");
-    &[Users], [key(KeyCode::Enter)], Action::Enter, "Enter", "the processes of the selected user alone", Some("their processes");
-    &[Findings], [key(KeyCode::Enter)], Action::Enter, "Enter", "the process or the host of the finding", Some("go there");
-    &[Findings], [char('x')], Action::Snooze, "x", "snooze for an hour, or undo it", Some("snooze 1h");
-    &[Findings], [char('X')], Action::SnoozeUntilItChanges, "X", "snooze until it changes, or undo it", Some("until it changes");
-    &[Findings], [char('H')], Action::History, "H", "what has happened in this run", Some("history");
-    &[History], [char('H')], Action::Back, "H", "back to the findings", None;
-    &[Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help], [key(KeyCode::Esc)], Action::Back, "Esc", "up one level", Some("back");
-    &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "show what filters leave out", Some("show all");
-    LIVE, [char('P')], Action::Prompts, "P", "answer the questions that wait", Some("answer");
-    &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "hosts or processes", Some("hosts/processes");
-    HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in one host: GPUs or processes", Some("GPUs/processes");
-    SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "the same as Tab, backwards", None;
-    HOSTS, [char(']')], Action::NextHost, "]", "next host", Some("next host");
-    HOSTS, [char('[')], Action::PreviousHost, "[", "previous host", Some("previous");
-    &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: GPU, mem-busy, memory, power, temperature", Some("metric");
-    CHARTS, [char('w')], Action::Span, "w", "charts: 2 minutes to 2 hours", Some("span");
-    &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "try this host again now", Some("retry");
-    &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log: what was done to reach this host", None;
-    AT_HAND, [char('s')], Action::Shell, "s", "a shell on the host: ssh, and back to the screen", None;
-    AT_HAND, [char('y')], Action::Copy, "y", "copy: ssh command, pid, lines of a free GPU, note", None;
-    HIDING, [char('D')], Action::Hide, "D", "hide this host", None;
-    &[Grid, List, Wall], [char('H')], Action::ShowHidden, "H", "show hidden hosts again", None;
-    HIDING, [char('*')], Action::Pin, "*", "pin: this host stands first, or no longer", None;
-    OVERVIEW, [char('a')], Action::DensityAuto, "a", "panes: as there is room", None;
-    OVERVIEW, [char('c')], Action::DensityCompact, "c", "panes: small", None;
-    OVERVIEW, [char('f')], Action::DensityFull, "f", "panes: full, scrolled where they do not fit", None;
-    LIVE, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
-
-    PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
-    LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show what is below a row", Some("unfold");
-    LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold it", None;
-    LISTS, [char('t'), key(KeyCode::F(5))], Action::Group, "t F5", "group: job, across hosts, none, user, host", Some("group");
-    SORTED, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");
-    SORTED, [char(',')], Action::SortLeft, ",", "sort by the column before", None;
-    SORTED, [char('r')], Action::SortReverse, "r", "turn the order around", Some("reverse");
-    LISTS, [char('o'), key(KeyCode::F(6))], Action::SortMenu, "o F6", "sort by a column: its letter", Some("sort by");
-    LISTS, [char(' ')], Action::Tag, "Space", "tag, or take the tag away", Some("tag");
-    LISTS, [char('U')], Action::UntagAll, "U", "take all tags away", Some("untag all");
-    LISTS, [char('F')], Action::Follow, "F", "the selection follows its process, or not", None;
-    PICKED, [char('I')], Action::Interrupt, "I", "send INT, after a confirmation", None;
-    PICKED, [char('T')], Action::Terminate, "T", "send TERM, after a confirmation", Some("TERM");
-    PICKED, [char('K')], Action::Kill, "K", "send KILL, after a confirmation", None;
-    PICKED, [key(KeyCode::F(9))], Action::SignalMenu, "F9", "choose a signal", None;
-    SIGNAL, [char('i'), char('I')], Action::Interrupt, "i", "INT: as Ctrl-C would", Some("INT");
-    SIGNAL, [char('t'), char('T')], Action::Terminate, "t", "TERM: asks it to end", Some("TERM");
-    SIGNAL, [char('k'), char('K')], Action::Kill, "k", "KILL: ends it at once", Some("KILL");
-    SIGNAL, [key(KeyCode::Esc), key(KeyCode::F(9))], Action::Back, "Esc", "send none", Some("none");
-    &[SignalDialog], [key(KeyCode::Esc)], Action::Skip, "Esc", "send nothing", Some("cancel");
-    &[SignalDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "send, once what is asked for is typed", Some("send what is typed");
-    PANES, [char('m')], Action::Mine, "m", "your own processes alone", Some("mine");
-    PANES, [char('u')], Action::UserPicker, "u", "one user's processes alone", Some("user");
-    PANES, [char('!')], Action::Problems, "!", "what needs a person alone", Some("problems");
-    PANES, [char('i')], Action::IdleOnly, "i", "what holds GPUs without work alone", Some("idle");
-    LINE, [key(KeyCode::Enter)], Action::Submit, "Enter", "keep the filter", Some("keep");
-    LINE, [key(KeyCode::Esc)], Action::Back, "Esc", "clear the filter", Some("clear");
-    LINE, [key(KeyCode::F(1))], Action::Help, "F1", "how a filter is written", Some("syntax");
-    LINE, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
-    LINE, [key(KeyCode::Delete)], Action::EraseNext, "Del", "take the next character away", None;
-    LINE, [ctrl('w')], Action::EraseWord, "C-w", "take a word back", None;
-    LINE, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
-    LINE, [key(KeyCode::Left)], Action::Left, "Left", "one character back", None;
-    LINE, [key(KeyCode::Right)], Action::Right, "Right", "one character on", None;
-    LINE, [key(KeyCode::Home), ctrl('a')], Action::First, "Home C-a", "to the beginning", None;
-    LINE, [key(KeyCode::End), ctrl('e')], Action::Last, "End C-e", "to the end", None;
-    PICKER, [key(KeyCode::Enter)], Action::Enter, "Enter", "this user's processes alone", Some("choose");
-    PICKER, [key(KeyCode::Esc), char('u')], Action::Back, "Esc u", "leave the list as it is", Some("leave");
-
-    FIND, [key(KeyCode::Enter)], Action::Enter, "Enter", "do it", Some("do it");
-    FIND, [key(KeyCode::Esc)], Action::Back, "Esc", "do nothing", Some("leave");
-    FIND, [key(KeyCode::Up), ctrl('p')], Action::Up, "Up C-p", "the entry above", None;
-    FIND, [key(KeyCode::Down), ctrl('n')], Action::Down, "Down C-n", "the entry below", None;
-    FIND, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "take a character back", None;
-    FIND, [ctrl('w')], Action::EraseWord, "C-w", "take a word back", None;
-    FIND, [ctrl('u')], Action::EraseLine, "C-u", "take everything back", None;
-
-    VIEWS, [char('1')], Action::Overview, "1", "hosts and processes", None;
-    VIEWS, [char('2')], Action::Wall, "2", "wall: one cell a GPU, and which are free", Some("wall");
-    VIEWS, [char('3')], Action::Processes, "3", "all processes, full screen", Some("processes");
-    VIEWS, [char('4')], Action::Users, "4", "users: who holds which GPUs, and works on them", Some("users");
-    VIEWS, [char('5')], Action::Findings, "5", "findings: what looks wrong, with evidence", Some("findings");
-    LIVE, [char('-')], Action::Slower, "-", "sample less often", None;
-    LIVE, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
-    VIEWS, [char('Z')], Action::Freeze, "Z", "freeze: the picture stands still, or moves again", None;
-    VIEWS, [char('M')], Action::Mouse, "M", "mouse: clicks and wheel are ours, or the terminal's", None;
-    VIEWS, [char(':')], Action::Palette, ":", "commands by their words", None;
-    LIVE, [ctrl('r')], Action::Refresh, "C-r", "readings of all hosts now", None;
-    ALL, [ctrl('l')], Action::Repaint, "C-l", "draw the screen anew", None;
-    ALL, [ctrl('z')], Action::Suspend, "C-z", "stop; `fg` goes on", None;
-    VIEWS, [char('?'), key(KeyCode::F(1))], Action::Help, "? F1", "this help", Some("help");
-    &[Help], [char('?'), key(KeyCode::F(1))], Action::Back, "? F1", "close the help", None;
-    &[Grid, List, Host, HostList, Processes, Gpu, Wall, Users, Log, Findings, History, Process, Help, SortMenu, UserPicker], [char('q')], Action::Quit, "q", "leave", Some("quit");
-    ALL, [ctrl('c')], Action::Quit, "C-c", "leave, from anywhere", None;
-};
-
-/// What the hint bar says of a line of the table.
-pub(super) fn hint_of(binding: &Binding) -> Option<&'static str> {
-    binding.hint
+impl std::fmt::Display for Key {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.ctrl {
+            formatter.write_str("C-")?;
+        }
+        match self.code {
+            KeyCode::Char('-') => formatter.write_str("-"),
+            KeyCode::F(number) => write!(formatter, "F{number}"),
+            code => match (NAMED.iter().find(|(_, known)| *known == code), code) {
+                (Some((name, _)), _) => formatter.write_str(name),
+                (None, KeyCode::Char(character)) => write!(formatter, "{character}"),
+                (None, _) => formatter.write_str("?"),
+            },
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Keymap;
-    use super::super::action::changes_hosts;
-    use super::super::help::{HelpLine, Section, help_lines};
     use super::*;
-    use crossterm::event::{KeyEvent, KeyModifiers};
 
-    fn action(mode: Mode, event: &KeyEvent) -> Option<Action> {
-        Keymap::default().action(mode, event)
+    fn press(character: char) -> KeyEvent {
+        KeyEvent::new(KeyCode::Char(character), KeyModifiers::NONE)
+    }
+
+    fn key(text: &str) -> Key {
+        Key::parse(text).expect(text)
     }
 
     #[test]
-    fn no_key_has_two_meanings_in_one_mode() {
-        for &mode in ALL {
-            let mut seen: Vec<(Key, Action)> = Vec::new();
-            for binding in BINDINGS.iter().filter(|binding| binding.modes.contains(&mode)) {
-                for &key in binding.keys {
-                    let before = seen.iter().find(|(known, _)| *known == key);
-                    assert!(before.is_none(), "{key:?} in {mode:?}: {before:?} and {:?}", binding.action);
-                    seen.push((key, binding.action));
-                }
+    fn keys_are_read_as_they_are_written() {
+        for text in ["x", "X", "C-x", "F5", "F12", "PgUp", "S-Tab", "Space", "?", "-", "Enter"] {
+            assert_eq!(Key::parse(text).map(|key| key.to_string()).as_deref(), Some(text));
+        }
+        for text in ["", "xx", "C-", "C-X", "F0", "F13", "\u{1b}", "é", "Ctrl-x"] {
+            assert_eq!(Key::parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn every_key_of_the_table_is_written_as_it_is_read() {
+        for binding in BINDINGS.iter().filter(|binding| is_configurable(binding)) {
+            for word in binding.label.split(' ') {
+                let key = Key::parse(word).unwrap_or_else(|| panic!("{word} of {}", binding.description));
+                assert!(binding.keys.contains(&key), "{word} of {}", binding.description);
             }
         }
     }
 
     #[test]
-    fn k_is_up_and_control_c_leaves_everywhere() {
-        for &mode in MOVES {
-            assert_eq!(action(mode, &KeyEvent::new(KeyCode::Char('k'), KeyModifiers::NONE)), Some(Action::Up));
-        }
-        for &mode in ALL {
-            let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-            assert_eq!(action(mode, &control_c), Some(Action::Quit));
-        }
+    fn an_action_has_the_keys_that_the_settings_give_it_and_no_others() {
+        let map = Keymap::with_overrides(&[(Action::Shell, vec![key("C-s"), key("F2")])]).expect("no conflict");
+        assert_eq!(map.action(Mode::Grid, &press('s')), None);
+        let control = KeyEvent::new(KeyCode::Char('s'), KeyModifiers::CONTROL);
+        assert_eq!(map.action(Mode::Grid, &control), Some(Action::Shell));
+        let line = BINDINGS.iter().find(|line| line.action == Action::Shell).expect("is in the table");
+        assert_eq!(map.keys_label(line), "C-s F2");
+        assert_eq!(map.action(Mode::Grid, &press('y')), Some(Action::Copy));
+        // A key that is given away is free for another.
+        let swapped = [(Action::Shell, vec![key("y")]), (Action::Copy, vec![key("s")])];
+        let map = Keymap::with_overrides(&swapped).expect("no conflict");
+        assert_eq!(map.action(Mode::List, &press('y')), Some(Action::Shell));
     }
 
     #[test]
-    fn escape_never_leaves_the_program() {
-        for &mode in ALL {
-            let escape = KeyEvent::new(KeyCode::Esc, KeyModifiers::NONE);
-            assert_ne!(action(mode, &escape), Some(Action::Quit));
-        }
+    fn a_key_with_two_meanings_is_refused_and_both_are_named() {
+        let wrong = [(Action::Shell, vec![key("C-s"), key("y")]), (Action::Repaint, vec![key("p")])];
+        let conflicts = Keymap::with_overrides(&wrong).expect_err("two conflicts");
+        assert_eq!(
+            conflicts,
+            [
+                KeyConflict {
+                    assignment_and_key: (0, 1),
+                    message:
+                        "`y` for `shell` means something else in the grid: copy: ssh command, pid, lines of a free \
+                              GPU, note"
+                            .into(),
+                    hint: "another key, or another one for `copy` as well".into(),
+                },
+                KeyConflict {
+                    assignment_and_key: (1, 0),
+                    message: "`p` is typed into lines and dialogs, and `repaint` holds there, too".into(),
+                    hint: "a key with Ctrl, as \"C-x\", or F1 to F12".into(),
+                },
+            ]
+        );
+        let fixed = Keymap::with_overrides(&[(Action::Quit, vec![key("Esc")])]).expect_err("a conflict");
+        assert_eq!(fixed[0].hint, "another key: that one is fixed");
     }
 
     #[test]
-    fn shift_is_told_by_the_character_and_alt_is_nobodys() {
-        let shifted = KeyEvent::new(KeyCode::Char('G'), KeyModifiers::SHIFT);
-        assert_eq!(action(Mode::List, &shifted), Some(Action::Last));
-        let alt = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::ALT);
-        assert_eq!(action(Mode::List, &alt), None);
-        let control_k = KeyEvent::new(KeyCode::Char('k'), KeyModifiers::CONTROL);
-        assert_eq!(action(Mode::List, &control_k), None);
+    fn control_c_leaves_whatever_the_settings_say() {
+        let map = Keymap::with_overrides(&[(Action::Quit, vec![key("Q")])]).expect("no conflict");
+        let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
+        assert_eq!(map.action(Mode::Grid, &control_c), Some(Action::Quit));
+        assert_eq!(map.action(Mode::Grid, &press('q')), None);
     }
 
     #[test]
-    fn every_section_of_the_help_has_keys() {
-        let shown: usize = Section::ALL.iter().map(|section| section.bindings().count()).sum();
-        assert_eq!(shown, BINDINGS.len());
-        assert!(Section::ALL.iter().all(|section| section.bindings().count() >= 2));
-    }
-
-    #[test]
-    fn where_nothing_is_to_be_changed_the_help_names_nothing_that_would() {
-        let names = |is_readonly| {
-            let lines = help_lines(is_readonly).into_iter();
-            lines.filter(|line| matches!(line, HelpLine::Keys(binding) if changes_hosts(binding.action))).count()
-        };
-        assert_eq!(names(true), 0);
-        assert!(names(false) > 4);
-        assert!(help_lines(true).iter().all(|line| !matches!(line, HelpLine::Title("Signals"))));
-    }
-
-    #[test]
-    fn every_binding_is_written_in_ascii_and_every_mode_has_hints() {
-        for binding in BINDINGS {
-            assert!(binding.shown.is_ascii() && binding.words.is_ascii(), "{}", binding.words);
-        }
-        for &mode in ALL {
-            assert!(Keymap::default().hints(mode).count() >= 2, "{mode:?}");
+    fn names_are_unlike_each_other() {
+        let named = named_actions();
+        assert!(named.len() > 50, "{}", named.len());
+        for (index, (name, _)) in named.iter().enumerate() {
+            assert!(named[index + 1..].iter().all(|(other, _)| other != name), "{name}");
         }
     }
 }

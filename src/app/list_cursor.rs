@@ -15,7 +15,7 @@ pub struct ListCursor {
     open: HashSet<RowKey>,
     tagged: HashSet<RowKey>,
     /// The selection stays on its line, whatever comes to stand there.
-    holds_line: bool,
+    stays_on_line: bool,
 }
 
 impl ListCursor {
@@ -44,18 +44,18 @@ impl ListCursor {
     }
 
     /// Takes away the tags of all rows for which `keep` does not hold.
-    pub fn keep_tags(&mut self, keep: impl Fn(&RowKey) -> bool) {
+    pub fn retain_tags(&mut self, keep: impl Fn(&RowKey) -> bool) {
         self.tagged.retain(keep);
     }
 
     /// Whether the selection follows its process.
     pub fn follows(&self) -> bool {
-        !self.holds_line
+        !self.stays_on_line
     }
 
     /// From now on it does, or stays on its line.
     pub fn toggle_follow(&mut self) {
-        self.holds_line = !self.holds_line;
+        self.stays_on_line = !self.stays_on_line;
     }
 
     /// The index of the selected row.
@@ -78,7 +78,7 @@ impl ListCursor {
     /// Finds the selected process in rows that were computed anew, and keeps it on the screen.
     pub fn follow(&mut self, rows: &[ListRow], capacity: usize) {
         let found = match &self.selected {
-            _ if self.holds_line => None,
+            _ if self.stays_on_line => None,
             None => Some(0),
             // A job that has folded away takes the selection of its processes.
             Some(key) => rows.iter().position(|row| row.key == *key).or_else(|| {
@@ -101,7 +101,7 @@ impl ListCursor {
     }
 
     /// Back to the first row and to no selection, for another set of rows.
-    pub fn reset_place(&mut self) {
+    pub fn reset_selection(&mut self) {
         self.selected = None;
         self.index = 0;
         self.top = 0;
@@ -131,10 +131,10 @@ impl ListCursor {
     }
 
     /// Sorts by the next (1) or the previous (-1) column.
-    pub fn sort_beside(&mut self, step: isize) {
+    pub fn sort_by_adjacent_column(&mut self, step: isize) {
         let keys = &SortKey::ALL;
-        let place = keys.iter().position(|key| *key == self.order.key).unwrap_or(0) as isize;
-        self.sort_by(keys[(place + step).rem_euclid(keys.len() as isize) as usize]);
+        let current = keys.iter().position(|key| *key == self.order.key).unwrap_or(0) as isize;
+        self.sort_by(keys[(current + step).rem_euclid(keys.len() as isize) as usize]);
     }
 
     /// Turns the order around.
@@ -144,8 +144,8 @@ impl ListCursor {
 
     /// Groups in the next way.
     pub fn next_group(&mut self) {
-        let place = Group::ALL.iter().position(|group| *group == self.order.group).unwrap_or(0);
-        self.order.group = Group::ALL[(place + 1) % Group::ALL.len()];
+        let current = Group::ALL.iter().position(|group| *group == self.order.group).unwrap_or(0);
+        self.order.group = Group::ALL[(current + 1) % Group::ALL.len()];
     }
 
     /// Takes over an order that was kept from before.

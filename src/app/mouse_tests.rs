@@ -1,5 +1,5 @@
 use super::*;
-use crate::app::testing::{NOW, app, at, press, stuck};
+use crate::app::testing::{NOW, app, app_with_hung_jobs, at, press};
 use crate::app::{Event, View};
 use crossterm::event::KeyModifiers;
 
@@ -16,7 +16,7 @@ fn click(app: &mut App, column: u16, row: u16) -> Vec<Effect> {
 
 /// Where this text stands on the screen.
 #[track_caller]
-fn place_of(app: &App, text: &str) -> (u16, u16) {
+fn find_text(app: &App, text: &str) -> (u16, u16) {
     let area = ratatui::layout::Rect::new(0, 0, app.size.0, app.size.1);
     let mut buffer = ratatui::buffer::Buffer::empty(area);
     crate::ui::draw_into(app, &mut buffer, area, at(NOW));
@@ -32,12 +32,12 @@ fn place_of(app: &App, text: &str) -> (u16, u16) {
 #[test]
 fn a_click_selects_a_pane_and_another_one_goes_in() {
     let mut app = app(6, 8, SIZE);
-    let (column, row) = place_of(&app, "hgx-05");
+    let (column, row) = find_text(&app, "hgx-05");
     assert!(click(&mut app, column, row + 3).is_empty());
     assert_eq!((app.screen().host, app.screen().view()), (4, &View::Overview));
     click(&mut app, column, row + 3);
     assert!(matches!(app.screen().view(), View::Host(id) if id.0 == 4));
-    let (column, row) = place_of(&app, "GPU 3");
+    let (column, row) = find_text(&app, "GPU 3");
     click(&mut app, column, row + 1);
     assert_eq!(app.screen().gpu, 3);
     click(&mut app, column, row + 1);
@@ -47,7 +47,7 @@ fn a_click_selects_a_pane_and_another_one_goes_in() {
 #[test]
 fn a_click_on_a_row_moves_the_keys_into_the_list() {
     let mut app = app(6, 8, SIZE);
-    let row = app.arrangement(SIZE).grid.expect("a grid").rows() + 1 + 2;
+    let row = app.screen_layout(SIZE).grid.expect("a grid").rows() + 1 + 2;
     click(&mut app, 30, row + 2);
     assert_eq!((app.mode(), app.screen().list.index()), (Mode::List, 2));
     // The frame is no row: it only takes the keys.
@@ -64,15 +64,15 @@ fn a_click_on_a_row_moves_the_keys_into_the_list() {
 fn the_wall_and_the_findings_are_clicked_where_they_are_drawn() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "2");
-    let (column, row) = place_of(&app, "hgx-03");
-    let shape = app.wall_shape(SIZE);
-    assert!(shape.is_spaced);
+    let (column, row) = find_text(&app, "hgx-03");
+    let layout = app.wall_layout(SIZE);
+    assert!(layout.is_spaced);
     // The third cell of its line.
-    click(&mut app, column - 1 + 3 + shape.name + 4, row);
+    click(&mut app, column - 1 + 3 + layout.name + 4, row);
     assert_eq!((app.screen().wall.host, app.screen().wall.gpu), (2, 2));
     click(&mut app, column, row);
     assert_eq!((app.screen().wall.host, app.screen().wall.gpu), (2, 0));
-    let mut stuck = stuck(5, SIZE);
+    let mut stuck = app_with_hung_jobs(5, SIZE);
     press(&mut stuck, "5");
     assert!(stuck.findings().list().len() > 1);
     click(&mut stuck, 20, 1 + 2 + 1);

@@ -1,29 +1,29 @@
 //! From view to view, and about within each.
 
 use super::help::help_lines;
-use super::screen::{HISTORY_FRAME_ROWS, help_page, moved};
-use super::users::users_shown;
-use super::wall::WallPlace;
+use super::screen::{HISTORY_FRAME_ROWS, help_page_rows, move_index};
+use super::users::visible_user_count;
+use super::wall::WallCursor;
 use super::{Action, App, Focus, Mode, View};
 use crate::fleet::{HeadKey, HostId, Moment, Unfold};
 
 impl App {
-    pub(super) fn go(&mut self, action: Action) {
+    pub(super) fn navigate(&mut self, action: Action) {
         let capacity = self.list_capacity();
         match self.mode() {
             Mode::Help => {
-                let shown = help_page(self.size);
+                let shown = help_page_rows(self.size);
                 // The first line of the last page is as far as it goes.
                 let places = help_lines(self.settings.is_readonly).len().saturating_sub(shown) + 1;
-                self.screen.help = self.screen.help.map(|top| moved(top, action, places, shown));
+                self.screen.help = self.screen.help.map(|top| move_index(top, action, places, shown));
             }
             Mode::Grid => {
-                if let Some(shape) = self.arrangement.grid {
-                    self.screen.move_in_grid(action, &self.shown, &shape);
+                if let Some(layout) = self.screen_layout.grid {
+                    self.screen.move_in_grid(action, &self.visible_hosts, &layout);
                 }
             }
             Mode::Host => {
-                self.screen.move_among_gpus(action, self.gpus_in_view(), &self.host_shape);
+                self.screen.move_among_gpus(action, self.gpus_in_view(), &self.host_layout);
             }
             Mode::Log => {
                 // Up is further back; the drawing stops at the oldest.
@@ -41,22 +41,22 @@ impl App {
                     other => other,
                 };
                 let most = self.log_rows().saturating_sub(page);
-                self.screen.log_back = moved(self.screen.log_back, turned, lines, page).min(most);
+                self.screen.log_scroll = move_index(self.screen.log_scroll, turned, lines, page).min(most);
             }
             Mode::Users => {
-                let page = usize::from(users_shown(self.size.1.saturating_sub(2)));
-                self.users.go(action, page);
+                let page = usize::from(visible_user_count(self.size.1.saturating_sub(2)));
+                self.users.navigate(action, page);
                 self.refresh_users();
             }
             Mode::Wall => {
-                let (lines, shape) = (self.wall_lines(), self.wall_shape(self.size));
-                let mut place = self.screen.wall;
+                let (lines, layout) = (self.wall_lines(), self.wall_layout(self.size));
+                let mut cursor = self.screen.wall;
                 let hosts = self.fleet.hosts();
-                place.go(action, &lines, &shape, |host| {
-                    hosts.get(host).and_then(|host| self.figures(host)).map_or(0, |figures| figures.gpus.len())
+                cursor.navigate(action, &lines, &layout, |host| {
+                    hosts.get(host).and_then(|host| self.host_summary(host)).map_or(0, |summary| summary.gpus.len())
                 });
-                self.screen.wall = place;
-                self.screen.host = place.host;
+                self.screen.wall = cursor;
+                self.screen.host = cursor.host;
             }
             Mode::Gpu => {
                 let step = match action {
@@ -64,34 +64,35 @@ impl App {
                     Action::Right => Action::Down,
                     other => other,
                 };
-                self.screen.gpu = moved(self.screen.gpu, step, self.gpus_in_view(), 1);
+                self.screen.gpu = move_index(self.screen.gpu, step, self.gpus_in_view(), 1);
                 if let View::Gpu(host, _) = *self.screen.view() {
                     self.screen.replace(View::Gpu(host, self.screen.gpu));
                 }
             }
             Mode::UserPicker => {
-                let count = self.users().len() + 1;
-                self.screen.user_picker = self.screen.user_picker.map(|index| moved(index, action, count, capacity));
+                let count = self.user_totals().len() + 1;
+                self.screen.user_picker =
+                    self.screen.user_picker.map(|index| move_index(index, action, count, capacity));
             }
             Mode::List | Mode::HostList | Mode::Processes => {
-                let index = moved(self.screen.list.index(), action, self.rows.len(), capacity);
+                let index = move_index(self.screen.list.index(), action, self.rows.len(), capacity);
                 self.screen.list.select(&self.rows, index, capacity);
             }
             Mode::Process => {
-                let index = moved(self.screen.list.index(), action, self.rows.len(), capacity);
+                let index = move_index(self.screen.list.index(), action, self.rows.len(), capacity);
                 self.screen.list.select(&self.rows, index, capacity);
                 if let Some(row) = self.rows.get(index) {
                     self.screen.replace(View::Process(row.key.clone()));
                 }
             }
             Mode::Findings => {
-                let shown = self.findings_shown();
-                self.findings.go(action, shown);
+                let shown = self.visible_finding_count();
+                self.findings.navigate(action, shown);
             }
             Mode::History => {
                 // The frame takes two rows of the body.
                 let shown = usize::from(self.size.1.saturating_sub(HISTORY_FRAME_ROWS));
-                self.chronicle.go(action, shown);
+                self.event_log.navigate(action, shown);
             }
             Mode::SortMenu
             | Mode::SignalMenu
@@ -111,9 +112,10 @@ impl App {
 
     pub(super) fn enter(&mut self, now: Moment) {
         if let Some(line) = self.screen.user_picker.take() {
-            let users = self.users();
-            self.narrowing.user = line.checked_sub(1).and_then(|place| users.get(place)).map(|(user, ..)| user.clone());
-            self.narrowed();
+            let users = self.user_totals();
+            self.list_filter.user =
+                line.checked_sub(1).and_then(|index| users.get(index)).map(|(user, ..)| user.clone());
+            self.list_filter_changed();
             return;
         }
         if self.screen.view() == &View::Findings {
@@ -130,18 +132,18 @@ impl App {
         }
         if self.screen.view() == &View::Users {
             let Some(who) = self.users.selected().map(|user| user.sum.who.clone()) else { return };
-            self.narrowing.user = Some(who);
+            self.list_filter.user = Some(who);
             self.screen.enter(View::Processes);
             self.view_changed();
             return;
         }
         if self.screen.view() == &View::Wall {
-            let place = self.screen.wall;
-            self.screen.host = place.host;
-            let id = HostId(place.host as u32);
+            let cursor = self.screen.wall;
+            self.screen.host = cursor.host;
+            let id = HostId(cursor.host as u32);
             if self.fleet.host(id).is_some() {
                 self.screen.enter(View::Host(id));
-                self.screen.gpu = place.gpu;
+                self.screen.gpu = cursor.gpu;
                 self.view_changed();
             }
             return;
@@ -200,11 +202,11 @@ impl App {
         }
     }
 
-    pub(super) fn beside(&mut self, step: isize) {
-        let count = self.shown.len() as isize;
+    pub(super) fn show_adjacent_host(&mut self, step: isize) {
+        let count = self.visible_hosts.len() as isize;
         if count > 0 {
-            let place = self.shown.iter().position(|host| *host == self.screen.host).unwrap_or(0) as isize;
-            self.screen.host = self.shown[(place + step).rem_euclid(count) as usize];
+            let index = self.visible_hosts.iter().position(|host| *host == self.screen.host).unwrap_or(0) as isize;
+            self.screen.host = self.visible_hosts[(index + step).rem_euclid(count) as usize];
             self.screen.gpu = 0;
             self.screen.replace(View::Host(HostId(self.screen.host as u32)));
             self.view_changed();
@@ -220,7 +222,7 @@ impl App {
         if !matches!(self.screen.view(), View::Process(_)) {
             self.refresh_rows();
         }
-        self.rearrange();
+        self.refresh_layout();
     }
 
     /// Rows of the log that is shown, as if no line were wider than the screen.
@@ -231,11 +233,11 @@ impl App {
 
     /// The wall shows the host that was selected elsewhere.
     fn show_wall(&mut self) {
-        let (lines, shape) = (self.wall_lines(), self.wall_shape(self.size));
+        let (lines, layout) = (self.wall_lines(), self.wall_layout(self.size));
         let host = self.screen.host;
         let gpu = if self.screen.wall.host == host { self.screen.wall.gpu } else { 0 };
-        self.screen.wall = WallPlace { host, gpu, ..self.screen.wall };
-        self.screen.wall.show(&lines, &shape);
+        self.screen.wall = WallCursor { host, gpu, ..self.screen.wall };
+        self.screen.wall.show(&lines, &layout);
     }
 
     pub(super) fn fold(&mut self, unfold: bool) {

@@ -1,7 +1,7 @@
 //! The command palette: every action of the view by its words, found with a few letters.
 
 use super::action::{Action, Mode};
-use super::keymap::{BINDINGS, Binding};
+use super::bindings::{BINDINGS, Binding};
 use tui_input::{Input, InputRequest};
 
 /// The longest text that is looked for, in characters.
@@ -62,7 +62,7 @@ impl Palette {
     pub fn act(&mut self, action: Action, count: usize) {
         let request = match action {
             Action::Up | Action::Down => {
-                self.index = super::screen::moved(self.index, action, count, 1);
+                self.index = super::screen::move_index(self.index, action, count, 1);
                 return;
             }
             Action::EraseCharacter => InputRequest::DeletePrevChar,
@@ -96,7 +96,7 @@ fn is_entry(line: &Binding) -> bool {
 /// How badly a line fits, the least first; `None` where a word is not in it at all.
 fn score(line: &Binding, words: &[String]) -> Option<u32> {
     let name = line.action.name().unwrap_or_default();
-    let text = line.words.to_lowercase();
+    let text = line.description.to_lowercase();
     words.iter().map(|word| [name, &text].into_iter().filter_map(|text| distance(text, word)).min()).sum()
 }
 

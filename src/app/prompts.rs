@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 /// For this long after a dialog has opened its keys do nothing: they were meant for what was there before.
-pub const GUARD: Duration = Duration::from_millis(500);
+pub const IGNORE_KEYS_FOR: Duration = Duration::from_millis(500);
 /// What is typed to save a host key. A single key could be hit by accident.
 pub const SAVE_WORD: &str = "yes";
 
@@ -15,13 +15,13 @@ pub const SAVE_WORD: &str = "yes";
 #[derive(Debug, Default)]
 pub struct Prompts {
     waiting: VecDeque<Prompt>,
-    dialog: Option<Dialog>,
+    dialog: Option<PromptDialog>,
     answered: usize,
 }
 
 /// The dialog for the first question.
 #[derive(Debug)]
-pub struct Dialog {
+pub struct PromptDialog {
     /// When it opened.
     pub opened_at: Moment,
     /// What has been typed.
@@ -29,12 +29,12 @@ pub struct Dialog {
     /// Keys were pressed while the guard was up.
     pub ignored_keys: bool,
     /// Enter was pressed, and what is typed is not an answer.
-    pub wants_word: bool,
+    pub needs_save_word: bool,
 }
 
-impl Dialog {
+impl PromptDialog {
     fn new(now: Moment) -> Self {
-        Self { opened_at: now, input: SecretInput::new(), ignored_keys: false, wants_word: false }
+        Self { opened_at: now, input: SecretInput::new(), ignored_keys: false, needs_save_word: false }
     }
 }
 
@@ -45,7 +45,7 @@ impl Prompts {
     }
 
     /// The open dialog and its question.
-    pub fn open_dialog(&self) -> Option<(&Prompt, &Dialog)> {
+    pub fn open_dialog(&self) -> Option<(&Prompt, &PromptDialog)> {
         self.waiting.front().zip(self.dialog.as_ref())
     }
 
@@ -61,11 +61,11 @@ impl Prompts {
 
     /// Takes a question: a new one, or the same one with more hosts waiting or after a wrong answer.
     pub fn add(&mut self, prompt: Prompt, open_at_once: bool, now: Moment) {
-        if let Some(place) = self.waiting.iter().position(|known| known.id == prompt.id) {
-            let asked_again = self.waiting[place].kind != prompt.kind;
-            self.waiting[place] = prompt;
-            if place == 0 && asked_again && self.dialog.is_some() {
-                self.dialog = Some(Dialog::new(now));
+        if let Some(index) = self.waiting.iter().position(|known| known.id == prompt.id) {
+            let is_new_attempt = self.waiting[index].kind != prompt.kind;
+            self.waiting[index] = prompt;
+            if index == 0 && is_new_attempt && self.dialog.is_some() {
+                self.dialog = Some(PromptDialog::new(now));
             }
         } else {
             self.waiting.push_back(prompt);
@@ -77,25 +77,25 @@ impl Prompts {
 
     /// Takes back a question that is no longer open.
     pub fn withdraw(&mut self, id: PromptId, now: Moment) {
-        let Some(place) = self.waiting.iter().position(|prompt| prompt.id == id) else { return };
-        self.waiting.remove(place);
-        if place == 0 && self.dialog.take().is_some() {
+        let Some(index) = self.waiting.iter().position(|prompt| prompt.id == id) else { return };
+        self.waiting.remove(index);
+        if index == 0 && self.dialog.take().is_some() {
             self.open(now);
         }
-        self.forget_count_when_done();
+        self.reset_count_when_empty();
     }
 
     /// Opens the dialog for the first question, unless one is open.
     pub fn open(&mut self, now: Moment) {
         if self.dialog.is_none() && !self.waiting.is_empty() {
-            self.dialog = Some(Dialog::new(now));
+            self.dialog = Some(PromptDialog::new(now));
         }
     }
 
     /// Performs a key of the dialog. `None` for an action means a character (or nothing that a dialog knows).
     pub fn act(&mut self, key: DialogKey, now: Moment) -> Option<(PromptId, Answer)> {
         let (prompt, dialog) = (self.waiting.front()?, self.dialog.as_mut()?);
-        if now.since(dialog.opened_at) < GUARD {
+        if now.since(dialog.opened_at) < IGNORE_KEYS_FOR {
             dialog.ignored_keys = true;
             return None;
         }
@@ -104,8 +104,8 @@ impl Prompts {
             DialogKey::Action(Action::Skip) => Answer::Decline,
             DialogKey::Action(Action::TrustOnce) if is_host_key => Answer::TrustOnce,
             DialogKey::Action(Action::Submit) if is_host_key => {
-                if dialog.input.shown() != SAVE_WORD {
-                    dialog.wants_word = true;
+                if dialog.input.text() != SAVE_WORD {
+                    dialog.needs_save_word = true;
                     return None;
                 }
                 Answer::TrustAndSave
@@ -121,7 +121,7 @@ impl Prompts {
             }
             DialogKey::Action(_) => return None,
             DialogKey::Character(character) => {
-                let full = is_host_key && dialog.input.shown().len() >= SAVE_WORD.len();
+                let full = is_host_key && dialog.input.text().len() >= SAVE_WORD.len();
                 if !full {
                     dialog.input.push(character);
                 }
@@ -134,11 +134,11 @@ impl Prompts {
         self.dialog = None;
         // Whoever answers one is there to answer the next; its guard catches what was typed too fast.
         self.open(now);
-        self.forget_count_when_done();
+        self.reset_count_when_empty();
         Some((id, answer))
     }
 
-    fn forget_count_when_done(&mut self) {
+    fn reset_count_when_empty(&mut self) {
         if self.waiting.is_empty() {
             self.answered = 0;
         }
@@ -205,7 +205,7 @@ mod tests {
         prompts.add(host_key(1), true, at(0));
         type_text(&mut prompts, "ye", at(600));
         assert!(prompts.act(DialogKey::Action(Action::Submit), at(600)).is_none());
-        assert!(prompts.open_dialog().expect("open").1.wants_word);
+        assert!(prompts.open_dialog().expect("open").1.needs_save_word);
         type_text(&mut prompts, "s!", at(600));
         let (_, answer) = prompts.act(DialogKey::Action(Action::Submit), at(600)).expect("answered");
         assert!(matches!(answer, Answer::TrustAndSave));

@@ -1,8 +1,8 @@
 //! Which view is shown, and where the keys go in it.
 
-use super::arrange::{Arrangement, GridShape, LIST_FRAME_ROWS, processes_shape};
-use super::host_shape::HostShape;
-use super::wall::WallPlace;
+use super::host_layout::HostLayout;
+use super::layout::{GridLayout, LIST_FRAME_ROWS, ScreenLayout, processes_layout};
+use super::wall::WallCursor;
 use super::{Action, ChartSpan, ListCursor, Metric};
 use crate::fleet::{HostId, RowKey};
 
@@ -47,7 +47,7 @@ pub enum Focus {
 pub struct Screen {
     view: View,
     /// The views that Esc leads back to, with what had the keys there.
-    beneath: Vec<(View, Focus)>,
+    back_stack: Vec<(View, Focus)>,
     focus: Focus,
     /// First line of the help that is shown, while it is open.
     pub help: Option<usize>,
@@ -64,9 +64,9 @@ pub struct Screen {
     /// Position of the selected GPU in one host's full pane.
     pub gpu: usize,
     /// Rows of the log of a host below the screen.
-    pub log_back: usize,
+    pub log_scroll: usize,
     /// Place on the wall.
-    pub wall: WallPlace,
+    pub wall: WallCursor,
     /// What charts and ramps show.
     pub metric: Metric,
     /// How far back charts go.
@@ -82,9 +82,9 @@ impl Screen {
     }
 
     /// The view at the top that one comes back to in the end.
-    pub fn top_view(&self) -> &View {
+    pub fn root_view(&self) -> &View {
         // What is entered from a view at the top other than the overview stands above that, and the overview below.
-        let views = || self.beneath.iter().map(|(view, _)| view).chain([&self.view]);
+        let views = || self.back_stack.iter().map(|(view, _)| view).chain([&self.view]);
         views()
             .take(2)
             .filter(|view| matches!(view, View::Overview | View::Wall | View::Processes | View::Users | View::Findings))
@@ -93,13 +93,13 @@ impl Screen {
     }
 
     /// The host to which the list is narrowed: the one in full, also while one of its processes is looked at.
-    pub fn only_host(&self) -> Option<HostId> {
+    pub fn list_host(&self) -> Option<HostId> {
         let host = |view: &View| match view {
             View::Host(id) | View::Gpu(id, _) => Some(*id),
             _ => None,
         };
         match &self.view {
-            View::Process(_) => self.beneath.last().and_then(|(view, _)| host(view)),
+            View::Process(_) => self.back_stack.last().and_then(|(view, _)| host(view)),
             view => host(view),
         }
     }
@@ -107,7 +107,7 @@ impl Screen {
     /// The view whose list is shown, also while one of its processes is looked at.
     fn list_view(&self) -> &View {
         match &self.view {
-            View::Process(_) => self.beneath.last().map_or(&self.view, |(view, _)| view),
+            View::Process(_) => self.back_stack.last().map_or(&self.view, |(view, _)| view),
             view => view,
         }
     }
@@ -118,14 +118,14 @@ impl Screen {
     }
 
     /// Whether the list has them.
-    pub fn list_focused(&self) -> bool {
+    pub fn is_list_focused(&self) -> bool {
         self.focus == Focus::List
     }
 
     /// Into a view.
     pub fn enter(&mut self, view: View) {
         let before = std::mem::replace(&mut self.view, view);
-        self.beneath.push((before, self.focus));
+        self.back_stack.push((before, self.focus));
         if matches!(self.view, View::Host(_)) {
             self.focus = Focus::Panes;
             self.gpu = 0;
@@ -137,10 +137,10 @@ impl Screen {
         if self.view == view {
             return false;
         }
-        self.beneath.clear();
+        self.back_stack.clear();
         self.focus = if view == View::Processes { Focus::List } else { Focus::Panes };
         if view != View::Overview {
-            self.beneath.push((View::Overview, Focus::Panes));
+            self.back_stack.push((View::Overview, Focus::Panes));
         }
         self.view = view;
         true
@@ -153,7 +153,7 @@ impl Screen {
 
     /// Up one level; at the top nothing happens. Returns whether the view changed.
     pub fn back(&mut self) -> bool {
-        let Some((view, focus)) = self.beneath.pop() else { return false };
+        let Some((view, focus)) = self.back_stack.pop() else { return false };
         self.view = view;
         self.focus = focus;
         true
@@ -168,18 +168,18 @@ impl Screen {
     }
 
     /// Moves among the panes.
-    pub fn move_in_grid(&mut self, action: Action, hosts: &[usize], shape: &GridShape) {
-        let across = usize::from(shape.across).max(1);
-        let page = usize::from(shape.visible_rows).max(1) * across;
-        let half = (usize::from(shape.visible_rows) / 2).max(1) * across;
+    pub fn move_in_grid(&mut self, action: Action, hosts: &[usize], layout: &GridLayout) {
+        let per_row = usize::from(layout.per_row).max(1);
+        let page = usize::from(layout.visible_rows).max(1) * per_row;
+        let half = (usize::from(layout.visible_rows) / 2).max(1) * per_row;
         let last = hosts.len().saturating_sub(1);
         let at = hosts.iter().position(|host| *host == self.host).unwrap_or(0);
-        let place = match action {
+        let index = match action {
             Action::Left => at.saturating_sub(1),
             Action::Right => at + 1,
-            Action::Up if at >= across => at - across,
+            Action::Up if at >= per_row => at - per_row,
             // From the last full row into a shorter one below it.
-            Action::Down if at / across < last / across => at + across,
+            Action::Down if at / per_row < last / per_row => at + per_row,
             Action::PageUp => at.saturating_sub(page),
             Action::PageDown => at + page,
             Action::HalfPageUp => at.saturating_sub(half),
@@ -189,41 +189,41 @@ impl Screen {
             _ => at,
         }
         .min(last);
-        self.host = hosts.get(place).copied().unwrap_or(self.host);
-        self.show_host(place, shape);
+        self.host = hosts.get(index).copied().unwrap_or(self.host);
+        self.show_host(index, layout);
     }
 
     /// Moves among the GPUs of one host.
-    pub fn move_among_gpus(&mut self, action: Action, gpus: usize, shape: &HostShape) {
-        let across = shape.cards.map_or(1, |cards| usize::from(cards.across));
+    pub fn move_among_gpus(&mut self, action: Action, gpus: usize, layout: &HostLayout) {
+        let per_row = layout.cards.map_or(1, |cards| usize::from(cards.per_row));
         let last = gpus.saturating_sub(1);
         self.gpu = match action {
             Action::Left => self.gpu.saturating_sub(1),
             Action::Right => self.gpu + 1,
-            Action::Up if self.gpu >= across => self.gpu - across,
-            Action::Down if self.gpu / across < last / across => self.gpu + across,
+            Action::Up if self.gpu >= per_row => self.gpu - per_row,
+            Action::Down if self.gpu / per_row < last / per_row => self.gpu + per_row,
             Action::Up | Action::Down => self.gpu,
-            _ => moved(self.gpu, action, gpus, usize::from(shape.gpus_shown)),
+            _ => move_index(self.gpu, action, gpus, usize::from(layout.visible_gpus)),
         }
         .min(last);
     }
 
-    /// Scrolls so that the pane at this place is on the screen.
-    pub fn show_host(&mut self, place: usize, shape: &GridShape) {
-        let row = (place / usize::from(shape.across).max(1)) as u16;
-        let top = self.grid_top.min(shape.total_rows.saturating_sub(shape.visible_rows));
+    /// Scrolls so that the pane at this index is on the screen.
+    pub fn show_host(&mut self, index: usize, layout: &GridLayout) {
+        let row = (index / usize::from(layout.per_row).max(1)) as u16;
+        let top = self.grid_top.min(layout.total_rows.saturating_sub(layout.visible_rows));
         self.grid_top = if row < top {
             row
-        } else if row >= top + shape.visible_rows {
-            row + 1 - shape.visible_rows
+        } else if row >= top + layout.visible_rows {
+            row + 1 - layout.visible_rows
         } else {
             top
         };
     }
 }
 
-/// The place that a movement leads to among `count` things of which `page` are on the screen.
-pub fn moved(index: usize, action: Action, count: usize, page: usize) -> usize {
+/// The index that a movement leads to among `count` things of which `page` are on the screen.
+pub fn move_index(index: usize, action: Action, count: usize, page: usize) -> usize {
     let (page, half) = (page.max(1), (page / 2).max(1));
     match action {
         Action::Up => index.saturating_sub(1),
@@ -248,16 +248,16 @@ const HELP_FRAME_ROWS: u16 = 4;
 pub const HELP_WIDE_COLUMNS: u16 = 100;
 
 /// How many lines of the help fit on the screen.
-pub fn help_page(size: (u16, u16)) -> usize {
+pub fn help_page_rows(size: (u16, u16)) -> usize {
     let rows = usize::from(size.1.saturating_sub(HELP_FRAME_ROWS)).max(1);
     if size.0 >= HELP_WIDE_COLUMNS { 2 * rows } else { rows }
 }
 
 /// How many processes the list shows at once.
-pub fn list_capacity(screen: &Screen, overview: &Arrangement, host: &HostShape) -> usize {
+pub fn list_capacity(screen: &Screen, overview: &ScreenLayout, host: &HostLayout) -> usize {
     let rows = match screen.list_view() {
         View::Host(_) | View::Gpu(..) => host.list_rows,
-        View::Processes => processes_shape(overview.size.1.saturating_sub(2)).0,
+        View::Processes => processes_layout(overview.size.1.saturating_sub(2)).0,
         _ => overview.list_rows,
     };
     usize::from(rows.saturating_sub(LIST_FRAME_ROWS))

@@ -48,7 +48,7 @@ impl SecretInput {
     }
 
     /// What was typed, for a question whose answer the server lets be shown.
-    pub fn shown(&self) -> &str {
+    pub fn text(&self) -> &str {
         &self.text
     }
 
@@ -77,12 +77,12 @@ mod tests {
     #[test]
     fn the_buffer_never_moves_and_never_grows() {
         let mut input = SecretInput::new();
-        let place = input.text.as_ptr();
+        let pointer = input.text.as_ptr();
         for _ in 0..MAX_BYTES {
             input.push('ä');
         }
         assert_eq!(input.text.len(), MAX_BYTES);
-        assert_eq!(input.text.as_ptr(), place);
+        assert_eq!(input.text.as_ptr(), pointer);
         assert_eq!(input.text.capacity(), MAX_BYTES);
     }
 

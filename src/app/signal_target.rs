@@ -28,11 +28,11 @@ pub struct SignalTarget {
     /// Processes below it that hold GPUs: it is their launcher.
     pub workers: Vec<ProcessKey>,
     /// A better way to end it.
-    pub better_way: Option<String>,
+    pub alternative: Option<String>,
     /// Why it cannot be sent.
     pub refusal: Option<String>,
     /// A single key is not enough: another user's, or an account that several people use.
-    pub is_delicate: bool,
+    pub needs_typed_confirmation: bool,
 }
 
 impl App {
@@ -52,8 +52,10 @@ impl App {
         for key in keys {
             match key.head {
                 Some(HeadKey::User(_) | HeadKey::Host) => return Err("unfold it and choose the jobs below"),
-                Some(HeadKey::Across) => self.parts(&key).into_iter().for_each(|job| self.of_job(job, &mut targets)),
-                None => self.of_row(&key, &mut targets),
+                Some(HeadKey::Across) => {
+                    self.distributed_parts(&key).into_iter().for_each(|job| self.add_job_targets(job, &mut targets))
+                }
+                None => self.add_row_targets(&key, &mut targets),
             }
         }
         // A job and one of its processes may both be tagged.
@@ -71,11 +73,13 @@ impl App {
         let jobs = self.rows_view.jobs(launcher.host).iter();
         let rows = jobs.flat_map(|job| job.processes().into_owned()).filter(|row| row.ended_at.is_none());
         let workers = rows.filter(|row| launcher.workers.contains(&row.key.process));
-        workers.filter_map(|row| self.of_process(&row, &row.gpu_indexes, row.key.process.clone(), Vec::new())).collect()
+        workers
+            .filter_map(|row| self.process_target(&row, &row.gpu_indexes, row.key.process.clone(), Vec::new()))
+            .collect()
     }
 
     /// The parts of the job on several hosts that this row heads.
-    fn parts(&self, key: &RowKey) -> Vec<&JobRows> {
+    fn distributed_parts(&self, key: &RowKey) -> Vec<&JobRows> {
         let first = self.rows_view.jobs(key.host).iter().find(|job| job.row.key.process == key.process);
         let Some(first) = first else { return Vec::new() };
         let across = jobs_across(&self.fleet);
@@ -85,22 +89,22 @@ impl App {
         parts.parts.iter().filter_map(find).collect()
     }
 
-    fn of_row(&self, key: &RowKey, targets: &mut Vec<SignalTarget>) {
+    fn add_row_targets(&self, key: &RowKey, targets: &mut Vec<SignalTarget>) {
         for job in self.rows_view.jobs(key.host) {
             if key.is_job && job.row.key.process == key.process {
-                self.of_job(job, targets);
+                self.add_job_targets(job, targets);
                 return;
             }
             let processes = job.processes();
             if let Some(row) = processes.iter().find(|row| row.key == *key && row.ended_at.is_none()) {
-                targets.extend(self.of_process(row, &row.gpu_indexes, row.key.process.clone(), Vec::new()));
+                targets.extend(self.process_target(row, &row.gpu_indexes, row.key.process.clone(), Vec::new()));
                 return;
             }
         }
     }
 
     /// A job's launcher, which takes its workers along; without one each of its processes.
-    fn of_job(&self, job: &JobRows, targets: &mut Vec<SignalTarget>) {
+    fn add_job_targets(&self, job: &JobRows, targets: &mut Vec<SignalTarget>) {
         let processes = job.processes();
         let live: Vec<&Row> = processes.iter().map(Arc::as_ref).filter(|row| row.ended_at.is_none()).collect();
         let leader = &job.row.key.process;
@@ -115,15 +119,15 @@ impl App {
             && workers.iter().all(|row| launcher_of(&row.key.process).as_ref() == Some(leader));
         if is_launcher {
             let workers = workers.iter().map(|row| row.key.process.clone()).collect();
-            targets.extend(self.of_process(&job.row, &job.row.gpu_indexes, leader.clone(), workers));
+            targets.extend(self.process_target(&job.row, &job.row.gpu_indexes, leader.clone(), workers));
             return;
         }
         for row in live {
-            targets.extend(self.of_process(row, &row.gpu_indexes, row.key.process.clone(), Vec::new()));
+            targets.extend(self.process_target(row, &row.gpu_indexes, row.key.process.clone(), Vec::new()));
         }
     }
 
-    fn of_process(
+    fn process_target(
         &self,
         row: &Row,
         gpu_indexes: &[u32],
@@ -141,9 +145,9 @@ impl App {
             is_mine: row.is_mine,
             command: row.command.clone(),
             gpu_indexes: gpu_indexes.to_vec(),
-            better_way: better_way(&row.job, facts.and_then(|facts| facts.owner.as_ref())),
+            alternative: alternative(&row.job, facts.and_then(|facts| facts.owner.as_ref())),
             refusal: refusal(host, row, &process),
-            is_delicate: !row.is_mine || host.config.shared_account || is_root(host),
+            needs_typed_confirmation: !row.is_mine || host.config.shared_account || is_root(host),
             process,
             workers,
         })
@@ -180,7 +184,7 @@ fn refusal(host: &Host, row: &Row, process: &ProcessKey) -> Option<String> {
 }
 
 /// What those do who run it.
-fn better_way(job: &JobKey, owner: Option<&Owner>) -> Option<String> {
+fn alternative(job: &JobKey, owner: Option<&Owner>) -> Option<String> {
     match (job, owner) {
         (JobKey::Slurm { job, .. }, _) => Some(format!("scancel {job}")),
         (_, Some(Owner::Pod { .. })) => Some("a pod: it will come back; delete the pod, or scale down".to_owned()),

@@ -8,23 +8,23 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 /// For this long after a dialog has opened by itself its keys do nothing.
-pub const GUARD: Duration = Duration::from_millis(500);
+pub const IGNORE_KEYS_FOR: Duration = Duration::from_millis(500);
 /// A host that has not answered for this long is not waited for.
-const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Workers that live this long after their launcher got a signal are worth another one.
-const LINGER: Duration = Duration::from_secs(30);
+const SURVIVOR_CHECK_DELAY: Duration = Duration::from_secs(30);
 /// How long the outcome of one signal stays in the hint bar.
-const OUTCOME_STAYS: Duration = Duration::from_secs(12);
+const OUTCOME_DURATION: Duration = Duration::from_secs(12);
 /// The longest answer to a confirmation.
-const MAX_TYPED: usize = 255;
+const MAX_TYPED_BYTES: usize = 255;
 
 /// The dialog, and what is waited for.
 #[derive(Debug, Default)]
 pub struct Signals {
     dialog: Option<SignalDialog>,
     last_id: u64,
-    waiting: HashMap<u64, Waiting>,
-    lingering: Vec<Lingering>,
+    pending: HashMap<u64, PendingSignal>,
+    survivor_checks: Vec<SurvivorCheck>,
 }
 
 /// What a signal wants from the person before it is sent.
@@ -52,7 +52,7 @@ pub struct SignalDialog {
     /// Enter was pressed on something else.
     pub is_mistyped: bool,
     /// It opened by itself, since workers outlived their launcher's signal.
-    pub is_offered: bool,
+    pub is_kill_offer: bool,
     /// When it opened.
     pub opened_at: Moment,
     /// What came of each target, once it has been sent: `None` while it is waited for.
@@ -60,15 +60,15 @@ pub struct SignalDialog {
 }
 
 #[derive(Debug)]
-struct Waiting {
-    place: usize,
+struct PendingSignal {
+    target_index: usize,
     target: SignalTarget,
     signal: Signal,
     until: Moment,
 }
 
 #[derive(Debug)]
-struct Lingering {
+struct SurvivorCheck {
     launcher: SignalTarget,
     signal: Signal,
     due: Moment,
@@ -91,7 +91,7 @@ pub fn signal_name(signal: Signal) -> &'static str {
 }
 
 impl SignalDialog {
-    fn new(signal: Signal, targets: Vec<SignalTarget>, is_offered: bool, now: Moment) -> Self {
+    fn new(signal: Signal, targets: Vec<SignalTarget>, is_kill_offer: bool, now: Moment) -> Self {
         let confirmation = confirmation(signal, &targets);
         Self {
             signal,
@@ -99,26 +99,26 @@ impl SignalDialog {
             confirmation,
             typed: String::new(),
             is_mistyped: false,
-            is_offered,
+            is_kill_offer,
             opened_at: now,
             outcomes: None,
         }
     }
 
     /// Those it can be sent to.
-    pub fn possible(&self) -> impl Iterator<Item = &SignalTarget> {
+    pub fn allowed(&self) -> impl Iterator<Item = &SignalTarget> {
         self.targets.iter().filter(|target| target.refusal.is_none())
     }
 }
 
 /// A letter for TERM and INT to one's own on one host; else something that is not typed by accident.
 fn confirmation(signal: Signal, targets: &[SignalTarget]) -> Confirmation {
-    let possible: Vec<&SignalTarget> = targets.iter().filter(|target| target.refusal.is_none()).collect();
-    let Some(first) = possible.first() else { return Confirmation::Impossible };
-    if possible.iter().any(|target| target.host != first.host) {
-        return Confirmation::Word(possible.len().to_string());
+    let allowed: Vec<&SignalTarget> = targets.iter().filter(|target| target.refusal.is_none()).collect();
+    let Some(first) = allowed.first() else { return Confirmation::Impossible };
+    if allowed.iter().any(|target| target.host != first.host) {
+        return Confirmation::Word(allowed.len().to_string());
     }
-    if signal == Signal::Kill || possible.iter().any(|target| target.is_delicate) {
+    if signal == Signal::Kill || allowed.iter().any(|target| target.needs_typed_confirmation) {
         return Confirmation::Word(first.host_name.to_string());
     }
     Confirmation::Key
@@ -131,7 +131,7 @@ impl App {
     }
 
     /// Asks before a signal is sent.
-    pub(super) fn ask_signal(&mut self, signal: Signal, now: Moment) {
+    pub(super) fn open_signal_dialog(&mut self, signal: Signal, now: Moment) {
         if self.settings.is_readonly {
             self.notify("signals are off: gpufleet runs with --readonly, or the settings say so", now);
             return;
@@ -145,7 +145,7 @@ impl App {
     /// A key of the dialog.
     pub(super) fn signal_key(&mut self, key: SignalKey, now: Moment) -> Vec<Effect> {
         let Some(dialog) = &mut self.signals.dialog else { return Vec::new() };
-        if dialog.is_offered && now.since(dialog.opened_at) < GUARD {
+        if dialog.is_kill_offer && now.since(dialog.opened_at) < IGNORE_KEYS_FOR {
             return Vec::new();
         }
         if dialog.outcomes.is_some() {
@@ -157,7 +157,7 @@ impl App {
         match (&dialog.confirmation, key) {
             (Confirmation::Key, SignalKey::Character('y')) => return self.send_signals(now),
             (Confirmation::Word(_), SignalKey::Character(character)) => {
-                if dialog.typed.len() < MAX_TYPED && !character.is_control() {
+                if dialog.typed.len() < MAX_TYPED_BYTES && !character.is_control() {
                     dialog.typed.push(character);
                 }
                 dialog.is_mistyped = false;
@@ -184,50 +184,50 @@ impl App {
         let Some(mut dialog) = signals.dialog.take() else { return Vec::new() };
         let mut effects = Vec::new();
         let mut outcomes: Vec<Option<String>> = dialog.targets.iter().map(|target| target.refusal.clone()).collect();
-        for (place, target) in dialog.targets.iter().enumerate().filter(|(_, target)| target.refusal.is_none()) {
+        for (index, target) in dialog.targets.iter().enumerate().filter(|(_, target)| target.refusal.is_none()) {
             let (Some(boot_id), Some(start_ticks)) = (target.process.boot_id.clone(), target.process.start_ticks)
             else {
-                outcomes[place] = Some("refused: its identity is not known".to_owned());
+                outcomes[index] = Some("refused: its identity is not known".to_owned());
                 continue;
             };
             signals.last_id += 1;
             let (id, pid, signal) = (signals.last_id, target.process.pid, dialog.signal);
             effects.push(Effect::LogSignal(log_line(signal, target, "asked")));
             effects.push(Effect::Request(target.host, Request::Signal { id, boot_id, pid, start_ticks, signal }));
-            let until = now.plus(ANSWER_LIMIT);
-            signals.waiting.insert(id, Waiting { place, target: target.clone(), signal, until });
+            let until = now.plus(REPLY_TIMEOUT);
+            signals.pending.insert(id, PendingSignal { target_index: index, target: target.clone(), signal, until });
         }
         if dialog.targets.len() > 1 {
             dialog.outcomes = Some(outcomes);
             signals.dialog = Some(dialog);
         }
-        self.screen.list.keep_tags(|_| false);
+        self.screen.list.retain_tags(|_| false);
         effects
     }
 
     /// A host answered a request; `None` for a request that is no signal of ours.
-    pub(super) fn signal_answered(&mut self, host: HostId, reply: &Reply, now: Moment) -> Vec<Effect> {
-        match self.signals.waiting.get(&reply.id) {
-            Some(waiting) if waiting.target.host == host => {}
+    pub(super) fn on_signal_reply(&mut self, host: HostId, reply: &Reply, now: Moment) -> Vec<Effect> {
+        match self.signals.pending.get(&reply.id) {
+            Some(pending) if pending.target.host == host => {}
             _ => return Vec::new(),
         }
-        let Some(waiting) = self.signals.waiting.remove(&reply.id) else { return Vec::new() };
-        if reply.outcome == ReplyOutcome::Sent && waiting.signal != Signal::Kill {
-            let (launcher, signal) = (waiting.target.clone(), waiting.signal);
-            self.signals.lingering.push(Lingering { launcher, signal, due: now.plus(LINGER) });
+        let Some(pending) = self.signals.pending.remove(&reply.id) else { return Vec::new() };
+        if reply.outcome == ReplyOutcome::Sent && pending.signal != Signal::Kill {
+            let (launcher, signal) = (pending.target.clone(), pending.signal);
+            self.signals.survivor_checks.push(SurvivorCheck { launcher, signal, due: now.plus(SURVIVOR_CHECK_DELAY) });
         }
-        self.signal_outcome(&waiting, outcome_words(&reply.outcome), now)
+        self.signal_outcome(&pending, outcome_text(&reply.outcome), now)
     }
 
-    fn signal_outcome(&mut self, waiting: &Waiting, words: String, now: Moment) -> Vec<Effect> {
-        let target = &waiting.target;
-        let line = log_line(waiting.signal, target, &words);
+    fn signal_outcome(&mut self, pending: &PendingSignal, words: String, now: Moment) -> Vec<Effect> {
+        let target = &pending.target;
+        let line = log_line(pending.signal, target, &words);
         let in_dialog = self.signals.dialog.as_mut().and_then(|dialog| dialog.outcomes.as_mut());
-        if let Some(outcome) = in_dialog.and_then(|outcomes| outcomes.get_mut(waiting.place)) {
+        if let Some(outcome) = in_dialog.and_then(|outcomes| outcomes.get_mut(pending.target_index)) {
             *outcome = Some(words);
         } else {
-            let (name, pid, host) = (signal_name(waiting.signal), target.process.pid, &target.host_name);
-            self.notify_for(format!("{name} to pid {pid} on {host}: {words}"), OUTCOME_STAYS, now);
+            let (name, pid, host) = (signal_name(pending.signal), target.process.pid, &target.host_name);
+            self.notify_for(format!("{name} to pid {pid} on {host}: {words}"), OUTCOME_DURATION, now);
         }
         vec![Effect::LogSignal(line)]
     }
@@ -235,19 +235,24 @@ impl App {
     /// What time brings: hosts that do not answer, workers that outlive their launcher's signal.
     pub(super) fn tick_signals(&mut self, now: Moment) -> Vec<Effect> {
         let mut late: Vec<u64> =
-            self.signals.waiting.iter().filter(|(_, waiting)| waiting.until <= now).map(|(id, _)| *id).collect();
+            self.signals.pending.iter().filter(|(_, pending)| pending.until <= now).map(|(id, _)| *id).collect();
         late.sort_unstable();
         let mut effects = Vec::new();
         for id in late {
-            if let Some(waiting) = self.signals.waiting.remove(&id) {
+            if let Some(pending) = self.signals.pending.remove(&id) {
                 let words = "no answer: it is not known whether it was sent".to_owned();
-                effects.extend(self.signal_outcome(&waiting, words, now));
+                effects.extend(self.signal_outcome(&pending, words, now));
             }
         }
         let is_busy = self.signals.dialog.is_some() || self.prompts.open_dialog().is_some();
-        let due = self.signals.lingering.iter().position(|lingering| lingering.due <= now).filter(|_| !is_busy);
-        if let Some(place) = due {
-            let Lingering { launcher, signal, .. } = self.signals.lingering.remove(place);
+        let due = self
+            .signals
+            .survivor_checks
+            .iter()
+            .position(|survivor_checks| survivor_checks.due <= now)
+            .filter(|_| !is_busy);
+        if let Some(index) = due {
+            let SurvivorCheck { launcher, signal, .. } = self.signals.survivor_checks.remove(index);
             self.offer_kill(&launcher, signal, now);
         }
         effects
@@ -262,7 +267,7 @@ impl App {
         } else if launcher.workers.is_empty() && lives(launcher.process.pid) {
             let (name, pid) = (signal_name(signal), launcher.process.pid);
             let words = format!("pid {pid} on {} lives 30 s after {name}: K sends KILL", launcher.host_name);
-            self.notify_for(words, OUTCOME_STAYS, now);
+            self.notify_for(words, OUTCOME_DURATION, now);
         }
     }
 }
@@ -274,7 +279,7 @@ pub(super) enum SignalKey {
     Action(Action),
 }
 
-fn outcome_words(outcome: &ReplyOutcome) -> String {
+fn outcome_text(outcome: &ReplyOutcome) -> String {
     match outcome {
         ReplyOutcome::Sent => "sent".to_owned(),
         ReplyOutcome::Gone => "gone: it had ended already".to_owned(),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 const SIZE: (u16, u16) = (120, 40);
 
 /// An app on whose third screen this user's first job is selected.
-fn at_job_of(user: &str) -> App {
+fn app_with_job_of(user: &str) -> App {
     let mut app = app(6, 8, SIZE);
     select(&mut app, |row| row.who == user && row.workers > 1);
     app
@@ -17,8 +17,8 @@ fn at_job_of(user: &str) -> App {
 
 fn select(app: &mut App, wanted: impl Fn(&crate::fleet::Row) -> bool) {
     press(app, "3g");
-    let place = app.rows().iter().position(|row| wanted(row)).expect("such a row");
-    press(app, &"↓".repeat(place));
+    let index = app.rows().iter().position(|row| wanted(row)).expect("such a row");
+    press(app, &"↓".repeat(index));
 }
 
 fn configure(app: &mut App, change: impl Fn(&mut HostConfig)) {
@@ -62,7 +62,7 @@ fn refusal_of(app: &mut App, key: &str) -> String {
 
 #[test]
 fn ones_own_job_gets_term_at_its_launcher_after_y() {
-    let mut app = at_job_of("erika");
+    let mut app = app_with_job_of("erika");
     assert!(press(&mut app, "T").is_empty());
     assert_eq!(app.mode(), Mode::SignalDialog);
     let dialog = app.signals().dialog().expect("a dialog");
@@ -85,12 +85,12 @@ fn ones_own_job_gets_term_at_its_launcher_after_y() {
 #[test]
 fn the_focus_is_on_cancel() {
     for key in ["\n", "\u{1b}"] {
-        let mut app = at_job_of("erika");
+        let mut app = app_with_job_of("erika");
         press(&mut app, "T");
         assert!(press(&mut app, key).is_empty());
         assert_eq!(app.mode(), Mode::Processes);
     }
-    let mut app = at_job_of("erika");
+    let mut app = app_with_job_of("erika");
     assert!(matches!(
         app.update(Event::Key(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)), at(NOW))[..],
         [Effect::Quit]
@@ -99,9 +99,9 @@ fn the_focus_is_on_cancel() {
 
 #[test]
 fn kill_and_shared_accounts_ask_for_the_hosts_name() {
-    let mut kill = at_job_of("erika");
+    let mut kill = app_with_job_of("erika");
     press(&mut kill, "K");
-    let mut shared = at_job_of("erika");
+    let mut shared = app_with_job_of("erika");
     configure(&mut shared, |config| config.shared_account = true);
     press(&mut shared, "T");
     for mut app in [kill, shared] {
@@ -120,7 +120,7 @@ fn kill_and_shared_accounts_ask_for_the_hosts_name() {
 
 #[test]
 fn what_cannot_succeed_is_said_before_anything_is_typed() {
-    let mut app = at_job_of("dmitri");
+    let mut app = app_with_job_of("dmitri");
     let name = app.rows()[app.screen().list.index()].host_name.clone();
     let own = format!("it is not yours, and hosts.toml allows your own alone on {name} (signals = \"own\")");
     assert_eq!(refusal_of(&mut app, "T"), own);
@@ -131,7 +131,7 @@ fn what_cannot_succeed_is_said_before_anything_is_typed() {
     configure(&mut app, |config| config.signals = SignalRule::None);
     assert_eq!(refusal_of(&mut app, "I"), format!("hosts.toml allows no signals on {name} (signals = \"none\")"));
     press(&mut app, "\u{1b}");
-    let mut app = at_job_of("erika");
+    let mut app = app_with_job_of("erika");
     let host = app.rows()[app.screen().list.index()].key.host;
     app.update(Event::Host(host, Box::new(HostUpdate::Silent)), at(NOW));
     assert!(refusal_of(&mut app, "T").ends_with(" is not connected"));
@@ -139,7 +139,7 @@ fn what_cannot_succeed_is_said_before_anything_is_typed() {
 
 #[test]
 fn readonly_takes_the_keys_away() {
-    let mut app = at_job_of("erika");
+    let mut app = app_with_job_of("erika");
     app.settings.is_readonly = true;
     press(&mut app, "T");
     assert!(app.signals().dialog().is_none());
@@ -151,11 +151,11 @@ fn several_hosts_ask_for_the_number_and_each_outcome_is_told() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3m");
     let jobs: Vec<usize> =
-        app.rows().iter().enumerate().filter(|(_, row)| row.workers > 1).map(|(place, _)| place).collect();
+        app.rows().iter().enumerate().filter(|(_, row)| row.workers > 1).map(|(index, _)| index).collect();
     assert!(jobs.len() >= 2);
-    for place in jobs {
+    for index in jobs {
         press(&mut app, "g");
-        press(&mut app, &"↓".repeat(place));
+        press(&mut app, &"↓".repeat(index));
         press(&mut app, " ");
     }
     press(&mut app, "T");
@@ -178,7 +178,7 @@ fn several_hosts_ask_for_the_number_and_each_outcome_is_told() {
 
 #[test]
 fn workers_that_outlive_their_launchers_signal_are_offered_for_kill() {
-    let mut app = at_job_of("erika");
+    let mut app = app_with_job_of("erika");
     press(&mut app, "T");
     let (host, id, ..) = requests(&press(&mut app, "y"))[0];
     answer(&mut app, host, id, ReplyOutcome::Sent, NOW);
@@ -187,7 +187,7 @@ fn workers_that_outlive_their_launchers_signal_are_offered_for_kill() {
         app.update(Event::Ticked, at(seconds));
     }
     let dialog = app.signals().dialog().expect("an offer");
-    assert!(dialog.is_offered);
+    assert!(dialog.is_kill_offer);
     assert_eq!((dialog.signal, dialog.targets.len()), (Signal::Kill, 8));
     let escape = Event::Key(KeyEvent::from(KeyCode::Esc));
     app.update(escape, at(NOW + 30));
@@ -212,6 +212,6 @@ fn every_outcome_has_its_words() {
         (ReplyOutcome::NotPermitted, "not permitted: only its user or root may"),
         (ReplyOutcome::Refused("no pidfd".into()), "refused: no pidfd"),
     ] {
-        assert_eq!(outcome_words(&outcome), words);
+        assert_eq!(outcome_text(&outcome), words);
     }
 }

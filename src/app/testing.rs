@@ -1,7 +1,7 @@
 //! A small simulated fleet for the tests of the state and of the screen: every figure follows from a host's number, none
 //! from chance.
 
-use crate::app::{App, Event, Settings};
+use crate::app::{App, DisplaySettings, Event};
 use crate::diagnosis::Engine;
 use crate::fleet::{Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase};
 use crate::hosts::HostConfig;
@@ -38,7 +38,7 @@ pub(crate) const NOW: u64 = 400;
 /// An app that has watched `hosts` hosts of `gpus` GPUs for `NOW` seconds, on a screen of this size.
 pub(crate) fn app(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
-    for seconds in story() {
+    for seconds in report_times() {
         for host in 0..hosts {
             report(&mut app, host, gpus, seconds);
         }
@@ -47,16 +47,16 @@ pub(crate) fn app(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
 }
 
 /// When the hosts report: long enough for idle GPUs to be called so, dense at the end.
-fn story() -> impl Iterator<Item = u64> {
+fn report_times() -> impl Iterator<Item = u64> {
     (0..NOW - 100).step_by(50).chain((NOW - 100..=NOW).step_by(5))
 }
 
-/// When the story of [`stuck`] ends.
+/// When the story of [`app_with_hung_jobs`] ends.
 pub(crate) const LATER: u64 = 1500;
 
 /// An app that has watched for so long that what hung from the beginning is called so; the last host went away at the
 /// end.
-pub(crate) fn stuck(hosts: usize, size: (u16, u16)) -> App {
+pub(crate) fn app_with_hung_jobs(hosts: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
     for seconds in (0..=LATER).step_by(5) {
         let leaves = seconds > LATER - 60;
@@ -69,7 +69,7 @@ pub(crate) fn stuck(hosts: usize, size: (u16, u16)) -> App {
         }
         app.update(Event::Ticked, at(seconds));
     }
-    app.settle();
+    app.refresh_derived_state();
     app
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn reported_once(hosts: usize, gpus: usize, size: (u16, u16)) -> App 
 /// An app whose hosts have these names and have not been reached.
 pub(crate) fn connecting(names: &[String], size: (u16, u16)) -> App {
     let configs: Vec<_> = names.iter().map(|name| Arc::new(HostConfig::named(name.as_str()))).collect();
-    let mut app = App::new(Fleet::new(&configs, false, at(0)), Settings::default(), Engine::default(), at(0));
+    let mut app = App::new(Fleet::new(&configs, false, at(0)), DisplaySettings::default(), Engine::default(), at(0));
     app.update(Event::Resized(size.0, size.1), at(0));
     app
 }
@@ -103,7 +103,7 @@ pub(crate) fn report(app: &mut App, host: usize, gpus: usize, seconds: u64) {
 
 pub(crate) fn update(app: &mut App, host: usize, update: HostUpdate, seconds: u64) {
     app.update(Event::Host(HostId(host as u32), Box::new(update)), at(seconds));
-    app.settle();
+    app.refresh_derived_state();
 }
 
 pub(crate) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
@@ -191,12 +191,12 @@ enum Work {
 fn work(host: usize, gpu: usize) -> Work {
     match (host % 4, (host * 3 + gpu * 5) % 8) {
         (1, _) => Work::Job,
-        (3, place) if gpu == 4 || gpu == 5 || (place == 9) => Work::Spinning,
+        (3, slot) if gpu == 4 || gpu == 5 || (slot == 9) => Work::Spinning,
         (3, _) if gpu < 4 => Work::Job,
         (_, 0) => Work::Free,
         (_, 3) => Work::Idle,
         (2, 5) => Work::Hot,
-        (_, place) => Work::Single { percent: [22, 48, 63, 76, 88, 93, 97, 99][place] },
+        (_, slot) => Work::Single { percent: [22, 48, 63, 76, 88, 93, 97, 99][slot] },
     }
 }
 
@@ -345,7 +345,7 @@ pub(crate) fn host_states(size: (u16, u16)) -> App {
     use crate::ssh::prompt::{Prompt, PromptId, PromptKind};
     let names: Vec<String> = (6..=12).map(|host| format!("hgx-{host:02}")).collect();
     let mut app = connecting(&names, size);
-    for seconds in story() {
+    for seconds in report_times() {
         report(&mut app, 0, 8, seconds);
     }
     update(&mut app, 1, HostUpdate::Connecting { attempt: 2, phase: Phase::KeyExchange }, NOW - 3);
@@ -383,6 +383,6 @@ pub(crate) fn host_states(size: (u16, u16)) -> App {
     update(&mut app, 6, HostUpdate::Inventory(Box::new(inventory)), NOW - 1);
     update(&mut app, 6, HostUpdate::Snapshot(Box::new(snapshot(6, 0, NOW))), NOW - 1);
     app.update(Event::Ticked, at(NOW));
-    app.settle();
+    app.refresh_derived_state();
     app
 }

@@ -40,7 +40,7 @@ fn q_and_control_c_leave_and_escape_does_not() {
 #[test]
 fn arrows_move_among_the_panes_and_stay_within() {
     let mut app = app(7, 8, (120, 40));
-    let across = usize::from(app.arrangement(SIZE).grid.expect("a grid").across);
+    let across = usize::from(app.screen_layout(SIZE).grid.expect("a grid").per_row);
     assert_eq!(across, 4);
     let host = |app: &App| app.screen().host;
     press(&mut app, "↑←");
@@ -68,9 +68,9 @@ fn tab_moves_the_focus_and_changes_the_mode() {
     key(&mut app, KeyCode::BackTab);
     assert_eq!(app.mode(), Mode::Grid);
     let mut small = super::testing::reported_once(2, 8, (80, 16));
-    assert_eq!(small.arrangement((80, 16)).list_rows, 0);
+    assert_eq!(small.screen_layout((80, 16)).list_rows, 0);
     press(&mut small, "\t");
-    assert_eq!(small.arrangement((80, 16)).list_rows, 14, "a small body shows one of the two");
+    assert_eq!(small.screen_layout((80, 16)).list_rows, 14, "a small body shows one of the two");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn the_selection_follows_its_process() {
     assert_eq!(selected(&app).key, chosen);
     report(&mut app, 0, 8, NOW + 2);
     assert_eq!(selected(&app).key, chosen);
-    let capacity = usize::from(app.arrangement(SIZE).list_rows) - 3;
+    let capacity = usize::from(app.screen_layout(SIZE).list_rows) - 3;
     let top = app.screen().list.top(app.rows().len(), capacity);
     assert!((top..top + capacity).contains(&app.screen().list.index()), "and stays on the screen");
 }
@@ -94,8 +94,8 @@ fn the_selection_follows_its_process() {
 fn a_job_unfolds_and_folds_and_keeps_the_selection() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "\t");
-    let place = app.rows().iter().position(|row| row.workers == 8).expect("a job of eight");
-    press(&mut app, &"↓".repeat(place));
+    let index = app.rows().iter().position(|row| row.workers == 8).expect("a job of eight");
+    press(&mut app, &"↓".repeat(index));
     assert_eq!(selected(&app).unfold, Unfold::Folded);
     let job = selected(&app).key.clone();
     let before = app.rows().len();
@@ -120,35 +120,35 @@ fn type_text(app: &mut App, text: &str) {
 #[test]
 fn a_filter_narrows_as_it_is_typed_and_escape_shows_all_again() {
     let mut app = app(6, 8, SIZE);
-    let (all, total) = app.rows_kept();
+    let (all, total) = app.row_counts();
     assert_eq!(all, total);
     press(&mut app, "/");
     assert_eq!(app.mode(), Mode::FilterLine);
     type_text(&mut app, "user:dmitri q");
-    assert_eq!(app.rows_kept().0, 0, "letters are text in the line");
+    assert_eq!(app.row_counts().0, 0, "letters are text in the line");
     key(&mut app, KeyCode::Backspace);
     key(&mut app, KeyCode::Backspace);
-    let (kept, still) = app.rows_kept();
+    let (kept, still) = app.row_counts();
     assert!(kept > 0 && kept < all && still == total);
     assert!(app.rows().iter().all(|row| row.who == "dmitri"));
     type_text(&mut app, " !");
-    assert!(app.narrowing().line().is_some_and(|line| line.error.is_some()));
-    assert_eq!(app.rows_kept().0, kept, "the last good result is kept");
+    assert!(app.list_filter().line().is_some_and(|line| line.error.is_some()));
+    assert_eq!(app.row_counts().0, kept, "the last good result is kept");
     type_text(&mut app, "mem>0G");
     press(&mut app, "\n");
-    assert_eq!((app.mode(), app.rows_kept().0), (Mode::Grid, 0));
+    assert_eq!((app.mode(), app.row_counts().0), (Mode::Grid, 0));
     press(&mut app, "\u{1b}");
-    assert_eq!(app.rows_kept(), (all, total));
+    assert_eq!(app.row_counts(), (all, total));
     press(&mut app, "/");
     type_text(&mut app, "nobody");
     press(&mut app, "\u{1b}");
-    assert_eq!(app.rows_kept(), (all, total), "Esc clears");
+    assert_eq!(app.row_counts(), (all, total), "Esc clears");
 }
 
 #[test]
 fn mine_idle_problems_and_a_user_narrow_together() {
     let mut app = app(6, 8, SIZE);
-    let (all, _) = app.rows_kept();
+    let (all, _) = app.row_counts();
     press(&mut app, "m");
     assert!(app.rows().iter().all(|row| row.is_mine) && !app.rows().is_empty());
     press(&mut app, "m!");
@@ -156,16 +156,16 @@ fn mine_idle_problems_and_a_user_narrow_together() {
     press(&mut app, "!i");
     assert!(app.rows().iter().all(|row| matches!(row.state, Some((crate::fleet::GpuState::Idle, _)))));
     press(&mut app, "i");
-    assert_eq!(app.rows_kept().0, all);
+    assert_eq!(app.row_counts().0, all);
     press(&mut app, "u");
     assert_eq!(app.mode(), Mode::UserPicker);
-    let first = app.users()[0].0.clone();
+    let first = app.user_totals()[0].0.clone();
     press(&mut app, "↓\n");
     assert!(app.rows().iter().all(|row| row.who == first) && !app.rows().is_empty());
     press(&mut app, "u");
     assert_eq!(app.screen().user_picker, Some(1), "it opens at whom it shows");
     press(&mut app, "g\n");
-    assert_eq!(app.rows_kept().0, all);
+    assert_eq!(app.row_counts().0, all);
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_process_that_is_looked_at_stays_whatever_the_filter_says_of_it_later() {
     type_text(&mut app, "sm>90");
     press(&mut app, "\n\n");
     let View::Process(key) = app.screen().view().clone() else { panic!("a process") };
-    app.narrowing.restore("sm>100");
+    app.list_filter.restore("sm>100");
     report(&mut app, 0, 8, NOW + 2);
     assert!(app.rows().iter().any(|row| row.key == key));
     assert_eq!(app.rows().len(), 1);
@@ -220,12 +220,12 @@ fn the_rows_on_the_screen_have_a_history() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3");
     for row in app.rows().iter().take(10) {
-        let points = app.trend(&row.key).expect("a history");
+        let points = app.sparkline(&row.key).expect("a history");
         assert!(points.iter().flatten().count() > 2, "{points:?}");
     }
     press(&mut app, "G");
     let last = &app.rows()[app.rows().len() - 1].key;
-    assert!(app.trend(last).is_some(), "also after the list has moved");
+    assert!(app.sparkline(last).is_some(), "also after the list has moved");
 }
 
 #[test]
@@ -234,7 +234,7 @@ fn a_frozen_picture_keeps_its_histories() {
     press(&mut app, "Z");
     app.update(Event::Resized(200, 60), at(NOW + 300));
     let last = app.rows().last().expect("a row").key.clone();
-    assert!(app.trend(&last).is_some(), "two minutes up to the moment that is shown");
+    assert!(app.sparkline(&last).is_some(), "two minutes up to the moment that is shown");
 }
 
 #[test]
@@ -429,10 +429,10 @@ fn a_host_that_falls_silent_is_noticed_by_the_tick() {
     let mut app = app(2, 8, SIZE);
     assert_eq!(app.totals().hosts_covered, 2);
     app.update(Event::Ticked, at(NOW + 5));
-    app.settle();
+    app.refresh_derived_state();
     assert_eq!(app.totals().hosts_covered, 2);
     app.update(Event::Ticked, at(NOW + 8));
-    app.settle();
+    app.refresh_derived_state();
     assert_eq!(app.totals().hosts_covered, 0);
     assert!(app.rows().iter().all(|row| row.is_stale));
     assert!(matches!(app.update(Event::Resumed, at(NOW + 8000))[..], [Effect::Repaint]));

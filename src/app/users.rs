@@ -1,25 +1,25 @@
 //! The view of users: who holds what, in which order, and who is selected.
 
-use super::screen::moved;
-use super::{Action, HostFigures};
+use super::screen::move_index;
+use super::{Action, HostSummary};
 use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserUse, users};
 use crate::wire::SafeText;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
 /// Bodies with fewer rows show no panel of the selected user.
-const PANEL_BODY_ROWS: u16 = 16;
+const PANEL_MIN_BODY_ROWS: u16 = 16;
 /// Rows above the users: their sum and the heads of the columns.
-pub const USERS_HEAD_ROWS: u16 = 2;
+pub const USERS_HEADER_ROWS: u16 = 2;
 
 /// How many rows of the body are not the panel of the selected user.
-pub fn users_rows(body: u16) -> u16 {
-    if body >= PANEL_BODY_ROWS { body - body / 3 } else { body }
+pub fn users_table_rows(body: u16) -> u16 {
+    if body >= PANEL_MIN_BODY_ROWS { body - body / 3 } else { body }
 }
 
 /// How many users are on the screen at once in a body of so many rows.
-pub fn users_shown(body: u16) -> u16 {
-    users_rows(body).saturating_sub(USERS_HEAD_ROWS)
+pub fn visible_user_count(body: u16) -> u16 {
+    users_table_rows(body).saturating_sub(USERS_HEADER_ROWS)
 }
 
 /// What users can be sorted by.
@@ -61,7 +61,7 @@ impl UserSort {
     ];
 
     /// The one `step` columns beside it; the columns are a ring.
-    fn beside(self, step: isize) -> Self {
+    fn adjacent(self, step: isize) -> Self {
         let count = Self::ALL.len() as isize;
         Self::ALL[(self as isize + step).rem_euclid(count) as usize]
     }
@@ -89,7 +89,7 @@ impl UserSort {
 
 /// GPUs of the hosts that can be seen which nobody holds whose name is known.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Unheld {
+pub struct UnheldGpus {
     /// GPUs that somebody holds, each counted once.
     pub held: u32,
     /// Free for the taking.
@@ -104,7 +104,7 @@ pub struct Unheld {
 #[derive(Debug, Default)]
 pub struct Users {
     list: Vec<UserUse>,
-    unheld: Unheld,
+    unheld: UnheldGpus,
     /// What the selected one runs.
     rows: Vec<Arc<Row>>,
     index: usize,
@@ -120,7 +120,7 @@ impl Users {
     }
 
     /// The rest of the GPUs.
-    pub fn unheld(&self) -> Unheld {
+    pub fn unheld(&self) -> UnheldGpus {
         self.unheld
     }
 
@@ -129,7 +129,7 @@ impl Users {
         &self.rows
     }
 
-    /// The place of the selected user.
+    /// The position of the selected user.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -145,30 +145,30 @@ impl Users {
     }
 
     /// Takes the users of the hosts that can be seen.
-    pub(super) fn refresh(&mut self, hosts: &[HostFigures], ledger: &UsageLedger) {
-        let seen = || hosts.iter().enumerate().filter(|(_, figures)| figures.totals.hosts_covered > 0);
-        self.list = users(seen().map(|(id, figures)| (HostId(id as u32), figures.users.users.as_slice())), ledger);
-        self.unheld = Unheld::default();
-        for (_, figures) in seen() {
-            let users = &figures.users;
+    pub(super) fn refresh(&mut self, hosts: &[HostSummary], ledger: &UsageLedger) {
+        let seen = || hosts.iter().enumerate().filter(|(_, summary)| summary.totals.hosts_covered > 0);
+        self.list = users(seen().map(|(id, summary)| (HostId(id as u32), summary.users.users.as_slice())), ledger);
+        self.unheld = UnheldGpus::default();
+        for (_, summary) in seen() {
+            let users = &summary.users;
             self.unheld.held += users.held;
             self.unheld.free += users.unheld_in(GpuState::Free);
             self.unheld.unused += users.unheld_in(GpuState::Unused);
             self.unheld.others += users.unheld() - users.unheld_in(GpuState::Free) - users.unheld_in(GpuState::Unused);
         }
-        self.arrange();
+        self.sort_list();
     }
 
-    /// The selection follows the user, not the place.
-    fn arrange(&mut self) {
+    /// The selection follows the user, not the position.
+    fn sort_list(&mut self) {
         let (sort, is_reversed) = (self.sort, self.is_reversed);
         // The order in which they come, GPUs and memory, decides between equals.
         self.list.sort_by(|a, b| {
             let order = sort.compare(a, b);
             if is_reversed { order.reverse() } else { order }
         });
-        let place = self.selected.as_ref().and_then(|who| self.list.iter().position(|user| user.sum.who == *who));
-        self.index = place.unwrap_or(self.index).min(self.list.len().saturating_sub(1));
+        let position = self.selected.as_ref().and_then(|who| self.list.iter().position(|user| user.sum.who == *who));
+        self.index = position.unwrap_or(self.index).min(self.list.len().saturating_sub(1));
     }
 
     /// Takes what the selected user runs.
@@ -176,31 +176,31 @@ impl Users {
         self.rows = rows;
     }
 
-    /// The place of the first user on the screen, where there is room for `shown`.
+    /// The position of the first user on the screen, where there is room for `shown`.
     pub fn top(&self, shown: usize) -> usize {
         (self.index + 1).saturating_sub(shown)
     }
 
-    /// Selects the user at a place.
-    pub(super) fn point(&mut self, index: usize) {
+    /// Selects the user at a position.
+    pub(super) fn select_index(&mut self, index: usize) {
         self.index = index.min(self.list.len().saturating_sub(1));
         self.selected = self.selected().map(|user| user.sum.who.clone());
     }
 
     /// Moves the selection.
-    pub(super) fn go(&mut self, action: Action, page: usize) {
-        self.index = moved(self.index, action, self.list.len(), page);
+    pub(super) fn navigate(&mut self, action: Action, page: usize) {
+        self.index = move_index(self.index, action, self.list.len(), page);
         self.selected = self.selected().map(|user| user.sum.who.clone());
     }
 
     /// Sorts by another column, or backwards.
     pub(super) fn sort(&mut self, action: Action) {
         match action {
-            Action::SortLeft => self.sort = self.sort.beside(-1),
-            Action::SortRight => self.sort = self.sort.beside(1),
+            Action::SortLeft => self.sort = self.sort.adjacent(-1),
+            Action::SortRight => self.sort = self.sort.adjacent(1),
             Action::SortReverse => self.is_reversed = !self.is_reversed,
             _ => return,
         }
-        self.arrange();
+        self.sort_list();
     }
 }

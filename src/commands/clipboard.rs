@@ -1,6 +1,6 @@
 //! Where copied text goes: to the terminal (OSC 52), and where that may not reach, to a program or a file.
 
-use crate::app::Copied;
+use crate::app::CopiedText;
 use crate::store::{Directories, write_atomic};
 use crate::wire::SafeText;
 use base64ct::{Base64, Encoding as _};
@@ -51,7 +51,7 @@ impl Clipboard {
     }
 
     /// Copies; the sequence is for the terminal. What came of it is told by [`Clipboard::said`].
-    pub(super) fn take(&mut self, copied: &Copied) -> String {
+    pub(super) fn take(&mut self, copied: &CopiedText) -> String {
         let mut text = copied.text();
         while text.len() > MAX_BYTES {
             text.pop();

@@ -38,7 +38,7 @@ impl KeptFiles {
             self.signals.as_mut().and_then(SignalLog::tick),
         ];
         for said in said.into_iter().flatten() {
-            app.say(said, now);
+            app.report_message(said, now);
         }
         let is_due = self.memory.as_mut().and_then(Written::idle).is_some_and(|file| file.is_due(now));
         if is_due || self.remember_again {
@@ -47,13 +47,13 @@ impl KeptFiles {
         if let Some(view) = &mut self.view
             && let Some(file) = view.idle().filter(|file| file.is_due(now))
         {
-            let remembered = app.remembered();
+            let remembered = app.view_state();
             if file.has_changed(&remembered, now) {
                 view.begin(move |file| file.save(remembered, now));
             }
         }
         if let Some(failed) = self.log.as_mut().and_then(|log| log.tick(app.live_fleet())) {
-            app.say(failed, now);
+            app.report_message(failed, now);
             self.log = None;
         }
     }
@@ -78,8 +78,8 @@ impl KeptFiles {
     /// The program ends: everything is written once more. There is nobody left to tell if that fails, and the next start
     /// begins with what was written before.
     pub(super) async fn finish(self, app: &mut App, now: Moment) {
-        app.told_ended(now);
-        let (view, memory, fleet) = (app.remembered(), app.memory(now), app.live_fleet());
+        app.acknowledge_ended_jobs(now);
+        let (view, memory, fleet) = (app.view_state(), app.memory(now), app.live_fleet());
         let view = async {
             if let Some(file) = self.view {
                 let _said = file.finish(END_LIMIT, move |file| file.save(view, now)).await;

@@ -1,6 +1,6 @@
 //! What the screen looks like: from the arguments, settings.toml, the environment and the terminal.
 
-use crate::app::{ColorDepth, Preferences, Settings, ThemeChoice};
+use crate::app::{ColorDepth, DisplaySettings, SettingsFile, ThemeChoice};
 use crate::cli::{ScreenArgs, Theme};
 
 /// What the arguments, the settings and the environment say about the looks.
@@ -9,10 +9,10 @@ use crate::cli::{ScreenArgs, Theme};
 /// background is light, else `COLORFGBG`, which rxvt, Konsole and others set; everything else counts as dark.
 pub(super) fn settings(
     arguments: &ScreenArgs,
-    preferences: &Preferences,
+    preferences: &SettingsFile,
     environment: &dyn Fn(&str) -> Option<String>,
     is_light: Option<bool>,
-) -> Settings {
+) -> DisplaySettings {
     let is_set = |name| environment(name).is_some_and(|value| !value.is_empty());
     let automatic = || match environment("COLORFGBG").and_then(|value| value.rsplit(';').next()?.parse::<u8>().ok()) {
         _ if is_set("NO_COLOR") => ThemeChoice::Mono,
@@ -34,7 +34,7 @@ pub(super) fn settings(
         _ if terminal.contains("256color") => ColorDepth::Indexed256,
         _ => ColorDepth::Basic16,
     };
-    Settings {
+    DisplaySettings {
         theme,
         color_depth,
         ascii: arguments.ascii || preferences.ascii,
@@ -52,22 +52,22 @@ pub(super) fn utc_offset_seconds() -> i32 {
 mod tests {
     use super::*;
 
-    fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> Settings {
+    fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> DisplaySettings {
         let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let arguments = ScreenArgs { theme, ascii: false, readonly: false, log: None };
-        settings(&arguments, &Preferences::default(), &find, None)
+        settings(&arguments, &SettingsFile::default(), &find, None)
     }
 
     #[test]
     fn the_command_line_comes_before_the_settings_and_these_before_the_terminal() {
         let arguments = |theme| ScreenArgs { theme, ascii: false, readonly: false, log: None };
         let nothing = |_: &str| None;
-        let light = Preferences { theme: Some(ThemeChoice::Light), readonly: true, ..Preferences::default() };
+        let light = SettingsFile { theme: Some(ThemeChoice::Light), readonly: true, ..SettingsFile::default() };
         let mono = settings(&arguments(Some(Theme::Mono)), &light, &nothing, Some(false));
         assert_eq!((mono.theme, mono.is_readonly), (ThemeChoice::Mono, true));
         assert_eq!(settings(&arguments(None), &light, &nothing, Some(false)).theme, ThemeChoice::Light);
         assert_eq!(settings(&arguments(Some(Theme::Auto)), &light, &nothing, Some(false)).theme, ThemeChoice::Dark);
-        let built_in = Preferences::default();
+        let built_in = SettingsFile::default();
         assert_eq!(settings(&arguments(None), &built_in, &nothing, Some(true)).theme, ThemeChoice::Light);
         let fgbg = |name: &str| (name == "COLORFGBG").then(|| "0;15".to_owned());
         assert_eq!(settings(&arguments(None), &built_in, &fgbg, Some(false)).theme, ThemeChoice::Dark);

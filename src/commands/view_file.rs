@@ -1,6 +1,6 @@
 //! Files of the screen itself: `settings.toml` in the configuration directory, `view.json` in the state directory.
 
-use crate::app::{Preferences, Remembered};
+use crate::app::{SettingsFile, ViewState};
 use crate::fleet::Moment;
 use crate::hosts::MAX_FILE_BYTES;
 use crate::store::{Directories, put_aside, read_text, write_atomic};
@@ -15,17 +15,17 @@ const MAX_BYTES: u64 = 4 * 1024 * 1024;
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
 /// Reads the settings. Where they cannot be used: those built in, and what is wrong with the file, which stays as it is.
-pub(super) fn read_preferences(directories: &Directories) -> (Preferences, Option<String>) {
+pub(super) fn read_preferences(directories: &Directories) -> (SettingsFile, Option<String>) {
     let Some(path) = directories.settings_files().into_iter().find(|path| path.exists()) else {
-        return (Preferences::default(), None);
+        return (SettingsFile::default(), None);
     };
     let text = match read_text(&path, MAX_FILE_BYTES) {
         Ok(text) => text,
-        Err(error) => return (Preferences::default(), Some(error.to_string())),
+        Err(error) => return (SettingsFile::default(), Some(error.to_string())),
     };
-    match Preferences::parse(&path.to_string_lossy(), &text) {
+    match SettingsFile::parse(&path.to_string_lossy(), &text) {
         Ok(preferences) => (preferences, None),
-        Err(complaints) => (Preferences::default(), Some(complaints.to_string())),
+        Err(complaints) => (SettingsFile::default(), Some(complaints.to_string())),
     }
 }
 
@@ -50,7 +50,7 @@ fn is_caret(line: &str) -> bool {
 #[derive(Debug)]
 pub(super) struct ViewFile {
     path: PathBuf,
-    saved: Remembered,
+    saved: ViewState,
     looked: Moment,
     /// It could not be written; said once.
     has_failed: bool,
@@ -59,7 +59,7 @@ pub(super) struct ViewFile {
 impl ViewFile {
     /// Reads the file. The text is for a person: what is wrong with it, and where it has gone. `None` where there is no
     /// state directory, because there is no home.
-    pub(super) fn load(directories: &Directories, now: Moment) -> (Option<Self>, Option<Remembered>, Option<String>) {
+    pub(super) fn load(directories: &Directories, now: Moment) -> (Option<Self>, Option<ViewState>, Option<String>) {
         let Ok(directory) = directories.state() else { return (None, None, None) };
         let path = directory.join(NAME);
         let (remembered, said) = match read(&path) {
@@ -76,13 +76,13 @@ impl ViewFile {
     }
 
     /// Whether it is to be written; it is looked at again after the usual time.
-    pub(super) fn has_changed(&mut self, remembered: &Remembered, now: Moment) -> bool {
+    pub(super) fn has_changed(&mut self, remembered: &ViewState, now: Moment) -> bool {
         self.looked = now;
         *remembered != self.saved
     }
 
     /// Writes what has changed. The text is for a person, the first time that it fails.
-    pub(super) fn save(&mut self, remembered: Remembered, now: Moment) -> Option<String> {
+    pub(super) fn save(&mut self, remembered: ViewState, now: Moment) -> Option<String> {
         if !self.has_changed(&remembered, now) {
             return None;
         }
@@ -104,9 +104,9 @@ impl ViewFile {
 }
 
 /// What is in the file, `None` when there is none. What cannot be used is kept aside.
-fn read(path: &Path) -> Result<Option<Remembered>, String> {
+fn read(path: &Path) -> Result<Option<ViewState>, String> {
     let why = match read_text(path, MAX_BYTES) {
-        Ok(text) => match Remembered::parse(&text) {
+        Ok(text) => match ViewState::parse(&text) {
             Ok(remembered) => return Ok(Some(remembered)),
             Err(why) => why,
         },
@@ -134,10 +134,10 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state").join(NAME);
         assert_eq!(read(&path), Ok(None));
-        let mut file = ViewFile { path: path.clone(), saved: Remembered::default(), looked: at(0), has_failed: false };
-        assert_eq!(file.save(Remembered::default(), at(1)), None);
+        let mut file = ViewFile { path: path.clone(), saved: ViewState::default(), looked: at(0), has_failed: false };
+        assert_eq!(file.save(ViewState::default(), at(1)), None);
         assert!(!path.exists(), "nothing has changed");
-        let changed = Remembered::parse("{\"version\":1,\"filter\":\"mem>1G\"}").expect("is right");
+        let changed = ViewState::parse("{\"version\":1,\"filter\":\"mem>1G\"}").expect("is right");
         assert!(!file.is_due(at(10)) && file.is_due(at(11)));
         assert_eq!(file.save(changed.clone(), at(11)), None);
         assert_eq!(std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777, 0o600);
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn mistakes_in_the_settings_are_one_line_on_the_screen() {
         let wrong =
-            Preferences::parse("/c/settings.toml", "theem = 1\nmouse = 1\n").expect_err("two mistakes").to_string();
+            SettingsFile::parse("/c/settings.toml", "theem = 1\nmouse = 1\n").expect_err("two mistakes").to_string();
         assert_eq!(
             settings_notice(&wrong),
             "/c/settings.toml:1:1: unknown key `theem`, and 1 more mistake; the built-in settings hold"

@@ -21,7 +21,7 @@ use super::suspension::{JobControl, Suspension};
 use super::terminal::complain;
 use super::view_file::{ViewFile, read_preferences, settings_notice};
 use super::{Failure, Interrupts};
-use crate::app::{App, Effect, Event, Preferences};
+use crate::app::{App, Effect, Event, SettingsFile};
 use crate::cli::{ScreenArgs, Theme};
 use crate::collect::{Collector, Command};
 use crate::diagnosis::Engine;
@@ -67,7 +67,7 @@ pub async fn run(session: Session, arguments: &ScreenArgs) -> Result<ExitCode, F
 async fn show(
     session: Session,
     arguments: &ScreenArgs,
-    preferences: &Preferences,
+    preferences: &SettingsFile,
     wrong: Option<&str>,
     log: Option<LogFile>,
 ) -> io::Result<ExitCode> {
@@ -90,13 +90,13 @@ async fn show(
     let asked = ask_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), asked.is_light);
     let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
-    app.prefer(preferences);
+    app.apply_settings_file(preferences);
     if let Some(remembered) = remembered {
-        app.recall(&remembered);
-        app.prefer(preferences);
+        app.restore_view_state(&remembered);
+        app.apply_settings_file(preferences);
     }
     for said in [said, forgotten, wrong.map(settings_notice)].into_iter().flatten() {
-        app.say(said, now);
+        app.report_message(said, now);
     }
     let is_tmux = std::env::var_os("TMUX").is_some_and(|name| !name.is_empty());
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
@@ -167,7 +167,7 @@ impl Watch<'_> {
         loop {
             if !self.console.is_lent() && self.pace.is_due() && self.console.screen.writer().is_idle() {
                 let now = self.clock.now();
-                self.app.settle();
+                self.app.refresh_derived_state();
                 self.console.screen.draw(self.app.size(), |frame| ui::draw(&self.app, frame, now))?;
                 self.pace.drawn();
             }
@@ -221,7 +221,7 @@ impl Watch<'_> {
                 Heard::Returned(said) => {
                     self.console.take_back()?;
                     self.measure()?;
-                    Next::Event(Some(Event::Done(SafeText::new(&said))))
+                    Next::Event(Some(Event::ActionFinished(SafeText::new(&said))))
                 }
             },
             Some(prompt) = next_prompt(&mut self.prompts) => Next::Event(Some(match prompt {
@@ -229,8 +229,8 @@ impl Watch<'_> {
                 PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
             })),
             Some((id, update)) = self.updates.recv() => Next::Event(Some(Event::Host(id, Box::new(update)))),
-            said = self.notifier.failure() => Next::Event(Some(Event::WentWrong(said))),
-            said = self.clipboard.said() => Next::Event(Some(Event::Done(said))),
+            said = self.notifier.failure() => Next::Event(Some(Event::ProblemReported(said))),
+            said = self.clipboard.said() => Next::Event(Some(Event::ActionFinished(said))),
             _ = tick.tick() => Next::Tick,
             () = frame, if !is_lent => Next::Event(None),
         })
@@ -289,13 +289,13 @@ impl Watch<'_> {
                     && let Some(said) = self.console.lend(host).await?
                 {
                     self.measure()?;
-                    self.app.update(Event::Done(SafeText::new(&said)), now);
+                    self.app.update(Event::ActionFinished(SafeText::new(&said)), now);
                 }
             }
             Effect::Mouse(is_on) => self.console.screen.set_mouse(is_on)?,
             Effect::Copy(copied) => self.console.screen.send(&self.clipboard.take(&copied))?,
-            Effect::Tell(news) => self.notifier.take(&news),
-            Effect::Remember => self.files.remember(&self.app, now),
+            Effect::Notify(news) => self.notifier.take(&news),
+            Effect::SaveDiagnosisState => self.files.remember(&self.app, now),
             Effect::LogSignal(line) => self.files.log_signal(&line),
             other => self.performer.perform(other),
         }
@@ -304,7 +304,7 @@ impl Watch<'_> {
 }
 
 /// Asks the terminal for its background where nothing else says which theme to use.
-async fn ask_background(arguments: &ScreenArgs, preferences: &Preferences) -> Asked {
+async fn ask_background(arguments: &ScreenArgs, preferences: &SettingsFile) -> Asked {
     let is_open = arguments.theme.is_none_or(|theme| theme == Theme::Auto) && preferences.theme.is_none();
     // A screen that nobody sees asks no terminal; it is refused later.
     if !is_open || !io::stdout().is_terminal() {
@@ -354,8 +354,8 @@ impl Performer<'_> {
             | Effect::Shell(_)
             | Effect::Copy(_)
             | Effect::Mouse(_)
-            | Effect::Tell(_)
-            | Effect::Remember
+            | Effect::Notify(_)
+            | Effect::SaveDiagnosisState
             | Effect::LogSignal(_) => {}
         }
     }

@@ -53,12 +53,12 @@ impl<F: Send + 'static> Written<F> {
         write: impl FnOnce(&mut F) -> Option<String> + Send + 'static,
     ) -> Option<String> {
         let end = Instant::now() + limit;
-        let before = self.settle(end).await;
+        let before = self.refresh_derived_state(end).await;
         self.begin(write);
-        self.settle(end).await.or(before)
+        self.refresh_derived_state(end).await.or(before)
     }
 
-    async fn settle(&mut self, end: Instant) -> Option<String> {
+    async fn refresh_derived_state(&mut self, end: Instant) -> Option<String> {
         let written = timeout_at(end, self.writing.as_mut()?).await.ok()?.ok()?;
         self.ended(written)
     }

@@ -4,7 +4,7 @@ use super::across::Elsewhere;
 use super::grade::{Beat, Words};
 use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
 use super::{FindingGpu, FindingProcess};
-use crate::fleet::{GpuListStyle, Host, JobKey, gpu_words, program_name};
+use crate::fleet::{GpuListStyle, Host, JobKey, format_gpu_list, program_name};
 use crate::hosts::Thresholds;
 use crate::wire::SafeText;
 use crate::wire::format::{self, DurationStyle};
@@ -45,7 +45,7 @@ impl<'a> View<'a> {
     /// "GPU 3", "GPUs 0-7".
     pub(super) fn gpus_in_words(&self, positions: impl IntoIterator<Item = usize>) -> String {
         let indexes = positions.into_iter().filter_map(|position| Some(self.host.gpu_info(position)?.index));
-        gpu_words(&indexes.collect::<Vec<_>>(), GpuListStyle::Ranges)
+        format_gpu_list(&indexes.collect::<Vec<_>>(), GpuListStyle::Ranges)
     }
 
     /// "train.py (alice, pid 4312, Slurm 3385)".
@@ -71,7 +71,7 @@ impl<'a> View<'a> {
     }
 
     /// What is said of one GPU.
-    pub(super) fn gpu_words(&self, position: usize, sentence: String, next_check: String) -> Words {
+    pub(super) fn format_gpu_list(&self, position: usize, sentence: String, next_check: String) -> Words {
         let on_it = || self.processes.iter().filter(move |process| process.positions.contains(&position));
         Words {
             sentence,

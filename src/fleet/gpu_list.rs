@@ -1,6 +1,6 @@
 //! Lists of GPU indexes as text.
 
-/// How [`gpu_words`] writes several GPUs.
+/// How [`format_gpu_list`] writes several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuListStyle {
     /// Runs of three or more as ranges: `GPUs 0-2,7`.
@@ -23,7 +23,7 @@ pub fn gpu_list(indexes: &[u32]) -> String {
 }
 
 /// All GPUs in a sentence, ascending: `GPU 3`, `GPUs 0-2,7`, `no GPU`.
-pub fn gpu_words(indexes: &[u32], style: GpuListStyle) -> String {
+pub fn format_gpu_list(indexes: &[u32], style: GpuListStyle) -> String {
     let mut sorted = indexes.to_vec();
     sorted.sort_unstable();
     sorted.dedup();
@@ -87,8 +87,8 @@ mod tests {
             (&[0, 1, 2, 7], "GPUs 0-2,7", "GPUs 0,1,2,7"),
             (&[], "no GPU", "no GPU"),
         ] {
-            assert_eq!(gpu_words(indexes, GpuListStyle::Ranges), ranges);
-            assert_eq!(gpu_words(indexes, GpuListStyle::Each), each);
+            assert_eq!(format_gpu_list(indexes, GpuListStyle::Ranges), ranges);
+            assert_eq!(format_gpu_list(indexes, GpuListStyle::Each), each);
         }
     }
 }

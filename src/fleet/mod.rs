@@ -32,7 +32,7 @@ pub use across::{JobAcross, jobs_across};
 pub use filter::{Filter, FilterError, RowFacts, SYNTAX as FILTER_SYNTAX, Subject};
 pub use fleet::Fleet;
 pub use free::{FreeGpu, FreeHost, FreeWish, choose, cuda_environment, free_gpus};
-pub use gpu_list::{GpuListStyle, gpu_list, gpu_words};
+pub use gpu_list::{GpuListStyle, format_gpu_list, gpu_list};
 pub use gpu_state::GpuState;
 pub use history::{GpuMetric, History, ProcessMetric, Series};
 pub use host::{Applied, Host, HostId, HostUpdate};

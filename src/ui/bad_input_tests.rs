@@ -1,7 +1,7 @@
 //! What no ordinary fleet sends: names of every script, texts and numbers without measure, clocks that jump, values that
 //! swing. The layout holds, and what is shown can be read.
 
-use super::emulated::check_screen;
+use super::terminal_emulator::check_screen;
 use super::testing::{lines, show_cells, text};
 use crate::app::testing::{NOW, at, connecting, press, report, reported_once, snapshot, update};
 use crate::app::{App, Event};
@@ -79,8 +79,8 @@ const NAMES: [&str; 10] = [
 fn with_facts(app: &mut App, host: usize, change: impl Fn(usize, &mut ProcessFacts)) {
     report(app, host, 8, NOW - 5);
     let mut snapshot = snapshot(host, 8, NOW);
-    for (place, facts) in snapshot.facts.iter_mut().enumerate() {
-        change(place, facts);
+    for (index, facts) in snapshot.facts.iter_mut().enumerate() {
+        change(index, facts);
     }
     update(app, host, HostUpdate::Snapshot(Box::new(snapshot)), NOW);
 }
@@ -92,8 +92,8 @@ fn names_of_every_script_align() {
         |size| {
             let mut app = connecting(&NAMES.map(str::to_owned), size);
             for host in 0..NAMES.len() {
-                with_facts(&mut app, host, |place, facts| {
-                    let name = NAMES[(host + place) % NAMES.len()];
+                with_facts(&mut app, host, |index, facts| {
+                    let name = NAMES[(host + index) % NAMES.len()];
                     facts.user = Some(name.into());
                     facts.full_name = Some(name.into());
                     facts.argv = vec!["python".into(), format!("{name}.py").into(), name.into()];
@@ -126,22 +126,22 @@ fn long_texts_are_cut_and_the_columns_stay() {
         press(&mut app, "3");
         let screen = text(&app, size);
         let mut rows = screen.lines().skip(2);
-        let heads = rows.next().expect("column heads");
+        let headers = rows.next().expect("column headers");
         for head in ["HOST", "GPU", "USER", "GMEM", "SM%", "STATE", "COMMAND"] {
-            assert!(heads.contains(head), "{head}: {screen}");
+            assert!(headers.contains(head), "{head}: {screen}");
         }
-        let command = heads.find("COMMAND").expect("a column");
-        assert!(heads.len() - command >= 12, "{screen}");
+        let command = headers.find("COMMAND").expect("a column");
+        assert!(headers.len() - command >= 12, "{screen}");
         let row = rows.find(|row| row.contains(" hhh")).expect("a row");
         assert!(row.contains("uuuuu…") && row.contains("hhh…hh") && row.contains("python"), "{screen}");
     }
 }
 
 /// One host with this many processes on eight GPUs, by many users.
-fn crowded(processes: u32, size: (u16, u16)) -> App {
+fn host_with_processes(processes: u32, size: (u16, u16)) -> App {
     let mut app = connecting(&["hgx-01".to_owned()], size);
     report(&mut app, 0, 8, NOW - 5);
-    let pids = (0..processes).map(|place| 1000 + place);
+    let pids = (0..processes).map(|index| 1000 + index);
     let usages: Vec<GpuProcessReading> = pids
         .clone()
         .map(|pid| GpuProcessReading {
@@ -182,7 +182,7 @@ fn crowded(processes: u32, size: (u16, u16)) -> App {
 #[test]
 fn ten_thousand_processes_are_counted_and_the_last_can_be_seen() {
     let size = (120, 40);
-    let mut app = crowded(10_000, size);
+    let mut app = host_with_processes(10_000, size);
     press(&mut app, "3tt");
     // The eight of the first snapshot have ended.
     assert_eq!(app.rows().len(), 10_008);
@@ -190,7 +190,7 @@ fn ten_thousand_processes_are_counted_and_the_last_can_be_seen() {
     press(&mut app, "G");
     let screen = text(&app, size);
     assert!(screen.contains("python 1000.py") && screen.contains(" 9980 above "), "{screen}");
-    check_views(&[size], |size| crowded(10_000, size), "crowded");
+    check_views(&[size], |size| host_with_processes(10_000, size), "crowded");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_clock_that_jumps_moves_no_age_and_breaks_no_view() {
             app.update(Event::Host(HostId(host as u32), update), now);
         }
         app.update(Event::Ticked, now);
-        app.settle();
+        app.refresh_derived_state();
         for (view, keys) in VIEWS {
             press(&mut app, keys);
             check_screen(&app, size, seconds, view);
@@ -292,7 +292,7 @@ proptest::proptest! {
             wild.gpu_processes.sm_percent = chunk.iter().map(|one| one.0).collect();
             update(&mut app, 0, HostUpdate::Snapshot(Box::new(wild)), seconds);
             app.update(Event::Ticked, at(seconds));
-            app.settle();
+            app.refresh_derived_state();
             for (view, keys) in VIEWS {
                 press(&mut app, keys);
                 let cells = check_screen(&app, size, seconds, view);

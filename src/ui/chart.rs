@@ -7,9 +7,9 @@
 //!     -10m      -5m    now
 //! ```
 
-use super::format::{Short, columns, gib, memory, short};
-use super::pen::Pen;
-use crate::app::{COOLEST, ChartSpan, GpuFigures, Metric};
+use super::canvas::Canvas;
+use super::format::{ShortString, columns, gib, memory, short};
+use crate::app::{CHART_MIN_CELSIUS, ChartSpan, GpuSummary, Metric};
 use crate::fleet::{History, Moment, Series};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -27,9 +27,9 @@ pub(super) struct Scale {
     /// The value at the top.
     pub(super) high: f32,
     /// The bottom in words.
-    pub(super) bottom: Short,
+    pub(super) bottom: ShortString,
     /// The top in words.
-    pub(super) top: Short,
+    pub(super) top: ShortString,
 }
 
 impl Scale {
@@ -39,24 +39,24 @@ impl Scale {
     }
 
     /// From nothing to `high`, in words `top`.
-    pub(super) fn up_to(high: f32, top: Short) -> Self {
+    pub(super) fn up_to(high: f32, top: ShortString) -> Self {
         Self { low: 0.0, high: high.max(f32::MIN_POSITIVE), bottom: short!("0"), top }
     }
 
     /// Bytes, up to a round number over the most of `points`.
     pub(super) fn bytes(points: &[Option<f32>]) -> Self {
-        let most = highest(points).max((1u32 << 30) as f32);
+        let most = max_value(points).max((1u32 << 30) as f32);
         Self::up_to(most, memory(most as u64))
     }
 
     /// CPU share, up to a whole number of CPUs over the most of `points`.
     pub(super) fn cpus(points: &[Option<f32>]) -> Self {
-        let most = (highest(points) / 100.0).ceil().max(1.0) * 100.0;
+        let most = (max_value(points) / 100.0).ceil().max(1.0) * 100.0;
         Self::up_to(most, short!("{most:.0}%"))
     }
 
     /// What is possible for a reading of a GPU; where that is not known, the most of `points`.
-    pub(super) fn of_gpu(pen: &Pen<'_>, metric: Metric, gpu: &GpuFigures, points: &[Option<f32>]) -> Self {
+    pub(super) fn for_gpu(canvas: &Canvas<'_>, metric: Metric, gpu: &GpuSummary, points: &[Option<f32>]) -> Self {
         match metric {
             Metric::Utilization | Metric::MemoryBusy => Self::percent(),
             Metric::Memory => match gpu.memory_total_bytes {
@@ -64,74 +64,74 @@ impl Scale {
                 None => Self::bytes(points),
             },
             Metric::Power => {
-                let limit = gpu.power_limit_watts.unwrap_or_else(|| highest(points).max(1.0));
+                let limit = gpu.power_limit_watts.unwrap_or_else(|| max_value(points).max(1.0));
                 Self::up_to(limit, short!("{limit:.0}W"))
             }
             Metric::Temperature => {
-                let (low, high, degree) = (COOLEST, gpu.hottest(), pen.theme.glyphs.degree);
+                let (low, high, degree) = (CHART_MIN_CELSIUS, gpu.chart_max_celsius(), canvas.theme.glyphs.degree);
                 Self { low, high, bottom: short!("{low:.0}{degree}"), top: short!("{high:.0}{degree}") }
             }
         }
     }
 }
 
-fn highest(points: &[Option<f32>]) -> f32 {
+fn max_value(points: &[Option<f32>]) -> f32 {
     points.iter().flatten().copied().fold(0.0, f32::max)
 }
 
 /// How many points a chart of so many columns shows.
-pub(super) fn points_of(pen: &Pen<'_>, columns: u16) -> usize {
-    usize::from(columns) * if pen.theme.ascii { 1 } else { 2 }
+pub(super) fn point_count(canvas: &Canvas<'_>, columns: u16) -> usize {
+    usize::from(columns) * if canvas.theme.ascii { 1 } else { 2 }
 }
 
 /// The points of a series for a chart of so many columns. They are read while drawing, because how many there are is a
 /// matter of the screen; the store keeps what they are made of.
-pub(super) fn read(
-    pen: &Pen<'_>,
+pub(super) fn read_points(
+    canvas: &Canvas<'_>,
     history: &History,
     series: Series<'_>,
     columns: u16,
     span: ChartSpan,
     now: Moment,
 ) -> Vec<Option<f32>> {
-    history.points(series, now, span.duration(), points_of(pen, columns))
+    history.points(series, now, span.duration(), point_count(canvas, columns))
 }
 
 /// Draws the figures of the axis, the axis, and the line, into all rows of `area`.
-pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
     if area.width <= AXIS_COLUMNS || area.height == 0 {
         return;
     }
-    let (dim, vertical) = (pen.theme.dim, pen.theme.glyphs.light.vertical);
-    pen.right(area.x, area.y, LABEL_COLUMNS, &scale.top, dim);
+    let (dim, vertical) = (canvas.theme.dim, canvas.theme.glyphs.light.vertical);
+    canvas.right(area.x, area.y, LABEL_COLUMNS, &scale.top, dim);
     if area.height > 1 {
-        pen.right(area.x, area.bottom() - 1, LABEL_COLUMNS, &scale.bottom, dim);
+        canvas.right(area.x, area.bottom() - 1, LABEL_COLUMNS, &scale.bottom, dim);
     }
     for y in area.y..area.bottom() {
-        pen.text(area.x + LABEL_COLUMNS, y, 1, vertical, dim);
+        canvas.text(area.x + LABEL_COLUMNS, y, 1, vertical, dim);
     }
-    let inside = Rect { x: area.x + AXIS_COLUMNS, width: area.width - AXIS_COLUMNS, ..area };
-    line(pen, inside, points, scale, style);
+    let inner = Rect { x: area.x + AXIS_COLUMNS, width: area.width - AXIS_COLUMNS, ..area };
+    line(canvas, inner, points, scale, style);
 }
 
 /// Draws the times below a chart: when it begins, its middle, now.
-pub(super) fn time_axis(pen: &mut Pen<'_>, x: u16, y: u16, width: u16, span: ChartSpan) {
-    let dim = pen.theme.dim;
+pub(super) fn time_axis(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, span: ChartSpan) {
+    let dim = canvas.theme.dim;
     let begin = short!("-{}", span.word());
     let middle = short!("-{}", span.half_word());
     let words = columns(&begin) + columns(&middle) + 3;
-    pen.fit(x, y, width, &begin, dim);
+    canvas.fit(x, y, width, &begin, dim);
     if usize::from(width) >= words + 6 {
-        pen.text(x + width / 2 - columns(&middle) as u16 / 2, y, width, &middle, dim);
+        canvas.text(x + width / 2 - columns(&middle) as u16 / 2, y, width, &middle, dim);
     }
     if usize::from(width) >= columns(&begin) + 4 {
-        pen.right(x, y, width, "now", dim);
+        canvas.right(x, y, width, "now", dim);
     }
 }
 
 /// Draws the points as a line, the newest at the right end.
-fn line(pen: &mut Pen<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
-    let per_column = if pen.theme.ascii { 1 } else { 2 };
+fn line(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
+    let per_column = if canvas.theme.ascii { 1 } else { 2 };
     let levels = usize::from(area.height) * 4;
     let shown = points.len().min(usize::from(area.width) * per_column);
     let level = |value: f32| {
@@ -148,7 +148,7 @@ fn line(pen: &mut Pen<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, st
             if let Some(here) = here {
                 // The line is drawn from beside the point before it, so that steep parts hold together.
                 let from = match before {
-                    _ if pen.theme.ascii => here,
+                    _ if canvas.theme.ascii => here,
                     Some(before) if before < here => before + 1,
                     Some(before) if before > here => before - 1,
                     _ => here,
@@ -161,11 +161,11 @@ fn line(pen: &mut Pen<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, st
         }
         for (row, dots) in column.iter().enumerate().filter(|(_, dots)| **dots > 0) {
             let y = area.bottom() - 1 - row as u16;
-            if pen.theme.ascii {
+            if canvas.theme.ascii {
                 let height = (0..4).rev().find(|level| BRAILLE_DOTS[0][*level] & dots > 0).unwrap_or(0);
-                pen.text(x, y, 1, pen.theme.glyphs.trend[height], style);
+                canvas.text(x, y, 1, canvas.theme.glyphs.sparkline[height], style);
             } else if let Some(glyph) = char::from_u32(0x2800 + dots) {
-                pen.text(x, y, 1, glyph.encode_utf8(&mut [0; 4]), style);
+                canvas.text(x, y, 1, glyph.encode_utf8(&mut [0; 4]), style);
             }
         }
     }
@@ -179,14 +179,14 @@ mod tests {
     use super::super::testing::lines;
     use super::super::theme::Theme;
     use super::*;
-    use crate::app::Settings;
+    use crate::app::DisplaySettings;
     use ratatui::buffer::Buffer;
 
     fn chart(size: (u16, u16), ascii: bool, points: &[Option<f32>]) -> Vec<String> {
-        let theme = Theme::new(Settings { ascii, ..Settings::default() });
+        let theme = Theme::new(DisplaySettings { ascii, ..DisplaySettings::default() });
         let mut buffer = Buffer::empty(Rect::new(0, 0, size.0, size.1));
-        let mut pen = Pen { buffer: &mut buffer, theme: &theme };
-        draw(&mut pen, Rect::new(0, 0, size.0, size.1), points, &Scale::percent(), Style::new());
+        let mut canvas = Canvas { buffer: &mut buffer, theme: &theme };
+        draw(&mut canvas, Rect::new(0, 0, size.0, size.1), points, &Scale::percent(), Style::new());
         lines(&buffer)
     }
 

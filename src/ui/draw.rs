@@ -11,14 +11,14 @@
 //!  Enter host  Tab hosts/processes  . sort  t group  ? F1 help  q quit                                      hints
 //! ```
 
-use super::layout::Layout;
-use super::pen::Pen;
+use super::areas::ScreenAreas;
+use super::canvas::Canvas;
 use super::theme::Theme;
 use super::{
-    dialogs, findings, gpu, grid, header, help, hints, history, host, list, log, palette, process, processes, signals,
-    user_picker, users, wall,
+    findings, gpu, grid, header, help, hints, history, host, list, log, palette, process, processes, prompt_dialog,
+    signal_dialog, user_picker, users, wall,
 };
-use crate::app::arrange::MIN_SIZE;
+use crate::app::layout::MIN_SIZE;
 use crate::app::{App, View};
 use crate::fleet::Moment;
 use ratatui::Frame;
@@ -35,43 +35,43 @@ pub fn draw(app: &App, frame: &mut Frame<'_>, now: Moment) {
 /// Draws into a part of a buffer.
 pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
     let theme = Theme::new(app.settings);
-    let mut pen = Pen { buffer, theme: &theme };
+    let mut canvas = Canvas { buffer, theme: &theme };
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
         let words = format!("needs {}x{}, this is {}x{}", MIN_SIZE.0, MIN_SIZE.1, area.width, area.height);
-        pen.fit(area.x, area.y, area.width, &words, theme.plain);
+        canvas.fit(area.x, area.y, area.width, &words, theme.plain);
         return;
     }
     // A picture that stands still is of another moment than what lies over it.
-    let (clock, now) = (now, app.shown_at(now));
+    let (clock, now) = (now, app.display_time(now));
     let size = (area.width, area.height);
-    let arrangement = app.arrangement(size);
-    let layout = Layout::of(area, &arrangement);
-    header::draw(&mut pen, layout.header, app, now);
+    let screen_layout = app.screen_layout(size);
+    let areas = ScreenAreas::of(area, &screen_layout);
+    header::draw(&mut canvas, areas.header, app, now);
     match app.screen().view() {
         View::Overview => {
-            grid::draw(&mut pen, layout.grid, app, &arrangement, now);
-            list::draw(&mut pen, layout.list, app, now);
+            grid::draw(&mut canvas, areas.grid, app, &screen_layout, now);
+            list::draw(&mut canvas, areas.list, app, now);
         }
         View::Host(id) => {
             if let Some(host) = app.fleet().host(*id) {
-                host::draw(&mut pen, layout.body, app, host, app.host_shape(size), now);
+                host::draw(&mut canvas, areas.body, app, host, app.host_layout(size), now);
             }
         }
-        View::Gpu(id, position) => gpu::draw(&mut pen, layout.body, app, *id, *position, now),
-        View::Users => users::draw(&mut pen, layout.body, app, now),
-        View::Log(id) => log::draw(&mut pen, layout.body, app, *id, now),
-        View::Wall => wall::draw(&mut pen, layout.body, app, now),
-        View::Processes => processes::draw(&mut pen, layout.body, app, now),
-        View::Findings => findings::draw(&mut pen, layout.body, app, now),
-        View::History => history::draw(&mut pen, layout.body, app),
-        View::Process(key) => process::draw(&mut pen, layout.body, app, key, now),
+        View::Gpu(id, position) => gpu::draw(&mut canvas, areas.body, app, *id, *position, now),
+        View::Users => users::draw(&mut canvas, areas.body, app, now),
+        View::Log(id) => log::draw(&mut canvas, areas.body, app, *id, now),
+        View::Wall => wall::draw(&mut canvas, areas.body, app, now),
+        View::Processes => processes::draw(&mut canvas, areas.body, app, now),
+        View::Findings => findings::draw(&mut canvas, areas.body, app, now),
+        View::History => history::draw(&mut canvas, areas.body, app),
+        View::Process(key) => process::draw(&mut canvas, areas.body, app, key, now),
     }
     if let Some(top) = app.screen().help {
-        help::draw(&mut pen, layout.body, app, top);
+        help::draw(&mut canvas, areas.body, app, top);
     }
-    palette::draw(&mut pen, layout.body, app);
-    signals::draw(&mut pen, layout.body, app, clock);
-    user_picker::draw(&mut pen, layout.body, app);
-    dialogs::draw(&mut pen, layout.body, app, clock);
-    hints::draw(&mut pen, layout.hints, app, clock);
+    palette::draw(&mut canvas, areas.body, app);
+    signal_dialog::draw(&mut canvas, areas.body, app, clock);
+    user_picker::draw(&mut canvas, areas.body, app);
+    prompt_dialog::draw(&mut canvas, areas.body, app, clock);
+    hints::draw(&mut canvas, areas.hints, app, clock);
 }

@@ -14,13 +14,13 @@
 //! ╰─ rule stuck-spin ──────────────────────────────────── gpufleet explain stuck-spin ─────────╯
 //! ```
 
-use super::flow::Flow;
-use super::format::{Short, brief_span, columns, short, span, used_of_total};
-use super::pen::Pen;
+use super::canvas::Canvas;
+use super::format::{ShortString, brief_span, columns, short, span, used_of_total};
+use super::line_writer::LineWriter;
 use super::segments::Segments;
 use super::theme::Theme;
-use crate::app::arrange::{FINDINGS_HEAD_ROWS, findings_shape};
-use crate::app::{App, GpuFigures};
+use crate::app::layout::{FINDINGS_HEADER_ROWS, findings_layout};
+use crate::app::{App, GpuSummary};
 use crate::diagnosis::{Finding, FindingGpu, Phase, RuleId, Severity, Snoozed};
 use crate::fleet::{Moment, gpu_list};
 use ratatui::layout::Rect;
@@ -30,24 +30,24 @@ use ratatui::style::Style;
 const LABEL: u16 = 10;
 
 /// Draws the view into the body of the screen.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
-    let shape = findings_shape(body.height);
-    let list = Rect { height: body.height - shape.detail_rows, ..body };
-    draw_list(pen, list, app, now);
-    if shape.detail_rows > 0 {
-        let below = Rect { y: list.bottom(), height: shape.detail_rows, ..body };
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
+    let layout = findings_layout(body.height);
+    let list = Rect { height: body.height - layout.detail_rows, ..body };
+    draw_list(canvas, list, app, now);
+    if layout.detail_rows > 0 {
+        let below = Rect { y: list.bottom(), height: layout.detail_rows, ..body };
         match app.findings().selected() {
-            Some(finding) => draw_detail(pen, below, app, finding, now),
-            None => draw_nothing(pen, below, app),
+            Some(finding) => draw_detail(canvas, below, app, finding, now),
+            None => draw_not_judged(canvas, below, app),
         }
     }
 }
 
-fn draw_list(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
-    let theme = pen.theme;
-    pen.outline(area, &theme.glyphs.heavy, theme.focus);
-    title(pen, area, app);
-    let inside = Rect {
+fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = canvas.theme;
+    canvas.outline(area, &theme.glyphs.heavy, theme.focus);
+    title(canvas, area, app);
+    let inner = Rect {
         x: area.x + 1,
         y: area.y + 1,
         width: area.width.saturating_sub(2),
@@ -57,26 +57,26 @@ fn draw_list(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     if findings.list().is_empty() {
         let words =
             if app.totals().hosts_covered > 0 { "Nothing looks wrong." } else { "No host has told anything yet." };
-        pen.fit(inside.x + 1, inside.y, inside.width.saturating_sub(1), words, theme.plain);
+        canvas.fit(inner.x + 1, inner.y, inner.width.saturating_sub(1), words, theme.plain);
         return;
     }
-    let places = Places::of(inside.width, app);
-    places.heads(pen, inside);
-    let capacity = usize::from(inside.height.saturating_sub(FINDINGS_HEAD_ROWS));
+    let column_widths = ColumnWidths::of(inner.width, app);
+    column_widths.headers(canvas, inner);
+    let capacity = usize::from(inner.height.saturating_sub(FINDINGS_HEADER_ROWS));
     let top = findings.top(capacity);
     for (line, (index, finding)) in findings.list().iter().enumerate().skip(top).take(capacity).enumerate() {
-        let row = Rect { y: inside.y + FINDINGS_HEAD_ROWS + line as u16, height: 1, ..inside };
-        places.row(pen, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
+        let row = Rect { y: inner.y + FINDINGS_HEADER_ROWS + line as u16, height: 1, ..inner };
+        column_widths.row(canvas, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
     }
-    let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().left_out as usize;
+    let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().omitted as usize;
     if below > 0 {
         let words = short!(" {} {below} more ", theme.glyphs.down);
-        pen.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &words, theme.plain);
+        canvas.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &words, theme.plain);
     }
 }
 
-fn title(pen: &mut Pen<'_>, area: Rect, app: &App) {
-    let theme = pen.theme;
+fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
+    let theme = canvas.theme;
     let counts = app.findings().counts();
     let in_phase = |severity| {
         let of = |finding: &&Finding| finding.counts() && finding.severity == severity;
@@ -84,7 +84,7 @@ fn title(pen: &mut Pen<'_>, area: Rect, app: &App) {
     };
     let mut words = Segments::default();
     words.add(9, 0, short!(" Findings"), theme.focus);
-    for (keep, count, word, style) in [
+    for (priority, count, word, style) in [
         (8, in_phase(Severity::Crit), "crit", theme.crit),
         (7, in_phase(Severity::Warn), "warn", theme.warn),
         (5, counts.mine as usize, "yours", theme.plain),
@@ -93,25 +93,25 @@ fn title(pen: &mut Pen<'_>, area: Rect, app: &App) {
         (3, counts.pending as usize, "watched", theme.dim),
     ] {
         if count > 0 {
-            words.add(keep, 2, short!("{count} {word}"), style);
+            words.add(priority, 2, short!("{count} {word}"), style);
         }
     }
     words.add(9, 0, short!(" "), theme.plain);
     words.fit(area.width.saturating_sub(4));
-    words.draw(pen, area.x + 2, area.y, area.width.saturating_sub(4));
+    words.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
 }
 
 /// Where the columns of the list stand.
-struct Places {
+struct ColumnWidths {
     host: u16,
     gpu: u16,
     who: u16,
 }
 
 /// Columns of the pointer, the glyph and the time, with the gap after them.
-const LEAD: u16 = 8;
+const LEAD_COLUMNS: u16 = 8;
 
-impl Places {
+impl ColumnWidths {
     /// Columns for a line of `width`: WHO goes first, then GPU. What was found has at least thirty columns.
     fn of(width: u16, app: &App) -> Self {
         let longest = |words: &mut dyn Iterator<Item = usize>, least: usize, most: usize| -> u16 {
@@ -121,114 +121,114 @@ impl Places {
         let host = longest(&mut list.iter().map(|finding| columns(&hosts(finding))), 4, 14);
         let gpu = longest(&mut list.iter().map(|finding| gpus(finding).len()), 3, 7);
         let who = longest(&mut list.iter().map(|one| one.user.as_deref().map_or(1, columns)), 3, 10);
-        let mut places = Self { host, gpu, who };
-        if LEAD + host + gpu + who + 3 + 30 > width {
-            places.who = 0;
+        let mut column_widths = Self { host, gpu, who };
+        if LEAD_COLUMNS + host + gpu + who + 3 + 30 > width {
+            column_widths.who = 0;
         }
-        if LEAD + host + gpu + 2 + 30 > width {
-            places.gpu = 0;
+        if LEAD_COLUMNS + host + gpu + 2 + 30 > width {
+            column_widths.gpu = 0;
         }
-        places
+        column_widths
     }
 
-    fn each(&self, line: Rect) -> (u16, u16, u16, Rect) {
+    fn split(&self, line: Rect) -> (u16, u16, u16, Rect) {
         let gap = |width: u16| if width > 0 { width + 1 } else { 0 };
-        let host = line.x + LEAD;
+        let host = line.x + LEAD_COLUMNS;
         let gpu = host + self.host + 1;
         let who = gpu + gap(self.gpu);
         let what = (who + gap(self.who)).min(line.right());
         (host, gpu, who, Rect { x: what, width: line.right() - what, ..line })
     }
 
-    fn heads(&self, pen: &mut Pen<'_>, line: Rect) {
-        let dim = pen.theme.dim;
-        let (host, gpu, who, what) = self.each(line);
-        pen.right(line.x, line.y, LEAD - 1, "SINCE", dim);
-        pen.text(host, line.y, self.host, "HOST", dim);
-        pen.text(gpu, line.y, self.gpu, "GPU", dim);
-        pen.text(who, line.y, self.who, "WHO", dim);
-        pen.text(what.x, line.y, what.width, "WHAT", dim);
+    fn headers(&self, canvas: &mut Canvas<'_>, line: Rect) {
+        let dim = canvas.theme.dim;
+        let (host, gpu, who, what) = self.split(line);
+        canvas.right(line.x, line.y, LEAD_COLUMNS - 1, "SINCE", dim);
+        canvas.text(host, line.y, self.host, "HOST", dim);
+        canvas.text(gpu, line.y, self.gpu, "GPU", dim);
+        canvas.text(who, line.y, self.who, "WHO", dim);
+        canvas.text(what.x, line.y, what.width, "WHAT", dim);
     }
 
     fn row(
         &self,
-        pen: &mut Pen<'_>,
+        canvas: &mut Canvas<'_>,
         line: Rect,
         finding: &Finding,
         is_selected: bool,
         (now, utc_offset_seconds): (Moment, i32),
     ) {
-        let theme = pen.theme;
+        let theme = canvas.theme;
         let is_dim = finding.phase == Phase::Pending || finding.is_frozen || finding.snoozed.is_some();
         let mut style = if is_dim { theme.dim } else { theme.plain };
         if is_selected {
             style = style.patch(theme.focus);
-            pen.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
+            canvas.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
         }
-        let (host, gpu, who, what) = self.each(line);
+        let (host, gpu, who, what) = self.split(line);
         let mark = if is_dim { theme.dim } else { severity_style(theme, finding.severity) };
-        pen.text(line.x + 1, line.y, 1, glyph(finding), mark);
-        pen.right(line.x + 2, line.y, LEAD - 3, &lasted(finding, now), style);
-        pen.fit_middle(host, line.y, self.host, &hosts(finding), style);
-        pen.fit(gpu, line.y, self.gpu, &gpus(finding), style);
-        pen.fit(who, line.y, self.who, finding.user.as_deref().unwrap_or("-"), style);
+        canvas.text(line.x + 1, line.y, 1, glyph(finding), mark);
+        canvas.right(line.x + 2, line.y, LEAD_COLUMNS - 3, &lasted(finding, now), style);
+        canvas.fit_middle(host, line.y, self.host, &hosts(finding), style);
+        canvas.fit(gpu, line.y, self.gpu, &gpus(finding), style);
+        canvas.fit(who, line.y, self.who, finding.user.as_deref().unwrap_or("-"), style);
         let lead = match snoozed(finding, utc_offset_seconds) {
             Some(words) => short!("{}: ", words.as_str()),
             None => progress(finding, now),
         };
-        let used = pen.fit(what.x, line.y, what.width, &lead, theme.dim);
-        pen.fit(what.x + used, line.y, what.width - used, &finding.sentence, style);
+        let used = canvas.fit(what.x, line.y, what.width, &lead, theme.dim);
+        canvas.fit(what.x + used, line.y, what.width - used, &finding.sentence, style);
     }
 }
 
-fn draw_detail(pen: &mut Pen<'_>, area: Rect, app: &App, finding: &Finding, now: Moment) {
-    let theme = pen.theme;
-    pen.outline(area, &theme.glyphs.light, theme.dim);
-    let inside = Rect {
+fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding, now: Moment) {
+    let theme = canvas.theme;
+    canvas.outline(area, &theme.glyphs.light, theme.dim);
+    let inner = Rect {
         x: area.x + 2,
         y: area.y + 1,
         width: area.width.saturating_sub(4),
         height: area.height.saturating_sub(2),
     };
-    detail_title(pen, area, finding);
+    detail_title(canvas, area, finding);
     let info = finding.rule.info();
     let left = short!(" rule {} ", info.word);
-    pen.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &left, theme.dim);
+    canvas.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &left, theme.dim);
     let right = short!(" gpufleet explain {} ", info.word);
     if columns(&left) + columns(&right) + 6 <= usize::from(area.width) {
-        pen.right(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &right, theme.dim);
+        canvas.right(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &right, theme.dim);
     }
-    let mut flow = Flow::new(pen, inside);
+    let mut writer = LineWriter::new(canvas, inner);
     let style = if finding.phase == Phase::Pending { theme.dim } else { theme.plain };
-    flow.wrapped(&finding.sentence, style);
-    flow.labelled("since", LABEL, &since_words(finding, app, now));
-    flow.labelled("check", LABEL, &finding.next_check);
-    flow.labelled("not", LABEL, finding.not);
-    for gpu in finding.gpus.iter().take(usize::from(flow.rows_left()) / 2) {
-        if let Some(words) = gpu_words(gpu, app) {
+    writer.wrapped(&finding.sentence, style);
+    writer.labelled("since", LABEL, &since_text(finding, app, now));
+    writer.labelled("check", LABEL, &finding.next_check);
+    writer.labelled("not", LABEL, finding.not);
+    for gpu in finding.gpus.iter().take(usize::from(writer.rows_left()) / 2) {
+        if let Some(words) = gpu_readings_text(gpu, app) {
             let label = short!("GPU {}", gpu.index);
-            flow.labelled(&label, LABEL, &words);
+            writer.labelled(&label, LABEL, &words);
         }
     }
-    for process in finding.processes.iter().take(usize::from(flow.rows_left().saturating_sub(1))) {
+    for process in finding.processes.iter().take(usize::from(writer.rows_left().saturating_sub(1))) {
         let label = short!("pid {}", process.key.pid);
-        flow.labelled(&label, LABEL, &super::format::without_folders(&process.command));
+        writer.labelled(&label, LABEL, &super::format::strip_directories(&process.command));
     }
     let not_judged = app.findings().not_judged();
-    if flow.rows_left() > 0 && !not_judged.is_empty() {
-        flow.labelled("", LABEL, "");
+    if writer.rows_left() > 0 && !not_judged.is_empty() {
+        writer.labelled("", LABEL, "");
         let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
-        flow.line(&format!("not judged: {}", words.join(", ")), theme.dim);
+        writer.line(&format!("not judged: {}", words.join(", ")), theme.dim);
     }
 }
 
 /// The figures of a GPU of a finding, with what was learned of it: `100%  mem-busy 0%  104/700W  idle 64W  healthy 560W  70/80G  45C`.
-fn gpu_words(gpu: &FindingGpu, app: &App) -> Option<String> {
+fn gpu_readings_text(gpu: &FindingGpu, app: &App) -> Option<String> {
     let host = app.fleet().host(gpu.host)?;
     // The inventory may have changed since the finding was worded.
-    let is_it = |figures: &&GpuFigures| figures.index == gpu.index;
-    let figures = app.figures(host)?.gpus.iter().find(is_it)?;
-    let reading = &figures.reading;
+    let is_it = |summary: &&GpuSummary| summary.index == gpu.index;
+    let summary = app.host_summary(host)?.gpus.iter().find(is_it)?;
+    let reading = &summary.reading;
     let mut words = Vec::new();
     if let Some(error) = &reading.error {
         return Some(error.message.to_string());
@@ -236,14 +236,14 @@ fn gpu_words(gpu: &FindingGpu, app: &App) -> Option<String> {
     let percent = |value: Option<u8>| value.map_or_else(|| "-".to_owned(), |value| format!("{value}%"));
     words.push(percent(reading.utilization_percent));
     words.push(format!("mem-busy {}", percent(reading.memory_utilization_percent)));
-    let limit = figures.power_limit_watts.map(|limit| format!("/{limit:.0}")).unwrap_or_default();
-    if let Some(power) = figures.power_watts() {
+    let limit = summary.power_limit_watts.map(|limit| format!("/{limit:.0}")).unwrap_or_default();
+    if let Some(power) = summary.power_watts() {
         words.push(format!("{power:.0}{limit}W"));
     }
     for (what, watts) in app.learned_watts(gpu.host, gpu.position) {
         words.push(format!("{what} {watts:.0}W"));
     }
-    words.push(used_of_total(reading.memory_used_bytes, figures.memory_total_bytes).as_str().to_owned());
+    words.push(used_of_total(reading.memory_used_bytes, summary.memory_total_bytes).as_str().to_owned());
     if let Some(celsius) = reading.temperature_celsius {
         words.push(format!("{celsius}C"));
     }
@@ -252,8 +252,8 @@ fn gpu_words(gpu: &FindingGpu, app: &App) -> Option<String> {
     Some(format!("{}{name}", words.join("  ")))
 }
 
-fn detail_title(pen: &mut Pen<'_>, area: Rect, finding: &Finding) {
-    let theme = pen.theme;
+fn detail_title(canvas: &mut Canvas<'_>, area: Rect, finding: &Finding) {
+    let theme = canvas.theme;
     let style = severity_style(theme, finding.severity);
     let mut left = Segments::default();
     left.add(9, 0, short!(" {}", finding.rule.info().title), style);
@@ -267,20 +267,20 @@ fn detail_title(pen: &mut Pen<'_>, area: Rect, finding: &Finding) {
     left.add(9, 0, short!(" "), theme.plain);
     let mut right = Segments::default();
     right.add(1, 0, short!(" {}, {} ", finding.severity.word(), finding.confidence.word()), style);
-    let room = area.width.saturating_sub(6);
-    right.fit(room);
-    left.fit(room.saturating_sub(right.width() + 2));
-    left.draw(pen, area.x + 2, area.y, room);
-    right.draw_right(pen, area.x + 2, area.y, area.width.saturating_sub(4));
+    let available = area.width.saturating_sub(6);
+    right.fit(available);
+    left.fit(available.saturating_sub(right.width() + 2));
+    left.draw(canvas, area.x + 2, area.y, available);
+    right.draw_right(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
 }
 
-fn draw_nothing(pen: &mut Pen<'_>, area: Rect, app: &App) {
-    let dim = pen.theme.dim;
+fn draw_not_judged(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
+    let dim = canvas.theme.dim;
     let not_judged = app.findings().not_judged();
     if !not_judged.is_empty() {
         let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
-        let inside = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
-        Flow::new(pen, inside).wrapped(&format!("not judged: {}", words.join(", ")), dim);
+        let inner = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
+        LineWriter::new(canvas, inner).wrapped(&format!("not judged: {}", words.join(", ")), dim);
     }
 }
 
@@ -311,7 +311,7 @@ fn glyph(finding: &Finding) -> &'static str {
 }
 
 /// `hgx-04`, `hgx-04 +2` for several.
-fn hosts(finding: &Finding) -> Short {
+fn hosts(finding: &Finding) -> ShortString {
     let first = finding.hosts.first().map_or("-", |(_, name)| name.as_str());
     match finding.hosts.len() {
         0 | 1 => short!("{first}"),
@@ -329,13 +329,13 @@ fn gpus(finding: &Finding) -> String {
 }
 
 /// How long it has held: `>2h` where it is only known to be at least that.
-fn lasted(finding: &Finding, now: Moment) -> Short {
+fn lasted(finding: &Finding, now: Moment) -> ShortString {
     let lasted = brief_span(finding.lasted(now));
     if finding.at_least { short!(">{}", lasted.as_str()) } else { lasted }
 }
 
 /// `watching 2m of 5m: ` for what is pending.
-fn progress(finding: &Finding, now: Moment) -> Short {
+fn progress(finding: &Finding, now: Moment) -> ShortString {
     let held = finding.lasted(now);
     match (finding.phase, finding.due) {
         (Phase::Pending, Some(due)) => {
@@ -345,12 +345,12 @@ fn progress(finding: &Finding, now: Moment) -> Short {
         (Phase::Pending, None) => short!("watching: "),
         (Phase::Resolving, _) => short!("seems over: "),
         _ if finding.is_frozen => short!("as last seen: "),
-        _ => Short::new(),
+        _ => ShortString::new(),
     }
 }
 
 /// `snoozed until 14:20`, `snoozed until it changes`.
-fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<Short> {
+fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<ShortString> {
     Some(match finding.snoozed? {
         // The seconds are of no interest.
         Snoozed::Until(moment) => {
@@ -361,7 +361,7 @@ fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<Short> {
     })
 }
 
-fn since_words(finding: &Finding, app: &App, now: Moment) -> String {
+fn since_text(finding: &Finding, app: &App, now: Moment) -> String {
     // Of what was before gpufleet began its own time tells, not the time at which it was first seen.
     let lasted = finding.lasted(now);
     let began = Moment { unix: now.unix.saturating_sub(lasted), ..finding.since };

@@ -14,12 +14,12 @@ const MIB: f64 = (1u64 << 20) as f64;
 /// A short text on the stack, so that a frame of hundreds of figures allocates nothing for them. What does not fit is
 /// left out; the figures written into it are bounded by their formatters.
 #[derive(Clone, Copy)]
-pub(super) struct Short {
+pub(super) struct ShortString {
     bytes: [u8; Self::CAPACITY],
     length: u8,
 }
 
-impl Short {
+impl ShortString {
     const CAPACITY: usize = 63;
 
     /// An empty text.
@@ -41,13 +41,13 @@ impl Short {
     }
 }
 
-impl Default for Short {
+impl Default for ShortString {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Write for Short {
+impl Write for ShortString {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let start = self.length as usize;
         let mut fits = text.len().min(Self::CAPACITY - start);
@@ -60,40 +60,40 @@ impl Write for Short {
     }
 }
 
-impl std::ops::Deref for Short {
+impl std::ops::Deref for ShortString {
     type Target = str;
     fn deref(&self) -> &str {
         self.as_str()
     }
 }
 
-impl fmt::Debug for Short {
+impl fmt::Debug for ShortString {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self.as_str(), formatter)
     }
 }
 
-/// [`format!`] into a [`Short`].
+/// [`format!`] into a [`ShortString`].
 macro_rules! short {
-    ($($arguments:tt)*) => { $crate::ui::format::Short::of(format_args!($($arguments)*)) };
+    ($($arguments:tt)*) => { $crate::ui::format::ShortString::of(format_args!($($arguments)*)) };
 }
 pub(crate) use short;
 
 /// A figure, or `-`.
-pub(super) fn or_dash<T: fmt::Display>(value: Option<T>) -> Short {
+pub(super) fn or_dash<T: fmt::Display>(value: Option<T>) -> ShortString {
     value.map_or_else(|| short!("-"), |value| short!("{value}"))
 }
 
 /// A figure as the nearest whole number, half to even: what `{:.0}` writes. That works with exact decimals of any length,
 /// and took a seventh of a frame.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Whole(f64);
+pub(super) struct Rounded(f64);
 
-pub(super) fn whole(value: impl Into<f64>) -> Whole {
-    Whole(value.into())
+pub(super) fn rounded(value: impl Into<f64>) -> Rounded {
+    Rounded(value.into())
 }
 
-impl fmt::Display for Whole {
+impl fmt::Display for Rounded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Every whole number below is one of both types.
         const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -111,19 +111,19 @@ pub(super) fn gib(bytes: u64) -> u64 {
 }
 
 /// Memory with its unit in at most four columns: `512M`, `74G`, `450G`, `2.1T`.
-pub(super) fn memory(bytes: u64) -> Short {
+pub(super) fn memory(bytes: u64) -> ShortString {
     let bytes = bytes as f64;
     if bytes < 0.95 * GIB {
-        short!("{}M", whole(bytes / MIB))
+        short!("{}M", rounded(bytes / MIB))
     } else if bytes < 9999.5 * GIB {
-        short!("{}G", whole(bytes / GIB))
+        short!("{}G", rounded(bytes / GIB))
     } else {
         short!("{:.1}T", bytes / GIB / 1024.0)
     }
 }
 
 /// `74/80G`, or `-/80G` where only the total is known.
-pub(super) fn used_of_total(used: Option<u64>, total: Option<u64>) -> Short {
+pub(super) fn used_of_total(used: Option<u64>, total: Option<u64>) -> ShortString {
     match (used, total) {
         (used, Some(total)) => short!("{}/{}G", or_dash(used.map(gib)).as_str(), gib(total)),
         (Some(used), None) => memory(used),
@@ -132,43 +132,43 @@ pub(super) fn used_of_total(used: Option<u64>, total: Option<u64>) -> Short {
 }
 
 /// `656W`, from 10 kW `12.3 kW`.
-pub(super) fn watts(watts: f64) -> Short {
-    if watts < 9_999.5 { short!("{}W", whole(watts)) } else { short!("{:.1} kW", watts / 1000.0) }
+pub(super) fn watts(watts: f64) -> ShortString {
+    if watts < 9_999.5 { short!("{}W", rounded(watts)) } else { short!("{:.1} kW", watts / 1000.0) }
 }
 
 /// Bytes a second in at most six columns: `80K/s`, `12M/s`, `1.2G/s`.
-pub(super) fn rate(bytes_per_second: f64) -> Short {
+pub(super) fn rate(bytes_per_second: f64) -> ShortString {
     let (value, unit) = match bytes_per_second {
         rate if rate < MIB => (rate / 1024.0, "K"),
         rate if rate < GIB => (rate / MIB, "M"),
         rate => (rate / GIB, "G"),
     };
-    if unit == "G" && value < 99.95 { short!("{value:.1}{unit}/s") } else { short!("{}{unit}/s", whole(value)) }
+    if unit == "G" && value < 99.95 { short!("{value:.1}{unit}/s") } else { short!("{}{unit}/s", rounded(value)) }
 }
 
 /// A span of time in at most five columns: `45s`, `18m`, `3h12m`, `1d07h`, `41d`.
-pub(super) fn span(span: Duration) -> Short {
+pub(super) fn span(span: Duration) -> ShortString {
     short!("{}", duration(span, DurationStyle::Column))
 }
 
 /// A span of time in at most three columns: `45s`, `18m`, `3h`, `2d`.
-pub(super) fn brief_span(span: Duration) -> Short {
+pub(super) fn brief_span(span: Duration) -> ShortString {
     short!("{}", duration(span, DurationStyle::Brief))
 }
 
 /// Seconds as [`span`] writes them; a negative or absurd age is `-`.
-pub(super) fn age(seconds: f64) -> Short {
+pub(super) fn age(seconds: f64) -> ShortString {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| short!("-"), span)
 }
 
 /// The time of day, `14:02:31`.
-pub(super) fn clock(moment: Moment, utc_offset_seconds: i32) -> Short {
+pub(super) fn clock(moment: Moment, utc_offset_seconds: i32) -> ShortString {
     let local = (moment.unix.as_secs() as i64).saturating_add(i64::from(utc_offset_seconds)).rem_euclid(86_400);
     short!("{:02}:{:02}:{:02}", local / 3600, local / 60 % 60, local % 60)
 }
 
 /// When something was, on the wall's clock: `08:30:47`, and `2026-11-15 08:30` where that was not in the last 20 hours.
-pub(super) fn date(moment: Moment, age: Duration, utc_offset_seconds: i32) -> Short {
+pub(super) fn date(moment: Moment, age: Duration, utc_offset_seconds: i32) -> ShortString {
     if age < Duration::from_secs(20 * 3600) {
         return clock(moment, utc_offset_seconds);
     }
@@ -180,7 +180,7 @@ pub(super) fn date(moment: Moment, age: Duration, utc_offset_seconds: i32) -> Sh
 }
 
 /// An interval: `2s`, `0.25s`.
-pub(super) fn interval(interval: Duration) -> Short {
+pub(super) fn interval(interval: Duration) -> ShortString {
     short!("{}s", interval.as_secs_f64())
 }
 
@@ -195,7 +195,7 @@ pub(super) fn grapheme_columns(grapheme: &str) -> usize {
 }
 
 /// The longest beginning of `text` that takes at most `width` columns, cut between graphemes.
-pub(super) fn beginning(text: &str, width: usize) -> &str {
+pub(super) fn truncate(text: &str, width: usize) -> &str {
     if text.is_ascii() {
         return &text[..text.len().min(width)];
     }
@@ -210,7 +210,7 @@ pub(super) fn beginning(text: &str, width: usize) -> &str {
 }
 
 /// The longest end of `text` that takes at most `width` columns, cut between graphemes.
-pub(super) fn ending(text: &str, width: usize) -> &str {
+pub(super) fn truncate_start(text: &str, width: usize) -> &str {
     let mut used = 0;
     for (start, grapheme) in text.grapheme_indices(true).rev() {
         used += grapheme_columns(grapheme);
@@ -222,12 +222,12 @@ pub(super) fn ending(text: &str, width: usize) -> &str {
 }
 
 /// The name of a host within a title: in full, or cut in the middle, since names of hosts differ at both ends.
-pub(super) fn named(name: &str) -> Short {
+pub(super) fn shorten_host_name(name: &str) -> ShortString {
     if columns(name) <= NAME_COLUMNS {
         return short!("{name}");
     }
-    let tail = ending(name, NAME_COLUMNS / 2 - 1);
-    short!("{}…{tail}", beginning(name, NAME_COLUMNS - 1 - columns(tail)))
+    let tail = truncate_start(name, NAME_COLUMNS / 2 - 1);
+    short!("{}…{tail}", truncate(name, NAME_COLUMNS - 1 - columns(tail)))
 }
 
 /// The most columns of a name within a title.
@@ -238,7 +238,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text.trim_end();
     while !rest.is_empty() && width > 0 {
-        let fits = beginning(rest, width);
+        let fits = truncate(rest, width);
         // A grapheme wider than the line is left out rather than looped over.
         if fits.is_empty() {
             break;
@@ -256,7 +256,7 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
 
 /// A command line without the folders of its program, and of the script that its interpreter runs: the first twelve
 /// columns of `/opt/conda/bin/python /opt/conda/bin/torchrun train.py` say nothing.
-pub(super) fn without_folders(command: &str) -> Cow<'_, str> {
+pub(super) fn strip_directories(command: &str) -> Cow<'_, str> {
     let (program, rest) = command.split_once(' ').unwrap_or((command, ""));
     let name = file_name(program);
     let (script, arguments) = rest.split_once(' ').unwrap_or((rest, ""));
@@ -287,16 +287,16 @@ mod tests {
     #[test]
     fn whole_numbers_are_written_as_with_no_decimals() {
         for value in [0.0, 0.4, 0.5, 1.5, 2.5, 99.49, 99.5, 1e3, -1.6, 1e15, 1e17, f64::NAN, f64::INFINITY] {
-            assert_eq!(whole(value).to_string(), format!("{value:.0}"));
+            assert_eq!(rounded(value).to_string(), format!("{value:.0}"));
         }
-        assert_eq!((whole(-0.2).to_string(), whole(0.5_f32).to_string()), ("0".to_owned(), "0".to_owned()));
+        assert_eq!((rounded(-0.2).to_string(), rounded(0.5_f32).to_string()), ("0".to_owned(), "0".to_owned()));
     }
 
     #[test]
     fn a_long_name_keeps_both_its_ends() {
-        assert_eq!(named("hgx-01").as_str(), "hgx-01");
-        assert_eq!(named("gpu-node-0417.cluster.example").as_str(), "gpu-node-041…ter.example");
-        assert_eq!(columns(&named(&"大".repeat(50))), 23);
+        assert_eq!(shorten_host_name("hgx-01").as_str(), "hgx-01");
+        assert_eq!(shorten_host_name("gpu-node-0417.cluster.example").as_str(), "gpu-node-041…ter.example");
+        assert_eq!(columns(&shorten_host_name(&"大".repeat(50))), 23);
     }
 
     #[test]
@@ -344,10 +344,10 @@ mod tests {
 
     #[test]
     fn texts_are_cut_between_graphemes() {
-        assert_eq!(beginning("größe", 3), "grö");
-        assert_eq!(beginning("大きい", 5), "大き");
-        assert_eq!(ending("大きい", 5), "きい");
-        assert_eq!(beginning("e\u{301}a", 1), "e\u{301}");
+        assert_eq!(truncate("größe", 3), "grö");
+        assert_eq!(truncate("大きい", 5), "大き");
+        assert_eq!(truncate_start("大きい", 5), "きい");
+        assert_eq!(truncate("e\u{301}a", 1), "e\u{301}");
         assert_eq!(columns("e\u{301}大"), 3);
     }
 
@@ -363,7 +363,7 @@ mod tests {
             ("X=/a/b run", "X=/a/b run"),
             ("", ""),
         ] {
-            assert_eq!(without_folders(command), shown);
+            assert_eq!(strip_directories(command), shown);
         }
     }
 
@@ -377,8 +377,8 @@ mod tests {
     proptest! {
         #[test]
         fn cut_texts_fit_and_wrapped_texts_end(text in "\\PC{0,40}", width in 0usize..20) {
-            prop_assert!(columns(beginning(&text, width)) <= width);
-            prop_assert!(columns(ending(&text, width)) <= width);
+            prop_assert!(columns(truncate(&text, width)) <= width);
+            prop_assert!(columns(truncate_start(&text, width)) <= width);
             for line in wrap(&text, width) {
                 prop_assert!(columns(line) <= width);
             }

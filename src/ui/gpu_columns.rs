@@ -1,10 +1,10 @@
 //! Which figures a GPU line has room for, and how wide each is.
 
-use crate::app::HostFigures;
+use crate::app::HostSummary;
 
 /// How wide the figures of a fleet are: the same for every pane, so that columns stand below each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FigureWidths {
+pub(super) struct ValueWidths {
     /// Columns of a GPU's index.
     pub(super) index: u16,
     /// Digits of gibibytes.
@@ -13,9 +13,9 @@ pub(super) struct FigureWidths {
     pub(super) power: u16,
 }
 
-impl FigureWidths {
+impl ValueWidths {
     /// As wide as the widest figure of any host.
-    pub(super) fn of<'a>(hosts: impl Iterator<Item = &'a HostFigures>) -> Self {
+    pub(super) fn of<'a>(hosts: impl Iterator<Item = &'a HostSummary>) -> Self {
         let mut widths = Self { index: 1, memory: 2, power: 3 };
         for gpu in hosts.flat_map(|host| &host.gpus) {
             let memory = gpu.memory_total_bytes.unwrap_or(0) >> 30;
@@ -54,7 +54,7 @@ pub(super) struct GpuColumns {
     /// The main user.
     pub(super) user: u16,
     /// Utilisation of the last minutes.
-    pub(super) trend: u16,
+    pub(super) sparkline: u16,
     /// Empty columns before memory, temperature, power and user: one, or two where there is room to spare.
     pub(super) gap: u16,
 }
@@ -62,7 +62,7 @@ pub(super) struct GpuColumns {
 impl GpuColumns {
     /// The columns for a line of `width`. What is dropped first is added last: sparkline; power limit, power; memory
     /// total; temperature; user; a longer bar; memory used; percent. Never the index and one column of state.
-    pub(super) fn of(width: u16, widths: FigureWidths) -> Self {
+    pub(super) fn of(width: u16, widths: ValueWidths) -> Self {
         let mut columns = Self { index: widths.index.min(width), gap: 1, ..Self::default() };
         let mut rest = width.saturating_sub(columns.index + 1);
         let mut take = |wanted: u16, least: u16| {
@@ -86,12 +86,12 @@ impl GpuColumns {
         let limit = if columns.power > 0 { take(widths.power + 1, widths.power + 7) } else { 0 };
         columns.with_limit = limit > 0;
         columns.power += limit;
-        columns.trend = take(25, 6).saturating_sub(1);
+        columns.sparkline = take(25, 6).saturating_sub(1);
         columns.gap += if columns.power > 0 { take(4, 4) / 4 } else { 0 };
         columns.bar += take(9, 1);
         columns.user += take(8, 1);
-        if columns.trend > 0 {
-            columns.trend += take(6, 1);
+        if columns.sparkline > 0 {
+            columns.sparkline += take(6, 1);
         }
         columns.bar += take(20, 1);
         columns
@@ -100,7 +100,7 @@ impl GpuColumns {
     /// Columns that are used.
     #[cfg(test)]
     fn width(&self) -> u16 {
-        let figures = [self.percent, self.memory, self.temperature, self.power, self.user, self.trend];
+        let figures = [self.percent, self.memory, self.temperature, self.power, self.user, self.sparkline];
         let shown = figures.into_iter().filter(|width| *width > 0);
         let airy = if self.gap == 2 { 4 } else { 0 };
         self.index + 1 + self.bar + shown.map(|width| width + 1).sum::<u16>() + airy
@@ -112,13 +112,13 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const H100: FigureWidths = FigureWidths { index: 1, memory: 2, power: 3 };
+    const H100: ValueWidths = ValueWidths { index: 1, memory: 2, power: 3 };
 
     #[test]
     fn figures_appear_in_the_order_of_the_sheet() {
         let shown = |width| {
             let columns = GpuColumns::of(width, H100);
-            (columns.bar, columns.user, columns.temperature, columns.with_total, columns.power, columns.trend)
+            (columns.bar, columns.user, columns.temperature, columns.with_total, columns.power, columns.sparkline)
         };
         assert_eq!(shown(18), (7, 0, 0, false, 0, 0));
         assert_eq!(shown(27), (7, 8, 0, false, 0, 0));
@@ -138,7 +138,7 @@ mod tests {
     proptest! {
         #[test]
         fn columns_never_exceed_the_line(width in 0u16..200, index in 1u16..4, memory in 1u16..5, power in 1u16..5) {
-            let columns = GpuColumns::of(width, FigureWidths { index, memory, power });
+            let columns = GpuColumns::of(width, ValueWidths { index, memory, power });
             prop_assert!(columns.width() <= width.max(columns.index + 1), "{:?}", columns);
         }
     }

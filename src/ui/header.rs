@@ -4,9 +4,9 @@
 //!  gpufleet  6 hosts 48 GPUs   37 busy  4 idle  2 hung?  5 free    mem 2126/3840G    power 21.4 kW   every 2s   14:02:31
 //! ```
 
+use super::canvas::Canvas;
 use super::findings::severity_style;
 use super::format::{clock, gib, interval, short, watts};
-use super::pen::Pen;
 use super::segments::Segments;
 use crate::app::App;
 use crate::fleet::{GpuState, Moment, Totals};
@@ -18,30 +18,30 @@ const CLOCK: u8 = 5;
 const NEEDED: u8 = 11;
 
 /// Draws the header.
-pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     if area.width < 4 {
         return;
     }
     let (x, width) = (area.x + 1, area.width - 2);
-    let mut right = right_side(pen, app, now);
+    let mut right = right_side(canvas, app, now);
     right.fit(width);
-    let mut left = left_side(pen, app);
+    let mut left = left_side(canvas, app);
     if left.width() + right.width() + 2 > width {
         // The interval is the first to go, before anything on the left.
-        right.drop_below(INTERVAL + 1);
+        right.drop_below_priority(INTERVAL + 1);
     }
-    if left.width_of_kept(NEEDED) + right.width() + 2 > width {
+    if left.width_from_priority(NEEDED) + right.width() + 2 > width {
         // Then the clock, before how many hosts there are and what is wrong with them.
-        right.drop_below(CLOCK + 1);
+        right.drop_below_priority(CLOCK + 1);
     }
-    right.draw_right(pen, x, area.y, width);
-    let room = width.saturating_sub(right.width() + 2);
-    left.fit(room);
-    left.draw(pen, x, area.y, room);
+    right.draw_right(canvas, x, area.y, width);
+    let available = width.saturating_sub(right.width() + 2);
+    left.fit(available);
+    left.draw(canvas, x, area.y, available);
 }
 
-fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
-    let theme = pen.theme;
+fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
+    let theme = canvas.theme;
     let (totals, links) = (app.totals(), app.links());
     let mut line = Segments::default();
     line.add(4, 0, short!("gpufleet"), theme.focus);
@@ -54,24 +54,24 @@ fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
         let covered = totals.hosts_covered;
         line.add(12, 2, short!("{gpus} GPU{} on {covered} of {hosts} hosts", plural(gpus as usize)), theme.plain);
     }
-    let (hidden, ruled_out) = app.left_out();
+    let (hidden, ruled_out) = app.hidden_host_counts();
     if ruled_out > 0 {
         line.add(12, 2, short!("{} of {hosts} hosts shown", hosts - hidden - ruled_out), theme.warn);
     }
     if hidden > 0 {
         line.add(12, 2, short!("{hidden} hidden"), theme.plain);
     }
-    for (keep, count, word, style) in [
+    for (priority, count, word, style) in [
         (5, links.connecting, "connecting", theme.dim),
         (10, links.down, "down", theme.warn),
         (9, links.stale, "stale", theme.warn),
         (11, links.needs_user, "need you", theme.warn),
     ] {
         if count > 0 {
-            line.add(keep, 2, short!("{count} {word}"), style);
+            line.add(priority, 2, short!("{count} {word}"), style);
         }
     }
-    add_counts(&mut line, pen, totals, 2);
+    add_counts(&mut line, canvas, totals, 2);
     let findings = app.findings().counts();
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| severity_style(theme, worst));
@@ -88,9 +88,9 @@ fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
         .fleet()
         .hosts()
         .iter()
-        .filter_map(|host| app.figures(host))
-        .filter(|figures| figures.is_fresh)
-        .map(crate::app::HostFigures::low_power_count)
+        .filter_map(|host| app.host_summary(host))
+        .filter(|summary| summary.is_fresh)
+        .map(crate::app::HostSummary::low_power_count)
         .sum();
     if low_power > 0 {
         line.add(7, 2, short!("{low_power} low power"), theme.plain);
@@ -106,9 +106,9 @@ fn left_side(pen: &Pen<'_>, app: &App) -> Segments {
 }
 
 /// Adds how many GPUs are in each state: `37 busy  4 idle  2 hung?  5 free`.
-pub(super) fn add_counts(line: &mut Segments, pen: &Pen<'_>, totals: &Totals, gap: u16) {
-    let theme = pen.theme;
-    for (keep, state, word, style) in [
+pub(super) fn add_counts(line: &mut Segments, canvas: &Canvas<'_>, totals: &Totals, gap: u16) {
+    let theme = canvas.theme;
+    for (priority, state, word, style) in [
         (8, GpuState::InUse, "busy", theme.plain),
         (7, GpuState::Idle, "idle", theme.plain),
         (5, GpuState::Waiting, "waiting", theme.plain),
@@ -120,13 +120,13 @@ pub(super) fn add_counts(line: &mut Segments, pen: &Pen<'_>, totals: &Totals, ga
     ] {
         let count = totals.in_state(state);
         if count > 0 {
-            line.add(keep, gap, short!("{count} {word}"), style);
+            line.add(priority, gap, short!("{count} {word}"), style);
         }
     }
 }
 
-fn right_side(pen: &Pen<'_>, app: &App, now: Moment) -> Segments {
-    let theme = pen.theme;
+fn right_side(canvas: &Canvas<'_>, app: &App, now: Moment) -> Segments {
+    let theme = canvas.theme;
     let mut line = Segments::default();
     if app.fleet().simulated {
         line.add(9, 0, short!("SIMULATED"), theme.warn);

@@ -1,7 +1,7 @@
 //! The last row: the keys that do something here, read from the keymap, or what the last key came to.
 
-use super::format::{columns, ending, short};
-use super::pen::Pen;
+use super::canvas::Canvas;
+use super::format::{columns, short, truncate_start};
 use super::segments::Segments;
 use crate::app::{Action, App, FilterLine, Mode, View};
 use crate::fleet::{Link, Moment};
@@ -9,17 +9,17 @@ use ratatui::layout::Rect;
 use unicode_segmentation::UnicodeSegmentation;
 
 /// Draws the hint bar.
-pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     if area.width < 4 || area.height == 0 {
         return;
     }
     let (x, width) = (area.x + 1, area.width - 2);
-    if let Some(line) = app.narrowing().line() {
-        filter_line(pen, Rect { x, width, ..area }, app, line);
+    if let Some(line) = app.list_filter().line() {
+        filter_line(canvas, Rect { x, width, ..area }, app, line);
         return;
     }
     if let Some(notice) = app.notice(now) {
-        pen.fit(x, area.y, width, notice, pen.theme.focus);
+        canvas.fit(x, area.y, width, notice, canvas.theme.focus);
         return;
     }
     // The last hints, help and quit, are what a newcomer needs most: those before them go first.
@@ -35,7 +35,7 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
         Mode::SignalMenu => "signal",
         _ => "",
     };
-    line.add(u8::MAX, 0, short!("{lead}"), pen.theme.dim);
+    line.add(u8::MAX, 0, short!("{lead}"), canvas.theme.dim);
     let mut pairs = Vec::new();
     let last = hints.len();
     let mut used = columns(lead);
@@ -49,10 +49,10 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
         }
     }
     for (keys, words) in pairs {
-        line.add(1, 2, short!("{keys}"), pen.theme.plain);
-        line.add(1, 1, short!("{words}"), pen.theme.dim);
+        line.add(1, 2, short!("{keys}"), canvas.theme.plain);
+        line.add(1, 1, short!("{words}"), canvas.theme.dim);
     }
-    line.draw(pen, x, area.y, width);
+    line.draw(canvas, x, area.y, width);
 }
 
 /// The line in which a filter is typed: what is wrong with it stands beside it, and what is meant is marked in it.
@@ -61,59 +61,59 @@ pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
 ///  / stuck mem>10_                              12 of 61 shown   Enter keep  Esc clear  F1 syntax
 ///  / stuck mem>10_       `10` is no memory with its unit K, M, G or T: write mem>10G
 /// ```
-fn filter_line(pen: &mut Pen<'_>, area: Rect, app: &App, line: &FilterLine) {
-    let theme = pen.theme;
+fn filter_line(canvas: &mut Canvas<'_>, area: Rect, app: &App, line: &FilterLine) {
+    let theme = canvas.theme;
     let typed = columns(line.text()) as u16;
     let left_least = (typed + 3).min(area.width / 2);
     let right_room = area.width.saturating_sub(left_least + 2);
     let right_width = if let Some(error) = &line.error {
         let width = (columns(&error.message) as u16).min(right_room);
-        pen.right(area.right() - width, area.y, width, &error.message, theme.warn);
+        canvas.right(area.right() - width, area.y, width, &error.message, theme.warn);
         width
     } else {
-        let right = filter_hints(pen, app, right_room);
-        right.draw_right(pen, area.x, area.y, area.width);
+        let right = filter_hints(canvas, app, right_room);
+        right.draw_right(canvas, area.x, area.y, area.width);
         right.width()
     };
-    pen.text(area.x, area.y, 2, "/ ", theme.focus);
-    let room = area.width.saturating_sub(right_width + 5);
+    canvas.text(area.x, area.y, 2, "/ ", theme.focus);
+    let available = area.width.saturating_sub(right_width + 5);
     // The part before the cursor is what is looked at.
     let cursor = line.text().char_indices().nth(line.cursor()).map_or(line.text().len(), |(at, _)| at);
     let (before, after) = line.text().split_at(cursor);
-    let shown_before = ending(before, usize::from(room));
+    let shown_before = truncate_start(before, usize::from(available));
     let begins = before.len() - shown_before.len();
     let style = |at: usize| match &line.error {
         Some(error) if error.at.contains(&at) || error.at.start == at => theme.warn,
         _ => theme.plain,
     };
-    let (mut x, end) = (area.x + 2, area.x + 2 + room);
+    let (mut x, end) = (area.x + 2, area.x + 2 + available);
     for (at, grapheme) in shown_before.grapheme_indices(true) {
-        x += pen.text(x, area.y, end.saturating_sub(x), grapheme, style(begins + at));
+        x += canvas.text(x, area.y, end.saturating_sub(x), grapheme, style(begins + at));
     }
-    x += pen.text(x, area.y, 1, theme.glyphs.caret, theme.focus);
+    x += canvas.text(x, area.y, 1, theme.glyphs.caret, theme.focus);
     for (at, grapheme) in after.grapheme_indices(true) {
-        x += pen.text(x, area.y, end.saturating_sub(x), grapheme, style(cursor + at));
+        x += canvas.text(x, area.y, end.saturating_sub(x), grapheme, style(cursor + at));
     }
 }
 
-fn filter_hints(pen: &Pen<'_>, app: &App, room: u16) -> Segments {
+fn filter_hints(canvas: &Canvas<'_>, app: &App, available: u16) -> Segments {
     let mut right = Segments::default();
-    let (kept, total) = app.rows_kept();
-    right.add(9, 0, short!("{kept} of {total} shown"), pen.theme.plain);
+    let (matching, total) = app.row_counts();
+    right.add(9, 0, short!("{matching} of {total} shown"), canvas.theme.plain);
     for (_, keys, words) in app.keymap().hints(Mode::FilterLine) {
-        right.add(5, 2, short!("{keys}"), pen.theme.plain);
-        right.add(5, 1, short!("{words}"), pen.theme.dim);
+        right.add(5, 2, short!("{keys}"), canvas.theme.plain);
+        right.add(5, 1, short!("{words}"), canvas.theme.dim);
     }
-    right.fit(room);
+    right.fit(available);
     right
 }
 
 /// Whether a key would do something now.
 fn is_useful(action: Action, app: &App) -> bool {
     match action {
-        Action::Prompts => app.prompts().count() > 0,
+        Action::OpenPrompts => app.prompts().count() > 0,
         Action::Interrupt | Action::Terminate | Action::Kill => !app.settings.is_readonly,
-        Action::ShowAll => app.narrowing().is_narrow(),
+        Action::ShowAll => app.list_filter().is_active(),
         Action::UntagAll => !app.screen().list.tagged().is_empty(),
         Action::Processes => app.screen().view() != &View::Processes,
         Action::Findings => app.screen().view() != &View::Findings,

@@ -8,10 +8,10 @@
 //! ╰─ ▼ 9 more ─────────────────────────────────────────────────────────────────────────────────╯
 //! ```
 
+use super::canvas::Canvas;
 use super::findings::severity_style;
 use super::format::{clock, columns, short};
-use super::pen::Pen;
-use crate::app::{App, Entry, Happening};
+use crate::app::{App, EventKind, EventLogEntry};
 use crate::diagnosis::{Phase, Transition};
 use ratatui::layout::Rect;
 
@@ -20,57 +20,60 @@ const CLOCK: u16 = 9;
 const CHANGE: u16 = 12;
 
 /// Draws the view into the body of the screen.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App) {
-    let theme = pen.theme;
-    let (chronicle, inner) = (app.chronicle(), body.width.saturating_sub(2));
-    pen.outline(body, &theme.glyphs.heavy, theme.focus);
-    let title = short!(" History  {} ", chronicle.count());
-    pen.text(body.x + 2, body.y, body.width.saturating_sub(4), &title, theme.focus);
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
+    let theme = canvas.theme;
+    let (event_log, inner) = (app.event_log(), body.width.saturating_sub(2));
+    canvas.outline(body, &theme.glyphs.heavy, theme.focus);
+    let title = short!(" History  {} ", event_log.count());
+    canvas.text(body.x + 2, body.y, body.width.saturating_sub(4), &title, theme.focus);
     let rows = body.height.saturating_sub(2);
-    let (above, entries) = chronicle.visible(usize::from(rows));
-    let entries: Vec<&Entry> = entries.collect();
+    let (above, entries) = event_log.visible(usize::from(rows));
+    let entries: Vec<&EventLogEntry> = entries.collect();
     if entries.is_empty() {
         let words = "Nothing has changed since gpufleet was started.";
-        pen.fit(body.x + 2, body.y + 1, inner.saturating_sub(1), words, theme.plain);
+        canvas.fit(body.x + 2, body.y + 1, inner.saturating_sub(1), words, theme.plain);
         return;
     }
-    let changes =
-        || entries.iter().filter_map(|entry| if let Happening::Changed(one) = &entry.what { Some(one) } else { None });
+    let changes = || {
+        entries
+            .iter()
+            .filter_map(|entry| if let EventKind::FindingChanged(one) = &entry.kind { Some(one) } else { None })
+    };
     let widest = |words: &mut dyn Iterator<Item = usize>, most: usize| words.max().unwrap_or(0).min(most) as u16;
     let host = widest(&mut changes().map(|one| columns(&one.host_name)), 14);
     let rule = widest(&mut changes().map(|one| one.rule.word().len()), 22);
     for (line, entry) in entries.iter().enumerate() {
         let mut at = Rect { x: body.x + 1, y: body.y + 1 + line as u16, width: inner, height: 1 };
         let time = clock(entry.at, app.settings.utc_offset_seconds);
-        pen.fit(at.x, at.y, at.width, &time, theme.dim);
+        canvas.fit(at.x, at.y, at.width, &time, theme.dim);
         let skip = |at: &mut Rect, width: u16| {
             let width = width.min(at.width);
             *at = Rect { x: at.x + width, width: at.width - width, ..*at };
         };
         skip(&mut at, CLOCK);
-        match &entry.what {
-            Happening::Said(text) => {
-                pen.fit(at.x, at.y, at.width, text, theme.plain);
+        match &entry.kind {
+            EventKind::Message(text) => {
+                canvas.fit(at.x, at.y, at.width, text, theme.plain);
             }
-            Happening::Changed(one) => {
+            EventKind::FindingChanged(one) => {
                 let is_over = matches!(one.to, Phase::Clear | Phase::Resolving);
                 let style = if is_over { theme.dim } else { severity_style(theme, one.severity) };
-                pen.fit(at.x, at.y, at.width, one.severity.word(), style);
+                canvas.fit(at.x, at.y, at.width, one.severity.word(), style);
                 skip(&mut at, 5);
-                pen.fit_middle(at.x, at.y, host.min(at.width), &one.host_name, theme.plain);
+                canvas.fit_middle(at.x, at.y, host.min(at.width), &one.host_name, theme.plain);
                 skip(&mut at, host + 1);
-                pen.fit(at.x, at.y, rule.min(at.width), one.rule.word(), theme.plain);
+                canvas.fit(at.x, at.y, rule.min(at.width), one.rule.word(), theme.plain);
                 skip(&mut at, rule + 1);
-                pen.fit(at.x, at.y, at.width, change(one), style);
+                canvas.fit(at.x, at.y, at.width, change(one), style);
                 skip(&mut at, CHANGE);
-                pen.fit(at.x, at.y, at.width, &one.sentence, if is_over { theme.dim } else { theme.plain });
+                canvas.fit(at.x, at.y, at.width, &one.sentence, if is_over { theme.dim } else { theme.plain });
             }
         }
     }
-    let below = chronicle.count().saturating_sub(above + entries.len());
+    let below = event_log.count().saturating_sub(above + entries.len());
     if below > 0 {
         let words = short!(" {} {below} more ", theme.glyphs.down);
-        pen.text(body.x + 2, body.bottom() - 1, body.width.saturating_sub(4), &words, theme.plain);
+        canvas.text(body.x + 2, body.bottom() - 1, body.width.saturating_sub(4), &words, theme.plain);
     }
 }
 
@@ -89,7 +92,7 @@ fn change(transition: &Transition) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use crate::app::testing::{LATER, NOW, app, at, press, stuck};
+    use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, press};
     use crate::app::{App, Event};
     use crate::ui::testing::{cells_at, lines, show_cells};
 
@@ -101,8 +104,8 @@ mod tests {
 
     #[test]
     fn the_history_tells_what_became_of_findings_and_what_went_wrong() {
-        let mut app = stuck(4, (120, 40));
-        app.update(Event::WentWrong("on_finding `notify-lab` failed: exit status 7".into()), at(LATER));
+        let mut app = app_with_hung_jobs(4, (120, 40));
+        app.update(Event::ProblemReported("on_finding `notify-lab` failed: exit status 7".into()), at(LATER));
         press(&mut app, "5H");
         for size in [(120, 40), (200, 60), (80, 24)] {
             insta::assert_snapshot!(format!("history_{}x{}", size.0, size.1), shown(&app, size).join("\n"));

@@ -9,47 +9,47 @@
 //! GPU  97% mem 41%  100%│⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉
 //! ```
 
-use super::flow::Flow;
-use super::pen::Pen;
+use super::canvas::Canvas;
+use super::line_writer::LineWriter;
 use super::{gpu_detail, gpu_table, host_cards, host_facts, host_state, list};
-use crate::app::host_shape::HostShape;
-use crate::app::{App, HostFigures};
+use crate::app::host_layout::HostLayout;
+use crate::app::{App, HostSummary};
 use crate::fleet::{Host, Moment};
 use ratatui::layout::Rect;
 
 /// Draws a host in full.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, host: &Host, shape: HostShape, now: Moment) {
-    let Some(figures) = app.figures(host) else { return };
-    let facts = Rect { x: body.x + 1, width: body.width.saturating_sub(2), height: shape.facts_rows, ..body };
-    draw_facts(pen, facts, app, host, figures, now);
-    let gpus = Rect { y: facts.bottom(), height: shape.gpu_rows(), ..body };
-    let detail = Rect { y: gpus.bottom(), height: shape.detail_rows, ..body };
-    if gpus.height > 0 && host_state::shows_gpus(app, host, figures) {
-        match shape.cards {
-            Some(cards) => host_cards::draw(pen, gpus, app, host, figures, cards, now),
-            None => gpu_table::draw(pen, gpus, app.screen(), figures, usize::from(shape.gpus_shown), now),
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, layout: HostLayout, now: Moment) {
+    let Some(summary) = app.host_summary(host) else { return };
+    let facts = Rect { x: body.x + 1, width: body.width.saturating_sub(2), height: layout.facts_rows, ..body };
+    draw_facts(canvas, facts, app, host, summary, now);
+    let gpus = Rect { y: facts.bottom(), height: layout.gpu_rows(), ..body };
+    let detail = Rect { y: gpus.bottom(), height: layout.detail_rows, ..body };
+    if gpus.height > 0 && host_state::shows_gpus(app, host, summary) {
+        match layout.cards {
+            Some(cards) => host_cards::draw(canvas, gpus, app, host, summary, cards, now),
+            None => gpu_table::draw(canvas, gpus, app.screen(), summary, usize::from(layout.visible_gpus), now),
         }
-        if let Some(gpu) = figures.gpus.get(app.screen().gpu) {
-            gpu_detail::draw(pen, detail, host, gpu, app.screen().gpu);
+        if let Some(gpu) = summary.gpus.get(app.screen().gpu) {
+            gpu_detail::draw(canvas, detail, host, gpu, app.screen().gpu);
         }
-        if !figures.is_fresh {
-            pen.dim(Rect { y: gpus.y + 1, height: detail.bottom().saturating_sub(gpus.y + 1), ..body });
+        if !summary.is_fresh {
+            canvas.dim(Rect { y: gpus.y + 1, height: detail.bottom().saturating_sub(gpus.y + 1), ..body });
         }
     } else if gpus.height > 0 {
-        pen.repeat(body.x, gpus.y, body.width, pen.theme.glyphs.light.horizontal, pen.theme.dim);
+        canvas.repeat(body.x, gpus.y, body.width, canvas.theme.glyphs.light.horizontal, canvas.theme.dim);
         let height = (gpus.height + detail.height).saturating_sub(1);
-        let inside = Rect { x: body.x + 1, y: gpus.y + 1, width: body.width.saturating_sub(2), height };
-        host_state::draw(pen, inside, app, host, figures, now);
+        let inner = Rect { x: body.x + 1, y: gpus.y + 1, width: body.width.saturating_sub(2), height };
+        host_state::draw(canvas, inner, app, host, summary, now);
     }
     let y = detail.bottom();
-    let processes = Rect { y, height: shape.list_rows.min(body.bottom().saturating_sub(y)), ..body };
-    list::draw(pen, processes, app, now);
+    let processes = Rect { y, height: layout.list_rows.min(body.bottom().saturating_sub(y)), ..body };
+    list::draw(canvas, processes, app, now);
 }
 
 /// As many lines as there is room for; where there are few, the last are joined and lose what matters least.
-fn draw_facts(pen: &mut Pen<'_>, area: Rect, app: &App, host: &Host, figures: &HostFigures, now: Moment) {
-    let mut lines = vec![host_facts::who(pen, app, host, figures, now), host_facts::load(pen, host)];
-    let (disks, probe) = (host_facts::disks_and_health(pen, app, host), host_facts::probe(pen, host));
+fn draw_facts(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summary: &HostSummary, now: Moment) {
+    let mut lines = vec![host_facts::identity(canvas, app, host, summary, now), host_facts::load(canvas, host)];
+    let (disks, probe) = (host_facts::disks_and_health(canvas, app, host), host_facts::probe(canvas, host));
     if area.height > 3 {
         lines.extend([disks, probe]);
     } else {
@@ -57,8 +57,8 @@ fn draw_facts(pen: &mut Pen<'_>, area: Rect, app: &App, host: &Host, figures: &H
         joined.append(3, disks);
         lines.push(joined);
     }
-    let mut flow = Flow::new(pen, area);
+    let mut writer = LineWriter::new(canvas, area);
     for line in lines {
-        flow.segments(line);
+        writer.segments(line);
     }
 }

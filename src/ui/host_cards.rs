@@ -9,13 +9,13 @@
 //!  GPU                    -10m        -5m    now
 //! ```
 
+use super::canvas::Canvas;
 use super::chart::{self, AXIS_COLUMNS, Scale};
-use super::format::{Short, age, brief_span, or_dash, rate, short, wrap};
-use super::pen::Pen;
+use super::format::{ShortString, age, brief_span, or_dash, rate, short, wrap};
 use super::segments::Segments;
 use super::{gpu_line, gpu_table};
-use crate::app::host_shape::Cards;
-use crate::app::{App, Focus, GpuFigures, HostFigures, Metric};
+use crate::app::host_layout::Cards;
+use crate::app::{App, Focus, GpuSummary, HostSummary, Metric};
 use crate::fleet::{GpuState, Host, HostId, Moment, Series, program_name};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -25,77 +25,89 @@ const READING_COLUMNS: u16 = 20;
 
 /// Draws the cards with the times below them.
 pub(super) fn draw(
-    pen: &mut Pen<'_>,
+    canvas: &mut Canvas<'_>,
     area: Rect,
     app: &App,
     host: &Host,
-    figures: &HostFigures,
+    summary: &HostSummary,
     cards: Cards,
     now: Moment,
 ) {
-    for (position, gpu) in figures.gpus.iter().enumerate() {
-        let (row, column) = (position as u16 / cards.across, position as u16 % cards.across);
-        let place = Rect {
+    for (position, gpu) in summary.gpus.iter().enumerate() {
+        let (row, column) = (position as u16 / cards.per_row, position as u16 % cards.per_row);
+        let cell = Rect {
             x: area.x + column * cards.columns,
             y: area.y + row * cards.rows,
-            width: cards.columns - u16::from(cards.across > 1),
+            width: cards.columns - u16::from(cards.per_row > 1),
             height: cards.rows,
         };
-        card(pen, place.intersection(area), app, host, position, gpu, now);
+        card(canvas, cell.intersection(area), app, host, position, gpu, now);
     }
     let y = area.bottom().saturating_sub(1);
-    for column in 0..cards.across.min(figures.gpus.len() as u16) {
+    for column in 0..cards.per_row.min(summary.gpus.len() as u16) {
         let x = area.x + column * cards.columns;
-        let width = cards.columns - u16::from(cards.across > 1);
+        let width = cards.columns - u16::from(cards.per_row > 1);
         let words = short!("{} over {}", app.screen().metric.word(), app.screen().span.word());
-        pen.fit(x + 1, y, READING_COLUMNS, &words, pen.theme.dim);
+        canvas.fit(x + 1, y, READING_COLUMNS, &words, canvas.theme.dim);
         let left = READING_COLUMNS + AXIS_COLUMNS + 1;
-        chart::time_axis(pen, x + left, y, width.saturating_sub(left), app.screen().span);
+        chart::time_axis(canvas, x + left, y, width.saturating_sub(left), app.screen().span);
     }
 }
 
-fn card(pen: &mut Pen<'_>, area: Rect, app: &App, host: &Host, position: usize, gpu: &GpuFigures, now: Moment) {
-    let theme = pen.theme;
+fn card(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, position: usize, gpu: &GpuSummary, now: Moment) {
+    let theme = canvas.theme;
     let is_selected = app.screen().gpu == position;
     let is_focused = is_selected && app.screen().focus() == Focus::Panes;
     let glyphs = if is_focused { &theme.glyphs.heavy } else { &theme.glyphs.light };
     let rule = if is_focused { theme.focus } else { theme.dim };
-    pen.repeat(area.x, area.y, area.width, glyphs.horizontal, rule);
+    canvas.repeat(area.x, area.y, area.width, glyphs.horizontal, rule);
     let pointer = if is_focused { theme.glyphs.pointer } else { "" };
     let name = short!(" {pointer}{} ", gpu_line::name(gpu).as_str());
-    let used =
-        pen.text(area.x + 1, area.y, area.width.saturating_sub(2), &name, if is_focused { rule } else { theme.plain });
+    let used = canvas.text(
+        area.x + 1,
+        area.y,
+        area.width.saturating_sub(2),
+        &name,
+        if is_focused { rule } else { theme.plain },
+    );
     let mut right = Segments::default();
     right.add(9, 0, short!(" "), theme.plain);
-    occupation(pen, app, host.id, gpu, now, &mut right);
+    add_occupancy(canvas, app, host.id, gpu, now, &mut right);
     right.add(9, 0, short!(" "), theme.plain);
-    let room = area.width.saturating_sub(used + 3);
-    right.fit(room);
-    right.draw_right(pen, area.x + used + 2, area.y, room);
+    let available = area.width.saturating_sub(used + 3);
+    right.fit(available);
+    right.draw_right(canvas, area.x + used + 2, area.y, available);
 
-    let inside = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
+    let inner = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     if let Some(error) = &gpu.reading.error {
         for (row, line) in wrap(&error.message, usize::from(area.width.saturating_sub(2))).iter().enumerate() {
-            if row < usize::from(inside.height) {
-                pen.text(area.x + 1, inside.y + row as u16, area.width.saturating_sub(1), line, theme.crit);
+            if row < usize::from(inner.height) {
+                canvas.text(area.x + 1, inner.y + row as u16, area.width.saturating_sub(1), line, theme.crit);
             }
         }
         return;
     }
-    readings(pen, Rect { x: inside.x + 1, width: READING_COLUMNS, ..inside }, gpu, app.screen().metric);
+    readings(canvas, Rect { x: inner.x + 1, width: READING_COLUMNS, ..inner }, gpu, app.screen().metric);
     let left = READING_COLUMNS + 1;
-    let place = Rect { x: inside.x + left, width: inside.width.saturating_sub(left), ..inside };
+    let chart_area = Rect { x: inner.x + left, width: inner.width.saturating_sub(left), ..inner };
     let metric = app.screen().metric;
-    let columns = place.width.saturating_sub(AXIS_COLUMNS);
+    let columns = chart_area.width.saturating_sub(AXIS_COLUMNS);
     let series = Series::Gpu(position, metric.series());
-    let points = chart::read(pen, host.history(), series, columns, app.screen().span, now);
-    let scale = Scale::of_gpu(pen, metric, gpu, &points);
-    chart::draw(pen, place, &points, &scale, theme.busy);
+    let points = chart::read_points(canvas, host.history(), series, columns, app.screen().span, now);
+    let scale = Scale::for_gpu(canvas, metric, gpu, &points);
+    chart::draw(canvas, chart_area, &points, &scale, theme.busy);
 }
 
 /// Who holds it, for how long, with what: `erika 22h torchrun`; or the state where it is more than being in use.
-pub(super) fn occupation(pen: &Pen<'_>, app: &App, id: HostId, gpu: &GpuFigures, now: Moment, line: &mut Segments) {
-    let theme = pen.theme;
+pub(super) fn add_occupancy(
+    canvas: &Canvas<'_>,
+    app: &App,
+    id: HostId,
+    gpu: &GpuSummary,
+    now: Moment,
+    line: &mut Segments,
+) {
+    let theme = canvas.theme;
     if let Some(user) = &gpu.main_user {
         line.add(6, 0, short!("{user}"), theme.plain);
         if gpu.other_users > 0 {
@@ -115,13 +127,13 @@ pub(super) fn occupation(pen: &Pen<'_>, app: &App, id: HostId, gpu: &GpuFigures,
         }
         return;
     }
-    let (words, style) = state_words(pen, gpu, now);
+    let (words, style) = state_text(canvas, gpu, now);
     line.add(8, gap, words, style);
 }
 
 /// `? hung? 18m`, `z idle 42m`, `· free`, `low power 104W`.
-pub(super) fn state_words(pen: &Pen<'_>, gpu: &GpuFigures, now: Moment) -> (Short, Style) {
-    let theme = pen.theme;
+pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> (ShortString, Style) {
+    let theme = canvas.theme;
     if gpu.shows_low_power() {
         return (short!("low power {}", gpu_line::power(gpu, false).as_str()), theme.warn);
     }
@@ -130,17 +142,17 @@ pub(super) fn state_words(pen: &Pen<'_>, gpu: &GpuFigures, now: Moment) -> (Shor
         (GpuState::Hung | GpuState::Idle | GpuState::Waiting, Some(since)) => {
             short!(" {}", brief_span(now.since(since)).as_str())
         }
-        _ => Short::new(),
+        _ => ShortString::new(),
     };
     (short!("{glyph} {}{}", gpu.state.word(), since.as_str()), gpu_line::state_style(theme, gpu.state))
 }
 
 /// As many readings as there are rows, those that matter most first; the one in the chart is bold.
-fn readings(pen: &mut Pen<'_>, area: Rect, gpu: &GpuFigures, metric: Metric) {
-    let theme = pen.theme;
+fn readings(canvas: &mut Canvas<'_>, area: Rect, gpu: &GpuSummary, metric: Metric) {
+    let theme = canvas.theme;
     let reading = &gpu.reading;
     let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
-    let mut lines: Vec<(&str, Short, Style, bool)> = vec![
+    let mut lines: Vec<(&str, ShortString, Style, bool)> = vec![
         (
             "GPU",
             short!(
@@ -151,11 +163,11 @@ fn readings(pen: &mut Pen<'_>, area: Rect, gpu: &GpuFigures, metric: Metric) {
             theme.plain,
             matches!(metric, Metric::Utilization | Metric::MemoryBusy),
         ),
-        ("MEM", gpu_line::memory_in_words(gpu), theme.plain, metric == Metric::Memory),
+        ("MEM", gpu_line::memory_text(gpu), theme.plain, metric == Metric::Memory),
         ("PWR", gpu_line::power(gpu, true), theme.plain, metric == Metric::Power),
         (
             "TMP",
-            temperatures(pen, gpu),
+            temperatures(canvas, gpu),
             if gpu.is_hot { theme.warn } else { theme.plain },
             metric == Metric::Temperature,
         ),
@@ -166,7 +178,7 @@ fn readings(pen: &mut Pen<'_>, area: Rect, gpu: &GpuFigures, metric: Metric) {
     lines.push((
         "CLK",
         if is_slowed { short!("{slowed}") } else { or_dash(clock.as_deref()) },
-        style_of(is_slowed, theme.warn, theme.plain),
+        choose_style(is_slowed, theme.warn, theme.plain),
         false,
     ));
     if let (Some(received), Some(sent)) =
@@ -180,24 +192,24 @@ fn readings(pen: &mut Pen<'_>, area: Rect, gpu: &GpuFigures, metric: Metric) {
         lines.push(("PCI", short!("{} {}", rate(received).as_str(), rate(sent).as_str()), theme.plain, false));
     }
     if let Some(errors) = gpu.ecc_uncorrectable {
-        lines.push(("ECC", short!("{errors}"), style_of(errors > 0, theme.warn, theme.plain), false));
+        lines.push(("ECC", short!("{errors}"), choose_style(errors > 0, theme.warn, theme.plain), false));
     }
     for (row, (label, words, style, is_charted)) in lines.into_iter().enumerate().take(usize::from(area.height)) {
         let y = area.y + row as u16;
-        pen.text(area.x, y, 3, label, if is_charted { theme.focus } else { theme.dim });
-        pen.fit(area.x + 4, y, area.width.saturating_sub(4), &words, style);
+        canvas.text(area.x, y, 3, label, if is_charted { theme.focus } else { theme.dim });
+        canvas.fit(area.x + 4, y, area.width.saturating_sub(4), &words, style);
     }
 }
 
-fn style_of(is_worse: bool, worse: Style, plain: Style) -> Style {
+fn choose_style(is_worse: bool, worse: Style, plain: Style) -> Style {
     if is_worse { worse } else { plain }
 }
 
 /// `71°`, with the memory's where it is told: `71° mem 78°`.
-fn temperatures(pen: &Pen<'_>, gpu: &GpuFigures) -> Short {
-    let core = gpu_line::temperature(pen.theme, gpu);
+fn temperatures(canvas: &Canvas<'_>, gpu: &GpuSummary) -> ShortString {
+    let core = gpu_line::temperature(canvas.theme, gpu);
     match gpu.reading.memory_temperature_celsius {
-        Some(memory) => short!("{} mem {memory}{}", core.as_str(), pen.theme.glyphs.degree),
+        Some(memory) => short!("{} mem {memory}{}", core.as_str(), canvas.theme.glyphs.degree),
         None => core,
     }
 }

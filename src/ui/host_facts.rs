@@ -1,10 +1,10 @@
 //! The facts of one host, a line each: who it is, its load, its disks and health, the probe.
 
-use super::format::{Short, gib, interval, memory, named, or_dash, rate, short, span};
+use super::canvas::Canvas;
+use super::format::{ShortString, gib, interval, memory, or_dash, rate, short, shorten_host_name, span};
 use super::host_state;
-use super::pen::Pen;
 use super::segments::Segments;
-use crate::app::{App, HostFigures};
+use crate::app::{App, HostSummary};
 use crate::fleet::{Host, Link, Moment, NOBODY, gpu_list};
 use crate::wire::{Filesystem, ReadingSource, RecoveryAction, Scope};
 use std::time::Duration;
@@ -12,16 +12,16 @@ use std::time::Duration;
 /// From here on a filesystem is worth a colour (diagnosis sheet, rule `disk-full`).
 const FULL_PERCENT: u64 = 90;
 /// Filesystems that are told.
-const MOST_FILESYSTEMS: usize = 6;
+const MAX_FILESYSTEMS: usize = 6;
 /// Users that are told.
-const MOST_USERS: usize = 6;
+const MAX_USERS: usize = 6;
 
 /// What it is, and how it is reached.
-pub(super) fn who(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, now: Moment) -> Segments {
-    let theme = pen.theme;
+pub(super) fn identity(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary, now: Moment) -> Segments {
+    let theme = canvas.theme;
     let mut line = Segments::default();
-    line.add(20, 0, named(host.name()), theme.focus);
-    match host_state::word(app, host, figures, now) {
+    line.add(20, 0, shorten_host_name(host.name()), theme.focus);
+    match host_state::status_text(app, host, summary, now) {
         Some((word, style)) => line.add(19, 2, word, style),
         None => line.add(4, 2, short!("live"), theme.dim),
     }
@@ -63,8 +63,8 @@ pub(super) fn who(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, 
 }
 
 /// What its processors and its memory do.
-pub(super) fn load(pen: &Pen<'_>, host: &Host) -> Segments {
-    let theme = pen.theme;
+pub(super) fn load(canvas: &Canvas<'_>, host: &Host) -> Segments {
+    let theme = canvas.theme;
     let mut line = Segments::default();
     let Some(snapshot) = &host.snapshot else {
         line.add(9, 0, short!("no readings yet"), theme.dim);
@@ -79,10 +79,10 @@ pub(super) fn load(pen: &Pen<'_>, host: &Host) -> Segments {
             line.add(14, 1, short!("of {cpus}"), theme.plain);
         }
     }
-    let used_of = |name: &str, used: Option<u64>, total: Option<u64>| -> Short {
+    let used_of = |name: &str, used: Option<u64>, total: Option<u64>| -> ShortString {
         match (used, total) {
             (Some(used), Some(total)) => short!("{name} {}/{}G", gib(used), gib(total)),
-            _ => Short::new(),
+            _ => ShortString::new(),
         }
     };
     line.add(16, 3, used_of("RAM", reading.memory_used_bytes(), reading.memory_total_bytes), theme.plain);
@@ -98,13 +98,13 @@ pub(super) fn load(pen: &Pen<'_>, host: &Host) -> Segments {
     if let (Some(read), Some(written)) = (read, written) {
         line.add(8, 3, short!("disk in {} out {}", rate(read).as_str(), rate(written).as_str()), theme.plain);
     }
-    for (keep, name, value) in [
+    for (priority, name, value) in [
         (10, "IO wait", reading.io_wait_percent),
         (8, "IO pressure", reading.pressure_io_percent),
         (7, "memory pressure", reading.pressure_memory_percent),
     ] {
         if let Some(value) = value {
-            line.add(keep, 3, short!("{name} {value:.0}%"), theme.plain);
+            line.add(priority, 3, short!("{name} {value:.0}%"), theme.plain);
         }
     }
     if let Some(kills) = reading.oom_kills.filter(|kills| *kills > 0) {
@@ -114,40 +114,40 @@ pub(super) fn load(pen: &Pen<'_>, host: &Host) -> Segments {
 }
 
 /// Filesystems, then what the GPUs' health comes to, then who works there.
-pub(super) fn disks_and_health(pen: &Pen<'_>, app: &App, host: &Host) -> Segments {
-    let theme = pen.theme;
+pub(super) fn disks_and_health(canvas: &Canvas<'_>, app: &App, host: &Host) -> Segments {
+    let theme = canvas.theme;
     let mut line = Segments::default();
-    for (place, filesystem) in host.filesystems().iter().take(MOST_FILESYSTEMS).enumerate() {
-        let (words, is_bad) = filesystem_words(filesystem);
+    for (index, filesystem) in host.filesystems().iter().take(MAX_FILESYSTEMS).enumerate() {
+        let (words, is_bad) = filesystem_text(filesystem);
         let style = if is_bad { theme.warn } else { theme.plain };
-        if place == 0 {
+        if index == 0 {
             line.add(12, 0, short!("disk"), theme.dim);
         }
-        line.add(if is_bad { 18 } else { 12 - place as u8 }, if place == 0 { 1 } else { 2 }, words, style);
+        line.add(if is_bad { 18 } else { 12 - index as u8 }, if index == 0 { 1 } else { 2 }, words, style);
     }
-    nvlinks(pen, host, &mut line);
-    errors(pen, host, &mut line);
+    nvlinks(canvas, host, &mut line);
+    errors(canvas, host, &mut line);
     let mut users: Vec<&str> = Vec::new();
     for row in app.jobs(host.id).iter().map(|job| &job.row).filter(|row| row.ended_at.is_none() && row.who != NOBODY) {
         if !users.contains(&row.who.as_str()) {
             users.push(row.who.as_str());
         }
     }
-    for (place, user) in users.iter().take(MOST_USERS).enumerate() {
-        if place == 0 {
+    for (index, user) in users.iter().take(MAX_USERS).enumerate() {
+        if index == 0 {
             line.add(5, 3, short!("users"), theme.dim);
         }
         line.add(5, 1, short!("{user}"), theme.plain);
     }
-    if users.len() > MOST_USERS {
-        line.add(5, 1, short!("+{}", users.len() - MOST_USERS), theme.dim);
+    if users.len() > MAX_USERS {
+        line.add(5, 1, short!("+{}", users.len() - MAX_USERS), theme.dim);
     }
     line
 }
 
 /// `/scratch 91%`, `/home (nfs4) 63%`, `/data silent 40s`; whether it needs somebody.
-fn filesystem_words(filesystem: &Filesystem) -> (Short, bool) {
-    let kind = if filesystem.kind.starts_with("nfs") { short!(" ({})", filesystem.kind) } else { Short::new() };
+fn filesystem_text(filesystem: &Filesystem) -> (ShortString, bool) {
+    let kind = if filesystem.kind.starts_with("nfs") { short!(" ({})", filesystem.kind) } else { ShortString::new() };
     let name = short!("{}{}", filesystem.mount_point, kind.as_str());
     if let Some(silent) = filesystem.silent_seconds {
         return (short!("{} silent {silent:.0}s", name.as_str()), true);
@@ -161,7 +161,7 @@ fn filesystem_words(filesystem: &Filesystem) -> (Short, bool) {
     }
 }
 
-fn nvlinks(pen: &Pen<'_>, host: &Host, line: &mut Segments) {
+fn nvlinks(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
     let (mut active, mut all) = (0_u32, 0_u32);
     for (position, (info, _)) in host.gpus().enumerate() {
         let mask = host.gpu_health(position).and_then(|health| health.nvlinks_active);
@@ -172,12 +172,12 @@ fn nvlinks(pen: &Pen<'_>, host: &Host, line: &mut Segments) {
     }
     // A link that is not wired is down for ever; the rule nvlink-down tells of one that was up.
     if all > 0 {
-        line.add(8, 3, short!("NVLink {active} of {all} up"), pen.theme.plain);
+        line.add(8, 3, short!("NVLink {active} of {all} up"), canvas.theme.plain);
     }
 }
 
-fn errors(pen: &Pen<'_>, host: &Host, line: &mut Segments) {
-    let theme = pen.theme;
+fn errors(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
+    let theme = canvas.theme;
     let health = (0..host.gpus().len()).filter_map(|position| host.gpu_health(position));
     let (mut uncorrected, mut corrected, mut remaps, mut actions) = (None::<u64>, None::<u64>, 0, 0);
     let add = |sum: &mut Option<u64>, value: Option<u64>| {
@@ -192,12 +192,12 @@ fn errors(pen: &Pen<'_>, host: &Host, line: &mut Segments) {
     }
     if let Some(errors) = uncorrected {
         let style = if errors > 0 { theme.warn } else { theme.plain };
-        let keep = if errors > 0 { 17 } else { 7 };
+        let priority = if errors > 0 { 17 } else { 7 };
         let words = match corrected {
             Some(corrected) => short!("ECC {corrected} corrected, {errors} not"),
             None => short!("ECC {errors} not corrected"),
         };
-        line.add(keep, 3, words, style);
+        line.add(priority, 3, words, style);
     }
     if remaps > 0 {
         line.add(17, 3, short!("{remaps} with rows to remap"), theme.warn);
@@ -208,8 +208,8 @@ fn errors(pen: &Pen<'_>, host: &Host, line: &mut Segments) {
 }
 
 /// What is run there, what it costs, what it cannot see; what hosts.toml says of the host.
-pub(super) fn probe(pen: &Pen<'_>, host: &Host) -> Segments {
-    let theme = pen.theme;
+pub(super) fn probe(canvas: &Canvas<'_>, host: &Host) -> Segments {
+    let theme = canvas.theme;
     let mut line = Segments::default();
     if let Link::Down { error, .. } | Link::NeedsUser { error, .. } = &host.link {
         line.add(20, 0, short!("{}", error.message.as_str()), theme.warn);

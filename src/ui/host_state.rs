@@ -10,14 +10,14 @@
 //! ╰──────────────────────────────────────╯╰──────────────────────────────────────╯
 //! ```
 
-use super::flow::Flow;
-use super::format::{Short, clock, interval, short, span};
-use super::pane::since_words;
-use super::pen::Pen;
+use super::canvas::Canvas;
+use super::format::{ShortString, clock, interval, short, span};
+use super::line_writer::LineWriter;
+use super::pane::since_text;
 use super::segments::Segments;
 use super::theme::Theme;
-use crate::app::arrange::GridShape;
-use crate::app::{App, HostFigures};
+use crate::app::layout::GridLayout;
+use crate::app::{App, HostSummary};
 use crate::fleet::{Host, Link, LinkError, LinkErrorKind, Moment, Phase};
 use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::{DriverError, DriverErrorKind, SafeText};
@@ -27,18 +27,18 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 /// For how long a host that came back with another boot id says so in its title.
-const REBOOT_TOLD: Duration = Duration::from_secs(60);
+const REBOOT_NOTICE_DURATION: Duration = Duration::from_secs(60);
 
 /// Whether the pane shows GPUs, perhaps old ones, and not the reason why it cannot.
-pub(super) fn shows_gpus(app: &App, host: &Host, figures: &HostFigures) -> bool {
-    !figures.gpus.is_empty()
+pub(super) fn shows_gpus(app: &App, host: &Host, summary: &HostSummary) -> bool {
+    !summary.gpus.is_empty()
         && matches!(host.link, Link::Live | Link::Stale { .. })
         && driver_error(host).is_none()
         && app.prompts().of_host(host.name()).is_none()
 }
 
 /// The word in the title in place of sums; `None` for a host that is well.
-pub(super) fn word(app: &App, host: &Host, figures: &HostFigures, now: Moment) -> Option<(Short, Style)> {
+pub(super) fn status_text(app: &App, host: &Host, summary: &HostSummary, now: Moment) -> Option<(ShortString, Style)> {
     let theme = Theme::new(app.settings);
     if app.prompts().of_host(host.name()).is_some() {
         return Some((short!("NEEDS YOU  P"), theme.warn));
@@ -46,18 +46,18 @@ pub(super) fn word(app: &App, host: &Host, figures: &HostFigures, now: Moment) -
     match &host.link {
         Link::Connecting { .. } => Some((short!("connecting"), theme.dim)),
         Link::Down { .. } if host.link.is_refused() => Some((short!("refused"), theme.dim)),
-        Link::Down { since, .. } => Some((short!("DOWN {}", since_words(*since, now).as_str()), theme.warn)),
+        Link::Down { since, .. } => Some((short!("DOWN {}", since_text(*since, now).as_str()), theme.warn)),
         Link::NeedsUser { .. } => Some((short!("NEEDS YOU"), theme.warn)),
-        Link::Stale { since } => Some((short!("STALE {}", since_words(*since, now).as_str()), theme.warn)),
+        Link::Stale { since } => Some((short!("STALE {}", since_text(*since, now).as_str()), theme.warn)),
         Link::Live if driver_error(host).is_some() => Some((short!("NO GPU DATA"), theme.warn)),
         Link::Live if host.inventory.is_none() || host.snapshot.is_none() => Some((short!("first sample"), theme.dim)),
-        Link::Live if !figures.is_fresh => {
-            let age = host.received_at.map_or_else(|| short!("-"), |at| since_words(at, now));
+        Link::Live if !summary.is_fresh => {
+            let age = host.received_at.map_or_else(|| short!("-"), |at| since_text(at, now));
             Some((short!("STALE {}", age.as_str()), theme.warn))
         }
-        Link::Live => host.rebooted_at.filter(|at| now.since(*at) < REBOOT_TOLD).map(|at| {
+        Link::Live => host.rebooted_at.filter(|at| now.since(*at) < REBOOT_NOTICE_DURATION).map(|at| {
             // The sums come back when whoever looked away has had time to see it.
-            (short!("REBOOTED {}", since_words(at, now).as_str()), theme.warn)
+            (short!("REBOOTED {}", since_text(at, now).as_str()), theme.warn)
         }),
     }
 }
@@ -69,73 +69,73 @@ pub(super) fn driver_error(host: &Host) -> Option<&DriverError> {
 }
 
 /// Draws the reason, most important first: a low pane shows its beginning.
-pub(super) fn draw(pen: &mut Pen<'_>, area: Rect, app: &App, host: &Host, figures: &HostFigures, now: Moment) {
-    let mut flow = Flow::new(pen, area);
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summary: &HostSummary, now: Moment) {
+    let mut writer = LineWriter::new(canvas, area);
     if let Some(prompt) = app.prompts().of_host(host.name()) {
-        waiting_prompt(&mut flow, prompt, app.prompts().count());
+        draw_waiting_prompt(&mut writer, prompt, app.prompts().count());
         return;
     }
     match &host.link {
         Link::Connecting { attempt, phase, since } => {
-            connecting(&mut flow, app, host, figures, (*attempt, *phase, *since), now);
+            draw_connecting(&mut writer, app, host, summary, (*attempt, *phase, *since), now);
         }
         Link::Down { error, retry_at, attempt, .. } => {
             match retry_at {
                 Some(at) => {
                     let seconds = now.until(*at).as_secs_f64().ceil();
                     let next = short!("{} try in {seconds:.0} s", ordinal(attempt.saturating_add(1)).as_str());
-                    flow.pin_to_bottom(&next, "r tries now");
+                    writer.pin_to_bottom(&next, "r tries now");
                 }
-                None => flow.pin_to_bottom("waits for you", "r tries now"),
+                None => writer.pin_to_bottom("waits for you", "r tries now"),
             }
-            failed(&mut flow, "x", error);
-            last_seen(&mut flow, app, host, figures);
+            draw_link_error(&mut writer, "x", error);
+            draw_last_seen(&mut writer, app, host, summary);
         }
         Link::NeedsUser { error, .. } => {
-            flow.pin_to_bottom("not tried again unasked", "r tries now");
-            failed(&mut flow, if error.kind == LinkErrorKind::HostKeyUnknown { "k" } else { "p" }, error);
-            last_seen(&mut flow, app, host, figures);
+            writer.pin_to_bottom("not tried again unasked", "r tries now");
+            draw_link_error(&mut writer, if error.kind == LinkErrorKind::HostKeyUnknown { "k" } else { "p" }, error);
+            draw_last_seen(&mut writer, app, host, summary);
         }
         Link::Live | Link::Stale { .. } => {
             if let Some(error) = driver_error(host) {
-                no_driver(&mut flow, host, error);
+                draw_driver_error(&mut writer, host, error);
             } else {
-                let spinner = spinner(flow.pen.theme, now);
-                flow.marked(spinner, "connected; the driver is being asked", flow.pen.theme.dim);
-                host_readings(&mut flow, host);
+                let spinner = spinner(writer.canvas.theme, now);
+                writer.marked(spinner, "connected; the driver is being asked", writer.canvas.theme.dim);
+                host_readings(&mut writer, host);
             }
         }
     }
 }
 
 /// Below stale figures, where a line is left: since when, and how slow the link was.
-pub(super) fn below_gpus(
-    pen: &mut Pen<'_>,
+pub(super) fn draw_stale_notice(
+    canvas: &mut Canvas<'_>,
     area: Rect,
-    shape: &GridShape,
-    figures: &HostFigures,
+    layout: &GridLayout,
+    summary: &HostSummary,
     host: &Host,
     now: Moment,
 ) {
-    let rows = figures.gpus.len().div_ceil(usize::from(shape.inner_columns).max(1)) as u16;
-    if figures.is_fresh || rows + 1 >= area.height {
+    let rows = summary.gpus.len().div_ceil(usize::from(layout.inner_columns).max(1)) as u16;
+    if summary.is_fresh || rows + 1 >= area.height {
         return;
     }
-    let theme = pen.theme;
-    let mut flow = Flow::new(pen, Rect { y: area.y + rows + 1, height: area.height - rows - 1, ..area });
+    let theme = canvas.theme;
+    let mut writer = LineWriter::new(canvas, Rect { y: area.y + rows + 1, height: area.height - rows - 1, ..area });
     let age = host.age(now).map_or_else(|| short!("-"), span);
-    flow.marked(
+    writer.marked(
         "~",
         &short!("no sample for {} (expected every {})", age.as_str(), interval(host.interval()).as_str()),
         theme.warn,
     );
     if let Some(round_trip) = host.round_trip {
-        flow.line(&short!("  a heartbeat took {}", milliseconds(round_trip).as_str()), theme.dim);
+        writer.line(&short!("  a heartbeat took {}", milliseconds(round_trip).as_str()), theme.dim);
     }
 }
 
 /// `23 ms`.
-pub(super) fn milliseconds(duration: Duration) -> Short {
+pub(super) fn milliseconds(duration: Duration) -> ShortString {
     short!("{:.0} ms", duration.as_secs_f64() * 1000.0)
 }
 
@@ -144,28 +144,28 @@ pub(super) fn spinner(theme: &Theme, now: Moment) -> &'static str {
     theme.glyphs.spinner[(now.since_start().as_secs() % 4) as usize]
 }
 
-fn connecting(
-    flow: &mut Flow<'_, '_>,
+fn draw_connecting(
+    writer: &mut LineWriter<'_, '_>,
     app: &App,
     host: &Host,
-    figures: &HostFigures,
+    summary: &HostSummary,
     (attempt, phase, since): (u32, Phase, Moment),
     now: Moment,
 ) {
     const STEPS: [Phase; 6] =
         [Phase::Name, Phase::Tcp, Phase::KeyExchange, Phase::Login, Phase::Probe, Phase::FirstSample];
-    let theme = flow.pen.theme;
+    let theme = writer.canvas.theme;
     let spinner = spinner(theme, now);
     let seconds = now.since(since).as_secs();
-    if flow.rows_left() < STEPS.len() as u16 + 2 {
-        flow.marked(spinner, &short!("{}  {seconds} s  attempt {attempt}", phase.words()), theme.plain);
-        last_seen(flow, app, host, figures);
+    if writer.rows_left() < STEPS.len() as u16 + 2 {
+        writer.marked(spinner, &short!("{}  {seconds} s  attempt {attempt}", phase.words()), theme.plain);
+        draw_last_seen(writer, app, host, summary);
         return;
     }
-    flow.marked(spinner, &short!("attempt {attempt}   {seconds} s"), theme.plain);
-    flow.gap();
+    writer.marked(spinner, &short!("attempt {attempt}   {seconds} s"), theme.plain);
+    writer.gap();
     if phase == Phase::Queued {
-        flow.marked(spinner, phase.words(), theme.plain);
+        writer.marked(spinner, phase.words(), theme.plain);
     }
     for step in STEPS {
         let (glyph, style) = match step.cmp(&phase) {
@@ -173,39 +173,39 @@ fn connecting(
             Ordering::Equal => (spinner, theme.plain),
             Ordering::Greater => (theme.glyphs.free, theme.dim),
         };
-        flow.marked(glyph, step.words(), style);
+        writer.marked(glyph, step.words(), style);
     }
 }
 
-fn failed(flow: &mut Flow<'_, '_>, glyph: &str, error: &LinkError) {
-    let theme = flow.pen.theme;
+fn draw_link_error(writer: &mut LineWriter<'_, '_>, glyph: &str, error: &LinkError) {
+    let theme = writer.canvas.theme;
     let is_grave = matches!(error.kind, LinkErrorKind::HostKeyChanged | LinkErrorKind::HostKeyRevoked);
     let style = if is_grave { theme.crit } else { theme.warn };
-    flow.marked(if is_grave { "!" } else { glyph }, &error.message, style);
+    writer.marked(if is_grave { "!" } else { glyph }, &error.message, style);
     if let Some(hint) = &error.hint {
-        flow.indented(hint, theme.plain);
+        writer.indented(hint, theme.plain);
     }
 }
 
-fn last_seen(flow: &mut Flow<'_, '_>, app: &App, host: &Host, figures: &HostFigures) {
+fn draw_last_seen(writer: &mut LineWriter<'_, '_>, app: &App, host: &Host, summary: &HostSummary) {
     let Some(at) = host.received_at else { return };
-    flow.gap();
-    let theme = flow.pen.theme;
+    writer.gap();
+    let theme = writer.canvas.theme;
     let mut words = Segments::default();
     words.add(99, 0, short!("last seen {}", clock(at, app.settings.utc_offset_seconds).as_str()), theme.dim);
-    let total = figures.gpus.len();
-    let users: u32 = figures.gpus.iter().map(|gpu| u32::from(gpu.main_user.is_some())).sum();
+    let total = summary.gpus.len();
+    let users: u32 = summary.gpus.iter().map(|gpu| u32::from(gpu.main_user.is_some())).sum();
     words.add(5, 2, short!("{total} GPUs, {users} in use"), theme.dim);
-    flow.segments(words);
-    if let Some(names) = main_users(figures) {
-        flow.indented(&names, theme.dim);
+    writer.segments(words);
+    if let Some(names) = main_users(summary) {
+        writer.indented(&names, theme.dim);
     }
 }
 
 /// `then alice 0-5, bob 6`: who was there when the host was last seen.
-fn main_users(figures: &HostFigures) -> Option<String> {
+fn main_users(summary: &HostSummary) -> Option<String> {
     let mut users: Vec<(&SafeText, Vec<u32>)> = Vec::new();
-    for gpu in &figures.gpus {
+    for gpu in &summary.gpus {
         let Some(user) = &gpu.main_user else { continue };
         match users.iter_mut().find(|(known, _)| *known == user) {
             Some((_, indexes)) => indexes.push(gpu.index),
@@ -217,36 +217,36 @@ fn main_users(figures: &HostFigures) -> Option<String> {
     (!words.is_empty()).then(|| format!("then {}", words.join(", ")))
 }
 
-fn waiting_prompt(flow: &mut Flow<'_, '_>, prompt: &Prompt, waiting: usize) {
-    let theme = flow.pen.theme;
+fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting: usize) {
+    let theme = writer.canvas.theme;
     let others = prompt.hosts.len().saturating_sub(1);
-    flow.pin_to_bottom("P answers", &short!("{waiting} waiting"));
+    writer.pin_to_bottom("P answers", &short!("{waiting} waiting"));
     match &prompt.kind {
         PromptKind::HostKey { key_type, fingerprint, .. } => {
-            flow.marked("k", "host key not known", theme.warn);
-            flow.gap();
-            flow.line(key_type, theme.plain);
-            flow.wrapped(fingerprint, theme.plain);
+            writer.marked("k", "host key not known", theme.warn);
+            writer.gap();
+            writer.line(key_type, theme.plain);
+            writer.wrapped(fingerprint, theme.plain);
         }
         PromptKind::Passphrase { path, .. } => {
-            flow.marked("p", "key is locked", theme.warn);
-            flow.gap();
-            flow.wrapped(path, theme.plain);
+            writer.marked("p", "key is locked", theme.warn);
+            writer.gap();
+            writer.wrapped(path, theme.plain);
         }
         PromptKind::Secret { text, .. } => {
-            flow.marked("p", "the server asks", theme.warn);
-            flow.gap();
-            flow.wrapped(&SafeText::new(text), theme.plain);
+            writer.marked("p", "the server asks", theme.warn);
+            writer.gap();
+            writer.wrapped(&SafeText::new(text), theme.plain);
         }
     }
     if others > 0 {
-        flow.line(&short!("also needed by {others} more host{}", if others == 1 { "" } else { "s" }), theme.dim);
+        writer.line(&short!("also needed by {others} more host{}", if others == 1 { "" } else { "s" }), theme.dim);
     }
 }
 
-fn no_driver(flow: &mut Flow<'_, '_>, host: &Host, error: &DriverError) {
-    let theme = flow.pen.theme;
-    flow.marked("!", &error.message, theme.warn);
+fn draw_driver_error(writer: &mut LineWriter<'_, '_>, host: &Host, error: &DriverError) {
+    let theme = writer.canvas.theme;
+    writer.marked("!", &error.message, theme.warn);
     let cure = match error.kind {
         DriverErrorKind::NoLibrary => "usual cure: install the NVIDIA driver there",
         DriverErrorKind::DriverNotLoaded => "usual cure: modprobe nvidia, or reboot",
@@ -257,21 +257,21 @@ fn no_driver(flow: &mut Flow<'_, '_>, host: &Host, error: &DriverError) {
         DriverErrorKind::NoGpus | DriverErrorKind::Unknown => "",
     };
     if !cure.is_empty() {
-        flow.indented(cure, theme.plain);
+        writer.indented(cure, theme.plain);
     }
-    host_readings(flow, host);
+    host_readings(writer, host);
 }
 
 /// The host itself is still live: its readings are in the footer of a box, and here where there is none.
-fn host_readings(flow: &mut Flow<'_, '_>, host: &Host) {
+fn host_readings(writer: &mut LineWriter<'_, '_>, host: &Host) {
     let Some(cpu) = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent) else { return };
-    let style = flow.pen.theme.dim;
-    flow.gap();
-    flow.line(&short!("the host itself answers: cpu {cpu:.0}%"), style);
+    let style = writer.canvas.theme.dim;
+    writer.gap();
+    writer.line(&short!("the host itself answers: cpu {cpu:.0}%"), style);
 }
 
 /// `1st`, `2nd`, `3rd`, `4th`.
-fn ordinal(number: u32) -> Short {
+fn ordinal(number: u32) -> ShortString {
     let ending = match (number % 10, number % 100) {
         (_, 11..=13) => "th",
         (1, _) => "st",

@@ -1,7 +1,7 @@
 //! Strings that attack the terminal, in everything that a host or a person can say, through every view and every other
 //! way out, into a terminal emulator that takes note of all it is told.
 
-use super::emulated::{check_screen, emulator, is_forbidden, without_marks};
+use super::terminal_emulator::{check_screen, emulator, is_forbidden, replace_marks};
 use crate::app::testing::{LATER, NOW, at, connecting, press, report, snapshot, update};
 use crate::app::{App, Effect, Event};
 use crate::diagnosis::Finding;
@@ -44,7 +44,7 @@ const VIEWS: [(&str, &str); 20] = [
 ];
 
 /// What attacks are made of.
-const PIECES: [&str; 44] = [
+const FRAGMENTS: [&str; 44] = [
     "\u{1b}]0;pwned\u{7}",
     "\u{1b}]2;pwned\u{1b}\\",
     "\u{1b}]52;c;cHduZWQ=\u{7}",
@@ -92,14 +92,14 @@ const PIECES: [&str; 44] = [
 ];
 
 /// A generator of its own, so that what fails fails again.
-struct Dice {
+struct TestRng {
     state: u64,
     /// Strings that were made.
     strings: usize,
 }
 
-impl Dice {
-    fn roll(&mut self, sides: usize) -> usize {
+impl TestRng {
+    fn below(&mut self, sides: usize) -> usize {
         // xorshift64*, Vigna 2016.
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -111,15 +111,15 @@ impl Dice {
     fn bytes(&mut self) -> Vec<u8> {
         self.strings += 1;
         let mut bytes = Vec::new();
-        let pieces = if self.roll(50) == 0 { 2000 } else { 1 + self.roll(8) };
-        for _ in 0..pieces {
-            match self.roll(4) {
-                0 => bytes.push(self.roll(256) as u8),
+        let fragments = if self.below(50) == 0 { 2000 } else { 1 + self.below(8) };
+        for _ in 0..fragments {
+            match self.below(4) {
+                0 => bytes.push(self.below(256) as u8),
                 1 => {
-                    let character = char::from_u32(self.roll(0x11_0000) as u32).unwrap_or('\u{fffd}');
+                    let character = char::from_u32(self.below(0x11_0000) as u32).unwrap_or('\u{fffd}');
                     bytes.extend(character.encode_utf8(&mut [0; 4]).as_bytes());
                 }
-                _ => bytes.extend(PIECES[self.roll(PIECES.len())].as_bytes()),
+                _ => bytes.extend(FRAGMENTS[self.below(FRAGMENTS.len())].as_bytes()),
             }
         }
         bytes
@@ -136,62 +136,62 @@ impl Dice {
     }
 }
 
-fn hostile_facts(facts: &ProcessFacts, dice: &mut Dice) -> ProcessFacts {
+fn hostile_facts(facts: &ProcessFacts, rng: &mut TestRng) -> ProcessFacts {
     let ancestors = facts.ancestors.iter().map(|ancestor| Ancestor {
-        name: dice.text(),
-        argv: vec![dice.text(), dice.text()],
+        name: rng.text(),
+        argv: vec![rng.text(), rng.text()],
         ..ancestor.clone()
     });
     let ancestors = ancestors.collect();
-    let owner = match dice.roll(6) {
-        0 => Owner::Slurm { job: dice.text(), step: Some(dice.text()) },
-        1 => Owner::Pod { uid: dice.text(), container: Some(dice.text()) },
-        2 => Owner::Container { runtime: dice.text(), id: dice.text() },
-        3 => Owner::Service(dice.text()),
-        4 => Owner::Session(dice.text()),
+    let owner = match rng.below(6) {
+        0 => Owner::Slurm { job: rng.text(), step: Some(rng.text()) },
+        1 => Owner::Pod { uid: rng.text(), container: Some(rng.text()) },
+        2 => Owner::Container { runtime: rng.text(), id: rng.text() },
+        3 => Owner::Service(rng.text()),
+        4 => Owner::Session(rng.text()),
         _ => Owner::Unknown,
     };
     ProcessFacts {
         ancestors,
-        user: Some(dice.text()),
-        full_name: Some(dice.text()),
-        name: Some(dice.text()),
-        argv: (0..3).map(|_| dice.text()).collect(),
-        working_directory: Some(dice.text()),
-        log_path: Some(dice.text()),
-        container_name: Some(dice.text()),
-        runs_in: Some(dice.text()),
+        user: Some(rng.text()),
+        full_name: Some(rng.text()),
+        name: Some(rng.text()),
+        argv: (0..3).map(|_| rng.text()).collect(),
+        working_directory: Some(rng.text()),
+        log_path: Some(rng.text()),
+        container_name: Some(rng.text()),
+        runs_in: Some(rng.text()),
         owner: Some(owner),
         ..facts.clone()
     }
 }
 
-fn hostile_snapshot(host: usize, seconds: u64, dice: &mut Dice) -> Snapshot {
+fn hostile_snapshot(host: usize, seconds: u64, rng: &mut TestRng) -> Snapshot {
     let mut snapshot = snapshot(host, GPUS, seconds);
-    snapshot.facts = snapshot.facts.iter().map(|facts| hostile_facts(facts, dice)).collect();
-    snapshot.notes = vec![dice.text(), dice.text()];
+    snapshot.facts = snapshot.facts.iter().map(|facts| hostile_facts(facts, rng)).collect();
+    snapshot.notes = vec![rng.text(), rng.text()];
     snapshot.host.filesystems = vec![Filesystem {
-        mount_point: dice.text(),
-        kind: dice.text(),
+        mount_point: rng.text(),
+        kind: rng.text(),
         total_bytes: Some(1000),
         available_bytes: Some(1),
         ..Filesystem::default()
     }];
-    snapshot.host.slurm_cluster = Some(dice.text());
-    snapshot.gpus.error = vec![None, Some(device_error(dice))];
-    snapshot.processes.wait_channel = (0..GPUS).map(|_| Some(dice.text())).collect();
+    snapshot.host.slurm_cluster = Some(rng.text());
+    snapshot.gpus.error = vec![None, Some(device_error(rng))];
+    snapshot.processes.wait_channel = (0..GPUS).map(|_| Some(rng.text())).collect();
     snapshot.processes.state = vec![Some(ProcessState::DiskSleep), Some(ProcessState::Zombie)];
     snapshot
 }
 
-fn device_error(dice: &mut Dice) -> DeviceError {
-    DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: dice.text() }
+fn device_error(rng: &mut TestRng) -> DeviceError {
+    DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: rng.text() }
 }
 
 /// A fleet whose every text is hostile, watched until what is wrong with it fires: two hosts that work, one without a
 /// driver, one that is down, one that needs a person.
-fn hostile_app(size: (u16, u16), dice: &mut Dice) -> (App, Vec<Effect>) {
-    let names: Vec<String> = (0..HOSTS).map(|_| dice.raw()).collect();
+fn hostile_app(size: (u16, u16), rng: &mut TestRng) -> (App, Vec<Effect>) {
+    let names: Vec<String> = (0..HOSTS).map(|_| rng.raw()).collect();
     let mut app = connecting(&names, size);
     for host in 0..3 {
         report(&mut app, host, GPUS, 0);
@@ -208,13 +208,13 @@ fn hostile_app(size: (u16, u16), dice: &mut Dice) -> (App, Vec<Effect>) {
             &mut inventory.cuda_version,
             &mut inventory.nvml_path,
         ] {
-            *text = Some(dice.text());
+            *text = Some(rng.text());
         }
-        hello.source = Some(ReadingSource::Other(dice.text()));
-        hello.probe_version = dice.text();
+        hello.source = Some(ReadingSource::Other(rng.text()));
+        hello.probe_version = rng.text();
         for gpu in &mut inventory.gpus {
-            gpu.name = Some(dice.text());
-            gpu.pci_bus_id = Some(dice.text());
+            gpu.name = Some(rng.text());
+            gpu.pci_bus_id = Some(rng.text());
         }
         update(&mut app, host, HostUpdate::Hello(Box::new(hello)), 1);
         update(&mut app, host, HostUpdate::Inventory(Box::new(inventory)), 1);
@@ -223,7 +223,7 @@ fn hostile_app(size: (u16, u16), dice: &mut Dice) -> (App, Vec<Effect>) {
     // Findings fire within the gaps that rates allow, so the steps stay short; long facts come with the first alone.
     for seconds in (2..NOW).step_by(20).chain((NOW - 10..=NOW).step_by(5)) {
         for host in 0..2 {
-            let mut hostile = hostile_snapshot(host, seconds, dice);
+            let mut hostile = hostile_snapshot(host, seconds, rng);
             if seconds > 2 {
                 hostile.facts.clear();
             }
@@ -232,35 +232,35 @@ fn hostile_app(size: (u16, u16), dice: &mut Dice) -> (App, Vec<Effect>) {
         }
         effects.extend(app.update(Event::Ticked, at(seconds)));
     }
-    let driver_error = DriverError { kind: DriverErrorKind::VersionMismatch, code: Some(18), message: dice.text() };
-    let without = Snapshot { driver_error: Some(driver_error), ..hostile_snapshot(2, NOW, dice) };
+    let driver_error = DriverError { kind: DriverErrorKind::VersionMismatch, code: Some(18), message: rng.text() };
+    let without = Snapshot { driver_error: Some(driver_error), ..hostile_snapshot(2, NOW, rng) };
     update(&mut app, 2, HostUpdate::Snapshot(Box::new(without)), NOW);
     for attempt in 1..4 {
         update(&mut app, 3, HostUpdate::Connecting { attempt, phase: Phase::Login }, NOW - 20);
-        let error = LinkError::new(LinkErrorKind::Network, dice.text()).with_hint(dice.text());
+        let error = LinkError::new(LinkErrorKind::Network, rng.text()).with_hint(rng.text());
         update(&mut app, 3, HostUpdate::Down { error, retry_at: None, attempt }, NOW - 10);
     }
-    let error = LinkError::new(LinkErrorKind::HostKeyUnknown, dice.text()).with_hint(dice.text());
+    let error = LinkError::new(LinkErrorKind::HostKeyUnknown, rng.text()).with_hint(rng.text());
     update(&mut app, 4, HostUpdate::NeedsUser(error), NOW - 20);
-    let kind = match dice.roll(3) {
+    let kind = match rng.below(3) {
         0 => PromptKind::HostKey {
-            target: dice.raw(),
-            key_type: dice.raw(),
-            fingerprint: dice.raw(),
-            known_hosts: dice.raw(),
-            also_known_as: vec![dice.raw()],
+            target: rng.raw(),
+            key_type: rng.raw(),
+            fingerprint: rng.raw(),
+            known_hosts: rng.raw(),
+            also_known_as: vec![rng.raw()],
         },
-        1 => PromptKind::Passphrase { path: dice.raw(), fingerprint: Some(dice.raw()), failures: 1 },
-        _ => PromptKind::Secret { text: dice.raw(), instruction: dice.raw(), echo: true, failures: 1 },
+        1 => PromptKind::Passphrase { path: rng.raw(), fingerprint: Some(rng.raw()), failures: 1 },
+        _ => PromptKind::Secret { text: rng.raw(), instruction: rng.raw(), echo: true, failures: 1 },
     };
-    app.update(Event::Prompted(Prompt { id: PromptId(1), hosts: vec![dice.raw(), dice.raw()], kind }), at(NOW - 20));
+    app.update(Event::Prompted(Prompt { id: PromptId(1), hosts: vec![rng.raw(), rng.raw()], kind }), at(NOW - 20));
     app.update(Event::Ticked, at(NOW));
-    app.settle();
+    app.refresh_derived_state();
     (app, effects)
 }
 
 /// How many marks on the screen stand for what was taken out.
-fn marks(app: &App, size: (u16, u16), view: &str) -> usize {
+fn count_marks(app: &App, size: (u16, u16), view: &str) -> usize {
     let cells = check_screen(app, size, NOW, view);
     cells.content().iter().filter(|cell| cell.symbol().starts_with(['\u{fffd}', '␛', '␇', '␊'])).count()
 }
@@ -268,7 +268,7 @@ fn marks(app: &App, size: (u16, u16), view: &str) -> usize {
 /// Text that is printed with the main screen back: lines and colours are all that a terminal may find in it.
 fn check_printed(what: &str, text: &str) {
     let mut emulator = emulator((200, 60));
-    emulator.process(without_marks(text).replace('\n', "\r\n").as_bytes());
+    emulator.process(replace_marks(text).replace('\n', "\r\n").as_bytes());
     assert!(emulator.callbacks().0.is_empty(), "{what}: {:?}", emulator.callbacks().0);
     let mut characters = text.chars().peekable();
     while let Some(character) = characters.next() {
@@ -283,12 +283,12 @@ fn check_printed(what: &str, text: &str) {
 }
 
 /// All that leaves the program beside the screen: notifications, logs, and what the other commands print.
-fn check_ways_out(app: &App, effects: Vec<Effect>) {
+fn check_other_outputs(app: &App, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
-            Effect::Tell(news) => {
+            Effect::Notify(news) => {
                 let text = summary(&Notification { news, left_out: 0 });
-                let sequence = without_marks(&osc9(&text, false));
+                let sequence = replace_marks(&osc9(&text, false));
                 let mut emulator = emulator((80, 24));
                 emulator.process(sequence.as_bytes());
                 let [notification, end] = &emulator.callbacks().0[..] else {
@@ -335,31 +335,31 @@ fn check_ways_out(app: &App, effects: Vec<Effect>) {
 #[test]
 fn no_hostile_string_is_obeyed_by_the_terminal_in_any_view() {
     let wanted = if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 1_000_000 } else { 10_000 };
-    let mut dice = Dice { state: 0x9e37_79b9_7f4a_7c15, strings: 0 };
+    let mut rng = TestRng { state: 0x9e37_79b9_7f4a_7c15, strings: 0 };
     let mut seen = [0; VIEWS.len()];
     for round in 0.. {
-        if dice.strings >= wanted {
+        if rng.strings >= wanted {
             break;
         }
         let size = SIZES[round % SIZES.len()];
-        let (mut app, mut effects) = hostile_app(size, &mut dice);
+        let (mut app, mut effects) = hostile_app(size, &mut rng);
         for ((view, keys), drawn) in VIEWS.into_iter().zip(&mut seen) {
             effects.extend(press(&mut app, keys));
             // What a person pastes or types may come from anywhere.
             if view == "filter" || view == "KILL" || view == "question" {
-                let pasted = dice.raw();
+                let pasted = rng.raw();
                 effects.extend(pasted.chars().take(3).flat_map(|typed| press(&mut app, &typed.to_string())));
                 app.update(Event::Pasted(pasted), at(NOW));
             }
-            *drawn += marks(&app, size, view);
+            *drawn += count_marks(&app, size, view);
             // In the dialogs it is a letter, or an answer.
             if !["TERM", "KILL", "users to choose from", "filter", "question"].contains(&view) {
                 effects.extend(press(&mut app, "y"));
             }
         }
-        app.say(dice.raw(), at(NOW));
+        app.report_message(rng.raw(), at(NOW));
         check_screen(&app, size, NOW, "notice");
-        check_ways_out(&app, effects);
+        check_other_outputs(&app, effects);
     }
     // Attacks that nobody can see prove nothing.
     for ((view, _), drawn) in VIEWS.iter().zip(seen) {

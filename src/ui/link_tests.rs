@@ -1,7 +1,7 @@
 //! Hosts in every state of their connection, at every size, in every view: nothing panics, and no host is lost.
 
 use super::testing::{cells_at, lines};
-use crate::app::arrange::MIN_SIZE;
+use crate::app::layout::MIN_SIZE;
 use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, update};
 use crate::app::{App, Event};
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind, Phase};
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 
 /// How a host is doing at the end.
 #[derive(Debug, Clone, Copy)]
-enum Fate {
+enum LinkOutcome {
     Connecting,
     /// Connected, nothing known of its GPUs yet.
-    Introduced,
+    HelloReceived,
     Live,
     Stale,
     Down,
@@ -23,38 +23,40 @@ enum Fate {
     NeedsUser,
 }
 
-fn fate() -> impl Strategy<Value = Fate> {
+fn outcome() -> impl Strategy<Value = LinkOutcome> {
     prop_oneof![
-        Just(Fate::Connecting),
-        Just(Fate::Introduced),
-        Just(Fate::Live),
-        Just(Fate::Live),
-        Just(Fate::Stale),
-        Just(Fate::Down),
-        Just(Fate::Refused),
-        any::<bool>().prop_map(Fate::Lost),
-        Just(Fate::NeedsUser),
+        Just(LinkOutcome::Connecting),
+        Just(LinkOutcome::HelloReceived),
+        Just(LinkOutcome::Live),
+        Just(LinkOutcome::Live),
+        Just(LinkOutcome::Stale),
+        Just(LinkOutcome::Down),
+        Just(LinkOutcome::Refused),
+        any::<bool>().prop_map(LinkOutcome::Lost),
+        Just(LinkOutcome::NeedsUser),
     ]
 }
 
-fn meet(app: &mut App, host: usize, gpus: usize, fate: Fate) {
+fn apply_outcome(app: &mut App, host: usize, gpus: usize, outcome: LinkOutcome) {
     let error = |kind, words: &str| LinkError::new(kind, words).with_hint("is the VPN up?");
     let down = |retry_at, kind| HostUpdate::Down { error: error(kind, "no route"), retry_at, attempt: host as u32 };
-    match fate {
-        Fate::Connecting => update(app, host, HostUpdate::Connecting { attempt: 1, phase: Phase::Tcp }, NOW - 3),
-        Fate::Introduced => update(app, host, HostUpdate::Hello(Box::new(crate::app::testing::hello())), NOW - 1),
-        Fate::Live => report(app, host, gpus, NOW),
-        Fate::Stale => {
+    match outcome {
+        LinkOutcome::Connecting => update(app, host, HostUpdate::Connecting { attempt: 1, phase: Phase::Tcp }, NOW - 3),
+        LinkOutcome::HelloReceived => {
+            update(app, host, HostUpdate::Hello(Box::new(crate::app::testing::hello())), NOW - 1)
+        }
+        LinkOutcome::Live => report(app, host, gpus, NOW),
+        LinkOutcome::Stale => {
             report(app, host, gpus, NOW - 30);
             update(app, host, HostUpdate::Silent, NOW - 27);
         }
-        Fate::Down => update(app, host, down(None, LinkErrorKind::Network), NOW - 9),
-        Fate::Refused => update(app, host, down(None, LinkErrorKind::Refusal), NOW - 9),
-        Fate::Lost(tries) => {
+        LinkOutcome::Down => update(app, host, down(None, LinkErrorKind::Network), NOW - 9),
+        LinkOutcome::Refused => update(app, host, down(None, LinkErrorKind::Refusal), NOW - 9),
+        LinkOutcome::Lost(tries) => {
             report(app, host, gpus, NOW - 200);
             update(app, host, down(tries.then(|| at(NOW + 27)), LinkErrorKind::Closed), NOW - 100);
         }
-        Fate::NeedsUser => {
+        LinkOutcome::NeedsUser => {
             let needed = error(LinkErrorKind::HostKeyUnknown, "the host key is not known");
             update(app, host, HostUpdate::NeedsUser(needed), NOW - 20);
         }
@@ -76,7 +78,7 @@ const VIEWS: [(&str, &str); 10] = [
 ];
 
 /// The hosts that these lines name, and those that they count as left out.
-fn accounted_for(lines: &[String], hosts: usize) -> (usize, usize) {
+fn named_and_counted(lines: &[String], hosts: usize) -> (usize, usize) {
     let named = (0..hosts).filter(|host| lines.iter().any(|line| line.contains(&name(*host)))).count();
     // `▲ 3 more hosts above, ▼ 40 below, 2 without data`: the last figure is of these hosts.
     let more = lines
@@ -85,9 +87,9 @@ fn accounted_for(lines: &[String], hosts: usize) -> (usize, usize) {
         .map(|line| {
             line.rsplit_once(", ")
                 .filter(|(_, last)| last.ends_with("without data"))
-                .map_or(&line[..], |(places, _)| places)
+                .map_or(&line[..], |(section, _)| section)
         })
-        .flat_map(|places| places.split_whitespace().filter_map(|word| word.parse::<usize>().ok()))
+        .flat_map(|section| section.split_whitespace().filter_map(|word| word.parse::<usize>().ok()))
         .sum();
     (named, more)
 }
@@ -100,16 +102,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..Default::default() })]
     #[test]
     fn hosts_in_any_state_of_their_connection_are_all_there(
-        columns in 1_u16..301, rows in 1_u16..91, gpus in 0_usize..17, fates in prop::collection::vec(fate(), 0..65),
+        columns in 1_u16..301, rows in 1_u16..91, gpus in 0_usize..17, outcomes in prop::collection::vec(outcome(), 0..65),
     ) {
         let size = (columns, rows);
-        let hosts = fates.len();
+        let hosts = outcomes.len();
         let mut app = connecting(&(0..hosts).map(name).collect::<Vec<_>>(), size);
-        for (host, fate) in fates.iter().enumerate() {
-            meet(&mut app, host, gpus, *fate);
+        for (host, outcome) in outcomes.iter().enumerate() {
+            apply_outcome(&mut app, host, gpus, *outcome);
         }
         app.update(Event::Ticked, at(NOW));
-        app.settle();
+        app.refresh_derived_state();
         for (view, keys) in VIEWS {
             press(&mut app, keys);
             let screen = lines(&cells_at(&app, size, NOW));
@@ -120,20 +122,20 @@ proptest! {
             }
             // Whatever is looked at, the header says how many hosts there are; what is wrong with them goes before.
             let all = [format!("{hosts} host"), format!("of {hosts} hosts")];
-            let is_said = all.iter().any(|words| screen[0].contains(words));
-            prop_assert!(is_said || columns < 60, "{view} at {size:?}: {}", screen[0]);
-            let places = match view {
+            let is_shown = all.iter().any(|words| screen[0].contains(words));
+            prop_assert!(is_shown || columns < 60, "{view} at {size:?}: {}", screen[0]);
+            let section = match view {
                 "grid" | "end of the grid" => {
-                    let arrangement = app.arrangement(size);
-                    1..usize::from(rows - 1 - arrangement.list_rows)
+                    let screen_layout = app.screen_layout(size);
+                    1..usize::from(rows - 1 - screen_layout.list_rows)
                 }
                 "wall" | "end of the wall" => {
-                    let shape = app.wall_shape(size);
-                    1..usize::from(rows - 1 - shape.panel_rows)
+                    let layout = app.wall_layout(size);
+                    1..usize::from(rows - 1 - layout.panel_rows)
                 }
                 _ => continue,
             };
-            let (named, more) = accounted_for(&screen[places], hosts);
+            let (named, more) = named_and_counted(&screen[section], hosts);
             prop_assert_eq!(named + more, hosts, "{} at {:?}:\n{}", view, size, screen.join("\n"));
         }
     }

@@ -20,7 +20,7 @@ pub(super) enum Column {
     /// SM share.
     Sm,
     /// SM share of the last minutes.
-    Trend,
+    Sparkline,
     /// CPU share.
     Cpu,
     /// Resident memory.
@@ -45,7 +45,7 @@ impl Column {
         Self::GpuMemory,
         Self::GpuMemoryPercent,
         Self::Sm,
-        Self::Trend,
+        Self::Sparkline,
         Self::Cpu,
         Self::Rss,
         Self::ProcessState,
@@ -55,7 +55,7 @@ impl Column {
     ];
 
     /// The head of the column.
-    pub(super) fn head(self) -> &'static str {
+    pub(super) fn header(self) -> &'static str {
         match self {
             Self::Host => "HOST",
             Self::Gpu => "GPU",
@@ -64,7 +64,7 @@ impl Column {
             Self::GpuMemory => "GMEM",
             Self::GpuMemoryPercent => "%GM",
             Self::Sm => "SM%",
-            Self::Trend => "SM 2min",
+            Self::Sparkline => "SM 2min",
             Self::Cpu => "CPU%",
             Self::Rss => "RSS",
             Self::ProcessState => "S",
@@ -89,12 +89,12 @@ impl Column {
             Self::Time => SortKey::Time,
             Self::State => SortKey::State,
             Self::Command => SortKey::Command,
-            Self::Trend | Self::ProcessState => return None,
+            Self::Sparkline | Self::ProcessState => return None,
         })
     }
 
     /// Whether figures stand at the right of the column.
-    pub(super) fn is_figure(self) -> bool {
+    pub(super) fn is_numeric(self) -> bool {
         matches!(
             self,
             Self::Pid | Self::GpuMemory | Self::GpuMemoryPercent | Self::Sm | Self::Cpu | Self::Rss | Self::Time
@@ -103,9 +103,9 @@ impl Column {
 }
 
 /// The fewest columns of a command line.
-const COMMAND_LEAST: u16 = 12;
+const COMMAND_MIN_COLUMNS: u16 = 12;
 /// Columns of a command line that are worth more than the columns that are dropped first.
-const COMMAND_GOOD: u16 = 30;
+const COMMAND_PREFERRED_COLUMNS: u16 = 30;
 /// Columns between two columns.
 const GAP: u16 = 1;
 
@@ -114,9 +114,9 @@ const GAP: u16 = 1;
 /// `host` is the width of the longest name; 0 where all rows are of one host.
 pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
     use Column::{
-        Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, State, Time, Trend, User,
+        Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, Sparkline, State, Time, User,
     };
-    const DROPPED: [Column; 7] = [Rss, ProcessState, GpuMemoryPercent, Cpu, Trend, Time, Pid];
+    const DROPPED: [Column; 7] = [Rss, ProcessState, GpuMemoryPercent, Cpu, Sparkline, Time, Pid];
     let is_wide = width >= 116;
     let mut columns = vec![
         (Host, host.clamp(4, if is_wide { 20 } else { 12 })),
@@ -126,7 +126,7 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         (GpuMemory, 5),
         (GpuMemoryPercent, 4),
         (Sm, if is_wide { 7 } else { 4 }),
-        (Trend, if width >= 150 { 12 } else { 8 }),
+        (Sparkline, if width >= 150 { 12 } else { 8 }),
         (Cpu, 5),
         (Rss, 5),
         (ProcessState, 1),
@@ -137,8 +137,8 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         columns.remove(0);
     }
     let used = |columns: &[(Column, u16)]| columns.iter().map(|(_, width)| width + GAP).sum::<u16>();
-    for (place, dropped) in DROPPED.into_iter().enumerate() {
-        let command = if place < 3 { COMMAND_GOOD } else { COMMAND_LEAST };
+    for (index, dropped) in DROPPED.into_iter().enumerate() {
+        let command = if index < 3 { COMMAND_PREFERRED_COLUMNS } else { COMMAND_MIN_COLUMNS };
         if used(&columns) + command > width {
             columns.retain(|(column, _)| *column != dropped);
         }
@@ -166,20 +166,20 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
 mod tests {
     use super::*;
 
-    fn heads(width: u16) -> String {
-        list_columns(width, 6).iter().map(|(column, _)| column.head()).collect::<Vec<_>>().join(" ")
+    fn headers(width: u16) -> String {
+        list_columns(width, 6).iter().map(|(column, _)| column.header()).collect::<Vec<_>>().join(" ")
     }
 
     #[test]
     fn columns_go_in_the_order_of_the_sheet() {
-        assert_eq!(heads(130), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% RSS S TIME STATE COMMAND");
-        assert_eq!(heads(118), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% S TIME STATE COMMAND");
-        assert_eq!(heads(86), "HOST GPU PID USER GMEM SM% SM 2min TIME STATE COMMAND");
-        assert_eq!(heads(78), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
-        assert_eq!(heads(74), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
-        assert_eq!(heads(66), "HOST GPU PID USER GMEM SM% STATE COMMAND");
-        assert_eq!(heads(60), "HOST GPU USER GMEM SM% STATE COMMAND");
-        assert_eq!(heads(38), "HOST GPU USER GMEM SM% STATE COMMAND");
+        assert_eq!(headers(130), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% RSS S TIME STATE COMMAND");
+        assert_eq!(headers(118), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% S TIME STATE COMMAND");
+        assert_eq!(headers(86), "HOST GPU PID USER GMEM SM% SM 2min TIME STATE COMMAND");
+        assert_eq!(headers(78), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
+        assert_eq!(headers(74), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
+        assert_eq!(headers(66), "HOST GPU PID USER GMEM SM% STATE COMMAND");
+        assert_eq!(headers(60), "HOST GPU USER GMEM SM% STATE COMMAND");
+        assert_eq!(headers(38), "HOST GPU USER GMEM SM% STATE COMMAND");
     }
 
     #[test]
@@ -187,7 +187,7 @@ mod tests {
         for width in 53..300 {
             let columns = list_columns(width, 8);
             let (_, command) = columns.last().expect("a command");
-            assert!(*command >= COMMAND_LEAST, "{width}: {command}");
+            assert!(*command >= COMMAND_MIN_COLUMNS, "{width}: {command}");
             assert_eq!(columns.iter().map(|(_, width)| width + GAP).sum::<u16>() - GAP, width);
         }
     }

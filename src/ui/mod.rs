@@ -2,11 +2,11 @@
 //!
 //! One file a region; a later view is a file of its own and an arm in [`draw_into`].
 
+mod areas;
+mod canvas;
 mod chart;
-mod dialogs;
 mod draw;
 mod findings;
-mod flow;
 mod format;
 mod gpu;
 mod gpu_columns;
@@ -22,18 +22,18 @@ mod host;
 mod host_cards;
 mod host_facts;
 mod host_state;
-mod layout;
+mod line_writer;
 mod list;
 mod list_columns;
 mod log;
 mod palette;
 mod pane;
-mod pen;
 mod process;
 mod process_charts;
 mod processes;
+mod prompt_dialog;
 mod segments;
-mod signals;
+mod signal_dialog;
 mod theme;
 mod user_picker;
 mod users;
@@ -44,13 +44,13 @@ pub use draw::{draw, draw_into};
 #[cfg(test)]
 mod bad_input_tests;
 #[cfg(test)]
-mod emulated;
-#[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
 mod link_tests;
 #[cfg(test)]
 mod size_tests;
+#[cfg(test)]
+mod terminal_emulator;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! One process, or one job, in full.
 
-use super::flow::Flow;
-use super::format::{age, memory, named, or_dash, short, span};
+use super::canvas::Canvas;
+use super::format::{age, memory, or_dash, short, shorten_host_name, span};
+use super::line_writer::LineWriter;
 use super::list;
-use super::pen::Pen;
 use super::process_charts;
 use crate::app::App;
 use crate::diagnosis::Phase;
@@ -16,12 +16,12 @@ use std::fmt::Write as _;
 /// Columns of the labels.
 const LABEL: u16 = 11;
 /// The most processes of a job that are listed.
-const MOST_LISTED: usize = 64;
+const MAX_LISTED: usize = 64;
 
 /// Draws the process, or says that it is gone.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) {
-    pen.outline(body, &pen.theme.glyphs.heavy, pen.theme.focus);
-    let inside = Rect {
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) {
+    canvas.outline(body, &canvas.theme.glyphs.heavy, canvas.theme.focus);
+    let inner = Rect {
         x: body.x + 2,
         y: body.y + 1,
         width: body.width.saturating_sub(4),
@@ -29,89 +29,89 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, key: &RowKey, now: 
     };
     let row = app.rows().iter().find(|row| row.key == *key);
     let (Some(row), Some(host)) = (row, app.fleet().host(key.host)) else {
-        pen.fit(inside.x, inside.y, inside.width, "This process is no more.", pen.theme.plain);
+        canvas.fit(inner.x, inner.y, inner.width, "This process is no more.", canvas.theme.plain);
         return;
     };
     let title = match (key.is_job && row.workers > 1, row.pid) {
-        (true, Some(pid)) => short!(" {}  job of pid {pid} ", named(&row.host_name).as_str()),
-        (_, Some(pid)) => short!(" {}  pid {pid} ", named(&row.host_name).as_str()),
-        (_, None) => short!(" {} ", named(&row.host_name).as_str()),
+        (true, Some(pid)) => short!(" {}  job of pid {pid} ", shorten_host_name(&row.host_name).as_str()),
+        (_, Some(pid)) => short!(" {}  pid {pid} ", shorten_host_name(&row.host_name).as_str()),
+        (_, None) => short!(" {} ", shorten_host_name(&row.host_name).as_str()),
     };
-    pen.fit(body.x + 2, body.y, body.width.saturating_sub(4), &title, pen.theme.focus);
+    canvas.fit(body.x + 2, body.y, body.width.saturating_sub(4), &title, canvas.theme.focus);
     let processes: Vec<&Process> = members(host, row);
     let facts = processes.iter().find_map(|process| process.facts());
-    let (state, style) = list::state(pen, row, app, now, u16::MAX);
-    let (words, charts) = divide(inside);
+    let (state, style) = list::state(canvas, row, app, now, u16::MAX);
+    let (words, charts) = divide(inner);
     if let Some(charts) = charts {
-        process_charts::draw(pen, charts, host, &processes, app.screen().span, now);
+        process_charts::draw(canvas, charts, host, &processes, app.screen().span, now);
     }
-    let inside = words;
-    let mut flow = Flow::new(pen, inside);
-    flow.labelled("command", LABEL, &row.command);
-    flow.gap();
-    flow.labelled("user", LABEL, &user(row, facts));
+    let inner = words;
+    let mut writer = LineWriter::new(canvas, inner);
+    writer.labelled("command", LABEL, &row.command);
+    writer.gap();
+    writer.labelled("user", LABEL, &user(row, facts));
     if let Some(owner) = facts.and_then(|facts| facts.owner.as_ref()) {
-        flow.labelled("owner", LABEL, &owner_words(owner));
+        writer.labelled("owner", LABEL, &owner_text(owner));
     }
-    flow.labelled("job", LABEL, &row.job.to_string());
+    writer.labelled("job", LABEL, &row.job.to_string());
     if let Some(facts) = facts {
-        flow.labelled("where", LABEL, &surroundings(facts));
+        writer.labelled("where", LABEL, &environment_text(facts));
     }
-    flow.labelled("host", LABEL, row.host_name.as_str());
-    flow.labelled("GPUs", LABEL, &gpus(row));
-    flow.labelled("running", LABEL, &running(row));
+    writer.labelled("host", LABEL, row.host_name.as_str());
+    writer.labelled("GPUs", LABEL, &gpus(row));
+    writer.labelled("running", LABEL, &running(row));
     if let [process] = processes[..] {
-        flow.labelled("threads", LABEL, &threads(process));
+        writer.labelled("threads", LABEL, &threads(process));
         if let Some(age_seconds) = process.reading.log_age_seconds {
-            flow.labelled("log", LABEL, &format!("written {} ago", age(age_seconds).as_str()));
+            writer.labelled("log", LABEL, &format!("written {} ago", age(age_seconds).as_str()));
         }
     }
     if !state.is_empty() {
-        let y = flow.rows_left();
-        flow.labelled("state", LABEL, &state);
-        let line = inside.bottom().saturating_sub(y);
-        flow.pen.text(inside.x + LABEL, line, inside.width.saturating_sub(LABEL), &state, style);
+        let y = writer.rows_left();
+        writer.labelled("state", LABEL, &state);
+        let line = inner.bottom().saturating_sub(y);
+        writer.canvas.text(inner.x + LABEL, line, inner.width.saturating_sub(LABEL), &state, style);
     }
     for finding in app.findings().of_row(row).take(4) {
         let label = if finding.phase == Phase::Pending { "watched" } else { finding.severity.word() };
-        flow.labelled(label, LABEL, &finding.sentence);
-        flow.labelled("  check", LABEL, &finding.next_check);
+        writer.labelled(label, LABEL, &finding.sentence);
+        writer.labelled("  check", LABEL, &finding.next_check);
     }
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
-        flow.gap();
-        flow.labelled("started by", LABEL, &parents(facts));
+        writer.gap();
+        writer.labelled("started by", LABEL, &parents(facts));
     }
-    flow.gap();
-    let shown = processes.len().min(MOST_LISTED);
+    writer.gap();
+    let shown = processes.len().min(MAX_LISTED);
     for process in &processes[..shown] {
         let label = short!("pid {}", process.key.pid);
-        flow.labelled(&label, LABEL, &usage(host, process, now));
+        writer.labelled(&label, LABEL, &usage(host, process, now));
     }
     if shown < processes.len() {
-        flow.labelled("", LABEL, &short!("{} more processes", processes.len() - shown));
+        writer.labelled("", LABEL, &short!("{} more processes", processes.len() - shown));
     }
 }
 
 /// The words and the charts: beside each other on a wide screen, charts below on a tall one, else words alone.
-fn divide(inside: Rect) -> (Rect, Option<Rect>) {
+fn divide(inner: Rect) -> (Rect, Option<Rect>) {
     const WIDE_COLUMNS: u16 = 96;
     const TALL_ROWS: u16 = 18;
     const BAND_ROWS: u16 = 6;
-    if inside.width >= WIDE_COLUMNS {
-        let charts = inside.width * 2 / 5;
-        let words = Rect { width: inside.width - charts - 2, ..inside };
-        let rows = inside.height.min(30);
-        return (words, Some(Rect { x: inside.right() - charts, width: charts, height: rows, ..inside }));
+    if inner.width >= WIDE_COLUMNS {
+        let charts = inner.width * 2 / 5;
+        let words = Rect { width: inner.width - charts - 2, ..inner };
+        let rows = inner.height.min(30);
+        return (words, Some(Rect { x: inner.right() - charts, width: charts, height: rows, ..inner }));
     }
-    if inside.height >= TALL_ROWS {
-        let words = Rect { height: inside.height - BAND_ROWS, ..inside };
-        return (words, Some(Rect { y: words.bottom(), height: BAND_ROWS, ..inside }));
+    if inner.height >= TALL_ROWS {
+        let words = Rect { height: inner.height - BAND_ROWS, ..inner };
+        return (words, Some(Rect { y: words.bottom(), height: BAND_ROWS, ..inner }));
     }
-    (inside, None)
+    (inner, None)
 }
 
 /// `in /home/erika/run, log /home/erika/run/out.txt, in tmux`: what only its owner may see is left out elsewhere.
-fn surroundings(facts: &ProcessFacts) -> String {
+fn environment_text(facts: &ProcessFacts) -> String {
     let mut words = Vec::new();
     if let Some(directory) = &facts.working_directory {
         words.push(format!("in {directory}"));
@@ -166,33 +166,33 @@ fn members<'a>(host: &'a Host, row: &Row) -> Vec<&'a Process> {
 }
 
 /// Draws the selected row in short, below the list that fills the screen.
-pub(super) fn draw_brief(pen: &mut Pen<'_>, area: Rect, app: &App, row: &Row, now: Moment) {
-    pen.outline(area, &pen.theme.glyphs.light, pen.theme.dim);
-    let inside = Rect {
+pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &Row, now: Moment) {
+    canvas.outline(area, &canvas.theme.glyphs.light, canvas.theme.dim);
+    let inner = Rect {
         x: area.x + 2,
         y: area.y + 1,
         width: area.width.saturating_sub(4),
         height: area.height.saturating_sub(2),
     };
     let title = match row.pid {
-        Some(pid) => short!(" {} pid {pid} ", named(&row.host_name).as_str()),
-        None => short!(" {} ", named(&row.host_name).as_str()),
+        Some(pid) => short!(" {} pid {pid} ", shorten_host_name(&row.host_name).as_str()),
+        None => short!(" {} ", shorten_host_name(&row.host_name).as_str()),
     };
-    pen.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, pen.theme.plain);
+    canvas.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, canvas.theme.plain);
     let host = app.fleet().host(row.key.host).filter(|_| row.head.is_none());
     let processes = host.map_or_else(Vec::new, |host| members(host, row));
     let facts = processes.iter().find_map(|process| process.facts());
-    let (state, style) = list::state(pen, row, app, now, u16::MAX);
-    let mut flow = Flow::new(pen, inside);
-    flow.line(&row.command, Style::new());
-    flow.line(&format!("{}   GPUs {}", user(row, facts), gpus(row)), Style::new());
-    flow.line(&running(row), Style::new());
+    let (state, style) = list::state(canvas, row, app, now, u16::MAX);
+    let mut writer = LineWriter::new(canvas, inner);
+    writer.line(&row.command, Style::new());
+    writer.line(&format!("{}   GPUs {}", user(row, facts), gpus(row)), Style::new());
+    writer.line(&running(row), Style::new());
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
-        flow.labelled("started by", LABEL, &parents(facts));
+        writer.labelled("started by", LABEL, &parents(facts));
     }
     match app.findings().of_row(row).next() {
-        Some(finding) => flow.line(&finding.sentence, style),
-        None => flow.line(&state, style),
+        Some(finding) => writer.line(&finding.sentence, style),
+        None => writer.line(&state, style),
     }
 }
 
@@ -215,7 +215,7 @@ fn user(row: &Row, facts: Option<&ProcessFacts>) -> String {
     words
 }
 
-fn owner_words(owner: &Owner) -> String {
+fn owner_text(owner: &Owner) -> String {
     match owner {
         Owner::Slurm { job, step: Some(step) } => format!("Slurm job {job}, step {step}"),
         Owner::Slurm { job, step: None } => format!("Slurm job {job}"),

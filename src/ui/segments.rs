@@ -1,16 +1,16 @@
 //! A line of words of which the least important go first when there is no room for all.
 
-use super::format::{Short, columns};
-use super::pen::Pen;
+use super::canvas::Canvas;
+use super::format::{ShortString, columns};
 use ratatui::style::Style;
 
 /// Some words of a line.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
-    text: Short,
+    text: ShortString,
     style: Style,
     /// How long it is kept: the lowest go first.
-    keep: u8,
+    priority: u8,
     /// Empty columns before it.
     gap: u16,
     /// It goes together with the one before it: a label without its figure says nothing.
@@ -25,16 +25,16 @@ pub(super) struct Segments {
 
 impl Segments {
     /// Adds words. Of those with the same `keep` the last go first.
-    pub(super) fn add(&mut self, keep: u8, gap: u16, text: Short, style: Style) {
+    pub(super) fn add(&mut self, priority: u8, gap: u16, text: ShortString, style: Style) {
         if !text.is_empty() {
-            self.segments.push(Segment { text, style, keep, gap, is_tied: false });
+            self.segments.push(Segment { text, style, priority, gap, is_tied: false });
         }
     }
 
     /// Adds words that go together with those before them.
-    pub(super) fn add_tied(&mut self, gap: u16, text: Short, style: Style) {
-        if let (Some(keep), false) = (self.segments.last().map(|last| last.keep), text.is_empty()) {
-            self.segments.push(Segment { text, style, keep, gap, is_tied: true });
+    pub(super) fn add_tied(&mut self, gap: u16, text: ShortString, style: Style) {
+        if let (Some(priority), false) = (self.segments.last().map(|last| last.priority), text.is_empty()) {
+            self.segments.push(Segment { text, style, priority, gap, is_tied: true });
         }
     }
 
@@ -56,43 +56,43 @@ impl Segments {
     /// Leaves out words until the rest fits.
     pub(super) fn fit(&mut self, width: u16) {
         while self.width() > width {
-            let least = self.segments.iter().enumerate().rev().min_by_key(|(_, segment)| segment.keep);
-            let Some((place, _)) = least else { return };
-            let begin = self.segments[..=place].iter().rposition(|segment| !segment.is_tied).unwrap_or(0);
+            let least = self.segments.iter().enumerate().rev().min_by_key(|(_, segment)| segment.priority);
+            let Some((lowest, _)) = least else { return };
+            let begin = self.segments[..=lowest].iter().rposition(|segment| !segment.is_tied).unwrap_or(0);
             let tied = self.segments[begin + 1..].iter().take_while(|segment| segment.is_tied).count();
             self.segments.drain(begin..=begin + tied);
         }
     }
 
     /// Columns of the words that are kept at least so long.
-    pub(super) fn width_of_kept(&self, least: u8) -> u16 {
-        let kept = self.segments.iter().filter(|segment| segment.keep >= least);
+    pub(super) fn width_from_priority(&self, least: u8) -> u16 {
+        let kept = self.segments.iter().filter(|segment| segment.priority >= least);
         Self { segments: kept.cloned().collect() }.width()
     }
 
     /// Leaves out all words that are kept less long.
-    pub(super) fn drop_below(&mut self, least: u8) {
-        self.segments.retain(|segment| segment.keep >= least);
+    pub(super) fn drop_below_priority(&mut self, least: u8) {
+        self.segments.retain(|segment| segment.priority >= least);
     }
 
     /// Draws from the left and returns the columns used.
-    pub(super) fn draw(&self, pen: &mut Pen<'_>, x: u16, y: u16, width: u16) -> u16 {
+    pub(super) fn draw(&self, canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16) -> u16 {
         let mut used = 0;
         for (index, segment) in self.segments.iter().enumerate() {
             if index > 0 {
                 let gap = segment.gap.min(width.saturating_sub(used));
-                pen.repeat(x + used, y, gap, " ", Style::new());
+                canvas.repeat(x + used, y, gap, " ", Style::new());
                 used += gap;
             }
-            used += pen.text(x + used, y, width.saturating_sub(used), &segment.text, segment.style);
+            used += canvas.text(x + used, y, width.saturating_sub(used), &segment.text, segment.style);
         }
         used
     }
 
     /// Draws at the right end of the columns.
-    pub(super) fn draw_right(&self, pen: &mut Pen<'_>, x: u16, y: u16, width: u16) {
+    pub(super) fn draw_right(&self, canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16) {
         let taken = self.width().min(width);
-        self.draw(pen, x + width - taken, y, taken);
+        self.draw(canvas, x + width - taken, y, taken);
     }
 }
 
@@ -116,11 +116,11 @@ mod tests {
     #[test]
     fn the_least_important_words_go_first() {
         let mut line = Segments::default();
-        for (keep, text) in [(9, "hgx"), (1, "free"), (5, "busy"), (1, "idle")] {
-            line.add(keep, 1, short!("{text}"), Style::new());
+        for (priority, text) in [(9, "hgx"), (1, "free"), (5, "busy"), (1, "idle")] {
+            line.add(priority, 1, short!("{text}"), Style::new());
         }
         assert_eq!(line.width(), 3 + 5 + 5 + 5);
-        assert_eq!((line.width_of_kept(9), line.width_of_kept(5), line.width_of_kept(10)), (3, 8, 0));
+        assert_eq!((line.width_from_priority(9), line.width_from_priority(5), line.width_from_priority(10)), (3, 8, 0));
         let words = |line: &Segments| line.segments.iter().map(|segment| segment.text.to_string()).collect::<Vec<_>>();
         line.fit(17);
         assert_eq!(words(&line), ["hgx", "free", "busy"]);

@@ -2,9 +2,9 @@
 
 use super::testing::{cells_at, lines, show_cells};
 use super::theme::Theme;
-use crate::app::mixed_lab::mixed_lab;
-use crate::app::testing::{LATER, NOW, app, at, host_states, press, reported_once, stuck};
-use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice};
+use crate::app::mixed_fleet::mixed_fleet;
+use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, host_states, press, reported_once};
+use crate::app::{App, ColorDepth, DisplaySettings, Event, ThemeChoice};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier, Style};
 
@@ -15,7 +15,7 @@ const HOSTS: [usize; 4] = [1, 4, 16, 64];
 const VIEWS: [(&str, &str); 5] = [("grid", ""), ("wall", "2↓→"), ("processes", "3"), ("users", "4↓"), ("list", "1\t↓")];
 
 /// Every other view, from the one before.
-const DEEPER: [(&str, &str); 8] = [
+const DETAIL_VIEWS: [(&str, &str); 8] = [
     ("host", "21→\n"),
     ("gpu", "\n"),
     ("log", "\u{1b}L"),
@@ -45,7 +45,7 @@ fn every_view_with_few_and_many_hosts() {
 
 #[test]
 fn findings_of_sixteen_hosts() {
-    let mut app = stuck(16, SIZES[0]);
+    let mut app = app_with_hung_jobs(16, SIZES[0]);
     press(&mut app, "5↓");
     for size in SIZES {
         app.update(Event::Resized(size.0, size.1), at(LATER));
@@ -59,7 +59,7 @@ fn findings_of_sixteen_hosts() {
 fn what_is_below_the_views_at_every_size() {
     for size in SIZES {
         let mut app = app(6, 8, size);
-        for (view, keys) in DEEPER {
+        for (view, keys) in DETAIL_VIEWS {
             press(&mut app, keys);
             let cells = cells_at(&app, size, NOW);
             show_cells(&format!("size-{view}"), &cells);
@@ -97,9 +97,9 @@ type Screens = &'static [(&'static str, &'static str)];
 /// Apps with such screens, and when those are drawn.
 fn coloured(size: (u16, u16)) -> [(App, u64, Screens); 3] {
     [
-        (stuck(6, size), LATER, &[("grid", ""), ("findings", "5"), ("host", "1→→→\n")]),
+        (app_with_hung_jobs(6, size), LATER, &[("grid", ""), ("findings", "5"), ("host", "1→→→\n")]),
         (host_states(size), NOW, &[("states", ""), ("wall", "2")]),
-        (mixed_lab(size), NOW, &[("mixed", "")]),
+        (mixed_fleet(size), NOW, &[("mixed", "")]),
     ]
 }
 
@@ -120,11 +120,11 @@ fn styles_where_colour_carries_meaning() {
             insta::assert_snapshot!(format!("styles_{name}"), rows.collect::<Vec<_>>().join("\n"));
             // A light page and few colours change what a style looks like, and no cell's style.
             for color_depth in [ColorDepth::TrueColor, ColorDepth::Indexed256] {
-                app.settings = Settings { theme: ThemeChoice::Light, color_depth, ..Settings::default() };
+                app.settings = DisplaySettings { theme: ThemeChoice::Light, color_depth, ..DisplaySettings::default() };
                 assert_eq!(letters(&cells_at(&app, size, seconds), &Theme::new(app.settings)), dark, "{name}, light");
             }
             // Without colours what needs a person is still told apart, by weight.
-            app.settings = Settings { theme: ThemeChoice::Mono, ..Settings::default() };
+            app.settings = DisplaySettings { theme: ThemeChoice::Mono, ..DisplaySettings::default() };
             let mono = cells_at(&app, size, seconds);
             for (row, letters) in dark.iter().enumerate() {
                 for (column, letter) in letters.chars().enumerate() {
@@ -160,7 +160,7 @@ fn ascii_is_ascii_in_every_view_at_every_size() {
     for size in SIZES {
         let mut app = app(4, 8, size);
         app.settings.ascii = true;
-        for (view, keys) in VIEWS.into_iter().chain(DEEPER) {
+        for (view, keys) in VIEWS.into_iter().chain(DETAIL_VIEWS) {
             press(&mut app, keys);
             let text = lines(&cells_at(&app, size, NOW)).join("\n");
             assert!(text.is_ascii(), "{view}: {text}");

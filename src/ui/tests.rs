@@ -2,8 +2,10 @@
 
 use super::testing::{cells, cells_at, lines, show, show_cells, text};
 use super::theme::Theme;
-use crate::app::testing::{LATER, NOW, app, at, connecting, host_states, press, report, reported_once, stuck, update};
-use crate::app::{App, ColorDepth, Event, Settings, ThemeChoice, View};
+use crate::app::testing::{
+    LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, reported_once, update,
+};
+use crate::app::{App, ColorDepth, DisplaySettings, Event, ThemeChoice, View};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 #[test]
@@ -97,7 +99,7 @@ fn users_to_choose_from() {
 
 #[test]
 fn findings_with_their_evidence() {
-    let mut app = stuck(6, (80, 24));
+    let mut app = app_with_hung_jobs(6, (80, 24));
     for size in [(80, 24), (120, 40), (200, 60)] {
         app.update(Event::Resized(size.0, size.1), at(LATER));
         show_cells("grid-stuck", &cells_at(&app, size, LATER));
@@ -113,7 +115,7 @@ fn findings_with_their_evidence() {
 #[test]
 fn a_finding_leads_to_its_process_and_back() {
     let size = (120, 40);
-    let mut app = stuck(6, size);
+    let mut app = app_with_hung_jobs(6, size);
     press(&mut app, "5");
     let hung = app.findings().list().iter().position(|finding| finding.rule.word() == "stuck-spin-suspect");
     press(&mut app, &"↓".repeat(hung.expect("what spins is found")));
@@ -131,7 +133,7 @@ fn a_finding_leads_to_its_process_and_back() {
 
 #[test]
 fn a_snoozed_finding_is_dim_says_until_when_and_counts_apart() {
-    let mut app = stuck(4, (120, 40));
+    let mut app = app_with_hung_jobs(4, (120, 40));
     press(&mut app, "5");
     let firing = app.findings().counts().firing;
     app.update(Event::Key(KeyEvent::new(KeyCode::Char('x'), KeyModifiers::NONE)), at(LATER));
@@ -189,7 +191,7 @@ fn every_theme_draws_the_same_words() {
         ("mono", ThemeChoice::Mono, ColorDepth::TrueColor),
         ("basic", ThemeChoice::Dark, ColorDepth::Basic16),
     ] {
-        app.settings = Settings { theme, color_depth, ..Settings::default() };
+        app.settings = DisplaySettings { theme, color_depth, ..DisplaySettings::default() };
         show(name, &app, size);
         // Where colours are few the track of a bar is a thin line.
         assert_eq!(text(&app, size).replace('─', "━"), words.replace('─', "━"), "{name}");
@@ -291,14 +293,14 @@ fn names_of_every_script_keep_the_frame_straight() {
     }
     show("names", &app, size);
     let buffer = cells(&app, size);
-    let shape = app.arrangement(size).grid.expect("a grid");
-    for column in 0..shape.across {
+    let layout = app.screen_layout(size).grid.expect("a grid");
+    for column in 0..layout.per_row {
         for row in 2..9 {
-            let right = (column + 1) * shape.pane_columns - 1;
+            let right = (column + 1) * layout.pane_columns - 1;
             let glyph = buffer[(right, row)].symbol();
             assert!(["│", "┃"].contains(&glyph), "column {right}, row {row}: {glyph:?}");
         }
-        assert!(["╮", "┓"].contains(&buffer[((column + 1) * shape.pane_columns - 1, 1)].symbol()));
+        assert!(["╮", "┓"].contains(&buffer[((column + 1) * layout.pane_columns - 1, 1)].symbol()));
     }
     let text = lines(&buffer).join("");
     assert!(!text.chars().any(|character| character.is_control() || character == '\u{202e}'));
@@ -337,7 +339,7 @@ fn a_simulation_says_so_at_every_size() {
         let configs = [std::sync::Arc::new(HostConfig::named("sim"))];
         let mut app = App::new(
             Fleet::new(&configs, true, at(0)),
-            Settings::default(),
+            DisplaySettings::default(),
             crate::diagnosis::Engine::default(),
             at(0),
         );
@@ -387,7 +389,7 @@ proptest::proptest! {
         // A frame may have another size than the last resize that was heard of.
         text(&app, (drawn_columns, drawn_rows));
         app.update(Event::Ticked, at(NOW + 60));
-        app.settle();
+        app.refresh_derived_state();
         text(&app, (columns, rows));
     }
 

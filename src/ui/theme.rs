@@ -3,7 +3,7 @@
 //! High utilisation is good, so it is never red: ordinary work is one blue, amber and red are kept for what needs a
 //! person. Every meaning also has a glyph, so that nothing depends on colour. The page's background is the user's.
 
-use crate::app::{ColorDepth, Settings, ThemeChoice};
+use crate::app::{ColorDepth, DisplaySettings, ThemeChoice};
 use ratatui::style::{Color, Modifier, Style};
 
 /// Styles by meaning, and the characters to draw with.
@@ -75,7 +75,7 @@ pub(super) struct Glyphs {
     /// How busy one GPU is, in one cell, lowest first. No full block: rows of them would melt into one mass.
     pub(super) levels: [&'static str; 8],
     /// Heights of a line chart of one row, lowest first, where braille cannot be drawn.
-    pub(super) trend: [&'static str; 4],
+    pub(super) sparkline: [&'static str; 4],
     /// Box of a pane.
     pub(super) light: BoxGlyphs,
     /// Box of the pane that has the keys.
@@ -113,7 +113,7 @@ const UNICODE: Glyphs = Glyphs {
     dot: "·",
     spinner: ["⠋", "⠙", "⠸", "⠴"],
     levels: ["▁", "▂", "▃", "▄", "▅", "▆", "▇", "▇"],
-    trend: ["⣀", "⠤", "⠒", "⠉"],
+    sparkline: ["⣀", "⠤", "⠒", "⠉"],
     light: BoxGlyphs { horizontal: "─", vertical: "│", corners: ["╭", "╮", "╰", "╯"] },
     heavy: BoxGlyphs { horizontal: "━", vertical: "┃", corners: ["┏", "┓", "┗", "┛"] },
 };
@@ -138,7 +138,7 @@ const ASCII: Glyphs = Glyphs {
     dot: "-",
     spinner: ["|", "/", "-", "\\"],
     levels: ["0", "1", "2", "4", "5", "6", "7", "9"],
-    trend: ["_", ".", "-", "\""],
+    sparkline: ["_", ".", "-", "\""],
     light: BoxGlyphs { horizontal: "-", vertical: "|", corners: ["+", "+", "+", "+"] },
     heavy: BoxGlyphs { horizontal: "=", vertical: "#", corners: ["#", "#", "#", "#"] },
 };
@@ -175,7 +175,7 @@ const LIGHT_RAMP: [u8; 5] = [251, 110, 67, 31, 24];
 
 impl Theme {
     /// The theme that the settings ask for.
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: DisplaySettings) -> Self {
         let glyphs = if settings.ascii { &ASCII } else { &UNICODE };
         let base = Self {
             plain: Style::new(),
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     fn theme(theme: ThemeChoice, color_depth: ColorDepth) -> Theme {
-        Theme::new(Settings { theme, color_depth, ..Settings::default() })
+        Theme::new(DisplaySettings { theme, color_depth, ..DisplaySettings::default() })
     }
 
     #[test]

@@ -8,11 +8,11 @@
 //! ╭─ fumi: 31 GPUs on 8 hosts ──────────────────────────── Enter: the list of fumi alone ─╮
 //! ```
 
-use super::format::{Short, age, brief_span, columns, memory, or_dash, short, without_folders};
+use super::canvas::Canvas;
+use super::format::{ShortString, age, brief_span, columns, memory, or_dash, short, strip_directories};
 use super::list;
-use super::pen::Pen;
 use super::segments::Segments;
-use crate::app::users::{users_rows, users_shown};
+use crate::app::users::{users_table_rows, visible_user_count};
 use crate::app::{App, UserSort};
 use crate::fleet::{GpuState, Moment, NOBODY, Row, UserUse, gpu_list};
 use ratatui::layout::Rect;
@@ -74,61 +74,66 @@ impl Column {
         })
     }
 
-    fn is_figure(self) -> bool {
+    fn is_numeric(self) -> bool {
         !matches!(self, Self::Name | Self::Bar | Self::Hosts)
     }
 }
 
 /// Draws the users and what the selected one runs.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
-    let users = app.user_view();
-    let table = Rect { height: users_rows(body.height), ..body };
-    sum(pen, Rect { height: 1, ..table }, app);
-    let places = fitting(body.width.saturating_sub(3));
-    heads(pen, Rect { x: body.x + 2, y: body.y + 1, height: 1, width: body.width.saturating_sub(3) }, &places, app);
-    let shown = usize::from(users_shown(body.height));
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
+    let users = app.users_view();
+    let table = Rect { height: users_table_rows(body.height), ..body };
+    draw_totals(canvas, Rect { height: 1, ..table }, app);
+    let column_widths = fitting(body.width.saturating_sub(3));
+    headers(
+        canvas,
+        Rect { x: body.x + 2, y: body.y + 1, height: 1, width: body.width.saturating_sub(3) },
+        &column_widths,
+        app,
+    );
+    let shown = usize::from(visible_user_count(body.height));
     // The rest of the GPUs stands below the users where there is room for both.
-    let rest = rest_of(app);
+    let rest = unheld_rows(app);
     let rest_rows = if users.list().len() + rest.len() <= shown { rest.len() } else { 0 };
     let top = users.top(shown);
     let most = users.list().iter().map(|user| user.sum.gpus).max().unwrap_or(0);
     if users.list().is_empty() {
         let words = if app.totals().hosts_covered > 0 { "nobody holds a GPU" } else { "no data yet" };
-        pen.fit(body.x + 2, body.y + 2, body.width.saturating_sub(3), words, pen.theme.dim);
+        canvas.fit(body.x + 2, body.y + 2, body.width.saturating_sub(3), words, canvas.theme.dim);
     }
-    for (row, (place, user)) in users.list().iter().enumerate().skip(top).take(shown).enumerate() {
+    for (row, (index, user)) in users.list().iter().enumerate().skip(top).take(shown).enumerate() {
         let line = Rect { x: body.x, y: body.y + 2 + row as u16, width: body.width, height: 1 };
-        draw_user(pen, line, &places, app, user, most, place == users.index(), now);
+        draw_user(canvas, line, &column_widths, app, user, most, index == users.index(), now);
     }
     for (row, (word, count)) in rest.iter().take(rest_rows).enumerate() {
         let y = body.y + 2 + (users.list().len().max(1) + row) as u16;
-        let name = places.first().map_or(0, |(_, width)| *width);
-        pen.fit(body.x + 2, y, name, word, pen.theme.dim);
-        pen.right(body.x + 3 + name, y, 5, &short!("{count}"), pen.theme.dim);
+        let name = column_widths.first().map_or(0, |(_, width)| *width);
+        canvas.fit(body.x + 2, y, name, word, canvas.theme.dim);
+        canvas.right(body.x + 3 + name, y, 5, &short!("{count}"), canvas.theme.dim);
     }
     let below = users.list().len().saturating_sub(top + shown);
     if below > 0 {
-        let words = short!("{} {below} more", pen.theme.glyphs.down);
-        pen.right(body.x, table.bottom().saturating_sub(1), body.width.saturating_sub(1), &words, pen.theme.dim);
+        let words = short!("{} {below} more", canvas.theme.glyphs.down);
+        canvas.right(body.x, table.bottom().saturating_sub(1), body.width.saturating_sub(1), &words, canvas.theme.dim);
     }
     let panel = Rect { y: table.bottom(), height: body.height - table.height, ..body };
     if panel.height > 2 {
-        selected(pen, panel, app, now);
+        draw_selected(canvas, panel, app, now);
     }
 }
 
 /// `(free)`, `(unused)`, `(others)`: with the users they add up to all GPUs.
-fn rest_of(app: &App) -> Vec<(&'static str, u32)> {
-    let unheld = app.user_view().unheld();
+fn unheld_rows(app: &App) -> Vec<(&'static str, u32)> {
+    let unheld = app.users_view().unheld();
     [("(free)", unheld.free), ("(unused)", unheld.unused), ("(others)", unheld.others)]
         .into_iter()
         .filter(|(_, count)| *count > 0)
         .collect()
 }
 
-fn sum(pen: &mut Pen<'_>, line: Rect, app: &App) {
-    let theme = pen.theme;
-    let (users, totals) = (app.user_view(), app.totals());
+fn draw_totals(canvas: &mut Canvas<'_>, line: Rect, app: &App) {
+    let theme = canvas.theme;
+    let (users, totals) = (app.users_view(), app.totals());
     let unheld = users.unheld();
     let mut words = Segments::default();
     let count = users.list().iter().filter(|user| user.sum.who != NOBODY && user.sum.gpus > 0).count();
@@ -138,9 +143,11 @@ fn sum(pen: &mut Pen<'_>, line: Rect, app: &App) {
     if several > unheld.held {
         words.add(4, 1, short!("(shared ones counted for each: {several})"), theme.dim);
     }
-    for (keep, count, word) in [(8, unheld.free, "free"), (5, unheld.unused, "unused"), (6, unheld.others, "others")] {
+    for (priority, count, word) in
+        [(8, unheld.free, "free"), (5, unheld.unused, "unused"), (6, unheld.others, "others")]
+    {
         if count > 0 {
-            words.add(keep, 3, short!("{count} {word}"), theme.plain);
+            words.add(priority, 3, short!("{count} {word}"), theme.plain);
         }
     }
     if (totals.hosts_covered as usize) < app.fleet().hosts().len() {
@@ -151,8 +158,8 @@ fn sum(pen: &mut Pen<'_>, line: Rect, app: &App) {
     right.add(1, 0, short!("hours are of this run of gpufleet"), theme.dim);
     words.fit(line.width.saturating_sub(2));
     right.fit(line.width.saturating_sub(words.width() + 6));
-    words.draw(pen, line.x + 1, line.y, line.width.saturating_sub(2));
-    right.draw_right(pen, line.x + 1, line.y, line.width.saturating_sub(2));
+    words.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
+    right.draw_right(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
 }
 
 /// The columns that fit with their widths, the least important left out; the last has what is left.
@@ -160,8 +167,8 @@ fn fitting(width: u16) -> Vec<(Column, u16)> {
     let mut columns = COLUMNS.to_vec();
     let used = |columns: &[(Column, &str, u16, u8)]| columns.iter().map(|(_, _, width, _)| width + 1).sum::<u16>();
     while used(&columns) > width + 1 && columns.len() > 2 {
-        let least = columns.iter().map(|(_, _, _, keep)| *keep).min();
-        columns.retain(|(_, _, _, keep)| Some(*keep) != least);
+        let least = columns.iter().map(|(_, _, _, priority)| *priority).min();
+        columns.retain(|(_, _, _, priority)| Some(*priority) != least);
     }
     let left = (width + 1).saturating_sub(used(&columns));
     columns
@@ -170,23 +177,23 @@ fn fitting(width: u16) -> Vec<(Column, u16)> {
         .collect()
 }
 
-fn heads(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], app: &App) {
-    let (sort, is_reversed) = app.user_view().order();
-    let glyphs = pen.theme.glyphs;
+fn headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u16)], app: &App) {
+    let (sort, is_reversed) = app.users_view().order();
+    let glyphs = canvas.theme.glyphs;
     let mut x = line.x;
-    for &(column, width) in places {
+    for &(column, width) in column_widths {
         let is_sorted = column.sort() == Some(sort);
         // Names are sorted from the beginning, figures from the largest.
         let is_up = is_reversed != (sort == UserSort::Name);
         let arrow = if is_sorted { if is_up { glyphs.up } else { glyphs.down } } else { "" };
         let head = COLUMNS.iter().find(|(one, ..)| *one == column).map_or("", |(_, head, ..)| head);
-        let style = if is_sorted { pen.theme.focus } else { pen.theme.dim };
+        let style = if is_sorted { canvas.theme.focus } else { canvas.theme.dim };
         let words = short!("{head}{arrow}");
-        if column.is_figure() {
+        if column.is_numeric() {
             // An arrow may stand in the gap before the next column.
-            pen.right(x.saturating_sub(1), line.y, width + 1, &words, style);
+            canvas.right(x.saturating_sub(1), line.y, width + 1, &words, style);
         } else {
-            pen.text(x, line.y, width, &words, style);
+            canvas.text(x, line.y, width, &words, style);
         }
         x += width + 1;
     }
@@ -194,31 +201,31 @@ fn heads(pen: &mut Pen<'_>, line: Rect, places: &[(Column, u16)], app: &App) {
 
 #[allow(clippy::too_many_arguments, reason = "they are what a line is made of")]
 fn draw_user(
-    pen: &mut Pen<'_>,
+    canvas: &mut Canvas<'_>,
     line: Rect,
-    places: &[(Column, u16)],
+    column_widths: &[(Column, u16)],
     app: &App,
     user: &UserUse,
     most: u32,
     is_selected: bool,
     now: Moment,
 ) {
-    let theme = pen.theme;
+    let theme = canvas.theme;
     let style = if is_selected { theme.focus } else { theme.plain };
     if is_selected {
-        pen.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
+        canvas.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
     }
     let count = |count: u32| if count == 0 { short!("-") } else { short!("{count}") };
     let sum = &user.sum;
     let mut x = line.x + 2;
-    for &(column, width) in places {
-        let mut figure = |text: &str, style: Style| pen.right(x, line.y, width, text, style);
+    for &(column, width) in column_widths {
+        let mut figure = |text: &str, style: Style| canvas.right(x, line.y, width, text, style);
         match column {
             Column::Name => {
                 let who = if sum.who == NOBODY { "(unknown)" } else { sum.who.as_str() };
-                let used = pen.fit(x, line.y, width, who, style);
+                let used = canvas.fit(x, line.y, width, who, style);
                 if sum.is_mine && used + 4 <= width {
-                    pen.text(x + used, line.y, 4, " you", theme.dim);
+                    canvas.text(x + used, line.y, 4, " you", theme.dim);
                 }
             }
             Column::Gpus => figure(&count(sum.gpus), style),
@@ -230,7 +237,7 @@ fn draw_user(
                 let hung = sum.in_state(GpuState::Hung);
                 figure(&count(hung), if hung > 0 { theme.crit } else { style });
             }
-            Column::Bar => bar(pen, Rect { x, width, ..line }, user, most),
+            Column::Bar => bar(canvas, Rect { x, width, ..line }, user, most),
             Column::Memory => figure(&or_dash(sum.memory_bytes.map(memory).as_deref()), style),
             Column::IdleMemory if sum.idle_memory_bytes == 0 => figure("-", style),
             Column::IdleMemory => figure(&memory(sum.idle_memory_bytes), style),
@@ -240,20 +247,20 @@ fn draw_user(
                 let since = sum.idle_since.map(|since| brief_span(now.since(since)));
                 figure(&or_dash(since.as_deref()), style);
             }
-            Column::Hosts => hosts(pen, Rect { x, width, ..line }, app, user),
+            Column::Hosts => hosts(canvas, Rect { x, width, ..line }, app, user),
         }
         x += width + 1;
     }
 }
 
 /// GPU-hours: `0.2`, `12.4`, `121`.
-fn hours(hours: f64) -> Short {
+fn hours(hours: f64) -> ShortString {
     if hours < 99.95 { short!("{hours:.1}") } else { short!("{hours:.0}") }
 }
 
 /// As long as the share of whoever holds the most; in use, then what is not, then what may hang.
-fn bar(pen: &mut Pen<'_>, line: Rect, user: &UserUse, most: u32) {
-    let theme = pen.theme;
+fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUse, most: u32) {
+    let theme = canvas.theme;
     let length = |count: u32| (u32::from(line.width) * count).div_ceil(most.max(1)).min(u32::from(line.width)) as u16;
     let sum = &user.sum;
     let (used, hung) = (sum.in_state(GpuState::InUse), sum.in_state(GpuState::Hung));
@@ -261,7 +268,7 @@ fn bar(pen: &mut Pen<'_>, line: Rect, user: &UserUse, most: u32) {
     let end = line.x + length(sum.gpus);
     let mut draw = |count: u32, glyph: &str, style: Style| {
         let width = length(count).min(end.saturating_sub(x));
-        pen.repeat(x, line.y, width, glyph, style);
+        canvas.repeat(x, line.y, width, glyph, style);
         x += width;
     };
     draw(used, theme.glyphs.bar_full, theme.busy);
@@ -270,27 +277,27 @@ fn bar(pen: &mut Pen<'_>, line: Rect, user: &UserUse, most: u32) {
 }
 
 /// As many names as there is room for, and how many more.
-fn hosts(pen: &mut Pen<'_>, line: Rect, app: &App, user: &UserUse) {
+fn hosts(canvas: &mut Canvas<'_>, line: Rect, app: &App, user: &UserUse) {
     let mut x = line.x;
-    for (place, (id, _)) in user.hosts.iter().enumerate() {
+    for (index, (id, _)) in user.hosts.iter().enumerate() {
         let Some(host) = app.fleet().host(*id) else { continue };
-        let more = short!("+{}", user.hosts.len() - place);
+        let more = short!("+{}", user.hosts.len() - index);
         let name = host.name();
-        let is_last = place + 1 == user.hosts.len();
+        let is_last = index + 1 == user.hosts.len();
         let needed = columns(name).min(12) + if is_last { 0 } else { 1 + columns(&more) };
         if usize::from(line.right().saturating_sub(x)) < needed {
-            pen.fit(x, line.y, line.right().saturating_sub(x), &more, pen.theme.dim);
+            canvas.fit(x, line.y, line.right().saturating_sub(x), &more, canvas.theme.dim);
             return;
         }
-        x += pen.fit_middle(x, line.y, 12.min(line.right() - x), name, pen.theme.plain) + 1;
+        x += canvas.fit_middle(x, line.y, 12.min(line.right() - x), name, canvas.theme.plain) + 1;
     }
 }
 
 /// What the selected user runs.
-fn selected(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
-    let theme = pen.theme;
-    let Some(user) = app.user_view().selected() else { return };
-    pen.outline(area, &theme.glyphs.light, theme.dim);
+fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = canvas.theme;
+    let Some(user) = app.users_view().selected() else { return };
+    canvas.outline(area, &theme.glyphs.light, theme.dim);
     let sum = &user.sum;
     let who = if sum.who == NOBODY { "nobody known" } else { sum.who.as_str() };
     let plural = |count: usize| if count == 1 { "" } else { "s" };
@@ -299,40 +306,40 @@ fn selected(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     let (gpus, hosts) = (sum.gpus as usize, user.hosts.len());
     title.add(9, 1, short!("{gpus} GPU{} on {hosts} host{} ", plural(gpus), plural(hosts)), theme.plain);
     title.fit(area.width.saturating_sub(4));
-    title.draw(pen, area.x + 2, area.y, area.width.saturating_sub(4));
+    title.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
     let hint = short!(" Enter: the list of {who} alone ");
     if usize::from(area.width) > columns(&hint) + usize::from(title.width()) + 6 {
-        pen.right(area.x + 2, area.y, area.width - 4, &hint, theme.dim);
+        canvas.right(area.x + 2, area.y, area.width - 4, &hint, theme.dim);
     }
-    let inside = Rect {
+    let inner = Rect {
         x: area.x + 2,
         y: area.y + 1,
         width: area.width.saturating_sub(4),
         height: area.height.saturating_sub(2),
     };
-    let rows = app.user_view().rows();
-    let room = usize::from(inside.height);
-    let shown = if rows.len() > room { room.saturating_sub(1) } else { rows.len() };
+    let rows = app.users_view().rows();
+    let available = usize::from(inner.height);
+    let shown = if rows.len() > available { available.saturating_sub(1) } else { rows.len() };
     let name = rows.iter().map(|row| columns(&row.host_name)).max().unwrap_or(0).clamp(4, 12) as u16;
     for (index, row) in rows.iter().take(shown).enumerate() {
-        draw_row(pen, Rect { y: inside.y + index as u16, height: 1, ..inside }, app, row, name, now);
+        draw_row(canvas, Rect { y: inner.y + index as u16, height: 1, ..inner }, app, row, name, now);
     }
     if shown < rows.len() {
         let words = short!("{} {} more", theme.glyphs.down, rows.len() - shown);
-        pen.fit(inside.x, inside.bottom() - 1, inside.width, &words, theme.dim);
+        canvas.fit(inner.x, inner.bottom() - 1, inner.width, &words, theme.dim);
     }
 }
 
 /// Host, GPUs, memory, SM share, age, state, command.
-fn draw_row(pen: &mut Pen<'_>, line: Rect, app: &App, row: &Row, name: u16, now: Moment) {
-    let theme = pen.theme;
+fn draw_row(canvas: &mut Canvas<'_>, line: Rect, app: &App, row: &Row, name: u16, now: Moment) {
+    let theme = canvas.theme;
     let style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };
-    let (words, state_style) = list::state(pen, row, app, now, 14);
+    let (words, state_style) = list::state(canvas, row, app, now, 14);
     let sm = row.sm_percent.map(|(least, _)| short!("{least}"));
     let mut x = line.x;
-    pen.fit_middle(x, line.y, name, &row.host_name, style);
+    canvas.fit_middle(x, line.y, name, &row.host_name, style);
     x += name + 1;
-    pen.fit(x, line.y, 6, &gpu_list(&row.gpu_indexes), style);
+    canvas.fit(x, line.y, 6, &gpu_list(&row.gpu_indexes), style);
     x += 7;
     for (width, text) in [
         (5, or_dash(row.gpu_memory_bytes.map(memory).as_deref())),
@@ -340,12 +347,12 @@ fn draw_row(pen: &mut Pen<'_>, line: Rect, app: &App, row: &Row, name: u16, now:
         (6, row.age_seconds.map_or_else(|| short!("-"), age)),
     ] {
         if x + width <= line.right() {
-            pen.right(x, line.y, width, &text, style);
+            canvas.right(x, line.y, width, &text, style);
         }
         x += width + 1;
     }
-    let room = |x: u16| line.right().saturating_sub(x);
-    pen.fit(x + 1, line.y, 14.min(room(x + 1)), &words, state_style);
+    let available = |x: u16| line.right().saturating_sub(x);
+    canvas.fit(x + 1, line.y, 14.min(available(x + 1)), &words, state_style);
     x += 16;
-    pen.fit(x, line.y, room(x), &without_folders(&row.command), style);
+    canvas.fit(x, line.y, available(x), &strip_directories(&row.command), style);
 }

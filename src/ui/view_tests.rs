@@ -1,8 +1,8 @@
 //! Whole screens of the views beside the overview.
 
 use super::testing::{cells_at, lines, show_cells, text};
-use crate::app::mixed_lab::mixed_lab;
-use crate::app::testing::{LATER, NOW, app, at, host_states, press, report, reported_once, stuck};
+use crate::app::mixed_fleet::mixed_fleet;
+use crate::app::testing::{LATER, NOW, app, app_with_hung_jobs, at, host_states, press, report, reported_once};
 use crate::app::{ChartSpan, Event, Metric, View};
 use crate::fleet::HostId;
 
@@ -19,7 +19,7 @@ macro_rules! assert_screen {
 
 #[test]
 fn one_gpu_in_full() {
-    let mut app = stuck(6, SIZES[1]);
+    let mut app = app_with_hung_jobs(6, SIZES[1]);
     press(&mut app, "→→→\n↓↓\nw");
     assert!(matches!(app.screen().view(), View::Gpu(HostId(3), _)));
     for size in SIZES {
@@ -85,7 +85,7 @@ fn from_the_wall_into_a_host_and_back() {
 
 #[test]
 fn users_at_every_size() {
-    let mut app = stuck(6, SIZES[0]);
+    let mut app = app_with_hung_jobs(6, SIZES[0]);
     press(&mut app, "4↓");
     for size in SIZES {
         app.update(Event::Resized(size.0, size.1), at(LATER));
@@ -99,7 +99,7 @@ fn users_are_sorted_and_lead_to_their_processes() {
     let mut app = app(6, 8, size);
     press(&mut app, "4");
     let names = |app: &crate::app::App| -> Vec<String> {
-        app.user_view().list().iter().map(|user| user.sum.who.to_string()).collect()
+        app.users_view().list().iter().map(|user| user.sum.who.to_string()).collect()
     };
     assert_eq!(names(&app)[0], "erika", "who holds the most");
     press(&mut app, ",");
@@ -121,7 +121,7 @@ fn the_log_of_a_host_tells_what_was_tried() {
     press(&mut app, "→→L");
     assert_screen!("log", &app, size, NOW);
     press(&mut app, "↑↑");
-    assert_eq!(app.screen().log_back, 0, "all of it is on the screen");
+    assert_eq!(app.screen().log_scroll, 0, "all of it is on the screen");
     press(&mut app, "\u{1b}");
     assert_eq!(app.screen().view(), &View::Overview);
 }
@@ -129,11 +129,11 @@ fn the_log_of_a_host_tells_what_was_tried() {
 #[test]
 fn a_lab_of_unlike_machines() {
     for size in SIZES {
-        let app = mixed_lab(size);
+        let app = mixed_fleet(size);
         assert_screen!("mixed", &app, size, NOW);
     }
     let size = (200, 60);
-    let overview = text(&mixed_lab(size), size);
+    let overview = text(&mixed_fleet(size), size);
     for words in ["41/119G shared", "via nvidia-smi", "NEEDS YOU", "└", "Xorg"] {
         assert!(overview.contains(words), "{words}: {overview}");
     }
@@ -146,7 +146,7 @@ fn the_palette_over_the_grid_and_over_the_processes() {
         press(&mut app, ":");
         assert_screen!("palette", &app, size, NOW);
         press(&mut app, "\u{1b}3:sort↓");
-        app.settle();
+        app.refresh_derived_state();
         assert_screen!("palette_sort", &app, size, NOW);
         press(&mut app, "zzz");
         assert!(text(&app, size).contains("no action is called so"), "{}", text(&app, size));
@@ -167,7 +167,7 @@ fn a_picture_that_stands_still_says_so_and_does_not_move() {
             report(&mut app, host, 7, later);
         }
         app.update(Event::Ticked, at(later));
-        app.settle();
+        app.refresh_derived_state();
         assert_screen!("frozen", &app, size, later);
         // The header says so; every other line is as it was, its ages included.
         assert_eq!(lines(&cells_at(&app, size, later))[1..], before[1..]);
@@ -185,7 +185,7 @@ fn hosts_that_are_hidden_are_counted() {
         for host in 0..6 {
             report(&mut app, host, 8, later);
         }
-        app.settle();
+        app.refresh_derived_state();
         assert_screen!("hidden", &app, size, later);
         let screen = lines(&cells_at(&app, size, later));
         assert!(screen[0].contains("2 hidden"), "{}", screen[0]);
@@ -201,13 +201,13 @@ fn panes_small_full_and_as_there_is_room() {
         let mut app = app(6, 8, size);
         for (density, key) in [("compact", "c"), ("full", "f"), ("auto", "a")] {
             press(&mut app, key);
-            app.settle();
+            app.refresh_derived_state();
             let cells = cells_at(&app, size, NOW);
             show_cells(&format!("density-{density}"), &cells);
             insta::assert_snapshot!(format!("density_{density}_{}x{}", size.0, size.1), lines(&cells).join("\n"));
         }
         press(&mut app, "fG");
-        app.settle();
+        app.refresh_derived_state();
         assert_screen!("density_full_end", &app, size, NOW);
     }
 }
@@ -218,7 +218,7 @@ fn sums_agree_across_the_views() {
     use crate::fleet::{GpuState, HostId};
     use crate::output::{Report, json};
     let size = (200, 60);
-    for (mut app, seconds) in [(app(6, 8, size), NOW), (stuck(6, size), LATER), (mixed_lab(size), NOW)] {
+    for (mut app, seconds) in [(app(6, 8, size), NOW), (app_with_hung_jobs(6, size), LATER), (mixed_fleet(size), NOW)] {
         let totals = *app.totals();
         let count = |line: &str, word: &str| -> u32 {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -238,7 +238,7 @@ fn sums_agree_across_the_views() {
         assert!(free.contains(&format!(" {} GPU", totals.in_state(GpuState::Free))), "{free}");
 
         press(&mut app, "4");
-        let users = app.user_view();
+        let users = app.users_view();
         let unheld = users.unheld();
         assert_eq!(unheld.held + unheld.free + unheld.unused + unheld.others, totals.gpus);
         assert_eq!(unheld.free, totals.in_state(GpuState::Free), "what is free is held by nobody");
@@ -247,11 +247,11 @@ fn sums_agree_across_the_views() {
 
         press(&mut app, "3");
         let covered = |id: HostId| {
-            app.fleet().host(id).and_then(|host| app.figures(host)).is_some_and(|figures| figures.is_fresh)
+            app.fleet().host(id).and_then(|host| app.host_summary(host)).is_some_and(|summary| summary.is_fresh)
         };
         let rows = app.rows().iter().filter(|row| row.ended_at.is_none() && covered(row.key.host));
         let listed: u64 = rows.filter_map(|row| row.gpu_memory_bytes).sum();
-        let held: u64 = app.user_view().list().iter().filter_map(|user| user.sum.memory_bytes).sum();
+        let held: u64 = app.users_view().list().iter().filter_map(|user| user.sum.memory_bytes).sum();
         // What only draws holds memory, and no GPU.
         let drawn: u64 = app
             .fleet()
@@ -265,8 +265,8 @@ fn sums_agree_across_the_views() {
         assert_eq!(listed, held + drawn);
 
         let states = |id: HostId| {
-            let figures = app.fleet().host(id).and_then(|host| app.figures(host));
-            figures.map_or_else(Vec::new, |figures| figures.gpus.iter().map(|gpu| (gpu.state, gpu.since)).collect())
+            let summary = app.fleet().host(id).and_then(|host| app.host_summary(host));
+            summary.map_or_else(Vec::new, |summary| summary.gpus.iter().map(|gpu| (gpu.state, gpu.since)).collect())
         };
         let report =
             Report { fleet: app.fleet(), states: &states, findings: &[], now: crate::app::testing::at(seconds) };
@@ -280,8 +280,8 @@ fn sums_agree_across_the_views() {
             .collect();
         assert_eq!(gpus.len(), totals.gpus as usize);
         for state in GpuState::ALL {
-            let said = gpus.iter().filter(|gpu| gpu["state"] == state.json_word()).count();
-            assert_eq!(said, totals.in_state(state) as usize, "{}", state.word());
+            let reported = gpus.iter().filter(|gpu| gpu["state"] == state.json_word()).count();
+            assert_eq!(reported, totals.in_state(state) as usize, "{}", state.word());
         }
         let known = gpus.iter().filter(|gpu| !gpu["memory_total_bytes"].is_null());
         let used: u64 = known.filter_map(|gpu| gpu["memory_used_bytes"].as_u64()).sum();
@@ -328,7 +328,7 @@ proptest::proptest! {
         press(&mut app, &keys);
         text(&app, size);
         app.update(crate::app::Event::Ticked, crate::app::testing::at(NOW + 60));
-        app.settle();
+        app.refresh_derived_state();
         text(&app, size);
     }
 }
@@ -341,7 +341,7 @@ proptest::proptest! {
         columns in 1u16..301, rows in 1u16..91, later_columns in 1u16..301, later_rows in 1u16..91,
         keys in "[↑↓←→vwHg\\n\\u{1b}]{0,4}"
     ) {
-        let mut app = stuck(6, (columns, rows));
+        let mut app = app_with_hung_jobs(6, (columns, rows));
         for view in ["3\n", "\u{1b}3→↓\n", "\u{1b}5", "\n", "\u{1b}5H", "\u{1b}1\n", "\n", "\u{1b}L", "\u{1b}4\n"] {
             press(&mut app, view);
             text(&app, (columns, rows));

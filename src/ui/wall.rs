@@ -8,16 +8,16 @@
 //! ╭─ n001 GPU 2 ─────────── rack A ─╮╭─ Free now ───────────── 12 GPUs on 5 hosts ─╮
 //! ```
 
+use super::canvas::Canvas;
 use super::findings::severity_style;
-use super::flow::Flow;
-use super::format::{brief_span, columns, gib, named, or_dash, short, whole};
-use super::gpu_columns::{FigureWidths, GpuColumns};
-use super::host_cards::occupation;
-use super::pen::Pen;
+use super::format::{brief_span, columns, gib, or_dash, rounded, short, shorten_host_name};
+use super::gpu_columns::{GpuColumns, ValueWidths};
+use super::host_cards::add_occupancy;
+use super::line_writer::LineWriter;
 use super::segments::Segments;
 use super::{gpu_detail, gpu_line, host_state};
-use crate::app::wall::{LEGEND_ROWS, WallLine, WallShape};
-use crate::app::{App, GpuFigures, HostFigures, Metric};
+use crate::app::wall::{LEGEND_ROWS, WallLayout, WallLine};
+use crate::app::{App, GpuSummary, HostSummary, Metric};
 use crate::fleet::{FreeHost, GpuState, Host, HostId, Link, Moment, gpu_list};
 use crate::ssh::prompt::PromptKind;
 use ratatui::layout::Rect;
@@ -27,50 +27,51 @@ use ratatui::style::Style;
 const TWO_PANELS_COLUMNS: u16 = 76;
 
 /// Draws the wall and its panels.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
-    let (lines, shape) = (app.wall_lines(), app.wall_shape((body.width, body.height + 2)));
-    let mut place = app.screen().wall;
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
+    let (lines, layout) = (app.wall_lines(), app.wall_layout((body.width, body.height + 2)));
+    let mut cursor = app.screen().wall;
     // The frame may have another size than the last that was heard of.
-    place.show(&lines, &shape);
+    cursor.show(&lines, &layout);
     if lines.is_empty() {
-        pen.fit(body.x + 1, body.y, body.width.saturating_sub(2), "no hosts", pen.theme.dim);
+        canvas.fit(body.x + 1, body.y, body.width.saturating_sub(2), "no hosts", canvas.theme.dim);
         return;
     }
-    let shown = &lines[place.top.min(lines.len())..(place.top + shape.capacity()).min(lines.len())];
+    let shown = &lines[cursor.top.min(lines.len())..(cursor.top + layout.capacity()).min(lines.len())];
     for (index, line) in shown.iter().enumerate() {
-        let (column, row) = ((index / usize::from(shape.rows)) as u16, (index % usize::from(shape.rows)) as u16);
-        let area = Rect { x: body.x + column * shape.columns, y: body.y + row, width: shape.columns - 1, height: 1 };
+        let (column, row) = ((index / usize::from(layout.rows)) as u16, (index % usize::from(layout.rows)) as u16);
+        let area = Rect { x: body.x + column * layout.columns, y: body.y + row, width: layout.columns - 1, height: 1 };
         match *line {
-            WallLine::Heading(host) => heading(pen, area, app, host),
-            WallLine::Host(host) => host_line(pen, area, app, host, &shape, place.host == host, now),
+            WallLine::Heading(host) => heading(canvas, area, app, host),
+            WallLine::Host(host) => draw_host_line(canvas, area, app, host, &layout, cursor.host == host, now),
         }
     }
-    let y = body.y + shape.rows;
+    let y = body.y + layout.rows;
     let hosts = |lines: &[WallLine]| lines.iter().filter(|line| matches!(line, WallLine::Host(_))).count();
-    let (before, after) = (hosts(&lines[..place.top]), hosts(&lines[(place.top + shown.len()).min(lines.len())..]));
-    legend(pen, Rect { y, height: LEGEND_ROWS, ..body }, app, before, after);
-    if shape.panel_rows > 0 {
-        let panels = Rect { y: y + LEGEND_ROWS, height: shape.panel_rows, ..body };
+    let (before, after) = (hosts(&lines[..cursor.top]), hosts(&lines[(cursor.top + shown.len()).min(lines.len())..]));
+    draw_legend(canvas, Rect { y, height: LEGEND_ROWS, ..body }, app, before, after);
+    if layout.panel_rows > 0 {
+        let panels = Rect { y: y + LEGEND_ROWS, height: layout.panel_rows, ..body };
         let left = if body.width >= TWO_PANELS_COLUMNS { body.width / 2 } else { body.width };
-        selected(pen, Rect { width: left, ..panels }, app, now);
+        draw_selected(canvas, Rect { width: left, ..panels }, app, now);
         if left < body.width {
-            free_and_findings(pen, Rect { x: panels.x + left, width: body.width - left, ..panels }, app, now);
+            draw_free_and_findings(canvas, Rect { x: panels.x + left, width: body.width - left, ..panels }, app, now);
         }
     }
 }
 
 /// The group of a host, and how many of its GPUs are free or need somebody.
-fn heading(pen: &mut Pen<'_>, area: Rect, app: &App, host: usize) {
-    let theme = pen.theme;
+fn heading(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: usize) {
+    let theme = canvas.theme;
     let hosts = app.fleet().hosts();
     let group = hosts.get(host).and_then(|host| host.config.group.as_ref());
-    pen.repeat(area.x, area.y, area.width, theme.glyphs.light.horizontal, theme.dim);
+    canvas.repeat(area.x, area.y, area.width, theme.glyphs.light.horizontal, theme.dim);
     let members = hosts.iter().filter(|host| host.config.group.as_ref() == group);
     let mut right = Segments::default();
     let (mut free, mut bad) = (0, 0);
-    for figures in members.filter_map(|host| app.figures(host)).filter(|figures| figures.totals.hosts_covered > 0) {
-        free += figures.totals.in_state(GpuState::Free);
-        bad += figures.totals.in_state(GpuState::Hung) + figures.totals.in_state(GpuState::Fault);
+    for summary in members.filter_map(|host| app.host_summary(host)).filter(|summary| summary.totals.hosts_covered > 0)
+    {
+        free += summary.totals.in_state(GpuState::Free);
+        bad += summary.totals.in_state(GpuState::Hung) + summary.totals.in_state(GpuState::Fault);
     }
     right.add(9, 0, short!(" "), theme.plain);
     if bad > 0 {
@@ -78,72 +79,80 @@ fn heading(pen: &mut Pen<'_>, area: Rect, app: &App, host: usize) {
     }
     right.add(7, 0, short!("{free} free "), theme.plain);
     let name = group.map_or_else(|| short!(" no group "), |group| short!(" {group} "));
-    let used = pen.fit(area.x + 1, area.y, area.width.saturating_sub(2), &name, theme.plain);
-    let room = area.width.saturating_sub(used + 3);
-    right.fit(room);
+    let used = canvas.fit(area.x + 1, area.y, area.width.saturating_sub(2), &name, theme.plain);
+    let available = area.width.saturating_sub(used + 3);
+    right.fit(available);
     if right.width() > 2 {
-        right.draw_right(pen, area.x + used + 2, area.y, room);
+        right.draw_right(canvas, area.x + used + 2, area.y, available);
     }
 }
 
-fn host_line(pen: &mut Pen<'_>, area: Rect, app: &App, index: usize, shape: &WallShape, is_here: bool, now: Moment) {
-    let theme = pen.theme;
+fn draw_host_line(
+    canvas: &mut Canvas<'_>,
+    area: Rect,
+    app: &App,
+    index: usize,
+    layout: &WallLayout,
+    is_current: bool,
+    now: Moment,
+) {
+    let theme = canvas.theme;
     let hosts = app.fleet().hosts();
-    let Some((host, figures)) = hosts.get(index).and_then(|host| Some((host, app.figures(host)?))) else { return };
-    let style = if is_here { theme.focus } else { theme.plain };
-    if is_here {
-        pen.text(area.x, area.y, 1, theme.glyphs.pointer, theme.focus);
+    let Some((host, summary)) = hosts.get(index).and_then(|host| Some((host, app.host_summary(host)?))) else { return };
+    let style = if is_current { theme.focus } else { theme.plain };
+    if is_current {
+        canvas.text(area.x, area.y, 1, theme.glyphs.pointer, theme.focus);
     }
-    pen.fit_middle(area.x + 1, area.y, shape.name, host.name(), style);
-    if let Some(severity) = app.findings().mark_of_host(host.id) {
-        pen.text(area.x + 1 + shape.name, area.y, 1, "!", severity_style(theme, severity));
+    canvas.fit_middle(area.x + 1, area.y, layout.name, host.name(), style);
+    if let Some(severity) = app.findings().worst_severity_of_host(host.id) {
+        canvas.text(area.x + 1 + layout.name, area.y, 1, "!", severity_style(theme, severity));
     }
-    let x = area.x + 3 + shape.name;
-    let room = area.right().saturating_sub(x);
-    if !host_state::shows_gpus(app, host, figures) {
-        let (glyph, style) = link_glyph(pen, app, host);
-        pen.text(x, area.y, room.min(1), glyph, style);
-        let word = host_state::word(app, host, figures, now).map(|(word, _)| word).unwrap_or_default();
-        pen.fit(x + 2, area.y, room.saturating_sub(2), &word, style);
+    let x = area.x + 3 + layout.name;
+    let available = area.right().saturating_sub(x);
+    if !host_state::shows_gpus(app, host, summary) {
+        let (glyph, style) = link_glyph(canvas, app, host);
+        canvas.text(x, area.y, available.min(1), glyph, style);
+        let word = host_state::status_text(app, host, summary, now).map(|(word, _)| word).unwrap_or_default();
+        canvas.fit(x + 2, area.y, available.saturating_sub(2), &word, style);
         return;
     }
-    let step = if shape.is_spaced { 2 } else { 1 };
-    let shown = figures.gpus.len().min(usize::from(shape.cells));
-    for (position, gpu) in figures.gpus.iter().enumerate().take(shown) {
-        let (glyph, style) = cell(pen, gpu, app.screen().metric);
+    let step = if layout.is_spaced { 2 } else { 1 };
+    let shown = summary.gpus.len().min(usize::from(layout.cells));
+    for (position, gpu) in summary.gpus.iter().enumerate().take(shown) {
+        let (glyph, style) = cell(canvas, gpu, app.screen().metric);
         let at = x + position as u16 * step;
-        let is_selected = is_here && position == app.screen().wall.gpu;
-        pen.text(
+        let is_selected = is_current && position == app.screen().wall.gpu;
+        canvas.text(
             at,
             area.y,
             1,
             glyph,
-            if is_selected && !shape.is_spaced { style.patch(theme.selected) } else { style },
+            if is_selected && !layout.is_spaced { style.patch(theme.selected) } else { style },
         );
-        if is_selected && shape.is_spaced {
-            pen.text(at - 1, area.y, 1, "[", theme.focus);
-            pen.text(at + 1, area.y, 1, "]", theme.focus);
+        if is_selected && layout.is_spaced {
+            canvas.text(at - 1, area.y, 1, "[", theme.focus);
+            canvas.text(at + 1, area.y, 1, "]", theme.focus);
         }
     }
-    if !figures.is_fresh {
-        pen.dim(Rect { x, width: shown as u16 * step, ..area });
+    if !summary.is_fresh {
+        canvas.dim(Rect { x, width: shown as u16 * step, ..area });
     }
     let after = x + (shown as u16 * step).saturating_sub(step - 1) + 1;
     let mut note = Segments::default();
-    if shown < figures.gpus.len() {
-        note.add(9, 0, short!("+{}", figures.gpus.len() - shown), theme.dim);
+    if shown < summary.gpus.len() {
+        note.add(9, 0, short!("+{}", summary.gpus.len() - shown), theme.dim);
     }
-    if shape.note > 0 {
-        add_note(pen, app, host, figures, now, &mut note);
+    if layout.status_columns > 0 {
+        add_status(canvas, app, host, summary, now, &mut note);
     }
     note.fit(area.right().saturating_sub(after));
-    note.draw(pen, after, area.y, area.right().saturating_sub(after));
+    note.draw(canvas, after, area.y, area.right().saturating_sub(after));
 }
 
 /// What matters most about a host: its age where it is not fresh, what is bad, what is free.
-fn add_note(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, now: Moment, line: &mut Segments) {
-    let theme = pen.theme;
-    if let Some((word, style)) = host_state::word(app, host, figures, now) {
+fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary, now: Moment, line: &mut Segments) {
+    let theme = canvas.theme;
+    if let Some((word, style)) = host_state::status_text(app, host, summary, now) {
         line.add(8, 1, word, style);
         return;
     }
@@ -152,7 +161,7 @@ fn add_note(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, now: M
         (GpuState::Hung, "hung?", theme.crit),
         (GpuState::Free, "free", theme.dim),
     ] {
-        let count = figures.totals.in_state(state);
+        let count = summary.totals.in_state(state);
         if count > 0 {
             line.add(7, 1, short!("{count} {word}"), style);
             return;
@@ -161,8 +170,8 @@ fn add_note(pen: &Pen<'_>, app: &App, host: &Host, figures: &HostFigures, now: M
 }
 
 /// Work is a ramp by height and by colour; everything else has its glyph.
-fn cell(pen: &Pen<'_>, gpu: &GpuFigures, metric: Metric) -> (&'static str, Style) {
-    let theme = pen.theme;
+fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str, Style) {
+    let theme = canvas.theme;
     let is_ramp = match gpu.state {
         _ if gpu.reading.error.is_some() => return ("!", theme.crit),
         // What has no reading any more may still have its last one, dim.
@@ -177,8 +186,8 @@ fn cell(pen: &Pen<'_>, gpu: &GpuFigures, metric: Metric) -> (&'static str, Style
 }
 
 /// The glyph of a host that shows no GPUs.
-fn link_glyph(pen: &Pen<'_>, app: &App, host: &Host) -> (&'static str, Style) {
-    let theme = pen.theme;
+fn link_glyph(canvas: &Canvas<'_>, app: &App, host: &Host) -> (&'static str, Style) {
+    let theme = canvas.theme;
     if let Some(prompt) = app.prompts().of_host(host.name()) {
         return (if matches!(prompt.kind, PromptKind::HostKey { .. }) { "k" } else { "p" }, theme.warn);
     }
@@ -191,8 +200,8 @@ fn link_glyph(pen: &Pen<'_>, app: &App, host: &Host) -> (&'static str, Style) {
     }
 }
 
-fn legend(pen: &mut Pen<'_>, line: Rect, app: &App, before: usize, after: usize) {
-    let theme = pen.theme;
+fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, after: usize) {
+    let theme = canvas.theme;
     let mut words = Segments::default();
     let plural = if before + after == 1 { "" } else { "s" };
     match (before, after) {
@@ -207,10 +216,10 @@ fn legend(pen: &mut Pen<'_>, line: Rect, app: &App, before: usize, after: usize)
         ),
     }
     words.add(15, 3, short!("{}", app.screen().metric.word()), theme.focus);
-    for (place, glyph) in [0, 2, 4, 6, 7].into_iter().map(|level| theme.glyphs.levels[level]).enumerate() {
-        words.add(14, u16::from(place == 0), short!("{glyph}"), theme.ramp[place]);
+    for (index, glyph) in [0, 2, 4, 6, 7].into_iter().map(|level| theme.glyphs.levels[level]).enumerate() {
+        words.add(14, u16::from(index == 0), short!("{glyph}"), theme.ramp[index]);
     }
-    for (keep, glyph, word, style) in [
+    for (priority, glyph, word, style) in [
         (9, theme.glyphs.free, "free", theme.dim),
         (9, "z", "idle", theme.dim),
         (4, "w", "waiting", theme.dim),
@@ -221,77 +230,77 @@ fn legend(pen: &mut Pen<'_>, line: Rect, app: &App, before: usize, after: usize)
         (8, "x", "down", theme.warn),
         (8, "k p", "need you", theme.warn),
     ] {
-        words.add(keep, 2, short!("{glyph}"), style);
-        words.add(keep, 1, short!("{word}"), theme.dim);
+        words.add(priority, 2, short!("{glyph}"), style);
+        words.add(priority, 1, short!("{word}"), theme.dim);
     }
     words.fit(line.width.saturating_sub(2));
-    words.draw(pen, line.x + 1, line.y, line.width.saturating_sub(2));
+    words.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
 }
 
 /// The selected host with its GPUs, and what is known of the selected one.
-fn selected(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
-    let theme = pen.theme;
-    let place = app.screen().wall;
-    let host = app.fleet().host(HostId(place.host as u32));
-    let Some((host, figures)) = host.and_then(|host| Some((host, app.figures(host)?))) else { return };
-    pen.outline(area, &theme.glyphs.light, theme.dim);
-    let gpu = figures.gpus.get(place.gpu).filter(|_| host_state::shows_gpus(app, host, figures));
+fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = canvas.theme;
+    let cursor = app.screen().wall;
+    let host = app.fleet().host(HostId(cursor.host as u32));
+    let Some((host, summary)) = host.and_then(|host| Some((host, app.host_summary(host)?))) else { return };
+    canvas.outline(area, &theme.glyphs.light, theme.dim);
+    let gpu = summary.gpus.get(cursor.gpu).filter(|_| host_state::shows_gpus(app, host, summary));
     let mut title = Segments::default();
-    title.add(9, 0, short!(" {}{}", theme.glyphs.pointer, named(host.name()).as_str()), theme.focus);
+    title.add(9, 0, short!(" {}{}", theme.glyphs.pointer, shorten_host_name(host.name()).as_str()), theme.focus);
     if let Some(gpu) = gpu {
         title.add(8, 1, gpu_line::name(gpu), theme.focus);
     }
     title.add(10, 0, short!(" "), theme.plain);
     title.fit(area.width.saturating_sub(4));
-    title.draw(pen, area.x + 1, area.y, area.width.saturating_sub(4));
+    title.draw(canvas, area.x + 1, area.y, area.width.saturating_sub(4));
     let group = host.config.group.as_ref().map(|group| short!(" {group} "));
     if let Some(group) = group.filter(|group| columns(group) + usize::from(title.width()) + 6 < usize::from(area.width))
     {
-        pen.right(area.x + 2, area.y, area.width - 4, &group, theme.plain);
+        canvas.right(area.x + 2, area.y, area.width - 4, &group, theme.plain);
     }
-    let inside = Rect {
+    let inner = Rect {
         x: area.x + 1,
         y: area.y + 1,
         width: area.width.saturating_sub(2),
         height: area.height.saturating_sub(2),
     };
     let Some(gpu) = gpu else {
-        host_state::draw(pen, inside, app, host, figures, now);
+        host_state::draw(canvas, inner, app, host, summary, now);
         return;
     };
-    let mut words = about(pen, app, host, gpu, place.gpu, now);
+    let mut words = about(canvas, app, host, gpu, cursor.gpu, now);
     let least = words.len() as u16;
-    words.extend(gpu_detail::lines(pen, host, gpu, place.gpu));
+    words.extend(gpu_detail::lines(canvas, host, gpu, cursor.gpu));
     // The GPUs come first, then a few words about the selected one; all of its readings where there is room.
-    let shown = figures.gpus.len().min(usize::from(inside.height.saturating_sub(least).max(1)));
-    let widths = FigureWidths::of(std::iter::once(figures));
-    let columns = GpuColumns::of(inside.width.saturating_sub(1), widths);
-    let top = (place.gpu + 1).saturating_sub(shown);
-    for (row, (position, gpu)) in figures.gpus.iter().enumerate().skip(top).take(shown).enumerate() {
-        let line = Rect { x: inside.x + 1, y: inside.y + row as u16, width: inside.width.saturating_sub(1), height: 1 };
-        gpu_line::draw(pen, line, &columns, gpu, now);
-        if position == place.gpu {
-            pen.text(inside.x, line.y, 1, theme.glyphs.pointer, theme.focus);
+    let shown = summary.gpus.len().min(usize::from(inner.height.saturating_sub(least).max(1)));
+    let widths = ValueWidths::of(std::iter::once(summary));
+    let columns = GpuColumns::of(inner.width.saturating_sub(1), widths);
+    let top = (cursor.gpu + 1).saturating_sub(shown);
+    for (row, (position, gpu)) in summary.gpus.iter().enumerate().skip(top).take(shown).enumerate() {
+        let line = Rect { x: inner.x + 1, y: inner.y + row as u16, width: inner.width.saturating_sub(1), height: 1 };
+        gpu_line::draw(canvas, line, &columns, gpu, now);
+        if position == cursor.gpu {
+            canvas.text(inner.x, line.y, 1, theme.glyphs.pointer, theme.focus);
         }
     }
-    if !figures.is_fresh {
-        pen.dim(Rect { height: shown as u16, ..inside });
+    if !summary.is_fresh {
+        canvas.dim(Rect { height: shown as u16, ..inner });
     }
-    let rest = inside.height - shown as u16;
+    let rest = inner.height - shown as u16;
     let gap = u16::from(rest > least);
-    let below = Rect { y: inside.y + shown as u16 + gap, height: rest - gap, width: inside.width - 1, x: inside.x + 1 };
-    let mut flow = Flow::new(pen, below);
+    let below = Rect { y: inner.y + shown as u16 + gap, height: rest - gap, width: inner.width - 1, x: inner.x + 1 };
+    let mut writer = LineWriter::new(canvas, below);
     for line in words {
-        flow.segments(line);
+        writer.segments(line);
     }
 }
 
 /// The selected GPU, who is on it, what is found about it, and its host; the most important first.
-fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usize, now: Moment) -> Vec<Segments> {
-    let theme = pen.theme;
+fn about(canvas: &Canvas<'_>, app: &App, host: &Host, gpu: &GpuSummary, position: usize, now: Moment) -> Vec<Segments> {
+    let theme = canvas.theme;
     let mut lines = Vec::new();
     let mut line = Segments::default();
-    occupation(pen, app, host.id, gpu, now, &mut line);
+    add_occupancy(canvas, app, host.id, gpu, now, &mut line);
     let mut findings = app.findings().of_host(host.id);
     let about = |finding: &&crate::diagnosis::Finding| {
         finding.gpus.iter().any(|gpu| gpu.host == host.id && gpu.position == position)
@@ -304,13 +313,13 @@ fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usiz
     if let Some(snapshot) = &host.snapshot {
         let reading = &snapshot.host;
         if let Some(cpu) = reading.cpu_percent {
-            line.add(5, 0, short!("cpu {}%", whole(cpu)), theme.dim);
+            line.add(5, 0, short!("cpu {}%", rounded(cpu)), theme.dim);
         }
         if let (Some(used), Some(total)) = (reading.memory_used_bytes(), reading.memory_total_bytes) {
             line.add(4, 2, short!("ram {}/{}G", gib(used), gib(total)), theme.dim);
         }
         if let Some(load) = reading.load_1 {
-            line.add(3, 2, short!("load {}", whole(load)), theme.dim);
+            line.add(3, 2, short!("load {}", rounded(load)), theme.dim);
         }
     }
     if let Some(note) = &host.config.note {
@@ -319,9 +328,9 @@ fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usiz
     lines.push(line);
     if let Some(info) = host.gpu_info(position) {
         let mut line = Segments::default();
-        for (keep, text) in [(8, &info.name), (5, &info.uuid), (4, &info.pci_bus_id)] {
+        for (priority, text) in [(8, &info.name), (5, &info.uuid), (4, &info.pci_bus_id)] {
             if let Some(text) = text {
-                line.add(keep, 2, short!("{text}"), theme.dim);
+                line.add(priority, 2, short!("{text}"), theme.dim);
             }
         }
         lines.push(line);
@@ -330,22 +339,22 @@ fn about(pen: &Pen<'_>, app: &App, host: &Host, gpu: &GpuFigures, position: usiz
 }
 
 /// What is free, by host, and below it what is found.
-fn free_and_findings(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
-    let theme = pen.theme;
-    pen.outline(area, &theme.glyphs.light, theme.dim);
+fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
+    let theme = canvas.theme;
+    canvas.outline(area, &theme.glyphs.light, theme.dim);
     let mut free: Vec<(&Host, &FreeHost)> = Vec::new();
     for host in app.fleet().hosts() {
-        free.extend(app.figures(host).and_then(|figures| Some((host, figures.free.as_ref()?))));
+        free.extend(app.host_summary(host).and_then(|summary| Some((host, summary.free.as_ref()?))));
     }
     free.sort_by_key(|(host, free)| (std::cmp::Reverse(free.gpus.len()), host.id));
-    pen.text(area.x + 1, area.y, area.width.saturating_sub(2), " Free now ", theme.plain);
+    canvas.text(area.x + 1, area.y, area.width.saturating_sub(2), " Free now ", theme.plain);
     let count = app.totals().in_state(GpuState::Free);
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let sum = short!(" {count} GPU{} on {} host{} ", plural(count as usize), free.len(), plural(free.len()));
     if usize::from(area.width) > columns(&sum) + 16 {
-        pen.right(area.x + 2, area.y, area.width - 4, &sum, theme.plain);
+        canvas.right(area.x + 2, area.y, area.width - 4, &sum, theme.plain);
     }
-    let inside = Rect {
+    let inner = Rect {
         x: area.x + 2,
         y: area.y + 1,
         width: area.width.saturating_sub(4),
@@ -354,33 +363,33 @@ fn free_and_findings(pen: &mut Pen<'_>, area: Rect, app: &App, now: Moment) {
     let findings: Vec<_> = app.findings().list().iter().filter(|one| one.counts()).collect();
     // Findings have up to half of the rows, with their title.
     let wanted = if findings.is_empty() { 0 } else { findings.len() as u16 + 1 };
-    let finding_rows = wanted.min(inside.height / 2);
-    let table = Rect { height: inside.height - finding_rows, ..inside };
-    free_table(pen, table, &free);
+    let finding_rows = wanted.min(inner.height / 2);
+    let table = Rect { height: inner.height - finding_rows, ..inner };
+    draw_free_table(canvas, table, &free);
     if finding_rows > 0 {
         let y = table.bottom();
-        pen.fit(inside.x, y, inside.width, "FINDINGS", theme.dim);
-        pen.right(inside.x, y, inside.width, &short!("5 opens all {}", findings.len()), theme.dim);
+        canvas.fit(inner.x, y, inner.width, "FINDINGS", theme.dim);
+        canvas.right(inner.x, y, inner.width, &short!("5 opens all {}", findings.len()), theme.dim);
         for (row, finding) in findings.iter().take(usize::from(finding_rows) - 1).enumerate() {
             let y = y + 1 + row as u16;
             let name = finding.hosts.first().map(|(_, name)| name.as_str()).unwrap_or_default();
             let lasted = brief_span(finding.lasted(now));
-            let mut x = inside.x + pen.text(inside.x, y, 1, "!", severity_style(theme, finding.severity)) + 1;
-            x += pen.fit_middle(x, y, 10, name, theme.plain) + 1;
-            let room = inside.right().saturating_sub(x + 5);
-            pen.fit(x, y, room, &finding.sentence, theme.plain);
-            pen.right(inside.right().saturating_sub(4), y, 4, &lasted, theme.dim);
+            let mut x = inner.x + canvas.text(inner.x, y, 1, "!", severity_style(theme, finding.severity)) + 1;
+            x += canvas.fit_middle(x, y, 10, name, theme.plain) + 1;
+            let available = inner.right().saturating_sub(x + 5);
+            canvas.fit(x, y, available, &finding.sentence, theme.plain);
+            canvas.right(inner.right().saturating_sub(4), y, 4, &lasted, theme.dim);
         }
     }
 }
 
-fn free_table(pen: &mut Pen<'_>, area: Rect, free: &[(&Host, &FreeHost)]) {
-    let theme = pen.theme;
+fn draw_free_table(canvas: &mut Canvas<'_>, area: Rect, free: &[(&Host, &FreeHost)]) {
+    let theme = canvas.theme;
     if area.height == 0 {
         return;
     }
     if free.is_empty() {
-        pen.fit(area.x, area.y, area.width, "no GPU is free", theme.dim);
+        canvas.fit(area.x, area.y, area.width, "no GPU is free", theme.dim);
         return;
     }
     let name = free.iter().map(|(host, _)| columns(host.name())).max().unwrap_or(0).clamp(6, 12) as u16;
@@ -389,41 +398,41 @@ fn free_table(pen: &mut Pen<'_>, area: Rect, free: &[(&Host, &FreeHost)]) {
     let list = |free: &FreeHost| gpu_list(&free.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>());
     let gpus = free.iter().map(|(_, free)| columns(&list(free))).max().unwrap_or(0).clamp(3, 12) as u16;
     let has_notes = is_wide && free.iter().any(|(host, _)| host.config.note.is_some());
-    let places =
+    let headers =
         [(name, "HOST"), (5, "FREE"), (gpus, "GPU"), (model, "MODEL"), (4, " CPU"), (u16::from(has_notes), "NOTE")];
     let mut x = area.x;
-    for (width, head) in places.into_iter().filter(|(width, _)| *width > 0) {
-        pen.fit(x, area.y, area.right().saturating_sub(x), head, theme.dim);
+    for (width, head) in headers.into_iter().filter(|(width, _)| *width > 0) {
+        canvas.fit(x, area.y, area.right().saturating_sub(x), head, theme.dim);
         x += width + 1;
     }
-    let room = usize::from(area.height - 1);
-    let shown = if free.len() > room { room.saturating_sub(1) } else { free.len() };
+    let available = usize::from(area.height - 1);
+    let shown = if free.len() > available { available.saturating_sub(1) } else { free.len() };
     for (row, (host, free)) in free.iter().take(shown).enumerate() {
         let y = area.y + 1 + row as u16;
         let mut x = area.x;
-        pen.fit_middle(x, y, name, host.name(), theme.plain);
+        canvas.fit_middle(x, y, name, host.name(), theme.plain);
         x += name + 1;
         let all = host.gpus().filter(|(info, _)| info.mig_parent_uuid.is_none()).count();
-        pen.fit(x, y, 5, &short!("{}/{all}", free.gpus.len()), theme.plain);
+        canvas.fit(x, y, 5, &short!("{}/{all}", free.gpus.len()), theme.plain);
         x += 6;
-        pen.fit(x, y, gpus, &list(free), theme.plain);
+        canvas.fit(x, y, gpus, &list(free), theme.plain);
         x += gpus + 1;
         if is_wide {
             let name = free.gpus.first().and_then(|gpu| gpu.name.as_deref()).unwrap_or("-");
-            pen.fit(x, y, model, short_model(name), theme.plain);
+            canvas.fit(x, y, model, short_model(name), theme.plain);
             x += model + 1;
         }
         let cpu = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent);
-        let cpu = cpu.map(|cpu| short!("{}%", whole(cpu)));
-        pen.right(x, y, 4.min(area.right().saturating_sub(x)), &or_dash(cpu.as_deref()), theme.plain);
+        let cpu = cpu.map(|cpu| short!("{}%", rounded(cpu)));
+        canvas.right(x, y, 4.min(area.right().saturating_sub(x)), &or_dash(cpu.as_deref()), theme.plain);
         x += 5;
         if let (Some(note), true) = (&host.config.note, is_wide) {
-            pen.fit(x, y, area.right().saturating_sub(x), note, theme.dim);
+            canvas.fit(x, y, area.right().saturating_sub(x), note, theme.dim);
         }
     }
     if shown < free.len() {
         let words = short!("{} more hosts with a free GPU", free.len() - shown);
-        pen.fit(area.x, area.bottom() - 1, area.width, &words, theme.dim);
+        canvas.fit(area.x, area.bottom() - 1, area.width, &words, theme.dim);
     }
 }
 

@@ -140,7 +140,7 @@ fn lost(view: &View, watches: &mut Watches, is_driver_lost: bool) {
                 _ => "has fallen off the bus",
             };
             let sentence = format!("{} {what}: what ran on it is lost", view.gpus_in_words([position]));
-            view.gpu_words(position, sentence, "dmesg | grep Xid".to_owned())
+            view.format_gpu_list(position, sentence, "dmesg | grep Xid".to_owned())
         });
     }
     let is_whole = matches!(view.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), None | Some(Scope::Host));
@@ -181,7 +181,7 @@ fn needs_action(view: &View, watches: &mut Watches) {
         let target = Target::Gpu(gpu.identity.clone());
         watches.holds(RuleId::GpuNeedsAction, &target, Grade { at_least: true, ..grade }, |_, _| {
             let sentence = format!("{}: the driver asks to {}", view.gpus_in_words([position]), action.description());
-            view.gpu_words(position, sentence, action.description().to_owned())
+            view.format_gpu_list(position, sentence, action.description().to_owned())
         });
     }
 }
@@ -229,7 +229,7 @@ fn xids(view: &View, watches: &mut Watches) {
             let sentence = format!("{gpu} reported Xid {xid}{times} ({}){on_it}", xid_in_words(*xid));
             let next = "dmesg | grep Xid".to_owned();
             match position {
-                Some(position) => view.gpu_words(position, sentence, next),
+                Some(position) => view.format_gpu_list(position, sentence, next),
                 None => host_words(sentence, next),
             }
         });

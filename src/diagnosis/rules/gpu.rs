@@ -137,7 +137,7 @@ fn slowdowns(view: &View, watches: &mut Watches, target: &Target, position: usiz
                     view.gpus_in_words([position]),
                     duration(limits.window),
                 );
-                view.gpu_words(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+                view.format_gpu_list(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
             });
         } else {
             watches.hold(RuleId::ThermalThrottle, target);
@@ -157,7 +157,7 @@ fn slowdowns(view: &View, watches: &mut Watches, target: &Target, position: usiz
                 view.gpus_in_words([position]),
                 duration(limits.window),
             );
-            view.gpu_words(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
+            view.format_gpu_list(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
         });
     }
 }
@@ -187,7 +187,7 @@ fn temperature(view: &View, watches: &mut Watches, target: &Target, position: us
             view.gpus_in_words([position]),
             duration(lasted),
         );
-        view.gpu_words(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())
+        view.format_gpu_list(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())
     });
 }
 
@@ -218,7 +218,7 @@ fn pcie(view: &View, watches: &mut Watches, target: &Target, position: usize, no
             link(reading.pcie_generation, reading.pcie_width),
             link(info.pcie_generation_max, info.pcie_width_max),
         );
-        view.gpu_words(position, sentence, "sudo lspci -vv -d 10de: | grep LnkSta".to_owned())
+        view.format_gpu_list(position, sentence, "sudo lspci -vv -d 10de: | grep LnkSta".to_owned())
     });
 }
 
@@ -233,7 +233,7 @@ fn errors(view: &View, watches: &mut Watches, target: &Target, position: usize, 
                 view.gpus_in_words([position]),
                 now - baseline,
             );
-            view.gpu_words(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
+            view.format_gpu_list(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
         });
     }
     let severity = match (health.row_remap_failed, health.row_remap_pending) {
@@ -249,7 +249,7 @@ fn errors(view: &View, watches: &mut Watches, target: &Target, position: usize, 
         } else {
             (format!("{gpu} waits for a reset to replace a failed memory row"), "nvidia-smi -r when it is free")
         };
-        view.gpu_words(position, sentence, next.to_owned())
+        view.format_gpu_list(position, sentence, next.to_owned())
     });
 }
 
@@ -269,7 +269,7 @@ fn nvlink(view: &View, watches: &mut Watches, target: &Target, position: usize, 
             links.join(","),
             duration(lasted),
         );
-        view.gpu_words(position, sentence, "nvidia-smi nvlink -s".to_owned())
+        view.format_gpu_list(position, sentence, "nvidia-smi nvlink -s".to_owned())
     });
 }
 

@@ -47,7 +47,7 @@ pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
                 duration(leak.span),
                 duration(leak.full_in),
             );
-            let mut words = view.gpu_words(
+            let mut words = view.format_gpu_list(
                 process.positions.first().copied().unwrap_or(0),
                 sentence,
                 "torch.cuda.memory_summary()".to_owned(),
@@ -113,7 +113,7 @@ fn pressure_words(view: &View, job: Option<&JobTrack>, all: &[Pressure]) -> Word
     let next = "a smaller batch, before it fails".to_owned();
     let mut words = match job {
         Some(job) => view.job_words(job, sentence, next),
-        None => view.gpu_words(worst.position, sentence, next),
+        None => view.format_gpu_list(worst.position, sentence, next),
     };
     words.gpus = view.finding_gpus(positions());
     words

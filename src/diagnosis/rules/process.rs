@@ -344,7 +344,7 @@ fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack)
             gibibytes(total),
             duration(lasted),
         );
-        view.gpu_words(position, sentence, format!("sudo fuser -v /dev/nvidia{}", gpu.index))
+        view.format_gpu_list(position, sentence, format!("sudo fuser -v /dev/nvidia{}", gpu.index))
     });
 }
 

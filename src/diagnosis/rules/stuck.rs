@@ -10,7 +10,7 @@ use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, Past};
 use crate::diagnosis::view::{View, duration, gibibytes};
 use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::fleet::{GpuListStyle, gpu_words};
+use crate::fleet::{GpuListStyle, format_gpu_list};
 
 pub(in crate::diagnosis) const STUCK_SPIN: RuleInfo = RuleInfo {
     word: "stuck-spin",
@@ -344,7 +344,10 @@ fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Mis
         places.push(format!("{} on {}", view.gpus_in_words(missing.here.iter().copied()), view.host.name()));
     }
     places.extend(
-        missing.there.iter().map(|(host, gpus, _)| format!("{} on {host}", gpu_words(gpus, GpuListStyle::Ranges))),
+        missing
+            .there
+            .iter()
+            .map(|(host, gpus, _)| format!("{} on {host}", format_gpu_list(gpus, GpuListStyle::Ranges))),
     );
     let likely = if view.elsewhere.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(

@@ -1,13 +1,13 @@
 //! What the combined list is narrowed to: the filter, one's own, one user, what is idle, what is in trouble.
 
-use super::{Action, Findings, HostFigures};
+use super::{Action, Findings, HostSummary};
 use crate::fleet::{Filter, FilterError, GpuState, Host, Moment, Row, RowFacts, Subject};
 use crate::wire::SafeText;
 use tui_input::{Input, InputRequest};
 
 /// What the list is narrowed to.
 #[derive(Debug, Default)]
-pub struct Narrowing {
+pub struct ListFilter {
     /// The last filter that was understood.
     filter: Filter,
     /// Its text.
@@ -46,7 +46,7 @@ impl FilterLine {
 /// The longest filter, in characters.
 const MAX_CHARACTERS: usize = 500;
 
-impl Narrowing {
+impl ListFilter {
     /// The text of the filter in force, empty without one.
     pub fn text(&self) -> &str {
         &self.text
@@ -58,15 +58,15 @@ impl Narrowing {
     }
 
     /// Whether anything is left out.
-    pub fn is_narrow(&self) -> bool {
+    pub fn is_active(&self) -> bool {
         !self.filter.is_empty() || self.mine || self.idle || self.problems || self.user.is_some()
     }
 
     /// Shows everything again. Returns whether that changes anything.
     pub fn clear(&mut self) -> bool {
-        let was_narrow = self.is_narrow();
+        let was_active = self.is_active();
         *self = Self::default();
-        was_narrow
+        was_active
     }
 
     /// Puts a text in force that was kept from before; one that is not understood is left out.
@@ -90,7 +90,7 @@ impl Narrowing {
                 line.input.handle(InputRequest::InsertChar(character));
             }
         }
-        self.take_line();
+        self.apply_line();
     }
 
     /// Performs a key of the line: moves, erases, keeps (where it is understood) or clears.
@@ -121,11 +121,11 @@ impl Narrowing {
             _ => return,
         };
         line.input.handle(request);
-        self.take_line();
+        self.apply_line();
     }
 
     /// What stands in the line is put in force where it is understood.
-    fn take_line(&mut self) {
+    fn apply_line(&mut self) {
         let Some(line) = &mut self.line else { return };
         match Filter::parse(line.input.value()) {
             Ok(filter) => {
@@ -138,34 +138,34 @@ impl Narrowing {
     }
 
     /// Whether a host is shown: unless the filter rules it out, whatever runs on it.
-    pub(super) fn keeps_host(&self, host: &Subject<'_>) -> bool {
+    pub(super) fn matches_host(&self, host: &Subject<'_>) -> bool {
         self.filter.is_empty() || self.filter.holds(host) != Some(false)
     }
 
     /// Whether a row is shown. `rank` is how much it needs a person.
-    pub(super) fn keeps(&self, row: &Row, about: &About<'_>) -> bool {
+    pub(super) fn matches(&self, row: &Row, subject: &RowSubject<'_>) -> bool {
         let is_idle = || matches!(row.state, Some((GpuState::Idle, _)));
-        let is_problem = || about.findings.rank_of_row(row).or_else(|| row.trouble_rank()).is_some();
+        let is_problem = || subject.findings.rank_of_row(row).or_else(|| row.trouble_rank()).is_some();
         (!self.mine || row.is_mine)
             && (!self.idle || is_idle())
             && (!self.problems || is_problem())
             && self.user.as_ref().is_none_or(|user| row.who == *user)
-            && (self.filter.is_empty() || self.filter.holds(&about.of(row)) == Some(true))
+            && (self.filter.is_empty() || self.filter.holds(&subject.of(row)) == Some(true))
     }
 }
 
 /// What is known beside a row.
-pub(super) struct About<'a> {
+pub(super) struct RowSubject<'a> {
     pub(super) host: &'a Host,
-    pub(super) figures: &'a HostFigures,
+    pub(super) summary: &'a HostSummary,
     pub(super) findings: &'a Findings,
     pub(super) now: Moment,
 }
 
-impl About<'_> {
+impl RowSubject<'_> {
     fn of<'r>(&'r self, row: &'r Row) -> Subject<'r> {
         let on_row = |index: u32| row.gpu_indexes.contains(&index);
-        let watts = self.figures.gpus.iter().filter(|gpu| on_row(gpu.index)).filter_map(super::GpuFigures::power_watts);
+        let watts = self.summary.gpus.iter().filter(|gpu| on_row(gpu.index)).filter_map(super::GpuSummary::power_watts);
         let facts = RowFacts {
             row,
             power_watts: watts.fold(None, |range, watts| {
@@ -176,12 +176,12 @@ impl About<'_> {
             is_stuck: matches!(row.state, Some((GpuState::Hung, _))) || self.findings.may_hang(row),
             now: self.now,
         };
-        Subject { host: self.host, free_gpus: free_gpus(self.figures), row: Some(facts) }
+        Subject { host: self.host, free_gpus: free_gpus(self.summary), row: Some(facts) }
     }
 }
 
-pub(super) fn free_gpus(figures: &HostFigures) -> Option<u32> {
-    figures.is_fresh.then(|| figures.totals.in_state(GpuState::Free))
+pub(super) fn free_gpus(summary: &HostSummary) -> Option<u32> {
+    summary.is_fresh.then(|| summary.totals.in_state(GpuState::Free))
 }
 
 #[cfg(test)]
@@ -190,53 +190,53 @@ mod tests {
 
     #[test]
     fn a_filter_that_is_not_understood_keeps_the_last_good_one() {
-        let mut narrowing = Narrowing::default();
-        narrowing.open_line();
-        narrowing.type_text("mem");
-        narrowing.type_text(">");
-        assert_eq!(narrowing.text(), "mem");
-        assert_eq!(narrowing.line().and_then(|line| line.error.as_ref()).map(|error| error.at.clone()), Some(0..4));
-        narrowing.act(Action::Submit);
-        assert!(narrowing.line().is_some(), "it stays open");
-        narrowing.type_text("10G");
-        assert_eq!(narrowing.text(), "mem>10G");
-        narrowing.act(Action::Submit);
-        assert!(narrowing.line().is_none() && narrowing.is_narrow());
-        narrowing.open_line();
-        assert_eq!(narrowing.line().map(|line| (line.text(), line.cursor())), Some(("mem>10G", 7)));
-        narrowing.act(Action::Back);
-        assert!(!narrowing.is_narrow());
+        let mut list_filter = ListFilter::default();
+        list_filter.open_line();
+        list_filter.type_text("mem");
+        list_filter.type_text(">");
+        assert_eq!(list_filter.text(), "mem");
+        assert_eq!(list_filter.line().and_then(|line| line.error.as_ref()).map(|error| error.at.clone()), Some(0..4));
+        list_filter.act(Action::Submit);
+        assert!(list_filter.line().is_some(), "it stays open");
+        list_filter.type_text("10G");
+        assert_eq!(list_filter.text(), "mem>10G");
+        list_filter.act(Action::Submit);
+        assert!(list_filter.line().is_none() && list_filter.is_active());
+        list_filter.open_line();
+        assert_eq!(list_filter.line().map(|line| (line.text(), line.cursor())), Some(("mem>10G", 7)));
+        list_filter.act(Action::Back);
+        assert!(!list_filter.is_active());
     }
 
     #[test]
     fn the_line_is_edited_in_place_and_bounded() {
-        let mut narrowing = Narrowing::default();
-        narrowing.open_line();
-        narrowing.type_text("ac\n\u{1b}");
-        narrowing.act(Action::Left);
-        narrowing.type_text("b");
-        assert_eq!(narrowing.text(), "abc");
-        narrowing.act(Action::First);
-        narrowing.act(Action::EraseNext);
-        narrowing.act(Action::Last);
-        narrowing.act(Action::EraseCharacter);
-        assert_eq!(narrowing.text(), "b");
-        narrowing.type_text(" two words");
-        narrowing.act(Action::EraseWord);
-        assert_eq!(narrowing.text(), "b two");
-        narrowing.act(Action::EraseLine);
-        assert_eq!(narrowing.text(), "");
-        narrowing.type_text(&"x".repeat(2 * MAX_CHARACTERS));
-        assert_eq!(narrowing.text().len(), MAX_CHARACTERS);
+        let mut list_filter = ListFilter::default();
+        list_filter.open_line();
+        list_filter.type_text("ac\n\u{1b}");
+        list_filter.act(Action::Left);
+        list_filter.type_text("b");
+        assert_eq!(list_filter.text(), "abc");
+        list_filter.act(Action::First);
+        list_filter.act(Action::EraseNext);
+        list_filter.act(Action::Last);
+        list_filter.act(Action::EraseCharacter);
+        assert_eq!(list_filter.text(), "b");
+        list_filter.type_text(" two words");
+        list_filter.act(Action::EraseWord);
+        assert_eq!(list_filter.text(), "b two");
+        list_filter.act(Action::EraseLine);
+        assert_eq!(list_filter.text(), "");
+        list_filter.type_text(&"x".repeat(2 * MAX_CHARACTERS));
+        assert_eq!(list_filter.text().len(), MAX_CHARACTERS);
     }
 
     #[test]
     fn what_was_kept_is_restored_unless_it_is_broken() {
-        let mut narrowing = Narrowing::default();
-        narrowing.restore("mem>");
-        assert!(!narrowing.is_narrow());
-        narrowing.restore("mem>1G");
-        assert_eq!(narrowing.text(), "mem>1G");
-        assert!(narrowing.clear() && !narrowing.clear());
+        let mut list_filter = ListFilter::default();
+        list_filter.restore("mem>");
+        assert!(!list_filter.is_active());
+        list_filter.restore("mem>1G");
+        assert_eq!(list_filter.text(), "mem>1G");
+        assert!(list_filter.clear() && !list_filter.clear());
     }
 }

@@ -2,12 +2,12 @@
 
 use super::App;
 use super::action::changes_hosts;
-use super::arrange::{Arrangement, arrange, findings_shape};
-use super::host_shape::{HostShape, arrange_host};
-use super::keymap::Binding;
-use super::wall::{WallLine, WallShape, arrange_wall, wall_lines};
+use super::bindings::Binding;
+use super::host_layout::{HostLayout, compute_host_layout};
+use super::layout::{ScreenLayout, compute_layout, findings_layout};
+use super::wall::{WallLayout, WallLine, compute_wall_layout, wall_lines};
 use super::{
-    Chronicle, Findings, Focus, HostFigures, Keymap, LinkCounts, Mode, Narrowing, Palette, Prompts, Screen, Users, View,
+    EventLog, Findings, Focus, HostSummary, Keymap, LinkCounts, ListFilter, Mode, Palette, Prompts, Screen, Users, View,
 };
 use crate::diagnosis::Memory;
 use crate::fleet::{Fleet, Host, HostId, JobRows, ListRow, Moment, RowKey, Totals};
@@ -23,8 +23,8 @@ impl App {
     }
 
     /// The figures of one host; those of an unknown one are empty.
-    pub fn figures(&self, host: &Host) -> Option<&HostFigures> {
-        self.figures.get(host.id.0 as usize)
+    pub fn host_summary(&self, host: &Host) -> Option<&HostSummary> {
+        self.host_summaries.get(host.id.0 as usize)
     }
 
     /// What was learned of a GPU's power, in words and watts: with a context and no work, and at the healthy work of its
@@ -51,22 +51,22 @@ impl App {
     }
 
     /// How many jobs, or processes where there are no groups, the list shows, and how many there are.
-    pub fn rows_kept(&self) -> (usize, usize) {
-        self.rows_kept
+    pub fn row_counts(&self) -> (usize, usize) {
+        self.row_counts
     }
 
     /// What the list is narrowed to.
-    pub fn narrowing(&self) -> &Narrowing {
-        &self.narrowing
+    pub fn list_filter(&self) -> &ListFilter {
+        &self.list_filter
     }
 
     /// The recent SM share of a row that is on the screen, the oldest point first.
-    pub fn trend(&self, row: &RowKey) -> Option<&[Option<f32>]> {
-        self.trends.of(row)
+    pub fn sparkline(&self, row: &RowKey) -> Option<&[Option<f32>]> {
+        self.row_sparklines.get(row)
     }
 
     /// Everybody who has processes: how much GPU memory, how many jobs; the most memory first.
-    pub fn users(&self) -> Vec<(SafeText, u64, usize)> {
+    pub fn user_totals(&self) -> Vec<(SafeText, u64, usize)> {
         let mut users: Vec<(SafeText, u64, usize)> = Vec::new();
         let jobs = self.fleet.hosts().iter().flat_map(|host| self.rows_view.jobs(host.id));
         for row in jobs.map(|job| &job.row).filter(|row| row.ended_at.is_none()) {
@@ -89,8 +89,8 @@ impl App {
     }
 
     /// What has happened in this run.
-    pub fn chronicle(&self) -> &Chronicle {
-        &self.chronicle
+    pub fn event_log(&self) -> &EventLog {
+        &self.event_log
     }
 
     /// What diagnosis says.
@@ -99,8 +99,8 @@ impl App {
     }
 
     /// How many findings the view of them shows at once.
-    pub(super) fn findings_shown(&self) -> usize {
-        usize::from(findings_shape(self.size.1.saturating_sub(2)).shown)
+    pub(super) fn visible_finding_count(&self) -> usize {
+        usize::from(findings_layout(self.size.1.saturating_sub(2)).visible)
     }
 
     /// Columns and rows of the terminal.
@@ -129,17 +129,21 @@ impl App {
     }
 
     /// The division of a screen of this size.
-    pub fn arrangement(&self, size: (u16, u16)) -> Arrangement {
-        if size == self.arrangement.size { self.arrangement } else { arrange(size, self.demand(), None) }
+    pub fn screen_layout(&self, size: (u16, u16)) -> ScreenLayout {
+        if size == self.screen_layout.size {
+            self.screen_layout
+        } else {
+            compute_layout(size, self.layout_inputs(), None)
+        }
     }
 
     /// The division of a screen of this size that shows one host in full.
-    pub fn host_shape(&self, size: (u16, u16)) -> HostShape {
-        arrange_host(size, self.gpus_in_view(), self.screen.list_focused())
+    pub fn host_layout(&self, size: (u16, u16)) -> HostLayout {
+        compute_host_layout(size, self.gpus_in_view(), self.screen.is_list_focused())
     }
 
     /// Who holds what; worked out while the view of users is shown.
-    pub fn user_view(&self) -> &Users {
+    pub fn users_view(&self) -> &Users {
         &self.users
     }
 
@@ -150,14 +154,14 @@ impl App {
 
     /// The lines of the wall.
     pub fn wall_lines(&self) -> Vec<WallLine> {
-        wall_lines(&self.fleet, |index| self.shown.contains(&index))
+        wall_lines(&self.fleet, |index| self.visible_hosts.contains(&index))
     }
 
     /// The division of a screen of this size that shows the wall.
-    pub fn wall_shape(&self, size: (u16, u16)) -> WallShape {
+    pub fn wall_layout(&self, size: (u16, u16)) -> WallLayout {
         let name = self.fleet.hosts().iter().map(|host| host.name().width()).max().unwrap_or(0);
         let lines = self.wall_lines().len();
-        arrange_wall((size.0, size.1.saturating_sub(2)), lines, self.demand().gpus, name)
+        compute_wall_layout((size.0, size.1.saturating_sub(2)), lines, self.layout_inputs().gpus, name)
     }
 
     /// The host that is shown in full.
@@ -207,7 +211,7 @@ impl App {
         if self.screen.user_picker.is_some() {
             return Mode::UserPicker;
         }
-        if self.narrowing.line().is_some() {
+        if self.list_filter.line().is_some() {
             return Mode::FilterLine;
         }
         if self.screen.sort_menu {

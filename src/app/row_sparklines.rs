@@ -9,18 +9,18 @@ const POINTS: usize = 24;
 /// What all of them cover.
 const SPAN: Duration = Duration::from_secs(120);
 /// The history of a job is the mean of so many of its processes at most.
-const MOST_PROCESSES: usize = 16;
+const MAX_PROCESSES: usize = 16;
 
 /// The histories, by row.
 #[derive(Debug, Default)]
-pub(super) struct Trends {
-    of_rows: HashMap<RowKey, Vec<Option<f32>>>,
+pub(super) struct RowSparklines {
+    by_row: HashMap<RowKey, Vec<Option<f32>>>,
 }
 
-impl Trends {
+impl RowSparklines {
     /// The history of a row, if it was on the screen.
-    pub(super) fn of(&self, key: &RowKey) -> Option<&[Option<f32>]> {
-        self.of_rows.get(key).map(Vec::as_slice)
+    pub(super) fn get(&self, key: &RowKey) -> Option<&[Option<f32>]> {
+        self.by_row.get(key).map(Vec::as_slice)
     }
 
     /// Works them out for the rows that are shown.
@@ -31,12 +31,12 @@ impl Trends {
         shown: impl Iterator<Item = &'a Row>,
         now: Moment,
     ) {
-        self.of_rows.clear();
+        self.by_row.clear();
         // What has ended has no history, and rows above several jobs are sums of unlike things.
         for row in shown.filter(|row| row.ended_at.is_none() && row.head.is_none()) {
             let processes = processes(view.jobs(row.key.host), row);
             if let Some(points) = mean(fleet, row.key.host, &processes, now) {
-                self.of_rows.insert(row.key.clone(), points);
+                self.by_row.insert(row.key.clone(), points);
             }
         }
     }
@@ -48,7 +48,7 @@ fn processes<'a>(jobs: &'a [JobRows], row: &'a Row) -> Vec<&'a ProcessKey> {
     }
     let job = jobs.iter().find(|job| job.row.key == row.key);
     // Those that have ended have no history.
-    job.iter().flat_map(|job| job.process_keys()).take(MOST_PROCESSES).collect()
+    job.iter().flat_map(|job| job.process_keys()).take(MAX_PROCESSES).collect()
 }
 
 /// The mean of several histories; a point without any reading stays a gap.

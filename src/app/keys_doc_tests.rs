@@ -2,7 +2,7 @@
 
 use super::action::Mode;
 use super::help::Section;
-use super::keys::is_configurable;
+use super::keymap::is_configurable;
 use std::fmt::Write as _;
 
 const DOCUMENT: &str = include_str!("../../docs/keys.md");
@@ -23,27 +23,27 @@ fn markdown() -> String {
         let _ =
             write!(out, "\n## {}\n\n| keys | what they do | where | action |\n|---|---|---|---|\n", section.title());
         for binding in section.bindings() {
-            let keys: Vec<String> = binding.shown.split(' ').map(|key| format!("`{key}`")).collect();
+            let keys: Vec<String> = binding.label.split(' ').map(|key| format!("`{key}`")).collect();
             let name = binding.action.name().filter(|_| is_configurable(binding));
             let name = name.map(|name| format!("`{name}`")).unwrap_or_default();
-            let mut places: Vec<&str> = Vec::new();
+            let mut locations: Vec<&str> = Vec::new();
             for mode in binding.modes {
-                let place = mode
-                    .place()
+                let location = mode
+                    .location()
                     .trim_start_matches("in the ")
                     .trim_start_matches("among the ")
                     .trim_start_matches("in ")
                     .trim_start_matches("on the ");
-                if !places.contains(&place) {
-                    places.push(place);
+                if !locations.contains(&location) {
+                    locations.push(location);
                 }
             }
-            let places = if binding.modes.contains(&Mode::Log) && binding.modes.contains(&Mode::Process) {
+            let locations = if binding.modes.contains(&Mode::Log) && binding.modes.contains(&Mode::Process) {
                 "everywhere".to_owned()
             } else {
-                places.join(", ")
+                locations.join(", ")
             };
-            let _ = writeln!(out, "| {} | {} | {places} | {name} |", keys.join(" "), binding.words);
+            let _ = writeln!(out, "| {} | {} | {locations} | {name} |", keys.join(" "), binding.description);
         }
     }
     out
@@ -66,7 +66,7 @@ fn the_readme_names_no_key_that_is_not_there() {
     let (_, rest) = README.split_once("\n## Keys\n").expect("a section");
     let (section, _) = rest.split_once("\n## ").expect("another one");
     let rows = section.lines().filter(|line| line.starts_with("| `"));
-    let shown: Vec<&str> = super::keymap::BINDINGS.iter().flat_map(|binding| binding.shown.split(' ')).collect();
+    let shown: Vec<&str> = super::bindings::BINDINGS.iter().flat_map(|binding| binding.label.split(' ')).collect();
     let mut seen = 0;
     for row in rows {
         let keys = row.trim_start_matches('|').split_once('|').expect("a row").0;

@@ -6,7 +6,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 const SIZE: (u16, u16) = (120, 40);
 
 fn names(app: &App) -> Vec<&str> {
-    app.shown_hosts().iter().map(|index| app.fleet().hosts()[*index].name().as_str()).collect()
+    app.visible_hosts().iter().map(|index| app.fleet().hosts()[*index].name().as_str()).collect()
 }
 
 fn filter(app: &mut App, text: &str) {
@@ -23,9 +23,9 @@ fn a_host_is_hidden_and_shown_again_and_its_neighbour_is_selected() {
     assert_eq!(names(&app), ["hgx-01", "hgx-03", "hgx-04"]);
     assert_eq!(app.notice(at(NOW)), Some("hgx-02 is hidden; H shows it again"));
     assert_eq!(app.screen().host, 2);
-    assert_eq!(app.left_out(), (1, 0));
+    assert_eq!(app.hidden_host_counts(), (1, 0));
     assert!(app.rows().iter().all(|row| row.host_name != "hgx-02"), "its processes leave the list");
-    let (kept, total) = app.rows_kept();
+    let (kept, total) = app.row_counts();
     assert!(kept < total, "and the list says so");
     // The next host skips it, and the wall has it not.
     press(&mut app, "k\n]");
@@ -54,7 +54,7 @@ fn a_filter_takes_hosts_out_of_the_grid_that_it_rules_out() {
     let mut app = app(4, 8, SIZE);
     filter(&mut app, "host:hgx-03");
     assert_eq!(names(&app), ["hgx-03"]);
-    assert_eq!((app.left_out(), app.screen().host), ((0, 3), 2));
+    assert_eq!((app.hidden_host_counts(), app.screen().host), ((0, 3), 2));
     filter(&mut app, "user:erika");
     assert_eq!(names(&app).len(), 4, "what is asked of processes rules out no host");
     filter(&mut app, "host:nowhere");
@@ -73,11 +73,11 @@ fn a_frozen_picture_stands_still_and_nothing_is_missed() {
     for seconds in [NOW + 5, NOW + 10] {
         report(&mut app, 0, 8, seconds);
         app.update(Event::Ticked, at(seconds));
-        app.settle();
+        app.refresh_derived_state();
     }
     assert_eq!(app.fleet().hosts()[0].snapshots_seen, before);
     assert_eq!(app.live_fleet().hosts()[0].snapshots_seen, before + 2);
-    assert_eq!(app.shown_at(at(NOW + 10)), at(NOW));
+    assert_eq!(app.display_time(at(NOW + 10)), at(NOW));
     press(&mut app, "→\t↓");
     assert_eq!((app.screen().host, app.mode()), (1, Mode::List), "one moves about in it");
     press(&mut app, "Z");
@@ -88,13 +88,13 @@ fn a_frozen_picture_stands_still_and_nothing_is_missed() {
 #[test]
 fn density_is_chosen_and_said() {
     let mut app = app(6, 8, SIZE);
-    let rows = |app: &App| app.arrangement(SIZE).grid.expect("a grid").pane_rows;
+    let rows = |app: &App| app.screen_layout(SIZE).grid.expect("a grid").pane_rows;
     let auto = rows(&app);
     press(&mut app, "c");
     assert!(rows(&app) < auto);
     assert_eq!((app.density, app.notice(at(NOW))), (Density::Compact, Some("density compact")));
     press(&mut app, "f");
-    assert!(app.arrangement(SIZE).grid.expect("a grid").is_cut());
+    assert!(app.screen_layout(SIZE).grid.expect("a grid").overflows());
     press(&mut app, "a");
     assert_eq!(rows(&app), auto);
 }

@@ -1,10 +1,10 @@
 //! What rests on the readings of all hosts: figures, sums, rows, the division of the screen.
 
 use super::App;
-use super::arrange::{Demand, arrange};
-use super::narrowing::About;
+use super::layout::{LayoutInputs, compute_layout};
+use super::list_filter::RowSubject;
 use super::screen::list_capacity;
-use super::{HostFigures, LinkCounts, View};
+use super::{HostSummary, LinkCounts, View};
 use crate::fleet::{Group, HostId, JobRows, Link, Moment, Row, Totals, jobs_across};
 use std::sync::Arc;
 
@@ -12,16 +12,16 @@ impl App {
     /// Computes what rests on all hosts, if any of them changed: sums, the list, the division of the screen. To be called
     /// once after a batch of events and before drawing: 256 hosts send as many updates between two frames, and each would
     /// otherwise sort the rows of all others.
-    pub fn settle(&mut self) {
-        if std::mem::take(&mut self.unsettled) {
+    pub fn refresh_derived_state(&mut self) {
+        if std::mem::take(&mut self.derived_state_is_stale) {
             self.refresh_sums();
             // A filter may ask for free GPUs.
-            self.refresh_shown();
-            let shown = self.findings_shown();
+            self.refresh_visible_hosts();
+            let shown = self.visible_finding_count();
             self.findings.refresh(&self.engine, shown);
             self.refresh_rows();
             self.refresh_users();
-            self.rearrange();
+            self.refresh_layout();
         }
     }
 
@@ -30,7 +30,7 @@ impl App {
         if self.screen.view() != &View::Users {
             return;
         }
-        self.users.refresh(&self.figures, &self.ledger);
+        self.users.refresh(&self.host_summaries, &self.ledger);
         let who = self.users.selected().map(|user| user.sum.who.clone());
         let jobs = self.fleet.hosts().iter().flat_map(|host| self.rows_view.jobs(host.id));
         let mut rows: Vec<Arc<Row>> = jobs
@@ -42,38 +42,40 @@ impl App {
         self.users.set_rows(rows);
     }
 
-    pub(super) fn tick_figures(&mut self, now: Moment) {
-        for (host, figures) in self.fleet.hosts().iter().zip(&mut self.figures) {
+    pub(super) fn tick_summaries(&mut self, now: Moment) {
+        for (host, summary) in self.fleet.hosts().iter().zip(&mut self.host_summaries) {
             let states = self.engine.states(host.id);
             if self.rows_view.tick(host, states, now) {
-                *figures = HostFigures::of(host, &self.engine, now);
+                *summary = HostSummary::of(host, &self.engine, now);
             }
         }
-        let seen = self.figures.iter().filter(|figures| figures.is_fresh);
-        self.ledger.tick(seen.map(|figures| figures.users.users.as_slice()), now);
+        let seen = self.host_summaries.iter().filter(|summary| summary.is_fresh);
+        self.ledger.tick(seen.map(|summary| summary.users.users.as_slice()), now);
         // Findings come and go with time alone.
-        self.unsettled = true;
+        self.derived_state_is_stale = true;
     }
 
     /// Computes everything anew that rests on the hosts.
     pub(super) fn refresh_all(&mut self, now: Moment) {
-        for index in 0..self.figures.len() {
+        for index in 0..self.host_summaries.len() {
             self.refresh_host(HostId(index as u32), now);
         }
-        self.unsettled = true;
-        self.settle();
+        self.derived_state_is_stale = true;
+        self.refresh_derived_state();
     }
 
     pub(super) fn refresh_host(&mut self, id: HostId, now: Moment) {
-        let (Some(host), Some(figures)) = (self.fleet.host(id), self.figures.get_mut(id.0 as usize)) else { return };
+        let (Some(host), Some(summary)) = (self.fleet.host(id), self.host_summaries.get_mut(id.0 as usize)) else {
+            return;
+        };
         self.rows_view.update(host, self.engine.states(id), now);
-        *figures = HostFigures::of(host, &self.engine, now);
+        *summary = HostSummary::of(host, &self.engine, now);
     }
 
     pub(super) fn refresh_sums(&mut self) {
         self.totals = Totals::default();
-        for figures in &self.figures {
-            self.totals.add(&figures.totals);
+        for summary in &self.host_summaries {
+            self.totals.add(&summary.totals);
         }
         self.links = LinkCounts::default();
         for host in self.fleet.hosts() {
@@ -91,22 +93,24 @@ impl App {
 
     /// Computes the list anew: after new data, and after a key that changes what is in it.
     pub(super) fn refresh_rows(&mut self) {
-        let now = self.shown_at(self.now);
-        let only = self.screen.only_host();
+        let now = self.display_time(self.now);
+        let only = self.screen.list_host();
         let list = &self.screen.list;
-        let (findings, narrowing) = (&self.findings, &self.narrowing);
-        let looked_at = if let View::Process(key) = self.screen.view() { Some(key) } else { None };
+        let (findings, list_filter) = (&self.findings, &self.list_filter);
+        let viewed_process = if let View::Process(key) = self.screen.view() { Some(key) } else { None };
         let keep = |row: &Row| {
-            let is_looked_at =
-                || looked_at.is_some_and(|key| key.host == row.key.host && key.process == row.key.process);
-            let is_kept = || {
-                let host = self.fleet.host(row.key.host).zip(self.figures.get(row.key.host.0 as usize));
-                host.is_some_and(|(host, figures)| narrowing.keeps(row, &About { host, figures, findings, now }))
+            let is_viewed =
+                || viewed_process.is_some_and(|key| key.host == row.key.host && key.process == row.key.process);
+            let is_match = || {
+                let host = self.fleet.host(row.key.host).zip(self.host_summaries.get(row.key.host.0 as usize));
+                host.is_some_and(|(host, summary)| {
+                    list_filter.matches(row, &RowSubject { host, summary, findings, now })
+                })
             };
             let is_hidden =
-                || self.fleet.host(row.key.host).is_some_and(|host| self.hosts.hidden.contains(host.name()));
+                || self.fleet.host(row.key.host).is_some_and(|host| self.host_visibility.hidden.contains(host.name()));
             only.map_or_else(|| !is_hidden(), |id| row.key.host == id)
-                && (!narrowing.is_narrow() || is_kept() || is_looked_at())
+                && (!list_filter.is_active() || is_match() || is_viewed())
         };
         let across = if list.order().group == Group::Across { jobs_across(&self.fleet) } else { Vec::new() };
         let rank = |row: &Row| findings.rank_of_row(row);
@@ -117,53 +121,58 @@ impl App {
             Group::None => self.rows_view.jobs(id).iter().map(JobRows::process_count).sum(),
             _ => self.rows_view.jobs(id).len(),
         });
-        self.rows_kept = (listed.kept, total);
+        self.row_counts = (listed.kept, total);
         let rows_view = &self.rows_view;
-        self.screen.list.keep_tags(|key| rows_view.has(key));
+        self.screen.list.retain_tags(|key| rows_view.has(key));
         let capacity = self.list_capacity();
         self.screen.list.follow(&self.rows, capacity);
-        self.refresh_trends();
+        self.refresh_sparklines();
     }
 
     /// Works out the history of the rows on the screen.
-    pub(super) fn refresh_trends(&mut self) {
-        let now = self.shown_at(self.now);
+    pub(super) fn refresh_sparklines(&mut self) {
+        let now = self.display_time(self.now);
         let capacity = self.list_capacity();
         let top = self.screen.list.top(self.rows.len(), capacity);
         let shown = self.rows.iter().skip(top).take(capacity);
-        self.trends.refresh(&self.fleet, &self.rows_view, shown.map(|row| &**row), now);
+        self.row_sparklines.refresh(&self.fleet, &self.rows_view, shown.map(|row| &**row), now);
     }
 
     pub(super) fn list_capacity(&self) -> usize {
-        list_capacity(&self.screen, &self.arrangement, &self.host_shape)
+        list_capacity(&self.screen, &self.screen_layout, &self.host_layout)
     }
 
     /// Divides the screen anew: after a resize, when the focus moves, when a host turns out to have more GPUs. Never
     /// because of readings.
-    pub(super) fn rearrange(&mut self) {
+    pub(super) fn refresh_layout(&mut self) {
         let before = self.list_capacity();
-        let demand = self.demand();
-        let previous = self.arrangement.grid.filter(|_| self.demanded == demand);
-        self.arrangement = arrange(self.size, demand, previous.as_ref());
-        self.demanded = demand;
-        self.host_shape = self.host_shape(self.size);
-        if let Some(shape) = self.arrangement.grid {
-            let place = self.shown.iter().position(|host| *host == self.screen.host).unwrap_or(0);
-            self.screen.show_host(place, &shape);
+        let layout_inputs = self.layout_inputs();
+        let previous = self.screen_layout.grid.filter(|_| self.previous_inputs == layout_inputs);
+        self.screen_layout = compute_layout(self.size, layout_inputs, previous.as_ref());
+        self.previous_inputs = layout_inputs;
+        self.host_layout = self.host_layout(self.size);
+        if let Some(layout) = self.screen_layout.grid {
+            let index = self.visible_hosts.iter().position(|host| *host == self.screen.host).unwrap_or(0);
+            self.screen.show_host(index, &layout);
         }
         let capacity = self.list_capacity();
         self.screen.list.follow(&self.rows, capacity);
         if capacity != before {
-            self.refresh_trends();
+            self.refresh_sparklines();
         }
     }
 
-    pub(super) fn demand(&self) -> Demand {
-        let gpus = self.figures.iter().map(|figures| figures.gpus.len()).max().unwrap_or(0);
-        Demand { hosts: self.shown.len(), gpus, list_focused: self.screen.list_focused(), density: self.density }
+    pub(super) fn layout_inputs(&self) -> LayoutInputs {
+        let gpus = self.host_summaries.iter().map(|summary| summary.gpus.len()).max().unwrap_or(0);
+        LayoutInputs {
+            hosts: self.visible_hosts.len(),
+            gpus,
+            is_list_focused: self.screen.is_list_focused(),
+            density: self.density,
+        }
     }
 
     pub(super) fn gpus_in_view(&self) -> usize {
-        self.host_in_view().and_then(|host| self.figures(host)).map_or(0, |figures| figures.gpus.len())
+        self.host_in_view().and_then(|host| self.host_summary(host)).map_or(0, |summary| summary.gpus.len())
     }
 }

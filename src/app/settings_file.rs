@@ -1,8 +1,8 @@
 //! `settings.toml`: how the screen looks and which keys it has, as the person wants it.
 
-use super::keymap::Key;
-use super::keys::{Assignment, named_actions};
-use super::{Density, Keymap, NoteTemplate, ThemeChoice};
+use super::bindings::Key;
+use super::keymap::{Assignment, named_actions};
+use super::{Density, Keymap, MessageTemplate, ThemeChoice};
 use crate::hosts::nearest::did_you_mean;
 use crate::hosts::{Complaint, FileComplaints, boolean, mismatch, not_among, unknown_key};
 use std::ops::Range;
@@ -13,11 +13,11 @@ use toml::de::{DeTable, DeValue};
 const KEYS: [&str; 7] = ["theme", "ascii", "mouse", "readonly", "density", "note", "keys"];
 
 /// More keys for one action are a mistake.
-const MOST_KEYS: usize = 8;
+const MAX_KEYS: usize = 8;
 
 /// What the settings say; what they leave out is as built in.
 #[derive(Debug, Clone)]
-pub struct Preferences {
+pub struct SettingsFile {
     /// Which colours; `None` for as the terminal's background is.
     pub theme: Option<ThemeChoice>,
     /// Draw with ASCII alone.
@@ -29,12 +29,12 @@ pub struct Preferences {
     /// How much panes show; `None` for as it was left.
     pub density: Option<Density>,
     /// The note to somebody whose GPU is idle or may hang.
-    pub note: NoteTemplate,
+    pub message_template: MessageTemplate,
     /// The keys.
     pub keymap: Keymap,
 }
 
-impl Default for Preferences {
+impl Default for SettingsFile {
     fn default() -> Self {
         Self {
             theme: None,
@@ -42,13 +42,13 @@ impl Default for Preferences {
             mouse: true,
             readonly: false,
             density: None,
-            note: NoteTemplate::default(),
+            message_template: MessageTemplate::default(),
             keymap: Keymap::default(),
         }
     }
 }
 
-impl Preferences {
+impl SettingsFile {
     /// Reads the text of the file that is shown as `path`.
     ///
     /// # Errors
@@ -63,14 +63,14 @@ impl Preferences {
         let mut complaints = Vec::new();
         let mut settings = Self::default();
         for (key, value) in document.get_ref() {
-            if let Err(complaint) = settings.take(key.get_ref().as_ref(), key.span(), value, &mut complaints) {
+            if let Err(complaint) = settings.read_key(key.get_ref().as_ref(), key.span(), value, &mut complaints) {
                 complaints.push(complaint);
             }
         }
         if complaints.is_empty() { Ok(settings) } else { Err(failure(complaints)) }
     }
 
-    fn take(
+    fn read_key(
         &mut self,
         key: &str,
         at: Range<usize>,
@@ -99,7 +99,7 @@ impl Preferences {
             }
             "note" => {
                 let template = word("note = \"{name}, is {program} on {host} still needed?\"")?;
-                self.note = NoteTemplate::parse(template).map_err(|error| {
+                self.message_template = MessageTemplate::parse(template).map_err(|error| {
                     // Behind the quote; what is escaped or in three quotes is shown from its beginning.
                     let start = value.span().start + 1;
                     let is_plain = value.span().len() == template.len() + 2;
@@ -121,7 +121,7 @@ impl Preferences {
 fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
     let named = named_actions();
     let mut assignments: Vec<Assignment> = Vec::new();
-    let mut places: Vec<Vec<Range<usize>>> = Vec::new();
+    let mut spans_by_assignment: Vec<Vec<Range<usize>>> = Vec::new();
     for (name, value) in table {
         let word = name.get_ref().as_ref();
         let Some((_, action)) = named.iter().find(|(known, _)| *known == word) else {
@@ -135,8 +135,8 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
             DeValue::Array(array) => array.iter().map(|key| (key.span(), key.get_ref().as_str())).collect(),
             single => vec![(value.span(), single.as_str())],
         };
-        if texts.is_empty() || texts.len() > MOST_KEYS {
-            let message = format!("{} keys for `{word}`; it has 1 to {MOST_KEYS}", texts.len());
+        if texts.is_empty() || texts.len() > MAX_KEYS {
+            let message = format!("{} keys for `{word}`; it has 1 to {MAX_KEYS}", texts.len());
             complaints.push(Complaint::at(value.span(), message, format!("as in {example}")));
             continue;
         }
@@ -156,14 +156,14 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
             }
         }
         assignments.push((*action, keys));
-        places.push(spans);
+        spans_by_assignment.push(spans);
     }
-    match Keymap::with(&assignments) {
+    match Keymap::with_overrides(&assignments) {
         Ok(keymap) => keymap,
         Err(conflicts) => {
             complaints.extend(conflicts.into_iter().map(|conflict| {
-                let (assignment, key) = conflict.place;
-                let at = places.get(assignment).and_then(|spans| spans.get(key)).cloned().unwrap_or(0..0);
+                let (assignment, key) = conflict.assignment_and_key;
+                let at = spans_by_assignment.get(assignment).and_then(|spans| spans.get(key)).cloned().unwrap_or(0..0);
                 Complaint::at(at, conflict.message, conflict.hint)
             }));
             Keymap::default()
@@ -180,14 +180,14 @@ mod tests {
     const EXAMPLE: &str = include_str!("../../settings.example.toml");
 
     fn complaints(text: &str) -> String {
-        Preferences::parse("settings.toml", text).expect_err(text).to_string()
+        SettingsFile::parse("settings.toml", text).expect_err(text).to_string()
     }
 
     #[test]
     fn the_example_is_read_and_explains_every_key() {
-        let settings = Preferences::parse("settings.example.toml", EXAMPLE).expect("is right");
+        let settings = SettingsFile::parse("settings.example.toml", EXAMPLE).expect("is right");
         assert_eq!((settings.theme, settings.mouse, settings.readonly), (None, true, false));
-        assert_eq!(settings.note, NoteTemplate::default(), "it shows the note that is built in");
+        assert_eq!(settings.message_template, MessageTemplate::default(), "it shows the note that is built in");
         for key in KEYS {
             let is_set =
                 EXAMPLE.lines().any(|line| line.starts_with(&format!("{key} = ")) || line == format!("[{key}]"));
@@ -199,7 +199,7 @@ mod tests {
     fn what_is_said_is_taken() {
         let text = "theme = \"light\"\nmouse = false\nreadonly = true\ndensity = \"full\"\nnote = \"{user}?\"\n[keys]\n\
                     shell = [\"C-s\", \"F2\"]\nquit = \"Q\"\n";
-        let settings = Preferences::parse("settings.toml", text).expect("is right");
+        let settings = SettingsFile::parse("settings.toml", text).expect("is right");
         assert_eq!(settings.theme, Some(ThemeChoice::Light));
         assert_eq!((settings.mouse, settings.readonly, settings.density), (false, true, Some(Density::Full)));
         let control = KeyEvent::new(KeyCode::Char('s'), KeyModifiers::CONTROL);

@@ -14,12 +14,12 @@
 //! ┗━ saves to ~/.ssh/known_hosts ━━━━━━━━━━━━━━━━━━━━━━━━ default: skip ━┛
 //! ```
 
-use super::flow::Flow;
+use super::areas::centered;
+use super::canvas::Canvas;
 use super::format::{columns, short};
-use super::layout::centered;
-use super::pen::Pen;
+use super::line_writer::LineWriter;
 use crate::app::App;
-use crate::app::prompts::{Dialog, GUARD, SAVE_WORD};
+use crate::app::prompts::{IGNORE_KEYS_FOR, PromptDialog, SAVE_WORD};
 use crate::fleet::Moment;
 use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::SafeText;
@@ -30,7 +30,7 @@ const WIDTH: u16 = 72;
 const LABEL: u16 = 11;
 
 /// Draws the open dialog over the body.
-pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let Some((prompt, dialog)) = app.prompts().open_dialog() else { return };
     let height = match prompt.kind {
         PromptKind::HostKey { .. } => 17,
@@ -38,8 +38,8 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
         PromptKind::Secret { .. } => 15,
     };
     let area = centered(body, WIDTH, height);
-    pen.clear(area);
-    pen.outline(area, &pen.theme.glyphs.heavy, pen.theme.warn);
+    canvas.clear(area);
+    canvas.outline(area, &canvas.theme.glyphs.heavy, canvas.theme.warn);
     let (position, count) = app.prompts().position();
     let (title, name) = match &prompt.kind {
         PromptKind::HostKey { .. } => ("Unknown host key", prompt.hosts.first().cloned().unwrap_or_default()),
@@ -47,8 +47,8 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
         PromptKind::Secret { .. } => ("Login", prompt.hosts.first().cloned().unwrap_or_default()),
     };
     let title = if count > 1 { format!(" {title}  {position} of {count} ") } else { format!(" {title} ") };
-    edge(pen, area, area.y, &title, &format!(" {} ", SafeText::new(&name)));
-    let footer = if dialog.ignored_keys && now.since(dialog.opened_at) < GUARD * 4 {
+    edge(canvas, area, area.y, &title, &format!(" {} ", SafeText::new(&name)));
+    let footer = if dialog.ignored_keys && now.since(dialog.opened_at) < IGNORE_KEYS_FOR * 4 {
         (" keys typed in the first 0.5 s were ignored ".to_owned(), String::new())
     } else {
         match &prompt.kind {
@@ -58,82 +58,82 @@ pub(super) fn draw(pen: &mut Pen<'_>, body: Rect, app: &App, now: Moment) {
             _ => (" kept in memory of this session only; never written ".to_owned(), String::new()),
         }
     };
-    edge(pen, area, area.bottom().saturating_sub(1), &footer.0, &footer.1);
-    let inside = Rect {
+    edge(canvas, area, area.bottom().saturating_sub(1), &footer.0, &footer.1);
+    let inner = Rect {
         x: area.x + 2,
         y: area.y + 1,
         width: area.width.saturating_sub(4),
         height: area.height.saturating_sub(2),
     };
-    let mut flow = Flow::new(pen, inside);
+    let mut writer = LineWriter::new(canvas, inner);
     if area.height == height {
-        flow.line("", Style::new());
+        writer.line("", Style::new());
     }
     match &prompt.kind {
         PromptKind::HostKey { target, key_type, fingerprint, also_known_as, .. } => {
-            host_key(&mut flow, [target, key_type, fingerprint], also_known_as, dialog, now);
+            draw_host_key(&mut writer, [target, key_type, fingerprint], also_known_as, dialog, now);
         }
         PromptKind::Passphrase { path, fingerprint, failures } => {
-            flow.labelled("key", LABEL, &SafeText::new(path));
+            writer.labelled("key", LABEL, &SafeText::new(path));
             if let Some(fingerprint) = fingerprint {
-                flow.labelled("", LABEL, &SafeText::new(fingerprint));
+                writer.labelled("", LABEL, &SafeText::new(fingerprint));
             }
-            flow.labelled("for", LABEL, &hosts(prompt));
-            flow.gap();
-            field(&mut flow, "passphrase", dialog, false, now);
-            flow.gap();
-            flow.labelled("Unlock", LABEL, "Enter");
-            flow.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
-            wrong(&mut flow, *failures);
+            writer.labelled("for", LABEL, &hosts(prompt));
+            writer.gap();
+            draw_field(&mut writer, "passphrase", dialog, false, now);
+            writer.gap();
+            writer.labelled("Unlock", LABEL, "Enter");
+            writer.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
+            draw_failures(&mut writer, *failures);
         }
         PromptKind::Secret { text, instruction, echo, failures } => {
             let instruction = SafeText::new(instruction);
             if !instruction.trim().is_empty() {
-                flow.wrapped(&instruction, flow.pen.theme.plain);
-                flow.gap();
+                writer.wrapped(&instruction, writer.canvas.theme.plain);
+                writer.gap();
             }
-            flow.labelled("for", LABEL, &hosts(prompt));
-            flow.gap();
-            flow.wrapped(&SafeText::new(text.trim()), flow.pen.theme.plain);
-            field(&mut flow, "answer", dialog, *echo, now);
-            flow.gap();
-            flow.labelled("Send", LABEL, "Enter");
-            flow.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
-            wrong(&mut flow, *failures);
+            writer.labelled("for", LABEL, &hosts(prompt));
+            writer.gap();
+            writer.wrapped(&SafeText::new(text.trim()), writer.canvas.theme.plain);
+            draw_field(&mut writer, "answer", dialog, *echo, now);
+            writer.gap();
+            writer.labelled("Send", LABEL, "Enter");
+            writer.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
+            draw_failures(&mut writer, *failures);
         }
     }
 }
 
-fn host_key(
-    flow: &mut Flow<'_, '_>,
+fn draw_host_key(
+    writer: &mut LineWriter<'_, '_>,
     [target, key_type, fingerprint]: [&String; 3],
     also_known_as: &[String],
-    dialog: &Dialog,
+    dialog: &PromptDialog,
     now: Moment,
 ) {
-    let plain = flow.pen.theme.plain;
-    flow.line("You have not connected to this host before.", plain);
-    flow.gap();
-    flow.labelled("host", LABEL, &SafeText::new(target));
-    flow.labelled("type", LABEL, &SafeText::new(key_type));
-    flow.labelled("key", LABEL, &SafeText::new(fingerprint));
+    let plain = writer.canvas.theme.plain;
+    writer.line("You have not connected to this host before.", plain);
+    writer.gap();
+    writer.labelled("host", LABEL, &SafeText::new(target));
+    writer.labelled("type", LABEL, &SafeText::new(key_type));
+    writer.labelled("key", LABEL, &SafeText::new(fingerprint));
     if also_known_as.is_empty() {
-        flow.labelled("same key", LABEL, "not known under another name");
+        writer.labelled("same key", LABEL, "not known under another name");
     } else {
-        flow.labelled("same key", LABEL, &SafeText::new(&also_known_as.join(", ")));
+        writer.labelled("same key", LABEL, &SafeText::new(&also_known_as.join(", ")));
     }
-    flow.gap();
-    flow.line("Compare with the host (on its console):", plain);
-    flow.line(&format!("ssh-keygen -lf /etc/ssh/ssh_host_{}_key.pub", key_file(key_type)), plain);
-    flow.gap();
-    flow.labelled("Esc or s", LABEL, "skip this host");
-    flow.labelled("o", LABEL, "trust this once");
+    writer.gap();
+    writer.line("Compare with the host (on its console):", plain);
+    writer.line(&format!("ssh-keygen -lf /etc/ssh/ssh_host_{}_key.pub", key_file(key_type)), plain);
+    writer.gap();
+    writer.labelled("Esc or s", LABEL, "skip this host");
+    writer.labelled("o", LABEL, "trust this once");
     let label = "yes Enter";
-    let caret = caret(flow, dialog, now);
-    let typed = dialog.input.shown();
-    flow.labelled(label, LABEL, &short!("trust and save; type yes: {typed}{caret}"));
-    if dialog.wants_word && typed != SAVE_WORD {
-        flow.line("type the whole word yes to save, or o to trust once", flow.pen.theme.warn);
+    let caret = caret(writer, dialog, now);
+    let typed = dialog.input.text();
+    writer.labelled(label, LABEL, &short!("trust and save; type yes: {typed}{caret}"));
+    if dialog.needs_save_word && typed != SAVE_WORD {
+        writer.line("type the whole word yes to save, or o to trust once", writer.canvas.theme.warn);
     }
 }
 
@@ -147,27 +147,27 @@ fn key_file(key_type: &str) -> &'static str {
 }
 
 /// The caret shows from when keys count.
-fn caret(flow: &Flow<'_, '_>, dialog: &Dialog, now: Moment) -> &'static str {
-    if now.since(dialog.opened_at) < GUARD { "" } else { flow.pen.theme.glyphs.caret }
+fn caret(writer: &LineWriter<'_, '_>, dialog: &PromptDialog, now: Moment) -> &'static str {
+    if now.since(dialog.opened_at) < IGNORE_KEYS_FOR { "" } else { writer.canvas.theme.glyphs.caret }
 }
 
-fn field(flow: &mut Flow<'_, '_>, label: &str, dialog: &Dialog, echo: bool, now: Moment) {
-    let caret = caret(flow, dialog, now);
+fn draw_field(writer: &mut LineWriter<'_, '_>, label: &str, dialog: &PromptDialog, echo: bool, now: Moment) {
+    let caret = caret(writer, dialog, now);
     if echo {
-        let text = SafeText::new(dialog.input.shown());
-        let room = usize::from(WIDTH - LABEL - 6);
-        let end = super::format::ending(&text, room);
-        flow.labelled(label, LABEL, &format!("{end}{caret}"));
+        let text = SafeText::new(dialog.input.text());
+        let available = usize::from(WIDTH - LABEL - 6);
+        let end = super::format::truncate_start(&text, available);
+        writer.labelled(label, LABEL, &format!("{end}{caret}"));
     } else {
-        flow.labelled(label, LABEL, &format!("(typed text is not shown) {caret}"));
+        writer.labelled(label, LABEL, &format!("(typed text is not shown) {caret}"));
     }
 }
 
-fn wrong(flow: &mut Flow<'_, '_>, failures: u32) {
+fn draw_failures(writer: &mut LineWriter<'_, '_>, failures: u32) {
     if failures > 0 {
-        flow.gap();
-        let style = flow.pen.theme.warn;
-        flow.line(&short!("that was wrong ({failures} of 3)"), style);
+        writer.gap();
+        let style = writer.canvas.theme.warn;
+        writer.line(&short!("that was wrong ({failures} of 3)"), style);
     }
 }
 
@@ -181,11 +181,11 @@ fn hosts(prompt: &Prompt) -> SafeText {
     }
 }
 
-fn edge(pen: &mut Pen<'_>, area: Rect, y: u16, left: &str, right: &str) {
-    let room = area.width.saturating_sub(4);
-    let used = pen.fit(area.x + 2, y, room, left, pen.theme.focus);
+fn edge(canvas: &mut Canvas<'_>, area: Rect, y: u16, left: &str, right: &str) {
+    let available = area.width.saturating_sub(4);
+    let used = canvas.fit(area.x + 2, y, available, left, canvas.theme.focus);
     let taken = columns(right) as u16;
-    if used + taken < room {
-        pen.text(area.right() - 2 - taken, y, taken, right, pen.theme.focus);
+    if used + taken < available {
+        canvas.text(area.right() - 2 - taken, y, taken, right, canvas.theme.focus);
     }
 }

@@ -3,7 +3,7 @@
 //! Text from a host is safe text long before it comes here. What is typed or pasted is not, so this last gate lets no
 //! character through that a terminal obeys, and none of which terminals disagree how wide it is.
 
-use super::format::{beginning, columns, ending, grapheme_columns};
+use super::format::{columns, grapheme_columns, truncate, truncate_start};
 use super::theme::{BoxGlyphs, Theme};
 use crate::wire::safe_text::is_safe;
 use ratatui::buffer::{Buffer, Cell};
@@ -18,14 +18,14 @@ const MARK: &str = "\u{FFFD}";
 const MAX_CHARACTERS: usize = 3;
 
 /// A buffer with the theme it is drawn in. What lies outside the buffer is not drawn.
-pub(super) struct Pen<'a> {
+pub(super) struct Canvas<'a> {
     /// The cells.
     pub(super) buffer: &'a mut Buffer,
     /// The styles and characters.
     pub(super) theme: &'a Theme,
 }
 
-impl Pen<'_> {
+impl Canvas<'_> {
     /// Writes `text` into at most `width` columns and returns how many it took. What does not fit is cut off.
     pub(super) fn text(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         let ascii = self.theme.ascii;
@@ -54,11 +54,11 @@ impl Pen<'_> {
             if taken == 0 {
                 continue;
             }
-            let Some(place) = cells.get_mut(at..at + taken) else { break };
+            let Some(target) = cells.get_mut(at..at + taken) else { break };
             // In ASCII the theme's glyphs are ASCII; what is not came from a host.
             let symbol = if ascii && !grapheme.is_ascii() { "?" } else { drawn(grapheme, taken) };
-            restyle(place[0].set_symbol(symbol), style);
-            for covered in &mut place[1..] {
+            restyle(target[0].set_symbol(symbol), style);
+            for covered in &mut target[1..] {
                 covered.reset();
                 if ascii {
                     restyle(covered.set_symbol(symbol), style);
@@ -80,28 +80,28 @@ impl Pen<'_> {
         &mut self.buffer.content[start..start + usize::from(end - x)]
     }
 
-    /// As [`Pen::text`], with an ellipsis where something was cut off.
+    /// As [`Canvas::text`], with an ellipsis where something was cut off.
     pub(super) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         if width == 0 || columns(text) <= usize::from(width) {
             return self.text(x, y, width, text, style);
         }
-        let used = self.text(x, y, width, beginning(text, usize::from(width) - 1), style);
+        let used = self.text(x, y, width, truncate(text, usize::from(width) - 1), style);
         used + self.text(x + used, y, width - used, self.theme.glyphs.ellipsis, style)
     }
 
-    /// As [`Pen::fit`], cut in the middle: names of hosts differ at both ends.
+    /// As [`Canvas::fit`], cut in the middle: names of hosts differ at both ends.
     pub(super) fn fit_middle(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         if width < 5 || columns(text) <= usize::from(width) {
             return self.fit(x, y, width, text, style);
         }
-        let tail = ending(text, usize::from(width - 1) / 2);
-        let head = beginning(text, usize::from(width) - 1 - columns(tail));
+        let tail = truncate_start(text, usize::from(width - 1) / 2);
+        let head = truncate(text, usize::from(width) - 1 - columns(tail));
         let mut used = self.text(x, y, width, head, style);
         used += self.text(x + used, y, width - used, self.theme.glyphs.ellipsis, style);
         used + self.text(x + used, y, width - used, tail, style)
     }
 
-    /// As [`Pen::fit`], at the right end of the columns.
+    /// As [`Canvas::fit`], at the right end of the columns.
     pub(super) fn right(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
         let taken = columns(text).min(usize::from(width)) as u16;
         self.fit(x + width - taken, y, taken, text, style);
@@ -126,8 +126,8 @@ impl Pen<'_> {
             self.text(area.x, y, 1, glyphs.vertical, style);
             self.text(right, y, 1, glyphs.vertical, style);
         }
-        let places = [(area.x, area.y), (right, area.y), (area.x, bottom), (right, bottom)];
-        for ((x, y), corner) in places.into_iter().zip(glyphs.corners) {
+        let corners = [(area.x, area.y), (right, area.y), (area.x, bottom), (right, bottom)];
+        for ((x, y), corner) in corners.into_iter().zip(glyphs.corners) {
             self.text(x, y, 1, corner, style);
         }
     }
@@ -182,44 +182,44 @@ fn restyle(cell: &mut Cell, style: Style) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::Settings;
+    use crate::app::DisplaySettings;
 
     /// How many columns were taken does not matter to every test.
     fn ignore(_columns: u16) {}
 
-    fn row(width: u16, ascii: bool, draw: impl FnOnce(&mut Pen<'_>)) -> String {
-        let theme = Theme::new(Settings { ascii, ..Settings::default() });
+    fn row(width: u16, ascii: bool, draw: impl FnOnce(&mut Canvas<'_>)) -> String {
+        let theme = Theme::new(DisplaySettings { ascii, ..DisplaySettings::default() });
         let mut buffer = Buffer::empty(Rect::new(0, 0, width, 1));
-        draw(&mut Pen { buffer: &mut buffer, theme: &theme });
+        draw(&mut Canvas { buffer: &mut buffer, theme: &theme });
         buffer.content().iter().map(Cell::symbol).collect()
     }
 
     #[test]
     fn texts_are_cut_with_an_ellipsis_at_the_end_or_in_the_middle() {
         let style = Style::new();
-        assert_eq!(row(8, false, |pen| ignore(pen.fit(0, 0, 6, "abcdefgh", style))), "abcde…  ");
-        assert_eq!(row(8, false, |pen| ignore(pen.fit_middle(0, 0, 7, "gpu-node-0417", style))), "gpu…417 ");
-        assert_eq!(row(8, false, |pen| pen.right(0, 0, 8, "abc", style)), "     abc");
-        assert_eq!(row(4, true, |pen| ignore(pen.fit(0, 0, 4, "abcdefgh", style))), "abc~");
+        assert_eq!(row(8, false, |canvas| ignore(canvas.fit(0, 0, 6, "abcdefgh", style))), "abcde…  ");
+        assert_eq!(row(8, false, |canvas| ignore(canvas.fit_middle(0, 0, 7, "gpu-node-0417", style))), "gpu…417 ");
+        assert_eq!(row(8, false, |canvas| canvas.right(0, 0, 8, "abc", style)), "     abc");
+        assert_eq!(row(4, true, |canvas| ignore(canvas.fit(0, 0, 4, "abcdefgh", style))), "abc~");
     }
 
     #[test]
     fn wide_and_combining_graphemes_keep_the_columns_right() {
         let style = Style::new();
-        let wide = row(8, false, |pen| {
-            let used = pen.fit(0, 0, 5, "大きい", style);
+        let wide = row(8, false, |canvas| {
+            let used = canvas.fit(0, 0, 5, "大きい", style);
             assert_eq!(used, 5);
-            pen.text(6, 0, 2, "|x", style);
+            canvas.text(6, 0, 2, "|x", style);
         });
         assert_eq!(wide, "大 き …  |x".replace("…  ", "… "));
-        assert_eq!(row(3, false, |pen| ignore(pen.text(0, 0, 3, "e\u{301}b", style))), "e\u{301}b ");
-        assert_eq!(row(5, true, |pen| ignore(pen.text(0, 0, 5, "大x", style))), "??x  ");
+        assert_eq!(row(3, false, |canvas| ignore(canvas.text(0, 0, 3, "e\u{301}b", style))), "e\u{301}b ");
+        assert_eq!(row(5, true, |canvas| ignore(canvas.text(0, 0, 5, "大x", style))), "??x  ");
     }
 
     #[test]
     fn what_a_terminal_obeys_or_measures_in_its_own_way_is_not_drawn() {
         let style = Style::new();
-        let drawn = |text: &str| row(6, false, |pen| ignore(pen.text(0, 0, 6, text, style)));
+        let drawn = |text: &str| row(6, false, |canvas| ignore(canvas.text(0, 0, 6, text, style)));
         // An override is a grapheme of no width, a tag and a joiner hang on the character before them.
         assert_eq!(drawn("a\u{202e}b"), "ab    ");
         assert_eq!(drawn("a\u{e0041}b\u{200d}c"), "abc   ");
@@ -235,12 +235,12 @@ mod tests {
     #[test]
     fn nothing_is_drawn_outside() {
         let style = Style::new();
-        let text = row(3, false, |pen| {
-            pen.text(9, 0, 5, "x", style);
-            pen.text(0, 5, 5, "x", style);
-            pen.repeat(1, 0, 50, "-", style);
-            pen.outline(Rect::new(0, 0, 9, 9), &pen.theme.glyphs.light, style);
-            pen.clear(Rect::new(0, 0, 1, 9));
+        let text = row(3, false, |canvas| {
+            canvas.text(9, 0, 5, "x", style);
+            canvas.text(0, 5, 5, "x", style);
+            canvas.repeat(1, 0, 50, "-", style);
+            canvas.outline(Rect::new(0, 0, 9, 9), &canvas.theme.glyphs.light, style);
+            canvas.clear(Rect::new(0, 0, 1, 9));
         });
         assert_eq!(text, " ──");
     }

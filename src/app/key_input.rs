@@ -56,15 +56,15 @@ impl App {
             (Some(action @ (Action::Quit | Action::Repaint | Action::Suspend | Action::Help)), _) => {
                 return self.act(action, now);
             }
-            (Some(action), _) => self.narrowing.act(action),
+            (Some(action), _) => self.list_filter.act(action),
             (None, KeyCode::Char(character))
                 if !key.modifiers.intersects(KeyModifiers::CONTROL | KeyModifiers::ALT) =>
             {
-                self.narrowing.type_text(character.encode_utf8(&mut [0; 4]));
+                self.list_filter.type_text(character.encode_utf8(&mut [0; 4]));
             }
             (None, _) => return Vec::new(),
         }
-        self.narrowed();
+        self.list_filter_changed();
         Vec::new()
     }
 
@@ -90,8 +90,8 @@ impl App {
             return;
         }
         if self.mode() == Mode::FilterLine {
-            self.narrowing.type_text(text);
-            self.narrowed();
+            self.list_filter.type_text(text);
+            self.list_filter_changed();
             return;
         }
         if self.mode() == Mode::SecretDialog {

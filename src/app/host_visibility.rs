@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 /// Hosts by name that the person has put out of sight or in front; kept by name, since the order of hosts.toml changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HostChoice {
+pub struct HostVisibility {
     /// Not shown.
     pub hidden: BTreeSet<SafeText>,
     /// Before all others.
@@ -16,38 +16,38 @@ pub struct HostChoice {
 
 impl App {
     /// The hosts that are shown, by their index in the fleet, in the order of the screen.
-    pub fn shown_hosts(&self) -> &[usize] {
-        &self.shown
+    pub fn visible_hosts(&self) -> &[usize] {
+        &self.visible_hosts
     }
 
     /// How many hosts of the fleet are hidden, and how many others the filter rules out.
-    pub fn left_out(&self) -> (usize, usize) {
+    pub fn hidden_host_counts(&self) -> (usize, usize) {
         let hidden = self.fleet.hosts().iter().filter(|host| self.is_hidden(host.name())).count();
-        (hidden, self.fleet.hosts().len() - hidden - self.shown.len())
+        (hidden, self.fleet.hosts().len() - hidden - self.visible_hosts.len())
     }
 
     /// Whether this host stands before the others.
     pub fn is_pinned(&self, name: &SafeText) -> bool {
-        self.hosts.pinned.contains(name)
+        self.host_visibility.pinned.contains(name)
     }
 
     pub(super) fn is_hidden(&self, name: &SafeText) -> bool {
-        self.hosts.hidden.contains(name)
+        self.host_visibility.hidden.contains(name)
     }
 
     /// Works out which hosts are shown. Returns whether others are than before.
-    pub(super) fn refresh_shown(&mut self) -> bool {
+    pub(super) fn refresh_visible_hosts(&mut self) -> bool {
         let fits = |index: usize| {
             let host = &self.fleet.hosts()[index];
-            let free_gpus = self.figures(host).and_then(super::narrowing::free_gpus);
-            !self.is_hidden(host.name()) && self.narrowing.keeps_host(&Subject { host, free_gpus, row: None })
+            let free_gpus = self.host_summary(host).and_then(super::list_filter::free_gpus);
+            !self.is_hidden(host.name()) && self.list_filter.matches_host(&Subject { host, free_gpus, row: None })
         };
         let mut shown: Vec<usize> = (0..self.fleet.hosts().len()).filter(|index| fits(*index)).collect();
         shown.sort_by_key(|index| !self.is_pinned(self.fleet.hosts()[*index].name()));
-        let is_new = shown != self.shown;
-        self.shown = shown;
-        if !self.shown.contains(&self.screen.host)
-            && let Some(first) = self.shown.first()
+        let is_new = shown != self.visible_hosts;
+        self.visible_hosts = shown;
+        if !self.visible_hosts.contains(&self.screen.host)
+            && let Some(first) = self.visible_hosts.first()
         {
             self.screen.host = *first;
         }
@@ -56,22 +56,24 @@ impl App {
 
     /// Hides the selected host, or the one that is looked at.
     pub(super) fn hide(&mut self, now: Moment) {
-        let Some(host) = self.fleet.host(self.chosen_host()) else { return };
+        let Some(host) = self.fleet.host(self.selected_host()) else { return };
         let name = host.name().clone();
-        if self.shown.len() < 2 {
+        if self.visible_hosts.len() < 2 {
             self.notify("the last host stays", now);
             return;
         }
         // What stood beside it is selected then.
-        let place = self.shown.iter().position(|index| *index == host.id.0 as usize);
-        self.hosts.hidden.insert(name.clone());
-        self.hosts_changed();
-        if let Some(next) = place.and_then(|place| self.shown.get(place.min(self.shown.len().saturating_sub(1)))) {
+        let index = self.visible_hosts.iter().position(|index| *index == host.id.0 as usize);
+        self.host_visibility.hidden.insert(name.clone());
+        self.host_visibility_changed();
+        if let Some(next) =
+            index.and_then(|index| self.visible_hosts.get(index.min(self.visible_hosts.len().saturating_sub(1))))
+        {
             self.screen.host = *next;
         }
-        self.hosts_changed();
+        self.host_visibility_changed();
         self.notify(
-            match self.left_out().0 {
+            match self.hidden_host_counts().0 {
                 1 => format!("{name} is hidden; H shows it again"),
                 hidden => format!("{name} is hidden, {hidden} hosts are; H shows them again"),
             },
@@ -81,9 +83,9 @@ impl App {
 
     /// Shows all hosts again that were hidden.
     pub(super) fn show_hidden(&mut self, now: Moment) {
-        let hidden = self.left_out().0;
-        self.hosts.hidden.clear();
-        self.hosts_changed();
+        let hidden = self.hidden_host_counts().0;
+        self.host_visibility.hidden.clear();
+        self.host_visibility_changed();
         self.notify(
             match hidden {
                 0 => "no host is hidden".to_owned(),
@@ -96,32 +98,32 @@ impl App {
 
     /// Puts the selected host before the others, or back into its place.
     pub(super) fn pin(&mut self, now: Moment) {
-        let Some(host) = self.fleet.host(self.chosen_host()) else { return };
+        let Some(host) = self.fleet.host(self.selected_host()) else { return };
         let name = host.name().clone();
-        let words = if self.hosts.pinned.remove(&name) {
+        let words = if self.host_visibility.pinned.remove(&name) {
             format!("{name} is back in its place")
         } else {
-            self.hosts.pinned.insert(name.clone());
+            self.host_visibility.pinned.insert(name.clone());
             format!("{name} is pinned: it stands first")
         };
-        self.hosts_changed();
+        self.host_visibility_changed();
         self.notify(words, now);
     }
 
     /// Another density of the grid.
     pub(super) fn set_density(&mut self, density: Density, now: Moment) {
         self.density = density;
-        self.rearrange();
+        self.refresh_layout();
         self.notify(format!("density {}", density.word()), now);
     }
 
-    fn chosen_host(&self) -> HostId {
+    fn selected_host(&self) -> HostId {
         HostId(self.screen.host as u32)
     }
 
-    pub(super) fn hosts_changed(&mut self) {
-        self.refresh_shown();
-        self.narrowed();
+    pub(super) fn host_visibility_changed(&mut self) {
+        self.refresh_visible_hosts();
+        self.list_filter_changed();
     }
 
     /// Stops the picture, so that it can be read; the hosts are watched on.
@@ -151,7 +153,7 @@ impl App {
     }
 
     /// The moment that the picture is of.
-    pub fn shown_at(&self, now: Moment) -> Moment {
+    pub fn display_time(&self, now: Moment) -> Moment {
         self.frozen_since().unwrap_or(now)
     }
 }
@@ -171,5 +173,5 @@ pub(super) struct Frozen {
 }
 
 #[cfg(test)]
-#[path = "shown_tests.rs"]
+#[path = "host_visibility_tests.rs"]
 mod tests;

@@ -1,11 +1,11 @@
-//! Where everything is on the screen: the division of [`crate::app::arrange`] as rectangles.
+//! Where everything is on the screen: the division of [`crate::app::layout`] as rectangles.
 
-use crate::app::arrange::{Arrangement, GridShape, INNER_GAP, PaneFrame};
+use crate::app::layout::{GridLayout, INNER_GAP, PaneFrame, ScreenLayout};
 use ratatui::layout::Rect;
 
 /// The parts of the whole screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(super) struct ScreenAreas {
     /// The first row.
     pub(super) header: Rect,
     /// Everything between header and hints.
@@ -18,15 +18,15 @@ pub(super) struct Layout {
     pub(super) hints: Rect,
 }
 
-impl Layout {
+impl ScreenAreas {
     /// The parts of `area`, which has the size that was arranged.
-    pub(super) fn of(area: Rect, arrangement: &Arrangement) -> Self {
+    pub(super) fn of(area: Rect, screen_layout: &ScreenLayout) -> Self {
         let header = Rect { height: area.height.min(1), ..area };
         let body = Rect { y: area.y + header.height, height: area.height.saturating_sub(2), ..area };
-        let grid_rows = if arrangement.list_rows == 0 {
+        let grid_rows = if screen_layout.list_rows == 0 {
             body.height
         } else {
-            arrangement.grid.map_or(0, |grid| grid.rows()).min(body.height)
+            screen_layout.grid.map_or(0, |grid| grid.rows()).min(body.height)
         };
         let grid = Rect { height: grid_rows, ..body };
         let list = Rect { y: body.y + grid_rows, height: body.height - grid_rows, ..body };
@@ -35,23 +35,23 @@ impl Layout {
     }
 }
 
-/// The rectangle of the pane at `place` (0 is the first on the screen), its frame included.
-pub(super) fn pane(grid: Rect, shape: &GridShape, place: usize) -> Rect {
-    let across = usize::from(shape.across).max(1);
-    let (row, column) = ((place / across) as u16, (place % across) as u16);
+/// The rectangle of the pane at `pane_index` (0 is the first on the screen), its frame included.
+pub(super) fn pane(grid: Rect, layout: &GridLayout, pane_index: usize) -> Rect {
+    let per_row = usize::from(layout.per_row).max(1);
+    let (row, column) = ((pane_index / per_row) as u16, (pane_index % per_row) as u16);
     // A rule or a bare line leaves one column free beside its neighbour.
-    let gap = u16::from(shape.across > 1 && shape.frame != PaneFrame::Boxed);
+    let gap = u16::from(layout.per_row > 1 && layout.frame != PaneFrame::Boxed);
     let area = Rect {
-        x: grid.x + column * shape.pane_columns,
-        y: grid.y + row * shape.pane_rows,
-        width: shape.pane_columns - gap,
-        height: shape.pane_rows,
+        x: grid.x + column * layout.pane_columns,
+        y: grid.y + row * layout.pane_rows,
+        width: layout.pane_columns - gap,
+        height: layout.pane_rows,
     };
     area.intersection(grid)
 }
 
 /// What is left of a pane inside its frame.
-pub(super) fn inside(pane: Rect, frame: PaneFrame) -> Rect {
+pub(super) fn inner(pane: Rect, frame: PaneFrame) -> Rect {
     match frame {
         PaneFrame::Bare => pane,
         PaneFrame::Rule => Rect { y: pane.y + pane.height.min(1), height: pane.height.saturating_sub(1), ..pane },
@@ -65,14 +65,14 @@ pub(super) fn inside(pane: Rect, frame: PaneFrame) -> Rect {
 }
 
 /// The line of the GPU at `position` inside a pane: columns are filled from the top, the left one first.
-pub(super) fn gpu_cell(inside: Rect, shape: &GridShape, position: usize) -> Option<Rect> {
-    let rows = usize::from(inside.height);
-    if rows == 0 || position >= rows * usize::from(shape.inner_columns) {
+pub(super) fn gpu_cell(inner: Rect, layout: &GridLayout, position: usize) -> Option<Rect> {
+    let rows = usize::from(inner.height);
+    if rows == 0 || position >= rows * usize::from(layout.inner_columns) {
         return None;
     }
     let (column, row) = ((position / rows) as u16, (position % rows) as u16);
-    let x = inside.x + column * (shape.cell_columns + INNER_GAP);
-    Some(Rect { x, y: inside.y + row, width: shape.cell_columns, height: 1 })
+    let x = inner.x + column * (layout.cell_columns + INNER_GAP);
+    Some(Rect { x, y: inner.y + row, width: layout.cell_columns, height: 1 })
 }
 
 /// A box of this size in the middle of `area`, as far as it fits.
@@ -84,7 +84,7 @@ pub(super) fn centered(area: Rect, width: u16, height: u16) -> Rect {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::arrange::{Demand, arrange};
+    use crate::app::layout::{LayoutInputs, compute_layout};
     use proptest::prelude::*;
 
     proptest! {
@@ -92,21 +92,21 @@ mod tests {
         fn panes_lie_within_the_grid_and_never_overlap(
             columns in 40u16..300, rows in 10u16..90, hosts in 1usize..65, gpus in 0usize..17
         ) {
-            let arrangement = arrange((columns, rows), Demand { hosts, gpus, ..Demand::default() }, None);
-            let layout = Layout::of(Rect::new(0, 0, columns, rows), &arrangement);
-            prop_assert_eq!(layout.header.height + layout.grid.height + layout.list.height + layout.hints.height, rows);
-            let shape = arrangement.grid.expect("a grid");
-            let panes: Vec<Rect> = (0..hosts.min(shape.panes_shown())).map(|place| pane(layout.grid, &shape, place)).collect();
+            let screen_layout = compute_layout((columns, rows), LayoutInputs { hosts, gpus, ..LayoutInputs::default() }, None);
+            let areas = ScreenAreas::of(Rect::new(0, 0, columns, rows), &screen_layout);
+            prop_assert_eq!(areas.header.height + areas.grid.height + areas.list.height + areas.hints.height, rows);
+            let layout = screen_layout.grid.expect("a grid");
+            let panes: Vec<Rect> = (0..hosts.min(layout.visible_panes())).map(|pane_index| pane(areas.grid, &layout, pane_index)).collect();
             for (index, area) in panes.iter().enumerate() {
-                prop_assert_eq!(area.height, shape.pane_rows, "{:?} {:?}", shape, area);
-                prop_assert!(layout.grid.union(*area) == layout.grid);
+                prop_assert_eq!(area.height, layout.pane_rows, "{:?} {:?}", layout, area);
+                prop_assert!(areas.grid.union(*area) == areas.grid);
                 prop_assert!(panes[index + 1..].iter().all(|other| !area.intersects(*other)));
-                let inside = inside(*area, shape.frame);
+                let inner = inner(*area, layout.frame);
                 for position in 0..gpus {
-                    if let Some(cell) = gpu_cell(inside, &shape, position) {
-                        prop_assert!(inside.union(cell) == inside, "{:?} {:?} {:?}", shape, inside, cell);
+                    if let Some(cell) = gpu_cell(inner, &layout, position) {
+                        prop_assert!(inner.union(cell) == inner, "{:?} {:?} {:?}", layout, inner, cell);
                     } else {
-                        prop_assert_eq!(shape.pane_rows, 1);
+                        prop_assert_eq!(layout.pane_rows, 1);
                     }
                 }
             }

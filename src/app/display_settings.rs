@@ -2,7 +2,7 @@
 
 /// What the user, or the terminal, wants the screen to look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Settings {
+pub struct DisplaySettings {
     /// Which set of colours.
     pub theme: ThemeChoice,
     /// How many colours the terminal has.
@@ -15,7 +15,7 @@ pub struct Settings {
     pub utc_offset_seconds: i32,
 }
 
-impl Default for Settings {
+impl Default for DisplaySettings {
     fn default() -> Self {
         Self {
             theme: ThemeChoice::Dark,

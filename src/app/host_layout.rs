@@ -8,10 +8,10 @@
 //! its processes                         the rest
 //! ```
 
-use super::arrange::{LIST_FRAME_ROWS, SHARED_BODY_ROWS};
+use super::layout::{LIST_FRAME_ROWS, SHARED_BODY_ROWS};
 
 /// Rows of the GPU table that are not GPUs: its title and its column heads.
-pub const TABLE_HEAD_ROWS: u16 = 2;
+pub const TABLE_HEADER_ROWS: u16 = 2;
 /// The fewest columns of a card: its readings, the figures of the axis, and a chart of forty points.
 pub const CARD_MIN_COLUMNS: u16 = 46;
 /// The fewest rows of a card: its title and four readings.
@@ -19,7 +19,7 @@ const CARD_MIN_ROWS: u16 = 5;
 /// A card that fills the screen says no more than one of this many rows.
 const CARD_MAX_ROWS: u16 = 13;
 /// The rows of cards when several stand below each other: what is left goes to the selected GPU and the processes.
-const CARD_USUAL_ROWS: u16 = 8;
+const CARD_TARGET_ROWS: u16 = 8;
 /// The row below the cards that tells the times of all charts above it.
 pub const TIME_AXIS_ROWS: u16 = 1;
 /// Rows for the selected GPU below a table.
@@ -29,13 +29,13 @@ const DETAIL_BELOW_CARDS: (u16, u16) = (6, 9);
 
 /// The division of one host's full pane.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct HostShape {
+pub struct HostLayout {
     /// Rows for facts of the host.
     pub facts_rows: u16,
     /// The cards, where there is room for them; else the GPUs stand in a table.
     pub cards: Option<Cards>,
     /// GPUs that are on the screen at once; 0 when none are shown.
-    pub gpus_shown: u16,
+    pub visible_gpus: u16,
     /// Rows for the selected GPU.
     pub detail_rows: u16,
     /// Rows of the list, its frame included.
@@ -46,9 +46,9 @@ pub struct HostShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cards {
     /// Side by side.
-    pub across: u16,
+    pub per_row: u16,
     /// Below each other.
-    pub down: u16,
+    pub rows_of_cards: u16,
     /// Columns of one, the gap beside it included.
     pub columns: u16,
     /// Rows of one, its title included.
@@ -58,23 +58,23 @@ pub struct Cards {
 impl Cards {
     /// Rows of all of them with the times below.
     pub fn all_rows(&self) -> u16 {
-        self.down * self.rows + TIME_AXIS_ROWS
+        self.rows_of_cards * self.rows + TIME_AXIS_ROWS
     }
 }
 
-impl HostShape {
+impl HostLayout {
     /// Rows of table or cards.
     pub fn gpu_rows(&self) -> u16 {
         match self.cards {
             Some(cards) => cards.all_rows(),
-            None if self.gpus_shown == 0 => 0,
-            None => self.gpus_shown + TABLE_HEAD_ROWS,
+            None if self.visible_gpus == 0 => 0,
+            None => self.visible_gpus + TABLE_HEADER_ROWS,
         }
     }
 }
 
 /// Divides one host's full pane on a screen of this size.
-pub fn arrange_host(size: (u16, u16), gpus: usize, list_focused: bool) -> HostShape {
+pub fn compute_host_layout(size: (u16, u16), gpus: usize, is_list_focused: bool) -> HostLayout {
     let body = size.1.saturating_sub(2);
     let facts_rows = match body {
         0..SHARED_BODY_ROWS => 2.min(body),
@@ -84,91 +84,91 @@ pub fn arrange_host(size: (u16, u16), gpus: usize, list_focused: bool) -> HostSh
     let rest = body - facts_rows;
     let gpus = gpus.clamp(1, 512) as u16;
     if body < SHARED_BODY_ROWS {
-        if list_focused {
-            return HostShape { facts_rows, list_rows: rest, ..HostShape::default() };
+        if is_list_focused {
+            return HostLayout { facts_rows, list_rows: rest, ..HostLayout::default() };
         }
-        let gpus_shown = gpus.min(rest.saturating_sub(TABLE_HEAD_ROWS)).max(1);
-        let detail_rows = rest.saturating_sub(TABLE_HEAD_ROWS + gpus_shown).min(DETAIL_ROWS);
-        return HostShape { facts_rows, gpus_shown, detail_rows, ..HostShape::default() };
+        let visible_gpus = gpus.min(rest.saturating_sub(TABLE_HEADER_ROWS)).max(1);
+        let detail_rows = rest.saturating_sub(TABLE_HEADER_ROWS + visible_gpus).min(DETAIL_ROWS);
+        return HostLayout { facts_rows, visible_gpus, detail_rows, ..HostLayout::default() };
     }
     // Two processes must be visible, and GPUs come before details.
-    let list_least = LIST_FRAME_ROWS + 2;
-    let room = rest.saturating_sub(list_least.max(body / 4));
+    let list_min_rows = LIST_FRAME_ROWS + 2;
+    let room = rest.saturating_sub(list_min_rows.max(body / 4));
     if let Some(cards) = cards(size.0, room, gpus) {
         let left = room - cards.all_rows();
         let (least, most) = DETAIL_BELOW_CARDS;
         let detail_rows = if left >= least { left.min(most) } else { 0 };
         let list_rows = rest - cards.all_rows() - detail_rows;
-        return HostShape { facts_rows, cards: Some(cards), gpus_shown: gpus, detail_rows, list_rows };
+        return HostLayout { facts_rows, cards: Some(cards), visible_gpus: gpus, detail_rows, list_rows };
     }
-    let gpus_shown = gpus.min(rest - list_least - TABLE_HEAD_ROWS);
-    let rest = rest - TABLE_HEAD_ROWS - gpus_shown;
-    let detail_rows = (rest - list_least).min(DETAIL_ROWS);
-    HostShape { facts_rows, cards: None, gpus_shown, detail_rows, list_rows: rest - detail_rows }
+    let visible_gpus = gpus.min(rest - list_min_rows - TABLE_HEADER_ROWS);
+    let rest = rest - TABLE_HEADER_ROWS - visible_gpus;
+    let detail_rows = (rest - list_min_rows).min(DETAIL_ROWS);
+    HostLayout { facts_rows, cards: None, visible_gpus, detail_rows, list_rows: rest - detail_rows }
 }
 
 /// The cards that fit into so many rows: none of them left over beside an empty place where that can be had, then as few
 /// side by side as leave each its usual height.
 fn cards(columns: u16, rows: u16, gpus: u16) -> Option<Cards> {
     let rows = rows.checked_sub(TIME_AXIS_ROWS)?;
-    let most_across = (columns / CARD_MIN_COLUMNS).min(gpus);
-    (1..=most_across)
-        .filter_map(|across| {
-            let down = gpus.div_ceil(across);
-            let most = if down == 1 { CARD_MAX_ROWS } else { CARD_USUAL_ROWS };
-            let card_rows = (rows / down).min(most);
-            let columns = columns / across;
-            (card_rows >= CARD_MIN_ROWS).then_some(Cards { across, down, columns, rows: card_rows })
+    let max_per_row = (columns / CARD_MIN_COLUMNS).min(gpus);
+    (1..=max_per_row)
+        .filter_map(|per_row| {
+            let rows_of_cards = gpus.div_ceil(per_row);
+            let most = if rows_of_cards == 1 { CARD_MAX_ROWS } else { CARD_TARGET_ROWS };
+            let card_rows = (rows / rows_of_cards).min(most);
+            let columns = columns / per_row;
+            (card_rows >= CARD_MIN_ROWS).then_some(Cards { per_row, rows_of_cards, columns, rows: card_rows })
         })
         .max_by_key(|cards| {
-            let empty = cards.across * cards.down - gpus;
-            let height = cards.rows.min(CARD_USUAL_ROWS);
-            (height, std::cmp::Reverse(empty), std::cmp::Reverse(cards.across))
+            let empty = cards.per_row * cards.rows_of_cards - gpus;
+            let height = cards.rows.min(CARD_TARGET_ROWS);
+            (height, std::cmp::Reverse(empty), std::cmp::Reverse(cards.per_row))
         })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::app::arrange::MIN_SIZE;
+    use crate::app::layout::MIN_SIZE;
     use proptest::prelude::*;
 
-    fn across_and_down(size: (u16, u16), gpus: usize) -> Option<(u16, u16, u16)> {
-        arrange_host(size, gpus, false).cards.map(|cards| (cards.across, cards.down, cards.rows))
+    fn card_grid(size: (u16, u16), gpus: usize) -> Option<(u16, u16, u16)> {
+        compute_host_layout(size, gpus, false).cards.map(|cards| (cards.per_row, cards.rows_of_cards, cards.rows))
     }
 
     #[test]
     fn cards_stand_where_each_has_room_for_its_readings() {
-        assert_eq!(across_and_down((120, 40), 1), Some((1, 1, 13)));
-        assert_eq!(across_and_down((120, 40), 4), Some((2, 2, 8)));
-        assert_eq!(across_and_down((120, 40), 8), Some((2, 4, 6)));
-        assert_eq!(across_and_down((120, 40), 16), None);
-        assert_eq!(across_and_down((200, 60), 8), Some((2, 4, 8)));
-        assert_eq!(across_and_down((200, 60), 16), Some((4, 4, 8)));
-        assert_eq!(across_and_down((80, 24), 8), None);
-        assert_eq!(across_and_down((80, 24), 1), Some((1, 1, 13)));
+        assert_eq!(card_grid((120, 40), 1), Some((1, 1, 13)));
+        assert_eq!(card_grid((120, 40), 4), Some((2, 2, 8)));
+        assert_eq!(card_grid((120, 40), 8), Some((2, 4, 6)));
+        assert_eq!(card_grid((120, 40), 16), None);
+        assert_eq!(card_grid((200, 60), 8), Some((2, 4, 8)));
+        assert_eq!(card_grid((200, 60), 16), Some((4, 4, 8)));
+        assert_eq!(card_grid((80, 24), 8), None);
+        assert_eq!(card_grid((80, 24), 1), Some((1, 1, 13)));
     }
 
     #[test]
     fn a_table_shows_gpus_before_details_before_processes() {
-        let small = arrange_host((80, 24), 8, false);
-        let expected = HostShape { facts_rows: 3, cards: None, gpus_shown: 8, detail_rows: 4, list_rows: 5 };
+        let small = compute_host_layout((80, 24), 8, false);
+        let expected = HostLayout { facts_rows: 3, cards: None, visible_gpus: 8, detail_rows: 4, list_rows: 5 };
         assert_eq!(small, expected);
-        let tiny = arrange_host((80, 16), 8, true);
-        assert_eq!((tiny.gpus_shown, tiny.list_rows), (0, 12));
+        let tiny = compute_host_layout((80, 16), 8, true);
+        assert_eq!((tiny.visible_gpus, tiny.list_rows), (0, 12));
     }
 
     proptest! {
         #[test]
         fn a_host_in_full_stays_within_the_screen(
-            columns in 1u16..300, rows in 1u16..90, gpus in 0usize..140, list_focused: bool
+            columns in 1u16..300, rows in 1u16..90, gpus in 0usize..140, is_list_focused: bool
         ) {
-            let shape = arrange_host((columns, rows), gpus, list_focused);
-            let used = shape.facts_rows + shape.gpu_rows() + shape.detail_rows + shape.list_rows;
-            prop_assert!(rows < MIN_SIZE.1 || used <= rows - 2, "{:?}", shape);
-            if let Some(cards) = shape.cards {
-                prop_assert!(cards.across * cards.columns <= columns);
-                prop_assert!(usize::from(cards.across * cards.down) >= gpus);
+            let layout = compute_host_layout((columns, rows), gpus, is_list_focused);
+            let used = layout.facts_rows + layout.gpu_rows() + layout.detail_rows + layout.list_rows;
+            prop_assert!(rows < MIN_SIZE.1 || used <= rows - 2, "{:?}", layout);
+            if let Some(cards) = layout.cards {
+                prop_assert!(cards.per_row * cards.columns <= columns);
+                prop_assert!(usize::from(cards.per_row * cards.rows_of_cards) >= gpus);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What has happened in this run: findings that changed, and what went wrong beside the fleet.
 
 use super::Action;
-use super::screen::moved;
+use super::screen::move_index;
 use crate::diagnosis::{Phase, Transition};
 use crate::fleet::Moment;
 use crate::wire::SafeText;
@@ -12,46 +12,46 @@ const MAX_ENTRIES: usize = 1000;
 
 /// What has happened, the newest first, and the place in it.
 #[derive(Debug, Clone, Default)]
-pub struct Chronicle {
-    entries: VecDeque<Entry>,
+pub struct EventLog {
+    entries: VecDeque<EventLogEntry>,
     top: usize,
 }
 
 /// One line of it.
 #[derive(Debug, Clone)]
-pub struct Entry {
+pub struct EventLogEntry {
     /// When.
     pub at: Moment,
     /// What.
-    pub what: Happening,
+    pub kind: EventKind,
 }
 
 /// Something that has happened.
 #[derive(Debug, Clone)]
-pub enum Happening {
+pub enum EventKind {
     /// A finding changed.
-    Changed(Transition),
+    FindingChanged(Transition),
     /// Something was said in the last line.
-    Said(SafeText),
+    Message(SafeText),
 }
 
-impl Chronicle {
+impl EventLog {
     /// Findings have changed. What was only watched and let go again is not worth a line.
-    pub(super) fn changed(&mut self, transitions: &[Transition]) {
+    pub(super) fn record_transitions(&mut self, transitions: &[Transition]) {
         let is_idle = |transition: &Transition| {
             matches!((transition.from, transition.to), (Phase::Clear, Phase::Pending) | (Phase::Pending, Phase::Clear))
         };
         for transition in transitions.iter().filter(|transition| !is_idle(transition)) {
-            self.add(Entry { at: transition.at, what: Happening::Changed(transition.clone()) });
+            self.add(EventLogEntry { at: transition.at, kind: EventKind::FindingChanged(transition.clone()) });
         }
     }
 
     /// Something was said.
-    pub(super) fn said(&mut self, text: SafeText, at: Moment) {
-        self.add(Entry { at, what: Happening::Said(text) });
+    pub(super) fn record_message(&mut self, text: SafeText, at: Moment) {
+        self.add(EventLogEntry { at, kind: EventKind::Message(text) });
     }
 
-    fn add(&mut self, entry: Entry) {
+    fn add(&mut self, entry: EventLogEntry) {
         self.entries.push_front(entry);
         self.entries.truncate(MAX_ENTRIES);
         // Whoever has scrolled down goes on reading what they read.
@@ -61,9 +61,9 @@ impl Chronicle {
     }
 
     /// Scrolls, where `shown` entries fit on the screen.
-    pub(super) fn go(&mut self, action: Action, shown: usize) {
+    pub(super) fn navigate(&mut self, action: Action, shown: usize) {
         let places = self.entries.len().saturating_sub(shown) + 1;
-        self.top = moved(self.top, action, places, shown);
+        self.top = move_index(self.top, action, places, shown);
     }
 
     /// How many entries there are.
@@ -72,7 +72,7 @@ impl Chronicle {
     }
 
     /// What is on the screen where `shown` entries fit, and how many lie above it.
-    pub fn visible(&self, shown: usize) -> (usize, impl Iterator<Item = &Entry>) {
+    pub fn visible(&self, shown: usize) -> (usize, impl Iterator<Item = &EventLogEntry>) {
         let top = self.top.min(self.entries.len().saturating_sub(shown));
         (top, self.entries.iter().skip(top).take(shown))
     }
@@ -90,36 +90,36 @@ mod tests {
 
     #[test]
     fn the_newest_comes_first_and_what_came_to_nothing_is_left_out() {
-        let mut chronicle = Chronicle::default();
-        chronicle.changed(&[changed(Phase::Clear, Phase::Pending), changed(Phase::Pending, Phase::Firing)]);
-        chronicle.changed(&[changed(Phase::Pending, Phase::Clear)]);
-        chronicle.said("a hook failed".into(), Moment::default());
-        let (above, entries) = chronicle.visible(10);
-        let entries: Vec<&Entry> = entries.collect();
+        let mut event_log = EventLog::default();
+        event_log.record_transitions(&[changed(Phase::Clear, Phase::Pending), changed(Phase::Pending, Phase::Firing)]);
+        event_log.record_transitions(&[changed(Phase::Pending, Phase::Clear)]);
+        event_log.record_message("a hook failed".into(), Moment::default());
+        let (above, entries) = event_log.visible(10);
+        let entries: Vec<&EventLogEntry> = entries.collect();
         assert_eq!((above, entries.len()), (0, 2));
-        assert!(matches!(entries[0].what, Happening::Said(_)));
-        assert!(matches!(&entries[1].what, Happening::Changed(one) if one.to == Phase::Firing));
+        assert!(matches!(entries[0].kind, EventKind::Message(_)));
+        assert!(matches!(&entries[1].kind, EventKind::FindingChanged(one) if one.to == Phase::Firing));
     }
 
     #[test]
     fn it_is_bounded_and_whoever_reads_stays_where_they_are() {
-        let mut chronicle = Chronicle::default();
+        let mut event_log = EventLog::default();
         for number in 0..MAX_ENTRIES + 50 {
-            chronicle.said(format!("{number}").into(), Moment::default());
+            event_log.record_message(format!("{number}").into(), Moment::default());
         }
-        assert_eq!(chronicle.count(), MAX_ENTRIES);
-        chronicle.go(Action::PageDown, 10);
-        let first = |chronicle: &Chronicle| match chronicle.visible(10).1.next().map(|entry| entry.what.clone()) {
-            Some(Happening::Said(text)) => text.to_string(),
+        assert_eq!(event_log.count(), MAX_ENTRIES);
+        event_log.navigate(Action::PageDown, 10);
+        let first = |event_log: &EventLog| match event_log.visible(10).1.next().map(|entry| entry.kind.clone()) {
+            Some(EventKind::Message(text)) => text.to_string(),
             other => panic!("{other:?}"),
         };
-        let before = first(&chronicle);
-        chronicle.said("new".into(), Moment::default());
-        assert_eq!((first(&chronicle), chronicle.visible(10).0), (before, 11));
-        chronicle.go(Action::Last, 10);
-        assert_eq!(chronicle.visible(10).0, MAX_ENTRIES - 10);
-        chronicle.go(Action::First, 10);
-        assert_eq!(first(&chronicle), "new");
-        assert_eq!(Chronicle::default().visible(0).0, 0);
+        let before = first(&event_log);
+        event_log.record_message("new".into(), Moment::default());
+        assert_eq!((first(&event_log), event_log.visible(10).0), (before, 11));
+        event_log.navigate(Action::Last, 10);
+        assert_eq!(event_log.visible(10).0, MAX_ENTRIES - 10);
+        event_log.navigate(Action::First, 10);
+        assert_eq!(first(&event_log), "new");
+        assert_eq!(EventLog::default().visible(0).0, 0);
     }
 }

@@ -10,9 +10,9 @@ use std::num::NonZero;
 
 /// What the emulator met that nothing of ours may send.
 #[derive(Default)]
-pub(super) struct Met(pub(super) Vec<String>);
+pub(super) struct UnexpectedSequences(pub(super) Vec<String>);
 
-impl vt100::Callbacks for Met {
+impl vt100::Callbacks for UnexpectedSequences {
     fn set_window_title(&mut self, _: &mut vt100::Screen, title: &[u8]) {
         self.0.push(format!("title {title:?}"));
     }
@@ -59,13 +59,13 @@ impl vt100::Callbacks for Met {
 }
 
 /// A terminal of this size.
-pub(super) fn emulator((columns, rows): (u16, u16)) -> vt100::Parser<Met> {
+pub(super) fn emulator((columns, rows): (u16, u16)) -> vt100::Parser<UnexpectedSequences> {
     let cells = |count| NonZero::new(count).expect("a terminal has cells");
-    vt100::Parser::new_with_callbacks(cells(rows), cells(columns), 0, Met::default())
+    vt100::Parser::new_with_callbacks(cells(rows), cells(columns), 0, UnexpectedSequences::default())
 }
 
 /// The emulator takes the mark that stands for what was taken out for an error of UTF-8: another sign of the same width.
-pub(super) fn without_marks(text: &str) -> String {
+pub(super) fn replace_marks(text: &str) -> String {
     text.replace('\u{fffd}', "¿")
 }
 
@@ -77,19 +77,19 @@ pub(super) fn is_forbidden(character: char) -> bool {
             | 0xfff9..=0xfffb | 0xe0000..=0xe0fff)
 }
 
-/// Draws as the program does, hands the bytes to the emulator, compares what it shows with what was meant, cell by cell,
+/// Draws as the program does, hands the bytes to the emulator, compares what it shows with what was expected, cell by cell,
 /// and returns that.
 pub(super) fn check_screen(app: &App, size: (u16, u16), seconds: u64, view: &str) -> Buffer {
     let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };
     let mut bytes = Vec::new();
     let mut terminal = Terminal::with_options(CrosstermBackend::new(&mut bytes), options).expect("a terminal");
-    let meant = terminal.draw(|frame| super::draw(app, frame, at(seconds))).expect("draws").buffer.clone();
+    let expected = terminal.draw(|frame| super::draw(app, frame, at(seconds))).expect("draws").buffer.clone();
     drop(terminal);
     let mut emulator = emulator(size);
-    emulator.process(without_marks(&String::from_utf8(bytes).expect("UTF-8")).as_bytes());
+    emulator.process(replace_marks(&String::from_utf8(bytes).expect("UTF-8")).as_bytes());
     assert!(emulator.callbacks().0.is_empty(), "{view} at {size:?}: {:?}", emulator.callbacks().0);
     let mut covered = 0;
-    for (index, cell) in meant.content().iter().enumerate() {
+    for (index, cell) in expected.content().iter().enumerate() {
         if covered > 0 {
             covered -= 1;
             continue;
@@ -103,13 +103,13 @@ pub(super) fn check_screen(app: &App, size: (u16, u16), seconds: u64, view: &str
         let shown: String = cells.map(|cell| cell.expect("a cell").contents()).collect();
         // A blank that was never sent is no cell of the emulator's.
         assert!(
-            shown.trim() == without_marks(symbol).trim(),
+            shown.trim() == replace_marks(symbol).trim(),
             "{view} at {size:?}: {shown:?} for {symbol:?} in row {row}, column {column}:\n{:?}",
-            meant.content()[usize::from(row * size.0)..][..usize::from(size.0)]
+            expected.content()[usize::from(row * size.0)..][..usize::from(size.0)]
                 .iter()
                 .map(Cell::symbol)
                 .collect::<Vec<_>>()
         );
     }
-    meant
+    expected
 }

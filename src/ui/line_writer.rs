@@ -1,28 +1,28 @@
 //! Lines of text from the top of an area to its bottom; what does not fit is left out.
 
+use super::canvas::Canvas;
 use super::format::{columns, wrap};
-use super::pen::Pen;
 use super::segments::Segments;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
 /// An area that is filled line by line.
-pub(super) struct Flow<'p, 'a> {
+pub(super) struct LineWriter<'p, 'a> {
     /// What it is drawn with.
-    pub(super) pen: &'p mut Pen<'a>,
+    pub(super) canvas: &'p mut Canvas<'a>,
     area: Rect,
     y: u16,
     /// Empty lines are left only where there is room for what is to be said.
-    is_roomy: bool,
+    has_gaps: bool,
 }
 
 /// Areas with fewer rows have no empty lines.
-const ROOMY_ROWS: u16 = 7;
+const MIN_ROWS_FOR_GAPS: u16 = 7;
 
-impl<'p, 'a> Flow<'p, 'a> {
+impl<'p, 'a> LineWriter<'p, 'a> {
     /// Begins at the top of `area`.
-    pub(super) fn new(pen: &'p mut Pen<'a>, area: Rect) -> Self {
-        Self { pen, area, y: area.y, is_roomy: area.height >= ROOMY_ROWS }
+    pub(super) fn new(canvas: &'p mut Canvas<'a>, area: Rect) -> Self {
+        Self { canvas, area, y: area.y, has_gaps: area.height >= MIN_ROWS_FOR_GAPS }
     }
 
     /// Rows that are still empty.
@@ -32,7 +32,7 @@ impl<'p, 'a> Flow<'p, 'a> {
 
     /// An empty line, where there is room.
     pub(super) fn gap(&mut self) {
-        if self.is_roomy && self.y > self.area.y {
+        if self.has_gaps && self.y > self.area.y {
             self.y += 1;
         }
     }
@@ -40,7 +40,7 @@ impl<'p, 'a> Flow<'p, 'a> {
     /// One line, cut at the end.
     pub(super) fn line(&mut self, text: &str, style: Style) {
         if self.rows_left() > 0 {
-            self.pen.fit(self.area.x, self.y, self.area.width, text, style);
+            self.canvas.fit(self.area.x, self.y, self.area.width, text, style);
             self.y += 1;
         }
     }
@@ -57,7 +57,7 @@ impl<'p, 'a> Flow<'p, 'a> {
         let y = self.y;
         self.indented(text, style);
         if y < self.area.bottom() {
-            self.pen.text(self.area.x, y, self.area.width.min(1), glyph, style);
+            self.canvas.text(self.area.x, y, self.area.width.min(1), glyph, style);
         }
     }
 
@@ -67,10 +67,10 @@ impl<'p, 'a> Flow<'p, 'a> {
         let lines = wrap(text, usize::from(width));
         let rows = usize::from(self.rows_left());
         for (index, line) in lines.iter().enumerate().take(rows) {
-            self.pen.text(self.area.x + 2, self.y, width, line, style);
+            self.canvas.text(self.area.x + 2, self.y, width, line, style);
             if index + 1 == rows && lines.len() > rows {
                 let end = self.area.right() - 1;
-                self.pen.text(end, self.y, 1, self.pen.theme.glyphs.ellipsis, style);
+                self.canvas.text(end, self.y, 1, self.canvas.theme.glyphs.ellipsis, style);
             }
             self.y += 1;
         }
@@ -83,12 +83,12 @@ impl<'p, 'a> Flow<'p, 'a> {
         let text_width = width.saturating_sub(label_width);
         for line in wrap(text, usize::from(text_width)) {
             if self.rows_left() > 0 {
-                self.pen.text(x + label_width, self.y, text_width, line, self.pen.theme.plain);
+                self.canvas.text(x + label_width, self.y, text_width, line, self.canvas.theme.plain);
                 self.y += 1;
             }
         }
         if self.y > y {
-            self.pen.fit(x, y, label_width.min(width), label, self.pen.theme.dim);
+            self.canvas.fit(x, y, label_width.min(width), label, self.canvas.theme.dim);
         }
     }
 
@@ -100,9 +100,9 @@ impl<'p, 'a> Flow<'p, 'a> {
         }
         let y = self.area.bottom() - 1;
         self.area.height -= 1;
-        self.pen.fit(self.area.x, y, self.area.width, left, self.pen.theme.plain);
+        self.canvas.fit(self.area.x, y, self.area.width, left, self.canvas.theme.plain);
         if columns(left) + columns(right) + 2 <= usize::from(self.area.width) {
-            self.pen.right(self.area.x, y, self.area.width, right, self.pen.theme.dim);
+            self.canvas.right(self.area.x, y, self.area.width, right, self.canvas.theme.dim);
         }
     }
 
@@ -110,7 +110,7 @@ impl<'p, 'a> Flow<'p, 'a> {
     pub(super) fn segments(&mut self, mut segments: Segments) {
         if self.rows_left() > 0 {
             segments.fit(self.area.width);
-            segments.draw(self.pen, self.area.x, self.y, self.area.width);
+            segments.draw(self.canvas, self.area.x, self.y, self.area.width);
             self.y += 1;
         }
     }

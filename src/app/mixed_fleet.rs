@@ -16,7 +16,7 @@ type Work<'a> = (u32, Option<&'a str>, &'a str, u16, Option<u64>, GpuProcessKind
 /// Eight hosts: a server with MIG, one with unified memory, a workstation with a desktop, one whose other users are
 /// hidden, one seen from inside a Slurm job, one from inside a container and through `nvidia-smi`, one that needs a
 /// person, and an ordinary one.
-pub(crate) fn mixed_lab(size: (u16, u16)) -> App {
+pub(crate) fn mixed_fleet(size: (u16, u16)) -> App {
     let names = ["mig-01", "spark-01", "ws-07", "shared-02", "slurm-11", "pod-03", "hgx-new", "hgx-01"];
     let mut app = connecting(&names.map(str::to_owned), size);
     for seconds in (0..=NOW).step_by(10) {
@@ -30,7 +30,7 @@ pub(crate) fn mixed_lab(size: (u16, u16)) -> App {
         .with_hint("ssh-copy-id hgx-new");
     update(&mut app, 6, HostUpdate::NeedsUser(error), NOW - 20);
     app.update(Event::Ticked, at(NOW));
-    app.settle();
+    app.refresh_derived_state();
     app
 }
 

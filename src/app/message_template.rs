@@ -1,17 +1,17 @@
 //! The note to somebody whose GPU is idle or may hang: a template, and the facts that fill it.
 
-use crate::fleet::{GpuListStyle, Moment, gpu_words};
+use crate::fleet::{GpuListStyle, Moment, format_gpu_list};
 use crate::wire::SafeText;
 use std::ops::Range;
 
 /// The template that is built in.
-pub const NOTE: &str = "Hi {name}, on {host} your `{program}` (pid {pid}) has held {gpus}[ ({memory})][ since {held}].\
+pub const DEFAULT_TEMPLATE: &str = "Hi {name}, on {host} your `{program}` (pid {pid}) has held {gpus}[ ({memory})][ since {held}].\
 [ {fact}] If you no longer need it: `{end}`. Seen {seen}.";
 
 /// A template: `{field}` is a fact, and what stands in brackets is left out where a fact in it is not known. A doubled
 /// brace or bracket stands for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoteTemplate(Vec<Part>);
+pub struct MessageTemplate(Vec<Part>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
@@ -54,7 +54,7 @@ impl Field {
 
 /// What is wrong with a template, and where, in bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NoteError {
+pub struct TemplateError {
     /// The part that is meant.
     pub at: Range<usize>,
     /// What is wrong.
@@ -65,7 +65,7 @@ pub struct NoteError {
 
 /// What is known; what is not is `None`, and never made up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NoteFacts {
+pub struct MessageFacts {
     /// First name, where the host knows a full one, else the user.
     pub name: String,
     /// The user.
@@ -90,7 +90,7 @@ pub struct NoteFacts {
     pub seen: String,
 }
 
-impl NoteFacts {
+impl MessageFacts {
     fn field(&self, field: Field) -> Option<String> {
         match field {
             Field::Name => Some(self.name.clone()),
@@ -98,7 +98,7 @@ impl NoteFacts {
             Field::Host => Some(self.host.clone()),
             Field::Program => Some(self.program.clone()),
             Field::Pid => self.pid.map(|pid| pid.to_string()),
-            Field::Gpus => Some(gpu_words(&self.gpu_indexes, GpuListStyle::Each)),
+            Field::Gpus => Some(format_gpu_list(&self.gpu_indexes, GpuListStyle::Each)),
             Field::Memory => self.memory_bytes.map(gib),
             Field::Held => self.held.clone(),
             Field::Fact => self.fact.clone(),
@@ -109,24 +109,25 @@ impl NoteFacts {
     }
 }
 
-impl Default for NoteTemplate {
+impl Default for MessageTemplate {
     fn default() -> Self {
         // The built-in text is tested to be right.
-        Self::parse(NOTE).unwrap_or_else(|_| Self(vec![Part::Text(NOTE.to_owned())]))
+        Self::parse(DEFAULT_TEMPLATE).unwrap_or_else(|_| Self(vec![Part::Text(DEFAULT_TEMPLATE.to_owned())]))
     }
 }
 
-impl NoteTemplate {
+impl MessageTemplate {
     /// Reads a template.
     ///
     /// # Errors
     /// Where a field is not known, or a brace or bracket has no partner.
-    pub fn parse(text: &str) -> Result<Self, NoteError> {
+    pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut optional: Option<(usize, Vec<Part>)> = None;
         let mut literal = String::new();
         let mut characters = text.char_indices().peekable();
-        let error = |at: Range<usize>, message: String, hint: &str| NoteError { at, message, hint: hint.to_owned() };
+        let error =
+            |at: Range<usize>, message: String, hint: &str| TemplateError { at, message, hint: hint.to_owned() };
         while let Some((at, character)) = characters.next() {
             let is_doubled = matches!(character, '{' | '}' | '[' | ']')
                 && characters.next_if(|(_, next)| *next == character).is_some();
@@ -153,7 +154,7 @@ impl NoteTemplate {
                         return Err(error(at..end + 1, format!("there is no field `{name}`"), &hint));
                     };
                     open.push(Part::Field(*field));
-                    while characters.next_if(|(place, _)| *place <= end).is_some() {}
+                    while characters.next_if(|(offset, _)| *offset <= end).is_some() {}
                 }
                 '[' if optional.is_none() => optional = Some((at, Vec::new())),
                 ']' if optional.is_some() => parts.extend(optional.take().map(|(_, inner)| Part::Optional(inner))),
@@ -173,12 +174,12 @@ impl NoteTemplate {
     }
 
     /// The note. A fact that is not known and stands outside brackets is a `?`.
-    pub fn fill(&self, facts: &NoteFacts) -> SafeText {
-        SafeText::new(&filled(&self.0, facts, false).unwrap_or_default())
+    pub fn render(&self, facts: &MessageFacts) -> SafeText {
+        SafeText::new(&render_parts(&self.0, facts, false).unwrap_or_default())
     }
 }
 
-fn filled(parts: &[Part], facts: &NoteFacts, is_optional: bool) -> Option<String> {
+fn render_parts(parts: &[Part], facts: &MessageFacts, is_optional: bool) -> Option<String> {
     let mut out = String::new();
     for part in parts {
         match part {
@@ -188,7 +189,7 @@ fn filled(parts: &[Part], facts: &NoteFacts, is_optional: bool) -> Option<String
                 None if is_optional => return None,
                 None => out.push('?'),
             },
-            Part::Optional(inner) => out.push_str(&filled(inner, facts, true).unwrap_or_default()),
+            Part::Optional(inner) => out.push_str(&render_parts(inner, facts, true).unwrap_or_default()),
         }
     }
     Some(out)
@@ -215,8 +216,8 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn facts() -> NoteFacts {
-        NoteFacts {
+    fn facts() -> MessageFacts {
+        MessageFacts {
             name: "Dmitri".into(),
             user: "dmitri".into(),
             host: "hgx-11".into(),
@@ -233,15 +234,15 @@ mod tests {
 
     #[test]
     fn the_note_says_what_is_known_and_nothing_else() {
-        let note = NoteTemplate::parse(NOTE).expect("the built-in template is right");
+        let note = MessageTemplate::parse(DEFAULT_TEMPLATE).expect("the built-in template is right");
         assert_eq!(
-            note.fill(&facts()),
+            note.render(&facts()),
             "Hi Dmitri, on hgx-11 your `sft.py` (pid 4471) has held GPUs 2,3 (140 GiB) since 04:22. Since 13:44 it \
              draws 118 of 700 W, so it may be stuck. If you no longer need it: `kill 4471`. Seen 14:02."
         );
-        let little = NoteFacts { gpu_indexes: vec![5], memory_bytes: None, held: None, fact: None, ..facts() };
+        let little = MessageFacts { gpu_indexes: vec![5], memory_bytes: None, held: None, fact: None, ..facts() };
         assert_eq!(
-            note.fill(&little),
+            note.render(&little),
             "Hi Dmitri, on hgx-11 your `sft.py` (pid 4471) has held GPU 5. If you no longer need it: `kill 4471`. Seen \
              14:02."
         );
@@ -249,9 +250,10 @@ mod tests {
 
     #[test]
     fn a_template_of_ones_own_is_filled_and_stays_one_safe_line() {
-        let template = NoteTemplate::parse("{user}@{host} [[{pid}]]{{x}}[ {memory}]: {end}\u{1b}").expect("is right");
-        let unknown = NoteFacts { memory_bytes: None, end: None, ..facts() };
-        assert_eq!(template.fill(&unknown), "dmitri@hgx-11 [4471]{x}: ?␛");
+        let template =
+            MessageTemplate::parse("{user}@{host} [[{pid}]]{{x}}[ {memory}]: {end}\u{1b}").expect("is right");
+        let unknown = MessageFacts { memory_bytes: None, end: None, ..facts() };
+        assert_eq!(template.render(&unknown), "dmitri@hgx-11 [4471]{x}: ?␛");
     }
 
     #[test]
@@ -269,7 +271,7 @@ mod tests {
             ("a ] b", 2..3, "this `]` stands alone, or within another", "double it for the character itself"),
             ("[a [b]]", 3..4, "this `[` stands alone, or within another", "double it for the character itself"),
         ] {
-            let error = NoteTemplate::parse(text).expect_err(text);
+            let error = MessageTemplate::parse(text).expect_err(text);
             assert_eq!((error.at, error.message.as_str(), error.hint.as_str()), (at, message, hint), "{text}");
         }
     }

@@ -1,6 +1,6 @@
 //! What a pane shows of a host, worked out when its readings arrive: the drawing only reads it.
 
-use super::chart::HOTTEST;
+use super::chart::CHART_MAX_CELSIUS;
 use crate::diagnosis::Engine;
 use crate::fleet::{
     FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUsers, Moment, NOBODY, Series, Totals, free_gpus, host_users,
@@ -12,15 +12,15 @@ use std::time::Duration;
 const HOT_MARGIN_CELSIUS: i32 = 3;
 
 /// Points of a sparkline: two for each column of the widest one.
-const TREND_POINTS: usize = 60;
+const SPARKLINE_POINTS: usize = 60;
 /// What one point of a sparkline covers.
-const TREND_STEP: Duration = Duration::from_secs(5);
+const SPARKLINE_STEP: Duration = Duration::from_secs(5);
 
 /// The figures of one host.
 #[derive(Debug, Clone, Default)]
-pub struct HostFigures {
+pub struct HostSummary {
     /// Its GPUs, in inventory order.
-    pub gpus: Vec<GpuFigures>,
+    pub gpus: Vec<GpuSummary>,
     /// Their sums.
     pub totals: Totals,
     /// Those of its GPUs that are free for the taking.
@@ -33,7 +33,7 @@ pub struct HostFigures {
 
 /// The figures of one GPU.
 #[derive(Debug, Clone)]
-pub struct GpuFigures {
+pub struct GpuSummary {
     /// The index that is shown.
     pub index: u32,
     /// The last readings.
@@ -53,7 +53,7 @@ pub struct GpuFigures {
     /// Busy by the counter at the power of an idle card: an observation, not a verdict.
     pub is_low_power: bool,
     /// Utilisation of the last five minutes, five seconds a point, the oldest first.
-    pub trend: Vec<Option<f32>>,
+    pub sparkline: Vec<Option<f32>>,
     /// Uncorrectable ECC errors since the driver was loaded.
     pub ecc_uncorrectable: Option<u64>,
     /// So warm that it slows down, or is about to.
@@ -66,15 +66,15 @@ pub struct GpuFigures {
     pub is_unified: bool,
 }
 
-impl GpuFigures {
+impl GpuSummary {
     /// Whether low power is worth saying: what is idle, hung or faulty has its own word.
     pub fn shows_low_power(&self) -> bool {
         self.is_low_power && self.state == GpuState::InUse && self.reading.error.is_none()
     }
 
-    /// The temperature that a chart ends at: where it slows down, else [`HOTTEST`].
-    pub fn hottest(&self) -> f32 {
-        self.slowdown_celsius.map_or(HOTTEST, |celsius| celsius as f32)
+    /// The temperature that a chart ends at: where it slows down, else [`CHART_MAX_CELSIUS`].
+    pub fn chart_max_celsius(&self) -> f32 {
+        self.slowdown_celsius.map_or(CHART_MAX_CELSIUS, |celsius| celsius as f32)
     }
 
     /// A GPU of which nothing but the state is known.
@@ -90,7 +90,7 @@ impl GpuFigures {
             state,
             since: None,
             is_low_power: false,
-            trend: Vec::new(),
+            sparkline: Vec::new(),
             ecc_uncorrectable: None,
             is_hot: false,
             slowdown_celsius: None,
@@ -105,7 +105,7 @@ impl GpuFigures {
     }
 }
 
-impl HostFigures {
+impl HostSummary {
     /// How many GPUs are busy at the power of an idle card.
     pub fn low_power_count(&self) -> usize {
         self.gpus.iter().filter(|gpu| gpu.shows_low_power()).count()
@@ -130,7 +130,7 @@ impl HostFigures {
                 reading.memory_used_bytes = reading.memory_used_bytes.or(snapshot.host.memory_used_bytes());
                 memory_total_bytes = memory_total_bytes.or(snapshot.host.memory_total_bytes);
             }
-            GpuFigures {
+            GpuSummary {
                 index: info.index,
                 memory_total_bytes,
                 instance: info.mig_parent_uuid.as_ref().map(|_| info.gpu_instance_id.unwrap_or(info.index)),
@@ -144,11 +144,11 @@ impl HostFigures {
                 ecc_uncorrectable: host.gpu_health(position).and_then(|health| health.ecc_uncorrectable_volatile),
                 is_hot: slows_down || near_slowdown,
                 slowdown_celsius: info.temperature_slowdown_celsius,
-                trend: host.history().points(
+                sparkline: host.history().points(
                     Series::Gpu(position, GpuMetric::Utilization),
                     now,
-                    TREND_STEP * TREND_POINTS as u32,
-                    TREND_POINTS,
+                    SPARKLINE_STEP * SPARKLINE_POINTS as u32,
+                    SPARKLINE_POINTS,
                 ),
                 reading,
             }
