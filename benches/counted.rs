@@ -8,7 +8,7 @@ mod fixture;
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
 use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::diagnosis::{Engine, StateTracker};
-use gpufleet::fleet::{Fleet, HostId, HostUpdate, ListOrder, RowsView};
+use gpufleet::fleet::{Fleet, HostId, HostUpdate, ListOrder, RowCache};
 use gpufleet::hosts::HostConfig;
 use gpufleet::ui::draw_into;
 use gpufleet::wire::{Message, codec};
@@ -87,9 +87,9 @@ fn diagnose(times: u64) {
 fn list(times: u64) {
     let fleet = fleet(5);
     let mut tracker = StateTracker::default();
-    let mut view = RowsView::default();
+    let mut view = RowCache::default();
     for host in fleet.hosts() {
-        tracker.observe(host, at(2));
+        tracker.update(host, at(2));
         view.update(host, tracker.states(host.id), at(2));
     }
     for _ in 0..times {

@@ -7,7 +7,9 @@ use crossterm::event::{KeyCode, KeyEvent};
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
 use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::diagnosis::{Engine, StateTracker};
-use gpufleet::fleet::{Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowsView, Series, SortKey, host_rows};
+use gpufleet::fleet::{
+    Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowCache, SeriesKey, SortKey, host_rows,
+};
 use gpufleet::hosts::HostConfig;
 use gpufleet::ui;
 use gpufleet::wire::{GpuProcessColumns, Message, ProcessColumns, codec};
@@ -44,9 +46,9 @@ fn apply(criterion: &mut Criterion) {
     });
     let Some(host) = fleet.host(HostId(0)) else { return };
     criterion.bench_function("observe states", |bencher| {
-        bencher.iter(|| tracker.observe(black_box(host), at(sequence)));
+        bencher.iter(|| tracker.update(black_box(host), at(sequence)));
     });
-    let series = Series::Gpu(0, GpuMetric::Utilization);
+    let series = SeriesKey::Gpu(0, GpuMetric::Utilization);
     criterion.bench_function("60 points of a chart over 10 min", |bencher| {
         bencher.iter(|| host.history().points(black_box(series), at(sequence), Duration::from_secs(600), 60));
     });
@@ -55,9 +57,9 @@ fn apply(criterion: &mut Criterion) {
 fn rows(criterion: &mut Criterion) {
     let fleet = fleet(5);
     let mut tracker = StateTracker::default();
-    let mut view = RowsView::default();
+    let mut view = RowCache::default();
     for host in fleet.hosts() {
-        tracker.observe(host, at(2));
+        tracker.update(host, at(2));
         view.update(host, tracker.states(host.id), at(2));
     }
     criterion.bench_function("rows of one host", |bencher| {
@@ -67,7 +69,7 @@ fn rows(criterion: &mut Criterion) {
     let open = HashSet::new();
     for (name, order) in [
         ("list of 200 processes in 25 jobs", ListOrder::default()),
-        ("list of 200 processes, ungrouped", ListOrder::by(SortKey::GpuMemory, Group::None)),
+        ("list of 200 processes, ungrouped", ListOrder::default_for(SortKey::GpuMemory, Group::None)),
     ] {
         criterion
             .bench_function(name, |bencher| bencher.iter(|| view.rows(black_box(order), &open, |_| true, |_| None)));

@@ -39,8 +39,6 @@ pub mod collect;
 #[cfg(feature = "controller")]
 pub mod commands;
 #[cfg(feature = "controller")]
-pub mod demo;
-#[cfg(feature = "controller")]
 pub mod diagnosis;
 #[cfg(feature = "controller")]
 pub mod fleet;
@@ -48,6 +46,8 @@ pub mod fleet;
 pub mod hosts;
 #[cfg(feature = "controller")]
 pub mod output;
+#[cfg(feature = "controller")]
+pub mod sim;
 #[cfg(feature = "controller")]
 pub mod ssh;
 #[cfg(feature = "controller")]

@@ -9,7 +9,7 @@ use super::wall::{WallLayout, WallLine, compute_wall_layout, wall_lines};
 use super::{
     EventLog, Findings, Focus, HostSummary, Keymap, LinkCounts, ListFilter, Mode, Palette, Prompts, Screen, Users, View,
 };
-use crate::diagnosis::Memory;
+use crate::diagnosis::SavedState;
 use crate::fleet::{Fleet, Host, HostId, JobRows, ListRow, Moment, RowKey, Totals};
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
@@ -84,7 +84,7 @@ impl App {
     }
 
     /// What diagnosis wants kept for the next run of the program.
-    pub fn memory(&self, now: Moment) -> Memory {
+    pub fn memory(&self, now: Moment) -> SavedState {
         self.engine.memory(self.live_fleet(), now)
     }
 

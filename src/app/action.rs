@@ -89,7 +89,7 @@ pub enum Action {
     /// Another length of charts.
     Span,
     /// Show the processes of the selected job.
-    Unfold,
+    FoldState,
     /// Hide them.
     Fold,
     /// Sort by the column to the left.

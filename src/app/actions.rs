@@ -1,7 +1,7 @@
 //! What each action of the keymap does; `navigation` has those that move about.
 
 use super::{Action, App, Density, Effect, Mode, Palette, View};
-use crate::fleet::{HeadKey, HostId, Link, Moment};
+use crate::fleet::{GroupKey, HostId, Link, Moment};
 use crate::wire::{Request, Signal};
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ impl App {
             Action::PreviousHost => self.show_adjacent_host(-1),
             Action::Metric => self.screen.metric = self.screen.metric.next(),
             Action::Span => self.screen.span = self.screen.span.next(),
-            Action::Unfold => self.fold(true),
+            Action::FoldState => self.fold(true),
             Action::Fold => self.fold(false),
             Action::SortMenu => self.screen.sort_menu = true,
             Action::SortBy(key) => {
@@ -200,7 +200,7 @@ impl App {
 
     fn tag(&mut self, now: Moment) {
         let Some(row) = self.rows.get(self.screen.list.index()) else { return };
-        if matches!(row.key.head, Some(HeadKey::User(_) | HeadKey::Host)) {
+        if matches!(row.key.group, Some(GroupKey::User(_) | GroupKey::Host)) {
             self.notify("unfold it and tag the jobs below", now);
             return;
         }

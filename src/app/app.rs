@@ -11,7 +11,7 @@ use super::{
     ListFilter, MessageTemplate, Palette, Prompts, Screen, SettingsFile, Users,
 };
 use crate::diagnosis::Engine;
-use crate::fleet::{Applied, Fleet, HostId, HostUpdate, ListRow, Moment, RowsView, Totals, UsageLedger};
+use crate::fleet::{Fleet, HostChange, HostId, HostUpdate, ListRow, Moment, RowCache, Totals, UsageLedger};
 use crate::hosts::HostConfig;
 use crate::wire::SafeText;
 use std::time::Duration;
@@ -62,7 +62,7 @@ pub struct App {
     pub(super) findings: Findings,
     pub(super) event_log: EventLog,
     pub(super) startup_summary: StartupSummary,
-    pub(super) rows_view: RowsView,
+    pub(super) rows_view: RowCache,
     pub(super) users: Users,
     pub(super) ledger: UsageLedger,
     pub(super) host_summaries: Vec<HostSummary>,
@@ -102,11 +102,11 @@ impl App {
             previous_inputs: LayoutInputs::default(),
             screen_layout: compute_layout((0, 0), LayoutInputs::default(), None),
             host_layout: HostLayout::default(),
-            startup_summary: StartupSummary::new(engine.looked_last().is_some(), now),
+            startup_summary: StartupSummary::new(engine.last_run_at().is_some(), now),
             engine,
             findings: Findings::default(),
             event_log: EventLog::default(),
-            rows_view: RowsView::default(),
+            rows_view: RowCache::default(),
             users: Users::default(),
             ledger: UsageLedger::default(),
             totals: Totals::default(),
@@ -173,7 +173,7 @@ impl App {
 
     /// Somebody has seen, or could have, all that has ended so far.
     pub fn acknowledge_ended_jobs(&mut self, now: Moment) {
-        self.engine.told_ended(now);
+        self.engine.mark_job_ends_reported(now);
     }
 
     /// Tells the person something in the place of the hints, for a minute, and writes it into the history.
@@ -199,10 +199,10 @@ impl App {
             return self.on_signal_reply(id, reply, now);
         }
         match self.live_fleet_mut().apply(id, update, now) {
-            Applied::Nothing => Vec::new(),
-            Applied::Link | Applied::Data | Applied::FirstData => {
+            HostChange::Nothing => Vec::new(),
+            HostChange::Link | HostChange::Data | HostChange::FirstData => {
                 let fleet = self.frozen.as_ref().map_or(&self.fleet, Frozen::live);
-                let transitions = self.engine.step(fleet, id, now);
+                let transitions = self.engine.evaluate_host(fleet, id, now);
                 if self.frozen.is_none() {
                     self.refresh_host(id, now);
                     self.derived_state_is_stale = true;

@@ -174,7 +174,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     LIVE, [char('R')], Action::RetryAll, "R", "try all unconnected hosts again now", None;
 
     PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter the processes", Some("filter");
-    LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "show what is below a row", Some("unfold");
+    LISTS, [key(KeyCode::Right), char('l')], Action::FoldState, "Right l", "show what is below a row", Some("unfold");
     LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold it", None;
     LISTS, [char('t'), key(KeyCode::F(5))], Action::Group, "t F5", "group: job, across hosts, none, user, host", Some("group");
     SORTABLE, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");

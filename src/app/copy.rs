@@ -165,7 +165,7 @@ impl App {
 
     fn text_for_row(&self, key: &RowKey) -> Option<CopiedText> {
         // A row that stands above several jobs has no process of its own.
-        if key.head.is_some() {
+        if key.group.is_some() {
             return self.ssh_command(key.host);
         }
         let rows = |job: &JobRows| [Arc::clone(&job.row)].into_iter().chain(job.processes().into_owned());

@@ -5,7 +5,7 @@ use super::layout::{LayoutInputs, compute_layout};
 use super::list_filter::RowSubject;
 use super::screen::list_capacity;
 use super::{HostSummary, LinkCounts, View};
-use crate::fleet::{Group, HostId, JobRows, Link, Moment, Row, Totals, jobs_across};
+use crate::fleet::{Group, HostId, JobRows, Link, Moment, Row, Totals, distributed_jobs};
 use std::sync::Arc;
 
 impl App {
@@ -112,7 +112,8 @@ impl App {
             only.map_or_else(|| !is_hidden(), |id| row.key.host == id)
                 && (!list_filter.is_active() || is_match() || is_viewed())
         };
-        let across = if list.order().group == Group::Across { jobs_across(&self.fleet) } else { Vec::new() };
+        let across =
+            if list.order().group == Group::DistributedJob { distributed_jobs(&self.fleet) } else { Vec::new() };
         let rank = |row: &Row| findings.rank_of_row(row);
         let listed = self.rows_view.list(list.order(), list.open(), &across, keep, rank);
         self.rows = listed.rows;
@@ -121,7 +122,7 @@ impl App {
             Group::None => self.rows_view.jobs(id).iter().map(JobRows::process_count).sum(),
             _ => self.rows_view.jobs(id).len(),
         });
-        self.row_counts = (listed.kept, total);
+        self.row_counts = (listed.matched, total);
         let rows_view = &self.rows_view;
         self.screen.list.retain_tags(|key| rows_view.has(key));
         let capacity = self.list_capacity();

@@ -1,7 +1,7 @@
 //! What the event loop shall do, as data.
 
 use super::CopiedText;
-use crate::diagnosis::News;
+use crate::diagnosis::FindingNotification;
 use crate::fleet::HostId;
 use crate::ssh::prompt::{Answer, PromptId};
 use crate::wire::{Request, SafeText};
@@ -23,7 +23,7 @@ pub enum Effect {
     /// Send a request to a host's probe.
     Request(HostId, Request),
     /// Tell somebody who looks elsewhere what diagnosis found.
-    Notify(Vec<News>),
+    Notify(Vec<FindingNotification>),
     /// Write what diagnosis remembers to its file now.
     SaveDiagnosisState,
     /// Lend the terminal to a shell on this host, and come back when that ends.

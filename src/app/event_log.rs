@@ -2,7 +2,7 @@
 
 use super::Action;
 use super::screen::move_index;
-use crate::diagnosis::{Phase, Transition};
+use crate::diagnosis::{FindingPhase, Transition};
 use crate::fleet::Moment;
 use crate::wire::SafeText;
 use std::collections::VecDeque;
@@ -39,7 +39,10 @@ impl EventLog {
     /// Findings have changed. What was only watched and let go again is not worth a line.
     pub(super) fn record_transitions(&mut self, transitions: &[Transition]) {
         let is_idle = |transition: &Transition| {
-            matches!((transition.from, transition.to), (Phase::Clear, Phase::Pending) | (Phase::Pending, Phase::Clear))
+            matches!(
+                (transition.from, transition.to),
+                (FindingPhase::Clear, FindingPhase::Pending) | (FindingPhase::Pending, FindingPhase::Clear)
+            )
         };
         for transition in transitions.iter().filter(|transition| !is_idle(transition)) {
             self.add(EventLogEntry { at: transition.at, kind: EventKind::FindingChanged(transition.clone()) });
@@ -82,23 +85,26 @@ impl EventLog {
 mod tests {
     use super::*;
     use crate::diagnosis::Severity;
-    use crate::diagnosis::testing::news;
+    use crate::diagnosis::testing::notification;
 
-    fn changed(from: Phase, to: Phase) -> Transition {
-        Transition { from, to, ..news("a", Severity::Warn).transition }
+    fn changed(from: FindingPhase, to: FindingPhase) -> Transition {
+        Transition { from, to, ..notification("a", Severity::Warn).transition }
     }
 
     #[test]
     fn the_newest_comes_first_and_what_came_to_nothing_is_left_out() {
         let mut event_log = EventLog::default();
-        event_log.record_transitions(&[changed(Phase::Clear, Phase::Pending), changed(Phase::Pending, Phase::Firing)]);
-        event_log.record_transitions(&[changed(Phase::Pending, Phase::Clear)]);
+        event_log.record_transitions(&[
+            changed(FindingPhase::Clear, FindingPhase::Pending),
+            changed(FindingPhase::Pending, FindingPhase::Firing),
+        ]);
+        event_log.record_transitions(&[changed(FindingPhase::Pending, FindingPhase::Clear)]);
         event_log.record_message("a hook failed".into(), Moment::default());
         let (above, entries) = event_log.visible(10);
         let entries: Vec<&EventLogEntry> = entries.collect();
         assert_eq!((above, entries.len()), (0, 2));
         assert!(matches!(entries[0].kind, EventKind::Message(_)));
-        assert!(matches!(&entries[1].kind, EventKind::FindingChanged(one) if one.to == Phase::Firing));
+        assert!(matches!(&entries[1].kind, EventKind::FindingChanged(one) if one.to == FindingPhase::Firing));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Action;
 use super::screen::move_index;
-use crate::diagnosis::{Engine, Finding, NotJudged, Phase, RuleId, Severity};
+use crate::diagnosis::{Engine, Finding, FindingPhase, NotJudged, RuleId, Severity};
 use crate::fleet::{HostId, Row};
 use crate::wire::SafeText;
 
@@ -87,7 +87,7 @@ impl Findings {
     }
 
     /// How many there are.
-    pub fn counts(&self) -> FindingCounts {
+    pub fn is_alerting(&self) -> FindingCounts {
         self.counts
     }
 
@@ -120,14 +120,14 @@ impl Findings {
 
     /// The findings about a host that fire, the worst first.
     pub fn of_host(&self, id: HostId) -> impl Iterator<Item = &Finding> {
-        self.list
-            .iter()
-            .filter(move |finding| finding.phase != Phase::Pending && finding.hosts.iter().any(|(host, _)| *host == id))
+        self.list.iter().filter(move |finding| {
+            finding.phase != FindingPhase::Pending && finding.hosts.iter().any(|(host, _)| *host == id)
+        })
     }
 
     /// The worst that calls for a person on a host.
     pub fn worst_severity_of_host(&self, id: HostId) -> Option<Severity> {
-        self.of_host(id).filter(|finding| finding.counts()).map(|finding| finding.severity).max()
+        self.of_host(id).filter(|finding| finding.is_alerting()).map(|finding| finding.severity).max()
     }
 
     /// The findings about a row of the list, the worst first, pending ones last.
@@ -141,20 +141,20 @@ impl Findings {
 
     /// The finding that the STATE column tells of a row: the worst that fires and is about what the work does.
     pub fn state_of_row<'a>(&'a self, row: &'a Row) -> Option<(&'static str, &'a Finding)> {
-        let firing = self.of_row(row).filter(|finding| finding.phase != Phase::Pending);
+        let firing = self.of_row(row).filter(|finding| finding.phase != FindingPhase::Pending);
         firing.filter(|finding| finding.severity >= Severity::Warn).find_map(|one| Some((state_label(one.rule)?, one)))
     }
 
     /// Whether a rule about work that hangs fires for a row.
     pub(super) fn may_hang(&self, row: &Row) -> bool {
-        self.of_row(row).any(|finding| finding.phase != Phase::Pending && is_hang_rule(finding.rule))
+        self.of_row(row).any(|finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule))
     }
 
     /// How much a row needs a person, for the order of the list: after what its GPUs and its processes say themselves.
     /// What is only suspected so far comes last, before ordinary work.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
-            (Phase::Pending, _) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 3),
+            (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 3),
             (_, Severity::Crit) => Some(FIRST_RANK),
             (_, Severity::Warn) => Some(FIRST_RANK + 1),
             (_, Severity::Info) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 2),
@@ -172,11 +172,11 @@ const FIRST_RANK: u8 = 10;
 
 impl FindingCounts {
     fn add(&mut self, finding: &Finding) {
-        if finding.phase == Phase::Pending {
+        if finding.phase == FindingPhase::Pending {
             self.pending += 1;
         } else if finding.snoozed.is_some() {
             self.snoozed += 1;
-        } else if finding.counts() {
+        } else if finding.is_alerting() {
             self.firing += 1;
             self.mine += u32::from(finding.is_mine);
             self.worst = self.worst.max(Some(finding.severity));

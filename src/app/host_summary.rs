@@ -3,7 +3,8 @@
 use super::chart::CHART_MAX_CELSIUS;
 use crate::diagnosis::Engine;
 use crate::fleet::{
-    FreeHost, FreeWish, GpuMetric, GpuState, Host, HostUsers, Moment, NOBODY, Series, Totals, free_gpus, host_users,
+    FreeHost, GpuMetric, GpuRequirements, GpuState, Host, HostUsers, Moment, SeriesKey, Totals, UNKNOWN_USER,
+    free_gpus, host_users,
 };
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
 use std::time::Duration;
@@ -145,7 +146,7 @@ impl HostSummary {
                 is_hot: slows_down || near_slowdown,
                 slowdown_celsius: info.temperature_slowdown_celsius,
                 sparkline: host.history().points(
-                    Series::Gpu(position, GpuMetric::Utilization),
+                    SeriesKey::Gpu(position, GpuMetric::Utilization),
                     now,
                     SPARKLINE_STEP * SPARKLINE_POINTS as u32,
                     SPARKLINE_POINTS,
@@ -156,7 +157,7 @@ impl HostSummary {
         Self {
             gpus: gpus.collect(),
             totals: Totals::of_host(host, states, now),
-            free: free_gpus(host, states, &FreeWish::default(), now),
+            free: free_gpus(host, states, &GpuRequirements::default(), now),
             users: host_users(host, states),
             is_fresh: host.is_fresh(now),
         }
@@ -167,9 +168,9 @@ impl HostSummary {
 fn users_by_gpu(host: &Host) -> Vec<Vec<(SafeText, u64)>> {
     let mut users: Vec<Vec<(SafeText, u64)>> = vec![Vec::new(); host.gpus().len()];
     for process in host.processes() {
-        let who = &process.about.who;
+        let who = &process.info.who;
         for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
-            let bytes = process.on(position).and_then(|usage| usage.gpu_memory_bytes).unwrap_or(0);
+            let bytes = process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes).unwrap_or(0);
             let Some(users) = users.get_mut(position) else { continue };
             match users.iter_mut().find(|(user, _)| user == who) {
                 Some((_, held)) => *held += bytes,
@@ -179,7 +180,7 @@ fn users_by_gpu(host: &Host) -> Vec<Vec<(SafeText, u64)>> {
     }
     for users in &mut users {
         // Somebody known says more than nobody, whatever is held.
-        users.sort_by_key(|(user, bytes)| (*user == NOBODY, std::cmp::Reverse(*bytes)));
+        users.sort_by_key(|(user, bytes)| (*user == UNKNOWN_USER, std::cmp::Reverse(*bytes)));
     }
     users
 }

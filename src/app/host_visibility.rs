@@ -1,7 +1,7 @@
 //! Which hosts the views show: not those that were hidden or that the filter rules out; pinned ones come first.
 
 use super::{App, Density, Effect};
-use crate::fleet::{Fleet, HostId, Moment, Subject};
+use crate::fleet::{FilterInput, Fleet, HostId, Moment};
 use crate::wire::SafeText;
 use std::collections::BTreeSet;
 
@@ -40,7 +40,7 @@ impl App {
         let fits = |index: usize| {
             let host = &self.fleet.hosts()[index];
             let free_gpus = self.host_summary(host).and_then(super::list_filter::free_gpus);
-            !self.is_hidden(host.name()) && self.list_filter.matches_host(&Subject { host, free_gpus, row: None })
+            !self.is_hidden(host.name()) && self.list_filter.matches_host(&FilterInput { host, free_gpus, row: None })
         };
         let mut shown: Vec<usize> = (0..self.fleet.hosts().len()).filter(|index| fits(*index)).collect();
         shown.sort_by_key(|index| !self.is_pinned(self.fleet.hosts()[*index].name()));

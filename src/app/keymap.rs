@@ -159,7 +159,7 @@ impl Action {
             Self::PreviousHost => "previous-host",
             Self::Metric => "metric",
             Self::Span => "span",
-            Self::Unfold => "unfold",
+            Self::FoldState => "unfold",
             Self::Fold => "fold",
             Self::SortLeft => "sort-left",
             Self::SortRight => "sort-right",

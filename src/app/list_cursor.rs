@@ -1,6 +1,6 @@
 //! Where one is in the combined list: the selection holds on to a process, never to a line of the screen.
 
-use crate::fleet::{Group, ListOrder, ListRow, RowKey, SortKey, Unfold};
+use crate::fleet::{FoldState, Group, ListOrder, ListRow, RowKey, SortKey};
 use std::collections::HashSet;
 
 /// Selection, scroll position and order of the list.
@@ -110,7 +110,7 @@ impl ListCursor {
     /// Shows what is below the selected row. Returns whether something changed.
     pub fn unfold(&mut self, rows: &[ListRow]) -> bool {
         match rows.get(self.index) {
-            Some(row) if row.unfold == Unfold::Folded => self.open.insert(row.key.clone()),
+            Some(row) if row.fold_state == FoldState::Folded => self.open.insert(row.key.clone()),
             _ => false,
         }
     }
@@ -119,7 +119,7 @@ impl ListCursor {
     pub fn fold(&mut self, rows: &[ListRow]) -> bool {
         let Some(selected) = rows.get(self.index) else { return false };
         let above = || rows.iter().take(self.index).rev().find(|row| row.depth < selected.depth);
-        let folds = |row: &&ListRow| row.unfold == Unfold::Open;
+        let folds = |row: &&ListRow| row.fold_state == FoldState::Open;
         let Some(job) = Some(selected).filter(folds).or_else(|| above().filter(folds)) else { return false };
         self.selected = Some(job.key.clone());
         self.open.remove(&job.key)
@@ -127,7 +127,7 @@ impl ListCursor {
 
     /// Sorts by a column, in the order that a person expects of it at first.
     pub fn sort_by(&mut self, key: SortKey) {
-        self.order = ListOrder::by(key, self.order.group);
+        self.order = ListOrder::default_for(key, self.order.group);
     }
 
     /// Sorts by the next (1) or the previous (-1) column.

@@ -1,7 +1,7 @@
 //! What the combined list is narrowed to: the filter, one's own, one user, what is idle, what is in trouble.
 
 use super::{Action, Findings, HostSummary};
-use crate::fleet::{Filter, FilterError, GpuState, Host, Moment, Row, RowFacts, Subject};
+use crate::fleet::{Filter, FilterError, FilterInput, GpuState, Host, Moment, Row, RowFacts};
 use crate::wire::SafeText;
 use tui_input::{Input, InputRequest};
 
@@ -138,8 +138,8 @@ impl ListFilter {
     }
 
     /// Whether a host is shown: unless the filter rules it out, whatever runs on it.
-    pub(super) fn matches_host(&self, host: &Subject<'_>) -> bool {
-        self.filter.is_empty() || self.filter.holds(host) != Some(false)
+    pub(super) fn matches_host(&self, host: &FilterInput<'_>) -> bool {
+        self.filter.is_empty() || self.filter.matches(host) != Some(false)
     }
 
     /// Whether a row is shown. `rank` is how much it needs a person.
@@ -150,7 +150,7 @@ impl ListFilter {
             && (!self.idle || is_idle())
             && (!self.problems || is_problem())
             && self.user.as_ref().is_none_or(|user| row.who == *user)
-            && (self.filter.is_empty() || self.filter.holds(&subject.of(row)) == Some(true))
+            && (self.filter.is_empty() || self.filter.matches(&subject.of(row)) == Some(true))
     }
 }
 
@@ -163,7 +163,7 @@ pub(super) struct RowSubject<'a> {
 }
 
 impl RowSubject<'_> {
-    fn of<'r>(&'r self, row: &'r Row) -> Subject<'r> {
+    fn of<'r>(&'r self, row: &'r Row) -> FilterInput<'r> {
         let on_row = |index: u32| row.gpu_indexes.contains(&index);
         let watts = self.summary.gpus.iter().filter(|gpu| on_row(gpu.index)).filter_map(super::GpuSummary::power_watts);
         let facts = RowFacts {
@@ -176,7 +176,7 @@ impl RowSubject<'_> {
             is_stuck: matches!(row.state, Some((GpuState::Hung, _))) || self.findings.may_hang(row),
             now: self.now,
         };
-        Subject { host: self.host, free_gpus: free_gpus(self.summary), row: Some(facts) }
+        FilterInput { host: self.host, free_gpus: free_gpus(self.summary), row: Some(facts) }
     }
 }
 

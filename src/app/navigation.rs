@@ -5,7 +5,7 @@ use super::screen::{HISTORY_FRAME_ROWS, help_page_rows, move_index};
 use super::users::visible_user_count;
 use super::wall::WallCursor;
 use super::{Action, App, Focus, Mode, View};
-use crate::fleet::{HeadKey, HostId, Moment, Unfold};
+use crate::fleet::{FoldState, GroupKey, HostId, Moment};
 
 impl App {
     pub(super) fn navigate(&mut self, action: Action) {
@@ -157,9 +157,9 @@ impl App {
                 }
             }
             Focus::List => match self.rows.get(self.screen.list.index()) {
-                Some(row) if row.unfold == Unfold::Folded => self.fold(true),
-                Some(row) if matches!(row.key.head, Some(HeadKey::User(_))) => self.fold(false),
-                Some(row) if row.key.head == Some(HeadKey::Host) => {
+                Some(row) if row.fold_state == FoldState::Folded => self.fold(true),
+                Some(row) if matches!(row.key.group, Some(GroupKey::User(_))) => self.fold(false),
+                Some(row) if row.key.group == Some(GroupKey::Host) => {
                     let host = row.key.host;
                     self.screen.host = host.0 as usize;
                     self.screen.enter(View::Host(host));

@@ -1,6 +1,6 @@
 //! The recent SM share of the rows on the screen: worked out when data arrives, not while drawing.
 
-use crate::fleet::{Fleet, HostId, JobRows, Moment, ProcessKey, ProcessMetric, Row, RowKey, RowsView, Series};
+use crate::fleet::{Fleet, HostId, JobRows, Moment, ProcessKey, ProcessMetric, Row, RowCache, RowKey, SeriesKey};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -27,13 +27,13 @@ impl RowSparklines {
     pub(super) fn refresh<'a>(
         &mut self,
         fleet: &Fleet,
-        view: &RowsView,
+        view: &RowCache,
         shown: impl Iterator<Item = &'a Row>,
         now: Moment,
     ) {
         self.by_row.clear();
         // What has ended has no history, and rows above several jobs are sums of unlike things.
-        for row in shown.filter(|row| row.ended_at.is_none() && row.head.is_none()) {
+        for row in shown.filter(|row| row.ended_at.is_none() && row.group_summary.is_none()) {
             let processes = processes(view.jobs(row.key.host), row);
             if let Some(points) = mean(fleet, row.key.host, &processes, now) {
                 self.by_row.insert(row.key.clone(), points);
@@ -56,7 +56,7 @@ fn mean(fleet: &Fleet, host: HostId, processes: &[&ProcessKey], now: Moment) -> 
     let history = fleet.host(host)?.history();
     let mut sums = [(0.0f32, 0u32); POINTS];
     for process in processes {
-        let points = history.points(Series::Process(process, ProcessMetric::Sm), now, SPAN, POINTS);
+        let points = history.points(SeriesKey::Process(process, ProcessMetric::Sm), now, SPAN, POINTS);
         for (sum, point) in sums.iter_mut().zip(points) {
             if let Some(percent) = point {
                 *sum = (sum.0 + percent, sum.1 + 1);

@@ -1,7 +1,7 @@
 //! Which processes a signal is for, and what is known against sending it.
 
 use super::{App, View};
-use crate::fleet::{HeadKey, Host, HostId, JobKey, JobRows, Link, Process, ProcessKey, Row, RowKey, jobs_across};
+use crate::fleet::{GroupKey, Host, HostId, JobKey, JobRows, Link, Process, ProcessKey, Row, RowKey, distributed_jobs};
 use crate::hosts::{ProbeChoice, SignalRule};
 use crate::wire::{Owner, ReadingSource, SafeText};
 use std::sync::Arc;
@@ -50,9 +50,9 @@ impl App {
         keys.sort();
         let mut targets: Vec<SignalTarget> = Vec::new();
         for key in keys {
-            match key.head {
-                Some(HeadKey::User(_) | HeadKey::Host) => return Err("unfold it and choose the jobs below"),
-                Some(HeadKey::Across) => {
+            match key.group {
+                Some(GroupKey::User(_) | GroupKey::Host) => return Err("unfold it and choose the jobs below"),
+                Some(GroupKey::DistributedJob) => {
                     self.distributed_parts(&key).into_iter().for_each(|job| self.add_job_targets(job, &mut targets))
                 }
                 None => self.add_row_targets(&key, &mut targets),
@@ -82,7 +82,7 @@ impl App {
     fn distributed_parts(&self, key: &RowKey) -> Vec<&JobRows> {
         let first = self.rows_view.jobs(key.host).iter().find(|job| job.row.key.process == key.process);
         let Some(first) = first else { return Vec::new() };
-        let across = jobs_across(&self.fleet);
+        let across = distributed_jobs(&self.fleet);
         let parts = across.iter().find(|job| job.parts.contains(&(key.host, first.row.job.clone())));
         let Some(parts) = parts else { return vec![first] };
         let find = |(host, job): &(HostId, JobKey)| self.rows_view.jobs(*host).iter().find(|rows| rows.row.job == *job);
@@ -111,7 +111,7 @@ impl App {
         let host = self.fleet.host(job.row.key.host);
         let launcher_of = |key: &ProcessKey| {
             let process = host.and_then(|host| host.processes().find(|process| process.key == *key));
-            process.and_then(|process| process.about.launcher.as_ref()).map(|launcher| launcher.key.clone())
+            process.and_then(|process| process.info.launcher.as_ref()).map(|launcher| launcher.key.clone())
         };
         let workers: Vec<&Row> = live.iter().copied().filter(|row| row.key.process != *leader).collect();
         let is_launcher = !workers.is_empty()

@@ -3,7 +3,7 @@
 
 use super::findings::is_hang_rule;
 use super::{App, Effect};
-use crate::diagnosis::{Finding, News, RememberedEnd, Snoozed, Transition};
+use crate::diagnosis::{Finding, FindingNotification, SavedJobEnd, SnoozeEnd, Transition};
 use crate::fleet::{Host, HostId, Link, Moment, gpu_list};
 use crate::wire::SafeText;
 use crate::wire::format::{DurationStyle, duration};
@@ -43,12 +43,12 @@ impl App {
         let host = finding.hosts.first().map(|(_, name)| name.as_str()).unwrap_or_default();
         let what = format!("{} on {host}", finding.rule.word());
         let is_undone = match finding.snoozed {
-            Some(Snoozed::Until(_)) => !until_it_changes,
-            Some(Snoozed::UntilItChanges) => until_it_changes,
+            Some(SnoozeEnd::At(_)) => !until_it_changes,
+            Some(SnoozeEnd::OnChange) => until_it_changes,
             None => false,
         };
         if is_undone {
-            self.engine.wake(&finding.id, now);
+            self.engine.end_snooze(&finding.id, now);
             self.notify(format!("{what} is no longer snoozed"), now);
         } else if self.engine.snooze(&finding.id, (!until_it_changes).then_some(SNOOZE), now) {
             let (span, key) = if until_it_changes { ("until it changes", 'X') } else { ("for 1 hour", 'x') };
@@ -66,7 +66,7 @@ impl App {
     /// Findings have changed: they go into the history, and what somebody should be told of is told.
     pub(super) fn handle_transitions(&mut self, transitions: &[Transition]) -> Vec<Effect> {
         self.event_log.record_transitions(transitions);
-        let news: Vec<News> = self.engine.news(transitions);
+        let news: Vec<FindingNotification> = self.engine.notifications(transitions);
         if news.is_empty() { Vec::new() } else { vec![Effect::Notify(news)] }
     }
 
@@ -87,16 +87,16 @@ impl App {
             return Vec::new();
         }
         self.startup_summary = StartupSummary::Shown;
-        let Some(looked) = self.engine.looked_last() else { return Vec::new() };
-        let ended = self.engine.ended_untold(&self.fleet, now);
+        let Some(looked) = self.engine.last_run_at() else { return Vec::new() };
+        let ended = self.engine.unreported_job_ends(&self.fleet, now);
         let text = SafeText::from(self.startup_summary_text(looked, &ended, now));
-        self.engine.told_ended(now);
+        self.engine.mark_job_ends_reported(now);
         self.notify_for_a_minute(text.to_string(), now);
         self.event_log.record_message(text, now);
         vec![Effect::SaveDiagnosisState]
     }
 
-    fn startup_summary_text(&self, looked: Duration, ended: &[RememberedEnd], now: Moment) -> String {
+    fn startup_summary_text(&self, looked: Duration, ended: &[SavedJobEnd], now: Moment) -> String {
         let ago = now.unix.saturating_sub(looked);
         let ends = ended.iter().map(|end| format!("{} on {}", end.label, end.host));
         let mut parts = vec![match ended.len() {
@@ -107,7 +107,7 @@ impl App {
         let hung = || self.engine.findings().filter(|one| is_hang_rule(one.rule) && one.snoozed.is_none());
         let verb = |count: usize| if count == 1 { "looks" } else { "look" };
         let (as_then, now_only): (Vec<&Finding>, Vec<&Finding>) =
-            hung().partition(|one| self.engine.was_there(&one.id));
+            hung().partition(|one| self.engine.was_active_before(&one.id));
         // Nobody has seen what was in between.
         for (findings, when) in [(as_then, "hung as it did then"), (now_only, "hung now")] {
             if !findings.is_empty() {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::app::testing::{LATER, app_with_hung_jobs, at, report};
 use crate::app::{DisplaySettings, Event, EventKind};
-use crate::diagnosis::{Engine, Memory};
+use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::Fleet;
 use crate::hosts::HostConfig;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -13,17 +13,17 @@ fn key(app: &mut App, character: char) -> Vec<Effect> {
     app.update(Event::Key(KeyEvent::new(KeyCode::Char(character), KeyModifiers::NONE)), at(LATER))
 }
 
-fn counts(app: &App) -> (u32, u32) {
-    (app.findings().counts().firing, app.findings().counts().snoozed)
+fn is_alerting(app: &App) -> (u32, u32) {
+    (app.findings().is_alerting().firing, app.findings().is_alerting().snoozed)
 }
 
 /// The next run of the program, an hour later, in which every host has reported three times, the second one without
 /// its job.
-fn restart_an_hour_later(memory: &Memory, hosts: usize) -> (App, Vec<Effect>) {
+fn restart_an_hour_later(memory: &SavedState, hosts: usize) -> (App, Vec<Effect>) {
     let configs: Vec<_> = (1..=hosts).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
     let start = LATER + 3600;
     let mut engine = Engine::default();
-    engine.recall(memory.clone(), at(start));
+    engine.restore(memory.clone(), at(start));
     let mut app = App::new(Fleet::new(&configs, false, at(start)), DisplaySettings::default(), engine, at(start));
     app.update(Event::Resized(SIZE.0, SIZE.1), at(start));
     let mut effects = app.update(Event::Ticked, at(start));
@@ -42,13 +42,13 @@ fn restart_an_hour_later(memory: &Memory, hosts: usize) -> (App, Vec<Effect>) {
 fn x_silences_a_finding_and_the_same_key_undoes_it() {
     let mut app = app_with_hung_jobs(5, SIZE);
     key(&mut app, '5');
-    let before = counts(&app);
+    let before = is_alerting(&app);
     let id = app.findings().selected().expect("a finding").id.clone();
     let effects = key(&mut app, 'x');
     assert!(matches!(effects[..], [Effect::SaveDiagnosisState]), "{effects:?}");
-    assert_eq!(counts(&app), (before.0 - 1, 1));
+    assert_eq!(is_alerting(&app), (before.0 - 1, 1));
     let selected = app.findings().selected().expect("it");
-    assert_eq!((&selected.id, selected.snoozed), (&id, Some(Snoozed::Until(at(LATER + 3600)))), "it stays selected");
+    assert_eq!((&selected.id, selected.snoozed), (&id, Some(SnoozeEnd::At(at(LATER + 3600)))), "it stays selected");
     let notice = app.notice(at(LATER)).expect("is said").to_owned();
     assert!(notice.ends_with(" is snoozed for 1 hour; x undoes it"), "{notice}");
     assert!(
@@ -57,9 +57,9 @@ fn x_silences_a_finding_and_the_same_key_undoes_it() {
     );
     // The other key changes the span, and only its own undoes it.
     key(&mut app, 'X');
-    assert_eq!(app.findings().selected().expect("it").snoozed, Some(Snoozed::UntilItChanges));
+    assert_eq!(app.findings().selected().expect("it").snoozed, Some(SnoozeEnd::OnChange));
     key(&mut app, 'X');
-    assert_eq!((counts(&app), app.findings().selected().expect("it").snoozed), (before, None));
+    assert_eq!((is_alerting(&app), app.findings().selected().expect("it").snoozed), (before, None));
     let notice = app.notice(at(LATER)).expect("is said").to_owned();
     assert!(notice.ends_with(" is no longer snoozed"), "{notice}");
 }
@@ -75,9 +75,9 @@ fn a_snooze_survives_a_restart() {
     key(&mut app, 'X');
     let id = app.findings().selected().expect("a finding").id.clone();
     let text = serde_json::to_string(&app.memory(at(LATER))).expect("encodes");
-    let (mut next, _) = restart_an_hour_later(&Memory::parse(&text).expect("reads"), 5);
+    let (mut next, _) = restart_an_hour_later(&SavedState::parse(&text).expect("reads"), 5);
     let snoozed = next.findings().list().iter().find(|finding| finding.id == id).map(|finding| finding.snoozed);
-    assert_eq!(snoozed, Some(Some(Snoozed::UntilItChanges)));
+    assert_eq!(snoozed, Some(Some(SnoozeEnd::OnChange)));
     let notice = next.notice(at(LATER + 3610)).expect("the line at the start").to_owned();
     assert!(notice.ends_with("; nothing looks hung but what is snoozed"), "{notice}");
     key(&mut next, '5');
@@ -103,7 +103,7 @@ fn the_start_says_what_ended_and_what_looks_hung_since_it_last_looked() {
     let notice = third.notice(at(LATER + 3620)).expect("a line").to_owned();
     assert!(notice.contains(": no job ended"), "{notice}");
     // Where nothing is remembered nothing is said.
-    let (fresh, _) = restart_an_hour_later(&Memory::default(), 5);
+    let (fresh, _) = restart_an_hour_later(&SavedState::default(), 5);
     assert_eq!(fresh.notice(at(LATER + 3620)), None);
 }
 
@@ -113,7 +113,7 @@ fn hosts_that_are_silent_are_not_waited_for_forever_and_are_counted() {
     let configs: Vec<_> = (1..=5).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
     let mut engine = Engine::default();
     let start = LATER + 30 * 3600;
-    engine.recall(memory, at(start));
+    engine.restore(memory, at(start));
     let mut app = App::new(Fleet::new(&configs, false, at(start)), DisplaySettings::default(), engine, at(start));
     for seconds in start..start + 15 {
         assert!(app.update(Event::Ticked, at(seconds)).is_empty());

@@ -3,7 +3,7 @@
 
 use crate::app::{App, DisplaySettings, Event};
 use crate::diagnosis::Engine;
-use crate::fleet::{Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase};
+use crate::fleet::{ConnectPhase, Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
 use crate::hosts::HostConfig;
 use crate::wire::{
     Ancestor, DriverError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuProcessColumns,
@@ -348,7 +348,7 @@ pub(crate) fn host_states(size: (u16, u16)) -> App {
     for seconds in report_times() {
         report(&mut app, 0, 8, seconds);
     }
-    update(&mut app, 1, HostUpdate::Connecting { attempt: 2, phase: Phase::KeyExchange }, NOW - 3);
+    update(&mut app, 1, HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::KeyExchange }, NOW - 3);
     report(&mut app, 2, 8, 100);
     let error =
         LinkError::new(LinkErrorKind::Network, "no route to host (tcp 22)").with_hint("is the VPN up? ping -c1 hgx-08");

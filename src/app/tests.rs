@@ -2,7 +2,7 @@
 
 use super::testing::{NOW, app, at, connecting, host_states, press, report, update};
 use super::{App, Effect, Event, Focus, Mode, View};
-use crate::fleet::{Group, HostId, HostUpdate, LinkError, LinkErrorKind, SortKey, Unfold};
+use crate::fleet::{FoldState, Group, HostId, HostUpdate, LinkError, LinkErrorKind, SortKey};
 use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
 use crate::wire::Request;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -96,14 +96,14 @@ fn a_job_unfolds_and_folds_and_keeps_the_selection() {
     press(&mut app, "\t");
     let index = app.rows().iter().position(|row| row.workers == 8).expect("a job of eight");
     press(&mut app, &"↓".repeat(index));
-    assert_eq!(selected(&app).unfold, Unfold::Folded);
+    assert_eq!(selected(&app).fold_state, FoldState::Folded);
     let job = selected(&app).key.clone();
     let before = app.rows().len();
     press(&mut app, "→");
-    assert_eq!(selected(&app).unfold, Unfold::Open);
+    assert_eq!(selected(&app).fold_state, FoldState::Open);
     assert_eq!(app.rows().len(), before + 8);
     press(&mut app, "↓↓");
-    assert_eq!(selected(&app).unfold, Unfold::Child);
+    assert_eq!(selected(&app).fold_state, FoldState::Child);
     press(&mut app, "←");
     assert_eq!(selected(&app).key, job);
     assert_eq!(app.rows().len(), before);
@@ -242,10 +242,10 @@ fn without_groups_every_process_is_a_row() {
     let mut app = app(2, 8, SIZE);
     press(&mut app, "\ttt");
     assert_eq!(app.screen().list.order().group, Group::None);
-    assert!(app.rows().iter().all(|row| row.unfold == Unfold::Leaf));
+    assert!(app.rows().iter().all(|row| row.fold_state == FoldState::Leaf));
     press(&mut app, "t");
     assert_eq!(app.screen().list.order().group, Group::User);
-    assert!(app.rows().iter().all(|row| row.head.is_some() && row.depth == 0));
+    assert!(app.rows().iter().all(|row| row.group_summary.is_some() && row.depth == 0));
     press(&mut app, "→↓");
     assert_eq!(selected(&app).depth, 1);
     press(&mut app, "←");

@@ -2,7 +2,7 @@
 
 use super::screen::move_index;
 use super::{Action, HostSummary};
-use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserUse, users};
+use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserUsage, users};
 use crate::wire::SafeText;
 use std::cmp::Ordering;
 use std::sync::Arc;
@@ -67,8 +67,8 @@ impl UserSort {
     }
 
     /// The largest first; names from the beginning.
-    fn compare(self, a: &UserUse, b: &UserUse) -> Ordering {
-        let state = |user: &UserUse, state| user.sum.in_state(state);
+    fn compare(self, a: &UserUsage, b: &UserUsage) -> Ordering {
+        let state = |user: &UserUsage, state| user.sum.in_state(state);
         match self {
             Self::Name => a.sum.who.cmp(&b.sum.who),
             Self::Gpus => b.sum.gpus.cmp(&a.sum.gpus),
@@ -77,7 +77,7 @@ impl UserSort {
             Self::Hung => state(b, GpuState::Hung).cmp(&state(a, GpuState::Hung)),
             Self::Memory => b.sum.memory_bytes.cmp(&a.sum.memory_bytes),
             Self::IdleMemory => b.sum.idle_memory_bytes.cmp(&a.sum.idle_memory_bytes),
-            Self::Held => b.spent.held_hours.total_cmp(&a.spent.held_hours),
+            Self::Held => b.gpu_hours.held_hours.total_cmp(&a.gpu_hours.held_hours),
             // Nobody idle comes last.
             Self::LongestIdle => match (a.sum.idle_since, b.sum.idle_since) {
                 (Some(a), Some(b)) => a.cmp(&b),
@@ -103,7 +103,7 @@ pub struct UnheldGpus {
 /// The users, kept from one reading to the next.
 #[derive(Debug, Default)]
 pub struct Users {
-    list: Vec<UserUse>,
+    list: Vec<UserUsage>,
     unheld: UnheldGpus,
     /// What the selected one runs.
     rows: Vec<Arc<Row>>,
@@ -115,7 +115,7 @@ pub struct Users {
 
 impl Users {
     /// The users in their order.
-    pub fn list(&self) -> &[UserUse] {
+    pub fn list(&self) -> &[UserUsage] {
         &self.list
     }
 
@@ -135,7 +135,7 @@ impl Users {
     }
 
     /// Who is selected.
-    pub fn selected(&self) -> Option<&UserUse> {
+    pub fn selected(&self) -> Option<&UserUsage> {
         self.list.get(self.index)
     }
 

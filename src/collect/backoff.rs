@@ -1,6 +1,6 @@
 //! When the next try begins: a pure function of how many failed, with the randomness passed in.
 
-use crate::fleet::Retry;
+use crate::fleet::RetryPolicy;
 use std::time::Duration;
 
 /// The most that the first try after a failure waits; it doubles with each further failure.
@@ -21,12 +21,12 @@ pub(super) const STEADY: Duration = Duration::from_secs(60);
 ///
 /// Full jitter: uniform between nothing and a ceiling that doubles from 1 s to 60 s. See "Exponential Backoff And
 /// Jitter", AWS Architecture Blog, 2015.
-pub(super) fn delay(retry: Retry, failures: u32, random: f64) -> Option<Duration> {
+pub(super) fn delay(retry: RetryPolicy, failures: u32, random: f64) -> Option<Duration> {
     let random = random.clamp(0.0, 1.0);
     match retry {
-        Retry::WhenAsked => None,
-        Retry::After(least) => Some(least + least.mul_f64(SPREAD * random)),
-        Retry::Backoff => Some(ceiling(failures).mul_f64(random).max(SHORTEST)),
+        RetryPolicy::OnRequest => None,
+        RetryPolicy::After(least) => Some(least + least.mul_f64(SPREAD * random)),
+        RetryPolicy::Backoff => Some(ceiling(failures).mul_f64(random).max(SHORTEST)),
     }
 }
 
@@ -48,17 +48,17 @@ mod tests {
 
     #[test]
     fn the_wait_is_spread_over_the_whole_range_and_never_nothing() {
-        assert_eq!(delay(Retry::Backoff, 5, 0.0), Some(SHORTEST));
-        assert_eq!(delay(Retry::Backoff, 5, 0.5), Some(Duration::from_secs(8)));
-        assert_eq!(delay(Retry::Backoff, u32::MAX, 1.0), Some(LONGEST));
-        assert_eq!(delay(Retry::Backoff, 3, f64::NAN.max(0.0)), Some(SHORTEST));
+        assert_eq!(delay(RetryPolicy::Backoff, 5, 0.0), Some(SHORTEST));
+        assert_eq!(delay(RetryPolicy::Backoff, 5, 0.5), Some(Duration::from_secs(8)));
+        assert_eq!(delay(RetryPolicy::Backoff, u32::MAX, 1.0), Some(LONGEST));
+        assert_eq!(delay(RetryPolicy::Backoff, 3, f64::NAN.max(0.0)), Some(SHORTEST));
     }
 
     #[test]
     fn a_wait_that_was_asked_for_is_kept() {
         let five_minutes = Duration::from_secs(300);
-        assert_eq!(delay(Retry::After(five_minutes), 1, 0.0), Some(five_minutes));
-        assert_eq!(delay(Retry::After(five_minutes), 9, 1.0), Some(Duration::from_secs(330)));
-        assert_eq!(delay(Retry::WhenAsked, 1, 0.5), None);
+        assert_eq!(delay(RetryPolicy::After(five_minutes), 1, 0.0), Some(five_minutes));
+        assert_eq!(delay(RetryPolicy::After(five_minutes), 9, 1.0), Some(Duration::from_secs(330)));
+        assert_eq!(delay(RetryPolicy::OnRequest, 1, 0.5), None);
     }
 }

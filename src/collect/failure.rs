@@ -1,7 +1,7 @@
 //! How the end of a command reads to a person: pure functions from exit and last words to [`LinkError`].
 
 use super::remote::Ending;
-use crate::fleet::{LinkError, LinkErrorKind, Retry};
+use crate::fleet::{LinkError, LinkErrorKind, RetryPolicy};
 use crate::ssh::transport::Exit;
 use crate::wire::SafeText;
 use crate::wire::codec::CodecError;
@@ -28,7 +28,7 @@ pub(super) fn probe_ended(ending: &Ending, farewell: Option<&SafeText>, killed_b
         (Some("KILL"), _) if killed_before => by_administrator("killed (9) twice within 10 minutes"),
         (Some("KILL"), _) => ended("the probe was killed (9)".to_owned())
             .with_hint("perhaps by the out-of-memory killer: see `journalctl -k` on the host")
-            .with_retry(Retry::After(AFTER_KILL)),
+            .with_retry(RetryPolicy::After(AFTER_KILL)),
         (Some(signal), _) => ended(format!("the probe was ended by signal {signal}{}", said(&ending.stderr))),
         (None, Exit::Closed(words)) => closed(words.as_deref(), farewell),
         (None, Exit::Status(FORBIDDEN)) => forbidden(farewell),
@@ -53,13 +53,13 @@ fn forbidden(farewell: Option<&SafeText>) -> LinkError {
     let text = format!("the administrator of this host allows no probe: {reason}");
     LinkError::new(LinkErrorKind::ProbeEnded, text)
         .with_hint("/etc/gpufleet/policy.json on the host says so; r tries again")
-        .with_retry(Retry::After(LEFT_ALONE))
+        .with_retry(RetryPolicy::After(LEFT_ALONE))
 }
 
 fn by_administrator(how: &str) -> LinkError {
     LinkError::new(LinkErrorKind::ProbeEnded, format!("the probe was {how}, as by an administrator"))
         .with_hint("r tries again")
-        .with_retry(Retry::After(LEFT_ALONE))
+        .with_retry(RetryPolicy::After(LEFT_ALONE))
 }
 
 fn closed(words: Option<&str>, farewell: Option<&SafeText>) -> LinkError {
@@ -156,23 +156,26 @@ mod tests {
             (error.message.to_string(), error.retry)
         };
         let kill = || Exit::Signal("KILL".to_owned());
-        assert_eq!(message(kill(), "", None, false), ("the probe was killed (9)".to_owned(), Retry::After(AFTER_KILL)));
+        assert_eq!(
+            message(kill(), "", None, false),
+            ("the probe was killed (9)".to_owned(), RetryPolicy::After(AFTER_KILL))
+        );
         assert_eq!(
             message(Exit::Status(137), "", None, true),
             (
                 "the probe was killed (9) twice within 10 minutes, as by an administrator".to_owned(),
-                Retry::After(LEFT_ALONE)
+                RetryPolicy::After(LEFT_ALONE)
             )
         );
         assert_eq!(
             message(Exit::Signal("TERM".to_owned()), "", Some("TERM"), false),
-            ("the probe was ended by TERM, as by an administrator".to_owned(), Retry::After(LEFT_ALONE))
+            ("the probe was ended by TERM, as by an administrator".to_owned(), RetryPolicy::After(LEFT_ALONE))
         );
         assert_eq!(
             message(Exit::Status(77), "", Some("resetting GPUs until noon"), false),
             (
                 "the administrator of this host allows no probe: resetting GPUs until noon".to_owned(),
-                Retry::After(LEFT_ALONE)
+                RetryPolicy::After(LEFT_ALONE)
             )
         );
         assert_eq!(

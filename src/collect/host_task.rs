@@ -7,7 +7,7 @@ use super::report::{Gone, Report};
 use super::session::{self, End, Session};
 use super::source::{self, Source};
 use super::{Command, backoff, failure, nvidia_smi, random, script};
-use crate::fleet::{Clock, HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::fleet::{Clock, ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
 use crate::hosts::{HostConfig, ProbeChoice};
 use crate::ssh::transport::{Channel, SshPhase};
 use crate::wire::{Reply, ReplyOutcome, Request};
@@ -57,7 +57,7 @@ impl Life {
     /// Connects, watches until the end, tells why it ended, and waits as long as that asks for.
     async fn one_try(&mut self) -> Result<(), Gone> {
         let attempt = self.failures.saturating_add(1);
-        self.task.report.send(HostUpdate::Connecting { attempt, phase: Phase::Queued }).await?;
+        self.task.report.send(HostUpdate::Connecting { attempt, phase: ConnectPhase::Queued }).await?;
         let (end, lived) = match self.connect(attempt).await {
             Ok(remote) => {
                 let began = Instant::now();
@@ -141,7 +141,7 @@ impl Life {
     async fn connect(&mut self, attempt: u32) -> Result<Remote, End> {
         let channel = match self.task.source.clone() {
             Source::InProcess(open) => {
-                self.phase(attempt, Phase::Probe).await?;
+                self.phase(attempt, ConnectPhase::Probe).await?;
                 let stream = open(self.task.report.id()).map_err(End::Failed)?;
                 return Ok(Remote::new(source::channel_of(stream)));
             }
@@ -177,13 +177,13 @@ impl Life {
         };
         let config = Arc::clone(&self.task.config);
         let mut opening = pin!(ssh.open(&config, script::EXEC, &progress));
-        let mut told = Phase::Queued;
+        let mut told = ConnectPhase::Queued;
         loop {
             tokio::select! {
                 opened = &mut opening => {
                     let channel = opened.map_err(|error| End::Failed(source::link_error(&error)))?;
-                    if told != Phase::Probe {
-                        self.phase(attempt, Phase::Probe).await?;
+                    if told != ConnectPhase::Probe {
+                        self.phase(attempt, ConnectPhase::Probe).await?;
                     }
                     return Ok(channel);
                 }
@@ -203,7 +203,7 @@ impl Life {
         }
     }
 
-    async fn phase(&self, attempt: u32, phase: Phase) -> Result<(), Gone> {
+    async fn phase(&self, attempt: u32, phase: ConnectPhase) -> Result<(), Gone> {
         self.task.report.send(HostUpdate::Connecting { attempt, phase }).await
     }
 }

@@ -104,7 +104,7 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
     let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
     let began = Instant::now();
     let (_collector, mut updates) = Collector::with_probes(&configs, &ssh, Clock::start(1.0), &probes, 64);
-    let mut deepest = vec![Phase::Queued; last + 1];
+    let mut deepest = vec![ConnectPhase::Queued; last + 1];
     loop {
         match timeout(LONG, updates.recv()).await.expect("an update").expect("tasks live") {
             (id, HostUpdate::Snapshot(_)) => {
@@ -116,7 +116,7 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(deepest[..4], [Phase::Name, Phase::Tcp, Phase::KeyExchange, Phase::Login]);
+    assert_eq!(deepest[..4], [ConnectPhase::Name, ConnectPhase::Tcp, ConnectPhase::KeyExchange, ConnectPhase::Login]);
     // Those that hang behind SSH's own limits are given up after theirs.
     let mut given_up = Vec::new();
     while given_up.len() < 3 {

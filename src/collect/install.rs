@@ -120,7 +120,7 @@ impl Dialogue<'_> {
                 LinkErrorKind::NoProbe,
                 format!("the probe runs on Linux, this host is {system} {machine}"),
             )
-            .with_retry(crate::fleet::Retry::WhenAsked)),
+            .with_retry(crate::fleet::RetryPolicy::OnRequest)),
             _ => Err(out_of_turn()),
         }
     }
@@ -302,7 +302,7 @@ fn no_probe(machine: &str, machines: &[String]) -> LinkError {
         format!("there is no probe for Linux on {machine}: this gpufleet carries {carried}"),
     )
     .with_hint("`probe = \"nvidia-smi\"` does without it")
-    .with_retry(crate::fleet::Retry::WhenAsked)
+    .with_retry(crate::fleet::RetryPolicy::OnRequest)
 }
 
 fn too_noisy() -> LinkError {

@@ -6,7 +6,7 @@ use super::failure;
 use super::remote::{Ending, Output, Remote};
 use super::report::{Gone, Report};
 use super::{Command, host_task::refuse};
-use crate::fleet::{HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
 use crate::hosts::HostConfig;
 use crate::wire::codec::{decode, encode};
 use crate::wire::{Message, PROTOCOL, Request, SafeText};
@@ -222,7 +222,7 @@ impl State<'_> {
                 self.next_heartbeat = Some(Instant::now());
                 self.report.send(HostUpdate::Hello(Box::new(hello))).await?;
                 if !self.sampled {
-                    let phase = Phase::FirstSample;
+                    let phase = ConnectPhase::FirstSample;
                     self.report.send(HostUpdate::Connecting { attempt: self.attempt, phase }).await?;
                 }
             }

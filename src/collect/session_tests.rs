@@ -6,7 +6,7 @@ mod heartbeats;
 use super::super::collector::Collector;
 use super::super::source::Source;
 use super::*;
-use crate::fleet::{Clock, HostId, Retry};
+use crate::fleet::{Clock, HostId, RetryPolicy};
 use crate::hosts::HostConfig;
 use crate::wire::codec::{LineBuffer, MAX_LINE_BYTES, decode_json};
 use crate::wire::{Hello, Reply, ReplyOutcome, Signal, Snapshot};
@@ -137,12 +137,12 @@ pub(in crate::collect) fn hello(protocol: u32) -> Hello {
 async fn a_connection_is_told_step_by_step() {
     let mut bench = Bench::new();
     let connecting = |phase| HostUpdate::Connecting { attempt: 1, phase };
-    assert_eq!(bench.update().await, connecting(Phase::Queued));
-    assert_eq!(bench.update().await, connecting(Phase::Probe));
+    assert_eq!(bench.update().await, connecting(ConnectPhase::Queued));
+    assert_eq!(bench.update().await, connecting(ConnectPhase::Probe));
     let mut probe = bench.probe().await;
     probe.introduce().await;
     assert!(matches!(bench.update().await, HostUpdate::Hello(_)));
-    assert_eq!(bench.update().await, connecting(Phase::FirstSample));
+    assert_eq!(bench.update().await, connecting(ConnectPhase::FirstSample));
     probe.sample(1).await;
     assert!(matches!(bench.update().await, HostUpdate::Snapshot(_)));
 }
@@ -344,14 +344,14 @@ async fn an_error_that_needs_a_person_waits_for_one_and_retry_wakes_at_once() {
     let mut bench = Bench::with(opened, move |_| {
         let (_, theirs) = tokio::io::duplex(64);
         opening.send(theirs).unwrap();
-        Err(LinkError::new(LinkErrorKind::Authentication, "no key was accepted").with_retry(Retry::WhenAsked))
+        Err(LinkError::new(LinkErrorKind::Authentication, "no key was accepted").with_retry(RetryPolicy::OnRequest))
     });
     bench.probe().await;
     assert!(matches!(bench.news().await, HostUpdate::NeedsUser(error) if error.message == "no key was accepted"));
     assert!(timeout(10 * LONG, bench.updates.recv()).await.is_err(), "nothing is tried unasked");
     let asked = Instant::now();
     bench.collector.command(HostId(0), Command::Retry);
-    assert_eq!(bench.update().await, HostUpdate::Connecting { attempt: 2, phase: Phase::Queued });
+    assert_eq!(bench.update().await, HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Queued });
     assert_eq!(asked.elapsed(), Duration::ZERO);
 }
 

@@ -1,6 +1,6 @@
 //! Where a host's bytes come from, and how `ssh`'s phases and errors read in the fleet's words.
 
-use crate::fleet::{HostId, LinkError, LinkErrorKind, Phase, Retry};
+use crate::fleet::{ConnectPhase, HostId, LinkError, LinkErrorKind, RetryPolicy};
 use crate::hosts::HostConfig;
 use crate::ssh;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
@@ -56,14 +56,14 @@ pub(super) fn channel_of(stream: DuplexStream) -> Channel {
 }
 
 /// The fleet's word for a phase of SSH.
-pub(super) fn phase(phase: SshPhase) -> Phase {
+pub(super) fn phase(phase: SshPhase) -> ConnectPhase {
     match phase {
-        SshPhase::Queued => Phase::Queued,
-        SshPhase::Name => Phase::Name,
-        SshPhase::Tcp => Phase::Tcp,
-        SshPhase::KeyExchange => Phase::KeyExchange,
-        SshPhase::Login => Phase::Login,
-        SshPhase::Exec => Phase::Probe,
+        SshPhase::Queued => ConnectPhase::Queued,
+        SshPhase::Name => ConnectPhase::Name,
+        SshPhase::Tcp => ConnectPhase::Tcp,
+        SshPhase::KeyExchange => ConnectPhase::KeyExchange,
+        SshPhase::Login => ConnectPhase::Login,
+        SshPhase::Exec => ConnectPhase::Probe,
     }
 }
 
@@ -80,22 +80,24 @@ const REFUSED_ACCOUNT: Duration = Duration::from_secs(300);
 /// succeed before a person has changed something.
 pub(super) fn link_error(error: &SshError) -> LinkError {
     let (kind, retry) = match error.kind {
-        SshErrorKind::Config => (LinkErrorKind::Config, Retry::Backoff),
-        SshErrorKind::Dns => (LinkErrorKind::Dns, Retry::Backoff),
-        SshErrorKind::Refused => (LinkErrorKind::Refused, Retry::Backoff),
-        SshErrorKind::Timeout(_) => (LinkErrorKind::Timeout, Retry::Backoff),
-        SshErrorKind::Network => (LinkErrorKind::Network, Retry::Backoff),
-        SshErrorKind::RateLimited => (LinkErrorKind::Closed, Retry::After(PENALTY)),
-        SshErrorKind::Busy => (LinkErrorKind::Closed, Retry::After(BUSY)),
-        SshErrorKind::KeyExchange => (LinkErrorKind::KeyExchange, Retry::Backoff),
-        SshErrorKind::HostKeyUnknown => (LinkErrorKind::HostKeyUnknown, Retry::WhenAsked),
-        SshErrorKind::HostKeyChanged => (LinkErrorKind::HostKeyChanged, Retry::WhenAsked),
-        SshErrorKind::HostKeyRevoked => (LinkErrorKind::HostKeyRevoked, Retry::WhenAsked),
-        SshErrorKind::KnownHosts => (LinkErrorKind::KnownHosts, Retry::WhenAsked),
-        SshErrorKind::Authentication | SshErrorKind::Declined => (LinkErrorKind::Authentication, Retry::WhenAsked),
-        SshErrorKind::IdentityFile => (LinkErrorKind::IdentityFile, Retry::WhenAsked),
-        SshErrorKind::Refusal => (LinkErrorKind::Refusal, Retry::After(REFUSED_ACCOUNT)),
-        SshErrorKind::Unsupported => (LinkErrorKind::Unsupported, Retry::WhenAsked),
+        SshErrorKind::Config => (LinkErrorKind::Config, RetryPolicy::Backoff),
+        SshErrorKind::Dns => (LinkErrorKind::Dns, RetryPolicy::Backoff),
+        SshErrorKind::Refused => (LinkErrorKind::Refused, RetryPolicy::Backoff),
+        SshErrorKind::Timeout(_) => (LinkErrorKind::Timeout, RetryPolicy::Backoff),
+        SshErrorKind::Network => (LinkErrorKind::Network, RetryPolicy::Backoff),
+        SshErrorKind::RateLimited => (LinkErrorKind::Closed, RetryPolicy::After(PENALTY)),
+        SshErrorKind::Busy => (LinkErrorKind::Closed, RetryPolicy::After(BUSY)),
+        SshErrorKind::KeyExchange => (LinkErrorKind::KeyExchange, RetryPolicy::Backoff),
+        SshErrorKind::HostKeyUnknown => (LinkErrorKind::HostKeyUnknown, RetryPolicy::OnRequest),
+        SshErrorKind::HostKeyChanged => (LinkErrorKind::HostKeyChanged, RetryPolicy::OnRequest),
+        SshErrorKind::HostKeyRevoked => (LinkErrorKind::HostKeyRevoked, RetryPolicy::OnRequest),
+        SshErrorKind::KnownHosts => (LinkErrorKind::KnownHosts, RetryPolicy::OnRequest),
+        SshErrorKind::Authentication | SshErrorKind::Declined => {
+            (LinkErrorKind::Authentication, RetryPolicy::OnRequest)
+        }
+        SshErrorKind::IdentityFile => (LinkErrorKind::IdentityFile, RetryPolicy::OnRequest),
+        SshErrorKind::Refusal => (LinkErrorKind::Refusal, RetryPolicy::After(REFUSED_ACCOUNT)),
+        SshErrorKind::Unsupported => (LinkErrorKind::Unsupported, RetryPolicy::OnRequest),
     };
     let translated = LinkError::new(kind, error.message.as_str()).with_retry(retry);
     match &error.hint {
@@ -106,7 +108,7 @@ pub(super) fn link_error(error: &SshError) -> LinkError {
 
 /// Whether only a person can help: a key, a host key, a prompt that was declined.
 pub(super) fn needs_user(error: &LinkError) -> bool {
-    error.retry == Retry::WhenAsked && error.kind.concerns_credentials()
+    error.retry == RetryPolicy::OnRequest && error.kind.concerns_credentials()
 }
 
 #[cfg(test)]
@@ -129,7 +131,7 @@ mod tests {
             SshErrorKind::IdentityFile,
         ] {
             let error = translated(kind, "no");
-            assert_eq!(error.retry, Retry::WhenAsked, "{kind:?}");
+            assert_eq!(error.retry, RetryPolicy::OnRequest, "{kind:?}");
             assert!(needs_user(&error), "{kind:?}");
         }
     }
@@ -143,12 +145,12 @@ mod tests {
             SshErrorKind::Network,
             SshErrorKind::KeyExchange,
         ] {
-            assert_eq!(translated(kind, "no").retry, Retry::Backoff, "{kind:?}");
+            assert_eq!(translated(kind, "no").retry, RetryPolicy::Backoff, "{kind:?}");
             assert!(!needs_user(&translated(kind, "no")), "{kind:?}");
         }
-        assert_eq!(translated(SshErrorKind::Busy, "server busy").retry, Retry::After(BUSY));
-        assert_eq!(translated(SshErrorKind::RateLimited, "no").retry, Retry::After(PENALTY));
-        assert_eq!(translated(SshErrorKind::Refusal, "no job").retry, Retry::After(REFUSED_ACCOUNT));
+        assert_eq!(translated(SshErrorKind::Busy, "server busy").retry, RetryPolicy::After(BUSY));
+        assert_eq!(translated(SshErrorKind::RateLimited, "no").retry, RetryPolicy::After(PENALTY));
+        assert_eq!(translated(SshErrorKind::Refusal, "no job").retry, RetryPolicy::After(REFUSED_ACCOUNT));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::written::{END_LIMIT, Written};
 use super::{Failure, Interrupts, print};
 use crate::cli::{FindingsArgs, Level};
 use crate::collect::Collector;
-use crate::diagnosis::{Engine, Finding, Phase, Severity, Transition};
+use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
 use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
 use crate::hosts::Thresholds;
 use crate::output::findings::{self, FindingsReport};
@@ -96,7 +96,7 @@ pub fn replay(path: &Path, arguments: &FindingsArgs) -> Result<ExitCode, Failure
     let printer = Printer::new(arguments, Moment::default());
     let mut found = false;
     let played = replay.play(BufReader::new(file), |replay, transition| {
-        found |= transition.to == Phase::Firing && transition.severity >= printer.least;
+        found |= transition.to == FindingPhase::Firing && transition.severity >= printer.least;
         let finding = replay.engine().findings().find(|finding| finding.id == transition.id);
         printer.transition(transition, finding).map_err(Stopped::Print)
     });
@@ -168,14 +168,14 @@ impl Look {
                     Some((id, update)) => {
                         let now = self.clock.now();
                         self.fleet.apply(id, update, now);
-                        self.engine.step(&self.fleet, id, now)
+                        self.engine.evaluate_host(&self.fleet, id, now)
                     }
                     None => return Ok(()),
                 },
                 () = prompter::step(prompter.as_mut()) => Vec::new(),
             };
             if let Some(notifier) = &mut self.notifier {
-                notifier.take(&self.engine.news(&transitions));
+                notifier.take(&self.engine.notifications(&transitions));
                 for transition in &transitions {
                     let finding = self.engine.findings().find(|finding| finding.id == transition.id);
                     self.printer.transition(transition, finding)?;
@@ -224,7 +224,7 @@ impl Look {
             };
             print(&text)?;
         }
-        let is_firing = |finding: &&&Finding| matches!(finding.phase, Phase::Firing | Phase::Resolving);
+        let is_firing = |finding: &&&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
         let are_all_heard = self
             .fleet
             .hosts()

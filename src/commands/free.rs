@@ -7,7 +7,7 @@ use super::{Failure, Gathering, Interrupts, print};
 use crate::cli::FreeArgs;
 use crate::collect::Collector;
 use crate::diagnosis::StateTracker;
-use crate::fleet::{Clock, FreeHost, FreeWish, HostId, HostUpdate, choose, free_gpus};
+use crate::fleet::{Clock, FreeHost, GpuRequirements, HostId, HostUpdate, choose_gpus, free_gpus};
 use crate::output::Report;
 use crate::output::free::{Offer, json_line, text};
 use std::process::ExitCode;
@@ -90,19 +90,19 @@ impl Search<'_> {
         let now = self.clock.now();
         self.gathering.apply(id, update, now);
         if let Some(host) = self.gathering.fleet().host(id) {
-            self.tracker.observe(host, now);
+            self.tracker.update(host, now);
         }
     }
 
     /// What suits: as many as are asked for, or all when no number is.
     fn find(&self) -> Option<Vec<FreeHost>> {
-        let wish = FreeWish { memory_bytes: self.arguments.mem, model: self.arguments.model.clone() };
+        let wish = GpuRequirements { memory_bytes: self.arguments.mem, model: self.arguments.model.clone() };
         let now = self.clock.now();
         let hosts = self.gathering.fleet().hosts().iter();
         let free: Vec<FreeHost> =
             hosts.filter_map(|host| free_gpus(host, self.tracker.states(host.id), &wish, now)).collect();
         match self.arguments.count {
-            Some(count) => choose(&free, count as usize, self.arguments.same_host),
+            Some(count) => choose_gpus(&free, count as usize, self.arguments.same_host),
             None => (!free.is_empty()).then_some(free),
         }
     }

@@ -1,6 +1,6 @@
 //! The fleet on its way to being complete: when `status` may print, and what it then exits with.
 
-use crate::fleet::{Applied, Fleet, Host, HostId, HostUpdate, Link, Moment};
+use crate::fleet::{Fleet, Host, HostChange, HostId, HostUpdate, Link, Moment};
 use crate::hosts::HostConfig;
 use std::sync::Arc;
 
@@ -21,10 +21,10 @@ impl Gathering {
     }
 
     /// Takes one host's update.
-    pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Applied {
-        let Some(failed) = self.failed.get_mut(id.0 as usize) else { return Applied::Nothing };
+    pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> HostChange {
+        let Some(failed) = self.failed.get_mut(id.0 as usize) else { return HostChange::Nothing };
         match update {
-            HostUpdate::Connecting { .. } | HostUpdate::Down { .. } if *failed => return Applied::Nothing,
+            HostUpdate::Connecting { .. } | HostUpdate::Down { .. } if *failed => return HostChange::Nothing,
             HostUpdate::Down { .. } | HostUpdate::NeedsUser(_) => *failed = true,
             HostUpdate::Snapshot(_) => *failed = false,
             _ => {}
@@ -55,7 +55,7 @@ impl Gathering {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{LinkError, LinkErrorKind, Phase};
+    use crate::fleet::{ConnectPhase, LinkError, LinkErrorKind};
     use crate::wire::{DriverError, DriverErrorKind, Inventory, Snapshot};
 
     fn gathering(hosts: u32) -> Gathering {
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn the_next_try_does_not_hide_why_a_host_failed() {
         let mut gathering = gathering(1);
-        feed(&mut gathering, 0, [down(), HostUpdate::Connecting { attempt: 2, phase: Phase::Tcp }]);
+        feed(&mut gathering, 0, [down(), HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Tcp }]);
         assert!(gathering.is_complete());
         let link = &gathering.fleet().hosts()[0].link;
         assert_eq!(link.error().map(|error| error.kind), Some(LinkErrorKind::Refused));

@@ -79,7 +79,7 @@ fn time(line: &LogLine) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::{HostId, HostUpdate, Moment, Phase};
+    use crate::fleet::{ConnectPhase, HostId, HostUpdate, Moment};
     use crate::hosts::HostConfig;
     use std::sync::Arc;
 
@@ -93,11 +93,11 @@ mod tests {
         let configs = ["a", "b"].map(|name| Arc::new(HostConfig::named(name)));
         let now = Moment::new(Duration::ZERO, Duration::from_secs(1_763_000_000));
         let mut fleet = Fleet::new(&configs, false, now);
-        let mut step = |file: &mut LogFile, host: u32, phase: Phase| {
+        let mut step = |file: &mut LogFile, host: u32, phase: ConnectPhase| {
             fleet.apply(HostId(host), HostUpdate::Connecting { attempt: 1, phase }, now);
             assert_eq!(file.tick(&fleet), None);
         };
-        step(&mut file, 1, Phase::Name);
+        step(&mut file, 1, ConnectPhase::Name);
         let (release, released) = std::sync::mpsc::channel::<()>();
         while file.file.idle().is_none() {
             assert_eq!(file.file.said(), None);
@@ -105,8 +105,8 @@ mod tests {
         }
         // The disk does not answer: what comes meanwhile is written later.
         file.file.begin(move |_| released.recv().err().and(None));
-        step(&mut file, 0, Phase::Tcp);
-        step(&mut file, 0, Phase::Login);
+        step(&mut file, 0, ConnectPhase::Tcp);
+        step(&mut file, 0, ConnectPhase::Login);
         drop(release);
         file.finish(&fleet, DEADLINE).await;
         let expected = "\

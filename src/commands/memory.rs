@@ -1,6 +1,6 @@
 //! What diagnosis remembers from one run of the program to the next: `memory.json` in the state directory.
 
-use crate::diagnosis::{Engine, Memory};
+use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::Moment;
 use crate::store::{Directories, put_aside, read_text, try_lock, write_atomic};
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ impl MemoryFile {
         let path = directory.join(NAME);
         let said = match read(&path) {
             Ok(Some(memory)) => {
-                engine.recall(memory, now);
+                engine.restore(memory, now);
                 None
             }
             Ok(None) => None,
@@ -43,8 +43,8 @@ impl MemoryFile {
     pub(super) fn peek(directories: &Directories, engine: &mut Engine, now: Moment) {
         let path = directories.state().map(|directory| directory.join(NAME));
         let text = path.ok().and_then(|path| read_text(&path, MAX_BYTES).ok());
-        if let Some(memory) = text.and_then(|text| Memory::parse(&text).ok()) {
-            engine.recall(memory, now);
+        if let Some(memory) = text.and_then(|text| SavedState::parse(&text).ok()) {
+            engine.restore(memory, now);
         }
     }
 
@@ -55,7 +55,7 @@ impl MemoryFile {
 
     /// Writes what is remembered now, with what another gpufleet has written meanwhile. The text is for a person, the first
     /// time that it fails.
-    pub(super) fn save(&mut self, mut memory: Memory, now: Moment) -> Option<String> {
+    pub(super) fn save(&mut self, mut memory: SavedState, now: Moment) -> Option<String> {
         self.saved = now;
         // Where the lock cannot be had the file is written all the same: it is always whole, and what another gpufleet
         // writes in this very moment is written again by it.
@@ -80,10 +80,10 @@ impl MemoryFile {
 
 /// What another gpufleet has written since, `None` when there is nothing. Of another version it is left alone: its
 /// gpufleet runs now.
-fn other(path: &Path) -> Result<Option<Memory>, String> {
+fn other(path: &Path) -> Result<Option<SavedState>, String> {
     let shown = crate::wire::SafeText::new(&path.to_string_lossy());
     match read_text(path, MAX_BYTES) {
-        Ok(text) => Memory::parse(&text).map(Some).map_err(|why| {
+        Ok(text) => SavedState::parse(&text).map(Some).map_err(|why| {
             format!("what diagnosis remembers is not written, another program has written {shown}: {why}; move it away")
         }),
         Err(error) if error.is_not_found() => Ok(None),
@@ -92,13 +92,13 @@ fn other(path: &Path) -> Result<Option<Memory>, String> {
 }
 
 /// The memory in a file, `None` when there is no such file. What is no memory of this version is kept aside.
-fn read(path: &Path) -> Result<Option<Memory>, String> {
+fn read(path: &Path) -> Result<Option<SavedState>, String> {
     let text = match read_text(path, MAX_BYTES) {
         Ok(text) => text,
         Err(error) if error.is_not_found() => return Ok(None),
         Err(error) => return Err(begin_anew(path, error.to_string().lines().next().unwrap_or_default())),
     };
-    Memory::parse(&text).map(Some).map_err(|why| begin_anew(path, &why))
+    SavedState::parse(&text).map(Some).map_err(|why| begin_anew(path, &why))
 }
 
 /// Renames a file that cannot be used, and says so.
@@ -113,7 +113,7 @@ fn begin_anew(path: &Path, why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::MEMORY_VERSION;
+    use crate::diagnosis::SAVED_STATE_VERSION;
     use std::os::unix::fs::PermissionsExt as _;
 
     fn at(seconds: u64) -> Moment {
@@ -127,7 +127,7 @@ mod tests {
         assert_eq!(read(&path), Ok(None));
         let mut file = MemoryFile { path: path.clone(), saved: at(0), has_failed: false };
         assert!(!file.is_due(at(59)) && file.is_due(at(60)));
-        let mut memory = Memory { version: MEMORY_VERSION, ..Memory::default() };
+        let mut memory = SavedState { version: SAVED_STATE_VERSION, ..SavedState::default() };
         memory.idle_watts.insert("GPU-1".into(), 61.5);
         assert_eq!(file.save(memory.clone(), at(60)), None);
         assert!(!file.is_due(at(61)));
@@ -156,10 +156,10 @@ mod tests {
         let path = folder.path().join(NAME);
         let (mut first, mut second) =
             [(); 2].map(|()| MemoryFile { path: path.clone(), saved: at(0), has_failed: false }).into();
-        let memory = |gpu: &str| Memory {
-            version: MEMORY_VERSION,
+        let memory = |gpu: &str| SavedState {
+            version: SAVED_STATE_VERSION,
             idle_watts: [(gpu.into(), 61.5)].into(),
-            ..Memory::default()
+            ..SavedState::default()
         };
         assert_eq!(first.save(memory("GPU-1"), at(1)), None);
         assert_eq!(second.save(memory("GPU-2"), at(2)), None);
@@ -181,7 +181,7 @@ mod tests {
         std::fs::write(folder.path().join("state"), "").expect("writes");
         let path = folder.path().join("state").join(NAME);
         let mut file = MemoryFile { path, saved: at(0), has_failed: false };
-        let memory = Memory::default();
+        let memory = SavedState::default();
         assert!(file.save(memory.clone(), at(1)).is_some_and(|said| said.starts_with("cannot read ")));
         assert_eq!(file.save(memory, at(2)), None);
     }

@@ -96,7 +96,7 @@ impl SleepWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::Phase;
+    use crate::fleet::ConnectPhase;
     use crate::wire::Snapshot;
 
     fn moment(elapsed: u64, unix: u64) -> Moment {
@@ -119,7 +119,7 @@ mod tests {
         let hello = crate::wire::codec::decode(br#"{"hello":{"protocol":1,"probe_version":"0"}}"#);
         let Ok(crate::wire::Message::Hello(hello)) = hello else { panic!("a hello") };
         let hello = Event::Host(HostId(3), Box::new(HostUpdate::Hello(Box::new(hello))));
-        let connecting = HostUpdate::Connecting { attempt: 1, phase: Phase::Tcp };
+        let connecting = HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp };
         assert!(!pace.is_urgent(&Event::Host(HostId(3), Box::new(connecting))));
         assert!(!pace.is_urgent(&hello));
         assert!(pace.is_urgent(&snapshot()));

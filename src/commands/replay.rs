@@ -1,7 +1,7 @@
 //! A recording played through the same fleet and engine as a live one, in its own time.
 
 use crate::diagnosis::{Engine, Transition};
-use crate::fleet::recording::{self, HostLine, HostPlayer, Line, RecordingError};
+use crate::fleet::recording::{self, HostLine, HostReplay, Line, RecordingError};
 use crate::fleet::{Fleet, HostId, Moment};
 use crate::hosts::{HostConfig, Thresholds};
 use crate::wire::{SafeText, codec::MAX_LINE_BYTES};
@@ -21,7 +21,7 @@ const MAX_BYTES: u64 = MAX_LINE_BYTES as u64 + 8192;
 pub struct Replay {
     fleet: Fleet,
     engine: Engine,
-    players: Vec<HostPlayer>,
+    players: Vec<HostReplay>,
     ids: HashMap<SafeText, HostId>,
     /// What the wall clock said when the recording was started.
     started: Duration,
@@ -120,9 +120,9 @@ impl Replay {
         let (Some(host), Some(player)) = (self.fleet.host(id), self.players.get_mut(id.0 as usize)) else {
             return Vec::new();
         };
-        let Some(update) = player.update(host, line.what) else { return Vec::new() };
+        let Some(update) = player.update(host, line.event) else { return Vec::new() };
         self.fleet.apply(id, update, self.now);
-        self.engine.step(&self.fleet, id, self.now)
+        self.engine.evaluate_host(&self.fleet, id, self.now)
     }
 
     /// Hosts join in the order in which they are named first.
@@ -131,7 +131,7 @@ impl Replay {
             return *id;
         }
         let id = self.fleet.join(Arc::new(HostConfig::named(name.clone())), self.now);
-        self.players.push(HostPlayer::default());
+        self.players.push(HostReplay::default());
         self.ids.insert(name.clone(), id);
         id
     }

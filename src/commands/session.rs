@@ -3,12 +3,12 @@
 use super::{Failure, open_files};
 use crate::cli::{Cli, GlobalArgs};
 use crate::collect::{OpenChannel, Opening, Progress, Source};
-use crate::demo::Demo;
 use crate::fleet::Clock;
 use crate::hosts::{
     Backend, HostConfig, HostsFile, MAX_FILE_BYTES, Notifications, Overrides, PlainTarget, Selection, Target,
     parse_target, parse_word_list, select,
 };
+use crate::sim::SimulatedFleet;
 use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, Remark};
 use crate::store::{Directories, read_text};
 use std::io::Read as _;
@@ -122,7 +122,7 @@ impl Session {
             }
             Hosts::Simulated(count) => {
                 let clock = Clock::start(global.demo_speed.unwrap_or(1.0));
-                let demo = Arc::new(Demo::new(count, global.demo_gpus.unwrap_or(8), clock));
+                let demo = Arc::new(SimulatedFleet::new(count, global.demo_gpus.unwrap_or(8), clock));
                 let overrides = overrides(global);
                 let hosts = demo.configs().into_iter().map(|mut config| {
                     overrides.apply(Arc::make_mut(&mut config));

@@ -74,7 +74,7 @@ impl Gatherer {
     fn apply(&mut self, id: HostId, update: HostUpdate) {
         let now = self.clock.now();
         self.gathering.apply(id, update, now);
-        self.engine.step(self.gathering.fleet(), id, now);
+        self.engine.evaluate_host(self.gathering.fleet(), id, now);
     }
 
     fn print(&mut self, as_json: bool) -> Result<(), Failure> {

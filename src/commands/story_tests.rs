@@ -1,10 +1,10 @@
 //! The demo tells of everything that diagnosis knows: each rule fires on the default fleet within two hours of its time,
 //! which are two minutes at `--demo-speed 60`.
 
-use crate::demo::{Demo, Speaker};
-use crate::diagnosis::{Engine, Phase, RuleId, Transition};
+use crate::diagnosis::{Engine, FindingPhase, RuleId, Transition};
 use crate::fleet::{Clock, Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
 use crate::hosts::Thresholds;
+use crate::sim::{SimulatedFleet, SimulatedProbe};
 use crate::wire::{Message, Request};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -19,31 +19,31 @@ const DROPPED: f64 = 10.0 * SPEED;
 
 /// One host and the connection to it, as `collect` keeps it.
 struct Line {
-    speaker: Option<Speaker>,
+    probe: Option<SimulatedProbe>,
     heard: f64,
     is_stale: bool,
 }
 
 impl Line {
     /// What reaches the fleet from it in this moment.
-    fn updates(&mut self, demo: &Demo, id: HostId, now: Moment, interval: Duration) -> Vec<HostUpdate> {
+    fn updates(&mut self, demo: &SimulatedFleet, id: HostId, now: Moment, interval: Duration) -> Vec<HostUpdate> {
         let t = now.since_start().as_secs_f64();
-        let Some(speaker) = &mut self.speaker else {
-            let Some(mut speaker) = demo.speaker(id).filter(|speaker| speaker.is_reachable(now)) else {
+        let Some(probe) = &mut self.probe else {
+            let Some(mut probe) = demo.probe(id).filter(|probe| probe.is_reachable(now)) else {
                 return Vec::new();
             };
-            assert_eq!(speaker.take(&Request::Interval { seconds: interval.as_secs_f32() }, now), None);
-            let mut updates: Vec<HostUpdate> = speaker.introduction().into_iter().filter_map(update).collect();
-            updates.extend(update(speaker.sample(now)));
-            *self = Self { speaker: Some(speaker), heard: t, is_stale: false };
+            assert_eq!(probe.take(&Request::Interval { seconds: interval.as_secs_f32() }, now), None);
+            let mut updates: Vec<HostUpdate> = probe.hello().into_iter().filter_map(update).collect();
+            updates.extend(update(probe.sample(now)));
+            *self = Self { probe: Some(probe), heard: t, is_stale: false };
             return updates;
         };
-        if speaker.is_reachable(now) {
+        if probe.is_reachable(now) {
             (self.heard, self.is_stale) = (t, false);
-            return update(speaker.sample(now)).into_iter().collect();
+            return update(probe.sample(now)).into_iter().collect();
         }
         if t - self.heard >= DROPPED {
-            self.speaker = None;
+            self.probe = None;
             let error = LinkError::new(LinkErrorKind::Silent, "nothing was heard for 10 s");
             return vec![HostUpdate::Down { error, retry_at: None, attempt: 1 }];
         }
@@ -65,11 +65,11 @@ fn update(message: Message) -> Option<HostUpdate> {
 
 /// Watches a simulated fleet for some seconds of its time.
 fn watch(hosts: u32, gpus: u32, seconds: u64) -> Vec<Transition> {
-    let demo = Demo::new(hosts, gpus, Clock::start(SPEED));
+    let demo = SimulatedFleet::new(hosts, gpus, Clock::start(SPEED));
     let configs = demo.configs();
     let mut fleet = Fleet::new(&configs, true, Moment::default());
     let mut engine = Engine::new(Arc::new(Thresholds::default()));
-    let mut lines: Vec<Line> = configs.iter().map(|_| Line { speaker: None, heard: 0.0, is_stale: false }).collect();
+    let mut lines: Vec<Line> = configs.iter().map(|_| Line { probe: None, heard: 0.0, is_stale: false }).collect();
     let mut transitions = Vec::new();
     for second in 0..seconds {
         let now = Moment::default().plus(Duration::from_secs(second));
@@ -78,7 +78,7 @@ fn watch(hosts: u32, gpus: u32, seconds: u64) -> Vec<Transition> {
             if (second + place as u64).is_multiple_of(interval.as_secs()) {
                 for update in line.updates(&demo, id, now, interval) {
                     fleet.apply(id, update, now);
-                    transitions.extend(engine.step(&fleet, id, now));
+                    transitions.extend(engine.evaluate_host(&fleet, id, now));
                 }
             }
         }
@@ -90,7 +90,7 @@ fn watch(hosts: u32, gpus: u32, seconds: u64) -> Vec<Transition> {
 /// The minute at which each rule fired first.
 fn fired(transitions: &[Transition]) -> BTreeMap<&'static str, u64> {
     let mut fired = BTreeMap::new();
-    for transition in transitions.iter().filter(|transition| transition.to == Phase::Firing) {
+    for transition in transitions.iter().filter(|transition| transition.to == FindingPhase::Firing) {
         fired.entry(transition.rule.word()).or_insert(transition.at.since_start().as_secs() / 60);
     }
     fired

@@ -1,6 +1,6 @@
 //! What diagnosis says: findings, and how they change.
 
-use super::{RuleId, Snoozed};
+use super::{RuleId, SnoozeEnd};
 use crate::fleet::{HostId, JobKey, Moment, ProcessKey};
 use crate::wire::SafeText;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ impl Confidence {
 
 /// How far a finding has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Phase {
+pub enum FindingPhase {
     /// The condition does not hold. Only transitions carry it.
     Clear,
     /// The condition holds, not yet for as long as it takes.
@@ -64,7 +64,7 @@ pub enum Phase {
     Resolving,
 }
 
-impl Phase {
+impl FindingPhase {
     /// The word for people and for JSON.
     pub fn word(self) -> &'static str {
         match self {
@@ -113,7 +113,7 @@ pub struct Finding {
     /// How sure it is.
     pub confidence: Confidence,
     /// Pending, firing or resolving.
-    pub phase: Phase,
+    pub phase: FindingPhase,
     /// Since when the condition has held; see [`Finding::lasted`].
     pub since: Moment,
     /// Its length up to `updated`.
@@ -147,13 +147,13 @@ pub struct Finding {
     /// How long it has lasted is a lower bound: it was so when it was first seen.
     pub at_least: bool,
     /// It held at the first look: told, and nobody is called for it.
-    pub is_note: bool,
+    pub is_preexisting: bool,
     /// It comes and goes: held until it has been steady for half an hour.
     pub is_flapping: bool,
     /// Its host cannot be seen: it stands as it was seen last.
     pub is_frozen: bool,
     /// Somebody wants to hear nothing of it for now.
-    pub snoozed: Option<Snoozed>,
+    pub snoozed: Option<SnoozeEnd>,
 }
 
 impl Finding {
@@ -164,8 +164,11 @@ impl Finding {
 
     /// Whether it counts in the header, and calls somebody: a warning or worse that was not there from the start, and
     /// that nobody has snoozed.
-    pub fn counts(&self) -> bool {
-        self.phase != Phase::Pending && self.severity >= Severity::Warn && !self.is_note && self.snoozed.is_none()
+    pub fn is_alerting(&self) -> bool {
+        self.phase != FindingPhase::Pending
+            && self.severity >= Severity::Warn
+            && !self.is_preexisting
+            && self.snoozed.is_none()
     }
 }
 
@@ -177,7 +180,7 @@ impl Finding {
             rule,
             severity: Severity::Info,
             confidence: Confidence::Suspected,
-            phase: Phase::Pending,
+            phase: FindingPhase::Pending,
             since: now,
             lasted: Duration::ZERO,
             updated: now,
@@ -194,7 +197,7 @@ impl Finding {
             next_check: SafeText::default(),
             not: "",
             at_least: false,
-            is_note: false,
+            is_preexisting: false,
             is_flapping: false,
             is_frozen: false,
             snoozed: None,
@@ -216,9 +219,9 @@ pub struct Transition {
     /// Its name.
     pub host_name: SafeText,
     /// From this phase.
-    pub from: Phase,
+    pub from: FindingPhase,
     /// To this one.
-    pub to: Phase,
+    pub to: FindingPhase,
     /// The severity now.
     pub severity: Severity,
     /// Somebody should be told: it fires for the first time, or is worse than when they were told.
@@ -231,7 +234,7 @@ pub struct Transition {
 
 /// A finding that somebody should be told of: how it changed, and what it says then.
 #[derive(Debug, Clone, PartialEq)]
-pub struct News {
+pub struct FindingNotification {
     /// The change.
     pub transition: Transition,
     /// The finding as it stood.

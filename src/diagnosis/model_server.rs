@@ -1,6 +1,6 @@
 //! Which processes serve a model: they hold memory and wait, and that is their work.
 
-use super::view::program;
+use super::rule_context::program;
 use crate::fleet::Process;
 use crate::hosts::Thresholds;
 use crate::wire::{ProcessFacts, SafeText};
@@ -37,7 +37,7 @@ pub fn is_model_server(facts: &ProcessFacts) -> bool {
 /// Whether this process serves models: a known server, one that hosts.toml names (`model_servers`), or anything on a host
 /// whose role is to serve.
 pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
-    let is_named = || limits.model_servers.iter().any(|name| name.as_str() == program(&process.about.command));
+    let is_named = || limits.model_servers.iter().any(|name| name.as_str() == program(&process.info.command));
     limits.is_serving || process.facts().is_some_and(is_model_server) || is_named()
 }
 

@@ -1,16 +1,16 @@
 //! What could not be judged, and why.
 
-use super::engine::HostMemory;
+use super::engine::HostDiagnosis;
 use super::{NotJudged, RuleId};
 use crate::fleet::Moment;
 use crate::hosts::Thresholds;
 use std::time::Duration;
 
 /// Rules over windows need this much history, in seconds.
-const SHORT: f64 = 300.0;
+const MIN_HISTORY_SECONDS: f64 = 300.0;
 
 /// Counts over all hosts, the largest first.
-pub(super) fn list(hosts: &[HostMemory], now: Option<Moment>) -> Vec<NotJudged> {
+pub(super) fn list(hosts: &[HostDiagnosis], now: Option<Moment>) -> Vec<NotJudged> {
     let Some(t) = now.map(|now| now.since_start().as_secs_f64()) else { return Vec::new() };
     let mut instances = 0;
     let mut without_limit = 0;
@@ -22,9 +22,9 @@ pub(super) fn list(hosts: &[HostMemory], now: Option<Moment>) -> Vec<NotJudged> 
     let mut shared = 0;
     let mut never = 0;
     for host in hosts {
-        match host.track.first_at {
+        match host.host_track.first_at {
             None => never += 1,
-            Some(first) if t - first < SHORT => short += 1,
+            Some(first) if t - first < MIN_HISTORY_SECONDS => short += 1,
             Some(_) => {}
         }
         for gpu in &host.gpus {
@@ -40,9 +40,11 @@ pub(super) fn list(hosts: &[HostMemory], now: Option<Moment>) -> Vec<NotJudged> 
             };
             *counter += 1;
         }
-        shared +=
-            host.jobs.iter().filter(|job| job.gpus.iter().any(|gpu| gpu.activity.is_none() && !gpu.is_alone)).count()
-                as u32;
+        shared += host
+            .jobs
+            .iter()
+            .filter(|job| job.gpus.iter().any(|gpu| gpu.activity.is_none() && !gpu.is_exclusive))
+            .count() as u32;
     }
     let all = [
         (never, "host", "without any data"),
@@ -61,9 +63,9 @@ pub(super) fn list(hosts: &[HostMemory], now: Option<Moment>) -> Vec<NotJudged> 
     list
 }
 
-/// For how long a rule watches before it fires for the first time, in seconds; 0 where one sample is enough. What the
+/// For how long a rule conditions before it fires for the first time, in seconds; 0 where one sample is enough. What the
 /// driver, `/proc` or an earlier run remember can make that shorter.
-pub(super) fn watches_for(rule: RuleId, thresholds: &Thresholds) -> f64 {
+pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 {
     let it = thresholds;
     match rule {
         RuleId::StuckSpin | RuleId::MissingRank => it.stuck_spin.history + it.stuck_spin.warn_after,
@@ -106,17 +108,17 @@ pub(super) fn watches_for(rule: RuleId, thresholds: &Thresholds) -> f64 {
 }
 
 /// The rules that on some host watch for longer than it has been looked at, each with that time, the shortest first.
-pub(super) fn unripe<'a>(
-    hosts: &[HostMemory],
+pub(super) fn rules_short_of_history<'a>(
+    hosts: &[HostDiagnosis],
     now: Option<Moment>,
     thresholds_of: impl Fn(usize) -> Option<&'a Thresholds>,
 ) -> Vec<(RuleId, Duration)> {
     let Some(t) = now.map(|now| now.since_start().as_secs_f64()) else { return Vec::new() };
     let mut needed = vec![0.0_f64; RuleId::ALL.len()];
     for (index, host) in hosts.iter().enumerate() {
-        let (Some(first), Some(thresholds)) = (host.track.first_at, thresholds_of(index)) else { continue };
+        let (Some(first), Some(thresholds)) = (host.host_track.first_at, thresholds_of(index)) else { continue };
         for (place, rule) in RuleId::ALL.iter().enumerate() {
-            let time = watches_for(*rule, thresholds);
+            let time = observation_seconds(*rule, thresholds);
             if time > t - first && !thresholds.is_off(place) {
                 needed[place] = needed[place].max(time);
             }
@@ -137,7 +139,7 @@ mod tests {
     use super::*;
     use crate::hosts::PARAMETERS;
 
-    /// A new rule with a threshold in time has to say for how long it watches.
+    /// A new rule with a threshold in time has to say for how long it conditions.
     #[test]
     fn rules_that_last_say_for_how_long_they_watch() {
         let built_in = Thresholds::default();
@@ -148,7 +150,7 @@ mod tests {
                 .filter(|parameter| parameter.rule == rule.word() && lasts(parameter.key))
                 .map(|parameter| parameter.default)
                 .fold(f64::INFINITY, f64::min);
-            let time = watches_for(*rule, &built_in);
+            let time = observation_seconds(*rule, &built_in);
             assert!(shortest.is_infinite() || time >= shortest, "{}: {time} < {shortest}", rule.word());
         }
     }

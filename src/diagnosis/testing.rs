@@ -1,6 +1,6 @@
 //! A laboratory for rules: hosts made of wire messages, watched by an engine in simulated time.
 
-use super::{Engine, Finding, Phase, Transition};
+use super::{Engine, Finding, FindingPhase, Transition};
 use crate::fleet::fixture::{TestHost, TestProcess, at};
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
 use crate::hosts::{HostConfig, Thresholds};
@@ -9,24 +9,24 @@ use std::sync::Arc;
 
 /// One sample of one host.
 #[derive(Clone, Default)]
-pub(super) struct Shot {
+pub(super) struct TestSample {
     pub(super) gpus: Vec<GpuReading>,
     pub(super) processes: Vec<TestProcess>,
 }
 
-pub(super) struct Lab {
+pub(super) struct RuleTester {
     pub(super) fleet: Fleet,
     pub(super) engine: Engine,
     sources: Vec<TestHost>,
     pub(super) t: f64,
     /// Seconds between samples.
-    pub(super) every: f64,
+    pub(super) interval: f64,
     pub(super) transitions: Vec<Transition>,
-    dice: u64,
+    random_state: u64,
     cpu: std::collections::HashMap<(usize, u32), f64>,
 }
 
-impl Lab {
+impl RuleTester {
     /// One host with these GPUs.
     pub(super) fn new(gpus: Vec<GpuInfo>) -> Self {
         Self::of(vec![gpus], Thresholds::default())
@@ -35,20 +35,20 @@ impl Lab {
     pub(super) fn of(hosts: Vec<Vec<GpuInfo>>, thresholds: Thresholds) -> Self {
         let configs: Vec<Arc<HostConfig>> =
             (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
-        let mut lab = Self {
+        let mut tester = Self {
             fleet: Fleet::new(&configs, false, at(0.0)),
             engine: Engine::new(Arc::new(thresholds)),
             sources: (0..).zip(hosts).map(|(id, gpus)| TestHost::new(id, gpus)).collect(),
             t: 1000.0,
-            every: 10.0,
+            interval: 10.0,
             transitions: Vec::new(),
-            dice: 7,
+            random_state: 7,
             cpu: std::collections::HashMap::new(),
         };
-        for id in 0..lab.sources.len() {
-            lab.greet(id);
+        for id in 0..tester.sources.len() {
+            tester.connect(id);
         }
-        lab
+        tester
     }
 
     pub(super) fn now(&self) -> Moment {
@@ -56,72 +56,72 @@ impl Lab {
     }
 
     /// Hello and inventory of a host reach the fleet.
-    pub(super) fn greet(&mut self, id: usize) {
+    pub(super) fn connect(&mut self, id: usize) {
         let hello = self.sources[id].host.hello.clone().expect("said");
         self.update(id, HostUpdate::Hello(Box::new(hello)));
-        self.tell(id);
+        self.send_inventory(id);
     }
 
-    fn tell(&mut self, id: usize) {
+    fn send_inventory(&mut self, id: usize) {
         let inventory = self.sources[id].host.inventory.clone().expect("told");
         self.update(id, HostUpdate::Inventory(Box::new(inventory)));
     }
 
     pub(super) fn reboot(&mut self, id: usize) {
         self.sources[id].hello("boot-2");
-        self.greet(id);
+        self.connect(id);
     }
 
     pub(super) fn inventory(&mut self, id: usize, gpus: Vec<GpuInfo>) {
         self.sources[id].inventory(gpus);
-        self.tell(id);
+        self.send_inventory(id);
     }
 
     pub(super) fn update(&mut self, id: usize, update: HostUpdate) {
         let (host, now) = (HostId(id as u32), self.now());
         self.fleet.apply(host, update, now);
-        self.transitions.extend(self.engine.step(&self.fleet, host, now));
+        self.transitions.extend(self.engine.evaluate_host(&self.fleet, host, now));
     }
 
     /// One snapshot, edited before it is sent.
-    pub(super) fn send(&mut self, id: usize, shot: &Shot, edit: impl FnOnce(&mut Snapshot)) {
-        let mut processes = shot.processes.clone();
+    pub(super) fn send(&mut self, id: usize, test_sample: &TestSample, edit: impl FnOnce(&mut Snapshot)) {
+        let mut processes = test_sample.processes.clone();
         for process in &mut processes {
             // CPU time follows from the share, unless a test sets it.
             let percent = f64::from(process.reading.cpu_percent.unwrap_or(0.0));
             let used = self.cpu.entry((id, process.facts.pid)).or_insert(100.0);
-            *used += percent / 100.0 * self.every;
+            *used += percent / 100.0 * self.interval;
             process.reading.cpu_seconds = process.reading.cpu_seconds.or(Some(*used));
             process.reading.age_seconds = Some(10_000.0 + self.t);
         }
-        let mut snapshot = self.sources[id].snapshot(self.t, &shot.gpus, &processes);
-        snapshot.interval_seconds = Some(self.every as f32);
+        let mut snapshot = self.sources[id].snapshot(self.t, &test_sample.gpus, &processes);
+        snapshot.interval_seconds = Some(self.interval as f32);
         edit(&mut snapshot);
         self.update(id, HostUpdate::Snapshot(Box::new(snapshot)));
     }
 
     /// Plays host 0 for some seconds.
-    pub(super) fn play(&mut self, seconds: f64, make: impl FnMut(&mut Self, f64) -> Shot) {
-        self.play_edited(seconds, make, |_, _| {});
+    pub(super) fn run(&mut self, seconds: f64, make: impl FnMut(&mut Self, f64) -> TestSample) {
+        self.run_edited(seconds, make, |_, _| {});
     }
 
-    pub(super) fn play_edited(
+    pub(super) fn run_edited(
         &mut self,
         seconds: f64,
-        mut make: impl FnMut(&mut Self, f64) -> Shot,
+        mut make: impl FnMut(&mut Self, f64) -> TestSample,
         edit: impl Fn(&mut Snapshot, f64),
     ) {
         let begin = self.t;
         while self.t < begin + seconds {
             let passed = self.t - begin;
-            let shot = make(self, passed);
-            self.send(0, &shot, |snapshot| edit(snapshot, passed));
-            self.pass(self.every);
+            let test_sample = make(self, passed);
+            self.send(0, &test_sample, |snapshot| edit(snapshot, passed));
+            self.wait(self.interval);
         }
     }
 
     /// Time in which nothing arrives.
-    pub(super) fn pass(&mut self, seconds: f64) {
+    pub(super) fn wait(&mut self, seconds: f64) {
         let end = self.t + seconds;
         while self.t < end {
             self.t = (self.t + 1.0).min(end);
@@ -134,8 +134,9 @@ impl Lab {
     pub(super) fn noise(&mut self, deviation: f32) -> f32 {
         let mut sum = 0.0;
         for _ in 0..4 {
-            self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            sum += (self.dice >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
+            self.random_state =
+                self.random_state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            sum += (self.random_state >> 40) as f32 / (1_u64 << 24) as f32 - 0.5;
         }
         sum * 1.7 * deviation
     }
@@ -159,7 +160,7 @@ impl Lab {
 
     /// What fires now, by rule and severity.
     pub(super) fn firing(&self) -> Vec<(&'static str, &'static str)> {
-        let firing = self.engine.findings().filter(|finding| finding.phase == Phase::Firing);
+        let firing = self.engine.findings().filter(|finding| finding.phase == FindingPhase::Firing);
         firing.map(|finding| (finding.rule.word(), finding.severity.word())).collect()
     }
 
@@ -174,7 +175,7 @@ impl Lab {
     /// What has fired so far: rule, severity, and the second of the test.
     pub(super) fn fired(&self) -> Vec<(&'static str, &'static str)> {
         let mut fired: Vec<(&str, &str)> = Vec::new();
-        for transition in self.transitions.iter().filter(|transition| transition.to == Phase::Firing) {
+        for transition in self.transitions.iter().filter(|transition| transition.to == FindingPhase::Firing) {
             let what = (transition.rule.word(), transition.severity.word());
             if !fired.contains(&what) {
                 fired.push(what);
@@ -189,11 +190,11 @@ impl Lab {
 }
 
 /// Something to be told: a finding of this fingerprint and severity that has just fired.
-pub(crate) fn news(id: &str, severity: super::Severity) -> super::News {
+pub(crate) fn notification(id: &str, severity: super::Severity) -> super::FindingNotification {
     let mut finding = Finding::blank(super::RuleId::GpuLost, HostId(0), at(0.0));
     finding.id = id.into();
     finding.severity = severity;
-    finding.phase = Phase::Firing;
+    finding.phase = FindingPhase::Firing;
     finding.sentence = "a sentence".into();
     finding.hosts = vec![(HostId(0), "hgx-01".into())];
     let transition = Transition {
@@ -202,12 +203,12 @@ pub(crate) fn news(id: &str, severity: super::Severity) -> super::News {
         rule: super::RuleId::GpuLost,
         host: HostId(0),
         host_name: "hgx-01".into(),
-        from: Phase::Clear,
-        to: Phase::Firing,
+        from: FindingPhase::Clear,
+        to: FindingPhase::Firing,
         severity,
         notify: true,
         is_reminder: false,
         sentence: "a sentence".into(),
     };
-    super::News { transition, finding }
+    super::FindingNotification { transition, finding }
 }

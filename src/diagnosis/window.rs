@@ -13,7 +13,7 @@ const GROWTH: usize = 11;
 
 /// One reading.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Point {
+pub(super) struct WindowPoint {
     pub(super) utilization: Option<u8>,
     pub(super) memory_utilization: Option<u8>,
     pub(super) power: Option<f32>,
@@ -49,7 +49,7 @@ struct Bucket {
 
 /// What a window says.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct Stats {
+pub(super) struct WindowStats {
     /// Seconds that the readings stand for.
     pub(super) covered: f64,
     pub(super) readings: u32,
@@ -76,11 +76,11 @@ pub(super) struct Window {
 
 impl Window {
     /// Takes a reading at `t` that stands for `dt` seconds.
-    pub(super) fn push(&mut self, t: f64, dt: f64, point: Point) {
+    pub(super) fn push(&mut self, t: f64, dt: f64, point: WindowPoint) {
         let is_over =
             |last: &Bucket| t - f64::from(last.begin) >= BUCKET_SECONDS || t < f64::from(last.begin) - ROUNDING;
         if self.buckets.back().is_none_or(is_over) {
-            self.cut(t);
+            self.start_bucket(t);
         }
         let Some(bucket) = self.buckets.back_mut() else { return };
         let is_known = point.utilization.is_some() || point.power.is_some();
@@ -108,7 +108,7 @@ impl Window {
     }
 
     /// Begins a new bucket, so that a window can begin exactly here.
-    pub(super) fn cut(&mut self, t: f64) {
+    pub(super) fn start_bucket(&mut self, t: f64) {
         if self.buckets.back().is_some_and(|last| last.readings == 0 && last.covered <= 0.0) {
             self.buckets.pop_back();
         }
@@ -123,14 +123,14 @@ impl Window {
     }
 
     /// What was read from `begin` on, to within a bucket, but never from before a cut at `begin`.
-    pub(super) fn stats(&self, begin: f64) -> Stats {
+    pub(super) fn stats(&self, begin: f64) -> WindowStats {
         self.stats_between(begin, f64::INFINITY)
     }
 
     /// What was read from `begin` until `end`, to within a bucket.
-    pub(super) fn stats_between(&self, begin: f64, end: f64) -> Stats {
+    pub(super) fn stats_between(&self, begin: f64, end: f64) -> WindowStats {
         let mut least = u8::MAX;
-        let mut stats = Stats::default();
+        let mut stats = WindowStats::default();
         let (mut high, mut sum) = (0_u32, 0_u32);
         let (mut memory_readings, mut memory_low, mut memory_sum, mut memory_most) = (0_u32, 0_u32, 0_u32, 0);
         let (mut power_readings, mut power_sum, mut squares, mut power_most) = (0_u32, 0.0_f64, 0.0_f64, 0.0_f32);
@@ -161,7 +161,7 @@ impl Window {
             let mean = power_sum / f64::from(power_readings);
             ((squares / f64::from(power_readings) - mean * mean).max(0.0).sqrt() / mean) as f32
         });
-        Stats {
+        WindowStats {
             least_utilization: (stats.readings > 0).then_some(least),
             mean_utilization: mean(f64::from(sum), stats.readings),
             is_median_high: stats.readings > 0 && high * 2 >= stats.readings,
@@ -184,12 +184,12 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn point(utilization: u8, memory: u8, power: f32) -> Point {
-        Point {
+    fn point(utilization: u8, memory: u8, power: f32) -> WindowPoint {
+        WindowPoint {
             utilization: Some(utilization),
             memory_utilization: Some(memory),
             power: Some(power),
-            ..Point::default()
+            ..WindowPoint::default()
         }
     }
 
@@ -199,7 +199,7 @@ mod tests {
         for second in 0..100 {
             window.push(f64::from(second), 1.0, point(50, 40, 500.0));
         }
-        window.cut(100.0);
+        window.start_bucket(100.0);
         for second in 100..400 {
             window.push(f64::from(second), 1.0, point(100, 0, if second % 2 == 0 { 103.0 } else { 105.0 }));
         }
@@ -216,8 +216,8 @@ mod tests {
     #[test]
     fn nothing_known_is_not_zero_and_covers_nothing() {
         let mut window = Window::default();
-        window.push(0.0, 10.0, Point::default());
-        assert_eq!(window.stats(0.0), Stats::default());
+        window.push(0.0, 10.0, WindowPoint::default());
+        assert_eq!(window.stats(0.0), WindowStats::default());
     }
 
     #[test]

@@ -150,7 +150,7 @@ impl TestHost {
     }
 
     /// A snapshot that arrives at once.
-    pub(crate) fn show(&mut self, seconds: f64, gpus: &[GpuReading], processes: &[TestProcess]) {
+    pub(crate) fn send_snapshot(&mut self, seconds: f64, gpus: &[GpuReading], processes: &[TestProcess]) {
         let snapshot = self.snapshot(seconds, gpus, processes);
         self.apply(seconds, snapshot);
     }

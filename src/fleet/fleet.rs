@@ -1,6 +1,6 @@
 //! All hosts.
 
-use super::{Applied, Host, HostId, HostUpdate, Moment};
+use super::{Host, HostChange, HostId, HostUpdate, Moment};
 use crate::hosts::HostConfig;
 use std::sync::Arc;
 
@@ -43,10 +43,10 @@ impl Fleet {
     }
 
     /// Takes one host's update; an id that is not in the fleet changes nothing.
-    pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Applied {
+    pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> HostChange {
         match self.hosts.get_mut(id.0 as usize) {
             Some(host) => host.apply(update, now),
-            None => Applied::Nothing,
+            None => HostChange::Nothing,
         }
     }
 }

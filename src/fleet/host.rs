@@ -1,7 +1,7 @@
 //! One host: what it said last, and how it is reached.
 
-use super::processes::Processes;
-use super::{EndedProcess, History, HostLog, Link, LinkError, Moment, Phase, Process, ranges};
+use super::processes::ProcessTable;
+use super::{ConnectPhase, ConnectionLog, EndedProcess, History, Link, LinkError, Moment, Process, sanitize};
 use crate::hosts::HostConfig;
 use crate::wire::{
     Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText,
@@ -22,7 +22,7 @@ pub enum HostUpdate {
         /// Which try, from 1.
         attempt: u32,
         /// How far.
-        phase: Phase,
+        phase: ConnectPhase,
     },
     /// The probe introduced itself: the link is live.
     Hello(Box<Hello>),
@@ -51,7 +51,7 @@ pub enum HostUpdate {
 
 /// What [`Host::apply`] changed, so that only what depends on it is computed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Applied {
+pub enum HostChange {
     /// Only the link changed.
     Link,
     /// Hello, inventory or readings changed.
@@ -98,9 +98,9 @@ pub struct Host {
     health: Vec<GpuHealth>,
     filesystems: Vec<Filesystem>,
     slurm_allocated_gpus: Option<Vec<u32>>,
-    processes: Processes,
+    processes: ProcessTable,
     history: History,
-    log: HostLog,
+    log: ConnectionLog,
 }
 
 impl Host {
@@ -109,7 +109,7 @@ impl Host {
         Self {
             id,
             config,
-            link: Link::Connecting { attempt: 1, phase: Phase::Queued, since: now },
+            link: Link::Connecting { attempt: 1, phase: ConnectPhase::Queued, since: now },
             hello: None,
             inventory: None,
             snapshot: None,
@@ -122,9 +122,9 @@ impl Host {
             health: Vec::new(),
             filesystems: Vec::new(),
             slurm_allocated_gpus: None,
-            processes: Processes::default(),
+            processes: ProcessTable::default(),
             history: History::default(),
-            log: HostLog::default(),
+            log: ConnectionLog::default(),
         }
     }
 
@@ -158,12 +158,12 @@ impl Host {
 
     /// The GPUs in inventory order, each with its last readings (all `None` until there are some).
     pub fn gpus(&self) -> impl ExactSizeIterator<Item = (&GpuInfo, &GpuReading)> {
-        self.infos().iter().zip(&self.readings)
+        self.gpu_infos().iter().zip(&self.readings)
     }
 
     /// The facts of the GPU at a position of the inventory.
     pub fn gpu_info(&self, position: usize) -> Option<&GpuInfo> {
-        self.infos().get(position)
+        self.gpu_infos().get(position)
     }
 
     /// What rarely changes about the GPU at a position of the inventory, as it was sent last.
@@ -192,7 +192,7 @@ impl Host {
     }
 
     /// Whether a process runs as the user that logged in there; not, where one of the two is not known.
-    pub fn is_of_login(&self, process: &Process) -> bool {
+    pub fn belongs_to_login_user(&self, process: &Process) -> bool {
         let login = self.hello.as_ref().and_then(|hello| hello.login_uid);
         login.is_some() && process.facts().and_then(|facts| facts.uid) == login
     }
@@ -203,28 +203,28 @@ impl Host {
     }
 
     /// What was done to reach it, and what came of it.
-    pub fn log(&self) -> &HostLog {
+    pub fn log(&self) -> &ConnectionLog {
         &self.log
     }
 
-    fn infos(&self) -> &[GpuInfo] {
+    fn gpu_infos(&self) -> &[GpuInfo] {
         self.inventory.as_ref().map_or(&[], |inventory| &inventory.gpus)
     }
 
     /// Takes one update.
-    pub fn apply(&mut self, update: HostUpdate, now: Moment) -> Applied {
-        self.log.take(&update, now);
+    pub fn apply(&mut self, update: HostUpdate, now: Moment) -> HostChange {
+        self.log.record_update(&update, now);
         match update {
             HostUpdate::Connecting { attempt, phase } => {
                 let since = match self.link {
                     Link::Connecting { attempt: current, since, .. } if current == attempt => since,
                     _ => now,
                 };
-                if phase == Phase::Queued || phase == Phase::Name {
+                if phase == ConnectPhase::Queued || phase == ConnectPhase::Name {
                     self.snapshots_seen = 0;
                 }
                 self.link = Link::Connecting { attempt, phase, since };
-                Applied::Link
+                HostChange::Link
             }
             HostUpdate::Hello(hello) => {
                 let old = self.hello.as_ref().map(|old| &old.boot_id);
@@ -232,31 +232,31 @@ impl Host {
                     // Who does not tell it now or did not tell it then may have been another kind of reader.
                     if hello.boot_id.is_some() && old.is_some_and(Option::is_some) {
                         self.rebooted_at = Some(now);
-                        self.log.rebooted(now);
+                        self.log.record_reboot(now);
                     }
-                    self.forget_boot();
+                    self.reset_after_reboot();
                 }
                 self.hello = Some(*hello);
                 self.snapshots_seen = 0;
                 self.history.connected();
-                Applied::Data
+                HostChange::Data
             }
             HostUpdate::Inventory(inventory) => {
                 self.apply_inventory(*inventory);
-                Applied::Data
+                HostChange::Data
             }
             HostUpdate::Snapshot(snapshot) => self.apply_snapshot(*snapshot, now),
             HostUpdate::RoundTrip(round_trip) => {
                 self.round_trip = Some(round_trip);
                 if matches!(self.link, Link::Stale { .. }) {
                     self.link = Link::Live;
-                    return Applied::Link;
+                    return HostChange::Link;
                 }
-                Applied::Nothing
+                HostChange::Nothing
             }
             HostUpdate::Silent => {
                 self.link = Link::Stale { since: self.received_at.unwrap_or(now) };
-                Applied::Link
+                HostChange::Link
             }
             HostUpdate::Down { error, retry_at, attempt } => {
                 let since = match self.link {
@@ -264,7 +264,7 @@ impl Host {
                     _ => now,
                 };
                 self.link = Link::Down { error, since, retry_at, attempt };
-                Applied::Link
+                HostChange::Link
             }
             HostUpdate::NeedsUser(error) => {
                 let since = match &self.link {
@@ -272,15 +272,15 @@ impl Host {
                     _ => now,
                 };
                 self.link = Link::NeedsUser { error, since };
-                Applied::Link
+                HostChange::Link
             }
-            HostUpdate::Reply(_) => Applied::Nothing,
+            HostUpdate::Reply(_) => HostChange::Nothing,
         }
     }
 
     /// After a reboot nothing is left of what ran before; the GPUs' history is of the GPUs, and stays.
-    fn forget_boot(&mut self) {
-        self.processes = Processes::default();
+    fn reset_after_reboot(&mut self) {
+        self.processes = ProcessTable::default();
         self.readings.fill(GpuReading::default());
         self.health.fill(GpuHealth::default());
         self.filesystems.clear();
@@ -291,20 +291,20 @@ impl Host {
 
     /// Takes a new list of GPUs. Until the next snapshot each GPU keeps its last readings, wherever it stands now.
     fn apply_inventory(&mut self, mut inventory: Inventory) {
-        inventory.gpus.iter_mut().for_each(ranges::clean_gpu_info);
-        let old: Vec<SafeText> = self.infos().iter().map(gpu_identity).collect();
+        inventory.gpus.iter_mut().for_each(sanitize::sanitize_gpu_info);
+        let old: Vec<SafeText> = self.gpu_infos().iter().map(gpu_identity).collect();
         let new: Vec<SafeText> = inventory.gpus.iter().map(gpu_identity).collect();
         let moves: Vec<Option<usize>> =
             old.iter().map(|identity| new.iter().position(|other| other == identity)).collect();
-        move_rows(&mut self.readings, &moves, new.len());
-        move_rows(&mut self.health, &moves, new.len());
+        reorder_rows(&mut self.readings, &moves, new.len());
+        reorder_rows(&mut self.health, &moves, new.len());
         self.processes.move_gpus(&moves);
         self.history.set_gpus(&new);
         self.inventory = Some(inventory);
     }
 
-    fn apply_snapshot(&mut self, mut snapshot: Snapshot, now: Moment) -> Applied {
-        ranges::clean_host(&mut snapshot);
+    fn apply_snapshot(&mut self, mut snapshot: Snapshot, now: Moment) -> HostChange {
+        sanitize::sanitize_snapshot(&mut snapshot);
         // One of 1970 or before is none.
         if snapshot.wall_unix_ms > 0 {
             let ours = i64::try_from(now.unix.as_millis()).unwrap_or(i64::MAX);
@@ -315,8 +315,8 @@ impl Host {
         // The columns of another generation than the inventory's are in an order that is not known here.
         let generation = self.inventory.as_ref().map(|inventory| inventory.generation);
         if generation == Some(snapshot.generation) {
-            self.take_gpus(&std::mem::take(&mut snapshot.gpus));
-            self.take_health(&std::mem::take(&mut snapshot.health));
+            self.apply_gpu_readings(&std::mem::take(&mut snapshot.gpus));
+            self.apply_health(&std::mem::take(&mut snapshot.health));
         } else {
             self.readings.fill(GpuReading::default());
             snapshot.gpus = GpuColumns::default();
@@ -333,35 +333,35 @@ impl Host {
         let is_listed = generation == Some(snapshot.generation) && snapshot.driver_error.is_none();
         let boot_id = self.hello.as_ref().and_then(|hello| hello.boot_id.as_ref());
         let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
-        let sight = Sight { boot_id, infos, readings: &self.readings, is_listed, is_first, now };
-        self.processes.apply(&mut snapshot, &sight);
+        let context = SnapshotContext { boot_id, infos, readings: &self.readings, is_listed, is_first, now };
+        self.processes.apply(&mut snapshot, &context);
         self.link = Link::Live;
         self.snapshot = Some(snapshot);
         self.record(now);
-        if is_first { Applied::FirstData } else { Applied::Data }
+        if is_first { HostChange::FirstData } else { HostChange::Data }
     }
 
-    fn take_gpus(&mut self, columns: &GpuColumns) {
+    fn apply_gpu_readings(&mut self, columns: &GpuColumns) {
         let infos = self.inventory.as_ref().map_or(&[][..], |inventory| &inventory.gpus);
         self.readings.clear();
         self.readings.extend(infos.iter().enumerate().map(|(position, info)| {
             let mut reading = columns.row(position);
-            ranges::clean_gpu(&mut reading, info);
+            sanitize::sanitize_gpu_reading(&mut reading, info);
             reading
         }));
     }
 
     /// Health is not sent with every snapshot: what was sent last holds.
-    fn take_health(&mut self, columns: &GpuHealthColumns) {
+    fn apply_health(&mut self, columns: &GpuHealthColumns) {
         if !columns.is_empty() {
-            self.health = (0..self.infos().len()).map(|position| columns.row(position)).collect();
+            self.health = (0..self.gpu_infos().len()).map(|position| columns.row(position)).collect();
         }
     }
 
     fn record(&mut self, now: Moment) {
         let interval = self.interval();
         let Some(snapshot) = &self.snapshot else { return };
-        self.history.record_past(snapshot.monotonic_seconds, now, &snapshot.recent_past);
+        self.history.backfill(snapshot.monotonic_seconds, now, &snapshot.recent_past);
         let late =
             self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
         // On a slow link readings are old when they arrive, and must not look fresh.
@@ -370,7 +370,7 @@ impl Host {
 }
 
 /// Puts each row where its GPU stands now; a GPU that is new has a row in which nothing is known.
-fn move_rows<R: Clone + Default>(rows: &mut Vec<R>, moves: &[Option<usize>], count: usize) {
+fn reorder_rows<R: Clone + Default>(rows: &mut Vec<R>, moves: &[Option<usize>], count: usize) {
     let mut moved = vec![R::default(); count];
     for (position, row) in moves.iter().zip(rows.drain(..)) {
         if let Some(place) = position.and_then(|position| moved.get_mut(position)) {
@@ -390,7 +390,7 @@ fn gpu_identity(info: &GpuInfo) -> SafeText {
 }
 
 /// What is known when a snapshot's processes are taken in.
-pub(super) struct Sight<'a> {
+pub(super) struct SnapshotContext<'a> {
     /// The host's boot id.
     pub(super) boot_id: Option<&'a SafeText>,
     /// The GPUs.

@@ -1,6 +1,6 @@
 use super::super::fixture::{TestHost, at, gpus, process, reading};
 use super::*;
-use crate::fleet::{GpuMetric, LinkErrorKind, ProcessTrouble, Series};
+use crate::fleet::{GpuMetric, LinkErrorKind, ProcessTrouble, SeriesKey};
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuProcessReading, Presence,
     ProcessReading, ProcessState, RecentPast,
@@ -15,7 +15,7 @@ fn ended(host: &Host) -> Vec<u32> {
 }
 
 fn commands(host: &Host) -> Vec<String> {
-    host.processes().map(|process| process.about.command.to_string()).collect()
+    host.processes().map(|process| process.info.command.to_string()).collect()
 }
 
 fn utilizations(host: &Host) -> Vec<Option<u8>> {
@@ -31,9 +31,9 @@ fn gpus_are_there_before_their_readings() {
 #[test]
 fn processes_are_joined_from_all_columns() {
     let mut host = TestHost::new(0, gpus(0..2));
-    host.show(1.0, &[reading(97, 40), reading(95, 40)], &[process(7, "python train.py", &[(1, 30), (0, 20)])]);
+    host.send_snapshot(1.0, &[reading(97, 40), reading(95, 40)], &[process(7, "python train.py", &[(1, 30), (0, 20)])]);
     let joined = host.host.processes().next().expect("one");
-    assert_eq!(joined.about.command, "python train.py");
+    assert_eq!(joined.info.command, "python train.py");
     assert_eq!(joined.gpu_positions().collect::<Vec<_>>(), [0, 1]);
     assert_eq!(joined.gpu_memory_bytes(), Some(50 << 30));
     assert_eq!(joined.reading.cpu_percent, Some(100.0));
@@ -47,7 +47,7 @@ fn processes_are_joined_from_all_columns() {
 fn facts_are_sent_once_and_stay() {
     let mut host = TestHost::new(0, gpus(0..1));
     let train = process(7, "python train.py", &[(0, 30)]);
-    host.show(1.0, &[reading(97, 30)], std::slice::from_ref(&train));
+    host.send_snapshot(1.0, &[reading(97, 30)], std::slice::from_ref(&train));
     for second in 2..80 {
         let mut snapshot = host.snapshot(f64::from(second), &[reading(97, 30)], std::slice::from_ref(&train));
         snapshot.facts.clear();
@@ -59,15 +59,15 @@ fn facts_are_sent_once_and_stay() {
 #[test]
 fn facts_that_come_again_replace_the_old_ones() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
-    host.show(2.0, &[reading(97, 30)], &[process(7, "train: epoch 2", &[(0, 30)])]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    host.send_snapshot(2.0, &[reading(97, 30)], &[process(7, "train: epoch 2", &[(0, 30)])]);
     assert_eq!(commands(&host.host), ["train: epoch 2"]);
 }
 
 #[test]
 fn a_pid_with_another_start_is_another_process() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     let mut reused = process(7, "unused", &[(0, 1)]);
     reused.reading.start_ticks = Some(9999);
     let mut snapshot = host.snapshot(2.0, &[reading(97, 30)], &[reused]);
@@ -82,14 +82,14 @@ fn facts_of_another_start_are_not_believed() {
     let mut host = TestHost::new(0, gpus(0..1));
     let mut late = process(7, "python old.py", &[(0, 30)]);
     late.facts.start_ticks = Some(1);
-    host.show(1.0, &[reading(97, 30)], &[late]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[late]);
     assert_eq!(commands(&host.host), ["-"]);
 }
 
 #[test]
 fn a_process_whose_memory_was_not_released_keeps_its_name_and_identity() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     let key = host.host.processes().next().expect("one").key.clone();
     let mut gone = process(7, "", &[(0, 30)]);
     gone.reading = ProcessReading { pid: Some(7), presence: Some(Presence::Gone), ..ProcessReading::default() };
@@ -97,7 +97,7 @@ fn a_process_whose_memory_was_not_released_keeps_its_name_and_identity() {
     snapshot.facts.clear();
     host.apply(2.0, snapshot);
     let process = host.host.processes().next().expect("still listed");
-    assert_eq!((&process.key, &process.about.command), (&key, &"python train.py".into()));
+    assert_eq!((&process.key, &process.info.command), (&key, &"python train.py".into()));
     assert_eq!(process.trouble(at(2.0)), Some(ProcessTrouble::MemoryNotReleased));
     assert!(ended(&host.host).is_empty());
 }
@@ -106,18 +106,18 @@ fn a_process_whose_memory_was_not_released_keeps_its_name_and_identity() {
 fn a_process_that_is_no_longer_listed_has_ended() {
     let mut host = TestHost::new(0, gpus(0..1));
     let both = [process(7, "python a.py", &[(0, 30)]), process(8, "python b.py", &[(0, 30)])];
-    host.show(1.0, &[reading(97, 60)], &both);
-    host.show(3.0, &[reading(97, 30)], &both[1..]);
+    host.send_snapshot(1.0, &[reading(97, 60)], &both);
+    host.send_snapshot(3.0, &[reading(97, 30)], &both[1..]);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![8], vec![7]));
     assert_eq!(host.host.ended().next().map(|ended| ended.ended_at), Some(at(3.0)));
     // One that lets go of its GPU and takes it again has not ended after all.
-    host.show(5.0, &[reading(97, 60)], &both);
+    host.send_snapshot(5.0, &[reading(97, 60)], &both);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![7, 8], vec![]));
     // After ten minutes it is forgotten.
-    host.show(7.0, &[reading(97, 30)], &both[1..]);
-    host.show(606.0, &[reading(97, 30)], &both[1..]);
+    host.send_snapshot(7.0, &[reading(97, 30)], &both[1..]);
+    host.send_snapshot(606.0, &[reading(97, 30)], &both[1..]);
     assert_eq!(ended(&host.host), [7]);
-    host.show(608.0, &[reading(97, 30)], &both[1..]);
+    host.send_snapshot(608.0, &[reading(97, 30)], &both[1..]);
     assert_eq!(ended(&host.host), Vec::<u32>::new());
 }
 
@@ -129,7 +129,7 @@ fn a_hidden_process_that_comes_to_light_is_the_same() {
     let mut snapshot = host.snapshot(1.0, &[reading(97, 30)], &[hidden]);
     snapshot.facts.clear();
     host.apply(1.0, snapshot);
-    host.show(3.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    host.send_snapshot(3.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     assert_eq!((commands(&host.host), ended(&host.host)), (vec!["python train.py".to_owned()], vec![]));
 }
 
@@ -138,13 +138,13 @@ fn nothing_is_said_to_have_ended_that_was_not_watched() {
     let train = || process(7, "python train.py", &[(0, 30)]);
     // Across a reconnect.
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[train()]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[train()]);
     host.hello("boot-1");
-    host.show(60.0, &[reading(0, 0)], &[]);
+    host.send_snapshot(60.0, &[reading(0, 0)], &[]);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![], vec![]));
     // When the list was cut.
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[train()]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[train()]);
     let cut = Snapshot { processes_left_out: 4, ..host.snapshot(3.0, &[reading(0, 0)], &[]) };
     host.apply(3.0, cut);
     assert_eq!(ended(&host.host), Vec::<u32>::new());
@@ -154,24 +154,24 @@ fn nothing_is_said_to_have_ended_that_was_not_watched() {
 fn processes_of_a_gpu_that_cannot_be_asked_are_held() {
     let mut host = TestHost::new(0, gpus(0..2));
     let both = [process(7, "python a.py", &[(0, 30)]), process(8, "python b.py", &[(1, 30)])];
-    host.show(1.0, &[reading(97, 30), reading(97, 30)], &both);
+    host.send_snapshot(1.0, &[reading(97, 30), reading(97, 30)], &both);
     let blocked = GpuReading { blocked_seconds: Some(4.0), ..GpuReading::default() };
-    host.show(3.0, &[reading(97, 30), blocked], &both[..1]);
-    let held: Vec<(u32, bool)> = host.host.processes().map(|process| (process.key.pid, process.is_held)).collect();
+    host.send_snapshot(3.0, &[reading(97, 30), blocked], &both[..1]);
+    let held: Vec<(u32, bool)> = host.host.processes().map(|process| (process.key.pid, process.is_stale)).collect();
     assert_eq!((held, ended(&host.host)), (vec![(7, false), (8, true)], vec![]));
-    host.show(5.0, &[reading(97, 30), reading(0, 0)], &both[..1]);
+    host.send_snapshot(5.0, &[reading(97, 30), reading(0, 0)], &both[..1]);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![7], vec![8]), "it could be asked again");
 }
 
 #[test]
 fn a_driver_that_stops_answering_holds_all_processes() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[process(7, "python a.py", &[(0, 30)])]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python a.py", &[(0, 30)])]);
     let error = DriverError { kind: DriverErrorKind::Blocked, code: None, message: "no answer for 5 s".into() };
     let blocked = Snapshot { driver_error: Some(error), ..host.snapshot(3.0, &[], &[]) };
     host.apply(3.0, blocked);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![7], vec![]));
-    assert!(host.host.processes().all(|process| process.is_held));
+    assert!(host.host.processes().all(|process| process.is_stale));
     assert_eq!(utilizations(&host.host), [None]);
 }
 
@@ -179,7 +179,7 @@ fn a_driver_that_stops_answering_holds_all_processes() {
 fn the_memory_of_ended_processes_is_bounded() {
     let mut host = TestHost::new(0, gpus(0..1));
     for round in 0..300_u32 {
-        host.show(f64::from(round), &[reading(97, 30)], &[process(1000 + round, "python", &[(0, 1)])]);
+        host.send_snapshot(f64::from(round), &[reading(97, 30)], &[process(1000 + round, "python", &[(0, 1)])]);
     }
     assert_eq!(ended(&host.host).len(), 64);
     assert_eq!(ended(&host.host).last(), Some(&1298));
@@ -188,7 +188,7 @@ fn the_memory_of_ended_processes_is_bounded() {
 #[test]
 fn a_snapshot_of_another_generation_gives_no_gpu_readings() {
     let mut host = TestHost::new(0, gpus(0..2));
-    host.show(1.0, &[reading(10, 1), reading(20, 2)], &[process(7, "python", &[(0, 1)])]);
+    host.send_snapshot(1.0, &[reading(10, 1), reading(20, 2)], &[process(7, "python", &[(0, 1)])]);
     let late = Snapshot { generation: 99, ..host.snapshot(2.0, &[reading(30, 3)], &[]) };
     host.apply(2.0, late);
     assert_eq!(utilizations(&host.host), [None, None]);
@@ -203,7 +203,7 @@ fn health_that_is_not_sent_stays() {
     snapshot.health = GpuHealthColumns::from_rows(&[GpuHealth::default(), failed.clone()]);
     snapshot.host.filesystems = vec![Filesystem { mount_point: "/home".into(), ..Filesystem::default() }];
     host.apply(1.0, snapshot);
-    host.show(2.0, &[reading(0, 0), reading(0, 0)], &[]);
+    host.send_snapshot(2.0, &[reading(0, 0), reading(0, 0)], &[]);
     assert_eq!(host.host.gpu_health(1), Some(&failed));
     assert_eq!(host.host.filesystems().len(), 1);
     host.inventory(gpus([1, 0]));
@@ -216,20 +216,20 @@ fn health_that_is_not_sent_stays() {
 fn gpus_that_change_their_order_take_readings_processes_and_history_along() {
     let mut host = TestHost::new(0, gpus(0..3));
     let readings = [reading(10, 1), reading(20, 2), reading(30, 3)];
-    host.show(1.0, &readings, &[process(7, "python", &[(1, 1), (2, 1)]), process(8, "python", &[(0, 1)])]);
+    host.send_snapshot(1.0, &readings, &[process(7, "python", &[(1, 1), (2, 1)]), process(8, "python", &[(0, 1)])]);
     // GPU 0 falls off the bus, the others come in another order.
     host.inventory(gpus([2, 1]));
     assert_eq!(utilizations(&host.host), [Some(30), Some(20)]);
     assert_eq!(pids(&host.host), [7]);
     assert_eq!(host.host.processes().next().expect("one").gpu_positions().collect::<Vec<_>>(), [0, 1]);
-    let series = Series::Gpu(0, GpuMetric::Utilization);
+    let series = SeriesKey::Gpu(0, GpuMetric::Utilization);
     assert_eq!(host.host.history().points(series, at(1.0), Duration::from_secs(1), 1), [Some(30.0)]);
 }
 
 #[test]
 fn after_a_reboot_nothing_is_left_of_what_ran_before() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     host.hello("boot-2");
     assert_eq!((pids(&host.host), host.host.received_at), (vec![], None));
     let mut same_pid = host.snapshot(60.0, &[reading(0, 1)], &[process(7, "", &[(0, 1)])]);
@@ -262,7 +262,7 @@ fn a_clock_that_is_off_is_told_and_no_age_rests_on_it() {
 #[test]
 fn a_reconnect_keeps_the_last_values() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
+    host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     let error = LinkError::new(LinkErrorKind::Closed, "the connection was closed");
     host.host.apply(HostUpdate::Down { error, retry_at: None, attempt: 1 }, at(5.0));
     host.hello("boot-1");
@@ -285,7 +285,7 @@ fn absurd_readings_are_not_known() {
     train.gpus[0].gpu_memory_bytes = Some(u64::MAX);
     train.gpus.push(GpuProcessReading { pid: Some(7), gpu: Some(900), ..GpuProcessReading::default() });
     train.reading.cpu_percent = Some(f32::NEG_INFINITY);
-    host.show(1.0, &[absurd], &[train]);
+    host.send_snapshot(1.0, &[absurd], &[train]);
     assert!(host.host.gpus().all(|(_, reading)| *reading == GpuReading::default()));
     let process = host.host.processes().next().expect("one");
     assert_eq!((process.sm_percent(), process.gpu_memory_bytes(), process.reading.cpu_percent), (None, None, None));
@@ -301,7 +301,7 @@ fn what_the_driver_cannot_name_is_gathered() {
     host.apply(1.0, snapshot);
     let process = host.host.processes().next().expect("one for both");
     assert_eq!((process.key.pid, process.gpu_memory_bytes()), (0, Some(2 << 30)));
-    assert_eq!(process.about.command, "(the driver does not name the process)");
+    assert_eq!(process.info.command, "(the driver does not name the process)");
 }
 
 #[test]
@@ -311,13 +311,13 @@ fn disk_wait_is_said_when_it_lasts() {
     waiting.reading.state = Some(ProcessState::DiskSleep);
     let trouble = |host: &TestHost, seconds| host.host.processes().next().expect("one").trouble(at(seconds));
     for second in [0.0, 4.0, 8.0] {
-        host.show(second, &[reading(0, 1)], std::slice::from_ref(&waiting));
+        host.send_snapshot(second, &[reading(0, 1)], std::slice::from_ref(&waiting));
         assert_eq!(trouble(&host, second), None);
     }
-    host.show(12.0, &[reading(0, 1)], std::slice::from_ref(&waiting));
+    host.send_snapshot(12.0, &[reading(0, 1)], std::slice::from_ref(&waiting));
     assert_eq!(trouble(&host, 12.0), Some(ProcessTrouble::DiskWait));
-    host.show(14.0, &[reading(0, 1)], &[process(7, "python", &[(0, 1)])]);
-    host.show(16.0, &[reading(0, 1)], &[waiting]);
+    host.send_snapshot(14.0, &[reading(0, 1)], &[process(7, "python", &[(0, 1)])]);
+    host.send_snapshot(16.0, &[reading(0, 1)], &[waiting]);
     assert_eq!(trouble(&host, 16.0), None, "it ran in between");
 }
 
@@ -337,7 +337,7 @@ fn freshness_follows_the_interval_that_the_probe_keeps() {
 fn a_device_error_has_its_own_place() {
     let mut host = TestHost::new(0, gpus(0..1));
     let error = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "GPU is lost".into() };
-    host.show(1.0, &[GpuReading { error: Some(error.clone()), ..GpuReading::default() }], &[]);
+    host.send_snapshot(1.0, &[GpuReading { error: Some(error.clone()), ..GpuReading::default() }], &[]);
     let (_, lost) = host.host.gpus().next().expect("its row stays");
     assert_eq!((lost.error.as_ref(), lost.utilization_percent), (Some(&error), None));
 }
@@ -356,7 +356,8 @@ fn the_first_snapshot_brings_the_recent_past_of_each_gpu() {
     // The positions of another inventory say nothing of this one's GPUs.
     let other = Snapshot { generation: 77, ..snapshot.clone() };
     let power = |host: &TestHost, gpu| {
-        let points = host.host.history().points(Series::Gpu(gpu, GpuMetric::Power), at(8.0), Duration::from_secs(8), 2);
+        let points =
+            host.host.history().points(SeriesKey::Gpu(gpu, GpuMetric::Power), at(8.0), Duration::from_secs(8), 2);
         points.into_iter().map(|point| point.map(f32::round)).collect::<Vec<_>>()
     };
     host.apply(9.5, other);
@@ -398,7 +399,7 @@ proptest::proptest! {
             );
             let rows = crate::fleet::host_rows(&host.host, &[], at(second));
             proptest::prop_assert!(rows.iter().all(|job| job.process_count() > 0));
-            host.host.history().points(Series::Gpu(0, GpuMetric::Power), at(second), Duration::from_secs(60), 30);
+            host.host.history().points(SeriesKey::Gpu(0, GpuMetric::Power), at(second), Duration::from_secs(60), 30);
         }
     }
 }

@@ -34,7 +34,7 @@ pub enum JobKey {
 
 impl JobKey {
     /// The job of a process, from its facts; without facts a process is a job of its own.
-    pub fn of(process: &ProcessKey, facts: Option<&ProcessFacts>) -> Self {
+    pub fn of_process(process: &ProcessKey, facts: Option<&ProcessFacts>) -> Self {
         let Some(facts) = facts else { return Self::Launcher(process.clone()) };
         match &facts.owner {
             Some(Owner::Slurm { job, .. }) => return Self::Slurm { cluster: None, job: job.clone() },
@@ -54,7 +54,7 @@ impl JobKey {
             });
         }
         match facts.session {
-            Some(session) if is_cut_off(facts) => Self::Session { boot_id: process.boot_id.clone(), session },
+            Some(session) if is_orphaned(facts) => Self::Session { boot_id: process.boot_id.clone(), session },
             _ => Self::Launcher(process.clone()),
         }
     }
@@ -84,7 +84,7 @@ pub fn launcher(facts: &ProcessFacts) -> Option<&Ancestor> {
 }
 
 /// Whether nothing is known above the process: its parents have ended and init, or a subreaper, has taken it over.
-fn is_cut_off(facts: &ProcessFacts) -> bool {
+fn is_orphaned(facts: &ProcessFacts) -> bool {
     facts.ancestors.first().is_none_or(|parent| parent.pid == 1 || is_init(&parent.name))
 }
 
@@ -124,7 +124,7 @@ fn is_shell(name: &str) -> bool {
     SHELLS.contains(&name)
 }
 
-/// Processes that adopt orphans: pid 1 under its usual names, and a user's own systemd.
+/// ProcessTable that adopt orphans: pid 1 under its usual names, and a user's own systemd.
 fn is_init(name: &str) -> bool {
     matches!(name, "init" | "systemd" | "tini" | "dumb-init" | "catatonit" | "runit")
 }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     fn job(pid: u32, uid: u32, ancestors: Vec<Ancestor>) -> String {
-        let key = JobKey::of(&key(pid), Some(&facts(pid, uid, ancestors)));
+        let key = JobKey::of_process(&key(pid), Some(&facts(pid, uid, ancestors)));
         key.to_string()
     }
 
@@ -156,10 +156,10 @@ mod tests {
     fn workers_of_one_torchrun_are_one_job() {
         let parents = || vec![ancestor(500, ALICE, "torchrun"), ancestor(400, ALICE, "bash")];
         assert_eq!(
-            JobKey::of(&key(501), Some(&facts(501, ALICE, parents()))),
-            JobKey::of(&key(502), Some(&facts(502, ALICE, parents()))),
+            JobKey::of_process(&key(501), Some(&facts(501, ALICE, parents()))),
+            JobKey::of_process(&key(502), Some(&facts(502, ALICE, parents()))),
         );
-        assert_eq!(JobKey::of(&key(501), Some(&facts(501, ALICE, parents()))), JobKey::Launcher(key(500)));
+        assert_eq!(JobKey::of_process(&key(501), Some(&facts(501, ALICE, parents()))), JobKey::Launcher(key(500)));
     }
 
     #[test]
@@ -214,7 +214,7 @@ mod tests {
     fn orphans_are_held_together_by_their_session() {
         let orphan = |pid| {
             let facts = ProcessFacts { session: Some(400), ..facts(pid, ALICE, vec![ancestor(1, 0, "systemd")]) };
-            JobKey::of(&key(pid), Some(&facts))
+            JobKey::of_process(&key(pid), Some(&facts))
         };
         assert_eq!(orphan(510), orphan(511));
         assert_eq!(orphan(510).to_string(), "session:400");
@@ -223,14 +223,14 @@ mod tests {
     #[test]
     fn the_session_says_nothing_while_a_parent_is_known() {
         let facts = ProcessFacts { session: Some(400), ..facts(510, ALICE, vec![ancestor(400, ALICE, "bash")]) };
-        assert_eq!(JobKey::of(&key(510), Some(&facts)), JobKey::Launcher(key(510)));
+        assert_eq!(JobKey::of_process(&key(510), Some(&facts)), JobKey::Launcher(key(510)));
     }
 
     #[test]
     fn slurm_and_containers_go_before_parents() {
         let owned = |owner| {
             let facts = ProcessFacts { owner: Some(owner), ..facts(510, 0, vec![ancestor(500, 0, "python")]) };
-            JobKey::of(&key(510), Some(&facts)).to_string()
+            JobKey::of_process(&key(510), Some(&facts)).to_string()
         };
         assert_eq!(owned(Owner::Slurm { job: "3385".into(), step: Some("0".into()) }), "slurm:3385");
         assert_eq!(owned(Owner::Container { runtime: "docker".into(), id: "abc".into() }), "container:docker/abc");
@@ -241,8 +241,8 @@ mod tests {
 
     #[test]
     fn without_facts_a_process_is_its_own_job() {
-        assert_eq!(JobKey::of(&key(510), None), JobKey::Launcher(key(510)));
+        assert_eq!(JobKey::of_process(&key(510), None), JobKey::Launcher(key(510)));
         let unknown_user = ProcessFacts { uid: None, ..facts(510, 0, vec![ancestor(500, 0, "python")]) };
-        assert_eq!(JobKey::of(&key(510), Some(&unknown_user)), JobKey::Launcher(key(510)));
+        assert_eq!(JobKey::of_process(&key(510), Some(&unknown_user)), JobKey::Launcher(key(510)));
     }
 }

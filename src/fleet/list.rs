@@ -1,8 +1,10 @@
 //! The combined list: the rows of all hosts, sorted and unfolded.
 
-use super::heads::grouped;
+use super::group_rows::group_rows;
 use super::rows::trouble_rank;
-use super::{ENDED_ROWS_STAY, GpuState, Host, HostId, JobAcross, JobRows, Moment, NOBODY, Row, RowKey, host_rows};
+use super::{
+    DistributedJob, ENDED_ROW_RETENTION, GpuState, Host, HostId, JobRows, Moment, Row, RowKey, UNKNOWN_USER, host_rows,
+};
 use std::cmp::Ordering;
 use std::collections::HashSet;
 use std::ops::Deref;
@@ -84,14 +86,14 @@ impl SortKey {
     }
 }
 
-/// How the combined list is grouped.
+/// How the combined list is group_rows.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum Group {
     /// One row a job on a host, its processes below it when it is open.
     #[default]
     Job,
     /// The same, and the parts of one job on several hosts below one row.
-    Across,
+    DistributedJob,
     /// One row a process.
     None,
     /// The jobs of each user below one row.
@@ -102,13 +104,13 @@ pub enum Group {
 
 impl Group {
     /// Every way, in the order in which the key goes through them.
-    pub const ALL: [Self; 5] = [Self::Job, Self::Across, Self::None, Self::User, Self::Host];
+    pub const ALL: [Self; 5] = [Self::Job, Self::DistributedJob, Self::None, Self::User, Self::Host];
 
     /// The word for people, and for the file that remembers it.
     pub fn word(self) -> &'static str {
         match self {
             Self::Job => "job",
-            Self::Across => "job across hosts",
+            Self::DistributedJob => "job across hosts",
             Self::None => "none",
             Self::User => "user",
             Self::Host => "host",
@@ -124,20 +126,20 @@ pub struct ListOrder {
     /// Figures from the largest, names from the end; for [`SortKey::Trouble`] and [`SortKey::State`] the least urgent
     /// first. What is not known comes last either way, and in the order of trouble what has ended.
     pub is_descending: bool,
-    /// How rows are grouped.
+    /// How rows are group_rows.
     pub group: Group,
 }
 
 impl ListOrder {
     /// The order in which a person expects this column at first.
-    pub fn by(key: SortKey, group: Group) -> Self {
+    pub fn default_for(key: SortKey, group: Group) -> Self {
         Self { key, is_descending: key.is_largest_first(), group }
     }
 }
 
 /// Whether a row has rows below it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfold {
+pub enum FoldState {
     /// One process, nothing below.
     Leaf,
     /// A job or a group whose rows are folded away.
@@ -154,14 +156,14 @@ pub struct ListRow {
     /// What it says.
     pub row: Arc<Row>,
     /// Whether it has rows below it.
-    pub unfold: Unfold,
+    pub fold_state: FoldState,
     /// How many rows stand above it that it belongs to.
     pub depth: u8,
 }
 
 impl ListRow {
-    fn new(row: &Arc<Row>, unfold: Unfold, depth: u8) -> Self {
-        Self { row: Arc::clone(row), unfold, depth }
+    fn new(row: &Arc<Row>, fold_state: FoldState, depth: u8) -> Self {
+        Self { row: Arc::clone(row), fold_state, depth }
     }
 }
 
@@ -175,12 +177,12 @@ impl Deref for ListRow {
 
 /// The rows of all hosts, kept so that only those of a host that changed are computed again.
 #[derive(Debug, Clone, Default)]
-pub struct RowsView {
-    hosts: Vec<HostEntry>,
+pub struct RowCache {
+    hosts: Vec<HostRows>,
 }
 
 #[derive(Debug, Clone, Default)]
-struct HostEntry {
+struct HostRows {
     jobs: Vec<JobRows>,
     is_fresh: bool,
     states: Vec<(GpuState, Option<Moment>)>,
@@ -188,15 +190,15 @@ struct HostEntry {
     expires: Option<Moment>,
 }
 
-impl RowsView {
+impl RowCache {
     /// Computes one host's rows anew: after each of its updates.
     pub fn update(&mut self, host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) {
         let place = host.id.0 as usize;
         if self.hosts.len() <= place {
-            self.hosts.resize_with(place + 1, HostEntry::default);
+            self.hosts.resize_with(place + 1, HostRows::default);
         }
-        let ended = host.ended().map(|ended| ended.ended_at.plus(ENDED_ROWS_STAY));
-        self.hosts[place] = HostEntry {
+        let ended = host.ended().map(|ended| ended.ended_at.plus(ENDED_ROW_RETENTION));
+        self.hosts[place] = HostRows {
             jobs: host_rows(host, states, now),
             is_fresh: host.is_fresh(now),
             states: states.to_vec(),
@@ -221,8 +223,8 @@ impl RowsView {
     /// Whether there is such a row, folded away or not. Heads are made for a list and are not among them.
     pub fn has(&self, key: &RowKey) -> bool {
         self.jobs(key.host).iter().any(|job| {
-            let is_job = job.row.key.process == key.process && (key.is_job || key.head.is_some());
-            is_job || (!key.is_job && key.head.is_none() && job.process_keys().any(|process| *process == key.process))
+            let is_job = job.row.key.process == key.process && (key.is_job || key.group.is_some());
+            is_job || (!key.is_job && key.group.is_none() && job.process_keys().any(|process| *process == key.process))
         })
     }
 
@@ -231,31 +233,32 @@ impl RowsView {
         self.hosts.get(host.0 as usize).map_or(&[], |entry| &entry.jobs)
     }
 
-    /// The list: sorted, grouped, what belongs to each row in `open` below it.
+    /// The list: sorted, group_rows, what belongs to each row in `open` below it.
     ///
     /// Only rows for which `keep` holds are in it; a job stays while its own row is kept, or with those of its processes
     /// that are. `rank` says how much a row needs a person beyond what it says itself, the least first. `across` are the
-    /// jobs on several hosts, for [`Group::Across`].
+    /// jobs on several hosts, for [`Group::DistributedJob`].
     pub fn list(
         &self,
         order: ListOrder,
         open: &HashSet<RowKey>,
-        across: &[JobAcross],
+        distributed: &[DistributedJob],
         keep: impl Fn(&Row) -> bool,
         rank: impl Fn(&Row) -> Option<u8>,
-    ) -> Listed {
+    ) -> FilteredRows {
         let rank = |row: &Row| trouble_rank(row).or_else(|| rank(row));
         let ranked = |row: &Row| if order.key == SortKey::Trouble { rank(row) } else { None };
         let jobs = || self.hosts.iter().flat_map(|entry| &entry.jobs);
-        let mut listed = Listed::default();
+        let mut listed = FilteredRows::default();
         if order.group == Group::None {
             listed.total = jobs().map(JobRows::process_count).sum();
             let processes = jobs().flat_map(|job| job.processes().into_owned());
             let mut rows: Vec<(Option<u8>, Arc<Row>)> =
                 processes.filter(|row| keep(row)).map(|row| (ranked(&row), row)).collect();
             rows.sort_by(|a, b| compare((a.0, &a.1), (b.0, &b.1), order));
-            listed.kept = rows.len();
-            listed.rows = rows.into_iter().map(|(_, row)| ListRow { row, unfold: Unfold::Leaf, depth: 0 }).collect();
+            listed.matched = rows.len();
+            listed.rows =
+                rows.into_iter().map(|(_, row)| ListRow { row, fold_state: FoldState::Leaf, depth: 0 }).collect();
             return listed;
         }
         listed.total = jobs().count();
@@ -266,7 +269,7 @@ impl RowsView {
             SortKey::Trouble => kept.sort_by_cached_key(|(rank, job)| urgency(*rank, &job.row, order.is_descending)),
             _ => kept.sort_by(|a, b| compare((a.0, &a.1.row), (b.0, &b.1.row), order)),
         }
-        listed.kept = kept.len();
+        listed.matched = kept.len();
         listed.rows.reserve(kept.len());
         let tree = Tree { order, open, keep: &keep };
         if order.group == Group::Job {
@@ -275,12 +278,12 @@ impl RowsView {
             }
             return listed;
         }
-        for (head, members) in grouped(kept, order, across) {
+        for (head, members) in group_rows(kept, order, distributed) {
             let depth = u8::from(head.is_some());
             if let Some(head) = head {
                 let is_open = open.contains(&head.key);
-                let unfold = if is_open { Unfold::Open } else { Unfold::Folded };
-                listed.rows.push(ListRow { row: Arc::new(head), unfold, depth: 0 });
+                let fold_state = if is_open { FoldState::Open } else { FoldState::Folded };
+                listed.rows.push(ListRow { row: Arc::new(head), fold_state, depth: 0 });
                 if !is_open {
                     continue;
                 }
@@ -292,7 +295,7 @@ impl RowsView {
         listed
     }
 
-    /// [`RowsView::list`] without jobs across hosts, the rows alone.
+    /// [`RowCache::list`] without jobs across hosts, the rows alone.
     pub fn rows(
         &self,
         order: ListOrder,
@@ -306,11 +309,11 @@ impl RowsView {
 
 /// The combined list, and how much of all it is.
 #[derive(Debug, Clone, Default)]
-pub struct Listed {
+pub struct FilteredRows {
     /// The rows, in order.
     pub rows: Vec<ListRow>,
     /// Jobs that were kept; processes where there are no groups.
-    pub kept: usize,
+    pub matched: usize,
     /// Jobs, or processes, in all.
     pub total: usize,
 }
@@ -324,16 +327,20 @@ struct Tree<'a, K> {
 
 impl<K: Fn(&Row) -> bool> Tree<'_, K> {
     fn add_job(&self, rows: &mut Vec<ListRow>, job: &JobRows, depth: u8) {
-        if !job.unfolds() || !self.open.contains(&job.row.key) {
-            rows.push(ListRow::new(&job.row, if job.unfolds() { Unfold::Folded } else { Unfold::Leaf }, depth));
+        if !job.is_expandable() || !self.open.contains(&job.row.key) {
+            rows.push(ListRow::new(
+                &job.row,
+                if job.is_expandable() { FoldState::Folded } else { FoldState::Leaf },
+                depth,
+            ));
             return;
         }
-        rows.push(ListRow::new(&job.row, Unfold::Open, depth));
+        rows.push(ListRow::new(&job.row, FoldState::Open, depth));
         let is_whole = (self.keep)(&job.row);
         let processes = job.processes();
         let mut processes: Vec<&Arc<Row>> = processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
         processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), self.order));
-        rows.extend(processes.into_iter().map(|row| ListRow::new(row, Unfold::Child, depth + 1)));
+        rows.extend(processes.into_iter().map(|row| ListRow::new(row, FoldState::Child, depth + 1)));
     }
 }
 
@@ -342,7 +349,7 @@ pub(super) fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>,
     let down = order.is_descending;
     match order.key {
         SortKey::Trouble => urgency(a_rank, a, down).cmp(&urgency(b_rank, b, down)),
-        SortKey::Host => directed(a.key.host.cmp(&b.key.host), down),
+        SortKey::Host => with_direction(a.key.host.cmp(&b.key.host), down),
         SortKey::Gpu => known_first(gpus(a), gpus(b), down, Ord::cmp),
         SortKey::Pid => known_first(a.pid, b.pid, down, Ord::cmp),
         SortKey::User => known_first(user(a), user(b), down, Ord::cmp),
@@ -353,7 +360,7 @@ pub(super) fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>,
         SortKey::Rss => known_first(a.rss_bytes, b.rss_bytes, down, Ord::cmp),
         SortKey::State => known_first(state(a), state(b), down, Ord::cmp),
         SortKey::Time => known_first(a.age_seconds, b.age_seconds, down, f64::total_cmp),
-        SortKey::Command => directed(a.command.cmp(&b.command), down),
+        SortKey::Command => with_direction(a.command.cmp(&b.command), down),
     }
 }
 
@@ -365,14 +372,14 @@ fn urgency(rank: Option<u8>, row: &Row, down: bool) -> impl Ord + use<> {
     (row.ended_at.is_some(), rank, row.is_mine == down, memory.is_none(), memory)
 }
 
-fn directed(ordering: Ordering, is_descending: bool) -> Ordering {
+fn with_direction(ordering: Ordering, is_descending: bool) -> Ordering {
     if is_descending { ordering.reverse() } else { ordering }
 }
 
 /// Orders by value; what is not known comes last in both directions.
 fn known_first<T>(a: Option<T>, b: Option<T>, is_descending: bool, compare: impl Fn(&T, &T) -> Ordering) -> Ordering {
     match (a, b) {
-        (Some(a), Some(b)) => directed(compare(&a, &b), is_descending),
+        (Some(a), Some(b)) => with_direction(compare(&a, &b), is_descending),
         (a, b) => b.is_some().cmp(&a.is_some()),
     }
 }
@@ -382,7 +389,7 @@ fn gpus(row: &Row) -> Option<(u32, usize)> {
 }
 
 fn user(row: &Row) -> Option<&str> {
-    (row.who != NOBODY).then_some(row.who.as_str())
+    (row.who != UNKNOWN_USER).then_some(row.who.as_str())
 }
 
 fn swap((least, most): (u8, u8)) -> (u8, u8) {

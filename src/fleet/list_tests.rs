@@ -27,7 +27,7 @@ fn worker(pid: u32, gpu: u16) -> TestProcess {
 fn hosts() -> Vec<TestHost> {
     let mut first = TestHost::new(0, gpus(0..4));
     let notebook = process(600, "ipykernel", &[(3, 30)]);
-    first.show(1.0, &vec![reading(97, 30); 4], &[worker(501, 0), worker(502, 1), notebook]);
+    first.send_snapshot(1.0, &vec![reading(97, 30); 4], &[worker(501, 0), worker(502, 1), notebook]);
     let mut second = TestHost::new(1, gpus(0..4));
     let mut silent = of_user(process(70, "silent", &[(1, 0)]), 1001, "bob");
     silent.gpus[0].gpu_memory_bytes = None;
@@ -38,12 +38,12 @@ fn hosts() -> Vec<TestHost> {
     let mut stopped = of_user(process(80, "stopped", &[(2, 1)]), 1001, "bob");
     stopped.reading.state = Some(ProcessState::Stopped);
     let big = of_user(process(90, "big", &[(0, 70)]), 1001, "bob");
-    second.show(1.0, &vec![reading(97, 30); 4], &[silent, stopped, big]);
+    second.send_snapshot(1.0, &vec![reading(97, 30); 4], &[silent, stopped, big]);
     vec![first, second]
 }
 
-fn view() -> RowsView {
-    let mut view = RowsView::default();
+fn view() -> RowCache {
+    let mut view = RowCache::default();
     for host in hosts() {
         view.update(&host.host, NO_STATES, at(1.0));
     }
@@ -138,10 +138,14 @@ fn shares_sort_by_the_most_then_the_least() {
         }
         process
     };
-    host.show(1.0, &[reading(97, 3), reading(97, 3)], &[with(1, [10, 90]), with(2, [50, 90]), with(3, [99, 0])]);
-    let mut view = RowsView::default();
+    host.send_snapshot(
+        1.0,
+        &[reading(97, 3), reading(97, 3)],
+        &[with(1, [10, 90]), with(2, [50, 90]), with(3, [99, 0])],
+    );
+    let mut view = RowCache::default();
     view.update(&host.host, NO_STATES, at(1.0));
-    let rows = view.rows(ListOrder::by(SortKey::Sm, Group::None), &HashSet::new(), |_| true, |_| None);
+    let rows = view.rows(ListOrder::default_for(SortKey::Sm, Group::None), &HashSet::new(), |_| true, |_| None);
     assert_eq!(commands(&rows), ["p3", "p2", "p1"]);
 }
 
@@ -149,30 +153,30 @@ fn shares_sort_by_the_most_then_the_least() {
 fn an_open_job_has_its_processes_below_it() {
     let view = view();
     let folded = view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
-    let job = folded.iter().find(|row| row.unfold == Unfold::Folded).expect("torchrun");
+    let job = folded.iter().find(|row| row.fold_state == FoldState::Folded).expect("torchrun");
     let open = HashSet::from([job.key.clone()]);
     let rows =
         view.rows(ListOrder { key: SortKey::Pid, is_descending: true, group: Group::Job }, &open, |_| true, |_| None);
-    let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.unfold)).collect();
+    let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.fold_state)).collect();
     assert_eq!(
         shape,
         [
-            (Some(600), Unfold::Leaf),
-            (Some(500), Unfold::Open),
-            (Some(502), Unfold::Child),
-            (Some(501), Unfold::Child),
-            (Some(90), Unfold::Leaf),
-            (Some(80), Unfold::Leaf),
-            (Some(70), Unfold::Leaf),
+            (Some(600), FoldState::Leaf),
+            (Some(500), FoldState::Open),
+            (Some(502), FoldState::Child),
+            (Some(501), FoldState::Child),
+            (Some(90), FoldState::Leaf),
+            (Some(80), FoldState::Leaf),
+            (Some(70), FoldState::Leaf),
         ]
     );
 }
 
 #[test]
 fn ungrouped_every_process_is_a_leaf() {
-    let rows = view().rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), |_| true, |_| None);
-    let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.unfold)).collect();
-    assert_eq!(shape, [70, 80, 90, 501, 502, 600].map(|pid| (Some(pid), Unfold::Leaf)));
+    let rows = view().rows(ListOrder::default_for(SortKey::Pid, Group::None), &HashSet::new(), |_| true, |_| None);
+    let shape: Vec<_> = rows.iter().map(|row| (row.pid, row.fold_state)).collect();
+    assert_eq!(shape, [70, 80, 90, 501, 502, 600].map(|pid| (Some(pid), FoldState::Leaf)));
 }
 
 #[test]
@@ -184,16 +188,16 @@ fn a_job_stays_while_one_of_its_processes_is_kept() {
     let open = HashSet::from([rows[0].key.clone()]);
     let rows = view.rows(ListOrder::default(), &open, only, |_| None);
     assert_eq!(rows.iter().map(|row| row.pid).collect::<Vec<_>>(), [Some(500), Some(502)]);
-    assert_eq!(view.rows(ListOrder::by(SortKey::Pid, Group::None), &HashSet::new(), only, |_| None).len(), 1);
+    assert_eq!(view.rows(ListOrder::default_for(SortKey::Pid, Group::None), &HashSet::new(), only, |_| None).len(), 1);
 }
 
 #[test]
 fn what_has_ended_comes_last_in_the_order_of_trouble() {
     let mut host = TestHost::new(0, gpus(0..2));
     let (large, small) = (process(7, "large", &[(0, 70)]), process(8, "small", &[(1, 1)]));
-    host.show(1.0, &[reading(97, 70), reading(97, 1)], &[large, small.clone()]);
-    host.show(3.0, &[reading(0, 0), reading(97, 1)], &[small]);
-    let mut view = RowsView::default();
+    host.send_snapshot(1.0, &[reading(97, 70), reading(97, 1)], &[large, small.clone()]);
+    host.send_snapshot(3.0, &[reading(0, 0), reading(97, 1)], &[small]);
+    let mut view = RowCache::default();
     view.update(&host.host, NO_STATES, at(3.0));
     assert_eq!(commands(&view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None)), ["small", "large"]);
 }
@@ -201,9 +205,9 @@ fn what_has_ended_comes_last_in_the_order_of_trouble() {
 #[test]
 fn a_tick_computes_only_what_time_has_changed() {
     let mut host = TestHost::new(0, gpus(0..1));
-    host.show(1.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)]), process(8, "python", &[(0, 1)])]);
-    host.show(3.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)])]);
-    let mut view = RowsView::default();
+    host.send_snapshot(1.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)]), process(8, "python", &[(0, 1)])]);
+    host.send_snapshot(3.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)])]);
+    let mut view = RowCache::default();
     let states = [(GpuState::InUse, Some(at(1.0)))];
     view.update(&host.host, &states, at(3.0));
     assert!(!view.tick(&host.host, &states, at(4.0)));

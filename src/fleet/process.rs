@@ -29,12 +29,12 @@ impl Hash for ProcessKey {
 
 /// What rarely changes about a process, worked out once when its facts arrive.
 #[derive(Debug, Clone, PartialEq)]
-pub struct ProcessAbout {
+pub struct ProcessInfo {
     /// What the probe said of it; `None` where /proc does not show it.
     pub facts: Option<ProcessFacts>,
     /// What it is to be grouped with.
     pub job: JobKey,
-    /// Who it belongs to: the user; for root, or an account without a name, what it runs in; else [`NOBODY`].
+    /// Who it belongs to: the user; for root, or an account without a name, what it runs in; else [`UNKNOWN_USER`].
     pub who: SafeText,
     /// The ancestor that started it and its siblings, where there is one.
     pub launcher: Option<Launcher>,
@@ -52,7 +52,7 @@ pub struct Launcher {
 }
 
 /// Stands for the user where nobody is known.
-pub const NOBODY: &str = "-";
+pub const UNKNOWN_USER: &str = "-";
 
 /// One process that uses GPUs, with its readings. Its GPUs are positions in the host's inventory.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +60,7 @@ pub struct Process {
     /// Its identity.
     pub key: ProcessKey,
     /// What rarely changes.
-    pub about: Arc<ProcessAbout>,
+    pub info: Arc<ProcessInfo>,
     /// What it does on the host.
     pub reading: ProcessReading,
     /// What it does on each of its GPUs, by ascending position.
@@ -68,7 +68,7 @@ pub struct Process {
     /// Since when it has been seen in its present state, without a sight of another.
     pub state_since: Moment,
     /// Its GPUs cannot be asked at the moment, so these are the last readings and not the present ones.
-    pub is_held: bool,
+    pub is_stale: bool,
 }
 
 /// A process that has ended while its host was watched.
@@ -83,7 +83,7 @@ pub struct EndedProcess {
 impl Process {
     /// What the probe said of it.
     pub fn facts(&self) -> Option<&ProcessFacts> {
-        self.about.facts.as_ref()
+        self.info.facts.as_ref()
     }
 
     /// Its memory on all its GPUs; `None` where no GPU tells.
@@ -107,11 +107,11 @@ impl Process {
     /// Whether it computes on the GPU at `position`; a process that only draws there does not take it. A driver that
     /// does not tell the kind lists compute processes.
     pub fn computes_on(&self, position: usize) -> bool {
-        self.on(position).is_some_and(|usage| usage.kind != Some(GpuProcessKind::Graphics))
+        self.usage_on(position).is_some_and(|usage| usage.kind != Some(GpuProcessKind::Graphics))
     }
 
     /// What it does on the GPU at `position`.
-    pub fn on(&self, position: usize) -> Option<&GpuProcessReading> {
+    pub fn usage_on(&self, position: usize) -> Option<&GpuProcessReading> {
         self.gpus.iter().find(|usage| usage.gpu.map(usize::from) == Some(position))
     }
 
@@ -124,7 +124,7 @@ impl Process {
             (_, Some(ProcessState::Stopped)) => Some(ProcessTrouble::Stopped),
             (_, Some(ProcessState::Traced)) => Some(ProcessTrouble::Traced),
             // A job that reads from disks passes through this state many times a second.
-            (_, Some(ProcessState::DiskSleep)) if now.since(self.state_since) >= DISK_WAIT_AFTER => {
+            (_, Some(ProcessState::DiskSleep)) if now.since(self.state_since) >= DISK_WAIT_THRESHOLD => {
                 Some(ProcessTrouble::DiskWait)
             }
             _ => None,
@@ -143,7 +143,7 @@ pub enum ProcessTrouble {
     Stopped,
     /// Stopped by a debugger.
     Traced,
-    /// In uninterruptible sleep for [`DISK_WAIT_AFTER`] or longer.
+    /// In uninterruptible sleep for [`DISK_WAIT_THRESHOLD`] or longer.
     DiskWait,
     /// The host hides the process (`hidepid`). Not a fault, but it explains the missing values.
     Hidden,
@@ -175,17 +175,17 @@ impl ProcessTrouble {
 }
 
 /// How long a process must have been seen in uninterruptible sleep, and in nothing else, before it is said.
-pub const DISK_WAIT_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
+pub const DISK_WAIT_THRESHOLD: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// Adds what is known; `None` where nothing is.
 pub(super) fn sum<T: std::ops::Add<Output = T>>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
     values.flatten().reduce(|total, value| total + value)
 }
 
-impl ProcessAbout {
+impl ProcessInfo {
     /// Works out the rest from the facts.
     pub fn new(key: &ProcessKey, facts: Option<ProcessFacts>, presence: Option<Presence>) -> Self {
-        let job = JobKey::of(key, facts.as_ref());
+        let job = JobKey::of_process(key, facts.as_ref());
         let command = match &facts {
             Some(facts) => command_line(&facts.argv, facts.name.as_ref()),
             None => None,
@@ -220,7 +220,7 @@ fn command_line(argv: &[SafeText], name: Option<&SafeText>) -> Option<SafeText> 
 
 /// Who a process belongs to: the user; for root, or an account without a name, what it runs in.
 fn who(facts: Option<&ProcessFacts>) -> SafeText {
-    let Some(facts) = facts else { return NOBODY.into() };
+    let Some(facts) = facts else { return UNKNOWN_USER.into() };
     let owner = match &facts.owner {
         Some(Owner::Slurm { job, .. }) => Some(SafeText::new(&format!("slurm {job}"))),
         Some(Owner::Pod { uid, .. }) => Some(SafeText::new(&format!("pod {}", short_id(uid)))),
@@ -232,7 +232,7 @@ fn who(facts: Option<&ProcessFacts>) -> SafeText {
         (Some(user), _, _) => user.clone(),
         (None, _, Some(owner)) => owner,
         (None, Some(uid), None) => SafeText::new(&uid.to_string()),
-        (None, None, None) => NOBODY.into(),
+        (None, None, None) => UNKNOWN_USER.into(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The processes of one host across snapshots: joined from columns, remembered through gaps, noticed when they end.
 
-use super::host::Sight;
-use super::rows::ENDED_ROWS_STAY;
-use super::{EndedProcess, Process, ProcessAbout, ProcessKey, ranges};
+use super::host::SnapshotContext;
+use super::rows::ENDED_ROW_RETENTION;
+use super::{EndedProcess, Process, ProcessInfo, ProcessKey, sanitize};
 use crate::wire::{GpuProcessReading, Presence, ProcessColumns, ProcessFacts, ProcessReading, Snapshot};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,26 +12,26 @@ const MAX_ENDED: usize = 64;
 
 /// For how many snapshots facts are kept of a process that is not listed: the probe sends them once, and a process may
 /// be missing from a list for a moment.
-const FACTS_STAY: u16 = 60;
+const FACTS_RETAINED_SNAPSHOTS: u16 = 60;
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Processes {
+pub(super) struct ProcessTable {
     live: Vec<Process>,
     ended: VecDeque<EndedProcess>,
-    known: HashMap<u32, Known>,
+    known: HashMap<u32, KnownProcess>,
 }
 
 /// What rarely changes about a pid.
 #[derive(Debug, Clone)]
-struct Known {
+struct KnownProcess {
     key: ProcessKey,
     presence: Option<Presence>,
-    about: Arc<ProcessAbout>,
+    info: Arc<ProcessInfo>,
     /// Snapshots since it was last listed.
-    unseen: u16,
+    missed_snapshots: u16,
 }
 
-impl Processes {
+impl ProcessTable {
     pub(super) fn live(&self) -> &[Process] {
         &self.live
     }
@@ -56,12 +56,12 @@ impl Processes {
     }
 
     /// Takes the processes and facts out of a snapshot.
-    pub(super) fn apply(&mut self, snapshot: &mut Snapshot, sight: &Sight) {
+    pub(super) fn apply(&mut self, snapshot: &mut Snapshot, context: &SnapshotContext) {
         let mut facts: HashMap<u32, ProcessFacts> =
             std::mem::take(&mut snapshot.facts).into_iter().map(|facts| (facts.pid, facts)).collect();
         let columns = std::mem::take(&mut snapshot.processes);
         let rows = rows_by_pid(&columns);
-        let usages = usages(snapshot, sight);
+        let usages = usages(snapshot, context);
         // Both lists are by ascending pid, so that one walk along both finds who was there before.
         let mut before = std::mem::take(&mut self.live).into_iter().peekable();
         let mut missing = Vec::new();
@@ -70,8 +70,8 @@ impl Processes {
         for gpus in usages.chunk_by(is_of_one_process) {
             let pid = pid_of(&gpus[0]);
             let mut reading = row_of(&rows, pid).map(|row| columns.row(row)).unwrap_or_default();
-            ranges::clean_process(&mut reading);
-            let (key, about) = self.identify(pid, &reading, facts.remove(&pid), sight);
+            sanitize::sanitize_process(&mut reading);
+            let (key, info) = self.identify(pid, &reading, facts.remove(&pid), context);
             while let Some(gone) = before.next_if(|earlier| earlier.key.pid < pid) {
                 missing.push(gone);
             }
@@ -80,21 +80,21 @@ impl Processes {
             let earlier = before.next_if(|earlier| earlier.key.pid == pid && is_same(earlier));
             let (state_since, mut mine) = match earlier {
                 Some(earlier) if is_same_state(&earlier.reading, &reading) => (earlier.state_since, earlier.gpus),
-                Some(earlier) => (sight.now, earlier.gpus),
-                None => (sight.now, Vec::with_capacity(gpus.len())),
+                Some(earlier) => (context.now, earlier.gpus),
+                None => (context.now, Vec::with_capacity(gpus.len())),
             };
             mine.clear();
             mine.extend_from_slice(gpus);
-            self.live.push(Process { key, about, reading, gpus: mine, state_since, is_held: false });
+            self.live.push(Process { key, info, reading, gpus: mine, state_since, is_stale: false });
         }
         missing.extend(before);
         // Facts of processes that are not listed (yet): the driver may name them in the next snapshot.
         for (pid, facts) in facts {
             let reading = ProcessReading { start_ticks: facts.start_ticks, ..ProcessReading::default() };
-            self.identify(pid, &reading, Some(facts), sight);
+            self.identify(pid, &reading, Some(facts), context);
         }
-        self.settle(missing, snapshot.processes_left_out > 0, sight);
-        self.forget_facts();
+        self.end_or_carry_over(missing, snapshot.processes_left_out > 0, context);
+        self.expire_facts();
     }
 
     /// The identity of a pid, and what rarely changes about it. Facts of another process that had this pid are dropped.
@@ -103,8 +103,8 @@ impl Processes {
         pid: u32,
         reading: &ProcessReading,
         facts: Option<ProcessFacts>,
-        sight: &Sight,
-    ) -> (ProcessKey, Arc<ProcessAbout>) {
+        context: &SnapshotContext,
+    ) -> (ProcessKey, Arc<ProcessInfo>) {
         let is_same = |start_ticks: Option<u64>| match (start_ticks, reading.start_ticks) {
             (Some(one), Some(other)) => one == other,
             // /proc no longer shows it, but the driver still lists it: what is known says whose memory it is.
@@ -116,34 +116,35 @@ impl Processes {
             .start_ticks
             .or(facts.as_ref().and_then(|facts| facts.start_ticks))
             .or(known.as_ref().and_then(|known| known.key.start_ticks));
-        let key = ProcessKey { boot_id: sight.boot_id.cloned(), pid, start_ticks };
+        let key = ProcessKey { boot_id: context.boot_id.cloned(), pid, start_ticks };
         let facts = match known {
             Some(known) if facts.is_none() && known.key == key && known.presence == reading.presence => {
-                known.unseen = 0;
-                return (key, Arc::clone(&known.about));
+                known.missed_snapshots = 0;
+                return (key, Arc::clone(&known.info));
             }
-            Some(known) => facts.or_else(|| known.about.facts.clone()),
+            Some(known) => facts.or_else(|| known.info.facts.clone()),
             None => facts,
         };
-        let about = Arc::new(ProcessAbout::new(&key, facts, reading.presence));
-        let known = Known { key: key.clone(), presence: reading.presence, about: Arc::clone(&about), unseen: 0 };
+        let info = Arc::new(ProcessInfo::new(&key, facts, reading.presence));
+        let known =
+            KnownProcess { key: key.clone(), presence: reading.presence, info: Arc::clone(&info), missed_snapshots: 0 };
         self.known.insert(pid, known);
-        (key, about)
+        (key, info)
     }
 
     /// Decides what became of the processes that were listed before and are not now.
-    fn settle(&mut self, missing: Vec<Process>, is_cut: bool, sight: &Sight) {
+    fn end_or_carry_over(&mut self, missing: Vec<Process>, is_truncated: bool, context: &SnapshotContext) {
         let is_readable = |position: usize| {
-            sight.readings.get(position).is_some_and(|gpu| gpu.error.is_none() && gpu.blocked_seconds.is_none())
+            context.readings.get(position).is_some_and(|gpu| gpu.error.is_none() && gpu.blocked_seconds.is_none())
         };
         let mut held = Vec::new();
         let mut ended = Vec::new();
         for mut process in missing {
-            if !sight.is_listed || !process.gpu_positions().all(is_readable) {
-                process.is_held = true;
+            if !context.is_listed || !process.gpu_positions().all(is_readable) {
+                process.is_stale = true;
                 held.push(process);
-            } else if !sight.is_first && !is_cut && process.key.pid != 0 {
-                ended.push(EndedProcess { process, ended_at: sight.now });
+            } else if !context.is_first && !is_truncated && process.key.pid != 0 {
+                ended.push(EndedProcess { process, ended_at: context.now });
             }
         }
         // A pid that is listed again belongs to whoever has it now.
@@ -155,27 +156,27 @@ impl Processes {
         ended.sort_by_key(|ended| ended.process.key.pid);
         let live = &self.live;
         self.ended.retain(|ended| {
-            sight.now.since(ended.ended_at) < ENDED_ROWS_STAY
+            context.now.since(ended.ended_at) < ENDED_ROW_RETENTION
                 && !live.iter().any(|process| process.key == ended.process.key)
         });
         self.ended.extend(ended);
         self.ended.drain(..self.ended.len().saturating_sub(MAX_ENDED));
     }
 
-    fn forget_facts(&mut self) {
+    fn expire_facts(&mut self) {
         let live = &self.live;
         self.known.retain(|pid, known| {
-            // Sorted by pid: see [`usages`] and [`Processes::settle`].
+            // Sorted by pid: see [`usages`] and [`ProcessTable::settle`].
             if live.binary_search_by_key(pid, |process| process.key.pid).is_ok() {
-                known.unseen = 0;
+                known.missed_snapshots = 0;
             } else {
-                known.unseen += 1;
+                known.missed_snapshots += 1;
             }
-            known.unseen < FACTS_STAY
+            known.missed_snapshots < FACTS_RETAINED_SNAPSHOTS
         });
         let limit = 2 * crate::wire::codec::MAX_PROCESSES;
         if self.known.len() > limit {
-            self.known.retain(|_, known| known.unseen == 0);
+            self.known.retain(|_, known| known.missed_snapshots == 0);
         }
     }
 }
@@ -196,12 +197,12 @@ fn row_of(rows: &[(u32, usize)], pid: u32) -> Option<usize> {
 
 /// What each pid does on GPUs, by ascending pid and position. Positions that the inventory does not have are left out,
 /// as are second rows for one (pid, GPU). What the driver cannot name is gathered under pid 0.
-fn usages(snapshot: &mut Snapshot, sight: &Sight) -> Vec<GpuProcessReading> {
+fn usages(snapshot: &mut Snapshot, context: &SnapshotContext) -> Vec<GpuProcessReading> {
     let columns = std::mem::take(&mut snapshot.gpu_processes);
     let rows = (0..columns.len()).filter_map(|row| {
         let mut usage = columns.row(row);
-        let info = usage.gpu.and_then(|gpu| sight.infos.get(usize::from(gpu)))?;
-        ranges::clean_usage(&mut usage, info);
+        let info = usage.gpu.and_then(|gpu| context.infos.get(usize::from(gpu)))?;
+        sanitize::sanitize_gpu_process(&mut usage, info);
         Some(usage)
     });
     let mut usages: Vec<GpuProcessReading> = rows.collect();

@@ -22,10 +22,10 @@ pub fn program_name(command: &str) -> &str {
 /// The command line from [`program_name`] on.
 pub fn program_and_arguments(command: &str) -> &str {
     let mut words = words(command);
-    let Some((start, first)) = words.next().map(base) else { return "" };
+    let Some((start, first)) = words.next().map(base_name) else { return "" };
     let is_interpreter = first.starts_with("python") || INTERPRETERS.contains(&first);
     let (start, name) = is_interpreter.then(|| script(&mut words)).flatten().unwrap_or((start, first));
-    let (start, _) = LAUNCHERS.contains(&name).then(|| script_of_workers(words)).flatten().unwrap_or((start, name));
+    let (start, _) = LAUNCHERS.contains(&name).then(|| launched_script(words)).flatten().unwrap_or((start, name));
     command.get(start..).unwrap_or("")
 }
 
@@ -46,15 +46,15 @@ fn script<'a>(words: &mut impl Iterator<Item = Word<'a>>) -> Option<Word<'a>> {
     match words.find(|(_, word)| !word.starts_with('-') || *word == "-m" || *word == "-c")? {
         (_, "-m") => words.next(),
         (_, "-c") => None,
-        path => Some(base(path)),
+        path => Some(base_name(path)),
     }
 }
 
 /// The options of launchers may have values of their own, so that only a file or a module is surely what they start.
-fn script_of_workers<'a>(mut words: impl Iterator<Item = Word<'a>>) -> Option<Word<'a>> {
+fn launched_script<'a>(mut words: impl Iterator<Item = Word<'a>>) -> Option<Word<'a>> {
     match words.find(|(_, word)| is_script(word) || *word == "-m" || *word == "--module")? {
         (_, "-m" | "--module") => words.next(),
-        path => Some(base(path)),
+        path => Some(base_name(path)),
     }
 }
 
@@ -62,7 +62,7 @@ fn is_script(word: &str) -> bool {
     Path::new(word).extension().is_some_and(|extension| extension == "py")
 }
 
-fn base((start, path): Word<'_>) -> Word<'_> {
+fn base_name((start, path): Word<'_>) -> Word<'_> {
     match path.rsplit_once('/') {
         Some((folders, name)) if !name.is_empty() => (start + folders.len() + 1, name),
         _ => (start, path),

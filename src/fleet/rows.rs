@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a row stays after its process has ended.
-pub const ENDED_ROWS_STAY: Duration = Duration::from_secs(10 * 60);
+pub const ENDED_ROW_RETENTION: Duration = Duration::from_secs(10 * 60);
 
 /// What stays the same about a row from one snapshot to the next: the selection and the tags hold on to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -22,14 +22,14 @@ pub struct RowKey {
     /// Whether the row stands for a whole job.
     pub is_job: bool,
     /// What the row heads, where it stands above the jobs of a group.
-    pub head: Option<HeadKey>,
+    pub group: Option<GroupKey>,
 }
 
 /// What a row heads that stands above several jobs.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum HeadKey {
+pub enum GroupKey {
     /// The parts of one job on several hosts.
-    Across,
+    DistributedJob,
     /// The jobs of one user, or of whatever stands for one.
     User(SafeText),
     /// The jobs of one host.
@@ -38,7 +38,7 @@ pub enum HeadKey {
 
 /// What a row says beyond a job's that stands above several jobs.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Head {
+pub struct GroupSummary {
     /// Jobs below it; the parts of one job count one each.
     pub jobs: u32,
     /// Hosts they are on.
@@ -110,7 +110,7 @@ pub struct Row {
     /// When it ended, for a row that is kept dim for ten minutes.
     pub ended_at: Option<Moment>,
     /// Set where it stands above several jobs.
-    pub head: Option<Box<Head>>,
+    pub group_summary: Option<Box<GroupSummary>>,
 }
 
 impl Row {
@@ -125,49 +125,49 @@ impl Row {
 pub struct JobRows {
     /// The job's row.
     pub row: Arc<Row>,
-    members: MemberRows,
+    members: ProcessRows,
 }
 
 /// The rows of a job's processes.
 #[derive(Debug, Clone, PartialEq)]
-enum MemberRows {
+enum ProcessRows {
     /// A process that is the whole job says the same as the job: its row is made when somebody asks. Most jobs are of
     /// this kind, and rows are what a host's update writes most of.
-    Alone(ProcessKey),
+    Single(ProcessKey),
     /// By pid, those that have ended last.
-    Several(Vec<Arc<Row>>),
+    Multiple(Vec<Arc<Row>>),
 }
 
 impl JobRows {
     /// Whether there is more below it than itself.
-    pub fn unfolds(&self) -> bool {
+    pub fn is_expandable(&self) -> bool {
         self.process_count() > 1
     }
 
     /// How many processes it has, with those that have ended.
     pub fn process_count(&self) -> usize {
         match &self.members {
-            MemberRows::Alone(_) => 1,
-            MemberRows::Several(rows) => rows.len(),
+            ProcessRows::Single(_) => 1,
+            ProcessRows::Multiple(rows) => rows.len(),
         }
     }
 
     /// The rows of its processes by pid, those that have ended last.
     pub fn processes(&self) -> Cow<'_, [Arc<Row>]> {
         match &self.members {
-            MemberRows::Alone(process) => {
+            ProcessRows::Single(process) => {
                 let key = RowKey { process: process.clone(), is_job: false, ..self.row.key.clone() };
                 Cow::Owned(vec![Arc::new(Row { key, ..Row::clone(&self.row) })])
             }
-            MemberRows::Several(rows) => Cow::Borrowed(rows),
+            ProcessRows::Multiple(rows) => Cow::Borrowed(rows),
         }
     }
 
     /// What its processes are known by, in the same order.
     pub fn process_keys(&self) -> impl Iterator<Item = &ProcessKey> {
         let (alone, several) = match &self.members {
-            MemberRows::Alone(key) => (Some(key), &[][..]),
-            MemberRows::Several(rows) => (None, rows.as_slice()),
+            ProcessRows::Single(key) => (Some(key), &[][..]),
+            ProcessRows::Multiple(rows) => (None, rows.as_slice()),
         };
         alone.into_iter().chain(several.iter().map(|row| &row.key.process))
     }
@@ -175,14 +175,14 @@ impl JobRows {
 
 /// The rows of one host, jobs in the order of their first process. `states` are its GPUs' states in inventory order.
 pub fn host_rows(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) -> Vec<JobRows> {
-    let context = Context { host, states, now, is_stale: !host.is_fresh(now) };
+    let context = RowBuilder { host, states, now, is_stale: !host.is_fresh(now) };
     let count = host.processes().len();
     let mut jobs: Vec<Members> = Vec::with_capacity(count);
     let mut places: HashMap<&JobKey, usize> = HashMap::with_capacity(count);
     let live = host.processes().map(|process| (process, None));
-    let ended = host.ended().filter(|ended| now.since(ended.ended_at) < ENDED_ROWS_STAY);
+    let ended = host.ended().filter(|ended| now.since(ended.ended_at) < ENDED_ROW_RETENTION);
     for member in live.chain(ended.map(|EndedProcess { process, ended_at }| (process, Some(*ended_at)))) {
-        match places.entry(&member.0.about.job) {
+        match places.entry(&member.0.info.job) {
             Entry::Occupied(place) => jobs[*place.get()].others.push(member),
             Entry::Vacant(place) => {
                 place.insert(jobs.len());
@@ -202,33 +202,33 @@ struct Members<'a> {
     others: Vec<Member<'a>>,
 }
 
-struct Context<'a> {
+struct RowBuilder<'a> {
     host: &'a Host,
     states: &'a [(GpuState, Option<Moment>)],
     now: Moment,
     is_stale: bool,
 }
 
-impl Context<'_> {
+impl RowBuilder<'_> {
     fn job(&self, members: &Members) -> Option<JobRows> {
         match (members.first, members.others.as_slice()) {
-            ((alone, ended_at), []) => Some(self.job_of_one(alone, ended_at)),
+            ((alone, ended_at), []) => Some(self.single_process_job(alone, ended_at)),
             (first, others) => {
                 let members: Vec<Member> = [&[first], others].concat();
-                self.job_of_several(&members)
+                self.multi_process_job(&members)
             }
         }
     }
 
-    fn job_of_one(&self, alone: &Process, ended_at: Option<Moment>) -> JobRows {
+    fn single_process_job(&self, alone: &Process, ended_at: Option<Moment>) -> JobRows {
         let mut row = self.process(alone, ended_at);
         row.key.is_job = true;
         // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
         let process = std::mem::replace(&mut row.key.process, leader(alone, &[alone]).key);
-        JobRows { row: Arc::new(row), members: MemberRows::Alone(process) }
+        JobRows { row: Arc::new(row), members: ProcessRows::Single(process) }
     }
 
-    fn job_of_several(&self, members: &[Member]) -> Option<JobRows> {
+    fn multi_process_job(&self, members: &[Member]) -> Option<JobRows> {
         let rows = members.iter().map(|(process, ended_at)| Arc::new(self.process(process, *ended_at)));
         let processes: Vec<Arc<Row>> = rows.collect();
         // What has ended no longer counts, unless nothing else is left of the job.
@@ -240,20 +240,20 @@ impl Context<'_> {
         let leader = leader(first, &counted);
         row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
         row.command = leader.command;
-        row.key = RowKey { host: self.host.id, process: leader.key, is_job: true, head: None };
+        row.key = RowKey { host: self.host.id, process: leader.key, is_job: true, group: None };
         row.ended_at = if live == 0 { members.iter().filter_map(|(_, ended_at)| *ended_at).max() } else { None };
-        Some(JobRows { row: Arc::new(row), members: MemberRows::Several(processes) })
+        Some(JobRows { row: Arc::new(row), members: ProcessRows::Multiple(processes) })
     }
 
     fn process(&self, process: &Process, ended_at: Option<Moment>) -> Row {
         let trouble = if ended_at.is_some() { None } else { process.trouble(self.now) };
         Row {
-            key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false, head: None },
-            job: process.about.job.clone(),
+            key: RowKey { host: self.host.id, process: process.key.clone(), is_job: false, group: None },
+            job: process.info.job.clone(),
             host_name: self.host.name().clone(),
             gpu_indexes: self.gpu_indexes(&[process]),
             pid: Some(process.key.pid).filter(|pid| *pid != 0),
-            who: process.about.who.clone(),
+            who: process.info.who.clone(),
             gpu_memory_bytes: process.gpu_memory_bytes(),
             gpu_memory_percent: self.memory_percent(&[process]),
             sm_percent: process.sm_percent(),
@@ -264,12 +264,12 @@ impl Context<'_> {
             state: if ended_at.is_some() { None } else { self.worst_state(&[process]) },
             trouble_since: trouble.map(|_| process.state_since),
             trouble,
-            command: process.about.command.clone(),
+            command: process.info.command.clone(),
             workers: 1,
-            is_mine: self.host.is_of_login(process),
-            is_stale: self.is_stale || process.is_held,
+            is_mine: self.host.belongs_to_login_user(process),
+            is_stale: self.is_stale || process.is_stale,
             ended_at,
-            head: None,
+            group_summary: None,
         }
     }
 
@@ -339,7 +339,7 @@ struct Leader {
 
 impl Leader {
     fn of(process: &Process) -> Self {
-        Self { key: process.key.clone(), command: process.about.command.clone() }
+        Self { key: process.key.clone(), command: process.info.command.clone() }
     }
 }
 
@@ -355,8 +355,8 @@ fn leader(first: &Process, processes: &[&Process]) -> Leader {
 
 /// The launcher that every process stands below, or is.
 fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Launcher> {
-    let found = processes.iter().find_map(|process| process.about.launcher.as_ref())?;
-    let is_below = |process: &&Process| match &process.about.launcher {
+    let found = processes.iter().find_map(|process| process.info.launcher.as_ref())?;
+    let is_below = |process: &&Process| match &process.info.launcher {
         Some(other) => other.key == found.key,
         None => process.key.pid == found.key.pid,
     };

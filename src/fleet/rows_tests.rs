@@ -1,6 +1,6 @@
 use super::super::fixture::{TestHost, TestProcess, at, gpus, process, reading};
 use super::*;
-use crate::fleet::NOBODY;
+use crate::fleet::UNKNOWN_USER;
 use crate::wire::{Ancestor, Owner, Presence, ProcessState};
 
 const NO_STATES: &[(GpuState, Option<Moment>)] = &[];
@@ -28,7 +28,7 @@ fn owned(mut process: TestProcess, uid: u32, user: &str, owner: Owner) -> TestPr
 
 fn shown(readings: usize, processes: &[TestProcess]) -> TestHost {
     let mut host = TestHost::new(0, gpus(0..readings as u32));
-    host.show(1.0, &vec![reading(97, 40); readings], processes);
+    host.send_snapshot(1.0, &vec![reading(97, 40); readings], processes);
     host
 }
 
@@ -54,7 +54,7 @@ fn the_workers_of_a_launcher_are_one_row() {
     assert_eq!((row.gpu_memory_bytes, row.gpu_memory_percent), (Some(160 << 30), Some(50.0)));
     assert_eq!((row.sm_percent, row.cpu_percent, row.rss_bytes), (Some((12, 90)), Some(400.0), Some(4 << 30)));
     assert_eq!((row.age_seconds, row.who.as_str(), row.is_mine), (Some(504.0), "alice", true));
-    assert_eq!((job.unfolds(), row.key.is_job), (true, true));
+    assert_eq!((job.is_expandable(), row.key.is_job), (true, true));
     assert_eq!(row.key.process.start_ticks, Some(50_000));
     let pids: Vec<_> = processes.iter().map(|row| (row.pid, row.workers)).collect();
     assert_eq!(pids, [501, 502, 503, 504].map(|pid| (Some(pid), 1)));
@@ -70,7 +70,7 @@ fn the_job_stays_the_same_row_when_workers_come_and_go() {
 fn a_command_of_a_shell_is_a_leaf() {
     let jobs = rows(&shown(1, &[process(7, "python train.py", &[(0, 40)])]), 1.0);
     let row = &jobs[0].row;
-    assert!(!jobs[0].unfolds());
+    assert!(!jobs[0].is_expandable());
     assert_eq!((row.pid, row.command.as_str()), (Some(7), "python train.py"));
 }
 
@@ -117,7 +117,7 @@ fn a_user_without_a_name_is_a_number_and_nobody_a_dash() {
     let mut snapshot = host.snapshot(1.0, &[reading(0, 1)], &[process(7, "", &[(0, 1)])]);
     snapshot.facts.clear();
     host.apply(1.0, snapshot);
-    assert_eq!(rows(&host, 1.0)[0].row.who, NOBODY);
+    assert_eq!(rows(&host, 1.0)[0].row.who, UNKNOWN_USER);
 }
 
 #[test]
@@ -157,7 +157,7 @@ fn the_worst_of_a_job_shows_on_its_row() {
 #[test]
 fn ended_workers_stay_below_their_job_and_do_not_count() {
     let mut host = shown(2, &torchrun(2));
-    host.show(3.0, &[reading(97, 40), reading(97, 0)], &torchrun(1));
+    host.send_snapshot(3.0, &[reading(97, 40), reading(97, 0)], &torchrun(1));
     let jobs = rows(&host, 3.0);
     assert_eq!((jobs[0].row.workers, jobs[0].row.ended_at), (1, None));
     assert_eq!(jobs[0].row.gpu_memory_bytes, Some(40 << 30));
@@ -167,7 +167,7 @@ fn ended_workers_stay_below_their_job_and_do_not_count() {
 #[test]
 fn a_job_that_ended_stays_ten_minutes() {
     let mut host = shown(2, &torchrun(2));
-    host.show(3.0, &[reading(97, 0), reading(97, 0)], &[]);
+    host.send_snapshot(3.0, &[reading(97, 0), reading(97, 0)], &[]);
     let row = &rows(&host, 602.0)[0].row;
     assert_eq!((row.ended_at, row.workers, row.state), (Some(at(3.0)), 2, None));
     assert_eq!(rows(&host, 603.0), []);

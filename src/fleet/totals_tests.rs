@@ -1,6 +1,6 @@
 use super::super::fixture::{TestHost, at, gpus, process, reading};
 use super::*;
-use crate::fleet::{Group, HostUpdate, LinkError, LinkErrorKind, ListOrder, RowsView, SortKey};
+use crate::fleet::{Group, HostUpdate, LinkError, LinkErrorKind, ListOrder, RowCache, SortKey};
 use crate::wire::{DriverError, DriverErrorKind, GpuInfo, GpuReading, SafeText};
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ fn states(of: &[GpuState]) -> Vec<(GpuState, Option<Moment>)> {
 #[test]
 fn a_host_is_summed() {
     let mut host = TestHost::new(0, gpus(0..3));
-    host.show(1.0, &[reading(100, 40), reading(0, 30), GpuReading::default()], &[]);
+    host.send_snapshot(1.0, &[reading(100, 40), reading(0, 30), GpuReading::default()], &[]);
     let states = states(&[GpuState::InUse, GpuState::Idle, GpuState::Unknown]);
     let totals = Totals::of_host(&host.host, &states, at(1.0));
     assert_eq!((totals.hosts, totals.hosts_covered, totals.gpus), (1, 1, 3));
@@ -32,9 +32,9 @@ fn what_nobody_knows_stays_unknown() {
 fn hosts_without_fresh_data_are_counted_apart() {
     let mut fleet = Totals::default();
     let mut live = TestHost::new(0, gpus(0..2));
-    live.show(1.0, &[reading(100, 40), reading(0, 0)], &[]);
+    live.send_snapshot(1.0, &[reading(100, 40), reading(0, 0)], &[]);
     let mut down = TestHost::new(1, gpus(0..2));
-    down.show(1.0, &[reading(100, 40), reading(0, 0)], &[]);
+    down.send_snapshot(1.0, &[reading(100, 40), reading(0, 0)], &[]);
     let error = LinkError::new(LinkErrorKind::Closed, "the connection was closed");
     down.host.apply(HostUpdate::Down { error, retry_at: None, attempt: 1 }, at(2.0));
     let mut blocked = TestHost::new(2, gpus(0..2));
@@ -62,7 +62,7 @@ fn mig_instances_are_parts_of_their_gpu() {
         });
     }
     let mut host = TestHost::new(0, all);
-    host.show(1.0, &[reading(0, 30), reading(0, 10), reading(0, 20)], &[]);
+    host.send_snapshot(1.0, &[reading(0, 30), reading(0, 10), reading(0, 20)], &[]);
     let totals = Totals::of_host(&host.host, &states(&[GpuState::InUse; 3]), at(1.0));
     assert_eq!((totals.gpus, totals.in_state(GpuState::InUse)), (1, 1));
     assert_eq!((totals.memory_used_bytes, totals.memory_total_bytes), (Some(30 << 30), Some(80 << 30)));
@@ -71,7 +71,7 @@ fn mig_instances_are_parts_of_their_gpu() {
 #[test]
 fn rows_panes_and_header_agree() {
     let mut header = Totals::default();
-    let mut view = RowsView::default();
+    let mut view = RowCache::default();
     let mut panes = (0_u32, 0_u64, 0_u64);
     for id in 0..5 {
         let mut host = TestHost::new(id, gpus(0..4));
@@ -80,7 +80,7 @@ fn rows_panes_and_header_agree() {
             used.iter().map(|gib| GpuReading { memory_used_bytes: Some(gib << 30), ..reading(90, 0) }).collect();
         let processes =
             [process(7, "python a.py", &[(0, used[0]), (1, used[1])]), process(8, "python b.py", &[(2, 30)])];
-        host.show(1.0, &readings, &processes);
+        host.send_snapshot(1.0, &readings, &processes);
         let states = states(&[GpuState::InUse, GpuState::InUse, GpuState::Idle, GpuState::Free]);
         view.update(&host.host, &states, at(1.0));
         let pane = Totals::of_host(&host.host, &states, at(1.0));
@@ -94,7 +94,7 @@ fn rows_panes_and_header_agree() {
     assert_eq!((header.memory_used_bytes, header.memory_total_bytes), (Some(panes.1), Some(panes.2)));
     assert_eq!(GpuState::ALL.map(|state| header.in_state(state)).iter().sum::<u32>(), header.gpus);
     for group in [Group::Job, Group::None] {
-        let rows = view.rows(ListOrder::by(SortKey::GpuMemory, group), &HashSet::new(), |_| true, |_| None);
+        let rows = view.rows(ListOrder::default_for(SortKey::GpuMemory, group), &HashSet::new(), |_| true, |_| None);
         let held: u64 = rows.iter().filter_map(|row| row.gpu_memory_bytes).sum();
         assert_eq!(Some(held), header.memory_used_bytes, "{group:?}");
         let in_use: usize = rows

@@ -1,14 +1,14 @@
 //! Who holds which GPUs, and what they do with them.
 
-use super::{GpuState, Host, HostId, Moment, NOBODY};
+use super::{GpuState, Host, HostId, Moment, UNKNOWN_USER};
 use crate::wire::SafeText;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 /// What one user holds on one host.
 #[derive(Debug, Clone, PartialEq)]
-pub struct HostUse {
-    /// Whose: as in the rows of the list; [`NOBODY`] for what cannot be told.
+pub struct HostUsage {
+    /// Whose: as in the rows of the list; [`UNKNOWN_USER`] for what cannot be told.
     pub who: SafeText,
     /// Runs as the user that logged in there.
     pub is_mine: bool,
@@ -30,7 +30,7 @@ pub struct HostUse {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostUsers {
     /// By name.
-    pub users: Vec<HostUse>,
+    pub users: Vec<HostUsage>,
     /// GPUs that somebody holds, each counted once.
     pub held: u32,
     /// The others by state, in the order of [`GpuState::ALL`].
@@ -51,16 +51,16 @@ impl HostUsers {
 
 /// What one user holds in all.
 #[derive(Debug, Clone, PartialEq)]
-pub struct UserUse {
+pub struct UserUsage {
     /// Sums over the hosts.
-    pub sum: HostUse,
+    pub sum: HostUsage,
     /// The hosts, with how many GPUs are held there, the most first.
     pub hosts: Vec<(HostId, u32)>,
     /// How long GPUs were held, and how long they were in use meanwhile, since the program began.
-    pub spent: Spent,
+    pub gpu_hours: GpuHours,
 }
 
-impl HostUse {
+impl HostUsage {
     fn new(who: SafeText) -> Self {
         Self {
             who,
@@ -96,7 +96,7 @@ impl HostUse {
 }
 
 /// What one user holds of one GPU.
-struct Share {
+struct GpuShare {
     bytes: Option<u64>,
     state: GpuState,
     since: Option<Moment>,
@@ -105,16 +105,16 @@ struct Share {
 /// Who holds the GPUs of a host. `jobs` are its rows, `states` those of its GPUs in inventory order.
 pub fn host_users(host: &Host, states: &[(GpuState, Option<Moment>)]) -> HostUsers {
     let whole = whole_gpus(host);
-    let mut users: BTreeMap<SafeText, (bool, BTreeMap<usize, Share>)> = BTreeMap::new();
+    let mut users: BTreeMap<SafeText, (bool, BTreeMap<usize, GpuShare>)> = BTreeMap::new();
     for process in host.processes() {
-        let (who, is_mine) = (&process.about.who, host.is_of_login(process));
+        let (who, is_mine) = (&process.info.who, host.belongs_to_login_user(process));
         for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
             let Some(&place) = whole.get(position) else { continue };
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
-            let bytes = process.on(position).and_then(|usage| usage.gpu_memory_bytes);
+            let bytes = process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
             let (mine, shares) = users.entry(who.clone()).or_default();
             *mine |= is_mine;
-            let share = shares.entry(place).or_insert(Share { bytes: None, state, since });
+            let share = shares.entry(place).or_insert(GpuShare { bytes: None, state, since });
             share.bytes = match (share.bytes, bytes) {
                 (Some(held), Some(more)) => Some(held.saturating_add(more)),
                 (held, more) => held.or(more),
@@ -140,8 +140,13 @@ pub fn host_users(host: &Host, states: &[(GpuState, Option<Moment>)]) -> HostUse
     HostUsers { users, held, unheld }
 }
 
-fn sum(who: &SafeText, is_mine: bool, shares: &BTreeMap<usize, Share>, holders: &dyn Fn(usize) -> usize) -> HostUse {
-    let mut user = HostUse { is_mine, ..HostUse::new(who.clone()) };
+fn sum(
+    who: &SafeText,
+    is_mine: bool,
+    shares: &BTreeMap<usize, GpuShare>,
+    holders: &dyn Fn(usize) -> usize,
+) -> HostUsage {
+    let mut user = HostUsage { is_mine, ..HostUsage::new(who.clone()) };
     for (place, share) in shares {
         user.gpus += 1;
         user.shared += u32::from(holders(*place) > 1);
@@ -175,7 +180,7 @@ fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
 
 /// How long GPUs were held and used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Spent {
+pub struct GpuHours {
     /// GPU-hours held.
     pub held_hours: f64,
     /// GPU-hours of those in which the GPU was in use.
@@ -185,45 +190,49 @@ pub struct Spent {
 /// Users who held GPUs are remembered up to this many: names come from hosts.
 const MAX_USERS: usize = 1000;
 /// A step of the clock that is longer than this is not counted: the machine slept, or the program was stopped.
-const LONGEST_STEP: Duration = Duration::from_secs(10);
+const MAX_TICK_STEP: Duration = Duration::from_secs(10);
 
 /// What users have held since the program began.
 #[derive(Debug, Clone, Default)]
 pub struct UsageLedger {
-    spent: HashMap<SafeText, Spent>,
+    gpu_hours: HashMap<SafeText, GpuHours>,
     last: Option<Moment>,
 }
 
 impl UsageLedger {
     /// Counts the time since the last call for what is held now on the hosts that can be seen.
-    pub fn tick<'a>(&mut self, hosts: impl Iterator<Item = &'a [HostUse]>, now: Moment) {
+    pub fn tick<'a>(&mut self, hosts: impl Iterator<Item = &'a [HostUsage]>, now: Moment) {
         let step = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
-        if step.is_zero() || step > LONGEST_STEP {
+        if step.is_zero() || step > MAX_TICK_STEP {
             return;
         }
         let hours = step.as_secs_f64() / 3600.0;
         for user in hosts.flatten() {
-            if self.spent.len() >= MAX_USERS && !self.spent.contains_key(&user.who) {
+            if self.gpu_hours.len() >= MAX_USERS && !self.gpu_hours.contains_key(&user.who) {
                 continue;
             }
-            let spent = self.spent.entry(user.who.clone()).or_default();
+            let spent = self.gpu_hours.entry(user.who.clone()).or_default();
             spent.held_hours += hours * f64::from(user.gpus);
             spent.used_hours += hours * f64::from(user.in_state(GpuState::InUse));
         }
     }
 
     /// What a user has held so far.
-    pub fn spent(&self, who: &SafeText) -> Spent {
-        self.spent.get(who).copied().unwrap_or_default()
+    pub fn gpu_hours(&self, who: &SafeText) -> GpuHours {
+        self.gpu_hours.get(who).copied().unwrap_or_default()
     }
 }
 
 /// The users of all hosts, those with the most GPUs first; what cannot be told whose it is comes last. Somebody who held
 /// GPUs and holds none now is among them while the ledger knows of it.
-pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUse])>, ledger: &UsageLedger) -> Vec<UserUse> {
-    let mut users: BTreeMap<SafeText, UserUse> = BTreeMap::new();
-    let new = |who: &SafeText| UserUse { sum: HostUse::new(who.clone()), hosts: Vec::new(), spent: ledger.spent(who) };
+pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUsage])>, ledger: &UsageLedger) -> Vec<UserUsage> {
+    let mut users: BTreeMap<SafeText, UserUsage> = BTreeMap::new();
+    let new = |who: &SafeText| UserUsage {
+        sum: HostUsage::new(who.clone()),
+        hosts: Vec::new(),
+        gpu_hours: ledger.gpu_hours(who),
+    };
     for (id, uses) in hosts {
         for one in uses {
             let user = users.entry(one.who.clone()).or_insert_with(|| new(&one.who));
@@ -231,16 +240,16 @@ pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUse])>, ledger: &
             user.hosts.push((id, one.gpus));
         }
     }
-    for who in ledger.spent.keys() {
+    for who in ledger.gpu_hours.keys() {
         users.entry(who.clone()).or_insert_with(|| new(who));
     }
-    let mut users: Vec<UserUse> = users.into_values().collect();
+    let mut users: Vec<UserUsage> = users.into_values().collect();
     for user in &mut users {
         user.hosts.sort_by_key(|(id, gpus)| (std::cmp::Reverse(*gpus), *id));
     }
     users.sort_by(|a, b| {
-        let order = |user: &UserUse| (user.sum.who == NOBODY, std::cmp::Reverse(user.sum.gpus));
-        let memory = |user: &UserUse| std::cmp::Reverse(user.sum.memory_bytes);
+        let order = |user: &UserUsage| (user.sum.who == UNKNOWN_USER, std::cmp::Reverse(user.sum.gpus));
+        let memory = |user: &UserUsage| std::cmp::Reverse(user.sum.memory_bytes);
         order(a).cmp(&order(b)).then_with(|| memory(a).cmp(&memory(b))).then_with(|| a.sum.who.cmp(&b.sum.who))
     });
     users

@@ -7,9 +7,9 @@ fn of(user: &str, uid: u32, mut process: TestProcess) -> TestProcess {
     process
 }
 
-fn uses(id: u32, states: &[GpuState], processes: &[TestProcess]) -> Vec<HostUse> {
+fn uses(id: u32, states: &[GpuState], processes: &[TestProcess]) -> Vec<HostUsage> {
     let mut host = TestHost::new(id, gpus(0..states.len() as u32));
-    host.show(10.0, &vec![reading(50, 40); states.len()], processes);
+    host.send_snapshot(10.0, &vec![reading(50, 40); states.len()], processes);
     let states: Vec<_> = states.iter().map(|state| (*state, Some(at(4.0)))).collect();
     let users = host_users(&host.host, &states);
     assert_eq!(users.held + users.unheld(), states.len() as u32, "every GPU is held or not");
@@ -48,7 +48,7 @@ fn instances_count_as_the_gpu_that_they_are_parts_of() {
     infos[2].mig_parent_uuid = Some("GPU-0".into());
     let mut host = TestHost::new(0, infos);
     let processes = [process(1, "a", &[(1, 5)]), of("bob", 1001, process(2, "b", &[(2, 6)]))];
-    host.show(10.0, &[reading(0, 11), reading(0, 5), reading(0, 6)], &processes);
+    host.send_snapshot(10.0, &[reading(0, 11), reading(0, 5), reading(0, 6)], &processes);
     let states = [(GpuState::InUse, None); 3];
     let users = host_users(&host.host, &states);
     assert_eq!((users.held, users.unheld()), (1, 0));
@@ -78,10 +78,10 @@ fn hours_are_counted_while_gpus_are_held_and_not_over_a_sleep() {
     for second in 0..=3600 {
         ledger.tick([held.as_slice()].into_iter(), at(f64::from(second)));
     }
-    let spent = ledger.spent(&"alice".into());
+    let spent = ledger.gpu_hours(&"alice".into());
     assert!((spent.held_hours - 2.0).abs() < 1e-9 && (spent.used_hours - 1.0).abs() < 1e-9, "{spent:?}");
     ledger.tick([held.as_slice()].into_iter(), at(30_000.0));
-    assert_eq!(ledger.spent(&"alice".into()), spent, "the machine slept");
+    assert_eq!(ledger.gpu_hours(&"alice".into()), spent, "the machine slept");
     let gone = users([(HostId(0), &[][..])].into_iter(), &ledger);
-    assert_eq!((gone.len(), gone[0].sum.gpus, gone[0].spent), (1, 0, spent), "who has left is still told");
+    assert_eq!((gone.len(), gone[0].sum.gpus, gone[0].gpu_hours), (1, 0, spent), "who has left is still told");
 }

@@ -2,7 +2,7 @@
 
 use super::findings::JsonFinding;
 use super::json::rfc3339;
-use crate::diagnosis::News;
+use crate::diagnosis::FindingNotification;
 use crate::fleet::{Fleet, Moment};
 use crate::wire::SafeText;
 use serde::Serialize;
@@ -19,7 +19,7 @@ const MAX_CHARACTERS: usize = 240;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification {
     /// Findings, the oldest news first; never empty.
-    pub news: Vec<News>,
+    pub news: Vec<FindingNotification>,
     /// Further findings for which there was no room.
     pub left_out: u32,
 }
@@ -43,7 +43,7 @@ pub struct JsonNotification {
 
 /// A notification in one line: `crit hgx-04: GPUs 4,5 say 100 % busy ...`, or `3 findings: crit gpu-lost on hgx-01, ...`.
 pub fn summary(notification: &Notification) -> SafeText {
-    let host = |news: &News| match &news.finding.hosts[..] {
+    let host = |news: &FindingNotification| match &news.finding.hosts[..] {
         [_, rest @ ..] if !rest.is_empty() => format!("{} and {} more", news.transition.host_name, rest.len()),
         _ => news.transition.host_name.to_string(),
     };
@@ -111,30 +111,30 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    fn news(sentence: &str) -> News {
+    fn notification(sentence: &str) -> FindingNotification {
         let mut finding = hang();
         finding.sentence = sentence.into();
-        News { transition: transitions()[2].clone(), finding }
+        FindingNotification { transition: transitions()[2].clone(), finding }
     }
 
-    fn of(news: Vec<News>, left_out: u32) -> Notification {
+    fn of(news: Vec<FindingNotification>, left_out: u32) -> Notification {
         Notification { news, left_out }
     }
 
     #[test]
     fn one_finding_is_told_by_its_sentence_and_many_by_their_names() {
-        assert_eq!(summary(&of(vec![news("it hangs")], 0)), "crit hgx-01: it hangs");
-        let two = of(vec![news("a"), news("b")], 0);
+        assert_eq!(summary(&of(vec![notification("it hangs")], 0)), "crit hgx-01: it hangs");
+        let two = of(vec![notification("a"), notification("b")], 0);
         assert_eq!(summary(&two), "2 findings: crit stuck-spin on hgx-01, crit stuck-spin on hgx-01");
-        let many = of((0..5).map(|_| news("a")).collect(), 7);
+        let many = of((0..5).map(|_| notification("a")).collect(), 7);
         assert!(summary(&many).starts_with("12 findings: crit ") && summary(&many).ends_with(" and 9 more"));
-        let long = summary(&of(vec![news(&"grö".repeat(500))], 0));
+        let long = summary(&of(vec![notification(&"grö".repeat(500))], 0));
         assert_eq!((long.chars().count(), long.ends_with("...")), (MAX_CHARACTERS + 3, true));
     }
 
     #[test]
     fn nothing_from_a_host_ends_or_begins_a_sequence_of_the_terminal() {
-        let evil = news("\x1b]0;owned\x07 \u{9c}\u{202e}4;3;\x1b\\");
+        let evil = notification("\x1b]0;owned\x07 \u{9c}\u{202e}4;3;\x1b\\");
         let text = summary(&of(vec![evil], 0));
         for sequence in [osc9(&text, false), osc9(&text, true)] {
             assert_eq!(sequence.matches("\x1b]").count(), 1, "{sequence:?}");
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn the_document_names_every_field_of_what_a_hook_reads_and_no_other() {
         let fleet = Fleet::new(&[Arc::new(HostConfig::named("hgx-01"))], false, moment(0.0));
-        let text = line(&of(vec![news("it hangs")], 2), &fleet, moment(0.0)).expect("encodes");
+        let text = line(&of(vec![notification("it hangs")], 2), &fleet, moment(0.0)).expect("encodes");
         assert_eq!(text.matches('\n').count(), 1);
         let value: Value = serde_json::from_str(&text).expect("JSON");
         assert_eq!(value["findings"][0]["sentence"], "it hangs");

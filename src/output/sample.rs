@@ -1,8 +1,8 @@
 //! A small fleet in which every state occurs, for tests.
 
 use super::Report;
-use crate::diagnosis::{Finding, Phase as FindingPhase, RuleId, Severity};
-use crate::fleet::{Fleet, GpuState, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, Phase, Retry};
+use crate::diagnosis::{Finding, FindingPhase, RuleId, Severity};
+use crate::fleet::{ConnectPhase, Fleet, GpuState, HostId, HostUpdate, LinkError, LinkErrorKind, Moment, RetryPolicy};
 use crate::hosts::HostConfig;
 use crate::wire::{
     Ancestor, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
@@ -68,13 +68,13 @@ fn fleet() -> Fleet {
     apply(2, -1.0, HostUpdate::Down { error: refused, retry_at: Some(moment(3.0)), attempt: 1 });
     let unknown = LinkError::new(LinkErrorKind::HostKeyUnknown, "the host key is not known")
         .with_hint("ssh-keyscan new-key >> ~/.ssh/known_hosts, after comparing it")
-        .with_retry(Retry::WhenAsked);
+        .with_retry(RetryPolicy::OnRequest);
     apply(3, -1.0, HostUpdate::NeedsUser(unknown));
     let gpus = vec![GpuInfo { index: 0, name: Some("NVIDIA RTX A6000".into()), ..GpuInfo::default() }];
     apply(4, -9.0, HostUpdate::Inventory(Box::new(Inventory { generation: 1, gpus, ..Inventory::default() })));
     apply(4, -8.0, HostUpdate::Snapshot(Box::new(Snapshot { generation: 1, ..Snapshot::default() })));
     apply(4, -5.0, HostUpdate::Silent);
-    apply(5, -9.0, HostUpdate::Connecting { attempt: 1, phase: Phase::KeyExchange });
+    apply(5, -9.0, HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::KeyExchange });
     fleet
 }
 

@@ -14,7 +14,7 @@
 use super::findings::severity_tone;
 use super::paint::{Paint, Tone};
 use super::report::{GpuView, Report, who};
-use crate::diagnosis::{Finding, Phase};
+use crate::diagnosis::{Finding, FindingPhase};
 use crate::fleet::{GpuState, Host, Link, Moment};
 use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{ReadingSource, SafeText};
@@ -55,7 +55,7 @@ fn findings(report: &Report<'_>, paint: Paint) -> String {
     if report.findings.is_empty() {
         return String::new();
     }
-    let pending = report.findings.iter().filter(|one| one.phase == Phase::Pending).count();
+    let pending = report.findings.iter().filter(|one| one.phase == FindingPhase::Pending).count();
     let firing = report.findings.len() - pending;
     let counts = [(firing, "firing"), (pending, "watched")].into_iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
@@ -70,17 +70,17 @@ fn findings(report: &Report<'_>, paint: Paint) -> String {
 }
 
 fn finding(finding: &Finding) -> Vec<Cell> {
-    let is_dim = finding.phase == Phase::Pending || finding.snoozed.is_some();
+    let is_dim = finding.phase == FindingPhase::Pending || finding.snoozed.is_some();
     let tone = if is_dim { Tone::Dim } else { severity_tone(finding.severity) };
     let hosts = match &finding.hosts[..] {
         [(_, first), rest @ ..] if !rest.is_empty() => format!("{first} +{}", rest.len()),
         _ => finding.hosts.first().map(|(_, name)| name.to_string()).unwrap_or_default(),
     };
     let lead = match finding.phase {
-        Phase::Pending => "watched: ",
-        Phase::Resolving => "seems over: ",
-        Phase::Firing | Phase::Clear if finding.snoozed.is_some() => "snoozed: ",
-        Phase::Firing | Phase::Clear => "",
+        FindingPhase::Pending => "watched: ",
+        FindingPhase::Resolving => "seems over: ",
+        FindingPhase::Firing | FindingPhase::Clear if finding.snoozed.is_some() => "snoozed: ",
+        FindingPhase::Firing | FindingPhase::Clear => "",
     };
     vec![
         Cell::left(finding.severity.word()).tone(tone),
@@ -218,7 +218,7 @@ fn link_words(host: &Host, now: Moment) -> (Tone, String) {
     match &host.link {
         Link::Connecting { phase, since, .. } => (
             Tone::Warn,
-            format!("no answer yet: {}, {}", phase.words(), duration(now.since(*since), DurationStyle::Precise)),
+            format!("no answer yet: {}, {}", phase.description(), duration(now.since(*since), DurationStyle::Precise)),
         ),
         Link::Live => (Tone::Warn, "connected, no readings yet".to_owned()),
         Link::Stale { since } => {

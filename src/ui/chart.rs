@@ -10,7 +10,7 @@
 use super::canvas::Canvas;
 use super::format::{ShortString, columns, gib, memory, short};
 use crate::app::{CHART_MIN_CELSIUS, ChartSpan, GpuSummary, Metric};
-use crate::fleet::{History, Moment, Series};
+use crate::fleet::{History, Moment, SeriesKey};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -89,7 +89,7 @@ pub(super) fn point_count(canvas: &Canvas<'_>, columns: u16) -> usize {
 pub(super) fn read_points(
     canvas: &Canvas<'_>,
     history: &History,
-    series: Series<'_>,
+    series: SeriesKey<'_>,
     columns: u16,
     span: ChartSpan,
     now: Moment,

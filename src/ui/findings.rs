@@ -21,7 +21,7 @@ use super::segments::Segments;
 use super::theme::Theme;
 use crate::app::layout::{FINDINGS_HEADER_ROWS, findings_layout};
 use crate::app::{App, GpuSummary};
-use crate::diagnosis::{Finding, FindingGpu, Phase, RuleId, Severity, Snoozed};
+use crate::diagnosis::{Finding, FindingGpu, FindingPhase, RuleId, Severity, SnoozeEnd};
 use crate::fleet::{Moment, gpu_list};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -68,7 +68,7 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
         let row = Rect { y: inner.y + FINDINGS_HEADER_ROWS + line as u16, height: 1, ..inner };
         column_widths.row(canvas, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
     }
-    let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().omitted as usize;
+    let below = findings.list().len().saturating_sub(top + capacity) + findings.is_alerting().omitted as usize;
     if below > 0 {
         let words = short!(" {} {below} more ", theme.glyphs.down);
         canvas.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &words, theme.plain);
@@ -77,9 +77,9 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
 
 fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     let theme = canvas.theme;
-    let counts = app.findings().counts();
+    let counts = app.findings().is_alerting();
     let in_phase = |severity| {
-        let of = |finding: &&Finding| finding.counts() && finding.severity == severity;
+        let of = |finding: &&Finding| finding.is_alerting() && finding.severity == severity;
         app.findings().list().iter().filter(of).count()
     };
     let mut words = Segments::default();
@@ -159,7 +159,7 @@ impl ColumnWidths {
         (now, utc_offset_seconds): (Moment, i32),
     ) {
         let theme = canvas.theme;
-        let is_dim = finding.phase == Phase::Pending || finding.is_frozen || finding.snoozed.is_some();
+        let is_dim = finding.phase == FindingPhase::Pending || finding.is_frozen || finding.snoozed.is_some();
         let mut style = if is_dim { theme.dim } else { theme.plain };
         if is_selected {
             style = style.patch(theme.focus);
@@ -199,7 +199,7 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
         canvas.right(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &right, theme.dim);
     }
     let mut writer = LineWriter::new(canvas, inner);
-    let style = if finding.phase == Phase::Pending { theme.dim } else { theme.plain };
+    let style = if finding.phase == FindingPhase::Pending { theme.dim } else { theme.plain };
     writer.wrapped(&finding.sentence, style);
     writer.labelled("since", LABEL, &since_text(finding, app, now));
     writer.labelled("check", LABEL, &finding.next_check);
@@ -338,12 +338,12 @@ fn lasted(finding: &Finding, now: Moment) -> ShortString {
 fn progress(finding: &Finding, now: Moment) -> ShortString {
     let held = finding.lasted(now);
     match (finding.phase, finding.due) {
-        (Phase::Pending, Some(due)) => {
+        (FindingPhase::Pending, Some(due)) => {
             let all = held + now.until(due);
             short!("watching {} of {}: ", brief_span(held).as_str(), brief_span(all).as_str())
         }
-        (Phase::Pending, None) => short!("watching: "),
-        (Phase::Resolving, _) => short!("seems over: "),
+        (FindingPhase::Pending, None) => short!("watching: "),
+        (FindingPhase::Resolving, _) => short!("seems over: "),
         _ if finding.is_frozen => short!("as last seen: "),
         _ => ShortString::new(),
     }
@@ -353,11 +353,11 @@ fn progress(finding: &Finding, now: Moment) -> ShortString {
 fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<ShortString> {
     Some(match finding.snoozed? {
         // The seconds are of no interest.
-        Snoozed::Until(moment) => {
+        SnoozeEnd::At(moment) => {
             let clock = super::format::clock(moment, utc_offset_seconds);
             short!("snoozed until {}", clock.get(..5).unwrap_or_default())
         }
-        Snoozed::UntilItChanges => short!("snoozed until it changes"),
+        SnoozeEnd::OnChange => short!("snoozed until it changes"),
     })
 }
 
@@ -369,7 +369,7 @@ fn since_text(finding: &Finding, app: &App, now: Moment) -> String {
     let at_least = if finding.at_least { "at least " } else { "" };
     let mut words = format!("{}, {at_least}{}", clock.as_str(), span(lasted).as_str());
     for (holds, word) in [
-        (finding.is_note, "it was so at the first look"),
+        (finding.is_preexisting, "it was so at the first look"),
         (finding.is_flapping, "it comes and goes"),
         (finding.is_frozen, "the host cannot be seen now"),
     ] {
@@ -383,7 +383,7 @@ fn since_text(finding: &Finding, app: &App, now: Moment) -> String {
         words.push_str(&snoozed);
     }
     let waits = progress(finding, now);
-    if finding.phase != Phase::Firing && !waits.is_empty() {
+    if finding.phase != FindingPhase::Firing && !waits.is_empty() {
         words.push_str("; ");
         words.push_str(waits.trim_end_matches([':', ' ']));
     }

@@ -17,7 +17,7 @@ use super::gpu_detail;
 use super::host_cards::add_occupancy;
 use super::segments::Segments;
 use crate::app::{App, GpuSummary, Metric};
-use crate::fleet::{Host, HostId, Moment, Series};
+use crate::fleet::{Host, HostId, Moment, SeriesKey};
 use ratatui::layout::Rect;
 
 /// The fewest columns of a chart beside another.
@@ -157,7 +157,7 @@ fn history(
     let theme = canvas.theme;
     let inner =
         Rect { y: cell.y + 1, height: cell.height.saturating_sub(1), width: cell.width.saturating_sub(1), ..cell };
-    let series = Series::Gpu(position, metric.series());
+    let series = SeriesKey::Gpu(position, metric.series());
     let columns = inner.width.saturating_sub(AXIS_COLUMNS);
     let points = chart::read_points(canvas, host.history(), series, columns, app.screen().span, now);
     let scale = Scale::for_gpu(canvas, metric, gpu, &points);

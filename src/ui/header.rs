@@ -72,7 +72,7 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
         }
     }
     add_counts(&mut line, canvas, totals, 2);
-    let findings = app.findings().counts();
+    let findings = app.findings().is_alerting();
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| severity_style(theme, worst));
         let plural = if findings.firing == 1 { "" } else { "s" };

@@ -12,7 +12,7 @@ use super::canvas::Canvas;
 use super::findings::severity_style;
 use super::format::{clock, columns, short};
 use crate::app::{App, EventKind, EventLogEntry};
-use crate::diagnosis::{Phase, Transition};
+use crate::diagnosis::{FindingPhase, Transition};
 use ratatui::layout::Rect;
 
 /// Columns of the time of day with the gap after it, and of what became of a finding.
@@ -56,7 +56,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
                 canvas.fit(at.x, at.y, at.width, text, theme.plain);
             }
             EventKind::FindingChanged(one) => {
-                let is_over = matches!(one.to, Phase::Clear | Phase::Resolving);
+                let is_over = matches!(one.to, FindingPhase::Clear | FindingPhase::Resolving);
                 let style = if is_over { theme.dim } else { severity_style(theme, one.severity) };
                 canvas.fit(at.x, at.y, at.width, one.severity.word(), style);
                 skip(&mut at, 5);
@@ -80,13 +80,13 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
 /// What became of a finding, in a word or two.
 fn change(transition: &Transition) -> &'static str {
     match (transition.from, transition.to) {
-        (Phase::Firing, Phase::Firing) if transition.is_reminder => "still fires",
-        (Phase::Firing, Phase::Firing) => "worse",
-        (Phase::Resolving, Phase::Firing) => "fires again",
-        (_, Phase::Firing) => "fires",
-        (_, Phase::Resolving) => "seems over",
-        (_, Phase::Clear) => "over",
-        (_, Phase::Pending) => "watched",
+        (FindingPhase::Firing, FindingPhase::Firing) if transition.is_reminder => "still fires",
+        (FindingPhase::Firing, FindingPhase::Firing) => "worse",
+        (FindingPhase::Resolving, FindingPhase::Firing) => "fires again",
+        (_, FindingPhase::Firing) => "fires",
+        (_, FindingPhase::Resolving) => "seems over",
+        (_, FindingPhase::Clear) => "over",
+        (_, FindingPhase::Pending) => "watched",
     }
 }
 

@@ -16,7 +16,7 @@ use super::segments::Segments;
 use super::{gpu_line, gpu_table};
 use crate::app::host_layout::Cards;
 use crate::app::{App, Focus, GpuSummary, HostSummary, Metric};
-use crate::fleet::{GpuState, Host, HostId, Moment, Series, program_name};
+use crate::fleet::{GpuState, Host, HostId, Moment, SeriesKey, program_name};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -92,7 +92,7 @@ fn card(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, position: u
     let chart_area = Rect { x: inner.x + left, width: inner.width.saturating_sub(left), ..inner };
     let metric = app.screen().metric;
     let columns = chart_area.width.saturating_sub(AXIS_COLUMNS);
-    let series = Series::Gpu(position, metric.series());
+    let series = SeriesKey::Gpu(position, metric.series());
     let points = chart::read_points(canvas, host.history(), series, columns, app.screen().span, now);
     let scale = Scale::for_gpu(canvas, metric, gpu, &points);
     chart::draw(canvas, chart_area, &points, &scale, theme.busy);

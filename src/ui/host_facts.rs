@@ -5,7 +5,7 @@ use super::format::{ShortString, gib, interval, memory, or_dash, rate, short, sh
 use super::host_state;
 use super::segments::Segments;
 use crate::app::{App, HostSummary};
-use crate::fleet::{Host, Link, Moment, NOBODY, gpu_list};
+use crate::fleet::{Host, Link, Moment, UNKNOWN_USER, gpu_list};
 use crate::wire::{Filesystem, ReadingSource, RecoveryAction, Scope};
 use std::time::Duration;
 
@@ -128,7 +128,9 @@ pub(super) fn disks_and_health(canvas: &Canvas<'_>, app: &App, host: &Host) -> S
     nvlinks(canvas, host, &mut line);
     errors(canvas, host, &mut line);
     let mut users: Vec<&str> = Vec::new();
-    for row in app.jobs(host.id).iter().map(|job| &job.row).filter(|row| row.ended_at.is_none() && row.who != NOBODY) {
+    for row in
+        app.jobs(host.id).iter().map(|job| &job.row).filter(|row| row.ended_at.is_none() && row.who != UNKNOWN_USER)
+    {
         if !users.contains(&row.who.as_str()) {
             users.push(row.who.as_str());
         }

@@ -18,7 +18,7 @@ use super::segments::Segments;
 use super::theme::Theme;
 use crate::app::layout::GridLayout;
 use crate::app::{App, HostSummary};
-use crate::fleet::{Host, Link, LinkError, LinkErrorKind, Moment, Phase};
+use crate::fleet::{ConnectPhase, Host, Link, LinkError, LinkErrorKind, Moment};
 use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::{DriverError, DriverErrorKind, SafeText};
 use ratatui::layout::Rect;
@@ -149,23 +149,29 @@ fn draw_connecting(
     app: &App,
     host: &Host,
     summary: &HostSummary,
-    (attempt, phase, since): (u32, Phase, Moment),
+    (attempt, phase, since): (u32, ConnectPhase, Moment),
     now: Moment,
 ) {
-    const STEPS: [Phase; 6] =
-        [Phase::Name, Phase::Tcp, Phase::KeyExchange, Phase::Login, Phase::Probe, Phase::FirstSample];
+    const STEPS: [ConnectPhase; 6] = [
+        ConnectPhase::Name,
+        ConnectPhase::Tcp,
+        ConnectPhase::KeyExchange,
+        ConnectPhase::Login,
+        ConnectPhase::Probe,
+        ConnectPhase::FirstSample,
+    ];
     let theme = writer.canvas.theme;
     let spinner = spinner(theme, now);
     let seconds = now.since(since).as_secs();
     if writer.rows_left() < STEPS.len() as u16 + 2 {
-        writer.marked(spinner, &short!("{}  {seconds} s  attempt {attempt}", phase.words()), theme.plain);
+        writer.marked(spinner, &short!("{}  {seconds} s  attempt {attempt}", phase.description()), theme.plain);
         draw_last_seen(writer, app, host, summary);
         return;
     }
     writer.marked(spinner, &short!("attempt {attempt}   {seconds} s"), theme.plain);
     writer.gap();
-    if phase == Phase::Queued {
-        writer.marked(spinner, phase.words(), theme.plain);
+    if phase == ConnectPhase::Queued {
+        writer.marked(spinner, phase.description(), theme.plain);
     }
     for step in STEPS {
         let (glyph, style) = match step.cmp(&phase) {
@@ -173,7 +179,7 @@ fn draw_connecting(
             Ordering::Equal => (spinner, theme.plain),
             Ordering::Greater => (theme.glyphs.free, theme.dim),
         };
-        writer.marked(glyph, step.words(), style);
+        writer.marked(glyph, step.description(), style);
     }
 }
 

@@ -5,7 +5,7 @@ use super::terminal_emulator::{check_screen, emulator, is_forbidden, replace_mar
 use crate::app::testing::{LATER, NOW, at, connecting, press, report, snapshot, update};
 use crate::app::{App, Effect, Event};
 use crate::diagnosis::Finding;
-use crate::fleet::{HostId, HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::fleet::{ConnectPhase, HostId, HostUpdate, LinkError, LinkErrorKind};
 use crate::output::findings::{FindingsReport, list};
 use crate::output::notification::{Notification, osc9, summary};
 use crate::output::{Report, free, paint::Paint, status};
@@ -236,7 +236,7 @@ fn hostile_app(size: (u16, u16), rng: &mut TestRng) -> (App, Vec<Effect>) {
     let without = Snapshot { driver_error: Some(driver_error), ..hostile_snapshot(2, NOW, rng) };
     update(&mut app, 2, HostUpdate::Snapshot(Box::new(without)), NOW);
     for attempt in 1..4 {
-        update(&mut app, 3, HostUpdate::Connecting { attempt, phase: Phase::Login }, NOW - 20);
+        update(&mut app, 3, HostUpdate::Connecting { attempt, phase: ConnectPhase::Login }, NOW - 20);
         let error = LinkError::new(LinkErrorKind::Network, rng.text()).with_hint(rng.text());
         update(&mut app, 3, HostUpdate::Down { error, retry_at: None, attempt }, NOW - 10);
     }

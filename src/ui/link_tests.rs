@@ -4,7 +4,7 @@ use super::testing::{cells_at, lines};
 use crate::app::layout::MIN_SIZE;
 use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, update};
 use crate::app::{App, Event};
-use crate::fleet::{HostUpdate, LinkError, LinkErrorKind, Phase};
+use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
 use proptest::prelude::*;
 
 /// How a host is doing at the end.
@@ -41,7 +41,9 @@ fn apply_outcome(app: &mut App, host: usize, gpus: usize, outcome: LinkOutcome) 
     let error = |kind, words: &str| LinkError::new(kind, words).with_hint("is the VPN up?");
     let down = |retry_at, kind| HostUpdate::Down { error: error(kind, "no route"), retry_at, attempt: host as u32 };
     match outcome {
-        LinkOutcome::Connecting => update(app, host, HostUpdate::Connecting { attempt: 1, phase: Phase::Tcp }, NOW - 3),
+        LinkOutcome::Connecting => {
+            update(app, host, HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp }, NOW - 3)
+        }
         LinkOutcome::HelloReceived => {
             update(app, host, HostUpdate::Hello(Box::new(crate::app::testing::hello())), NOW - 1)
         }

@@ -20,7 +20,7 @@ use super::segments::Segments;
 use crate::app::App;
 use crate::app::layout::LIST_FRAME_ROWS;
 use crate::fleet::{
-    GpuState, Group, Head, HeadKey, ListRow, Moment, ProcessTrouble, Row, SortKey, Unfold, gpu_list,
+    FoldState, GpuState, Group, GroupKey, GroupSummary, ListRow, Moment, ProcessTrouble, Row, SortKey, gpu_list,
     program_and_arguments,
 };
 use crate::wire::ProcessState;
@@ -47,7 +47,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     let tags = u16::from(!cursor.tagged().is_empty());
     let inner = Rect { x: area.x + 2 + tags, y: area.y + 1, width: area.width - 3 - tags, height: area.height - 2 };
     // Rows that stand above several hosts say how many: `hgx-01 +3`.
-    let more = if matches!(cursor.order().group, Group::Across | Group::User) { 3 } else { 0 };
+    let more = if matches!(cursor.order().group, Group::DistributedJob | Group::User) { 3 } else { 0 };
     let host = if app.screen().list_host().is_some() { 0 } else { longest_host(app) + more };
     let column_widths = list_columns(inner.width, host);
     headers(canvas, inner, &column_widths, app);
@@ -204,12 +204,12 @@ fn gutter(group: Group, depth: u8) -> u16 {
     match group {
         Group::None => 0,
         Group::Job => 2,
-        Group::Across | Group::User | Group::Host => 2 + 2 * u16::from(depth),
+        Group::DistributedJob | Group::User | Group::Host => 2 + 2 * u16::from(depth),
     }
 }
 
 /// How sure it is that the parts are one job, and which process is the least busy, where they differ by much.
-fn distributed_job_text(head: &Head) -> ShortString {
+fn distributed_job_text(head: &GroupSummary) -> ShortString {
     let likely = if head.is_likely { "likely one job: " } else { "" };
     match (&head.least_busy, &head.most_busy) {
         (Some(least), Some(most)) if most.sm_percent.saturating_sub(least.sm_percent) >= SM_SPREAD_THRESHOLD => {
@@ -253,12 +253,12 @@ fn draw_row(
         let width = width.min(line.right().saturating_sub(x));
         let mut figure = |text: ShortString| canvas.right(x, line.y, width, &text, style);
         match column {
-            Column::Host if row.unfold == Unfold::Child || (context.group == Group::Host && row.depth > 0) => {}
+            Column::Host if row.fold_state == FoldState::Child || (context.group == Group::Host && row.depth > 0) => {}
             Column::Host => {
                 canvas.fit_middle(x, line.y, width, &row.host_name, style);
             }
             Column::Gpu => {
-                let gpus = match &row.head {
+                let gpus = match &row.group_summary {
                     Some(head) if head.hosts > 1 => short!("x{}", head.gpus),
                     _ => short!("{}", gpu_list(&row.gpu_indexes)),
                 };
@@ -347,26 +347,26 @@ fn draws_low_power(row: &Row, app: &App) -> bool {
 fn command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &RowContext<'_>, style: Style) {
     let theme = canvas.theme;
     // A process stands below the mark of its job.
-    let gutter = match row.unfold {
-        Unfold::Child => gutter(context.group, row.depth.saturating_sub(1)),
+    let gutter = match row.fold_state {
+        FoldState::Child => gutter(context.group, row.depth.saturating_sub(1)),
         _ => gutter(context.group, row.depth),
     };
     let gutter = gutter.min(area.width);
-    let mark = match row.unfold {
-        Unfold::Leaf => "",
-        Unfold::Folded => "+",
-        Unfold::Open => "-",
-        Unfold::Child if context.is_last_child => theme.glyphs.last_child,
-        Unfold::Child => theme.glyphs.child,
+    let mark = match row.fold_state {
+        FoldState::Leaf => "",
+        FoldState::Folded => "+",
+        FoldState::Open => "-",
+        FoldState::Child if context.is_last_child => theme.glyphs.last_child,
+        FoldState::Child => theme.glyphs.child,
     };
     if gutter > 0 {
         canvas.text(area.x + gutter.saturating_sub(2), area.y, 1, mark, theme.dim);
     }
     let mut x = area.x + gutter;
-    if row.workers > 1 && matches!(row.unfold, Unfold::Folded | Unfold::Open) {
+    if row.workers > 1 && matches!(row.fold_state, FoldState::Folded | FoldState::Open) {
         x += canvas.text(x, area.y, area.right() - x, &short!("x{} ", row.workers), theme.dim);
     }
-    if let Some(head) = row.head.as_deref().filter(|_| row.key.head == Some(HeadKey::Across)) {
+    if let Some(head) = row.group_summary.as_deref().filter(|_| row.key.group == Some(GroupKey::DistributedJob)) {
         x += canvas.text(x, area.y, area.right() - x, &distributed_job_text(head), theme.dim);
     }
     let available = area.right().saturating_sub(x);

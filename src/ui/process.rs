@@ -6,7 +6,7 @@ use super::line_writer::LineWriter;
 use super::list;
 use super::process_charts;
 use crate::app::App;
-use crate::diagnosis::Phase;
+use crate::diagnosis::FindingPhase;
 use crate::fleet::{Host, Moment, Process, Row, RowKey, gpu_list};
 use crate::wire::{Owner, ProcessFacts};
 use ratatui::layout::Rect;
@@ -73,7 +73,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
         writer.canvas.text(inner.x + LABEL, line, inner.width.saturating_sub(LABEL), &state, style);
     }
     for finding in app.findings().of_row(row).take(4) {
-        let label = if finding.phase == Phase::Pending { "watched" } else { finding.severity.word() };
+        let label = if finding.phase == FindingPhase::Pending { "watched" } else { finding.severity.word() };
         writer.labelled(label, LABEL, &finding.sentence);
         writer.labelled("  check", LABEL, &finding.next_check);
     }
@@ -156,7 +156,7 @@ fn threads(process: &Process) -> String {
 /// The processes that a row stands for, running ones first.
 fn members<'a>(host: &'a Host, row: &Row) -> Vec<&'a Process> {
     let belongs = |process: &&Process| {
-        if row.key.is_job { process.about.job == row.job } else { process.key == row.key.process }
+        if row.key.is_job { process.info.job == row.job } else { process.key == row.key.process }
     };
     let mut members: Vec<&Process> = host.processes().filter(belongs).collect();
     if members.is_empty() {
@@ -179,7 +179,7 @@ pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &R
         None => short!(" {} ", shorten_host_name(&row.host_name).as_str()),
     };
     canvas.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, canvas.theme.plain);
-    let host = app.fleet().host(row.key.host).filter(|_| row.head.is_none());
+    let host = app.fleet().host(row.key.host).filter(|_| row.group_summary.is_none());
     let processes = host.map_or_else(Vec::new, |host| members(host, row));
     let facts = processes.iter().find_map(|process| process.facts());
     let (state, style) = list::state(canvas, row, app, now, u16::MAX);

@@ -5,7 +5,7 @@ use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{memory, short};
 use super::segments::Segments;
 use crate::app::ChartSpan;
-use crate::fleet::{Host, Moment, Process, ProcessMetric, Series};
+use crate::fleet::{Host, Moment, Process, ProcessMetric, SeriesKey};
 use ratatui::layout::Rect;
 
 /// The history of a job is that of so many of its processes at most.
@@ -91,7 +91,7 @@ fn aggregate_points(
     let mut sums = vec![(0.0_f32, 0_u32); chart::point_count(canvas, columns)];
     for process in processes.iter().take(MAX_PROCESSES) {
         let points =
-            chart::read_points(canvas, host.history(), Series::Process(&process.key, metric), columns, span, now);
+            chart::read_points(canvas, host.history(), SeriesKey::Process(&process.key, metric), columns, span, now);
         for (sum, point) in sums.iter_mut().zip(points) {
             if let Some(point) = point {
                 *sum = (sum.0 + point, sum.1 + 1);

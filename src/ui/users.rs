@@ -14,7 +14,7 @@ use super::list;
 use super::segments::Segments;
 use crate::app::users::{users_table_rows, visible_user_count};
 use crate::app::{App, UserSort};
-use crate::fleet::{GpuState, Moment, NOBODY, Row, UserUse, gpu_list};
+use crate::fleet::{GpuState, Moment, Row, UNKNOWN_USER, UserUsage, gpu_list};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
@@ -136,7 +136,7 @@ fn draw_totals(canvas: &mut Canvas<'_>, line: Rect, app: &App) {
     let (users, totals) = (app.users_view(), app.totals());
     let unheld = users.unheld();
     let mut words = Segments::default();
-    let count = users.list().iter().filter(|user| user.sum.who != NOBODY && user.sum.gpus > 0).count();
+    let count = users.list().iter().filter(|user| user.sum.who != UNKNOWN_USER && user.sum.gpus > 0).count();
     let noun = if count == 1 { "user holds" } else { "users hold" };
     words.add(9, 0, short!("{count} {noun} {} of {} GPUs", unheld.held, totals.gpus), theme.plain);
     let several: u32 = users.list().iter().map(|user| user.sum.gpus).sum();
@@ -205,7 +205,7 @@ fn draw_user(
     line: Rect,
     column_widths: &[(Column, u16)],
     app: &App,
-    user: &UserUse,
+    user: &UserUsage,
     most: u32,
     is_selected: bool,
     now: Moment,
@@ -222,7 +222,7 @@ fn draw_user(
         let mut figure = |text: &str, style: Style| canvas.right(x, line.y, width, text, style);
         match column {
             Column::Name => {
-                let who = if sum.who == NOBODY { "(unknown)" } else { sum.who.as_str() };
+                let who = if sum.who == UNKNOWN_USER { "(unknown)" } else { sum.who.as_str() };
                 let used = canvas.fit(x, line.y, width, who, style);
                 if sum.is_mine && used + 4 <= width {
                     canvas.text(x + used, line.y, 4, " you", theme.dim);
@@ -241,8 +241,8 @@ fn draw_user(
             Column::Memory => figure(&or_dash(sum.memory_bytes.map(memory).as_deref()), style),
             Column::IdleMemory if sum.idle_memory_bytes == 0 => figure("-", style),
             Column::IdleMemory => figure(&memory(sum.idle_memory_bytes), style),
-            Column::Held => figure(&hours(user.spent.held_hours), style),
-            Column::Used => figure(&hours(user.spent.used_hours), style),
+            Column::Held => figure(&hours(user.gpu_hours.held_hours), style),
+            Column::Used => figure(&hours(user.gpu_hours.used_hours), style),
             Column::LongestIdle => {
                 let since = sum.idle_since.map(|since| brief_span(now.since(since)));
                 figure(&or_dash(since.as_deref()), style);
@@ -259,7 +259,7 @@ fn hours(hours: f64) -> ShortString {
 }
 
 /// As long as the share of whoever holds the most; in use, then what is not, then what may hang.
-fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUse, most: u32) {
+fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUsage, most: u32) {
     let theme = canvas.theme;
     let length = |count: u32| (u32::from(line.width) * count).div_ceil(most.max(1)).min(u32::from(line.width)) as u16;
     let sum = &user.sum;
@@ -277,7 +277,7 @@ fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUse, most: u32) {
 }
 
 /// As many names as there is room for, and how many more.
-fn hosts(canvas: &mut Canvas<'_>, line: Rect, app: &App, user: &UserUse) {
+fn hosts(canvas: &mut Canvas<'_>, line: Rect, app: &App, user: &UserUsage) {
     let mut x = line.x;
     for (index, (id, _)) in user.hosts.iter().enumerate() {
         let Some(host) = app.fleet().host(*id) else { continue };
@@ -299,7 +299,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let Some(user) = app.users_view().selected() else { return };
     canvas.outline(area, &theme.glyphs.light, theme.dim);
     let sum = &user.sum;
-    let who = if sum.who == NOBODY { "nobody known" } else { sum.who.as_str() };
+    let who = if sum.who == UNKNOWN_USER { "nobody known" } else { sum.who.as_str() };
     let plural = |count: usize| if count == 1 { "" } else { "s" };
     let mut title = Segments::default();
     title.add(9, 0, short!(" {who}:"), theme.focus);

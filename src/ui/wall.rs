@@ -360,7 +360,7 @@ fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
         width: area.width.saturating_sub(4),
         height: area.height.saturating_sub(2),
     };
-    let findings: Vec<_> = app.findings().list().iter().filter(|one| one.counts()).collect();
+    let findings: Vec<_> = app.findings().list().iter().filter(|one| one.is_alerting()).collect();
     // Findings have up to half of the rows, with their title.
     let wanted = if findings.is_empty() { 0 } else { findings.len() as u16 + 1 };
     let finding_rows = wanted.min(inner.height / 2);

@@ -1,8 +1,8 @@
-//! Days on which nothing is wrong: mixed work of a small lab, made from a seed. Whatever is found at warn or above on
+//! Days on which nothing is false_positives: mixed work of a small lab, made from a seed. Whatever is found at warn or above on
 //! them is a false finding, but for what a drained host's reboot tells.
 
-use super::dice::Dice;
-use super::script::{Case, Job, Step};
+use super::case_file::{Case, Job, Step};
+use super::rng::Rng;
 
 /// Hosts of one fleet.
 pub(crate) const HOSTS: usize = 5;
@@ -12,10 +12,10 @@ const USERS: [&str; 5] = ["alice", "bob", "carol", "dmitri", "erika"];
 
 /// A fleet of [`HOSTS`] hosts for this many minutes.
 pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
-    let mut dice = Dice::new(&[seed, 77]);
-    let gpu = dice.pick(&["h100", "h100", "l40s", "rtx4090", "a100pcie", "v100"]);
-    let gpus = dice.pick(&[2, 4, 8]);
-    let memory = super::model::model(gpu).memory.unwrap_or(64.0);
+    let mut rng = Rng::new(&[seed, 77]);
+    let gpu = rng.pick(&["h100", "h100", "l40s", "rtx4090", "a100pcie", "v100"]);
+    let gpus = rng.pick(&[2, 4, 8]);
+    let memory = super::gpu_model::model(gpu).memory.unwrap_or(64.0);
     let mut case = Case {
         name: format!("healthy-{seed}"),
         trace: 0,
@@ -38,27 +38,27 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
         except: Vec::new(),
     };
     // Now and then a host is drained and rebooted: that it is away then is told, and is right.
-    let reboot = dice.chance(0.3).then(|| dice.between(120.0, minutes.max(300.0) - 120.0));
+    let reboot = rng.chance(0.3).then(|| rng.between(120.0, minutes.max(300.0) - 120.0));
     // Or its first GPU is divided, and people use the parts.
-    let divided = gpu == "h100" && gpus > 2 && dice.chance(0.4);
+    let divided = gpu == "h100" && gpus > 2 && rng.chance(0.4);
     for host in 0..HOSTS {
         let mut gpu = 0;
         let is_last = host + 1 == HOSTS;
         while gpu < gpus {
-            let width = dice.pick(&[1, 1, 2, 4, 8]).min(gpus - gpu);
+            let width = rng.pick(&[1, 1, 2, 4, 8]).min(gpus - gpu);
             let width = if is_last && divided { 1 } else { width };
             let range = if width == 1 { gpu.to_string() } else { format!("{gpu}-{}", gpu + width - 1) };
-            let seat = Seat { host, gpus: &range, width, memory };
+            let slot = GpuSlot { host, gpus: &range, width, memory };
             match reboot.filter(|_| is_last) {
                 Some(at) => {
-                    seat.fill(&mut case.jobs, 0.0, at - 5.0, &mut dice);
-                    seat.fill(&mut case.jobs, at + 8.0, minutes, &mut dice);
+                    slot.fill(&mut case.jobs, 0.0, at - 5.0, &mut rng);
+                    slot.fill(&mut case.jobs, at + 8.0, minutes, &mut rng);
                 }
-                None => seat.fill(&mut case.jobs, 0.0, minutes, &mut dice),
+                None => slot.fill(&mut case.jobs, 0.0, minutes, &mut rng),
             }
             gpu += width;
         }
-        events(&mut case.events, host, gpus, minutes, &mut dice);
+        events(&mut case.events, host, gpus, minutes, &mut rng);
         if let Some(at) = reboot.filter(|_| is_last) {
             case.events.push(format!("{} down for=4m hosts={host} error=refused", time(at)));
             case.events.push(format!("{} reboot hosts={host}", time(at + 1.0)));
@@ -69,15 +69,15 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
         }
     }
     // The person's laptop sleeps for a while.
-    if dice.chance(0.5) {
-        let at = dice.between(60.0, DAY - 200.0);
-        case.events.push(format!("{:.0}m sleep for={:.0}m", at, dice.between(20.0, 120.0)));
+    if rng.chance(0.5) {
+        let at = rng.between(60.0, DAY - 200.0);
+        case.events.push(format!("{:.0}m sleep for={:.0}m", at, rng.between(20.0, 120.0)));
     }
     case
 }
 
 /// Some GPUs of a host.
-struct Seat<'a> {
+struct GpuSlot<'a> {
     host: usize,
     gpus: &'a str,
     width: usize,
@@ -85,54 +85,55 @@ struct Seat<'a> {
     memory: f64,
 }
 
-impl Seat<'_> {
+impl GpuSlot<'_> {
     /// What goes on there from one minute to another, one job after the other.
-    fn fill(&self, jobs: &mut Vec<Job>, from: f64, until: f64, dice: &mut Dice) {
+    fn fill(&self, jobs: &mut Vec<Job>, from: f64, until: f64, rng: &mut Rng) {
         let mut at = from;
-        let user = dice.pick(&USERS);
+        let user = rng.pick(&USERS);
         while at < until {
-            let choice = dice.unit();
+            let choice = rng.unit();
             let (work, ends) = match choice {
-                ..0.25 => training(at, self.memory, dice),
-                ..0.36 => short(at, dice),
-                ..0.44 => notebook(at, dice),
-                ..0.56 => server(at, dice),
-                ..0.66 => special(at, dice),
-                ..0.74 => debugging(at, dice),
-                ..0.82 => simulating(at, dice),
-                ..0.90 if self.width > 1 => evaluated(at, dice),
+                ..0.25 => training(at, self.memory, rng),
+                ..0.36 => short(at, rng),
+                ..0.44 => notebook(at, rng),
+                ..0.56 => server(at, rng),
+                ..0.66 => special(at, rng),
+                ..0.74 => debugging(at, rng),
+                ..0.82 => simulating(at, rng),
+                ..0.90 if self.width > 1 => evaluated(at, rng),
                 _ => {
-                    at = self.array(jobs, at, user, dice);
+                    at = self.array(jobs, at, user, rng);
                     continue;
                 }
             };
-            self.push(jobs, user, work, until, dice);
-            at = ends + if dice.chance(0.5) { dice.between(1.0, 8.0) } else { dice.between(20.0, 180.0) };
+            self.push(jobs, user, work, until, rng);
+            at = ends + if rng.chance(0.5) { rng.between(1.0, 8.0) } else { rng.between(20.0, 180.0) };
         }
     }
 
     /// A Slurm array: short jobs one right after the other. Returns when the last is over.
-    fn array(&self, jobs: &mut Vec<Job>, mut at: f64, user: &str, dice: &mut Dice) -> f64 {
-        for _ in 0..4 + dice.next() % 12 {
-            let loads = dice.between(0.2, 1.0);
-            let ends = at + loads + dice.between(1.5, 14.0);
-            let kind = dice.pick(&["decode", "train checkpoint=9h", "tiny m=7 m_noise=2 cv=0.08"]);
+    fn array(&self, jobs: &mut Vec<Job>, mut at: f64, user: &str, rng: &mut Rng) -> f64 {
+        for _ in 0..4 + rng.next() % 12 {
+            let loads = rng.between(0.2, 1.0);
+            let ends = at + loads + rng.between(1.5, 14.0);
+            let kind = rng.pick(&["decode", "train checkpoint=9h", "tiny m=7 m_noise=2 cv=0.08"]);
             let work = vec![
                 format!("{} load", time(at.max(0.1))),
                 format!("{} {kind}", time(at + loads)),
                 format!("{} gone", time(ends)),
             ];
             let command = "python sweep.py --trial 7".to_owned();
-            let work = Work { command, launcher: "python sweep.py".to_owned(), steps: work, first: None, share: 0.3 };
-            self.push(jobs, user, work, f64::INFINITY, dice);
-            at = ends + dice.between(0.1, 0.8);
+            let work =
+                JobSpec { command, launcher: "python sweep.py".to_owned(), steps: work, first: None, share: 0.3 };
+            self.push(jobs, user, work, f64::INFINITY, rng);
+            at = ends + rng.between(0.1, 0.8);
         }
-        at + dice.between(5.0, 90.0)
+        at + rng.between(5.0, 90.0)
     }
 
     /// One job; what would go on for longer than `until` is ended there.
-    fn push(&self, jobs: &mut Vec<Job>, user: &str, work: Work, until: f64, dice: &mut Dice) {
-        let Work { command, launcher, steps, first, share } = work;
+    fn push(&self, jobs: &mut Vec<Job>, user: &str, work: JobSpec, until: f64, rng: &mut Rng) {
+        let JobSpec { command, launcher, steps, first, share } = work;
         let end = |mut steps: Vec<String>| {
             steps.retain(|step| Step::parse(step).at < until * 60.0);
             if until.is_finite() {
@@ -142,13 +143,13 @@ impl Seat<'_> {
         };
         // A Slurm job's number is its own.
         let number = 4000 + jobs.len();
-        let under = dice.pick(&["shell", "tmux", "slurm 3385", "docker 0123456789ab", "nohup"]);
+        let under = rng.pick(&["shell", "tmux", "slurm 3385", "docker 0123456789ab", "nohup"]);
         jobs.push(Job {
             user: user.to_owned(),
             command,
             gpus: self.gpus.to_owned(),
             hosts: self.host.to_string(),
-            single: self.width > 1 && first.is_none() && dice.chance(0.2),
+            single: self.width > 1 && first.is_none() && rng.chance(0.2),
             under: under.replace("3385", &number.to_string()).replace("9ab", &number.to_string()),
             launcher: if self.width > 1 { launcher } else { String::new() },
             memory: self.memory * share,
@@ -160,7 +161,7 @@ impl Seat<'_> {
 }
 
 /// What a job does.
-struct Work {
+struct JobSpec {
     command: String,
     /// What starts its processes, where there are several.
     launcher: String,
@@ -171,7 +172,7 @@ struct Work {
     share: f64,
 }
 
-impl Work {
+impl JobSpec {
     fn new(command: &str, launcher: &str, steps: Vec<String>, share: f64) -> Self {
         Self { command: command.to_owned(), launcher: launcher.to_owned(), steps, first: None, share }
     }
@@ -182,12 +183,12 @@ fn time(minutes: f64) -> String {
     format!("{:.0}s", minutes * 60.0)
 }
 
-fn training(at: f64, memory: f64, dice: &mut Dice) -> (Work, f64) {
-    let loads = dice.between(1.0, 8.0);
-    let lasts = dice.between(90.0, 600.0);
-    let rhythm = format!("checkpoint={:.0}m saves={:.0}s", dice.between(10.0, 60.0), dice.between(15.0, 100.0));
-    let grows = format!("saturates={:.1} tau={:.0}m", memory * dice.between(0.005, 0.06), dice.between(2.0, 20.0));
-    let kind = dice.pick(&["train", "train", "train", "comm", "fsdp"]);
+fn training(at: f64, memory: f64, rng: &mut Rng) -> (JobSpec, f64) {
+    let loads = rng.between(1.0, 8.0);
+    let lasts = rng.between(90.0, 600.0);
+    let rhythm = format!("checkpoint={:.0}m saves={:.0}s", rng.between(10.0, 60.0), rng.between(15.0, 100.0));
+    let grows = format!("saturates={:.1} tau={:.0}m", memory * rng.between(0.005, 0.06), rng.between(2.0, 20.0));
+    let kind = rng.pick(&["train", "train", "train", "comm", "fsdp"]);
     let mut work = Vec::new();
     if at > 0.0 {
         work.push(format!("{} load", time(at)));
@@ -202,164 +203,163 @@ fn training(at: f64, memory: f64, dice: &mut Dice) -> (Work, f64) {
     }
     // Now and then the data comes slowly for a few minutes, or an evaluation lies between.
     while now + 60.0 < at + lasts {
-        now += dice.between(40.0, 120.0);
-        let turn = dice.unit();
+        now += rng.between(40.0, 120.0);
+        let turn = rng.unit();
         if turn < 0.3 {
             work.push(format!("{} starve helpers=8 helper_cpu=0.7 {grows}", time(now)));
-            now += dice.between(1.0, 6.0);
+            now += rng.between(1.0, 6.0);
         } else if turn < 0.5 {
             work.push(format!("{} decode {grows}", time(now)));
-            now += dice.between(3.0, 15.0);
+            now += rng.between(3.0, 15.0);
         }
         work.push(format!("{} {kind} {rhythm} {grows}", time(now)));
     }
     let ends = (at + lasts).max(now + 5.0);
     work.push(format!("{} gone", time(ends)));
-    let command = dice.pick(&[
+    let command = rng.pick(&[
         "python -u train.py --config configs/vit-h.yaml",
         "python -u pretrain.py --fsdp full",
         "python3 finetune.py --lora-rank 64",
     ]);
-    (Work::new(command, "torchrun --nproc-per-node gpu train.py", work, 0.85), ends)
+    (JobSpec::new(command, "torchrun --nproc-per-node gpu train.py", work, 0.85), ends)
 }
 
-fn short(at: f64, dice: &mut Dice) -> (Work, f64) {
-    let loads = dice.between(0.5, 4.0);
-    let lasts = dice.between(6.0, 50.0);
-    let kind = dice.pick(&["decode", "train checkpoint=9h", "comm", "decode"]);
+fn short(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
+    let loads = rng.between(0.5, 4.0);
+    let lasts = rng.between(6.0, 50.0);
+    let kind = rng.pick(&["decode", "train checkpoint=9h", "comm", "decode"]);
     let work = vec![
         format!("{} load", time(at.max(0.1))),
         format!("{} {kind}", time(at + loads)),
         format!("{} gone", time(at + loads + lasts)),
     ];
-    (Work::new("python eval.py --split test", "accelerate launch eval.py", work, 0.5), at + loads + lasts)
+    (JobSpec::new("python eval.py --split test", "accelerate launch eval.py", work, 0.5), at + loads + lasts)
 }
 
-fn notebook(at: f64, dice: &mut Dice) -> (Work, f64) {
+fn notebook(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let mut work = Vec::new();
-    let ends = at + dice.between(60.0, 400.0);
+    let ends = at + rng.between(60.0, 400.0);
     while now < ends {
-        work.push(format!("{} train checkpoint=9h watts={:.0} cpu=1", time(now), dice.between(120.0, 200.0)));
-        now += dice.between(1.0, 8.0);
+        work.push(format!("{} train checkpoint=9h watts={:.0} cpu=1", time(now), rng.between(120.0, 200.0)));
+        now += rng.between(1.0, 8.0);
         work.push(format!("{} idle cpu=0.003", time(now)));
-        now += dice.between(3.0, 25.0);
+        now += rng.between(3.0, 25.0);
     }
     work.push(format!("{} gone", time(now)));
     let command = "python3 -m ipykernel_launcher -f /run/user/1001/jupyter/kernel-8f3a1c.json";
-    (Work::new(command, "", work, 0.2), now)
+    (JobSpec::new(command, "", work, 0.2), now)
 }
 
-fn server(at: f64, dice: &mut Dice) -> (Work, f64) {
+fn server(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let mut work = vec![format!("{} load", time(now))];
-    let ends = at + dice.between(200.0, 1000.0);
+    let ends = at + rng.between(200.0, 1000.0);
     now += 3.0;
     while now < ends {
         work.push(format!("{} serve", time(now)));
-        now += dice.between(10.0, 180.0);
-        work.push(format!("{} wait cpu={:.2}", time(now), dice.pick(&[0.02, 1.0, 2.0])));
-        now += dice.between(5.0, 200.0);
+        now += rng.between(10.0, 180.0);
+        work.push(format!("{} wait cpu={:.2}", time(now), rng.pick(&[0.02, 1.0, 2.0])));
+        now += rng.between(5.0, 200.0);
     }
     work.push(format!("{} gone", time(now)));
-    let command = dice.pick(&[
+    let command = rng.pick(&[
         "python3 -m vllm.entrypoints.openai.api_server --model qwen",
         "python3 -m sglang.launch_server --model-path llama",
         "/usr/local/bin/ollama runner --port 38211",
     ]);
-    (Work::new(command, "", work, 0.88), now)
+    (JobSpec::new(command, "", work, 0.88), now)
 }
 
 /// Look-alikes of trouble.
-fn special(at: f64, dice: &mut Dice) -> (Work, f64) {
-    let loads = dice.between(1.0, 8.0);
-    let lasts = dice.between(20.0, 120.0);
-    let phase = match dice.next() % 3 {
+fn special(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
+    let loads = rng.between(1.0, 8.0);
+    let lasts = rng.between(20.0, 120.0);
+    let phase = match rng.next() % 3 {
         // Kernels bound by their launches: busy, with little power that is not even.
         0 => "tiny m=7 m_noise=2 cv=0.08".to_owned(),
         // Long saves, in which every rank writes.
-        1 => format!("train checkpoint=25m saves={:.0}s style=all", dice.between(120.0, 240.0)),
+        1 => format!("train checkpoint=25m saves={:.0}s style=all", rng.between(120.0, 240.0)),
         _ => "serve".to_owned(),
     };
     let mut work = vec![format!("{} load", time(at.max(0.1)))];
     work.push(format!("{} {phase}", time(at + loads)));
     work.push(format!("{} gone", time(at + loads + lasts)));
-    (Work::new("python infer.py --batch 1", "torchrun infer.py", work, 0.4), at + loads + lasts)
+    (JobSpec::new("python infer.py --batch 1", "torchrun infer.py", work, 0.4), at + loads + lasts)
 }
 
 /// Somebody looks for a mistake: steps, a debugger that holds the process, Ctrl-Z for a moment.
-fn debugging(at: f64, dice: &mut Dice) -> (Work, f64) {
+fn debugging(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
-    let ends = at + dice.between(30.0, 150.0);
+    let ends = at + rng.between(30.0, 150.0);
     let mut work = vec![format!("{} load", time(now))];
-    now += dice.between(0.5, 3.0);
+    now += rng.between(0.5, 3.0);
     while now < ends {
         work.push(format!("{} train checkpoint=9h", time(now)));
-        now += dice.between(2.0, 15.0);
-        let (state, lasts) =
-            if dice.chance(0.7) { ("t", dice.between(3.0, 40.0)) } else { ("T", dice.between(0.3, 4.0)) };
+        now += rng.between(2.0, 15.0);
+        let (state, lasts) = if rng.chance(0.7) { ("t", rng.between(3.0, 40.0)) } else { ("T", rng.between(0.3, 4.0)) };
         work.push(format!("{} idle state={state}", time(now)));
         now += lasts;
     }
     work.push(format!("{} gone", time(now)));
-    (Work::new("python -m debugpy --listen 5678 train.py", "torchrun train.py", work, 0.4), now)
+    (JobSpec::new("python -m debugpy --listen 5678 train.py", "torchrun train.py", work, 0.4), now)
 }
 
 /// Reinforcement learning: the CPUs play, then the GPU learns.
-fn simulating(at: f64, dice: &mut Dice) -> (Work, f64) {
+fn simulating(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
-    let ends = at + dice.between(90.0, 500.0);
-    let (plays, learns) = (dice.between(1.0, 7.0), dice.between(1.0, 6.0));
+    let ends = at + rng.between(90.0, 500.0);
+    let (plays, learns) = (rng.between(1.0, 7.0), rng.between(1.0, 6.0));
     let mut work = vec![format!("{} load", time(now))];
-    now += dice.between(1.0, 4.0);
+    now += rng.between(1.0, 4.0);
     while now < ends {
         work.push(format!("{} idle cpu=6 helpers=16 helper_cpu=0.7", time(now)));
-        now += plays * dice.between(0.8, 1.3);
+        now += plays * rng.between(0.8, 1.3);
         work.push(format!("{} train checkpoint=9h helpers=16", time(now)));
-        now += learns * dice.between(0.8, 1.3);
+        now += learns * rng.between(0.8, 1.3);
     }
     work.push(format!("{} gone", time(now)));
-    (Work::new("python ppo.py --envs 64", "torchrun ppo.py", work, 0.5), now)
+    (JobSpec::new("python ppo.py --envs 64", "torchrun ppo.py", work, 0.5), now)
 }
 
 /// Training whose first rank evaluates now and then, while the others wait in a barrier.
-fn evaluated(at: f64, dice: &mut Dice) -> (Work, f64) {
+fn evaluated(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
-    let ends = at + dice.between(120.0, 500.0);
+    let ends = at + rng.between(120.0, 500.0);
     let mut others = vec![format!("{} load", time(now))];
-    now += dice.between(1.0, 7.0);
+    now += rng.between(1.0, 7.0);
     let mut first = others.clone();
     while now < ends {
         let train = format!("{} train checkpoint=35m saves=40s", time(now));
         first.push(train.clone());
         others.push(train);
-        now += dice.between(20.0, 90.0);
-        let evaluates = dice.pick(&["decode", "idle cpu=2.5", "idle cpu=1 waits=0.3 writes=2e8"]);
+        now += rng.between(20.0, 90.0);
+        let evaluates = rng.pick(&["decode", "idle cpu=2.5", "idle cpu=1 waits=0.3 writes=2e8"]);
         first.push(format!("{} {evaluates}", time(now)));
         others.push(format!("{} spin", time(now)));
-        now += dice.between(1.0, 9.0);
+        now += rng.between(1.0, 9.0);
     }
     let gone = format!("{} gone", time(now));
     first.push(gone.clone());
     others.push(gone);
-    let work = Work::new("python -u train.py --eval-every 2000", "torchrun train.py", others, 0.85);
-    (Work { first: Some(first), ..work }, now)
+    let work = JobSpec::new("python -u train.py --eval-every 2000", "torchrun train.py", others, 0.85);
+    (JobSpec { first: Some(first), ..work }, now)
 }
 
-fn events(events: &mut Vec<String>, host: usize, gpus: usize, minutes: f64, dice: &mut Dice) {
-    let when = |dice: &mut Dice| time(dice.between(5.0, minutes.max(10.0) - 5.0));
+fn events(events: &mut Vec<String>, host: usize, gpus: usize, minutes: f64, rng: &mut Rng) {
+    let when = |rng: &mut Rng| time(rng.between(5.0, minutes.max(10.0) - 5.0));
     let mut push = |text: String| events.push(format!("{text} hosts={host}"));
-    push(format!("0 disk mount=/home percent={:.0}", dice.between(30.0, 87.0)));
-    push(format!("0 ram percent={:.0}", dice.between(20.0, 70.0)));
-    push(format!("{} ram percent={:.0} for=20m", when(dice), dice.between(70.0, 86.0)));
-    push(format!("0 ecc gpu=0 corrected={:.0} aggregate={:.0}", dice.between(0.0, 40.0), dice.between(0.0, 9.0)));
-    push(format!("0 blips gpu={} share=0.02", dice.next() as usize % gpus));
+    push(format!("0 disk mount=/home percent={:.0}", rng.between(30.0, 87.0)));
+    push(format!("0 ram percent={:.0}", rng.between(20.0, 70.0)));
+    push(format!("{} ram percent={:.0} for=20m", when(rng), rng.between(70.0, 86.0)));
+    push(format!("0 ecc gpu=0 corrected={:.0} aggregate={:.0}", rng.between(0.0, 40.0), rng.between(0.0, 9.0)));
+    push(format!("0 blips gpu={} share=0.02", rng.next() as usize % gpus));
     push(format!("0 capped gpu=0-{}", gpus - 1));
-    push(format!("{} pressure io={:.0} for=4m", when(dice), dice.between(10.0, 40.0)));
+    push(format!("{} pressure io={:.0} for=4m", when(rng), rng.between(10.0, 40.0)));
     for _ in 0..3 {
-        push(format!("{} skip for=20s", when(dice)));
+        push(format!("{} skip for=20s", when(rng)));
     }
     // A connection that breaks and is back at the next try.
-    push(format!("{} down for=15s", when(dice)));
-    push(format!("{} thermal gpu=0 share=0.02 for=10m", when(dice)));
+    push(format!("{} down for=15s", when(rng)));
+    push(format!("{} thermal gpu=0 share=0.02 for=10m", when(rng)));
 }

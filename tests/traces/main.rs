@@ -10,15 +10,15 @@
     reason = "a tool for developers: it ends with a panic where its own files are wrong"
 )]
 
-mod dice;
+mod case_file;
+mod case_recording;
+mod evaluate;
+mod gpu_model;
 mod healthy;
-mod judge;
-mod machine;
-mod model;
-mod player;
 mod process;
 mod report;
-mod script;
+mod rng;
+mod sim_host;
 #[cfg(test)]
 mod tests;
 

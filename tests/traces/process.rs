@@ -1,8 +1,8 @@
 //! One process of a case: its phases, its counters, and what /proc and the driver tell of it.
 
-use super::dice::Dice;
-use super::model::{Load, Model, Place, load};
-use super::script::{Job, Step, seconds};
+use super::case_file::{Job, Step, seconds};
+use super::gpu_model::{GpuModel, Load, PhaseContext, load};
+use super::rng::Rng;
 use gpufleet::wire::{
     Ancestor, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText,
 };
@@ -27,20 +27,20 @@ pub(crate) struct Process {
     /// The rhythm of its job.
     rhythm: f64,
     phase: Option<usize>,
-    now: Now,
+    now: LastSample,
     cpu_seconds: f64,
     written: f64,
     read: f64,
     walk: f64,
     log_age: f64,
     /// What was read when it was looked at last: bytes written and read, and the age of the log.
-    looked: (u64, u64, f64),
+    slow_readings: (u64, u64, f64),
     waited: Option<f64>,
 }
 
 /// The last sample.
 #[derive(Debug, Clone, Copy, Default)]
-struct Now {
+struct LastSample {
     time: f64,
     into: f64,
     cpus: f64,
@@ -54,12 +54,12 @@ struct Now {
 
 impl Process {
     /// The processes of a job on one host. `up` is for how long the host had been up when the case began.
-    pub(crate) fn of_job(job: &Job, number: usize, gpus: &[usize], up: f64, dice: &mut Dice) -> Vec<Self> {
+    pub(crate) fn of_job(job: &Job, number: usize, gpus: &[usize], up: f64, rng: &mut Rng) -> Vec<Self> {
         let ranks: Vec<Vec<usize>> =
             if job.single { vec![gpus.to_vec()] } else { gpus.iter().map(|gpu| vec![*gpu]).collect() };
-        let session = 3000 + 4000 * number as u32 + (dice.next() % 900) as u32;
+        let session = 3000 + 4000 * number as u32 + (rng.next() % 900) as u32;
         let age = seconds(&job.age);
-        let rhythm = dice.between(200.0, 1500.0);
+        let rhythm = rng.between(200.0, 1500.0);
         let process = |(rank, gpus): (usize, Vec<usize>)| {
             let work = job.ranks.get(&rank.to_string()).unwrap_or(&job.work);
             let steps: Vec<Step> = work.iter().map(|step| Step::parse(step)).collect();
@@ -76,13 +76,13 @@ impl Process {
                 began: began + 0.04 * rank as f64,
                 rhythm,
                 phase: None,
-                now: Now::default(),
+                now: LastSample::default(),
                 cpu_seconds: if first > 0.0 { 0.0 } else { 0.7 * age },
                 written: 2e6,
                 read: 8e9,
                 walk: 0.0,
                 log_age: 4.0,
-                looked: (0, 0, 4.0),
+                slow_readings: (0, 0, 4.0),
                 waited: None,
             }
         };
@@ -95,9 +95,9 @@ impl Process {
         time: f64,
         step: f64,
         up: f64,
-        model: &Model,
-        (wander, offset): (f64, f64),
-        dice: &mut Dice,
+        model: &GpuModel,
+        (noise, offset): (f64, f64),
+        rng: &mut Rng,
     ) -> Option<Load> {
         let place = self.steps.iter().rposition(|phase| phase.at <= time)?;
         if self.phase != Some(place) {
@@ -110,19 +110,19 @@ impl Process {
         }
         let phase = self.steps[place].clone();
         let into = time - phase.at;
-        let at = Place { model, phase: &phase, rank: self.rank, job_time: time + self.rhythm, wander, offset };
-        let mut load = load(&at, dice);
+        let at = PhaseContext { model, phase: &phase, rank: self.rank, job_time: time + self.rhythm, noise, offset };
+        let mut load = load(&at, rng);
         if phase.has("state") {
             load.cpus = 0.0;
         }
         self.cpu_seconds += load.cpus * step;
         self.written += load.writes * step;
         self.read += load.reads * step;
-        self.walk += dice.normal() * phase.number("walk").unwrap_or(0.0) * (step / 60.0).sqrt();
-        self.log_age = if phase.text("log") == Some("stops") { self.log_age + step } else { dice.between(0.2, 9.0) };
-        let is_waiting = phase.text("state") == Some("D") || dice.chance(load.waits);
+        self.walk += rng.normal() * phase.number("walk").unwrap_or(0.0) * (step / 60.0).sqrt();
+        self.log_age = if phase.text("log") == Some("stops") { self.log_age + step } else { rng.between(0.2, 9.0) };
+        let is_waiting = phase.text("state") == Some("D") || rng.chance(load.waits);
         self.waited = if is_waiting { self.waited.or(Some(time)) } else { None };
-        self.now = Now {
+        self.now = LastSample {
             time,
             into,
             cpus: load.cpus,
@@ -133,14 +133,14 @@ impl Process {
             memory: 0.0,
             sm: load.utilization,
         };
-        self.now.memory = self.memory(&phase, into, dice);
+        self.now.memory = self.memory(&phase, into, rng);
         self.is_there().then_some(load)
     }
 
     /// What only its owner may read is read anew, or not.
-    pub(crate) fn look(&mut self, anew: bool) {
+    pub(crate) fn refresh_slow_readings(&mut self, anew: bool) {
         if anew {
-            self.looked = (self.written as u64, self.read as u64, self.log_age.trunc());
+            self.slow_readings = (self.written as u64, self.read as u64, self.log_age.trunc());
         }
     }
 
@@ -163,7 +163,7 @@ impl Process {
     }
 
     /// GiB: what the phase says, and a shape over it.
-    fn memory(&self, phase: &Step, into: f64, dice: &mut Dice) -> f64 {
+    fn memory(&self, phase: &Step, into: f64, rng: &mut Rng) -> f64 {
         let number = |key| phase.number(key).unwrap_or(0.0);
         let every = |key| phase.time(key).unwrap_or(600.0);
         // A shape may go on from an earlier phase.
@@ -174,7 +174,7 @@ impl Process {
             + number("saw") * (into / every("period")).fract()
             + if phase.has("jump") && into > every("jump_at") { number("jump") } else { 0.0 }
             + number("steps") * (into / every("step_every")).floor().min(number("step_count"));
-        let noise = if phase.has("noise") { number("noise") * dice.normal() } else { 0.0 };
+        let noise = if phase.has("noise") { number("noise") * rng.normal() } else { 0.0 };
         (phase.number("memory").unwrap_or(self.job.memory) + shape + self.walk + noise).max(0.3)
     }
 
@@ -191,7 +191,7 @@ impl Process {
     }
 
     /// What identifies the facts that were told: they are told again when this changes.
-    pub(crate) fn facts_mark(&self) -> (u32, u64, bool) {
+    pub(crate) fn facts_identity(&self) -> (u32, u64, bool) {
         (self.pid, self.start_ticks(), self.is_orphan())
     }
 
@@ -260,9 +260,9 @@ impl Process {
             descendants: Some(self.now.helpers as u32),
             descendants_cpu_percent: has_rates.then_some((self.now.helpers * self.now.helper_cpus * 100.0) as f32),
             descendants_blocked: Some(self.now.helpers_waiting as u32),
-            write_bytes: is_own.then_some(self.looked.0),
-            read_characters: is_own.then_some(self.looked.1),
-            log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.looked.2),
+            write_bytes: is_own.then_some(self.slow_readings.0),
+            read_characters: is_own.then_some(self.slow_readings.1),
+            log_age_seconds: (is_own && text("log") != Some("none")).then_some(self.slow_readings.2),
             ..ProcessReading::default()
         }
     }

@@ -1,9 +1,9 @@
 //! The report, and cases written as recordings.
 
+use super::case_file::{Case, cases};
+use super::case_recording::{CaseRecording, Variant};
+use super::evaluate::{CaseResult, evaluate, is_allowed, is_played, replay_case};
 use super::healthy;
-use super::judge::{Verdict, is_played, judge, may, play};
-use super::player::{Player, Variant};
-use super::script::{Case, cases};
 use gpufleet::diagnosis::Severity;
 use gpufleet::fleet::recording::encode;
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ Plays the labelled cases of tests/traces and healthy days, and prints how well t
 /// The arguments.
 #[derive(Debug)]
 struct Options {
-    words: Vec<String>,
+    name_filters: Vec<String>,
     seed: u64,
     seeds: u64,
     variant: Option<Variant>,
@@ -47,7 +47,7 @@ struct Options {
 impl Options {
     fn parse(arguments: impl Iterator<Item = String>) -> Result<Self, String> {
         let mut options = Self {
-            words: Vec::new(),
+            name_filters: Vec::new(),
             seed: 1,
             seeds: 3,
             variant: None,
@@ -76,14 +76,15 @@ impl Options {
                     options.variant = Some(variant.ok_or(format!("no variant `{word}`"))?);
                 }
                 option if option.starts_with('-') => return Err(format!("unknown option `{option}`")),
-                word => options.words.push(word.to_owned()),
+                word => options.name_filters.push(word.to_owned()),
             }
         }
         Ok(options)
     }
 
     fn cases(&self) -> Vec<Case> {
-        let is_wanted = |case: &Case| self.words.is_empty() || self.words.iter().any(|word| case.name.contains(word));
+        let is_wanted =
+            |case: &Case| self.name_filters.is_empty() || self.name_filters.iter().any(|word| case.name.contains(word));
         cases().into_iter().filter(is_wanted).collect()
     }
 
@@ -172,7 +173,7 @@ fn write(options: &Options, cases: &[Case], directory: &PathBuf) {
         let path = directory.join(format!("{}.{variant}.{seed}.jsonl", case.name));
         let file = fs::File::create(&path).unwrap_or_else(|error| panic!("cannot write {}: {error}", path.display()));
         let mut file = std::io::BufWriter::new(file);
-        for line in Player::new(case, *variant, *seed).flatten() {
+        for line in CaseRecording::new(case, *variant, *seed).flatten() {
             file.write_all(&encode(&line).expect("encodes")).expect("writes");
         }
         file.flush().expect("writes");
@@ -182,16 +183,16 @@ fn write(options: &Options, cases: &[Case], directory: &PathBuf) {
 
 /// Counts of one rule, or of all.
 #[derive(Debug, Default, Clone)]
-struct Tally {
-    wanted: usize,
+struct RuleCounts {
+    expected: usize,
     found: usize,
-    right: usize,
-    wrong: usize,
+    true_positives: usize,
+    false_positives: usize,
     after: Vec<f64>,
     healthy: usize,
 }
 
-impl Tally {
+impl RuleCounts {
     fn line(&self, name: &str, host_days: f64) -> String {
         let share = |part: usize, whole: usize| {
             if whole == 0 { "-".to_owned() } else { format!("{:.3}", part as f64 / whole as f64) }
@@ -207,11 +208,11 @@ impl Tally {
         let healthy = if host_days > 0.0 { format!("{:.3}", self.healthy as f64 / host_days) } else { "-".to_owned() };
         format!(
             "{name:<22} {:>9} {:>7} {:>7} {:>6} {:>6} {:>10} {:>12}",
-            share(self.right, self.right + self.wrong),
-            share(self.found, self.wanted),
-            self.wanted,
-            self.right,
-            self.wrong,
+            share(self.true_positives, self.true_positives + self.false_positives),
+            share(self.found, self.expected),
+            self.expected,
+            self.true_positives,
+            self.false_positives,
             median,
             healthy
         )
@@ -221,23 +222,23 @@ impl Tally {
 /// Prints the report; whether the goals are met and every case is as it should be.
 fn report(options: &Options, cases: &[Case]) -> bool {
     let runs = options.runs(cases);
-    let verdicts = on_all_cores(&runs, |(case, variant, seed)| judge(case, *variant, *seed));
-    let mut rules: BTreeMap<String, Tally> = BTreeMap::new();
-    for verdict in &verdicts {
-        count(verdict, &mut rules);
+    let results = on_all_cores(&runs, |(case, variant, seed)| evaluate(case, *variant, *seed));
+    let mut rules: BTreeMap<String, RuleCounts> = BTreeMap::new();
+    for result in &results {
+        count(result, &mut rules);
     }
-    let days = options.host_days.unwrap_or(if options.words.is_empty() { 100 } else { 0 });
+    let days = options.host_days.unwrap_or(if options.name_filters.is_empty() { 100 } else { 0 });
     let fleets: Vec<u64> =
         (0..days.div_ceil(healthy::HOSTS) as u64).map(|fleet| options.healthy_seed + fleet).collect();
     let host_days = (fleets.len() * healthy::HOSTS) as f64;
     let found = on_all_cores(&fleets, |seed| {
         let case = healthy::fleet(*seed, 1440.0);
-        let course = play(&case, Variant::Plain, *seed);
-        (*seed, (case, course))
+        let run = replay_case(&case, Variant::Plain, *seed);
+        (*seed, (case, run))
     });
     let mut on_healthy = Vec::new();
-    for (seed, (case, course)) in &found {
-        for fired in course.fired.iter().filter(|fired| fired.severity >= Severity::Warn && !may(case, fired)) {
+    for (seed, (case, run)) in &found {
+        for fired in run.fired.iter().filter(|fired| fired.severity >= Severity::Warn && !is_allowed(case, fired)) {
             rules.entry(fired.rule.to_owned()).or_default().healthy += 1;
             on_healthy.push(format!(
                 "healthy-{seed}: {} {} at {:.1} min on {}: {}",
@@ -249,11 +250,11 @@ fn report(options: &Options, cases: &[Case]) -> bool {
             ));
         }
     }
-    let failed: Vec<&Verdict> = verdicts.iter().filter(|verdict| !verdict.problems.is_empty()).collect();
+    let failed: Vec<&CaseResult> = results.iter().filter(|result| !result.problems.is_empty()).collect();
     if !options.quiet {
-        for verdict in &failed {
-            println!("{} ({}, seed {})", verdict.case, verdict.variant, verdict.seed);
-            for problem in &verdict.problems {
+        for result in &failed {
+            println!("{} ({}, seed {})", result.case, result.variant, result.seed);
+            for problem in &result.problems {
                 println!("  {problem}");
             }
         }
@@ -262,17 +263,17 @@ fn report(options: &Options, cases: &[Case]) -> bool {
         }
         println!();
     }
-    let mut all = Tally::default();
+    let mut all = RuleCounts::default();
     println!(
         "{:<22} {:>9} {:>7} {:>7} {:>6} {:>6} {:>10} {:>12}",
         "rule", "precision", "recall", "wanted", "right", "false", "detects in", "false/day"
     );
     for (rule, tally) in &rules {
         println!("{}", tally.line(rule, host_days));
-        all.wanted += tally.wanted;
+        all.expected += tally.expected;
         all.found += tally.found;
-        all.right += tally.right;
-        all.wrong += tally.wrong;
+        all.true_positives += tally.true_positives;
+        all.false_positives += tally.false_positives;
         all.healthy += tally.healthy;
         all.after.extend(&tally.after);
     }
@@ -289,8 +290,9 @@ fn report(options: &Options, cases: &[Case]) -> bool {
     );
     let share = |part: usize, whole: usize| if whole == 0 { 1.0 } else { part as f64 / whole as f64 };
     let a_day = if host_days > 0.0 { all.healthy as f64 / host_days } else { 0.0 };
-    let is_good =
-        share(all.right, all.right + all.wrong) >= 0.98 && share(all.found, all.wanted) >= 0.95 && a_day <= 0.05;
+    let is_good = share(all.true_positives, all.true_positives + all.false_positives) >= 0.98
+        && share(all.found, all.expected) >= 0.95
+        && a_day <= 0.05;
     println!(
         "goals (precision 0.98, recall 0.95, 0.05 false findings a host-day): {}",
         if is_good { "met" } else { "not met" }
@@ -298,20 +300,20 @@ fn report(options: &Options, cases: &[Case]) -> bool {
     is_good
 }
 
-fn count(verdict: &Verdict, rules: &mut BTreeMap<String, Tally>) {
-    for wanted in &verdict.wanted {
+fn count(result: &CaseResult, rules: &mut BTreeMap<String, RuleCounts>) {
+    for wanted in &result.expected {
         let tally = rules.entry(wanted.rule.clone()).or_default();
-        tally.wanted += 1;
+        tally.expected += 1;
         tally.found += usize::from(wanted.after.is_some());
         // A rule that rises is detected when it fires first.
         let is_first =
-            verdict.wanted.iter().all(|other| other.rule != wanted.rule || other.severity >= wanted.severity);
+            result.expected.iter().all(|other| other.rule != wanted.rule || other.severity >= wanted.severity);
         tally.after.extend(wanted.after.filter(|_| is_first));
     }
-    for right in &verdict.right {
-        rules.entry(right.rule.to_owned()).or_default().right += 1;
+    for right in &result.true_positives {
+        rules.entry(right.rule.to_owned()).or_default().true_positives += 1;
     }
-    for wrong in &verdict.wrong {
-        rules.entry(wrong.rule.to_owned()).or_default().wrong += 1;
+    for wrong in &result.false_positives {
+        rules.entry(wrong.rule.to_owned()).or_default().false_positives += 1;
     }
 }

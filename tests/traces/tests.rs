@@ -1,8 +1,8 @@
 //! Every case in every variant, as assertions. Which seed a run has is fixed here; `tests/diagnosis-report` takes others.
 
-use super::judge::{is_played, judge};
-use super::player::{Player, Variant};
-use super::script::{FILES, cases, cases_of};
+use super::case_file::{FILES, cases, cases_of};
+use super::case_recording::{CaseRecording, Variant};
+use super::evaluate::{evaluate, is_played};
 use gpufleet::commands::replay::{Replay, ReplayError};
 use gpufleet::fleet::recording::{Line, encode, lines};
 use std::collections::BTreeSet;
@@ -13,9 +13,9 @@ fn check(file: &str) {
     let mut problems = Vec::new();
     for case in cases_of(file) {
         for variant in Variant::ALL.into_iter().filter(|variant| is_played(&case, *variant)) {
-            let verdict = judge(&case, variant, 1);
-            if !verdict.problems.is_empty() {
-                problems.push(format!("{} ({variant})\n  {}", case.name, verdict.problems.join("\n  ")));
+            let result = evaluate(&case, variant, 1);
+            if !result.problems.is_empty() {
+                problems.push(format!("{} ({variant})\n  {}", case.name, result.problems.join("\n  ")));
             }
         }
     }
@@ -74,7 +74,7 @@ fn there_are_more_than_200_runs_and_each_trace_of_the_sheet_has_one() {
 #[test]
 fn the_same_seed_gives_the_same_lines_and_another_gives_others() {
     let case = &cases()[0];
-    let take = |seed| Player::new(case, Variant::Drops, seed).take(40).flatten().collect::<Vec<Line>>();
+    let take = |seed| CaseRecording::new(case, Variant::Drops, seed).take(40).flatten().collect::<Vec<Line>>();
     assert_eq!(take(1), take(1));
     assert_ne!(take(1), take(2));
 }
@@ -85,7 +85,7 @@ fn a_written_case_replays_as_it_was_judged() {
     let cases = cases();
     for name in ["hang-h100", "bastion"] {
         let case = cases.iter().find(|case| case.name == name).expect("a case");
-        let played: Vec<Line> = Player::new(case, Variant::Plain, 1).flatten().collect();
+        let played: Vec<Line> = CaseRecording::new(case, Variant::Plain, 1).flatten().collect();
         let bytes: Vec<u8> = played.iter().flat_map(|line| encode(line).expect("encodes")).collect();
         let read: Vec<Line> = lines(&bytes).collect::<Result<_, _>>().expect("decodes");
         assert_eq!(read.len(), played.len());

@@ -2,7 +2,7 @@
 
 use super::hook::Hook;
 use super::plan::Plan;
-use crate::diagnosis::News;
+use crate::diagnosis::FindingNotification;
 use crate::fleet::{Fleet, Moment};
 use crate::hosts::Notifications;
 use crate::output::notification::{line, osc9, summary};
@@ -35,7 +35,7 @@ impl Notifier {
     }
 
     /// Takes in what is to be told with the next [`Notifier::tick`].
-    pub(in crate::commands) fn take(&mut self, news: &[News]) {
+    pub(in crate::commands) fn take(&mut self, news: &[FindingNotification]) {
         if let Some(terminal) = &mut self.terminal {
             terminal.plan.take(news);
         }
@@ -84,11 +84,11 @@ impl Notifier {
 mod tests {
     use super::*;
     use crate::diagnosis::Severity;
-    use crate::diagnosis::testing::news;
+    use crate::diagnosis::testing::notification;
 
     fn told(settings: &Notifications, has_screen: bool) -> Option<String> {
         let mut notifier = Notifier::new(settings, has_screen, false);
-        notifier.take(&[news("gpu-lost/hgx-01", Severity::Crit)]);
+        notifier.take(&[notification("gpu-lost/hgx-01", Severity::Crit)]);
         let told = notifier.tick(&Fleet::default(), Moment::default());
         assert_eq!(notifier.tick(&Fleet::default(), Moment::default()), None, "once");
         told

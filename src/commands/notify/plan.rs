@@ -1,6 +1,6 @@
 //! When to tell what: pure, so that it can be tested without a terminal and without a clock.
 
-use crate::diagnosis::{News, Severity};
+use crate::diagnosis::{FindingNotification, Severity};
 use crate::fleet::Moment;
 use crate::hosts::{NotifyFrom, Rate};
 use crate::output::notification::Notification;
@@ -15,7 +15,7 @@ const MAX_WAITING: usize = 100;
 pub(super) struct Plan {
     least: Severity,
     rate: Rate,
-    waiting: Vec<News>,
+    waiting: Vec<FindingNotification>,
     left_out: u32,
     /// When the last ones were told, at most `rate.count` of them.
     told: VecDeque<Moment>,
@@ -31,7 +31,7 @@ impl Plan {
     }
 
     /// Takes in what is to be told. What became worse while it waited is told as it is now.
-    pub(super) fn take(&mut self, news: &[News]) {
+    pub(super) fn take(&mut self, news: &[FindingNotification]) {
         for one in news.iter().filter(|news| news.transition.severity >= self.least) {
             self.waiting.retain(|other| other.transition.id != one.transition.id);
             if self.waiting.len() < MAX_WAITING {
@@ -63,7 +63,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diagnosis::testing::news;
+    use crate::diagnosis::testing::notification;
     use std::time::Duration;
 
     fn at(seconds: u64) -> Moment {
@@ -83,8 +83,8 @@ mod tests {
     fn what_comes_together_is_told_together_and_once() {
         let mut plan = plan(20, 3600);
         assert_eq!(plan.next(at(0)), None);
-        plan.take(&[news("a", Severity::Warn)]);
-        plan.take(&[news("b", Severity::Crit)]);
+        plan.take(&[notification("a", Severity::Warn)]);
+        plan.take(&[notification("b", Severity::Crit)]);
         assert_eq!(ids(plan.next(at(1))), ["a", "b"]);
         assert_eq!(plan.next(at(2)), None);
     }
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn what_matters_less_calls_nobody() {
         let mut plan = Plan::new(NotifyFrom::Crit, Rate::default());
-        plan.take(&[news("a", Severity::Warn), news("b", Severity::Crit)]);
+        plan.take(&[notification("a", Severity::Warn), notification("b", Severity::Crit)]);
         assert_eq!(ids(plan.next(at(0))), ["b"]);
     }
 
@@ -101,7 +101,7 @@ mod tests {
         let mut plan = plan(2, 60);
         let mut told = Vec::new();
         for second in 0..130 {
-            plan.take(&[news(&format!("f{second}"), Severity::Warn)]);
+            plan.take(&[notification(&format!("f{second}"), Severity::Warn)]);
             let now = ids(plan.next(at(second)));
             if !now.is_empty() {
                 told.push((second, now.len()));
@@ -113,7 +113,11 @@ mod tests {
     #[test]
     fn what_grew_worse_while_it_waited_is_told_once_as_it_is_now() {
         let mut plan = plan(20, 3600);
-        plan.take(&[news("a", Severity::Warn), news("b", Severity::Warn), news("a", Severity::Crit)]);
+        plan.take(&[
+            notification("a", Severity::Warn),
+            notification("b", Severity::Warn),
+            notification("a", Severity::Crit),
+        ]);
         let notification = plan.next(at(0)).expect("is told");
         let told: Vec<_> =
             notification.news.iter().map(|news| (&*news.transition.id, news.transition.severity)).collect();
@@ -124,7 +128,7 @@ mod tests {
     fn what_waits_is_bounded_and_the_rest_is_counted() {
         let mut plan = plan(1, 3600);
         for number in 0..250 {
-            plan.take(&[news(&format!("f{number}"), Severity::Warn)]);
+            plan.take(&[notification(&format!("f{number}"), Severity::Warn)]);
         }
         let notification = plan.next(at(0)).expect("is told");
         assert_eq!((notification.news.len(), notification.left_out), (MAX_WAITING, 150));

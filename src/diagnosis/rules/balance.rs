@@ -1,10 +1,10 @@
 //! Work that could be faster: low-power-high-util, gpu-imbalance.
 
-use crate::diagnosis::grade::{COVERAGE, Grade, Ladder, Target};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, MIN_COVERAGE};
 use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::rule_context::{RuleContext, duration};
 use crate::diagnosis::track::JobTrack;
-use crate::diagnosis::view::{View, duration};
-use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const LOW_POWER: RuleInfo = RuleInfo {
@@ -32,24 +32,24 @@ pub(in crate::diagnosis) const IMBALANCE: RuleInfo = RuleInfo {
     source: "gpufleet",
 };
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    for job in view.jobs.iter().filter(|job| job.is_readable && job.gpus.iter().all(|gpu| gpu.is_alone)) {
-        let target = Target::Job(job.key.clone());
-        low_power(view, watches, job, &target);
-        imbalance(view, watches, job, &target);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    for job in context.jobs.iter().filter(|job| job.is_readable && job.gpus.iter().all(|gpu| gpu.is_exclusive)) {
+        let target = FindingTarget::Job(job.key.clone());
+        low_power(context, conditions, job, &target);
+        imbalance(context, conditions, job, &target);
     }
 }
 
 /// Over which the means are taken, in seconds.
 const WINDOW: f64 = 300.0;
 
-fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
-    let limits = &view.limits.low_power_high_util;
+fn low_power(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let limits = &context.limits.low_power_high_util;
     // A job most of whose samples are not busy is not looked at any closer.
-    let is_busy = |position: usize| view.gpus.get(position).is_some_and(|track| track.utilization >= Some(50));
+    let is_busy = |position: usize| context.gpus.get(position).is_some_and(|track| track.utilization >= Some(50));
     if !job.gpus.iter().all(|gpu| is_busy(gpu.position)) {
         if job.gpus.iter().any(|gpu| is_busy(gpu.position)) {
-            watches.hold(RuleId::LowPowerHighUtil, target);
+            conditions.unknown(RuleId::LowPowerHighUtil, target);
         }
         return;
     }
@@ -57,16 +57,16 @@ fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target
     let mut utilization = 0.0;
     let mut limit_watts = 0.0;
     for gpu in &job.gpus {
-        let Some(track) = view.gpus.get(gpu.position).filter(|track| !track.has_power_smoothing) else { return };
-        let stats = track.window.stats(view.beat.t - WINDOW);
+        let Some(track) = context.gpus.get(gpu.position).filter(|track| !track.has_power_smoothing) else { return };
+        let stats = track.window.stats(context.sample_time.t - WINDOW);
         let (Some(power), Some(spin), Some(limit), Some(mean)) =
             (stats.mean_power, track.spin_watts(), track.limit, stats.mean_utilization)
         else {
-            watches.hold(RuleId::LowPowerHighUtil, target);
+            conditions.unknown(RuleId::LowPowerHighUtil, target);
             return;
         };
-        if stats.covered < COVERAGE * WINDOW - 30.0 {
-            watches.hold(RuleId::LowPowerHighUtil, target);
+        if stats.covered < MIN_COVERAGE * WINDOW - 30.0 {
+            conditions.unknown(RuleId::LowPowerHighUtil, target);
             return;
         }
         let memory = stats.mean_memory_utilization.map_or(100.0, f64::from);
@@ -77,7 +77,7 @@ fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target
                 && f64::from(power) < 1.1 * limits.power * f64::from(limit)
                 && power >= spin
             {
-                watches.between(RuleId::LowPowerHighUtil, target);
+                conditions.in_hysteresis(RuleId::LowPowerHighUtil, target);
             }
             return;
         }
@@ -87,40 +87,40 @@ fn low_power(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target
     }
     let count = job.gpus.len().max(1) as f32;
     let (watts, limit, utilization) = (watts / count, limit_watts / count, utilization / count);
-    let grade = Grade::new(Ladder::one(Severity::Info, limits.info_after), Confidence::Likely, WINDOW);
-    watches.holds(RuleId::LowPowerHighUtil, target, grade, |lasted, _| {
-        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.info_after), Confidence::Likely, WINDOW);
+    conditions.met(RuleId::LowPowerHighUtil, target, evaluation, |lasted, _| {
+        let gpus = context.format_gpus(job.gpus.iter().map(|gpu| gpu.position));
         let sentence = format!(
             "{gpus}: {utilization:.0} % busy for {} at {watts:.0} W of {limit:.0} W: {} could be faster",
             duration(lasted),
-            view.job_in_words(job),
+            context.format_job(job),
         );
-        view.job_words(job, sentence, "nsys profile, or a larger batch".to_owned())
+        context.job_details(job, sentence, "nsys profile, or a larger batch".to_owned())
     });
 }
 
 /// How long after it began the means show it at the earliest, in seconds.
 const FOUND_AFTER: f64 = 90.0;
 
-fn imbalance(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
-    let Some(odd) = &job.imbalance else { return };
-    let grade = Grade::new(
-        Ladder::one(Severity::Info, view.limits.gpu_imbalance.info_after - FOUND_AFTER),
+fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let Some(straggler) = &job.imbalance else { return };
+    let evaluation = Evaluation::new(
+        Escalation::one(Severity::Info, context.limits.gpu_imbalance.info_after - FOUND_AFTER),
         Confidence::Suspected,
         300.0,
     );
-    watches.holds(RuleId::GpuImbalance, target, grade, |_, _| {
+    conditions.met(RuleId::GpuImbalance, target, evaluation, |_, _| {
         let sentence = format!(
             "{} does less than the others of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W; they were \
              even before",
-            view.gpus_in_words([odd.position]),
-            view.job_in_words(job),
-            odd.utilization,
-            odd.watts,
-            odd.others_utilization,
-            odd.others_watts,
+            context.format_gpus([straggler.position]),
+            context.format_job(job),
+            straggler.utilization,
+            straggler.watts,
+            straggler.others_utilization,
+            straggler.others_watts,
         );
-        view.job_words(job, sentence, "nvidia-smi -q -d PERFORMANCE,CLOCK on that GPU; the log of that rank".to_owned())
+        context.job_details(job, sentence, "nvidia-smi -q -d PERFORMANCE,CLOCK on that GPU; the log of that rank".to_owned())
     });
 }
 

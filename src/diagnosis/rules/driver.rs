@@ -1,9 +1,9 @@
 //! What the driver reports, or that it does not: probe-blocked, gpu-lost, gpu-needs-action, xid-seen, driver-mismatch.
 
-use crate::diagnosis::grade::{Grade, Ladder, Run, Target};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, Run};
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::view::{View, duration, host_words};
-use crate::diagnosis::watches::Watches;
+use crate::diagnosis::rule_context::{RuleContext, duration, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{DriverErrorKind, RecoveryAction, Scope};
 
@@ -71,123 +71,130 @@ const SLOW: f32 = 5.0;
 /// A driver that has never answered may still be starting, for this many seconds.
 const FIRST_INIT: f64 = 5.0;
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    let inventory = view.host.inventory.as_ref();
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    let inventory = context.host.inventory.as_ref();
     let of_inventory = inventory.and_then(|inventory| inventory.error.as_ref());
-    let of_snapshot = view.host.snapshot.as_ref().and_then(|snapshot| snapshot.driver_error.as_ref());
+    let of_snapshot = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.driver_error.as_ref());
     let kinds = [of_snapshot, of_inventory].map(|error| error.map(|error| error.kind));
     let has = |kind: DriverErrorKind| kinds.contains(&Some(kind));
 
-    blocked(view, watches, has(DriverErrorKind::Blocked), inventory.is_none());
+    blocked(context, conditions, has(DriverErrorKind::Blocked), inventory.is_none());
     if has(DriverErrorKind::VersionMismatch) {
-        let grade = Grade::new(Ladder::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
-        watches.holds(RuleId::DriverMismatch, &Target::Host, Grade { at_least: true, ..grade }, |_, _| {
-            let sentence =
-                "the NVIDIA library and the kernel module differ in version: nothing new can start on the GPUs";
-            host_words(sentence.to_owned(), "reboot, or reload the nvidia modules".to_owned())
-        });
+        let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
+        conditions.met(
+            RuleId::DriverMismatch,
+            &FindingTarget::Host,
+            Evaluation { at_least: true, ..evaluation },
+            |_, _| {
+                let sentence =
+                    "the NVIDIA library and the kernel module differ in version: nothing new can start on the GPUs";
+                host_details(sentence.to_owned(), "reboot, or reload the nvidia modules".to_owned())
+            },
+        );
     }
-    lost(view, watches, has(DriverErrorKind::GpuLost) || has(DriverErrorKind::ResetRequired));
-    needs_action(view, watches);
-    xids(view, watches);
+    lost(context, conditions, has(DriverErrorKind::GpuLost) || has(DriverErrorKind::ResetRequired));
+    needs_action(context, conditions);
+    xids(context, conditions);
 }
 
-fn blocked(view: &View, watches: &mut Watches, is_blocked: bool, is_waiting: bool) {
-    let limits = &view.limits.probe_blocked;
+fn blocked(context: &RuleContext, conditions: &mut Conditions, is_blocked: bool, is_waiting: bool) {
+    let limits = &context.limits.probe_blocked;
     let hanging =
-        || view.host.gpus().enumerate().filter_map(|(position, (_, gpu))| Some((position, gpu.blocked_seconds?)));
+        || context.host.gpus().enumerate().filter_map(|(position, (_, gpu))| Some((position, gpu.blocked_seconds?)));
     let longest = hanging().map(|(_, seconds)| seconds).fold(0.0_f32, f32::max);
-    let waits = is_waiting && view.track.waiting_since.is_some_and(|since| view.beat.t - since >= FIRST_INIT);
+    let waits =
+        is_waiting && context.host_track.waiting_since.is_some_and(|since| context.sample_time.t - since >= FIRST_INIT);
     if longest < SLOW && !is_blocked && !waits {
         return;
     }
-    let since = view.beat.t - f64::from(longest);
-    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
-    let mut grade = Grade::new(ladder, Confidence::Certain, 5.0);
+    let since = context.sample_time.t - f64::from(longest);
+    let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    let mut evaluation = Evaluation::new(escalation, Confidence::Certain, 5.0);
     if longest >= SLOW {
-        grade = grade.since(Run { since, covered: f64::from(longest) });
-    } else if let (true, Some(since)) = (waits, view.track.waiting_since) {
-        grade = grade.since(Run { since, covered: view.beat.t - since });
+        evaluation = evaluation.since(Run { since, covered: f64::from(longest) });
+    } else if let (true, Some(since)) = (waits, context.host_track.waiting_since) {
+        evaluation = evaluation.since(Run { since, covered: context.sample_time.t - since });
     }
-    watches.holds(RuleId::ProbeBlocked, &Target::Host, grade, |lasted, _| {
+    conditions.met(RuleId::ProbeBlocked, &FindingTarget::Host, evaluation, |lasted, _| {
         let positions: Vec<usize> =
             hanging().filter(|(_, seconds)| *seconds >= SLOW).map(|(position, _)| position).collect();
         let which = if positions.is_empty() {
             "the driver".to_owned()
         } else {
-            format!("{} of the driver", view.gpus_in_words(positions.iter().copied()))
+            format!("{} of the driver", context.format_gpus(positions.iter().copied()))
         };
         let sentence =
             format!("a call to {which} has not come back for {}: readings of GPUs stand still", duration(lasted));
-        let mut words = host_words(sentence, "dmesg | grep -e Xid -e NVRM -e 'blocked for'".to_owned());
-        words.gpus = view.finding_gpus(positions);
+        let mut words = host_details(sentence, "dmesg | grep -e Xid -e NVRM -e 'blocked for'".to_owned());
+        words.gpus = context.finding_gpus(positions);
         words
     });
 }
 
-fn lost(view: &View, watches: &mut Watches, is_driver_lost: bool) {
-    let needed = view.limits.gpu_lost.samples as u32;
-    let crit = || Grade::new(Ladder::one(Severity::Crit, 0.0), Confidence::Certain, 30.0);
-    for (position, gpu) in view.gpus.iter().enumerate().filter(|(_, gpu)| gpu.lost_samples > 0) {
-        let target = Target::Gpu(gpu.identity.clone());
+fn lost(context: &RuleContext, conditions: &mut Conditions, is_driver_lost: bool) {
+    let needed = context.limits.gpu_lost.samples as u32;
+    let crit = || Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 30.0);
+    for (position, gpu) in context.gpus.iter().enumerate().filter(|(_, gpu)| gpu.lost_samples > 0) {
+        let target = FindingTarget::Gpu(gpu.identity.clone());
         if gpu.lost_samples < needed {
-            watches.hold(RuleId::GpuLost, &target);
+            conditions.unknown(RuleId::GpuLost, &target);
             continue;
         }
-        watches.holds(RuleId::GpuLost, &target, crit(), |_, _| {
+        conditions.met(RuleId::GpuLost, &target, crit(), |_, _| {
             let what = match gpu.error {
                 Some(DriverErrorKind::ResetRequired) => "must be reset",
                 _ => "has fallen off the bus",
             };
-            let sentence = format!("{} {what}: what ran on it is lost", view.gpus_in_words([position]));
-            view.format_gpu_list(position, sentence, "dmesg | grep Xid".to_owned())
+            let sentence = format!("{} {what}: what ran on it is lost", context.format_gpus([position]));
+            context.gpu_details(position, sentence, "dmesg | grep Xid".to_owned())
         });
     }
-    let is_whole = matches!(view.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), None | Some(Scope::Host));
-    let present = view.gpus.iter().filter(|gpu| !gpu.is_instance).count();
+    let is_whole =
+        matches!(context.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), None | Some(Scope::Host));
+    let present = context.gpus.iter().filter(|gpu| !gpu.is_instance).count();
     if is_driver_lost {
-        watches.holds(RuleId::GpuLost, &Target::Host, crit(), |_, _| {
+        conditions.met(RuleId::GpuLost, &FindingTarget::Host, crit(), |_, _| {
             let sentence = "the driver cannot be used: a GPU has fallen off the bus or must be reset";
-            host_words(sentence.to_owned(), "dmesg | grep Xid".to_owned())
+            host_details(sentence.to_owned(), "dmesg | grep Xid".to_owned())
         });
         return;
     }
-    if view.track.short_samples == 0 || !is_whole {
+    if context.host_track.missing_gpu_samples == 0 || !is_whole {
         return;
     }
-    if view.track.short_samples < needed {
-        watches.hold_where(|rule, _| rule == RuleId::GpuLost);
+    if context.host_track.missing_gpu_samples < needed {
+        conditions.unknown_where(|rule, _| rule == RuleId::GpuLost);
         return;
     }
-    let expected = view.track.expected_gpus;
-    watches.holds(RuleId::GpuLost, &Target::Host, crit(), |_, _| {
+    let expected = context.host_track.expected_gpus;
+    conditions.met(RuleId::GpuLost, &FindingTarget::Host, crit(), |_, _| {
         let sentence = format!(
             "{present} GPUs are left of {expected}: {} fell out of the driver",
             expected.saturating_sub(present)
         );
-        host_words(sentence, "dmesg | grep Xid; lspci -d 10de:".to_owned())
+        host_details(sentence, "dmesg | grep Xid; lspci -d 10de:".to_owned())
     });
 }
 
-fn needs_action(view: &View, watches: &mut Watches) {
-    for (position, gpu) in view.gpus.iter().enumerate() {
-        let action = view.host.gpu_health(position).and_then(|health| health.recovery_action);
+fn needs_action(context: &RuleContext, conditions: &mut Conditions) {
+    for (position, gpu) in context.gpus.iter().enumerate() {
+        let action = context.host.gpu_health(position).and_then(|health| health.recovery_action);
         let Some(action) = action.filter(|action| *action != RecoveryAction::None) else { continue };
         let severity = match action {
             RecoveryAction::GpuReset | RecoveryAction::NodeReboot => Severity::Crit,
             _ => Severity::Warn,
         };
-        let grade = Grade::new(Ladder::one(severity, 0.0), Confidence::Certain, 0.0);
-        let target = Target::Gpu(gpu.identity.clone());
-        watches.holds(RuleId::GpuNeedsAction, &target, Grade { at_least: true, ..grade }, |_, _| {
-            let sentence = format!("{}: the driver asks to {}", view.gpus_in_words([position]), action.description());
-            view.format_gpu_list(position, sentence, action.description().to_owned())
+        let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 0.0);
+        let target = FindingTarget::Gpu(gpu.identity.clone());
+        conditions.met(RuleId::GpuNeedsAction, &target, Evaluation { at_least: true, ..evaluation }, |_, _| {
+            let sentence = format!("{}: the driver asks to {}", context.format_gpus([position]), action.description());
+            context.gpu_details(position, sentence, action.description().to_owned())
         });
     }
 }
 
 /// How long an Xid stays in the list, in seconds.
-const XID_STAYS: f64 = 3600.0;
+const XID_RETENTION: f64 = 3600.0;
 
 fn severity_of(xid: u64) -> Severity {
     match xid {
@@ -197,25 +204,25 @@ fn severity_of(xid: u64) -> Severity {
     }
 }
 
-fn xids(view: &View, watches: &mut Watches) {
-    let t = view.beat.t;
-    let merge = view.limits.xid_seen.merge;
-    let recent = || view.track.xids.iter().filter(move |(at, ..)| t - at <= merge);
+fn xids(context: &RuleContext, conditions: &mut Conditions) {
+    let t = context.sample_time.t;
+    let merge = context.limits.xid_seen.merge;
+    let recent = || context.host_track.xids.iter().filter(move |(at, ..)| t - at <= merge);
     let mut told: Vec<(&str, u64)> = Vec::new();
-    for (_, identity, xid) in view.track.xids.iter().rev().take_while(|(at, ..)| (t - at).abs() < 1e-6) {
+    for (_, identity, xid) in context.host_track.xids.iter().rev().take_while(|(at, ..)| (t - at).abs() < 1e-6) {
         let folds = *xid == 45 && recent().any(|(_, other, number)| other == identity && *number != 45);
         if folds || told.contains(&(identity.as_str(), *xid)) {
             continue;
         }
         told.push((identity, *xid));
         let severity = severity_of(*xid);
-        let stay = if severity == Severity::Info { merge } else { XID_STAYS };
-        watches.event(RuleId::XidSeen, &Target::Xid(identity.clone(), *xid), severity, stay, || {
-            let position = view.gpus.iter().position(|gpu| gpu.identity == *identity);
+        let stay = if severity == Severity::Info { merge } else { XID_RETENTION };
+        conditions.event(RuleId::XidSeen, &FindingTarget::Xid(identity.clone(), *xid), severity, stay, || {
+            let position = context.gpus.iter().position(|gpu| gpu.identity == *identity);
             let count = recent().filter(|(_, other, number)| other == identity && number == xid).count();
             let times = if count > 1 { format!(" {count} times") } else { String::new() };
-            let gpu = position.map_or_else(|| "a GPU".to_owned(), |position| view.gpus_in_words([position]));
-            let pids: Vec<String> = view
+            let gpu = position.map_or_else(|| "a GPU".to_owned(), |position| context.format_gpus([position]));
+            let pids: Vec<String> = context
                 .processes
                 .iter()
                 .filter(|process| position.is_some_and(|position| process.positions.contains(&position)))
@@ -226,18 +233,18 @@ fn xids(view: &View, watches: &mut Watches) {
                 [pid] => format!("; pid {pid} is on it"),
                 pids => format!("; pids {} are on it", pids.join(" ")),
             };
-            let sentence = format!("{gpu} reported Xid {xid}{times} ({}){on_it}", xid_in_words(*xid));
+            let sentence = format!("{gpu} reported Xid {xid}{times} ({}){on_it}", describe_xid(*xid));
             let next = "dmesg | grep Xid".to_owned();
             match position {
-                Some(position) => view.format_gpu_list(position, sentence, next),
-                None => host_words(sentence, next),
+                Some(position) => context.gpu_details(position, sentence, next),
+                None => host_details(sentence, next),
             }
         });
     }
 }
 
 /// What an Xid says, in words (NVIDIA's catalogue).
-fn xid_in_words(xid: u64) -> &'static str {
+fn describe_xid(xid: u64) -> &'static str {
     match xid {
         13 => "a program's error in its kernels",
         31 => "a program touched memory that is not its own",

@@ -1,10 +1,10 @@
 //! What became of a job: job-ended, log-silent.
 
-use crate::diagnosis::grade::{Grade, Ladder, Target, Words};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget};
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::track::Ended;
-use crate::diagnosis::view::{View, duration, gibibytes};
-use crate::diagnosis::watches::Watches;
+use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
+use crate::diagnosis::track::EndedJob;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const JOB_ENDED: RuleInfo = RuleInfo {
@@ -32,22 +32,22 @@ pub(in crate::diagnosis) const LOG_SILENT: RuleInfo = RuleInfo {
 };
 
 /// How long an ended job stays in the list, in seconds.
-const STAYS: f64 = 600.0;
+const ENDED_RETENTION: f64 = 600.0;
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    let t = view.beat.t;
-    let wait = view.limits.job_ended.coincidence;
-    for ended in view.track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= wait) {
-        job_ended(view, watches, ended);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    let t = context.sample_time.t;
+    let wait = context.limits.job_ended.coincidence;
+    for ended in context.host_track.ended.iter().rev().take_while(|ended| t - ended.missed_at <= wait) {
+        job_ended(context, conditions, ended);
     }
-    log_silent(view, watches);
+    log_silent(context, conditions);
 }
 
-fn job_ended(view: &View, watches: &mut Watches, ended: &Ended) {
-    let coincidence = coincidence(view, ended);
+fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJob) {
+    let coincidence = coincidence(context, ended);
     let severity = if coincidence.is_some() && ended.is_mine { Severity::Warn } else { Severity::Info };
-    let stay = STAYS - (view.beat.t - ended.missed_at);
-    watches.event(RuleId::JobEnded, &Target::Job(ended.job.clone()), severity, stay, || {
+    let stay = ENDED_RETENTION - (context.sample_time.t - ended.missed_at);
+    conditions.event(RuleId::JobEnded, &FindingTarget::Job(ended.job.clone()), severity, stay, || {
         let gap = ended.missed_at - ended.last_seen;
         let when = if gap > 60.0 {
             format!(" some time in the {} before it was missed", duration(gap))
@@ -63,7 +63,7 @@ fn job_ended(view: &View, watches: &mut Watches, ended: &Ended) {
             if ended.positions.is_empty() {
                 "its GPUs".to_owned()
             } else {
-                view.gpus_in_words(ended.positions.iter().copied())
+                context.format_gpus(ended.positions.iter().copied())
             },
             gibibytes(ended.most_memory),
         );
@@ -71,42 +71,42 @@ fn job_ended(view: &View, watches: &mut Watches, ended: &Ended) {
             Some(path) => format!("tail {path}"),
             None => "the end of its log".to_owned(),
         };
-        Words {
+        FindingDetails {
             sentence,
             next_check: next,
-            gpus: view.finding_gpus(ended.positions.iter().copied()),
+            gpus: context.finding_gpus(ended.positions.iter().copied()),
             job: Some(ended.job.clone()),
             user: ended.user.clone(),
             is_mine: ended.is_mine,
-            ..Words::default()
+            ..FindingDetails::default()
         }
     });
 }
 
 /// What else happened when it ended, in words.
-fn coincidence(view: &View, ended: &Ended) -> Option<String> {
-    let near = view.limits.job_ended.coincidence;
+fn coincidence(context: &RuleContext, ended: &EndedJob) -> Option<String> {
+    let near = context.limits.job_ended.coincidence;
     let is_near = |at: f64| at >= ended.last_seen - near && at <= ended.missed_at + near;
     if ended.by_reboot {
         return Some("the host was rebooted".to_owned());
     }
-    if view.track.ooms.iter().any(|(at, _)| is_near(*at)) {
+    if context.host_track.oom_events.iter().any(|(at, _)| is_near(*at)) {
         return Some("the kernel killed a process because memory ran out at that time".to_owned());
     }
     let on_its_gpus = |identity: &crate::wire::SafeText| {
-        let gpus = || ended.positions.iter().filter_map(|position| view.gpus.get(*position));
+        let gpus = || ended.positions.iter().filter_map(|position| context.gpus.get(*position));
         *identity == *"?" || gpus().any(|gpu| gpu.identity == *identity)
     };
-    let xid = view.track.xids.iter().find(|(at, identity, _)| is_near(*at) && on_its_gpus(identity));
+    let xid = context.host_track.xids.iter().find(|(at, identity, _)| is_near(*at) && on_its_gpus(identity));
     xid.map(|(_, _, xid)| format!("a GPU of it reported Xid {xid} at that time"))
 }
 
-fn log_silent(view: &View, watches: &mut Watches) {
-    let limits = &view.limits.log_silent;
-    for job in view.jobs.iter().filter(|job| job.is_readable && job.is_mine) {
+fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
+    let limits = &context.limits.log_silent;
+    for job in context.jobs.iter().filter(|job| job.is_readable && job.is_mine) {
         // The member that was written last speaks for the job.
-        let logs = view.members(job).filter_map(|process| Some((process, process.log.as_deref()?)));
-        let known = logs.filter_map(|(process, log)| Some((process, log, log.age(view.beat.t)?)));
+        let logs = context.members(job).filter_map(|process| Some((process, process.log.as_deref()?)));
+        let known = logs.filter_map(|(process, log)| Some((process, log, log.age(context.sample_time.t)?)));
         let Some((process, log, age)) = known.min_by(|a, b| a.2.total_cmp(&b.2)) else {
             continue;
         };
@@ -118,17 +118,17 @@ fn log_silent(view: &View, watches: &mut Watches) {
         {
             continue;
         }
-        let grade = Grade::new(Ladder::one(Severity::Info, 0.0), Confidence::Suspected, 0.0);
-        watches.holds(RuleId::LogSilent, &Target::Job(job.key.clone()), grade, |_, _| {
-            let path = process.about.facts.as_ref().and_then(|facts| facts.log_path.clone());
+        let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Suspected, 0.0);
+        conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
+            let path = process.info.facts.as_ref().and_then(|facts| facts.log_path.clone());
             let path = path.map_or_else(|| "its log".to_owned(), |path| path.to_string());
             let sentence = format!(
                 "{} is busy and has not written {path} for {} (usually every {})",
-                view.job_in_words(job),
+                context.format_job(job),
                 duration(age),
                 duration(gap),
             );
-            view.job_words(job, sentence, format!("tail {path}; py-spy dump --pid {}", process.key.pid))
+            context.job_details(job, sentence, format!("tail {path}; py-spy dump --pid {}", process.key.pid))
         });
     }
 }

@@ -1,10 +1,10 @@
 //! What no single sample tells: host-unreachable with its common causes, driver-skew. Judged on the one-second tick.
 
-use crate::diagnosis::engine::{FLEET, HostMemory};
-use crate::diagnosis::grade::{Beat, Grade, Ladder, Run, Target, Words};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::engine::{FLEET, HostDiagnosis};
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget, Run, SampleTime};
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::view::duration;
-use crate::diagnosis::watches::Watches;
+use crate::diagnosis::rule_context::duration;
 use crate::diagnosis::{Confidence, Engine, RuleId, Severity, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::wire::SafeText;
@@ -34,13 +34,13 @@ pub(in crate::diagnosis) const UNREACHABLE: RuleInfo = RuleInfo {
 };
 
 /// Hosts lost within this many seconds have one cause.
-const TOGETHER: f64 = 10.0;
+const SAME_OUTAGE_SECONDS: f64 = 10.0;
 /// So many make a common cause on their own.
-const MANY: usize = 3;
+const MIN_OUTAGE_HOSTS: usize = 3;
 /// A connection that stands and brings nothing, while other hosts talk, is given this long, in seconds.
 const SILENCE: f64 = 300.0;
 /// With nobody heard for this long although a connection stands, nobody was listening, in seconds.
-const SLEPT: f64 = 30.0;
+const SUSPEND_SILENCE: f64 = 30.0;
 /// Drivers are compared this often, in seconds.
 const SKEW_EVERY: f64 = 60.0;
 
@@ -61,61 +61,61 @@ pub(in crate::diagnosis) fn evaluate(
     transitions: &mut Vec<Transition>,
 ) {
     let t = now.since_start().as_secs_f64();
-    let dt = engine.fleet_ticked.map_or(1.0, |at| (t - at).clamp(0.0, 3.0));
-    engine.fleet_ticked = Some(t);
-    let beat = Beat::new(now, dt);
+    let dt = engine.last_fleet_tick.map_or(1.0, |at| (t - at).clamp(0.0, 3.0));
+    engine.last_fleet_tick = Some(t);
+    let sample_time = SampleTime::new(now, dt);
     let heard = fleet.hosts().iter().filter_map(|host| host.received_at).max();
-    let others_talk = heard.is_some_and(|at| now.since(at).as_secs_f64() < TOGETHER);
+    let others_talk = heard.is_some_and(|at| now.since(at).as_secs_f64() < SAME_OUTAGE_SECONDS);
     // Connections that stand while nobody is heard: this machine slept, as in a recording of a laptop's night.
     let slept = |host: &Host| matches!(host.link, Link::Live) && !host.is_fresh(now);
-    if heard.is_some_and(|at| now.since(at).as_secs_f64() > SLEPT) && fleet.hosts().iter().any(slept) {
-        engine.woke = Some(t);
+    if heard.is_some_and(|at| now.since(at).as_secs_f64() > SUSPEND_SILENCE) && fleet.hosts().iter().any(slept) {
+        engine.woke_at = Some(t);
     }
     for host in fleet.hosts() {
-        let woke = engine.woke;
+        let woke = engine.woke_at;
         let Some(memory) = engine.host_mut(host.id) else { continue };
-        memory.lost_at = lost_since(host, memory.lost_at, others_talk, now).map(|since| match woke {
+        memory.link_lost_at = lost_since(host, memory.link_lost_at, others_talk, now).map(|since| match woke {
             // What was missed while this machine slept is nobody's fault.
             Some(woke) if since < woke => woke,
             _ => since,
         });
-        memory.watches.freeze(memory.lost_at.is_some());
+        memory.conditions.freeze(memory.link_lost_at.is_some());
     }
-    gather_outages(engine, fleet);
-    let attention = Arc::clone(&engine.attention);
+    update_outages(engine, fleet);
+    let notification_state = Arc::clone(&engine.notification_state);
     for host in fleet.hosts() {
         let is_in_outage = engine.outages.iter().any(|outage| outage.members.contains(&host.id));
         let off = engine.thresholds_of(host).off;
         let limits = engine.thresholds_of(host);
         let Some(memory) = engine.host_mut(host.id) else { continue };
-        let lost_at = memory.lost_at;
-        if lost_at.is_none() && !memory.link_watches.has_any() {
+        let lost_at = memory.link_lost_at;
+        if lost_at.is_none() && !memory.link_conditions.is_tracking_any() {
             continue;
         }
-        memory.link_watches.begin(host, beat, false, off);
+        memory.link_conditions.begin_sample(host, sample_time, false, off);
         if let Some(since) = lost_at {
-            unreachable(&mut memory.link_watches, host, &limits.host_unreachable, since, beat);
+            unreachable(&mut memory.link_conditions, host, &limits.host_unreachable, since, sample_time);
         }
-        memory.link_watches.finish(|_| true);
-        memory.link_watches.silence(|_, _| is_in_outage);
-        memory.link_watches.heed(&attention);
-        memory.link_watches.settle(transitions);
+        memory.link_conditions.finish_sample(|_| true);
+        memory.link_conditions.inhibit(|_, _| is_in_outage);
+        memory.link_conditions.apply_notification_state(&notification_state);
+        memory.link_conditions.publish(transitions);
     }
-    let mut watches = std::mem::take(&mut engine.watches);
-    watches.begin_named(HostId(0), &FLEET.into(), beat, false, engine.thresholds().off);
+    let mut conditions = std::mem::take(&mut engine.conditions);
+    conditions.begin_sample_for(HostId(0), &FLEET.into(), sample_time, false, engine.thresholds().off);
     for outage in &engine.outages {
-        common_cause(engine, &mut watches, fleet, outage, beat);
+        common_cause(engine, &mut conditions, fleet, outage, sample_time);
     }
-    if engine.skew_due.is_none_or(|due| t >= due) {
-        engine.skew_due = Some(t + SKEW_EVERY);
-        driver_skew(&mut watches, fleet);
+    if engine.next_skew_check.is_none_or(|due| t >= due) {
+        engine.next_skew_check = Some(t + SKEW_EVERY);
+        driver_skew(&mut conditions, fleet);
     } else {
-        watches.hold_where(|rule, _| rule == RuleId::DriverSkew);
+        conditions.unknown_where(|rule, _| rule == RuleId::DriverSkew);
     }
-    watches.finish(|_| true);
-    watches.heed(&attention);
-    watches.settle(transitions);
-    engine.watches = watches;
+    conditions.finish_sample(|_| true);
+    conditions.apply_notification_state(&notification_state);
+    conditions.publish(transitions);
+    engine.conditions = conditions;
 }
 
 /// Since when a host has been out of reach; `None` while it is not.
@@ -145,37 +145,37 @@ fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) 
 }
 
 fn unreachable(
-    watches: &mut Watches,
+    conditions: &mut Conditions,
     host: &Host,
     limits: &crate::hosts::thresholds::HostUnreachable,
     since: f64,
-    beat: Beat,
+    sample_time: SampleTime,
 ) {
-    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
-    let run = Run { since, covered: beat.t - since };
-    let grade = Grade::new(ladder, Confidence::Certain, 0.0).since(run);
-    watches.holds(RuleId::HostUnreachable, &Target::Host, grade, |lasted, _| {
+    let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    let run = Run { since, covered: sample_time.t - since };
+    let evaluation = Evaluation::new(escalation, Confidence::Certain, 0.0).since(run);
+    conditions.met(RuleId::HostUnreachable, &FindingTarget::Host, evaluation, |lasted, _| {
         let why = host.link.error().map_or_else(String::new, |error| format!(": {}", error.message));
         let next = host.link.error().and_then(|error| error.hint.clone());
-        Words {
+        FindingDetails {
             sentence: format!("no data for {}{why}; its other findings stand as they were seen last", duration(lasted)),
             next_check: next.map_or_else(|| format!("ssh {}", host.name()), |hint| hint.to_string()),
-            ..Words::default()
+            ..FindingDetails::default()
         }
     });
 }
 
 /// Finds hosts that were lost together, and follows them until all are back.
-fn gather_outages(engine: &mut Engine, fleet: &Fleet) {
+fn update_outages(engine: &mut Engine, fleet: &Fleet) {
     let lost: Vec<(HostId, f64)> = fleet
         .hosts()
         .iter()
-        .filter_map(|host| Some((host.id, engine.hosts().get(host.id.0 as usize)?.lost_at?)))
+        .filter_map(|host| Some((host.id, engine.hosts().get(host.id.0 as usize)?.link_lost_at?)))
         .collect();
     // What is known is when a host was heard last: one that speaks seldom, or not this time, was lost later than that.
     let slack = |host: &HostId| {
-        let interval = engine.hosts().get(host.0 as usize).map_or(0.0, HostMemory::interval);
-        TOGETHER.max(2.5 * interval)
+        let interval = engine.hosts().get(host.0 as usize).map_or(0.0, HostDiagnosis::interval);
+        SAME_OUTAGE_SECONDS.max(2.5 * interval)
     };
     let lost: Vec<(HostId, f64, f64)> = lost.into_iter().map(|(host, since)| (host, since, slack(&host))).collect();
     for outage in &mut engine.outages {
@@ -198,7 +198,7 @@ fn gather_outages(engine: &mut Engine, fleet: &Fleet) {
         let count = rest.iter().take_while(|(_, other, _)| other - since <= *slack).count();
         let (together, later) = rest.split_at(count);
         let is_all = count >= 2 && count == fleet.hosts().len();
-        if count >= MANY || is_all {
+        if count >= MIN_OUTAGE_HOSTS || is_all {
             let members: Vec<HostId> = together.iter().map(|(host, ..)| *host).collect();
             let first = members.iter().min().and_then(|first| fleet.host(*first));
             let name = first.map_or_else(SafeText::default, |host| host.name().clone());
@@ -210,12 +210,12 @@ fn gather_outages(engine: &mut Engine, fleet: &Fleet) {
     }
 }
 
-fn common_cause(engine: &Engine, watches: &mut Watches, fleet: &Fleet, outage: &Outage, beat: Beat) {
+fn common_cause(engine: &Engine, conditions: &mut Conditions, fleet: &Fleet, outage: &Outage, sample_time: SampleTime) {
     let limits = &engine.thresholds().host_unreachable;
-    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
-    let run = Run { since: outage.since, covered: beat.t - outage.since };
-    let grade = Grade::new(ladder, Confidence::Likely, 0.0).since(run);
-    watches.holds(RuleId::HostUnreachable, &Target::Named(outage.name.clone()), grade, |lasted, _| {
+    let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    let run = Run { since: outage.since, covered: sample_time.t - outage.since };
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 0.0).since(run);
+    conditions.met(RuleId::HostUnreachable, &FindingTarget::Named(outage.name.clone()), evaluation, |lasted, _| {
         let mut hosts: Vec<(HostId, SafeText)> =
             outage.lost.iter().filter_map(|host| Some((*host, fleet.host(*host)?.name().clone()))).collect();
         hosts.sort();
@@ -229,7 +229,7 @@ fn common_cause(engine: &Engine, watches: &mut Watches, fleet: &Fleet, outage: &
         };
         let back = outage.members.len() - outage.lost.len();
         let back = if back > 0 { format!(", {back} are back") } else { String::new() };
-        Words {
+        FindingDetails {
             sentence: format!(
                 "{} hosts were lost within 10 s of each other, no data for {}{back} ({}{more}): {what}",
                 outage.members.len(),
@@ -239,12 +239,12 @@ fn common_cause(engine: &Engine, watches: &mut Watches, fleet: &Fleet, outage: &
             next_check: next.to_owned(),
             lead: hosts.first().cloned(),
             hosts: hosts.into_iter().skip(1).collect(),
-            ..Words::default()
+            ..FindingDetails::default()
         }
     });
 }
 
-fn driver_skew(watches: &mut Watches, fleet: &Fleet) {
+fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
     let mut models: Vec<(&SafeText, Vec<(&SafeText, &Host)>)> = Vec::new();
     for host in fleet.hosts() {
         let Some(driver) = host.inventory.as_ref().and_then(|inventory| inventory.driver_version.as_ref()) else {
@@ -269,9 +269,9 @@ fn driver_skew(watches: &mut Watches, fleet: &Fleet) {
         if drivers.len() < 2 {
             continue;
         }
-        let grade = Grade::new(Ladder::one(Severity::Info, 0.0), Confidence::Certain, 0.0);
-        let grade = Grade { at_least: true, ..grade };
-        watches.holds(RuleId::DriverSkew, &Target::Named(model.clone()), grade, |_, _| {
+        let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Certain, 0.0);
+        let evaluation = Evaluation { at_least: true, ..evaluation };
+        conditions.met(RuleId::DriverSkew, &FindingTarget::Named(model.clone()), evaluation, |_, _| {
             let parts: Vec<String> = drivers
                 .iter()
                 .map(|driver| {
@@ -283,12 +283,12 @@ fn driver_skew(watches: &mut Watches, fleet: &Fleet) {
                 })
                 .collect();
             let mut names = hosts.iter().map(|(_, host)| (host.id, host.name().clone()));
-            Words {
+            FindingDetails {
                 sentence: format!("hosts with {model} run different drivers: {}", parts.join("; ")),
                 next_check: "bring them to one version when they are next drained".to_owned(),
                 lead: names.next(),
                 hosts: names.collect(),
-                ..Words::default()
+                ..FindingDetails::default()
             }
         });
     }

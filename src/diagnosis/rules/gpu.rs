@@ -1,10 +1,10 @@
 //! The health of a board: heat, power, memory errors, links, settings.
 
-use crate::diagnosis::grade::{COVERAGE, Grade, Ladder, Target};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, MIN_COVERAGE};
 use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::rule_context::{RuleContext, duration, host_details};
 use crate::diagnosis::track::GpuTrack;
-use crate::diagnosis::view::{View, duration, host_words};
-use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading};
 
@@ -99,65 +99,71 @@ pub(in crate::diagnosis) const PERSISTENCE: RuleInfo = RuleInfo {
     source: "nvmlDeviceGetPersistenceMode; NVIDIA driver persistence guide",
 };
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let unknown = GpuHealth::default();
-    for (position, ((info, reading), gpu)) in view.host.gpus().zip(view.gpus).enumerate() {
+    for (position, ((info, reading), gpu)) in context.host.gpus().zip(context.gpus).enumerate() {
         if gpu.is_instance {
             continue;
         }
-        let target = Target::Gpu(gpu.identity.clone());
-        let health = view.host.gpu_health(position).unwrap_or(&unknown);
+        let target = FindingTarget::Gpu(gpu.identity.clone());
+        let health = context.host.gpu_health(position).unwrap_or(&unknown);
         if gpu.is_readable {
-            slowdowns(view, watches, &target, position, gpu);
-            temperature(view, watches, &target, position, (info, reading));
-            pcie(view, watches, &target, position, (info, reading, gpu));
+            slowdowns(context, conditions, &target, position, gpu);
+            temperature(context, conditions, &target, position, (info, reading));
+            pcie(context, conditions, &target, position, (info, reading, gpu));
         }
-        errors(view, watches, &target, position, gpu, health);
-        nvlink(view, watches, &target, position, gpu, health);
+        errors(context, conditions, &target, position, gpu, health);
+        nvlink(context, conditions, &target, position, gpu, health);
     }
-    persistence(view, watches);
+    persistence(context, conditions);
 }
 
-fn slowdowns(view: &View, watches: &mut Watches, target: &Target, position: usize, gpu: &GpuTrack) {
+fn slowdowns(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    gpu: &GpuTrack,
+) {
     // Nearly every GPU has been slowed down by nothing.
-    let limits = &view.limits.thermal_throttle;
-    let stats = gpu.window.stats(view.beat.t - limits.window);
+    let limits = &context.limits.thermal_throttle;
+    let stats = gpu.window.stats(context.sample_time.t - limits.window);
     let percent = share_of(stats.thermal_seconds, limits.window);
     if percent > 0.5 * limits.warn {
         if percent <= limits.warn {
-            watches.between(RuleId::ThermalThrottle, target);
-        } else if stats.covered >= COVERAGE * limits.window - 30.0 {
+            conditions.in_hysteresis(RuleId::ThermalThrottle, target);
+        } else if stats.covered >= MIN_COVERAGE * limits.window - 30.0 {
             let severity = if percent > limits.crit { Severity::Crit } else { Severity::Warn };
-            let grade = Grade::new(Ladder::one(severity, 0.0), Confidence::Certain, 60.0);
-            watches.holds(RuleId::ThermalThrottle, target, grade, |_, _| {
-                let celsius = view.host.gpus().nth(position).and_then(|(_, reading)| reading.temperature_celsius);
+            let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 60.0);
+            conditions.met(RuleId::ThermalThrottle, target, evaluation, |_, _| {
+                let celsius = context.host.gpus().nth(position).and_then(|(_, reading)| reading.temperature_celsius);
                 let celsius = celsius.map_or_else(String::new, |celsius| format!(", at {celsius} C now"));
                 let sentence = format!(
                     "{} was slowed down by heat for {percent:.0} % of the last {}{celsius}",
-                    view.gpus_in_words([position]),
+                    context.format_gpus([position]),
                     duration(limits.window),
                 );
-                view.format_gpu_list(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+                context.gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
             });
         } else {
-            watches.hold(RuleId::ThermalThrottle, target);
+            conditions.unknown(RuleId::ThermalThrottle, target);
         }
     }
-    let limits = &view.limits.power_brake;
+    let limits = &context.limits.power_brake;
     if stats.brake_seconds <= 0.0 {
         return;
     }
-    let stats = gpu.window.stats(view.beat.t - limits.window);
+    let stats = gpu.window.stats(context.sample_time.t - limits.window);
     let percent = share_of(stats.brake_seconds, limits.window);
-    if percent > limits.crit && stats.covered >= COVERAGE * limits.window - 30.0 {
-        let grade = Grade::new(Ladder::one(Severity::Crit, 0.0), Confidence::Certain, 60.0);
-        watches.holds(RuleId::PowerBrake, target, grade, |_, _| {
+    if percent > limits.crit && stats.covered >= MIN_COVERAGE * limits.window - 30.0 {
+        let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 60.0);
+        conditions.met(RuleId::PowerBrake, target, evaluation, |_, _| {
             let sentence = format!(
                 "{} was held down by the power brake for {percent:.0} % of the last {}",
-                view.gpus_in_words([position]),
+                context.format_gpus([position]),
                 duration(limits.window),
             );
-            view.format_gpu_list(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
+            context.gpu_details(position, sentence, "ipmitool sdr type \"Power Supply\"".to_owned())
         });
     }
 }
@@ -167,8 +173,14 @@ fn share_of(seconds: f64, window: f64) -> f64 {
     (100.0 * seconds / window).min(100.0)
 }
 
-fn temperature(view: &View, watches: &mut Watches, target: &Target, position: usize, now: (&GpuInfo, &GpuReading)) {
-    let limits = &view.limits.temperature;
+fn temperature(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    now: (&GpuInfo, &GpuReading),
+) {
+    let limits = &context.limits.temperature;
     let (Some(celsius), Some(slowdown)) = (now.1.temperature_celsius, now.0.temperature_slowdown_celsius) else {
         return;
     };
@@ -177,22 +189,28 @@ fn temperature(view: &View, watches: &mut Watches, target: &Target, position: us
         return;
     }
     if margin > limits.margin {
-        watches.between(RuleId::Temperature, target);
+        conditions.in_hysteresis(RuleId::Temperature, target);
         return;
     }
-    let grade = Grade::new(Ladder::one(Severity::Warn, limits.after), Confidence::Certain, 60.0);
-    watches.holds(RuleId::Temperature, target, grade, |lasted, _| {
+    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, limits.after), Confidence::Certain, 60.0);
+    conditions.met(RuleId::Temperature, target, evaluation, |lasted, _| {
         let sentence = format!(
             "{} has been at {celsius} C for {}, {margin:.0} C below the temperature at which it slows down",
-            view.gpus_in_words([position]),
+            context.format_gpus([position]),
             duration(lasted),
         );
-        view.format_gpu_list(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())
+        context.gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE".to_owned())
     });
 }
 
-fn pcie(view: &View, watches: &mut Watches, target: &Target, position: usize, now: (&GpuInfo, &GpuReading, &GpuTrack)) {
-    let limits = &view.limits.pcie_degraded;
+fn pcie(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    now: (&GpuInfo, &GpuReading, &GpuTrack),
+) {
+    let limits = &context.limits.pcie_degraded;
     let (info, reading, gpu) = now;
     let is_below = |now: Option<u8>, most: Option<u8>| matches!((now, most), (Some(now), Some(most)) if now < most);
     let is_degraded = is_below(reading.pcie_width, info.pcie_width_max)
@@ -203,37 +221,44 @@ fn pcie(view: &View, watches: &mut Watches, target: &Target, position: usize, no
     if gpu.utilization.is_none_or(|percent| f64::from(percent) < limits.utilization) {
         // At rest the link says nothing: what was found under load stays, and a step between two kernels does not
         // begin it anew.
-        watches.hold(RuleId::PcieDegraded, target);
+        conditions.unknown(RuleId::PcieDegraded, target);
         return;
     }
-    let grade = Grade::new(Ladder::one(Severity::Warn, limits.after), Confidence::Certain, 30.0);
-    watches.holds(RuleId::PcieDegraded, target, grade, |_, _| {
+    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, limits.after), Confidence::Certain, 30.0);
+    conditions.met(RuleId::PcieDegraded, target, evaluation, |_, _| {
         let link = |generation: Option<u8>, width: Option<u8>| {
             let known = |value: Option<u8>| value.map_or_else(|| "?".to_owned(), |value| value.to_string());
             format!("gen {} x{}", known(generation), known(width))
         };
         let sentence = format!(
             "{} works over PCIe {} where both ends can do {}",
-            view.gpus_in_words([position]),
+            context.format_gpus([position]),
             link(reading.pcie_generation, reading.pcie_width),
             link(info.pcie_generation_max, info.pcie_width_max),
         );
-        view.format_gpu_list(position, sentence, "sudo lspci -vv -d 10de: | grep LnkSta".to_owned())
+        context.gpu_details(position, sentence, "sudo lspci -vv -d 10de: | grep LnkSta".to_owned())
     });
 }
 
-fn errors(view: &View, watches: &mut Watches, target: &Target, position: usize, gpu: &GpuTrack, health: &GpuHealth) {
+fn errors(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    gpu: &GpuTrack,
+    health: &GpuHealth,
+) {
     if let (Some(now), Some(baseline)) = (health.ecc_uncorrectable_volatile, gpu.ecc_baseline)
         && now > baseline
     {
-        let grade = Grade::new(Ladder::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
-        watches.holds(RuleId::EccUncorrectable, target, grade, |_, _| {
+        let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
+        conditions.met(RuleId::EccUncorrectable, target, evaluation, |_, _| {
             let sentence = format!(
                 "{} had {} uncorrectable memory errors while it was watched: results since may be wrong",
-                view.gpus_in_words([position]),
+                context.format_gpus([position]),
                 now - baseline,
             );
-            view.format_gpu_list(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
+            context.gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
         });
     }
     let severity = match (health.row_remap_failed, health.row_remap_pending) {
@@ -241,53 +266,61 @@ fn errors(view: &View, watches: &mut Watches, target: &Target, position: usize, 
         (_, Some(true)) => Severity::Info,
         _ => return,
     };
-    let grade = Grade::new(Ladder::one(severity, 0.0), Confidence::Certain, 0.0);
-    watches.holds(RuleId::RowRemap, target, Grade { at_least: true, ..grade }, |_, severity| {
-        let gpu = view.gpus_in_words([position]);
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 0.0);
+    conditions.met(RuleId::RowRemap, target, Evaluation { at_least: true, ..evaluation }, |_, severity| {
+        let gpu = context.format_gpus([position]);
         let (sentence, next) = if severity == Severity::Crit {
             (format!("{gpu} could not replace a failed memory row: the board has to go"), "ask the vendor")
         } else {
             (format!("{gpu} waits for a reset to replace a failed memory row"), "nvidia-smi -r when it is free")
         };
-        view.format_gpu_list(position, sentence, next.to_owned())
+        context.gpu_details(position, sentence, next.to_owned())
     });
 }
 
-fn nvlink(view: &View, watches: &mut Watches, target: &Target, position: usize, gpu: &GpuTrack, health: &GpuHealth) {
+fn nvlink(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    gpu: &GpuTrack,
+    health: &GpuHealth,
+) {
     let Some(active) = health.nvlinks_active else { return };
     let down = gpu.links_seen & !active;
     if down == 0 {
         return;
     }
-    let grade = Grade::new(Ladder::one(Severity::Crit, view.limits.nvlink_down.after), Confidence::Certain, 30.0);
-    watches.holds(RuleId::NvlinkDown, target, grade, |lasted, _| {
+    let evaluation =
+        Evaluation::new(Escalation::one(Severity::Crit, context.limits.nvlink_down.after), Confidence::Certain, 30.0);
+    conditions.met(RuleId::NvlinkDown, target, evaluation, |lasted, _| {
         let links: Vec<String> =
             (0..32).filter(|link| down & (1 << link) != 0).map(|link: u32| link.to_string()).collect();
         let sentence = format!(
             "{}: NVLink {} was up and has been down for {}",
-            view.gpus_in_words([position]),
+            context.format_gpus([position]),
             links.join(","),
             duration(lasted),
         );
-        view.format_gpu_list(position, sentence, "nvidia-smi nvlink -s".to_owned())
+        context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
     });
 }
 
-fn persistence(view: &View, watches: &mut Watches) {
+fn persistence(context: &RuleContext, conditions: &mut Conditions) {
     let is_off = |position: &usize| {
-        let health = view.host.gpu_health(*position);
-        health.and_then(|health| health.persistence_mode) == Some(false) && !view.gpus[*position].is_instance
+        let health = context.host.gpu_health(*position);
+        health.and_then(|health| health.persistence_mode) == Some(false) && !context.gpus[*position].is_instance
     };
-    let off: Vec<usize> = (0..view.gpus.len()).filter(is_off).collect();
+    let off: Vec<usize> = (0..context.gpus.len()).filter(is_off).collect();
     if off.is_empty() {
         return;
     }
-    let grade = Grade::new(Ladder::one(Severity::Info, 0.0), Confidence::Certain, 0.0);
-    let grade = Grade { at_least: true, may_be_note: true, ..grade };
-    watches.holds(RuleId::PersistenceOff, &Target::Host, grade, |_, _| {
-        let sentence = format!("persistence mode is off on {}", view.gpus_in_words(off.iter().copied()));
-        let mut words = host_words(sentence, "sudo nvidia-smi -pm 1".to_owned());
-        words.gpus = view.finding_gpus(off.iter().copied());
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Certain, 0.0);
+    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    conditions.met(RuleId::PersistenceOff, &FindingTarget::Host, evaluation, |_, _| {
+        let sentence = format!("persistence mode is off on {}", context.format_gpus(off.iter().copied()));
+        let mut words = host_details(sentence, "sudo nvidia-smi -pm 1".to_owned());
+        words.gpus = context.finding_gpus(off.iter().copied());
         words
     });
 }

@@ -1,9 +1,9 @@
 //! The host itself: host-ram-low, oom-kill, disk-full, nfs-hang.
 
-use crate::diagnosis::grade::{Grade, Ladder, Run, Target};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, Run};
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::view::{View, duration, gibibytes, host_words, process_in_words};
-use crate::diagnosis::watches::Watches;
+use crate::diagnosis::rule_context::{RuleContext, duration, format_process, gibibytes, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
 use crate::wire::{Filesystem, SafeText};
@@ -53,21 +53,21 @@ pub(in crate::diagnosis) const NFS: RuleInfo = RuleInfo {
     source: "statvfs(3) in a child of its own, one outstanding for each mount",
 };
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    ram(view, watches);
-    oom(view, watches);
-    for filesystem in view.host.filesystems() {
-        disk(view, watches, filesystem);
-        nfs(view, watches, filesystem);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    ram(context, conditions);
+    oom(context, conditions);
+    for filesystem in context.host.filesystems() {
+        disk(context, conditions, filesystem);
+        nfs(context, conditions, filesystem);
     }
 }
 
-fn ram(view: &View, watches: &mut Watches) {
-    let limits = &view.limits.host_ram_low;
-    let reading = view.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
+fn ram(context: &RuleContext, conditions: &mut Conditions) {
+    let limits = &context.limits.host_ram_low;
+    let reading = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
     let known = reading.and_then(|host| Some((host.memory_total_bytes?, host.memory_available_bytes?)));
     let Some((total, available)) = known.filter(|(total, _)| *total > 0) else {
-        watches.hold(RuleId::HostRamLow, &Target::Host);
+        conditions.unknown(RuleId::HostRamLow, &FindingTarget::Host);
         return;
     };
     let percent = 100.0 - 100.0 * available.min(total) as f64 / total as f64;
@@ -75,31 +75,31 @@ fn ram(view: &View, watches: &mut Watches) {
         return;
     }
     if percent < limits.warn {
-        watches.between(RuleId::HostRamLow, &Target::Host);
+        conditions.in_hysteresis(RuleId::HostRamLow, &FindingTarget::Host);
         return;
     }
     let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
-    let grade = Grade::new(Ladder::one(severity, limits.after), Confidence::Certain, 30.0);
-    watches.holds(RuleId::HostRamLow, &Target::Host, grade, |_, _| {
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 30.0);
+    conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(
             "{percent:.0} % of memory is in use: {} of {} are available",
             gibibytes(available),
             gibibytes(total)
         );
-        host_words(sentence, "ps aux --sort -rss | head".to_owned())
+        host_details(sentence, "ps aux --sort -rss | head".to_owned())
     });
 }
 
 /// How long it stays in the list, in seconds.
-const OOM_STAYS: f64 = 1800.0;
+const OOM_RETENTION: f64 = 1800.0;
 
-fn oom(view: &View, watches: &mut Watches) {
-    let t = view.beat.t;
+fn oom(context: &RuleContext, conditions: &mut Conditions) {
+    let t = context.sample_time.t;
     // What vanished with it may be noticed a little later: the sentence is written again meanwhile.
-    let Some((at, kills)) = view.track.ooms.back().filter(|(at, _)| t - at <= 60.0) else { return };
-    watches.event(RuleId::OomKill, &Target::Host, Severity::Warn, OOM_STAYS - (t - at), || {
-        let gone: Vec<String> = view
-            .track
+    let Some((at, kills)) = context.host_track.oom_events.back().filter(|(at, _)| t - at <= 60.0) else { return };
+    conditions.event(RuleId::OomKill, &FindingTarget::Host, Severity::Warn, OOM_RETENTION - (t - at), || {
+        let gone: Vec<String> = context
+            .host_track
             .ended
             .iter()
             .filter(|ended| (ended.missed_at - at).abs() <= 60.0)
@@ -108,15 +108,15 @@ fn oom(view: &View, watches: &mut Watches) {
         let with = if gone.is_empty() { String::new() } else { format!("; gone from its GPUs: {}", gone.join(", ")) };
         let what = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
         let sentence = format!("the kernel killed {what} because memory ran out{with}");
-        host_words(sentence, "dmesg | grep -i 'killed process'".to_owned())
+        host_details(sentence, "dmesg | grep -i 'killed process'".to_owned())
     });
 }
 
-fn disk(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
-    let limits = &view.limits.disk_full;
-    let target = Target::Mount(filesystem.mount_point.clone());
+fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesystem) {
+    let limits = &context.limits.disk_full;
+    let target = FindingTarget::Mount(filesystem.mount_point.clone());
     let (Some(total), Some(available)) = (filesystem.total_bytes, filesystem.available_bytes) else {
-        watches.hold(RuleId::DiskFull, &target);
+        conditions.unknown(RuleId::DiskFull, &target);
         return;
     };
     let percent = 100.0 - 100.0 * available.min(total) as f64 / total.max(1) as f64;
@@ -124,41 +124,41 @@ fn disk(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
         return;
     }
     if percent < limits.warn {
-        watches.between(RuleId::DiskFull, &target);
+        conditions.in_hysteresis(RuleId::DiskFull, &target);
         return;
     }
     let severity = if percent >= limits.crit { Severity::Crit } else { Severity::Warn };
-    let grade = Grade::new(Ladder::one(severity, 0.0), Confidence::Certain, 0.0);
-    let grade = Grade { at_least: true, may_be_note: true, ..grade };
-    watches.holds(RuleId::DiskFull, &target, grade, |_, _| {
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 0.0);
+    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    conditions.met(RuleId::DiskFull, &target, evaluation, |_, _| {
         let sentence = format!(
             "{} is {percent:.0} % full: {} of {} are free",
             filesystem.mount_point,
             gibibytes(available),
             gibibytes(total),
         );
-        host_words(sentence, format!("du -xhd1 {}", filesystem.mount_point))
+        host_details(sentence, format!("du -xhd1 {}", filesystem.mount_point))
     });
 }
 
-fn nfs(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
-    let limits = &view.limits.nfs_hang;
+fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesystem) {
+    let limits = &context.limits.nfs_hang;
     let Some(silent) = filesystem.silent_seconds.map(f64::from).filter(|seconds| seconds.is_finite()) else { return };
     if silent < limits.warn_after {
         return;
     }
     let is_long = filesystem.timeouts.is_some_and(|timeouts| f64::from(timeouts) >= limits.timeouts);
     let severity = if is_long { Severity::Crit } else { Severity::Warn };
-    let run = Run { since: view.beat.t - silent, covered: silent };
-    let grade = Grade::new(Ladder::one(severity, limits.warn_after), Confidence::Certain, 5.0).since(run);
-    watches.holds(RuleId::NfsHang, &Target::Mount(filesystem.mount_point.clone()), grade, |lasted, _| {
-        let waiting: Vec<_> = view.processes.iter().filter(|process| process.blocked.is_some()).collect();
-        let names: Vec<String> = waiting.iter().map(|process| process_in_words(process, 1, None)).collect();
+    let run = Run { since: context.sample_time.t - silent, covered: silent };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.warn_after), Confidence::Certain, 5.0).since(run);
+    conditions.met(RuleId::NfsHang, &FindingTarget::Mount(filesystem.mount_point.clone()), evaluation, |lasted, _| {
+        let waiting: Vec<_> = context.processes.iter().filter(|process| process.blocked.is_some()).collect();
+        let names: Vec<String> = waiting.iter().map(|process| format_process(process, 1, None)).collect();
         let with = match names.len() {
             0 => String::new(),
             count => format!("; {count} in disk sleep: {}", names.join(", ")),
         };
-        let others = silent_elsewhere(view, filesystem);
+        let others = silent_on_peers(context, filesystem);
         let names: Vec<&str> = others.iter().map(|(_, name)| name.as_str()).collect();
         let also = if names.is_empty() { String::new() } else { format!("; nor on {}", names.join(", ")) };
         let sentence = format!(
@@ -167,23 +167,23 @@ fn nfs(view: &View, watches: &mut Watches, filesystem: &Filesystem) {
             filesystem.kind,
             duration(lasted)
         );
-        let mut words = host_words(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
+        let mut words = host_details(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
         words.hosts = others;
-        words.processes = waiting.iter().map(|process| view.finding_process(process)).collect();
+        words.processes = waiting.iter().map(|process| context.finding_process(process)).collect();
         words
     });
 }
 
 /// Other hosts on which the same file server does not answer.
-fn silent_elsewhere(view: &View, filesystem: &Filesystem) -> Vec<(HostId, SafeText)> {
+fn silent_on_peers(context: &RuleContext, filesystem: &Filesystem) -> Vec<(HostId, SafeText)> {
     if !is_shared(filesystem) {
         return Vec::new();
     }
     let is_silent = |other: &&Host| {
         let same = |there: &&Filesystem| there.mount_point == filesystem.mount_point && there.silent_seconds.is_some();
-        other.id != view.host.id && other.filesystems().iter().any(|there| same(&there) && is_shared(there))
+        other.id != context.host.id && other.filesystems().iter().any(|there| same(&there) && is_shared(there))
     };
-    let others = view.elsewhere.fleet.hosts().iter().filter(is_silent);
+    let others = context.peers.fleet.hosts().iter().filter(is_silent);
     others.map(|host| (host.id, host.name().clone())).collect()
 }
 
@@ -194,12 +194,14 @@ fn is_shared(filesystem: &Filesystem) -> bool {
 }
 
 /// Whether another host tells already that the file server behind this mount does not answer.
-pub(in crate::diagnosis) fn is_told_elsewhere(view: &View, mount: &SafeText) -> bool {
-    let here = view.host.filesystems().iter().find(|filesystem| filesystem.mount_point == *mount);
+pub(in crate::diagnosis) fn is_reported_by_peer_host(context: &RuleContext, mount: &SafeText) -> bool {
+    let here = context.host.filesystems().iter().find(|filesystem| filesystem.mount_point == *mount);
     here.is_some_and(|filesystem| {
-        silent_elsewhere(view, filesystem).iter().any(|(host, _)| {
-            let watches = view.elsewhere.hosts.get(host.0 as usize).map(|memory| &memory.watches);
-            watches.is_some_and(|watches| watches.is_shown(RuleId::NfsHang, &Target::Mount(mount.clone())))
+        silent_on_peers(context, filesystem).iter().any(|(host, _)| {
+            let conditions = context.peers.hosts.get(host.0 as usize).map(|memory| &memory.conditions);
+            conditions.is_some_and(|conditions| {
+                conditions.is_published(RuleId::NfsHang, &FindingTarget::Mount(mount.clone()))
+            })
         })
     })
 }

@@ -1,13 +1,13 @@
-use crate::diagnosis::testing::{Lab, Shot};
+use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::wire::{Filesystem, ProcessState, Snapshot};
 
-fn quiet(lab: &mut Lab) -> Shot {
-    Shot { gpus: vec![lab.gpu(0, 70.0, 0, 0)], processes: vec![] }
+fn quiet(tester: &mut RuleTester) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
 }
 
-fn with_host(lab: &mut Lab, seconds: f64, edit: impl Fn(&mut Snapshot, f64)) {
-    lab.play_edited(seconds, |lab, _| quiet(lab), edit);
+fn with_host(tester: &mut RuleTester, seconds: f64, edit: impl Fn(&mut Snapshot, f64)) {
+    tester.run_edited(seconds, |tester, _| quiet(tester), edit);
 }
 
 fn memory(percent: u64) -> impl Fn(&mut Snapshot, f64) {
@@ -19,57 +19,57 @@ fn memory(percent: u64) -> impl Fn(&mut Snapshot, f64) {
 
 #[test]
 fn memory_warns_at_ninety_and_is_over_below_eighty() {
-    let mut lab = Lab::new(gpus(0..1));
-    with_host(&mut lab, 300.0, memory(85));
-    assert_eq!(lab.fired(), []);
-    with_host(&mut lab, 60.0, memory(91));
-    assert_eq!(lab.firing(), [("host-ram-low", "warn")]);
-    with_host(&mut lab, 60.0, memory(85));
-    assert_eq!(lab.firing(), [("host-ram-low", "warn")]);
-    with_host(&mut lab, 60.0, memory(99));
-    assert_eq!(lab.firing(), [("host-ram-low", "crit")]);
-    with_host(&mut lab, 60.0, memory(70));
-    assert_eq!((lab.firing(), lab.notified()), (vec![], 2));
+    let mut tester = RuleTester::new(gpus(0..1));
+    with_host(&mut tester, 300.0, memory(85));
+    assert_eq!(tester.fired(), []);
+    with_host(&mut tester, 60.0, memory(91));
+    assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+    with_host(&mut tester, 60.0, memory(85));
+    assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+    with_host(&mut tester, 60.0, memory(99));
+    assert_eq!(tester.firing(), [("host-ram-low", "crit")]);
+    with_host(&mut tester, 60.0, memory(70));
+    assert_eq!((tester.firing(), tester.notified()), (vec![], 2));
 }
 
 #[test]
 fn a_value_that_swings_for_an_hour_is_told_once() {
-    let mut lab = Lab::new(gpus(0..1));
+    let mut tester = RuleTester::new(gpus(0..1));
     for _ in 0..20 {
-        with_host(&mut lab, 90.0, memory(92));
-        with_host(&mut lab, 90.0, memory(70));
+        with_host(&mut tester, 90.0, memory(92));
+        with_host(&mut tester, 90.0, memory(70));
     }
-    assert_eq!(lab.notified(), 1);
-    with_host(&mut lab, 90.0, memory(92));
-    assert!(lab.finding("host-ram-low").is_flapping);
+    assert_eq!(tester.notified(), 1);
+    with_host(&mut tester, 90.0, memory(92));
+    assert!(tester.finding("host-ram-low").is_flapping);
     // Held until it has been steady for half an hour.
-    with_host(&mut lab, 1000.0, memory(70));
-    assert_eq!(lab.firing(), [("host-ram-low", "warn")]);
-    with_host(&mut lab, 1000.0, memory(70));
-    assert_eq!(lab.firing(), []);
+    with_host(&mut tester, 1000.0, memory(70));
+    assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+    with_host(&mut tester, 1000.0, memory(70));
+    assert_eq!(tester.firing(), []);
 }
 
 #[test]
 fn a_kill_names_what_vanished() {
-    let mut lab = Lab::new(gpus(0..1));
-    lab.play_edited(
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run_edited(
         900.0,
-        |lab, _| Shot {
-            gpus: vec![lab.gpu(97, 500.0, 40, 40)],
+        |tester, _| TestSample {
+            gpus: vec![tester.gpu(97, 500.0, 40, 40)],
             processes: vec![process(7, "python train.py", &[(0, 40)])],
         },
         |snapshot, _| snapshot.host.oom_kills = Some(4),
     );
-    assert_eq!(lab.fired(), [], "kills of the past");
-    with_host(&mut lab, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(5));
-    assert_eq!(lab.firing(), [("job-ended", "warn"), ("oom-kill", "warn")]);
+    assert_eq!(tester.fired(), [], "kills of the past");
+    with_host(&mut tester, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(5));
+    assert_eq!(tester.firing(), [("job-ended", "warn"), ("oom-kill", "warn")]);
     assert_eq!(
-        lab.finding("oom-kill").sentence,
+        tester.finding("oom-kill").sentence,
         "the kernel killed a process because memory ran out; gone from its GPUs: train.py (alice, pid 7)"
     );
     // A counter that falls is another boot's.
-    with_host(&mut lab, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(0));
-    assert_eq!(lab.notified(), 2);
+    with_host(&mut tester, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(0));
+    assert_eq!(tester.notified(), 2);
 }
 
 fn disk(percent: u64) -> impl Fn(&mut Snapshot, f64) {
@@ -86,21 +86,21 @@ fn disk(percent: u64) -> impl Fn(&mut Snapshot, f64) {
 
 #[test]
 fn a_disk_that_fills_warns_and_one_that_was_full_is_a_note() {
-    let mut lab = Lab::new(gpus(0..1));
-    with_host(&mut lab, 60.0, disk(89));
-    with_host(&mut lab, 60.0, disk(93));
-    assert_eq!((lab.firing(), lab.notified()), (vec![("disk-full", "warn")], 1));
-    let mut lab = Lab::new(gpus(0..1));
-    with_host(&mut lab, 60.0, disk(93));
-    assert_eq!((lab.firing(), lab.notified()), (vec![("disk-full", "warn")], 0));
-    assert!(lab.finding("disk-full").is_note && !lab.finding("disk-full").counts());
-    with_host(&mut lab, 60.0, disk(99));
-    assert_eq!((lab.firing(), lab.notified()), (vec![("disk-full", "crit")], 1), "worse than it was");
+    let mut tester = RuleTester::new(gpus(0..1));
+    with_host(&mut tester, 60.0, disk(89));
+    with_host(&mut tester, 60.0, disk(93));
+    assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 1));
+    let mut tester = RuleTester::new(gpus(0..1));
+    with_host(&mut tester, 60.0, disk(93));
+    assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 0));
+    assert!(tester.finding("disk-full").is_preexisting && !tester.finding("disk-full").is_alerting());
+    with_host(&mut tester, 60.0, disk(99));
+    assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "crit")], 1), "worse than it was");
 }
 
 #[test]
 fn a_hung_mount_absorbs_the_jobs_that_wait_for_it() {
-    let mut lab = Lab::new(gpus(0..1));
+    let mut tester = RuleTester::new(gpus(0..1));
     let jobs: Vec<TestProcess> = (7..13)
         .map(|pid| {
             let mut job = process(pid, "python train.py", &[(0, 10)]);
@@ -109,9 +109,9 @@ fn a_hung_mount_absorbs_the_jobs_that_wait_for_it() {
             job
         })
         .collect();
-    lab.play_edited(
+    tester.run_edited(
         400.0,
-        |lab, _| Shot { gpus: vec![lab.gpu(0, 120.0, 0, 60)], processes: jobs.clone() },
+        |tester, _| TestSample { gpus: vec![tester.gpu(0, 120.0, 0, 60)], processes: jobs.clone() },
         |snapshot, t| {
             snapshot.host.filesystems = vec![Filesystem {
                 mount_point: "/data".into(),
@@ -122,9 +122,9 @@ fn a_hung_mount_absorbs_the_jobs_that_wait_for_it() {
             }];
         },
     );
-    assert_eq!(lab.fired(), [("nfs-hang", "warn"), ("nfs-hang", "crit")]);
-    assert_eq!(lab.firing(), [("nfs-hang", "crit")]);
-    let finding = lab.finding("nfs-hang");
+    assert_eq!(tester.fired(), [("nfs-hang", "warn"), ("nfs-hang", "crit")]);
+    assert_eq!(tester.firing(), [("nfs-hang", "crit")]);
+    let finding = tester.finding("nfs-hang");
     assert_eq!(finding.processes.len(), 6);
     assert!(finding.sentence.contains("6 in disk sleep: train.py (alice, pid 7), "), "{}", finding.sentence);
 }

@@ -1,10 +1,10 @@
 //! Memory held without work: job-stalled, idle-hog.
 
-use crate::diagnosis::grade::{Grade, Ladder, Run, Target};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, Run};
 use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobTrack, ProcessTrack};
-use crate::diagnosis::view::{View, duration, gibibytes};
-use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, HELD_MIB, RuleId, Severity};
 use crate::wire::ProcessState;
 
@@ -36,72 +36,73 @@ pub(in crate::diagnosis) const IDLE_HOG: RuleInfo = RuleInfo {
     source: "gpufleet",
 };
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    for job in view.jobs.iter().filter(|job| job.is_readable) {
-        let target = Target::Job(job.key.clone());
-        stalled(view, watches, job, &target);
-        idle(view, watches, job, &target);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    for job in context.jobs.iter().filter(|job| job.is_readable) {
+        let target = FindingTarget::Job(job.key.clone());
+        stalled(context, conditions, job, &target);
+        idle(context, conditions, job, &target);
     }
 }
 
-fn stalled(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
-    let limits = &view.limits.job_stalled;
+fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let limits = &context.limits.job_stalled;
     if job.cores.is_none() {
-        watches.hold(RuleId::JobStalled, target);
+        conditions.unknown(RuleId::JobStalled, target);
         return;
     }
-    let was_active = job.gpus.iter().any(|gpu| f64::from(gpu.past.active_seconds) >= limits.active_for);
+    let was_active = job.gpus.iter().any(|gpu| f64::from(gpu.baseline.active_seconds) >= limits.active_for);
     let holds = job.memory_bytes().is_none_or(|bytes| bytes >= HELD_MIB << 20);
     // Somebody who stopped it, or looks into it with a debugger, knows that it does nothing.
     let is_kept = |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Stopped | ProcessState::Traced));
-    let is_judged = was_active && holds && !job.is_server && !job.is_notebook && !view.members(job).any(is_kept);
-    let (Some(run), true) = (job.still, is_judged) else { return };
+    let is_judged = was_active && holds && !job.is_server && !job.is_notebook && !context.members(job).any(is_kept);
+    let (Some(run), true) = (job.stalled_run, is_judged) else { return };
     // One that has rested and gone on by itself may rest as long again.
-    let rests = f64::from(job.longest_rest);
-    let ladder = Ladder::two(
+    let rests = f64::from(job.longest_pause);
+    let escalation = Escalation::two(
         (Severity::Warn, limits.warn_after.max(1.5 * rests)),
         (Severity::Crit, limits.crit_after.max(3.0 * rests)),
     );
-    watches.holds(RuleId::JobStalled, target, Grade::new(ladder, Confidence::Likely, 60.0).since(run), |lasted, _| {
-        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+    conditions.met(RuleId::JobStalled, target, Evaluation::new(escalation, Confidence::Likely, 60.0).since(run), |lasted, _| {
+        let gpus = context.format_gpus(job.gpus.iter().map(|gpu| gpu.position));
         let sentence = format!(
             "{} worked and has done nothing for {}: {gpus} at 0 to 1 %, no CPU time, nothing read or written, {} still held",
-            view.job_in_words(job),
+            context.format_job(job),
             duration(lasted),
             job.memory_bytes().map_or_else(|| "memory".to_owned(), gibibytes),
         );
-        view.job_words(job, sentence, format!("py-spy dump --pid {}", view.first_pid(job)))
+        context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job)))
     });
 }
 
-fn idle(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
-    let limits = &view.limits.idle_hog;
+fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let limits = &context.limits.idle_hog;
     if job.cores.is_none() || job.gpus.iter().all(|gpu| gpu.memory_bytes.is_none()) {
-        watches.hold(RuleId::IdleHog, target);
+        conditions.unknown(RuleId::IdleHog, target);
         return;
     }
     let holds = job.gpus.iter().any(|gpu| {
-        let total = view.gpus.get(gpu.position).and_then(|track| track.total_bytes).unwrap_or(0) as f64;
+        let total = context.gpus.get(gpu.position).and_then(|track| track.total_bytes).unwrap_or(0) as f64;
         let least = (limits.memory * 1_048_576.0).max(limits.share / 100.0 * total);
         gpu.memory_bytes.is_some_and(|bytes| bytes as f64 >= least)
     });
-    let (Some(watched), true) = (job.quiet, holds) else { return };
+    let (Some(watched), true) = (job.idle_run, holds) else { return };
     // What CPU time says of the time before counts once the job was seen at rest for a while.
-    let proven = job.idle_since.filter(|since| *since < watched.since && view.beat.t - watched.since >= 120.0);
-    let run = proven.map_or(watched, |since| Run { since, covered: view.beat.t - since });
-    let ladder = if job.is_server {
-        Ladder::one(Severity::Info, limits.info_after)
+    let proven =
+        job.idle_since.filter(|since| *since < watched.since && context.sample_time.t - watched.since >= 120.0);
+    let run = proven.map_or(watched, |since| Run { since, covered: context.sample_time.t - since });
+    let escalation = if job.is_server {
+        Escalation::one(Severity::Info, limits.info_after)
     } else {
-        Ladder::three(
+        Escalation::three(
             (Severity::Info, limits.info_after),
             (Severity::Warn, limits.warn_after),
             (Severity::Crit, limits.crit_after),
         )
     };
     let at_least = proven.is_some() || watched.since <= job.first_seen;
-    let grade = Grade { at_least, ..Grade::new(ladder, Confidence::Certain, 60.0).since(run) };
-    watches.holds(RuleId::IdleHog, target, grade, |lasted, _| {
-        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+    let evaluation = Evaluation { at_least, ..Evaluation::new(escalation, Confidence::Certain, 60.0).since(run) };
+    conditions.met(RuleId::IdleHog, target, evaluation, |lasted, _| {
+        let gpus = context.format_gpus(job.gpus.iter().map(|gpu| gpu.position));
         let basis = match (proven, at_least) {
             (Some(_), _) => "at least, by its CPU time",
             (None, true) => "at least: watched for as long",
@@ -110,13 +111,13 @@ fn idle(view: &View, watches: &mut Watches, job: &JobTrack, target: &Target) {
         let server = if job.is_server { ", a model server" } else { "" };
         let sentence = format!(
             "{} holds {} of {gpus} and has done nothing for {} ({basis}){server}",
-            view.job_in_words(job),
+            context.format_job(job),
             gibibytes(job.memory_bytes().unwrap_or(0)),
             duration(lasted),
         );
-        let who = view.members(job).next().map_or_else(String::new, |process| process.about.who.to_string());
-        let next = if job.is_mine { format!("kill {}", view.first_pid(job)) } else { format!("ask {who}") };
-        view.job_words(job, sentence, next)
+        let who = context.members(job).next().map_or_else(String::new, |process| process.info.who.to_string());
+        let next = if job.is_mine { format!("kill {}", context.first_pid(job)) } else { format!("ask {who}") };
+        context.job_details(job, sentence, next)
     });
 }
 

@@ -1,10 +1,10 @@
 //! Jobs whose GPUs wait for data: input-stall.
 
-use crate::diagnosis::grade::{COVERAGE, Grade, Ladder, Target};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, MIN_COVERAGE};
 use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::rule_context::RuleContext;
 use crate::diagnosis::track::JobTrack;
-use crate::diagnosis::view::View;
-use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 
 pub(in crate::diagnosis) const INPUT_STALL: RuleInfo = RuleInfo {
@@ -21,7 +21,7 @@ pub(in crate::diagnosis) const INPUT_STALL: RuleInfo = RuleInfo {
 };
 
 /// The condition must hold this long after the mean over the whole window has fallen, in seconds.
-const SETTLE: f64 = 120.0;
+const MIN_STALL_SECONDS: f64 = 120.0;
 
 enum Cause {
     Cpu,
@@ -29,75 +29,76 @@ enum Cause {
     Unknown,
 }
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    for job in view.jobs.iter().filter(|job| job.is_readable && !job.is_server && !job.is_notebook) {
-        evaluate_job(view, watches, job);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    for job in context.jobs.iter().filter(|job| job.is_readable && !job.is_server && !job.is_notebook) {
+        evaluate_job(context, conditions, job);
     }
 }
 
-fn evaluate_job(view: &View, watches: &mut Watches, job: &JobTrack) {
-    let limits = &view.limits.input_stall;
-    let t = view.beat.t;
-    let target = Target::Job(job.key.clone());
-    let age = view.members(job).filter_map(|process| process.age).reduce(f64::max);
+fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
+    let limits = &context.limits.input_stall;
+    let t = context.sample_time.t;
+    let target = FindingTarget::Job(job.key.clone());
+    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max);
     let age = age.unwrap_or(0.0).max(t - job.first_seen);
-    if age < limits.young || t - job.first_seen < limits.warn_after || job.gpus.iter().any(|gpu| !gpu.is_alone) {
+    if age < limits.young || t - job.first_seen < limits.warn_after || job.gpus.iter().any(|gpu| !gpu.is_exclusive) {
         return;
     }
-    let is_known = |gpu: &&crate::diagnosis::track::JobGpu| gpu.past.utilization_seconds() >= 300.0;
-    let medians: Vec<f32> = job.gpus.iter().filter(is_known).filter_map(|gpu| gpu.past.median_utilization()).collect();
+    let is_known = |gpu: &&crate::diagnosis::track::JobGpu| gpu.baseline.utilization_seconds() >= 300.0;
+    let medians: Vec<f32> =
+        job.gpus.iter().filter(is_known).filter_map(|gpu| gpu.baseline.median_utilization()).collect();
     if medians.len() * 2 < job.gpus.len() || medians.is_empty() {
         return;
     }
     let earlier = medians.iter().sum::<f32>() / medians.len() as f32;
     // Most samples do not get further than this short look.
-    let Some(now) = mean_utilization(view, job, SETTLE) else {
-        watches.hold(RuleId::InputStall, &target);
+    let Some(now) = mean_utilization(context, job, MIN_STALL_SECONDS) else {
+        conditions.unknown(RuleId::InputStall, &target);
         return;
     };
     if f64::from(earlier) < limits.earlier || f64::from(now) >= 1.5 * limits.utilization {
         return;
     }
-    let Some(mean) = mean_utilization(view, job, limits.warn_after) else {
-        watches.hold(RuleId::InputStall, &target);
+    let Some(mean) = mean_utilization(context, job, limits.warn_after) else {
+        conditions.unknown(RuleId::InputStall, &target);
         return;
     };
     if f64::from(mean) >= limits.utilization {
-        watches.between(RuleId::InputStall, &target);
+        conditions.in_hysteresis(RuleId::InputStall, &target);
         return;
     }
-    let Some(cause) = cause(view, job, mean) else { return };
+    let Some(cause) = cause(context, job, mean) else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
-    let grade = Grade::new(Ladder::one(Severity::Warn, SETTLE), confidence, SETTLE);
-    watches.holds(RuleId::InputStall, &target, grade, |_, _| {
-        let gpus = view.gpus_in_words(job.gpus.iter().map(|gpu| gpu.position));
+    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, MIN_STALL_SECONDS), confidence, MIN_STALL_SECONDS);
+    conditions.met(RuleId::InputStall, &target, evaluation, |_, _| {
+        let gpus = context.format_gpus(job.gpus.iter().map(|gpu| gpu.position));
         let (why, next) = match cause {
             Cause::Cpu => {
-                let workers: u32 = view.members(job).filter_map(|process| process.descendants).sum();
+                let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
                 (format!("its {workers} workers are at full CPU"), "more data loader workers, or cheaper transforms")
             }
             Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2"),
             Cause::Unknown => ("why cannot be seen".to_owned(), "py-spy dump --pid"),
         };
         let next = match cause {
-            Cause::Unknown => format!("{next} {}", view.first_pid(job)),
+            Cause::Unknown => format!("{next} {}", context.first_pid(job)),
             _ => next.to_owned(),
         };
         let sentence = format!(
             "{gpus} were busy for {mean:.0} % of the last 10 min (median before: {earlier:.0} %): {} waits for data, {why}",
-            view.job_in_words(job),
+            context.format_job(job),
         );
-        view.job_words(job, sentence, next)
+        context.job_details(job, sentence, next)
     });
 }
 
 /// Mean over the job's GPUs and the last `seconds`; `None` where too little of it was seen.
-fn mean_utilization(view: &View, job: &JobTrack, seconds: f64) -> Option<f32> {
+fn mean_utilization(context: &RuleContext, job: &JobTrack, seconds: f64) -> Option<f32> {
     let mut sum = 0.0;
     for gpu in &job.gpus {
         // Windows begin at whole buckets: one more, so that a full window lies within.
-        let stats = view.gpus.get(gpu.position)?.window.stats(view.beat.t - seconds - 15.0);
-        if stats.covered < COVERAGE * seconds {
+        let stats = context.gpus.get(gpu.position)?.window.stats(context.sample_time.t - seconds - 15.0);
+        if stats.covered < MIN_COVERAGE * seconds {
             return None;
         }
         sum += stats.mean_utilization?;
@@ -106,22 +107,22 @@ fn mean_utilization(view: &View, job: &JobTrack, seconds: f64) -> Option<f32> {
 }
 
 /// What the job waits for; `None` where it does nothing at all, or something else.
-fn cause(view: &View, job: &JobTrack, mean: f32) -> Option<Cause> {
-    let limits = &view.limits.input_stall;
-    let is_blocked = view.members(job).any(|process| process.helper_blocked * 100.0 >= limits.blocked);
+fn cause(context: &RuleContext, job: &JobTrack, mean: f32) -> Option<Cause> {
+    let limits = &context.limits.input_stall;
+    let is_blocked = context.members(job).any(|process| process.helper_blocked * 100.0 >= limits.blocked);
     // A job that writes, or whose GPUs do nothing at all, saves or evaluates: it does not wait for its input.
-    let saves = job.worked_at.is_some_and(|at| view.beat.t - at <= SETTLE) || mean < 2.0;
-    let pressure = view.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    let saves = job.host_work_at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS) || mean < 2.0;
+    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
     if is_blocked || (!saves && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
         return Some(Cause::Storage);
     }
-    let (workers, percent) = view.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
+    let (workers, percent) = context.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
         (workers + process.descendants.unwrap_or(0), percent + process.descendants_cpu.unwrap_or(0.0))
     });
     if workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers) {
         return Some(Cause::Cpu);
     }
-    job.cores.filter(|cores| !saves && *cores > view.limits.idle_hog.cpu).map(|_| Cause::Unknown)
+    job.cores.filter(|cores| !saves && *cores > context.limits.idle_hog.cpu).map(|_| Cause::Unknown)
 }
 
 #[cfg(test)]

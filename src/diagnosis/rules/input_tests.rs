@@ -1,5 +1,5 @@
 use crate::diagnosis::Confidence;
-use crate::diagnosis::testing::{Lab, Shot};
+use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 
 fn job(workers: u32, percent: f32, blocked: u32) -> Vec<TestProcess> {
@@ -11,14 +11,14 @@ fn job(workers: u32, percent: f32, blocked: u32) -> Vec<TestProcess> {
     vec![job]
 }
 
-fn works(lab: &mut Lab) -> Shot {
-    Shot { gpus: vec![lab.gpu(97, 550.0, 45, 60)], processes: job(8, 30.0, 0) }
+fn works(tester: &mut RuleTester) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(97, 550.0, 45, 60)], processes: job(8, 30.0, 0) }
 }
 
-fn starves(lab: &mut Lab, t: f64, percent: f32, blocked: u32) -> Shot {
+fn starves(tester: &mut RuleTester, t: f64, percent: f32, blocked: u32) -> TestSample {
     let busy = ((t / 10.0) as u32).is_multiple_of(8);
-    let gpu = if busy { lab.gpu(60, 380.0, 30, 60) } else { lab.gpu(3, 140.0, 0, 60) };
-    Shot { gpus: vec![gpu], processes: job(8, percent, blocked) }
+    let gpu = if busy { tester.gpu(60, 380.0, 30, 60) } else { tester.gpu(3, 140.0, 0, 60) };
+    TestSample { gpus: vec![gpu], processes: job(8, percent, blocked) }
 }
 
 #[test]
@@ -28,29 +28,29 @@ fn starved_jobs_warn_after_ten_minutes_and_name_the_cause() {
         (10.0, 3, "its workers wait for storage", Confidence::Likely),
         (20.0, 0, "why cannot be seen", Confidence::Suspected),
     ] {
-        let mut lab = Lab::new(gpus(0..1));
-        lab.play(2400.0, |lab, _| works(lab));
-        lab.play(580.0, |lab, t| starves(lab, t, percent, blocked));
-        assert_eq!(lab.fired(), []);
-        lab.play(300.0, |lab, t| starves(lab, t, percent, blocked));
-        assert_eq!(lab.firing(), [("input-stall", "warn")], "{cause}");
-        let finding = lab.finding("input-stall");
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run(580.0, |tester, t| starves(tester, t, percent, blocked));
+        assert_eq!(tester.fired(), []);
+        tester.run(300.0, |tester, t| starves(tester, t, percent, blocked));
+        assert_eq!(tester.firing(), [("input-stall", "warn")], "{cause}");
+        let finding = tester.finding("input-stall");
         assert!(finding.sentence.ends_with(cause), "{}", finding.sentence);
         assert_eq!(finding.confidence, confidence);
-        lab.play(600.0, |lab, _| works(lab));
-        assert_eq!(lab.firing(), []);
+        tester.run(600.0, |tester, _| works(tester));
+        assert_eq!(tester.firing(), []);
     }
 }
 
 #[test]
 fn short_dips_and_a_job_that_was_never_busy_are_left_alone() {
-    let mut lab = Lab::new(gpus(0..1));
+    let mut tester = RuleTester::new(gpus(0..1));
     for _ in 0..4 {
-        lab.play(2400.0, |lab, _| works(lab));
-        lab.play(540.0, |lab, t| starves(lab, t, 97.0, 0));
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run(540.0, |tester, t| starves(tester, t, 97.0, 0));
     }
-    assert_eq!(lab.fired(), [], "dips of nine minutes");
-    let mut lab = Lab::new(gpus(0..1));
-    lab.play(7200.0, |lab, t| starves(lab, t, 97.0, 0));
-    assert_eq!(lab.fired(), []);
+    assert_eq!(tester.fired(), [], "dips of nine minutes");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(7200.0, |tester, t| starves(tester, t, 97.0, 0));
+    assert_eq!(tester.fired(), []);
 }

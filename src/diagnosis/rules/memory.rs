@@ -1,10 +1,10 @@
 //! Memory that runs out: gpu-mem-pressure, gpu-mem-leak.
 
-use crate::diagnosis::grade::{Grade, Ladder, Target, Words};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget};
 use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::rule_context::{RuleContext, duration, format_process, gibibytes};
 use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
-use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
-use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::hosts::thresholds::GpuMemLeak;
 
@@ -33,29 +33,29 @@ pub(in crate::diagnosis) const LEAK: RuleInfo = RuleInfo {
     source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
 };
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    pressure(view, watches);
-    for process in view.processes.iter().filter(|process| !process.is_held) {
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    pressure(context, conditions);
+    for process in context.processes.iter().filter(|process| !process.is_stale) {
         let Some(leak) = process.leak else { continue };
-        let target = Target::Process(process.key.clone());
-        let grade = Grade::new(Ladder::one(Severity::Warn, 0.0), Confidence::Likely, 600.0);
-        watches.holds(RuleId::GpuMemLeak, &target, grade, |_, _| {
+        let target = FindingTarget::Process(process.key.clone());
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 600.0);
+        conditions.met(RuleId::GpuMemLeak, &target, evaluation, |_, _| {
             let sentence = format!(
                 "{} grew by {} in {}, steadily: full in {} at this pace",
-                process_in_words(process, 1, Some(&process.about.job)),
+                format_process(process, 1, Some(&process.info.job)),
                 gibibytes(leak.growth as u64),
                 duration(leak.span),
                 duration(leak.full_in),
             );
-            let mut words = view.format_gpu_list(
+            let mut words = context.gpu_details(
                 process.positions.first().copied().unwrap_or(0),
                 sentence,
                 "torch.cuda.memory_summary()".to_owned(),
             );
-            words.gpus = view.finding_gpus(process.positions.iter().copied());
-            words.processes = vec![view.finding_process(process)];
-            words.job = Some(process.about.job.clone());
-            words.user = Some(process.about.who.clone());
+            words.gpus = context.finding_gpus(process.positions.iter().copied());
+            words.processes = vec![context.finding_process(process)];
+            words.job = Some(process.info.job.clone());
+            words.user = Some(process.info.who.clone());
             words
         });
     }
@@ -76,35 +76,36 @@ struct Pressure {
 const LOADING: f64 = 600.0;
 
 /// One finding a job, whatever the number of its GPUs.
-fn pressure(view: &View, watches: &mut Watches) {
-    let mut by_target: Vec<(Target, Option<&JobTrack>, Vec<Pressure>)> = Vec::new();
-    for (position, gpu) in view.gpus.iter().enumerate() {
-        let holder = || largest_holder(view, position);
-        let Some(pressure) = pressure_of(view, position, gpu, holder) else { continue };
-        let job = holder().and_then(|process| view.jobs.iter().find(|job| job.key == process.about.job));
-        let target = job.map_or_else(|| Target::Gpu(gpu.identity.clone()), |job| Target::Job(job.key.clone()));
+fn pressure(context: &RuleContext, conditions: &mut Conditions) {
+    let mut by_target: Vec<(FindingTarget, Option<&JobTrack>, Vec<Pressure>)> = Vec::new();
+    for (position, gpu) in context.gpus.iter().enumerate() {
+        let holder = || largest_holder(context, position);
+        let Some(pressure) = pressure_of(context, position, gpu, holder) else { continue };
+        let job = holder().and_then(|process| context.jobs.iter().find(|job| job.key == process.info.job));
+        let target =
+            job.map_or_else(|| FindingTarget::Gpu(gpu.identity.clone()), |job| FindingTarget::Job(job.key.clone()));
         match by_target.iter_mut().find(|(other, ..)| *other == target) {
             Some((.., all)) => all.push(pressure),
             None => by_target.push((target, job, vec![pressure])),
         }
     }
-    let grade = Grade::new(Ladder::one(Severity::Warn, 20.0), Confidence::Likely, 300.0);
+    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 20.0), Confidence::Likely, 300.0);
     for (target, job, all) in by_target {
-        watches.holds(RuleId::GpuMemPressure, &target, grade, |_, _| pressure_words(view, job, &all));
+        conditions.met(RuleId::GpuMemPressure, &target, evaluation, |_, _| pressure_details(context, job, &all));
     }
 }
 
-fn pressure_words(view: &View, job: Option<&JobTrack>, all: &[Pressure]) -> Words {
+fn pressure_details(context: &RuleContext, job: Option<&JobTrack>, all: &[Pressure]) -> FindingDetails {
     let positions = || all.iter().map(|pressure| pressure.position);
     let Some(worst) = all.iter().min_by(|a, b| a.full_in.total_cmp(&b.full_in).then(a.free.total_cmp(&b.free))) else {
-        return Words::default();
+        return FindingDetails::default();
     };
     let soon = if worst.full_in < 86_400.0 { format!(", full in {}", duration(worst.full_in)) } else { String::new() };
-    let on = if all.len() > 1 { format!(" on {}", view.gpus_in_words([worst.position])) } else { String::new() };
-    let whose = job.map_or_else(String::new, |job| format!(": {}", view.job_in_words(job)));
+    let on = if all.len() > 1 { format!(" on {}", context.format_gpus([worst.position])) } else { String::new() };
+    let whose = job.map_or_else(String::new, |job| format!(": {}", context.format_job(job)));
     let sentence = format!(
         "{}: {} of {} are free{on} after {} of growth in the last {}{soon}{whose}",
-        view.gpus_in_words(positions()),
+        context.format_gpus(positions()),
         gibibytes(worst.free as u64),
         gibibytes(worst.total),
         gibibytes((worst.growth.max(0.0) * 1_048_576.0) as u64),
@@ -112,33 +113,33 @@ fn pressure_words(view: &View, job: Option<&JobTrack>, all: &[Pressure]) -> Word
     );
     let next = "a smaller batch, before it fails".to_owned();
     let mut words = match job {
-        Some(job) => view.job_words(job, sentence, next),
-        None => view.format_gpu_list(worst.position, sentence, next),
+        Some(job) => context.job_details(job, sentence, next),
+        None => context.gpu_details(worst.position, sentence, next),
     };
-    words.gpus = view.finding_gpus(positions());
+    words.gpus = context.finding_gpus(positions());
     words
 }
 
 /// The process that holds the most memory of those on a GPU.
-fn largest_holder<'a>(view: &View<'a>, position: usize) -> Option<&'a ProcessTrack> {
-    let on_it = view.processes.iter().filter(|process| process.positions.contains(&position));
+fn largest_holder<'a>(context: &RuleContext<'a>, position: usize) -> Option<&'a ProcessTrack> {
+    let on_it = context.processes.iter().filter(|process| process.positions.contains(&position));
     on_it.max_by_key(|process| process.memory_bytes)
 }
 
 fn pressure_of<'a>(
-    view: &View,
+    context: &RuleContext,
     position: usize,
     gpu: &GpuTrack,
     holder: impl Fn() -> Option<&'a ProcessTrack>,
 ) -> Option<Pressure> {
-    let limits = &view.limits.gpu_mem_pressure;
+    let limits = &context.limits.gpu_mem_pressure;
     let (used, total) = (gpu.used_bytes?, gpu.total_bytes?);
     let free = total.saturating_sub(used).saturating_sub(gpu.reserved_bytes.unwrap_or(0)) as f64;
     let bound = (limits.free * 1_048_576.0).max(limits.free_share / 100.0 * total as f64);
     if free >= bound || gpu.is_unified || gpu.is_mig_parent {
         return None;
     }
-    let t = view.beat.t;
+    let t = context.sample_time.t;
     let now = (used >> 20) as f64;
     let began = holder().map(|process| process.age.map_or(process.first_seen, |age| process.first_seen.min(t - age)));
     let loaded = began.map_or(f64::NEG_INFINITY, |began| began + LOADING);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::diagnosis::testing::{Lab, Shot};
+use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{gpus, process};
 use crate::wire::{GpuReading, Snapshot};
 
@@ -52,53 +52,56 @@ fn gaps_need_enough_points_and_slow_leaks_do_not_matter() {
     assert_eq!(leak(&slow, 80.0 * GIB, 60.0 * GIB, &GpuMemLeak::default()), None, "full in two days");
 }
 
-fn uses(lab: &mut Lab, mib: u64) -> Shot {
+fn uses(tester: &mut RuleTester, mib: u64) -> TestSample {
     let mut job = process(7, "python train.py", &[(0, 1)]);
     job.gpus[0].gpu_memory_bytes = Some(mib << 20);
-    let mut gpu = lab.gpu(97, 550.0, 40, 40);
+    let mut gpu = tester.gpu(97, 550.0, 40, 40);
     gpu.memory_used_bytes = Some(mib << 20);
-    Shot { gpus: vec![gpu], processes: vec![job] }
+    TestSample { gpus: vec![gpu], processes: vec![job] }
 }
 
 #[test]
 fn a_leak_is_found_from_the_history() {
-    let mut lab = Lab::new(gpus(0..1));
-    lab.every = 10.0;
-    lab.play(7500.0, |lab, t| uses(lab, 20_000 + (t / 60.0 * 50.0) as u64));
-    assert_eq!(lab.firing(), [("gpu-mem-leak", "warn")]);
-    let sentence = lab.finding("gpu-mem-leak").sentence.to_string();
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 10.0;
+    tester.run(7500.0, |tester, t| uses(tester, 20_000 + (t / 60.0 * 50.0) as u64));
+    assert_eq!(tester.firing(), [("gpu-mem-leak", "warn")]);
+    let sentence = tester.finding("gpu-mem-leak").sentence.to_string();
     assert!(sentence.starts_with("train.py (alice, pid 7) grew by 5."), "{sentence}");
     assert!(sentence.contains("in 1 h 59 min, steadily"), "{sentence}");
     // Found before two hours were watched: it says what was.
-    let mut lab = Lab::new(gpus(0..1));
-    lab.play(5950.0, |lab, t| uses(lab, 20_000 + (t / 60.0 * 50.0) as u64));
-    let sentence = lab.finding("gpu-mem-leak").sentence.to_string();
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(5950.0, |tester, t| uses(tester, 20_000 + (t / 60.0 * 50.0) as u64));
+    let sentence = tester.finding("gpu-mem-leak").sentence.to_string();
     assert!(sentence.contains("in 1 h 3"), "{sentence}");
 }
 
 #[test]
 fn nearly_full_and_growing_warns_and_flat_does_not() {
-    let mut lab = Lab::new(gpus(0..1));
-    lab.play(3600.0, |lab, _| uses(lab, 80_400));
-    assert_eq!(lab.fired(), [], "98 % and flat");
-    let mut lab = Lab::new(gpus(0..1));
-    lab.play(1800.0, |lab, t| uses(lab, 79_200 + (t / 3.0) as u64));
-    assert_eq!(lab.firing(), [("gpu-mem-pressure", "warn")]);
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(3600.0, |tester, _| uses(tester, 80_400));
+    assert_eq!(tester.fired(), [], "98 % and flat");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(1800.0, |tester, t| uses(tester, 79_200 + (t / 3.0) as u64));
+    assert_eq!(tester.firing(), [("gpu-mem-pressure", "warn")]);
 }
 
 #[test]
 fn a_job_whose_gpus_all_fill_up_is_one_finding() {
-    let mut lab = Lab::new(gpus(0..4));
-    lab.play(1800.0, |lab, t| {
+    let mut tester = RuleTester::new(gpus(0..4));
+    tester.run(1800.0, |tester, t| {
         let mut job = process(7, "python train.py", &[(0, 1), (1, 1), (2, 1)]);
         let mib = 79_200 + (t / 3.0) as u64;
         job.gpus.iter_mut().for_each(|usage| usage.gpu_memory_bytes = Some(mib << 20));
-        let full = |lab: &mut Lab| GpuReading { memory_used_bytes: Some(mib << 20), ..lab.gpu(97, 550.0, 40, 40) };
-        let gpus = vec![full(lab), full(lab), full(lab), lab.gpu(0, 80.0, 0, 0)];
-        Shot { gpus, processes: vec![job] }
+        let full = |tester: &mut RuleTester| GpuReading {
+            memory_used_bytes: Some(mib << 20),
+            ..tester.gpu(97, 550.0, 40, 40)
+        };
+        let gpus = vec![full(tester), full(tester), full(tester), tester.gpu(0, 80.0, 0, 0)];
+        TestSample { gpus, processes: vec![job] }
     });
-    assert_eq!(lab.firing(), [("gpu-mem-pressure", "warn")]);
-    let finding = lab.finding("gpu-mem-pressure");
+    assert_eq!(tester.firing(), [("gpu-mem-pressure", "warn")]);
+    let finding = tester.finding("gpu-mem-pressure");
     assert_eq!(finding.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 1, 2]);
     let sentence = finding.sentence.to_string();
     assert!(
@@ -110,14 +113,14 @@ fn a_job_whose_gpus_all_fill_up_is_one_finding() {
 
 #[test]
 fn what_a_process_takes_in_its_first_minutes_is_no_growth() {
-    let loads = |lab: &mut Lab, t: f64| uses(lab, (100.0 * t).min(80_400.0) as u64);
+    let loads = |tester: &mut RuleTester, t: f64| uses(tester, (100.0 * t).min(80_400.0) as u64);
     let young = |snapshot: &mut Snapshot, t: f64| snapshot.processes.age_seconds = vec![Some(t + 1.0)];
-    let mut lab = Lab::new(gpus(0..1));
-    lab.play_edited(3600.0, loads, young);
-    assert_eq!(lab.fired(), [], "loaded in 14 min and flat since");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run_edited(3600.0, loads, young);
+    assert_eq!(tester.fired(), [], "loaded in 14 min and flat since");
     // Beyond that it counts.
-    let mut lab = Lab::new(gpus(0..1));
-    let grows = |lab: &mut Lab, t: f64| uses(lab, 79_200 + (t / 3.0) as u64);
-    lab.play_edited(2400.0, grows, young);
-    assert_eq!(lab.firing(), [("gpu-mem-pressure", "warn")]);
+    let mut tester = RuleTester::new(gpus(0..1));
+    let grows = |tester: &mut RuleTester, t: f64| uses(tester, 79_200 + (t / 3.0) as u64);
+    tester.run_edited(2400.0, grows, young);
+    assert_eq!(tester.firing(), [("gpu-mem-pressure", "warn")]);
 }

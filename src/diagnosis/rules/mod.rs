@@ -12,19 +12,19 @@ pub(super) mod memory;
 pub(super) mod process;
 pub(super) mod stuck;
 
-use super::view::View;
-use super::watches::Watches;
+use super::conditions::Conditions;
+use super::rule_context::RuleContext;
 
 /// Asks every rule about one host's sample.
-pub(super) fn evaluate(view: &View, watches: &mut Watches) {
-    driver::evaluate(view, watches);
-    gpu::evaluate(view, watches);
-    host::evaluate(view, watches);
-    process::evaluate(view, watches);
-    stuck::evaluate(view, watches);
-    idle::evaluate(view, watches);
-    input::evaluate(view, watches);
-    balance::evaluate(view, watches);
-    memory::evaluate(view, watches);
-    ended::evaluate(view, watches);
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    driver::evaluate(context, conditions);
+    gpu::evaluate(context, conditions);
+    host::evaluate(context, conditions);
+    process::evaluate(context, conditions);
+    stuck::evaluate(context, conditions);
+    idle::evaluate(context, conditions);
+    input::evaluate(context, conditions);
+    balance::evaluate(context, conditions);
+    memory::evaluate(context, conditions);
+    ended::evaluate(context, conditions);
 }

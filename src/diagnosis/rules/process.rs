@@ -1,10 +1,10 @@
 //! Processes that hold GPUs in a state of no use: dstate-hang, stopped-, zombie-, orphan-holding-gpu, ghost-memory.
 
-use crate::diagnosis::grade::{Grade, Ladder, Target, Words};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget};
 use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::rule_context::{RuleContext, duration, format_process, gibibytes};
 use crate::diagnosis::track::{GpuTrack, ProcessTrack};
-use crate::diagnosis::view::{View, duration, gibibytes, process_in_words};
-use crate::diagnosis::watches::Watches;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{JobKey, Process};
 use crate::wire::{GpuProcessKind, Owner, Presence, ProcessState, Scope};
@@ -72,44 +72,44 @@ pub(in crate::diagnosis) const GHOST: RuleInfo = RuleInfo {
 };
 
 /// A thread must have been asleep this long before it is watched: every job that reads does so for a moment.
-const BRIEF: f64 = 10.0;
+const MIN_BLOCKED_SECONDS: f64 = 10.0;
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    let live = || view.processes.iter().filter(|process| !process.is_held && process.key.pid != 0);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    let live = || context.processes.iter().filter(|process| !process.is_stale && process.key.pid != 0);
     let pick = |is_picked: &dyn Fn(&ProcessTrack) -> bool| -> Vec<(JobKey, Vec<&ProcessTrack>)> {
         let mut jobs: Vec<(JobKey, Vec<&ProcessTrack>)> = Vec::new();
         for process in live().filter(|process| is_picked(process)) {
-            match jobs.iter_mut().find(|(job, _)| *job == process.about.job) {
+            match jobs.iter_mut().find(|(job, _)| *job == process.info.job) {
                 Some((_, members)) => members.push(process),
-                None => jobs.push((process.about.job.clone(), vec![process])),
+                None => jobs.push((process.info.job.clone(), vec![process])),
             }
         }
         jobs
     };
-    let t = view.beat.t;
-    for (job, members) in pick(&|process| process.blocked.is_some_and(|run| t - run.since >= BRIEF)) {
-        dstate(view, watches, &job, &members);
+    let t = context.sample_time.t;
+    for (job, members) in pick(&|process| process.blocked.is_some_and(|run| t - run.since >= MIN_BLOCKED_SECONDS)) {
+        dstate(context, conditions, &job, &members);
     }
-    let least = (view.limits.stopped_holding_gpu.memory * 1_048_576.0) as u64;
+    let least = (context.limits.stopped_holding_gpu.memory * 1_048_576.0) as u64;
     let holds = |process: &ProcessTrack| process.memory_bytes.is_none_or(|bytes| bytes >= least);
-    for (state, ladder) in [
-        (ProcessState::Stopped, Ladder::one(Severity::Warn, view.limits.stopped_holding_gpu.warn_after)),
-        (ProcessState::Traced, Ladder::one(Severity::Info, view.limits.stopped_holding_gpu.traced_after)),
+    for (state, escalation) in [
+        (ProcessState::Stopped, Escalation::one(Severity::Warn, context.limits.stopped_holding_gpu.warn_after)),
+        (ProcessState::Traced, Escalation::one(Severity::Info, context.limits.stopped_holding_gpu.traced_after)),
     ] {
         for (job, members) in pick(&|process| process.state == Some(state) && holds(process)) {
-            stopped(view, watches, &job, &members, ladder);
+            stopped(context, conditions, &job, &members, escalation);
         }
     }
     let is_zombie = |process: &ProcessTrack| matches!(process.state, Some(ProcessState::Zombie | ProcessState::Dead));
     for (job, members) in pick(&is_zombie) {
-        zombie(view, watches, &job, &members);
+        zombie(context, conditions, &job, &members);
     }
-    for (job, members) in pick(&|process| is_orphan(view, process)) {
-        orphan(view, watches, &job, &members);
+    for (job, members) in pick(&|process| is_orphan(context, process)) {
+        orphan(context, conditions, &job, &members);
     }
-    let accounted = accounted(view);
-    for (position, (gpu, known)) in view.gpus.iter().zip(accounted).enumerate() {
-        ghost(view, watches, (position, gpu), known);
+    let accounted = accounted(context);
+    for (position, (gpu, known)) in context.gpus.iter().zip(accounted).enumerate() {
+        ghost(context, conditions, (position, gpu), known);
     }
 }
 
@@ -118,9 +118,9 @@ fn is_visible(process: &Process) -> bool {
 }
 
 /// Memory of visible processes on each GPU, in bytes.
-fn accounted(view: &View) -> Vec<u64> {
-    let mut sums = vec![0_u64; view.gpus.len()];
-    for usage in view
+fn accounted(context: &RuleContext) -> Vec<u64> {
+    let mut sums = vec![0_u64; context.gpus.len()];
+    for usage in context
         .host
         .processes()
         .filter(|process| is_visible(process) && process.key.pid != 0)
@@ -135,89 +135,107 @@ fn accounted(view: &View) -> Vec<u64> {
     sums
 }
 
-fn words_of(view: &View, job: &JobKey, members: &[&ProcessTrack], sentence: String, next: String) -> Words {
+fn process_details(
+    context: &RuleContext,
+    job: &JobKey,
+    members: &[&ProcessTrack],
+    sentence: String,
+    next: String,
+) -> FindingDetails {
     let mut positions: Vec<usize> = members.iter().flat_map(|process| process.positions.iter().copied()).collect();
     positions.sort_unstable();
     positions.dedup();
-    let login = view.host.hello.as_ref().and_then(|hello| hello.login_uid);
-    let is_mine = |process: &&ProcessTrack| process.about.facts.as_ref().and_then(|facts| facts.uid) == login;
-    Words {
+    let login = context.host.hello.as_ref().and_then(|hello| hello.login_uid);
+    let is_mine = |process: &&ProcessTrack| process.info.facts.as_ref().and_then(|facts| facts.uid) == login;
+    FindingDetails {
         sentence,
         next_check: next,
-        gpus: view.finding_gpus(positions),
-        processes: members.iter().map(|process| view.finding_process(process)).collect(),
+        gpus: context.finding_gpus(positions),
+        processes: members.iter().map(|process| context.finding_process(process)).collect(),
         job: Some(job.clone()),
-        user: members.first().map(|process| process.about.who.clone()),
+        user: members.first().map(|process| process.info.who.clone()),
         is_mine: login.is_some() && members.iter().any(is_mine),
-        ..Words::default()
+        ..FindingDetails::default()
     }
 }
 
-fn held(members: &[&ProcessTrack]) -> String {
+fn format_held_memory(members: &[&ProcessTrack]) -> String {
     let bytes = members.iter().filter_map(|process| process.memory_bytes).reduce(u64::saturating_add);
     bytes.map_or_else(|| "GPU memory".to_owned(), |bytes| format!("{} of GPU memory", gibibytes(bytes)))
 }
 
-fn named(job: &JobKey, members: &[&ProcessTrack]) -> String {
-    members.first().map_or_else(String::new, |first| process_in_words(first, members.len(), Some(job)))
+fn format_members(job: &JobKey, members: &[&ProcessTrack]) -> String {
+    members.first().map_or_else(String::new, |first| format_process(first, members.len(), Some(job)))
 }
 
-fn dstate(view: &View, watches: &mut Watches, job: &JobKey, members: &[&ProcessTrack]) {
-    let limits = &view.limits.dstate_hang;
+fn dstate(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
+    let limits = &context.limits.dstate_hang;
     let holds = members.iter().any(|process| process.memory_bytes != Some(0));
-    let ladder = if holds {
-        Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after))
+    let escalation = if holds {
+        Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after))
     } else {
-        Ladder::one(Severity::Warn, limits.warn_after)
+        Escalation::one(Severity::Warn, limits.warn_after)
     };
     let runs = members.iter().filter_map(|process| process.blocked);
     let Some(run) = runs.min_by(|a, b| a.since.total_cmp(&b.since)) else { return };
-    let grade = Grade::new(ladder, Confidence::Likely, 10.0).since(run);
-    watches.holds(RuleId::DstateHang, &Target::Job(job.clone()), grade, |lasted, _| {
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 10.0).since(run);
+    conditions.met(RuleId::DstateHang, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
         let thread = members.iter().find_map(|process| process.blocked_thread);
         let thread = thread.map_or_else(String::new, |thread| format!(" (thread {thread})"));
         let sentence = format!(
             "{}{thread} has been in uninterruptible sleep for {} without CPU time, and holds {}",
-            named(job, members),
+            format_members(job, members),
             duration(lasted),
-            held(members),
+            format_held_memory(members),
         );
         let pid = members.first().map_or(0, |process| process.key.pid);
-        words_of(view, job, members, sentence, format!("sudo cat /proc/{pid}/stack; dmesg"))
+        process_details(context, job, members, sentence, format!("sudo cat /proc/{pid}/stack; dmesg"))
     });
 }
 
-fn stopped(view: &View, watches: &mut Watches, job: &JobKey, members: &[&ProcessTrack], ladder: Ladder) {
-    let grade = Grade { at_least: true, ..Grade::new(ladder, Confidence::Certain, 5.0) };
-    watches.holds(RuleId::StoppedHoldingGpu, &Target::Job(job.clone()), grade, |lasted, severity| {
+fn stopped(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    job: &JobKey,
+    members: &[&ProcessTrack],
+    escalation: Escalation,
+) {
+    let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Certain, 5.0) };
+    conditions.met(RuleId::StoppedHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, severity| {
         let by = if severity == Severity::Info { " in a debugger" } else { "" };
         let sentence = format!(
             "{} has been stopped{by} for {} and holds {}",
-            named(job, members),
+            format_members(job, members),
             duration(lasted),
-            held(members),
+            format_held_memory(members),
         );
         let pid = members.first().map_or(0, |process| process.key.pid);
-        words_of(view, job, members, sentence, format!("kill -CONT {pid}"))
+        process_details(context, job, members, sentence, format!("kill -CONT {pid}"))
     });
 }
 
-fn zombie(view: &View, watches: &mut Watches, job: &JobKey, members: &[&ProcessTrack]) {
-    let limits = &view.limits.zombie_holding_gpu;
-    let ladder = Ladder::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
-    let grade = Grade { at_least: true, ..Grade::new(ladder, Confidence::Certain, 5.0) };
-    watches.holds(RuleId::ZombieHoldingGpu, &Target::Job(job.clone()), grade, |lasted, _| {
+fn zombie(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
+    let limits = &context.limits.zombie_holding_gpu;
+    let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+    let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Certain, 5.0) };
+    conditions.met(RuleId::ZombieHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
         let live = members.iter().filter_map(|process| process.threads_live).sum::<u32>();
         let threads =
             if live > 0 { format!("{live} of its threads live on") } else { "the driver lists it".to_owned() };
         let sentence = format!(
             "{} ended {} ago and still holds {}: {threads}",
-            named(job, members),
+            format_members(job, members),
             duration(lasted),
-            held(members),
+            format_held_memory(members),
         );
         let pid = members.first().map_or(0, |process| process.key.pid);
-        words_of(view, job, members, sentence, format!("ls /proc/{pid}/task; sudo cat /proc/{pid}/task/*/stack"))
+        process_details(
+            context,
+            job,
+            members,
+            sentence,
+            format!("ls /proc/{pid}/task; sudo cat /proc/{pid}/task/*/stack"),
+        )
     });
 }
 
@@ -235,8 +253,8 @@ const WORKERS: [&str; 9] = [
 ];
 
 /// Whether a process is a worker whose parent is gone and that nothing was meant to keep alive.
-fn is_orphan(view: &View, process: &ProcessTrack) -> bool {
-    let Some(facts) = &process.about.facts else { return false };
+fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
+    let Some(facts) = &process.info.facts else { return false };
     let parent = facts.ancestors.first();
     let is_adopted = match process.parent {
         Some(1) => true,
@@ -251,7 +269,7 @@ fn is_orphan(view: &View, process: &ProcessTrack) -> bool {
             facts.owner,
             Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. } | Owner::Unknown)
         )
-        || matches!(view.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), Some(Scope::Container(_)));
+        || matches!(context.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), Some(Scope::Container(_)));
     if !is_adopted || is_kept {
         return false;
     }
@@ -260,32 +278,32 @@ fn is_orphan(view: &View, process: &ProcessTrack) -> bool {
         name.starts_with("VLLM::") || name.starts_with("ray::") || name.starts_with("pt_main_thread")
     });
     let rests = process.positions.iter().all(|position| {
-        let utilization = view.gpus.get(*position).and_then(|gpu| gpu.utilization);
-        utilization.is_some_and(|percent| f64::from(percent) <= view.limits.orphan_holding_gpu.utilization)
+        let utilization = context.gpus.get(*position).and_then(|gpu| gpu.utilization);
+        utilization.is_some_and(|percent| f64::from(percent) <= context.limits.orphan_holding_gpu.utilization)
     });
     rests && (is_worker || is_titled || process.lost_parent)
 }
 
-fn orphan(view: &View, watches: &mut Watches, job: &JobKey, members: &[&ProcessTrack]) {
-    let ladder = Ladder::one(Severity::Warn, view.limits.orphan_holding_gpu.warn_after);
-    let grade = Grade::new(ladder, Confidence::Likely, 60.0);
-    watches.holds(RuleId::OrphanHoldingGpu, &Target::Job(job.clone()), grade, |lasted, _| {
+fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {
+    let escalation = Escalation::one(Severity::Warn, context.limits.orphan_holding_gpu.warn_after);
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0);
+    conditions.met(RuleId::OrphanHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
         let sentence = format!(
             "{} lost its parent, has done nothing on its GPUs for {} and holds {}",
-            named(job, members),
+            format_members(job, members),
             duration(lasted),
-            held(members),
+            format_held_memory(members),
         );
         let pids: Vec<String> = members.iter().map(|process| process.key.pid.to_string()).collect();
-        words_of(view, job, members, sentence, format!("kill {}", pids.join(" ")))
+        process_details(context, job, members, sentence, format!("kill {}", pids.join(" ")))
     });
 }
 
-fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack), known: u64) {
-    let limits = &view.limits.ghost_memory;
-    let target = Target::Gpu(gpu.identity.clone());
+fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
+    let limits = &context.limits.ghost_memory;
+    let target = FindingTarget::Gpu(gpu.identity.clone());
     let (Some(used), Some(total), true) = (gpu.used_bytes, gpu.total_bytes, gpu.is_readable) else {
-        watches.hold(RuleId::GhostMemory, &target);
+        conditions.unknown(RuleId::GhostMemory, &target);
         return;
     };
     if gpu.is_mig_parent || gpu.is_instance || gpu.is_unified {
@@ -299,14 +317,14 @@ fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack)
     if (unaccounted as f64) <= least {
         return;
     }
-    let on_it = || view.host.processes().filter(|process| process.on(position).is_some());
-    if on_it().any(|process| process.is_held) {
+    let on_it = || context.host.processes().filter(|process| process.usage_on(position).is_some());
+    if on_it().any(|process| process.is_stale) {
         return;
     }
-    let bytes = |process: &Process| process.on(position).and_then(|usage| usage.gpu_memory_bytes);
+    let bytes = |process: &Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
     let visible = || on_it().filter(|process| is_visible(process) && process.key.pid != 0);
     let is_mps =
-        on_it().any(|process| process.on(position).is_some_and(|usage| usage.kind == Some(GpuProcessKind::Mps)));
+        on_it().any(|process| process.usage_on(position).is_some_and(|usage| usage.kind == Some(GpuProcessKind::Mps)));
     if is_mps || visible().any(|process| bytes(process).is_none()) {
         return;
     }
@@ -314,7 +332,7 @@ fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack)
     let gone = on_it().find(|process| process.reading.presence == Some(Presence::Gone));
     let is_busy = gpu.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization);
     let is_contained =
-        matches!(view.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), Some(Scope::Container(_)));
+        matches!(context.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), Some(Scope::Container(_)));
     let severity = match (hidden, gone) {
         _ if is_contained => Severity::Info,
         (Some(_), None) => Severity::Info,
@@ -325,9 +343,9 @@ fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack)
         (None, None) => Severity::Info,
     };
     let confidence = if hidden.is_some() { Confidence::Suspected } else { Confidence::Likely };
-    let grade = Grade::new(Ladder::one(severity, limits.after), confidence, 30.0);
-    let grade = Grade { at_least: true, ..grade };
-    watches.holds(RuleId::GhostMemory, &target, grade, |lasted, _| {
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 30.0);
+    let evaluation = Evaluation { at_least: true, ..evaluation };
+    conditions.met(RuleId::GhostMemory, &target, evaluation, |lasted, _| {
         let holder = match (gone, hidden) {
             (Some(process), _) => format!("pid {} is gone, and its memory was not released", process.key.pid),
             (None, Some(_)) => "a process that cannot be seen from here holds it".to_owned(),
@@ -339,12 +357,12 @@ fn ghost(view: &View, watches: &mut Watches, (position, gpu): (usize, &GpuTrack)
         };
         let sentence = format!(
             "{}: {} of {} have been unaccounted for for {}{busy}: {holder}",
-            view.gpus_in_words([position]),
+            context.format_gpus([position]),
             gibibytes(unaccounted),
             gibibytes(total),
             duration(lasted),
         );
-        view.format_gpu_list(position, sentence, format!("sudo fuser -v /dev/nvidia{}", gpu.index))
+        context.gpu_details(position, sentence, format!("sudo fuser -v /dev/nvidia{}", gpu.index))
     });
 }
 

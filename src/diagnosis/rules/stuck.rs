@@ -3,12 +3,12 @@
 //! A rank that waits in a collective runs one small kernel that spins: the driver reads 100 % busy, the power falls to
 //! little more than that of an idle context, and memory stands still.
 
-use crate::diagnosis::across::Part;
-use crate::diagnosis::grade::{Grade, Ladder, Run, Target, Words};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget, Run};
+use crate::diagnosis::peer_hosts::JobPart;
 use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::track::{COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack, Past};
-use crate::diagnosis::view::{View, duration, gibibytes};
-use crate::diagnosis::watches::Watches;
+use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
+use crate::diagnosis::track::{Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{GpuListStyle, format_gpu_list};
 
@@ -59,10 +59,10 @@ pub(in crate::diagnosis) const MISSING_RANK: RuleInfo = RuleInfo {
 
 /// For how long after work on the host the others are taken to wait for it, in seconds: at least, and at most. What a
 /// process writes is looked at in every tenth sample.
-const WORK_STAYS: (f64, f64) = (90.0, 720.0);
+const HOST_WORK_GRACE: (f64, f64) = (90.0, 720.0);
 
 /// One GPU that spins.
-struct Spinning {
+struct SpinningGpu {
     position: usize,
     run: Run,
     watts: f32,
@@ -73,87 +73,90 @@ struct Spinning {
 }
 
 /// How much longer a hang is watched while it may yet be seen who is missing, in seconds: a short gap in one host's data.
-const GRACE: f64 = 90.0;
+const MISSING_RANK_GRACE: f64 = 90.0;
 
-pub(in crate::diagnosis) fn evaluate(view: &View, watches: &mut Watches) {
-    for job in view.jobs.iter().filter(|job| job.is_readable) {
-        evaluate_job(view, watches, job);
+pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    for job in context.jobs.iter().filter(|job| job.is_readable) {
+        evaluate_job(context, conditions, job);
     }
 }
 
-fn evaluate_job(view: &View, watches: &mut Watches, job: &JobTrack) {
-    let limits = &view.limits.stuck_spin;
-    let target = Target::Job(job.key.clone());
-    let candidates = job.gpus.iter().filter_map(|gpu| Some((gpu, view.gpus.get(gpu.position)?)));
-    let spinning: Vec<Spinning> =
-        candidates.clone().filter_map(|(gpu, track)| spinning(view, job, gpu, track)).collect();
+fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
+    let limits = &context.limits.stuck_spin;
+    let target = FindingTarget::Job(job.key.clone());
+    let candidates = job.gpus.iter().filter_map(|gpu| Some((gpu, context.gpus.get(gpu.position)?)));
+    let spinning: Vec<SpinningGpu> =
+        candidates.clone().filter_map(|(gpu, track)| spinning(context, job, gpu, track)).collect();
     if spinning.is_empty() {
         // Not released yet: near the spin power, and busy.
-        let is_between = candidates.clone().any(|(_, track)| is_between(view, track));
+        let is_between = candidates.clone().any(|(_, track)| is_between(context, track));
         if is_between {
             for rule in [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank] {
-                watches.between(rule, &target);
+                conditions.in_hysteresis(rule, &target);
             }
         }
         return;
     }
-    let (stuck, unseen): (Vec<&Spinning>, Vec<&Spinning>) =
+    let (stuck, unseen): (Vec<&SpinningGpu>, Vec<&SpinningGpu>) =
         spinning.iter().partition(|spinning| spinning.earlier.is_some());
-    let waits_for = who_works(view, job);
+    let waits_for = describe_host_work(context, job);
     if stuck.is_empty() {
-        suspect(view, watches, job, &target, (&unseen, waits_for.is_some()));
+        suspect(context, conditions, job, &target, (&unseen, waits_for.is_some()));
         return;
     }
     let run = earliest(&stuck);
     // As long as one of them worked the others waited: what hangs has hung since then.
-    let worked = (last_work(view, job) - run.since).max(0.0);
-    let ladder = |grace: f64| match waits_for {
-        Some(_) => Ladder::one(Severity::Warn, limits.waiting_after + grace),
-        None => Ladder::two(
+    let worked = (last_work(context, job) - run.since).max(0.0);
+    let escalation = |grace: f64| match waits_for {
+        Some(_) => Escalation::one(Severity::Warn, limits.waiting_after + grace),
+        None => Escalation::two(
             (Severity::Warn, (limits.warn_after + worked).min(limits.waiting_after) + grace),
             (Severity::Crit, limits.crit_after + worked),
         ),
     };
-    let grade = Grade::new(ladder(0.0), Confidence::Likely, limits.clear_after);
-    let missing = missing(view, job);
+    let evaluation = Evaluation::new(escalation(0.0), Confidence::Likely, limits.clear_after);
+    let missing = missing_ranks(context, job);
     // Who is missing says more than that the others wait: it goes first, also when it was seen less.
-    let grace = if missing.since.is_some() || missing.is_blind { GRACE } else { 0.0 };
-    watches.holds(RuleId::StuckSpin, &target, Grade { ladder: ladder(grace), ..grade }.since(run), |lasted, _| {
-        stuck_words(view, job, &stuck, waits_for.as_deref(), lasted)
-    });
+    let grace = if missing.since.is_some() || missing.is_blind { MISSING_RANK_GRACE } else { 0.0 };
+    conditions.met(
+        RuleId::StuckSpin,
+        &target,
+        Evaluation { escalation: escalation(grace), ..evaluation }.since(run),
+        |lasted, _| stuck_details(context, job, &stuck, waits_for.as_deref(), lasted),
+    );
     if missing.is_blind {
-        watches.hold(RuleId::MissingRank, &target);
+        conditions.unknown(RuleId::MissingRank, &target);
     }
     if let (Some(resting), true) = (missing.since, spinning.len() + missing.count() >= 2) {
         let since = run.since.max(resting.since);
         let run = Run { since, covered: run.covered.min(resting.covered) };
-        watches.holds(RuleId::MissingRank, &target, grade.since(run), |lasted, _| {
-            missing_words(view, job, &stuck, &missing, lasted)
+        conditions.met(RuleId::MissingRank, &target, evaluation.since(run), |lasted, _| {
+            missing_rank_details(context, job, &stuck, &missing, lasted)
         });
     }
 }
 
 /// Whether this GPU spins, by its whole window.
-fn spinning(view: &View, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<Spinning> {
-    let limits = &view.limits.stuck_spin;
-    let run = track.spin?;
-    let stats = track.window.stats(run.since.max(view.beat.t - limits.warn_after));
+fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let run = track.spin_run?;
+    let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
     let watts = stats.mean_power?;
     let is_flat = stats.power_variation.is_none_or(|variation| f64::from(variation) <= limits.power_variation);
     if !(stats.is_median_high && stats.is_memory_median_low && is_flat) {
         return None;
     }
-    let has_history = |past: &Past| past.power_seconds() >= limits.history;
-    let own = Some(&gpu.past).filter(|past| has_history(past)).and_then(Past::median_power);
+    let has_history = |past: &Baseline| past.power_seconds() >= limits.history;
+    let own = Some(&gpu.baseline).filter(|past| has_history(past)).and_then(Baseline::median_power);
     let earlier = own.or_else(|| {
-        let others = job.gpus.iter().map(|other| &other.past).filter(|past| has_history(past));
-        others.filter_map(Past::median_power).reduce(f32::max)
+        let others = job.gpus.iter().map(|other| &other.baseline).filter(|past| has_history(past));
+        others.filter_map(Baseline::median_power).reduce(f32::max)
     });
     // It worked at about this power before: this is how it works.
     if earlier.is_some_and(|earlier| f64::from(watts) > limits.power_drop * f64::from(earlier)) {
         return None;
     }
-    Some(Spinning {
+    Some(SpinningGpu {
         position: gpu.position,
         run,
         watts,
@@ -163,8 +166,8 @@ fn spinning(view: &View, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Opti
     })
 }
 
-fn is_between(view: &View, track: &GpuTrack) -> bool {
-    let limits = &view.limits.stuck_spin;
+fn is_between(context: &RuleContext, track: &GpuTrack) -> bool {
+    let limits = &context.limits.stuck_spin;
     match (track.utilization, track.power, track.spin_watts()) {
         (Some(utilization), Some(power), Some(spin)) => {
             f64::from(utilization) >= limits.clear_utilization
@@ -174,57 +177,59 @@ fn is_between(view: &View, track: &GpuTrack) -> bool {
     }
 }
 
-fn earliest(spinning: &[&Spinning]) -> Run {
+fn earliest(spinning: &[&SpinningGpu]) -> Run {
     let first = spinning.iter().map(|spinning| spinning.run).min_by(|a, b| a.since.total_cmp(&b.since));
     first.unwrap_or(Run { since: 0.0, covered: 0.0 })
 }
 
 /// When a rank of the job last did something that the others may have waited for.
-fn last_work(view: &View, job: &JobTrack) -> f64 {
-    let parts = view.elsewhere.parts(job, view.host.id).flat_map(|part| [part.job.worked_at, part.job.computed_at]);
-    [job.worked_at, job.computed_at].into_iter().chain(parts).flatten().fold(f64::NEG_INFINITY, f64::max)
+fn last_work(context: &RuleContext, job: &JobTrack) -> f64 {
+    let parts =
+        context.peers.parts(job, context.host.id).flat_map(|part| [part.job.host_work_at, part.job.computed_at]);
+    [job.host_work_at, job.computed_at].into_iter().chain(parts).flatten().fold(f64::NEG_INFINITY, f64::max)
 }
 
 /// Who does something that the others may be waiting for, in words.
-fn who_works(view: &View, job: &JobTrack) -> Option<String> {
-    let t = view.beat.t;
-    let stays = (12.0 * view.beat.dt).clamp(WORK_STAYS.0, WORK_STAYS.1);
+fn describe_host_work(context: &RuleContext, job: &JobTrack) -> Option<String> {
+    let t = context.sample_time.t;
+    let stays = (12.0 * context.sample_time.dt).clamp(HOST_WORK_GRACE.0, HOST_WORK_GRACE.1);
     let is_recent = |at: Option<f64>| at.is_some_and(|at| t - at <= stays);
-    if is_recent(job.worked_at) {
+    if is_recent(job.host_work_at) {
         return Some("a rank that works on the host".to_owned());
     }
     // One that computes in earnest while the others wait.
     let computes = |gpu: &&JobGpu| {
-        let track = view.gpus.get(gpu.position);
+        let track = context.gpus.get(gpu.position);
         track.is_some_and(|track| match (track.utilization, track.power, track.spin_watts()) {
             (Some(utilization), Some(power), Some(spin)) => utilization >= 20 && power > COMPUTES_ABOVE * spin,
             _ => false,
         })
     };
     if let Some(gpu) = job.gpus.iter().find(computes) {
-        return Some(format!("{}, which computes", view.gpus_in_words([gpu.position])));
+        return Some(format!("{}, which computes", context.format_gpus([gpu.position])));
     }
-    let mut parts = view.elsewhere.parts(job, view.host.id);
+    let mut parts = context.peers.parts(job, context.host.id);
     parts
-        .find(|part| is_recent(part.job.worked_at))
+        .find(|part| is_recent(part.job.host_work_at))
         .map(|part| format!("a rank on {} that works on the host", part.name))
 }
 
 fn suspect(
-    view: &View,
-    watches: &mut Watches,
+    context: &RuleContext,
+    conditions: &mut Conditions,
     job: &JobTrack,
-    target: &Target,
-    (unseen, is_waiting): (&[&Spinning], bool),
+    target: &FindingTarget,
+    (unseen, is_waiting): (&[&SpinningGpu], bool),
 ) {
     let is_likely = unseen.len() >= 2 && !is_waiting;
     let confidence = if is_likely { Confidence::Likely } else { Confidence::Suspected };
     // A rank that works on the host is given as long again.
-    let patience = if is_waiting { view.limits.stuck_spin.waiting_after } else { 0.0 };
-    let ladder = Ladder::one(Severity::Warn, view.limits.stuck_spin_suspect.warn_after + patience);
-    let grade = Grade::new(ladder, confidence, view.limits.stuck_spin.clear_after).since(earliest(unseen));
-    watches.holds(RuleId::StuckSpinSuspect, target, grade, |lasted, _| {
-        let gpus = view.gpus_in_words(unseen.iter().map(|spinning| spinning.position));
+    let patience = if is_waiting { context.limits.stuck_spin.waiting_after } else { 0.0 };
+    let escalation = Escalation::one(Severity::Warn, context.limits.stuck_spin_suspect.warn_after + patience);
+    let evaluation =
+        Evaluation::new(escalation, confidence, context.limits.stuck_spin.clear_after).since(earliest(unseen));
+    conditions.met(RuleId::StuckSpinSuspect, target, evaluation, |lasted, _| {
+        let gpus = context.format_gpus(unseen.iter().map(|spinning| spinning.position));
         let (watts, limit, utilization) = means(unseen);
         let (says, draws) = verbs(unseen.len());
         let sentence = format!(
@@ -232,10 +237,10 @@ fn suspect(
              may be hung (its healthy work was not seen)",
             duration(lasted),
             if unseen.len() == 1 { "moves" } else { "move" },
-            view.job_in_words(job),
+            context.format_job(job),
         );
-        let pid = view.first_pid(job);
-        view.job_words(job, sentence, format!("py-spy dump --pid {pid}, twice, a minute apart"))
+        let pid = context.first_pid(job);
+        context.job_details(job, sentence, format!("py-spy dump --pid {pid}, twice, a minute apart"))
     });
 }
 
@@ -243,14 +248,20 @@ fn verbs(count: usize) -> (&'static str, &'static str) {
     if count == 1 { ("says", "draws") } else { ("say", "draw") }
 }
 
-fn means(spinning: &[&Spinning]) -> (f32, f32, f32) {
+fn means(spinning: &[&SpinningGpu]) -> (f32, f32, f32) {
     let count = spinning.len().max(1) as f32;
-    let mean = |value: fn(&Spinning) -> f32| spinning.iter().map(|spinning| value(spinning)).sum::<f32>() / count;
+    let mean = |value: fn(&SpinningGpu) -> f32| spinning.iter().map(|spinning| value(spinning)).sum::<f32>() / count;
     (mean(|one| one.watts), mean(|one| one.limit), mean(|one| one.utilization))
 }
 
-fn stuck_words(view: &View, job: &JobTrack, stuck: &[&Spinning], waits_for: Option<&str>, lasted: f64) -> Words {
-    let gpus = view.gpus_in_words(stuck.iter().map(|spinning| spinning.position));
+fn stuck_details(
+    context: &RuleContext,
+    job: &JobTrack,
+    stuck: &[&SpinningGpu],
+    waits_for: Option<&str>,
+    lasted: f64,
+) -> FindingDetails {
+    let gpus = context.format_gpus(stuck.iter().map(|spinning| spinning.position));
     let (watts, limit, utilization) = means(stuck);
     let earlier = stuck.iter().filter_map(|spinning| spinning.earlier).sum::<f32>() / stuck.len().max(1) as f32;
     let (says, draws) = verbs(stuck.len());
@@ -263,18 +274,18 @@ fn stuck_words(view: &View, job: &JobTrack, stuck: &[&Spinning], waits_for: Opti
         "{gpus} {says} {utilization:.0} % busy for {} but {draws} {watts:.0} W of {limit:.0} W (was {earlier:.0} W) and \
          {moves} no memory: {} {verdict}",
         duration(lasted),
-        view.job_in_words(job),
+        context.format_job(job),
     );
-    let pid = view.first_pid(job);
-    let mut words = view.job_words(job, sentence, format!("py-spy dump --pid {pid}"));
-    words.gpus = view.finding_gpus(stuck.iter().map(|spinning| spinning.position));
-    words.hosts = view.elsewhere.parts(job, view.host.id).map(|part| (part.host, part.name.clone())).collect();
+    let pid = context.first_pid(job);
+    let mut words = context.job_details(job, sentence, format!("py-spy dump --pid {pid}"));
+    words.gpus = context.finding_gpus(stuck.iter().map(|spinning| spinning.position));
+    words.hosts = context.peers.parts(job, context.host.id).map(|part| (part.host, part.name.clone())).collect();
     words
 }
 
 /// Ranks that rest while others wait.
 #[derive(Default)]
-struct Missing {
+struct MissingRanks {
     /// Positions on this host.
     here: Vec<usize>,
     /// By host: its name, the indexes of its GPUs, and a pid.
@@ -285,7 +296,7 @@ struct Missing {
     is_blind: bool,
 }
 
-impl Missing {
+impl MissingRanks {
     fn count(&self) -> usize {
         self.here.len() + self.there.iter().map(|(_, gpus, _)| gpus.len()).sum::<usize>()
     }
@@ -299,27 +310,27 @@ impl Missing {
     }
 }
 
-fn missing(view: &View, job: &JobTrack) -> Missing {
-    let mut missing = Missing::default();
-    let parts: Vec<Part> = view.elsewhere.parts(job, view.host.id).collect();
-    missing.is_blind = parts.iter().any(|part| !part.memory.is_recent(view.beat.t));
+fn missing_ranks(context: &RuleContext, job: &JobTrack) -> MissingRanks {
+    let mut missing = MissingRanks::default();
+    let parts: Vec<JobPart> = context.peers.parts(job, context.host.id).collect();
+    missing.is_blind = parts.iter().any(|part| !part.memory.is_recent(context.sample_time.t));
     let all = job.gpus.iter().chain(parts.iter().flat_map(|part| &part.job.gpus));
     let mut memories: Vec<u64> = all.filter_map(|gpu| gpu.memory_bytes).collect();
     memories.sort_unstable();
     let median = memories.get(memories.len() / 2).copied().unwrap_or(0);
-    let enough = (view.limits.missing_rank.memory * median as f64) as u64;
+    let enough = (context.limits.missing_rank.memory * median as f64) as u64;
     let rests = |gpu: &JobGpu, track: Option<&GpuTrack>| {
         let memory = gpu.memory_bytes.filter(|memory| *memory >= enough && *memory > 0)?;
-        let run = track.filter(|track| track.is_readable).and_then(|track| track.rest)?;
-        (gpu.is_alone && gpu.past.active_seconds >= 60.0).then_some((run, memory))
+        let run = track.filter(|track| track.is_readable).and_then(|track| track.idle_run)?;
+        (gpu.is_exclusive && gpu.baseline.active_seconds >= 60.0).then_some((run, memory))
     };
     for gpu in &job.gpus {
-        if let Some((run, memory)) = rests(gpu, view.gpus.get(gpu.position)) {
+        if let Some((run, memory)) = rests(gpu, context.gpus.get(gpu.position)) {
             missing.here.push(gpu.position);
             missing.add(run, memory);
         }
     }
-    for part in parts.iter().filter(|part| part.memory.is_recent(view.beat.t)) {
+    for part in parts.iter().filter(|part| part.memory.is_recent(context.sample_time.t)) {
         let mut indexes = Vec::new();
         for gpu in &part.job.gpus {
             let track = part.memory.gpus.get(gpu.position);
@@ -336,12 +347,18 @@ fn missing(view: &View, job: &JobTrack) -> Missing {
     missing
 }
 
-fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Missing, lasted: f64) -> Words {
+fn missing_rank_details(
+    context: &RuleContext,
+    job: &JobTrack,
+    stuck: &[&SpinningGpu],
+    missing: &MissingRanks,
+    lasted: f64,
+) -> FindingDetails {
     let (watts, limit, _) = means(stuck);
-    let waiting = view.gpus_in_words(stuck.iter().map(|spinning| spinning.position));
+    let waiting = context.format_gpus(stuck.iter().map(|spinning| spinning.position));
     let mut places: Vec<String> = Vec::new();
     if !missing.here.is_empty() {
-        places.push(format!("{} on {}", view.gpus_in_words(missing.here.iter().copied()), view.host.name()));
+        places.push(format!("{} on {}", context.format_gpus(missing.here.iter().copied()), context.host.name()));
     }
     places.extend(
         missing
@@ -349,7 +366,7 @@ fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Mis
             .iter()
             .map(|(host, gpus, _)| format!("{} on {host}", format_gpu_list(gpus, GpuListStyle::Ranges))),
     );
-    let likely = if view.elsewhere.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
+    let likely = if context.peers.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(
         "the rank on {} never arrived{likely}: at rest for {} with up to {} held, while {waiting} {} at {watts:.0} W of \
          {limit:.0} W in {}",
@@ -357,19 +374,20 @@ fn missing_words(view: &View, job: &JobTrack, stuck: &[&Spinning], missing: &Mis
         duration(lasted),
         gibibytes(missing.memory_bytes),
         if stuck.len() == 1 { "waits" } else { "wait" },
-        view.job_in_words(job),
+        context.format_job(job),
     );
     let on_resting = |process: &&crate::diagnosis::track::ProcessTrack| {
         process.positions.iter().any(|position| missing.here.contains(position))
     };
-    let next = match (view.members(job).find(on_resting), missing.there.first()) {
+    let next = match (context.members(job).find(on_resting), missing.there.first()) {
         (Some(process), _) => format!("py-spy dump --pid {}", process.key.pid),
         (None, Some((host, _, pid))) => format!("ssh {host} py-spy dump --pid {pid}"),
-        (None, None) => format!("py-spy dump --pid {}", view.first_pid(job)),
+        (None, None) => format!("py-spy dump --pid {}", context.first_pid(job)),
     };
-    let mut words = view.job_words(job, sentence, next);
-    words.gpus = view.finding_gpus(missing.here.iter().copied().chain(stuck.iter().map(|spinning| spinning.position)));
-    words.hosts = view.elsewhere.parts(job, view.host.id).map(|part| (part.host, part.name.clone())).collect();
+    let mut words = context.job_details(job, sentence, next);
+    words.gpus =
+        context.finding_gpus(missing.here.iter().copied().chain(stuck.iter().map(|spinning| spinning.position)));
+    words.hosts = context.peers.parts(job, context.host.id).map(|part| (part.host, part.name.clone())).collect();
     words
 }
 

@@ -12,7 +12,7 @@ const EVEN_POWER: f32 = 0.15;
 
 /// A GPU that does less than the others.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::diagnosis) struct Odd {
+pub(in crate::diagnosis) struct Straggler {
     pub(in crate::diagnosis) position: usize,
     pub(in crate::diagnosis) utilization: f32,
     pub(in crate::diagnosis) watts: f32,
@@ -24,8 +24,8 @@ pub(in crate::diagnosis) struct Odd {
 #[derive(Debug, Clone, Copy)]
 pub(in crate::diagnosis) enum Balance {
     Even,
-    Odd(Odd),
-    Neither,
+    Straggler(Straggler),
+    Uneven,
 }
 
 /// Compares the means of the last minutes: of ten to call GPUs even, of three to find one that does less.
@@ -35,7 +35,7 @@ pub(in crate::diagnosis) fn compare(
     (points, power): (f64, f64),
     t: f64,
 ) -> Option<Balance> {
-    if gpus.len() < 2 || gpus.iter().any(|gpu| !gpu.is_alone) {
+    if gpus.len() < 2 || gpus.iter().any(|gpu| !gpu.is_exclusive) {
         return None;
     }
     let mut means: Vec<(usize, f32, f32)> = Vec::with_capacity(gpus.len());
@@ -64,7 +64,7 @@ pub(in crate::diagnosis) fn compare(
     };
     if is_even(&long) && is_even(&means) {
         let is_busy = long.iter().all(|mean| mean.1 >= 20.0);
-        return Some(if is_busy { Balance::Even } else { Balance::Neither });
+        return Some(if is_busy { Balance::Even } else { Balance::Uneven });
     }
     means.sort_by(|a, b| a.1.total_cmp(&b.1));
     let (position, utilization, watts) = *means.first()?;
@@ -75,6 +75,6 @@ pub(in crate::diagnosis) fn compare(
     let others_watts = *powers.get(powers.len() / 2)?;
     let is_off = f64::from(others_utilization - utilization) >= points
         && f64::from(others_watts - watts) >= power * f64::from(others_watts);
-    let odd = Odd { position, utilization, watts, others_utilization, others_watts };
-    Some(if is_off && is_even(others) { Balance::Odd(odd) } else { Balance::Neither })
+    let straggler = Straggler { position, utilization, watts, others_utilization, others_watts };
+    Some(if is_off && is_even(others) { Balance::Straggler(straggler) } else { Balance::Uneven })
 }

@@ -1,8 +1,8 @@
 //! What is remembered of one GPU.
 
-use crate::diagnosis::grade::Run;
+use crate::diagnosis::evaluation::Run;
 use crate::diagnosis::power::{SPIN_SHARE, UNLEARNED_IDLE_SHARE};
-use crate::diagnosis::window::{Point, Window};
+use crate::diagnosis::window::{Window, WindowPoint};
 use crate::wire::{DriverErrorKind, GpuHealth, GpuInfo, GpuReading, RecentPast, SafeText};
 use std::collections::VecDeque;
 
@@ -37,11 +37,11 @@ pub(in crate::diagnosis) struct GpuTrack {
     pub(in crate::diagnosis) has_power_smoothing: bool,
     pub(in crate::diagnosis) window: Window,
     /// Busy at spin power, without moving memory.
-    pub(in crate::diagnosis) spin: Option<Run>,
+    pub(in crate::diagnosis) spin_run: Option<Run>,
     /// The same where the memory's utilisation may be anything: an observation.
     pub(in crate::diagnosis) is_low_power: bool,
     /// Hardly busy.
-    pub(in crate::diagnosis) rest: Option<Run>,
+    pub(in crate::diagnosis) idle_run: Option<Run>,
     /// Learned context-idle power, in watts.
     pub(in crate::diagnosis) idle_watts: Option<f32>,
     /// Seconds and joules of the present run at 0 % with a context.
@@ -60,7 +60,7 @@ pub(in crate::diagnosis) struct GpuTrack {
 
 /// Bounds of the sample's predicates.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::diagnosis) struct SpinBounds {
+pub(in crate::diagnosis) struct SpinThresholds {
     pub(in crate::diagnosis) utilization: f64,
     pub(in crate::diagnosis) memory: f64,
     pub(in crate::diagnosis) rest: f64,
@@ -87,13 +87,13 @@ impl GpuTrack {
     }
 
     /// Takes a reading in.
-    pub(in crate::diagnosis) fn observe(
+    pub(in crate::diagnosis) fn update(
         &mut self,
         info: &GpuInfo,
         reading: &GpuReading,
         health: Option<&GpuHealth>,
         has_context: bool,
-        bounds: SpinBounds,
+        bounds: SpinThresholds,
         (t, dt): (f64, f64),
     ) {
         self.index = info.index;
@@ -112,7 +112,7 @@ impl GpuTrack {
         self.reserved_bytes = reading.memory_reserved_bytes;
         self.total_bytes = info.memory_total_bytes;
         if let Some(health) = health {
-            self.observe_health(health);
+            self.update_health(health);
         }
         if !self.is_readable {
             return;
@@ -129,7 +129,7 @@ impl GpuTrack {
             reading.clocks_event_reasons.map(|reasons| reasons & 0x80 != 0),
             dt,
         );
-        let point = Point {
+        let point = WindowPoint {
             utilization: self.utilization,
             memory_utilization: self.memory_utilization,
             power: self.power,
@@ -138,12 +138,12 @@ impl GpuTrack {
         };
         self.take(t, dt, point, bounds);
         self.learn(has_context, dt);
-        self.remember_memory(t);
+        self.record_memory(t);
     }
 
     /// Takes what the driver remembers from before the first sample, the oldest first. `end` is when the last was
     /// taken.
-    pub(in crate::diagnosis) fn observe_past(&mut self, past: &RecentPast, end: f64, bounds: SpinBounds) {
+    pub(in crate::diagnosis) fn backfill(&mut self, past: &RecentPast, end: f64, bounds: SpinThresholds) {
         let length = [past.utilization_percent.len(), past.memory_utilization_percent.len(), past.power_watts.len()];
         let length = length.into_iter().max().unwrap_or(0).min(600);
         // The lists end together: a shorter one begins later.
@@ -153,12 +153,12 @@ impl GpuTrack {
             let memory = at(past.memory_utilization_percent.len(), back);
             let power = at(past.power_watts.len(), back).and_then(|i| past.power_watts[i]);
             let memory_utilization = memory.and_then(|i| past.memory_utilization_percent[i]);
-            let point = Point { utilization, memory_utilization, power, ..Point::default() };
+            let point = WindowPoint { utilization, memory_utilization, power, ..WindowPoint::default() };
             self.take(end - (back - 1) as f64, 1.0, point, bounds);
         }
     }
 
-    fn take(&mut self, t: f64, dt: f64, point: Point, bounds: SpinBounds) {
+    fn take(&mut self, t: f64, dt: f64, point: WindowPoint, bounds: SpinThresholds) {
         let low = match (point.utilization, point.power, self.spin_watts()) {
             (Some(utilization), Some(power), Some(spin)) if !self.has_power_smoothing => {
                 Some(f64::from(utilization) >= bounds.utilization && power < spin)
@@ -170,17 +170,17 @@ impl GpuTrack {
         let still = point.memory_utilization.map(|memory| f64::from(memory) <= bounds.memory);
         match (low, still) {
             (Some(true), Some(true)) => {
-                if self.spin.is_none() {
-                    self.window.cut(t);
+                if self.spin_run.is_none() {
+                    self.window.start_bucket(t);
                 }
-                Run::extend(&mut self.spin, t, dt);
+                Run::extend(&mut self.spin_run, t, dt);
             }
-            (Some(false), _) | (_, Some(false)) => self.spin = None,
+            (Some(false), _) | (_, Some(false)) => self.spin_run = None,
             _ => {}
         }
         match point.utilization.map(|percent| f64::from(percent) <= bounds.rest) {
-            Some(true) => Run::extend(&mut self.rest, t, dt),
-            Some(false) => self.rest = None,
+            Some(true) => Run::extend(&mut self.idle_run, t, dt),
+            Some(false) => self.idle_run = None,
             None => {}
         }
         self.window.push(t, dt, point);
@@ -201,7 +201,7 @@ impl GpuTrack {
         }
     }
 
-    fn remember_memory(&mut self, t: f64) {
+    fn record_memory(&mut self, t: f64) {
         let Some(used) = self.used_bytes else { return };
         if self.memory.back().is_none_or(|(last, _)| t - f64::from(*last) >= 59.5) {
             if self.memory.capacity() == 0 {
@@ -214,7 +214,7 @@ impl GpuTrack {
         }
     }
 
-    fn observe_health(&mut self, health: &GpuHealth) {
+    fn update_health(&mut self, health: &GpuHealth) {
         self.has_power_smoothing = health.power_smoothing == Some(true);
         if let Some(total) = health.ecc_uncorrectable_volatile {
             // A counter that fell began anew with the driver.

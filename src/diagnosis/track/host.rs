@@ -9,7 +9,7 @@ const MAX_EVENTS: usize = 64;
 
 /// A job, or a part of one, that has ended.
 #[derive(Debug, Clone)]
-pub(in crate::diagnosis) struct Ended {
+pub(in crate::diagnosis) struct EndedJob {
     pub(in crate::diagnosis) job: JobKey,
     /// It ended after this, and before `missed_at`.
     pub(in crate::diagnosis) last_seen: f64,
@@ -37,14 +37,14 @@ pub(in crate::diagnosis) struct HostTrack {
     pub(in crate::diagnosis) first_at: Option<f64>,
     pub(in crate::diagnosis) oom_kills: Option<u64>,
     /// When the kernel killed for memory, and how many.
-    pub(in crate::diagnosis) ooms: VecDeque<(f64, u64)>,
+    pub(in crate::diagnosis) oom_events: VecDeque<(f64, u64)>,
     /// When which GPU reported which Xid.
     pub(in crate::diagnosis) xids: VecDeque<(f64, SafeText, u64)>,
-    pub(in crate::diagnosis) ended: VecDeque<Ended>,
+    pub(in crate::diagnosis) ended: VecDeque<EndedJob>,
     /// Whole GPUs that this boot has shown.
     pub(in crate::diagnosis) known_gpus: Vec<SafeText>,
     /// Samples in a row with fewer GPUs than there should be.
-    pub(in crate::diagnosis) short_samples: u32,
+    pub(in crate::diagnosis) missing_gpu_samples: u32,
     /// How many there should be.
     pub(in crate::diagnosis) expected_gpus: usize,
     /// Since when the driver has not answered, of a host that never told its GPUs.
@@ -52,7 +52,7 @@ pub(in crate::diagnosis) struct HostTrack {
 }
 
 /// Adds an event and forgets the oldest when there are too many.
-pub(in crate::diagnosis) fn remember<T>(events: &mut VecDeque<T>, event: T) {
+pub(in crate::diagnosis) fn push_bounded<T>(events: &mut VecDeque<T>, event: T) {
     if events.len() >= MAX_EVENTS {
         events.pop_front();
     }

@@ -2,14 +2,14 @@
 //! and no more than the rules need.
 
 mod balance;
+mod baseline;
 mod gpu;
 mod host;
 mod job;
-mod past;
 mod process;
 
-pub(super) use gpu::{GpuTrack, SpinBounds};
-pub(super) use host::{Ended, HostTrack, remember};
-pub(super) use job::{COMPUTES_ABOVE, JobGpu, JobTrack, RestBounds};
-pub(super) use past::Past;
+pub(super) use baseline::Baseline;
+pub(super) use gpu::{GpuTrack, SpinThresholds};
+pub(super) use host::{EndedJob, HostTrack, push_bounded};
+pub(super) use job::{COMPUTES_ABOVE, IdleThresholds, JobGpu, JobTrack};
 pub(super) use process::ProcessTrack;

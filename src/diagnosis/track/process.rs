@@ -1,8 +1,8 @@
 //! What is remembered of one process.
 
-use crate::diagnosis::grade::Run;
+use crate::diagnosis::evaluation::Run;
 use crate::diagnosis::rules::memory::Leak;
-use crate::fleet::{Process, ProcessAbout, ProcessKey};
+use crate::fleet::{Process, ProcessInfo, ProcessKey};
 use crate::wire::{Presence, ProcessState};
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const WRITE_BYTES: u64 = 1 << 20;
 const LEAK_AFTER: f64 = 96.0 * 60.0;
 /// An age that has been told for this long, in seconds, is no longer that of an old look: a probe looks every tenth sample
 /// at least, of a minute at most.
-const NO_NEWS: f64 = 660.0;
+const MAX_LOG_AGE_REPEAT: f64 = 660.0;
 /// Gaps between writes of the log that are kept.
 const GAPS: usize = 31;
 
@@ -22,14 +22,14 @@ const GAPS: usize = 31;
 #[derive(Debug, Clone)]
 pub(in crate::diagnosis) struct ProcessTrack {
     pub(in crate::diagnosis) key: ProcessKey,
-    pub(in crate::diagnosis) about: Arc<ProcessAbout>,
+    pub(in crate::diagnosis) info: Arc<ProcessInfo>,
     pub(in crate::diagnosis) first_seen: f64,
     pub(in crate::diagnosis) last_seen: f64,
     pub(in crate::diagnosis) age: Option<f64>,
     pub(in crate::diagnosis) state: Option<ProcessState>,
     pub(in crate::diagnosis) presence: Option<Presence>,
     /// Its readings are those of an earlier sample.
-    pub(in crate::diagnosis) is_held: bool,
+    pub(in crate::diagnosis) is_stale: bool,
     /// Positions of its GPUs.
     pub(in crate::diagnosis) positions: Vec<usize>,
     pub(in crate::diagnosis) memory_bytes: Option<u64>,
@@ -38,21 +38,21 @@ pub(in crate::diagnosis) struct ProcessTrack {
     pub(in crate::diagnosis) most_memory: u64,
     /// Cores that it and its helpers use, now and smoothed.
     pub(in crate::diagnosis) cores: Option<f64>,
-    pub(in crate::diagnosis) slow_cores: Option<f64>,
+    pub(in crate::diagnosis) smoothed_cores: Option<f64>,
     pub(in crate::diagnosis) cpu_seconds: Option<f64>,
     pub(in crate::diagnosis) descendants: Option<u32>,
     pub(in crate::diagnosis) descendants_cpu: Option<f32>,
     pub(in crate::diagnosis) descendants_blocked: Option<u32>,
-    /// Part of the last samples in which a helper was in disk sleep.
+    /// JobPart of the last samples in which a helper was in disk sleep.
     pub(in crate::diagnosis) helper_blocked: f64,
     /// Whether it, and whether a helper, was in disk sleep in the last sample.
-    slept: (bool, bool),
+    was_blocked: (bool, bool),
     write_bytes: Option<u64>,
     read_characters: Option<u64>,
     /// When it last began a helper, or wrote or read.
-    pub(in crate::diagnosis) stirred_at: Option<f64>,
+    pub(in crate::diagnosis) last_io_at: Option<f64>,
     /// When it last did something on the host that other ranks may wait for.
-    pub(in crate::diagnosis) worked_at: Option<f64>,
+    pub(in crate::diagnosis) host_work_at: Option<f64>,
     /// In uninterruptible sleep without a gain of CPU time.
     pub(in crate::diagnosis) blocked: Option<Run>,
     pub(in crate::diagnosis) blocked_thread: Option<u32>,
@@ -75,7 +75,7 @@ pub(in crate::diagnosis) struct ProcessTrack {
 #[derive(Debug, Clone, Default)]
 pub(in crate::diagnosis) struct LogTrack {
     /// What was told last, and when it was news.
-    told: Option<(f64, f64)>,
+    reported: Option<(f64, f64)>,
     /// When it was last written.
     written_at: Option<f64>,
     pub(in crate::diagnosis) writes: u32,
@@ -87,13 +87,13 @@ pub(in crate::diagnosis) struct LogTrack {
 const LOG_ROUNDING: f64 = 2.5;
 
 impl LogTrack {
-    fn observe(&mut self, age: Option<f64>, t: f64) {
+    fn update(&mut self, age: Option<f64>, t: f64) {
         // Where only growth can be seen, a file that has just grown has no age.
         let age = age.unwrap_or(0.0);
-        if self.told.is_some_and(|(told, _)| (told - age).abs() < f64::EPSILON) {
+        if self.reported.is_some_and(|(reported, _)| (reported - age).abs() < f64::EPSILON) {
             return;
         }
-        self.told = Some((age, t));
+        self.reported = Some((age, t));
         let written_at = t - age;
         let Some(before) = self.written_at else {
             self.written_at = Some(written_at);
@@ -113,8 +113,8 @@ impl LogTrack {
     /// For how long it has not been written, in seconds. What is told again and again may be a log that is written in
     /// the rhythm of the looks: then nothing is known of the time since the last news.
     pub(in crate::diagnosis) fn age(&self, t: f64) -> Option<f64> {
-        let (age, news_at) = self.told?;
-        Some(if t - news_at > NO_NEWS { age } else { t - self.written_at? })
+        let (age, news_at) = self.reported?;
+        Some(if t - news_at > MAX_LOG_AGE_REPEAT { age } else { t - self.written_at? })
     }
 
     /// The median gap between writes, in seconds.
@@ -129,29 +129,29 @@ impl ProcessTrack {
     pub(in crate::diagnosis) fn new(process: &Process, t: f64) -> Self {
         Self {
             key: process.key.clone(),
-            about: Arc::clone(&process.about),
+            info: Arc::clone(&process.info),
             first_seen: t,
             last_seen: t,
             age: None,
             state: None,
             presence: None,
-            is_held: false,
+            is_stale: false,
             positions: Vec::new(),
             memory_bytes: None,
             held_since: None,
             most_memory: 0,
             cores: None,
-            slow_cores: None,
+            smoothed_cores: None,
             cpu_seconds: None,
             descendants: None,
             descendants_cpu: None,
             descendants_blocked: None,
             helper_blocked: 0.0,
-            slept: (false, false),
+            was_blocked: (false, false),
             write_bytes: None,
             read_characters: None,
-            stirred_at: None,
-            worked_at: None,
+            last_io_at: None,
+            host_work_at: None,
             blocked: None,
             blocked_thread: None,
             blocked_time: (0.0, 0.0),
@@ -167,21 +167,15 @@ impl ProcessTrack {
 
     /// Takes a sample in. `held_bytes` is what makes memory held; `share` the part of samples, in percent, in which a
     /// thread must be in disk sleep.
-    pub(in crate::diagnosis) fn observe(
-        &mut self,
-        process: &Process,
-        held_bytes: u64,
-        share: f64,
-        (t, dt): (f64, f64),
-    ) {
-        self.is_held = process.is_held;
-        if process.is_held {
+    pub(in crate::diagnosis) fn update(&mut self, process: &Process, held_bytes: u64, share: f64, (t, dt): (f64, f64)) {
+        self.is_stale = process.is_stale;
+        if process.is_stale {
             return;
         }
         let reading = &process.reading;
-        self.notice_parent(process);
-        if !Arc::ptr_eq(&self.about, &process.about) {
-            self.about = Arc::clone(&process.about);
+        self.track_parent(process);
+        if !Arc::ptr_eq(&self.info, &process.info) {
+            self.info = Arc::clone(&process.info);
         }
         self.last_seen = t;
         self.age = reading.age_seconds;
@@ -198,39 +192,39 @@ impl ProcessTrack {
         } else if self.held_since.is_none() {
             self.held_since = Some(t);
         }
-        self.observe_cpu(reading.cpu_percent, reading.descendants_cpu_percent, dt);
-        self.observe_blocked(process, share, (t, dt));
+        self.update_cpu(reading.cpu_percent, reading.descendants_cpu_percent, dt);
+        self.update_blocked(process, share, (t, dt));
         self.cpu_seconds = reading.cpu_seconds.or(self.cpu_seconds);
-        self.observe_work(process, (t, dt));
+        self.update_host_work(process, (t, dt));
         self.threads_live = reading.threads_live;
         if reading.log_age_seconds.is_some() || self.log.is_some() {
-            self.log.get_or_insert_default().observe(reading.log_age_seconds, t);
+            self.log.get_or_insert_default().update(reading.log_age_seconds, t);
         }
     }
 
-    fn notice_parent(&mut self, process: &Process) {
+    fn track_parent(&mut self, process: &Process) {
         let parent = process.reading.parent_pid.or_else(|| {
             let ancestors = process.facts().map(|facts| facts.ancestors.as_slice());
             ancestors.and_then(|ancestors| ancestors.first()).map(|parent| parent.pid)
         });
         if let (Some(before), Some(now)) = (self.parent, parent)
             && before != now
-            && self.about.launcher.is_some()
+            && self.info.launcher.is_some()
         {
             self.lost_parent = true;
         }
         self.parent = parent.or(self.parent);
     }
 
-    fn observe_cpu(&mut self, own: Option<f32>, helpers: Option<f32>, dt: f64) {
+    fn update_cpu(&mut self, own: Option<f32>, helpers: Option<f32>, dt: f64) {
         self.cores = own.map(|own| f64::from(own + helpers.unwrap_or(0.0)) / 100.0);
         if let Some(cores) = self.cores {
             let weight = (dt / CPU_SECONDS).min(1.0);
-            self.slow_cores = Some(self.slow_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
+            self.smoothed_cores = Some(self.smoothed_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
         }
     }
 
-    fn observe_work(&mut self, process: &Process, (t, dt): (f64, f64)) {
+    fn update_host_work(&mut self, process: &Process, (t, dt): (f64, f64)) {
         let reading = &process.reading;
         let has_more = |before: Option<u32>, now: Option<u32>| matches!((before, now), (Some(a), Some(b)) if b > a);
         let wrote = match (self.write_bytes, reading.write_bytes) {
@@ -239,14 +233,14 @@ impl ProcessTrack {
         };
         let read = matches!((self.read_characters, reading.read_characters), (Some(a), Some(b)) if b > a + WRITE_BYTES);
         if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
-            self.stirred_at = Some(t);
+            self.last_io_at = Some(t);
         }
         // A thread that hangs in disk sleep is stuck; one that goes in and out of it reads or writes.
         let helpers_sleep = reading.descendants_blocked.unwrap_or(0) > 0;
         let own_sleep = reading.state == Some(ProcessState::DiskSleep) || reading.threads_blocked.unwrap_or(0) > 0;
-        let slept = std::mem::replace(&mut self.slept, (own_sleep, helpers_sleep));
-        if wrote >= WRITE_BYTES || slept != self.slept {
-            self.worked_at = Some(t);
+        let was_blocked = std::mem::replace(&mut self.was_blocked, (own_sleep, helpers_sleep));
+        if wrote >= WRITE_BYTES || was_blocked != self.was_blocked {
+            self.host_work_at = Some(t);
         }
         self.helper_blocked += (dt / 600.0).min(1.0) * (f64::from(u8::from(helpers_sleep)) - self.helper_blocked);
         self.write_bytes = reading.write_bytes.or(self.write_bytes);
@@ -258,7 +252,7 @@ impl ProcessTrack {
 
     /// Follows a thread in uninterruptible sleep. The probe tells since when one has been, without a gain of CPU time;
     /// where it does not, the leader's state and CPU time must say it.
-    fn observe_blocked(&mut self, process: &Process, share: f64, (t, dt): (f64, f64)) {
+    fn update_blocked(&mut self, process: &Process, share: f64, (t, dt): (f64, f64)) {
         let reading = &process.reading;
         if let Some(seconds) = reading.blocked_seconds {
             let since = t - f64::from(seconds);

@@ -1,7 +1,7 @@
 //! From what was typed to a filter, or to what is wrong with it and where.
 
 use super::Filter;
-use super::term::{Kind, Number, Relation, Term, Test, Text};
+use super::term::{Comparison, Flag, NumericField, Predicate, Term, TextField};
 use crate::hosts::nearest::did_you_mean;
 use crate::hosts::values::parse_seconds;
 use regex_lite::RegexBuilder;
@@ -60,24 +60,24 @@ impl Filter {
         if text.trim().is_empty() {
             return Ok(Self::default());
         }
-        let mut reader = Reader { text, at: 0 };
+        let mut parser = Parser { text, at: 0 };
         let mut alternatives = vec![Vec::new()];
         loop {
-            reader.skip_spaces();
-            let start = reader.at;
-            match reader.peek() {
+            parser.skip_spaces();
+            let start = parser.at;
+            match parser.peek() {
                 None | Some('|') if alternatives.last().is_some_and(Vec::is_empty) => {
-                    let side = if reader.peek().is_some() { "before" } else { "after" };
-                    let at = if reader.peek().is_some() { start..start + 1 } else { start..start };
+                    let side = if parser.peek().is_some() { "before" } else { "after" };
+                    let at = if parser.peek().is_some() { start..start + 1 } else { start..start };
                     return Err(FilterError { at, message: format!("nothing stands {side} the `|`") });
                 }
                 None => return Ok(Self { alternatives }),
                 Some('|') => {
-                    reader.at += 1;
+                    parser.at += 1;
                     alternatives.push(Vec::new());
                 }
                 Some(_) => {
-                    let term = reader.term()?;
+                    let term = parser.term()?;
                     if let Some(terms) = alternatives.last_mut() {
                         terms.push(term);
                     }
@@ -88,12 +88,12 @@ impl Filter {
 }
 
 /// Reads from the beginning to the end.
-struct Reader<'a> {
+struct Parser<'a> {
     text: &'a str,
     at: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Parser<'a> {
     fn rest(&self) -> &'a str {
         self.text.get(self.at..).unwrap_or_default()
     }
@@ -113,19 +113,19 @@ impl<'a> Reader<'a> {
             is_negated = !is_negated;
             self.at += 1;
         }
-        let test = match self.peek() {
+        let predicate = match self.peek() {
             None | Some('|') => return Err(error(start..self.at, "`!` stands before a word: !idle")),
             Some(character) if character.is_whitespace() => {
                 return Err(error(start..self.at, "`!` stands right before a word: !idle"));
             }
             Some('/') => self.regex()?,
-            Some('"') => Test::Word(self.quoted()?.to_lowercase()),
+            Some('"') => Predicate::Word(self.quoted()?.to_lowercase()),
             Some(_) => self.atom()?,
         };
-        Ok(Term { is_negated, test })
+        Ok(Term { is_negated, predicate })
     }
 
-    fn regex(&mut self) -> Result<Test, FilterError> {
+    fn regex(&mut self) -> Result<Predicate, FilterError> {
         let start = self.at;
         let body = &self.rest()[1..];
         let mut is_escaped = false;
@@ -139,13 +139,13 @@ impl<'a> Reader<'a> {
         };
         self.at = start + length + 2;
         let at = start..self.at;
-        self.ends_here("a regex ends with its `/`; a path is written in quotes")?;
+        self.expect_end("a regex ends with its `/`; a path is written in quotes")?;
         if length == 0 {
             return Err(error(at, "this regex is empty"));
         }
         let pattern = body[..length].replace("\\/", "/");
         match RegexBuilder::new(&pattern).case_insensitive(true).size_limit(MAX_REGEX_BYTES).build() {
-            Ok(regex) => Ok(Test::Regex(regex)),
+            Ok(regex) => Ok(Predicate::Regex(regex)),
             Err(cause) => Err(FilterError { at, message: format!("this regex cannot be used: {cause}") }),
         }
     }
@@ -158,12 +158,12 @@ impl<'a> Reader<'a> {
             return Err(error(start..self.text.len(), "this quote is not closed"));
         };
         self.at = start + length + 2;
-        self.ends_here("a quote ends the word: leave a space behind it")?;
+        self.expect_end("a quote ends the word: leave a space behind it")?;
         Ok(&body[..length])
     }
 
     /// What was read must be followed by a space, `|` or the end.
-    fn ends_here(&self, message: &str) -> Result<(), FilterError> {
+    fn expect_end(&self, message: &str) -> Result<(), FilterError> {
         match self.peek() {
             Some(character) if !character.is_whitespace() && character != '|' => {
                 Err(error(self.at..self.at + character.len_utf8(), message))
@@ -173,61 +173,61 @@ impl<'a> Reader<'a> {
     }
 
     /// A word, or a key with a value.
-    fn atom(&mut self) -> Result<Test, FilterError> {
+    fn atom(&mut self) -> Result<Predicate, FilterError> {
         let start = self.at;
         let rest = self.rest();
         let length = rest.find(|character: char| character.is_whitespace() || character == '|').unwrap_or(rest.len());
         let atom = &rest[..length];
         let key_length = atom.find([':', '<', '>', '=']).unwrap_or(atom.len());
         let key = &atom[..key_length];
-        // `--lr=3` and `8:00` are words; so is a word without a mark.
+        // `--lr=3` and `8:00` are words; so is a word without a operator.
         if key_length == atom.len() || key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphabetic()) {
             self.at = start + length;
             return Ok(word(atom));
         }
-        let (relation, mark_length) = relation(&atom[key_length..]);
+        let (comparison, mark_length) = comparison(&atom[key_length..]);
         let value_at = start + key_length + mark_length;
         self.at = value_at;
         let value = if self.peek() == Some('"') { self.quoted()? } else { &atom[key_length + mark_length..] };
         self.at = self.at.max(start + length);
         let at = start..self.at;
-        let mark = &atom[key_length..key_length + mark_length];
-        key_and_value(&Pair { key, mark, relation, value, at, value_at })
+        let operator = &atom[key_length..key_length + mark_length];
+        key_and_value(&KeyValue { key, operator, comparison, value, at, value_at })
     }
 }
 
-struct Pair<'a> {
+struct KeyValue<'a> {
     key: &'a str,
-    mark: &'a str,
-    relation: Relation,
+    operator: &'a str,
+    comparison: Comparison,
     value: &'a str,
     at: Range<usize>,
     value_at: usize,
 }
 
-fn relation(text: &str) -> (Relation, usize) {
+fn comparison(text: &str) -> (Comparison, usize) {
     match text.as_bytes() {
-        [b'<', b'=', ..] => (Relation::AtMost, 2),
-        [b'>', b'=', ..] => (Relation::AtLeast, 2),
-        [b'<', ..] => (Relation::Below, 1),
-        [b'>', ..] => (Relation::Above, 1),
-        _ => (Relation::Equal, 1),
+        [b'<', b'=', ..] => (Comparison::AtMost, 2),
+        [b'>', b'=', ..] => (Comparison::AtLeast, 2),
+        [b'<', ..] => (Comparison::Below, 1),
+        [b'>', ..] => (Comparison::Above, 1),
+        _ => (Comparison::Equal, 1),
     }
 }
 
-fn word(atom: &str) -> Test {
+fn word(atom: &str) -> Predicate {
     match atom {
-        "stuck" => Test::Is(Kind::Stuck),
-        "mine" => Test::Is(Kind::Mine),
-        "ended" => Test::Is(Kind::Ended),
-        _ => Test::Word(atom.to_lowercase()),
+        "stuck" => Predicate::Flag(Flag::Stuck),
+        "mine" => Predicate::Flag(Flag::Mine),
+        "ended" => Predicate::Flag(Flag::Ended),
+        _ => Predicate::Word(atom.to_lowercase()),
     }
 }
 
 /// What a key is, and an example of it.
 enum Key {
-    Text(Text),
-    Number(Number, Unit),
+    Text(TextField),
+    Number(NumericField, Unit),
     Gpu,
     State,
 }
@@ -243,29 +243,29 @@ enum Unit {
 
 /// Every key with its name and an example.
 const KEYS: [(&str, Key, &str); 19] = [
-    ("user", Key::Text(Text::User), "user:bob"),
-    ("host", Key::Text(Text::Host), "host:hgx"),
-    ("cmd", Key::Text(Text::Command), "cmd:vllm"),
-    ("command", Key::Text(Text::Command), "cmd:vllm"),
-    ("tag", Key::Text(Text::Tag), "tag:h100"),
-    ("model", Key::Text(Text::Model), "model:a100"),
-    ("job", Key::Text(Text::Job), "job:1234"),
+    ("user", Key::Text(TextField::User), "user:bob"),
+    ("host", Key::Text(TextField::Host), "host:hgx"),
+    ("cmd", Key::Text(TextField::Command), "cmd:vllm"),
+    ("command", Key::Text(TextField::Command), "cmd:vllm"),
+    ("tag", Key::Text(TextField::Tag), "tag:h100"),
+    ("model", Key::Text(TextField::Model), "model:a100"),
+    ("job", Key::Text(TextField::Job), "job:1234"),
     ("gpu", Key::Gpu, "gpu:3"),
     ("state", Key::State, "state:D"),
-    ("gpus", Key::Number(Number::Gpus, Unit::Count), "gpus>=8"),
-    ("free", Key::Number(Number::Free, Unit::Count), "free>=4"),
-    ("pid", Key::Number(Number::Pid, Unit::Count), "pid:4471"),
-    ("mem", Key::Number(Number::Memory, Unit::Bytes), "mem>10G"),
-    ("rss", Key::Number(Number::Rss, Unit::Bytes), "rss>64G"),
-    ("sm", Key::Number(Number::Sm, Unit::Percent), "sm<5"),
-    ("cpu", Key::Number(Number::Cpu, Unit::Percent), "cpu>200"),
-    ("power", Key::Number(Number::Power, Unit::Watts), "power<100"),
-    ("idle", Key::Number(Number::Idle, Unit::Time), "idle>30m"),
-    ("age", Key::Number(Number::Age, Unit::Time), "age>1d"),
+    ("gpus", Key::Number(NumericField::Gpus, Unit::Count), "gpus>=8"),
+    ("free", Key::Number(NumericField::Free, Unit::Count), "free>=4"),
+    ("pid", Key::Number(NumericField::Pid, Unit::Count), "pid:4471"),
+    ("mem", Key::Number(NumericField::Memory, Unit::Bytes), "mem>10G"),
+    ("rss", Key::Number(NumericField::Rss, Unit::Bytes), "rss>64G"),
+    ("sm", Key::Number(NumericField::Sm, Unit::Percent), "sm<5"),
+    ("cpu", Key::Number(NumericField::Cpu, Unit::Percent), "cpu>200"),
+    ("power", Key::Number(NumericField::Power, Unit::Watts), "power<100"),
+    ("idle", Key::Number(NumericField::Idle, Unit::Time), "idle>30m"),
+    ("age", Key::Number(NumericField::Age, Unit::Time), "age>1d"),
 ];
 
-fn key_and_value(pair: &Pair<'_>) -> Result<Test, FilterError> {
-    let Pair { key, mark, relation, value, .. } = *pair;
+fn key_and_value(pair: &KeyValue<'_>) -> Result<Predicate, FilterError> {
+    let KeyValue { key, operator, comparison, value, .. } = *pair;
     let Some((_, kind, example)) = KEYS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(key)) else {
         let hint = did_you_mean(key, KEYS.iter().map(|(name, ..)| *name))
             .unwrap_or_else(|| "a word with a mark in it is written in quotes".to_owned());
@@ -275,12 +275,12 @@ fn key_and_value(pair: &Pair<'_>) -> Result<Test, FilterError> {
     if value.is_empty() {
         return Err(FilterError {
             at: pair.at.clone(),
-            message: format!("`{key}{mark}` wants a value, as in {example}"),
+            message: format!("`{key}{operator}` wants a value, as in {example}"),
         });
     }
     let at = pair.value_at..pair.at.end;
-    let takes_colon = || match relation {
-        Relation::Equal => Ok(()),
+    let takes_colon = || match comparison {
+        Comparison::Equal => Ok(()),
         _ => Err(FilterError {
             at: pair.at.clone(),
             message: format!("`{key}` cannot be more or less: write {example}"),
@@ -289,27 +289,27 @@ fn key_and_value(pair: &Pair<'_>) -> Result<Test, FilterError> {
     match kind {
         Key::Text(text) => {
             takes_colon()?;
-            Ok(Test::Text(*text, value.to_lowercase()))
+            Ok(Predicate::Text(*text, value.to_lowercase()))
         }
         Key::State => {
             takes_colon()?;
-            Ok(Test::State(value.to_owned()))
+            Ok(Predicate::State(value.to_owned()))
         }
         Key::Gpu => {
             takes_colon()?;
             let indexes = gpu_indexes(value);
             let message = || format!("`{value}` is no GPU: write gpu:3, gpu:0-3 or gpu:2,3");
-            indexes.map(Test::Gpu).ok_or_else(|| FilterError { at, message: message() })
+            indexes.map(Predicate::Gpu).ok_or_else(|| FilterError { at, message: message() })
         }
-        Key::Number(number, unit) => match unit.read(value) {
-            Some(limit) => Ok(Test::Number(*number, relation, limit)),
-            None => Err(FilterError { at, message: format!("`{value}` is {}: write {example}", unit.complaint()) }),
+        Key::Number(number, unit) => match unit.parse(value) {
+            Some(limit) => Ok(Predicate::Number(*number, comparison, limit)),
+            None => Err(FilterError { at, message: format!("`{value}` is {}: write {example}", unit.error_message()) }),
         },
     }
 }
 
 impl Unit {
-    fn read(self, text: &str) -> Option<f64> {
+    fn parse(self, text: &str) -> Option<f64> {
         if matches!(self, Self::Time) {
             return parse_seconds(&text.to_ascii_lowercase()).ok();
         }
@@ -328,7 +328,7 @@ impl Unit {
         Some(figure * factor)
     }
 
-    fn complaint(self) -> &'static str {
+    fn error_message(self) -> &'static str {
         match self {
             Self::Count => "no number",
             Self::Bytes => "no memory with its unit K, M, G or T",

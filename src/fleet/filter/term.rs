@@ -1,7 +1,7 @@
 //! A filter, and whether it holds.
 
-use super::Subject;
-use super::subject::RowFacts;
+use super::FilterInput;
+use super::input::RowFacts;
 use regex_lite::Regex;
 
 /// A filter that was understood: what `Filter::parse` makes.
@@ -11,34 +11,34 @@ pub struct Filter {
     pub(super) alternatives: Vec<Vec<Term>>,
 }
 
-/// One test, or its opposite.
+/// One predicate, or its opposite.
 #[derive(Debug, Clone)]
 pub(super) struct Term {
     pub(super) is_negated: bool,
-    pub(super) test: Test,
+    pub(super) predicate: Predicate,
 }
 
 #[derive(Debug, Clone)]
-pub(super) enum Test {
+pub(super) enum Predicate {
     /// In host, user or command, or the pid. In lower case.
     Word(String),
     /// Over the same.
     Regex(Regex),
     /// In one text. In lower case.
-    Text(Text, String),
+    Text(TextField, String),
     /// A figure.
-    Number(Number, Relation, f64),
+    Number(NumericField, Comparison, f64),
     /// On any of these GPUs.
     Gpu(Vec<u32>),
     /// The word of a state, or the letter of the process state.
     State(String),
     /// What the work is.
-    Is(Kind),
+    Flag(Flag),
 }
 
 /// A text of a host or a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Text {
+pub(super) enum TextField {
     Host,
     Tag,
     Model,
@@ -49,7 +49,7 @@ pub(super) enum Text {
 
 /// A figure of a host or a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Number {
+pub(super) enum NumericField {
     Free,
     Pid,
     Gpus,
@@ -63,14 +63,14 @@ pub(super) enum Number {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum Flag {
     Stuck,
     Mine,
     Ended,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Relation {
+pub(super) enum Comparison {
     Below,
     AtMost,
     Equal,
@@ -78,8 +78,8 @@ pub(super) enum Relation {
     Above,
 }
 
-impl Relation {
-    fn holds(self, value: f64, limit: f64) -> bool {
+impl Comparison {
+    fn matches(self, value: f64, limit: f64) -> bool {
         match self {
             Self::Below => value < limit,
             Self::AtMost => value <= limit,
@@ -90,10 +90,10 @@ impl Relation {
     }
 
     /// Whether it holds for any of several values of which these are the least and the most.
-    fn holds_within(self, (least, most): (f64, f64), limit: f64) -> bool {
+    fn matches_range(self, (least, most): (f64, f64), limit: f64) -> bool {
         match self {
-            Self::Below | Self::AtMost => self.holds(least, limit),
-            Self::AtLeast | Self::Above => self.holds(most, limit),
+            Self::Below | Self::AtMost => self.matches(least, limit),
+            Self::AtLeast | Self::Above => self.matches(most, limit),
             Self::Equal => least <= limit && limit <= most,
         }
     }
@@ -107,46 +107,46 @@ impl Filter {
 
     /// Whether it holds; `None` where that is not known, because a reading is missing, or because it asks about a row
     /// and there is only a host.
-    pub fn holds(&self, subject: &Subject<'_>) -> Option<bool> {
+    pub fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
         if self.alternatives.is_empty() {
             return Some(true);
         }
-        any(self.alternatives.iter().map(|terms| all(terms.iter().map(|term| term.holds(subject)))))
+        any(self.alternatives.iter().map(|terms| all(terms.iter().map(|term| term.matches(input)))))
     }
 }
 
 impl Term {
-    fn holds(&self, subject: &Subject<'_>) -> Option<bool> {
-        self.test.holds(subject).map(|holds| holds != self.is_negated)
+    fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
+        self.predicate.matches(input).map(|holds| holds != self.is_negated)
     }
 }
 
-impl Test {
-    fn holds(&self, subject: &Subject<'_>) -> Option<bool> {
+impl Predicate {
+    fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
         match self {
-            Self::Word(word) => words(subject, |text| contains(text, word), Some(word)),
-            Self::Regex(regex) => words(subject, |text| regex.is_match(text), None),
-            Self::Text(text, part) => text.holds(subject, part),
-            Self::Number(number, relation, limit) => {
-                number.range(subject).map(|range| relation.holds_within(range, *limit))
+            Self::Word(word) => words(input, |text| contains(text, word), Some(word)),
+            Self::Regex(regex) => words(input, |text| regex.is_match(text), None),
+            Self::Text(text, part) => text.matches(input, part),
+            Self::Number(number, comparison, limit) => {
+                number.range(input).map(|range| comparison.matches_range(range, *limit))
             }
             Self::Gpu(indexes) => {
-                subject.row.map(|facts| facts.row.gpu_indexes.iter().any(|index| indexes.contains(index)))
+                input.row.map(|facts| facts.row.gpu_indexes.iter().any(|index| indexes.contains(index)))
             }
-            Self::State(word) => subject.row.and_then(|facts| facts.is_in_state(word)),
-            Self::Is(kind) => subject.row.map(|facts| match kind {
-                Kind::Stuck => facts.is_stuck,
-                Kind::Mine => facts.row.is_mine,
-                Kind::Ended => facts.row.ended_at.is_some(),
+            Self::State(word) => input.row.and_then(|facts| facts.is_in_state(word)),
+            Self::Flag(kind) => input.row.map(|facts| match kind {
+                Flag::Stuck => facts.is_stuck,
+                Flag::Mine => facts.row.is_mine,
+                Flag::Ended => facts.row.ended_at.is_some(),
             }),
         }
     }
 }
 
-impl Text {
-    fn holds(self, subject: &Subject<'_>, part: &str) -> Option<bool> {
-        let host = subject.host;
-        let row = subject.row.map(|facts| facts.row);
+impl TextField {
+    fn matches(self, input: &FilterInput<'_>, part: &str) -> Option<bool> {
+        let host = input.host;
+        let row = input.row.map(|facts| facts.row);
         match self {
             Self::Host => Some(contains(host.name(), part)),
             Self::Tag => Some(host.config.tags.iter().any(|tag| contains(tag, part))),
@@ -162,14 +162,14 @@ impl Text {
     }
 }
 
-impl Number {
+impl NumericField {
     /// The least and the most of it: some figures are one a GPU, and a test holds where it does for any of them.
-    fn range(self, subject: &Subject<'_>) -> Option<(f64, f64)> {
+    fn range(self, input: &FilterInput<'_>) -> Option<(f64, f64)> {
         let one = |value: f64| (value, value);
         if self == Self::Free {
-            return subject.free_gpus.map(|count| one(f64::from(count)));
+            return input.free_gpus.map(|count| one(f64::from(count)));
         }
-        let facts: RowFacts<'_> = subject.row?;
+        let facts: RowFacts<'_> = input.row?;
         let row = facts.row;
         Some(match self {
             Self::Free => return None,
@@ -187,9 +187,9 @@ impl Number {
 }
 
 /// Host, user and command; of a host alone only a name that fits says something.
-fn words(subject: &Subject<'_>, fits: impl Fn(&str) -> bool, pid: Option<&str>) -> Option<bool> {
-    let is_host = fits(subject.host.name());
-    let Some(facts) = subject.row else { return is_host.then_some(true) };
+fn words(input: &FilterInput<'_>, fits: impl Fn(&str) -> bool, pid: Option<&str>) -> Option<bool> {
+    let is_host = fits(input.host.name());
+    let Some(facts) = input.row else { return is_host.then_some(true) };
     let row = facts.row;
     // Whoever types digits alone looks for a process.
     let is_pid = || pid.and_then(|word| word.parse::<u32>().ok()).is_some_and(|word| row.pid == Some(word));

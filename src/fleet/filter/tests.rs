@@ -1,4 +1,4 @@
-use super::{Filter, RowFacts, SYNTAX, Subject};
+use super::{Filter, FilterInput, RowFacts, SYNTAX};
 use crate::fleet::fixture::{TestHost, at, gpus, process, reading};
 use crate::fleet::{GpuState, Host, Row, host_rows};
 use crate::hosts::HostConfig;
@@ -20,7 +20,7 @@ fn host() -> Host {
     sft.reading.age_seconds = Some(2.0 * 86_400.0);
     sft.reading.rss_bytes = None;
     sft.gpus[0].sm_percent = Some(40);
-    host.show(1.0, &vec![reading(97, 70); 4], &[sft]);
+    host.send_snapshot(1.0, &vec![reading(97, 70); 4], &[sft]);
     host.host
 }
 
@@ -34,7 +34,7 @@ fn row(host: &Host) -> Row {
     host_rows(host, &states, at(20.0)).remove(0).row.as_ref().clone()
 }
 
-fn holds(text: &str) -> Option<bool> {
+fn matches(text: &str) -> Option<bool> {
     let host = host();
     let row = row(&host);
     let facts = RowFacts {
@@ -44,13 +44,13 @@ fn holds(text: &str) -> Option<bool> {
         is_stuck: true,
         now: at(3601.0),
     };
-    let subject = Subject { host: &host, free_gpus: Some(2), row: Some(facts) };
-    Filter::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).holds(&subject)
+    let input = FilterInput { host: &host, free_gpus: Some(2), row: Some(facts) };
+    Filter::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).matches(&input)
 }
 
 fn holds_for_host(text: &str, free_gpus: Option<u32>) -> Option<bool> {
     let host = host();
-    Filter::parse(text).expect(text).holds(&Subject { host: &host, free_gpus, row: None })
+    Filter::parse(text).expect(text).matches(&FilterInput { host: &host, free_gpus, row: None })
 }
 
 fn error(text: &str) -> (Range<usize>, String) {
@@ -104,9 +104,9 @@ fn each_test_of_the_language_holds_and_its_opposite_does_not() {
         "free>=2",
         "free=2",
     ] {
-        assert_eq!(holds(text), Some(true), "{text}");
-        assert_eq!(holds(&format!("!{text}")), Some(false), "!{text}");
-        assert_eq!(holds(&format!("!!{text}")), Some(true), "!!{text}");
+        assert_eq!(matches(text), Some(true), "{text}");
+        assert_eq!(matches(&format!("!{text}")), Some(false), "!{text}");
+        assert_eq!(matches(&format!("!!{text}")), Some(true), "!!{text}");
     }
 }
 
@@ -115,22 +115,22 @@ fn what_does_not_hold_is_told_from_what_is_not_known() {
     for text in
         ["bob", "447", "user:bob", "gpu:0", "mem>140G", "idle>2h", "state:S", "state:hung", "ended", "free>2", "/^sft/"]
     {
-        assert_eq!(holds(text), Some(false), "{text}");
+        assert_eq!(matches(text), Some(false), "{text}");
     }
     for text in ["rss>1G", "!rss>1G", "alice rss>1G", "bob | rss>1G"] {
-        assert_eq!(holds(text), None, "{text}");
+        assert_eq!(matches(text), None, "{text}");
     }
-    assert_eq!(holds("alice | rss>1G"), Some(true));
-    assert_eq!(holds("bob rss>1G"), Some(false));
+    assert_eq!(matches("alice | rss>1G"), Some(true));
+    assert_eq!(matches("bob rss>1G"), Some(false));
 }
 
 #[test]
 fn a_space_means_and_and_a_bar_means_or() {
-    assert_eq!(holds("alice sm<50"), Some(true));
-    assert_eq!(holds("alice bob"), Some(false));
-    assert_eq!(holds("bob | alice gpu:2"), Some(true));
-    assert_eq!(holds("bob|alice"), Some(true));
-    assert_eq!(holds("   "), Some(true));
+    assert_eq!(matches("alice sm<50"), Some(true));
+    assert_eq!(matches("alice bob"), Some(false));
+    assert_eq!(matches("bob | alice gpu:2"), Some(true));
+    assert_eq!(matches("bob|alice"), Some(true));
+    assert_eq!(matches("   "), Some(true));
     assert!(Filter::parse("").expect("nothing").is_empty());
 }
 
@@ -195,7 +195,7 @@ proptest! {
         match Filter::parse(&text) {
             Ok(filter) => {
                 let host = host();
-                filter.holds(&Subject { host: &host, free_gpus: None, row: None });
+                filter.matches(&FilterInput { host: &host, free_gpus: None, row: None });
             }
             Err(error) => {
                 prop_assert!(text.get(error.at.clone()).is_some(), "{:?} of {text:?}", error.at);

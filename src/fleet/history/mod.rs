@@ -4,15 +4,15 @@
 //! hours). Points are quantised to a byte or two, so that a host of 8 GPUs and 40 processes takes under 350 kB. Gaps
 //! stay gaps. A point lies where it was taken on the controller's clock, however late it arrived.
 
-mod cells;
-mod clock;
-mod past;
-mod points;
+mod backfill;
+mod probe_clock;
+mod quantized_series;
+mod resample;
 
 use super::{Moment, Process, ProcessKey};
 use crate::wire::{GpuReading, SafeText};
-use cells::{Cells, Scale};
-use clock::ProbeClock;
+use probe_clock::ProbeClock;
+use quantized_series::{QuantizedSeries, Scale};
 use std::time::Duration;
 
 /// Raw points a series.
@@ -25,7 +25,7 @@ pub const MEAN_SECONDS: u64 = 10;
 pub const MAX_PROCESSES: usize = 128;
 /// Points may lie this many seconds before the controller began: what the driver remembers of that time, at most
 /// [`RAW_POINTS`] of a second. Times are kept from there on.
-const BEFORE: f64 = RAW_POINTS as f64;
+const BACKFILL_SECONDS: f64 = RAW_POINTS as f64;
 /// GPUs that left the inventory and may return (a lost GPU, a driver that restarts) keep their history, up to this many.
 const MAX_ABSENT_GPUS: usize = 16;
 
@@ -57,7 +57,7 @@ pub enum ProcessMetric {
 
 /// One series of a host.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Series<'a> {
+pub enum SeriesKey<'a> {
     /// Of the GPU at this position of the inventory.
     Gpu(usize, GpuMetric),
     /// Of a process.
@@ -70,36 +70,36 @@ pub struct History {
     clock: ProbeClock,
     /// Seconds between readings, as last heard.
     interval: f64,
-    /// When each raw point was taken, in hundredths of a second since [`BEFORE`] the controller began; a ring.
+    /// When each raw point was taken, in hundredths of a second since [`BACKFILL_SECONDS`] the controller began; a ring.
     times: Vec<u32>,
     /// Raw points so far; the last is at `(points - 1) % RAW_POINTS`.
     points: usize,
     /// When the next raw point may be taken, in seconds on the same clock.
-    due: f64,
+    next_raw_at: f64,
     /// Which ten seconds are not over yet, counted on the same clock.
-    slot: u64,
+    mean_period: u64,
     /// In inventory order; then those that are absent.
-    gpus: Vec<GpuTrack>,
+    gpus: Vec<GpuSeries>,
     /// By ascending pid, as a host's processes are: most of the time the two are the same, and are walked side by side.
-    processes: Vec<ProcessTrack>,
+    processes: Vec<ProcessSeries>,
 }
 
 #[derive(Debug, Clone)]
-struct ProcessTrack {
+struct ProcessSeries {
     key: ProcessKey,
-    cells: [Cells; 3],
+    series: [QuantizedSeries; 3],
 }
 
 #[derive(Debug, Clone)]
-struct GpuTrack {
+struct GpuSeries {
     identity: SafeText,
-    cells: [Cells; 5],
+    series: [QuantizedSeries; 5],
 }
 
 impl History {
     /// A new connection stands: the probe's clock may have begun anew.
     pub fn connected(&mut self) {
-        self.clock.connected();
+        self.clock.reset();
     }
 
     /// Orders the GPUs as a new inventory does. `identities` are what each is recognised by.
@@ -108,7 +108,7 @@ impl History {
         for identity in identities {
             let track = match old.iter().position(|track| track.identity == *identity) {
                 Some(position) => old.remove(position),
-                None => GpuTrack { identity: identity.clone(), cells: gpu_cells() },
+                None => GpuSeries { identity: identity.clone(), series: new_gpu_series() },
             };
             self.gpus.push(track);
         }
@@ -116,7 +116,7 @@ impl History {
         self.gpus.append(&mut old);
     }
 
-    /// Takes the readings of one snapshot: GPUs in inventory order, and the processes. Processes that are no longer
+    /// Takes the readings of one snapshot: GPUs in inventory order, and the processes. ProcessTable that are no longer
     /// among them lose their history. Returns for how long the snapshot was under way, beyond the fastest one.
     pub fn record(
         &mut self,
@@ -128,40 +128,40 @@ impl History {
     ) -> Duration {
         self.interval = interval.as_secs_f64();
         let at = self.map(monotonic_seconds, now);
-        self.keep_processes(processes);
+        self.align_processes(processes);
         self.close_means((at / MEAN_SECONDS as f64) as u64);
-        let place = self.place(at);
+        let slot = self.slot(at);
         for (track, reading) in self.gpus.iter_mut().zip(gpus) {
-            for (cells, value) in track.cells.iter_mut().zip(gpu_values(reading)) {
-                cells.take(place, value);
+            for (series, value) in track.series.iter_mut().zip(gpu_values(reading)) {
+                series.push(slot, value);
             }
         }
         let mut rest = processes.iter();
         for track in &mut self.processes {
             let Some(process) = rest.find(|process| process.key == track.key) else { break };
-            if !process.is_held {
-                for (cells, value) in track.cells.iter_mut().zip(process_values(process)) {
-                    cells.take(place, value);
+            if !process.is_stale {
+                for (series, value) in track.series.iter_mut().zip(process_values(process)) {
+                    series.push(slot, value);
                 }
             }
         }
-        Duration::try_from_secs_f64(now.since_start().as_secs_f64() + BEFORE - at).unwrap_or_default()
+        Duration::try_from_secs_f64(now.since_start().as_secs_f64() + BACKFILL_SECONDS - at).unwrap_or_default()
     }
 
     /// Bytes that the points take, the allocator's own share aside.
     pub fn memory_bytes(&self) -> usize {
-        let tracks = std::mem::size_of::<GpuTrack>() * self.gpus.capacity()
-            + std::mem::size_of::<ProcessTrack>() * self.processes.capacity();
-        self.cells().map(Cells::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
+        let tracks = std::mem::size_of::<GpuSeries>() * self.gpus.capacity()
+            + std::mem::size_of::<ProcessSeries>() * self.processes.capacity();
+        self.all_series().map(QuantizedSeries::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
     }
 
-    /// When a sample was taken that arrives now, in seconds since [`BEFORE`] the controller began.
+    /// When a sample was taken that arrives now, in seconds since [`BACKFILL_SECONDS`] the controller began.
     fn map(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
-        self.clock.map(monotonic_seconds, now) + BEFORE
+        self.clock.map(monotonic_seconds, now) + BACKFILL_SECONDS
     }
 
     /// Has a track for each process, as far as there is room; those that are no longer there lose theirs.
-    fn keep_processes(&mut self, processes: &[Process]) {
+    fn align_processes(&mut self, processes: &[Process]) {
         let is_unchanged = processes.len() == self.processes.len()
             && processes.iter().zip(&self.processes).all(|(process, track)| process.key == track.key);
         if is_unchanged {
@@ -173,76 +173,76 @@ impl History {
         let tracks = &self.processes;
         let is_new = |process: &&Process| tracks.binary_search_by_key(&process.key.pid, |track| track.key.pid).is_err();
         let new = processes.iter().filter(is_new).take(room);
-        let new: Vec<ProcessTrack> =
-            new.map(|process| ProcessTrack { key: process.key.clone(), cells: process_cells() }).collect();
+        let new: Vec<ProcessSeries> =
+            new.map(|process| ProcessSeries { key: process.key.clone(), series: new_process_series() }).collect();
         self.processes.reserve_exact(new.len());
         self.processes.extend(new);
         self.processes.sort_by_key(|track| track.key.pid);
     }
 
     /// Writes the mean of the ten seconds that are over and leaves gaps where there were none.
-    fn close_means(&mut self, slot: u64) {
-        if slot <= self.slot {
+    fn close_means(&mut self, mean_period: u64) {
+        if mean_period <= self.mean_period {
             return;
         }
-        let closed = self.slot;
-        let gaps = (closed + 1..=slot).rev().take(MEANS);
-        let gaps: Vec<usize> = gaps.map(|slot| (slot % MEANS as u64) as usize).collect();
-        self.slot = slot;
-        for cells in self.cells_mut() {
-            cells.close_mean((closed % MEANS as u64) as usize);
+        let closed = self.mean_period;
+        let gaps = (closed + 1..=mean_period).rev().take(MEANS);
+        let gaps: Vec<usize> = gaps.map(|mean_period| (mean_period % MEANS as u64) as usize).collect();
+        self.mean_period = mean_period;
+        for series in self.all_series_mut() {
+            series.close_mean((closed % MEANS as u64) as usize);
             for gap in &gaps {
-                cells.clear_mean(*gap);
+                series.clear_mean(*gap);
             }
         }
     }
 
     /// The raw point that a reading taken now belongs to: a new one, or the last where that is under a second old.
-    fn place(&mut self, at: f64) -> usize {
+    fn slot(&mut self, at: f64) -> usize {
         // One a second on the average; a reading may come a little early.
-        if self.points > 0 && at < self.due - 0.3 {
+        if self.points > 0 && at < self.next_raw_at - 0.3 {
             return (self.points - 1) % RAW_POINTS;
         }
-        self.due = (self.due + 1.0).max(at + 0.7);
-        let place = self.points % RAW_POINTS;
+        self.next_raw_at = (self.next_raw_at + 1.0).max(at + 0.7);
+        let slot = self.points % RAW_POINTS;
         self.points += 1;
         let time = (at * 100.0) as u32;
-        match self.times.get_mut(place) {
-            Some(slot) => *slot = time,
+        match self.times.get_mut(slot) {
+            Some(mean_period) => *mean_period = time,
             None => self.times.push(time),
         }
-        for cells in self.cells_mut() {
-            cells.clear_raw(place);
+        for series in self.all_series_mut() {
+            series.clear_raw(slot);
         }
-        place
+        slot
     }
 
-    fn cells(&self) -> impl Iterator<Item = &Cells> {
-        self.gpus.iter().flat_map(|track| &track.cells).chain(self.processes.iter().flat_map(|track| &track.cells))
+    fn all_series(&self) -> impl Iterator<Item = &QuantizedSeries> {
+        self.gpus.iter().flat_map(|track| &track.series).chain(self.processes.iter().flat_map(|track| &track.series))
     }
 
-    fn cells_mut(&mut self) -> impl Iterator<Item = &mut Cells> {
+    fn all_series_mut(&mut self) -> impl Iterator<Item = &mut QuantizedSeries> {
         self.gpus
             .iter_mut()
-            .flat_map(|track| &mut track.cells)
-            .chain(self.processes.iter_mut().flat_map(|track| &mut track.cells))
+            .flat_map(|track| &mut track.series)
+            .chain(self.processes.iter_mut().flat_map(|track| &mut track.series))
     }
 
-    fn series(&self, series: Series) -> Option<&Cells> {
+    fn series(&self, series: SeriesKey) -> Option<&QuantizedSeries> {
         match series {
-            Series::Gpu(position, metric) => Some(&self.gpus.get(position)?.cells[metric as usize]),
-            Series::Process(key, metric) => {
-                let place = self.processes.binary_search_by_key(&key.pid, |track| track.key.pid).ok()?;
-                let track = self.processes.get(place).filter(|track| track.key == *key)?;
-                Some(&track.cells[metric as usize])
+            SeriesKey::Gpu(position, metric) => Some(&self.gpus.get(position)?.series[metric as usize]),
+            SeriesKey::Process(key, metric) => {
+                let slot = self.processes.binary_search_by_key(&key.pid, |track| track.key.pid).ok()?;
+                let track = self.processes.get(slot).filter(|track| track.key == *key)?;
+                Some(&track.series[metric as usize])
             }
         }
     }
 }
 
 /// In the order of [`GpuMetric`].
-fn gpu_cells() -> [Cells; 5] {
-    [Scale::Percent, Scale::Percent, Scale::Memory { unit: 1 }, Scale::Watts, Scale::Celsius].map(Cells::new)
+fn new_gpu_series() -> [QuantizedSeries; 5] {
+    [Scale::Percent, Scale::Percent, Scale::Memory { unit: 1 }, Scale::Watts, Scale::Celsius].map(QuantizedSeries::new)
 }
 
 fn gpu_values(reading: &GpuReading) -> [Option<f32>; 5] {
@@ -256,8 +256,8 @@ fn gpu_values(reading: &GpuReading) -> [Option<f32>; 5] {
 }
 
 /// In the order of [`ProcessMetric`].
-fn process_cells() -> [Cells; 3] {
-    [Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(Cells::new)
+fn new_process_series() -> [QuantizedSeries; 3] {
+    [Scale::Percent, Scale::Memory { unit: 1 }, Scale::Cpu].map(QuantizedSeries::new)
 }
 
 fn process_values(process: &Process) -> [Option<f32>; 3] {

@@ -1,9 +1,9 @@
 use super::*;
-use crate::fleet::{ProcessAbout, ProcessKey};
+use crate::fleet::{ProcessInfo, ProcessKey};
 use crate::wire::{GpuProcessReading, ProcessReading};
 use std::sync::Arc;
 
-const UTILIZATION: Series = Series::Gpu(0, GpuMetric::Utilization);
+const UTILIZATION: SeriesKey = SeriesKey::Gpu(0, GpuMetric::Utilization);
 
 pub(super) fn at(seconds: f64) -> Moment {
     Moment::new(Duration::from_secs_f64(seconds), Duration::ZERO)
@@ -23,12 +23,12 @@ pub(super) fn reading(percent: u8) -> GpuReading {
 fn process(pid: u32, cpu_percent: f32) -> Process {
     let key = ProcessKey { boot_id: Some("boot".into()), pid, start_ticks: Some(7) };
     Process {
-        about: Arc::new(ProcessAbout::new(&key, None, None)),
+        info: Arc::new(ProcessInfo::new(&key, None, None)),
         key,
         reading: ProcessReading { cpu_percent: Some(cpu_percent), ..ProcessReading::default() },
         gpus: vec![GpuProcessReading { sm_percent: Some(50), gpu_memory_bytes: Some(1 << 30), ..Default::default() }],
         state_since: Moment::default(),
-        is_held: false,
+        is_stale: false,
     }
 }
 
@@ -42,7 +42,7 @@ pub(super) fn record(history: &mut History, seconds: f64, interval: f64, percent
     history.record(seconds, Duration::from_secs_f64(interval), at(seconds), &[reading(percent)], &[]);
 }
 
-pub(super) fn points(history: &History, series: Series, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
+pub(super) fn points(history: &History, series: SeriesKey, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
     let points = history.points(series, at(now), Duration::from_secs(span), count);
     points.into_iter().map(|point| point.map(|value| value.round() as u32)).collect()
 }
@@ -58,7 +58,7 @@ fn every_metric_of_a_gpu_can_be_drawn() {
         (GpuMetric::Power, 400.0),
         (GpuMetric::Temperature, 70.0),
     ] {
-        let points = history.points(Series::Gpu(0, metric), at(1.0), Duration::from_secs(1), 1);
+        let points = history.points(SeriesKey::Gpu(0, metric), at(1.0), Duration::from_secs(1), 1);
         assert!((points[0].expect("a point") - value).abs() <= value * 0.001, "{metric:?} {points:?}");
     }
 }
@@ -113,8 +113,8 @@ fn the_second_snapshot_fills_what_the_first_could_not_know() {
     history.record(1.0, interval, at(1.0), &[], std::slice::from_ref(&first));
     let second = process(9, 100.0);
     history.record(1.25, interval, at(1.25), &[], std::slice::from_ref(&second));
-    assert_eq!(points(&history, Series::Process(&second.key, ProcessMetric::Cpu), 1.25, 1, 1).len(), 1);
-    let cpu = history.points(Series::Process(&second.key, ProcessMetric::Cpu), at(1.25), Duration::from_secs(1), 1);
+    assert_eq!(points(&history, SeriesKey::Process(&second.key, ProcessMetric::Cpu), 1.25, 1, 1).len(), 1);
+    let cpu = history.points(SeriesKey::Process(&second.key, ProcessMetric::Cpu), at(1.25), Duration::from_secs(1), 1);
     assert!((cpu[0].expect("filled") - 100.0).abs() < 3.0);
 }
 
@@ -165,7 +165,7 @@ fn history_follows_the_gpu_and_not_its_index() {
     history.record(1.0, Duration::from_secs(1), at(1.0), &[reading(10), reading(90)], &[]);
     history.set_gpus(&["GPU-b".into()]);
     assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(90)]);
-    assert_eq!(points(&history, Series::Gpu(7, GpuMetric::Power), 1.0, 1, 1), [None]);
+    assert_eq!(points(&history, SeriesKey::Gpu(7, GpuMetric::Power), 1.0, 1, 1), [None]);
     history.set_gpus(&["GPU-a".into(), "GPU-b".into()]);
     assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(10)], "a GPU that returns has its past");
 }
@@ -177,13 +177,13 @@ fn a_process_that_ended_takes_its_history_along() {
     let (one, other) = (process(1, 10.0), process(2, 20.0));
     history.record(1.0, interval, at(1.0), &[], &[one.clone(), other.clone()]);
     history.record(2.0, interval, at(2.0), &[], std::slice::from_ref(&other));
-    assert_eq!(points(&history, Series::Process(&one.key, ProcessMetric::Sm), 2.0, 2, 2), [None; 2]);
-    assert_eq!(points(&history, Series::Process(&other.key, ProcessMetric::Sm), 2.0, 2, 2), [Some(50); 2]);
+    assert_eq!(points(&history, SeriesKey::Process(&one.key, ProcessMetric::Sm), 2.0, 2, 2), [None; 2]);
+    assert_eq!(points(&history, SeriesKey::Process(&other.key, ProcessMetric::Sm), 2.0, 2, 2), [Some(50); 2]);
     // The same pid with another start is another process.
     let reused = Process { key: ProcessKey { start_ticks: Some(8), ..other.key.clone() }, ..other.clone() };
     history.record(3.0, interval, at(3.0), &[], std::slice::from_ref(&reused));
-    assert_eq!(points(&history, Series::Process(&other.key, ProcessMetric::Sm), 3.0, 3, 1), [None]);
-    assert_eq!(points(&history, Series::Process(&reused.key, ProcessMetric::Sm), 3.0, 3, 3), [None, None, Some(50)]);
+    assert_eq!(points(&history, SeriesKey::Process(&other.key, ProcessMetric::Sm), 3.0, 3, 1), [None]);
+    assert_eq!(points(&history, SeriesKey::Process(&reused.key, ProcessMetric::Sm), 3.0, 3, 3), [None, None, Some(50)]);
 }
 
 #[test]

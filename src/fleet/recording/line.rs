@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version of the format. It rises when something is removed or changes its meaning, not when a field is added.
-pub const RECORDING: u32 = 1;
+pub const RECORDING_VERSION: u32 = 1;
 
 /// One line of a recording.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,22 +29,22 @@ pub struct HostLine {
     /// The host's name.
     pub host: SafeText,
     /// What happened.
-    pub what: Recorded,
+    pub event: RecordedEvent,
 }
 
 /// What happened.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Recorded {
+pub enum RecordedEvent {
     /// The probe sent this.
     Wire(Message),
     /// The link changed.
-    Link(LinkWord, Option<RecordedError>),
+    Link(RecordedLinkState, Option<RecordedError>),
 }
 
 /// How the link stands, without the details that only a live connection has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum LinkWord {
+pub enum RecordedLinkState {
     /// A connection is being made.
     Connecting,
     /// Lines arrive.
@@ -114,7 +114,7 @@ impl fmt::Display for RecordingError {
                 formatter.write_str("not a recording: the first line should begin with {\"recording\":1")
             }
             RecordingErrorKind::Version { theirs } => {
-                write!(formatter, "a recording of version {theirs}, this gpufleet reads version {RECORDING}")
+                write!(formatter, "a recording of version {theirs}, this gpufleet reads version {RECORDING_VERSION}")
             }
             RecordingErrorKind::Incomplete(what) => formatter.write_str(what),
             RecordingErrorKind::Wire(error) => error.fmt(formatter),
@@ -138,7 +138,7 @@ struct RawLine<M> {
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     wire: Option<M>,
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
-    link: Option<LinkWord>,
+    link: Option<RecordedLinkState>,
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
     error: Option<RecordedError>,
 }
@@ -163,14 +163,14 @@ pub fn encode(line: &Line) -> Result<Vec<u8>, serde_json::Error> {
     };
     match line {
         Line::Start { started } => {
-            codec::encode(&RawLine { recording: Some(RECORDING), started: Some(started.clone()), ..empty })
+            codec::encode(&RawLine { recording: Some(RECORDING_VERSION), started: Some(started.clone()), ..empty })
         }
-        Line::Host(HostLine { t, host, what }) => {
-            let about = RawLine { t: Some(*t), host: Some(host.clone()), ..empty };
-            match what {
-                Recorded::Wire(message) => codec::encode(&RawLine { wire: Some(message), ..about }),
-                Recorded::Link(link, error) => {
-                    codec::encode(&RawLine { link: Some(*link), error: error.clone(), ..about })
+        Line::Host(HostLine { t, host, event }) => {
+            let info = RawLine { t: Some(*t), host: Some(host.clone()), ..empty };
+            match event {
+                RecordedEvent::Wire(message) => codec::encode(&RawLine { wire: Some(message), ..info }),
+                RecordedEvent::Link(link, error) => {
+                    codec::encode(&RawLine { link: Some(*link), error: error.clone(), ..info })
                 }
             }
         }
@@ -192,7 +192,7 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
         decoded => decoded.map_err(RecordingErrorKind::Wire)?,
     };
     match raw.recording {
-        Some(RECORDING) if is_first => return Ok(Line::Start { started: raw.started.unwrap_or_default() }),
+        Some(RECORDING_VERSION) if is_first => return Ok(Line::Start { started: raw.started.unwrap_or_default() }),
         Some(theirs) if is_first => return Err(RecordingErrorKind::Version { theirs }),
         None if is_first => return Err(RecordingErrorKind::NotARecording),
         _ => {}
@@ -200,15 +200,15 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
     let t = raw.t.filter(|t| t.is_finite() && *t >= 0.0);
     let t = t.ok_or(RecordingErrorKind::Incomplete("`t` should be the seconds since the start"))?;
     let host = raw.host.ok_or(RecordingErrorKind::Incomplete("`host` is missing"))?;
-    let what = match (raw.wire, raw.link) {
+    let event = match (raw.wire, raw.link) {
         (Some(message), None) => {
             codec::check_limits(&message).map_err(RecordingErrorKind::Wire)?;
-            Recorded::Wire(message)
+            RecordedEvent::Wire(message)
         }
-        (None, Some(link)) => Recorded::Link(link, raw.error),
+        (None, Some(link)) => RecordedEvent::Link(link, raw.error),
         _ => return Err(RecordingErrorKind::Incomplete("a line has either `wire` or `link`")),
     };
-    Ok(Line::Host(HostLine { t, host, what }))
+    Ok(Line::Host(HostLine { t, host, event }))
 }
 
 /// Reads a whole recording, line by line. Empty lines are skipped; a last line that is cut is left out.
@@ -232,16 +232,19 @@ mod tests {
     use crate::wire::Snapshot;
 
     fn recording() -> Vec<Line> {
-        let host = |t, what| Line::Host(HostLine { t, host: "hgx-01".into(), what });
+        let host = |t, event| Line::Host(HostLine { t, host: "hgx-01".into(), event });
         let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s").with_hint("ssh hgx-01");
         vec![
             Line::Start { started: "2026-03-01T13:44:00Z".into() },
-            host(0.0, Recorded::Link(LinkWord::Connecting, None)),
-            host(0.4, Recorded::Link(LinkWord::Live, None)),
-            host(0.5, Recorded::Wire(Message::Echo { id: 4 })),
-            host(0.5, Recorded::Wire(Message::Snapshot(Box::new(Snapshot { sequence: 3, ..Snapshot::default() })))),
-            host(4.0, Recorded::Link(LinkWord::Stale, None)),
-            host(11.25, Recorded::Link(LinkWord::Down, Some(RecordedError::from(&error)))),
+            host(0.0, RecordedEvent::Link(RecordedLinkState::Connecting, None)),
+            host(0.4, RecordedEvent::Link(RecordedLinkState::Live, None)),
+            host(0.5, RecordedEvent::Wire(Message::Echo { id: 4 })),
+            host(
+                0.5,
+                RecordedEvent::Wire(Message::Snapshot(Box::new(Snapshot { sequence: 3, ..Snapshot::default() }))),
+            ),
+            host(4.0, RecordedEvent::Link(RecordedLinkState::Stale, None)),
+            host(11.25, RecordedEvent::Link(RecordedLinkState::Down, Some(RecordedError::from(&error)))),
         ]
     }
 

@@ -11,14 +11,14 @@
 //! it writes leaves a last line that is cut: it is left out, everything before it counts.
 
 mod line;
-mod player;
 mod recorder;
 mod redactor;
+mod replay;
 
 pub use line::{
-    HostLine, Line, LinkWord, RECORDING, Recorded, RecordedError, RecordingError, RecordingErrorKind, decode, encode,
-    lines,
+    HostLine, Line, RECORDING_VERSION, RecordedError, RecordedEvent, RecordedLinkState, RecordingError,
+    RecordingErrorKind, decode, encode, lines,
 };
-pub use player::HostPlayer;
 pub use recorder::Recorder;
 pub use redactor::Redactor;
+pub use replay::HostReplay;

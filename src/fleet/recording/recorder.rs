@@ -1,6 +1,6 @@
 //! From what the hosts report to the lines of a recording.
 
-use super::{HostLine, Line, LinkWord, Recorded, RecordedError, Redactor};
+use super::{HostLine, Line, RecordedError, RecordedEvent, RecordedLinkState, Redactor};
 use crate::fleet::{HostId, HostUpdate, LinkError, Moment};
 use crate::wire::{Message, SafeText};
 use std::collections::HashMap;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 #[derive(Debug)]
 pub struct Recorder {
     start: Moment,
-    links: HashMap<HostId, (LinkWord, Option<RecordedError>)>,
+    links: HashMap<HostId, (RecordedLinkState, Option<RecordedError>)>,
     redactor: Option<Redactor>,
 }
 
@@ -26,32 +26,36 @@ impl Recorder {
     pub fn take(&mut self, id: HostId, host: &SafeText, update: HostUpdate, now: Moment) -> Vec<Line> {
         let before = self.links.get(&id).map(|(word, _)| *word);
         let (link, message) = match update {
-            HostUpdate::Connecting { .. } => (Some((LinkWord::Connecting, None)), None),
+            HostUpdate::Connecting { .. } => (Some((RecordedLinkState::Connecting, None)), None),
             HostUpdate::Hello(hello) => (None, Some(Message::Hello(*hello))),
             HostUpdate::Inventory(inventory) => (None, Some(Message::Inventory(*inventory))),
-            HostUpdate::Snapshot(snapshot) => (Some((LinkWord::Live, None)), Some(Message::Snapshot(snapshot))),
-            HostUpdate::RoundTrip(_) if before == Some(LinkWord::Stale) => (Some((LinkWord::Live, None)), None),
-            HostUpdate::Silent => (Some((LinkWord::Stale, None)), None),
+            HostUpdate::Snapshot(snapshot) => {
+                (Some((RecordedLinkState::Live, None)), Some(Message::Snapshot(snapshot)))
+            }
+            HostUpdate::RoundTrip(_) if before == Some(RecordedLinkState::Stale) => {
+                (Some((RecordedLinkState::Live, None)), None)
+            }
+            HostUpdate::Silent => (Some((RecordedLinkState::Stale, None)), None),
             HostUpdate::Down { error, .. } | HostUpdate::NeedsUser(error) => {
-                (Some((LinkWord::Down, Some(self.error(&error)))), None)
+                (Some((RecordedLinkState::Down, Some(self.error(&error)))), None)
             }
             HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) => (None, None),
         };
         let mut lines = Vec::new();
         // To the millisecond: it says when a line arrived, and that is not known better.
         let t = (now.since(self.start).as_secs_f64() * 1e3).round() / 1e3;
-        let mut line = |what| lines.push(Line::Host(HostLine { t, host: host.clone(), what }));
+        let mut line = |event| lines.push(Line::Host(HostLine { t, host: host.clone(), event }));
         if let Some(link) = link
             && self.links.get(&id) != Some(&link)
         {
-            line(Recorded::Link(link.0, link.1.clone()));
+            line(RecordedEvent::Link(link.0, link.1.clone()));
             self.links.insert(id, link);
         }
         if let Some(mut message) = message {
             if let Some(redactor) = &mut self.redactor {
                 redactor.redact(&mut message);
             }
-            line(Recorded::Wire(message));
+            line(RecordedEvent::Wire(message));
         }
         lines
     }
@@ -69,7 +73,7 @@ impl Recorder {
 mod tests {
     use super::super::encode;
     use super::*;
-    use crate::fleet::{LinkErrorKind, Phase};
+    use crate::fleet::{ConnectPhase, LinkErrorKind};
     use crate::wire::{Reply, ReplyOutcome, Snapshot};
     use std::time::Duration;
 
@@ -93,8 +97,11 @@ mod tests {
         let mut recorder = Recorder::new(at(100.0), None);
         let connecting = |attempt, phase| HostUpdate::Connecting { attempt, phase };
         let mut take = |seconds, update| text(&mut recorder, seconds, update);
-        assert_eq!(take(100.0, connecting(1, Phase::Queued)), "{\"t\":0.0,\"host\":\"a\",\"link\":\"connecting\"}\n");
-        assert_eq!(take(100.1, connecting(1, Phase::Login)), "");
+        assert_eq!(
+            take(100.0, connecting(1, ConnectPhase::Queued)),
+            "{\"t\":0.0,\"host\":\"a\",\"link\":\"connecting\"}\n"
+        );
+        assert_eq!(take(100.1, connecting(1, ConnectPhase::Login)), "");
         let snapshot = HostUpdate::Snapshot(Box::<Snapshot>::default());
         let lines = take(100.25, snapshot.clone());
         assert_eq!(lines.lines().next(), Some("{\"t\":0.25,\"host\":\"a\",\"link\":\"live\"}"));

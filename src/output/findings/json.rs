@@ -1,7 +1,7 @@
 //! Findings and transitions as JSON, one line each time.
 
 use super::FindingsReport;
-use crate::diagnosis::{Finding, NotJudged, RuleId, Snoozed, Transition};
+use crate::diagnosis::{Finding, NotJudged, RuleId, SnoozeEnd, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::output::json::{JsonError, rfc3339};
 use crate::wire::SafeText;
@@ -251,13 +251,13 @@ impl JsonFinding {
             sentence: finding.sentence.clone(),
             next_check: finding.next_check.clone(),
             not: finding.not,
-            note: finding.is_note,
+            note: finding.is_preexisting,
             flapping: finding.is_flapping,
             frozen: finding.is_frozen,
             snoozed: finding.snoozed.is_some(),
             snoozed_until: match finding.snoozed {
-                Some(Snoozed::Until(until)) => rfc3339(until),
-                Some(Snoozed::UntilItChanges) | None => None,
+                Some(SnoozeEnd::At(until)) => rfc3339(until),
+                Some(SnoozeEnd::OnChange) | None => None,
             },
         }
     }

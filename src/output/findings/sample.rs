@@ -2,11 +2,9 @@
 
 use super::FindingsReport;
 use crate::diagnosis::{
-    Confidence, Finding, FindingGpu, FindingProcess, NotJudged, Phase, RuleId, Severity, Snoozed, Transition,
+    Confidence, Finding, FindingGpu, FindingPhase, FindingProcess, NotJudged, RuleId, Severity, SnoozeEnd, Transition,
 };
-use crate::fleet::{
-    Fleet, HostId, HostUpdate, JobKey, LinkError, LinkErrorKind, Moment, Phase as LinkPhase, ProcessKey,
-};
+use crate::fleet::{ConnectPhase, Fleet, HostId, HostUpdate, JobKey, LinkError, LinkErrorKind, Moment, ProcessKey};
 use crate::hosts::HostConfig;
 use crate::wire::Snapshot;
 use std::sync::Arc;
@@ -27,7 +25,7 @@ fn fleet() -> Fleet {
     }
     let error = LinkError::new(LinkErrorKind::Refused, "nothing listens on port 22");
     fleet.apply(HostId(2), HostUpdate::Down { error, retry_at: None, attempt: 1 }, moment(-5.0));
-    fleet.apply(HostId(3), HostUpdate::Connecting { attempt: 1, phase: LinkPhase::Tcp }, moment(-5.0));
+    fleet.apply(HostId(3), HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp }, moment(-5.0));
     fleet
 }
 
@@ -40,7 +38,7 @@ pub(in crate::output) fn hang() -> Finding {
         index,
         uuid: Some(format!("GPU-{index}").into()),
     };
-    let mut finding = blank(RuleId::StuckSpin, Severity::Crit, Phase::Firing);
+    let mut finding = blank(RuleId::StuckSpin, Severity::Crit, FindingPhase::Firing);
     finding.id = "stuck-spin hgx-01 slurm:3385".into();
     finding.confidence = Confidence::Likely;
     finding.since = moment(-840.0);
@@ -56,7 +54,7 @@ pub(in crate::output) fn hang() -> Finding {
     finding
 }
 
-fn blank(rule: RuleId, severity: Severity, phase: Phase) -> Finding {
+fn blank(rule: RuleId, severity: Severity, phase: FindingPhase) -> Finding {
     let mut finding = Finding::blank(rule, HostId(0), moment(0.0));
     finding.severity = severity;
     finding.phase = phase;
@@ -66,23 +64,23 @@ fn blank(rule: RuleId, severity: Severity, phase: Phase) -> Finding {
 
 /// Calls back with a report of four findings.
 pub(super) fn with_report(check: impl FnOnce(&FindingsReport<'_>)) {
-    let mut disk = blank(RuleId::DiskFull, Severity::Warn, Phase::Firing);
+    let mut disk = blank(RuleId::DiskFull, Severity::Warn, FindingPhase::Firing);
     disk.id = "disk-full hgx-02 /home".into();
     disk.host = HostId(1);
     disk.hosts = vec![(HostId(1), "hgx-02".into())];
     disk.confidence = Confidence::Certain;
     disk.since = moment(-30.0);
     disk.at_least = true;
-    disk.is_note = true;
-    disk.snoozed = Some(Snoozed::Until(moment(3540.0)));
+    disk.is_preexisting = true;
+    disk.snoozed = Some(SnoozeEnd::At(moment(3540.0)));
     disk.sentence = "/home is 93 % full".into();
-    let mut away = blank(RuleId::HostUnreachable, Severity::Warn, Phase::Resolving);
+    let mut away = blank(RuleId::HostUnreachable, Severity::Warn, FindingPhase::Resolving);
     away.id = "host-unreachable".into();
     away.hosts = vec![(HostId(0), "hgx-01".into()), (HostId(1), "hgx-02".into())];
     away.since = moment(-7300.0);
     away.is_flapping = true;
     away.sentence = "2 hosts cannot be reached".into();
-    let mut idle = blank(RuleId::IdleHog, Severity::Info, Phase::Pending);
+    let mut idle = blank(RuleId::IdleHog, Severity::Info, FindingPhase::Pending);
     idle.id = "idle-hog hgx-01 launcher:7".into();
     idle.is_frozen = true;
     idle.due = Some(moment(1800.0));
@@ -121,14 +119,14 @@ pub(in crate::output) fn transitions() -> Vec<Transition> {
         from,
         to,
         severity,
-        notify: to == Phase::Firing,
+        notify: to == FindingPhase::Firing,
         is_reminder: false,
         sentence: "GPUs 0-1 say 100 % busy but draw 104 W of 700 W: train.py looks hung".into(),
     };
     vec![
-        transition(10.0, Phase::Clear, Phase::Pending, Severity::Warn),
-        transition(310.0, Phase::Pending, Phase::Firing, Severity::Warn),
-        transition(610.0, Phase::Firing, Phase::Firing, Severity::Crit),
-        transition(4000.0, Phase::Resolving, Phase::Clear, Severity::Crit),
+        transition(10.0, FindingPhase::Clear, FindingPhase::Pending, Severity::Warn),
+        transition(310.0, FindingPhase::Pending, FindingPhase::Firing, Severity::Warn),
+        transition(610.0, FindingPhase::Firing, FindingPhase::Firing, Severity::Crit),
+        transition(4000.0, FindingPhase::Resolving, FindingPhase::Clear, Severity::Crit),
     ]
 }

@@ -16,7 +16,7 @@
 
 use super::FindingsReport;
 use super::json::has_reported;
-use crate::diagnosis::{Finding, Phase, Severity, Snoozed, Transition};
+use crate::diagnosis::{Finding, FindingPhase, Severity, SnoozeEnd, Transition};
 use crate::fleet::{Link, Moment};
 use crate::output::paint::{Paint, Tone};
 use crate::wire::format::{DurationStyle, duration};
@@ -31,7 +31,7 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
         text += "\n";
     }
     let (pending, firing): (Vec<&Finding>, Vec<&Finding>) =
-        report.findings.iter().copied().partition(|finding| finding.phase == Phase::Pending);
+        report.findings.iter().copied().partition(|finding| finding.phase == FindingPhase::Pending);
     for finding in &firing {
         text += &block(finding, report.now, paint);
     }
@@ -56,7 +56,7 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
     for host in report.fleet.hosts().iter().filter(|host| !has_reported(host)) {
         let why = match (&host.link, host.link.error()) {
             (_, Some(error)) => error.message.to_string(),
-            (Link::Connecting { phase, .. }, None) => format!("it has come to: {}", phase.words()),
+            (Link::Connecting { phase, .. }, None) => format!("it has come to: {}", phase.description()),
             _ => "no readings yet".to_owned(),
         };
         text += &paint.paint(Tone::Warn, &format!("no answer from {}: {why}", host.name()));
@@ -75,7 +75,7 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
 }
 
 fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
-    let is_pending = finding.phase == Phase::Pending;
+    let is_pending = finding.phase == FindingPhase::Pending;
     let hosts = match &finding.hosts[..] {
         [] | [_] => finding.hosts.first().map_or("?", |(_, name)| name.as_str()).to_owned(),
         [(_, first), rest @ ..] => format!("{first} and {} more", rest.len()),
@@ -92,8 +92,8 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
         }
     }
     for (is_so, words) in [
-        (finding.phase == Phase::Resolving, ", seems over"),
-        (finding.is_note, ", was so at the first look"),
+        (finding.phase == FindingPhase::Resolving, ", seems over"),
+        (finding.is_preexisting, ", was so at the first look"),
         (finding.is_flapping, ", comes and goes"),
         (finding.is_frozen, ", as last seen"),
     ] {
@@ -102,10 +102,10 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
         }
     }
     match finding.snoozed {
-        Some(Snoozed::Until(until)) => {
+        Some(SnoozeEnd::At(until)) => {
             let _ = write!(head, ", snoozed for {}", duration(now.until(until), DurationStyle::OneUnit));
         }
-        Some(Snoozed::UntilItChanges) => head += ", snoozed until it changes",
+        Some(SnoozeEnd::OnChange) => head += ", snoozed until it changes",
         None => {}
     }
     let is_dim = is_pending || finding.snoozed.is_some();
@@ -133,7 +133,7 @@ pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> Strin
         (false, _) => format!("{from} -> {to}"),
     };
     let tone = match transition.to {
-        Phase::Firing => severity_tone(transition.severity),
+        FindingPhase::Firing => severity_tone(transition.severity),
         _ => Tone::Dim,
     };
     format!(

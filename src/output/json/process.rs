@@ -70,7 +70,7 @@ impl JsonProcess {
             user: facts.and_then(|facts| facts.user.clone()),
             uid: facts.and_then(|facts| facts.uid),
             name: facts.and_then(|facts| facts.name.clone()),
-            command: facts.filter(|facts| !facts.argv.is_empty()).map(|_| process.about.command.clone()),
+            command: facts.filter(|facts| !facts.argv.is_empty()).map(|_| process.info.command.clone()),
             state: reading.state,
             presence: reading.presence.filter(|presence| *presence != Presence::Unknown),
             kind: process.gpus.iter().find_map(|usage| usage.kind).filter(|kind| *kind != GpuProcessKind::Unknown),
@@ -81,7 +81,7 @@ impl JsonProcess {
             cpu_percent: reading.cpu_percent,
             cpu_seconds: reading.cpu_seconds,
             rss_bytes: reading.rss_bytes,
-            job: SafeText::from(process.about.job.to_string()),
+            job: SafeText::from(process.info.job.to_string()),
         }
     }
 }

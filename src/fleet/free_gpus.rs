@@ -1,0 +1,133 @@
+//! Which GPUs are free for the taking, and which of them suit a requirements.
+
+use super::{GpuState, Host, HostId, Moment};
+use crate::hosts::shell_word;
+use crate::wire::SafeText;
+use std::cmp::Reverse;
+
+/// A GPU that is free.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreeGpu {
+    /// Its position in the host's inventory.
+    pub position: usize,
+    /// The index that `nvidia-smi` shows. CUDA may count otherwise.
+    pub index: u32,
+    /// What CUDA knows it by.
+    pub uuid: Option<SafeText>,
+    /// Its model.
+    pub name: Option<SafeText>,
+    /// Its memory.
+    pub memory_total_bytes: Option<u64>,
+    /// The part of it that nothing uses.
+    pub memory_free_bytes: Option<u64>,
+    /// It is a part of a GPU (MIG).
+    pub is_instance: bool,
+}
+
+/// The free GPUs of one host; there is at least one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FreeHost {
+    /// The host.
+    pub host: HostId,
+    /// Its free GPUs, in inventory order.
+    pub gpus: Vec<FreeGpu>,
+}
+
+/// What a GPU must be to suit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct GpuRequirements {
+    /// At least this much of its memory must be unused; a GPU that does not tell does not suit.
+    pub memory_bytes: Option<u64>,
+    /// Its model must contain this, in whatever case.
+    pub model: Option<String>,
+}
+
+impl GpuRequirements {
+    fn matches(&self, gpu: &FreeGpu) -> bool {
+        let has_memory =
+            self.memory_bytes.is_none_or(|wanted| gpu.memory_free_bytes.is_some_and(|bytes| bytes >= wanted));
+        let is_model = self.model.as_ref().is_none_or(|wanted| {
+            let name = gpu.name.as_ref().map(|name| name.to_lowercase()).unwrap_or_default();
+            name.contains(&wanted.to_lowercase())
+        });
+        has_memory && is_model
+    }
+}
+
+/// The free GPUs of a host that suit; `None` where there are none or where nothing fresh is known. `states` are those of
+/// its GPUs in inventory order: what is reserved or given out by Slurm is not [`GpuState::Free`].
+pub fn free_gpus(
+    host: &Host,
+    states: &[(GpuState, Option<Moment>)],
+    requirements: &GpuRequirements,
+    now: Moment,
+) -> Option<FreeHost> {
+    if !host.is_fresh(now) {
+        return None;
+    }
+    let gpus = host.gpus().enumerate().filter_map(|(position, (info, reading))| {
+        let is_free = states.get(position).is_some_and(|(state, _)| *state == GpuState::Free);
+        // Of a GPU that is cut up (MIG) nobody can take the whole: its instances are offered.
+        let is_mig_parent = info.mig_enabled == Some(true) && info.mig_parent_uuid.is_none();
+        let gpu = FreeGpu {
+            position,
+            index: info.index,
+            uuid: info.uuid.clone(),
+            name: info.name.clone(),
+            memory_total_bytes: info.memory_total_bytes,
+            memory_free_bytes: info
+                .memory_total_bytes
+                .zip(reading.memory_used_bytes)
+                .map(|(total, used)| total.saturating_sub(used)),
+            is_instance: info.mig_parent_uuid.is_some(),
+        };
+        (is_free && !is_mig_parent && requirements.matches(&gpu)).then_some(gpu)
+    });
+    let gpus: Vec<FreeGpu> = gpus.collect();
+    (!gpus.is_empty()).then_some(FreeHost { host: host.id, gpus })
+}
+
+/// Chooses `count` GPUs. Those of one host come first, from the host that keeps the fewest free beside them, so that
+/// larger blocks stay for larger jobs; where no host has enough, and `same_host` does not forbid it, from as few hosts
+/// as possible. `None` where there are not enough.
+pub fn choose_gpus(free: &[FreeHost], count: usize, same_host: bool) -> Option<Vec<FreeHost>> {
+    let first = |host: &FreeHost, count: usize| FreeHost {
+        host: host.host,
+        gpus: host.gpus.iter().take(count).cloned().collect(),
+    };
+    let enough = free.iter().filter(|host| host.gpus.len() >= count);
+    if let Some(host) = enough.min_by_key(|host| host.gpus.len()) {
+        return Some(vec![first(host, count)]);
+    }
+    if same_host {
+        return None;
+    }
+    let mut hosts: Vec<&FreeHost> = free.iter().collect();
+    hosts.sort_by_key(|host| Reverse(host.gpus.len()));
+    let mut wanted = count;
+    let mut chosen = Vec::new();
+    for host in hosts {
+        if wanted == 0 {
+            break;
+        }
+        let taken = first(host, wanted);
+        wanted -= taken.gpus.len();
+        chosen.push(taken);
+    }
+    (wanted == 0).then_some(chosen)
+}
+
+/// What makes CUDA use these GPUs alone. UUIDs, because CUDA counts GPUs by speed and `nvidia-smi` by their place on the
+/// bus; where one has no UUID, the indexes, with CUDA told to count as `nvidia-smi` does.
+pub fn cuda_environment(gpus: &[FreeGpu]) -> String {
+    let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
+    if let Some(uuids) = uuids {
+        return format!("CUDA_VISIBLE_DEVICES={}", shell_word(&uuids.join(",")));
+    }
+    let indexes: Vec<String> = gpus.iter().map(|gpu| gpu.index.to_string()).collect();
+    format!("CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES={}", indexes.join(","))
+}
+
+#[cfg(test)]
+#[path = "free_gpus_tests.rs"]
+mod tests;

@@ -1,0 +1,195 @@
+//! Which host has which GPUs, who sits on them, and what is wrong there.
+
+use super::gpu_slot::{GpuSlot, JobCycle};
+use super::host_fault::{HostFault, HostFaultKind};
+use super::host_templates::{self, DriverState, HostTemplate, JobTemplate, SlotTemplate};
+use super::job_fault::{JobFault, JobFaultKind};
+use super::people::{A100, ALICE, BOB, CAROL, H100, HANA, Model, PEOPLE};
+use super::rng;
+use super::workload::Workload;
+use crate::hosts::HostConfig;
+
+/// In seconds, as all times.
+pub(super) const MINUTE: f64 = 60.0;
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 24.0 * HOUR;
+const GIB: f64 = (1_u64 << 30) as f64;
+
+/// One simulated server.
+#[derive(Debug)]
+pub(super) struct HostPlan {
+    pub(super) name: String,
+    pub(super) seed: u64,
+    pub(super) model: &'static Model,
+    pub(super) gpu_count: usize,
+    pub(super) slots: Vec<GpuSlot>,
+    pub(super) host_faults: Vec<HostFault>,
+    pub(super) driver: DriverState,
+    /// How long it had been up when the demo began.
+    pub(super) up_seconds: f64,
+    /// Its jobs come through Slurm. Elsewhere people log in, and a GPU that nobody holds is free for anybody.
+    pub(super) uses_slurm: bool,
+    /// The number of its last Slurm job before the demo.
+    pub(super) slurm_base: u64,
+}
+
+impl HostPlan {
+    /// The host with this number in a fleet of `hosts`.
+    pub(super) fn new(seed: u64, index: u32, hosts: u32, gpu_count: usize) -> Self {
+        let seed = rng::hash(&[seed, u64::from(index)]);
+        let template = host_templates::host_template(index).unwrap_or_else(|| generated_template(seed, gpu_count));
+        let digits = hosts.to_string().len().max(2);
+        Self {
+            name: format!("hgx-{:0digits$}", index + 1),
+            seed,
+            model: template.model,
+            gpu_count,
+            slots: slots(&template.templates, seed, gpu_count),
+            host_faults: template.host_faults.into_iter().filter(|host_fault| host_fault.fits(gpu_count)).collect(),
+            driver: template.driver,
+            // Longer than anything runs.
+            up_seconds: rng::between(20.0 * DAY, 90.0 * DAY, &[seed, 20]),
+            uses_slurm: index % 4 < 2,
+            // Two neighbours share the numbers of their long jobs: those run across both.
+            slurm_base: 3300 + u64::from(index / 2) * 17,
+        }
+    }
+
+    /// Whether it can be reached `elapsed` seconds after the start.
+    pub(super) fn is_reachable(&self, elapsed: f64) -> bool {
+        !self.now(elapsed).any(|host_fault| host_fault.what == HostFaultKind::Away)
+    }
+
+    /// What affects it at this moment.
+    pub(super) fn now(&self, elapsed: f64) -> impl Iterator<Item = &HostFault> {
+        self.host_faults.iter().filter(move |host_fault| host_fault.is_at(elapsed))
+    }
+
+    /// What hosts.toml would say of it.
+    pub(super) fn config(&self) -> HostConfig {
+        HostConfig { tags: vec![self.model.tag.into()], ..HostConfig::named(self.name.as_str()) }
+    }
+}
+
+/// A host beyond those of [`host_templates`]: most are like others, a few have something.
+fn generated_template(seed: u64, gpu_count: usize) -> HostTemplate {
+    let anybody = rng::hash(&[seed, 30]) as usize % PEOPLE.len();
+    let model = if rng::unit(&[seed, 31]) < 0.12 { &A100 } else { &H100 };
+    let old = |gpus, kind, person, seconds| SlotTemplate { gpus, runs: vec![JobTemplate::old(kind, person, seconds)] };
+    let free = |gpus| old(gpus, Workload::Free, 0, 0.0);
+    let templates = match rng::hash(&[seed, 34]) % 20 {
+        0..6 => vec![old(8, Workload::Pretrain, anybody, 26.0 * HOUR)],
+        6..9 => vec![old(4, Workload::Inference, anybody, 3.0 * DAY), old(2, Workload::Inference, BOB, DAY), free(2)],
+        9..12 => vec![old(2, Workload::Evaluation, anybody, 0.2 * HOUR), free(6)],
+        12 => {
+            let mut hung = old(2, Workload::Training, anybody, 5.0 * HOUR);
+            hung.runs[0].job_faults = vec![JobFault::new(-240.0, f64::INFINITY, JobFaultKind::Hangs)];
+            vec![hung, old(4, Workload::Training, ALICE, 6.0 * HOUR)]
+        }
+        13 => {
+            vec![
+                old(4, Workload::Training, anybody, 9.0 * HOUR),
+                old(1, Workload::Hot, HANA, HOUR),
+                old(3, Workload::Video, BOB, HOUR),
+            ]
+        }
+        14 => vec![old(6, Workload::Training, anybody, 14.0 * HOUR), old(2, Workload::Notebook, CAROL, 2.2 * DAY)],
+        _ => host_templates::ordinary().templates,
+    };
+    let lost = |gpu: usize| vec![HostFault::since(-600.0, HostFaultKind::Lost { gpu })];
+    let (host_faults, driver) = match rng::hash(&[seed, 32]) % 100 {
+        0..2 => (
+            (0..20).map(|time| host_templates::away(1.25 + 6.0 * f64::from(time), 40.0)).collect(),
+            DriverState::Current,
+        ),
+        2 => (Vec::new(), DriverState::Mismatched),
+        3 => (lost(rng::hash(&[seed, 33]) as usize % gpu_count.max(1)), DriverState::Current),
+        _ => (Vec::new(), DriverState::Current),
+    };
+    HostTemplate { model, templates, host_faults, driver }
+}
+
+/// Fits the templates to the GPUs that there are: repeated on larger hosts, cut off on smaller ones.
+fn slots(templates: &[SlotTemplate], seed: u64, gpu_count: usize) -> Vec<GpuSlot> {
+    let mut slots: Vec<GpuSlot> = Vec::new();
+    let mut taken = 0;
+    for (number, place) in templates.iter().cycle().enumerate() {
+        let is_whole = place.runs.iter().any(|run| run.kind == Workload::Pretrain);
+        let count = if is_whole { gpu_count - taken } else { place.gpus.min(gpu_count - taken) };
+        if count == 0 {
+            break;
+        }
+        let round = number / templates.len();
+        for run in &place.runs {
+            let number = slots.len() as u64;
+            slots.push(slot(run, number, round, taken..taken + count, rng::hash(&[seed, 40, number])));
+        }
+        taken += count;
+    }
+    slots
+}
+
+fn slot(run: &JobTemplate, number: u64, round: usize, gpus: std::ops::Range<usize>, seed: u64) -> GpuSlot {
+    let has_cycle = run.kind == Workload::Evaluation && run.script.is_none();
+    let cycle = has_cycle.then(|| JobCycle {
+        run_seconds: rng::between(420.0, 1500.0, &[seed, 1]),
+        gap_seconds: rng::between(25.0, 160.0, &[seed, 2]),
+    });
+    GpuSlot {
+        number,
+        gpus,
+        kind: run.kind,
+        script: run.script,
+        person: (run.person + round) % PEOPLE.len(),
+        began_seconds: match run.begins {
+            Ok(minute) => -minute * MINUTE,
+            Err(seconds) => seconds + rng::between(70.0, 600.0, &[seed, 3]),
+        },
+        left_seconds: run.ends * MINUTE,
+        cycle,
+        job_faults: run.job_faults.clone(),
+        leak_bytes_per_hour: run.leak_gib_per_hour * GIB,
+        seed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_gpu_has_one_seat_at_a_time_on_hosts_of_any_size() {
+        for gpus in [1, 2, 7, 8, 16, 30] {
+            for index in 0..200 {
+                let plan = HostPlan::new(1, index, 200, gpus);
+                for elapsed in [0.0, 1900.0, 3000.0, 4400.0, 7000.0] {
+                    let at = |slot: &&GpuSlot| slot.began_seconds + elapsed >= 0.0 && elapsed < slot.left_seconds;
+                    let seated: Vec<usize> = plan.slots.iter().filter(at).flat_map(|slot| slot.gpus.clone()).collect();
+                    let mut once = seated.clone();
+                    once.dedup();
+                    assert_eq!(seated, once, "host {index}: two jobs on one GPU");
+                }
+                let all: BTreeSet<usize> = plan.slots.iter().flat_map(|slot| slot.gpus.clone()).collect();
+                assert_eq!(all.into_iter().collect::<Vec<_>>(), (0..gpus).collect::<Vec<_>>(), "host {index}");
+                assert!(plan.slots.iter().all(|slot| slot.began_seconds < plan.up_seconds));
+                assert!(plan.host_faults.iter().all(|host_fault| host_fault.fits(gpus)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_fleet_of_any_size_has_sorted_names() {
+        let name = |index, hosts| HostPlan::new(1, index, hosts, 8).name;
+        assert_eq!((name(0, 6), name(5, 6)), ("hgx-01".to_owned(), "hgx-06".to_owned()));
+        assert_eq!((name(0, 1000), name(999, 1000)), ("hgx-0001".to_owned(), "hgx-1000".to_owned()));
+    }
+
+    #[test]
+    fn outages_come_and_go_on_their_host_only() {
+        let plan = HostPlan::new(1, 4, 6, 8);
+        let seen = [0.0, 74.0, 76.0, 114.0, 116.0, 2999.0, 3001.0, 3419.0, 3421.0].map(|at| plan.is_reachable(at));
+        assert_eq!(seen, [true, true, false, false, true, true, false, false, true]);
+        assert!((0..500).all(|second| HostPlan::new(1, 0, 6, 8).is_reachable(f64::from(second))));
+    }
+}

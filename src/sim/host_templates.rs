@@ -1,0 +1,268 @@
+//! The lab of the demo: who sits where, and what affects whom, so that each rule of diagnosis has something to find
+//! within two hours of simulated time. The first minutes are an ordinary day.
+
+use super::host_fault::{HostFault, HostFaultKind};
+use super::job_fault::{JobFault, JobFaultKind};
+use super::people::{A100, ALICE, BOB, CAROL, DMITRI, ERIKA, FUMI, GUSTAV, H100, HANA, Model};
+use super::workload::Workload;
+use crate::wire::RecoveryAction;
+
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 24.0 * HOUR;
+const FOREVER: f64 = f64::INFINITY;
+
+/// A host before its GPUs are counted.
+pub(super) struct HostTemplate {
+    pub(super) model: &'static Model,
+    pub(super) templates: Vec<SlotTemplate>,
+    pub(super) host_faults: Vec<HostFault>,
+    pub(super) driver: DriverState,
+}
+
+/// The driver of a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DriverState {
+    /// The one that the lab has agreed on.
+    Current,
+    /// An older one, with persistence mode off.
+    Outdated,
+    /// It was updated and the host not rebooted: nobody can use it.
+    Mismatched,
+}
+
+/// Some GPUs of a host, and what is run there one after the other.
+#[derive(Clone)]
+pub(super) struct SlotTemplate {
+    pub(super) gpus: usize,
+    pub(super) runs: Vec<JobTemplate>,
+}
+
+/// One job, or one after the other of the same kind.
+#[derive(Clone)]
+pub(super) struct JobTemplate {
+    pub(super) kind: Workload,
+    pub(super) person: usize,
+    pub(super) script: Option<&'static str>,
+    /// Minutes after the start of the demo at which it begins; what runs before has a time in seconds behind it.
+    pub(super) begins: Result<f64, f64>,
+    /// Minutes after the start at which it is over.
+    pub(super) ends: f64,
+    pub(super) job_faults: Vec<JobFault>,
+    pub(super) leak_gib_per_hour: f64,
+}
+
+impl JobTemplate {
+    /// One that has run for some seconds when the demo begins.
+    pub(super) fn old(kind: Workload, person: usize, seconds: f64) -> Self {
+        let begins = Err(seconds);
+        Self { kind, person, script: None, begins, ends: FOREVER, job_faults: Vec::new(), leak_gib_per_hour: 0.0 }
+    }
+
+    /// One that begins some minutes after the demo.
+    fn at(minute: f64, kind: Workload, person: usize) -> Self {
+        Self { begins: Ok(minute), ..Self::old(kind, person, 0.0) }
+    }
+
+    fn free() -> Self {
+        Self::old(Workload::Free, 0, 0.0)
+    }
+
+    fn script(self, script: &'static str) -> Self {
+        Self { script: Some(script), ..self }
+    }
+
+    /// What affects it from one minute to another; in their order.
+    fn then(mut self, from: f64, until: f64, what: JobFaultKind) -> Self {
+        self.job_faults.push(JobFault::new(from, until, what));
+        self
+    }
+
+    fn leaks(self, gib_per_hour: f64) -> Self {
+        Self { leak_gib_per_hour: gib_per_hour, ..self }
+    }
+
+    fn until(self, minute: f64) -> Self {
+        Self { ends: minute, ..self }
+    }
+}
+
+fn slot_template(gpus: usize, runs: impl Into<Vec<JobTemplate>>) -> SlotTemplate {
+    SlotTemplate { gpus, runs: runs.into() }
+}
+
+fn one(gpus: usize, kind: Workload, person: usize, seconds: f64) -> SlotTemplate {
+    slot_template(gpus, [JobTemplate::old(kind, person, seconds)])
+}
+
+/// The hosts that everybody sees; `None` for those beyond them.
+pub(super) fn host_template(index: u32) -> Option<HostTemplate> {
+    Some(match index {
+        0 => mixed(),
+        1 => pretraining(),
+        2 => troubled(),
+        3 => borrowed(),
+        4 => remote(),
+        5 => HostTemplate { driver: DriverState::Mismatched, ..ordinary() },
+        6 => HostTemplate { templates: vec![one(8, Workload::Pretrain, ERIKA, 30.0 * HOUR)], ..ordinary() },
+        7 => HostTemplate { host_faults: vec![HostFault::since(-600.0, HostFaultKind::Lost { gpu: 6 })], ..ordinary() },
+        _ => return None,
+    })
+}
+
+/// Mixed work, and nothing affects it.
+pub(super) fn ordinary() -> HostTemplate {
+    HostTemplate {
+        model: &H100,
+        templates: vec![
+            one(4, Workload::Training, ALICE, 3.2 * HOUR),
+            one(1, Workload::Evaluation, GUSTAV, 0.2 * HOUR),
+            one(1, Workload::Shared, BOB, 5.0 * HOUR),
+            one(1, Workload::Notebook, CAROL, 6.1 * DAY),
+            slot_template(1, [JobTemplate::free()]),
+        ],
+        host_faults: Vec::new(),
+        driver: DriverState::Current,
+    }
+}
+
+/// Training loses a rank after a quarter of an hour, is ended by its watchdog and begins again; later the file server is
+/// away, and the driver answers nobody.
+fn mixed() -> HostTemplate {
+    let mut template = ordinary();
+    let training = JobTemplate::old(Workload::Training, ALICE, 3.2 * HOUR);
+    template.templates[0] = slot_template(
+        4,
+        [
+            training.then(14.0, FOREVER, JobFaultKind::LosesRank(2)).until(30.0),
+            JobTemplate::at(33.0, Workload::Training, ALICE),
+        ],
+    );
+    template.host_faults = vec![
+        HostFault::new(62.0, 66.0, HostFaultKind::Silent { mount: "/home" }),
+        HostFault::new(90.0, 92.5, HostFaultKind::Mute),
+    ];
+    template
+}
+
+/// One large job on a host whose board ages: an NVLink, a power supply, a memory row.
+fn pretraining() -> HostTemplate {
+    let pretraining =
+        JobTemplate::old(Workload::Pretrain, ERIKA, 19.4 * HOUR).then(20.0, 48.0, JobFaultKind::Straggles(6));
+    HostTemplate {
+        model: &H100,
+        templates: vec![slot_template(8, [pretraining])],
+        host_faults: vec![
+            HostFault::since(30.0, HostFaultKind::LinkDown { gpu: 2, link: 7 }),
+            HostFault::new(50.0, 53.0, HostFaultKind::Brake { first: 0, last: 3 }),
+            HostFault::since(70.0, HostFaultKind::Xid { gpu: 5, number: 94 }),
+            HostFault::since(70.0, HostFaultKind::BadRow { gpu: 5, errors: 2 }),
+            HostFault::since(71.0, HostFaultKind::Asks { gpu: 5, action: RecoveryAction::DrainAndReset }),
+            HostFault::new(0.0, 110.0, HostFaultKind::Fills { mount: "/scratch", from: 83.0, to: 98.8 }),
+        ],
+        driver: DriverState::Current,
+    }
+}
+
+/// Where most goes wrong: one job has hung before anybody slow_sample_at, one hangs soon, a GPU overheats, videos are decoded too
+/// slowly and in the end fill the memory.
+fn troubled() -> HostTemplate {
+    const SFT: &str = "sft.py --fsdp --resume ckpt/last";
+    const DPO: &str = "dpo.py --base ckpt/sft-8b --beta 0.1";
+    let hung =
+        JobTemplate::old(Workload::Training, DMITRI, 9.7 * HOUR).script(SFT).then(-300.0, FOREVER, JobFaultKind::Hangs);
+    let hangs = JobTemplate::old(Workload::Training, FUMI, 1.9 * HOUR)
+        .script(DPO)
+        .then(6.5, FOREVER, JobFaultKind::Hangs)
+        .until(40.0);
+    let orphaned = JobTemplate::at(42.0, Workload::Training, FUMI)
+        .script(DPO)
+        .then(55.0, FOREVER, JobFaultKind::LosesLauncher)
+        .until(75.0);
+    let hot = JobTemplate::old(Workload::Hot, HANA, 12.0 * 60.0).then(12.0, FOREVER, JobFaultKind::Overheats);
+    let video =
+        JobTemplate::old(Workload::Video, BOB, 2.6 * HOUR).then(25.0, FOREVER, JobFaultKind::Starves).until(75.0);
+    let stalls = JobTemplate::old(Workload::Evaluation, ALICE, 0.5 * HOUR).script("rl.py --env maze --actors 8");
+    HostTemplate {
+        model: &H100,
+        templates: vec![
+            slot_template(2, [hung]),
+            slot_template(2, [hangs, orphaned, JobTemplate::at(77.0, Workload::Training, FUMI).script(DPO)]),
+            slot_template(1, [hot]),
+            slot_template(1, [video, JobTemplate::at(81.0, Workload::Video, BOB)]),
+            slot_template(
+                1,
+                [
+                    stalls.then(9.0, FOREVER, JobFaultKind::Stalls).until(52.0),
+                    JobTemplate::at(54.0, Workload::Evaluation, ALICE),
+                ],
+            ),
+            slot_template(1, [JobTemplate::free()]),
+        ],
+        host_faults: vec![
+            HostFault::new(57.0, 75.0, HostFaultKind::Swells { to: 98.9 }),
+            HostFault::since(75.0, HostFaultKind::Kill),
+        ],
+        driver: DriverState::Current,
+    }
+}
+
+/// Older GPUs, on which people forget things: a job that leaks, one that is stopped, killed and never quite gone, a log
+/// that nobody misses.
+fn borrowed() -> HostTemplate {
+    let leaks = JobTemplate::old(Workload::Evaluation, CAROL, 0.3 * HOUR).script("embed.py --corpus wiki --keep-all");
+    let stops =
+        JobTemplate::old(Workload::Evaluation, CAROL, 0.4 * HOUR).script("render.py --scene city --samples 512");
+    let stops = stops.then(30.0, 40.0, JobFaultKind::Stops).then(50.0, 58.0, JobFaultKind::Lingers).then(
+        58.0,
+        FOREVER,
+        JobFaultKind::LeavesMemory,
+    );
+    let silent =
+        JobTemplate::old(Workload::Training, DMITRI, 7.5 * HOUR).then(15.0, FOREVER, JobFaultKind::FallsSilent);
+    HostTemplate {
+        model: &A100,
+        templates: vec![
+            one(2, Workload::Inference, ALICE, 2.4 * DAY),
+            slot_template(1, [leaks.leaks(10.0).until(112.0), JobTemplate::at(114.0, Workload::Evaluation, CAROL)]),
+            slot_template(1, [stops.until(68.0), JobTemplate::at(72.0, Workload::Evaluation, CAROL)]),
+            slot_template(2, [silent]),
+            one(1, Workload::Notebook, GUSTAV, 1.3 * DAY),
+            slot_template(1, [JobTemplate::free()]),
+        ],
+        host_faults: vec![
+            HostFault::since(-900.0, HostFaultKind::SlowLink { gpu: 4, generation: 3 }),
+            HostFault::new(62.0, 66.0, HostFaultKind::Silent { mount: "/home" }),
+        ],
+        driver: DriverState::Current,
+    }
+}
+
+/// Behind a bad line, with a driver that was left out of the last update.
+fn remote() -> HostTemplate {
+    let tiny = JobTemplate::old(Workload::Tiny, HANA, 0.4 * HOUR).script("ppo.py --batch 8");
+    let waits = JobTemplate::old(Workload::Evaluation, FUMI, 0.4 * HOUR).script("sweep.py --trial 17");
+    HostTemplate {
+        model: &H100,
+        templates: vec![
+            one(4, Workload::Inference, BOB, 11.0 * DAY),
+            slot_template(1, [tiny]),
+            slot_template(1, [waits.then(20.0, 28.0, JobFaultKind::Waits)]),
+            slot_template(2, [JobTemplate::free()]),
+        ],
+        host_faults: vec![
+            // The first is after one has slow_sample_at around, and before one has left.
+            away(1.25, 40.0),
+            away(10.0, 40.0),
+            away(50.0, 420.0),
+            away(100.0, 40.0),
+            HostFault::since(85.0, HostFaultKind::Xid { gpu: 7, number: 79 }),
+            HostFault::since(85.1, HostFaultKind::Lost { gpu: 7 }),
+        ],
+        driver: DriverState::Outdated,
+    }
+}
+
+/// Its network is away from this minute on for some seconds.
+pub(super) fn away(minute: f64, seconds: f64) -> HostFault {
+    HostFault::new(minute, minute + seconds / 60.0, HostFaultKind::Away)
+}

@@ -1,0 +1,262 @@
+//! The simulated servers as streams: one task a connection, which speaks the wire like a probe.
+
+use super::host_plan::HostPlan;
+use super::probe::{Server, SimulatedProbe};
+use crate::fleet::{Clock, HostId, LinkError, LinkErrorKind};
+use crate::hosts::HostConfig;
+use crate::wire::codec::{LineBuffer, decode_json, encode};
+use crate::wire::{Message, Request};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::time::{Instant, sleep_until};
+
+/// The same fleet on every run.
+const SEED: u64 = 20_251_114;
+/// The second snapshot comes this soon, as the probe's does.
+const SECOND_SNAPSHOT: Duration = Duration::from_millis(250);
+/// However fast simulated time runs, a host speaks no more often than this in real time.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+/// What may be on its way on one connection.
+const PIPE_BYTES: usize = 64 * 1024;
+
+/// A simulated fleet.
+#[derive(Debug)]
+pub struct SimulatedFleet {
+    clock: Clock,
+    servers: Vec<Arc<Server>>,
+}
+
+impl SimulatedFleet {
+    /// A fleet of this many hosts with this many GPUs each. It does nothing until it is connected to.
+    pub fn new(hosts: u32, gpus: u32, clock: Clock) -> Self {
+        let server = |index| Arc::new(Server::new(HostPlan::new(SEED, index, hosts, gpus as usize)));
+        Self { clock, servers: (0..hosts).map(server).collect() }
+    }
+
+    /// The hosts' configurations, in order. Their interval is in simulated time.
+    pub fn configs(&self) -> Vec<Arc<HostConfig>> {
+        let shortest = SHORTEST_PAUSE.mul_f64(self.clock.speed());
+        let config = |server: &Arc<Server>| {
+            let config = server.plan.config();
+            Arc::new(HostConfig { interval: config.interval.max(shortest), ..config })
+        };
+        self.servers.iter().map(config).collect()
+    }
+
+    /// The probe of a host, for a caller with a time of its own; `None` when there is no such host.
+    pub fn probe(&self, host: HostId) -> Option<SimulatedProbe> {
+        self.servers.get(host.0 as usize).map(|server| SimulatedProbe::new(Arc::clone(server)))
+    }
+
+    /// Connects to a host's probe. To be called within a tokio runtime; dropping the stream ends the probe.
+    ///
+    /// # Errors
+    /// When there is no such host, or it is one that cannot be reached now.
+    pub fn open(&self, host: HostId) -> Result<DuplexStream, LinkError> {
+        let Some(probe) = self.probe(host) else {
+            return Err(LinkError::new(LinkErrorKind::Config, "there is no such simulated host"));
+        };
+        if !probe.is_reachable(self.clock.now()) {
+            return Err(LinkError::new(LinkErrorKind::Timeout, "no answer on port 22 within 5 s")
+                .with_hint("this simulated host comes back by itself"));
+        }
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        let probe = ProbeConnection { probe, clock: self.clock, stream: theirs, requests: LineBuffer::default() };
+        tokio::spawn(probe.run());
+        Ok(ours)
+    }
+}
+
+/// The probe of one connection.
+struct ProbeConnection {
+    probe: SimulatedProbe,
+    clock: Clock,
+    stream: DuplexStream,
+    requests: LineBuffer,
+}
+
+/// The other side hung up, or spoke nonsense.
+struct Over;
+
+impl ProbeConnection {
+    async fn run(mut self) {
+        for message in self.probe.hello() {
+            if self.say(&message).await.is_err() {
+                return;
+            }
+        }
+        let mut next = Instant::now();
+        while self.step(&mut next).await.is_ok() {}
+    }
+
+    async fn step(&mut self, next: &mut Instant) -> Result<(), Over> {
+        let mut chunk = [0; 1024];
+        tokio::select! {
+            () = sleep_until(*next) => {
+                let now = self.clock.now();
+                if self.probe.is_reachable(now) {
+                    let snapshot = self.probe.sample(now);
+                    self.say(&snapshot).await?;
+                }
+                let pause = if self.probe.sequence() == 1 { SECOND_SNAPSHOT } else { self.probe.interval() };
+                *next = Instant::now() + pause.div_f64(self.clock.speed()).max(SHORTEST_PAUSE);
+                Ok(())
+            }
+            count = self.stream.read(&mut chunk) => match count {
+                Ok(count @ 1..) => {
+                    self.requests.push(&chunk[..count]);
+                    self.take_requests(next).await
+                }
+                Ok(0) | Err(_) => Err(Over),
+            },
+        }
+    }
+
+    async fn take_requests(&mut self, next: &mut Instant) -> Result<(), Over> {
+        loop {
+            let request: Request = match self.requests.next_line() {
+                Ok(None) => return Ok(()),
+                Ok(Some(line)) => decode_json(line).map_err(|_| Over)?,
+                Err(_) => return Err(Over),
+            };
+            let now = self.clock.now();
+            if !self.probe.is_reachable(now) {
+                continue;
+            }
+            if request == Request::Resend {
+                *next = Instant::now();
+            }
+            if let Some(answer) = self.probe.take(&request, now) {
+                self.say(&answer).await?;
+            }
+        }
+    }
+
+    async fn say(&mut self, message: &Message) -> Result<(), Over> {
+        let line = encode(message).map_err(|_| Over)?;
+        self.stream.write_all(&line).await.map_err(|_| Over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::people::VIEWER;
+    use super::*;
+    use crate::wire::codec::decode;
+    use crate::wire::{Reply, ReplyOutcome, Signal, Snapshot};
+    use tokio::time::timeout;
+
+    struct Link {
+        stream: DuplexStream,
+        lines: LineBuffer,
+    }
+
+    impl Link {
+        fn open(demo: &SimulatedFleet, host: u32) -> Self {
+            Self { stream: demo.open(HostId(host)).expect("opens"), lines: LineBuffer::default() }
+        }
+
+        async fn message(&mut self) -> Message {
+            loop {
+                if let Some(line) = self.lines.next_line().unwrap() {
+                    return decode(line).unwrap();
+                }
+                let mut chunk = [0; 4096];
+                let read = timeout(Duration::from_secs(10), self.stream.read(&mut chunk)).await.expect("in time");
+                let count = read.unwrap();
+                assert!(count > 0, "the probe ended");
+                self.lines.push(&chunk[..count]);
+            }
+        }
+
+        async fn snapshot(&mut self) -> Snapshot {
+            loop {
+                if let Message::Snapshot(snapshot) = self.message().await {
+                    return *snapshot;
+                }
+            }
+        }
+
+        async fn ask(&mut self, request: &Request) {
+            self.stream.write_all(&encode(request).unwrap()).await.unwrap();
+        }
+
+        async fn signal(&mut self, pid: u32, start_ticks: u64, boot_id: crate::wire::SafeText) -> ReplyOutcome {
+            self.ask(&Request::Signal { id: 4, boot_id, pid, start_ticks, signal: Signal::Terminate }).await;
+            loop {
+                if let Message::Reply(Reply { id: 4, outcome }) = self.message().await {
+                    return outcome;
+                }
+            }
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_begins_as_a_probes_does_and_answers() {
+        let demo = SimulatedFleet::new(6, 8, Clock::start(1.0));
+        let mut link = Link::open(&demo, 0);
+        assert!(matches!(link.message().await, Message::Hello(_)));
+        assert!(matches!(link.message().await, Message::Inventory(_)));
+        let first = link.snapshot().await;
+        assert_eq!((first.sequence, first.facts.is_empty()), (1, false));
+        let began = Instant::now();
+        let second = link.snapshot().await;
+        assert_eq!((second.sequence, second.facts.len()), (2, 0));
+        assert_eq!(began.elapsed(), SECOND_SNAPSHOT);
+        assert_eq!(link.snapshot().await.sequence, 3);
+        assert_eq!(began.elapsed(), SECOND_SNAPSHOT + HostConfig::DEFAULT_INTERVAL);
+        link.ask(&Request::Heartbeat { id: 7, last_sequence: Some(3) }).await;
+        assert_eq!(link.message().await, Message::Echo { id: 7 });
+        link.ask(&Request::Interval { seconds: 0.5 }).await;
+        link.snapshot().await;
+        let asked = Instant::now();
+        link.snapshot().await;
+        assert_eq!(asked.elapsed(), Duration::from_millis(500));
+        link.ask(&Request::Resend).await;
+        assert!(matches!(link.message().await, Message::Inventory(_)));
+        assert!(!link.snapshot().await.facts.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_signal_ends_ones_own_job_only_and_for_every_later_connection() {
+        let demo = SimulatedFleet::new(6, 8, Clock::start(1.0));
+        let boot_id = || demo.servers[2].plan.boot_id();
+        let mut link = Link::open(&demo, 2);
+        let facts = link.snapshot().await.facts;
+        let of = |own: bool| facts.iter().find(|facts| (facts.uid == Some(VIEWER.uid)) == own).expect("is there");
+        let (own, other) = (of(true), of(false));
+        let ticks = own.start_ticks.unwrap();
+        assert_eq!(link.signal(own.pid, ticks, "another boot".into()).await, ReplyOutcome::Reused);
+        assert_eq!(link.signal(own.pid, ticks + 1, boot_id()).await, ReplyOutcome::Reused);
+        let denied = link.signal(other.pid, other.start_ticks.unwrap(), boot_id()).await;
+        assert_eq!(denied, ReplyOutcome::NotPermitted);
+        assert_eq!(link.signal(own.pid, ticks, boot_id()).await, ReplyOutcome::Sent);
+        assert_eq!(link.signal(own.pid, ticks, boot_id()).await, ReplyOutcome::Gone);
+        let again = Link::open(&demo, 2).snapshot().await;
+        assert!(again.facts.iter().all(|facts| facts.pid != own.pid));
+    }
+
+    #[tokio::test]
+    async fn a_host_is_away_and_comes_back_in_simulated_time() {
+        // Two hours with their absences of 40 s pass in seconds.
+        let demo = SimulatedFleet::new(5, 1, Clock::start(800.0));
+        let seen = timeout(Duration::from_secs(30), async {
+            for away in [true, false, true] {
+                while demo.open(HostId(4)).is_err() != away {
+                    tokio::task::yield_now().await;
+                }
+            }
+            demo.open(HostId(0)).is_ok()
+        });
+        assert!(seen.await.expect("within several absences"));
+        assert_eq!(demo.open(HostId(9)).expect_err("no such host").kind, LinkErrorKind::Config);
+    }
+
+    #[test]
+    fn a_fast_clock_asks_for_fewer_snapshots() {
+        let interval = |speed| SimulatedFleet::new(1, 8, Clock::start(speed)).configs()[0].interval;
+        assert_eq!(interval(1.0), HostConfig::DEFAULT_INTERVAL);
+        assert_eq!(interval(600.0), Duration::from_secs(30));
+    }
+}

@@ -1,0 +1,252 @@
+//! Plays a case: the lines of a recording, one step of all hosts after the other.
+
+use super::case_file::{Case, Step, seconds};
+use super::rng::Rng;
+use super::sim_host::{START_UNIX, SimHost};
+use gpufleet::fleet::recording::{HostLine, Line, RecordedError, RecordedEvent, RecordedLinkState};
+use gpufleet::wire::{Message, SafeText};
+use std::fmt;
+
+/// How a case is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// Every sample arrives.
+    Plain,
+    /// One sample in twenty does not.
+    Drops,
+    /// Every few minutes nothing comes for a minute.
+    Gaps,
+    /// The monitor begins in the middle.
+    Late,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 4] = [Self::Plain, Self::Drops, Self::Gaps, Self::Late];
+
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Drops => "drops",
+            Self::Gaps => "gaps",
+            Self::Late => "late",
+        }
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.word())
+    }
+}
+
+/// A case that is being played.
+pub(crate) struct CaseRecording {
+    hosts: Vec<HostRecording>,
+    variant: Variant,
+    interval: f64,
+    length: f64,
+    /// When the monitor begins.
+    monitor_starts: f64,
+    step: u64,
+    has_begun: bool,
+}
+
+struct HostRecording {
+    host: SimHost,
+    rng: Rng,
+    offset: f64,
+    /// No connection: since when, and until when.
+    outages: Vec<Outage>,
+    is_connected: bool,
+    gap: (f64, f64),
+}
+
+/// A time without a connection.
+struct Outage {
+    from: f64,
+    to: f64,
+    /// The monitor's own host slept: nobody noticed.
+    is_sleep: bool,
+    error: (&'static str, &'static str),
+}
+
+impl CaseRecording {
+    pub(crate) fn new(case: &Case, variant: Variant, seed: u64) -> Self {
+        let length = seconds(&case.length);
+        let late = case.late.as_ref().map_or(length / 2.0, |late| seconds(late));
+        let hosts = (0..case.hosts).map(|index| {
+            let host = SimHost::new(case, index, seed);
+            let mut rng = Rng::new(&[seed, index as u64, 3]);
+            let outages = outages(&host, length);
+            let gap = rng.between(200.0, 500.0);
+            HostRecording {
+                host,
+                offset: (index as f64 * 0.37 + 0.5) % case.interval.min(5.0),
+                outages,
+                is_connected: false,
+                gap: (gap, gap + 60.0),
+                rng,
+            }
+        });
+        Self {
+            hosts: hosts.collect(),
+            variant,
+            interval: case.interval,
+            length,
+            monitor_starts: if variant == Variant::Late { late } else { 0.0 },
+            step: 0,
+            has_begun: false,
+        }
+    }
+
+    /// When the monitor begins, seconds after the case does.
+    pub(crate) fn monitor_starts(&self) -> f64 {
+        self.monitor_starts
+    }
+
+    fn play(&mut self) -> Vec<Line> {
+        let begin = self.step as f64 * self.interval;
+        self.step += 1;
+        let mut lines: Vec<HostLine> = Vec::new();
+        for host in &mut self.hosts {
+            let time = begin + host.offset;
+            host.host.advance(time);
+            if time < self.monitor_starts {
+                continue;
+            }
+            host.play(begin, time, self.interval, self.variant, self.monitor_starts, &mut lines);
+        }
+        lines.sort_by(|one, other| one.t.total_cmp(&other.t));
+        lines.into_iter().map(Line::Host).collect()
+    }
+}
+
+impl Iterator for CaseRecording {
+    type Item = Vec<Line>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if !self.has_begun {
+            self.has_begun = true;
+            let unix = (START_UNIX + self.monitor_starts) as i64;
+            let started = jiff::Timestamp::from_second(unix).expect("a time").to_string();
+            return Some(vec![Line::Start { started: SafeText::new(&started) }]);
+        }
+        (self.step as f64 * self.interval < self.length).then(|| self.play())
+    }
+}
+
+impl HostRecording {
+    fn play(
+        &mut self,
+        begin: f64,
+        time: f64,
+        interval: f64,
+        variant: Variant,
+        monitor_starts: f64,
+        lines: &mut Vec<HostLine>,
+    ) {
+        let host = self.host.name.clone();
+        let mut push_line = |at: f64, event| {
+            let t = ((at - monitor_starts).max(0.0) * 1e3).round() / 1e3;
+            lines.push(HostLine { t, host: host.clone(), event });
+        };
+        let link = |word| RecordedEvent::Link(word, None);
+        if let Some(cut) = self.outages.iter().find(|cut| cut.from <= time && time < cut.to) {
+            if !cut.is_sleep {
+                let (kind, message) = cut.error;
+                let down = || {
+                    let error = RecordedError { kind: kind.into(), message: message.into(), hint: None };
+                    RecordedEvent::Link(RecordedLinkState::Down, Some(error))
+                };
+                let end = begin + interval;
+                // Nothing for 3 s, then for 10 s; after that a try every 20 s that takes 5.
+                let tries = (1..).map(|number| cut.from + 10.0 + 20.0 * f64::from(number)).take_while(|at| *at < end);
+                let tries = tries.flat_map(|at| [(at, link(RecordedLinkState::Connecting)), (at + 5.0, down())]);
+                let all = [(cut.from + 3.0, link(RecordedLinkState::Stale)), (cut.from + 10.0, down())]
+                    .into_iter()
+                    .chain(tries);
+                for (at, what) in all.filter(|(at, _)| *at >= begin && *at < end.min(cut.to - 0.5)) {
+                    push_line(at, what);
+                }
+            }
+            self.is_connected = cut.is_sleep;
+            return;
+        }
+        // It slept: what was connected is dead, and is noticed now.
+        if let Some(cut) = self.outages.iter().find(|cut| cut.is_sleep && cut.to <= time && time < cut.to + interval) {
+            let error =
+                RecordedError { kind: "silent".into(), message: "nothing was heard for 10 s".into(), hint: None };
+            push_line(cut.to.max(time), link(RecordedLinkState::Stale));
+            push_line(cut.to.max(time) + 0.1, RecordedEvent::Link(RecordedLinkState::Down, Some(error)));
+            self.is_connected = false;
+            return;
+        }
+        let is_slow = self.host.active("slow_start", time).next().is_some();
+        if !self.is_connected {
+            self.is_connected = true;
+            push_line(time - 0.4, link(RecordedLinkState::Connecting));
+            push_line(time - 0.2, RecordedEvent::Wire(Message::Hello(self.host.connect())));
+            if is_slow {
+                push_line(time, link(RecordedLinkState::Live));
+                push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(true)))));
+                let late =
+                    self.host.active("slow_start", time).find_map(|event| event.number("answers")).unwrap_or(4.0);
+                if late < interval
+                    && let Some(inventory) = self.host.inventory()
+                {
+                    push_line(time + late, RecordedEvent::Wire(Message::Inventory(inventory)));
+                    push_line(time + late, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
+                }
+                return;
+            }
+            self.push_inventory(time - 0.1, &mut push_line);
+            push_line(time, link(RecordedLinkState::Live));
+            push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
+            return;
+        }
+        if self.is_missed(time, variant) {
+            return;
+        }
+        self.push_inventory(time, &mut push_line);
+        push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
+    }
+
+    fn push_inventory(&mut self, time: f64, push_line: &mut impl FnMut(f64, RecordedEvent)) {
+        if let Some(inventory) = self.host.inventory() {
+            push_line(time, RecordedEvent::Wire(Message::Inventory(inventory)));
+        }
+    }
+
+    fn is_missed(&mut self, time: f64, variant: Variant) -> bool {
+        let is_skipped = self.host.active("skip", time).next().is_some();
+        let dropped = self.rng.chance(0.05);
+        if time >= self.gap.1 {
+            let next = time + self.rng.between(240.0, 600.0);
+            self.gap = (next, next + 60.0);
+        }
+        match variant {
+            _ if is_skipped => true,
+            Variant::Drops => dropped,
+            Variant::Gaps => time >= self.gap.0 && time < self.gap.1,
+            Variant::Plain | Variant::Late => false,
+        }
+    }
+}
+
+fn outages(host: &SimHost, length: f64) -> Vec<Outage> {
+    let cut = |event: &Step, is_sleep| Outage {
+        from: event.at,
+        to: event.at + event.time("for").unwrap_or(length),
+        is_sleep,
+        error: match event.text("error") {
+            Some("refused") => ("refused", "nothing listens on port 22"),
+            Some("dns") => ("dns", "the name is not known"),
+            Some("network") => ("network", "no route to host"),
+            _ => ("timeout", "no answer within 10 s"),
+        },
+    };
+    let down = host.events("down").map(|event| cut(event, false));
+    let sleep = host.events("sleep").map(|event| cut(event, true));
+    // While the monitor's host sleeps, nobody sees what else is cut.
+    sleep.chain(down).collect()
+}

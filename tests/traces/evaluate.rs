@@ -1,0 +1,267 @@
+//! Plays a case through fleet and engine and compares what was found with what had to be.
+
+use super::case_file::{Case, arguments, seconds};
+use super::case_recording::{CaseRecording, Variant};
+use gpufleet::commands::replay::Replay;
+use gpufleet::diagnosis::{FindingPhase, Severity};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A finding that fired, or rose.
+#[derive(Debug, Clone)]
+pub(crate) struct Fired {
+    /// Seconds after the case began.
+    pub(crate) at: f64,
+    pub(crate) rule: &'static str,
+    pub(crate) severity: Severity,
+    pub(crate) id: String,
+    pub(crate) host: String,
+    pub(crate) sentence: String,
+}
+
+/// What had to be found, and when it was.
+#[derive(Debug, Clone)]
+pub(crate) struct ExpectedFinding {
+    pub(crate) rule: String,
+    pub(crate) severity: Severity,
+    /// Seconds from the beginning of the condition to the finding; `None` when it was missed.
+    pub(crate) after: Option<f64>,
+}
+
+/// How a case came out.
+#[derive(Debug)]
+pub(crate) struct CaseResult {
+    pub(crate) case: String,
+    pub(crate) variant: Variant,
+    pub(crate) seed: u64,
+    pub(crate) expected: Vec<ExpectedFinding>,
+    /// At warn or above, and expected.
+    pub(crate) true_positives: Vec<Fired>,
+    /// At warn or above, and not expected.
+    pub(crate) false_positives: Vec<Fired>,
+    /// Whole sentences on what is not as it should be.
+    pub(crate) problems: Vec<String>,
+}
+
+/// What a line of `must` says.
+struct Expectation {
+    text: String,
+    rule: String,
+    severity: Severity,
+    keys: BTreeMap<String, String>,
+}
+
+impl Expectation {
+    fn parse(text: &str) -> Self {
+        let mut words = text.split_whitespace();
+        let rule = words.next().unwrap_or_else(|| panic!("an empty expectation")).to_owned();
+        let severity = severity(words.next().unwrap_or_else(|| panic!("`{text}` has no severity")));
+        Self { text: text.to_owned(), rule, severity, keys: arguments(words) }
+    }
+
+    fn time(&self, key: &str) -> Option<f64> {
+        self.keys.get(key).map(|text| seconds(text))
+    }
+}
+
+/// `rule` or `rule severity`: the most that is allowed, or the least that is forbidden.
+fn limit(text: &str, default: Severity) -> (String, Severity) {
+    let (rule, word) = text.split_once(' ').unwrap_or((text, ""));
+    (rule.to_owned(), if word.is_empty() { default } else { severity(word) })
+}
+
+fn severity(word: &str) -> Severity {
+    match word {
+        "info" => Severity::Info,
+        "warn" => Severity::Warn,
+        "crit" => Severity::Crit,
+        other => panic!("no severity `{other}`"),
+    }
+}
+
+/// Whether a case allows what fired, beside what it demands.
+pub(crate) fn is_allowed(case: &Case, fired: &Fired) -> bool {
+    let allowed = case.may.iter().map(|text| limit(text, Severity::Crit));
+    allowed.into_iter().any(|(rule, most)| rule == fired.rule && fired.severity <= most)
+}
+
+/// Whether a case is played in a variant.
+pub(crate) fn is_played(case: &Case, variant: Variant) -> bool {
+    let is_excepted = case.except.iter().any(|except| except.split(':').next() == Some(variant.word()));
+    // Of a monitor that monitor_starts late, what it has to find must be said where something has to be found.
+    let is_open = variant == Variant::Late && !case.must.is_empty() && case.late.is_none();
+    !is_excepted && !is_open
+}
+
+/// What happened while a case was played.
+pub(crate) struct CaseRun {
+    pub(crate) fired: Vec<Fired>,
+    notified: Vec<(&'static str, f64)>,
+    /// Rules of findings that are not over at the end.
+    standing: Vec<&'static str>,
+    not_judged: String,
+}
+
+/// Plays a case.
+pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
+    let player = CaseRecording::new(case, variant, seed);
+    let monitor_starts = player.monitor_starts();
+    let mut replay = Replay::new(Arc::default());
+    let mut run = CaseRun { fired: Vec::new(), notified: Vec::new(), standing: Vec::new(), not_judged: String::new() };
+    for lines in player {
+        for line in lines {
+            for transition in replay.take(line) {
+                let at = monitor_starts + transition.at.since_start().as_secs_f64();
+                let rule = transition.rule.word();
+                if transition.notify {
+                    run.notified.push((rule, at));
+                }
+                // Coming back from resolving says nothing new.
+                let is_new =
+                    matches!(transition.from, FindingPhase::Clear | FindingPhase::Pending | FindingPhase::Firing);
+                if transition.to == FindingPhase::Firing && is_new {
+                    run.fired.push(Fired {
+                        at,
+                        rule,
+                        severity: transition.severity,
+                        id: transition.id.to_string(),
+                        host: transition.host_name.to_string(),
+                        sentence: transition.sentence.to_string(),
+                    });
+                }
+            }
+        }
+    }
+    let standing = replay.engine().findings().filter(|finding| finding.phase != FindingPhase::Pending);
+    run.standing = standing.map(|finding| finding.rule.word()).collect();
+    let missing: Vec<String> = replay.engine().not_judged().iter().map(ToString::to_string).collect();
+    run.not_judged = missing.join(", ");
+    run
+}
+
+/// Plays a case and judges what came of it.
+pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
+    let run = replay_case(case, variant, seed);
+    let is_late = variant == Variant::Late && !case.must.is_empty();
+    let expectations: Vec<Expectation> =
+        if is_late { &case.late_must } else { &case.must }.iter().map(|text| Expectation::parse(text)).collect();
+    let mut result = CaseResult {
+        case: case.name.clone(),
+        variant,
+        seed,
+        expected: Vec::new(),
+        true_positives: Vec::new(),
+        false_positives: Vec::new(),
+        problems: Vec::new(),
+    };
+    for must in &expectations {
+        let found = check_expectation(must, &run, case.interval, variant, &mut result.problems);
+        result.expected.push(found);
+    }
+    let mut allowed: BTreeMap<String, Severity> = BTreeMap::new();
+    let late_may = case.late_may.iter().filter(|_| variant == Variant::Late);
+    let may = case.may.iter().chain(late_may).map(|text| limit(text, Severity::Crit));
+    for (rule, severity) in expectations.iter().map(|must| (must.rule.clone(), must.severity)).chain(may) {
+        let most = allowed.entry(rule).or_insert(severity);
+        *most = (*most).max(severity);
+    }
+    for fired in &run.fired {
+        let is_allowed = allowed.get(fired.rule).is_some_and(|most| fired.severity <= *most);
+        if fired.severity < Severity::Warn {
+            continue;
+        }
+        if is_allowed {
+            result.true_positives.push(fired.clone());
+        } else {
+            result.problems.push(format!("a false finding: {}", format_fired(fired)));
+            result.false_positives.push(fired.clone());
+        }
+    }
+    for (rule, least) in case.must_not.iter().map(|text| limit(text, Severity::Info)) {
+        for fired in run.fired.iter().filter(|fired| fired.rule == rule && fired.severity >= least) {
+            result.problems.push(format!("`{rule}` must not fire at {}: {}", least.word(), format_fired(fired)));
+        }
+    }
+    if let Some(most) = case.notifications
+        && run.notified.len() > most
+    {
+        result.problems.push(format!(
+            "{} notifications, at most {most} are right: {:?}",
+            run.notified.len(),
+            run.notified
+        ));
+    }
+    for word in case.not_judged.iter().filter(|word| !holds(&run.not_judged, word)) {
+        result.problems.push(format!("`{word}` should be among what was not judged: `{}`", run.not_judged));
+    }
+    for rule in case.over.iter().filter(|rule| run.standing.contains(&rule.as_str())) {
+        result.problems.push(format!("`{rule}` should be over at the end"));
+    }
+    result
+}
+
+/// Looks for what a line demands; what is wrong with it is added to the problems.
+fn check_expectation(
+    must: &Expectation,
+    run: &CaseRun,
+    interval: f64,
+    variant: Variant,
+    problems: &mut Vec<String>,
+) -> ExpectedFinding {
+    let from = must.time("from").unwrap_or(0.0);
+    let due = from + must.time("at").unwrap_or(0.0);
+    // A sample may be missing, or a whole minute of them; the sheet's time counts from the first that shows it.
+    let patience = match variant {
+        Variant::Plain | Variant::Late => 0.0,
+        Variant::Drops => 4.0 * interval,
+        Variant::Gaps => 180.0,
+    };
+    let slack = must.time("slack").unwrap_or((3.5 * interval).max(30.0)) + patience;
+    let early = match variant {
+        // What was before may be proved by counters that are older than the look.
+        Variant::Late => f64::INFINITY,
+        _ => must.time("early").unwrap_or((2.5 * interval).max(20.0)),
+    };
+    let of_rule: Vec<&Fired> = run.fired.iter().filter(|fired| fired.rule == must.rule).collect();
+    let is_timely =
+        |fired: &&&Fired| fired.severity >= must.severity && fired.at <= due + slack && fired.at >= due - early;
+    let found = of_rule.iter().find(is_timely);
+    for fired in of_rule.iter().filter(|fired| fired.severity == must.severity && fired.at < due - early) {
+        problems.push(format!("too early for `{}`: {}", must.text, format_fired(fired)));
+    }
+    if let Some(found) = found {
+        for word in must.keys.get("says").iter().flat_map(|words| words.split(',')) {
+            if !of_rule.iter().any(|fired| holds(&fired.sentence, word)) {
+                problems.push(format!("`{}` should say `{word}`: {}", must.text, format_fired(found)));
+            }
+        }
+        if let Some(most) = must.keys.get("count").and_then(|count| count.parse::<usize>().ok()) {
+            let mut ids: Vec<&str> = of_rule.iter().map(|fired| fired.id.as_str()).collect();
+            ids.sort_unstable();
+            ids.dedup();
+            if ids.len() > most {
+                problems.push(format!("`{}`: {} findings instead of {most}: {ids:?}", must.text, ids.len()));
+            }
+        }
+        if let Some(most) = must.keys.get("told").and_then(|count| count.parse::<usize>().ok()) {
+            let told = run.notified.iter().filter(|(rule, _)| *rule == must.rule).count();
+            if told > most {
+                problems.push(format!("`{}`: told {told} times", must.text));
+            }
+        }
+    } else {
+        let others: Vec<String> = of_rule.iter().map(|fired| format_fired(fired)).collect();
+        let others = if others.is_empty() { "it never fired".to_owned() } else { others.join("; ") };
+        problems.push(format!("missed `{}`: {others}", must.text));
+    }
+    ExpectedFinding { rule: must.rule.clone(), severity: must.severity, after: found.map(|fired| fired.at - from) }
+}
+
+fn holds(text: &str, word: &str) -> bool {
+    text.to_lowercase().contains(&word.to_lowercase())
+}
+
+fn format_fired(fired: &Fired) -> String {
+    let minutes = fired.at / 60.0;
+    format!("{} {} at {minutes:.1} min on {}: {}", fired.rule, fired.severity.word(), fired.host, fired.sentence)
+}
