@@ -7,9 +7,9 @@ mod fixture;
 
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
 use gpufleet::app::{App, DisplaySettings, Event};
+use gpufleet::config::HostConfig;
 use gpufleet::diagnosis::{Engine, StateTracker};
 use gpufleet::fleet::{Fleet, HostId, HostUpdate, ListOrder, RowCache};
-use gpufleet::hosts::HostConfig;
 use gpufleet::ui::draw_into;
 use gpufleet::wire::{Message, codec};
 use ratatui::buffer::Buffer;

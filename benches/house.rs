@@ -6,11 +6,11 @@ use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_mai
 use crossterm::event::{KeyCode, KeyEvent};
 use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
 use gpufleet::app::{App, DisplaySettings, Event};
+use gpufleet::config::HostConfig;
 use gpufleet::diagnosis::{Engine, StateTracker};
 use gpufleet::fleet::{
     Fleet, GpuMetric, Group, HostId, HostUpdate, ListOrder, RowCache, SeriesKey, SortKey, host_rows,
 };
-use gpufleet::hosts::HostConfig;
 use gpufleet::ui;
 use gpufleet::wire::{GpuProcessColumns, Message, ProcessColumns, codec};
 use ratatui::backend::CrosstermBackend;

@@ -12,8 +12,8 @@
 mod sshd;
 
 use gpufleet::collect::{Collector, OpenChannel, Source};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{Clock, HostId, HostUpdate};
-use gpufleet::hosts::{Backend, HostConfig};
 use gpufleet::ssh::{Context, Interaction, Options};
 use russh::keys::{PrivateKeyWithHashAlg, PublicKeyOrCertificate, load_secret_key};
 use sshd::Sshd;
@@ -39,7 +39,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
     // As the askpass of an `ssh`, or what gives it a session, this is another program.
-    if gpufleet::ssh::play().is_some() {
+    if gpufleet::ssh::run_helper_role().is_some() {
         return;
     }
     if let Some(place) = arguments.iter().position(|argument| argument == "--memory") {

@@ -8,17 +8,17 @@
 //! A module imports only from floors below its own, never sideways:
 //!
 //! ```text
-//! main, commands, cli, ui
+//! main, cli, ui
 //! app, output
 //! diagnosis, collect, demo, store
 //! fleet, ssh, probe
-//! wire, hosts
+//! wire, config
 //! ```
 //!
-//! `probe` stands on `wire` alone, `ssh` on `hosts`, `wire::safe_text` and `wire::format`; `hosts` uses `wire::safe_text` for what is shown.
+//! `probe` stands on `wire` alone, `ssh` on `config`, `wire::safe_text` and `wire::format`; `config` uses `wire::safe_text` for what is shown.
 //!
 //! # Invariants
-//! - `wire`, `hosts`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; of crossterm `app`
+//! - `wire`, `config`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; of crossterm `app`
 //!   names the types of keys alone. `ui` knows no IO.
 //! - Time is an argument ([`fleet::Moment`]); only the event loop and the host tasks hold a [`fleet::Clock`].
 //! - One owner of the state, one closed event type, bounded channels; an update returns effects as data.
@@ -37,13 +37,11 @@ pub mod cli;
 #[cfg(feature = "controller")]
 pub mod collect;
 #[cfg(feature = "controller")]
-pub mod commands;
+pub mod config;
 #[cfg(feature = "controller")]
 pub mod diagnosis;
 #[cfg(feature = "controller")]
 pub mod fleet;
-#[cfg(feature = "controller")]
-pub mod hosts;
 #[cfg(feature = "controller")]
 pub mod output;
 #[cfg(feature = "controller")]

@@ -10,9 +10,9 @@ use super::{
     Density, DisplaySettings, Effect, Event, EventLog, Findings, HostSummary, HostVisibility, Keymap, LinkCounts,
     ListFilter, MessageTemplate, Palette, Prompts, Screen, SettingsFile, Users,
 };
+use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{Fleet, HostChange, HostId, HostUpdate, ListRow, Moment, RowCache, Totals, UsageLedger};
-use crate::hosts::HostConfig;
 use crate::wire::SafeText;
 use std::time::Duration;
 use zeroize::Zeroizing;

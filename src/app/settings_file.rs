@@ -3,8 +3,8 @@
 use super::bindings::Key;
 use super::keymap::{Assignment, named_actions};
 use super::{Density, Keymap, MessageTemplate, ThemeChoice};
-use crate::hosts::nearest::did_you_mean;
-use crate::hosts::{Complaint, FileComplaints, boolean, mismatch, not_among, unknown_key};
+use crate::config::nearest::did_you_mean;
+use crate::config::{Diagnostic, FileDiagnostics, boolean, mismatch, not_among, unknown_key};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -53,21 +53,22 @@ impl SettingsFile {
     ///
     /// # Errors
     /// All mistakes at once, each with its line and column.
-    pub fn parse(path: &str, text: &str) -> Result<Self, FileComplaints> {
-        let failure = |complaints| FileComplaints::new(path, text, complaints);
+    pub fn parse(path: &str, text: &str) -> Result<Self, FileDiagnostics> {
+        let failure = |diagnostics| FileDiagnostics::new(path, text, diagnostics);
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            let complaints = errors.iter().map(|error| Complaint::bare(error.span().unwrap_or(0..0), error.message()));
-            return Err(failure(complaints.collect()));
+            let diagnostics =
+                errors.iter().map(|error| Diagnostic::without_hint(error.span().unwrap_or(0..0), error.message()));
+            return Err(failure(diagnostics.collect()));
         }
-        let mut complaints = Vec::new();
+        let mut diagnostics = Vec::new();
         let mut settings = Self::default();
         for (key, value) in document.get_ref() {
-            if let Err(complaint) = settings.read_key(key.get_ref().as_ref(), key.span(), value, &mut complaints) {
-                complaints.push(complaint);
+            if let Err(diagnostic) = settings.read_key(key.get_ref().as_ref(), key.span(), value, &mut diagnostics) {
+                diagnostics.push(diagnostic);
             }
         }
-        if complaints.is_empty() { Ok(settings) } else { Err(failure(complaints)) }
+        if diagnostics.is_empty() { Ok(settings) } else { Err(failure(diagnostics)) }
     }
 
     fn read_key(
@@ -75,8 +76,8 @@ impl SettingsFile {
         key: &str,
         at: Range<usize>,
         value: &Spanned<DeValue<'_>>,
-        complaints: &mut Vec<Complaint>,
-    ) -> Result<(), Complaint> {
+        diagnostics: &mut Vec<Diagnostic>,
+    ) -> Result<(), Diagnostic> {
         let word = |example: &str| value.get_ref().as_str().ok_or_else(|| mismatch(key, "a string", value, example));
         match key {
             "theme" => {
@@ -104,11 +105,11 @@ impl SettingsFile {
                     let start = value.span().start + 1;
                     let is_plain = value.span().len() == template.len() + 2;
                     let at = if is_plain { start + error.at.start..start + error.at.end } else { value.span() };
-                    Complaint::at(at, error.message, error.hint)
+                    Diagnostic::at(at, error.message, error.hint)
                 })?;
             }
             "keys" => match value.get_ref() {
-                DeValue::Table(table) => self.keymap = keys(table, complaints),
+                DeValue::Table(table) => self.keymap = keys(table, diagnostics),
                 _ => return Err(mismatch(key, "a table", value, "the header [keys] and shell = \"s\" below it")),
             },
             unknown => return Err(unknown_key(unknown, at, KEYS)),
@@ -118,7 +119,7 @@ impl SettingsFile {
 }
 
 /// The keys that the table gives to actions.
-fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
+fn keys(table: &DeTable<'_>, diagnostics: &mut Vec<Diagnostic>) -> Keymap {
     let named = named_actions();
     let mut assignments: Vec<Assignment> = Vec::new();
     let mut spans_by_assignment: Vec<Vec<Range<usize>>> = Vec::new();
@@ -127,7 +128,7 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
         let Some((_, action)) = named.iter().find(|(known, _)| *known == word) else {
             let hint = did_you_mean(word, named.iter().map(|(known, _)| *known))
                 .unwrap_or_else(|| "docs/keys.md lists the actions".to_owned());
-            complaints.push(Complaint::at(name.span(), format!("there is no action `{word}`"), hint));
+            diagnostics.push(Diagnostic::at(name.span(), format!("there is no action `{word}`"), hint));
             continue;
         };
         let example = format!("{word} = [\"x\", \"C-x\", \"F2\"]");
@@ -137,7 +138,7 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
         };
         if texts.is_empty() || texts.len() > MAX_KEYS {
             let message = format!("{} keys for `{word}`; it has 1 to {MAX_KEYS}", texts.len());
-            complaints.push(Complaint::at(value.span(), message, format!("as in {example}")));
+            diagnostics.push(Diagnostic::at(value.span(), message, format!("as in {example}")));
             continue;
         }
         let (mut keys, mut spans) = (Vec::new(), Vec::new());
@@ -147,12 +148,12 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
                     keys.push(key);
                     spans.push(at);
                 }
-                Some((text, None)) => complaints.push(Complaint::at(
+                Some((text, None)) => diagnostics.push(Diagnostic::at(
                     at,
                     format!("\"{text}\" is no key"),
                     "a character, C- and a small letter, F1 to F12, or Up, PgDn, Home, Tab, Space, Enter and the like",
                 )),
-                None => complaints.push(mismatch(word, "a key or a list of keys", value, &example)),
+                None => diagnostics.push(mismatch(word, "a key or a list of keys", value, &example)),
             }
         }
         assignments.push((*action, keys));
@@ -161,10 +162,10 @@ fn keys(table: &DeTable<'_>, complaints: &mut Vec<Complaint>) -> Keymap {
     match Keymap::with_overrides(&assignments) {
         Ok(keymap) => keymap,
         Err(conflicts) => {
-            complaints.extend(conflicts.into_iter().map(|conflict| {
+            diagnostics.extend(conflicts.into_iter().map(|conflict| {
                 let (assignment, key) = conflict.assignment_and_key;
                 let at = spans_by_assignment.get(assignment).and_then(|spans| spans.get(key)).cloned().unwrap_or(0..0);
-                Complaint::at(at, conflict.message, conflict.hint)
+                Diagnostic::at(at, conflict.message, conflict.hint)
             }));
             Keymap::default()
         }
@@ -179,7 +180,7 @@ mod tests {
 
     const EXAMPLE: &str = include_str!("../../settings.example.toml");
 
-    fn complaints(text: &str) -> String {
+    fn diagnostics(text: &str) -> String {
         SettingsFile::parse("settings.toml", text).expect_err(text).to_string()
     }
 
@@ -213,7 +214,7 @@ mod tests {
         let text = "theem = \"dark\"\ndensity = \"fill\"\nnote = \"{nam}\"\nmouse = 1\n[keys]\nshel = \"x\"\nshell = \
                     \"Ctrl-x\"\ncopy = \"m\"\nwall = []\n";
         assert_eq!(
-            complaints(text),
+            diagnostics(text),
             "\
 settings.toml:1:1: unknown key `theem`
   1 | theem = \"dark\"
@@ -250,6 +251,6 @@ settings.toml:9:8: 0 keys for `wall`; it has 1 to 8
 8 errors in settings.toml
 "
         );
-        assert!(complaints("theme = ").starts_with("settings.toml:1:"));
+        assert!(diagnostics("theme = ").starts_with("settings.toml:1:"));
     }
 }

@@ -1,8 +1,8 @@
 //! Which processes a signal is for, and what is known against sending it.
 
 use super::{App, View};
+use crate::config::{ProbeChoice, SignalRule};
 use crate::fleet::{GroupKey, Host, HostId, JobKey, JobRows, Link, Process, ProcessKey, Row, RowKey, distributed_jobs};
-use crate::hosts::{ProbeChoice, SignalRule};
 use crate::wire::{Owner, ReadingSource, SafeText};
 use std::sync::Arc;
 

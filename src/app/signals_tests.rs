@@ -1,8 +1,8 @@
 use super::super::testing::{NOW, app, at, press, report};
 use super::super::{App, Effect, Event, Mode};
 use super::*;
+use crate::config::{HostConfig, SignalRule};
 use crate::fleet::HostUpdate;
-use crate::hosts::{HostConfig, SignalRule};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 use super::*;
 use crate::app::testing::{LATER, app_with_hung_jobs, at, report};
 use crate::app::{DisplaySettings, Event, EventKind};
+use crate::config::HostConfig;
 use crate::diagnosis::{Engine, SavedState};
 use crate::fleet::Fleet;
-use crate::hosts::HostConfig;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::Arc;
 

@@ -2,9 +2,9 @@
 //! from chance.
 
 use crate::app::{App, DisplaySettings, Event};
+use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{ConnectPhase, Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
-use crate::hosts::HostConfig;
 use crate::wire::{
     Ancestor, DriverError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuProcessColumns,
     GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Presence, ProbeCost, ProcessColumns,

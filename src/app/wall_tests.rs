@@ -1,6 +1,6 @@
 use super::*;
+use crate::config::HostConfig;
 use crate::fleet::Moment;
-use crate::hosts::HostConfig;
 use proptest::prelude::*;
 use std::sync::Arc;
 

@@ -14,7 +14,7 @@ const SPREAD: f64 = 0.1;
 
 /// How long a connection must have lived for the failures before it to be forgotten. Shorter-lived ones count as
 /// failures: a probe that is killed right after its first sample must not be started twice a second for ever.
-pub(super) const STEADY: Duration = Duration::from_secs(60);
+pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
 
 /// How long to wait after `failures` tries have failed in a row (1 after the first), or `None` when only the user may
 /// ask for another try. `random` is uniform in 0..1.

@@ -1,11 +1,11 @@
 //! Our probes removed from a host, for `gpufleet clean`.
 
 use super::random;
-use super::remote::Remote;
+use super::remote_command::RemoteCommand;
 use super::source::{self, OpenChannel};
-use super::{failure, script};
+use super::{link_errors, script};
+use crate::config::HostConfig;
 use crate::fleet::{LinkError, LinkErrorKind};
-use crate::hosts::HostConfig;
 use crate::wire::SafeText;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const NOISE_LIMIT_BYTES: usize = 64 * 1024;
 /// The most files that a host may name; no host keeps nearly as many of ours.
 const MOST_PATHS: usize = 256;
 /// Directories that belong to everybody, in which probes may have been put.
-const PLACES: [&str; 2] = ["/tmp", "/dev/shm"];
+const SHARED_DIRECTORIES: [&str; 2] = ["/tmp", "/dev/shm"];
 
 /// What became of the probes on a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -35,35 +35,42 @@ pub struct Cleaned {
 /// # Errors
 /// Where the host cannot be reached, or its shell does not answer.
 pub async fn clean(ssh: Arc<dyn OpenChannel>, host: &HostConfig) -> Result<Cleaned, LinkError> {
-    clean_in(ssh, host, &PLACES).await
+    clean_in(ssh, host, &SHARED_DIRECTORIES).await
 }
 
-async fn clean_in(ssh: Arc<dyn OpenChannel>, host: &HostConfig, places: &[&str]) -> Result<Cleaned, LinkError> {
+async fn clean_in(
+    ssh: Arc<dyn OpenChannel>,
+    host: &HostConfig,
+    shared_directories: &[&str],
+) -> Result<Cleaned, LinkError> {
     let opened = ssh.open(host, script::EXEC, &|_| {}).await;
-    let mut remote = Remote::new(opened.map_err(|error| source::link_error(&error))?);
-    run(&mut remote, places).await
+    let mut remote = RemoteCommand::new(opened.map_err(|error| source::link_error(&error))?);
+    run(&mut remote, shared_directories).await
 }
 
-async fn run(remote: &mut Remote, places: &[&str]) -> Result<Cleaned, LinkError> {
+async fn run(remote: &mut RemoteCommand, shared_directories: &[&str]) -> Result<Cleaned, LinkError> {
     let nonce = random::nonce();
     let deadline = Instant::now() + LIMIT;
-    let text = script::clean(&nonce, places);
+    let text = script::clean(&nonce, shared_directories);
     let sending = async {
         // A pipe that broke is told by the end of the answers, with its cause.
         if remote.stdin.write_all(text.as_bytes()).await.is_ok() {
             let _ = remote.stdin.flush().await;
         }
     };
-    let late = || failure::timeout("the remote script did not answer", LIMIT);
+    let late = || link_errors::timeout("the remote script did not answer", LIMIT);
     timeout_at(deadline, sending).await.map_err(|_| late())?;
     let (mut cleaned, mut noise, mut last) = (Cleaned::default(), 0, Vec::new());
     while cleaned.removed.len() + cleaned.kept.len() <= MOST_PATHS {
         let line = match timeout_at(deadline, remote.stdout.line()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => {
-                return Err(failure::no_shell(&remote.ending().await, &super::remote::last_line(&last)));
+                return Err(link_errors::no_shell(
+                    &remote.wait_for_end().await,
+                    &super::remote_command::last_line(&last),
+                ));
             }
-            Ok(Err(error)) => return Err(failure::protocol(&error)),
+            Ok(Err(error)) => return Err(link_errors::protocol(&error)),
             Err(_) => return Err(late()),
         };
         let answer = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(&nonce)?.strip_prefix(' '));
@@ -106,8 +113,8 @@ mod tests {
             let nonce = script.split_once(" N=").unwrap().1.split_whitespace().next().unwrap().to_owned();
             while theirs.write_all(format!("{nonce} removed /tmp/x\n").as_bytes()).await.is_ok() {}
         });
-        let mut remote = Remote::new(source::channel_of(ours));
-        let error = run(&mut remote, &PLACES).await.expect_err("is left");
+        let mut remote = RemoteCommand::new(source::channel_from_stream(ours));
+        let error = run(&mut remote, &SHARED_DIRECTORIES).await.expect_err("is left");
         assert_eq!(error.message, "protocol violation: more than 256 files of ours");
         drop(remote);
         host.await.unwrap();

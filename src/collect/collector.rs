@@ -1,11 +1,11 @@
 //! All host tasks together.
 
 use super::host_task::HostTask;
-use super::image::ProbeStore;
-use super::report::Report;
+use super::probe_binary::ProbeStore;
 use super::source::Source;
+use super::update_sender::UpdateSender;
+use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, HostUpdate};
-use crate::hosts::HostConfig;
 use crate::wire::Request;
 use std::num::NonZero;
 use std::sync::Arc;
@@ -54,7 +54,7 @@ impl Collector {
         clock: Clock,
     ) -> (Self, mpsc::Receiver<(HostId, HostUpdate)>) {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Self::with_probes(hosts, &source, clock, &super::image::carried(), cores)
+        Self::with_probes(hosts, &source, clock, &super::probe_binary::embedded_probes(), cores)
     }
 
     /// The same with other probes than those that this program carries, on a machine of so many cores.
@@ -76,8 +76,8 @@ impl Collector {
                 source: source.clone(),
                 probes: Arc::clone(probes),
                 clock,
-                begins_after: begins_after(id.0, cores, hosts.len()),
-                report: Report::new(id, updates.clone()),
+                start_delay: start_delay(id.0, cores, hosts.len()),
+                updates: UpdateSender::new(id, updates.clone()),
                 commands: orders,
             };
             tasks.spawn(task.run());
@@ -92,7 +92,7 @@ impl Collector {
 }
 
 /// When the host at a place of the list makes its first try, counted from the start.
-fn begins_after(place: u32, cores: usize, hosts: usize) -> Duration {
+fn start_delay(place: u32, cores: usize, hosts: usize) -> Duration {
     let group = |place: usize| u32::try_from(place / cores.max(1)).unwrap_or(u32::MAX);
     let last = GROUP_PERIOD.saturating_mul(group(hosts.saturating_sub(1)));
     let due = GROUP_PERIOD.saturating_mul(group(place as usize));
@@ -105,13 +105,13 @@ mod tests {
 
     #[test]
     fn hosts_begin_in_groups_and_the_last_one_soon() {
-        let of = |cores, hosts| (0..hosts as u32).map(|place| begins_after(place, cores, hosts)).collect::<Vec<_>>();
+        let of = |cores, hosts| (0..hosts as u32).map(|place| start_delay(place, cores, hosts)).collect::<Vec<_>>();
         let milliseconds = |delays: &[Duration]| delays.iter().map(Duration::as_millis).collect::<Vec<_>>();
         assert_eq!(milliseconds(&of(2, 6)), [0, 0, 50, 50, 100, 100]);
         assert_eq!(milliseconds(&of(8, 8)), [0; 8]);
         let many = of(4, 1000);
         assert_eq!((many[3], many.last()), (Duration::ZERO, Some(&LAST_GROUP)));
         assert!(many.is_sorted());
-        assert_eq!(begins_after(5, 0, 0), GROUP_PERIOD * 5);
+        assert_eq!(start_delay(5, 0, 0), GROUP_PERIOD * 5);
     }
 }

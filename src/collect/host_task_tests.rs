@@ -1,9 +1,9 @@
 //! Host tasks over a piece of the test in place of SSH, in paused time.
 
 use super::super::collector::Collector;
-use super::super::image::ProbeImage;
+use super::super::probe_binary::ProbeBinary;
 use super::super::session::tests::hello;
-use super::super::source::{OpenChannel, Opening, Progress, channel_of};
+use super::super::source::{OpenChannel, Opening, Progress, channel_from_stream};
 use super::*;
 use crate::fleet::HostId;
 use crate::ssh::transport::{Exit, SshError, SshErrorKind};
@@ -44,7 +44,7 @@ impl OpenChannel for Stuck {
             }
             let (ours, theirs) = tokio::io::duplex(64 * 1024);
             tokio::spawn(remote_side(theirs, hang));
-            Ok(channel_of(ours))
+            Ok(channel_from_stream(ours))
         })
     }
 }
@@ -75,8 +75,8 @@ async fn remote_side(mut stream: DuplexStream, hang: Hang) {
 struct AnyProbe;
 
 impl ProbeStore for AnyProbe {
-    fn image(&self, _machine: &str) -> Option<ProbeImage> {
-        Some(ProbeImage::from_bytes("gpufleet-probe-0.1.0-0123456789abcdef", b"probe".to_vec()))
+    fn binary(&self, _machine: &str) -> Option<ProbeBinary> {
+        Some(ProbeBinary::from_bytes("gpufleet-probe-0.1.0-0123456789abcdef", b"probe".to_vec()))
     }
     fn machines(&self) -> Vec<String> {
         Vec::new()
@@ -181,7 +181,7 @@ impl OpenChannel for Ends {
                 stdin.write_all(format!("{nonce} exec /p\n").as_bytes()).await.unwrap();
                 ended.send(exit).unwrap();
             });
-            Ok(Channel { exit: receiver, ..channel_of(ours) })
+            Ok(Channel { exit: receiver, ..channel_from_stream(ours) })
         })
     }
 }
@@ -192,7 +192,7 @@ async fn the_way_a_probe_ended_is_told_and_rules_the_next_try() {
         Ok(Exit::Signal("KILL".to_owned())),
         Ok(Exit::Signal("KILL".to_owned())),
         Ok(Exit::Status(127)),
-        Err(SshErrorKind::Refused),
+        Err(SshErrorKind::ConnectionRefused),
         Err(SshErrorKind::HostKeyChanged),
     ];
     let ssh = Source::Ssh(Arc::new(Ends(Mutex::new(ends))));

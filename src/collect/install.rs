@@ -3,11 +3,11 @@
 //! Three steps, each with an absolute deadline: the marker command shows that a shell listens and on what machine; then
 //! the script is sent, and nothing after it until it answers (a shell reads ahead); on `need` exactly the probe's bytes.
 
-use super::image::{ProbeImage, ProbeStore};
-use super::remote::{Remote, last_line};
-use super::{failure, script};
+use super::probe_binary::{ProbeBinary, ProbeStore};
+use super::remote_command::{RemoteCommand, last_line};
+use super::{link_errors, script};
+use crate::config::{HostConfig, ProbeChoice};
 use crate::fleet::{LinkError, LinkErrorKind};
-use crate::hosts::{HostConfig, ProbeChoice};
 use crate::wire::SafeText;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -27,23 +27,23 @@ const SLOWEST_BYTES_PER_SECOND: u64 = 2048;
 const NOISE_LIMIT_BYTES: usize = 64 * 1024;
 
 /// What is to be started.
-pub(super) struct Order<'a> {
+pub(super) struct InstallRequest<'a> {
     pub(super) host: &'a HostConfig,
     pub(super) interval: Duration,
     pub(super) probes: &'a dyn ProbeStore,
     /// Fresh for this connection, hexadecimal.
     pub(super) nonce: &'a str,
     /// Directories that belong to everybody, in which the probe may be put.
-    pub(super) places: &'a [&'a str],
+    pub(super) shared_directories: &'a [&'a str],
     /// Why the probe did not start when it was last tried: then it is not tried again.
     pub(super) without_probe: Option<&'a LinkError>,
     /// Hears of each step.
-    pub(super) tell: &'a (dyn Fn(Told) + Send + Sync),
+    pub(super) on_event: &'a (dyn Fn(InstallEvent) + Send + Sync),
 }
 
 /// A step of the way from a shell to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum InstallEvent {
     /// A shell answers, on this machine.
     Machine(String),
     /// A directory did not do, with the reason.
@@ -54,8 +54,9 @@ pub(super) enum Told {
     Started(SafeText),
 }
 
-/// [`Order::places`] of a host: `/dev/shm` only where it is allowed, since security tools flag programs there.
-pub(super) fn places(host: &HostConfig) -> &'static [&'static str] {
+/// [`InstallRequest::shared_directories`] of a host.
+/// `/dev/shm` only where it is allowed, since security tools flag programs there.
+pub(super) fn shared_directories(host: &HostConfig) -> &'static [&'static str] {
     if host.allow_shm { &["/tmp", "/dev/shm"] } else { &["/tmp"] }
 }
 
@@ -70,41 +71,41 @@ pub(super) enum Started {
 }
 
 /// Runs the script on a shell that has just been started.
-pub(super) async fn start(remote: &mut Remote, order: &Order<'_>) -> Result<Started, LinkError> {
-    let mut dialogue = Dialogue { remote, order, noise_bytes: 0, last_noise: Vec::new(), skipped: Vec::new() };
+pub(super) async fn start(remote: &mut RemoteCommand, request: &InstallRequest<'_>) -> Result<Started, LinkError> {
+    let mut session = ScriptSession { remote, request, noise_bytes: 0, last_noise: Vec::new(), skipped: Vec::new() };
     let shell_deadline = Instant::now() + SHELL_LIMIT;
-    dialogue.send(script::marker(order.nonce).as_bytes(), shell_deadline).await?;
-    let machine = dialogue.machine(shell_deadline).await?;
-    let arguments = script::probe_arguments(order.interval, order.host.nvml_library.as_deref());
-    match (&order.host.probe, order.without_probe) {
+    session.send(script::marker(request.nonce).as_bytes(), shell_deadline).await?;
+    let machine = session.machine(shell_deadline).await?;
+    let arguments = script::probe_arguments(request.interval, request.host.nvml_library.as_deref());
+    match (&request.host.probe, request.without_probe) {
         (ProbeChoice::NvidiaSmi, _) => Ok(Started::Shell(None)),
-        (ProbeChoice::Path(path), _) => dialogue.become_probe(&script::path(order.nonce, path, &arguments), None).await,
+        (ProbeChoice::Path(path), _) => session.run_script(&script::path(request.nonce, path, &arguments), None).await,
         (ProbeChoice::Upload, Some(why)) => Ok(Started::Shell(Some(why.clone()))),
         (ProbeChoice::Upload, None) => {
-            let Some(image) = order.probes.image(&machine) else {
-                return Ok(Started::Shell(Some(no_probe(&machine, &order.probes.machines()))));
+            let Some(binary) = request.probes.binary(&machine) else {
+                return Ok(Started::Shell(Some(no_probe(&machine, &request.probes.machines()))));
             };
-            let text = script::upload(order.nonce, &image, order.places, &arguments);
-            dialogue.become_probe(&text, Some(&image)).await
+            let text = script::upload(request.nonce, &binary, request.shared_directories, &arguments);
+            session.run_script(&text, Some(&binary)).await
         }
     }
 }
 
-struct Dialogue<'a> {
-    remote: &'a mut Remote,
-    order: &'a Order<'a>,
+struct ScriptSession<'a> {
+    remote: &'a mut RemoteCommand,
+    request: &'a InstallRequest<'a>,
     noise_bytes: usize,
     last_noise: Vec<u8>,
     /// The directories that did not do, with the reason.
     skipped: Vec<SafeText>,
 }
 
-impl Dialogue<'_> {
+impl ScriptSession<'_> {
     async fn machine(&mut self, deadline: Instant) -> Result<String, LinkError> {
         let answer = self.answer(deadline).await.map_err(|end| match end {
-            NoAnswer::Ended(ending) => failure::no_shell(&ending, &last_line(&self.last_noise)),
+            NoAnswer::Ended(end) => link_errors::no_shell(&end, &last_line(&self.last_noise)),
             NoAnswer::Late => {
-                let error = failure::timeout("the remote shell did not answer", SHELL_LIMIT);
+                let error = link_errors::timeout("the remote shell did not answer", SHELL_LIMIT);
                 error.with_hint(
                     "perhaps a start-up file of the account waits for input, or its home directory hangs: try `ssh HOST /bin/sh`",
                 )
@@ -113,7 +114,7 @@ impl Dialogue<'_> {
         })?;
         match answer {
             Answer::Shell { system, machine } if system == "Linux" => {
-                (self.order.tell)(Told::Machine(format!("{system} {machine}")));
+                (self.request.on_event)(InstallEvent::Machine(format!("{system} {machine}")));
                 Ok(machine)
             }
             Answer::Shell { system, machine } => Err(LinkError::new(
@@ -125,7 +126,7 @@ impl Dialogue<'_> {
         }
     }
 
-    async fn become_probe(&mut self, text: &str, image: Option<&ProbeImage>) -> Result<Started, LinkError> {
+    async fn run_script(&mut self, text: &str, binary: Option<&ProbeBinary>) -> Result<Started, LinkError> {
         let mut end = Instant::now() + SCRIPT_LIMIT;
         let mut deadline = Instant::now() + STEP_LIMIT;
         // A directory may turn out to be full only when the probe is written there, so each may need it once.
@@ -134,46 +135,46 @@ impl Dialogue<'_> {
         let mut directory = SafeText::default();
         for _ in 0..MOST_ANSWERS {
             let answer = self.answer(deadline).await.map_err(|why| match why {
-                NoAnswer::Ended(ending) => failure::script_ended(&ending),
+                NoAnswer::Ended(end) => link_errors::script_ended(&end),
                 NoAnswer::Late if Instant::now() >= end => {
-                    failure::timeout("the remote script did not come to an end", SCRIPT_LIMIT)
+                    link_errors::timeout("the remote script did not come to an end", SCRIPT_LIMIT)
                 }
                 NoAnswer::Late if directory.is_empty() => {
-                    failure::timeout("the remote script did not answer", STEP_LIMIT)
+                    link_errors::timeout("the remote script did not answer", STEP_LIMIT)
                 }
                 NoAnswer::Late => {
                     let what = format!("the remote script got no further at {directory}");
-                    failure::timeout(&what, STEP_LIMIT).with_hint("perhaps a hung network file system")
+                    link_errors::timeout(&what, STEP_LIMIT).with_hint("perhaps a hung network file system")
                 }
                 NoAnswer::Noise => too_noisy(),
             })?;
             deadline = (Instant::now() + STEP_LIMIT).min(end);
-            match (answer, image) {
+            match (answer, binary) {
                 (Answer::Exec(path), _) => {
-                    (self.order.tell)(Told::Started(path));
+                    (self.request.on_event)(InstallEvent::Started(path));
                     return Ok(Started::Probe);
                 }
                 (Answer::Try(path), _) => (directory, was_sent_here) = (path, false),
                 (Answer::Skip(why), _) => {
-                    (self.order.tell)(Told::Skipped(why.clone()));
+                    (self.request.on_event)(InstallEvent::Skipped(why.clone()));
                     self.skipped.push(why);
                 }
-                (Answer::Need, Some(image)) if !was_sent_here => {
-                    let upload = Duration::from_secs(image.size_bytes / SLOWEST_BYTES_PER_SECOND);
+                (Answer::Need, Some(binary)) if !was_sent_here => {
+                    let upload = Duration::from_secs(binary.size_bytes / SLOWEST_BYTES_PER_SECOND);
                     if !was_sent {
                         end += upload;
                     }
                     (was_sent, was_sent_here) = (true, true);
                     deadline = (deadline + upload).min(end);
-                    let bytes = image.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
+                    let bytes = binary.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
                     self.send(&bytes, deadline).await?;
-                    (self.order.tell)(Told::Sent(image.size_bytes));
+                    (self.request.on_event)(InstallEvent::Sent(binary.size_bytes));
                 }
-                (Answer::Fail { word, rest }, image) => {
-                    let error = refusal(&word, &rest, &self.skipped, self.order.host);
+                (Answer::Fail { word, rest }, binary) => {
+                    let error = refusal(&word, &rest, &self.skipped, self.request.host);
                     // Where no probe can run, the script that would have put it there leaves a shell behind.
                     let cannot_run = matches!(error.kind, LinkErrorKind::NoDirectory | LinkErrorKind::NoProbe);
-                    return if image.is_some() && cannot_run { Ok(Started::Shell(Some(error))) } else { Err(error) };
+                    return if binary.is_some() && cannot_run { Ok(Started::Shell(Some(error))) } else { Err(error) };
                 }
                 (Answer::Shell { .. } | Answer::Need, _) => return Err(out_of_turn()),
             }
@@ -205,12 +206,12 @@ impl Dialogue<'_> {
                     if !rest.trim_ascii().is_empty() {
                         self.last_noise = rest.to_vec();
                     }
-                    return Err(NoAnswer::Ended(self.remote.ending().await));
+                    return Err(NoAnswer::Ended(self.remote.wait_for_end().await));
                 }
                 Ok(Err(_)) => return Err(NoAnswer::Noise),
                 Err(_) => return Err(NoAnswer::Late),
             };
-            if let Some(answer) = Answer::parse(&line, self.order.nonce) {
+            if let Some(answer) = Answer::parse(&line, self.request.nonce) {
                 return Ok(answer);
             }
             self.noise_bytes += line.len() + 1;
@@ -225,7 +226,7 @@ impl Dialogue<'_> {
 }
 
 enum NoAnswer {
-    Ended(super::remote::Ending),
+    Ended(super::remote_command::CommandEnd),
     Late,
     Noise,
 }
@@ -272,8 +273,8 @@ fn refusal(word: &str, rest: &str, skipped: &[SafeText], host: &HostConfig) -> L
     let no_probe = |text: String| LinkError::new(LinkErrorKind::NoProbe, text);
     match word {
         "directory" => {
-            let places: Vec<&str> = skipped.iter().map(|place| &**place).collect();
-            let text = format!("no directory for the probe: {}", places.join("; "));
+            let shared_directories: Vec<&str> = skipped.iter().map(|place| &**place).collect();
+            let text = format!("no directory for the probe: {}", shared_directories.join("; "));
             let shm = if host.allow_shm { "" } else { ", or allow /dev/shm with `allow_shm = true`" };
             LinkError::new(LinkErrorKind::NoDirectory, text)
                 .with_hint(format!("put the probe on the host and name it with `probe = \"/path\"`{shm}"))

@@ -1,7 +1,7 @@
 //! The script against the real shells of this machine, with a home directory of its own for each test.
 
 use super::*;
-use crate::collect::remote::Remote;
+use crate::collect::remote_command::RemoteCommand;
 use crate::ssh::transport::{Channel, Exit};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -23,16 +23,16 @@ const STAND_IN: &str =
     "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho \"$0|$*|${LD_LIBRARY_PATH-unset}|$PWD\"\ncat\n";
 
 /// A home, what it is used by, and how often the probe's bytes were asked for.
-struct Place {
+struct TestHome {
     root: TempDir,
     uploads: Arc<AtomicU32>,
     bytes: Vec<u8>,
 }
 
-struct OneProbe(Option<ProbeImage>);
+struct OneProbe(Option<ProbeBinary>);
 
 impl ProbeStore for OneProbe {
-    fn image(&self, _machine: &str) -> Option<ProbeImage> {
+    fn binary(&self, _machine: &str) -> Option<ProbeBinary> {
         self.0.clone()
     }
     fn machines(&self) -> Vec<String> {
@@ -40,18 +40,18 @@ impl ProbeStore for OneProbe {
     }
 }
 
-impl Place {
+impl TestHome {
     fn new() -> Self {
-        let place = Self {
+        let home = Self {
             root: tempfile::tempdir().unwrap(),
             uploads: Arc::default(),
             bytes: [STAND_IN.as_bytes(), &b"#\n".repeat(60_000)].concat(),
         };
         for (name, mode) in [("home", 0o700), ("run", 0o700), ("tmp", 0o1777)] {
-            fs::create_dir(place.at(name)).unwrap();
-            fs::set_permissions(place.at(name), fs::Permissions::from_mode(mode)).unwrap();
+            fs::create_dir(home.at(name)).unwrap();
+            fs::set_permissions(home.at(name), fs::Permissions::from_mode(mode)).unwrap();
         }
-        place
+        home
     }
 
     fn at(&self, path: &str) -> PathBuf {
@@ -62,17 +62,17 @@ impl Place {
         self.at("home/.cache/gpufleet").join(NAME)
     }
 
-    fn image(&self) -> ProbeImage {
-        let plain = ProbeImage::from_bytes(NAME, self.bytes.clone());
+    fn binary(&self) -> ProbeBinary {
+        let plain = ProbeBinary::from_bytes(NAME, self.bytes.clone());
         let uploads = Arc::clone(&self.uploads);
         let (sha256, size) = (plain.sha256.clone(), plain.size_bytes);
-        ProbeImage::new(NAME.to_owned(), sha256, size, move || {
+        ProbeBinary::new(NAME.to_owned(), sha256, size, move || {
             uploads.fetch_add(1, Ordering::Relaxed);
             plain.bytes()
         })
     }
 
-    fn shell(&self, command: &[&str]) -> Remote {
+    fn shell(&self, command: &[&str]) -> RemoteCommand {
         let mut shell = Command::new(command[0]);
         shell
             .args(&command[1..])
@@ -88,31 +88,31 @@ impl Place {
     }
 
     /// Starts the probe and returns its first line.
-    async fn start(&self, remote: &mut Remote, host: &HostConfig) -> Result<String, LinkError> {
-        self.start_image(remote, host, Some(self.image())).await
+    async fn start(&self, remote: &mut RemoteCommand, host: &HostConfig) -> Result<String, LinkError> {
+        self.start_image(remote, host, Some(self.binary())).await
     }
 
     async fn start_image(
         &self,
-        remote: &mut Remote,
+        remote: &mut RemoteCommand,
         host: &HostConfig,
-        image: Option<ProbeImage>,
+        binary: Option<ProbeBinary>,
     ) -> Result<String, LinkError> {
         let tmp = self.at("tmp");
-        let order = Order {
+        let request = InstallRequest {
             host,
             interval: Duration::from_millis(250),
-            probes: &OneProbe(image),
+            probes: &OneProbe(binary),
             nonce: NONCE,
-            places: &[tmp.to_str().unwrap()],
+            shared_directories: &[tmp.to_str().unwrap()],
             without_probe: None,
-            tell: &|_| {},
+            on_event: &|_| {},
         };
-        match timeout(Duration::from_secs(20), start(remote, &order)).await.expect("in time")? {
+        match timeout(Duration::from_secs(20), start(remote, &request)).await.expect("in time")? {
             Started::Probe => {}
             Started::Shell(why) => {
                 let why = why.expect("the probe was asked for");
-                assert_eq!(said_by_the_shell(remote).await, "still here", "after: {}", why.message);
+                assert_eq!(shell_reply(remote).await, "still here", "after: {}", why.message);
                 return Err(why);
             }
         }
@@ -126,13 +126,13 @@ impl Place {
 }
 
 /// What a shell that was left behind answers: it reads on as if nothing had been.
-async fn said_by_the_shell(remote: &mut Remote) -> String {
+async fn shell_reply(remote: &mut RemoteCommand) -> String {
     remote.stdin.write_all(b"echo still here\n").await.unwrap();
     let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time");
     String::from_utf8(line.unwrap().expect("an answer")).unwrap()
 }
 
-fn remote(mut command: Command) -> Remote {
+fn remote(mut command: Command) -> RemoteCommand {
     let mut child = command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -156,7 +156,7 @@ fn remote(mut command: Command) -> Remote {
         };
         let _ = ended.send(exit);
     });
-    Remote::new(channel)
+    RemoteCommand::new(channel)
 }
 
 fn host() -> HostConfig {
@@ -183,25 +183,25 @@ fn entries(directory: &Path) -> Vec<String> {
 #[tokio::test]
 async fn the_first_connection_uploads_and_the_second_does_not_under_every_shell() {
     for shell in shells() {
-        let place = Place::new();
+        let home = TestHome::new();
         for _ in 0..2 {
-            let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
-            let path = place.cached();
+            let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+            let path = home.cached();
             let expected = format!("{}|--interval 0.25 --nvml-library /opt/it's here/lib.so|unset|/", path.display());
             assert_eq!(line, expected, "{shell:?}");
-            assert_eq!(place.uploads(), 1, "{shell:?}");
+            assert_eq!(home.uploads(), 1, "{shell:?}");
         }
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o7777;
-        assert_eq!((mode(&place.cached()), mode(place.cached().parent().unwrap())), (0o700, 0o700), "{shell:?}");
-        assert_eq!(entries(place.cached().parent().unwrap()), [NAME], "nothing else is left: {shell:?}");
+        assert_eq!((mode(&home.cached()), mode(home.cached().parent().unwrap())), (0o700, 0o700), "{shell:?}");
+        assert_eq!(entries(home.cached().parent().unwrap()), [NAME], "nothing else is left: {shell:?}");
     }
 }
 
 #[tokio::test]
 async fn what_is_written_after_the_start_reaches_the_probe() {
-    let place = Place::new();
-    let mut remote = place.shell(&["sh"]);
-    place.start(&mut remote, &host()).await.expect("starts");
+    let home = TestHome::new();
+    let mut remote = home.shell(&["sh"]);
+    home.start(&mut remote, &host()).await.expect("starts");
     remote.stdin.write_all(b"heartbeat\n").await.unwrap();
     let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time").unwrap();
     assert_eq!(line.as_deref(), Some(b"heartbeat".as_slice()));
@@ -210,58 +210,58 @@ async fn what_is_written_after_the_start_reaches_the_probe() {
 #[tokio::test]
 async fn a_tampered_probe_and_a_planted_link_are_replaced() {
     for shell in shells() {
-        let place = Place::new();
-        place.start(&mut place.shell(&shell), &host()).await.expect("starts");
-        fs::write(place.cached(), "#!/bin/sh\necho owned\n").unwrap();
-        let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        let home = TestHome::new();
+        home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        fs::write(home.cached(), "#!/bin/sh\necho owned\n").unwrap();
+        let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
         assert!(line.contains("--interval"), "{shell:?}: {line}");
-        assert_eq!(fs::read(place.cached()).unwrap(), place.bytes, "{shell:?}");
+        assert_eq!(fs::read(home.cached()).unwrap(), home.bytes, "{shell:?}");
 
-        fs::rename(place.cached(), place.at("elsewhere")).unwrap();
-        symlink(place.at("elsewhere"), place.cached()).unwrap();
-        place.start(&mut place.shell(&shell), &host()).await.expect("starts");
-        assert!(fs::symlink_metadata(place.cached()).unwrap().is_file(), "{shell:?}");
-        assert_eq!(place.uploads(), 3, "{shell:?}");
+        fs::rename(home.cached(), home.at("elsewhere")).unwrap();
+        symlink(home.at("elsewhere"), home.cached()).unwrap();
+        home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        assert!(fs::symlink_metadata(home.cached()).unwrap().is_file(), "{shell:?}");
+        assert_eq!(home.uploads(), 3, "{shell:?}");
     }
 }
 
 #[tokio::test]
 async fn a_directory_that_is_a_link_or_open_to_others_is_passed_over() {
     for shell in shells() {
-        let place = Place::new();
-        fs::create_dir_all(place.at("home/.cache")).unwrap();
-        symlink(place.at("tmp"), place.at("home/.cache/gpufleet")).unwrap();
-        fs::set_permissions(place.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
-        let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
-        assert!(line.starts_with(&format!("{}/gpufleet-", place.at("tmp").display())), "{shell:?}: {line}");
+        let home = TestHome::new();
+        fs::create_dir_all(home.at("home/.cache")).unwrap();
+        symlink(home.at("tmp"), home.at("home/.cache/gpufleet")).unwrap();
+        fs::set_permissions(home.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
+        let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        assert!(line.starts_with(&format!("{}/gpufleet-", home.at("tmp").display())), "{shell:?}: {line}");
         // The directory with the random name is found again.
-        let again = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
-        assert_eq!((again, place.uploads()), (line, 1), "{shell:?}");
+        let again = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        assert_eq!((again, home.uploads()), (line, 1), "{shell:?}");
     }
 }
 
 #[tokio::test]
 async fn a_home_that_cannot_be_written_leads_to_the_next_directory() {
     for shell in shells() {
-        let place = Place::new();
-        fs::remove_dir(place.at("home")).unwrap();
-        fs::write(place.at("home"), "in the way").unwrap();
-        let line = place.start(&mut place.shell(&shell), &host()).await.expect("starts");
-        assert!(line.starts_with(&*place.at("run/gpufleet").to_string_lossy()), "{shell:?}: {line}");
+        let home = TestHome::new();
+        fs::remove_dir(home.at("home")).unwrap();
+        fs::write(home.at("home"), "in the way").unwrap();
+        let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        assert!(line.starts_with(&*home.at("run/gpufleet").to_string_lossy()), "{shell:?}: {line}");
     }
 }
 
 #[tokio::test]
 async fn when_no_directory_will_do_each_is_named_with_its_reason() {
     for shell in shells() {
-        let place = Place::new();
-        fs::remove_dir(place.at("home")).unwrap();
-        fs::write(place.at("home"), "in the way").unwrap();
-        fs::set_permissions(place.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
-        fs::remove_dir(place.at("tmp")).unwrap();
-        let error = place.start(&mut place.shell(&shell), &host()).await.expect_err("nowhere");
+        let home = TestHome::new();
+        fs::remove_dir(home.at("home")).unwrap();
+        fs::write(home.at("home"), "in the way").unwrap();
+        fs::set_permissions(home.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
+        fs::remove_dir(home.at("tmp")).unwrap();
+        let error = home.start(&mut home.shell(&shell), &host()).await.expect_err("nowhere");
         assert_eq!(error.kind, LinkErrorKind::NoDirectory);
-        let at = |path: &str| place.at(path).display().to_string();
+        let at = |path: &str| home.at(path).display().to_string();
         let beginning = format!(
             "no directory for the probe: {}: Not a directory; {}: everybody may write to {}; {}: ",
             at("home/.cache/gpufleet"),
@@ -277,34 +277,34 @@ async fn when_no_directory_will_do_each_is_named_with_its_reason() {
 #[tokio::test]
 async fn versions_beyond_the_newest_two_are_removed() {
     for shell in shells() {
-        let place = Place::new();
-        let cache = place.at("home/.cache/gpufleet");
+        let home = TestHome::new();
+        let cache = home.at("home/.cache/gpufleet");
         fs::create_dir_all(&cache).unwrap();
         for (version, age_seconds) in [(1, 300), (2, 200), (3, 100)] {
             let file = fs::File::create(cache.join(format!("gpufleet-probe-0.0.{version}-x"))).unwrap();
             file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age_seconds)).unwrap();
         }
-        place.start(&mut place.shell(&shell), &host()).await.expect("starts");
+        home.start(&mut home.shell(&shell), &host()).await.expect("starts");
         assert_eq!(entries(&cache), ["gpufleet-probe-0.0.3-x", NAME], "{shell:?}");
     }
 }
 
 #[tokio::test]
 async fn noise_before_the_answers_is_skipped_up_to_a_limit() {
-    let place = Place::new();
+    let home = TestHome::new();
     let noisy = |lines: u32| format!("yes 'Welcome to hgx-01!' | head -n {lines}; printf 'no newline'; exec /bin/sh");
-    let mut remote = place.shell(&["sh", "-c", &noisy(3000)]);
-    place.start(&mut remote, &host()).await.expect("starts");
-    let mut remote = place.shell(&["sh", "-c", &noisy(4000)]);
-    let error = place.start(&mut remote, &host()).await.expect_err("too much");
+    let mut remote = home.shell(&["sh", "-c", &noisy(3000)]);
+    home.start(&mut remote, &host()).await.expect("starts");
+    let mut remote = home.shell(&["sh", "-c", &noisy(4000)]);
+    let error = home.start(&mut remote, &host()).await.expect_err("too much");
     assert_eq!(error.message, "protocol violation: more than 64 KiB of noise where an answer should be");
 }
 
 #[tokio::test]
 async fn an_account_without_a_shell_says_so() {
-    let place = Place::new();
-    let mut remote = place.shell(&["sh", "-c", "echo 'This account is currently not available.'; exit 1"]);
-    let error = place.start(&mut remote, &host()).await.expect_err("no shell");
+    let home = TestHome::new();
+    let mut remote = home.shell(&["sh", "-c", "echo 'This account is currently not available.'; exit 1"]);
+    let error = home.start(&mut remote, &host()).await.expect_err("no shell");
     assert_eq!(
         (error.kind, &*error.message),
         (
@@ -317,27 +317,27 @@ async fn an_account_without_a_shell_says_so() {
 #[tokio::test]
 async fn a_named_probe_is_started_or_what_is_wrong_with_it_is_said() {
     for shell in shells() {
-        let place = Place::new();
-        let path = place.at("home/my 'own' probe");
+        let home = TestHome::new();
+        let path = home.at("home/my 'own' probe");
         let name = path.to_str().unwrap();
         let host = HostConfig { probe: ProbeChoice::Path(name.to_owned()), ..host() };
-        let refused = async || place.start(&mut place.shell(&shell), &host).await.expect_err("refused");
+        let refused = async || home.start(&mut home.shell(&shell), &host).await.expect_err("refused");
         assert_eq!(*refused().await.message, format!("there is no {name} on the host"));
-        fs::write(&path, &place.bytes).unwrap();
+        fs::write(&path, &home.bytes).unwrap();
         assert_eq!(*refused().await.message, format!("{name} on the host may not be executed"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        let line = place.start(&mut place.shell(&shell), &host).await.expect("starts");
+        let line = home.start(&mut home.shell(&shell), &host).await.expect("starts");
         assert!(line.starts_with(name), "{shell:?}: {line}");
         let host = HostConfig { probe: ProbeChoice::Path("~/my 'own' probe".to_owned()), ..host.clone() };
-        place.start(&mut place.shell(&shell), &host).await.expect("starts from home");
-        assert_eq!(place.uploads(), 0);
+        home.start(&mut home.shell(&shell), &host).await.expect("starts from home");
+        assert_eq!(home.uploads(), 0);
     }
 }
 
 #[tokio::test]
 async fn a_machine_without_a_probe_is_named() {
-    let place = Place::new();
-    let error = place.start_image(&mut place.shell(&["sh"]), &host(), None).await.expect_err("no probe");
+    let home = TestHome::new();
+    let error = home.start_image(&mut home.shell(&["sh"]), &host(), None).await.expect_err("no probe");
     let machine = std::env::consts::ARCH;
     let expected = format!("there is no probe for Linux on {machine}: this gpufleet carries aarch64 and x86_64");
     assert_eq!((error.kind, &*error.message), (LinkErrorKind::NoProbe, &*expected));
@@ -345,15 +345,15 @@ async fn a_machine_without_a_probe_is_named() {
 
 #[tokio::test]
 async fn a_probe_that_arrives_damaged_or_cannot_be_loaded_is_not_started() {
-    let place = Place::new();
-    let bytes = place.bytes.clone();
-    let damaged = ProbeImage::new(NAME.to_owned(), "0".repeat(64), bytes.len() as u64, move || Ok(bytes.clone()));
-    let error = place.start_image(&mut place.shell(&["sh"]), &host(), Some(damaged)).await.expect_err("refused");
+    let home = TestHome::new();
+    let bytes = home.bytes.clone();
+    let damaged = ProbeBinary::new(NAME.to_owned(), "0".repeat(64), bytes.len() as u64, move || Ok(bytes.clone()));
+    let error = home.start_image(&mut home.shell(&["sh"]), &host(), Some(damaged)).await.expect_err("refused");
     assert_eq!(error.message, "the probe arrived damaged: its SHA-256 does not match");
-    assert_eq!(entries(place.cached().parent().unwrap()), [""; 0], "nothing of it stays");
+    assert_eq!(entries(home.cached().parent().unwrap()), [""; 0], "nothing of it stays");
 
-    let unloadable = ProbeImage::from_bytes(NAME, b"#!/lib/ld-of-another-system.so.2\n".to_vec());
-    let error = place.start_image(&mut place.shell(&["sh"]), &host(), Some(unloadable)).await.expect_err("refused");
+    let unloadable = ProbeBinary::from_bytes(NAME, b"#!/lib/ld-of-another-system.so.2\n".to_vec());
+    let error = home.start_image(&mut home.shell(&["sh"]), &host(), Some(unloadable)).await.expect_err("refused");
     assert_eq!(
         (error.kind, &*error.message),
         (LinkErrorKind::NoProbe, "the probe does not start on this host: its loader is missing")
@@ -363,9 +363,9 @@ async fn a_probe_that_arrives_damaged_or_cannot_be_loaded_is_not_started() {
 #[tokio::test]
 async fn a_probe_that_ends_with_an_error_when_asked_for_its_version_is_not_started() {
     for shell in shells() {
-        let place = Place::new();
-        let broken = ProbeImage::from_bytes(NAME, b"#!/bin/sh\nexit 3\n".to_vec());
-        let error = place.start_image(&mut place.shell(&shell), &host(), Some(broken)).await.expect_err("refused");
+        let home = TestHome::new();
+        let broken = ProbeBinary::from_bytes(NAME, b"#!/bin/sh\nexit 3\n".to_vec());
+        let error = home.start_image(&mut home.shell(&shell), &host(), Some(broken)).await.expect_err("refused");
         let expected = "the probe does not start on this host (exit status 3)";
         assert_eq!((error.kind, &*error.message), (LinkErrorKind::NoProbe, expected), "{shell:?}");
     }
@@ -373,20 +373,20 @@ async fn a_probe_that_ends_with_an_error_when_asked_for_its_version_is_not_start
 
 #[tokio::test]
 async fn a_probe_that_failed_before_is_not_tried_again() {
-    let place = Place::new();
-    let mut remote = place.shell(&["sh"]);
+    let home = TestHome::new();
+    let mut remote = home.shell(&["sh"]);
     let why = LinkError::new(LinkErrorKind::NoProbe, "it did not start");
-    let order = Order {
+    let request = InstallRequest {
         host: &host(),
         interval: Duration::from_secs(2),
-        probes: &OneProbe(Some(place.image())),
+        probes: &OneProbe(Some(home.binary())),
         nonce: NONCE,
-        places: &[],
+        shared_directories: &[],
         without_probe: Some(&why),
-        tell: &|_| {},
+        on_event: &|_| {},
     };
-    assert_eq!(start(&mut remote, &order).await.expect("a shell"), Started::Shell(Some(why.clone())));
-    assert_eq!((said_by_the_shell(&mut remote).await, place.uploads()), ("still here".to_owned(), 0));
+    assert_eq!(start(&mut remote, &request).await.expect("a shell"), Started::Shell(Some(why.clone())));
+    assert_eq!((shell_reply(&mut remote).await, home.uploads()), ("still here".to_owned(), 0));
 }
 
 /// A "host" that is a piece of this test.
@@ -402,17 +402,17 @@ async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
             }
         }
     });
-    let mut remote = Remote::new(crate::collect::source::channel_of(ours));
-    let order = Order {
+    let mut remote = RemoteCommand::new(crate::collect::source::channel_from_stream(ours));
+    let request = InstallRequest {
         host: &host(),
         interval: Duration::from_secs(2),
-        probes: &OneProbe(Some(ProbeImage::from_bytes(NAME, b"probe".to_vec()))),
+        probes: &OneProbe(Some(ProbeBinary::from_bytes(NAME, b"probe".to_vec()))),
         nonce: NONCE,
-        places: &[],
+        shared_directories: &[],
         without_probe: None,
-        tell: &|_| {},
+        on_event: &|_| {},
     };
-    start(&mut remote, &order).await
+    start(&mut remote, &request).await
 }
 
 #[tokio::test(start_paused = true)]
@@ -447,20 +447,20 @@ async fn babbling(words: &'static [&'static str], pause: Duration) -> (LinkError
             }
         }
     });
-    let place = Place::new();
-    let mut remote = Remote::new(crate::collect::source::channel_of(ours));
-    let order = Order {
+    let home = TestHome::new();
+    let mut remote = RemoteCommand::new(crate::collect::source::channel_from_stream(ours));
+    let request = InstallRequest {
         host: &host(),
         interval: Duration::from_secs(2),
-        probes: &OneProbe(Some(place.image())),
+        probes: &OneProbe(Some(home.binary())),
         nonce: NONCE,
-        places: &[],
+        shared_directories: &[],
         without_probe: None,
-        tell: &|_| {},
+        on_event: &|_| {},
     };
     let began = Instant::now();
-    let error = start(&mut remote, &order).await.expect_err("is left");
-    (error, place.uploads(), began.elapsed())
+    let error = start(&mut remote, &request).await.expect_err("is left");
+    (error, home.uploads(), began.elapsed())
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,12 +2,12 @@
 //!
 //! It is the same for a probe at the end of an SSH channel and for one in this process.
 
-use super::failure;
-use super::remote::{Ending, Output, Remote};
-use super::report::{Gone, Report};
-use super::{Command, host_task::refuse};
+use super::link_errors;
+use super::remote_command::{CommandEnd, RemoteCommand, RemoteOutput};
+use super::update_sender::{ReceiverDropped, UpdateSender};
+use super::{Command, host_task::refusal_reply};
+use crate::config::HostConfig;
 use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
-use crate::hosts::HostConfig;
 use crate::wire::codec::{decode, encode};
 use crate::wire::{Message, PROTOCOL, Request, SafeText};
 use std::time::Duration;
@@ -22,7 +22,7 @@ pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
 const SNAPSHOT_LATE: Duration = Duration::from_millis(500);
 /// Below this interval each snapshot is acknowledged by a heartbeat of its own; from 1 s on every second one costs half of
 /// the packets and wake-ups, and a link of up to a second still misses none.
-const EACH_BELOW: Duration = Duration::from_secs(1);
+const ACKNOWLEDGE_EACH_BELOW: Duration = Duration::from_secs(1);
 /// No line for this long: what is shown is stale.
 pub(super) const STALE: Duration = Duration::from_secs(3);
 /// Nothing at all for this long: the connection is given up. On a slow link a line may take longer.
@@ -34,7 +34,7 @@ pub(super) const LINE_LIMIT: Duration = Duration::from_secs(120);
 const STALE_INTERVALS: u32 = 3;
 /// How long a connection that is doubted has for its next line, or for readings if these are late: the machine slept, or
 /// a person asked.
-pub(super) const DOUBTED: Duration = Duration::from_secs(4);
+pub(super) const VERIFY_LIMIT: Duration = Duration::from_secs(4);
 /// How long a probe may take to introduce itself.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// How long it may take from there to its first readings; a driver may need seconds to wake up.
@@ -44,53 +44,53 @@ const PENDING_LIMIT_BYTES: usize = 16 * 1024;
 
 /// Why a session ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     /// Nobody listens any more.
-    Gone,
+    ReceiverDropped,
     /// We gave it up.
     Failed(LinkError),
     /// It did not prove itself when it was doubted: the host may be well, and is connected to anew.
-    Doubted,
+    Unverified,
     /// The other side did, after these words.
-    Ended(Ending, Option<SafeText>),
+    Ended(CommandEnd, Option<SafeText>),
 }
 
-impl From<Gone> for End {
-    fn from(Gone: Gone) -> Self {
-        Self::Gone
+impl From<ReceiverDropped> for SessionEnd {
+    fn from(ReceiverDropped: ReceiverDropped) -> Self {
+        Self::ReceiverDropped
     }
 }
 
 /// What a session needs of its host task.
 pub(super) struct Session<'a> {
-    pub(super) report: &'a Report,
+    pub(super) updates: &'a UpdateSender,
     pub(super) commands: &'a mut mpsc::Receiver<Command>,
     /// The interval that the probe was started with; commands change it.
     pub(super) interval: &'a mut Duration,
     /// Which try this is.
     pub(super) attempt: u32,
     /// The probe was not told the interval on a command line.
-    pub(super) tell_interval: bool,
+    pub(super) send_interval: bool,
     /// How many seconds of the interval pass in one second: simulated time may run fast or slow.
     pub(super) speed: f64,
 }
 
 /// Runs until the connection ends, in one way or another.
-pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
-    let mut state = State {
-        report: session.report,
+pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> SessionEnd {
+    let mut state = SessionState {
+        updates: session.updates,
         attempt: session.attempt,
         started: Instant::now(),
         interval: *session.interval,
         speed: session.speed,
         last_line: Instant::now(),
-        amid_line: None,
+        partial_line_at: None,
         stale: false,
         last_readings: Instant::now(),
         probe_interval: Duration::ZERO,
         late: false,
         readings_by: None,
-        doubted_at: None,
+        verify_since: None,
         hello: false,
         sampled: false,
         farewell: None,
@@ -101,7 +101,7 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
         acknowledged: 0,
         pending: Vec::new(),
     };
-    if session.tell_interval {
+    if session.send_interval {
         state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
     }
     loop {
@@ -114,29 +114,29 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
         tokio::select! {
             more = remote.stdout.fill() => {
                 if !more {
-                    return End::Ended(remote.ending().await, state.farewell);
+                    return SessionEnd::Ended(remote.wait_for_end().await, state.farewell);
                 }
-                state.amid_line = Some(Instant::now());
+                state.partial_line_at = Some(Instant::now());
             }
             written = remote.stdin.write(&state.pending), if state.hello && !state.pending.is_empty() => match written {
                 Ok(count @ 1..) => {
                     state.pending.drain(..count);
                     if state.pending.is_empty() && remote.stdin.flush().await.is_err() {
-                        return End::Ended(remote.ending().await, state.farewell);
+                        return SessionEnd::Ended(remote.wait_for_end().await, state.farewell);
                     }
                 }
-                Ok(0) | Err(_) => return End::Ended(remote.ending().await, state.farewell),
+                Ok(0) | Err(_) => return SessionEnd::Ended(remote.wait_for_end().await, state.farewell),
             },
             () = sleep_until(heartbeat_at.unwrap_or_else(Instant::now)), if heartbeat_at.is_some() => {
                 state.queue_heartbeat();
             }
-            () = sleep_until(state.deadline()) => match state.late().await {
+            () = sleep_until(state.deadline()) => match state.on_deadline().await {
                 Ok(()) => {}
                 Err(end) => return end,
             },
             command = session.commands.recv() => match command {
-                None => return End::Gone,
-                Some(Command::Retry) => state.doubt(),
+                None => return SessionEnd::ReceiverDropped,
+                Some(Command::Retry) => state.require_line_soon(),
                 Some(Command::Interval(interval)) => {
                     *session.interval = interval;
                     state.interval = interval;
@@ -144,10 +144,10 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
                 }
                 Some(Command::Request(request)) => {
                     if !state.queue(&request)
-                        && let Some(reply) = refuse(&request, "the connection does not take requests now")
-                        && session.report.send(reply).await.is_err()
+                        && let Some(reply) = refusal_reply(&request, "the connection does not take requests now")
+                        && session.updates.send(reply).await.is_err()
                     {
-                        return End::Gone;
+                        return SessionEnd::ReceiverDropped;
                     }
                 }
             },
@@ -156,8 +156,8 @@ pub(super) async fn run(mut remote: Remote, session: Session<'_>) -> End {
 }
 
 #[allow(clippy::struct_excessive_bools, reason = "each is a state of the connection that no other implies")]
-struct State<'a> {
-    report: &'a Report,
+struct SessionState<'a> {
+    updates: &'a UpdateSender,
     attempt: u32,
     started: Instant,
     /// Asked for, in the time of the probe.
@@ -166,7 +166,7 @@ struct State<'a> {
     /// When the last line was dealt with. Time in which the fleet did not take our updates is not the host's silence.
     last_line: Instant,
     /// When the last piece of a line arrived of which the rest is still under way.
-    amid_line: Option<Instant>,
+    partial_line_at: Option<Instant>,
     stale: bool,
     /// When the last snapshot was dealt with, not counting the time in which the fleet took no updates.
     last_readings: Instant,
@@ -177,7 +177,7 @@ struct State<'a> {
     /// When late readings must have come, since the connection was doubted.
     readings_by: Option<Instant>,
     /// When the connection was doubted, unless it has proven itself since.
-    doubted_at: Option<Instant>,
+    verify_since: Option<Instant>,
     hello: bool,
     sampled: bool,
     farewell: Option<SafeText>,
@@ -193,49 +193,49 @@ struct State<'a> {
     pending: Vec<u8>,
 }
 
-impl State<'_> {
-    async fn take_lines(&mut self, stdout: &mut Output) -> Result<(), End> {
+impl SessionState<'_> {
+    async fn take_lines(&mut self, stdout: &mut RemoteOutput) -> Result<(), SessionEnd> {
         loop {
             let message = match stdout.lines.next_line() {
                 Ok(None) => {
                     if stdout.lines.remaining().is_empty() {
-                        self.amid_line = None;
+                        self.partial_line_at = None;
                     }
                     return Ok(());
                 }
-                Ok(Some(line)) => decode(line).map_err(|error| End::Failed(failure::protocol(&error)))?,
-                Err(error) => return Err(End::Failed(failure::protocol(&error))),
+                Ok(Some(line)) => decode(line).map_err(|error| SessionEnd::Failed(link_errors::protocol(&error)))?,
+                Err(error) => return Err(SessionEnd::Failed(link_errors::protocol(&error))),
             };
             let began = Instant::now();
             self.take(message).await?;
             self.last_line = Instant::now();
             self.last_readings += began.elapsed();
             self.stale = false;
-            self.doubted_at = None;
+            self.verify_since = None;
         }
     }
 
-    async fn take(&mut self, message: Message) -> Result<(), End> {
+    async fn take(&mut self, message: Message) -> Result<(), SessionEnd> {
         match message {
             Message::Hello(hello) if hello.protocol == PROTOCOL => {
                 self.hello = true;
                 self.next_heartbeat = Some(Instant::now());
-                self.report.send(HostUpdate::Hello(Box::new(hello))).await?;
+                self.updates.send(HostUpdate::Hello(Box::new(hello))).await?;
                 if !self.sampled {
                     let phase = ConnectPhase::FirstSample;
-                    self.report.send(HostUpdate::Connecting { attempt: self.attempt, phase }).await?;
+                    self.updates.send(HostUpdate::Connecting { attempt: self.attempt, phase }).await?;
                 }
             }
             Message::Farewell { reason } => self.farewell = Some(reason),
             _ if !self.hello => {
                 let text = "protocol violation: the first line is no hello";
-                return Err(End::Failed(LinkError::new(LinkErrorKind::Protocol, text)));
+                return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Protocol, text)));
             }
             Message::Hello(hello) => {
                 let error = crate::wire::codec::CodecError::UnsupportedProtocol { received: hello.protocol };
-                return Err(End::Failed(failure::protocol(&error)));
+                return Err(SessionEnd::Failed(link_errors::protocol(&error)));
             }
-            Message::Inventory(inventory) => self.report.send(HostUpdate::Inventory(Box::new(inventory))).await?,
+            Message::Inventory(inventory) => self.updates.send(HostUpdate::Inventory(Box::new(inventory))).await?,
             Message::Snapshot(snapshot) => {
                 self.sampled = true;
                 self.sequence = Some(snapshot.sequence);
@@ -245,7 +245,7 @@ impl State<'_> {
                 self.last_readings = Instant::now();
                 self.late = false;
                 self.readings_by = None;
-                self.report.send(HostUpdate::Snapshot(snapshot)).await?;
+                self.updates.send(HostUpdate::Snapshot(snapshot)).await?;
             }
             Message::Echo { id } => {
                 if let Some((expected, sent)) = self.heartbeat
@@ -254,11 +254,11 @@ impl State<'_> {
                     self.heartbeat = None;
                     // A round trip makes a stale host live; a host whose readings are late stays stale until they come.
                     if !self.late {
-                        self.report.send(HostUpdate::RoundTrip(sent.elapsed())).await?;
+                        self.updates.send(HostUpdate::RoundTrip(sent.elapsed())).await?;
                     }
                 }
             }
-            Message::Reply(reply) => self.report.send(HostUpdate::Reply(reply)).await?,
+            Message::Reply(reply) => self.updates.send(HostUpdate::Reply(reply)).await?,
             // A newer probe of the same protocol may send more than this version reads.
             Message::Unknown => {}
         }
@@ -270,7 +270,7 @@ impl State<'_> {
     fn acknowledge(&mut self, sequence: u64) {
         let interval = self.interval;
         let unacknowledged = sequence.saturating_sub(self.acknowledged);
-        if unacknowledged >= 2 || interval < EACH_BELOW && unacknowledged >= 1 {
+        if unacknowledged >= 2 || interval < ACKNOWLEDGE_EACH_BELOW && unacknowledged >= 1 {
             self.queue_heartbeat();
         }
         if interval <= HEARTBEAT {
@@ -292,17 +292,18 @@ impl State<'_> {
     }
 
     /// The connection must prove itself soon: while the machine slept, the other side may have ended it unheard.
-    fn doubt(&mut self) {
+    fn require_line_soon(&mut self) {
         if self.sampled {
-            self.doubted_at = Some(Instant::now());
+            self.verify_since = Some(Instant::now());
             self.queue_heartbeat();
-            let silent_since = Instant::now().checked_sub(DROPPED.saturating_sub(DOUBTED)).unwrap_or(self.last_line);
+            let silent_since =
+                Instant::now().checked_sub(DROPPED.saturating_sub(VERIFY_LIMIT)).unwrap_or(self.last_line);
             self.last_line = self.last_line.min(silent_since);
-            self.amid_line = self.amid_line.map(|at| at.min(silent_since));
+            self.partial_line_at = self.partial_line_at.map(|at| at.min(silent_since));
             if self.late {
                 // A heartbeat that comes back proves too little: readings do, and a resend makes them due now.
                 self.queue(&Request::Resend);
-                self.readings_by.get_or_insert(Instant::now() + DOUBTED);
+                self.readings_by.get_or_insert(Instant::now() + VERIFY_LIMIT);
             }
         }
     }
@@ -322,7 +323,7 @@ impl State<'_> {
         if !self.hello {
             return self.started + HELLO_LIMIT;
         }
-        let silence = if self.stale { self.end_of_silence() } else { self.last_line + STALE };
+        let silence = if self.stale { self.silence_deadline() } else { self.last_line + STALE };
         let readings = match (self.sampled, self.late) {
             (false, _) => self.sample_deadline(),
             (true, false) => self.last_readings + self.stale_after(),
@@ -332,8 +333,8 @@ impl State<'_> {
     }
 
     /// When the connection counts as dead.
-    fn end_of_silence(&self) -> Instant {
-        (self.heard() + DROPPED).min(self.last_line + LINE_LIMIT)
+    fn silence_deadline(&self) -> Instant {
+        (self.last_received() + DROPPED).min(self.last_line + LINE_LIMIT)
     }
 
     /// How old readings may become before they are stale.
@@ -345,53 +346,54 @@ impl State<'_> {
     /// When a connection that brings no readings is given up. Those that are coming are waited for.
     fn end_of_readings(&self) -> Instant {
         let usual = self.last_readings + self.stale_after() + DROPPED;
-        let end = self.amid_line.map_or(usual, |at| usual.max((at + DROPPED).min(self.last_readings + LINE_LIMIT)));
+        let end =
+            self.partial_line_at.map_or(usual, |at| usual.max((at + DROPPED).min(self.last_readings + LINE_LIMIT)));
         self.readings_by.map_or(end, |by| end.min(by))
     }
 
     /// When anything was heard last.
-    fn heard(&self) -> Instant {
-        self.amid_line.map_or(self.last_line, |at| at.max(self.last_line))
+    fn last_received(&self) -> Instant {
+        self.partial_line_at.map_or(self.last_line, |at| at.max(self.last_line))
     }
 
     /// When the first readings must have come. Those that are coming are waited for.
     fn sample_deadline(&self) -> Instant {
         let usual = self.started + SAMPLE_LIMIT;
-        self.amid_line.map_or(usual, |at| usual.max(at + DROPPED).min(self.started + LINE_LIMIT))
+        self.partial_line_at.map_or(usual, |at| usual.max(at + DROPPED).min(self.started + LINE_LIMIT))
     }
 
-    async fn late(&mut self) -> Result<(), End> {
+    async fn on_deadline(&mut self) -> Result<(), SessionEnd> {
         if !self.hello {
-            return Err(End::Failed(failure::timeout("the probe did not introduce itself", HELLO_LIMIT)));
+            return Err(SessionEnd::Failed(link_errors::timeout("the probe did not introduce itself", HELLO_LIMIT)));
         }
         let now = Instant::now();
         if !self.sampled && now >= self.sample_deadline() {
-            return Err(End::Failed(failure::timeout("the probe sent no readings", now - self.started)));
+            return Err(SessionEnd::Failed(link_errors::timeout("the probe sent no readings", now - self.started)));
         }
-        if now >= self.end_of_silence() {
-            if self.doubted_at.is_some() {
-                return Err(End::Doubted);
+        if now >= self.silence_deadline() {
+            if self.verify_since.is_some() {
+                return Err(SessionEnd::Unverified);
             }
-            let text = if now >= self.heard() + DROPPED {
+            let text = if now >= self.last_received() + DROPPED {
                 format!("nothing was heard for {} s", DROPPED.as_secs())
             } else {
                 format!("no whole line came within {} s", LINE_LIMIT.as_secs())
             };
-            return Err(End::Failed(LinkError::new(LinkErrorKind::Silent, text)));
+            return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Silent, text)));
         }
         if self.sampled && now >= self.end_of_readings() {
             if self.readings_by.is_some() {
-                return Err(End::Doubted);
+                return Err(SessionEnd::Unverified);
             }
             let seconds = (now - self.last_readings).as_secs();
             let text = format!("the probe answers, but no readings came for {seconds} s");
-            return Err(End::Failed(LinkError::new(LinkErrorKind::Silent, text)));
+            return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Silent, text)));
         }
         let was_told = self.stale || self.late;
         self.stale |= now >= self.last_line + STALE;
         self.late |= self.sampled && now >= self.last_readings + self.stale_after();
         if !was_told {
-            self.report.send(HostUpdate::Silent).await?;
+            self.updates.send(HostUpdate::Silent).await?;
         }
         Ok(())
     }

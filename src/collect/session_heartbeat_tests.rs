@@ -16,21 +16,21 @@ async fn echo_only(probe: &mut Probe) -> bool {
 }
 
 /// A host that has sent one snapshot that names this interval.
-async fn sampled(interval: Duration) -> (Bench, Probe) {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+async fn sampled(interval: Duration) -> (Harness, Probe) {
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     let snapshot = Snapshot { sequence: 1, interval_seconds: Some(interval.as_secs_f32()), ..Snapshot::default() };
     probe.say(&Message::Snapshot(Box::new(snapshot))).await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
-    (bench, probe)
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
+    (harness, probe)
 }
 
 /// The next update that is no round trip.
-async fn not_a_round_trip(bench: &mut Bench) -> HostUpdate {
+async fn not_a_round_trip(harness: &mut Harness) -> HostUpdate {
     loop {
-        match bench.news().await {
+        match harness.next_state_update().await {
             HostUpdate::RoundTrip(_) => {}
             other => return other,
         }
@@ -40,35 +40,35 @@ async fn not_a_round_trip(bench: &mut Bench) -> HostUpdate {
 #[tokio::test(start_paused = true)]
 async fn heartbeats_without_readings_are_stale_after_3_intervals_and_down_10_s_later() {
     for (interval, stale, down) in [(1, 6, 16), (2, 6, 16), (20, 60, 70)] {
-        let (mut bench, mut probe) = sampled(Duration::from_secs(interval)).await;
+        let (mut harness, mut probe) = sampled(Duration::from_secs(interval)).await;
         let spoke = Instant::now();
         let watching = async {
-            assert_eq!(not_a_round_trip(&mut bench).await, HostUpdate::Silent);
+            assert_eq!(not_a_round_trip(&mut harness).await, HostUpdate::Silent);
             assert_eq!(spoke.elapsed().as_secs(), stale);
             // No round trip makes it live again.
-            let HostUpdate::Down { error, .. } = bench.news().await else { panic!("down") };
+            let HostUpdate::Down { error, .. } = harness.next_state_update().await else { panic!("down") };
             assert_eq!(spoke.elapsed().as_secs(), down);
             let expected = format!("the probe answers, but no readings came for {down} s");
             assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, &*expected));
         };
         tokio::join!(watching, echo_only(&mut probe));
-        bench.probe().await.introduce().await;
-        assert!(matches!(bench.news().await, HostUpdate::Hello(_)), "it is tried again");
+        harness.probe().await.introduce().await;
+        assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)), "it is tried again");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn readings_that_are_late_make_the_host_live_again() {
-    let (mut bench, mut probe) = sampled(Duration::from_secs(2)).await;
+    let (mut harness, mut probe) = sampled(Duration::from_secs(2)).await;
     tokio::select! {
-        update = not_a_round_trip(&mut bench) => assert_eq!(update, HostUpdate::Silent),
+        update = not_a_round_trip(&mut harness) => assert_eq!(update, HostUpdate::Silent),
         _ = echo_only(&mut probe) => panic!("it was given up"),
     }
     probe.sample(2).await;
     let spoke = Instant::now();
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
     tokio::select! {
-        update = not_a_round_trip(&mut bench) => assert_eq!(update, HostUpdate::Silent),
+        update = not_a_round_trip(&mut harness) => assert_eq!(update, HostUpdate::Silent),
         _ = echo_only(&mut probe) => panic!("it was given up"),
     }
     assert_eq!(spoke.elapsed().as_secs(), 6);
@@ -77,10 +77,10 @@ async fn readings_that_are_late_make_the_host_live_again() {
 #[tokio::test(start_paused = true)]
 async fn a_long_interval_of_the_probe_is_no_silence() {
     // The administrator of the host allows no shorter one.
-    let (mut bench, mut probe) = sampled(Duration::from_secs(60)).await;
+    let (mut harness, mut probe) = sampled(Duration::from_secs(60)).await;
     let watching = async {
         for _ in 0..20 {
-            assert!(matches!(bench.news().await, HostUpdate::RoundTrip(_)));
+            assert!(matches!(harness.next_state_update().await, HostUpdate::RoundTrip(_)));
         }
     };
     tokio::select! {
@@ -91,14 +91,14 @@ async fn a_long_interval_of_the_probe_is_no_silence() {
 
 #[tokio::test(start_paused = true)]
 async fn a_retry_reconnects_a_host_whose_readings_are_late() {
-    let (mut bench, mut probe) = sampled(Duration::from_secs(20)).await;
+    let (mut harness, mut probe) = sampled(Duration::from_secs(20)).await;
     let watching = async {
-        assert_eq!(not_a_round_trip(&mut bench).await, HostUpdate::Silent);
-        assert!(bench.collector.command(HostId(0), Command::Retry));
+        assert_eq!(not_a_round_trip(&mut harness).await, HostUpdate::Silent);
+        assert!(harness.collector.command(HostId(0), Command::Retry));
         let asked = Instant::now();
-        let update = bench.update().await;
+        let update = harness.update().await;
         assert!(matches!(update, HostUpdate::Connecting { attempt: 1, .. }), "{update:?}");
-        assert_eq!(asked.elapsed(), DOUBTED);
+        assert_eq!(asked.elapsed(), VERIFY_LIMIT);
     };
     let ((), was_resend_asked) = tokio::join!(watching, echo_only(&mut probe));
     assert!(was_resend_asked, "a probe that is well sends readings now");
@@ -106,12 +106,12 @@ async fn a_retry_reconnects_a_host_whose_readings_are_late() {
 
 #[tokio::test(start_paused = true)]
 async fn heartbeats_acknowledge_and_measure() {
-    let (mut bench, mut probe) = Bench::introduced().await;
+    let (mut harness, mut probe) = Harness::introduced().await;
     let began = Instant::now();
     tokio::time::advance(Duration::from_millis(23)).await;
     probe.say(&Message::Echo { id: 1 }).await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    let HostUpdate::RoundTrip(round_trip) = bench.news().await else { panic!("a round trip") };
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    let HostUpdate::RoundTrip(round_trip) = harness.next_state_update().await else { panic!("a round trip") };
     assert_eq!(round_trip, Duration::from_millis(23));
     // The second unacknowledged snapshot is acknowledged at once, or the probe would skip the third.
     probe.sample(1).await;
@@ -124,7 +124,7 @@ async fn heartbeats_acknowledge_and_measure() {
 
 #[tokio::test(start_paused = true)]
 async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
-    let (_bench, mut probe) = Bench::introduced().await;
+    let (_bench, mut probe) = Harness::introduced().await;
     for sequence in 1..=6 {
         probe.sample(sequence).await;
         if sequence % 2 == 0 {
@@ -146,9 +146,9 @@ async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn longer_intervals_are_bridged_by_heartbeats() {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
-    assert!(bench.collector.command(HostId(0), Command::Interval(Duration::from_secs(10))));
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
+    assert!(harness.collector.command(HostId(0), Command::Interval(Duration::from_secs(10))));
     probe.introduce().await;
     let began = Instant::now();
     let mut heartbeats = Vec::new();
@@ -163,9 +163,9 @@ async fn longer_intervals_are_bridged_by_heartbeats() {
 
 #[tokio::test(start_paused = true)]
 async fn short_intervals_acknowledge_every_snapshot() {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
-    assert!(bench.collector.command(HostId(0), Command::Interval(Duration::from_millis(250))));
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
+    assert!(harness.collector.command(HostId(0), Command::Interval(Duration::from_millis(250))));
     probe.introduce().await;
     assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
     // The command waits and the first heartbeat is due: either may go first.

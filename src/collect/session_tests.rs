@@ -6,8 +6,8 @@ mod heartbeats;
 use super::super::collector::Collector;
 use super::super::source::Source;
 use super::*;
+use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, RetryPolicy};
-use crate::hosts::HostConfig;
 use crate::wire::codec::{LineBuffer, MAX_LINE_BYTES, decode_json};
 use crate::wire::{Hello, Reply, ReplyOutcome, Signal, Snapshot};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use tokio::time::timeout;
 const LONG: Duration = Duration::from_secs(300);
 
 /// Hands out the probe's end of each stream that is opened.
-struct Bench {
+struct Harness {
     collector: Collector,
     updates: mpsc::Receiver<(HostId, HostUpdate)>,
     opened: mpsc::UnboundedReceiver<DuplexStream>,
 }
 
-impl Bench {
+impl Harness {
     fn new() -> Self {
         let (opening, opened) = mpsc::unbounded_channel();
         Self::with(opened, move |_| {
@@ -36,12 +36,12 @@ impl Bench {
 
     /// A probe that has said hello at the interval of 2 s and was sent the first heartbeat.
     async fn introduced() -> (Self, Probe) {
-        let mut bench = Self::new();
-        let mut probe = bench.probe().await;
+        let mut harness = Self::new();
+        let mut probe = harness.probe().await;
         probe.introduce().await;
         assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
         assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 1, last_sequence: None }));
-        (bench, probe)
+        (harness, probe)
     }
 
     fn with(
@@ -63,7 +63,7 @@ impl Bench {
     }
 
     /// The next update that is not about the way there.
-    async fn news(&mut self) -> HostUpdate {
+    async fn next_state_update(&mut self) -> HostUpdate {
         loop {
             match self.update().await {
                 HostUpdate::Connecting { .. } => {}
@@ -74,7 +74,7 @@ impl Bench {
 
     async fn down(&mut self) -> LinkError {
         loop {
-            match self.news().await {
+            match self.next_state_update().await {
                 HostUpdate::Down { error, .. } => return error,
                 HostUpdate::Hello(_) | HostUpdate::Snapshot(_) => {}
                 other => panic!("not down: {other:?}"),
@@ -135,41 +135,43 @@ pub(in crate::collect) fn hello(protocol: u32) -> Hello {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_is_told_step_by_step() {
-    let mut bench = Bench::new();
+    let mut harness = Harness::new();
     let connecting = |phase| HostUpdate::Connecting { attempt: 1, phase };
-    assert_eq!(bench.update().await, connecting(ConnectPhase::Queued));
-    assert_eq!(bench.update().await, connecting(ConnectPhase::Probe));
-    let mut probe = bench.probe().await;
+    assert_eq!(harness.update().await, connecting(ConnectPhase::Queued));
+    assert_eq!(harness.update().await, connecting(ConnectPhase::Probe));
+    let mut probe = harness.probe().await;
     probe.introduce().await;
-    assert!(matches!(bench.update().await, HostUpdate::Hello(_)));
-    assert_eq!(bench.update().await, connecting(ConnectPhase::FirstSample));
+    assert!(matches!(harness.update().await, HostUpdate::Hello(_)));
+    assert_eq!(harness.update().await, connecting(ConnectPhase::FirstSample));
     probe.sample(1).await;
-    assert!(matches!(bench.update().await, HostUpdate::Snapshot(_)));
+    assert!(matches!(harness.update().await, HostUpdate::Snapshot(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     probe.sample(1).await;
-    let spoke = Instant::now();
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
-    assert_eq!(bench.news().await, HostUpdate::Silent);
-    assert_eq!(spoke.elapsed().as_secs(), 3);
+    let last_message_at = Instant::now();
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
+    assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
+    assert_eq!(last_message_at.elapsed().as_secs(), 3);
     // A line makes it live again, and patience begins anew.
     probe.sample(2).await;
-    let spoke = Instant::now();
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
-    assert_eq!(bench.news().await, HostUpdate::Silent);
-    let HostUpdate::Down { error, retry_at: Some(_), attempt: 1 } = bench.news().await else { panic!("down") };
-    assert_eq!(spoke.elapsed().as_secs(), 10);
+    let last_message_at = Instant::now();
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
+    assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
+    let HostUpdate::Down { error, retry_at: Some(_), attempt: 1 } = harness.next_state_update().await else {
+        panic!("down")
+    };
+    assert_eq!(last_message_at.elapsed().as_secs(), 10);
     assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, "nothing was heard for 10 s"));
-    let mut again = bench.probe().await;
-    assert!(spoke.elapsed() <= Duration::from_millis(11_010), "{:?}", spoke.elapsed());
+    let mut again = harness.probe().await;
+    assert!(last_message_at.elapsed() <= Duration::from_millis(11_010), "{:?}", last_message_at.elapsed());
     again.introduce().await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
     // The old connection is closed.
     while probe.request().await.is_some() {}
 }
@@ -188,29 +190,29 @@ async fn dribble(probe: &mut Probe, line: &[u8], piece: usize, pause: Duration) 
 #[tokio::test(start_paused = true)]
 async fn a_line_that_comes_slowly_is_stale_and_waited_for_but_not_for_ever() {
     let line = encode(&Message::Snapshot(Box::new(Snapshot { sequence: 2, ..Snapshot::default() }))).unwrap();
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     probe.sample(1).await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
-    let spoke = Instant::now();
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
+    let last_message_at = Instant::now();
     let pieces = line.len().div_ceil(10);
     let sending = dribble(&mut probe, &line, pieces, Duration::from_secs(4));
     let watching = async {
-        assert_eq!(bench.news().await, HostUpdate::Silent);
-        assert_eq!(spoke.elapsed().as_secs(), 3);
-        assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
-        assert!(spoke.elapsed() >= Duration::from_secs(30), "{:?}", spoke.elapsed());
+        assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
+        assert_eq!(last_message_at.elapsed().as_secs(), 3);
+        assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
+        assert!(last_message_at.elapsed() >= Duration::from_secs(30), "{:?}", last_message_at.elapsed());
     };
     tokio::join!(sending, watching);
     // A host that dribbles for ever is left.
     let endless = [b' '; 1000];
-    let spoke = Instant::now();
+    let last_message_at = Instant::now();
     let watching = async {
-        assert_eq!(bench.news().await, HostUpdate::Silent);
-        let HostUpdate::Down { error, .. } = bench.news().await else { panic!("down") };
-        assert_eq!((&*error.message, spoke.elapsed()), ("no whole line came within 120 s", LINE_LIMIT));
+        assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
+        let HostUpdate::Down { error, .. } = harness.next_state_update().await else { panic!("down") };
+        assert_eq!((&*error.message, last_message_at.elapsed()), ("no whole line came within 120 s", LINE_LIMIT));
     };
     tokio::select! {
         () = watching => {}
@@ -221,14 +223,14 @@ async fn a_line_that_comes_slowly_is_stale_and_waited_for_but_not_for_ever() {
 #[tokio::test(start_paused = true)]
 async fn first_readings_that_are_on_their_way_are_waited_for() {
     let line = encode(&Message::Snapshot(Box::new(Snapshot { sequence: 1, ..Snapshot::default() }))).unwrap();
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     let began = Instant::now();
     let pieces = line.len().div_ceil(20);
     let watching = async {
         loop {
-            match bench.news().await {
+            match harness.next_state_update().await {
                 HostUpdate::Snapshot(_) => break,
                 HostUpdate::Hello(_) | HostUpdate::Silent => {}
                 other => panic!("{other:?}"),
@@ -241,26 +243,26 @@ async fn first_readings_that_are_on_their_way_are_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     probe.sample(1).await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
     // A line is a proof, and patience begins anew.
-    assert!(bench.collector.command(HostId(0), Command::Retry));
-    assert_eq!(bench.news().await, HostUpdate::Silent);
+    assert!(harness.collector.command(HostId(0), Command::Retry));
+    assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
     probe.sample(2).await;
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
-    let spoke = Instant::now();
-    assert_eq!(bench.news().await, HostUpdate::Silent);
-    assert_eq!(spoke.elapsed().as_secs(), 3);
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
+    let last_message_at = Instant::now();
+    assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
+    assert_eq!(last_message_at.elapsed().as_secs(), 3);
     // Silence after a doubt is none; nor is it known to be the host's fault, so the host is not down.
-    assert!(bench.collector.command(HostId(0), Command::Retry));
+    assert!(harness.collector.command(HostId(0), Command::Retry));
     let doubted = Instant::now();
-    let update = bench.update().await;
+    let update = harness.update().await;
     assert!(matches!(update, HostUpdate::Connecting { attempt: 1, .. }), "{update:?}");
-    assert_eq!(doubted.elapsed(), DOUBTED);
+    assert_eq!(doubted.elapsed(), VERIFY_LIMIT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -279,47 +281,47 @@ async fn what_is_not_the_protocol_ends_the_connection_with_its_reason() {
         ),
         (vec![b'x'; MAX_LINE_BYTES + 1], format!("{begins}a line of more than {MAX_LINE_BYTES} bytes")),
     ] {
-        let mut bench = Bench::new();
-        let mut probe = bench.probe().await;
+        let mut harness = Harness::new();
+        let mut probe = harness.probe().await;
         probe.stream.write_all(&sent).await.unwrap();
-        let error = bench.down().await;
+        let error = harness.down().await;
         assert_eq!((error.kind, &*error.message), (LinkErrorKind::Protocol, &*expected));
     }
-    let mut bench = Bench::new();
-    bench.probe().await.stream.write_all(b"{\"hello\":\"\xff\xfe\"}\n").await.unwrap();
-    let error = bench.down().await;
+    let mut harness = Harness::new();
+    harness.probe().await.stream.write_all(b"{\"hello\":\"\xff\xfe\"}\n").await.unwrap();
+    let error = harness.down().await;
     assert_eq!(error.kind, LinkErrorKind::Protocol);
     assert!(error.message.ends_with("`{\"hello\":\"\u{FFFD}\u{FFFD}\"}`"), "{}", error.message);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_message_of_a_newer_probe_is_ignored() {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     probe.stream.write_all(b"{\"weather\":{\"sky\":\"blue\"}}\n\"tick\"\n").await.unwrap();
     probe.sample(1).await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    assert!(matches!(bench.news().await, HostUpdate::Snapshot(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_says_nothing_or_sends_no_readings_is_given_up() {
-    let mut bench = Bench::new();
+    let mut harness = Harness::new();
     let began = Instant::now();
-    let _mute = bench.probe().await;
-    let error = bench.down().await;
+    let _mute = harness.probe().await;
+    let error = harness.down().await;
     assert_eq!(error.message, "the probe did not introduce itself within 10 s");
     assert_eq!(began.elapsed().as_secs(), 10);
 
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     let began = Instant::now();
     probe.introduce().await;
     let error = tokio::select! {
         error = async {
             loop {
-                if let HostUpdate::Down { error, .. } = bench.news().await {
+                if let HostUpdate::Down { error, .. } = harness.next_state_update().await {
                     break error;
                 }
             }
@@ -341,29 +343,31 @@ async fn a_probe_that_says_nothing_or_sends_no_readings_is_given_up() {
 #[tokio::test(start_paused = true)]
 async fn an_error_that_needs_a_person_waits_for_one_and_retry_wakes_at_once() {
     let (opening, opened) = mpsc::unbounded_channel();
-    let mut bench = Bench::with(opened, move |_| {
+    let mut harness = Harness::with(opened, move |_| {
         let (_, theirs) = tokio::io::duplex(64);
         opening.send(theirs).unwrap();
         Err(LinkError::new(LinkErrorKind::Authentication, "no key was accepted").with_retry(RetryPolicy::OnRequest))
     });
-    bench.probe().await;
-    assert!(matches!(bench.news().await, HostUpdate::NeedsUser(error) if error.message == "no key was accepted"));
-    assert!(timeout(10 * LONG, bench.updates.recv()).await.is_err(), "nothing is tried unasked");
+    harness.probe().await;
+    assert!(
+        matches!(harness.next_state_update().await, HostUpdate::NeedsUser(error) if error.message == "no key was accepted")
+    );
+    assert!(timeout(10 * LONG, harness.updates.recv()).await.is_err(), "nothing is tried unasked");
     let asked = Instant::now();
-    bench.collector.command(HostId(0), Command::Retry);
-    assert_eq!(bench.update().await, HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Queued });
+    harness.collector.command(HostId(0), Command::Retry);
+    assert_eq!(harness.update().await, HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Queued });
     assert_eq!(asked.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
 async fn failures_are_counted_until_a_connection_was_steady() {
-    let mut bench = Bench::new();
+    let mut harness = Harness::new();
     for expected in 1..4 {
-        drop(bench.probe().await);
-        let HostUpdate::Down { error, attempt, .. } = bench.news().await else { panic!("down") };
+        drop(harness.probe().await);
+        let HostUpdate::Down { error, attempt, .. } = harness.next_state_update().await else { panic!("down") };
         assert_eq!((&*error.message, attempt), ("the connection was closed", expected));
     }
-    let mut probe = bench.probe().await;
+    let mut probe = harness.probe().await;
     probe.introduce().await;
     for sequence in 1..40 {
         probe.sample(sequence).await;
@@ -371,7 +375,7 @@ async fn failures_are_counted_until_a_connection_was_steady() {
     }
     drop(probe);
     let attempt = loop {
-        if let HostUpdate::Down { attempt, .. } = bench.news().await {
+        if let HostUpdate::Down { attempt, .. } = harness.next_state_update().await {
             break attempt;
         }
     };
@@ -380,12 +384,12 @@ async fn failures_are_counted_until_a_connection_was_steady() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
-    let mut bench = Bench::new();
+    let mut harness = Harness::new();
     let signal = |id| Request::Signal { id, boot_id: "b".into(), pid: 4471, start_ticks: 1, signal: Signal::Terminate };
-    let mut probe = bench.probe().await;
+    let mut probe = harness.probe().await;
     probe.introduce().await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    bench.collector.command(HostId(0), Command::Request(signal(7)));
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    harness.collector.command(HostId(0), Command::Request(signal(7)));
     let passed_on = loop {
         let request = probe.request().await;
         if matches!(request, Some(Request::Signal { .. })) {
@@ -394,26 +398,26 @@ async fn requests_reach_the_probe_and_are_refused_where_there_is_none() {
     };
     assert_eq!(passed_on, Some(signal(7)));
     probe.say(&Message::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent })).await;
-    assert_eq!(bench.news().await, HostUpdate::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent }));
-    bench.collector.command(HostId(0), Command::Interval(Duration::from_secs(5)));
+    assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 7, outcome: ReplyOutcome::Sent }));
+    harness.collector.command(HostId(0), Command::Interval(Duration::from_secs(5)));
     while probe.request().await != Some(Request::Interval { seconds: 5.0 }) {}
     drop(probe);
-    bench.down().await;
-    bench.collector.command(HostId(0), Command::Request(signal(8)));
+    harness.down().await;
+    harness.collector.command(HostId(0), Command::Request(signal(8)));
     let outcome = ReplyOutcome::Refused("the host is not connected".into());
-    assert_eq!(bench.news().await, HostUpdate::Reply(Reply { id: 8, outcome }));
-    let mut again = bench.probe().await;
+    assert_eq!(harness.next_state_update().await, HostUpdate::Reply(Reply { id: 8, outcome }));
+    let mut again = harness.probe().await;
     again.introduce().await;
     assert_eq!(again.request().await, Some(Request::Interval { seconds: 5.0 }), "the interval stays");
 }
 
 #[tokio::test(start_paused = true)]
 async fn dropping_the_collector_closes_every_connection() {
-    let mut bench = Bench::new();
-    let mut probe = bench.probe().await;
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
     probe.introduce().await;
-    assert!(matches!(bench.news().await, HostUpdate::Hello(_)));
-    drop(bench.collector);
+    assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
+    drop(harness.collector);
     while probe.request().await.is_some() {}
-    assert!(timeout(LONG, async { while bench.updates.recv().await.is_some() {} }).await.is_ok(), "no task is left");
+    assert!(timeout(LONG, async { while harness.updates.recv().await.is_some() {} }).await.is_ok(), "no task is left");
 }

@@ -1,7 +1,7 @@
 //! Where a host's bytes come from, and how `ssh`'s phases and errors read in the fleet's words.
 
+use crate::config::HostConfig;
 use crate::fleet::{ConnectPhase, HostId, LinkError, LinkErrorKind, RetryPolicy};
-use crate::hosts::HostConfig;
 use crate::ssh;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use std::future::Future;
@@ -42,7 +42,7 @@ impl OpenChannel for ssh::Context {
 }
 
 /// A stream without a shell around it, as a channel: it has no standard error and no exit status.
-pub(super) fn channel_of(stream: DuplexStream) -> Channel {
+pub(super) fn channel_from_stream(stream: DuplexStream) -> Channel {
     let (stdout, stdin) = tokio::io::split(stream);
     let (ended, exit) = oneshot::channel();
     drop::<oneshot::Sender<Exit>>(ended);
@@ -82,7 +82,7 @@ pub(super) fn link_error(error: &SshError) -> LinkError {
     let (kind, retry) = match error.kind {
         SshErrorKind::Config => (LinkErrorKind::Config, RetryPolicy::Backoff),
         SshErrorKind::Dns => (LinkErrorKind::Dns, RetryPolicy::Backoff),
-        SshErrorKind::Refused => (LinkErrorKind::Refused, RetryPolicy::Backoff),
+        SshErrorKind::ConnectionRefused => (LinkErrorKind::Refused, RetryPolicy::Backoff),
         SshErrorKind::Timeout(_) => (LinkErrorKind::Timeout, RetryPolicy::Backoff),
         SshErrorKind::Network => (LinkErrorKind::Network, RetryPolicy::Backoff),
         SshErrorKind::RateLimited => (LinkErrorKind::Closed, RetryPolicy::After(PENALTY)),
@@ -96,7 +96,7 @@ pub(super) fn link_error(error: &SshError) -> LinkError {
             (LinkErrorKind::Authentication, RetryPolicy::OnRequest)
         }
         SshErrorKind::IdentityFile => (LinkErrorKind::IdentityFile, RetryPolicy::OnRequest),
-        SshErrorKind::Refusal => (LinkErrorKind::Refusal, RetryPolicy::After(REFUSED_ACCOUNT)),
+        SshErrorKind::SessionRefused => (LinkErrorKind::Refusal, RetryPolicy::After(REFUSED_ACCOUNT)),
         SshErrorKind::Unsupported => (LinkErrorKind::Unsupported, RetryPolicy::OnRequest),
     };
     let translated = LinkError::new(kind, error.message.as_str()).with_retry(retry);
@@ -140,7 +140,7 @@ mod tests {
     fn the_network_is_tried_again_and_a_busy_server_is_left_alone() {
         for kind in [
             SshErrorKind::Dns,
-            SshErrorKind::Refused,
+            SshErrorKind::ConnectionRefused,
             SshErrorKind::Timeout(SshPhase::Tcp),
             SshErrorKind::Network,
             SshErrorKind::KeyExchange,
@@ -150,7 +150,7 @@ mod tests {
         }
         assert_eq!(translated(SshErrorKind::Busy, "server busy").retry, RetryPolicy::After(BUSY));
         assert_eq!(translated(SshErrorKind::RateLimited, "no").retry, RetryPolicy::After(PENALTY));
-        assert_eq!(translated(SshErrorKind::Refusal, "no job").retry, RetryPolicy::After(REFUSED_ACCOUNT));
+        assert_eq!(translated(SshErrorKind::SessionRefused, "no job").retry, RetryPolicy::After(REFUSED_ACCOUNT));
     }
 
     #[test]

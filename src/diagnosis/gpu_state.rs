@@ -1,8 +1,8 @@
 //! The state of one GPU: what one snapshot says of it, and what follows from that and from what was seen before.
 
 use super::model_server::serves_models;
+use crate::config::Thresholds;
 use crate::fleet::{GpuState, Moment, Process, ProcessKey};
-use crate::hosts::Thresholds;
 use crate::wire::{DriverErrorKind, GpuInfo, GpuReading};
 use std::time::Duration;
 

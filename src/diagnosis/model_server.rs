@@ -1,8 +1,8 @@
 //! Which processes serve a model: they hold memory and wait, and that is their work.
 
 use super::rule_context::program;
+use crate::config::Thresholds;
 use crate::fleet::Process;
-use crate::hosts::Thresholds;
 use crate::wire::{ProcessFacts, SafeText};
 
 /// Programs and Python modules that serve models, as they are called on a command line.

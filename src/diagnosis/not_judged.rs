@@ -2,8 +2,8 @@
 
 use super::engine::HostDiagnosis;
 use super::{NotJudged, RuleId};
+use crate::config::Thresholds;
 use crate::fleet::Moment;
-use crate::hosts::Thresholds;
 use std::time::Duration;
 
 /// Rules over windows need this much history, in seconds.
@@ -137,7 +137,7 @@ pub(super) fn rules_short_of_history<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::PARAMETERS;
+    use crate::config::PARAMETERS;
 
     /// A new rule with a threshold in time has to say for how long it conditions.
     #[test]

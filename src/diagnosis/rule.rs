@@ -25,7 +25,7 @@ pub struct RuleInfo {
 
 macro_rules! rules {
     ($($(#[$doc:meta])* $Rule:ident $info:path,)*) => {
-        /// A rule. The order is that of the sheet and of [`crate::hosts::RULES`].
+        /// A rule. The order is that of the sheet and of [`crate::config::RULES`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum RuleId { $($(#[$doc])* $Rule,)* }
 
@@ -131,7 +131,7 @@ impl RuleId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::RULES;
+    use crate::config::RULES;
 
     #[test]
     fn the_table_has_the_rules_of_the_thresholds_in_their_order() {

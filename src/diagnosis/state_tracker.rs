@@ -1,8 +1,8 @@
 //! The states of all GPUs, kept from one snapshot to the next.
 
 use super::gpu_state::{GpuContext, GpuSample, GpuStateRecord};
+use crate::config::Thresholds;
 use crate::fleet::{GpuState, Host, HostId, Moment, Process};
-use crate::hosts::Thresholds;
 use crate::wire::{GpuInfo, Owner, SafeText, Scope};
 
 /// Tells the state of every GPU, and since when it has been in it.

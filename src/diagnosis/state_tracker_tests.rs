@@ -1,7 +1,7 @@
 use super::*;
+use crate::config::{HostConfig, Thresholds};
 use crate::fleet::HostUpdate;
 use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process, reading};
-use crate::hosts::{HostConfig, Thresholds};
 use crate::wire::{DeviceError, DriverErrorKind, GpuInfo, GpuProcessKind, GpuProcessReading, GpuReading, Snapshot};
 use std::sync::Arc;
 

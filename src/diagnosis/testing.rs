@@ -1,9 +1,9 @@
 //! A laboratory for rules: hosts made of wire messages, watched by an engine in simulated time.
 
 use super::{Engine, Finding, FindingPhase, Transition};
+use crate::config::{HostConfig, Thresholds};
 use crate::fleet::fixture::{TestHost, TestProcess, at};
 use crate::fleet::{Fleet, HostId, HostUpdate, Moment};
-use crate::hosts::{HostConfig, Thresholds};
 use crate::wire::{GpuInfo, GpuReading, Snapshot};
 use std::sync::Arc;
 

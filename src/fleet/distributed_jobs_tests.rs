@@ -1,7 +1,7 @@
 use super::*;
+use crate::config::HostConfig;
 use crate::fleet::HostUpdate;
 use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process};
-use crate::hosts::HostConfig;
 use crate::wire::Owner;
 use std::sync::Arc;
 

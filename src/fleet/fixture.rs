@@ -1,7 +1,7 @@
 //! Hosts for tests, made of wire messages as a probe would send them.
 
 use super::{Host, HostId, HostUpdate, Moment};
-use crate::hosts::HostConfig;
+use crate::config::HostConfig;
 use crate::wire::{
     GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessReading, GpuReading, Hello, Inventory, PROTOCOL, Presence,
     ProcessColumns, ProcessFacts, ProcessReading, ProcessState, Snapshot,

@@ -1,7 +1,7 @@
 //! All hosts.
 
 use super::{Host, HostChange, HostId, HostUpdate, Moment};
-use crate::hosts::HostConfig;
+use crate::config::HostConfig;
 use std::sync::Arc;
 
 /// All hosts, in the order of the configuration.

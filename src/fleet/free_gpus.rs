@@ -1,7 +1,7 @@
 //! Which GPUs are free for the taking, and which of them suit a requirements.
 
 use super::{GpuState, Host, HostId, Moment};
-use crate::hosts::shell_word;
+use crate::config::shell_word;
 use crate::wire::SafeText;
 use std::cmp::Reverse;
 

@@ -2,7 +2,7 @@
 
 use super::processes::ProcessTable;
 use super::{ConnectPhase, ConnectionLog, EndedProcess, History, Link, LinkError, Moment, Process, sanitize};
-use crate::hosts::HostConfig;
+use crate::config::HostConfig;
 use crate::wire::{
     Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText,
     Snapshot,

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 pub const SCHEMA: u32 = 1;
 
 /// What was found.
-pub struct Offer<'a> {
+pub struct FreeReport<'a> {
     /// The fleet.
     pub report: &'a Report<'a>,
     /// The GPUs; `None` where none suit.
@@ -19,7 +19,7 @@ pub struct Offer<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct JsonOffer {
+struct JsonFreeReport {
     schema: u32,
     time: Option<String>,
     simulated: bool,
@@ -59,10 +59,10 @@ struct JsonUnseen {
 ///
 /// # Errors
 /// Never in practice: every field can be written.
-pub fn json_line(offer: &Offer<'_>) -> Result<String, serde_json::Error> {
+pub fn json_line(offer: &FreeReport<'_>) -> Result<String, serde_json::Error> {
     let fleet = offer.report.fleet;
     let hosts = offer.found.unwrap_or_default().iter();
-    let value = JsonOffer {
+    let value = JsonFreeReport {
         schema: SCHEMA,
         time: rfc3339(offer.report.now),
         simulated: fleet.simulated,
@@ -102,12 +102,12 @@ fn json_host(host: &Host, free: &FreeHost) -> JsonFreeHost {
 }
 
 /// Hosts of which nothing fresh is known: they may have free GPUs, too.
-fn unseen<'a>(offer: &'a Offer<'_>) -> impl Iterator<Item = &'a Host> {
+fn unseen<'a>(offer: &'a FreeReport<'_>) -> impl Iterator<Item = &'a Host> {
     offer.report.fleet.hosts().iter().filter(|host| !host.is_fresh(offer.report.now))
 }
 
 /// For a person: a line a host, and below it the two lines to type.
-pub fn text(offer: &Offer<'_>) -> String {
+pub fn text(offer: &FreeReport<'_>) -> String {
     let mut out = String::new();
     let fleet = offer.report.fleet;
     for free in offer.found.unwrap_or_default() {

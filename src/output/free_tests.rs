@@ -1,7 +1,7 @@
 use super::*;
+use crate::config::HostConfig;
 use crate::fleet::{Fleet, GpuState, HostId, HostUpdate, Link, Moment};
-use crate::hosts::HostConfig;
-use crate::output::sample::moment;
+use crate::output::fixture::moment;
 use crate::wire::{GpuColumns, GpuInfo, GpuReading, Inventory, Snapshot};
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ fn gpu(index: u32, uuid: Option<&str>) -> FreeGpu {
 }
 
 /// One host that can be seen, with a note, and one that is being connected.
-fn with_offer(found: Option<&[FreeHost]>, check: impl FnOnce(&Offer<'_>)) {
+fn with_offer(found: Option<&[FreeHost]>, check: impl FnOnce(&FreeReport<'_>)) {
     let mut first = HostConfig::named("hgx-01");
     first.address = Some("10.0.0.11".to_owned());
     first.user = Some("alice".to_owned());
@@ -35,7 +35,7 @@ fn with_offer(found: Option<&[FreeHost]>, check: impl FnOnce(&Offer<'_>)) {
     fleet.apply(HostId(0), HostUpdate::Snapshot(Box::new(snapshot)), moment(0.0));
     assert!(matches!(fleet.hosts()[0].link, Link::Live));
     let states = |_: HostId| Vec::<(GpuState, Option<Moment>)>::new();
-    check(&Offer { report: &Report { fleet: &fleet, states: &states, findings: &[], now: moment(0.5) }, found });
+    check(&FreeReport { report: &Report { fleet: &fleet, states: &states, findings: &[], now: moment(0.5) }, found });
 }
 
 #[test]

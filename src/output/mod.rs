@@ -7,8 +7,8 @@ pub mod notification;
 pub mod paint;
 pub mod status;
 
-mod report;
 #[cfg(test)]
-mod sample;
+mod fixture;
+mod report;
 
 pub use report::Report;

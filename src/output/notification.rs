@@ -104,9 +104,9 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings::sample::{hang, moment, transitions};
+    use super::super::findings::fixture::{hang, moment, transitions};
     use super::*;
-    use crate::hosts::HostConfig;
+    use crate::config::HostConfig;
     use serde_json::Value;
     use std::collections::BTreeSet;
     use std::sync::Arc;

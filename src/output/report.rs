@@ -39,7 +39,7 @@ pub(super) struct GpuView<'a> {
 }
 
 /// Whose a process is: the user's name, else `uid 1000`, else a question mark.
-pub(super) fn who(process: &Process) -> SafeText {
+pub(super) fn owner_label(process: &Process) -> SafeText {
     match process.facts().map(|facts| (&facts.user, facts.uid)) {
         Some((Some(user), _)) => user.clone(),
         Some((None, Some(uid))) => SafeText::from(format!("uid {uid}")),

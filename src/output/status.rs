@@ -13,7 +13,7 @@
 
 use super::findings::severity_tone;
 use super::paint::{Paint, Tone};
-use super::report::{GpuView, Report, who};
+use super::report::{GpuView, Report, owner_label};
 use crate::diagnosis::{Finding, FindingPhase};
 use crate::fleet::{GpuState, Host, Link, Moment};
 use crate::wire::format::{DurationStyle, duration};
@@ -29,7 +29,7 @@ const MISSING: &str = "N/A";
 
 /// The whole table.
 pub fn table(report: &Report<'_>, paint: Paint) -> String {
-    let blocks: Vec<Block> = report.fleet.hosts().iter().map(|host| block(report, host)).collect();
+    let blocks: Vec<HostBlock> = report.fleet.hosts().iter().map(|host| host_block(report, host)).collect();
     let heads = Widths::of(blocks.iter().map(|block| &block.head));
     let gpus = Widths::of(blocks.iter().flat_map(|block| &block.gpus));
     let mut text = String::new();
@@ -91,7 +91,7 @@ fn finding(finding: &Finding) -> Vec<Cell> {
 }
 
 /// One host: its head line, what is to be said of it, and its GPUs.
-struct Block {
+struct HostBlock {
     head: Vec<Cell>,
     notes: Vec<(Tone, String)>,
     gpus: Vec<Vec<Cell>>,
@@ -158,16 +158,16 @@ impl Widths {
     }
 }
 
-fn block(report: &Report<'_>, host: &Host) -> Block {
+fn host_block(report: &Report<'_>, host: &Host) -> HostBlock {
     let name = Cell::left(host.name().as_str()).tone(Tone::Strong);
     if host.snapshot.is_none() {
         let (tone, words) = link_words(host, report.now);
         let notes = hint(host).into_iter().collect();
-        return Block { head: vec![name, Cell::left(words).tone(tone)], notes, gpus: Vec::new() };
+        return HostBlock { head: vec![name, Cell::left(words).tone(tone)], notes, gpus: Vec::new() };
     }
     let gpus = report.gpus(host);
     let gpus = gpus.iter().enumerate().map(|(position, gpu)| gpu_line(position, gpu, host, report.now));
-    Block { head: head(name, host, report.now), notes: notes(host, report.now), gpus: gpus.collect() }
+    HostBlock { head: head(name, host, report.now), notes: notes(host, report.now), gpus: gpus.collect() }
 }
 
 fn head(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
@@ -179,8 +179,11 @@ fn head(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
         name,
         Cell::left(format!("driver {}", driver.map_or(MISSING, SafeText::as_str))),
         Cell::left(format!("cpu {}", percent(readings.cpu_percent.map(f64::from)))),
-        Cell::left(format!("ram {}", part(gib(readings.memory_used_bytes(), 0), gib(total, 0), "GiB"))),
-        Cell::left(format!("load {}", part(fixed(readings.load_1.map(f64::from), 1), cpus, ""))),
+        Cell::left(format!(
+            "ram {}",
+            used_of_total(format_gib(readings.memory_used_bytes(), 0), format_gib(total, 0), "GiB")
+        )),
+        Cell::left(format!("load {}", used_of_total(fixed(readings.load_1.map(f64::from), 1), cpus, ""))),
         Cell::left(
             host.age(now)
                 .map_or_else(|| MISSING.to_owned(), |age| format!("{} old", duration(age, DurationStyle::Precise))),
@@ -249,8 +252,12 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec
     cells.extend([
         Cell::right(reading.temperature_celsius.map_or_else(|| MISSING.to_owned(), |degrees| format!("{degrees}C"))),
         Cell::right(utilization),
-        Cell::right(part(gib(reading.memory_used_bytes, 1), gib(gpu.info.memory_total_bytes, 1), "GiB")),
-        Cell::right(part(fixed(reading.power_watts.map(f64::from), 0), fixed(limit.map(f64::from), 0), "W")),
+        Cell::right(used_of_total(
+            format_gib(reading.memory_used_bytes, 1),
+            format_gib(gpu.info.memory_total_bytes, 1),
+            "GiB",
+        )),
+        Cell::right(used_of_total(fixed(reading.power_watts.map(f64::from), 0), fixed(limit.map(f64::from), 0), "W")),
         Cell::left(state_words(gpu, now)).tone(state_tone(gpu.state)),
         Cell::left(if users.is_empty() { "-".to_owned() } else { users }),
     ]);
@@ -282,7 +289,7 @@ fn users(position: usize, host: &Host) -> String {
     let mut memory: BTreeMap<SafeText, Option<u64>> = BTreeMap::new();
     for process in host.processes() {
         for usage in process.gpus.iter().filter(|usage| usage.gpu.map(usize::from) == Some(position)) {
-            let held = memory.entry(who(process)).or_default();
+            let held = memory.entry(owner_label(process)).or_default();
             *held = match (*held, usage.gpu_memory_bytes) {
                 (Some(a), Some(b)) => Some(a.saturating_add(b)),
                 (a, b) => a.or(b),
@@ -291,7 +298,7 @@ fn users(position: usize, host: &Host) -> String {
     }
     let mut users: Vec<_> = memory.into_iter().collect();
     users.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let words = users.into_iter().map(|(user, bytes)| match gib(bytes, 1) {
+    let words = users.into_iter().map(|(user, bytes)| match format_gib(bytes, 1) {
         Some(held) => format!("{user} {held}G"),
         None => user.to_string(),
     });
@@ -307,7 +314,7 @@ fn percent(value: Option<f64>) -> String {
 }
 
 /// `74.1/80.0 GiB`; a total that is not known is left out, and so is the unit of nothing.
-fn part(used: Option<String>, total: Option<String>, unit: &str) -> String {
+fn used_of_total(used: Option<String>, total: Option<String>, unit: &str) -> String {
     let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
     match (used, total) {
         (None, None) => MISSING.to_owned(),
@@ -316,23 +323,23 @@ fn part(used: Option<String>, total: Option<String>, unit: &str) -> String {
     }
 }
 
-fn gib(bytes: Option<u64>, digits: usize) -> Option<String> {
+fn format_gib(bytes: Option<u64>, digits: usize) -> Option<String> {
     fixed(bytes.map(|bytes| bytes as f64 / GIB), digits)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
+    use super::super::fixture;
     use super::*;
 
     #[test]
     fn a_fleet_in_every_state() {
-        sample::with_report(|report| insta::assert_snapshot!(table(report, Paint::OFF)));
+        fixture::with_report(|report| insta::assert_snapshot!(table(report, Paint::OFF)));
     }
 
     #[test]
     fn colour_changes_nothing_but_colour() {
-        sample::with_report(|report| {
+        fixture::with_report(|report| {
             let painted = table(report, Paint::ON);
             assert!(painted.contains("\x1b[33mhung? 18m\x1b[0m"), "{painted}");
             let mut plain = String::new();

@@ -7,7 +7,7 @@ use super::job_fault::{JobFault, JobFaultKind};
 use super::people::{A100, ALICE, BOB, CAROL, H100, HANA, Model, PEOPLE};
 use super::rng;
 use super::workload::Workload;
-use crate::hosts::HostConfig;
+use crate::config::HostConfig;
 
 /// In seconds, as all times.
 pub(super) const MINUTE: f64 = 60.0;

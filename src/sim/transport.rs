@@ -2,8 +2,8 @@
 
 use super::host_plan::HostPlan;
 use super::probe::{Server, SimulatedProbe};
+use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, LinkError, LinkErrorKind};
-use crate::hosts::HostConfig;
 use crate::wire::codec::{LineBuffer, decode_json, encode};
 use crate::wire::{Message, Request};
 use std::sync::Arc;

@@ -25,7 +25,7 @@ pub struct Alias {
     /// See `hostname`.
     pub user: Option<String>,
     /// The file, and the line counted from 1.
-    pub place: (PathBuf, usize),
+    pub location: (PathBuf, usize),
 }
 
 /// What a configuration names.
@@ -78,14 +78,14 @@ impl Reader<'_> {
         // The names of the section that the lines belong to, as places in `found`.
         let mut section = 0..0;
         for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
-            let Some((keyword, values)) = words(line) else { continue };
+            let Some((keyword, values)) = split_line(line) else { continue };
             match keyword.to_ascii_lowercase().as_str() {
                 "host" => {
                     let begin = self.found.hosts.len();
                     for name in values {
                         if !self.found.hosts.iter().any(|known| known.name == name) {
-                            let place = (path.to_owned(), number + 1);
-                            self.found.hosts.push(Alias { name, hostname: None, user: None, place });
+                            let location = (path.to_owned(), number + 1);
+                            self.found.hosts.push(Alias { name, hostname: None, user: None, location });
                         }
                     }
                     section = begin..self.found.hosts.len();
@@ -115,7 +115,7 @@ impl Reader<'_> {
 
     fn jumps(&mut self, values: &[String]) {
         let text = values.join(" ");
-        if let Ok(hops) = crate::hosts::parse_hops(&text, 0..text.len()) {
+        if let Ok(hops) = crate::config::parse_hops(&text, 0..text.len()) {
             self.found.jump_hosts.extend(hops.into_iter().map(|hop| hop.host));
         }
     }
@@ -158,7 +158,7 @@ fn matching_entries(folder: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
 }
 
 /// The keyword of a line and its values: separated by blanks or one `=`, in quotes where they hold blanks.
-fn words(line: &str) -> Option<(String, Vec<String>)> {
+fn split_line(line: &str) -> Option<(String, Vec<String>)> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
         return None;
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(names(&aliases), ["gpu01", "gpu02", "a", "b", "m?re", "my gpu", "*", "!db"]);
         assert_eq!(aliases.hosts[1].hostname.as_deref(), Some("%h.lab"));
         assert_eq!(aliases.hosts[2].user.as_deref(), Some("ann"));
-        assert_eq!(aliases.hosts[0].place, (folder.path().join(".ssh/config"), 2));
+        assert_eq!(aliases.hosts[0].location, (folder.path().join(".ssh/config"), 2));
         assert_eq!(aliases.jump_hosts.iter().collect::<Vec<_>>(), ["gate", "inner"]);
         assert!(aliases.hosts[4].is_pattern() && !aliases.hosts[0].is_pattern());
     }

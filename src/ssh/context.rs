@@ -1,13 +1,13 @@
 //! What all connections of one process share.
 
 use super::credentials::{Broker, KeyRing, PromptEvent};
-use super::gate::Gate;
 use super::known_hosts::{HostName, fingerprint};
-use super::native::Bastions;
+use super::native::JumpHostPool;
+use super::openssh::AskpassServer;
+use super::preauth_limiter::PreauthLimiter;
 use super::prompt::{Answer, PromptId};
-use super::system::Askpass;
 use super::transport::{Limits, SshPhase};
-use crate::hosts::HostConfig;
+use crate::config::HostConfig;
 use russh::keys::PublicKey;
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -25,7 +25,7 @@ pub enum Interaction {
 
 /// Something that was learned of a connection, for those who look into it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Remark {
+pub struct TraceEvent {
     /// The host's name.
     pub host: String,
     /// The phase that it concerns.
@@ -47,11 +47,11 @@ pub struct Options {
     pub agent_socket: Option<PathBuf>,
     /// Read by the `ssh` program instead of the usual configuration files (`ssh -F`).
     pub ssh_config: Option<PathBuf>,
-    /// This program: it is the askpass of the `ssh` programs that it starts (see [`super::play`]). Without it they ask
-    /// nothing.
-    pub helper: Option<PathBuf>,
+    /// This program: it is the askpass of the `ssh` programs that it starts (see [`super::run_helper_role`]).
+    /// Without it they ask nothing.
+    pub helper_program: Option<PathBuf>,
     /// Where remarks on connections go, if anybody wants them.
-    pub remarks: Option<mpsc::UnboundedSender<Remark>>,
+    pub trace_events: Option<mpsc::UnboundedSender<TraceEvent>>,
 }
 
 impl Options {
@@ -64,8 +64,8 @@ impl Options {
             home: std::env::home_dir(),
             agent_socket: socket.map(PathBuf::from),
             ssh_config: None,
-            helper: std::env::current_exe().ok(),
-            remarks: None,
+            helper_program: std::env::current_exe().ok(),
+            trace_events: None,
         }
     }
 }
@@ -76,18 +76,18 @@ pub struct Context {
     pub(super) options: Options,
     pub(super) broker: Arc<Broker>,
     /// Answers what `ssh` programs ask; opened with the first of them.
-    pub(super) askpass: OnceLock<Option<Askpass>>,
+    pub(super) askpass: OnceLock<Option<AskpassServer>>,
     pub(super) keys: KeyRing,
-    pub(super) gate: Gate,
+    pub(super) preauth_limiter: PreauthLimiter,
     /// Connections to jump hosts, one each.
-    pub(super) bastions: Bastions,
+    pub(super) jump_hosts: JumpHostPool,
     /// Held by the login whose questions a person is answering: a connection that waits for a code is opened when its
     /// dialog opens, since the server does not wait for ever.
-    pub(super) typing: Arc<tokio::sync::Mutex<()>>,
+    pub(super) interactive_login_lock: Arc<tokio::sync::Mutex<()>>,
     /// Held while an agent signs, so that keys that want a touch ask one at a time.
-    pub(super) agent_turn: Arc<tokio::sync::Mutex<()>>,
+    pub(super) agent_sign_lock: Arc<tokio::sync::Mutex<()>>,
     /// What `ssh -G` says of a host that no configuration names.
-    pub(super) usual_configuration: OnceCell<String>,
+    pub(super) default_ssh_config: OnceCell<String>,
     /// As many `ssh -G` at once as there are cores, those that hang aside.
     pub(super) resolving: Semaphore,
     trusted_once: Mutex<HashMap<String, Vec<String>>>,
@@ -108,11 +108,11 @@ impl Context {
             broker: Arc::new(broker),
             askpass: OnceLock::new(),
             keys: KeyRing::default(),
-            gate: Gate::default(),
-            bastions: Bastions::default(),
-            typing: Arc::default(),
-            agent_turn: Arc::default(),
-            usual_configuration: OnceCell::new(),
+            preauth_limiter: PreauthLimiter::default(),
+            jump_hosts: JumpHostPool::default(),
+            interactive_login_lock: Arc::default(),
+            agent_sign_lock: Arc::default(),
+            default_ssh_config: OnceCell::new(),
             resolving: Semaphore::new(cores),
             trusted_once: Mutex::default(),
         };
@@ -125,10 +125,10 @@ impl Context {
     }
 
     /// Tells those who look into connections, where there are any.
-    pub(super) fn remark(&self, host: &str, phase: SshPhase, text: impl FnOnce() -> String) {
-        if let Some(remarks) = &self.options.remarks {
+    pub(super) fn trace(&self, host: &str, phase: SshPhase, text: impl FnOnce() -> String) {
+        if let Some(trace_events) = &self.options.trace_events {
             // Nobody may be listening any more.
-            let _ = remarks.send(Remark { host: host.to_owned(), phase, text: text() });
+            let _ = trace_events.send(TraceEvent { host: host.to_owned(), phase, text: text() });
         }
     }
 

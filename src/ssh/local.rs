@@ -5,14 +5,14 @@ use super::transport::{Channel, SshError};
 /// Runs `command` with `/bin/sh` in a process group of its own, which is killed when the channel is dropped.
 #[cfg(target_os = "linux")]
 pub(super) fn open(command: &str) -> Result<Channel, SshError> {
-    use super::system::child::{Child, channel};
+    use super::openssh::child_process::{Child, channel};
     use super::transport::SshErrorKind;
     use crate::wire::format::io_cause;
 
     let mut shell = tokio::process::Command::new("/bin/sh");
     shell.arg("-c").arg(command).process_group(0);
     let child = Child::spawn(shell).map_err(|error| {
-        SshError::new(SshErrorKind::Refusal, format!("starting /bin/sh failed: {}", io_cause(&error)))
+        SshError::new(SshErrorKind::SessionRefused, format!("starting /bin/sh failed: {}", io_cause(&error)))
     })?;
     Ok(channel(child))
 }

@@ -3,8 +3,8 @@
 use super::context::Context;
 use super::resolve::{Proxy, Resolved, resolve};
 use super::transport::{Channel, SshError, SshErrorKind, SshPhase};
-use super::{local, native, system};
-use crate::hosts::{Backend, HostConfig};
+use super::{local, native, openssh};
+use crate::config::{Backend, HostConfig};
 use std::sync::Arc;
 
 /// Runs `command` on `host` by whichever transport serves it: this machine without SSH, the built-in client, or the
@@ -25,33 +25,33 @@ pub async fn open(
         return local::open(command);
     }
     let resolved = resolve(context, host).await?;
-    let by = |client: &str| remark(context, host, &resolved, client);
+    let by = |client: &str| trace_route(context, host, &resolved, client);
     if host.backend == Backend::System {
         by("the ssh program, as configured");
-        return system::open(context, host, &resolved, command, progress).await;
+        return openssh::open(context, host, &resolved, command, progress).await;
     }
-    if let Some(setting) = only_ssh_can(&resolved).await {
+    if let Some(setting) = native_unsupported(&resolved).await {
         if host.backend == Backend::Native {
             let message = format!("the built-in client cannot do {setting}, which the ssh configuration asks for");
             return Err(SshError::new(SshErrorKind::Unsupported, message)
                 .with_hint("backend = \"system\" in hosts.toml uses the ssh program"));
         }
         by(&format!("the ssh program, for its {setting}"));
-        return system::open(context, host, &resolved, command, progress).await;
+        return openssh::open(context, host, &resolved, command, progress).await;
     }
     by("the built-in client");
     match native::open(context, &host.name, &resolved, command, progress).await {
         Ok(channel) => Ok(channel),
-        Err(failure) if failure.ssh_may_manage && host.backend == Backend::Auto && resolved.ssh_program => {
-            system::open(context, host, &resolved, command, progress).await
+        Err(failure) if failure.ssh_program_may_help && host.backend == Backend::Auto && resolved.ssh_program => {
+            openssh::open(context, host, &resolved, command, progress).await
         }
         Err(failure) => Err(without_configuration(failure.error, &resolved)),
     }
 }
 
 /// Says what is connected to, and by what.
-fn remark(context: &Context, host: &HostConfig, resolved: &Resolved, client: &str) {
-    context.remark(&host.name, SshPhase::Queued, || {
+fn trace_route(context: &Context, host: &HostConfig, resolved: &Resolved, client: &str) {
+    context.trace(&host.name, SshPhase::Queued, || {
         let through = match &resolved.proxy {
             Proxy::None => String::new(),
             proxy => format!(" through {proxy}"),
@@ -63,11 +63,11 @@ fn remark(context: &Context, host: &HostConfig, resolved: &Resolved, client: &st
 }
 
 /// What the configuration asks for that the built-in client cannot do.
-async fn only_ssh_can(resolved: &Resolved) -> Option<String> {
+async fn native_unsupported(resolved: &Resolved) -> Option<String> {
     if !resolved.ssh_program {
         return None;
     }
-    if let Some(setting) = native::beyond_us(resolved) {
+    if let Some(setting) = native::unsupported_setting(resolved) {
         return Some(setting);
     }
     resolved.has_live_master().await.then(|| "ControlPath".to_owned())

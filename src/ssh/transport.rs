@@ -76,7 +76,7 @@ pub enum SshErrorKind {
     /// The name could not be resolved.
     Dns,
     /// Nothing listens on the port.
-    Refused,
+    ConnectionRefused,
     /// No answer within the limit of this phase.
     Timeout(SshPhase),
     /// Any other failure of the network.
@@ -100,7 +100,7 @@ pub enum SshErrorKind {
     /// A key file is missing, unreadable or locked.
     IdentityFile,
     /// Let in, but the channel or the command was refused.
-    Refusal,
+    SessionRefused,
     /// Not available on this platform.
     Unsupported,
     /// The person said no to a prompt.

@@ -120,12 +120,12 @@ pub fn try_lock(path: &Path) -> Option<FileLock> {
 ///
 /// # Errors
 /// When it cannot be renamed, or a hundred are kept already.
-pub fn put_aside(path: &Path) -> io::Result<String> {
-    const MOST: u32 = 100;
+pub fn rename_bad_file(path: &Path) -> io::Result<String> {
+    const MAX_BAD_FILES: u32 = 100;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let names = (1..=MOST).map(|number| format!("{name}.bad-{number}"));
+    let names = (1..=MAX_BAD_FILES).map(|number| format!("{name}.bad-{number}"));
     let Some(aside) = names.into_iter().find(|name| !path.with_file_name(name).exists()) else {
-        return Err(io::Error::other(format!("{MOST} broken ones are kept already")));
+        return Err(io::Error::other(format!("{MAX_BAD_FILES} broken ones are kept already")));
     };
     fs::rename(path, path.with_file_name(&aside))?;
     Ok(aside)

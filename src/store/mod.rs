@@ -4,4 +4,6 @@ mod directories;
 mod files;
 
 pub use directories::{Directories, NoHome};
-pub use files::{FileError, FileLock, LineFile, append_line, create_new, put_aside, read_text, try_lock, write_atomic};
+pub use files::{
+    FileError, FileLock, LineFile, append_line, create_new, read_text, rename_bad_file, try_lock, write_atomic,
+};

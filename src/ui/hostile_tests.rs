@@ -319,7 +319,7 @@ fn check_other_outputs(app: &App, effects: Vec<Effect>) {
     let report = Report { fleet: app.fleet(), states: &states, findings: &findings, now: at(NOW) };
     let paint = Paint::of_terminal(true, None, Some("xterm-256color"));
     check_printed("status", &status::table(&report, paint));
-    check_printed("free", &free::text(&free::Offer { report: &report, found: None }));
+    check_printed("free", &free::text(&free::FreeReport { report: &report, found: None }));
     let observed = std::time::Duration::from_secs(60);
     let report = FindingsReport {
         fleet: app.fleet(),

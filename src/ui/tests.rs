@@ -333,8 +333,8 @@ fn colour_says_what_the_glyph_says() {
 
 #[test]
 fn a_simulation_says_so_at_every_size() {
+    use crate::config::HostConfig;
     use crate::fleet::Fleet;
-    use crate::hosts::HostConfig;
     for size in [(40, 10), (80, 24), (200, 60)] {
         let configs = [std::sync::Arc::new(HostConfig::named("sim"))];
         let mut app = App::new(

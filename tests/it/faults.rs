@@ -11,8 +11,8 @@ use crate::pty::{Pty, signal};
 use crate::sshd::Sshd;
 use crate::watching::{Watch, host, is_down, is_snapshot, nothing};
 use gpufleet::collect::Command;
+use gpufleet::config::HostConfig;
 use gpufleet::fleet::{Fleet, HostId, HostUpdate, LinkErrorKind};
-use gpufleet::hosts::HostConfig;
 use link::Link;
 use std::fmt::Write as _;
 use std::fs;
@@ -149,7 +149,7 @@ async fn sixty_four_hosts_behind_one_sshd_lose_none() {
     one.port = Some(sshd.port());
     one.identity_file = Some(sshd.client_key());
     one.known_hosts = Some(sshd.known_hosts());
-    one.probe = gpufleet::hosts::ProbeChoice::NvidiaSmi;
+    one.probe = gpufleet::config::ProbeChoice::NvidiaSmi;
     let hosts = (0..64).map(|number| HostConfig { name: format!("gpu{number:02}").into(), ..one.clone() }).collect();
     let began = Instant::now();
     let mut watch = Watch::start(hosts);

@@ -106,10 +106,10 @@ fn a_watch_without_a_screen_calls_the_hook_and_complains_on_standard_error() {
         .expect("runs");
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert_eq!(lines(&called).len(), 1);
-    let (words, complaint) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let (words, diagnostic) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(words.contains("gpu-lost  clear -> firing (told)") && !words.contains('\x07'), "{words}");
     assert_eq!(
-        complaint,
+        diagnostic,
         "gpufleet: on_finding `sh` failed: exit status 1, half of it; docs/notifications.md shows how to try it by hand\n"
     );
 }
@@ -212,8 +212,8 @@ fn what_is_remembered_and_cannot_be_read_is_kept_aside_and_said() {
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
     assert_eq!(std::fs::read_to_string(&file).expect("is there"), "noise");
     let output = gpufleet_in(&state, &["findings", "--for", "3", &hosts]);
-    let complaint = String::from_utf8_lossy(&output.stderr);
+    let diagnostic = String::from_utf8_lossy(&output.stderr);
     let begins = "gpufleet: diagnosis begins anew, its memory is kept as memory.json.bad-3: not a memory";
-    assert!(complaint.starts_with(begins), "{complaint}");
+    assert!(diagnostic.starts_with(begins), "{diagnostic}");
     assert_eq!(output.status.code(), Some(4));
 }

@@ -5,8 +5,8 @@
 
 use crate::lab::Lab;
 use gpufleet::collect::{Collector, OpenChannel, Source};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{Clock, HostId, HostUpdate};
-use gpufleet::hosts::{Backend, HostConfig};
 use gpufleet::ssh::{Context, Interaction, Options};
 use std::fs;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ impl Watch {
             home: None,
             agent_socket: None,
             ssh_config: Some("/dev/null".into()),
-            helper: Some(env!("CARGO_BIN_EXE_gpufleet").into()),
+            helper_program: Some(env!("CARGO_BIN_EXE_gpufleet").into()),
             ..Options::from_environment(Interaction::Refuse)
         };
         let (context, _) = Context::with_options(options);

@@ -2,7 +2,7 @@
 
 use super::case_file::{Case, arguments, seconds};
 use super::case_recording::{CaseRecording, Variant};
-use gpufleet::commands::replay::Replay;
+use gpufleet::cli::replay::Replay;
 use gpufleet::diagnosis::{FindingPhase, Severity};
 use std::collections::BTreeMap;
 use std::sync::Arc;

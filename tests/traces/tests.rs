@@ -3,7 +3,7 @@
 use super::case_file::{FILES, cases, cases_of};
 use super::case_recording::{CaseRecording, Variant};
 use super::evaluate::{evaluate, is_played};
-use gpufleet::commands::replay::{Replay, ReplayError};
+use gpufleet::cli::replay::{Replay, ReplayError};
 use gpufleet::fleet::recording::{Line, encode, lines};
 use std::collections::BTreeSet;
 use std::sync::Arc;

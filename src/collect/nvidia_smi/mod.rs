@@ -6,12 +6,12 @@
 
 mod parse;
 
-use super::remote::Remote;
+use super::remote_command::RemoteCommand;
 use super::script;
 use crate::ssh::transport::{Channel, Exit};
 use crate::wire::codec::{LineBuffer, decode_json, encode};
 use crate::wire::{DriverErrorKind, Inventory, Message, Reply, ReplyOutcome, Request, SafeText, Snapshot};
-use parse::{Before, Sample};
+use parse::{PreviousSample, Sample};
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -33,7 +33,7 @@ const PIPE_BYTES: usize = 64 * 1024;
 
 /// Turns a shell that waits for a script into a stream that speaks the probe's protocol. `why`: why there is no probe,
 /// where one was wanted.
-pub(super) fn over(shell: Remote, nonce: String, interval: Duration, why: Option<SafeText>) -> Remote {
+pub(super) fn adapt(shell: RemoteCommand, nonce: String, interval: Duration, why: Option<SafeText>) -> RemoteCommand {
     let (session, ours) = tokio::io::duplex(PIPE_BYTES);
     let (stderr, mut last_words) = tokio::io::duplex(PIPE_BYTES);
     let (ended, exit) = oneshot::channel();
@@ -41,13 +41,13 @@ pub(super) fn over(shell: Remote, nonce: String, interval: Duration, why: Option
     task.spawn(async move {
         let mut adapter = Adapter::new(shell, ours, nonce, interval, why);
         adapter.run().await;
-        let ending = adapter.shell.ending().await;
+        let end = adapter.shell.wait_for_end().await;
         // The session may be gone already; then nobody wants the last words.
-        let _ = last_words.write_all(ending.stderr.as_bytes()).await;
-        let _: Result<(), Exit> = ended.send(ending.exit);
+        let _ = last_words.write_all(end.stderr.as_bytes()).await;
+        let _: Result<(), Exit> = ended.send(end.exit);
     });
     let (stdout, stdin) = tokio::io::split(session);
-    Remote::new(Channel {
+    RemoteCommand::new(Channel {
         stdin: Box::pin(stdin),
         stdout: Box::pin(stdout),
         stderr: Box::pin(stderr),
@@ -57,7 +57,7 @@ pub(super) fn over(shell: Remote, nonce: String, interval: Duration, why: Option
 }
 
 struct Adapter {
-    shell: Remote,
+    shell: RemoteCommand,
     session: DuplexStream,
     requests: LineBuffer,
     nonce: String,
@@ -69,9 +69,9 @@ struct Adapter {
     section: String,
     lines: Section,
     sample: Sample,
-    before: Before,
+    previous: PreviousSample,
     inventory: Option<Inventory>,
-    told: HashSet<(u32, Option<u64>)>,
+    sent_facts: HashSet<(u32, Option<u64>)>,
     sequence: u64,
     /// None while a sample is under way, and before the hello.
     next_sample: Option<Instant>,
@@ -96,10 +96,16 @@ impl Section {
 }
 
 /// The shell or the session is gone.
-struct Over;
+struct Closed;
 
 impl Adapter {
-    fn new(shell: Remote, session: DuplexStream, nonce: String, interval: Duration, why: Option<SafeText>) -> Self {
+    fn new(
+        shell: RemoteCommand,
+        session: DuplexStream,
+        nonce: String,
+        interval: Duration,
+        why: Option<SafeText>,
+    ) -> Self {
         Self {
             shell,
             session,
@@ -111,9 +117,9 @@ impl Adapter {
             section: String::new(),
             lines: Section::default(),
             sample: Sample::default(),
-            before: Before::default(),
+            previous: PreviousSample::default(),
             inventory: None,
-            told: HashSet::new(),
+            sent_facts: HashSet::new(),
             sequence: 0,
             next_sample: None,
         }
@@ -121,60 +127,60 @@ impl Adapter {
 
     async fn run(&mut self) {
         let text = script::nvidia_smi(&self.nonce, &parse::full_fields(), &parse::basic_fields());
-        if self.ask(&text).await.is_err() {
+        if self.send_to_script(&text).await.is_err() {
             return;
         }
         while self.step().await.is_ok() {}
     }
 
-    async fn step(&mut self) -> Result<(), Over> {
+    async fn step(&mut self) -> Result<(), Closed> {
         let mut chunk = [0; 1024];
         let next_sample = self.next_sample;
         tokio::select! {
             line = self.shell.stdout.line() => match line {
                 Ok(Some(line)) => self.take_line(&String::from_utf8_lossy(&line)).await,
-                Ok(None) | Err(_) => Err(Over),
+                Ok(None) | Err(_) => Err(Closed),
             },
             count = self.session.read(&mut chunk) => match count {
                 Ok(count @ 1..) => {
                     self.requests.push(&chunk[..count]);
                     self.take_requests().await
                 }
-                Ok(0) | Err(_) => Err(Over),
+                Ok(0) | Err(_) => Err(Closed),
             },
             () = sleep_until(next_sample.unwrap_or(self.started)), if next_sample.is_some() => {
                 self.next_sample = None;
-                self.ask("sample\n").await
+                self.send_to_script("sample\n").await
             }
         }
     }
 
-    async fn take_requests(&mut self) -> Result<(), Over> {
+    async fn take_requests(&mut self) -> Result<(), Closed> {
         loop {
             let request: Request = match self.requests.next_line() {
                 Ok(None) => return Ok(()),
-                Ok(Some(line)) => decode_json(line).map_err(|_| Over)?,
-                Err(_) => return Err(Over),
+                Ok(Some(line)) => decode_json(line).map_err(|_| Closed)?,
+                Err(_) => return Err(Closed),
             };
             match request {
-                Request::Heartbeat { id, .. } => self.ask(&format!("echo {id}\n")).await?,
+                Request::Heartbeat { id, .. } => self.send_to_script(&format!("echo {id}\n")).await?,
                 Request::Interval { seconds } => {
                     self.interval = Duration::try_from_secs_f32(seconds).unwrap_or(SHORTEST_INTERVAL);
                 }
                 Request::Resend => {
                     self.inventory = None;
-                    self.told.clear();
+                    self.sent_facts.clear();
                     self.next_sample = self.next_sample.map(|_| Instant::now());
                 }
                 Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
                     let why = "this host is read through nvidia-smi; this needs the probe".into();
-                    self.tell(&Message::Reply(Reply { id, outcome: ReplyOutcome::Refused(why) })).await?;
+                    self.send_message(&Message::Reply(Reply { id, outcome: ReplyOutcome::Refused(why) })).await?;
                 }
             }
         }
     }
 
-    async fn take_line(&mut self, line: &str) -> Result<(), Over> {
+    async fn take_line(&mut self, line: &str) -> Result<(), Closed> {
         let Some(answer) = line.strip_prefix(&*self.nonce).and_then(|rest| rest.strip_prefix(' ')) else {
             self.lines.push(line);
             return Ok(());
@@ -182,7 +188,7 @@ impl Adapter {
         let lines = std::mem::take(&mut self.lines).lines;
         match &*std::mem::take(&mut self.section) {
             "hello" => {
-                self.tell(&Message::Hello(parse::hello(&lines))).await?;
+                self.send_message(&Message::Hello(parse::hello(&lines))).await?;
                 self.next_sample = Some(Instant::now());
             }
             "gpus" => self.sample.gpus = lines,
@@ -191,7 +197,7 @@ impl Adapter {
             "users" => self.sample.users = lines,
             "host" => {
                 self.sample.host = lines;
-                self.tell_sample().await?;
+                self.send_sample().await?;
             }
             _ => {}
         }
@@ -199,7 +205,7 @@ impl Adapter {
         match word {
             "echo" => {
                 if let Ok(id) = rest.parse() {
-                    self.tell(&Message::Echo { id }).await?;
+                    self.send_message(&Message::Echo { id }).await?;
                 }
             }
             "status" => self.sample.status = rest.parse().unwrap_or(-1),
@@ -208,9 +214,9 @@ impl Adapter {
         Ok(())
     }
 
-    async fn tell_sample(&mut self) -> Result<(), Over> {
+    async fn send_sample(&mut self) -> Result<(), Closed> {
         let at_seconds = self.started.elapsed().as_secs_f64();
-        let readings = std::mem::take(&mut self.sample).readings(at_seconds, &mut self.before);
+        let readings = std::mem::take(&mut self.sample).readings(at_seconds, &mut self.previous);
         let mut inventory = readings.inventory;
         if let (Some(error), Some(why)) = (&mut inventory.error, &self.why)
             && error.kind == DriverErrorKind::NoLibrary
@@ -221,15 +227,15 @@ impl Adapter {
         inventory.generation = self.inventory.as_ref().map_or(1, |known| known.generation);
         if self.inventory.as_ref() != Some(&inventory) {
             inventory.generation += u32::from(self.inventory.is_some());
-            self.tell(&Message::Inventory(inventory.clone())).await?;
+            self.send_message(&Message::Inventory(inventory.clone())).await?;
         }
         self.sequence += 1;
         let pause = if self.sequence == 1 { SECOND_SAMPLE } else { self.interval.max(SHORTEST_INTERVAL) };
         self.next_sample = Some(Instant::now() + pause);
         let alive: HashSet<_> = readings.facts.iter().map(|facts| (facts.pid, facts.start_ticks)).collect();
         let mut facts = readings.facts;
-        facts.retain(|facts| !self.told.contains(&(facts.pid, facts.start_ticks)));
-        self.told = alive;
+        facts.retain(|facts| !self.sent_facts.contains(&(facts.pid, facts.start_ticks)));
+        self.sent_facts = alive;
         let snapshot = Snapshot {
             sequence: self.sequence,
             generation: inventory.generation,
@@ -246,17 +252,17 @@ impl Adapter {
             ..Snapshot::default()
         };
         self.inventory = Some(inventory);
-        self.tell(&Message::Snapshot(Box::new(snapshot))).await
+        self.send_message(&Message::Snapshot(Box::new(snapshot))).await
     }
 
-    async fn tell(&mut self, message: &Message) -> Result<(), Over> {
-        let line = encode(message).map_err(|_| Over)?;
-        self.session.write_all(&line).await.map_err(|_| Over)
+    async fn send_message(&mut self, message: &Message) -> Result<(), Closed> {
+        let line = encode(message).map_err(|_| Closed)?;
+        self.session.write_all(&line).await.map_err(|_| Closed)
     }
 
-    async fn ask(&mut self, text: &str) -> Result<(), Over> {
-        self.shell.stdin.write_all(text.as_bytes()).await.map_err(|_| Over)?;
-        self.shell.stdin.flush().await.map_err(|_| Over)
+    async fn send_to_script(&mut self, text: &str) -> Result<(), Closed> {
+        self.shell.stdin.write_all(text.as_bytes()).await.map_err(|_| Closed)?;
+        self.shell.stdin.flush().await.map_err(|_| Closed)
     }
 }
 

@@ -81,7 +81,7 @@ pub(super) struct Sample {
 
 /// Counters of `/proc/stat` and of the processes, for the shares of the next sample.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Before {
+pub(super) struct PreviousSample {
     at_seconds: f64,
     cpu: Option<CpuTimes>,
     process_seconds: HashMap<(u32, u64), f64>,
@@ -132,7 +132,7 @@ pub(super) fn hello(lines: &[String]) -> Hello {
 impl Sample {
     /// The sample in the wire's types. `at_seconds` is the controller's own clock; shares are over the time since
     /// `before`, which is replaced.
-    pub(super) fn readings(&self, at_seconds: f64, before: &mut Before) -> Readings {
+    pub(super) fn readings(&self, at_seconds: f64, before: &mut PreviousSample) -> Readings {
         let rows: Vec<Vec<&str>> = self
             .gpus
             .iter()
@@ -184,13 +184,13 @@ impl Sample {
             host,
         };
         let process_seconds = stats.iter().map(|stat| ((stat.pid, stat.start_ticks), stat.cpu_seconds)).collect();
-        *before = Before { at_seconds, cpu, process_seconds };
+        *before = PreviousSample { at_seconds, cpu, process_seconds };
         readings
     }
 
     fn driver_error(&self) -> DriverError {
-        let said = self.gpus.iter().rfind(|line| !line.trim().is_empty()).map(|line| line.trim());
-        let lower = said.unwrap_or_default().to_lowercase();
+        let output = self.gpus.iter().rfind(|line| !line.trim().is_empty()).map(|line| line.trim());
+        let lower = output.unwrap_or_default().to_lowercase();
         let kind = match self.status {
             _ if lower.contains("version mismatch") => DriverErrorKind::VersionMismatch,
             0 | 6 => DriverErrorKind::NoGpus,
@@ -203,9 +203,9 @@ impl Sample {
             18 => DriverErrorKind::VersionMismatch,
             _ => DriverErrorKind::Unknown,
         };
-        let message = match (kind, said) {
+        let message = match (kind, output) {
             (DriverErrorKind::NoLibrary, _) => "there is no nvidia-smi on this host".into(),
-            (_, Some(said)) => SafeText::new(said),
+            (_, Some(output)) => SafeText::new(output),
             (_, None) => SafeText::new(&format!("nvidia-smi ended with exit status {}", self.status)),
         };
         DriverError { kind, code: (self.status < 126).then_some(self.status), message }

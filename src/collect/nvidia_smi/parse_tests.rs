@@ -30,7 +30,7 @@ fn sample() -> Sample {
 
 #[test]
 fn a_sample_reads_as_the_wire_has_it() {
-    let mut before = Before::default();
+    let mut before = PreviousSample::default();
     let first = sample().readings(10.0, &mut before);
     assert_eq!(first.inventory.driver_version.as_deref(), Some("570.86.15"));
     assert_eq!(first.inventory.error, None);
@@ -66,7 +66,7 @@ fn a_sample_reads_as_the_wire_has_it() {
 fn an_old_nvidia_smi_gives_the_basic_fields() {
     let mut sample = sample();
     sample.gpus = lines("0, GPU-a, Tesla P4, 0000:01:00.0, 390.1, 7611, 0, 0, 0, 30, 6.10, 75.00, 33, P8");
-    let readings = sample.readings(1.0, &mut Before::default());
+    let readings = sample.readings(1.0, &mut PreviousSample::default());
     assert_eq!(readings.gpus.row(0).fan_percent, Some(33));
     assert_eq!(readings.gpus.row(0).clocks_event_reasons, None);
     assert_eq!(basic_fields().split(',').count(), BASIC.len());
@@ -75,15 +75,15 @@ fn an_old_nvidia_smi_gives_the_basic_fields() {
 
 #[test]
 fn a_failing_nvidia_smi_is_a_driver_error_and_the_host_stays_readable() {
-    for (status, said, kind) in [
+    for (status, output, kind) in [
         (18, "Failed to initialize NVML: Driver/library version mismatch", DriverErrorKind::VersionMismatch),
         (9, "NVIDIA-SMI has failed because it couldn't communicate with the driver.", DriverErrorKind::DriverNotLoaded),
         (6, "No devices were found", DriverErrorKind::NoGpus),
         (127, "/bin/sh: 1: nvidia-smi: not found", DriverErrorKind::NoLibrary),
         (3, "", DriverErrorKind::Unknown),
     ] {
-        let sample = Sample { status, gpus: lines(said), ..sample() };
-        let readings = sample.readings(1.0, &mut Before::default());
+        let sample = Sample { status, gpus: lines(output), ..sample() };
+        let readings = sample.readings(1.0, &mut PreviousSample::default());
         let error = readings.inventory.error.expect("an error");
         assert_eq!(error.kind, kind);
         assert!(!error.message.is_empty());
@@ -118,7 +118,7 @@ fn a_host_that_lists_too_much_is_read_as_far_as_one_snapshot_holds_it() {
         users: (0..3 * MAX_PROCESSES).map(|pid| format!("{} 1001 alice {command}", pid + 1)).collect(),
         ..sample()
     };
-    let readings = huge.readings(10.0, &mut Before::default());
+    let readings = huge.readings(10.0, &mut PreviousSample::default());
     assert_eq!((readings.inventory.gpus.len(), readings.gpus.len()), (MAX_GPUS, MAX_GPUS));
     assert_eq!((readings.processes.len(), readings.gpu_processes.len()), (MAX_PROCESSES, MAX_PROCESSES));
     assert_eq!(readings.processes_left_out as usize, 2 * MAX_PROCESSES, "each process counts once");
@@ -146,7 +146,7 @@ fn numbers_beyond_what_can_be_is_no_overflow() {
         host: vec![format!("/proc/stat cpu {most} {most} 1 1 1 1 1 1"), format!("MemTotal: {most}")],
         ..sample()
     };
-    let readings = hostile.readings(10.0, &mut Before::default());
+    let readings = hostile.readings(10.0, &mut PreviousSample::default());
     assert_eq!(readings.gpus.row(0).memory_used_bytes, Some(u64::MAX));
     assert_eq!(readings.gpu_processes.row(0).gpu_memory_bytes, Some(u64::MAX));
     assert_eq!(readings.host.memory_total_bytes, Some(u64::MAX));

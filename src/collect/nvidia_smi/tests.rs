@@ -23,17 +23,17 @@ const BROKEN_NVIDIA_SMI: &str =
     "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n";
 
 /// A stream of messages from a shell in which `nvidia-smi` is this script.
-struct Bench {
-    remote: Remote,
+struct Harness {
+    remote: RemoteCommand,
     _directory: tempfile::TempDir,
 }
 
-impl Bench {
+impl Harness {
     async fn new(nvidia_smi: &str) -> Self {
-        Self::because(nvidia_smi, None).await
+        Self::with_reason(nvidia_smi, None).await
     }
 
-    async fn because(nvidia_smi: &str, why: Option<&str>) -> Self {
+    async fn with_reason(nvidia_smi: &str, why: Option<&str>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nvidia-smi");
         std::fs::write(&path, nvidia_smi.replace("PID", &std::process::id().to_string())).unwrap();
@@ -46,7 +46,7 @@ impl Bench {
             .spawn()
             .unwrap();
         let (_, exit) = oneshot::channel();
-        let mut shell = Remote::new(Channel {
+        let mut shell = RemoteCommand::new(Channel {
             stdin: Box::pin(child.stdin.take().unwrap()),
             stdout: Box::pin(child.stdout.take().unwrap()),
             stderr: Box::pin(child.stderr.take().unwrap()),
@@ -56,7 +56,7 @@ impl Bench {
         // An alias goes before every directory of PATH, so that a real nvidia-smi of this machine is not asked.
         shell.stdin.write_all(format!("alias nvidia-smi={}\n", path.display()).as_bytes()).await.unwrap();
         Self {
-            remote: over(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
+            remote: adapt(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
             _directory: directory,
         }
     }
@@ -73,14 +73,14 @@ impl Bench {
 
 #[tokio::test]
 async fn an_old_nvidia_smi_speaks_the_probes_protocol() {
-    let mut bench = Bench::new(OLD_NVIDIA_SMI).await;
-    let Message::Hello(hello) = bench.message().await else { panic!("a hello") };
+    let mut harness = Harness::new(OLD_NVIDIA_SMI).await;
+    let Message::Hello(hello) = harness.message().await else { panic!("a hello") };
     assert_eq!(hello.source, Some(ReadingSource::NvidiaSmi));
     assert_eq!(hello.arch.as_deref(), Some(std::env::consts::ARCH));
     assert!(hello.boot_id.is_some() && hello.login_uid.is_some() && hello.cpu_count.is_some(), "{hello:?}");
-    let Message::Inventory(inventory) = bench.message().await else { panic!("an inventory") };
+    let Message::Inventory(inventory) = harness.message().await else { panic!("an inventory") };
     assert_eq!((inventory.generation, inventory.gpus.len(), inventory.error), (1, 1, None));
-    let Message::Snapshot(first) = bench.message().await else { panic!("a snapshot") };
+    let Message::Snapshot(first) = harness.message().await else { panic!("a snapshot") };
     let own = std::process::id();
     assert_eq!(first.gpus.row(0).power_watts, Some(250.5));
     assert_eq!(first.gpu_processes.row(0).pid, Some(own));
@@ -89,12 +89,12 @@ async fn an_old_nvidia_smi_speaks_the_probes_protocol() {
     let facts = first.facts.first().expect("facts of this process");
     assert!(facts.user.is_some() && !facts.argv.is_empty(), "{facts:?}");
 
-    bench.ask(&Request::Heartbeat { id: 9, last_sequence: Some(1) }).await;
+    harness.ask(&Request::Heartbeat { id: 9, last_sequence: Some(1) }).await;
     let signal = Request::Signal { id: 3, boot_id: "b".into(), pid: own, start_ticks: 1, signal: Signal::Kill };
-    bench.ask(&signal).await;
+    harness.ask(&signal).await;
     let (mut echoed, mut refused, mut sampled) = (false, false, false);
     while !(echoed && refused && sampled) {
-        match bench.message().await {
+        match harness.message().await {
             Message::Echo { id: 9 } => echoed = true,
             Message::Reply(Reply { id: 3, outcome: ReplyOutcome::Refused(_) }) => refused = true,
             Message::Snapshot(second) => {
@@ -106,29 +106,29 @@ async fn an_old_nvidia_smi_speaks_the_probes_protocol() {
             other => panic!("out of turn: {other:?}"),
         }
     }
-    bench.ask(&Request::Resend).await;
-    let Message::Inventory(again) = bench.message().await else { panic!("the inventory again") };
+    harness.ask(&Request::Resend).await;
+    let Message::Inventory(again) = harness.message().await else { panic!("the inventory again") };
     assert_eq!(again.generation, 1);
 }
 
 #[tokio::test]
 async fn a_driver_that_does_not_match_leaves_the_host_readable() {
-    let mut bench = Bench::new(BROKEN_NVIDIA_SMI).await;
-    assert!(matches!(bench.message().await, Message::Hello(_)));
-    let Message::Inventory(inventory) = bench.message().await else { panic!("an inventory") };
+    let mut harness = Harness::new(BROKEN_NVIDIA_SMI).await;
+    assert!(matches!(harness.message().await, Message::Hello(_)));
+    let Message::Inventory(inventory) = harness.message().await else { panic!("an inventory") };
     let error = inventory.error.expect("an error");
     assert_eq!((error.kind, error.code), (DriverErrorKind::VersionMismatch, Some(18)));
     assert_eq!(error.message, "Failed to initialize NVML: Driver/library version mismatch");
-    let Message::Snapshot(snapshot) = bench.message().await else { panic!("a snapshot") };
+    let Message::Snapshot(snapshot) = harness.message().await else { panic!("a snapshot") };
     assert!(snapshot.host.load_1.is_some());
 }
 
 #[tokio::test]
 async fn why_there_is_no_probe_is_said_and_without_nvidia_smi_both_are_named() {
     let why = "no directory for the probe: /tmp: No space left on device";
-    let mut bench = Bench::because(OLD_NVIDIA_SMI, Some(why)).await;
+    let mut harness = Harness::with_reason(OLD_NVIDIA_SMI, Some(why)).await;
     let snapshot = loop {
-        match bench.message().await {
+        match harness.message().await {
             Message::Snapshot(snapshot) => break snapshot,
             Message::Inventory(inventory) => assert_eq!(inventory.error, None),
             Message::Hello(hello) => assert_eq!(hello.source, Some(ReadingSource::NvidiaSmi)),
@@ -136,9 +136,9 @@ async fn why_there_is_no_probe_is_said_and_without_nvidia_smi_both_are_named() {
         }
     };
     assert_eq!(snapshot.notes, [&*format!("via nvidia-smi: {why}")]);
-    let mut bench = Bench::because("#!/bin/sh\nexit 127\n", Some(why)).await;
-    assert!(matches!(bench.message().await, Message::Hello(_)));
-    let Message::Inventory(inventory) = bench.message().await else { panic!("an inventory") };
+    let mut harness = Harness::with_reason("#!/bin/sh\nexit 127\n", Some(why)).await;
+    assert!(matches!(harness.message().await, Message::Hello(_)));
+    let Message::Inventory(inventory) = harness.message().await else { panic!("an inventory") };
     let error = inventory.error.expect("an error");
     assert_eq!(error.kind, DriverErrorKind::NoLibrary);
     assert_eq!(*error.message, format!("there is no nvidia-smi on this host, and no probe: {why}"));

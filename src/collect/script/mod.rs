@@ -3,7 +3,7 @@
 //! Every answer of ours begins with a nonce that is fresh for each connection, so that banners and what noisy start-up
 //! files print cannot be taken for one.
 
-use super::image::ProbeImage;
+use super::probe_binary::ProbeBinary;
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -32,15 +32,15 @@ pub(super) fn marker(nonce: &str) -> String {
 
 /// The script that finds or receives `image` and becomes it.
 /// `places` are directories that belong to everybody, tried after the account's own.
-pub(super) fn upload(nonce: &str, image: &ProbeImage, places: &[&str], arguments: &[String]) -> String {
+pub(super) fn upload(nonce: &str, binary: &ProbeBinary, shared_directories: &[&str], arguments: &[String]) -> String {
     let mut script = prologue(nonce, arguments);
     let _ = writeln!(
         script,
         "NAME={} SHA={} SIZE={} PLACES={}",
-        quote(&image.file_name),
-        quote(&image.sha256),
-        image.size_bytes,
-        quote(&places.join(" "))
+        quote(&binary.file_name),
+        quote(&binary.sha256),
+        binary.size_bytes,
+        quote(&shared_directories.join(" "))
     );
     script.push_str(&stripped(UPLOAD));
     script
@@ -55,9 +55,9 @@ pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
 }
 
 /// The script that removes our probes, from the account's directories and from `places`, which belong to everybody.
-pub(super) fn clean(nonce: &str, places: &[&str]) -> String {
+pub(super) fn clean(nonce: &str, shared_directories: &[&str]) -> String {
     let mut script = prologue(nonce, &[]);
-    let _ = writeln!(script, "PLACES={}", quote(&places.join(" ")));
+    let _ = writeln!(script, "PLACES={}", quote(&shared_directories.join(" ")));
     script.push_str(&stripped(CLEAN));
     script
 }
@@ -116,10 +116,10 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_small_and_has_no_comments() {
-        let image = ProbeImage::from_bytes("gpufleet-probe-0.1.0-0123456789abcdef", b"probe".to_vec());
+        let binary = ProbeBinary::from_bytes("gpufleet-probe-0.1.0-0123456789abcdef", b"probe".to_vec());
         let script = upload(
             "00112233445566778899aabbccddeeff",
-            &image,
+            &binary,
             &["/tmp", "/dev/shm"],
             &probe_arguments(Duration::MAX, None),
         );

@@ -147,7 +147,7 @@ fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) 
 fn unreachable(
     conditions: &mut Conditions,
     host: &Host,
-    limits: &crate::hosts::thresholds::HostUnreachable,
+    limits: &crate::config::thresholds::HostUnreachable,
     since: f64,
     sample_time: SampleTime,
 ) {

@@ -1,7 +1,7 @@
+use crate::config::Thresholds;
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::gpus;
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
-use crate::hosts::Thresholds;
 use crate::wire::GpuInfo;
 
 fn fleet(count: usize) -> RuleTester {

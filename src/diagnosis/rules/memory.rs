@@ -1,12 +1,12 @@
 //! Memory that runs out: gpu-mem-pressure, gpu-mem-leak.
 
+use crate::config::thresholds::GpuMemLeak;
 use crate::diagnosis::conditions::Conditions;
 use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget};
 use crate::diagnosis::rule::RuleInfo;
 use crate::diagnosis::rule_context::{RuleContext, duration, format_process, gibibytes};
 use crate::diagnosis::track::{GpuTrack, JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
-use crate::hosts::thresholds::GpuMemLeak;
 
 pub(in crate::diagnosis) const PRESSURE: RuleInfo = RuleInfo {
     word: "gpu-mem-pressure",

@@ -2,8 +2,8 @@
 
 use super::Filter;
 use super::term::{Comparison, Flag, NumericField, Predicate, Term, TextField};
-use crate::hosts::nearest::did_you_mean;
-use crate::hosts::values::parse_seconds;
+use crate::config::nearest::did_you_mean;
+use crate::config::values::parse_seconds;
 use regex_lite::RegexBuilder;
 use std::fmt;
 use std::ops::Range;

@@ -1,7 +1,7 @@
 use super::{Filter, FilterInput, RowFacts, SYNTAX};
+use crate::config::HostConfig;
 use crate::fleet::fixture::{TestHost, at, gpus, process, reading};
 use crate::fleet::{GpuState, Host, Row, host_rows};
-use crate::hosts::HostConfig;
 use crate::wire::ProcessState;
 use proptest::prelude::*;
 use std::ops::Range;

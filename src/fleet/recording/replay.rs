@@ -71,8 +71,8 @@ fn unspecified_error() -> LinkError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::HostConfig;
     use crate::fleet::{HostId, Moment};
-    use crate::hosts::HostConfig;
     use crate::wire::Snapshot;
     use std::sync::Arc;
 

@@ -31,12 +31,12 @@ pub struct JsonFindings {
     /// What could not be judged, and why.
     pub not_judged: Vec<JsonNotJudged>,
     /// Rules that watch for longer than was watched, before they fire for the first time.
-    pub too_little_history: Vec<JsonUnripe>,
+    pub too_little_history: Vec<JsonNeedsHistory>,
 }
 
 /// A rule that needs a longer look.
 #[derive(Debug, Serialize)]
-pub struct JsonUnripe {
+pub struct JsonNeedsHistory {
     /// Its word.
     pub rule: &'static str,
     /// For how long it watches before it fires, in seconds.
@@ -193,7 +193,7 @@ impl JsonFindings {
             silent: silent.map(JsonSilent::new).collect(),
             findings: report.findings.iter().map(|it| JsonFinding::new(it, report.fleet, report.now)).collect(),
             not_judged: report.not_judged.iter().map(JsonNotJudged::new).collect(),
-            too_little_history: report.too_little_history.iter().map(JsonUnripe::new).collect(),
+            too_little_history: report.too_little_history.iter().map(JsonNeedsHistory::new).collect(),
         }
     }
 }
@@ -203,7 +203,7 @@ pub(super) fn has_reported(host: &Host) -> bool {
     host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. })
 }
 
-impl JsonUnripe {
+impl JsonNeedsHistory {
     fn new((rule, time): &(RuleId, Duration)) -> Self {
         Self { rule: rule.word(), needs_seconds: rounded(*time) }
     }

@@ -4,8 +4,8 @@ mod json;
 mod text;
 
 pub use json::{
-    JsonFinding, JsonFindingGpu, JsonFindingProcess, JsonFindings, JsonNotJudged, JsonSilent, JsonTransition,
-    JsonUnripe, SCHEMA, line, transition_line,
+    JsonFinding, JsonFindingGpu, JsonFindingProcess, JsonFindings, JsonNeedsHistory, JsonNotJudged, JsonSilent,
+    JsonTransition, SCHEMA, line, transition_line,
 };
 pub use text::{list, severity_tone, transition};
 
@@ -35,6 +35,6 @@ pub fn is_shown(finding: &Finding, least: Severity) -> bool {
 }
 
 #[cfg(test)]
-pub(super) mod sample;
+pub(super) mod fixture;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Whole texts, and that the documents name what the JSON has.
 
-use super::sample::{hang, moment, transitions, with_report};
+use super::fixture::{hang, moment, transitions, with_report};
 use super::{JsonFindings, JsonTransition, line, list, transition, transition_line};
 use crate::output::paint::Paint;
 use serde_json::Value;

@@ -62,7 +62,7 @@ fn rfc3339_of_unix(seconds: i64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample;
+    use super::super::fixture;
     use super::*;
     use serde_json::Value;
     use std::collections::BTreeSet;
@@ -71,7 +71,7 @@ mod tests {
 
     fn produced() -> Value {
         let mut value = Value::Null;
-        sample::with_report(|report| value = serde_json::to_value(JsonReport::new(report)).expect("encodes"));
+        fixture::with_report(|report| value = serde_json::to_value(JsonReport::new(report)).expect("encodes"));
         value
     }
 
@@ -137,7 +137,7 @@ mod tests {
 
     #[test]
     fn the_report_is_one_line() {
-        sample::with_report(|report| {
+        fixture::with_report(|report| {
             let line = line(report).expect("encodes");
             assert_eq!(line.matches('\n').count(), 1);
             assert!(line.starts_with("{\"schema\":1,\"time\":\"2026-"), "{line}");

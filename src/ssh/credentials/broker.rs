@@ -1,6 +1,6 @@
 //! Prompts and who waits for them.
 
-use super::queue::{PromptEvent, Queue};
+use super::prompt_events::{PromptEvent, PromptEventQueue};
 use crate::ssh::Interaction;
 use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
 use std::collections::HashMap;
@@ -27,9 +27,9 @@ pub(in crate::ssh) enum PromptKey {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ssh) enum Unanswered {
     /// There is nobody who could be asked.
-    NobodyToAsk,
+    NotInteractive,
     /// The one who reads the prompts has gone.
-    Gone,
+    ReceiverDropped,
 }
 
 /// The one who asks.
@@ -52,13 +52,13 @@ struct Shared {
 struct State {
     next_prompt: u64,
     next_waiter: u64,
-    open: HashMap<PromptKey, Open>,
-    queue: Queue,
-    reader_gone: bool,
+    open: HashMap<PromptKey, OpenPrompt>,
+    queue: PromptEventQueue,
+    receiver_dropped: bool,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenPrompt {
     prompt: Prompt,
     waiters: Vec<Waiter>,
     /// Whether the reader has been told of it.
@@ -85,12 +85,12 @@ impl Broker {
     }
 
     /// Whether there is a person who can be asked.
-    pub(in crate::ssh) fn can_ask(&self) -> bool {
-        self.interaction == Interaction::Ask && !self.shared.lock().reader_gone
+    pub(in crate::ssh) fn can_prompt(&self) -> bool {
+        self.interaction == Interaction::Ask && !self.shared.lock().receiver_dropped
     }
 
     /// A number that no other login has.
-    pub(in crate::ssh) fn number(&self) -> u64 {
+    pub(in crate::ssh) fn next_login_id(&self) -> u64 {
         let mut state = self.shared.lock();
         state.next_waiter += 1;
         state.next_waiter
@@ -105,36 +105,36 @@ impl Broker {
         kind: PromptKind,
     ) -> Result<(PromptId, Arc<Answer>), Unanswered> {
         if self.interaction == Interaction::Refuse {
-            return Err(Unanswered::NobodyToAsk);
+            return Err(Unanswered::NotInteractive);
         }
         self.start_forwarding();
         let (answer, receiver) = oneshot::channel();
-        let (waiting, prompt) = {
+        let (guard, prompt) = {
             let mut state = self.shared.lock();
-            if state.reader_gone {
-                return Err(Unanswered::Gone);
+            if state.receiver_dropped {
+                return Err(Unanswered::ReceiverDropped);
             }
             state.next_waiter += 1;
             let id = state.next_waiter;
-            let prompt = state.join(&key, kind, Waiter { id, host: host.to_owned(), answer });
-            (Waiting { shared: Arc::clone(&self.shared), key, id }, prompt)
+            let prompt = state.add_waiter(&key, kind, Waiter { id, host: host.to_owned(), answer });
+            (WaiterGuard { shared: Arc::clone(&self.shared), key, id }, prompt)
         };
         self.shared.changed.notify_one();
-        let answer = receiver.await.map_err(|_| Unanswered::Gone);
-        drop(waiting);
+        let answer = receiver.await.map_err(|_| Unanswered::ReceiverDropped);
+        drop(guard);
         Ok((prompt, answer?))
     }
 
     /// Waits until the person is there for a login whose server does not wait long for its answers. Returns whether the
     /// login is wanted.
-    pub(in crate::ssh) async fn is_wanted(&self, host: &str, target: String) -> bool {
+    pub(in crate::ssh) async fn confirm_login(&self, host: &str, target: String) -> bool {
         let kind = PromptKind::Secret {
             text: format!("Enter logs in to {host}:"),
             instruction: "It asks questions and does not wait long for the answers.".to_owned(),
             echo: true,
             failures: 0,
         };
-        let key = PromptKey::Login { target, connection: self.number() };
+        let key = PromptKey::Login { target, connection: self.next_login_id() };
         matches!(self.ask(key, host, kind).await, Ok((_, answer)) if matches!(*answer, Answer::Secret(_)))
     }
 
@@ -176,38 +176,42 @@ impl Shared {
 
 impl State {
     /// Adds a waiter to the open prompt of this key, or opens one.
-    fn join(&mut self, key: &PromptKey, kind: PromptKind, waiter: Waiter) -> PromptId {
+    fn add_waiter(&mut self, key: &PromptKey, kind: PromptKind, waiter: Waiter) -> PromptId {
         let next = &mut self.next_prompt;
         let open = self.open.entry(key.clone()).or_insert_with(|| {
             *next += 1;
-            Open { prompt: Prompt { id: PromptId(*next), hosts: Vec::new(), kind }, waiters: Vec::new(), seen: false }
+            OpenPrompt {
+                prompt: Prompt { id: PromptId(*next), hosts: Vec::new(), kind },
+                waiters: Vec::new(),
+                seen: false,
+            }
         });
         open.waiters.push(waiter);
         open.refresh_hosts();
-        self.queue.asked(open.prompt.clone());
+        self.queue.push_prompt(open.prompt.clone());
         open.prompt.id
     }
 
     /// Removes a waiter whose future was dropped.
-    fn leave(&mut self, key: &PromptKey, waiter: u64) {
+    fn remove_waiter(&mut self, key: &PromptKey, waiter: u64) {
         let Some(open) = self.open.get_mut(key) else { return };
         let before = open.waiters.len();
         open.waiters.retain(|known| known.id != waiter);
         if open.waiters.is_empty() {
             let (id, seen) = (open.prompt.id, open.seen);
             self.open.remove(key);
-            self.queue.withdrawn(id, seen);
+            self.queue.push_withdrawn(id, seen);
         } else if open.waiters.len() < before {
             open.refresh_hosts();
             let prompt = open.prompt.clone();
-            self.queue.asked(prompt);
+            self.queue.push_prompt(prompt);
         }
     }
 
     /// The next event, noting that the reader will have seen it.
     fn next_event(&mut self) -> Option<PromptEvent> {
         let event = self.queue.next()?;
-        if let PromptEvent::Asked(prompt) = &event
+        if let PromptEvent::Opened(prompt) = &event
             && let Some(open) = self.open.values_mut().find(|open| open.prompt.id == prompt.id)
         {
             open.seen = true;
@@ -216,7 +220,7 @@ impl State {
     }
 }
 
-impl Open {
+impl OpenPrompt {
     fn refresh_hosts(&mut self) {
         self.prompt.hosts.clear();
         for waiter in &self.waiters {
@@ -228,15 +232,15 @@ impl Open {
 }
 
 /// Someone's place in a prompt; given up when dropped.
-struct Waiting {
+struct WaiterGuard {
     shared: Arc<Shared>,
     key: PromptKey,
     id: u64,
 }
 
-impl Drop for Waiting {
+impl Drop for WaiterGuard {
     fn drop(&mut self) {
-        self.shared.lock().leave(&self.key, self.id);
+        self.shared.lock().remove_waiter(&self.key, self.id);
         self.shared.changed.notify_one();
     }
 }
@@ -245,11 +249,11 @@ impl Drop for Waiting {
 async fn forward(shared: Arc<Shared>, events: mpsc::Sender<PromptEvent>) {
     loop {
         // A place in the channel first: until there is one, events of the same prompt replace one another.
-        let place = tokio::select! {
-            place = events.reserve() => place,
+        let permit = tokio::select! {
+            permit = events.reserve() => permit,
             () = events.closed() => break,
         };
-        let Ok(place) = place else { break };
+        let Ok(permit) = permit else { break };
         let event = loop {
             let event = shared.lock().next_event();
             if event.is_some() {
@@ -261,12 +265,12 @@ async fn forward(shared: Arc<Shared>, events: mpsc::Sender<PromptEvent>) {
             }
         };
         match event {
-            Some(event) => place.send(event),
+            Some(event) => permit.send(event),
             None => break,
         }
     }
     let mut state = shared.lock();
-    state.reader_gone = true;
+    state.receiver_dropped = true;
     state.open.clear();
 }
 
@@ -292,11 +296,11 @@ mod tests {
     }
 
     /// Reads until the prompt names so many hosts.
-    async fn asked_by(events: &mut mpsc::Receiver<PromptEvent>, hosts: usize) -> Prompt {
+    async fn opened_for(events: &mut mpsc::Receiver<PromptEvent>, hosts: usize) -> Prompt {
         loop {
             match next(events).await {
-                PromptEvent::Asked(prompt) if prompt.hosts.len() == hosts => return prompt,
-                PromptEvent::Asked(_) => {}
+                PromptEvent::Opened(prompt) if prompt.hosts.len() == hosts => return prompt,
+                PromptEvent::Opened(_) => {}
                 PromptEvent::Withdrawn(id) => panic!("{id:?} was withdrawn"),
             }
         }
@@ -311,7 +315,7 @@ mod tests {
             let broker = Arc::clone(&broker);
             hosts.spawn(async move { broker.ask(key(), &format!("gpu{number}"), passphrase()).await });
         }
-        let prompt = asked_by(&mut events, 10).await;
+        let prompt = opened_for(&mut events, 10).await;
         broker.answer(prompt.id, Answer::Secret(Secret::new(Zeroizing::new("sesame".into()))));
         let mut answers = 0;
         while let Some(answer) = hosts.join_next().await {
@@ -333,11 +337,11 @@ mod tests {
             tokio::spawn(async move { broker.ask(key(), host, passphrase()).await })
         };
         let first = ask("gpu01");
-        asked_by(&mut events, 1).await;
+        opened_for(&mut events, 1).await;
         let second = ask("gpu02");
-        let prompt = asked_by(&mut events, 2).await;
+        let prompt = opened_for(&mut events, 2).await;
         first.abort();
-        assert_eq!(asked_by(&mut events, 1).await.hosts, ["gpu02"]);
+        assert_eq!(opened_for(&mut events, 1).await.hosts, ["gpu02"]);
         second.abort();
         assert_eq!(next(&mut events).await, PromptEvent::Withdrawn(prompt.id));
         broker.answer(prompt.id, Answer::Decline);
@@ -347,8 +351,8 @@ mod tests {
     async fn a_prompt_that_nobody_has_seen_is_withdrawn_without_a_word() {
         let mut state = State::default();
         let (answer, _receiver) = oneshot::channel();
-        state.join(&key(), passphrase(), Waiter { id: 1, host: "gpu01".into(), answer });
-        state.leave(&key(), 1);
+        state.add_waiter(&key(), passphrase(), Waiter { id: 1, host: "gpu01".into(), answer });
+        state.remove_waiter(&key(), 1);
         assert_eq!(state.next_event(), None);
     }
 
@@ -358,10 +362,10 @@ mod tests {
         drop(events);
         assert!(matches!(
             tokio::time::timeout(DEADLINE, broker.ask(key(), "gpu01", passphrase())).await.unwrap(),
-            Err(Unanswered::Gone)
+            Err(Unanswered::ReceiverDropped)
         ));
-        assert!(!broker.can_ask());
+        assert!(!broker.can_prompt());
         let (broker, _events) = Broker::new(Interaction::Refuse);
-        assert!(matches!(broker.ask(key(), "gpu01", passphrase()).await, Err(Unanswered::NobodyToAsk)));
+        assert!(matches!(broker.ask(key(), "gpu01", passphrase()).await, Err(Unanswered::NotInteractive)));
     }
 }

@@ -16,25 +16,25 @@ const MAX_BYTES: u64 = 64 * 1024;
 #[derive(Debug)]
 pub(in crate::ssh) enum KeyFile {
     /// A key that can sign at once.
-    Open(Arc<PrivateKey>),
+    Unencrypted(Arc<PrivateKey>),
     /// A key that needs its passphrase.
-    Locked(Locked),
+    EncryptedKey(EncryptedKey),
     /// A public key: its private half is in the agent, or nowhere.
     PublicOnly(PublicKey),
 }
 
 /// An encrypted key.
 #[derive(Debug, Clone)]
-pub(in crate::ssh) struct Locked {
+pub(in crate::ssh) struct EncryptedKey {
     pub(in crate::ssh) path: PathBuf,
     /// Where it can be read without the passphrase: in the file, or beside it in `.pub`.
     pub(in crate::ssh) public: Option<PublicKey>,
     /// A new file needs its passphrase anew.
-    pub(super) stamp: Stamp,
+    pub(super) version: FileVersion,
 }
 
 /// When a file was written, and its length in bytes.
-pub(super) type Stamp = (Option<SystemTime>, u64);
+pub(super) type FileVersion = (Option<SystemTime>, u64);
 
 /// Why a file gives no key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -42,19 +42,19 @@ pub(in crate::ssh) enum KeyFileError {
     /// There is no such file.
     Missing,
     /// It cannot be used; the reason in words, the command that helps, and whether the `ssh` program may do more with it.
-    Unusable { reason: String, hint: Option<String>, by_ssh: bool },
+    Unusable { reason: String, hint: Option<String>, ssh_program_may_help: bool },
 }
 
 impl KeyFileError {
     fn unusable(reason: impl Into<String>) -> Self {
-        Self::Unusable { reason: reason.into(), hint: None, by_ssh: false }
+        Self::Unusable { reason: reason.into(), hint: None, ssh_program_may_help: false }
     }
 }
 
 impl KeyFile {
     /// Reads `path`. It blocks for as long as a small file takes.
     pub(in crate::ssh) fn read(path: &Path) -> Result<Self, KeyFileError> {
-        let (text, stamp) = read_private(path)?;
+        let (text, version) = read_private(path)?;
         if is_public(&text) {
             let key = text.trim().parse().map_err(|_| KeyFileError::unusable("is not a key that can be read"))?;
             return Ok(Self::PublicOnly(key));
@@ -63,18 +63,18 @@ impl KeyFile {
         if text.contains("-----BEGIN EC PRIVATE KEY-----") && text.contains("Proc-Type: 4,ENCRYPTED") {
             let reason = "is encrypted in an old way that the built-in client cannot read".to_owned();
             let hint = Some(format!("ssh-keygen -p -f {}", text::shell_word(&path.to_string_lossy())));
-            return Err(KeyFileError::Unusable { reason, hint, by_ssh: true });
+            return Err(KeyFileError::Unusable { reason, hint, ssh_program_may_help: true });
         }
         if is_encrypted(&text) {
             let public = PrivateKey::from_openssh(text.as_bytes()).ok().map(|key| key.public_key().clone());
-            let public = public.or_else(|| read_beside(path));
-            return Ok(Self::Locked(Locked { path: path.to_owned(), public, stamp }));
+            let public = public.or_else(|| read_pub_file(path));
+            return Ok(Self::EncryptedKey(EncryptedKey { path: path.to_owned(), public, version }));
         }
         let key = decode(&text, None).map_err(|reason| {
-            let by_ssh = text.contains("PRIVATE KEY-----");
-            KeyFileError::Unusable { reason, hint: None, by_ssh }
+            let ssh_program_may_help = text.contains("PRIVATE KEY-----");
+            KeyFileError::Unusable { reason, hint: None, ssh_program_may_help }
         })?;
-        Ok(Self::Open(Arc::new(key)))
+        Ok(Self::Unencrypted(Arc::new(key)))
     }
 }
 
@@ -95,7 +95,7 @@ fn decode(text: &str, passphrase: Option<&str>) -> Result<PrivateKey, String> {
     }
 }
 
-fn read_private(path: &Path) -> Result<(Zeroizing<String>, Stamp), KeyFileError> {
+fn read_private(path: &Path) -> Result<(Zeroizing<String>, FileVersion), KeyFileError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => KeyFileError::Missing,
         _ => KeyFileError::unusable(format!("cannot be read: {}", crate::wire::format::io_cause(&error))),
@@ -119,7 +119,7 @@ fn check_mode(path: &Path) -> Result<(), KeyFileError> {
         return Err(KeyFileError::Unusable {
             reason: format!("is not used: its permissions {mode:04o} are too open"),
             hint: Some(format!("chmod 600 {}", text::shell_word(&path.to_string_lossy()))),
-            by_ssh: false,
+            ssh_program_may_help: false,
         });
     }
     Ok(())
@@ -141,10 +141,10 @@ fn is_encrypted(text: &str) -> bool {
     text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || text.contains("Proc-Type: 4,ENCRYPTED")
 }
 
-fn read_beside(path: &Path) -> Option<PublicKey> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".pub");
-    std::fs::read_to_string(beside).ok()?.trim().parse().ok()
+fn read_pub_file(path: &Path) -> Option<PublicKey> {
+    let mut pub_path = path.as_os_str().to_owned();
+    pub_path.push(".pub");
+    std::fs::read_to_string(pub_path).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    fn made(arguments: &[&str]) -> (tempfile::TempDir, PathBuf) {
+    fn generate_key(arguments: &[&str]) -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("key");
         let status = Command::new("ssh-keygen").arg("-q").args(arguments).arg("-f").arg(&path).status().unwrap();
@@ -162,12 +162,12 @@ mod tests {
 
     #[test]
     fn plain_keys_open_and_locked_ones_tell_their_public_half() {
-        let (_folder, path) = made(&["-t", "ed25519", "-N", ""]);
-        assert!(matches!(KeyFile::read(&path), Ok(KeyFile::Open(_))));
+        let (_folder, path) = generate_key(&["-t", "ed25519", "-N", ""]);
+        assert!(matches!(KeyFile::read(&path), Ok(KeyFile::Unencrypted(_))));
 
-        let (_folder, path) = made(&["-t", "ed25519", "-N", "sesame", "-a", "1"]);
+        let (_folder, path) = generate_key(&["-t", "ed25519", "-N", "sesame", "-a", "1"]);
         std::fs::remove_file(path.with_extension("pub")).unwrap();
-        let Ok(KeyFile::Locked(locked)) = KeyFile::read(&path) else { panic!("not locked") };
+        let Ok(KeyFile::EncryptedKey(locked)) = KeyFile::read(&path) else { panic!("not locked") };
         let opened = unlock(&path, "sesame").unwrap();
         assert_eq!(locked.public.unwrap().key_data(), opened.public_key().key_data());
         assert!(unlock(&path, "wrong").is_err());
@@ -176,8 +176,8 @@ mod tests {
     #[test]
     fn encrypted_pem_and_pkcs8_keys() {
         for format in ["PEM", "PKCS8"] {
-            let (_folder, path) = made(&["-t", "rsa", "-b", "2048", "-m", format, "-N", "sesame"]);
-            let Ok(KeyFile::Locked(locked)) = KeyFile::read(&path) else { panic!("{format} is not locked") };
+            let (_folder, path) = generate_key(&["-t", "rsa", "-b", "2048", "-m", format, "-N", "sesame"]);
+            let Ok(KeyFile::EncryptedKey(locked)) = KeyFile::read(&path) else { panic!("{format} is not locked") };
             let opened = unlock(&path, "sesame").unwrap();
             assert_eq!(locked.public.unwrap().key_data(), opened.public_key().key_data(), "{format}");
             assert!(unlock(&path, "wrong").is_err(), "{format}");
@@ -202,7 +202,7 @@ mod tests {
             KeyFileError::Unusable {
                 reason: "is not used: its permissions 0644 are too open".into(),
                 hint: Some(format!("chmod 600 {}", path.display())),
-                by_ssh: false,
+                ssh_program_may_help: false,
             }
         );
         std::fs::write(&path, vec![b'x'; 70_000]).unwrap();
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_public_key_alone_is_for_the_agent() {
-        let (_folder, path) = made(&["-t", "ed25519", "-N", ""]);
+        let (_folder, path) = generate_key(&["-t", "ed25519", "-N", ""]);
         assert!(matches!(KeyFile::read(&path.with_extension("pub")), Ok(KeyFile::PublicOnly(_))));
     }
 

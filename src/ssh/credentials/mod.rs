@@ -5,9 +5,9 @@
 mod broker;
 mod key_file;
 mod key_ring;
-mod queue;
+mod prompt_events;
 
 pub(super) use broker::{Broker, PromptKey, Unanswered};
-pub(super) use key_file::{KeyFile, KeyFileError, Locked};
+pub(super) use key_file::{EncryptedKey, KeyFile, KeyFileError};
 pub(super) use key_ring::{KeyRing, UnlockError};
-pub use queue::PromptEvent;
+pub use prompt_events::PromptEvent;

@@ -1,6 +1,6 @@
 //! Writing a host key down.
 
-use super::{HostName, KnownHosts, Verdict, pattern};
+use super::{HostKeyStatus, HostName, KnownHosts, pattern};
 use crate::ssh::text;
 use crate::ssh::transport::{SshError, SshErrorKind};
 use russh::keys::PublicKey;
@@ -11,7 +11,7 @@ use std::path::Path;
 
 /// Appends `key` for `name` to `path` under a lock, unless the file knows it by now. A new file has mode 0600, a new
 /// folder 0700. It blocks: for a thread of its own.
-pub(crate) fn add(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> Result<(), SshError> {
+pub(crate) fn append_host_key(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> Result<(), SshError> {
     append(path, name, key, hash_names).map_err(|error| {
         SshError::new(
             SshErrorKind::KnownHosts,
@@ -32,10 +32,10 @@ fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io
     let text = String::from_utf8_lossy(&bytes).into_owned();
     let ends_in_a_line = text.is_empty() || text.ends_with('\n');
     let known = KnownHosts::from_text(path, text);
-    match known.evaluate(name, key) {
-        Verdict::Known => return Ok(()),
-        Verdict::Unknown(_) => {}
-        Verdict::Changed(_) | Verdict::Revoked(_) => {
+    match known.check_key(name, key) {
+        HostKeyStatus::Known => return Ok(()),
+        HostKeyStatus::Unknown(_) => {}
+        HostKeyStatus::Changed(_) | HostKeyStatus::Revoked(_) => {
             return Err(io::Error::other("another key for this host was written meanwhile"));
         }
     }
@@ -88,14 +88,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("ssh/known_hosts");
         let name = HostName::new("GPU01", 2222, None);
-        add(&path, &name, &key(), false).unwrap();
-        add(&path, &name, &key(), false).unwrap();
+        append_host_key(&path, &name, &key(), false).unwrap();
+        append_host_key(&path, &name, &key(), false).unwrap();
         let line = "[gpu01]:2222 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ\n";
         assert_eq!(fs::read_to_string(&path).unwrap(), line);
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
         fs::write(&path, "# no end").unwrap();
-        add(&path, &name, &key(), false).unwrap();
+        append_host_key(&path, &name, &key(), false).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), format!("# no end\n{line}"));
     }
 
@@ -104,11 +104,11 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("known_hosts");
         let name = HostName::new("gpu01", 22, None);
-        add(&path, &name, &key(), true).unwrap();
+        append_host_key(&path, &name, &key(), true).unwrap();
         let text = fs::read_to_string(&path).unwrap();
         assert!(text.starts_with("|1|") && !text.contains("gpu01"), "{text}");
         let known = KnownHosts::read([&path]).unwrap();
-        assert_eq!(known.evaluate(&name, &key()), Verdict::Known);
+        assert_eq!(known.check_key(&name, &key()), HostKeyStatus::Known);
     }
 
     #[test]
@@ -117,7 +117,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").unwrap();
         let path = file.join("known_hosts");
-        let error = add(&path, &HostName::new("gpu01", 22, None), &key(), false).unwrap_err();
+        let error = append_host_key(&path, &HostName::new("gpu01", 22, None), &key(), false).unwrap_err();
         assert_eq!(error.kind, SshErrorKind::KnownHosts);
         assert_eq!(error.message, format!("writing the host key to {} failed: File exists", path.display()));
     }

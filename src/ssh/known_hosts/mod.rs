@@ -5,14 +5,14 @@
 //! refuses that host, and a host certificate that names no host is good for none.
 
 mod append;
-mod authority;
-mod evaluate;
+mod host_certificate;
 mod line;
+mod lookup;
 mod pattern;
 
-pub(crate) use append::add;
-pub(crate) use authority::Vouched;
-pub(crate) use evaluate::{HostName, KnownHosts, Place, Verdict};
+pub(crate) use append::append_host_key;
+pub(crate) use host_certificate::CertificateCheck;
+pub(crate) use lookup::{HostKeyStatus, HostName, KnownHosts, KnownHostsEntry};
 pub(in crate::ssh) use pattern::glob;
 
 use russh::keys::{HashAlg, PublicKey};

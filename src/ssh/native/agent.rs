@@ -1,9 +1,9 @@
 //! The ssh-agent.
 
-use super::handler::Witness;
+use super::handler::ConnectionEvents;
 use crate::ssh::Context;
-use crate::ssh::resolve::{AgentChoice, Resolved};
-use crate::ssh::stopwatch::Stopwatch;
+use crate::ssh::pausable_timeout::PausableTimeout;
+use crate::ssh::resolve::{AgentSocket, Resolved};
 use crate::wire::format::io_cause;
 use russh::keys::agent::{AgentIdentity, AgentSessionBinding, client::AgentClient};
 use russh::keys::{Error, HashAlg};
@@ -23,16 +23,16 @@ pub(super) struct Agent {
     client: AgentClient<UnixStream>,
     turn: Arc<Mutex<()>>,
     /// Stands still while the agent may be waiting for a person.
-    watch: Stopwatch,
-    witness: Witness,
+    time_limit: PausableTimeout,
+    events: ConnectionEvents,
 }
 
 /// The socket to use, if any.
 pub(super) fn socket(context: &Context, resolved: &Resolved) -> Option<PathBuf> {
     match &resolved.agent {
-        AgentChoice::Usual => context.options.agent_socket.clone(),
-        AgentChoice::Socket(path) => Some(path.clone()),
-        AgentChoice::Never => None,
+        AgentSocket::FromEnvironment => context.options.agent_socket.clone(),
+        AgentSocket::Path(path) => Some(path.clone()),
+        AgentSocket::Disabled => None,
     }
 }
 
@@ -42,8 +42,8 @@ impl Agent {
         context: &Context,
         socket: &Path,
         binding: Option<&AgentSessionBinding>,
-        watch: &Stopwatch,
-        witness: &Witness,
+        time_limit: &PausableTimeout,
+        events: &ConnectionEvents,
     ) -> Result<(Self, Vec<AgentIdentity>), String> {
         let connecting = async {
             let mut client = AgentClient::connect_uds(socket).await?;
@@ -57,8 +57,8 @@ impl Agent {
         let failed = |why: &str| format!("the agent at {} gave no keys: {why}", socket.display());
         match tokio::time::timeout(LIMIT, connecting).await {
             Ok(Ok((client, identities))) => {
-                let turn = Arc::clone(&context.agent_turn);
-                Ok((Self { client, turn, watch: watch.clone(), witness: witness.clone() }, identities))
+                let turn = Arc::clone(&context.agent_sign_lock);
+                Ok((Self { client, turn, time_limit: time_limit.clone(), events: events.clone() }, identities))
             }
             Ok(Err(Error::IO(error))) => Err(failed(&io_cause(&error))),
             Ok(Err(error)) => Err(failed(&error.to_string())),
@@ -76,10 +76,10 @@ impl Signer for Agent {
         hash: Option<HashAlg>,
         to_sign: Vec<u8>,
     ) -> Result<Vec<u8>, AgentAuthError> {
-        let _pause = self.watch.pause();
+        let _pause = self.time_limit.pause();
         let _turn = self.turn.lock().await;
         let signed = self.client.sign_request(key, hash, to_sign).await?;
-        self.witness.seen().proven = true;
+        self.events.lock().proof_sent = true;
         Ok(signed)
     }
 }

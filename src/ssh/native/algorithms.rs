@@ -49,13 +49,13 @@ fn host_keys() -> Vec<Algorithm> {
 }
 
 /// Ours in the order of the configuration's list, without those that it leaves out; all of ours where it has none.
-fn chosen<T: Clone>(ours: &[T], wanted: Option<&Vec<String>>, name: impl Fn(&T) -> String) -> Vec<T> {
+fn filter_configured<T: Clone>(ours: &[T], wanted: Option<&Vec<String>>, name: impl Fn(&T) -> String) -> Vec<T> {
     let Some(wanted) = wanted else { return ours.to_vec() };
     wanted.iter().filter_map(|wanted| ours.iter().find(|one| name(one) == *wanted).cloned()).collect()
 }
 
 /// The first setting of which we have no algorithm at all, as it is spelled in ssh_config.
-pub(super) fn lacking(wanted: &Algorithms) -> Option<&'static str> {
+pub(super) fn unsupported_setting(wanted: &Algorithms) -> Option<&'static str> {
     [
         ("HostKeyAlgorithms", &wanted.host_keys, host_keys().iter().map(plain).collect::<Vec<_>>()),
         ("KexAlgorithms", &wanted.key_exchanges, KEY_EXCHANGES.iter().map(text).collect()),
@@ -69,16 +69,16 @@ pub(super) fn lacking(wanted: &Algorithms) -> Option<&'static str> {
 
 /// The configuration does not let the key sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct LeftOut;
+pub(super) struct AlgorithmNotAllowed;
 
 /// The hash with which a key signs, where the configuration lets it sign at all: the server's choice for RSA, or the
 /// other one where the configuration has only that. For all other types there is none.
-pub(super) fn signature(
+pub(super) fn signature_hash(
     key: &Algorithm,
     server: Option<HashAlg>,
     is_certificate: bool,
     wanted: &Algorithms,
-) -> Result<Option<HashAlg>, LeftOut> {
+) -> Result<Option<HashAlg>, AlgorithmNotAllowed> {
     let hashes = match (key, server) {
         (Algorithm::Rsa { .. }, Some(HashAlg::Sha512)) => vec![Some(HashAlg::Sha512), Some(HashAlg::Sha256)],
         (Algorithm::Rsa { .. }, _) => vec![server],
@@ -91,7 +91,7 @@ pub(super) fn signature(
         let name = if is_certificate { algorithm.to_certificate_type() } else { plain(&algorithm) };
         wanted.contains(&name)
     });
-    accepted.ok_or(LeftOut)
+    accepted.ok_or(AlgorithmNotAllowed)
 }
 
 /// Whether the configuration lets RSA keys sign with SHA-1, which we do not.
@@ -121,7 +121,7 @@ fn known_first(types: Vec<Algorithm>, known: &[Algorithm]) -> Vec<Algorithm> {
 
 /// What differs from one connection to another.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Wishes {
+pub(super) struct ConnectionOptions {
     /// The types of which keys are known for the host.
     pub(super) known: Vec<Algorithm>,
     /// Whether an authority is known that may vouch for the host: nothing else makes a certificate worth asking for.
@@ -135,14 +135,14 @@ pub(super) struct Wishes {
 }
 
 /// The configuration of one connection.
-pub(super) fn config(wishes: &Wishes) -> Result<Config, russh::Error> {
-    let (interval, count) = wishes.keepalive;
-    let wanted = &wishes.algorithms;
-    let mut key_exchanges = chosen(KEY_EXCHANGES, wanted.key_exchanges.as_ref(), text);
+pub(super) fn config(options: &ConnectionOptions) -> Result<Config, russh::Error> {
+    let (interval, count) = options.keepalive;
+    let wanted = &options.algorithms;
+    let mut key_exchanges = filter_configured(KEY_EXCHANGES, wanted.key_exchanges.as_ref(), text);
     key_exchanges.extend_from_slice(EXTENSIONS);
-    let keys = chosen(&host_keys(), wanted.host_keys.as_ref(), plain);
-    let certificates = if wishes.certificates {
-        chosen(&host_keys(), wanted.host_keys.as_ref(), Algorithm::to_certificate_type)
+    let keys = filter_configured(&host_keys(), wanted.host_keys.as_ref(), plain);
+    let certificates = if options.certificates {
+        filter_configured(&host_keys(), wanted.host_keys.as_ref(), Algorithm::to_certificate_type)
     } else {
         Vec::new()
     };
@@ -152,14 +152,14 @@ pub(super) fn config(wishes: &Wishes) -> Result<Config, russh::Error> {
         // more, so that one host that is slow to read does not soon stop the others.
         window_size: 256 * 1024,
         // russh keeps the room of the longest packet for as long as the connection lasts, and a usual snapshot has 4 kB.
-        maximum_packet_size: if wishes.carries_others { 32 * 1024 } else { 8 * 1024 },
-        channel_buffer_size: if wishes.carries_others { 64 } else { 8 },
+        maximum_packet_size: if options.carries_others { 32 * 1024 } else { 8 * 1024 },
+        channel_buffer_size: if options.carries_others { 64 } else { 8 },
         preferred: Preferred {
             kex: Cow::Owned(key_exchanges),
-            key: Cow::Owned(known_first(keys, &wishes.known)),
+            key: Cow::Owned(known_first(keys, &options.known)),
             host_key_certificates: Cow::Owned(certificates),
-            cipher: Cow::Owned(chosen(CIPHERS, wanted.ciphers.as_ref(), text)),
-            mac: Cow::Owned(chosen(MACS, wanted.macs.as_ref(), text)),
+            cipher: Cow::Owned(filter_configured(CIPHERS, wanted.ciphers.as_ref(), text)),
+            mac: Cow::Owned(filter_configured(MACS, wanted.macs.as_ref(), text)),
             // A few bytes may unpack to gigabytes before anything is checked (CVE-2026-46702).
             compression: Cow::Borrowed(&[compression::NONE]),
         },
@@ -194,7 +194,7 @@ mod tests {
             ]
         );
         assert_eq!(known_first(host_keys(), &[]), host_keys());
-        assert!(config(&Wishes::default()).unwrap().preferred.host_key_certificates.is_empty());
+        assert!(config(&ConnectionOptions::default()).unwrap().preferred.host_key_certificates.is_empty());
     }
 
     fn list(names: &str) -> Vec<String> {
@@ -210,9 +210,9 @@ mod tests {
             macs: Some(list("hmac-sha2-512")),
             public_keys: None,
         };
-        assert_eq!(lacking(&algorithms), None);
-        let wishes = Wishes { certificates: true, algorithms, ..Wishes::default() };
-        let preferred = config(&wishes).unwrap().preferred;
+        assert_eq!(unsupported_setting(&algorithms), None);
+        let options = ConnectionOptions { certificates: true, algorithms, ..ConnectionOptions::default() };
+        let preferred = config(&options).unwrap().preferred;
         let keys: Vec<_> = preferred.key.iter().map(Algorithm::as_str).collect();
         assert_eq!(keys, ["rsa-sha2-256", "ssh-ed25519"]);
         assert!(preferred.host_key_certificates.is_empty(), "the list names no certificate");
@@ -235,7 +235,7 @@ mod tests {
             (Algorithms { ciphers: none.clone(), ..Algorithms::default() }, Some("Ciphers")),
             (Algorithms { macs: none, ..Algorithms::default() }, Some("MACs")),
         ] {
-            assert_eq!(lacking(&algorithms), setting);
+            assert_eq!(unsupported_setting(&algorithms), setting);
         }
     }
 
@@ -245,15 +245,15 @@ mod tests {
         let (rsa, ed25519) = (Algorithm::Rsa { hash: None }, Algorithm::Ed25519);
         let (sha256, sha512) = (Some(HashAlg::Sha256), Some(HashAlg::Sha512));
         let any = Algorithms::default();
-        assert_eq!(signature(&rsa, sha512, false, &any), Ok(sha512));
-        assert_eq!(signature(&rsa, sha256, false, &any), Ok(sha256));
-        assert_eq!(signature(&ed25519, None, true, &any), Ok(None));
-        assert_eq!(signature(&rsa, sha512, false, &only("rsa-sha2-256,ssh-ed25519")), Ok(sha256));
-        assert_eq!(signature(&rsa, sha256, false, &only("rsa-sha2-512")), Err(LeftOut));
-        assert_eq!(signature(&ed25519, None, false, &only("rsa-sha2-512")), Err(LeftOut));
-        assert_eq!(signature(&ed25519, None, true, &only("ssh-ed25519")), Err(LeftOut));
-        assert_eq!(signature(&ed25519, None, true, &only("ssh-ed25519-cert-v01@openssh.com")), Ok(None));
-        assert_eq!(signature(&rsa, sha512, true, &only("rsa-sha2-512-cert-v01@openssh.com")), Ok(sha512));
+        assert_eq!(signature_hash(&rsa, sha512, false, &any), Ok(sha512));
+        assert_eq!(signature_hash(&rsa, sha256, false, &any), Ok(sha256));
+        assert_eq!(signature_hash(&ed25519, None, true, &any), Ok(None));
+        assert_eq!(signature_hash(&rsa, sha512, false, &only("rsa-sha2-256,ssh-ed25519")), Ok(sha256));
+        assert_eq!(signature_hash(&rsa, sha256, false, &only("rsa-sha2-512")), Err(AlgorithmNotAllowed));
+        assert_eq!(signature_hash(&ed25519, None, false, &only("rsa-sha2-512")), Err(AlgorithmNotAllowed));
+        assert_eq!(signature_hash(&ed25519, None, true, &only("ssh-ed25519")), Err(AlgorithmNotAllowed));
+        assert_eq!(signature_hash(&ed25519, None, true, &only("ssh-ed25519-cert-v01@openssh.com")), Ok(None));
+        assert_eq!(signature_hash(&rsa, sha512, true, &only("rsa-sha2-512-cert-v01@openssh.com")), Ok(sha512));
         assert!(wants_sha1(&only("rsa-sha2-512,ssh-rsa")) && !wants_sha1(&only("rsa-sha2-512")) && !wants_sha1(&any));
     }
 }

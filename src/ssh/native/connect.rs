@@ -1,21 +1,21 @@
 //! One host, from its name to a running command.
 
+use super::abortable_stream::{AbortHandle, abortable};
 use super::auth::{self, Login};
 use super::exec::{self, Connection};
-use super::handler::{Client, Witness};
-use super::host_key::{self, Judge, Ruling};
-use super::memory::{Memory, Setback, Stranger};
-use super::stream::{Cut, cuttable};
-use super::way::{self, Stream, Way};
+use super::handler::{ClientHandler, ConnectionEvents};
+use super::host_key::{self, HostKeyDecision, HostKeyVerifier};
+use super::login_state::{LoginState, RetryReason, UnknownHostKey};
+use super::server_stream::{self, ByteStream, ServerStream};
 use super::{algorithms, errors};
 use crate::ssh::Context;
-use crate::ssh::credentials::{KeyFileError, Locked, PromptKey, UnlockError};
-use crate::ssh::gate::Place;
+use crate::ssh::credentials::{EncryptedKey, KeyFileError, PromptKey, UnlockError};
 use crate::ssh::known_hosts::{HostName, KnownHosts};
+use crate::ssh::openssh::PromptAbandoned;
+use crate::ssh::pausable_timeout::PausableTimeout;
+use crate::ssh::preauth_limiter::PreauthSlot;
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
-use crate::ssh::stopwatch::Stopwatch;
-use crate::ssh::system::GivenUp;
 use crate::ssh::text::shell_word;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use futures::future::BoxFuture;
@@ -25,30 +25,30 @@ use std::sync::Arc;
 
 /// Why the built-in client gave up.
 #[derive(Debug, Clone)]
-pub(in crate::ssh) struct Failure {
+pub(in crate::ssh) struct NativeError {
     pub(in crate::ssh) error: SshError,
     /// Whether the `ssh` program may manage what we cannot.
-    pub(in crate::ssh) ssh_may_manage: bool,
+    pub(in crate::ssh) ssh_program_may_help: bool,
 }
 
 /// Where a connection is to lead.
 #[derive(Clone, Copy)]
-pub(super) struct Target<'a> {
+pub(super) struct ConnectTarget<'a> {
     pub(super) context: &'a Context,
     /// The name it is shown by.
     pub(super) host: &'a str,
     pub(super) resolved: &'a Resolved,
     /// The jump hosts that are being connected to, each through the next: none of them may lead back to itself.
-    pub(super) path: &'a [String],
+    pub(super) jump_path: &'a [String],
     /// Whether other connections will run through it.
     pub(super) carries_others: bool,
     pub(super) progress: &'a (dyn Fn(SshPhase) + Send + Sync),
 }
 
-impl Target<'_> {
-    /// See [`Context::remark`].
-    pub(super) fn remark(&self, phase: SshPhase, text: impl FnOnce() -> String) {
-        self.context.remark(self.host, phase, text);
+impl ConnectTarget<'_> {
+    /// See [`Context::trace`].
+    pub(super) fn trace(&self, phase: SshPhase, text: impl FnOnce() -> String) {
+        self.context.trace(self.host, phase, text);
     }
 }
 
@@ -59,11 +59,11 @@ pub(in crate::ssh) async fn open(
     resolved: &Resolved,
     command: &str,
     progress: &(dyn Fn(SshPhase) + Send + Sync),
-) -> Result<Channel, Failure> {
-    let target = Target { context, host, resolved, path: &[], carries_others: false, progress };
-    let (connection, waiting_room) = log_in(target).await?;
+) -> Result<Channel, NativeError> {
+    let target = ConnectTarget { context, host, resolved, jump_path: &[], carries_others: false, progress };
+    let (connection, preauth_slot) = log_in(target).await?;
     progress(SshPhase::Exec);
-    Ok(exec::start(connection, waiting_room, command, context.options.limits.exec).await?)
+    Ok(exec::start(connection, preauth_slot, command, context.options.limits.exec).await?)
 }
 
 /// Connects and logs in; connects again after each question to a person. Boxed, since a jump host is connected to in
@@ -71,82 +71,83 @@ pub(in crate::ssh) async fn open(
 ///
 /// The place in the waiting room comes with it: the server counts a connection among those that have not logged in for
 /// a moment longer than its client does.
-pub(super) fn log_in(target: Target<'_>) -> BoxFuture<'_, Result<(Connection, Place), Failure>> {
+pub(super) fn log_in(target: ConnectTarget<'_>) -> BoxFuture<'_, Result<(Connection, PreauthSlot), NativeError>> {
     Box::pin(async move {
         let resolved = target.resolved;
         let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
-        let mut attempt = Attempt { target, name, memory: Memory::default(), trusted: None };
+        let mut attempt = Attempt { target, name, state: LoginState::default(), trusted: None };
         loop {
             match attempt.run().await {
                 Ok(connection) => return Ok(connection),
-                Err(setback) => attempt.overcome(setback).await?,
+                Err(reason) => attempt.handle_retry_reason(reason).await?,
             }
         }
     })
 }
 
-impl From<SshError> for Failure {
+impl From<SshError> for NativeError {
     fn from(error: SshError) -> Self {
-        Self { error, ssh_may_manage: false }
+        Self { error, ssh_program_may_help: false }
     }
 }
 
 struct Attempt<'a> {
-    target: Target<'a>,
+    target: ConnectTarget<'a>,
     name: HostName,
-    memory: Memory,
+    state: LoginState,
     /// A key that was trusted at a prompt: the next connection is pinned to it.
     trusted: Option<PublicKey>,
 }
 
 impl Attempt<'_> {
     /// One connection.
-    async fn run(&mut self) -> Result<(Connection, Place), Setback> {
-        let Target { context, host, resolved, progress, .. } = self.target;
-        let Way { stream, place, held, waiting_room, watch } = way::open(&self.target).await?;
+    async fn run(&mut self) -> Result<(Connection, PreauthSlot), RetryReason> {
+        let ConnectTarget { context, host, resolved, progress, .. } = self.target;
+        let ServerStream { stream, peer, carrier, preauth_slot, time_limit } =
+            server_stream::open(&self.target).await?;
 
         progress(SshPhase::KeyExchange);
-        let witness = Witness::default();
+        let events = ConnectionEvents::default();
         let exchanged = tokio::select! {
-            exchanged = self.exchange_keys(stream, watch, &place, &witness) => exchanged,
+            exchanged = self.exchange_keys(stream, time_limit, &peer, &events) => exchanged,
             // Ended, its `ssh` cannot take the missing answer for an empty one.
-            given_up = held.given_up() => return Err(match given_up {
-                GivenUp::Declined => auth::declined(resolved).into(),
-                GivenUp::Unattended => Setback::Unattended,
+            abandoned = carrier.abandoned() => return Err(match abandoned {
+                PromptAbandoned::Declined => auth::declined(resolved).into(),
+                PromptAbandoned::TimedOut => RetryReason::PromptTimedOut,
             }),
         };
-        let (mut handle, cut) = match exchanged {
-            Err(Setback::Failed(error)) => return Err(Setback::Failed(held.explain(error).await)),
+        let (mut handle, abort_handle) = match exchanged {
+            Err(RetryReason::Fatal(error)) => return Err(RetryReason::Fatal(carrier.explain(error).await)),
             other => other?,
         };
 
         progress(SshPhase::Login);
-        let watch = Stopwatch::start(context.options.limits.login);
-        let memory = &mut self.memory;
-        let login = Login { context, host, resolved, handle: &mut handle, witness: &witness, memory, watch };
+        let time_limit = PausableTimeout::start(context.options.limits.login);
+        let state = &mut self.state;
+        let login = Login { context, host, resolved, handle: &mut handle, events: &events, state, time_limit };
         login.run().await?;
-        self.memory.turn = None;
-        Ok((Connection { handle, witness, _cut: cut, _way: held }, waiting_room))
+        self.state.prompt_turn = None;
+        Ok((Connection { handle, events, _abort_handle: abort_handle, _carrier: carrier }, preauth_slot))
     }
 
     async fn exchange_keys(
         &self,
-        stream: Box<dyn Stream>,
-        watch: Option<Stopwatch>,
-        place: &str,
-        witness: &Witness,
-    ) -> Result<(Handle<Client>, Cut), Setback> {
-        let Target { context, resolved, .. } = self.target;
+        stream: Box<dyn ByteStream>,
+        time_limit: Option<PausableTimeout>,
+        peer: &str,
+        events: &ConnectionEvents,
+    ) -> Result<(Handle<ClientHandler>, AbortHandle), RetryReason> {
+        let ConnectTarget { context, resolved, .. } = self.target;
         let known = self.known_hosts().await?;
-        let config = algorithms::config(&algorithms::Wishes {
+        let config = algorithms::config(&algorithms::ConnectionOptions {
             known: known.key_types(&self.name),
             certificates: known.has_authorities(&self.name),
-            keepalive: resolved.signs_of_life(),
+            keepalive: resolved.server_alive(),
             algorithms: resolved.algorithms.clone(),
             carries_others: self.target.carries_others,
         });
-        let config = config.map_err(|error| errors::key_exchange(place, b"", &error))?;
-        let judge = Judge {
+        let config = config.map_err(|error| errors::key_exchange(peer, b"", &error))?;
+        let verifier = HostKeyVerifier {
             known,
             name: self.name.clone(),
             trusted: self.trusted.clone(),
@@ -154,38 +155,41 @@ impl Attempt<'_> {
             accept_new: resolved.strict_host_keys == StrictHostKeys::AcceptNew,
             accepted: None,
         };
-        let (stream, cut) = cuttable(stream);
-        let watch = watch.unwrap_or_else(|| Stopwatch::start(context.options.limits.key_exchange));
-        let connecting = russh::client::connect_stream(Arc::new(config), stream, Client::new(judge, witness.clone()));
-        let connected = watch.run(connecting).await;
-        let ruling = witness.seen().ruling.take();
-        if let Some(ruling) = &ruling {
-            if let Some(error) = host_key::refusal(ruling, &self.name) {
+        let (stream, abort_handle) = abortable(stream);
+        let time_limit = time_limit.unwrap_or_else(|| PausableTimeout::start(context.options.limits.key_exchange));
+        let connecting =
+            russh::client::connect_stream(Arc::new(config), stream, ClientHandler::new(verifier, events.clone()));
+        let connected = time_limit.run(connecting).await;
+        let decision = events.lock().decision.take();
+        if let Some(decision) = &decision {
+            if let Some(error) = host_key::refusal_error(decision, &self.name) {
                 return Err(error.into());
             }
-            if let Ruling::Unknown { key, other_names } = ruling {
-                let target = format!("{} ({place})", resolved.hostname);
+            if let HostKeyDecision::Unknown { key, other_names } = decision {
+                let target = format!("{} ({peer})", resolved.hostname);
                 let (key, other_names) = (key.clone(), other_names.clone());
-                return Err(Setback::UnknownKey(Box::new(Stranger { key, other_names, target })));
+                return Err(RetryReason::UnknownKey(Box::new(UnknownHostKey { key, other_names, target })));
             }
         }
         let handle = match connected {
             Ok(Ok(handle)) => handle,
             Ok(Err(error)) => {
-                let may_manage = matches!(error, russh::Error::NoCommonAlgo { .. });
-                let error = errors::key_exchange(place, &cut.head(), &error);
-                return Err(if may_manage { Setback::BeyondUs(error) } else { Setback::Failed(error) });
+                let may_help = matches!(error, russh::Error::NoCommonAlgo { .. });
+                let error = errors::key_exchange(peer, &abort_handle.first_bytes(), &error);
+                return Err(if may_help { RetryReason::NeedsSshProgram(error) } else { RetryReason::Fatal(error) });
             }
-            Err(_) => return Err(errors::key_exchange_timeout(place, &cut.head(), watch.limit()).into()),
+            Err(_) => {
+                return Err(errors::key_exchange_timeout(peer, &abort_handle.first_bytes(), time_limit.limit()).into());
+            }
         };
-        match ruling {
-            Some(Ruling::Accepted { new: Some(key) }) => host_key::save(resolved, &self.name, &key).await?,
-            Some(Ruling::Accepted { new: None }) => {}
+        match decision {
+            Some(HostKeyDecision::Accepted { new: Some(key) }) => host_key::save(resolved, &self.name, &key).await?,
+            Some(HostKeyDecision::Accepted { new: None }) => {}
             // A connection whose key nobody has judged is not used.
-            _ => return Err(errors::key_exchange(place, &cut.head(), &russh::Error::UnknownKey).into()),
+            _ => return Err(errors::key_exchange(peer, &abort_handle.first_bytes(), &russh::Error::UnknownKey).into()),
         }
-        self.target.remark(SshPhase::KeyExchange, || witness.seen().agreed.clone());
-        Ok((handle, cut))
+        self.target.trace(SshPhase::KeyExchange, || events.lock().negotiated.clone());
+        Ok((handle, abort_handle))
     }
 
     /// The files as they are now: another host may have added a key a moment ago.
@@ -205,43 +209,43 @@ impl Attempt<'_> {
     }
 
     /// Does what lets the next connection come further, or says why there is none.
-    async fn overcome(&mut self, setback: Setback) -> Result<(), Failure> {
-        let Target { context, host, resolved, .. } = self.target;
-        match setback {
-            Setback::Failed(error) => Err(error.into()),
-            Setback::BeyondUs(error) => Err(Failure { error, ssh_may_manage: true }),
-            Setback::UnknownKey(stranger) => {
-                host_key::ask(context, host, resolved, &self.name, &stranger).await?;
-                self.trusted = Some(stranger.key);
+    async fn handle_retry_reason(&mut self, reason: RetryReason) -> Result<(), NativeError> {
+        let ConnectTarget { context, host, resolved, .. } = self.target;
+        match reason {
+            RetryReason::Fatal(error) => Err(error.into()),
+            RetryReason::NeedsSshProgram(error) => Err(NativeError { error, ssh_program_may_help: true }),
+            RetryReason::UnknownKey(unknown_key) => {
+                host_key::prompt_for_unknown_key(context, host, resolved, &self.name, &unknown_key).await?;
+                self.trusted = Some(unknown_key.key);
                 Ok(())
             }
-            Setback::Locked(locked) => {
+            RetryReason::EncryptedKey(locked) => {
                 let unlocking = context.keys.unlock(&context.broker, &locked, host);
                 unlocking.await.map_err(|error| locked_error(&locked, &error))?;
                 Ok(())
             }
-            Setback::Turn => {
-                self.memory.turn = Some(Arc::clone(&context.typing).lock_owned().await);
+            RetryReason::PromptBusy => {
+                self.state.prompt_turn = Some(Arc::clone(&context.interactive_login_lock).lock_owned().await);
                 Ok(())
             }
-            Setback::Unattended => {
+            RetryReason::PromptTimedOut => {
                 let target = format!("{}@{}", resolved.user, resolved.hostname);
-                let is_wanted = context.broker.is_wanted(host, target).await;
-                if is_wanted { Ok(()) } else { Err(auth::declined(resolved).into()) }
+                let confirmed = context.broker.confirm_login(host, target).await;
+                if confirmed { Ok(()) } else { Err(auth::declined(resolved).into()) }
             }
-            Setback::Password => {
+            RetryReason::PasswordNeeded => {
                 let target = format!("{}@{}", resolved.user, resolved.hostname);
                 let kind = PromptKind::Secret {
                     text: format!("{target}'s password:"),
                     instruction: String::new(),
                     echo: false,
-                    failures: self.memory.wrong_passwords,
+                    failures: self.state.wrong_passwords,
                 };
-                let key = PromptKey::Login { target, connection: context.broker.number() };
+                let key = PromptKey::Login { target, connection: context.broker.next_login_id() };
                 let answer = context.broker.ask(key, host, kind).await;
                 let answer = answer.map(|(_, answer)| answer).ok();
-                self.memory.password = answer.filter(|answer| matches!(**answer, Answer::Secret(_)));
-                if self.memory.password.is_none() {
+                self.state.password = answer.filter(|answer| matches!(**answer, Answer::Secret(_)));
+                if self.state.password.is_none() {
                     return Err(auth::declined(resolved).into());
                 }
                 Ok(())
@@ -251,14 +255,16 @@ impl Attempt<'_> {
 }
 
 /// The key that the server would take stayed locked.
-fn locked_error(locked: &Locked, error: &UnlockError) -> SshError {
+fn locked_error(locked: &EncryptedKey, error: &UnlockError) -> SshError {
     let path = locked.path.display();
     let (kind, text) = match error {
         UnlockError::Unanswered(_) => {
             (SshErrorKind::IdentityFile, format!("{path} is locked by a passphrase, and nobody could be asked"))
         }
         UnlockError::Declined => (SshErrorKind::Declined, format!("no passphrase was given for {path}")),
-        UnlockError::Wrong => (SshErrorKind::IdentityFile, format!("three passphrases for {path} were wrong")),
+        UnlockError::WrongPassphrase => {
+            (SshErrorKind::IdentityFile, format!("three passphrases for {path} were wrong"))
+        }
         UnlockError::File(KeyFileError::Missing) => {
             (SshErrorKind::IdentityFile, format!("{path} has vanished while its passphrase was typed"))
         }

@@ -6,23 +6,23 @@ use russh::Error;
 use std::time::Duration;
 
 /// The server said nothing, or not enough, in time.
-pub(super) fn key_exchange_timeout(place: &str, head: &[u8], limit: Duration) -> SshError {
+pub(super) fn key_exchange_timeout(peer: &str, head: &[u8], limit: Duration) -> SshError {
     let (message, hint) = if head.is_empty() {
         (
-            format!("connected to {place}, but no SSH banner came within {}", duration(limit, DurationStyle::Seconds)),
+            format!("connected to {peer}, but no SSH banner came within {}", duration(limit, DurationStyle::Seconds)),
             "does sshd listen on that port? An overloaded or hung host accepts connections without answering",
         )
     } else if banner(head).is_some() {
         (
             format!(
-                "{place} answered, but the key exchange was not finished within {}",
+                "{peer} answered, but the key exchange was not finished within {}",
                 duration(limit, DurationStyle::Seconds)
             ),
             "an overloaded host or a link that drops large packets (MTU) looks like this",
         )
     } else {
         (
-            format!("{place} does not speak SSH; it says {:?}", first_line(head)),
+            format!("{peer} does not speak SSH; it says {:?}", first_line(head)),
             "`port = N` in hosts.toml names the port of sshd",
         )
     };
@@ -33,7 +33,7 @@ pub(super) fn key_exchange_timeout(place: &str, head: &[u8], limit: Duration) ->
 const PENALTY: &str = "Not allowed at this time";
 
 /// The key exchange failed for another reason than the host key.
-pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError {
+pub(super) fn key_exchange(peer: &str, head: &[u8], error: &Error) -> SshError {
     let closed = match error {
         Error::HUP | Error::Disconnect | Error::RecvError => true,
         Error::IO(error) => {
@@ -46,18 +46,18 @@ pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError 
         // MaxStartups and penalties are told in plain text before the banner.
         if first_line(head) == PENALTY {
             let message =
-                format!("{place} is rate-limited for this address: it closed the connection and said {PENALTY:?}");
+                format!("{peer} is rate-limited for this address: it closed the connection and said {PENALTY:?}");
             return SshError::new(SshErrorKind::RateLimited, message).with_hint(
                 "after failed logins sshd refuses an address for a while (PerSourcePenalties); the next try is in a minute",
             );
         }
-        return busy(format!("{place} closed the connection and said {:?}", first_line(head)));
+        return busy(format!("{peer} closed the connection and said {:?}", first_line(head)));
     }
     if closed {
-        return busy(format!("{place} closed the connection before the key exchange was finished"));
+        return busy(format!("{peer} closed the connection before the key exchange was finished"));
     }
     if let Error::NoCommonAlgo { kind, theirs, .. } = error {
-        let message = format!("no {kind:?} algorithm in common with {place}, which offers {}", theirs.join(", "));
+        let message = format!("no {kind:?} algorithm in common with {peer}, which offers {}", theirs.join(", "));
         return SshError::new(SshErrorKind::KeyExchange, message)
             .with_hint("backend = \"system\" in hosts.toml uses the ssh program");
     }
@@ -65,7 +65,7 @@ pub(super) fn key_exchange(place: &str, head: &[u8], error: &Error) -> SshError 
         Error::IO(error) => io_cause(error),
         error => error.to_string(),
     };
-    SshError::new(SshErrorKind::KeyExchange, format!("the key exchange with {place} failed: {what}"))
+    SshError::new(SshErrorKind::KeyExchange, format!("the key exchange with {peer} failed: {what}"))
         .with_hint("backend = \"system\" in hosts.toml uses the ssh program")
 }
 

@@ -1,9 +1,9 @@
 //! One command on an authenticated connection, and everything that ends with it.
 
-use super::handler::{Client, Witness};
-use super::stream::Cut;
-use super::way::Held;
-use crate::ssh::gate::Place;
+use super::abortable_stream::AbortHandle;
+use super::handler::{ClientHandler, ConnectionEvents};
+use super::server_stream::StreamCarrier;
+use crate::ssh::preauth_limiter::PreauthSlot;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration};
 use russh::client::{Handle, Msg};
@@ -19,16 +19,16 @@ const PIPE_BYTES: usize = 8 * 1024;
 const MESSAGE_BYTES: usize = 4 * 1024;
 
 /// How long a farewell may take before the connection is cut.
-const FAREWELL: Duration = Duration::from_millis(500);
+const DISCONNECT_LIMIT: Duration = Duration::from_millis(500);
 
 /// An authenticated connection. Dropping it cuts the stream.
 pub(super) struct Connection {
-    pub(super) handle: Handle<Client>,
-    pub(super) witness: Witness,
+    pub(super) handle: Handle<ClientHandler>,
+    pub(super) events: ConnectionEvents,
     /// Held for its drop.
-    pub(super) _cut: Cut,
+    pub(super) _abort_handle: AbortHandle,
     /// What the stream runs through.
-    pub(super) _way: Held,
+    pub(super) _carrier: StreamCarrier,
 }
 
 impl std::fmt::Debug for Connection {
@@ -41,11 +41,11 @@ impl std::fmt::Debug for Connection {
 /// logged in.
 pub(super) async fn start(
     connection: Connection,
-    waiting_room: Place,
+    preauth_slot: PreauthSlot,
     command: &str,
     limit: Duration,
 ) -> Result<Channel, SshError> {
-    let starting = tokio::time::timeout(limit, request(&connection, waiting_room, command)).await;
+    let starting = tokio::time::timeout(limit, request(&connection, preauth_slot, command)).await;
     let (reads, writes) = starting.unwrap_or_else(|_| {
         let message =
             format!("logged in, but the command was not started within {}", duration(limit, DurationStyle::Seconds));
@@ -57,7 +57,7 @@ pub(super) async fn start(
     let (stderr, stderr_far) = tokio::io::duplex(PIPE_BYTES);
     let (exit_sender, exit) = oneshot::channel();
     let (guard, dropped) = oneshot::channel();
-    let pump = Pump { connection, reads, writes, stdin: stdin_far, stdout: stdout_far, stderr: stderr_far };
+    let pump = ChannelPump { connection, reads, writes, stdin: stdin_far, stdout: stdout_far, stderr: stderr_far };
     tokio::spawn(pump.run(exit_sender, dropped));
     Ok(Channel {
         stdin: Box::pin(stdin),
@@ -72,14 +72,15 @@ pub(super) async fn start(
 /// Opens the channel and asks for the command, until the server has agreed to both.
 async fn request(
     connection: &Connection,
-    waiting_room: Place,
+    preauth_slot: PreauthSlot,
     command: &str,
 ) -> Result<(ChannelReadHalf, ChannelWriteHalf<Msg>), SshError> {
     let refused = |what: &str| {
-        let seen = connection.witness.seen();
-        let said = seen.farewell.as_deref().or(Some(seen.banner.trim()).filter(|banner| !banner.is_empty()));
-        let said = said.map(|said| format!(" (the server says: {said})")).unwrap_or_default();
-        SshError::new(SshErrorKind::Refusal, format!("logged in, but the server {what}{said}"))
+        let recorded = connection.events.lock();
+        let reason =
+            recorded.disconnect_message.as_deref().or(Some(recorded.banner.trim()).filter(|banner| !banner.is_empty()));
+        let reason = reason.map(|reason| format!(" (the server says: {reason})")).unwrap_or_default();
+        SshError::new(SshErrorKind::SessionRefused, format!("logged in, but the server {what}{reason}"))
     };
     let mut channel = connection.handle.channel_open_session().await.map_err(|error| match error {
         Error::ChannelOpenFailure(reason) => refused(&format!("refused a session: {reason:?}"))
@@ -87,7 +88,7 @@ async fn request(
         _ => refused("closed the connection"),
     })?;
     // sshd answers the login first and leaves the count of `MaxStartups` then; it opens channels after both.
-    drop(waiting_room);
+    drop(preauth_slot);
     channel.exec(true, command).await.map_err(|_| refused("closed the connection"))?;
     loop {
         match channel.wait().await {
@@ -103,7 +104,7 @@ async fn request(
 }
 
 /// Moves bytes between the channel and the pipes, and owns the connection.
-struct Pump {
+struct ChannelPump {
     connection: Connection,
     reads: ChannelReadHalf,
     writes: ChannelWriteHalf<Msg>,
@@ -112,7 +113,7 @@ struct Pump {
     stderr: DuplexStream,
 }
 
-impl Pump {
+impl ChannelPump {
     async fn run(self, exit: oneshot::Sender<Exit>, dropped: oneshot::Receiver<()>) {
         let Self { mut connection, mut reads, writes, stdin, stdout, stderr } = self;
         let mut writer = Box::pin(writes.make_writer());
@@ -125,29 +126,29 @@ impl Pump {
             std::future::pending::<()>().await;
         };
         let ended = tokio::select! {
-            ended = drain(&mut reads, stdout, stderr) => Some(ended),
+            ended = copy_output(&mut reads, stdout, stderr) => Some(ended),
             // Dropping the channel's guard.
             _ = dropped => None,
             () = feed => None,
         };
         if let Some(ended) = ended {
-            let ended = ended.unwrap_or_else(|| Exit::Closed(connection.witness.seen().farewell.clone()));
+            let ended = ended.unwrap_or_else(|| Exit::Closed(connection.events.lock().disconnect_message.clone()));
             // Nobody may be interested.
             let _ = exit.send(ended);
         }
-        let farewell = async {
+        let disconnect_message = async {
             let _ = writes.close().await;
             let _ = connection.handle.disconnect(Disconnect::ByApplication, "", "").await;
             let _ = (&mut connection.handle).await;
         };
         // Whatever the server does, the stream is cut when `connection` goes.
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        let _ = tokio::time::timeout(DISCONNECT_LIMIT, disconnect_message).await;
     }
 }
 
 /// Reads the channel to its end. `Eof` may come before or after the exit status, so only `Close` ends it; `None` when
 /// the connection ended without a word about the command.
-async fn drain(reads: &mut ChannelReadHalf, mut stdout: DuplexStream, mut stderr: DuplexStream) -> Option<Exit> {
+async fn copy_output(reads: &mut ChannelReadHalf, mut stdout: DuplexStream, mut stderr: DuplexStream) -> Option<Exit> {
     let mut exit = None;
     loop {
         match reads.wait().await {

@@ -1,6 +1,6 @@
 //! What the server says of its own accord.
 
-use super::host_key::{Judge, Ruling};
+use super::host_key::{HostKeyDecision, HostKeyVerifier};
 use crate::ssh::known_hosts::fingerprint;
 use russh::Names;
 use russh::client::{ChannelOpenHandle, DisconnectReason, Handler, Msg, Session};
@@ -12,69 +12,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const MAX_BANNER_BYTES: usize = 4096;
 
 /// As much of the beginning of a server's words as fits into `room` bytes.
-fn cut(words: &str, room: usize) -> &str {
-    let end = (0..=room.min(words.len())).rev().find(|end| words.is_char_boundary(*end)).unwrap_or(0);
-    &words[..end]
+fn cut(text: &str, room: usize) -> &str {
+    let end = (0..=room.min(text.len())).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+    &text[..end]
 }
 
 /// What was seen of a connection, for the errors that come of it.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Witness(Arc<Mutex<Seen>>);
+pub(super) struct ConnectionEvents(Arc<Mutex<RecordedEvents>>);
 
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct RecordedEvents {
     /// What became of the server's key, once it was shown.
-    pub(super) ruling: Option<Ruling>,
+    pub(super) decision: Option<HostKeyDecision>,
     /// The algorithms and the host key, for people.
-    pub(super) agreed: String,
+    pub(super) negotiated: String,
     /// The text that the server shows before authentication ends.
     pub(super) banner: String,
     /// Whether a proof was sent that the server has not answered yet: a signature, a password, answers to questions.
-    pub(super) proven: bool,
+    pub(super) proof_sent: bool,
     /// Whether the server listed no method that is left to try; russh ends such a connection.
-    pub(super) no_method_left: bool,
+    pub(super) no_auth_method_left: bool,
     /// The server's words as it closed the connection, or what broke it.
-    pub(super) farewell: Option<String>,
+    pub(super) disconnect_message: Option<String>,
     /// Whether those are the server's.
-    pub(super) took_leave: bool,
+    pub(super) closed_by_server: bool,
 }
 
-impl Witness {
-    pub(super) fn seen(&self) -> MutexGuard<'_, Seen> {
+impl ConnectionEvents {
+    pub(super) fn lock(&self) -> MutexGuard<'_, RecordedEvents> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Seen {
+impl RecordedEvents {
     /// Keeps what the server tells the person, as far as there is room.
-    pub(super) fn add_banner(&mut self, words: &str) {
+    pub(super) fn add_banner(&mut self, text: &str) {
         let room = MAX_BANNER_BYTES.saturating_sub(self.banner.len());
-        self.banner.push_str(cut(words, room));
+        self.banner.push_str(cut(text, room));
     }
 }
 
 /// russh's view of us.
-pub(super) struct Client {
-    judge: Judge,
-    witness: Witness,
+pub(super) struct ClientHandler {
+    verifier: HostKeyVerifier,
+    events: ConnectionEvents,
 }
 
-impl Client {
-    pub(super) fn new(judge: Judge, witness: Witness) -> Self {
-        Self { judge, witness }
+impl ClientHandler {
+    pub(super) fn new(verifier: HostKeyVerifier, events: ConnectionEvents) -> Self {
+        Self { verifier, events }
     }
 }
 
-impl Handler for Client {
+impl Handler for ClientHandler {
     type Error = Error;
 
     async fn check_server_key(&mut self, shown: &PublicKeyOrCertificate) -> Result<bool, Error> {
-        let ruling = match shown {
-            PublicKeyOrCertificate::PublicKey { key, .. } => self.judge.rule(key),
-            PublicKeyOrCertificate::Certificate(certificate) => self.judge.rule_certificate(certificate),
+        let decision = match shown {
+            PublicKeyOrCertificate::PublicKey { key, .. } => self.verifier.verify_key(key),
+            PublicKeyOrCertificate::Certificate(certificate) => self.verifier.verify_certificate(certificate),
         };
-        if let Ruling::Accepted { .. } = &ruling {
-            self.witness.seen().agreed = match shown {
+        if let HostKeyDecision::Accepted { .. } = &decision {
+            self.events.lock().negotiated = match shown {
                 PublicKeyOrCertificate::PublicKey { key, .. } => {
                     format!("host key {} {}", key.algorithm().as_str(), fingerprint(key))
                 }
@@ -89,37 +89,37 @@ impl Handler for Client {
                 }
             };
         }
-        let accepted = matches!(ruling, Ruling::Accepted { .. });
-        self.witness.seen().ruling = Some(ruling);
+        let accepted = matches!(decision, HostKeyDecision::Accepted { .. });
+        self.events.lock().decision = Some(decision);
         Ok(accepted)
     }
 
     async fn kex_done(&mut self, _: Option<&[u8]>, names: &Names, _: &mut Session) -> Result<(), Error> {
-        let agreed = &mut self.witness.seen().agreed;
+        let negotiated = &mut self.events.lock().negotiated;
         // A later exchange on the same connection tells nothing new.
-        if !agreed.contains(';') {
-            *agreed = format!("{}, {}; {agreed}", names.kex.as_ref(), names.cipher.as_ref());
+        if !negotiated.contains(';') {
+            *negotiated = format!("{}, {}; {negotiated}", names.kex.as_ref(), names.cipher.as_ref());
         }
         Ok(())
     }
 
     async fn auth_banner(&mut self, banner: &str, _: &mut Session) -> Result<(), Error> {
-        self.witness.seen().add_banner(banner);
+        self.events.lock().add_banner(banner);
         Ok(())
     }
 
     async fn disconnected(&mut self, reason: DisconnectReason<Error>) -> Result<(), Error> {
-        let took_leave = matches!(reason, DisconnectReason::ReceivedDisconnect(_));
-        let (words, result) = match reason {
+        let closed_by_server = matches!(reason, DisconnectReason::ReceivedDisconnect(_));
+        let (text, result) = match reason {
             DisconnectReason::ReceivedDisconnect(info) => (Some(info.message), Ok(())),
             DisconnectReason::Error(Error::Disconnect | Error::HUP) => (None, Ok(())),
             DisconnectReason::Error(error) => (Some(error.to_string()), Err(error)),
         };
-        let mut seen = self.witness.seen();
-        seen.took_leave = took_leave;
-        seen.no_method_left = matches!(result, Err(Error::NoAuthMethod));
-        seen.farewell =
-            words.filter(|words| !words.trim().is_empty()).map(|words| cut(&words, MAX_BANNER_BYTES).to_owned());
+        let mut recorded = self.events.lock();
+        recorded.closed_by_server = closed_by_server;
+        recorded.no_auth_method_left = matches!(result, Err(Error::NoAuthMethod));
+        recorded.disconnect_message =
+            text.filter(|text| !text.trim().is_empty()).map(|text| cut(&text, MAX_BANNER_BYTES).to_owned());
         result
     }
 
@@ -208,9 +208,9 @@ mod tests {
 
     #[test]
     fn words_of_a_server_are_cut() {
-        let mut seen = Seen::default();
-        (0..3).for_each(|_| seen.add_banner(&"ä".repeat(1000)));
-        assert_eq!(seen.banner.len(), MAX_BANNER_BYTES);
+        let mut recorded = RecordedEvents::default();
+        (0..3).for_each(|_| recorded.add_banner(&"ä".repeat(1000)));
+        assert_eq!(recorded.banner.len(), MAX_BANNER_BYTES);
         assert_eq!(cut("aä", 2), "a");
     }
 }

@@ -1,9 +1,11 @@
 //! Whether a server's key is good, and what to say and ask when it is not.
 
-use super::memory::Stranger;
+use super::login_state::UnknownHostKey;
 use crate::ssh::Context;
 use crate::ssh::credentials::{PromptKey, Unanswered};
-use crate::ssh::known_hosts::{self, HostName, KnownHosts, Place, Verdict, Vouched, fingerprint};
+use crate::ssh::known_hosts::{
+    self, CertificateCheck, HostKeyStatus, HostName, KnownHosts, KnownHostsEntry, fingerprint,
+};
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
 use crate::ssh::text::{shell_word, ssh_target};
@@ -14,7 +16,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Decides on the keys of one connection, before anything secret is sent.
 #[derive(Debug)]
-pub(super) struct Judge {
+pub(super) struct HostKeyVerifier {
     pub(super) known: KnownHosts,
     pub(super) name: HostName,
     /// The key that a person has just trusted at a prompt.
@@ -28,56 +30,56 @@ pub(super) struct Judge {
 
 /// What became of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Ruling {
+pub(super) enum HostKeyDecision {
     /// It is used; if new, it must be written down.
     Accepted { new: Option<PublicKey> },
     /// Nothing is known of the host; other names of the key.
     Unknown { key: PublicKey, other_names: Vec<String> },
     /// The host has other keys.
-    Changed { key: PublicKey, place: Place },
+    Changed { key: PublicKey, entry: KnownHostsEntry },
     /// The key must not be used.
-    Revoked { key: PublicKey, place: Place },
+    Revoked { key: PublicKey, entry: KnownHostsEntry },
     /// An authority of ours vouches for the key, but its certificate is not good, and the key alone is not known.
     BadCertificate { key: PublicKey, why: String },
     /// The key differs from the one that the connection began with.
-    Swapped,
+    ChangedDuringSession,
 }
 
-impl Judge {
-    pub(super) fn rule(&mut self, key: &PublicKey) -> Ruling {
+impl HostKeyVerifier {
+    pub(super) fn verify_key(&mut self, key: &PublicKey) -> HostKeyDecision {
         if let Some(accepted) = &self.accepted {
             let same = accepted.key_data() == key.key_data();
-            return if same { Ruling::Accepted { new: None } } else { Ruling::Swapped };
+            return if same { HostKeyDecision::Accepted { new: None } } else { HostKeyDecision::ChangedDuringSession };
         }
-        let new = match self.known.evaluate(&self.name, key) {
-            Verdict::Known => None,
-            Verdict::Unknown(_) if self.is_trusted(key) => None,
-            Verdict::Unknown(_) if self.accept_new => Some(key.clone()),
-            Verdict::Unknown(other_names) => return Ruling::Unknown { key: key.clone(), other_names },
-            Verdict::Changed(place) => return Ruling::Changed { key: key.clone(), place },
-            Verdict::Revoked(place) => return Ruling::Revoked { key: key.clone(), place },
+        let new = match self.known.check_key(&self.name, key) {
+            HostKeyStatus::Known => None,
+            HostKeyStatus::Unknown(_) if self.is_trusted(key) => None,
+            HostKeyStatus::Unknown(_) if self.accept_new => Some(key.clone()),
+            HostKeyStatus::Unknown(other_names) => return HostKeyDecision::Unknown { key: key.clone(), other_names },
+            HostKeyStatus::Changed(entry) => return HostKeyDecision::Changed { key: key.clone(), entry },
+            HostKeyStatus::Revoked(entry) => return HostKeyDecision::Revoked { key: key.clone(), entry },
         };
         self.accepted = Some(key.clone());
-        Ruling::Accepted { new }
+        HostKeyDecision::Accepted { new }
     }
 
     /// Judges a certificate; where no authority of ours vouches for it, its key alone, as ssh does.
-    pub(super) fn rule_certificate(&mut self, certificate: &Certificate) -> Ruling {
+    pub(super) fn verify_certificate(&mut self, certificate: &Certificate) -> HostKeyDecision {
         let key = PublicKey::from(certificate.public_key().clone());
         if self.accepted.is_some() {
-            return self.rule(&key);
+            return self.verify_key(&key);
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        match self.known.vouch(&self.name, certificate, now) {
-            Vouched::Yes => {
+        match self.known.check_certificate(&self.name, certificate, now) {
+            CertificateCheck::Valid => {
                 self.accepted = Some(key);
-                Ruling::Accepted { new: None }
+                HostKeyDecision::Accepted { new: None }
             }
-            Vouched::NoAuthority => self.rule(&key),
-            Vouched::Revoked(place) => Ruling::Revoked { key, place },
-            Vouched::Bad(why) => match self.known.evaluate(&self.name, &key) {
-                Verdict::Known => self.rule(&key),
-                _ => Ruling::BadCertificate { key, why },
+            CertificateCheck::UnknownAuthority => self.verify_key(&key),
+            CertificateCheck::Revoked(entry) => HostKeyDecision::Revoked { key, entry },
+            CertificateCheck::Invalid(why) => match self.known.check_key(&self.name, &key) {
+                HostKeyStatus::Known => self.verify_key(&key),
+                _ => HostKeyDecision::BadCertificate { key, why },
             },
         }
     }
@@ -91,31 +93,31 @@ impl Judge {
 }
 
 /// Asks whether an unknown key may be trusted; afterwards it is, or the error says why not.
-pub(super) async fn ask(
+pub(super) async fn prompt_for_unknown_key(
     context: &Context,
     host: &str,
     resolved: &Resolved,
     name: &HostName,
-    stranger: &Stranger,
+    unknown_key: &UnknownHostKey,
 ) -> Result<(), SshError> {
-    let key = &stranger.key;
-    let print = fingerprint(key);
+    let key = &unknown_key.key;
+    let fingerprint_text = fingerprint(key);
     if resolved.strict_host_keys == StrictHostKeys::Yes {
-        return Err(unknown(resolved, name, key, "StrictHostKeyChecking is on"));
+        return Err(unknown_key_error(resolved, name, key, "StrictHostKeyChecking is on"));
     }
     let file = resolved.user_known_hosts.first().cloned();
     let kind = PromptKind::HostKey {
-        target: stranger.target.clone(),
+        target: unknown_key.target.clone(),
         key_type: key.algorithm().as_str().to_owned(),
-        fingerprint: print.clone(),
+        fingerprint: fingerprint_text.clone(),
         known_hosts: file.as_ref().map(|file| file.display().to_string()).unwrap_or_default(),
-        also_known_as: stranger.other_names.clone(),
+        also_known_as: unknown_key.other_names.clone(),
     };
-    let question = PromptKey::HostKey { name: name.exact.clone(), fingerprint: print };
+    let question = PromptKey::HostKey { name: name.exact.clone(), fingerprint: fingerprint_text };
     let answer = match context.broker.ask(question, host, kind).await {
         Ok((_, answer)) => answer,
-        Err(Unanswered::NobodyToAsk | Unanswered::Gone) => {
-            return Err(unknown(resolved, name, key, "nobody could be asked"));
+        Err(Unanswered::NotInteractive | Unanswered::ReceiverDropped) => {
+            return Err(unknown_key_error(resolved, name, key, "nobody could be asked"));
         }
     };
     match &*answer {
@@ -139,12 +141,12 @@ pub(super) async fn save(resolved: &Resolved, name: &HostName, key: &PublicKey) 
         return Err(SshError::new(SshErrorKind::KnownHosts, message).with_hint("UserKnownHostsFile in ~/.ssh/config"));
     };
     let (name, key, hash) = (name.clone(), key.clone(), resolved.hash_known_hosts);
-    let writing = tokio::task::spawn_blocking(move || known_hosts::add(&file, &name, &key, hash));
+    let writing = tokio::task::spawn_blocking(move || known_hosts::append_host_key(&file, &name, &key, hash));
     writing.await.unwrap_or_else(|_| Err(SshError::new(SshErrorKind::KnownHosts, "writing the host key failed")))
 }
 
 /// The error for an unknown key that nobody accepted.
-fn unknown(resolved: &Resolved, name: &HostName, key: &PublicKey, why: &str) -> SshError {
+fn unknown_key_error(resolved: &Resolved, name: &HostName, key: &PublicKey, why: &str) -> SshError {
     let message = format!(
         "the host key of {} is not known ({} {}), and {why}",
         name.exact,
@@ -163,10 +165,10 @@ fn unknown(resolved: &Resolved, name: &HostName, key: &PublicKey, why: &str) -> 
 }
 
 /// The error for a key that must not be used.
-pub(super) fn refusal(ruling: &Ruling, name: &HostName) -> Option<SshError> {
-    match ruling {
-        Ruling::Changed { key, place } => {
-            let known = match (&place.key_type, &place.fingerprint) {
+pub(super) fn refusal_error(decision: &HostKeyDecision, name: &HostName) -> Option<SshError> {
+    match decision {
+        HostKeyDecision::Changed { key, entry } => {
+            let known = match (&entry.key_type, &entry.fingerprint) {
                 (Some(key_type), Some(fingerprint)) => format!("{key_type} {fingerprint}"),
                 _ => "another key".to_owned(),
             };
@@ -174,28 +176,28 @@ pub(super) fn refusal(ruling: &Ruling, name: &HostName) -> Option<SshError> {
                 "the host key has changed: the server shows {} {}, but {}:{} has {known}; nothing was sent to it",
                 key.algorithm().as_str(),
                 fingerprint(key),
-                place.file.display(),
-                place.line,
+                entry.file.display(),
+                entry.line,
             );
             Some(SshError::new(SshErrorKind::HostKeyChanged, message).with_hint(format!(
                 "{}   # only if the administrator confirms the new key",
-                remove_command(&place.file, &name.exact)
+                remove_command(&entry.file, &name.exact)
             )))
         }
-        Ruling::Revoked { key, place } => {
+        HostKeyDecision::Revoked { key, entry } => {
             let message = format!(
                 "the host key {} {} is revoked by {}:{}; nothing was sent to the server",
                 key.algorithm().as_str(),
                 fingerprint(key),
-                place.file.display(),
-                place.line,
+                entry.file.display(),
+                entry.line,
             );
             Some(
                 SshError::new(SshErrorKind::HostKeyRevoked, message)
                     .with_hint("the server must get a new host key; ask its administrator"),
             )
         }
-        Ruling::BadCertificate { key, why } => {
+        HostKeyDecision::BadCertificate { key, why } => {
             let message = format!(
                 "the certificate of the host key {} {} is not good: {why}; nothing was sent to the server",
                 key.algorithm().as_str(),
@@ -206,11 +208,11 @@ pub(super) fn refusal(ruling: &Ruling, name: &HostName) -> Option<SshError> {
                     .with_hint("the server must get a new host certificate; ask its administrator"),
             )
         }
-        Ruling::Swapped => Some(SshError::new(
+        HostKeyDecision::ChangedDuringSession => Some(SshError::new(
             SshErrorKind::HostKeyChanged,
             "the server showed another host key in the middle of the connection",
         )),
-        Ruling::Accepted { .. } | Ruling::Unknown { .. } => None,
+        HostKeyDecision::Accepted { .. } | HostKeyDecision::Unknown { .. } => None,
     }
 }
 

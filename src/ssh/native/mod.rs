@@ -4,30 +4,30 @@
 //! (keyboard-interactive): an unknown host key, a passphrase or a password ends the connection, is asked for, and the
 //! next connection uses the answer.
 
+mod abortable_stream;
 mod agent;
 mod algorithms;
 mod auth;
-mod candidates;
 mod certificates;
 mod connect;
-mod dial;
 mod errors;
 mod exec;
 mod handler;
 mod host_key;
-mod jump;
-mod memory;
+mod identities;
+mod jump_pool;
+mod login_state;
+mod server_stream;
 mod signer;
-mod stream;
-mod way;
+mod tcp_connect;
 
 pub(super) use connect::open;
-pub(super) use jump::Bastions;
+pub(super) use jump_pool::JumpHostPool;
 
 use super::resolve::Resolved;
 
 /// What the configuration asks for that this client cannot do, as it is spelled in ssh_config.
-pub(super) fn beyond_us(resolved: &Resolved) -> Option<String> {
-    let setting = resolved.only_ssh_can.clone();
-    setting.or_else(|| algorithms::lacking(&resolved.algorithms).map(str::to_owned))
+pub(super) fn unsupported_setting(resolved: &Resolved) -> Option<String> {
+    let setting = resolved.native_unsupported.clone();
+    setting.or_else(|| algorithms::unsupported_setting(&resolved.algorithms).map(str::to_owned))
 }

@@ -1,8 +1,8 @@
 //! What signs for a key or a certificate that is shown to a server.
 
 use super::agent::Agent;
-use super::handler::Witness;
-use crate::ssh::credentials::Locked;
+use super::handler::ConnectionEvents;
+use crate::ssh::credentials::EncryptedKey;
 use russh::keys::agent::AgentIdentity;
 use russh::keys::signature::Signer as _;
 use russh::keys::ssh_encoding::{self, Encode};
@@ -15,32 +15,32 @@ use std::sync::Arc;
 /// What signs.
 pub(super) enum Signer<'a> {
     /// A key in memory.
-    Key(Arc<PrivateKey>, Witness),
+    Key(Arc<PrivateKey>, ConnectionEvents),
     /// The agent, with what is shown, or with this plain key where a certificate is shown of which it knows nothing.
     Agent { agent: &'a mut Agent, plain: Option<PublicKey> },
     /// Nothing yet: whether the server would take the key is learnt before its passphrase is asked for.
-    Locked(Locked),
+    EncryptedKey(EncryptedKey),
 }
 
 /// Why there is no signature.
 #[derive(Debug)]
-pub(super) enum Unsigned {
+pub(super) enum SignError {
     /// The connection has gone.
-    Lost,
+    ConnectionLost,
     /// The server would take it, and its passphrase is not known.
-    Locked(Locked),
+    EncryptedKey(EncryptedKey),
     /// The key or the agent does not sign; the reason in words.
     Failed(String),
 }
 
-impl From<SendError> for Unsigned {
+impl From<SendError> for SignError {
     fn from(_: SendError) -> Self {
-        Self::Lost
+        SignError::ConnectionLost
     }
 }
 
 impl russh::Signer for Signer<'_> {
-    type Error = Unsigned;
+    type Error = SignError;
 
     /// The data with its signature behind it, as russh wants it.
     async fn auth_sign(
@@ -48,11 +48,11 @@ impl russh::Signer for Signer<'_> {
         shown: &AgentIdentity,
         hash: Option<HashAlg>,
         data: Vec<u8>,
-    ) -> Result<Vec<u8>, Unsigned> {
+    ) -> Result<Vec<u8>, SignError> {
         match self {
-            Self::Key(key, witness) => {
-                let signed = sign(key, hash, data).map_err(Unsigned::Failed)?;
-                witness.seen().proven = true;
+            Self::Key(key, events) => {
+                let signed = sign(key, hash, data).map_err(SignError::Failed)?;
+                events.lock().proof_sent = true;
                 Ok(signed)
             }
             Self::Agent { agent, plain } => {
@@ -61,11 +61,11 @@ impl russh::Signer for Signer<'_> {
                     Ok(signed) => Ok(signed),
                     Err(AgentAuthError::Send(error)) => Err(error.into()),
                     Err(AgentAuthError::Key(error)) => {
-                        Err(Unsigned::Failed(format!("the agent did not sign: {error}")))
+                        Err(SignError::Failed(format!("the agent did not sign: {error}")))
                     }
                 }
             }
-            Self::Locked(locked) => Err(Unsigned::Locked(locked.clone())),
+            Self::EncryptedKey(locked) => Err(SignError::EncryptedKey(locked.clone())),
         }
     }
 }

@@ -2,14 +2,14 @@
 
 use super::algorithms::Algorithms;
 use super::expand::Tokens;
-use super::resolved::{AgentChoice, Family, Methods, Proxy, Resolved, StrictHostKeys};
-use crate::hosts::parse_hops;
+use super::resolved::{AgentSocket, Family, Methods, Proxy, Resolved, StrictHostKeys};
+use crate::config::parse_hops;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What `ssh -G` does not say.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Surroundings<'a> {
+pub(super) struct ParseContext<'a> {
     /// The name that was asked for.
     pub(super) name: &'a str,
     pub(super) home: Option<&'a Path>,
@@ -23,32 +23,33 @@ pub(super) struct Surroundings<'a> {
 ///
 /// # Errors
 /// In words, where what leads to the server cannot be followed.
-pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Result<Resolved, String> {
+pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved, String> {
     let value = |keyword: &str| {
         output.lines().find_map(|line| {
             let (found, value) = line.split_once(' ')?;
             (found == keyword).then(|| value.trim())
         })
     };
-    let given = |keyword: &str| value(keyword).filter(|value| !value.is_empty() && !value.eq_ignore_ascii_case("none"));
-    let truth = |keyword: &str| value(keyword).is_some_and(|value| matches!(value, "yes" | "true"));
-    let hostname = given("hostname").unwrap_or(around.name).to_owned();
-    let port = given("port").and_then(|port| port.parse().ok()).unwrap_or(22);
-    let user = given("user").unwrap_or_default().to_owned();
-    let tokens = Tokens { home: around.home, name: around.name, hostname: &hostname, port, user: &user };
-    let files = |keyword: &str| given(keyword).map(|list| paths(list, tokens)).unwrap_or_default();
-    let master = given("controlpath").map(|path| tokens.path(path));
+    let option =
+        |keyword: &str| value(keyword).filter(|value| !value.is_empty() && !value.eq_ignore_ascii_case("none"));
+    let flag = |keyword: &str| value(keyword).is_some_and(|value| matches!(value, "yes" | "true"));
+    let hostname = option("hostname").unwrap_or(context.name).to_owned();
+    let port = option("port").and_then(|port| port.parse().ok()).unwrap_or(22);
+    let user = option("user").unwrap_or_default().to_owned();
+    let tokens = Tokens { home: context.home, name: context.name, hostname: &hostname, port, user: &user };
+    let files = |keyword: &str| option(keyword).map(|list| paths(list, tokens)).unwrap_or_default();
+    let control_path = option("controlpath").map(|path| tokens.path(path));
 
-    let every = |keyword: &str| -> Vec<PathBuf> {
+    let all_paths = |keyword: &str| -> Vec<PathBuf> {
         let values = output.lines().filter_map(|line| line.split_once(' ')).filter(|(found, _)| *found == keyword);
         let values = values.map(|(_, path)| path.trim()).filter(|path| !path.eq_ignore_ascii_case("none"));
         values.map(|path| tokens.path(path)).collect()
     };
-    let proxy = match (given("proxyjump"), given("proxycommand")) {
+    let proxy = match (option("proxyjump"), option("proxycommand")) {
         (Some(hops), _) => {
             let hops = tokens.text(hops);
             let read = parse_hops(&hops, 0..hops.len());
-            Proxy::Jump(read.map_err(|complaint| format!("ProxyJump {hops}: {}", complaint.message))?)
+            Proxy::Jump(read.map_err(|diagnostic| format!("ProxyJump {hops}: {}", diagnostic.message))?)
         }
         (None, Some(command)) => {
             check_for_shell(&hostname, "host name")?;
@@ -58,9 +59,9 @@ pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Result<Resolved, 
         (None, None) => Proxy::None,
     };
     let methods = methods(&value);
-    let only_ssh_can = only_ssh_can(&given, &truth).or_else(|| methods.only_ssh_can(&truth));
-    let interval = given("serveraliveinterval").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
-    let count = given("serveralivecountmax").and_then(|text| text.parse().ok()).unwrap_or(3);
+    let native_unsupported = native_unsupported(&option, &flag).or_else(|| methods.native_unsupported(&flag));
+    let interval = option("serveraliveinterval").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
+    let count = option("serveralivecountmax").and_then(|text| text.parse().ok()).unwrap_or(3);
     Ok(Resolved {
         family: match value("addressfamily") {
             Some("inet") => Family::V4,
@@ -68,17 +69,17 @@ pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Result<Resolved, 
             _ => Family::Any,
         },
         first_identity: None,
-        identity_files: every("identityfile"),
-        certificate_files: every("certificatefile"),
-        identities_only: truth("identitiesonly"),
+        identity_files: all_paths("identityfile"),
+        certificate_files: all_paths("certificatefile"),
+        identities_only: flag("identitiesonly"),
         agent: match value("identityagent") {
-            None | Some("SSH_AUTH_SOCK") => AgentChoice::Usual,
-            Some("none") => AgentChoice::Never,
+            None | Some("SSH_AUTH_SOCK") => AgentSocket::FromEnvironment,
+            Some("none") => AgentSocket::Disabled,
             Some(socket) => match socket.strip_prefix('$') {
                 Some(name) => {
-                    (around.variable)(name.trim_matches(['{', '}'])).map_or(AgentChoice::Never, AgentChoice::Socket)
+                    (context.variable)(name.trim_matches(['{', '}'])).map_or(AgentSocket::Disabled, AgentSocket::Path)
                 }
-                None => AgentChoice::Socket(tokens.path(socket)),
+                None => AgentSocket::Path(tokens.path(socket)),
             },
         },
         user_known_hosts: files("userknownhostsfile"),
@@ -88,18 +89,18 @@ pub(super) fn parse(output: &str, around: Surroundings<'_>) -> Result<Resolved, 
             Some("accept-new" | "false" | "no" | "off") => StrictHostKeys::AcceptNew,
             _ => StrictHostKeys::Ask,
         },
-        hash_known_hosts: truth("hashknownhosts"),
-        host_key_alias: given("hostkeyalias").map(|alias| tokens.text(alias)),
-        connect_timeout: given("connecttimeout").and_then(|text| text.parse().ok()).map(Duration::from_secs),
+        hash_known_hosts: flag("hashknownhosts"),
+        host_key_alias: option("hostkeyalias").map(|alias| tokens.text(alias)),
+        connect_timeout: option("connecttimeout").and_then(|text| text.parse().ok()).map(Duration::from_secs),
         methods,
-        password_prompts: given("numberofpasswordprompts").and_then(|text| text.parse().ok()).unwrap_or(3),
+        password_prompts: option("numberofpasswordprompts").and_then(|text| text.parse().ok()).unwrap_or(3),
         algorithms: Algorithms::default(),
-        only_ssh_can,
+        native_unsupported,
         keepalive: interval.map(|seconds| (Duration::from_secs(seconds), count)),
         proxy,
-        master,
+        control_path,
         config: None,
-        undone: undone(&value),
+        option_overrides: option_overrides(&value),
         ssh_program: true,
         hostname,
         port,
@@ -121,13 +122,13 @@ fn methods<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Methods {
 
 impl Methods {
     /// What is left to ssh where none of ours may be used.
-    fn only_ssh_can(self, truth: &dyn Fn(&str) -> bool) -> Option<String> {
+    fn native_unsupported(self, flag: &dyn Fn(&str) -> bool) -> Option<String> {
         if self.public_key || self.keyboard_interactive || self.password {
             return None;
         }
         let others =
             [("gssapiauthentication", "GSSAPIAuthentication"), ("hostbasedauthentication", "HostbasedAuthentication")];
-        others.iter().find(|(keyword, _)| truth(keyword)).map(|(_, name)| (*name).to_owned())
+        others.iter().find(|(keyword, _)| flag(keyword)).map(|(_, name)| (*name).to_owned())
     }
 }
 
@@ -141,27 +142,27 @@ fn check_for_shell(word: &str, what: &str) -> Result<(), String> {
 }
 
 /// The first setting that the built-in client cannot follow, or must not ignore, as it is spelled in ssh_config.
-fn only_ssh_can<'a>(given: &dyn Fn(&str) -> Option<&'a str>, truth: &dyn Fn(&str) -> bool) -> Option<String> {
-    const GIVEN: [(&str, &str); 5] = [
+fn native_unsupported<'a>(option: &dyn Fn(&str) -> Option<&'a str>, flag: &dyn Fn(&str) -> bool) -> Option<String> {
+    const VALUE_OPTIONS: [(&str, &str); 5] = [
         ("knownhostscommand", "KnownHostsCommand"),
         ("revokedhostkeys", "RevokedHostKeys"),
         ("pkcs11provider", "PKCS11Provider"),
         ("bindaddress", "BindAddress"),
         ("bindinterface", "BindInterface"),
     ];
-    const TRUE: [(&str, &str); 3] = [
+    const FLAG_OPTIONS: [(&str, &str); 3] = [
         ("proxyusefdpass", "ProxyUseFdpass"),
         ("verifyhostkeydns", "VerifyHostKeyDNS"),
         // ssh then refuses a host whose address is known by another key.
         ("checkhostip", "CheckHostIP"),
     ];
-    let given = GIVEN.iter().find(|(keyword, _)| given(keyword).is_some());
-    given.or_else(|| TRUE.iter().find(|(keyword, _)| truth(keyword))).map(|(_, name)| (*name).to_owned())
+    let option = VALUE_OPTIONS.iter().find(|(keyword, _)| option(keyword).is_some());
+    option.or_else(|| FLAG_OPTIONS.iter().find(|(keyword, _)| flag(keyword))).map(|(_, name)| (*name).to_owned())
 }
 
 /// What keeps ssh from running our command and feeding its input; undone only where it is set, since an older ssh does
 /// not know all of these.
-fn undone<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static str> {
+fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static str> {
     [
         ("remotecommand", "none", "RemoteCommand=none"),
         ("sessiontype", "default", "SessionType=default"),
@@ -197,7 +198,7 @@ mod tests {
         let home = Path::new("/home/ann");
         parse(
             output,
-            Surroundings {
+            ParseContext {
                 name: "gpu",
                 home: Some(home),
                 variable: |name| (name == "MY_AGENT").then(|| PathBuf::from("/run/my-agent")),
@@ -226,7 +227,7 @@ mod tests {
                 first_identity: None,
                 identity_files: vec!["/home/ann/.ssh/id_rsa".into(), "/home/ann/.ssh/id_bob".into()],
                 identities_only: false,
-                agent: AgentChoice::Usual,
+                agent: AgentSocket::FromEnvironment,
                 user_known_hosts: vec!["/home/ann/.ssh/known_hosts".into(), "/home/ann/my keys/known_hosts".into()],
                 global_known_hosts: vec!["/etc/ssh/ssh_known_hosts".into(), "/etc/ssh/ssh_known_hosts2".into()],
                 strict_host_keys: StrictHostKeys::Ask,
@@ -236,13 +237,13 @@ mod tests {
                 methods: Methods::ALL,
                 password_prompts: 3,
                 algorithms: Algorithms::default(),
-                only_ssh_can: None,
+                native_unsupported: None,
                 proxy: Proxy::None,
                 certificate_files: vec![],
                 keepalive: None,
-                master: None,
+                control_path: None,
                 config: None,
-                undone: vec![],
+                option_overrides: vec![],
                 ssh_program: true,
             }
         );
@@ -259,14 +260,14 @@ mod tests {
         assert_eq!((resolved.hostname.as_str(), resolved.port), ("::1", 22));
         assert_eq!(resolved.family, Family::V6);
         assert!(resolved.identities_only && resolved.hash_known_hosts);
-        assert_eq!(resolved.agent, AgentChoice::Never);
+        assert_eq!(resolved.agent, AgentSocket::Disabled);
         assert_eq!(resolved.strict_host_keys, StrictHostKeys::AcceptNew);
         assert_eq!(resolved.host_key_alias.as_deref(), Some("::1-22"));
         assert_eq!(resolved.connect_timeout, Some(Duration::from_secs(7)));
         assert_eq!(resolved.methods, Methods { public_key: false, keyboard_interactive: false, password: false });
         assert!(resolved.user_known_hosts.is_empty() && resolved.identity_files.is_empty());
-        assert_eq!(resolved.undone, ["RemoteCommand=none", "SessionType=default"]);
-        assert_eq!(resolved.master, Some("/home/ann/.ssh/b@::1".into()));
+        assert_eq!(resolved.option_overrides, ["RemoteCommand=none", "SessionType=default"]);
+        assert_eq!(resolved.control_path, Some("/home/ann/.ssh/b@::1".into()));
     }
 
     #[test]
@@ -283,7 +284,7 @@ mod tests {
             ("checkhostip yes", Some("CheckHostIP")),
             ("checkhostip no", None),
         ] {
-            assert_eq!(read(line).only_ssh_can.as_deref(), name, "{line}");
+            assert_eq!(read(line).native_unsupported.as_deref(), name, "{line}");
         }
     }
 
@@ -293,12 +294,12 @@ mod tests {
         assert_eq!(read("proxyjump none").proxy, Proxy::None);
         let command = read("hostname gpu01\nport 2222\nproxycommand nc %h %p").proxy;
         assert_eq!(command, Proxy::Command("nc gpu01 2222".into()));
-        let around = Surroundings { name: "gpu", home: None, variable: |_| None };
+        let context = ParseContext { name: "gpu", home: None, variable: |_| None };
         assert_eq!(
-            parse("hostname gpu;reboot\nproxycommand nc %h %p", around).unwrap_err(),
+            parse("hostname gpu;reboot\nproxycommand nc %h %p", context).unwrap_err(),
             "the host name \"gpu;reboot\" cannot be given to a ProxyCommand: its shell would read more into it"
         );
-        assert_eq!(parse("proxyjump a;b", around).unwrap_err(), "ProxyJump a;b: `;` cannot be in a host name");
+        assert_eq!(parse("proxyjump a;b", context).unwrap_err(), "ProxyJump a;b: `;` cannot be in a host name");
     }
 
     #[test]
@@ -312,9 +313,9 @@ mod tests {
 
     #[test]
     fn agents() {
-        assert_eq!(read("identityagent SSH_AUTH_SOCK").agent, AgentChoice::Usual);
-        assert_eq!(read("identityagent ~/agent").agent, AgentChoice::Socket("/home/ann/agent".into()));
-        assert_eq!(read("identityagent $MY_AGENT").agent, AgentChoice::Socket("/run/my-agent".into()));
-        assert_eq!(read("identityagent ${NOT_SET}").agent, AgentChoice::Never);
+        assert_eq!(read("identityagent SSH_AUTH_SOCK").agent, AgentSocket::FromEnvironment);
+        assert_eq!(read("identityagent ~/agent").agent, AgentSocket::Path("/home/ann/agent".into()));
+        assert_eq!(read("identityagent $MY_AGENT").agent, AgentSocket::Path("/run/my-agent".into()));
+        assert_eq!(read("identityagent ${NOT_SET}").agent, AgentSocket::Disabled);
     }
 }

@@ -1,7 +1,7 @@
 //! A host's configuration with every question answered.
 
 use super::algorithms::Algorithms;
-use crate::hosts::Hop;
+use crate::config::Hop;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -28,7 +28,7 @@ pub(in crate::ssh) struct Resolved {
     pub(in crate::ssh) identity_files: Vec<PathBuf>,
     /// Whether an agent's other keys stay unused.
     pub(in crate::ssh) identities_only: bool,
-    pub(in crate::ssh) agent: AgentChoice,
+    pub(in crate::ssh) agent: AgentSocket,
     /// In order; a new key is added to the first.
     pub(in crate::ssh) user_known_hosts: Vec<PathBuf>,
     pub(in crate::ssh) global_known_hosts: Vec<PathBuf>,
@@ -45,20 +45,20 @@ pub(in crate::ssh) struct Resolved {
     /// The algorithms that may be used, where the configuration says so.
     pub(in crate::ssh) algorithms: Algorithms,
     /// The first setting that only the `ssh` program can follow.
-    pub(in crate::ssh) only_ssh_can: Option<String>,
+    pub(in crate::ssh) native_unsupported: Option<String>,
     /// What leads to the server, where it is not reached directly.
     pub(in crate::ssh) proxy: Proxy,
     /// Certificates of keys, beyond those that lie beside the keys.
     pub(in crate::ssh) certificate_files: Vec<PathBuf>,
     /// How often a silent server is asked for a sign of life, and how many may fail, as the configuration has it: what
-    /// counts is [`Resolved::signs_of_life`].
+    /// counts is [`Resolved::server_alive`].
     pub(in crate::ssh) keepalive: Option<(Duration, u32)>,
     /// The socket of a running `ssh` that serves this host too.
-    pub(in crate::ssh) master: Option<PathBuf>,
+    pub(in crate::ssh) control_path: Option<PathBuf>,
     /// The file that was read instead of the usual configuration; for the jump hosts too.
     pub(in crate::ssh) config: Option<PathBuf>,
     /// Options that would keep a command from running, as `-o` must undo them.
-    pub(in crate::ssh) undone: Vec<&'static str>,
+    pub(in crate::ssh) option_overrides: Vec<&'static str>,
     /// Whether there is an `ssh` program; without it, the ssh configuration was not read.
     pub(in crate::ssh) ssh_program: bool,
 }
@@ -70,14 +70,14 @@ const KEEPALIVE: (Duration, u32) = (Duration::from_secs(15), 3);
 impl Resolved {
     /// After how long a silence the server is asked for a sign of life, and how many may fail: as the configuration says
     /// where that is sooner than we would.
-    pub(in crate::ssh) fn signs_of_life(&self) -> (Duration, u32) {
+    pub(in crate::ssh) fn server_alive(&self) -> (Duration, u32) {
         let (interval, count) = self.keepalive.unwrap_or(KEEPALIVE);
         (interval.min(KEEPALIVE.0), count.clamp(1, KEEPALIVE.1))
     }
 
     /// Whether a running `ssh` takes new sessions for this host. One that has stopped taking them counts as dead.
     pub(in crate::ssh) async fn has_live_master(&self) -> bool {
-        let Some(socket) = self.master.clone() else { return false };
+        let Some(socket) = self.control_path.clone() else { return false };
         // tokio's socket does not block where the queue of the master is full, as the standard library's does. On a thread
         // for calls that may wait: the path may lie on a file server.
         let runtime = Handle::current();
@@ -146,13 +146,13 @@ impl Family {
 
 /// `IdentityAgent`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::ssh) enum AgentChoice {
+pub(in crate::ssh) enum AgentSocket {
     /// Nothing said: the one of the environment.
-    Usual,
+    FromEnvironment,
     /// This socket.
-    Socket(PathBuf),
+    Path(PathBuf),
     /// None at all.
-    Never,
+    Disabled,
 }
 
 /// `StrictHostKeyChecking`.
@@ -169,7 +169,7 @@ pub(in crate::ssh) enum StrictHostKeys {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::HostConfig;
+    use crate::config::HostConfig;
     use crate::ssh::{Context, Interaction, Options};
 
     #[tokio::test]
@@ -180,7 +180,7 @@ mod tests {
         let mut resolved = crate::ssh::resolve::resolve(&context, &HostConfig::named("gpu01")).await.unwrap();
         let mut seconds = |keepalive| {
             resolved.keepalive = keepalive;
-            let (interval, count) = resolved.signs_of_life();
+            let (interval, count) = resolved.server_alive();
             (interval.as_secs(), count)
         };
         assert_eq!(seconds(None), (15, 3));
@@ -196,7 +196,7 @@ mod tests {
         let mut resolved = crate::ssh::resolve::resolve(&context, &HostConfig::named("gpu01")).await.unwrap();
         let folder = tempfile::tempdir().unwrap();
         let socket = folder.path().join("master");
-        resolved.master = Some(socket.clone());
+        resolved.control_path = Some(socket.clone());
         assert!(!resolved.has_live_master().await);
         let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
         assert!(resolved.has_live_master().await);

@@ -204,6 +204,6 @@ fn its_arguments_are_checked() {
         (Some(0), format!("gpufleet-probe {}\n", env!("CARGO_PKG_VERSION")), String::new())
     );
     assert!(run(&["--help"]).1.contains("--nvml-library PATH"));
-    let complaint = "gpufleet-probe: unknown argument `--often`\nhint: gpufleet-probe --help\n";
-    assert_eq!(run(&["--often"]), (Some(2), String::new(), complaint.to_owned()));
+    let diagnostic = "gpufleet-probe: unknown argument `--often`\nhint: gpufleet-probe --help\n";
+    assert_eq!(run(&["--often"]), (Some(2), String::new(), diagnostic.to_owned()));
 }

@@ -3,7 +3,7 @@
 
 use super::configurations::{by, ssh_works, way, write};
 use crate::sshd::Sshd;
-use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{SshError, SshErrorKind};
 use std::fs;
 use std::net::Ipv4Addr;

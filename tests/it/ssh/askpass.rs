@@ -5,7 +5,7 @@ use super::server::{CODE, PASSWORD, Server, Way};
 use crate::lab::Lab;
 use crate::pty::Pty;
 use crate::sshd::{PASSPHRASE, Sshd};
-use gpufleet::hosts::{Backend, HostConfig, parse_hops};
+use gpufleet::config::{Backend, HostConfig, parse_hops};
 use gpufleet::ssh::{Answer, Interaction, PromptKind, SshErrorKind};
 use std::fs;
 use std::path::Path;

@@ -4,7 +4,7 @@ use super::harness::{Person, person_with, secret};
 use super::logins::SshAgent;
 use crate::left_out::leave_out;
 use crate::sshd::{PASSPHRASE, Sshd, free_port};
-use gpufleet::hosts::{Backend, HostConfig, parse_hops};
+use gpufleet::config::{Backend, HostConfig, parse_hops};
 use gpufleet::ssh::{Interaction, SshError, SshErrorKind};
 use std::fs;
 use std::net::Ipv4Addr;

@@ -1,7 +1,7 @@
 //! What the tests of this folder share.
 
 use crate::sshd::{DEADLINE, Sshd};
-use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{
     Answer, Channel, Context, Exit, Interaction, Options, Prompt, PromptEvent, PromptId, Secret, SshError, open,
 };
@@ -30,7 +30,7 @@ pub(super) fn person_with(interaction: Interaction, change: impl FnOnce(&mut Opt
     options.home = Some(home.path().to_owned());
     options.agent_socket = None;
     options.ssh_config = Some("/dev/null".into());
-    options.helper = Some(env!("CARGO_BIN_EXE_gpufleet").into());
+    options.helper_program = Some(env!("CARGO_BIN_EXE_gpufleet").into());
     change(&mut options);
     let (context, prompts) = Context::with_options(options);
     Person { context, prompts, home }
@@ -50,7 +50,7 @@ impl Person {
     pub(super) async fn asked(&mut self) -> Prompt {
         let event = tokio::time::timeout(DEADLINE, self.prompts.recv()).await.expect("no prompt came");
         match event.expect("the broker has gone") {
-            PromptEvent::Asked(prompt) => prompt,
+            PromptEvent::Opened(prompt) => prompt,
             PromptEvent::Withdrawn(id) => panic!("{id:?} was withdrawn"),
         }
     }

@@ -3,7 +3,7 @@
 use super::harness::{Person, host, person_with, secret};
 use super::server::{CODE, PASSWORD, Server, Way};
 use crate::sshd::{Sshd, free_port};
-use gpufleet::hosts::{Backend, HostConfig, parse_hops};
+use gpufleet::config::{Backend, HostConfig, parse_hops};
 use gpufleet::ssh::{Interaction, PromptKind, SshError, SshErrorKind};
 use std::fmt::Write as _;
 use std::fs;
@@ -174,7 +174,7 @@ async fn a_jump_host_that_cannot_or_will_not_lead_on() {
     assert_eq!(
         person.open(&host, "true").await.unwrap_err(),
         SshError::new(
-            SshErrorKind::Refusal,
+            SshErrorKind::SessionRefused,
             format!("the jump host bastion does not allow forwarding to 127.0.0.1:{port}")
         )
         .with_hint("AllowTcpForwarding and PermitOpen in its sshd_config")
@@ -194,7 +194,7 @@ async fn a_jump_host_that_dies_is_connected_to_anew() {
     assert_eq!(person.run(&gpu, "echo in").await.unwrap().stdout, "in\n");
     bastion.stop();
     let error = person.open(&gpu, "true").await.unwrap_err();
-    assert_eq!(error.kind, SshErrorKind::Refused, "{error}");
+    assert_eq!(error.kind, SshErrorKind::ConnectionRefused, "{error}");
     assert_eq!(error.message, format!("the jump host bastion: nothing listens on 127.0.0.1 port {}", bastion.port()));
     bastion.restart();
     assert_eq!(person.run(&gpu, "echo in").await.unwrap().stdout, "in\n");

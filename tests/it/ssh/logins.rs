@@ -3,7 +3,7 @@
 use super::harness::{host, person, person_with, secret};
 use super::server::{CODE, PASSWORD, Server, Way};
 use crate::sshd::{PASSPHRASE, Sshd, fingerprint};
-use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{Answer, Interaction, PromptKind, SshError, SshErrorKind};
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -5,7 +5,7 @@ use crate::faults::link::Link;
 use crate::lab::Lab;
 use crate::left_out::have_root;
 use crate::sshd::Sshd;
-use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{Channel, Exit, Interaction};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

@@ -7,8 +7,8 @@ use crate::left_out::have_root;
 use crate::sshd::{DEADLINE, Sshd};
 use crate::watching::{Watch, is_snapshot, nothing};
 use gpufleet::collect::Command;
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{HostId, HostUpdate, LinkErrorKind};
-use gpufleet::hosts::{Backend, HostConfig};
 use gpufleet::ssh::{Interaction, PromptKind, SshErrorKind};
 use std::fs;
 use std::net::Ipv4Addr;
@@ -192,6 +192,6 @@ async fn a_wrong_code_is_asked_for_again_and_a_used_one_is_wrong() {
     let prompt = person.asked().await;
     person.context.answer(prompt.id, secret("444444"));
     let error = opening.await.unwrap().unwrap_err();
-    assert_eq!(error.kind, SshErrorKind::Refusal, "{error:?}");
+    assert_eq!(error.kind, SshErrorKind::SessionRefused, "{error:?}");
     assert!(error.message.ends_with(NO_JOB), "{error}");
 }

@@ -3,7 +3,7 @@
 use super::harness::{Finished, finish, host, person, person_with};
 use crate::lab::wait_gone;
 use crate::sshd::{DEADLINE, MuteServer, Sshd, free_port};
-use gpufleet::hosts::{Backend, HostConfig};
+use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{Channel, Exit, Interaction, SshError, SshErrorKind, SshPhase, open};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -168,12 +168,12 @@ async fn nothing_listens() {
     host.port = Some(port);
     assert_eq!(
         person.open(&host, "true").await.unwrap_err(),
-        SshError::new(SshErrorKind::Refused, format!("nothing listens on 127.0.0.1 port {port}"))
+        SshError::new(SshErrorKind::ConnectionRefused, format!("nothing listens on 127.0.0.1 port {port}"))
             .with_hint("is sshd running there? Another port: `port = N` in hosts.toml")
     );
     host.backend = Backend::System;
     let error = person.open(&host, "true").await.unwrap_err();
-    assert_eq!(error.kind, SshErrorKind::Refused);
+    assert_eq!(error.kind, SshErrorKind::ConnectionRefused);
     assert_eq!(error.message, format!("ssh failed: ssh: connect to host 127.0.0.1 port {port}: Connection refused"));
 }
 

@@ -1,0 +1,299 @@
+//! Which hosts are meant, and the way to them: what `watch` and `status` begin with.
+
+use super::{CommandError, fd_limit};
+use crate::cli::arguments::{Cli, GlobalArgs};
+use crate::collect::{OpenChannel, Opening, Progress, Source};
+use crate::config::{
+    Backend, HostConfig, HostTarget, HostsFile, MAX_FILE_BYTES, Notifications, Overrides, Selection, Target,
+    parse_target, parse_word_list, select,
+};
+use crate::fleet::Clock;
+use crate::sim::SimulatedFleet;
+use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, TraceEvent};
+use crate::store::{Directories, read_text};
+use std::io::Read as _;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::mpsc;
+
+/// Hosts and the way to them. Nothing is connected to yet.
+pub struct CommandContext {
+    /// The hosts, in order.
+    pub hosts: Vec<Arc<HostConfig>>,
+    /// Where their bytes come from.
+    pub source: Source,
+    /// What all connections share, and the prompts that they raise; `None` for a simulation.
+    pub ssh: Option<(Arc<Context>, mpsc::Receiver<PromptEvent>)>,
+    /// The clock of fleet and hosts.
+    pub clock: Clock,
+    /// The data is simulated.
+    pub simulated: bool,
+    /// How somebody is told of findings.
+    pub notifications: Notifications,
+}
+
+/// Hosts by their configuration, or a simulation.
+pub enum SelectedHosts {
+    /// Machines, and what their hosts.toml says of notifications.
+    Real(Vec<HostConfig>, Notifications),
+    /// None: so many are simulated.
+    Simulated(u32),
+}
+
+impl SelectedHosts {
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        match self {
+            Self::Real(hosts, _) => hosts.len(),
+            Self::Simulated(count) => *count as usize,
+        }
+    }
+}
+
+/// Why there are no hosts to begin with.
+pub enum HostSelectionError {
+    /// Nothing was named, and nothing was found.
+    NoTarget,
+    /// What was named cannot be used.
+    Failed(CommandError),
+}
+
+/// What to type when nothing was named.
+const NO_TARGET: &str = "\
+gpufleet HOST...   watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
+gpufleet init      write a hosts.toml to fill in
+gpufleet --demo    watch a simulated fleet
+";
+
+impl HostSelectionError {
+    /// The failure of the screen: without a target it is a matter of usage.
+    pub fn for_tui(self) -> CommandError {
+        self.into_failure(2)
+    }
+
+    /// The failure of `status`: without a target nothing could be shown.
+    pub fn for_status(self) -> CommandError {
+        self.into_failure(1)
+    }
+
+    fn into_failure(self, no_target: u8) -> CommandError {
+        match self {
+            Self::NoTarget => CommandError::verbatim(NO_TARGET, no_target),
+            Self::Failed(failure) => failure,
+        }
+    }
+}
+
+impl From<CommandError> for HostSelectionError {
+    fn from(failure: CommandError) -> Self {
+        Self::Failed(failure)
+    }
+}
+
+impl CommandContext {
+    /// The same with what is learned of each connection on the way.
+    pub fn with_trace_events(
+        global: &GlobalArgs,
+        hosts: SelectedHosts,
+        interaction: Interaction,
+    ) -> (Self, mpsc::UnboundedReceiver<TraceEvent>) {
+        let (sender, trace_events) = mpsc::unbounded_channel();
+        let options = Options { trace_events: Some(sender), ..Options::from_environment(interaction) };
+        (Self::with_options(global, hosts, options), trace_events)
+    }
+
+    /// The way to these hosts. To be called within a tokio runtime.
+    pub fn new(global: &GlobalArgs, hosts: SelectedHosts, interaction: Interaction) -> Self {
+        Self::with_options(global, hosts, Options::from_environment(interaction))
+    }
+
+    fn with_options(global: &GlobalArgs, hosts: SelectedHosts, options: Options) -> Self {
+        match hosts {
+            SelectedHosts::Real(hosts, notifications) => {
+                let (context, prompts) = Context::with_options(options);
+                Self {
+                    hosts: hosts.into_iter().map(Arc::new).collect(),
+                    source: Source::Ssh(Arc::new(OverSsh(Arc::clone(&context)))),
+                    ssh: Some((context, prompts)),
+                    clock: Clock::start(1.0),
+                    simulated: false,
+                    notifications,
+                }
+            }
+            SelectedHosts::Simulated(count) => {
+                let clock = Clock::start(global.demo_speed.unwrap_or(1.0));
+                let demo = Arc::new(SimulatedFleet::new(count, global.demo_gpus.unwrap_or(8), clock));
+                let overrides = overrides(global);
+                let hosts = demo.configs().into_iter().map(|mut config| {
+                    overrides.apply(Arc::make_mut(&mut config));
+                    config
+                });
+                Self {
+                    hosts: hosts.collect(),
+                    source: Source::InProcess(Arc::new(move |id| demo.open(id))),
+                    ssh: None,
+                    clock,
+                    simulated: true,
+                    notifications: Notifications::default(),
+                }
+            }
+        }
+    }
+}
+
+/// Opens channels over SSH, all with one context.
+struct OverSsh(Arc<Context>);
+
+impl OpenChannel for OverSsh {
+    fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a> {
+        Box::pin(async move { ssh::open(&self.0, host, command, progress).await })
+    }
+}
+
+/// The hosts that the targets name, or the standard ones.
+pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedHosts, HostSelectionError> {
+    if global.demo {
+        return Ok(SelectedHosts::Simulated(global.demo_hosts.unwrap_or(6)));
+    }
+    let directories = Directories::find();
+    let words = expand_patterns(read_targets(targets)?, global, &directories)?;
+    let (mut files, mut plain) = (Vec::new(), Vec::new());
+    for word in &words {
+        match parse_target(word).map_err(CommandError::usage)? {
+            Target::File(path) => files.push(path),
+            Target::Hosts(target) => plain.push(target),
+            Target::Stdin => return Err(CommandError::usage("`-` stands within standard input itself").into()),
+        }
+    }
+    reject_subcommand_targets(&plain, &words)?;
+    let files = files.iter().map(|path| read_hosts(path, &directories)).collect::<Result<Vec<_>, _>>()?;
+    let standard = if files.is_empty() { standard_file(&directories)? } else { None };
+    if files.is_empty() && plain.is_empty() && standard.is_none() {
+        return local_host(global).ok_or(HostSelectionError::NoTarget);
+    }
+    // Of several files the first that speaks of it says how somebody is told.
+    let notifications = files.iter().chain(&standard).find_map(|file| file.notifications.clone()).unwrap_or_default();
+    let subcommands = Cli::subcommands();
+    let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
+    let selection = Selection {
+        files,
+        standard,
+        targets: plain,
+        words: &words,
+        overrides: overrides(global),
+        subcommands: &subcommands,
+    };
+    let hosts = select(&selection).map_err(CommandError::usage)?;
+    fd_limit::allow(&hosts)?;
+    Ok(SelectedHosts::Real(hosts, notifications))
+}
+
+/// A subcommand among the targets is told before any file is read: what it is beside does not matter.
+fn reject_subcommand_targets(targets: &[HostTarget], words: &[String]) -> Result<(), CommandError> {
+    let subcommands = Cli::subcommands();
+    let is_subcommand = |target: &&HostTarget| target.is_bare && subcommands.contains(&target.text);
+    let Some(target) = targets.iter().find(is_subcommand).cloned() else { return Ok(()) };
+    let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
+    let selection = Selection { targets: vec![target], words, subcommands: &subcommands, ..Selection::default() };
+    select(&selection).map(|_| ()).map_err(CommandError::usage)
+}
+
+fn overrides(global: &GlobalArgs) -> Overrides {
+    Overrides {
+        interval: global.interval,
+        identity_file: global.identity_file.clone(),
+        ssh_config: global.ssh_config.clone(),
+    }
+}
+
+/// The words, with patterns (`gpu*`) replaced by the names of the ssh configuration that match.
+fn expand_patterns(
+    words: Vec<String>,
+    global: &GlobalArgs,
+    directories: &Directories,
+) -> Result<Vec<String>, CommandError> {
+    let is_pattern = |word: &str| word.contains(['*', '?']) && !word.contains('/');
+    if !words.iter().any(|word| is_pattern(word)) {
+        return Ok(words);
+    }
+    let (config, aliases) = aliases(global, directories);
+    let mut names = Vec::new();
+    for word in words {
+        if !is_pattern(&word) {
+            names.push(word);
+            continue;
+        }
+        let (user, rest) = word.rsplit_once('@').map_or(("", word.as_str()), |(user, rest)| (user, rest));
+        let (pattern, port) = rest.split_once(':').unwrap_or((rest, ""));
+        let before = names.len();
+        let at = if user.is_empty() { String::new() } else { format!("{user}@") };
+        let colon = if port.is_empty() { String::new() } else { format!(":{port}") };
+        names.extend(aliases.matching(pattern).map(|name| format!("{at}{name}{colon}")));
+        if names.len() == before {
+            let text = format!("no host in {config} matches `{word}`\n  hint: a range is written `gpu[01-04]`");
+            return Err(CommandError::usage(text));
+        }
+    }
+    Ok(names)
+}
+
+/// The ssh configuration's file, for people, and the names in it.
+pub(super) fn aliases(global: &GlobalArgs, directories: &Directories) -> (String, Aliases) {
+    match (&global.ssh_config, directories.home()) {
+        (Some(path), home) => (path.display().to_string(), Aliases::read(path, home)),
+        (None, Some(home)) => ("~/.ssh/config".to_owned(), Aliases::read(&home.join(".ssh/config"), Some(home))),
+        (None, None) => ("~/.ssh/config".to_owned(), Aliases::default()),
+    }
+}
+
+/// The targets, with those of standard input in the place of `-`.
+fn read_targets(targets: &[String]) -> Result<Vec<String>, CommandError> {
+    let mut words = Vec::new();
+    for target in targets {
+        if target != "-" {
+            words.push(target.clone());
+            continue;
+        }
+        let before = words.len();
+        words.extend(parse_word_list(&standard_input()?).map(str::to_owned));
+        if words.len() == before {
+            return Err(CommandError::failed("no hosts on standard input"));
+        }
+    }
+    Ok(words)
+}
+
+fn standard_input() -> Result<String, CommandError> {
+    let mut text = String::new();
+    let mut input = std::io::stdin().lock().take(MAX_FILE_BYTES + 1);
+    match input.read_to_string(&mut text) {
+        Err(error) => Err(CommandError::failed(format!("cannot read standard input: {error}"))),
+        Ok(_) if text.len() as u64 > MAX_FILE_BYTES => {
+            Err(CommandError::failed(format!("standard input is larger than {} KiB", MAX_FILE_BYTES / 1024)))
+        }
+        Ok(_) => Ok(text),
+    }
+}
+
+fn read_hosts(path: &Path, directories: &Directories) -> Result<HostsFile, CommandError> {
+    let text = read_text(path, MAX_FILE_BYTES).map_err(CommandError::failed)?;
+    HostsFile::parse(&path.to_string_lossy(), &text, directories.home())
+        .map_err(|error| CommandError::verbatim(error, 1))
+}
+
+fn standard_file(directories: &Directories) -> Result<Option<HostsFile>, CommandError> {
+    match directories.hosts_files().into_iter().find(|path| path.exists()) {
+        Some(path) => read_hosts(&path, directories).map(Some),
+        None => Ok(None),
+    }
+}
+
+/// This machine, where it has an NVIDIA driver.
+fn local_host(global: &GlobalArgs) -> Option<SelectedHosts> {
+    let signs = ["/proc/driver/nvidia/version", "/dev/nvidiactl"];
+    signs.iter().any(|path| Path::new(path).exists()).then(|| {
+        let mut host = HostConfig { backend: Backend::Local, ..HostConfig::named("localhost") };
+        overrides(global).apply(&mut host);
+        SelectedHosts::Real(vec![host], Notifications::default())
+    })
+}

@@ -1,0 +1,285 @@
+//! `gpufleet findings`: what diagnosis says of the fleet after a while, as it happens, or of a recording.
+
+use super::background_writer::{BackgroundWriter, END_LIMIT};
+use super::command_context::CommandContext;
+use super::diagnosis_memory::MemoryFile;
+use super::exit::INCOMPLETE;
+use super::notify::Notifier;
+use super::prompter::{self, Prompter};
+use super::replay::{Replay, ReplayError};
+use super::{CommandError, ExitSignals, print};
+use crate::cli::arguments::{FindingsArgs, Level};
+use crate::collect::Collector;
+use crate::config::Thresholds;
+use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
+use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
+use crate::output::findings::{self, FindingsReport};
+use crate::output::paint::Paint;
+use crate::store::Directories;
+use crate::wire::SafeText;
+use crate::wire::format::io_cause;
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal as _, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+
+/// Something is firing.
+const FINDINGS_FIRING: u8 = 4;
+/// How long the hosts are watched when nothing is said.
+const DEFAULT_SPAN: Duration = Duration::from_secs(30);
+
+/// Watches the hosts for a while, prints what was found, and tells by the exit code whether anything is firing.
+pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+    let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
+    let mut exit_signals =
+        ExitSignals::new().map_err(|error| CommandError::failed(format!("cannot take signals: {error}")))?;
+    let start = clock.now();
+    let mut run = FindingsRun {
+        fleet: Fleet::new(&hosts, simulated, start),
+        engine: Engine::new(Arc::new(Thresholds::default())),
+        clock,
+        start,
+        printer: Printer::new(arguments, start),
+        // Without a screen there is no terminal to ring; a look that ends prints what it has found.
+        notifier: arguments.watch.then(|| Notifier::new(&notifications, false, false)),
+    };
+    // What is simulated is not remembered.
+    let mut memory = None;
+    if !simulated {
+        let (file, message) = MemoryFile::load(&Directories::find(), &mut run.engine, start);
+        memory = file.map(BackgroundWriter::new);
+        if let Some(message) = message {
+            warn(&message);
+        }
+    }
+    let span = match (arguments.duration, arguments.watch) {
+        (Some(span), _) => Some(span),
+        (None, true) => None,
+        (None, false) => Some(DEFAULT_SPAN),
+    };
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let prompter = ssh.map(Prompter::new);
+    let code = tokio::select! {
+        code = exit_signals.next() => Some(code),
+        watched = run.watch(&mut updates, prompter, span.map(|span| span.div_f64(clock.speed())), memory.as_mut()) => {
+            watched?;
+            None
+        }
+    };
+    // Connections end before anything is printed: a reader that stops reading holds no server's slot.
+    drop(collector);
+    run.finish_hooks().await;
+    let now = clock.now();
+    if let Some(memory) = memory {
+        let remembered = run.engine.memory(&run.fleet, now);
+        if let Some(message) = memory.finish(END_LIMIT, move |file| file.save(remembered, now)).await {
+            warn(&message);
+        }
+    }
+    match code {
+        // What was told so far is all that a watcher wanted; a look that was cut short says nothing.
+        Some(code) if !arguments.watch => Ok(ExitCode::from(code)),
+        _ => run.finish(arguments),
+    }
+}
+
+/// Plays a recording and prints every change with its time.
+pub fn replay(path: &Path, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+    let shown = SafeText::new(&path.to_string_lossy());
+    let failure = |error: &dyn std::fmt::Display| CommandError::failed(format!("cannot replay {shown}: {error}"));
+    let file = File::open(path).map_err(|error| failure(&io_cause(&error)))?;
+    let mut replay = Replay::new(Arc::new(Thresholds::default()));
+    let printer = Printer::new(arguments, Moment::default());
+    let mut found = false;
+    let played = replay.play(BufReader::new(file), |replay, transition| {
+        found |= transition.to == FindingPhase::Firing && transition.severity >= printer.least;
+        let finding = replay.engine().findings().find(|finding| finding.id == transition.id);
+        printer.transition(transition, finding).map_err(ReplayStopped::Print)
+    });
+    match played {
+        Ok(()) => Ok(if found { ExitCode::from(FINDINGS_FIRING) } else { ExitCode::SUCCESS }),
+        Err(ReplayStopped::Print(failure)) => Err(failure),
+        Err(ReplayStopped::Replay(ReplayError::Io(error))) => Err(failure(&io_cause(&error))),
+        Err(ReplayStopped::Replay(error)) => Err(failure(&error)),
+    }
+}
+
+/// Why a replay did not come to its end.
+enum ReplayStopped {
+    Replay(ReplayError),
+    Print(CommandError),
+}
+
+impl From<ReplayError> for ReplayStopped {
+    fn from(error: ReplayError) -> Self {
+        Self::Replay(error)
+    }
+}
+
+/// The fleet and what is thought of it.
+struct FindingsRun {
+    fleet: Fleet,
+    engine: Engine,
+    clock: Clock,
+    start: Moment,
+    printer: Printer,
+    /// While changes are printed as they happen.
+    notifier: Option<Notifier>,
+}
+
+impl FindingsRun {
+    /// Takes updates and ticks until the time is over, questions not counted.
+    async fn watch(
+        &mut self,
+        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        mut prompter: Option<Prompter>,
+        span: Option<Duration>,
+        mut memory: Option<&mut BackgroundWriter<MemoryFile>>,
+    ) -> Result<(), CommandError> {
+        let began = Instant::now();
+        // A second of the fleet's clock; a simulation that runs faster is looked at no more often than 20 times a second.
+        let second = Duration::from_secs(1).div_f64(self.clock.speed()).max(Duration::from_millis(50));
+        let mut tick = interval(second);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        loop {
+            let waited = prompter.as_ref().map(Prompter::waited).unwrap_or_default();
+            let is_asking = prompter.as_ref().is_some_and(Prompter::is_asking);
+            let end = began + span.unwrap_or_default() + waited;
+            let transitions = tokio::select! {
+                biased;
+                () = sleep_until(end), if span.is_some() && !is_asking => return Ok(()),
+                message = failure(self.notifier.as_mut()) => {
+                    warn(&message);
+                    Vec::new()
+                }
+                _ = tick.tick() => {
+                    let now = self.clock.now();
+                    if let Some(memory) = &mut memory {
+                        self.remember(memory, now);
+                    }
+                    let _nothing_to_ring = self.notifier.as_mut().and_then(|it| it.tick(&self.fleet, now));
+                    self.engine.tick(&self.fleet, now)
+                }
+                update = updates.recv() => match update {
+                    Some((id, update)) => {
+                        let now = self.clock.now();
+                        self.fleet.apply(id, update, now);
+                        self.engine.evaluate_host(&self.fleet, id, now)
+                    }
+                    None => return Ok(()),
+                },
+                () = prompter::step(prompter.as_mut()) => Vec::new(),
+            };
+            if let Some(notifier) = &mut self.notifier {
+                notifier.take(&self.engine.notifications(&transitions));
+                for transition in &transitions {
+                    let finding = self.engine.findings().find(|finding| finding.id == transition.id);
+                    self.printer.transition(transition, finding)?;
+                }
+            }
+        }
+    }
+
+    /// Writes what diagnosis remembers when that is due, beside the look at the hosts.
+    fn remember(&self, memory: &mut BackgroundWriter<MemoryFile>, now: Moment) {
+        if let Some(message) = memory.take_message() {
+            warn(&message);
+        }
+        if memory.idle_file().is_some_and(|file| file.is_due(now)) {
+            let remembered = self.engine.memory(&self.fleet, now);
+            memory.start_write(move |file| file.save(remembered, now));
+        }
+    }
+
+    /// Lets hooks end.
+    async fn finish_hooks(&mut self) {
+        if let Some(notifier) = self.notifier.take() {
+            for message in notifier.finish(&self.fleet, self.clock.now()).await {
+                warn(&message);
+            }
+        }
+    }
+
+    fn finish(&self, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+        let now = self.clock.now();
+        let found: Vec<&Finding> =
+            self.engine.findings().filter(|finding| findings::is_shown(finding, self.printer.least)).collect();
+        let report = FindingsReport {
+            fleet: &self.fleet,
+            findings: &found,
+            not_judged: &self.engine.not_judged(),
+            too_little_history: &self.engine.rules_with_too_little_history(&self.fleet),
+            observed: now.since(self.start),
+            now,
+        };
+        if !arguments.watch {
+            let text = if arguments.json {
+                findings::line(&report).map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?
+            } else {
+                findings::list(&report, self.printer.paint)
+            };
+            print(&text)?;
+        }
+        let is_firing = |finding: &&&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
+        let are_all_heard = self
+            .fleet
+            .hosts()
+            .iter()
+            .all(|host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. }));
+        Ok(match found.iter().find(is_firing) {
+            Some(_) => ExitCode::from(FINDINGS_FIRING),
+            None if are_all_heard => ExitCode::SUCCESS,
+            None => ExitCode::from(INCOMPLETE),
+        })
+    }
+}
+
+/// Waits until a hook has failed; for ever where there is none.
+async fn failure(notifier: Option<&mut Notifier>) -> SafeText {
+    match notifier {
+        Some(notifier) => notifier.failure().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// What went wrong beside the fleet goes to standard error; where that is closed nobody can be told.
+fn warn(message: &str) {
+    let _ = writeln!(io::stderr(), "gpufleet: {message}");
+}
+
+/// How changes are printed.
+struct Printer {
+    as_json: bool,
+    least: Severity,
+    start: Moment,
+    paint: Paint,
+}
+
+impl Printer {
+    fn new(arguments: &FindingsArgs, start: Moment) -> Self {
+        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
+        let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
+        let least = match arguments.min_severity {
+            Level::Info => Severity::Info,
+            Level::Warn => Severity::Warn,
+            Level::Crit => Severity::Crit,
+        };
+        let paint = Paint::of_terminal(io::stdout().is_terminal(), no_color.as_deref(), term.as_deref());
+        Self { as_json: arguments.json, least, start, paint }
+    }
+
+    fn transition(&self, transition: &Transition, finding: Option<&Finding>) -> Result<(), CommandError> {
+        if transition.severity < self.least {
+            return Ok(());
+        }
+        if !self.as_json {
+            return print(&findings::transition(transition, self.start, self.paint));
+        }
+        let line = findings::transition_line(transition, finding, self.start);
+        print(&line.map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?)
+    }
+}

@@ -1,0 +1,211 @@
+//! `gpufleet init [HOST]...`: a hosts.toml to fill in, from the names given and those of the ssh configuration.
+
+use super::command_context::aliases;
+use super::{CommandError, print};
+use crate::cli::arguments::{GlobalArgs, InitArgs};
+use crate::config::{HostTarget, HostsFile, Target, parse_target};
+use crate::ssh::{Alias, Aliases};
+use crate::store::{Directories, create_new};
+use crate::wire::SafeText;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// What explains every key.
+const EXAMPLE: &str = include_str!("../../hosts.example.toml");
+
+/// Where people push code to: nobody has GPUs there. A name matches with all that stands before it.
+const FORGES: [&str; 12] = [
+    "github.com",
+    "gitlab.com",
+    "bitbucket.org",
+    "codeberg.org",
+    "sr.ht",
+    "gitea.com",
+    "azure.com",
+    "visualstudio.com",
+    "sourceforge.net",
+    "salsa.debian.org",
+    "huggingface.co",
+    "hf.co",
+];
+
+/// Writes the file, and says where it is. Nothing is connected to.
+pub fn run(global: &GlobalArgs, arguments: &InitArgs) -> Result<ExitCode, CommandError> {
+    let targets = arguments.hosts.iter().map(|word| match parse_target(word).map_err(CommandError::usage)? {
+        Target::Hosts(target) => Ok(target),
+        Target::File(_) | Target::Stdin => Err(CommandError::usage(format!("`{word}` is not a host"))),
+    });
+    let targets = targets.collect::<Result<Vec<_>, _>>()?;
+    let directories = Directories::find();
+    let path = directories.config().map_err(CommandError::failed)?.join("hosts.toml");
+    let (config, aliases) = aliases(global, &directories);
+    let found = SshConfigHosts { config: &config, aliases: &aliases, are_wanted: targets.is_empty() };
+    let (text, hosts) = text(&targets, &found);
+    if hosts > 0 {
+        // A host that was named twice is told now, not when the file is first used.
+        HostsFile::parse(&path.to_string_lossy(), &text, directories.home())
+            .map_err(|error| CommandError::usage(format!("these hosts do not make a fleet:\n{error}")))?;
+    }
+    create_new(&path, text.as_bytes()).map_err(CommandError::failed)?;
+    let path = path.display();
+    print(&match (hosts, targets.is_empty()) {
+        (0, _) => format!("wrote {path}: no hosts yet, put their names in\n"),
+        (_, false) => format!("wrote {path}: `gpufleet` shows these hosts now\n"),
+        (1, true) => {
+            format!("wrote {path}: `gpufleet` shows the host of {config} now; edit the file if it has no GPUs\n")
+        }
+        (_, true) => {
+            format!("wrote {path}: `gpufleet` shows {hosts} hosts of {config} now; take out those without GPUs\n")
+        }
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What the ssh configuration names.
+struct SshConfigHosts<'a> {
+    /// The file, for people.
+    config: &'a str,
+    aliases: &'a Aliases,
+    /// Nothing else was named, so its hosts are the fleet.
+    are_wanted: bool,
+}
+
+/// The hosts, then the example as remarks; and how many sections are no remarks.
+fn text(targets: &[HostTarget], found: &SshConfigHosts) -> (String, usize) {
+    let mut text = String::from("# The hosts that `gpufleet` watches. Every key is explained below.\n\n");
+    for target in targets {
+        text += &section(target);
+    }
+    let from_config = from_config(targets, found, &mut text);
+    text += "# ---- Every key, explained ----\n#\n";
+    for line in EXAMPLE.lines() {
+        text += if line.is_empty() { "#" } else { "# " };
+        text += line;
+        text += "\n";
+    }
+    (text, targets.len() + from_config)
+}
+
+fn section(target: &HostTarget) -> String {
+    let user = target.user.as_ref().map(|user| format!("user = \"{user}\"\n")).unwrap_or_default();
+    let port = target.port.map(|port| format!("port = {port}\n")).unwrap_or_default();
+    format!("[[hosts]]\nname = \"{}\"\n{user}{port}\n", target.nodeset)
+}
+
+/// The hosts of the ssh configuration: what cannot be a GPU server, or was not asked for, as a remark. `ssh` keeps to
+/// say how each is reached, so a name is all that is written.
+fn from_config(targets: &[HostTarget], found: &SshConfigHosts, text: &mut String) -> usize {
+    let is_named = |alias: &&Alias| !targets.iter().any(|target| target.names.contains(&alias.name));
+    let (mut wanted, mut remarks) = (0, String::new());
+    for alias in found.aliases.hosts.iter().filter(is_named) {
+        let name = SafeText::new(&alias.name);
+        let section = match parse_target(&alias.name) {
+            Ok(Target::Hosts(target)) if target.names == [alias.name.clone()] => {
+                format!("[[hosts]]\nname = \"{}\"\n", alias.name)
+            }
+            _ => String::new(),
+        };
+        match why_not(alias, found) {
+            None if !section.is_empty() => {
+                let _ = writeln!(text, "{section}");
+                wanted += 1;
+            }
+            why => {
+                let why = why.unwrap_or("no name for a host here");
+                let _ = writeln!(remarks, "# {name}: {why}");
+                for line in section.lines() {
+                    let _ = writeln!(remarks, "# {line}");
+                }
+            }
+        }
+    }
+    if !remarks.is_empty() {
+        let _ = write!(text, "# ---- Also in {} ----\n#\n{remarks}\n", found.config);
+    }
+    wanted
+}
+
+/// Why a name of the ssh configuration is no host of the fleet.
+fn why_not(alias: &Alias, found: &SshConfigHosts) -> Option<&'static str> {
+    let address = alias.hostname.as_deref().unwrap_or(&alias.name).to_ascii_lowercase();
+    let is_forge =
+        |forge: &str| address.strip_suffix(forge).is_some_and(|before| before.is_empty() || before.ends_with('.'));
+    if alias.is_pattern() {
+        Some("a pattern, no host")
+    } else if alias.user.as_deref() == Some("git") || FORGES.into_iter().any(is_forge) {
+        Some("a place for code")
+    } else if found.aliases.jump_hosts.contains(&alias.name) || found.aliases.jump_hosts.contains(&address) {
+        Some("a jump host, used by others on their way")
+    } else if found.are_wanted {
+        None
+    } else {
+        Some("not named on the command line")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    fn target(word: &str) -> HostTarget {
+        match parse_target(word) {
+            Ok(Target::Hosts(target)) => target,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn nothing() -> Aliases {
+        Aliases::default()
+    }
+
+    fn written(targets: &[HostTarget], aliases: &Aliases) -> (String, Vec<String>) {
+        let found = SshConfigHosts { config: "~/.ssh/config", aliases, are_wanted: targets.is_empty() };
+        let (text, hosts) = text(targets, &found);
+        if hosts == 0 {
+            return (text, Vec::new());
+        }
+        let file = HostsFile::parse("hosts.toml", &text, None).unwrap_or_else(|error| panic!("{error}"));
+        (text, file.entries.iter().map(|entry| entry.config.name.to_string()).collect())
+    }
+
+    #[test]
+    fn what_is_written_is_read_as_it_was_meant() {
+        let targets = ["hgx-[01-02]", "bob@gpu1:2222", "[::1]:22", "ssh://status"].map(target);
+        let (text, names) = written(&targets, &nothing());
+        assert_eq!(names, ["hgx-01", "hgx-02", "gpu1", "::1", "status"]);
+        assert!(text.contains("name = \"gpu1\"\nuser = \"bob\"\nport = 2222\n"), "{text}");
+    }
+
+    #[test]
+    fn without_hosts_everything_is_a_remark() {
+        let (text, _) = written(&[], &nothing());
+        assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
+        assert!(text.contains("# name = \"hgx-[01-04]\""), "{text}");
+    }
+
+    #[test]
+    fn the_ssh_configuration_gives_hosts_and_what_is_none_as_remarks() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        let config = "Host hgx-01 hgx-02\n ProxyJump bob@gate:22\nHost gate\nHost github.com\nHost work\n HostName \
+                      git.example.org\n User git\nHost notgithub.com\nHost *\n User me\nHost a;b \"x\ty\" gpu[1]\n";
+        std::fs::write(&path, config).unwrap();
+        let aliases = Aliases::read(Path::new(&path), None);
+        let (text, names) = written(&[], &aliases);
+        assert_eq!(names, ["hgx-01", "hgx-02", "notgithub.com"]);
+        let remarks =
+            text.split("# ---- Also in ~/.ssh/config ----\n").nth(1).unwrap().split("# ---- Every").next().unwrap();
+        assert_eq!(
+            remarks,
+            "#\n# gate: a jump host, used by others on their way\n# [[hosts]]\n# name = \"gate\"\n\
+             # github.com: a place for code\n# [[hosts]]\n# name = \"github.com\"\n\
+             # work: a place for code\n# [[hosts]]\n# name = \"work\"\n\
+             # *: a pattern, no host\n\
+             # a;b: no name for a host here\n# x␉y: no name for a host here\n# gpu[1]: no name for a host here\n\n"
+        );
+        let (text, names) = written(&[target("bob@hgx-01")], &aliases);
+        assert_eq!(names, ["hgx-01"]);
+        assert!(text.contains("# hgx-02: not named on the command line\n# [[hosts]]\n# name = \"hgx-02\"\n"), "{text}");
+    }
+}

@@ -1,0 +1,118 @@
+//! `gpufleet record FILE`: what the hosts send, written down for a replay.
+
+use super::command_context::CommandContext;
+use super::exit::INCOMPLETE;
+use super::prompter::{self, Prompter};
+use super::{CommandError, ExitSignals};
+use crate::cli::arguments::RecordArgs;
+use crate::collect::Collector;
+use crate::fleet::recording::{Line, Recorder, Redactor, encode};
+use crate::fleet::{Clock, Fleet, HostId, HostUpdate};
+use crate::store::LineFile;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+/// Records until a signal comes or the time is over, and tells by the exit code whether every host sent readings.
+pub async fn run(setup: CommandContext, arguments: &RecordArgs) -> Result<ExitCode, CommandError> {
+    let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
+    let mut exit_signals =
+        ExitSignals::new().map_err(|error| CommandError::failed(format!("cannot take signals: {error}")))?;
+    let file = LineFile::create(&arguments.file).map_err(CommandError::failed)?;
+    let start = clock.now();
+    let redactor = arguments.redact.then(Redactor::default);
+    let mut recording = Recording {
+        fleet: Fleet::new(&hosts, simulated, start),
+        recorder: Recorder::new(start, redactor),
+        file,
+        clock,
+        lines: 0,
+        bytes: 0,
+    };
+    let started = jiff::Timestamp::from_second(start.unix.as_secs().cast_signed()).map(|time| time.to_string());
+    recording.append(&Line::Start { started: started.unwrap_or_default().into() })?;
+    let (collector, mut updates) = Collector::start(&hosts, source, clock);
+    let prompter = ssh.map(Prompter::new);
+    let real = arguments.duration.map(|duration| duration.div_f64(clock.speed()));
+    tokio::select! {
+        _ = exit_signals.next() => {}
+        written = recording.write(&mut updates, prompter, real) => written?,
+    }
+    drop(collector);
+    recording.finish()
+}
+
+struct Recording {
+    /// Knows how each host stands, for the last words.
+    fleet: Fleet,
+    recorder: Recorder,
+    file: LineFile,
+    clock: Clock,
+    lines: u64,
+    bytes: u64,
+}
+
+impl Recording {
+    /// Takes updates until the time is over, questions not counted.
+    async fn write(
+        &mut self,
+        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        mut prompter: Option<Prompter>,
+        duration: Option<Duration>,
+    ) -> Result<(), CommandError> {
+        let began = Instant::now();
+        loop {
+            let waited = prompter.as_ref().map(Prompter::waited).unwrap_or_default();
+            let is_asking = prompter.as_ref().is_some_and(Prompter::is_asking);
+            let end = began + duration.unwrap_or_default() + waited;
+            tokio::select! {
+                update = updates.recv() => match update {
+                    Some((id, update)) => self.take(id, update)?,
+                    None => return Ok(()),
+                },
+                () = prompter::step(prompter.as_mut()) => {}
+                () = sleep_until(end), if duration.is_some() && !is_asking => return Ok(()),
+            }
+        }
+    }
+
+    fn take(&mut self, id: HostId, update: HostUpdate) -> Result<(), CommandError> {
+        let now = self.clock.now();
+        let Some(name) = self.fleet.host(id).map(|host| host.name().clone()) else { return Ok(()) };
+        for line in self.recorder.take(id, &name, update.clone(), now) {
+            self.append(&line)?;
+        }
+        self.fleet.apply(id, update, now);
+        Ok(())
+    }
+
+    fn append(&mut self, line: &Line) -> Result<(), CommandError> {
+        let bytes = encode(line).map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?;
+        self.file.append(&bytes).map_err(CommandError::failed)?;
+        self.lines += 1;
+        self.bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    /// Says what was recorded, and which hosts are missing from it.
+    fn finish(self) -> Result<ExitCode, CommandError> {
+        self.file.finish().map_err(CommandError::failed)?;
+        let hosts = self.fleet.hosts();
+        let missing: Vec<_> = hosts.iter().filter(|host| host.received_at.is_none()).collect();
+        eprintln!(
+            "recorded {} of {} hosts, {} lines, {:.1} MB",
+            hosts.len() - missing.len(),
+            hosts.len(),
+            self.lines,
+            self.bytes as f64 / 1e6
+        );
+        for host in &missing {
+            match host.link.error() {
+                Some(error) => eprintln!("  {}: {}", host.name(), error.message),
+                None => eprintln!("  {}: no readings yet ({})", host.name(), host.link.word()),
+            }
+        }
+        Ok(if missing.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
+    }
+}

@@ -1,0 +1,233 @@
+//! A recording played through the same fleet and engine as a live one, in its own time.
+
+use crate::config::{HostConfig, Thresholds};
+use crate::diagnosis::{Engine, Transition};
+use crate::fleet::recording::{self, HostLine, HostReplay, Line, RecordingError};
+use crate::fleet::{Fleet, HostId, Moment};
+use crate::wire::{SafeText, codec::MAX_LINE_BYTES};
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{self, BufRead, Read as _};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The longest time without a line. What is further apart is no time that was watched, and each second of it is played.
+const MAX_PAUSE: Duration = Duration::from_secs(31 * 86_400);
+/// The longest line: a message within its bounds, and what stands around it.
+const MAX_BYTES: u64 = MAX_LINE_BYTES as u64 + 8192;
+
+/// Fleet and engine while a recording is played. Its clock is the lines' `t`; it ticks once a second of that, also where
+/// no line falls.
+pub struct Replay {
+    fleet: Fleet,
+    engine: Engine,
+    players: Vec<HostReplay>,
+    ids: HashMap<SafeText, HostId>,
+    /// What the wall clock said when the recording was started.
+    started: Duration,
+    now: Moment,
+    /// The second that the next tick belongs to.
+    next_tick: u64,
+}
+
+/// Why a recording could not be played to its end.
+#[derive(Debug)]
+pub enum ReplayError {
+    /// The file cannot be read.
+    Io(io::Error),
+    /// A line cannot be read.
+    Line(RecordingError),
+    /// A line lies too far after the one before.
+    Pause {
+        /// Its number, from 1.
+        line: usize,
+    },
+}
+
+impl fmt::Display for ReplayError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(formatter),
+            Self::Line(error) => error.fmt(formatter),
+            Self::Pause { line } => write!(formatter, "line {line}: `t` lies more than 31 days after the line before"),
+        }
+    }
+}
+
+impl std::error::Error for ReplayError {}
+
+impl Replay {
+    /// Nothing has been played yet.
+    pub fn new(thresholds: Arc<Thresholds>) -> Self {
+        Self {
+            fleet: Fleet::default(),
+            engine: Engine::new(thresholds),
+            players: Vec::new(),
+            ids: HashMap::new(),
+            started: Duration::ZERO,
+            now: Moment::default(),
+            next_tick: 1,
+        }
+    }
+
+    /// The fleet as it stands.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// The engine as it stands.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// The moment that has been reached.
+    pub fn now(&self) -> Moment {
+        self.now
+    }
+
+    /// Plays one line, and the seconds before it. A line whose `t` lies before that of the last one belongs to the
+    /// moment of that one.
+    pub fn take(&mut self, line: Line) -> Vec<Transition> {
+        match line {
+            Line::Start { started } => {
+                self.started = unix_of(&started).unwrap_or_default();
+                self.now = self.moment(self.now.since_start());
+                Vec::new()
+            }
+            Line::Host(line) => {
+                let mut transitions = self.tick_until(line.t);
+                let elapsed = Duration::try_from_secs_f64(line.t).unwrap_or(self.now.since_start());
+                self.now = self.moment(elapsed.max(self.now.since_start()));
+                transitions.extend(self.apply(line));
+                transitions
+            }
+        }
+    }
+
+    /// Plays the seconds up to `t`, that one included.
+    pub fn tick_until(&mut self, t: f64) -> Vec<Transition> {
+        let mut transitions = Vec::new();
+        while self.next_tick as f64 <= t {
+            self.now = self.moment(Duration::from_secs(self.next_tick).max(self.now.since_start()));
+            self.next_tick += 1;
+            transitions.extend(self.engine.tick(&self.fleet, self.now));
+        }
+        transitions
+    }
+
+    fn apply(&mut self, line: HostLine) -> Vec<Transition> {
+        let id = self.id_of(&line.host);
+        let (Some(host), Some(player)) = (self.fleet.host(id), self.players.get_mut(id.0 as usize)) else {
+            return Vec::new();
+        };
+        let Some(update) = player.update(host, line.event) else { return Vec::new() };
+        self.fleet.apply(id, update, self.now);
+        self.engine.evaluate_host(&self.fleet, id, self.now)
+    }
+
+    /// Hosts join in the order in which they are named first.
+    fn id_of(&mut self, name: &SafeText) -> HostId {
+        if let Some(id) = self.ids.get(name) {
+            return *id;
+        }
+        let id = self.fleet.join(Arc::new(HostConfig::named(name.clone())), self.now);
+        self.players.push(HostReplay::default());
+        self.ids.insert(name.clone(), id);
+        id
+    }
+
+    fn moment(&self, elapsed: Duration) -> Moment {
+        Moment::new(elapsed, self.started + elapsed)
+    }
+
+    /// Plays a whole recording and hands over each transition as it happens.
+    ///
+    /// # Errors
+    /// When the file or one of its lines cannot be read; what came before has been played. A last line that is cut is
+    /// left out.
+    pub fn play<E: From<ReplayError>>(
+        &mut self,
+        mut recording: impl BufRead,
+        mut each: impl FnMut(&Self, &Transition) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut bytes = Vec::new();
+        for number in 1.. {
+            bytes.clear();
+            let read = recording.by_ref().take(MAX_BYTES + 1).read_until(b'\n', &mut bytes).map_err(ReplayError::Io)?;
+            let is_whole = bytes.last() == Some(&b'\n');
+            let text = bytes.trim_ascii_end();
+            if read == 0 {
+                break;
+            }
+            if text.is_empty() && number > 1 {
+                continue;
+            }
+            let line = match recording::decode(text, number) {
+                Ok(line) => line,
+                Err(_) if !is_whole && number > 1 && (read as u64) <= MAX_BYTES => break,
+                Err(error) => return Err(ReplayError::Line(error).into()),
+            };
+            if let Line::Host(line) = &line
+                && line.t > (self.now.since_start() + MAX_PAUSE).as_secs_f64()
+            {
+                return Err(ReplayError::Pause { line: number }.into());
+            }
+            for transition in self.take(line) {
+                each(self, &transition)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unix_of(started: &str) -> Option<Duration> {
+    let time: jiff::Timestamp = started.parse().ok()?;
+    Duration::try_from(time.as_duration()).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn played(text: &str) -> (Replay, Result<(), ReplayError>) {
+        let mut replay = Replay::new(Arc::default());
+        let ended = replay.play(text.as_bytes(), |_, _| Ok::<(), ReplayError>(()));
+        (replay, ended)
+    }
+
+    #[test]
+    fn the_clock_is_that_of_the_lines() {
+        let (replay, ended) = played(concat!(
+            "{\"recording\":1,\"started\":\"2026-03-01T13:44:00Z\"}\n",
+            "{\"t\":0.5,\"host\":\"a\",\"link\":\"connecting\"}\n",
+            "\n",
+            "{\"t\":90.25,\"host\":\"b\",\"link\":\"connecting\"}\n",
+            "{\"t\":80,\"host\":\"a\",\"link\":\"stale\"}\n",
+            "{\"t\":91,\"host\":\"a\",\"li"
+        ));
+        assert!(ended.is_ok(), "{ended:?}");
+        assert_eq!(replay.now().since_start(), Duration::from_millis(90_250));
+        assert_eq!(replay.now().unix, Duration::from_secs(1_772_372_640) + Duration::from_millis(90_250));
+        assert_eq!(replay.next_tick, 91, "each second was played");
+        let names: Vec<&str> = replay.fleet().hosts().iter().map(|host| host.name().as_str()).collect();
+        assert_eq!(names, ["a", "b"]);
+        assert_eq!(replay.fleet().hosts()[0].link.word(), "stale");
+    }
+
+    #[test]
+    fn what_cannot_be_played_is_said_with_its_line() {
+        let start = "{\"recording\":1,\"started\":\"\"}\n";
+        let error = |text: &str| played(text).1.expect_err("an error").to_string();
+        assert_eq!(error("x\n"), "line 1: not a recording: the first line should begin with {\"recording\":1");
+        assert_eq!(
+            error(&format!("{start}{{\"t\":1,\"host\":\"a\"}}\n{{}}\n")),
+            "line 2: a line has either `wire` or `link`"
+        );
+        assert_eq!(
+            error(&format!("{start}{{\"t\":1e12,\"host\":\"a\",\"link\":\"live\"}}\n")),
+            "line 2: `t` lies more than 31 days after the line before"
+        );
+        let endless = format!("{start}{}", "x".repeat(MAX_BYTES as usize + 10));
+        assert_eq!(error(&endless), "line 2: protocol violation: a line of more than 1048576 bytes");
+    }
+}

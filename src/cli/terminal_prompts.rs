@@ -1,0 +1,328 @@
+//! Prompts of a command without a screen: asked on the terminal, one at a time, secrets without echo.
+
+use crate::ssh::{Answer, Prompt, PromptEvent, PromptId, PromptKind, Secret};
+use crate::wire::SafeText;
+use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use zeroize::{Zeroize as _, Zeroizing};
+
+/// The longest answer, in bytes: what a terminal hands out as one line.
+const MAX_ANSWER_BYTES: usize = 4096;
+
+/// Whether there is a person at a terminal: what is typed comes from one, and questions can be read on one.
+pub fn is_interactive() -> bool {
+    io::stdin().is_terminal() && io::stderr().is_terminal()
+}
+
+/// The questions that are open, the first of them on the terminal.
+pub struct TerminalPrompts {
+    terminal: File,
+    waiting: VecDeque<Prompt>,
+    current: Option<OpenPrompt>,
+    reader: LineReader,
+    /// For how long questions stood on the terminal that stand there no longer.
+    waited: Duration,
+}
+
+/// The question on the terminal.
+struct OpenPrompt {
+    prompt: Prompt,
+    since: Instant,
+    /// Puts the echo back when the question goes, in whatever way.
+    _echo: Option<EchoOff>,
+}
+
+impl TerminalPrompts {
+    /// Prompts on the terminal of this process.
+    pub fn open() -> io::Result<Self> {
+        let terminal = File::options().read(true).write(true).open("/dev/tty")?;
+        let reader = LineReader::start(terminal.try_clone()?);
+        Ok(Self { terminal, waiting: VecDeque::new(), current: None, reader, waited: Duration::ZERO })
+    }
+
+    /// Takes what the connections ask or no longer ask.
+    pub fn take(&mut self, event: PromptEvent) {
+        match event {
+            PromptEvent::Opened(prompt) => self.add_prompt(prompt),
+            PromptEvent::Withdrawn(id) => {
+                self.waiting.retain(|prompt| prompt.id != id);
+                if self.current.as_ref().is_some_and(|open_prompt| open_prompt.prompt.id == id) {
+                    self.close("(no longer needed)\n");
+                }
+            }
+        }
+        self.show_next();
+    }
+
+    fn add_prompt(&mut self, prompt: Prompt) {
+        let known = self.current.iter_mut().map(|open_prompt| &mut open_prompt.prompt).chain(&mut self.waiting);
+        match known.into_iter().find(|known| known.id == prompt.id) {
+            Some(known) => *known = prompt,
+            None => self.waiting.push_back(prompt),
+        }
+    }
+
+    /// Whether a question stands on the terminal.
+    pub fn is_open(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// For how long questions have stood on the terminal in all.
+    pub fn waited(&self) -> Duration {
+        self.waited + self.current.as_ref().map(|open_prompt| open_prompt.since.elapsed()).unwrap_or_default()
+    }
+
+    /// Waits for the next answer. Dropping the future loses nothing.
+    pub async fn answer(&mut self) -> (PromptId, Answer) {
+        loop {
+            let line = self.reader.line().await;
+            let Some(open_prompt) = &self.current else { continue };
+            let id = open_prompt.prompt.id;
+            let answer = line.map_or(Some(Answer::Decline), |line| parse_answer(&open_prompt.prompt.kind, line));
+            if let Some(answer) = answer {
+                self.close("");
+                self.show_next();
+                return (id, answer);
+            }
+            self.write("Please answer yes, once or no: ");
+            self.reader.read();
+        }
+    }
+
+    fn show_next(&mut self) {
+        if self.current.is_some() {
+            return;
+        }
+        let Some(prompt) = self.waiting.pop_front() else { return };
+        // Before the question stands there: what is typed at once must neither be shown nor thrown away.
+        let echo = if echoes_input(&prompt.kind) { None } else { EchoOff::begin(&self.terminal) };
+        self.write(&prompt_text(&prompt));
+        self.current = Some(OpenPrompt { prompt, since: Instant::now(), _echo: echo });
+        self.reader.read();
+    }
+
+    fn close(&mut self, words: &str) {
+        if let Some(open_prompt) = self.current.take() {
+            self.waited += open_prompt.since.elapsed();
+            let is_silent = !echoes_input(&open_prompt.prompt.kind);
+            drop(open_prompt);
+            // The line break that was typed has not been shown.
+            self.write(&format!("{}{words}", if is_silent { "\n" } else { "" }));
+        }
+    }
+
+    fn write(&mut self, text: &str) {
+        // A terminal that is gone ends the reading too, and that declines the question.
+        let _ = self.terminal.write_all(text.as_bytes()).and_then(|()| self.terminal.flush());
+    }
+}
+
+fn echoes_input(kind: &PromptKind) -> bool {
+    match kind {
+        PromptKind::HostKey { .. } => true,
+        PromptKind::Passphrase { .. } => false,
+        PromptKind::Secret { echo, .. } => *echo,
+    }
+}
+
+/// What a typed line means for a question; `None` when it must be asked again.
+fn parse_answer(kind: &PromptKind, line: Zeroizing<String>) -> Option<Answer> {
+    if !matches!(kind, PromptKind::HostKey { .. }) {
+        return Some(Answer::Secret(Secret::new(line)));
+    }
+    match line.trim().to_ascii_lowercase().as_str() {
+        "yes" | "y" => Some(Answer::TrustAndSave),
+        "once" | "o" => Some(Answer::TrustOnce),
+        "no" | "n" => Some(Answer::Decline),
+        _ => None,
+    }
+}
+
+/// The words of a question. Parts of them come from servers: they pass as safe text only.
+fn prompt_text(prompt: &Prompt) -> String {
+    let hosts = match prompt.hosts.as_slice() {
+        [] => String::new(),
+        [host] => format!(" ({})", SafeText::new(host)),
+        [first, others @ ..] => format!(" ({} and {} more)", SafeText::new(first), others.len()),
+    };
+    let again = |failures: u32| if failures > 0 { "That was not it. " } else { "" };
+    match &prompt.kind {
+        PromptKind::HostKey { target, key_type, fingerprint, known_hosts, also_known_as } => {
+            let names: Vec<String> = also_known_as.iter().map(|name| SafeText::new(name).to_string()).collect();
+            let also =
+                if names.is_empty() { String::new() } else { format!("  also the key of {}\n", names.join(", ")) };
+            format!(
+                "The host key of {} is not known{hosts}.\n  {} {}\n{also}Trust it? \"yes\" adds it to {}, \"once\" does \
+                 not [yes/once/no]: ",
+                SafeText::new(target),
+                SafeText::new(key_type),
+                SafeText::new(fingerprint),
+                SafeText::new(known_hosts),
+            )
+        }
+        PromptKind::Passphrase { path, failures, .. } => {
+            format!("{}Passphrase for {}{hosts}: ", again(*failures), SafeText::new(path))
+        }
+        PromptKind::Secret { text, instruction, failures, .. } => {
+            let above = if instruction.trim().is_empty() { String::new() } else { format!("{}\n", lines(instruction)) };
+            let text = SafeText::new(text.trim());
+            let end = if text.ends_with([':', '?']) { "" } else { ":" };
+            format!("{above}{}{text}{hosts}{end} ", again(*failures))
+        }
+    }
+}
+
+/// Several lines of a server's, each as safe text.
+fn lines(text: &str) -> String {
+    let safe: Vec<String> = text.trim().lines().map(|line| SafeText::new(line).to_string()).collect();
+    safe.join("\n")
+}
+
+/// Reads the terminal in a thread of its own, one line when told to. The thread ends with the process: nothing else
+/// ends a read of a terminal.
+struct LineReader {
+    requests: mpsc::Sender<()>,
+    lines: mpsc::Receiver<Option<Zeroizing<String>>>,
+    /// A read is under way, perhaps for a question that has gone.
+    is_reading: bool,
+}
+
+impl LineReader {
+    fn start(mut terminal: File) -> Self {
+        let (requests, mut ordered) = mpsc::channel(1);
+        let (sender, lines) = mpsc::channel(1);
+        std::thread::spawn(move || {
+            while let Some(()) = ordered.blocking_recv() {
+                if sender.blocking_send(read_line(&mut terminal)).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { requests, lines, is_reading: false }
+    }
+
+    fn read(&mut self) {
+        if !self.is_reading {
+            self.is_reading = self.requests.try_send(()).is_ok();
+        }
+    }
+
+    /// The next line; `None` at the end of input. Pending for ever when nothing is being read.
+    async fn line(&mut self) -> Option<Zeroizing<String>> {
+        if !self.is_reading {
+            return std::future::pending().await;
+        }
+        let line = self.lines.recv().await;
+        self.is_reading = false;
+        line.flatten()
+    }
+}
+
+/// One line without its end; `None` at the end of input or when it cannot be read.
+fn read_line(terminal: &mut File) -> Option<Zeroizing<String>> {
+    let mut buffer = Zeroizing::new([0_u8; MAX_ANSWER_BYTES]);
+    let mut length = 0;
+    while length < MAX_ANSWER_BYTES && !buffer[..length].contains(&b'\n') {
+        match terminal.read(&mut buffer[length..]) {
+            Ok(0) | Err(_) => return None,
+            Ok(count) => length += count,
+        }
+    }
+    let mut text = String::from_utf8(buffer[..length].to_vec()).map_err(|error| error.into_bytes().zeroize()).ok()?;
+    let end = text.trim_end_matches(['\r', '\n']).len();
+    text.truncate(end);
+    Some(Zeroizing::new(text))
+}
+
+/// The terminal without echo, until dropped.
+struct EchoOff {
+    terminal: File,
+    before: Termios,
+}
+
+impl EchoOff {
+    /// Typed characters are no longer shown; what was typed before is thrown away. `None` when the terminal has gone.
+    fn begin(terminal: &File) -> Option<Self> {
+        let terminal = terminal.try_clone().ok()?;
+        let before = tcgetattr(&terminal).ok()?;
+        let mut silent = before.clone();
+        silent.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL);
+        tcsetattr(&terminal, OptionalActions::Flush, &silent).ok()?;
+        Some(Self { terminal, before })
+    }
+}
+
+impl Drop for EchoOff {
+    fn drop(&mut self) {
+        // Nothing can be done about a terminal that has gone.
+        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prompt(hosts: &[&str], kind: PromptKind) -> Prompt {
+        Prompt { id: PromptId(1), hosts: hosts.iter().map(|host| (*host).to_owned()).collect(), kind }
+    }
+
+    fn host_key() -> PromptKind {
+        PromptKind::HostKey {
+            target: "gpu1 [10.0.0.1]:22".to_owned(),
+            key_type: "ssh-ed25519".to_owned(),
+            fingerprint: "SHA256:abc".to_owned(),
+            known_hosts: "~/.ssh/known_hosts".to_owned(),
+            also_known_as: vec!["gpu2".to_owned()],
+        }
+    }
+
+    #[test]
+    fn questions_name_what_they_are_for() {
+        assert_eq!(
+            prompt_text(&prompt(&["gpu1"], host_key())),
+            "The host key of gpu1 [10.0.0.1]:22 is not known (gpu1).\n  ssh-ed25519 SHA256:abc\n  also the key of gpu2\n\
+             Trust it? \"yes\" adds it to ~/.ssh/known_hosts, \"once\" does not [yes/once/no]: "
+        );
+        let passphrase = PromptKind::Passphrase { path: "/k".to_owned(), fingerprint: None, failures: 1 };
+        assert_eq!(
+            prompt_text(&prompt(&["a", "b", "c"], passphrase)),
+            "That was not it. Passphrase for /k (a and 2 more): "
+        );
+    }
+
+    #[test]
+    fn a_servers_words_cannot_drive_the_terminal() {
+        let secret = PromptKind::Secret {
+            text: "Code\x1b[2J".to_owned(),
+            instruction: "one\r\n\x1b]0;two\x07".to_owned(),
+            echo: true,
+            failures: 0,
+        };
+        assert_eq!(prompt_text(&prompt(&["a"], secret)), "one\n␛]0;two␇\nCode␛[2J (a): ");
+    }
+
+    #[test]
+    fn only_clear_words_trust_a_key() {
+        let answer = |line: &str| format!("{:?}", parse_answer(&host_key(), Zeroizing::new(line.to_owned())));
+        assert_eq!(answer("yes"), "Some(TrustAndSave)");
+        assert_eq!(answer(" Once "), "Some(TrustOnce)");
+        assert_eq!(answer("no"), "Some(Decline)");
+        assert_eq!(answer(""), "None");
+        assert_eq!(answer("sure"), "None");
+    }
+
+    #[test]
+    fn secrets_are_taken_as_they_are_typed() {
+        let kind = PromptKind::Passphrase { path: "/k".to_owned(), fingerprint: None, failures: 0 };
+        let Some(Answer::Secret(secret)) = parse_answer(&kind, Zeroizing::new(" no ".to_owned())) else {
+            panic!("a secret");
+        };
+        assert_eq!(secret.expose(), " no ");
+    }
+}

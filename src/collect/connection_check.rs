@@ -1,0 +1,275 @@
+//! One host walked step by step, for `gpufleet doctor`: the same way that a host task goes, told in full.
+
+use super::install::{self, InstallEvent, InstallRequest, Started};
+use super::probe_binary::ProbeStore;
+use super::remote_command::RemoteCommand;
+use super::session::{HELLO_LIMIT, SAMPLE_LIMIT};
+use super::source::{self, OpenChannel};
+use super::{link_errors, nvidia_smi, probe_binary, random, script};
+use crate::config::HostConfig;
+use crate::fleet::{LinkError, LinkErrorKind};
+use crate::ssh::transport::SshPhase;
+use crate::wire::codec::{decode, encode};
+use crate::wire::{Hello, Inventory, Message, PROTOCOL, ReadingSource, Request, SafeText};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::AsyncWriteExt;
+use tokio::time::{Instant, timeout_at};
+
+/// One step of the way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CheckStep {
+    /// What was done.
+    pub name: &'static str,
+    /// What came of it, one line each.
+    pub lines: Vec<SafeText>,
+    /// How long it took.
+    pub took: Duration,
+    /// Why it failed; the last step only.
+    pub error: Option<LinkError>,
+}
+
+/// The steps so far, and the one that is under way.
+struct StepRecorder {
+    steps: Vec<CheckStep>,
+    name: &'static str,
+    lines: Vec<SafeText>,
+    since: Instant,
+}
+
+impl StepRecorder {
+    fn begin(&mut self, name: &'static str) {
+        if self.name == name {
+            return;
+        }
+        self.end(None);
+        self.name = name;
+    }
+
+    fn add_line(&mut self, line: impl Into<SafeText>) {
+        self.lines.push(line.into());
+    }
+
+    /// Ends the step at a moment that has passed, and begins another.
+    fn end_at(&mut self, next: &'static str, at: Instant) {
+        let lines = std::mem::take(&mut self.lines);
+        self.steps.push(CheckStep { name: self.name, lines, took: at.duration_since(self.since), error: None });
+        self.name = next;
+        self.since = at;
+    }
+
+    fn end(&mut self, error: Option<LinkError>) {
+        let (lines, took) = (std::mem::take(&mut self.lines), self.since.elapsed());
+        self.since = Instant::now();
+        // A phase that was passed through in no time and without a word is none.
+        if error.is_some() || !lines.is_empty() || took >= Duration::from_millis(1) {
+            self.steps.push(CheckStep { name: self.name, lines, took, error });
+        }
+    }
+}
+
+/// Walks the whole way to a host's first readings. `trace_events` gives what the connection has told of a phase meanwhile,
+/// and is asked once, when the connection stands or has failed.
+pub async fn check_connection(
+    ssh: Arc<dyn OpenChannel>,
+    host: &HostConfig,
+    trace_events: impl FnOnce() -> Vec<(SshPhase, String)>,
+) -> Vec<CheckStep> {
+    let recorder = StepRecorder { steps: Vec::new(), name: "configuration", lines: Vec::new(), since: Instant::now() };
+    let recorder = Arc::new(Mutex::new(recorder));
+    let recorder_handle = Arc::clone(&recorder);
+    let progress = move |phase| recorder_handle.lock().unwrap_or_else(PoisonError::into_inner).begin(step_of(phase));
+    let opened = ssh.open(host, script::EXEC, &progress).await;
+    drop(progress);
+    // Nobody else holds it any more.
+    let recorder =
+        Arc::into_inner(recorder).map(|recorder| recorder.into_inner().unwrap_or_else(PoisonError::into_inner));
+    let Some(mut recorder) = recorder else { return Vec::new() };
+    let error = opened.as_ref().err().map(source::link_error);
+    if error.is_some() {
+        recorder.end(error);
+    } else {
+        recorder.begin("shell");
+    }
+    merge_trace_events(&mut recorder.steps, trace_events());
+    if let Ok(channel) = opened
+        && let Err(error) = check_probe(&mut recorder, RemoteCommand::new(channel), host).await
+    {
+        recorder.end(Some(error));
+    }
+    recorder.steps
+}
+
+/// Puts what the connection said to the steps that it concerns.
+fn merge_trace_events(steps: &mut Vec<CheckStep>, trace_events: Vec<(SshPhase, String)>) {
+    for (phase, text) in trace_events {
+        let name = step_of(phase);
+        // A way that is gone twice (after a prompt) is told once, in full.
+        let line = SafeText::from(text);
+        match steps.iter_mut().find(|step| step.name == name) {
+            Some(step) if !step.lines.contains(&line) => step.lines.push(line),
+            Some(_) => {}
+            None => {
+                let step = CheckStep { name, lines: vec![line], took: Duration::ZERO, error: None };
+                let place =
+                    steps.iter().position(|step| step_position(step.name) > step_position(name)).unwrap_or(steps.len());
+                steps.insert(place, step);
+            }
+        }
+    }
+}
+
+/// The steps of a connection, in their order.
+const CONNECTION_STEPS: [&str; 6] = ["configuration", "name", "TCP", "key exchange", "login", "shell"];
+
+fn step_position(name: &str) -> usize {
+    CONNECTION_STEPS.iter().position(|step| *step == name).unwrap_or(CONNECTION_STEPS.len())
+}
+
+fn step_of(phase: SshPhase) -> &'static str {
+    match phase {
+        SshPhase::Queued => CONNECTION_STEPS[0],
+        SshPhase::Name => CONNECTION_STEPS[1],
+        SshPhase::Tcp => CONNECTION_STEPS[2],
+        SshPhase::KeyExchange => CONNECTION_STEPS[3],
+        SshPhase::Login => CONNECTION_STEPS[4],
+        SshPhase::Exec => CONNECTION_STEPS[5],
+    }
+}
+
+/// From a shell on the host to its first readings.
+async fn check_probe(
+    recorder: &mut StepRecorder,
+    mut remote: RemoteCommand,
+    host: &HostConfig,
+) -> Result<(), LinkError> {
+    let nonce = random::nonce();
+    let probes: Arc<dyn ProbeStore> = probe_binary::embedded_probes();
+    let install_events = Mutex::new(Vec::new());
+    let note = |event: InstallEvent| {
+        install_events.lock().unwrap_or_else(PoisonError::into_inner).push((event, Instant::now()))
+    };
+    let request = InstallRequest {
+        host,
+        interval: host.interval,
+        probes: &*probes,
+        nonce: &nonce,
+        shared_directories: install::shared_directories(host),
+        without_probe: None,
+        on_event: &note,
+    };
+    let started = install::start(&mut remote, &request).await;
+    for (event, at) in install_events.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match event {
+            InstallEvent::Machine(machine) => {
+                recorder.add_line(format!("/bin/sh answers: {machine}"));
+                recorder.end_at("directory", at);
+            }
+            InstallEvent::Skipped(why) => recorder.add_line(format!("not {why}")),
+            InstallEvent::Sent(bytes) => {
+                recorder.add_line(format!("the probe was not there yet: {bytes} bytes sent and checked"))
+            }
+            InstallEvent::Started(path) => recorder.add_line(format!("the probe is {path}")),
+        }
+    }
+    let mut remote = match started? {
+        Started::Probe => remote,
+        Started::Shell(why) => {
+            recorder
+                .add_line(why.as_ref().map_or("nvidia-smi is asked, as configured".into(), |why| why.message.clone()));
+            nvidia_smi::adapt(remote, nonce, host.interval, why.map(|why| why.message))
+        }
+    };
+    recorder.begin("probe");
+    await_first_snapshot(recorder, &mut remote).await
+}
+
+/// Reads until the first snapshot and the echo of a heartbeat have come.
+async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCommand) -> Result<(), LinkError> {
+    let began = Instant::now();
+    let mut heartbeat: Option<Instant> = None;
+    let (mut round_trip, mut snapshot) = (None, false);
+    let mut deadline = began + HELLO_LIMIT;
+    while !snapshot || round_trip.is_none() {
+        let line = match timeout_at(deadline, remote.stdout.line()).await {
+            Ok(Ok(Some(line))) => line,
+            Ok(Ok(None)) => return Err(link_errors::probe_ended(&remote.wait_for_end().await, None, false)),
+            Ok(Err(error)) => return Err(link_errors::protocol(&error)),
+            Err(_) if heartbeat.is_none() => {
+                return Err(link_errors::timeout("the probe did not introduce itself", HELLO_LIMIT));
+            }
+            Err(_) => return Err(link_errors::timeout("the probe sent no readings", SAMPLE_LIMIT)),
+        };
+        match decode(&line).map_err(|error| link_errors::protocol(&error))? {
+            Message::Hello(hello) if hello.protocol == PROTOCOL => {
+                recorder.add_line(describe_hello(&hello));
+                recorder.begin("NVML");
+                deadline = began + SAMPLE_LIMIT;
+                heartbeat = Some(Instant::now());
+                send(remote, &Request::Heartbeat { id: 1, last_sequence: None }).await;
+            }
+            Message::Hello(hello) => {
+                return Err(link_errors::protocol(&crate::wire::codec::CodecError::UnsupportedProtocol {
+                    received: hello.protocol,
+                }));
+            }
+            Message::Inventory(inventory) => {
+                match &inventory.error {
+                    Some(error) => recorder.add_line(error.message.clone()),
+                    None => recorder.add_line(describe_gpus(&inventory)),
+                }
+                recorder.begin("first snapshot");
+            }
+            Message::Snapshot(_) => snapshot = true,
+            Message::Echo { id: 1 } => round_trip = heartbeat.map(|sent| sent.elapsed()),
+            Message::Farewell { reason } => {
+                return Err(LinkError::new(LinkErrorKind::ProbeEnded, format!("the probe ended: {reason}")));
+            }
+            Message::Echo { .. } | Message::Reply(_) | Message::Unknown => {}
+        }
+    }
+    let round_trip = round_trip.unwrap_or_default();
+    recorder.add_line(format!("round trip {:.1} ms", round_trip.as_secs_f64() * 1e3));
+    recorder.end(None);
+    Ok(())
+}
+
+/// `gpufleet-probe 0.1.0 as alice on hgx-01, Linux 6.1`, as far as it is known.
+fn describe_hello(hello: &Hello) -> String {
+    // What answers in the probe's place names itself.
+    let mut text = match &hello.source {
+        None | Some(ReadingSource::Probe) => format!("gpufleet-probe {}", hello.probe_version),
+        Some(source) => source.as_str().to_owned(),
+    };
+    for (word, value) in [(" as ", &hello.login_user), (" on ", &hello.host_name), (", Linux ", &hello.kernel)] {
+        if let Some(value) = value {
+            text.push_str(word);
+            text.push_str(value);
+        }
+    }
+    text
+}
+
+/// `8 GPUs: NVIDIA H100 80GB HBM3; driver 550.54`.
+fn describe_gpus(inventory: &Inventory) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for gpu in &inventory.gpus {
+        if let Some(name) = gpu.name.as_deref()
+            && !names.contains(&name)
+        {
+            names.push(name);
+        }
+    }
+    let count = inventory.gpus.len();
+    let driver = inventory.driver_version.as_deref().map(|driver| format!("; driver {driver}")).unwrap_or_default();
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} GPU{plural}: {}{driver}", names.join(", "))
+}
+
+async fn send(remote: &mut RemoteCommand, request: &Request) {
+    let Ok(line) = encode(request) else { return };
+    // A pipe that broke is told by the end of the answers, with its cause.
+    if remote.stdin.write_all(&line).await.is_ok() {
+        let _ = remote.stdin.flush().await;
+    }
+}

@@ -1,0 +1,231 @@
+//! How the end of a command reads to a person: pure functions from exit and last words to [`LinkError`].
+
+use super::remote_command::CommandEnd;
+use crate::fleet::{LinkError, LinkErrorKind, RetryPolicy};
+use crate::ssh::transport::Exit;
+use crate::wire::SafeText;
+use crate::wire::codec::CodecError;
+use std::time::Duration;
+
+/// How long a probe that an administrator ended stays away: open monitors block GPU resets and MIG changes.
+pub(super) const ADMIN_STOP_DELAY: Duration = Duration::from_secs(600);
+/// The exit status of a probe that the policy of its host forbids: `EX_NOPERM` of sysexits.h.
+const FORBIDDEN: u32 = 77;
+/// The wait after the first KILL, which may have been the out-of-memory killer's.
+const AFTER_KILL: Duration = Duration::from_secs(5);
+
+/// Whether the end was a KILL, by signal or by a shell's status for one.
+pub(super) fn is_kill(exit: &Exit) -> bool {
+    matches!(signal_of(exit), Some("KILL"))
+}
+
+/// The probe ended, or its connection did. `killed_before`: it was killed within the last [`ADMIN_STOP_DELAY`].
+/// `farewell`: what it said about its end.
+pub(super) fn probe_ended(end: &CommandEnd, farewell: Option<&SafeText>, killed_before: bool) -> LinkError {
+    let ended = |text: String| LinkError::new(LinkErrorKind::ProbeEnded, text);
+    match (signal_of(&end.exit), &end.exit) {
+        (Some("TERM"), _) => by_administrator("ended by TERM"),
+        (Some("KILL"), _) if killed_before => by_administrator("killed (9) twice within 10 minutes"),
+        (Some("KILL"), _) => ended("the probe was killed (9)".to_owned())
+            .with_hint("perhaps by the out-of-memory killer: see `journalctl -k` on the host")
+            .with_retry(RetryPolicy::After(AFTER_KILL)),
+        (Some(signal), _) => ended(format!("the probe was ended by signal {signal}{}", stderr_suffix(&end.stderr))),
+        (None, Exit::Closed(text)) => closed(text.as_deref(), farewell),
+        (None, Exit::Status(FORBIDDEN)) => forbidden(farewell),
+        (None, _) if farewell.is_some_and(|reason| !reason.is_empty()) => {
+            ended(format!("the probe ended: {}", farewell.map_or("", |reason| reason)))
+        }
+        (None, Exit::Status(status @ (126 | 127))) => LinkError::new(
+            LinkErrorKind::NoProbe,
+            format!("the probe does not start on this host (exit status {status}{})", stderr_suffix(&end.stderr)),
+        )
+        .with_hint("it needs Linux with glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
+        (None, Exit::Status(status)) => {
+            ended(format!("the probe ended with exit status {status}{}", stderr_suffix(&end.stderr)))
+        }
+        (None, Exit::Signal(_)) => ended("the probe ended".to_owned()),
+    }
+}
+
+/// The policy of the host allows no probe.
+fn forbidden(farewell: Option<&SafeText>) -> LinkError {
+    let reason = farewell.map_or("", |reason| reason);
+    let text = format!("the administrator of this host allows no probe: {reason}");
+    LinkError::new(LinkErrorKind::ProbeEnded, text)
+        .with_hint("/etc/gpufleet/policy.json on the host says so; r tries again")
+        .with_retry(RetryPolicy::After(ADMIN_STOP_DELAY))
+}
+
+fn by_administrator(how: &str) -> LinkError {
+    LinkError::new(LinkErrorKind::ProbeEnded, format!("the probe was {how}, as by an administrator"))
+        .with_hint("r tries again")
+        .with_retry(RetryPolicy::After(ADMIN_STOP_DELAY))
+}
+
+fn closed(text: Option<&str>, farewell: Option<&SafeText>) -> LinkError {
+    let text = match (text, farewell) {
+        (Some(text), _) if !text.is_empty() => format!("the connection was closed: {text}"),
+        (_, Some(reason)) if !reason.is_empty() => format!("the probe ended: {reason}"),
+        _ => "the connection was closed".to_owned(),
+    };
+    LinkError::new(LinkErrorKind::Closed, text)
+}
+
+/// The login ended before `/bin/sh` gave its first answer; `output` is what it printed instead.
+pub(super) fn no_shell(end: &CommandEnd, output: &SafeText) -> LinkError {
+    let text = if output.is_empty() { &end.stderr } else { output };
+    let how = match &end.exit {
+        Exit::Status(status) => format!("exit status {status}"),
+        Exit::Signal(signal) => format!("signal {signal}"),
+        Exit::Closed(Some(text)) => return closed(Some(text), None),
+        Exit::Closed(None) => "no exit status".to_owned(),
+    };
+    let lower = text.to_lowercase();
+    let (kind, what, hint) = if lower.contains("sftp") {
+        (LinkErrorKind::Refusal, "the account may only use sftp", "it needs an account that may run commands")
+    } else if lower.contains("not available") || lower.contains("nologin") {
+        (LinkErrorKind::Shell, "the account has no login shell", "it needs an account that may run commands")
+    } else {
+        (
+            LinkErrorKind::Shell,
+            "the login ended before /bin/sh answered",
+            "a forced command, or a login shell that does not run `exec /bin/sh`; try `ssh HOST /bin/sh`",
+        )
+    };
+    LinkError::new(kind, format!("{what} ({how}{})", stderr_suffix(text))).with_hint(hint)
+}
+
+/// The remote script ended without becoming the probe and without saying why.
+pub(super) fn script_ended(end: &CommandEnd) -> LinkError {
+    let how = match &end.exit {
+        Exit::Status(status) => format!("exit status {status}"),
+        Exit::Signal(signal) => format!("signal {signal}"),
+        Exit::Closed(text) => return closed(text.as_deref(), None),
+    };
+    LinkError::new(LinkErrorKind::Shell, format!("the remote script ended ({how}{})", stderr_suffix(&end.stderr)))
+        .with_hint("/bin/sh on the host is perhaps not a POSIX shell")
+}
+
+/// What arrived is not the protocol.
+pub(super) fn protocol(error: &CodecError) -> LinkError {
+    let error_of = LinkError::new(LinkErrorKind::Protocol, error.to_string());
+    match error {
+        CodecError::UnsupportedProtocol { .. } => {
+            error_of.with_hint("the probe on the host is of another version: use `probe = \"upload\"`, or replace it")
+        }
+        _ => error_of.with_hint("something else than the probe writes to the connection"),
+    }
+}
+
+/// No answer in time; `what` says who did not answer, and to what.
+pub(super) fn timeout(what: &str, limit: Duration) -> LinkError {
+    LinkError::new(LinkErrorKind::Timeout, format!("{what} within {} s", limit.as_secs()))
+}
+
+fn stderr_suffix(text: &SafeText) -> String {
+    const SHOWN: usize = 200;
+    match text.char_indices().nth(SHOWN) {
+        _ if text.is_empty() => String::new(),
+        Some((end, _)) => format!(": {}…", &text[..end]),
+        None => format!(": {text}"),
+    }
+}
+
+fn signal_of(exit: &Exit) -> Option<&str> {
+    match exit {
+        // A shell or an `ssh` in between reports a signal as 128 and its number.
+        Exit::Status(143) => Some("TERM"),
+        Exit::Status(137) => Some("KILL"),
+        Exit::Signal(name) => Some(name.strip_prefix("SIG").unwrap_or(name)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn command_end(exit: Exit, stderr: &str) -> CommandEnd {
+        CommandEnd { exit, stderr: stderr.into() }
+    }
+
+    #[test]
+    fn an_end_names_its_cause() {
+        let message = |exit, stderr: &str, farewell: Option<&str>, killed_before| {
+            let error = probe_ended(&command_end(exit, stderr), farewell.map(SafeText::new).as_ref(), killed_before);
+            (error.message.to_string(), error.retry)
+        };
+        let kill = || Exit::Signal("KILL".to_owned());
+        assert_eq!(
+            message(kill(), "", None, false),
+            ("the probe was killed (9)".to_owned(), RetryPolicy::After(AFTER_KILL))
+        );
+        assert_eq!(
+            message(Exit::Status(137), "", None, true),
+            (
+                "the probe was killed (9) twice within 10 minutes, as by an administrator".to_owned(),
+                RetryPolicy::After(ADMIN_STOP_DELAY)
+            )
+        );
+        assert_eq!(
+            message(Exit::Signal("TERM".to_owned()), "", Some("TERM"), false),
+            ("the probe was ended by TERM, as by an administrator".to_owned(), RetryPolicy::After(ADMIN_STOP_DELAY))
+        );
+        assert_eq!(
+            message(Exit::Status(77), "", Some("resetting GPUs until noon"), false),
+            (
+                "the administrator of this host allows no probe: resetting GPUs until noon".to_owned(),
+                RetryPolicy::After(ADMIN_STOP_DELAY)
+            )
+        );
+        assert_eq!(
+            message(Exit::Status(101), "thread 'main' panicked", None, false).0,
+            "the probe ended with exit status 101: thread 'main' panicked"
+        );
+        assert_eq!(
+            message(Exit::Status(0), "", Some("no heartbeat for 30 s"), false).0,
+            "the probe ended: no heartbeat for 30 s"
+        );
+        assert_eq!(
+            message(Exit::Status(127), "sh: exec: /x: not found", None, false).0,
+            "the probe does not start on this host (exit status 127: sh: exec: /x: not found)"
+        );
+        assert_eq!(
+            message(Exit::Closed(Some("Timeout, client not responding".to_owned())), "", None, false).0,
+            "the connection was closed: Timeout, client not responding"
+        );
+        assert_eq!(message(Exit::Closed(None), "", None, false).0, "the connection was closed");
+    }
+
+    #[test]
+    fn an_account_without_a_shell_is_told_from_one_for_sftp() {
+        let error = no_shell(&command_end(Exit::Status(1), ""), &"This account is currently not available.".into());
+        assert_eq!(
+            (error.kind, &*error.message),
+            (
+                LinkErrorKind::Shell,
+                "the account has no login shell (exit status 1: This account is currently not available.)"
+            )
+        );
+        let error = no_shell(&command_end(Exit::Status(1), ""), &"This service allows sftp connections only.".into());
+        assert_eq!(
+            (error.kind, &*error.message),
+            (
+                LinkErrorKind::Refusal,
+                "the account may only use sftp (exit status 1: This service allows sftp connections only.)"
+            )
+        );
+        let error = no_shell(&command_end(Exit::Status(2), "git: not a command"), &SafeText::default());
+        assert_eq!(
+            (error.kind, &*error.message),
+            (LinkErrorKind::Shell, "the login ended before /bin/sh answered (exit status 2: git: not a command)")
+        );
+    }
+
+    #[test]
+    fn long_last_words_are_cut() {
+        let message = script_ended(&command_end(Exit::Status(2), &"ä".repeat(1000))).message;
+        assert_eq!(message.chars().filter(|letter| *letter == 'ä').count(), 200);
+        assert!(message.ends_with("ä…)"));
+    }
+}

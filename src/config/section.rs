@@ -1,0 +1,361 @@
+//! One table of hosts.toml: `[defaults]` or one of the `[[hosts]]`, key by key.
+
+use super::nearest::{did_you_mean, nearest};
+use super::thresholds_file::{ThresholdChanges, role};
+use super::{Backend, Diagnostic, Hop, HostConfig, ProbeChoice, SignalRule, Thresholds, address, parse_hops, values};
+use crate::wire::SafeText;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Every key of a `[[hosts]]` section. `[defaults]` takes the same, less `name`.
+pub(super) const KEYS: [&str; 21] = [
+    "name",
+    "address",
+    "port",
+    "user",
+    "identity_file",
+    "known_hosts",
+    "proxy_jump",
+    "ssh_config",
+    "backend",
+    "probe",
+    "allow_shm",
+    "nvml_library",
+    "interval",
+    "tags",
+    "group",
+    "note",
+    "reserved",
+    "signals",
+    "shared_account",
+    "role",
+    "diagnosis",
+];
+
+/// A value, and the bytes of the file that hold it.
+#[derive(Debug, Clone)]
+pub(super) struct SpannedValue<T> {
+    pub(super) value: T,
+    pub(super) at: Range<usize>,
+    /// Where the text begins within a plain quoted string, so that a place within it can be shown.
+    pub(super) text_start: Option<usize>,
+}
+
+impl SpannedValue<String> {
+    /// Moves a diagnostic about this text to its place in the file.
+    pub(super) fn relocate(&self, diagnostic: Diagnostic) -> Diagnostic {
+        match self.text_start {
+            Some(offset) => diagnostic.offset_by(offset),
+            None => Diagnostic { at: self.at.clone(), ..diagnostic },
+        }
+    }
+}
+
+/// What stands above the sections of a file.
+#[derive(Debug, Default)]
+pub(super) struct FileScope {
+    pub(super) defaults: Section,
+    pub(super) diagnosis: ThresholdChanges,
+    /// Whose processes may be sent signals, by tag.
+    pub(super) signals: Vec<(String, SignalRule)>,
+}
+
+impl FileScope {
+    /// What the tags of a host say of signals: the strictest of them.
+    fn signals_of(&self, tags: &[SafeText]) -> Option<SignalRule> {
+        let own = self.signals.iter().filter(|(tag, _)| tags.iter().any(|own| **own == **tag));
+        own.map(|(_, rule)| *rule).min_by_key(|rule| match rule {
+            SignalRule::None => 0,
+            SignalRule::Own => 1,
+            SignalRule::All => 2,
+        })
+    }
+}
+
+/// What one section says; what it does not say is `None`.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Section {
+    pub(super) name: Option<SpannedValue<String>>,
+    pub(super) address: Option<SpannedValue<String>>,
+    port: Option<u16>,
+    user: Option<String>,
+    identity_file: Option<PathBuf>,
+    known_hosts: Option<PathBuf>,
+    proxy_jump: Option<Vec<Hop>>,
+    ssh_config: Option<PathBuf>,
+    backend: Option<Backend>,
+    probe: Option<ProbeChoice>,
+    allow_shm: Option<bool>,
+    nvml_library: Option<String>,
+    interval: Option<Duration>,
+    tags: Option<Vec<SafeText>>,
+    group: Option<SafeText>,
+    note: Option<SafeText>,
+    reserved: Option<Vec<u32>>,
+    signals: Option<SignalRule>,
+    shared_account: Option<bool>,
+    is_serving: Option<bool>,
+    diagnosis: Option<ThresholdChanges>,
+}
+
+/// What reading a section needs besides the section itself.
+pub(super) struct ParseContext<'a> {
+    /// The whole file.
+    pub(super) text: &'a str,
+    /// Where relative paths begin.
+    pub(super) base: &'a Path,
+    /// What `~` stands for.
+    pub(super) home: Option<&'a Path>,
+}
+
+impl Section {
+    /// Reads every key; what is wrong goes to `diagnostics`, and what is right is kept.
+    pub(super) fn read(table: &DeTable<'_>, context: &ParseContext<'_>, diagnostics: &mut Vec<Diagnostic>) -> Self {
+        let mut section = Self::default();
+        for (key, value) in table {
+            if key.get_ref() == "diagnosis" {
+                section.read_diagnosis(value, diagnostics);
+            } else if let Err(diagnostic) = section.read_key(key, value, context) {
+                diagnostics.push(diagnostic);
+            }
+        }
+        section
+    }
+
+    fn read_key(
+        &mut self,
+        key: &Spanned<impl AsRef<str>>,
+        value: &Spanned<DeValue<'_>>,
+        context: &ParseContext<'_>,
+    ) -> Result<(), Diagnostic> {
+        let at = value.span();
+        let path = |key| values::parse_path(text(key, value)?, value.span(), context.base, context.home);
+        match key.get_ref().as_ref() {
+            "name" => self.name = Some(spanned("name", value, context.text)?),
+            "address" => self.address = Some(spanned("address", value, context.text)?),
+            "port" => self.port = Some(port(value)?),
+            "user" => {
+                let user = text("user", value)?;
+                address::check_user(user, at)?;
+                self.user = Some(user.to_owned());
+            }
+            "identity_file" => self.identity_file = Some(path("identity_file")?),
+            "known_hosts" => self.known_hosts = Some(path("known_hosts")?),
+            "proxy_jump" => self.proxy_jump = Some(parse_hops(text("proxy_jump", value)?, at)?),
+            "ssh_config" => self.ssh_config = Some(path("ssh_config")?),
+            "backend" => self.backend = Some(backend(text("backend", value)?, at)?),
+            "probe" => self.probe = Some(probe(text("probe", value)?, at)?),
+            "allow_shm" => self.allow_shm = Some(boolean("allow_shm", value)?),
+            "nvml_library" => self.nvml_library = Some(remote_path(text("nvml_library", value)?, at)?),
+            "interval" => self.interval = Some(interval(value)?),
+            "tags" => self.tags = Some(tags(value)?),
+            "group" => self.group = Some(SafeText::new(text("group", value)?)),
+            "note" => self.note = Some(SafeText::new(text("note", value)?)),
+            "reserved" => self.reserved = Some(values::parse_indexes(text("reserved", value)?, at)?),
+            "signals" => self.signals = Some(signals(text("signals", value)?, at)?),
+            "shared_account" => self.shared_account = Some(boolean("shared_account", value)?),
+            "role" => self.is_serving = Some(role(value)?),
+            unknown => return Err(unknown_key(unknown, key.span(), KEYS)),
+        }
+        Ok(())
+    }
+
+    fn read_diagnosis(&mut self, value: &Spanned<DeValue<'_>>, diagnostics: &mut Vec<Diagnostic>) {
+        match value.get_ref() {
+            DeValue::Table(table) => self.diagnosis = Some(ThresholdChanges::read(table, false, diagnostics)),
+            _ => diagnostics.push(mismatch("diagnosis", "a table", value, "diagnosis = { off = [\"idle-hog\"] }")),
+        }
+    }
+
+    /// The configuration of one host of this section, with what it leaves out taken from the rest of the file.
+    /// Name and address are the caller's: one section can stand for several hosts.
+    pub(super) fn host(&self, file_scope: &FileScope, name: &str, address: Option<String>) -> HostConfig {
+        let (defaults, all) = (&file_scope.defaults, &file_scope.diagnosis);
+        let built_in = HostConfig::named(name);
+        let tags = self.tags.clone().or_else(|| defaults.tags.clone()).unwrap_or_default();
+        let thresholds = self.thresholds(defaults, all, &tags);
+        let host_tags = tags.clone();
+        HostConfig {
+            name: built_in.name,
+            address,
+            port: self.port.or(defaults.port),
+            user: self.user.clone().or_else(|| defaults.user.clone()),
+            identity_file: self.identity_file.clone().or_else(|| defaults.identity_file.clone()),
+            known_hosts: self.known_hosts.clone().or_else(|| defaults.known_hosts.clone()),
+            proxy_jump: self.proxy_jump.clone().or_else(|| defaults.proxy_jump.clone()),
+            ssh_config: self.ssh_config.clone().or_else(|| defaults.ssh_config.clone()),
+            backend: self.backend.or(defaults.backend).unwrap_or_default(),
+            probe: self.probe.clone().or_else(|| defaults.probe.clone()).unwrap_or_default(),
+            allow_shm: self.allow_shm.or(defaults.allow_shm).unwrap_or(built_in.allow_shm),
+            nvml_library: self.nvml_library.clone().or_else(|| defaults.nvml_library.clone()),
+            interval: self.interval.or(defaults.interval).unwrap_or(built_in.interval),
+            tags,
+            group: self.group.clone().or_else(|| defaults.group.clone()),
+            note: self.note.clone().or_else(|| defaults.note.clone()),
+            reserved: self.reserved.clone().or_else(|| defaults.reserved.clone()).unwrap_or_default(),
+            signals: self
+                .signals
+                .or_else(|| file_scope.signals_of(&host_tags))
+                .or(defaults.signals)
+                .unwrap_or(built_in.signals),
+            shared_account: self.shared_account.or(defaults.shared_account).unwrap_or(built_in.shared_account),
+            thresholds,
+        }
+    }
+
+    /// What is built in, changed by the whole file, its tags, the defaults and this section; `None` without a change.
+    fn thresholds(&self, defaults: &Self, all: &ThresholdChanges, tags: &[SafeText]) -> Option<Arc<Thresholds>> {
+        let is_serving = self.is_serving.or(defaults.is_serving);
+        let own = [&defaults.diagnosis, &self.diagnosis];
+        if all.is_empty() && is_serving.is_none() && own.iter().all(|changes| changes.is_none()) {
+            return None;
+        }
+        let mut thresholds = Thresholds::default();
+        all.apply(&mut thresholds, tags);
+        for changes in own.into_iter().flatten() {
+            changes.apply(&mut thresholds, tags);
+        }
+        thresholds.is_serving = is_serving.unwrap_or(thresholds.is_serving);
+        Some(Arc::new(thresholds))
+    }
+}
+
+/// The diagnostic about a key that no section has.
+pub(crate) fn unknown_key(
+    key: &str,
+    at: Range<usize>,
+    known: impl IntoIterator<Item = &'static str> + Clone,
+) -> Diagnostic {
+    let hint = did_you_mean(key, known.clone())
+        .unwrap_or_else(|| format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")));
+    Diagnostic::at(at, format!("unknown key `{key}`"), hint)
+}
+
+/// What TOML calls a value of this kind.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+pub(crate) fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Diagnostic {
+    Diagnostic::at(
+        value.span(),
+        format!("`{key}` must be {wanted}, not {}", kind(value.get_ref())),
+        format!("as in {example}"),
+    )
+}
+
+fn text<'a>(key: &str, value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Diagnostic> {
+    let example = match key {
+        "reserved" => "reserved = \"0-3\"".to_owned(),
+        "name" => "name = \"hgx-[01-04]\"".to_owned(),
+        _ => format!("{key} = \"...\""),
+    };
+    value.get_ref().as_str().ok_or_else(|| mismatch(key, "a string", value, &example))
+}
+
+fn spanned(key: &str, value: &Spanned<DeValue<'_>>, source: &str) -> Result<SpannedValue<String>, Diagnostic> {
+    let text = text(key, value)?.to_owned();
+    let at = value.span();
+    // Only a string without escapes has the same places inside the file as in itself.
+    let is_plain = source.get(at.start + 1..at.end.saturating_sub(1)) == Some(text.as_str());
+    Ok(SpannedValue { text_start: is_plain.then_some(at.start + 1), at, value: text })
+}
+
+fn port(value: &Spanned<DeValue<'_>>) -> Result<u16, Diagnostic> {
+    match value.get_ref() {
+        DeValue::Integer(number) if number.radix() == 10 => {
+            address::parse_port(&number.as_str().replace('_', ""), value.span())
+        }
+        DeValue::Integer(_) => Err(Diagnostic::at(value.span(), "a port is written in decimal", "as in port = 2222")),
+        _ => Err(mismatch("port", "an integer", value, "port = 2222")),
+    }
+}
+
+pub(crate) fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Diagnostic> {
+    value.get_ref().as_bool().ok_or_else(|| mismatch(key, "true or false", value, &format!("{key} = true")))
+}
+
+fn interval(value: &Spanned<DeValue<'_>>) -> Result<Duration, Diagnostic> {
+    match value.get_ref() {
+        DeValue::String(text) => values::parse_interval(text, value.span()),
+        _ => Err(mismatch("interval", "a string with a unit", value, "interval = \"2s\"")),
+    }
+}
+
+fn tags(value: &Spanned<DeValue<'_>>) -> Result<Vec<SafeText>, Diagnostic> {
+    let example = "tags = [\"training\", \"h100\"]";
+    let Some(array) = value.get_ref().as_array() else {
+        return Err(mismatch("tags", "an array of strings", value, example));
+    };
+    let tag = |item: &Spanned<DeValue<'_>>| {
+        let word = item.get_ref().as_str().ok_or_else(|| mismatch("tags", "an array of strings", item, example))?;
+        if word.is_empty() || word.chars().any(char::is_whitespace) {
+            return Err(Diagnostic::at(
+                item.span(),
+                format!("`{word}` is not one word"),
+                "a tag is a word to filter by",
+            ));
+        }
+        Ok(SafeText::new(word))
+    };
+    array.iter().map(tag).collect()
+}
+
+fn backend(word: &str, at: Range<usize>) -> Result<Backend, Diagnostic> {
+    match word {
+        "auto" => Ok(Backend::Auto),
+        "native" => Ok(Backend::Native),
+        "system" => Ok(Backend::System),
+        "local" => Ok(Backend::Local),
+        _ => Err(not_among("backend", word, at, &["auto", "native", "system", "local"])),
+    }
+}
+
+pub(super) fn signals(word: &str, at: Range<usize>) -> Result<SignalRule, Diagnostic> {
+    match word {
+        "none" => Ok(SignalRule::None),
+        "own" => Ok(SignalRule::Own),
+        "all" => Ok(SignalRule::All),
+        _ => Err(not_among("signals", word, at, &["none", "own", "all"])),
+    }
+}
+
+fn probe(word: &str, at: Range<usize>) -> Result<ProbeChoice, Diagnostic> {
+    match word {
+        "upload" => Ok(ProbeChoice::Upload),
+        "nvidia-smi" => Ok(ProbeChoice::NvidiaSmi),
+        path if path.starts_with('/') => Ok(ProbeChoice::Path(remote_path(path, at)?)),
+        _ => Err(not_among("probe", word, at, &["upload", "nvidia-smi", "/path/on/the/host"])),
+    }
+}
+
+pub(crate) fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Diagnostic {
+    let hint = match nearest(word, words.iter().copied()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")),
+    };
+    Diagnostic::at(at, format!("`{key}` cannot be \"{word}\""), hint)
+}
+
+/// A path on the host. It is quoted for the shell there, but a line break or a NUL cannot be.
+fn remote_path(path: &str, at: Range<usize>) -> Result<String, Diagnostic> {
+    if !path.starts_with('/') {
+        return Err(Diagnostic::at(at, format!("`{path}` is not a whole path"), "a path on the host begins with `/`"));
+    }
+    if path.chars().any(char::is_control) {
+        return Err(Diagnostic::at(at, "a path with control characters", "write the path as `ls` shows it"));
+    }
+    Ok(path.to_owned())
+}

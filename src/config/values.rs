@@ -1,0 +1,191 @@
+//! Values that are written as text: durations, GPU indexes, paths.
+
+use super::{Diagnostic, HostConfig};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The highest GPU index that can be reserved.
+const MAX_GPU_INDEX: u32 = 1023;
+
+const INTERVAL_HINT: &str = "write a number and a unit, \"250ms\" to \"60s\", as in interval = \"2s\"";
+
+/// Why a text is not a time with a unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum NotATime {
+    /// The number stands alone.
+    NoUnit(f64),
+    /// Not a number with one of the units.
+    Malformed,
+}
+
+/// Reads a time in seconds: a decimal number and a unit, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. Spaces may stand
+/// between them.
+///
+/// # Errors
+/// [`NotATime`].
+pub fn parse_seconds(text: &str) -> Result<f64, NotATime> {
+    let text = text.trim();
+    let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number = number.parse::<f64>().map_err(|_| NotATime::Malformed)?;
+    match unit.trim_start() {
+        "ms" => Ok(number * 0.001),
+        "s" => Ok(number),
+        "m" | "min" => Ok(number * 60.0),
+        "h" => Ok(number * 3600.0),
+        "d" => Ok(number * 86_400.0),
+        "w" => Ok(number * 604_800.0),
+        "" => Err(NotATime::NoUnit(number)),
+        _ => Err(NotATime::Malformed),
+    }
+}
+
+/// Reads an interval, `250ms`, `2s`, `1.5s`, `1m`, from 0.25 s to 60 s.
+pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Diagnostic> {
+    let text = text.trim();
+    let seconds = match parse_seconds(text) {
+        Ok(seconds) => seconds,
+        Err(NotATime::NoUnit(_)) => {
+            return Err(Diagnostic::at(at, format!("the interval `{text}` has no unit"), INTERVAL_HINT));
+        }
+        Err(NotATime::Malformed) => {
+            return Err(Diagnostic::at(at, format!("`{text}` is not an interval"), INTERVAL_HINT));
+        }
+    };
+    let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+    if interval < HostConfig::MIN_INTERVAL {
+        let hint = "the shortest is 250ms: below it the driver has no new readings";
+        return Err(Diagnostic::at(at, format!("the interval `{text}` is too short"), hint));
+    }
+    if interval > HostConfig::MAX_INTERVAL {
+        return Err(Diagnostic::at(at, format!("the interval `{text}` is too long"), "the longest is 60s"));
+    }
+    Ok(interval)
+}
+
+/// Reads GPU indexes, `0-3` or `0,2`, ascending and each once.
+pub fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnostic> {
+    let hint = "write GPU indexes as in reserved = \"0-3\" or \"0,2\"";
+    let number = |word: &str| {
+        let word = word.trim();
+        let is_number = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
+        match word.parse::<u32>() {
+            Ok(index) if is_number && index <= MAX_GPU_INDEX => Ok(index),
+            Ok(index) if is_number => Err(Diagnostic::at(
+                at.clone(),
+                format!("no host has a GPU {index}"),
+                format!("the limit is {MAX_GPU_INDEX}"),
+            )),
+            _ => Err(Diagnostic::at(at.clone(), format!("`{word}` is not a GPU index"), hint)),
+        }
+    };
+    let mut indexes = Vec::new();
+    if text.trim().is_empty() {
+        return Ok(indexes);
+    }
+    for item in text.split(',') {
+        let (first, last) = item.split_once('-').unwrap_or((item, item));
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(Diagnostic::at(at, format!("the range `{}` runs backwards", item.trim()), hint));
+        }
+        indexes.extend(first..=last);
+    }
+    indexes.sort_unstable();
+    indexes.dedup();
+    Ok(indexes)
+}
+
+/// Reads a path on this machine: `~/` is the home directory, and what is relative begins at `base`.
+pub fn parse_path(text: &str, at: Range<usize>, base: &Path, home: Option<&Path>) -> Result<PathBuf, Diagnostic> {
+    if text.is_empty() {
+        return Err(Diagnostic::at(at, "an empty path", "leave the key out for the usual place"));
+    }
+    let Some(after) = text.strip_prefix('~') else {
+        return Ok(base.join(text));
+    };
+    let Some(home) = home else {
+        return Err(Diagnostic::at(
+            at,
+            "`~` cannot be expanded: the home directory is not known",
+            "set HOME, or write the whole path",
+        ));
+    };
+    match after.strip_prefix('/') {
+        Some(rest) => Ok(home.join(rest)),
+        None if after.is_empty() => Ok(home.to_owned()),
+        None => Err(Diagnostic::at(at, format!("`{text}`: only `~/` is expanded"), "write the whole path")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn times_have_units() {
+        let times = ["250ms", " 1.5 s", "2m", "2 min", "1h", "1d", "1w"].map(parse_seconds);
+        assert_eq!(times, [0.25, 1.5, 120.0, 120.0, 3600.0, 86_400.0, 604_800.0].map(Ok));
+        assert_eq!(parse_seconds("90"), Err(NotATime::NoUnit(90.0)));
+        for text in ["", "s", "-1s", "1.2.3s", "infs", "1e3s", "5 weeks"] {
+            assert_eq!(parse_seconds(text), Err(NotATime::Malformed), "{text}");
+        }
+    }
+
+    #[test]
+    fn intervals_have_units_and_limits() {
+        let read = |text: &str| parse_interval(text, 0..0).map_err(|diagnostic| diagnostic.message);
+        assert_eq!(read("2s"), Ok(Duration::from_secs(2)));
+        assert_eq!(read("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(read("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(read("0.5 s"), Ok(Duration::from_millis(500)));
+        assert_eq!(read("2"), Err("the interval `2` has no unit".to_owned()));
+        assert_eq!(read("100ms"), Err("the interval `100ms` is too short".to_owned()));
+        assert_eq!(read("0s"), Err("the interval `0s` is too short".to_owned()));
+        assert_eq!(read("61s"), Err("the interval `61s` is too long".to_owned()));
+        assert_eq!(
+            read("99999999999999999999999m"),
+            Err("the interval `99999999999999999999999m` is too long".to_owned())
+        );
+        for text in ["", "s", "two", "2 h", "-2s", "1.2.3s", "NaNs", "2ss"] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn indexes_are_read_in_order() {
+        let read = |text: &str| parse_indexes(text, 0..0).map_err(|diagnostic| diagnostic.message);
+        assert_eq!(read("0-3"), Ok(vec![0, 1, 2, 3]));
+        assert_eq!(read("2, 0,2"), Ok(vec![0, 2]));
+        assert_eq!(read(""), Ok(vec![]));
+        assert_eq!(read("3-0"), Err("the range `3-0` runs backwards".to_owned()));
+        assert_eq!(read("0-4000000000"), Err("no host has a GPU 4000000000".to_owned()));
+        assert_eq!(read("all"), Err("`all` is not a GPU index".to_owned()));
+        assert_eq!(read("1,"), Err("`` is not a GPU index".to_owned()));
+    }
+
+    #[test]
+    fn paths_begin_at_home_or_at_the_file() {
+        let read = |text: &str, home: Option<&str>| {
+            parse_path(text, 0..0, Path::new("/etc/lab"), home.map(Path::new)).map_err(|diagnostic| diagnostic.message)
+        };
+        assert_eq!(read("~/.ssh/id", Some("/home/a")), Ok(PathBuf::from("/home/a/.ssh/id")));
+        assert_eq!(read("/k", None), Ok(PathBuf::from("/k")));
+        assert_eq!(read("keys/k", None), Ok(PathBuf::from("/etc/lab/keys/k")));
+        assert!(read("~/k", None).is_err());
+        assert!(read("~bob/k", Some("/home/a")).is_err());
+        assert!(read("", Some("/home/a")).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_panics_and_what_is_read_is_in_range(text in "\\PC{0,12}") {
+            if let Ok(interval) = parse_interval(&text, 0..0) {
+                prop_assert!((HostConfig::MIN_INTERVAL..=HostConfig::MAX_INTERVAL).contains(&interval));
+            }
+            let _ = parse_indexes(&text, 0..0);
+        }
+    }
+}
