@@ -53,7 +53,7 @@ impl App {
             match key.group {
                 Some(GroupKey::User(_) | GroupKey::Host) => return Err("unfold it and choose the jobs below"),
                 Some(GroupKey::DistributedJob) => {
-                    self.distributed_parts(&key).into_iter().for_each(|job| self.add_job_targets(job, &mut targets))
+                    self.distributed_parts(&key).into_iter().for_each(|job| self.add_job_targets(job, &mut targets));
                 }
                 None => self.add_row_targets(&key, &mut targets),
             }

@@ -147,7 +147,7 @@ async fn check_probe(
     let probes: Arc<dyn ProbeStore> = probe_binary::embedded_probes();
     let install_events = Mutex::new(Vec::new());
     let note = |event: InstallEvent| {
-        install_events.lock().unwrap_or_else(PoisonError::into_inner).push((event, Instant::now()))
+        install_events.lock().unwrap_or_else(PoisonError::into_inner).push((event, Instant::now()));
     };
     let request = InstallRequest {
         host,
@@ -167,7 +167,7 @@ async fn check_probe(
             }
             InstallEvent::Skipped(why) => recorder.add_line(format!("not {why}")),
             InstallEvent::Sent(bytes) => {
-                recorder.add_line(format!("the probe was not there yet: {bytes} bytes sent and checked"))
+                recorder.add_line(format!("the probe was not there yet: {bytes} bytes sent and checked"));
             }
             InstallEvent::Started(path) => recorder.add_line(format!("the probe is {path}")),
         }

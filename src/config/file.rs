@@ -100,7 +100,7 @@ fn read_document(
             ("defaults", DeValue::Table(table)) => file_scope.defaults = read_defaults(table, context, diagnostics),
             ("hosts", DeValue::Array(array)) => sections = read_sections(array.iter(), context, diagnostics),
             ("diagnosis", DeValue::Table(table)) => {
-                file_scope.diagnosis = ThresholdChanges::read(table, true, diagnostics)
+                file_scope.diagnosis = ThresholdChanges::read(table, true, diagnostics);
             }
             ("tag", DeValue::Table(table)) => file_scope.signals = read_tags(table, diagnostics),
             ("tag", _) => diagnostics.push(wrong_kind(key, value, "a table", "[tag.NAME]")),

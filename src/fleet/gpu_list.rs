@@ -41,7 +41,7 @@ fn joined(indexes: &[u32], style: GpuListStyle) -> String {
         let (run, after) = rest.split_at(run(rest));
         match run {
             [first, .., last] if run.len() > 2 && style == GpuListStyle::Ranges => {
-                parts.push(format!("{first}-{last}"))
+                parts.push(format!("{first}-{last}"));
             }
             run => parts.extend(run.iter().map(u32::to_string)),
         }

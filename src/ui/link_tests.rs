@@ -42,10 +42,10 @@ fn apply_outcome(app: &mut App, host: usize, gpus: usize, outcome: LinkOutcome) 
     let down = |retry_at, kind| HostUpdate::Down { error: error(kind, "no route"), retry_at, attempt: host as u32 };
     match outcome {
         LinkOutcome::Connecting => {
-            update(app, host, HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp }, NOW - 3)
+            update(app, host, HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp }, NOW - 3);
         }
         LinkOutcome::HelloReceived => {
-            update(app, host, HostUpdate::Hello(Box::new(crate::app::testing::hello())), NOW - 1)
+            update(app, host, HostUpdate::Hello(Box::new(crate::app::testing::hello())), NOW - 1);
         }
         LinkOutcome::Live => report(app, host, gpus, NOW),
         LinkOutcome::Stale => {

@@ -90,7 +90,7 @@ fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown: usiz
     let pointer = if focused { theme.glyphs.pointer } else { "" };
     match app.host_in_view() {
         Some(host) => {
-            left.add(9, 0, short!("{pointer}Processes on {}", shorten_host_name(host.name()).as_str()), style)
+            left.add(9, 0, short!("{pointer}Processes on {}", shorten_host_name(host.name()).as_str()), style);
         }
         None => left.add(9, 0, short!("{pointer}Processes"), style),
     }
@@ -115,7 +115,7 @@ fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown: usiz
     let mut right = Segments::default();
     match key {
         Some(column) => {
-            right.add(2, 0, short!("sort {}{}", column.header(), arrow(canvas, order.is_descending)), theme.dim)
+            right.add(2, 0, short!("sort {}{}", column.header(), arrow(canvas, order.is_descending)), theme.dim);
         }
         None if order.is_descending => right.add(2, 0, short!("sort trouble last"), theme.dim),
         None => right.add(2, 0, short!("sort trouble, mine, memory"), theme.dim),

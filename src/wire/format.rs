@@ -43,7 +43,7 @@ impl fmt::Display for FormattedDuration {
         match (self.style, seconds) {
             (DurationStyle::Seconds, _) => write!(out, "{exact} s"),
             (DurationStyle::Precise, _) if exact < 9.95 => write!(out, "{exact:.1} s"),
-            (DurationStyle::Precise, ..120) => write!(out, "{exact:.0} s"),
+            (DurationStyle::Precise | DurationStyle::OneUnit, ..120) => write!(out, "{exact:.0} s"),
             (DurationStyle::Ticking, 60..3600) => write!(out, "{minutes}m{:02}s", seconds % 60),
             (DurationStyle::Precise | DurationStyle::Ticking, _) => column.fmt(out),
 
@@ -55,12 +55,10 @@ impl fmt::Display for FormattedDuration {
             (DurationStyle::Column | DurationStyle::Brief, _) => write!(out, "{days}d"),
 
             (DurationStyle::Words, ..90) => write!(out, "{seconds} s"),
-            (DurationStyle::Words, ..5400) => write!(out, "{minutes} min"),
+            (DurationStyle::Words, ..5400) | (DurationStyle::OneUnit, ..7200) => write!(out, "{minutes} min"),
             (DurationStyle::Words, ..172_800) => with_rest(out, (hours, "h"), (minutes % 60, "min")),
             (DurationStyle::Words, _) => with_rest(out, (days, "d"), (hours % 24, "h")),
 
-            (DurationStyle::OneUnit, ..120) => write!(out, "{exact:.0} s"),
-            (DurationStyle::OneUnit, ..7200) => write!(out, "{minutes} min"),
             (DurationStyle::OneUnit, ..172_800) => write!(out, "{:.1} h", (exact / 360.0).floor() / 10.0),
             (DurationStyle::OneUnit, _) => write!(out, "{days} d"),
         }
