@@ -3,7 +3,7 @@
 //! The controller carries the probe for x86_64 and aarch64 Linux and uploads it to servers that may run a glibc as old
 //! as 2.17. Cargo cannot give a binary to another target of the same package, so this script runs a nested `cargo
 //! build` of the probe alone and writes what comes of it, compressed and hashed, to `OUT_DIR/probes.rs`, which
-//! `src/collect/embedded.rs` includes:
+//! `src/collect/probe_binary.rs` includes:
 //!
 //! - `build/plan.rs` decides from the environment what to embed, and how an absence is told;
 //! - `build/stubs.rs` makes what to link against, so that neither a C compiler nor a sysroot is needed;

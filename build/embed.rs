@@ -151,7 +151,7 @@ fn build_with_host_linker(toolchain: &Toolchain, arch: Arch, target: &Path, reas
     }
 }
 
-/// Writes the compressed probes and the Rust source that `src/collect/embedded.rs` includes.
+/// Writes the compressed probes and the Rust source that `src/collect/probe_binary.rs` includes.
 fn write_source(out: &Path, builds: &[ProbeBuild]) -> Result<(), String> {
     let mut embedded = String::new();
     let mut missing = String::new();

@@ -73,7 +73,7 @@ fn interaction() -> Interaction {
 }
 
 fn version() -> String {
-    format!("{}\n", crate::collect::embedded::version_text())
+    format!("{}\n", crate::collect::version_text())
 }
 
 /// The hosts that a command is for, and what reaches them.

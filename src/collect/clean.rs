@@ -1,9 +1,8 @@
 //! Our probes removed from a host, for `gpufleet clean`.
 
-use super::random;
+use super::remote_command::OpenChannel;
 use super::remote_command::RemoteCommand;
-use super::source::{self, OpenChannel};
-use super::{link_errors, script};
+use super::{error, script};
 use crate::config::HostConfig;
 use crate::fleet::{LinkError, LinkErrorKind};
 use crate::wire::SafeText;
@@ -44,12 +43,12 @@ async fn clean_in(
     shared_directories: &[&str],
 ) -> Result<Cleaned, LinkError> {
     let opened = ssh.open(host, script::EXEC, &|_| {}).await;
-    let mut remote = RemoteCommand::new(opened.map_err(|error| source::link_error(&error))?);
+    let mut remote = RemoteCommand::new(opened.map_err(|error| error::from_ssh(&error))?);
     run(&mut remote, shared_directories).await
 }
 
 async fn run(remote: &mut RemoteCommand, shared_directories: &[&str]) -> Result<Cleaned, LinkError> {
-    let nonce = random::nonce();
+    let nonce = script::new_nonce();
     let deadline = Instant::now() + LIMIT;
     let text = script::clean(&nonce, shared_directories);
     let sending = async {
@@ -58,19 +57,16 @@ async fn run(remote: &mut RemoteCommand, shared_directories: &[&str]) -> Result<
             let _ = remote.stdin.flush().await;
         }
     };
-    let late = || link_errors::timeout("the remote script did not answer", LIMIT);
+    let late = || error::timeout("the remote script did not answer", LIMIT);
     timeout_at(deadline, sending).await.map_err(|_| late())?;
     let (mut cleaned, mut noise, mut last) = (Cleaned::default(), 0, Vec::new());
     while cleaned.removed.len() + cleaned.kept.len() <= MOST_PATHS {
         let line = match timeout_at(deadline, remote.stdout.line()).await {
             Ok(Ok(Some(line))) => line,
             Ok(Ok(None)) => {
-                return Err(link_errors::no_shell(
-                    &remote.wait_for_end().await,
-                    &super::remote_command::last_line(&last),
-                ));
+                return Err(error::no_shell(&remote.wait_for_end().await, &super::remote_command::last_line(&last)));
             }
-            Ok(Err(error)) => return Err(link_errors::protocol(&error)),
+            Ok(Err(error)) => return Err(error::protocol(&error)),
             Err(_) => return Err(late()),
         };
         let answer = std::str::from_utf8(&line).ok().and_then(|line| line.strip_prefix(&nonce)?.strip_prefix(' '));
@@ -113,7 +109,7 @@ mod tests {
             let nonce = script.split_once(" N=").unwrap().1.split_whitespace().next().unwrap().to_owned();
             while theirs.write_all(format!("{nonce} removed /tmp/x\n").as_bytes()).await.is_ok() {}
         });
-        let mut remote = RemoteCommand::new(source::channel_from_stream(ours));
+        let mut remote = RemoteCommand::new(super::super::remote_command::channel_from_stream(ours));
         let error = run(&mut remote, &SHARED_DIRECTORIES).await.expect_err("is left");
         assert_eq!(error.message, "protocol violation: more than 256 files of ours");
         drop(remote);

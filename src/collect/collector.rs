@@ -1,12 +1,11 @@
 //! All host tasks together.
 
+use super::channels::{Command, UpdateSender};
 use super::host_task::HostTask;
 use super::probe_binary::ProbeStore;
-use super::source::Source;
-use super::update_sender::UpdateSender;
+use super::remote_command::Source;
 use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, HostUpdate};
-use crate::wire::Request;
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,18 +23,6 @@ const WAITING_COMMANDS: usize = 16;
 const GROUP_PERIOD: Duration = Duration::from_millis(50);
 /// The last group begins after this long, however many hosts there are.
 const LAST_GROUP: Duration = Duration::from_secs(2);
-
-/// What a host task can be told.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Command {
-    /// Try again now. A connection that stands must prove itself within 4 s, by readings if these
-    /// are late; one that is being made goes on.
-    Retry,
-    /// Sample at this interval, now and on every later connection.
-    Interval(Duration),
-    /// Pass this on to the probe. A signal that cannot be passed on is answered with a refusal.
-    Request(Request),
-}
 
 /// Owns one task a host; dropping it ends them all, with their connections.
 #[derive(Debug)]

@@ -2,10 +2,10 @@
 
 use super::install::{self, InstallEvent, InstallRequest, Started};
 use super::probe_binary::ProbeStore;
+use super::remote_command::OpenChannel;
 use super::remote_command::RemoteCommand;
 use super::session::{HELLO_LIMIT, SAMPLE_LIMIT};
-use super::source::{self, OpenChannel};
-use super::{link_errors, nvidia_smi, probe_binary, random, script};
+use super::{error, nvidia_smi, probe_binary, script};
 use crate::config::HostConfig;
 use crate::fleet::{LinkError, LinkErrorKind};
 use crate::ssh::transport::SshPhase;
@@ -85,7 +85,7 @@ pub async fn check_connection(
     let recorder =
         Arc::into_inner(recorder).map(|recorder| recorder.into_inner().unwrap_or_else(PoisonError::into_inner));
     let Some(mut recorder) = recorder else { return Vec::new() };
-    let error = opened.as_ref().err().map(source::link_error);
+    let error = opened.as_ref().err().map(error::from_ssh);
     if error.is_some() {
         recorder.end(error);
     } else {
@@ -143,7 +143,7 @@ async fn check_probe(
     mut remote: RemoteCommand,
     host: &HostConfig,
 ) -> Result<(), LinkError> {
-    let nonce = random::nonce();
+    let nonce = script::new_nonce();
     let probes: Arc<dyn ProbeStore> = probe_binary::embedded_probes();
     let install_events = Mutex::new(Vec::new());
     let note = |event: InstallEvent| {
@@ -193,14 +193,14 @@ async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCo
     while !snapshot || round_trip.is_none() {
         let line = match timeout_at(deadline, remote.stdout.line()).await {
             Ok(Ok(Some(line))) => line,
-            Ok(Ok(None)) => return Err(link_errors::probe_ended(&remote.wait_for_end().await, None, false)),
-            Ok(Err(error)) => return Err(link_errors::protocol(&error)),
+            Ok(Ok(None)) => return Err(error::probe_ended(&remote.wait_for_end().await, None, false)),
+            Ok(Err(error)) => return Err(error::protocol(&error)),
             Err(_) if heartbeat.is_none() => {
-                return Err(link_errors::timeout("the probe did not introduce itself", HELLO_LIMIT));
+                return Err(error::timeout("the probe did not introduce itself", HELLO_LIMIT));
             }
-            Err(_) => return Err(link_errors::timeout("the probe sent no readings", SAMPLE_LIMIT)),
+            Err(_) => return Err(error::timeout("the probe sent no readings", SAMPLE_LIMIT)),
         };
-        match decode(&line).map_err(|error| link_errors::protocol(&error))? {
+        match decode(&line).map_err(|error| error::protocol(&error))? {
             Message::Hello(hello) if hello.protocol == PROTOCOL => {
                 recorder.add_line(describe_hello(&hello));
                 recorder.begin("NVML");
@@ -209,7 +209,7 @@ async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCo
                 send(remote, &Request::Heartbeat { id: 1, last_sequence: None }).await;
             }
             Message::Hello(hello) => {
-                return Err(link_errors::protocol(&crate::wire::codec::CodecError::UnsupportedProtocol {
+                return Err(error::protocol(&crate::wire::codec::CodecError::UnsupportedProtocol {
                     received: hello.protocol,
                 }));
             }

@@ -1,16 +1,14 @@
 //! The life of one host: connect, watch, wait, again. It shares nothing with any other host's.
 
+use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
 use super::install::{self, InstallRequest, Started};
 use super::probe_binary::ProbeStore;
-use super::remote_command::RemoteCommand;
+use super::remote_command::{self, RemoteCommand, Source};
 use super::session::{self, Session, SessionEnd};
-use super::source::{self, Source};
-use super::update_sender::{ReceiverDropped, UpdateSender};
-use super::{Command, backoff, link_errors, nvidia_smi, random, script};
+use super::{error, nvidia_smi, script};
 use crate::config::{HostConfig, ProbeChoice};
-use crate::fleet::{Clock, ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
+use crate::fleet::{Clock, ConnectPhase, HostUpdate, LinkError, LinkErrorKind, RetryPolicy};
 use crate::ssh::transport::{Channel, SshPhase};
-use crate::wire::{Reply, ReplyOutcome, Request};
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,25 +77,25 @@ impl ConnectionLoop {
             SessionEnd::Unverified => return Ok(()),
             SessionEnd::Ended(end, farewell) => {
                 let now = Instant::now();
-                let killed_before = self.last_kill.is_some_and(|kill| now - kill < link_errors::ADMIN_STOP_DELAY);
-                if link_errors::is_kill(&end.exit) {
+                let killed_before = self.last_kill.is_some_and(|kill| now - kill < error::ADMIN_STOP_DELAY);
+                if error::is_kill(&end.exit) {
                     self.last_kill = Some(now);
                 }
-                let error = link_errors::probe_ended(&end, farewell.as_ref(), killed_before);
+                let error = error::probe_ended(&end, farewell.as_ref(), killed_before);
                 if error.kind == LinkErrorKind::NoProbe && self.task.config.probe == ProbeChoice::Upload {
                     self.without_probe = Some(error.clone());
                 }
                 error
             }
         };
-        self.failures = if lived >= backoff::STABLE_CONNECTION { 1 } else { self.failures.saturating_add(1) };
+        self.failures = if lived >= STABLE_CONNECTION { 1 } else { self.failures.saturating_add(1) };
         self.report_and_wait(error).await
     }
 
     async fn report_and_wait(&mut self, error: LinkError) -> Result<(), ReceiverDropped> {
-        let delay = backoff::delay(error.retry, self.failures, random::unit());
+        let delay = retry_delay(error.retry, self.failures, fastrand::f64());
         let until = delay.map(|delay| Instant::now() + delay);
-        if source::needs_user(&error) {
+        if error::needs_user(&error) {
             self.task.updates.send(HostUpdate::NeedsUser(error)).await?;
         } else {
             let retry_at = delay.map(|delay| self.task.clock.after(delay));
@@ -144,12 +142,12 @@ impl ConnectionLoop {
             Source::InProcess(open) => {
                 self.phase(attempt, ConnectPhase::Probe).await?;
                 let stream = open(self.task.updates.id()).map_err(SessionEnd::Failed)?;
-                return Ok(RemoteCommand::new(source::channel_from_stream(stream)));
+                return Ok(RemoteCommand::new(remote_command::channel_from_stream(stream)));
             }
             Source::Ssh(ssh) => self.open(attempt, ssh).await?,
         };
         let mut remote = RemoteCommand::new(channel);
-        let nonce = random::nonce();
+        let nonce = script::new_nonce();
         let request = InstallRequest {
             host: &self.task.config,
             interval: self.interval,
@@ -171,7 +169,7 @@ impl ConnectionLoop {
         }
     }
 
-    async fn open(&mut self, attempt: u32, ssh: Arc<dyn source::OpenChannel>) -> Result<Channel, SessionEnd> {
+    async fn open(&mut self, attempt: u32, ssh: Arc<dyn remote_command::OpenChannel>) -> Result<Channel, SessionEnd> {
         let (entered, mut phases) = watch::channel(SshPhase::Queued);
         let progress = move |phase| {
             entered.send_if_modified(|current| std::mem::replace(current, phase) != phase);
@@ -182,14 +180,14 @@ impl ConnectionLoop {
         loop {
             tokio::select! {
                 opened = &mut opening => {
-                    let channel = opened.map_err(|error| SessionEnd::Failed(source::link_error(&error)))?;
+                    let channel = opened.map_err(|error| SessionEnd::Failed(error::from_ssh(&error)))?;
                     if reported_phase != ConnectPhase::Probe {
                         self.phase(attempt, ConnectPhase::Probe).await?;
                     }
                     return Ok(channel);
                 }
                 Ok(()) = phases.changed() => {
-                    let phase = source::phase(*phases.borrow_and_update());
+                    let phase = error::connect_phase(*phases.borrow_and_update());
                     if phase != reported_phase {
                         reported_phase = phase;
                         self.phase(attempt, phase).await?;
@@ -209,16 +207,66 @@ impl ConnectionLoop {
     }
 }
 
-/// The reply to a request that cannot be passed on; `None` for requests that nobody waits for.
-pub(super) fn refusal_reply(request: &Request, why: &str) -> Option<HostUpdate> {
-    match request {
-        Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
-            Some(HostUpdate::Reply(Reply { id: *id, outcome: ReplyOutcome::Refused(why.into()) }))
-        }
-        Request::Heartbeat { .. } | Request::Interval { .. } | Request::Resend => None,
+/// The most that the first try after a failure waits; it doubles with each further failure.
+const FIRST_CEILING: Duration = Duration::from_secs(1);
+/// The most that any try waits.
+const LAST_CEILING: Duration = Duration::from_secs(60);
+/// The least that any try waits, so that luck cannot make a busy loop.
+const MIN_DELAY: Duration = Duration::from_millis(250);
+/// A wait that a server asked for is prolonged by up to this share, so that many hosts do not come back at once.
+const MAX_SPREAD: f64 = 0.1;
+
+/// How long a connection must have lived for the failures before it to be forgotten. Shorter-lived ones count as
+/// failures: a probe that is killed right after its first sample must not be started twice a second for ever.
+pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
+
+/// How long to wait after `failures` tries have failed in a row (1 after the first), or `None` when only the user may
+/// ask for another try. `random` is uniform in 0..1.
+///
+/// Full jitter: uniform between nothing and a ceiling that doubles from 1 s to 60 s. See "Exponential Backoff And
+/// Jitter", AWS Architecture Blog, 2015.
+pub(super) fn retry_delay(retry: RetryPolicy, failures: u32, random: f64) -> Option<Duration> {
+    let random = random.clamp(0.0, 1.0);
+    match retry {
+        RetryPolicy::OnRequest => None,
+        RetryPolicy::After(least) => Some(least + least.mul_f64(MAX_SPREAD * random)),
+        RetryPolicy::Backoff => Some(ceiling(failures).mul_f64(random).max(MIN_DELAY)),
     }
+}
+
+fn ceiling(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (FIRST_CEILING * 2_u32.pow(doublings)).min(LAST_CEILING)
 }
 
 #[cfg(test)]
 #[path = "host_task_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+mod retry_tests {
+    use super::*;
+
+    #[test]
+    fn the_ceiling_doubles_and_stops_at_a_minute() {
+        let ceilings: Vec<u64> = (0..10).map(|failures| ceiling(failures).as_secs()).collect();
+        assert_eq!(ceilings, [1, 1, 2, 4, 8, 16, 32, 60, 60, 60]);
+        assert_eq!(ceiling(u32::MAX), LAST_CEILING);
+    }
+
+    #[test]
+    fn the_wait_is_spread_over_the_whole_range_and_never_nothing() {
+        assert_eq!(retry_delay(RetryPolicy::Backoff, 5, 0.0), Some(MIN_DELAY));
+        assert_eq!(retry_delay(RetryPolicy::Backoff, 5, 0.5), Some(Duration::from_secs(8)));
+        assert_eq!(retry_delay(RetryPolicy::Backoff, u32::MAX, 1.0), Some(LAST_CEILING));
+        assert_eq!(retry_delay(RetryPolicy::Backoff, 3, f64::NAN.max(0.0)), Some(MIN_DELAY));
+    }
+
+    #[test]
+    fn a_wait_that_was_asked_for_is_kept() {
+        let five_minutes = Duration::from_secs(300);
+        assert_eq!(retry_delay(RetryPolicy::After(five_minutes), 1, 0.0), Some(five_minutes));
+        assert_eq!(retry_delay(RetryPolicy::After(five_minutes), 9, 1.0), Some(Duration::from_secs(330)));
+        assert_eq!(retry_delay(RetryPolicy::OnRequest, 1, 0.5), None);
+    }
+}

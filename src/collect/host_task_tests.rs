@@ -2,8 +2,8 @@
 
 use super::super::collector::Collector;
 use super::super::probe_binary::ProbeBinary;
+use super::super::remote_command::{OpenChannel, Opening, Progress, channel_from_stream};
 use super::super::session::tests::hello;
-use super::super::source::{OpenChannel, Opening, Progress, channel_from_stream};
 use super::*;
 use crate::fleet::HostId;
 use crate::ssh::transport::{Exit, SshError, SshErrorKind};

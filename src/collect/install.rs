@@ -5,7 +5,7 @@
 
 use super::probe_binary::{ProbeBinary, ProbeStore};
 use super::remote_command::{RemoteCommand, last_line};
-use super::{link_errors, script};
+use super::{error, script};
 use crate::config::{HostConfig, ProbeChoice};
 use crate::fleet::{LinkError, LinkErrorKind};
 use crate::wire::SafeText;
@@ -103,9 +103,9 @@ struct ScriptSession<'a> {
 impl ScriptSession<'_> {
     async fn machine(&mut self, deadline: Instant) -> Result<String, LinkError> {
         let answer = self.answer(deadline).await.map_err(|end| match end {
-            NoAnswer::Ended(end) => link_errors::no_shell(&end, &last_line(&self.last_noise)),
+            NoAnswer::Ended(end) => error::no_shell(&end, &last_line(&self.last_noise)),
             NoAnswer::Late => {
-                let error = link_errors::timeout("the remote shell did not answer", SHELL_LIMIT);
+                let error = error::timeout("the remote shell did not answer", SHELL_LIMIT);
                 error.with_hint(
                     "perhaps a start-up file of the account waits for input, or its home directory hangs: try `ssh HOST /bin/sh`",
                 )
@@ -135,16 +135,16 @@ impl ScriptSession<'_> {
         let mut directory = SafeText::default();
         for _ in 0..MOST_ANSWERS {
             let answer = self.answer(deadline).await.map_err(|why| match why {
-                NoAnswer::Ended(end) => link_errors::script_ended(&end),
+                NoAnswer::Ended(end) => error::script_ended(&end),
                 NoAnswer::Late if Instant::now() >= end => {
-                    link_errors::timeout("the remote script did not come to an end", SCRIPT_LIMIT)
+                    error::timeout("the remote script did not come to an end", SCRIPT_LIMIT)
                 }
                 NoAnswer::Late if directory.is_empty() => {
-                    link_errors::timeout("the remote script did not answer", STEP_LIMIT)
+                    error::timeout("the remote script did not answer", STEP_LIMIT)
                 }
                 NoAnswer::Late => {
                     let what = format!("the remote script got no further at {directory}");
-                    link_errors::timeout(&what, STEP_LIMIT).with_hint("perhaps a hung network file system")
+                    error::timeout(&what, STEP_LIMIT).with_hint("perhaps a hung network file system")
                 }
                 NoAnswer::Noise => too_noisy(),
             })?;

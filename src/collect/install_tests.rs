@@ -402,7 +402,7 @@ async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
             }
         }
     });
-    let mut remote = RemoteCommand::new(crate::collect::source::channel_from_stream(ours));
+    let mut remote = RemoteCommand::new(crate::collect::remote_command::channel_from_stream(ours));
     let request = InstallRequest {
         host: &host(),
         interval: Duration::from_secs(2),
@@ -448,7 +448,7 @@ async fn babbling(words: &'static [&'static str], pause: Duration) -> (LinkError
         }
     });
     let home = TestHome::new();
-    let mut remote = RemoteCommand::new(crate::collect::source::channel_from_stream(ours));
+    let mut remote = RemoteCommand::new(crate::collect::remote_command::channel_from_stream(ours));
     let request = InstallRequest {
         host: &host(),
         interval: Duration::from_secs(2),

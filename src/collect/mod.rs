@@ -1,27 +1,25 @@
-//! One task a host: a stream of probe lines in, [`crate::fleet::HostUpdate`]s out.
+//! Watches hosts: one task per host connects, runs the probe and sends [`crate::fleet::HostUpdate`]s.
 //!
-//! The stream comes from SSH and the remote script, which finds or uploads the probe, or from a probe in this process
-//! (the simulated fleet). From the byte stream onward both are the same.
+//! The bytes come from an SSH channel, where the remote script finds or uploads the probe, or from a simulated probe in
+//! this process. From the byte stream on, both take the same path: [`session`] decodes lines and sends heartbeats, and
+//! [`host_task`] reconnects. Without a probe, [`nvidia_smi`] speaks the same protocol on behalf of the host.
 
-mod backoff;
+mod channels;
 mod clean;
 mod collector;
 mod connection_check;
-pub mod embedded;
+mod error;
 mod host_task;
 mod install;
-mod link_errors;
 mod nvidia_smi;
 mod probe_binary;
-mod random;
 mod remote_command;
 mod script;
 mod session;
-mod source;
-mod update_sender;
 
+pub use channels::Command;
 pub use clean::{Cleaned, clean};
-pub use collector::{Collector, Command};
+pub use collector::Collector;
 pub use connection_check::{CheckStep, check_connection};
-pub use probe_binary::{ProbeBinary, ProbeStore};
-pub use source::{OpenChannel, OpenStream, Opening, Progress, Source};
+pub use probe_binary::{DamagedProbe, EmbeddedProbe, ProbeBinary, ProbeStore, version_text};
+pub use remote_command::{OpenChannel, OpenStream, Opening, Progress, Source};

@@ -1,12 +1,17 @@
 //! A running command on a host: lines out of its standard output, and what remains when it ends.
 
-use crate::ssh::transport::{Channel, Exit};
+use crate::config::HostConfig;
+use crate::fleet::{HostId, LinkError};
+use crate::ssh;
+use crate::ssh::transport::{Channel, Exit, SshError, SshPhase};
 use crate::wire::SafeText;
 use crate::wire::codec::{CodecError, LineBuffer};
 use std::any::Any;
+use std::future::Future;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
@@ -125,6 +130,50 @@ async fn keep_tail(mut stderr: Pin<Box<dyn AsyncRead + Send>>, tail: watch::Send
 pub(super) fn last_line(bytes: &[u8]) -> SafeText {
     let line = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).rfind(|line| !line.is_empty());
     SafeText::from_bytes(line.unwrap_or_default())
+}
+
+/// Where the hosts' bytes come from.
+#[derive(Clone)]
+pub enum Source {
+    /// A shell on each host, over SSH or on this machine: the probe is found or installed first.
+    Ssh(Arc<dyn OpenChannel>),
+    /// Probes that run in this process and speak from the first byte: the simulated fleet.
+    InProcess(Arc<OpenStream>),
+}
+
+/// Opens the stream of a probe that runs in this process.
+pub type OpenStream = dyn Fn(HostId) -> Result<DuplexStream, LinkError> + Send + Sync;
+
+/// Called with each phase that a connection enters.
+pub type Progress = dyn Fn(SshPhase) + Send + Sync;
+
+/// A channel on its way.
+pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Channel, SshError>> + Send + 'a>>;
+
+/// Runs one command on a host.
+pub trait OpenChannel: Send + Sync {
+    /// Starts `command` on `host`. Dropping the future gives the try up.
+    fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a>;
+}
+
+impl OpenChannel for ssh::Context {
+    fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a> {
+        Box::pin(async move { ssh::open(&self, host, command, progress).await })
+    }
+}
+
+/// A stream without a shell around it, as a channel: it has no standard error and no exit status.
+pub(super) fn channel_from_stream(stream: DuplexStream) -> Channel {
+    let (stdout, stdin) = tokio::io::split(stream);
+    let (ended, exit) = oneshot::channel();
+    drop::<oneshot::Sender<Exit>>(ended);
+    Channel {
+        stdin: Box::pin(stdin),
+        stdout: Box::pin(stdout),
+        stderr: Box::pin(tokio::io::empty()),
+        exit,
+        guard: Box::new(()),
+    }
 }
 
 #[cfg(test)]

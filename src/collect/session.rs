@@ -2,10 +2,9 @@
 //!
 //! It is the same for a probe at the end of an SSH channel and for one in this process.
 
-use super::link_errors;
+use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
+use super::error;
 use super::remote_command::{CommandEnd, RemoteCommand, RemoteOutput};
-use super::update_sender::{ReceiverDropped, UpdateSender};
-use super::{Command, host_task::refusal_reply};
 use crate::config::HostConfig;
 use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
 use crate::wire::codec::{decode, encode};
@@ -203,8 +202,8 @@ impl SessionState<'_> {
                     }
                     return Ok(());
                 }
-                Ok(Some(line)) => decode(line).map_err(|error| SessionEnd::Failed(link_errors::protocol(&error)))?,
-                Err(error) => return Err(SessionEnd::Failed(link_errors::protocol(&error))),
+                Ok(Some(line)) => decode(line).map_err(|error| SessionEnd::Failed(error::protocol(&error)))?,
+                Err(error) => return Err(SessionEnd::Failed(error::protocol(&error))),
             };
             let began = Instant::now();
             self.take(message).await?;
@@ -233,7 +232,7 @@ impl SessionState<'_> {
             }
             Message::Hello(hello) => {
                 let error = crate::wire::codec::CodecError::UnsupportedProtocol { received: hello.protocol };
-                return Err(SessionEnd::Failed(link_errors::protocol(&error)));
+                return Err(SessionEnd::Failed(error::protocol(&error)));
             }
             Message::Inventory(inventory) => self.updates.send(HostUpdate::Inventory(Box::new(inventory))).await?,
             Message::Snapshot(snapshot) => {
@@ -364,11 +363,11 @@ impl SessionState<'_> {
 
     async fn on_deadline(&mut self) -> Result<(), SessionEnd> {
         if !self.hello {
-            return Err(SessionEnd::Failed(link_errors::timeout("the probe did not introduce itself", HELLO_LIMIT)));
+            return Err(SessionEnd::Failed(error::timeout("the probe did not introduce itself", HELLO_LIMIT)));
         }
         let now = Instant::now();
         if !self.sampled && now >= self.sample_deadline() {
-            return Err(SessionEnd::Failed(link_errors::timeout("the probe sent no readings", now - self.started)));
+            return Err(SessionEnd::Failed(error::timeout("the probe sent no readings", now - self.started)));
         }
         if now >= self.silence_deadline() {
             if self.verify_since.is_some() {

@@ -10,10 +10,10 @@ use std::time::Duration;
 /// The command that is executed on the host. Any login shell understands it; what follows comes on standard input.
 pub(super) const EXEC: &str = "exec /bin/sh";
 
-const UPLOAD: &str = include_str!("upload.sh");
-const CLEAN: &str = include_str!("clean.sh");
-const PATH: &str = include_str!("path.sh");
-const NVIDIA_SMI: &str = include_str!("nvidia_smi.sh");
+const UPLOAD: &str = include_str!("scripts/upload.sh");
+const CLEAN: &str = include_str!("scripts/clean.sh");
+const PATH: &str = include_str!("scripts/path.sh");
+const NVIDIA_SMI: &str = include_str!("scripts/nvidia_smi.sh");
 
 /// What could make the loader, or a program that the script calls, load something that is not the system's.
 /// `ld.so(8)`; a shell cannot name variables by a pattern without starting another program.
@@ -24,6 +24,16 @@ const CLEARED: &str = "LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_ASSUME_KERNEL LD_B
 
 /// The directories of the system's programs, before whatever the account's start-up files say.
 const SYSTEM_PATH: &str = "/usr/bin:/bin:/usr/sbin:/sbin:/run/current-system/sw/bin";
+
+/// A fresh random number of 128 bits in hexadecimal.
+pub(super) fn new_nonce() -> String {
+    let mut bytes = [0; 16];
+    if getrandom::fill(&mut bytes).is_err() {
+        // Without the system's source, a generator seeded by the standard library still differs on each call.
+        bytes = fastrand::u128(..).to_le_bytes();
+    }
+    format!("{:032x}", u128::from_le_bytes(bytes))
+}
 
 /// The first line: asks whether a shell is there, and what machine it runs on.
 pub(super) fn marker(nonce: &str) -> String {
@@ -104,6 +114,14 @@ fn quote(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_nonce_has_128_bits_and_differs_each_time() {
+        let (first, second) = (new_nonce(), new_nonce());
+        assert_eq!(first.len(), 32);
+        assert!(first.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        assert_ne!(first, second);
+    }
 
     #[test]
     fn a_word_stays_one_word() {
