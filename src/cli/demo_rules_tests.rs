@@ -44,7 +44,7 @@ impl Line {
         }
         if t - self.heard >= DROPPED {
             self.probe = None;
-            let error = LinkError::new(LinkErrorKind::Silent, "nothing was heard for 10 s");
+            let error = LinkError::new(LinkErrorKind::Silent, "no data received for 10 s");
             return vec![HostUpdate::Down { error, retry_at: None, attempt: 1 }];
         }
         if t - self.heard >= STALE && !std::mem::replace(&mut self.is_stale, true) {

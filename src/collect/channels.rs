@@ -1,18 +1,18 @@
-//! The channels of a host task: commands to it, updates from it.
+//! The channels of a host task: commands in, updates out.
 
 use crate::fleet::{HostId, HostUpdate};
 use crate::wire::{Reply, ReplyOutcome, Request};
 use std::time::Duration;
 use tokio::sync::mpsc;
 
-/// Sends one host's updates. The channel is bounded: a fleet that falls behind slows the hosts down.
+/// Sends the updates of one host to the fleet. The channel is bounded, so a slow consumer slows the hosts down.
 #[derive(Debug, Clone)]
 pub(super) struct UpdateSender {
     id: HostId,
     updates: mpsc::Sender<(HostId, HostUpdate)>,
 }
 
-/// Nobody listens any more.
+/// The receiver of the updates is gone, so the host task must end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ReceiverDropped;
 
@@ -29,25 +29,25 @@ impl UpdateSender {
         self.updates.send((self.id, update)).await.map_err(|_| ReceiverDropped)
     }
 
-    /// Completes when nobody listens any more.
+    /// Completes when the receiver is gone.
     pub(super) async fn closed(&self) {
         self.updates.closed().await;
     }
 }
 
-/// What a host task can be told.
+/// A command for a host task.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Command {
-    /// Try again now. A connection that stands must prove itself within 4 s, by readings if these
-    /// are late; one that is being made goes on.
+    /// Reconnect now. An established connection must send a line within 4 s, or readings if those are late; a connection
+    /// attempt in progress continues.
     Retry,
-    /// Sample at this interval, now and on every later connection.
+    /// Sample at this interval from now on, also on later connections.
     Interval(Duration),
-    /// Pass this on to the probe. A signal that cannot be passed on is answered with a refusal.
+    /// Forward a request to the probe. If that is impossible, the host task replies with a refusal.
     Request(Request),
 }
 
-/// The reply to a request that cannot be passed on; `None` for requests that nobody waits for.
+/// Returns the refusal for a request that cannot be forwarded, or `None` if the request expects no reply.
 pub(super) fn refusal_reply(request: &Request, why: &str) -> Option<HostUpdate> {
     match request {
         Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {

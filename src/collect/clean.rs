@@ -1,4 +1,4 @@
-//! Our probes removed from a host, for `gpufleet clean`.
+//! Removes uploaded probes from a host, for `gpufleet clean`.
 
 use super::remote_command::OpenChannel;
 use super::remote_command::RemoteCommand;
@@ -11,28 +11,28 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-/// How long it may take; a hung home directory shows itself here.
+/// Time limit for the whole script, for example if the home directory hangs.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How much a host may print besides our script's answers.
+/// Limit of output other than answers.
 const NOISE_LIMIT_BYTES: usize = 64 * 1024;
-/// The most files that a host may name; no host keeps nearly as many of ours.
+/// Limit of reported files, far above what a host can have.
 const MOST_PATHS: usize = 256;
-/// Directories that belong to everybody, in which probes may have been put.
+/// World-writable directories in which probes may be installed.
 const SHARED_DIRECTORIES: [&str; 2] = ["/tmp", "/dev/shm"];
 
-/// What became of the probes on a host.
+/// The result of removing the probes of a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Paths that are gone now.
+    /// Removed paths.
     pub removed: Vec<SafeText>,
     /// Paths that could not be removed.
     pub kept: Vec<SafeText>,
 }
 
-/// Removes our probes from a host. Those that run go on until their connection ends.
+/// Removes the uploaded probes from a host. Running probes continue until their connection ends.
 ///
 /// # Errors
-/// Where the host cannot be reached, or its shell does not answer.
+/// If the host is unreachable or its shell does not answer.
 pub async fn clean(ssh: Arc<dyn OpenChannel>, host: &HostConfig) -> Result<Cleaned, LinkError> {
     clean_in(ssh, host, &SHARED_DIRECTORIES).await
 }
@@ -52,7 +52,7 @@ async fn run(remote: &mut RemoteCommand, shared_directories: &[&str]) -> Result<
     let deadline = Instant::now() + LIMIT;
     let text = script::clean(&nonce, shared_directories);
     let sending = async {
-        // A pipe that broke is told by the end of the answers, with its cause.
+        // The end of the answers names the cause of a broken pipe.
         if remote.stdin.write_all(text.as_bytes()).await.is_ok() {
             let _ = remote.stdin.flush().await;
         }
@@ -77,7 +77,7 @@ async fn run(remote: &mut RemoteCommand, shared_directories: &[&str]) -> Result<
             _ => {
                 noise += line.len() + 1;
                 if noise > NOISE_LIMIT_BYTES {
-                    let text = "protocol violation: more than 64 KiB of noise where an answer should be";
+                    let text = "protocol violation: more than 64 KiB of output before an answer";
                     return Err(LinkError::new(LinkErrorKind::Protocol, text));
                 }
                 if !line.trim_ascii().is_empty() {
@@ -86,7 +86,7 @@ async fn run(remote: &mut RemoteCommand, shared_directories: &[&str]) -> Result<
             }
         }
     }
-    let text = format!("protocol violation: more than {MOST_PATHS} files of ours");
+    let text = format!("protocol violation: more than {MOST_PATHS} files reported");
     Err(LinkError::new(LinkErrorKind::Protocol, text))
 }
 
@@ -95,9 +95,9 @@ mod tests {
     use super::*;
     use tokio::io::AsyncReadExt;
 
-    /// A "host" whose script names files without end.
+    /// The host side of a script that reports files without end.
     #[tokio::test(start_paused = true)]
-    async fn a_host_that_names_files_without_end_is_left() {
+    async fn an_endless_list_of_files_is_an_error() {
         let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
         let host = tokio::spawn(async move {
             let mut script = String::new();
@@ -110,8 +110,8 @@ mod tests {
             while theirs.write_all(format!("{nonce} removed /tmp/x\n").as_bytes()).await.is_ok() {}
         });
         let mut remote = RemoteCommand::new(super::super::remote_command::channel_from_stream(ours));
-        let error = run(&mut remote, &SHARED_DIRECTORIES).await.expect_err("is left");
-        assert_eq!(error.message, "protocol violation: more than 256 files of ours");
+        let error = run(&mut remote, &SHARED_DIRECTORIES).await.expect_err("an error");
+        assert_eq!(error.message, "protocol violation: more than 256 files reported");
         drop(remote);
         host.await.unwrap();
     }

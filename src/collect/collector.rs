@@ -1,4 +1,4 @@
-//! All host tasks together.
+//! Starts and owns the host tasks.
 
 use super::channels::{Command, UpdateSender};
 use super::host_task::HostTask;
@@ -12,19 +12,18 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Updates that may wait for the fleet. It takes them as fast as they come, so this is for bursts: all hosts' first.
+/// Capacity of the update channel, which absorbs bursts such as the first snapshots of all hosts.
 const WAITING_UPDATES: usize = 1024;
-/// Commands that may wait for one host's task.
+/// Capacity of the command channel of one host task.
 const WAITING_COMMANDS: usize = 16;
 
-/// Connections begin in groups, one after the other, so that the first panes are painted while later ones still shake
-/// hands: on 2 cores with 16 hosts the first pane waited for all sixteen key exchanges at once. It is a schedule and not
-/// a queue, so that no host ever waits for another.
+/// Time between groups of connection attempts. Without groups, on 2 cores with 16 hosts, the first pane waited for all
+/// sixteen key exchanges. The schedule is fixed in advance, so no host waits for another one.
 const GROUP_PERIOD: Duration = Duration::from_millis(50);
-/// The last group begins after this long, however many hosts there are.
+/// Latest start of the last group, regardless of the number of hosts.
 const LAST_GROUP: Duration = Duration::from_secs(2);
 
-/// Owns one task a host; dropping it ends them all, with their connections.
+/// Owns one task per host. Dropping it aborts all tasks and closes their connections.
 #[derive(Debug)]
 pub struct Collector {
     commands: Vec<mpsc::Sender<Command>>,
@@ -32,9 +31,9 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts one task for each host, in their order, and returns what they report. To be called within a tokio
-    /// runtime. The tasks also end when the receiver is dropped.
-    #[allow(clippy::needless_pass_by_value, reason = "the source is the collector's from here on")]
+    /// Starts one task per host and returns the receiver of their updates. Must be called within a tokio runtime. The
+    /// tasks also end when the receiver is dropped.
+    #[allow(clippy::needless_pass_by_value, reason = "the collector owns the source")]
     pub fn start(
         hosts: &[Arc<HostConfig>],
         source: Source,
@@ -44,7 +43,7 @@ impl Collector {
         Self::with_probes(hosts, &source, clock, &super::probe_binary::embedded_probes(), cores)
     }
 
-    /// The same with other probes than those that this program carries, on a machine of so many cores.
+    /// Like [`Collector::start`], with the given probes and number of cores.
     pub(super) fn with_probes(
         hosts: &[Arc<HostConfig>],
         source: &Source,
@@ -72,17 +71,18 @@ impl Collector {
         (Self { commands, _tasks: tasks }, reports)
     }
 
-    /// Tells one host's task, without waiting. `false` when it was not taken: no such host, or too many commands wait.
+    /// Sends a command to the task of a host without waiting. Returns `false` if there is no such host or its queue is
+    /// full.
     pub fn command(&self, host: HostId, command: Command) -> bool {
         self.commands.get(host.0 as usize).is_some_and(|commands| commands.try_send(command).is_ok())
     }
 }
 
-/// When the host at a place of the list makes its first try, counted from the start.
-fn start_delay(place: u32, cores: usize, hosts: usize) -> Duration {
-    let group = |place: usize| u32::try_from(place / cores.max(1)).unwrap_or(u32::MAX);
+/// Returns when the host at `index` makes its first connection attempt, relative to the start of the collector.
+fn start_delay(index: u32, cores: usize, hosts: usize) -> Duration {
+    let group = |index: usize| u32::try_from(index / cores.max(1)).unwrap_or(u32::MAX);
     let last = GROUP_PERIOD.saturating_mul(group(hosts.saturating_sub(1)));
-    let due = GROUP_PERIOD.saturating_mul(group(place as usize));
+    let due = GROUP_PERIOD.saturating_mul(group(index as usize));
     if last > LAST_GROUP { due.mul_f64(LAST_GROUP.div_duration_f64(last)) } else { due }
 }
 
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn hosts_begin_in_groups_and_the_last_one_soon() {
-        let of = |cores, hosts| (0..hosts as u32).map(|place| start_delay(place, cores, hosts)).collect::<Vec<_>>();
+        let of = |cores, hosts| (0..hosts as u32).map(|index| start_delay(index, cores, hosts)).collect::<Vec<_>>();
         let milliseconds = |delays: &[Duration]| delays.iter().map(Duration::as_millis).collect::<Vec<_>>();
         assert_eq!(milliseconds(&of(2, 6)), [0, 0, 50, 50, 100, 100]);
         assert_eq!(milliseconds(&of(8, 8)), [0; 8]);

@@ -1,4 +1,4 @@
-//! One host walked step by step, for `gpufleet doctor`: the same way that a host task goes, told in full.
+//! Connects to one host step by step, for `gpufleet doctor`, with the same code as a host task.
 
 use super::install::{self, InstallEvent, InstallRequest, Started};
 use super::probe_binary::ProbeStore;
@@ -16,20 +16,20 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-/// One step of the way.
+/// One step of the check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CheckStep {
-    /// What was done.
+    /// Name of the step.
     pub name: &'static str,
-    /// What came of it, one line each.
+    /// Details, one line each.
     pub lines: Vec<SafeText>,
-    /// How long it took.
+    /// Duration.
     pub took: Duration,
-    /// Why it failed; the last step only.
+    /// Error, in the last step only.
     pub error: Option<LinkError>,
 }
 
-/// The steps so far, and the one that is under way.
+/// The finished steps and the current one.
 struct StepRecorder {
     steps: Vec<CheckStep>,
     name: &'static str,
@@ -50,7 +50,7 @@ impl StepRecorder {
         self.lines.push(line.into());
     }
 
-    /// Ends the step at a moment that has passed, and begins another.
+    /// Ends the current step at `at` and begins another.
     fn end_at(&mut self, next: &'static str, at: Instant) {
         let lines = std::mem::take(&mut self.lines);
         self.steps.push(CheckStep { name: self.name, lines, took: at.duration_since(self.since), error: None });
@@ -61,15 +61,15 @@ impl StepRecorder {
     fn end(&mut self, error: Option<LinkError>) {
         let (lines, took) = (std::mem::take(&mut self.lines), self.since.elapsed());
         self.since = Instant::now();
-        // A phase that was passed through in no time and without a word is none.
+        // Omit a phase without duration and details.
         if error.is_some() || !lines.is_empty() || took >= Duration::from_millis(1) {
             self.steps.push(CheckStep { name: self.name, lines, took, error });
         }
     }
 }
 
-/// Walks the whole way to a host's first readings. `trace_events` gives what the connection has told of a phase meanwhile,
-/// and is asked once, when the connection stands or has failed.
+/// Connects to a host and reads until its first snapshot. `trace_events` returns the trace of the SSH connection; it is
+/// called once, after the connection is established or has failed.
 pub async fn check_connection(
     ssh: Arc<dyn OpenChannel>,
     host: &HostConfig,
@@ -81,7 +81,7 @@ pub async fn check_connection(
     let progress = move |phase| recorder_handle.lock().unwrap_or_else(PoisonError::into_inner).begin(step_of(phase));
     let opened = ssh.open(host, script::EXEC, &progress).await;
     drop(progress);
-    // Nobody else holds it any more.
+    // This is the last reference.
     let recorder =
         Arc::into_inner(recorder).map(|recorder| recorder.into_inner().unwrap_or_else(PoisonError::into_inner));
     let Some(mut recorder) = recorder else { return Vec::new() };
@@ -100,11 +100,11 @@ pub async fn check_connection(
     recorder.steps
 }
 
-/// Puts what the connection said to the steps that it concerns.
+/// Adds the trace events to the steps of their phases.
 fn merge_trace_events(steps: &mut Vec<CheckStep>, trace_events: Vec<(SshPhase, String)>) {
     for (phase, text) in trace_events {
         let name = step_of(phase);
-        // A way that is gone twice (after a prompt) is told once, in full.
+        // A connection that is made twice, after a prompt, is reported once.
         let line = SafeText::from(text);
         match steps.iter_mut().find(|step| step.name == name) {
             Some(step) if !step.lines.contains(&line) => step.lines.push(line),
@@ -119,7 +119,7 @@ fn merge_trace_events(steps: &mut Vec<CheckStep>, trace_events: Vec<(SshPhase, S
     }
 }
 
-/// The steps of a connection, in their order.
+/// Returns the name of the step for a phase.
 const CONNECTION_STEPS: [&str; 6] = ["configuration", "name", "TCP", "key exchange", "login", "shell"];
 
 fn step_position(name: &str) -> usize {
@@ -137,7 +137,7 @@ fn step_of(phase: SshPhase) -> &'static str {
     }
 }
 
-/// From a shell on the host to its first readings.
+/// Starts the probe on the shell and reads until the first snapshot.
 async fn check_probe(
     recorder: &mut StepRecorder,
     mut remote: RemoteCommand,
@@ -167,7 +167,7 @@ async fn check_probe(
             }
             InstallEvent::Skipped(why) => recorder.add_line(format!("not {why}")),
             InstallEvent::Sent(bytes) => {
-                recorder.add_line(format!("the probe was not there yet: {bytes} bytes sent and checked"));
+                recorder.add_line(format!("probe uploaded and verified: {bytes} bytes"));
             }
             InstallEvent::Started(path) => recorder.add_line(format!("the probe is {path}")),
         }
@@ -175,8 +175,7 @@ async fn check_probe(
     let mut remote = match started? {
         Started::Probe => remote,
         Started::Shell(why) => {
-            recorder
-                .add_line(why.as_ref().map_or("nvidia-smi is asked, as configured".into(), |why| why.message.clone()));
+            recorder.add_line(why.as_ref().map_or("using nvidia-smi, as configured".into(), |why| why.message.clone()));
             nvidia_smi::adapt(remote, nonce, host.interval, why.map(|why| why.message))
         }
     };
@@ -184,7 +183,7 @@ async fn check_probe(
     await_first_snapshot(recorder, &mut remote).await
 }
 
-/// Reads until the first snapshot and the echo of a heartbeat have come.
+/// Reads until the first snapshot and the echo of a heartbeat have arrived.
 async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCommand) -> Result<(), LinkError> {
     let began = Instant::now();
     let mut heartbeat: Option<Instant> = None;
@@ -196,7 +195,7 @@ async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCo
             Ok(Ok(None)) => return Err(error::probe_ended(&remote.wait_for_end().await, None, false)),
             Ok(Err(error)) => return Err(error::protocol(&error)),
             Err(_) if heartbeat.is_none() => {
-                return Err(error::timeout("the probe did not introduce itself", HELLO_LIMIT));
+                return Err(error::timeout("the probe sent no hello", HELLO_LIMIT));
             }
             Err(_) => return Err(error::timeout("the probe sent no readings", SAMPLE_LIMIT)),
         };
@@ -234,9 +233,9 @@ async fn await_first_snapshot(recorder: &mut StepRecorder, remote: &mut RemoteCo
     Ok(())
 }
 
-/// `gpufleet-probe 0.1.0 as alice on hgx-01, Linux 6.1`, as far as it is known.
+/// Formats a hello as `gpufleet-probe 0.1.0 as alice on hgx-01, Linux 6.1`, without unknown parts.
 fn describe_hello(hello: &Hello) -> String {
-    // What answers in the probe's place names itself.
+    // Sources other than the probe have their own name.
     let mut text = match &hello.source {
         None | Some(ReadingSource::Probe) => format!("gpufleet-probe {}", hello.probe_version),
         Some(source) => source.as_str().to_owned(),
@@ -250,7 +249,7 @@ fn describe_hello(hello: &Hello) -> String {
     text
 }
 
-/// `8 GPUs: NVIDIA H100 80GB HBM3; driver 550.54`.
+/// Formats an inventory as `8 GPUs: NVIDIA H100 80GB HBM3; driver 550.54`.
 fn describe_gpus(inventory: &Inventory) -> String {
     let mut names: Vec<&str> = Vec::new();
     for gpu in &inventory.gpus {
@@ -268,7 +267,7 @@ fn describe_gpus(inventory: &Inventory) -> String {
 
 async fn send(remote: &mut RemoteCommand, request: &Request) {
     let Ok(line) = encode(request) else { return };
-    // A pipe that broke is told by the end of the answers, with its cause.
+    // The end of the answers names the cause of a broken pipe.
     if remote.stdin.write_all(&line).await.is_ok() {
         let _ = remote.stdin.flush().await;
     }

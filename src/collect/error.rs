@@ -1,4 +1,4 @@
-//! How the end of a command reads to a person: pure functions from exit and last words to [`LinkError`].
+//! Translates SSH errors and the exit of remote commands to [`LinkError`]s. Pure functions.
 
 use super::remote_command::CommandEnd;
 use crate::fleet::{ConnectPhase, LinkError, LinkErrorKind, RetryPolicy};
@@ -7,20 +7,20 @@ use crate::wire::SafeText;
 use crate::wire::codec::CodecError;
 use std::time::Duration;
 
-/// How long a probe that an administrator ended stays away: open monitors block GPU resets and MIG changes.
+/// Delay after an administrator has ended the probe: an open monitor blocks GPU resets and MIG changes.
 pub(super) const ADMIN_STOP_DELAY: Duration = Duration::from_secs(600);
-/// The exit status of a probe that the policy of its host forbids: `EX_NOPERM` of sysexits.h.
+/// Exit status of a probe that a policy file forbids: `EX_NOPERM` of sysexits.h.
 const FORBIDDEN: u32 = 77;
-/// The wait after the first KILL, which may have been the out-of-memory killer's.
+/// Delay after the first KILL, which may come from the out-of-memory killer.
 const AFTER_KILL: Duration = Duration::from_secs(5);
 
-/// Whether the end was a KILL, by signal or by a shell's status for one.
+/// Returns whether the command was killed, as a signal or as the exit status of a shell.
 pub(super) fn is_kill(exit: &Exit) -> bool {
     matches!(signal_of(exit), Some("KILL"))
 }
 
-/// The probe ended, or its connection did. `killed_before`: it was killed within the last [`ADMIN_STOP_DELAY`].
-/// `farewell`: what it said about its end.
+/// Describes the end of a probe or of its connection. `killed_before` means that the probe was also killed within the
+/// last [`ADMIN_STOP_DELAY`]; `farewell` is the reason the probe gave.
 pub(super) fn probe_ended(end: &CommandEnd, farewell: Option<&SafeText>, killed_before: bool) -> LinkError {
     let ended = |text: String| LinkError::new(LinkErrorKind::ProbeEnded, text);
     match (signal_of(&end.exit), &end.exit) {
@@ -39,7 +39,7 @@ pub(super) fn probe_ended(end: &CommandEnd, farewell: Option<&SafeText>, killed_
             LinkErrorKind::NoProbe,
             format!("the probe does not start on this host (exit status {status}{})", stderr_suffix(&end.stderr)),
         )
-        .with_hint("it needs Linux with glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
+        .with_hint("the probe needs Linux with glibc 2.17 or newer; `probe = \"nvidia-smi\"` works without it"),
         (None, Exit::Status(status)) => {
             ended(format!("the probe ended with exit status {status}{}", stderr_suffix(&end.stderr)))
         }
@@ -47,7 +47,7 @@ pub(super) fn probe_ended(end: &CommandEnd, farewell: Option<&SafeText>, killed_
     }
 }
 
-/// The policy of the host allows no probe.
+/// Describes a host whose policy file forbids the probe.
 fn forbidden(farewell: Option<&SafeText>) -> LinkError {
     let reason = farewell.map_or("", |reason| reason);
     let text = format!("the administrator of this host allows no probe: {reason}");
@@ -71,7 +71,7 @@ fn closed(text: Option<&str>, farewell: Option<&SafeText>) -> LinkError {
     LinkError::new(LinkErrorKind::Closed, text)
 }
 
-/// The login ended before `/bin/sh` gave its first answer; `output` is what it printed instead.
+/// Describes a login that ended before `/bin/sh` answered; `output` is what it printed.
 pub(super) fn no_shell(end: &CommandEnd, output: &SafeText) -> LinkError {
     let text = if output.is_empty() { &end.stderr } else { output };
     let how = match &end.exit {
@@ -95,7 +95,7 @@ pub(super) fn no_shell(end: &CommandEnd, output: &SafeText) -> LinkError {
     LinkError::new(kind, format!("{what} ({how}{})", stderr_suffix(text))).with_hint(hint)
 }
 
-/// The remote script ended without becoming the probe and without saying why.
+/// Describes a remote script that ended without starting the probe and without a reason.
 pub(super) fn script_ended(end: &CommandEnd) -> LinkError {
     let how = match &end.exit {
         Exit::Status(status) => format!("exit status {status}"),
@@ -106,18 +106,18 @@ pub(super) fn script_ended(end: &CommandEnd) -> LinkError {
         .with_hint("/bin/sh on the host is perhaps not a POSIX shell")
 }
 
-/// What arrived is not the protocol.
+/// Describes data that is not the wire protocol.
 pub(super) fn protocol(error: &CodecError) -> LinkError {
     let error_of = LinkError::new(LinkErrorKind::Protocol, error.to_string());
     match error {
         CodecError::UnsupportedProtocol { .. } => {
             error_of.with_hint("the probe on the host is of another version: use `probe = \"upload\"`, or replace it")
         }
-        _ => error_of.with_hint("something else than the probe writes to the connection"),
+        _ => error_of.with_hint("another program writes to the connection, for example a start-up file of the account"),
     }
 }
 
-/// No answer in time; `what` says who did not answer, and to what.
+/// Describes a timeout; `what` names the missing answer.
 pub(super) fn timeout(what: &str, limit: Duration) -> LinkError {
     LinkError::new(LinkErrorKind::Timeout, format!("{what} within {} s", limit.as_secs()))
 }
@@ -133,7 +133,7 @@ fn stderr_suffix(text: &SafeText) -> String {
 
 fn signal_of(exit: &Exit) -> Option<&str> {
     match exit {
-        // A shell or an `ssh` in between reports a signal as 128 and its number.
+        // A shell or `ssh` in between reports a signal as 128 plus its number.
         Exit::Status(143) => Some("TERM"),
         Exit::Status(137) => Some("KILL"),
         Exit::Signal(name) => Some(name.strip_prefix("SIG").unwrap_or(name)),
@@ -141,7 +141,7 @@ fn signal_of(exit: &Exit) -> Option<&str> {
     }
 }
 
-/// The fleet's word for a phase of SSH.
+/// Translates a phase of an SSH connection.
 pub(super) fn connect_phase(phase: SshPhase) -> ConnectPhase {
     match phase {
         SshPhase::Queued => ConnectPhase::Queued,
@@ -153,17 +153,17 @@ pub(super) fn connect_phase(phase: SshPhase) -> ConnectPhase {
     }
 }
 
-/// How long to leave a server alone that has too many unauthenticated connections (`MaxStartups`).
+/// Delay for a server with too many unauthenticated connections (`MaxStartups`).
 const BUSY: Duration = Duration::from_secs(5);
-/// How long to leave a server alone that punishes this address (`PerSourcePenalties`, sshd 9.8 and newer).
+/// Delay for a server that penalises this address (`PerSourcePenalties`, sshd 9.8 and newer).
 const PENALTY: Duration = Duration::from_secs(60);
-/// How long until an account that was refused is looked at again: with pam_slurm_adopt a job may have begun.
+/// Delay for a refused account: with pam_slurm_adopt a job may have started meanwhile.
 const REFUSED_ACCOUNT: Duration = Duration::from_secs(300);
 
-/// The fleet's word for a failure of SSH, with the rule for the next try.
+/// Translates an SSH error, with its retry policy.
 ///
-/// Authentication and host keys are never retried unasked: servers punish by source address, and a second try cannot
-/// succeed before a person has changed something.
+/// Authentication and host key errors are retried on request only: servers penalise by source address, and another
+/// attempt cannot succeed before somebody changes something.
 pub(super) fn from_ssh(error: &SshError) -> LinkError {
     let (kind, retry) = match error.kind {
         SshErrorKind::Config => (LinkErrorKind::Config, RetryPolicy::Backoff),
@@ -192,7 +192,7 @@ pub(super) fn from_ssh(error: &SshError) -> LinkError {
     }
 }
 
-/// Whether only a person can help: a key, a host key, a prompt that was declined.
+/// Returns whether only the user can resolve this error: a key, a host key, a declined prompt.
 pub(super) fn needs_user(error: &LinkError) -> bool {
     error.retry == RetryPolicy::OnRequest && error.kind.concerns_credentials()
 }

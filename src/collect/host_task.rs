@@ -1,4 +1,4 @@
-//! The life of one host: connect, watch, wait, again. It shares nothing with any other host's.
+//! The task of one host: connect, run a session, wait, reconnect. Tasks of different hosts share nothing.
 
 use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
 use super::install::{self, InstallRequest, Started};
@@ -15,20 +15,20 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until};
 
-/// One host's task.
+/// The task of one host.
 pub(super) struct HostTask {
     pub(super) config: Arc<HostConfig>,
     pub(super) source: Source,
     pub(super) probes: Arc<dyn ProbeStore>,
     pub(super) clock: Clock,
-    /// When the first try begins, counted from the start of the task.
+    /// Delay before the first connection attempt.
     pub(super) start_delay: Duration,
     pub(super) updates: UpdateSender,
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
 impl HostTask {
-    /// Runs until nobody listens any more.
+    /// Runs until the receiver of the updates is dropped.
     pub(super) async fn run(self) {
         let interval = self.config.interval;
         let start_delay = self.start_delay;
@@ -41,19 +41,19 @@ impl HostTask {
     }
 }
 
-/// What outlives a connection.
+/// State that outlives a connection.
 struct ConnectionLoop {
     task: HostTask,
     interval: Duration,
-    /// How many tries have failed in a row.
+    /// Number of consecutive failures.
     failures: u32,
     last_kill: Option<Instant>,
-    /// Why the probe that was put there did not start: from then on `nvidia-smi` is asked, until a person tries again.
+    /// Why the uploaded probe did not start. If set, `nvidia-smi` is used until the user asks for a reconnect.
     without_probe: Option<LinkError>,
 }
 
 impl ConnectionLoop {
-    /// Connects, watches until the end, tells why it ended, and waits as long as that asks for.
+    /// Connects, runs the session to its end, reports why it ended, and waits before the next attempt.
     async fn connect_once(&mut self) -> Result<(), ReceiverDropped> {
         let attempt = self.failures.saturating_add(1);
         self.task.updates.send(HostUpdate::Connecting { attempt, phase: ConnectPhase::Queued }).await?;
@@ -62,7 +62,7 @@ impl ConnectionLoop {
                 let began = Instant::now();
                 let Self { task: HostTask { updates, commands, source, clock, .. }, interval, .. } = self;
                 let send_interval = matches!(source, Source::InProcess(_));
-                // Real hosts live in real time, whatever the speed of the clock.
+                // Only simulated hosts follow the speed of the clock.
                 let speed = if send_interval { clock.speed() } else { 1.0 };
                 let session = Session { updates, commands, interval, attempt, send_interval, speed };
                 let end = session::run(remote, session).await;
@@ -73,7 +73,7 @@ impl ConnectionLoop {
         let error = match end {
             SessionEnd::ReceiverDropped => return Err(ReceiverDropped),
             SessionEnd::Failed(error) => error,
-            // Nothing is known to have failed: after a laptop slept its connections are as a rule what is gone.
+            // The host has not failed: after suspend, usually only the connections of the laptop are gone.
             SessionEnd::Unverified => return Ok(()),
             SessionEnd::Ended(end, farewell) => {
                 let now = Instant::now();
@@ -104,7 +104,7 @@ impl ConnectionLoop {
         self.wait(until).await
     }
 
-    /// Waits for that moment, or for a person who does not want to.
+    /// Waits until the given time, or until the user asks for a reconnect. `None` waits for the user only.
     async fn wait(&mut self, until: Option<Instant>) -> Result<(), ReceiverDropped> {
         loop {
             tokio::select! {
@@ -122,7 +122,7 @@ impl ConnectionLoop {
         }
     }
 
-    /// Takes a command for which there is no probe now.
+    /// Handles a command while no probe is connected.
     async fn handle_while_disconnected(&mut self, command: Command) -> Result<(), ReceiverDropped> {
         match command {
             Command::Retry => Ok(()),
@@ -207,24 +207,24 @@ impl ConnectionLoop {
     }
 }
 
-/// The most that the first try after a failure waits; it doubles with each further failure.
+/// Upper bound of the delay after the first failure; it doubles with each further one.
 const FIRST_CEILING: Duration = Duration::from_secs(1);
-/// The most that any try waits.
+/// Upper bound of every delay.
 const LAST_CEILING: Duration = Duration::from_secs(60);
-/// The least that any try waits, so that luck cannot make a busy loop.
+/// Lower bound of every delay, so that jitter cannot cause a busy loop.
 const MIN_DELAY: Duration = Duration::from_millis(250);
-/// A wait that a server asked for is prolonged by up to this share, so that many hosts do not come back at once.
+/// A fixed delay grows by up to this fraction, so that many hosts do not reconnect at the same time.
 const MAX_SPREAD: f64 = 0.1;
 
-/// How long a connection must have lived for the failures before it to be forgotten. Shorter-lived ones count as
-/// failures: a probe that is killed right after its first sample must not be started twice a second for ever.
+/// A connection that lasts this long resets the failure count. A shorter one counts as a failure, so that a probe that is
+/// killed right after its first sample is not restarted twice a second.
 pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
 
-/// How long to wait after `failures` tries have failed in a row (1 after the first), or `None` when only the user may
-/// ask for another try. `random` is uniform in 0..1.
+/// Returns the delay after `failures` consecutive failures, or `None` if only the user may reconnect. `random` is uniform
+/// in 0..1.
 ///
-/// Full jitter: uniform between nothing and a ceiling that doubles from 1 s to 60 s. See "Exponential Backoff And
-/// Jitter", AWS Architecture Blog, 2015.
+/// Uses full jitter: uniform between 0 and a ceiling that doubles from 1 s to 60 s ("Exponential Backoff And Jitter", AWS
+/// Architecture Blog, 2015).
 pub(super) fn retry_delay(retry: RetryPolicy, failures: u32, random: f64) -> Option<Duration> {
     let random = random.clamp(0.0, 1.0);
     match retry {

@@ -133,7 +133,7 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
         [
             (5, "the remote shell did not answer within 10 s".to_owned()),
             (6, "the remote script did not answer within 10 s".to_owned()),
-            (7, "the probe did not introduce itself within 10 s".to_owned()),
+            (7, "the probe sent no hello within 10 s".to_owned()),
         ]
     );
 }

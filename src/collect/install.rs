@@ -1,7 +1,8 @@
-//! From a fresh channel to a running probe: one exec, one script, at most one upload.
+//! Starts the probe on a fresh channel: one `exec`, one script, one upload per directory at most.
 //!
-//! Three steps, each with an absolute deadline: the marker command shows that a shell listens and on what machine; then
-//! the script is sent, and nothing after it until it answers (a shell reads ahead); on `need` exactly the probe's bytes.
+//! There are three steps, each with an absolute deadline. The marker command shows that a shell answers, and on which
+//! machine. Then the script is sent, and nothing after it until it answers, because a shell reads ahead. On `need`,
+//! exactly the bytes of the probe follow.
 
 use super::probe_binary::{ProbeBinary, ProbeStore};
 use super::remote_command::{RemoteCommand, last_line};
@@ -13,64 +14,63 @@ use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::time::{Instant, timeout_at};
 
-/// How long the remote shell may take for its first answer, start-up files of the account included.
+/// Time limit for the first answer of the remote shell, including the start-up files of the account.
 const SHELL_LIMIT: Duration = Duration::from_secs(10);
-/// How long the script may take for each of its steps; a hung home directory shows itself here.
+/// Time limit for each step of the script, for example if the home directory hangs.
 const STEP_LIMIT: Duration = Duration::from_secs(10);
-/// How long all of its steps may take together, an upload aside.
+/// Time limit for the whole script, without the upload.
 const SCRIPT_LIMIT: Duration = Duration::from_secs(30);
-/// The most answers of one script. It tries four directories, with at most three answers each.
+/// Limit of answers. The script tries four directories, with at most three answers each.
 const MOST_ANSWERS: u32 = 16;
-/// The slowest link on which an upload is allowed to end.
+/// Slowest link on which an upload can finish within its deadline.
 const SLOWEST_BYTES_PER_SECOND: u64 = 2048;
-/// How much a host may print before and between our script's answers: banners, noisy start-up files.
+/// Limit of other output, such as banners and noisy start-up files.
 const NOISE_LIMIT_BYTES: usize = 64 * 1024;
 
-/// What is to be started.
+/// The probe to start, and how.
 pub(super) struct InstallRequest<'a> {
     pub(super) host: &'a HostConfig,
     pub(super) interval: Duration,
     pub(super) probes: &'a dyn ProbeStore,
-    /// Fresh for this connection, hexadecimal.
+    /// A fresh random number for this connection, in hexadecimal.
     pub(super) nonce: &'a str,
-    /// Directories that belong to everybody, in which the probe may be put.
+    /// World-writable directories in which the probe may be installed.
     pub(super) shared_directories: &'a [&'a str],
-    /// Why the probe did not start when it was last tried: then it is not tried again.
+    /// Why the probe failed to start last time. If set, it is not started again.
     pub(super) without_probe: Option<&'a LinkError>,
-    /// Hears of each step.
+    /// Called for each step.
     pub(super) on_event: &'a (dyn Fn(InstallEvent) + Send + Sync),
 }
 
-/// A step of the way from a shell to a probe.
+/// A step between the shell and the running probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum InstallEvent {
-    /// A shell answers, on this machine.
+    /// A shell answered, on this system and machine.
     Machine(String),
-    /// A directory did not do, with the reason.
+    /// A directory was not usable, with the reason.
     Skipped(SafeText),
-    /// The probe was sent, so many bytes.
+    /// The probe was uploaded; its size in bytes.
     Sent(u64),
-    /// The probe is started from here.
+    /// The path from which the probe starts.
     Started(SafeText),
 }
 
-/// [`InstallRequest::shared_directories`] of a host.
-/// `/dev/shm` only where it is allowed, since security tools flag programs there.
+/// Returns [`InstallRequest::shared_directories`] for a host. `/dev/shm` needs `allow_shm`, because security tools flag
+/// programs there.
 pub(super) fn shared_directories(host: &HostConfig) -> &'static [&'static str] {
     if host.allow_shm { &["/tmp", "/dev/shm"] } else { &["/tmp"] }
 }
 
-/// What runs at the other end now.
+/// The remote end after [`start`].
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Started {
-    /// The probe: its first line will be the Hello.
+    /// The probe; its first line is the hello.
     Probe,
-    /// The shell still, or a new one: it waits for the script that asks `nvidia-smi`, as was asked for, or because no
-    /// probe can run here, and why.
+    /// A shell that waits for the `nvidia-smi` script: as configured, or for the given reason why no probe can run.
     Shell(Option<LinkError>),
 }
 
-/// Runs the script on a shell that has just been started.
+/// Runs the script on a fresh shell.
 pub(super) async fn start(remote: &mut RemoteCommand, request: &InstallRequest<'_>) -> Result<Started, LinkError> {
     let mut session = ScriptSession { remote, request, noise_bytes: 0, last_noise: Vec::new(), skipped: Vec::new() };
     let shell_deadline = Instant::now() + SHELL_LIMIT;
@@ -96,7 +96,7 @@ struct ScriptSession<'a> {
     request: &'a InstallRequest<'a>,
     noise_bytes: usize,
     last_noise: Vec<u8>,
-    /// The directories that did not do, with the reason.
+    /// Unusable directories, with the reason.
     skipped: Vec<SafeText>,
 }
 
@@ -129,7 +129,7 @@ impl ScriptSession<'_> {
     async fn run_script(&mut self, text: &str, binary: Option<&ProbeBinary>) -> Result<Started, LinkError> {
         let mut end = Instant::now() + SCRIPT_LIMIT;
         let mut deadline = Instant::now() + STEP_LIMIT;
-        // A directory may turn out to be full only when the probe is written there, so each may need it once.
+        // A quota shows itself only on writing, so each directory may need one upload.
         let (mut was_sent, mut was_sent_here) = (false, false);
         self.send(text.as_bytes(), deadline).await?;
         let mut directory = SafeText::default();
@@ -137,13 +137,13 @@ impl ScriptSession<'_> {
             let answer = self.answer(deadline).await.map_err(|why| match why {
                 NoAnswer::Ended(end) => error::script_ended(&end),
                 NoAnswer::Late if Instant::now() >= end => {
-                    error::timeout("the remote script did not come to an end", SCRIPT_LIMIT)
+                    error::timeout("the remote script did not finish", SCRIPT_LIMIT)
                 }
                 NoAnswer::Late if directory.is_empty() => {
                     error::timeout("the remote script did not answer", STEP_LIMIT)
                 }
                 NoAnswer::Late => {
-                    let what = format!("the remote script got no further at {directory}");
+                    let what = format!("the remote script hung at {directory}");
                     error::timeout(&what, STEP_LIMIT).with_hint("perhaps a hung network file system")
                 }
                 NoAnswer::Noise => too_noisy(),
@@ -172,7 +172,7 @@ impl ScriptSession<'_> {
                 }
                 (Answer::Fail { word, rest }, binary) => {
                     let error = refusal(&word, &rest, &self.skipped, self.request.host);
-                    // Where no probe can run, the script that would have put it there leaves a shell behind.
+                    // If no probe can run, the upload script leaves a shell behind.
                     let cannot_run = matches!(error.kind, LinkErrorKind::NoDirectory | LinkErrorKind::NoProbe);
                     return if binary.is_some() && cannot_run { Ok(Started::Shell(Some(error))) } else { Err(error) };
                 }
@@ -191,9 +191,9 @@ impl ScriptSession<'_> {
             self.remote.stdin.flush().await
         };
         match timeout_at(deadline, write).await {
-            // A pipe that broke is told by the end of the answers, with its cause.
+            // The end of the answers names the cause of a broken pipe.
             Ok(_) => Ok(()),
-            Err(_) => Err(LinkError::new(LinkErrorKind::Timeout, "the host did not take what was sent to it in time")),
+            Err(_) => Err(LinkError::new(LinkErrorKind::Timeout, "the host did not accept the data in time")),
         }
     }
 
@@ -231,7 +231,7 @@ enum NoAnswer {
     Noise,
 }
 
-/// One answer of the script.
+/// An answer of the script.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Answer {
     Shell { system: String, machine: String },
@@ -243,7 +243,7 @@ enum Answer {
 }
 
 impl Answer {
-    /// `None` for everything that does not begin with the nonce: noise.
+    /// Parses a line; `None` if it does not begin with the nonce.
     fn parse(line: &[u8], nonce: &str) -> Option<Self> {
         let line = std::str::from_utf8(line).ok()?;
         let answer = line.strip_prefix(nonce)?.strip_prefix(' ')?;
@@ -277,42 +277,40 @@ fn refusal(word: &str, rest: &str, skipped: &[SafeText], host: &HostConfig) -> L
             let text = format!("no directory for the probe: {}", shared_directories.join("; "));
             let shm = if host.allow_shm { "" } else { ", or allow /dev/shm with `allow_shm = true`" };
             LinkError::new(LinkErrorKind::NoDirectory, text)
-                .with_hint(format!("put the probe on the host and name it with `probe = \"/path\"`{shm}"))
+                .with_hint(format!("install the probe on the host and set `probe = \"/path\"`{shm}"))
         }
-        "tool" => no_probe(format!("the host has no `{rest}`, so the probe cannot be put there and verified"))
-            .with_hint(
-                "put the probe on the host and name it with `probe = \"/path\"`, or use `probe = \"nvidia-smi\"`",
-            ),
+        "tool" => no_probe(format!("the host has no `{rest}`, so the probe cannot be installed and verified"))
+            .with_hint("install the probe on the host and set `probe = \"/path\"`, or use `probe = \"nvidia-smi\"`"),
         "damaged" => LinkError::new(LinkErrorKind::Protocol, "the probe arrived damaged: its SHA-256 does not match"),
         "loader" => no_probe("the probe does not start on this host: its loader is missing".to_owned())
-            .with_hint("it needs glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
+            .with_hint("the probe needs glibc 2.17 or newer; `probe = \"nvidia-smi\"` works without it"),
         "start" => no_probe(format!("the probe does not start on this host (exit status {rest})"))
-            .with_hint("it needs Linux with glibc 2.17 or newer; `probe = \"nvidia-smi\"` does without it"),
+            .with_hint("the probe needs Linux with glibc 2.17 or newer; `probe = \"nvidia-smi\"` works without it"),
         "missing" => no_probe(format!("there is no {rest} on the host"))
-            .with_hint("`probe` in hosts.toml names it; `probe = \"upload\"` needs nothing on the host"),
+            .with_hint("`probe` in hosts.toml names it; `probe = \"upload\"` needs no file on the host"),
         "forbidden" => no_probe(format!("{rest} on the host may not be executed"))
-            .with_hint("see its mode, and whether its file system is mounted noexec"),
+            .with_hint("check its mode and whether its file system is mounted noexec"),
         _ => out_of_turn(),
     }
 }
 
 fn no_probe(machine: &str, machines: &[String]) -> LinkError {
-    let carried = if machines.is_empty() { "none at all".to_owned() } else { machines.join(" and ") };
+    let carried = if machines.is_empty() { "none".to_owned() } else { machines.join(" and ") };
     LinkError::new(
         LinkErrorKind::NoProbe,
-        format!("there is no probe for Linux on {machine}: this gpufleet carries {carried}"),
+        format!("there is no probe for Linux on {machine}: this gpufleet has {carried}"),
     )
-    .with_hint("`probe = \"nvidia-smi\"` does without it")
+    .with_hint("`probe = \"nvidia-smi\"` works without a probe")
     .with_retry(crate::fleet::RetryPolicy::OnRequest)
 }
 
 fn too_noisy() -> LinkError {
-    LinkError::new(LinkErrorKind::Protocol, "protocol violation: more than 64 KiB of noise where an answer should be")
-        .with_hint("see what the account's start-up files print: `ssh HOST true`")
+    LinkError::new(LinkErrorKind::Protocol, "protocol violation: more than 64 KiB of output before an answer")
+        .with_hint("check what the start-up files of the account print: `ssh HOST true`")
 }
 
 fn out_of_turn() -> LinkError {
-    LinkError::new(LinkErrorKind::Protocol, "protocol violation: an answer of the remote script out of turn")
+    LinkError::new(LinkErrorKind::Protocol, "protocol violation: unexpected answer of the remote script")
 }
 
 #[cfg(test)]

@@ -297,7 +297,7 @@ async fn noise_before_the_answers_is_skipped_up_to_a_limit() {
     home.start(&mut remote, &host()).await.expect("starts");
     let mut remote = home.shell(&["sh", "-c", &noisy(4000)]);
     let error = home.start(&mut remote, &host()).await.expect_err("too much");
-    assert_eq!(error.message, "protocol violation: more than 64 KiB of noise where an answer should be");
+    assert_eq!(error.message, "protocol violation: more than 64 KiB of output before an answer");
 }
 
 #[tokio::test]
@@ -339,7 +339,7 @@ async fn a_machine_without_a_probe_is_named() {
     let home = TestHome::new();
     let error = home.start_image(&mut home.shell(&["sh"]), &host(), None).await.expect_err("no probe");
     let machine = std::env::consts::ARCH;
-    let expected = format!("there is no probe for Linux on {machine}: this gpufleet carries aarch64 and x86_64");
+    let expected = format!("there is no probe for Linux on {machine}: this gpufleet has aarch64 and x86_64");
     assert_eq!((error.kind, &*error.message), (LinkErrorKind::NoProbe, &*expected));
 }
 
@@ -426,7 +426,7 @@ async fn an_echo_is_not_an_answer_and_every_step_has_its_deadline() {
     )
     .await
     .expect_err("hangs there");
-    assert_eq!(error.message, "the remote script got no further at /home/a/.cache within 10 s");
+    assert_eq!(error.message, "the remote script hung at /home/a/.cache within 10 s");
     assert_eq!(error.hint.as_deref(), Some("perhaps a hung network file system"));
 }
 
@@ -469,9 +469,9 @@ async fn a_script_that_answers_without_end_is_left() {
     let (error, ..) = babbling(&["skip /home/a: no"], moment).await;
     assert_eq!(error.message, "protocol violation: more than 16 answers of the remote script");
     let (error, uploads, _) = babbling(&["need"], moment).await;
-    assert_eq!((&*error.message, uploads), ("protocol violation: an answer of the remote script out of turn", 1));
+    assert_eq!((&*error.message, uploads), ("protocol violation: unexpected answer of the remote script", 1));
     let (error, _, took) = babbling(&["try /home/a"], Duration::from_secs(9)).await;
-    assert_eq!((&*error.message, took), ("the remote script did not come to an end within 30 s", SCRIPT_LIMIT));
+    assert_eq!((&*error.message, took), ("the remote script did not finish within 30 s", SCRIPT_LIMIT));
 }
 
 #[tokio::test(start_paused = true)]
@@ -483,5 +483,5 @@ async fn another_system_than_linux_is_named() {
 #[test]
 fn a_missing_tool_is_named() {
     let error = refusal("tool", "sha256sum", &[], &host());
-    assert_eq!(error.message, "the host has no `sha256sum`, so the probe cannot be put there and verified");
+    assert_eq!(error.message, "the host has no `sha256sum`, so the probe cannot be installed and verified");
 }

@@ -1,8 +1,7 @@
-//! A host without a probe: `nvidia-smi` is asked over the same channel, and its answers speak the probe's protocol.
+//! Reads a host through `nvidia-smi`, over the same channel and with the same protocol as the probe.
 //!
-//! A task stands between the remote script and the session, so that everything after it is the same as with a probe.
-//! It is asked where hosts.toml says so, and by itself where no probe can run: then each snapshot says why.
-//! Heartbeats go to the host and come back: they measure the link, not this task.
+//! A task translates between the remote script and the session. It is used if hosts.toml says so, and as a fallback if no
+//! probe can run; then each snapshot contains the reason. The remote script echoes heartbeats, so they measure the link.
 
 use super::remote_command::RemoteCommand;
 use super::script;
@@ -21,20 +20,20 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-/// `nvidia-smi` starts anew for each sample and wakes the driver where persistence is off: not more often than this.
+/// Lower bound of the interval: each sample starts `nvidia-smi`, which initialises the driver if persistence mode is off.
 const SHORTEST_INTERVAL: Duration = Duration::from_secs(2);
-/// The second sample comes early, so that shares of CPU time exist.
+/// The second sample is early, so that CPU utilisation is available soon.
 const SECOND_SAMPLE: Duration = Duration::from_millis(500);
 
-/// The most bytes and lines of one section that are kept. A host with 512 GPUs and 1,024 processes sends less.
+/// Limits of one section of the output. A host with 512 GPUs and 1,024 processes stays below them.
 const SECTION_BYTES: usize = 1 << 20;
 const SECTION_LINES: usize = 8192;
 
-/// What the task holds of the pipe to the session.
+/// Capacity of the pipe to the session.
 const PIPE_BYTES: usize = 64 * 1024;
 
-/// Turns a shell that waits for a script into a stream that speaks the probe's protocol. `why`: why there is no probe,
-/// where one was wanted.
+/// Turns a shell that waits for a script into a stream with the protocol of the probe. `why` is the reason why no probe
+/// runs, unless hosts.toml selects `nvidia-smi`.
 pub(super) fn adapt(shell: RemoteCommand, nonce: String, interval: Duration, why: Option<SafeText>) -> RemoteCommand {
     let (session, ours) = tokio::io::duplex(PIPE_BYTES);
     let (stderr, mut last_words) = tokio::io::duplex(PIPE_BYTES);
@@ -44,7 +43,7 @@ pub(super) fn adapt(shell: RemoteCommand, nonce: String, interval: Duration, why
         let mut adapter = Adapter::new(shell, ours, nonce, interval, why);
         adapter.run().await;
         let end = adapter.shell.wait_for_end().await;
-        // The session may be gone already; then nobody wants the last words.
+        // Fails if the session has ended already.
         let _ = last_words.write_all(end.stderr.as_bytes()).await;
         let _: Result<(), Exit> = ended.send(end.exit);
     });
@@ -64,10 +63,10 @@ struct Adapter {
     requests: LineBuffer,
     nonce: String,
     interval: Duration,
-    /// Why there is no probe.
+    /// Why no probe runs.
     why: Option<SafeText>,
     started: Instant,
-    /// The section that the script is in, and its lines.
+    /// The current section of the output and its lines.
     section: String,
     lines: Section,
     sample: Sample,
@@ -75,11 +74,11 @@ struct Adapter {
     inventory: Option<Inventory>,
     sent_facts: HashSet<(u32, Option<u64>)>,
     sequence: u64,
-    /// None while a sample is under way, and before the hello.
+    /// `None` during a sample and before the hello.
     next_sample: Option<Instant>,
 }
 
-/// The lines of one section, as far as they fit.
+/// The lines of one section, within the limits.
 #[derive(Default)]
 struct Section {
     lines: Vec<String>,
@@ -87,7 +86,7 @@ struct Section {
 }
 
 impl Section {
-    /// Keeps a line that is not empty and fits. One that does not fit is left out.
+    /// Adds a line unless it is empty or exceeds the limits.
     fn push(&mut self, line: &str) {
         let is_kept = self.lines.len() < SECTION_LINES && line.len() <= SECTION_BYTES - self.bytes;
         if is_kept && !line.is_empty() {
@@ -175,7 +174,7 @@ impl Adapter {
                     self.next_sample = self.next_sample.map(|_| Instant::now());
                 }
                 Request::Signal { id, .. } | Request::Environment { id, .. } | Request::LogTail { id, .. } => {
-                    let why = "this host is read through nvidia-smi; this needs the probe".into();
+                    let why = "this host is read through nvidia-smi; the request needs the probe".into();
                     self.send_message(&Message::Reply(Reply { id, outcome: ReplyOutcome::Refused(why) })).await?;
                 }
             }
@@ -223,7 +222,7 @@ impl Adapter {
         if let (Some(error), Some(why)) = (&mut inventory.error, &self.why)
             && error.kind == DriverErrorKind::NoLibrary
         {
-            // Neither way in is open, so both are named.
+            // Name both reasons: no nvidia-smi and no probe.
             error.message = SafeText::from(format!("{}, and no probe: {why}", error.message));
         }
         inventory.generation = self.inventory.as_ref().map_or(1, |known| known.generation);
@@ -268,7 +267,7 @@ impl Adapter {
     }
 }
 
-/// Fields of `--query-gpu` that every `nvidia-smi` of the last ten years knows.
+/// Fields of `--query-gpu` that every `nvidia-smi` of the last ten years supports.
 const BASIC: [&str; 14] = [
     "index",
     "uuid",
@@ -286,7 +285,7 @@ const BASIC: [&str; 14] = [
     "pstate",
 ];
 
-/// Fields that newer ones know besides.
+/// Further fields of newer versions.
 const NEWER: [&str; 13] = [
     "memory.reserved",
     "temperature.memory",
@@ -308,20 +307,20 @@ const TICKS_PER_SECOND: f64 = 100.0;
 const PAGE_BYTES: u64 = 4096;
 const MIB: u64 = 1 << 20;
 
-/// The most processes that are read in this way, and entries of processes on GPUs: their snapshot has to fit in one
-/// line of the wire, with all of their facts.
+/// Limit of processes, and of entries for processes on GPUs. The snapshot with all process facts must fit in one line of
+/// the wire.
 const MAX_PROCESSES: usize = 1024;
-/// The most bytes of one command line, as the probe has it.
+/// Limit of one command line in bytes, as in the probe.
 const MAX_COMMAND_BYTES: usize = 4096;
-/// The most bytes of all command lines of one sample. Processes beyond it have no arguments.
+/// Limit of all command lines of a sample in bytes. Processes beyond it have no arguments.
 const MAX_COMMANDS_BYTES: usize = 128 * 1024;
 
-/// The list of fields for `nvidia-smi`s that know only the old ones.
+/// Field list for old versions of `nvidia-smi`.
 fn basic_fields() -> String {
     BASIC.join(",")
 }
 
-/// The whole list of fields.
+/// Field list for new versions of `nvidia-smi`.
 fn full_fields() -> String {
     format!("{},{}", BASIC.join(","), NEWER.join(","))
 }
@@ -329,7 +328,7 @@ fn full_fields() -> String {
 /// The lines of one sample, by section.
 #[derive(Debug, Default)]
 struct Sample {
-    /// Exit status of `nvidia-smi`; it is NVML's return code.
+    /// Exit status of `nvidia-smi`, which is NVML's return code.
     status: i32,
     gpus: Vec<String>,
     apps: Vec<String>,
@@ -338,7 +337,7 @@ struct Sample {
     host: Vec<String>,
 }
 
-/// Counters of `/proc/stat` and of the processes, for the shares of the next sample.
+/// Counters of `/proc/stat` and of the processes, for the rates of the next sample.
 #[derive(Debug, Clone, Default)]
 struct PreviousSample {
     at_seconds: f64,
@@ -346,7 +345,7 @@ struct PreviousSample {
     process_seconds: HashMap<(u32, u64), f64>,
 }
 
-/// One sample in the wire's types.
+/// One sample as wire types.
 #[derive(Debug, Default)]
 struct Readings {
     inventory: Inventory,
@@ -365,7 +364,7 @@ struct CpuTimes {
     all: u64,
 }
 
-/// The lines of `hello` as the wire's type.
+/// Parses the `hello` section.
 fn hello(lines: &[String]) -> Hello {
     let value = |key: &str| {
         lines.iter().find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')).filter(|value| !value.is_empty())
@@ -389,8 +388,8 @@ fn hello(lines: &[String]) -> Hello {
 }
 
 impl Sample {
-    /// The sample in the wire's types. `at_seconds` is the controller's own clock; shares are over the time since
-    /// `before`, which is replaced.
+    /// Converts the sample to wire types. `at_seconds` is the clock of the controller; rates cover the time since
+    /// `before`, which this call replaces.
     fn readings(&self, at_seconds: f64, before: &mut PreviousSample) -> Readings {
         let rows: Vec<Vec<&str>> = self
             .gpus
@@ -410,7 +409,7 @@ impl Sample {
         }
         let (cpu, host) = self.host(before.cpu);
         let span = at_seconds - before.at_seconds;
-        // The script prints a process once for each of its GPUs.
+        // The script prints a process once per GPU.
         let mut seen = HashSet::new();
         let mut stats: Vec<Stat<'_>> = self.processes.iter().filter_map(|line| Stat::parse(line)).collect();
         stats.retain(|stat| seen.insert(stat.pid));
@@ -455,7 +454,7 @@ impl Sample {
             0 | 6 => DriverErrorKind::NoGpus,
             4 => DriverErrorKind::NoPermission,
             9 => DriverErrorKind::DriverNotLoaded,
-            // The shell's status for a program that is not there.
+            // 127 is the status of a shell for a missing program.
             12 | 127 => DriverErrorKind::NoLibrary,
             15 => DriverErrorKind::GpuLost,
             16 => DriverErrorKind::ResetRequired,
@@ -530,7 +529,7 @@ impl Sample {
         let mut room = MAX_COMMANDS_BYTES;
         let fact = |stat: &Stat<'_>| {
             let (uid, user, command) = users.get(&stat.pid).copied().unwrap_or_default();
-            // The host's probe would have redacted before sending; here the text passes through the controller's memory.
+            // The probe redacts on the host; here the controller must do it.
             let end = command.char_indices().map(|(end, _)| end).take_while(|end| *end <= MAX_COMMAND_BYTES).last();
             let command = if command.len() <= MAX_COMMAND_BYTES { command } else { &command[..end.unwrap_or(0)] };
             let command = if command.len() <= room { command } else { "" };
@@ -551,13 +550,13 @@ impl Sample {
     }
 }
 
-/// One line of `--query-gpu`.
+/// A line of `--query-gpu`.
 struct Row<'a>(&'a [&'a str]);
 
 impl Row<'_> {
     fn cell(&self, field: &str) -> Option<&str> {
         let at = BASIC.iter().chain(&NEWER).position(|name| *name == field)?;
-        // What is not known stands in brackets: [N/A], [Not Supported], [Unknown Error], [GPU is lost].
+        // Unknown values are in brackets: [N/A], [Not Supported], [Unknown Error], [GPU is lost].
         self.0.get(at).copied().filter(|cell| !cell.starts_with('[') && !cell.is_empty() && *cell != "N/A")
     }
 
@@ -625,7 +624,7 @@ impl Row<'_> {
     }
 }
 
-/// What is needed of `/proc/PID/stat` (proc(5)).
+/// Fields of `/proc/PID/stat` (proc(5)).
 struct Stat<'a> {
     pid: u32,
     name: &'a str,
@@ -640,9 +639,9 @@ struct Stat<'a> {
 impl<'a> Stat<'a> {
     fn parse(line: &'a str) -> Option<Self> {
         let (pid, rest) = line.split_once(" (")?;
-        // The name may hold anything, parentheses too: it ends at the last one.
+        // The name may contain parentheses; it ends at the last one.
         let (name, rest) = rest.rsplit_once(") ")?;
-        // Field 3 of the manual page is the first here.
+        // The first field here is field 3 of proc(5).
         let fields: Vec<&str> = rest.split(' ').collect();
         let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
         Some(Self {
@@ -659,7 +658,7 @@ impl<'a> Stat<'a> {
 }
 
 impl CpuTimes {
-    /// From `cpu  user nice system idle iowait irq softirq steal ...`; the guests' time is in the user's already.
+    /// Parses `cpu  user nice system idle iowait irq softirq steal ...`. User time includes guest time.
     fn parse(line: &str) -> Option<Self> {
         let times: Vec<u64> =
             line.strip_prefix("cpu")?.split_whitespace().map_while(|time| time.parse().ok()).collect();

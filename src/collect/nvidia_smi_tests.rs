@@ -103,7 +103,7 @@ async fn an_old_nvidia_smi_speaks_the_probes_protocol() {
                 assert_eq!(second.facts, [], "facts travel once");
                 sampled = true;
             }
-            other => panic!("out of turn: {other:?}"),
+            other => panic!("unexpected: {other:?}"),
         }
     }
     harness.ask(&Request::Resend).await;
@@ -132,7 +132,7 @@ async fn why_there_is_no_probe_is_said_and_without_nvidia_smi_both_are_named() {
             Message::Snapshot(snapshot) => break snapshot,
             Message::Inventory(inventory) => assert_eq!(inventory.error, None),
             Message::Hello(hello) => assert_eq!(hello.source, Some(ReadingSource::NvidiaSmi)),
-            other => panic!("out of turn: {other:?}"),
+            other => panic!("unexpected: {other:?}"),
         }
     };
     assert_eq!(snapshot.notes, [&*format!("via nvidia-smi: {why}")]);

@@ -1,4 +1,8 @@
-//! The probe's file as the installer needs it, wherever it comes from.
+//! The probe binaries that gpufleet can upload.
+//!
+//! The build script (`build.rs`) embeds the probes, compressed, with the SHA-256 of the uncompressed program. The remote
+//! script verifies this hash before it runs a file, `gpufleet --version` prints it, and administrators who allow programs
+//! by hash can use it.
 
 use miniz_oxide::inflate::decompress_to_vec_with_limit;
 use sha2::{Digest, Sha256};
@@ -6,28 +10,28 @@ use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// One probe that can be sent to a host. Its bytes are asked for only when the host does not have them yet.
+/// A probe that can be uploaded. Its bytes are loaded only if the host does not have it yet.
 #[derive(Clone)]
 pub struct ProbeBinary {
-    /// The name on the host: it carries the version and the hash of the content.
+    /// File name on the host, with version and hash.
     pub file_name: String,
-    /// SHA-256 of the bytes, 64 lower-case hexadecimal digits.
+    /// SHA-256 of the program, 64 lower-case hexadecimal digits.
     pub sha256: String,
-    /// How many bytes.
+    /// Size in bytes.
     pub size_bytes: u64,
     load: Arc<dyn Fn() -> Result<Vec<u8>, String> + Send + Sync>,
 }
 
-/// The probes that this program carries, by `uname -m`.
+/// A set of probes, by machine (`uname -m`).
 pub trait ProbeStore: Send + Sync {
-    /// The probe for a Linux machine of this kind.
+    /// Returns the probe for this machine.
     fn binary(&self, machine: &str) -> Option<ProbeBinary>;
-    /// The machines for which there is one, for the message when there is none.
+    /// Returns the supported machines, for error messages.
     fn machines(&self) -> Vec<String>;
 }
 
 impl ProbeBinary {
-    /// A probe whose bytes `load` makes when they are needed.
+    /// Creates a probe whose bytes `load` returns on demand.
     pub fn new(
         file_name: String,
         sha256: String,
@@ -37,7 +41,7 @@ impl ProbeBinary {
         Self { file_name, sha256, size_bytes, load: Arc::new(load) }
     }
 
-    /// A probe from bytes that are there.
+    /// Creates a probe from its bytes.
     #[cfg(test)]
     pub fn from_bytes(file_name: &str, bytes: Vec<u8>) -> Self {
         use sha2::Digest;
@@ -45,10 +49,10 @@ impl ProbeBinary {
         Self::new(file_name.to_owned(), sha256, bytes.len() as u64, move || Ok(bytes.clone()))
     }
 
-    /// The bytes.
+    /// Returns the program.
     ///
     /// # Errors
-    /// When the embedded copy cannot be unpacked, in words.
+    /// A message if the embedded copy is damaged.
     pub fn bytes(&self) -> Result<Vec<u8>, String> {
         (self.load)()
     }
@@ -60,12 +64,12 @@ impl fmt::Debug for ProbeBinary {
     }
 }
 
-/// The probes that this program carries.
+/// Returns the embedded probes.
 pub(super) fn embedded_probes() -> Arc<dyn ProbeStore> {
     Arc::new(EmbeddedProbes)
 }
 
-/// What the build script put into this program.
+/// The probes embedded by the build script.
 struct EmbeddedProbes;
 
 impl ProbeStore for EmbeddedProbes {
@@ -82,28 +86,28 @@ impl ProbeStore for EmbeddedProbes {
 
 include!(concat!(env!("OUT_DIR"), "/probes.rs"));
 
-/// How many hexadecimal digits of the hash a file name and `--version` show.
+/// Number of hexadecimal digits of the hash in file names and in `--version`.
 const SHORT_HASH_DIGITS: usize = 16;
 
-/// A probe as it lies in this binary.
+/// A compressed probe inside this binary.
 #[derive(Debug)]
 pub struct EmbeddedProbe {
-    /// The architecture, in the word of `uname -m`.
+    /// Architecture, as printed by `uname -m`.
     pub arch: &'static str,
-    /// Size of the unpacked program in bytes.
+    /// Size of the uncompressed program in bytes.
     pub size_bytes: usize,
-    /// SHA-256 of the unpacked program: 64 lower-case hexadecimal digits.
+    /// SHA-256 of the uncompressed program, 64 lower-case hexadecimal digits.
     pub sha256: &'static str,
     /// The program as a raw DEFLATE stream.
     compressed: &'static [u8],
 }
 
-/// An embedded probe that does not unpack to the program that was put in: this binary was damaged after it was built.
+/// An embedded probe that does not match its hash, because the gpufleet binary was damaged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DamagedProbe {
-    /// The architecture, in the word of `uname -m`.
+    /// Architecture, as printed by `uname -m`.
     pub arch: &'static str,
-    /// What differs.
+    /// The difference.
     pub detail: String,
 }
 
@@ -117,10 +121,10 @@ impl fmt::Display for DamagedProbe {
 impl std::error::Error for DamagedProbe {}
 
 impl EmbeddedProbe {
-    /// Unpacks the program and checks its hash: a few milliseconds, so once a run and architecture is enough.
+    /// Decompresses the program and verifies its hash, which takes a few milliseconds.
     ///
     /// # Errors
-    /// [`DamagedProbe`] where the bytes are not those of the build.
+    /// [`DamagedProbe`] if the hash does not match.
     pub fn bytes(&self) -> Result<Vec<u8>, DamagedProbe> {
         let damaged = |detail: String| DamagedProbe { arch: self.arch, detail };
         let bytes = decompress_to_vec_with_limit(self.compressed, self.size_bytes)
@@ -132,7 +136,7 @@ impl EmbeddedProbe {
         Ok(bytes)
     }
 
-    /// The name it has on a server, `gpufleet-probe-VERSION-HASH`: two builds never share one.
+    /// Returns the file name on a host, `gpufleet-probe-VERSION-HASH`, which is unique to this build.
     pub fn file_name(&self) -> String {
         format!("gpufleet-probe-{}-{}", env!("CARGO_PKG_VERSION"), self.short_hash())
     }
@@ -142,17 +146,18 @@ impl EmbeddedProbe {
     }
 }
 
-/// All probes in this binary.
-pub fn all() -> &'static [EmbeddedProbe] {
+/// Returns all embedded probes.
+fn all() -> &'static [EmbeddedProbe] {
     EMBEDDED
 }
 
-/// The probe for a server whose `uname -m` prints this word.
-pub fn for_arch(uname_machine: &str) -> Option<&'static EmbeddedProbe> {
+/// Returns the probe for the machine that `uname -m` prints.
+fn for_arch(uname_machine: &str) -> Option<&'static EmbeddedProbe> {
     EMBEDDED.iter().find(|probe| probe.arch == uname_machine)
 }
 
-/// What `gpufleet --version` prints: the version, then a line for each probe it carries or lacks. No final newline.
+/// Returns the output of `gpufleet --version`: the version, then a line per embedded or missing probe, without a final
+/// newline.
 ///
 /// ```text
 /// gpufleet 0.1.0
@@ -186,7 +191,7 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    /// The largest probe that we want to send over a slow line.
+    /// Limit for uploads over slow links.
     const SIZE_LIMIT_BYTES: usize = 512 * 1024;
 
     fn sample(compressed: &'static [u8], size_bytes: usize, sha256: &'static str) -> EmbeddedProbe {
@@ -198,12 +203,12 @@ mod tests {
     const ABC_SHA256: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
 
     #[test]
-    fn unpacks_what_was_put_in() {
+    fn an_embedded_probe_decompresses() {
         assert_eq!(sample(ABC, 3, ABC_SHA256).bytes(), Ok(b"abc".to_vec()));
     }
 
     #[test]
-    fn a_damaged_probe_is_never_handed_out() {
+    fn a_damaged_probe_is_an_error() {
         let other = "0000000000000000000000000000000000000000000000000000000000000000";
         let error = sample(ABC, 3, other).bytes().unwrap_err();
         assert_eq!(
@@ -220,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn the_version_tells_what_is_carried_and_what_is_not() {
+    fn the_version_lists_embedded_and_missing_probes() {
         let missing = [("aarch64", "run `rustup target add aarch64-unknown-linux-gnu`, then build again")];
         assert_eq!(
             describe("1.2.3", &[sample(ABC, 3, ABC_SHA256)], &missing),
@@ -231,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn every_architecture_is_carried_or_accounted_for() {
+    fn every_architecture_is_embedded_or_has_a_reason() {
         for arch in ["x86_64", "aarch64"] {
             let has_reason = MISSING.iter().any(|(missing, reason)| *missing == arch && !reason.is_empty());
             assert_ne!(for_arch(arch).is_some(), has_reason, "{arch}");
@@ -257,7 +262,7 @@ mod tests {
         }
     }
 
-    /// The versions in a program's string table: each stands there as `GLIBC_2.17` and a zero byte.
+    /// Returns the versions in the string table of a program, stored as `GLIBC_2.17` with a final zero byte.
     fn glibc_versions(program: &[u8]) -> Vec<(u32, u32)> {
         let strings = program.split(|byte| *byte == 0).filter_map(|bytes| std::str::from_utf8(bytes).ok());
         strings

@@ -1,4 +1,5 @@
-//! A running command on a host: lines out of its standard output, and what remains when it ends.
+//! A running command on a host, with line-wise standard output and a bounded tail of standard error, and the sources
+//! that start one: SSH or a simulated probe in this process.
 
 use crate::config::HostConfig;
 use crate::fleet::{HostId, LinkError};
@@ -16,14 +17,14 @@ use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
-/// How much of the standard error is kept: the end says why.
+/// Size of the kept tail of standard error, which usually names the cause of the exit.
 const STDERR_TAIL_BYTES: usize = 4096;
-/// How much of the standard output is read at once: a usual snapshot.
+/// Read size of standard output; a typical snapshot fits.
 const CHUNK_BYTES: usize = 4096;
-/// How long an ended command may take to deliver its exit status and the rest of its standard error.
+/// Time limit for the exit status and the rest of standard error after standard output has ended.
 const ENDING_LIMIT: Duration = Duration::from_secs(1);
 
-/// A running command. Dropping it closes the channel and ends the task that drains the standard error.
+/// A running command. Dropping it closes the channel and aborts the task that drains standard error.
 pub(super) struct RemoteCommand {
     pub(super) stdin: Pin<Box<dyn AsyncWrite + Send>>,
     pub(super) stdout: RemoteOutput,
@@ -33,20 +34,20 @@ pub(super) struct RemoteCommand {
     _guard: Box<dyn Any + Send>,
 }
 
-/// The standard output and the line that is being received.
+/// Standard output with its line buffer.
 pub(super) struct RemoteOutput {
     stream: Pin<Box<dyn AsyncRead + Send>>,
     chunk: Box<[u8]>,
-    /// What was read and not yet taken.
+    /// Bytes that are read but not yet returned as lines.
     pub(super) lines: LineBuffer,
 }
 
-/// How a command ended, with its last words.
+/// Exit of a command, with the last line of its standard error.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CommandEnd {
-    /// The exit status, signal, or the server's words.
+    /// Exit status, signal, or disconnect message.
     pub(super) exit: Exit,
-    /// The last line of the standard error; empty when it said nothing.
+    /// Last line of standard error, empty if there is none.
     pub(super) stderr: SafeText,
 }
 
@@ -61,7 +62,7 @@ impl Drop for AbortOnDrop {
 impl RemoteCommand {
     pub(super) fn new(channel: Channel) -> Self {
         let (tail, stderr) = watch::channel(Vec::new());
-        // A channel that nobody reads stalls its whole connection, so this goes on whatever the host task waits for.
+        // An unread channel stalls its whole SSH connection, so a task drains standard error independently.
         let drain = tokio::spawn(keep_tail(channel.stderr, tail)).abort_handle();
         Self {
             stdin: channel.stdin,
@@ -77,11 +78,12 @@ impl RemoteCommand {
         }
     }
 
-    /// Waits, not for long, until everything about the end is known. To be called after the standard output ended.
+    /// Waits for the exit status and the rest of standard error, up to [`ENDING_LIMIT`]. Call it after standard output has
+    /// ended.
     pub(super) async fn wait_for_end(&mut self) -> CommandEnd {
         let exit = async { (&mut self.exit).await.unwrap_or(Exit::Closed(None)) };
         let stderr = async {
-            // The sender is dropped when the standard error has ended.
+            // The sender is dropped when standard error ends.
             while self.stderr.changed().await.is_ok() {}
         };
         let (exit, _) = tokio::join!(timeout(ENDING_LIMIT, exit), timeout(ENDING_LIMIT, stderr));
@@ -90,19 +92,19 @@ impl RemoteCommand {
 }
 
 impl RemoteOutput {
-    /// Reads what has come into `lines`; `false` at the end of the stream or when it breaks. Cancel safe.
+    /// Reads available bytes into `lines`. Returns `false` at the end of the stream or on an error. Cancel safe.
     pub(super) async fn fill(&mut self) -> bool {
         match self.stream.read(&mut self.chunk).await {
             Ok(count) if count > 0 => {
                 self.lines.push(&self.chunk[..count]);
                 true
             }
-            // A broken stream says no more than an ended one: the exit has the words.
+            // The exit names the cause of a broken stream.
             Ok(_) | Err(_) => false,
         }
     }
 
-    /// The next line, or `None` at the end of the stream. Cancel safe.
+    /// Returns the next line, or `None` at the end of the stream. Cancel safe.
     pub(super) async fn line(&mut self) -> Result<Option<Vec<u8>>, CodecError> {
         loop {
             if let Some(line) = self.lines.next_line()? {
@@ -126,33 +128,33 @@ async fn keep_tail(mut stderr: Pin<Box<dyn AsyncRead + Send>>, tail: watch::Send
     }
 }
 
-/// The last line that is not empty.
+/// Returns the last line that is not empty.
 pub(super) fn last_line(bytes: &[u8]) -> SafeText {
     let line = bytes.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii).rfind(|line| !line.is_empty());
     SafeText::from_bytes(line.unwrap_or_default())
 }
 
-/// Where the hosts' bytes come from.
+/// Where the data of the hosts comes from.
 #[derive(Clone)]
 pub enum Source {
-    /// A shell on each host, over SSH or on this machine: the probe is found or installed first.
+    /// A shell on each host, over SSH or on this machine, which installs and runs the probe.
     Ssh(Arc<dyn OpenChannel>),
-    /// Probes that run in this process and speak from the first byte: the simulated fleet.
+    /// Simulated probes in this process.
     InProcess(Arc<OpenStream>),
 }
 
-/// Opens the stream of a probe that runs in this process.
+/// Opens the stream of a simulated probe.
 pub type OpenStream = dyn Fn(HostId) -> Result<DuplexStream, LinkError> + Send + Sync;
 
-/// Called with each phase that a connection enters.
+/// Called with each phase of a connection attempt.
 pub type Progress = dyn Fn(SshPhase) + Send + Sync;
 
-/// A channel on its way.
+/// A channel that is being opened.
 pub type Opening<'a> = Pin<Box<dyn Future<Output = Result<Channel, SshError>> + Send + 'a>>;
 
 /// Runs one command on a host.
 pub trait OpenChannel: Send + Sync {
-    /// Starts `command` on `host`. Dropping the future gives the try up.
+    /// Starts `command` on `host`. Dropping the future cancels the attempt.
     fn open<'a>(self: Arc<Self>, host: &'a HostConfig, command: &'a str, progress: &'a Progress) -> Opening<'a>;
 }
 
@@ -162,7 +164,7 @@ impl OpenChannel for ssh::Context {
     }
 }
 
-/// A stream without a shell around it, as a channel: it has no standard error and no exit status.
+/// Wraps a plain stream as a channel without standard error and exit status.
 pub(super) fn channel_from_stream(stream: DuplexStream) -> Channel {
     let (stdout, stdin) = tokio::io::split(stream);
     let (ended, exit) = oneshot::channel();

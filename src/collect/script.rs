@@ -1,13 +1,13 @@
-//! The text that is sent to a host's `/bin/sh`, as pure functions.
+//! Builds the scripts for the `/bin/sh` of a host. Pure functions.
 //!
-//! Every answer of ours begins with a nonce that is fresh for each connection, so that banners and what noisy start-up
-//! files print cannot be taken for one.
+//! Every answer of a script begins with a nonce that is fresh for each connection, so that banners and the output of
+//! start-up files cannot be mistaken for an answer.
 
 use super::probe_binary::ProbeBinary;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// The command that is executed on the host. Any login shell understands it; what follows comes on standard input.
+/// The command executed on the host. Every login shell understands it; the script follows on standard input.
 pub(super) const EXEC: &str = "exec /bin/sh";
 
 const UPLOAD: &str = include_str!("scripts/upload.sh");
@@ -15,14 +15,14 @@ const CLEAN: &str = include_str!("scripts/clean.sh");
 const PATH: &str = include_str!("scripts/path.sh");
 const NVIDIA_SMI: &str = include_str!("scripts/nvidia_smi.sh");
 
-/// What could make the loader, or a program that the script calls, load something that is not the system's.
-/// `ld.so(8)`; a shell cannot name variables by a pattern without starting another program.
+/// Variables that could make the loader (`ld.so(8)`), or a program started by the script, load foreign code. They are
+/// listed one by one, because a shell cannot unset variables by pattern without starting another program.
 const CLEARED: &str = "LD_PRELOAD LD_LIBRARY_PATH LD_AUDIT LD_ASSUME_KERNEL LD_BIND_NOW LD_BIND_NOT LD_DEBUG \
     LD_DEBUG_OUTPUT LD_DYNAMIC_WEAK LD_HWCAP_MASK LD_ORIGIN_PATH LD_POINTER_GUARD LD_PREFER_MAP_32BIT_EXEC LD_PROFILE \
     LD_PROFILE_OUTPUT LD_SHOW_AUXV LD_TRACE_LOADED_OBJECTS LD_USE_LOAD_BIAS LD_VERBOSE LD_WARN GCONV_PATH \
     GLIBC_TUNABLES LOCPATH TIME_STYLE POSIXLY_CORRECT CDPATH";
 
-/// The directories of the system's programs, before whatever the account's start-up files say.
+/// Directories of system programs, placed before the PATH of the account.
 const SYSTEM_PATH: &str = "/usr/bin:/bin:/usr/sbin:/sbin:/run/current-system/sw/bin";
 
 /// A fresh random number of 128 bits in hexadecimal.
@@ -35,13 +35,13 @@ pub(super) fn new_nonce() -> String {
     format!("{:032x}", u128::from_le_bytes(bytes))
 }
 
-/// The first line: asks whether a shell is there, and what machine it runs on.
+/// The first line, which makes the shell print its system and machine.
 pub(super) fn marker(nonce: &str) -> String {
     format!("printf '\\n%s shell %s\\n' {nonce} \"$(uname -sm)\"\n")
 }
 
-/// The script that finds or receives `image` and becomes it.
-/// `places` are directories that belong to everybody, tried after the account's own.
+/// The script that finds or receives the probe and executes it. `shared_directories` are world-writable directories, tried
+/// after those of the account.
 pub(super) fn upload(nonce: &str, binary: &ProbeBinary, shared_directories: &[&str], arguments: &[String]) -> String {
     let mut script = prologue(nonce, arguments);
     let _ = writeln!(
@@ -56,7 +56,7 @@ pub(super) fn upload(nonce: &str, binary: &ProbeBinary, shared_directories: &[&s
     script
 }
 
-/// The script that becomes the probe at `path`.
+/// The script that executes the probe at `path`.
 pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
     let mut script = prologue(nonce, arguments);
     let _ = writeln!(script, "PROBE={}", quote(path));
@@ -64,7 +64,7 @@ pub(super) fn path(nonce: &str, path: &str, arguments: &[String]) -> String {
     script
 }
 
-/// The script that removes our probes, from the account's directories and from `places`, which belong to everybody.
+/// The script that removes uploaded probes from the directories of the account and from `shared_directories`.
 pub(super) fn clean(nonce: &str, shared_directories: &[&str]) -> String {
     let mut script = prologue(nonce, &[]);
     let _ = writeln!(script, "PLACES={}", quote(&shared_directories.join(" ")));
@@ -72,7 +72,7 @@ pub(super) fn clean(nonce: &str, shared_directories: &[&str]) -> String {
     script
 }
 
-/// The script that answers requests by asking `nvidia-smi`.
+/// The script that answers requests by running `nvidia-smi`.
 pub(super) fn nvidia_smi(nonce: &str, full: &str, basic: &str) -> String {
     let mut script = prologue(nonce, &[]);
     let _ = writeln!(script, "FULL={} BASIC={}", quote(full), quote(basic));
@@ -80,7 +80,7 @@ pub(super) fn nvidia_smi(nonce: &str, full: &str, basic: &str) -> String {
     script
 }
 
-/// The probe's arguments.
+/// Arguments of the probe.
 pub(super) fn probe_arguments(interval: Duration, nvml_library: Option<&str>) -> Vec<String> {
     let mut arguments = vec!["--interval".to_owned(), interval.as_secs_f64().to_string()];
     if let Some(library) = nvml_library {
@@ -97,7 +97,7 @@ fn prologue(nonce: &str, arguments: &[String]) -> String {
     )
 }
 
-/// The script without its comments and empty lines: it travels on every connect, and bash reads it byte by byte.
+/// Removes comments and empty lines: the script is sent on every connect, and bash reads it byte by byte.
 fn stripped(script: &str) -> String {
     script
         .lines()
@@ -106,7 +106,7 @@ fn stripped(script: &str) -> String {
         .collect()
 }
 
-/// The text as one word of a POSIX shell.
+/// Quotes the text as one word of a POSIX shell.
 fn quote(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_stays_one_word() {
+    fn a_quoted_word_stays_one_word() {
         assert_eq!(quote("it's $(here) `now`"), r"'it'\''s $(here) `now`'");
         let arguments = probe_arguments(Duration::from_millis(250), Some("/opt/my lib/libnvidia-ml.so.1"));
         assert_eq!(arguments, ["--interval", "0.25", "--nvml-library", "/opt/my lib/libnvidia-ml.so.1"]);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_is_small_and_has_no_comments() {
+    fn a_script_is_small_and_has_no_comments() {
         let binary = ProbeBinary::from_bytes("gpufleet-probe-0.1.0-0123456789abcdef", b"probe".to_vec());
         let script = upload(
             "00112233445566778899aabbccddeeff",

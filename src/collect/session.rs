@@ -1,6 +1,5 @@
-//! One connection from the probe's first line on: lines in, updates out, heartbeats back.
-//!
-//! It is the same for a probe at the end of an SSH channel and for one in this process.
+//! One connection, from the first line of the probe to its end: decodes lines, sends updates and heartbeats, and detects
+//! silence. SSH channels and simulated probes use the same code.
 
 use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
 use super::error;
@@ -14,43 +13,42 @@ use tokio::io::AsyncWriteExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 
-/// How often the probe hears from us, where its snapshots do not come as often. Without a heartbeat for 30 s it ends.
+/// Interval of heartbeats if snapshots are rarer. A probe exits after 30 s without a heartbeat.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(2);
-/// How much longer a heartbeat waits for a snapshot that may be on its way: a link that only brings snapshots is alive
-/// too, and they are acknowledged two at a time. The echo comes before the host would be stale.
+/// Extra time a heartbeat waits for the next snapshot, which proves the connection just as well and is acknowledged by
+/// the heartbeat it causes. The echo still arrives before the host becomes stale.
 const SNAPSHOT_LATE: Duration = Duration::from_millis(500);
-/// Below this interval each snapshot is acknowledged by a heartbeat of its own; from 1 s on every second one costs half of
-/// the packets and wake-ups, and a link of up to a second still misses none.
+/// Below this interval every snapshot is acknowledged; from here on every second one, which halves packets and wake-ups.
+/// A round trip of up to a second still loses no snapshot.
 const ACKNOWLEDGE_EACH_BELOW: Duration = Duration::from_secs(1);
-/// No line for this long: what is shown is stale.
+/// Without a line for this long, the host is stale.
 pub(super) const STALE: Duration = Duration::from_secs(3);
-/// Nothing at all for this long: the connection is given up. On a slow link a line may take longer.
+/// Without a byte for this long, the connection is dropped.
 pub(super) const DROPPED: Duration = Duration::from_secs(10);
-/// No whole line for this long, though bytes come: nobody's link is so slow that this would be a snapshot.
+/// Without a complete line for this long, the connection is dropped although bytes arrive. No usable link is so slow.
 pub(super) const LINE_LIMIT: Duration = Duration::from_secs(120);
-/// Readings that are this many intervals old, and at least [`STALE`], are stale although other lines come. They may stay
-/// away for [`DROPPED`] more: a long interval gets a long wait.
+/// Without a snapshot for this many intervals, and at least [`STALE`], the host is stale although other lines arrive. After
+/// [`DROPPED`] more, the connection is dropped.
 const STALE_INTERVALS: u32 = 3;
-/// How long a connection that is doubted has for its next line, or for readings if these are late: the machine slept, or
-/// a person asked.
+/// Time for the next line (or readings, if late) of a connection that must be verified: after suspend, or on request.
 pub(super) const VERIFY_LIMIT: Duration = Duration::from_secs(4);
-/// How long a probe may take to introduce itself.
+/// Time limit for the hello.
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take from there to its first readings; a driver may need seconds to wake up.
+/// Time limit for the first snapshot; a driver may need seconds to initialise.
 pub(super) const SAMPLE_LIMIT: Duration = Duration::from_secs(30);
-/// What may wait to be written. More means that the link does not take it; the oldest requests matter then.
+/// Limit of unsent requests. Requests beyond it are refused.
 const PENDING_LIMIT_BYTES: usize = 16 * 1024;
 
-/// Why a session ended.
+/// How a session ended.
 #[derive(Debug)]
 pub(super) enum SessionEnd {
-    /// Nobody listens any more.
+    /// The receiver of the updates is gone.
     ReceiverDropped,
-    /// We gave it up.
+    /// This side dropped the connection.
     Failed(LinkError),
-    /// It did not prove itself when it was doubted: the host may be well, and is connected to anew.
+    /// The connection did not pass verification. The host may be fine; reconnect at once.
     Unverified,
-    /// The other side did, after these words.
+    /// The remote command ended, after an optional farewell.
     Ended(CommandEnd, Option<SafeText>),
 }
 
@@ -60,21 +58,21 @@ impl From<ReceiverDropped> for SessionEnd {
     }
 }
 
-/// What a session needs of its host task.
+/// The parts of a host task that a session uses.
 pub(super) struct Session<'a> {
     pub(super) updates: &'a UpdateSender,
     pub(super) commands: &'a mut mpsc::Receiver<Command>,
-    /// The interval that the probe was started with; commands change it.
+    /// The sampling interval; commands change it.
     pub(super) interval: &'a mut Duration,
-    /// Which try this is.
+    /// Number of this connection attempt.
     pub(super) attempt: u32,
-    /// The probe was not told the interval on a command line.
+    /// Whether the probe must get the interval as a request, because it has no command line.
     pub(super) send_interval: bool,
-    /// How many seconds of the interval pass in one second: simulated time may run fast or slow.
+    /// Speed of the probe's clock relative to real time; differs from 1 for simulated hosts only.
     pub(super) speed: f64,
 }
 
-/// Runs until the connection ends, in one way or another.
+/// Runs until the connection ends.
 pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> SessionEnd {
     let mut state = SessionState {
         updates: session.updates,
@@ -104,7 +102,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
         state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
     }
     loop {
-        // Lines that came with the script's last answer are already there.
+        // The buffer may already hold lines that arrived with the last answer of the script.
         match state.take_lines(&mut remote.stdout).await {
             Ok(()) => {}
             Err(end) => return end,
@@ -143,7 +141,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
                 }
                 Some(Command::Request(request)) => {
                     if !state.queue(&request)
-                        && let Some(reply) = refusal_reply(&request, "the connection does not take requests now")
+                        && let Some(reply) = refusal_reply(&request, "the connection cannot take requests now")
                         && session.updates.send(reply).await.is_err()
                     {
                         return SessionEnd::ReceiverDropped;
@@ -154,40 +152,40 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
     }
 }
 
-#[allow(clippy::struct_excessive_bools, reason = "each is a state of the connection that no other implies")]
+#[allow(clippy::struct_excessive_bools, reason = "independent states of the connection")]
 struct SessionState<'a> {
     updates: &'a UpdateSender,
     attempt: u32,
     started: Instant,
-    /// Asked for, in the time of the probe.
+    /// The requested interval, in the time of the probe.
     interval: Duration,
     speed: f64,
-    /// When the last line was dealt with. Time in which the fleet did not take our updates is not the host's silence.
+    /// When the last line was processed. Time spent waiting for the fleet does not count as silence of the host.
     last_line: Instant,
-    /// When the last piece of a line arrived of which the rest is still under way.
+    /// When the last part of an incomplete line arrived.
     partial_line_at: Option<Instant>,
     stale: bool,
-    /// When the last snapshot was dealt with, not counting the time in which the fleet took no updates.
+    /// When the last snapshot was processed, not counting time spent waiting for the fleet.
     last_readings: Instant,
-    /// The interval that the last snapshot names: an administrator's may be longer than the one that was asked for.
+    /// The interval in the last snapshot; a policy file may make it longer than the requested one.
     probe_interval: Duration,
-    /// The fleet was told that no readings come, and none have come since.
+    /// Whether snapshots are overdue and the fleet knows it.
     late: bool,
-    /// When late readings must have come, since the connection was doubted.
+    /// Deadline for overdue readings during verification.
     readings_by: Option<Instant>,
-    /// When the connection was doubted, unless it has proven itself since.
+    /// Start of the current verification.
     verify_since: Option<Instant>,
     hello: bool,
     sampled: bool,
     farewell: Option<SafeText>,
-    /// None before the Hello: a script might still read ahead.
+    /// `None` before the hello, because the remote script might still read ahead.
     next_heartbeat: Option<Instant>,
-    /// The heartbeat that is under way, and when it was sent.
+    /// Id and send time of the unanswered heartbeat.
     heartbeat: Option<(u64, Instant)>,
     heartbeat_id: u64,
-    /// The last snapshot that arrived.
+    /// Sequence number of the last snapshot.
     sequence: Option<u64>,
-    /// The last one that a heartbeat has named.
+    /// The last sequence number acknowledged by a heartbeat.
     acknowledged: u64,
     pending: Vec<u8>,
 }
@@ -227,7 +225,7 @@ impl SessionState<'_> {
             }
             Message::Farewell { reason } => self.farewell = Some(reason),
             _ if !self.hello => {
-                let text = "protocol violation: the first line is no hello";
+                let text = "protocol violation: the first line is not a hello";
                 return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Protocol, text)));
             }
             Message::Hello(hello) => {
@@ -251,21 +249,21 @@ impl SessionState<'_> {
                     && expected == id
                 {
                     self.heartbeat = None;
-                    // A round trip makes a stale host live; a host whose readings are late stays stale until they come.
+                    // A round trip makes a stale host live, but a host with overdue readings stays stale until they arrive.
                     if !self.late {
                         self.updates.send(HostUpdate::RoundTrip(sent.elapsed())).await?;
                     }
                 }
             }
             Message::Reply(reply) => self.updates.send(HostUpdate::Reply(reply)).await?,
-            // A newer probe of the same protocol may send more than this version reads.
+            // A newer probe may send messages that this version does not know.
             Message::Unknown => {}
         }
         Ok(())
     }
 
-    /// The probe sends at most two snapshots beyond the last acknowledged one, so a short interval needs heartbeats
-    /// between the regular ones: for each snapshot where the way there and back may take longer than the interval.
+    /// Acknowledges a snapshot by a heartbeat. The probe sends at most two snapshots beyond the last acknowledged one, so
+    /// short intervals need more heartbeats than [`HEARTBEAT`].
     fn acknowledge(&mut self, sequence: u64) {
         let interval = self.interval;
         let unacknowledged = sequence.saturating_sub(self.acknowledged);
@@ -282,15 +280,15 @@ impl SessionState<'_> {
         self.next_heartbeat = Some(now + HEARTBEAT);
         self.heartbeat_id += 1;
         let heartbeat = Request::Heartbeat { id: self.heartbeat_id, last_sequence: self.sequence };
-        // One that does not fit is not missed: those before it have not arrived either.
+        // If it does not fit, earlier heartbeats are still unsent as well.
         if self.queue(&heartbeat) {
             self.acknowledged = self.sequence.unwrap_or(self.acknowledged);
-            // A slow link is measured by the heartbeat that is under way, not reset by each new one.
+            // Keeps the time of the oldest unanswered heartbeat, so that a slow link is measured correctly.
             self.heartbeat.get_or_insert((self.heartbeat_id, now));
         }
     }
 
-    /// The connection must prove itself soon: while the machine slept, the other side may have ended it unheard.
+    /// Starts the verification of the connection, which the other side may have closed while this machine slept.
     fn require_line_soon(&mut self) {
         if self.sampled {
             self.verify_since = Some(Instant::now());
@@ -300,7 +298,7 @@ impl SessionState<'_> {
             self.last_line = self.last_line.min(silent_since);
             self.partial_line_at = self.partial_line_at.map(|at| at.min(silent_since));
             if self.late {
-                // A heartbeat that comes back proves too little: readings do, and a resend makes them due now.
+                // An echo does not prove that sampling works; a resend makes the probe sample now.
                 self.queue(&Request::Resend);
                 self.readings_by.get_or_insert(Instant::now() + VERIFY_LIMIT);
             }
@@ -317,7 +315,7 @@ impl SessionState<'_> {
         }
     }
 
-    /// When patience ends next.
+    /// The next deadline of any kind.
     fn deadline(&self) -> Instant {
         if !self.hello {
             return self.started + HELLO_LIMIT;
@@ -331,18 +329,18 @@ impl SessionState<'_> {
         silence.min(readings)
     }
 
-    /// When the connection counts as dead.
+    /// When the connection is dropped for silence.
     fn silence_deadline(&self) -> Instant {
         (self.last_received() + DROPPED).min(self.last_line + LINE_LIMIT)
     }
 
-    /// How old readings may become before they are stale.
+    /// Maximum age of the last snapshot before the host is stale.
     fn stale_after(&self) -> Duration {
         let interval = self.interval.max(self.probe_interval).div_f64(self.speed);
         (interval * STALE_INTERVALS).max(STALE)
     }
 
-    /// When a connection that brings no readings is given up. Those that are coming are waited for.
+    /// When a connection without snapshots is dropped, later if a line is being received.
     fn end_of_readings(&self) -> Instant {
         let usual = self.last_readings + self.stale_after() + DROPPED;
         let end =
@@ -350,12 +348,12 @@ impl SessionState<'_> {
         self.readings_by.map_or(end, |by| end.min(by))
     }
 
-    /// When anything was heard last.
+    /// When the last byte arrived.
     fn last_received(&self) -> Instant {
         self.partial_line_at.map_or(self.last_line, |at| at.max(self.last_line))
     }
 
-    /// When the first readings must have come. Those that are coming are waited for.
+    /// Deadline of the first snapshot, later if a line is being received.
     fn sample_deadline(&self) -> Instant {
         let usual = self.started + SAMPLE_LIMIT;
         self.partial_line_at.map_or(usual, |at| usual.max(at + DROPPED).min(self.started + LINE_LIMIT))
@@ -363,7 +361,7 @@ impl SessionState<'_> {
 
     async fn on_deadline(&mut self) -> Result<(), SessionEnd> {
         if !self.hello {
-            return Err(SessionEnd::Failed(error::timeout("the probe did not introduce itself", HELLO_LIMIT)));
+            return Err(SessionEnd::Failed(error::timeout("the probe sent no hello", HELLO_LIMIT)));
         }
         let now = Instant::now();
         if !self.sampled && now >= self.sample_deadline() {
@@ -374,9 +372,9 @@ impl SessionState<'_> {
                 return Err(SessionEnd::Unverified);
             }
             let text = if now >= self.last_received() + DROPPED {
-                format!("nothing was heard for {} s", DROPPED.as_secs())
+                format!("no data received for {} s", DROPPED.as_secs())
             } else {
-                format!("no whole line came within {} s", LINE_LIMIT.as_secs())
+                format!("no complete line received within {} s", LINE_LIMIT.as_secs())
             };
             return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Silent, text)));
         }
@@ -385,7 +383,7 @@ impl SessionState<'_> {
                 return Err(SessionEnd::Unverified);
             }
             let seconds = (now - self.last_readings).as_secs();
-            let text = format!("the probe answers, but no readings came for {seconds} s");
+            let text = format!("the probe answers heartbeats, but sent no readings for {seconds} s");
             return Err(SessionEnd::Failed(LinkError::new(LinkErrorKind::Silent, text)));
         }
         let was_told = self.stale || self.late;

@@ -164,7 +164,7 @@ async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
         panic!("down")
     };
     assert_eq!(last_message_at.elapsed().as_secs(), 10);
-    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, "nothing was heard for 10 s"));
+    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, "no data received for 10 s"));
     let mut again = harness.probe().await;
     assert!(last_message_at.elapsed() <= Duration::from_millis(11_010), "{:?}", last_message_at.elapsed());
     again.introduce().await;
@@ -209,7 +209,10 @@ async fn a_line_that_comes_slowly_is_stale_and_waited_for_but_not_for_ever() {
     let watching = async {
         assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
         let HostUpdate::Down { error, .. } = harness.next_state_update().await else { panic!("down") };
-        assert_eq!((&*error.message, last_message_at.elapsed()), ("no whole line came within 120 s", LINE_LIMIT));
+        assert_eq!(
+            (&*error.message, last_message_at.elapsed()),
+            ("no complete line received within 120 s", LINE_LIMIT)
+        );
     };
     tokio::select! {
         () = watching => {}
@@ -271,7 +274,7 @@ async fn what_is_not_the_protocol_ends_the_connection_with_its_reason() {
     for (sent, expected) in [
         (newer, "the probe speaks protocol 9, this gpufleet speaks 1".to_owned()),
         (twice, "the probe speaks protocol 9, this gpufleet speaks 1".to_owned()),
-        (snapshot_first, format!("{begins}the first line is no hello")),
+        (snapshot_first, format!("{begins}the first line is not a hello")),
         (
             b"Welcome!\n".to_vec(),
             format!("{begins}expected value at line 1 column 1, in the line that begins `Welcome!`"),
@@ -308,7 +311,7 @@ async fn a_probe_that_says_nothing_or_sends_no_readings_is_given_up() {
     let began = Instant::now();
     let _mute = harness.probe().await;
     let error = harness.down().await;
-    assert_eq!(error.message, "the probe did not introduce itself within 10 s");
+    assert_eq!(error.message, "the probe sent no hello within 10 s");
     assert_eq!(began.elapsed().as_secs(), 10);
 
     let mut harness = Harness::new();
@@ -465,7 +468,7 @@ async fn heartbeats_without_readings_are_stale_after_3_intervals_and_down_10_s_l
             // No round trip makes it live again.
             let HostUpdate::Down { error, .. } = harness.next_state_update().await else { panic!("down") };
             assert_eq!(spoke.elapsed().as_secs(), down);
-            let expected = format!("the probe answers, but no readings came for {down} s");
+            let expected = format!("the probe answers heartbeats, but sent no readings for {down} s");
             assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, &*expected));
         };
         tokio::join!(watching, echo_only(&mut probe));

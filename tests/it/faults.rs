@@ -41,7 +41,7 @@ async fn a_network_that_is_cut_without_a_word() {
     let noticed = stale + dropped;
     assert!(noticed > Duration::from_secs(9) && noticed < Duration::from_secs(13), "dropped after {noticed:?}");
     let HostUpdate::Down { error, .. } = update else { unreachable!() };
-    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, "nothing was heard for 10 s"));
+    assert_eq!((error.kind, &*error.message), (LinkErrorKind::Silent, "no data received for 10 s"));
     link.heal();
     let back = watch.live().await;
     assert!(back < Duration::from_secs(5), "back after {back:?}");

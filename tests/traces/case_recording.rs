@@ -175,7 +175,7 @@ impl HostRecording {
         // It slept: what was connected is dead, and is noticed now.
         if let Some(cut) = self.outages.iter().find(|cut| cut.is_sleep && cut.to <= time && time < cut.to + interval) {
             let error =
-                RecordedError { kind: "silent".into(), message: "nothing was heard for 10 s".into(), hint: None };
+                RecordedError { kind: "silent".into(), message: "no data received for 10 s".into(), hint: None };
             push_line(cut.to.max(time), link(RecordedLinkState::Stale));
             push_line(cut.to.max(time) + 0.1, RecordedEvent::Link(RecordedLinkState::Down, Some(error)));
             self.is_connected = false;

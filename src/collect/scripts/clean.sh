@@ -1,10 +1,9 @@
-# Removes our probes, and the directories that held nothing else. Set by the controller above this text: N (the nonce
-# that begins each answer), PLACES (directories that belong to everybody). A probe that runs goes on: its file has a
-# name no longer, and that is all.
+# Removes uploaded probes, and their directories if these are empty afterwards. The controller sets: N (the nonce that
+# begins each answer), PLACES (world-writable directories). Running probes continue, since only their name is removed.
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
 
-# Only in a directory of ours: what lies behind a link, or belongs to another user, is not touched.
+# Skips symbolic links and directories of other users.
 clear_out() {
   [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] || return
   cd -P "$1" 2>/dev/null || return

@@ -1,6 +1,6 @@
-# Answers requests by asking nvidia-smi. Set by the controller above this text: N (the nonce that begins each answer),
-# FULL and BASIC (lists of fields; an old nvidia-smi refuses a list that holds a field it does not know).
-# Requests, one a line: `echo ID`, `sample`. It ends with its input.
+# Answers requests by running nvidia-smi. The controller sets: N (the nonce that begins each answer), FULL and BASIC (field
+# lists; an old nvidia-smi rejects a list with an unknown field). There is one request per line: `echo ID` or `sample`.
+# The script exits at the end of its input.
 
 NL='
 '

@@ -1,5 +1,5 @@
-# Becomes the probe that is already on the host. Set by the controller above this text: N (the nonce that begins each
-# answer), PROBE (its path), and the function `become`, which replaces the shell by the probe.
+# Executes the probe that is installed on the host. The controller sets: N (the nonce that begins each answer), PROBE (its
+# path), and the function `become`, which executes the probe.
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
 

@@ -1,15 +1,15 @@
-# Finds or receives the probe, checks it, and becomes it. Read whole before it runs: `main` stands on the last line.
-# Comments are taken out before it is sent.
+# Finds or receives the probe, verifies it, and executes it. `main` is on the last line, so that the shell reads the whole
+# script before it runs anything. The controller removes comments before it sends the script.
 #
-# Set by the controller above this text: N (the nonce that begins each answer), NAME, SHA and SIZE of the probe,
-# PLACES (directories that belong to everybody, /tmp first), and the function `become`, which replaces the shell by the probe.
+# The controller sets: N (the nonce that begins each answer), NAME, SHA and SIZE of the probe, PLACES (world-writable
+# directories, /tmp first), and the function `become`, which executes the probe.
 
 NL='
 '
 
 say() { printf '\n%s %s\n' "$N" "$*"; }
 
-# No probe can run here: says why, and leaves a shell behind for the script that does without one.
+# No probe can run here: reports why, and leaves a shell for the nvidia-smi script.
 give_up() { cd /; say fail "$@"; exec /bin/sh; }
 
 whole() {
@@ -17,8 +17,8 @@ whole() {
   [ "${sum%% *}" = "$SHA" ]
 }
 
-# Makes $1 if need be and enters it. D is then its real path. Fails with the reason in WHY unless it is ours alone and
-# nobody else may rename it or anything above it.
+# Creates $1 if necessary and enters it; D is its real path. Fails with the reason in WHY unless only this user can write
+# to it and nobody else can rename it or a directory above it.
 enter() {
   case $1 in
     *"$NL"*) WHY='a line break in its name'; return 1 ;;
@@ -36,7 +36,7 @@ enter() {
   set -- "$D"
   while [ -n "$above" ]; do above=${above%/*}; set -- "$@" "${above:-/}"; done
   listing=$(ls -ldn "$@" 2>/dev/null) || { WHY='the directories above it cannot be listed'; return 1; }
-  # Sorted by name, so what lies above comes first and the directory itself last.
+  # The list is sorted by name, so the directory itself is last.
   set -- ${listing##*"$NL"}
   mode=$1 user=$3
   IFS=$NL
@@ -48,7 +48,7 @@ enter() {
     case $1 in
       ?????????[tT]*) ;;
       ????????w*) WHY="everybody may write to /${line#* /}"; return 1 ;;
-      # A group whose number is its owner's is that user's own (the usual user-private group).
+      # A group with the id of the owner is a user private group.
       ?????w*) [ "$3" = "$4" ] || { WHY="a group may write to /${line#* /}"; return 1; } ;;
     esac
   done
@@ -58,9 +58,9 @@ enter() {
   esac
 }
 
-# Receives the probe into the directory just entered. Nothing of it is under its final name before it has been checked.
+# Receives the probe into the current directory. It gets its final name only after verification.
 receive() {
-  # A full disk is told before half a megabyte has travelled in vain. A quota shows itself only when written to.
+  # Detects a full disk before the upload. A quota shows itself only on writing.
   free=$(df -Pk . 2>/dev/null)
   set -- ${free##*"$NL"}
   case ${4:-} in
@@ -70,7 +70,7 @@ receive() {
   new=.upload-$N
   WHY=$( (set -C; : >"$new") 2>&1 ) || { WHY=${WHY##*: }; return 1; }
   say need
-  # What does not fit is still read, so that the shell does not take it for commands.
+  # Reads all bytes even if they do not fit, so that the shell does not execute them.
   WHY=$(head -c "$SIZE" | { cat 2>&1 >"$new" || cat >/dev/null; })
   if ! whole "$new"; then
     rm -f "$new"
@@ -88,7 +88,7 @@ receive() {
   find . -maxdepth 1 -name '.upload-*' -mmin +60 -exec rm -f {} + 2>/dev/null
   rm -f "$new" "$@"
   [ -f "$NAME" ] && [ ! -L "$NAME" ] || { WHY="$NAME cannot be put there"; return 1; }
-  # Where the shell's own test does not see that the file system forbids programs, this does.
+  # Detects a noexec file system that `test -x` does not see.
   "./$NAME" --version </dev/null >/dev/null 2>&1
   code=$?
   case $code in
@@ -99,7 +99,7 @@ receive() {
   esac
 }
 
-# Becomes the probe from $1, or returns after saying why not.
+# Executes the probe from $1, or returns after reporting why that failed.
 attempt() {
   say try "$1"
   if enter "$1"; then
@@ -115,8 +115,7 @@ attempt() {
   say skip "$1: $WHY"
 }
 
-# The same in a directory of ours within $1, which belongs to everybody: the one made earlier, as mktemp names it, else a
-# new one.
+# Like `attempt`, in a private directory within the world-writable $1: an existing one as named by mktemp, or a new one.
 attempt_within() {
   set +f
   for mine in "$1"/gpufleet-????????; do

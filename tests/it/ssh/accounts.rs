@@ -81,10 +81,7 @@ fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
         ("hung", "the remote shell did not answer within 10 s"),
         (
             "hung-cache",
-            &format!(
-                "the remote script got no further at {}/.cache/gpufleet within 10 s",
-                machine.home("hung-cache").display()
-            ),
+            &format!("the remote script hung at {}/.cache/gpufleet within 10 s", machine.home("hung-cache").display()),
         ),
     ] {
         let part = part(&report, name);
