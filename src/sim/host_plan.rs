@@ -1,16 +1,15 @@
 //! Which host has which GPUs, who sits on them, and what is wrong there.
 
-use super::gpu_slot::{GpuSlot, JobCycle};
-use super::host_fault::{HostFault, HostFaultKind};
-use super::host_templates::{self, DriverState, HostTemplate, JobTemplate, SlotTemplate};
-use super::job_fault::{JobFault, JobFaultKind};
-use super::people::{A100, ALICE, BOB, CAROL, H100, HANA, Model, PEOPLE};
+use super::fault::{HostFault, HostFaultKind, JobFault, JobFaultKind, MINUTE};
 use super::rng;
-use super::workload::Workload;
+use super::scenario::{
+    self, ALICE, BOB, CAROL, DriverState, HANA, HostTemplate, JobTemplate, PEOPLE, SlotTemplate, VIEWER,
+};
+use super::workload::{A100, GpuModel, GpuSlot, H100, JobCycle, Workload};
 use crate::config::HostConfig;
+use crate::wire::{DriverError, DriverErrorKind, GpuInfo, Hello, Inventory, PROTOCOL, SafeText, Scope};
 
 /// In seconds, as all times.
-pub(super) const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 24.0 * HOUR;
 const GIB: f64 = (1_u64 << 30) as f64;
@@ -20,7 +19,7 @@ const GIB: f64 = (1_u64 << 30) as f64;
 pub(super) struct HostPlan {
     pub(super) name: String,
     pub(super) seed: u64,
-    pub(super) model: &'static Model,
+    pub(super) model: &'static GpuModel,
     pub(super) gpu_count: usize,
     pub(super) slots: Vec<GpuSlot>,
     pub(super) host_faults: Vec<HostFault>,
@@ -37,7 +36,7 @@ impl HostPlan {
     /// The host with this number in a fleet of `hosts`.
     pub(super) fn new(seed: u64, index: u32, hosts: u32, gpu_count: usize) -> Self {
         let seed = rng::hash(&[seed, u64::from(index)]);
-        let template = host_templates::host_template(index).unwrap_or_else(|| generated_template(seed, gpu_count));
+        let template = scenario::host_template(index).unwrap_or_else(|| generated_template(seed, gpu_count));
         let digits = hosts.to_string().len().max(2);
         Self {
             name: format!("hgx-{:0digits$}", index + 1),
@@ -94,14 +93,13 @@ fn generated_template(seed: u64, gpu_count: usize) -> HostTemplate {
             ]
         }
         14 => vec![old(6, Workload::Training, anybody, 14.0 * HOUR), old(2, Workload::Notebook, CAROL, 2.2 * DAY)],
-        _ => host_templates::ordinary().templates,
+        _ => scenario::ordinary().templates,
     };
     let lost = |gpu: usize| vec![HostFault::since(-600.0, HostFaultKind::Lost { gpu })];
     let (host_faults, driver) = match rng::hash(&[seed, 32]) % 100 {
-        0..2 => (
-            (0..20).map(|time| host_templates::away(1.25 + 6.0 * f64::from(time), 40.0)).collect(),
-            DriverState::Current,
-        ),
+        0..2 => {
+            ((0..20).map(|time| scenario::away(1.25 + 6.0 * f64::from(time), 40.0)).collect(), DriverState::Current)
+        }
         2 => (Vec::new(), DriverState::Mismatched),
         3 => (lost(rng::hash(&[seed, 33]) as usize % gpu_count.max(1)), DriverState::Current),
         _ => (Vec::new(), DriverState::Current),
@@ -150,6 +148,100 @@ fn slot(run: &JobTemplate, number: u64, round: usize, gpus: std::ops::Range<usiz
         job_faults: run.job_faults.clone(),
         leak_bytes_per_hour: run.leak_gib_per_hour * GIB,
         seed,
+    }
+}
+
+/// CPUs of each server.
+pub(super) const CPU_COUNT: u32 = 112;
+/// Memory of each server.
+pub(super) const HOST_MEMORY_BYTES: u64 = 1007 << 30;
+/// Lanes of each GPU.
+pub(super) const PCIE_WIDTH: u8 = 16;
+const DRIVER: &str = "570.86.15";
+const OLD_DRIVER: &str = "550.54.15";
+
+impl HostPlan {
+    /// Who speaks.
+    pub(super) fn hello(&self) -> Hello {
+        Hello {
+            protocol: PROTOCOL,
+            probe_version: env!("CARGO_PKG_VERSION").into(),
+            boot_id: Some(self.boot_id()),
+            host_name: Some(self.name.as_str().into()),
+            login_user: Some(VIEWER.login.into()),
+            login_uid: Some(VIEWER.uid),
+            kernel: Some("6.8.0-60-generic".into()),
+            arch: Some("x86_64".into()),
+            cpu_count: Some(CPU_COUNT),
+            memory_total_bytes: Some(HOST_MEMORY_BYTES),
+            scope: Some(Scope::Host),
+            source: Some(crate::wire::ReadingSource::Probe),
+            probe_pid: Some(1900),
+        }
+    }
+
+    /// The id that names its boot.
+    pub(super) fn boot_id(&self) -> SafeText {
+        let (high, low) = (self.seed, rng::hash(&[self.seed, 50]));
+        SafeText::new(&format!(
+            "{:08x}-{:04x}-4{:03x}-a{:03x}-{:012x}",
+            high >> 32,
+            high >> 16 & 0xFFFF,
+            high & 0xFFF,
+            low >> 52,
+            low & 0xFFFF_FFFF_FFFF
+        ))
+    }
+
+    /// Its GPUs, or why there are none.
+    pub(super) fn inventory(&self) -> Inventory {
+        if self.driver == DriverState::Mismatched {
+            let error = DriverError {
+                kind: DriverErrorKind::VersionMismatch,
+                code: Some(18),
+                message: "driver and library versions differ: the driver was updated without a reboot".into(),
+            };
+            return Inventory { generation: 1, error: Some(error), ..Inventory::default() };
+        }
+        let model = self.model;
+        let info = |gpu: usize| {
+            let id = rng::hash(&[self.seed, 51, gpu as u64]);
+            GpuInfo {
+                index: gpu as u32,
+                uuid: Some(SafeText::new(&format!(
+                    "GPU-{:08x}-{:04x}-{:04x}-{:04x}-{:012x}",
+                    id >> 32,
+                    id >> 16 & 0xFFFF,
+                    id & 0xFFFF,
+                    self.seed >> 48,
+                    self.seed & 0xFFFF_FFFF_FFFF
+                ))),
+                name: Some(model.name.into()),
+                pci_bus_id: Some(SafeText::new(&format!("00000000:{:02X}:00.0", 0x1B + 0x14 * gpu % 0xE0))),
+                memory_total_bytes: Some(model.memory_total_bytes),
+                power_limit_watts: Some(model.power_limit_watts as f32),
+                power_limit_max_watts: Some(model.power_limit_watts as f32),
+                clock_graphics_max_mhz: Some(model.sm_max_mhz),
+                clock_sm_max_mhz: Some(model.sm_max_mhz),
+                clock_memory_max_mhz: Some(model.memory_mhz),
+                temperature_slowdown_celsius: Some(model.slowdown_celsius),
+                temperature_shutdown_celsius: Some(model.slowdown_celsius + 3),
+                mig_enabled: Some(false),
+                pcie_generation_max: Some(model.pcie_generation),
+                pcie_width_max: Some(PCIE_WIDTH),
+                minor_number: Some(gpu as u32),
+                nvlink_count: Some(model.nvlinks),
+                ..GpuInfo::default()
+            }
+        };
+        Inventory {
+            generation: 1,
+            driver_version: Some(if self.driver == DriverState::Outdated { OLD_DRIVER } else { DRIVER }.into()),
+            cuda_version: Some("12.8".into()),
+            nvml_path: Some("/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1".into()),
+            gpus: (0..self.gpu_count).map(info).collect(),
+            error: None,
+        }
     }
 }
 

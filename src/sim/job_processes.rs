@@ -1,10 +1,9 @@
 //! The processes of a job: their numbers, command lines, parents and owner.
 
-use super::gpu_slot::{GpuSlot, Job};
+use super::fault::JobFaultKind;
 use super::host_plan::HostPlan;
-use super::job_fault::JobFaultKind;
-use super::people::{PEOPLE, Person, VIEWER};
-use super::workload::Workload;
+use super::scenario::{PEOPLE, Person, VIEWER};
+use super::workload::{GpuSlot, Job, Workload};
 use crate::wire::{Ancestor, Owner, ProcessFacts, SafeText};
 
 /// The process that adopts those whose parent has ended.
@@ -227,7 +226,7 @@ fn slurm_job(plan: &HostPlan, slot: &GpuSlot, job: Job) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::gpu_slot::Ended;
+    use super::super::workload::Ended;
     use super::*;
     use std::collections::HashSet;
 

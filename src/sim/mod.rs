@@ -1,25 +1,17 @@
-//! The simulated fleet: wire messages from scenarios, in process.
+//! The simulated fleet of `--demo`: wire messages computed from a seed and the time, in this process.
 //!
-//! Everything is a function of a seed and the moment (`snapshot` and `host_sample`, on top of `host_plan`, `gpu_slot` and `load`), so that
-//! figures agree with each other and with those before; `probe` makes messages of it and `transport` puts them on a stream. `host_templates` is the story: who
-//! sits where, and what affects whom when (`job_fault` for jobs, `host_fault` for hosts), so that each rule of diagnosis has
-//! something to find within two hours.
+//! Every value is a function of the seed and the time, so values agree with each other and over time. [`scenario`] says who
+//! runs what and which faults occur, so that each rule of diagnosis has something to find within two hours of simulated
+//! time. [`host_plan`] applies it to a host, [`workload`] models the use of GPUs, [`snapshot`] makes wire messages, and
+//! [`simulated_fleet`] serves them on streams.
 
-mod gpu_slot;
-mod host_fault;
+mod fault;
 mod host_plan;
-mod host_sample;
-mod host_templates;
-mod inventory;
-mod job_fault;
 mod job_processes;
-mod load;
-mod people;
-mod probe;
 mod rng;
+mod scenario;
+mod simulated_fleet;
 mod snapshot;
-mod transport;
 mod workload;
 
-pub use probe::SimulatedProbe;
-pub use transport::SimulatedFleet;
+pub use simulated_fleet::{SimulatedFleet, SimulatedProbe};

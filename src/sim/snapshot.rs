@@ -1,16 +1,16 @@
 //! What a simulated server would send: a function of the seed, the host and the moment, and of nothing else.
 
-use super::gpu_slot::{Ended, GpuSlot};
-use super::host_fault::HostFaultKind;
-use super::host_plan::HostPlan;
-use super::host_sample::HostSample;
-use super::host_templates::DriverState;
-use super::inventory::{CPU_COUNT, HOST_MEMORY_BYTES};
-use super::job_processes;
+use super::fault::{GpuUse, HostFaultKind, JobFaultKind, MINUTE};
+use super::host_plan::{CPU_COUNT, HOST_MEMORY_BYTES, HostPlan, PCIE_WIDTH};
+use super::job_processes::{self, Worker};
+use super::rng;
+use super::scenario::{DriverState, PEOPLE, VIEWER};
+use super::workload::{Ended, GpuSlot, Job, Workload, loaded};
 use crate::fleet::Moment;
 use crate::wire::{
-    DriverError, DriverErrorKind, GpuColumns, GpuHealthColumns, GpuProcessColumns, GpuReading, HostReading, ProbeCost,
-    ProcessColumns, SafeText, Snapshot, XidEvent,
+    DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuProcessColumns,
+    GpuProcessKind, GpuProcessReading, GpuReading, HostReading, Presence, ProbeCost, ProcessColumns, ProcessReading,
+    ProcessState, RecentPast, RecoveryAction, SafeText, Snapshot, XidEvent,
 };
 use std::collections::{BTreeMap, HashSet};
 
@@ -203,6 +203,377 @@ pub(super) fn percent(share: f64) -> u8 {
 
 pub(super) fn hundredths(value: f64) -> f32 {
     ((value * 100.0).round() / 100.0) as f32
+}
+
+const POWER_CAP: u64 = 0x4;
+const SOFTWARE_THERMAL: u64 = 0x20;
+/// Hardware slowdown, by heat.
+const HARDWARE_THERMAL: u64 = 0x48;
+const POWER_BRAKE: u64 = 0x80;
+/// Part of the time for which heat, and the power brake, hold a GPU down.
+const THROTTLED: f64 = 0.24;
+const BRAKED: f64 = 0.07;
+/// What the driver remembers from before the first snapshot, in seconds.
+const PAST_SECONDS: u32 = 60;
+/// Its filesystems, each with its kind, size in GiB and how full it is, in percent.
+const MOUNTS: [(&str, &str, u64, f64); 3] =
+    [("/", "ext4", 880, 41.0), ("/home", "nfs4", 36_000, 63.0), ("/scratch", "xfs", 14_000, 52.0)];
+
+/// One host at one moment.
+pub(super) struct HostSample<'a> {
+    plan: &'a HostPlan,
+    pub(super) elapsed: f64,
+    /// The moment of the snapshot before.
+    pub(super) before: Option<f64>,
+    slow_sample_at: f64,
+    ended: &'a Ended,
+}
+
+impl<'a> HostSample<'a> {
+    pub(super) fn new(plan: &'a HostPlan, context: SampleContext, ended: &'a Ended) -> Self {
+        Self {
+            plan,
+            elapsed: context.now.since_start().as_secs_f64(),
+            before: context.before.map(|before| before.since_start().as_secs_f64()),
+            slow_sample_at: context.slow_sample_at.since_start().as_secs_f64(),
+            ended,
+        }
+    }
+
+    /// Whether this GPU fell off the bus.
+    pub(super) fn is_lost(&self, gpu: usize) -> bool {
+        self.plan.now(self.elapsed).any(|host_fault| host_fault.what == HostFaultKind::Lost { gpu })
+    }
+
+    /// The readings of one GPU, of which processes use so many bytes.
+    pub(super) fn gpu(&self, gpu: usize, used: u64) -> GpuReading {
+        let model = self.plan.model;
+        if self.is_lost(gpu) {
+            let message = "GPU is lost: it has fallen off the bus".into();
+            let error = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message };
+            return GpuReading { error: Some(error), ..GpuReading::default() };
+        }
+        let slot = self.plan.slot_on(gpu, self.elapsed, self.ended);
+        let energy = |at: f64| self.energy(gpu, at);
+        let mean_watts = |seconds: f64| (energy(self.elapsed) - energy(self.elapsed - seconds)) / seconds;
+        let busy = self.busy(gpu, self.elapsed);
+        let watts = mean_watts(0.1);
+        let reasons = self.reasons(slot, gpu, watts);
+        let sm_mhz = match reasons {
+            0x1 => 345,
+            reasons if reasons & (SOFTWARE_THERMAL | HARDWARE_THERMAL | POWER_BRAKE) != 0 => {
+                model.sm_max_mhz * 68 / 100 + self.chance(gpu, 61, 5) * 15
+            }
+            POWER_CAP => model.sm_max_mhz - 15 * (3 + self.chance(gpu, 61, 6)),
+            _ => model.sm_max_mhz,
+        };
+        let heat = self.celsius(slot, gpu, busy, mean_watts(60.0));
+        let slow_link = self.plan.now(self.elapsed).find_map(|host_fault| match host_fault.what {
+            HostFaultKind::SlowLink { gpu: slow, generation } if slow == gpu => Some(generation),
+            _ => None,
+        });
+        GpuReading {
+            error: None,
+            utilization_percent: Some(percent(busy)),
+            memory_utilization_percent: Some(percent(busy * memory_activity(slot, gpu, self.elapsed))),
+            memory_used_bytes: Some(used + (4 << 20)),
+            memory_reserved_bytes: Some(model.memory_reserved_bytes),
+            temperature_celsius: Some(heat.round() as i32),
+            memory_temperature_celsius: Some((heat + 5.0 + 3.0 * busy).round() as i32),
+            power_watts: Some(hundredths(watts)),
+            power_mean_watts: self
+                .before
+                .map(|before| hundredths((energy(self.elapsed) - energy(before)) / (self.elapsed - before).max(0.001))),
+            energy_joules: Some((energy(self.elapsed) * 1000.0).round() / 1000.0),
+            clock_graphics_mhz: Some(sm_mhz),
+            clock_sm_mhz: Some(sm_mhz),
+            clock_memory_mhz: Some(model.memory_mhz),
+            // An HGX board has no fans of its own.
+            fan_percent: None,
+            performance_state: Some(0),
+            clocks_event_reasons: Some(reasons),
+            pcie_generation: Some(slow_link.unwrap_or(model.pcie_generation)),
+            pcie_width: Some(PCIE_WIDTH),
+            thermal_violation_seconds: Some(self.throttled_seconds(gpu)),
+            power_brake_seconds: Some(self.braked_seconds(gpu)),
+            ..GpuReading::default()
+        }
+    }
+
+    /// Energy since the driver was loaded, in joules.
+    fn energy(&self, gpu: usize, at: f64) -> f64 {
+        let before = rng::between(2e8, 3e9, &[self.plan.seed, gpu as u64, 65]);
+        let variety = rng::between(0.94, 1.06, &[self.plan.seed, gpu as u64, 66]);
+        let here = self.plan.slots.iter().filter(|slot| slot.gpus.contains(&gpu));
+        let jobs: f64 = here.map(|slot| slot.energy(self.plan.model, gpu, at, self.ended)).sum();
+        before + self.plan.model.idle_watts * variety * at + jobs
+    }
+
+    /// Share of the last second in which a kernel ran.
+    fn busy(&self, gpu: usize, at: f64) -> f64 {
+        let job = self.plan.slot_on(gpu, at, self.ended).and_then(|slot| Some((slot, slot.job(at, self.ended)?)));
+        job.map_or(0.0, |(slot, job)| {
+            slot.work(gpu, job.age_seconds) - slot.work(gpu, (job.age_seconds - 1.0).max(0.0))
+        })
+        .clamp(0.0, 1.0)
+    }
+
+    fn reasons(&self, slot: Option<&GpuSlot>, gpu: usize, watts: f64) -> u64 {
+        let brakes =
+            |what: HostFaultKind| matches!(what, HostFaultKind::Brake { first, last } if (first..=last).contains(&gpu));
+        match slot {
+            None => 0x1,
+            Some(slot) if slot.fault_since(JobFaultKind::Overheats, self.elapsed).is_some() => {
+                if self.chance(gpu, 67, 100) < (THROTTLED * 100.0) as u32 {
+                    HARDWARE_THERMAL | SOFTWARE_THERMAL
+                } else {
+                    SOFTWARE_THERMAL
+                }
+            }
+            Some(slot) if slot.kind == Workload::Hot => SOFTWARE_THERMAL,
+            _ if self.plan.now(self.elapsed).any(|host_fault| brakes(host_fault.what)) => POWER_BRAKE,
+            _ if watts > 0.9 * self.plan.model.power_limit_watts => POWER_CAP,
+            _ => 0,
+        }
+    }
+
+    fn celsius(&self, slot: Option<&GpuSlot>, gpu: usize, busy: f64, mean_watts: f64) -> f64 {
+        let model = self.plan.model;
+        // Forty-odd degrees above the air at full power, after about a minute.
+        let air = 25.5 + rng::between(0.0, 4.0, &[self.plan.seed, gpu as u64, 60]);
+        match slot {
+            Some(slot) if slot.kind == Workload::Hot => {
+                let margin = if slot.fault_since(JobFaultKind::Overheats, self.elapsed).is_some() { 0.0 } else { 1.0 };
+                f64::from(model.slowdown_celsius) - margin - 0.6 * (1.0 - busy)
+            }
+            _ => air + 44.0 * mean_watts / model.power_limit_watts,
+        }
+    }
+
+    /// Counters begin with what was before the demo.
+    fn throttled_seconds(&self, gpu: usize) -> f64 {
+        let here = self.plan.slots.iter().filter(|slot| slot.gpus.contains(&gpu));
+        let job_faults = here.flat_map(|slot| slot.job_faults.iter().map(|job_fault| (job_fault, slot.left_seconds)));
+        let heated = job_faults.filter(|(job_fault, _)| job_fault.what == JobFaultKind::Overheats);
+        let seconds =
+            heated.map(|(job_fault, left)| (self.elapsed.min(job_fault.until).min(left) - job_fault.from).max(0.0));
+        rng::between(0.0, 90.0, &[self.plan.seed, gpu as u64, 68]) + THROTTLED * seconds.sum::<f64>()
+    }
+
+    fn braked_seconds(&self, gpu: usize) -> f64 {
+        let brakes =
+            |what: HostFaultKind| matches!(what, HostFaultKind::Brake { first, last } if (first..=last).contains(&gpu));
+        let all = self.plan.host_faults.iter().filter(|host_fault| brakes(host_fault.what));
+        BRAKED * all.map(|host_fault| host_fault.seconds(self.elapsed)).sum::<f64>()
+    }
+
+    /// What rarely changes about one GPU.
+    pub(super) fn health(&self, gpu: usize) -> GpuHealth {
+        let links = (1_u64 << self.plan.model.nvlinks) - 1;
+        let mut health = GpuHealth {
+            ecc_corrected_volatile: Some(0),
+            ecc_uncorrectable_volatile: Some(0),
+            ecc_corrected_aggregate: Some(rng::hash(&[self.plan.seed, gpu as u64, 69]) % 7),
+            ecc_uncorrectable_aggregate: Some(0),
+            remapped_rows_correctable: Some(0),
+            remapped_rows_uncorrectable: Some(0),
+            row_remap_pending: Some(false),
+            row_remap_failed: Some(false),
+            recovery_action: Some(RecoveryAction::None),
+            persistence_mode: Some(self.plan.driver != DriverState::Outdated),
+            nvlinks_active: Some(links),
+            ..GpuHealth::default()
+        };
+        for host_fault in self.plan.now(self.elapsed) {
+            match host_fault.what {
+                HostFaultKind::BadRow { gpu: bad, errors } if bad == gpu => {
+                    health.ecc_uncorrectable_volatile = Some(errors);
+                    health.ecc_uncorrectable_aggregate = Some(errors);
+                    health.row_remap_pending = Some(true);
+                }
+                HostFaultKind::Asks { gpu: asks, action } if asks == gpu => health.recovery_action = Some(action),
+                HostFaultKind::LinkDown { gpu: down, link } if down == gpu => {
+                    health.nvlinks_active = Some(links & !(1 << link));
+                }
+                _ => {}
+            }
+        }
+        health
+    }
+
+    /// What the driver remembers from before the first snapshot: a value a second.
+    pub(super) fn recent_past(&self) -> Vec<RecentPast> {
+        const AGE: f64 = 0.4;
+        let end = self.elapsed - AGE;
+        let seconds = || (0..PAST_SECONDS).rev().map(|back| end - f64::from(back));
+        let of_gpu = |gpu: usize| {
+            let memory = |at| memory_activity(self.plan.slot_on(gpu, at, self.ended), gpu, at);
+            RecentPast {
+                gpu: gpu as u16,
+                end_monotonic_seconds: end,
+                utilization_percent: seconds().map(|at| Some(percent(self.busy(gpu, at)))).collect(),
+                memory_utilization_percent: seconds()
+                    .map(|at| Some(percent(self.busy(gpu, at) * memory(at))))
+                    .collect(),
+                power_watts: seconds()
+                    .map(|at| Some(hundredths((self.energy(gpu, at) - self.energy(gpu, at - 0.1)) / 0.1)))
+                    .collect(),
+            }
+        };
+        (0..self.plan.gpu_count).filter(|gpu| !self.is_lost(*gpu)).map(of_gpu).collect()
+    }
+
+    /// Memory that a worker holds on its GPU.
+    pub(super) fn memory(&self, slot: &GpuSlot, worker: &Worker) -> u64 {
+        let total = self.plan.model.memory_total_bytes as f64;
+        let variety = rng::between(0.97, 1.03, &[slot.seed, worker.rank as u64, 62]);
+        let share = (slot.kind.profile().memory_share * variety).min(0.97) * worker.share;
+        let leaked = slot.leak_bytes_per_hour * self.elapsed / 3600.0;
+        // What leaks for long began with less in it.
+        let share = if slot.leak_bytes_per_hour > 0.0 { 0.75 } else { share };
+        // Handed out in pages of 2 MiB.
+        ((total * share * loaded(worker.age_seconds) + leaked) as u64) >> 21 << 21
+    }
+
+    /// What a worker does on its GPU.
+    pub(super) fn gpu_process(&self, slot: &GpuSlot, worker: &Worker, held: u64) -> GpuProcessReading {
+        let busy = self.busy(worker.gpu, self.elapsed) * worker.share;
+        let fresh = self.before.is_some();
+        let memory = busy * memory_activity(Some(slot), worker.gpu, self.elapsed);
+        GpuProcessReading {
+            pid: Some(worker.pid),
+            gpu: Some(worker.gpu as u16),
+            kind: Some(GpuProcessKind::Compute),
+            gpu_memory_bytes: Some(held),
+            sm_percent: fresh.then(|| percent(busy)),
+            memory_percent: fresh.then(|| percent(memory)),
+            ..GpuProcessReading::default()
+        }
+    }
+
+    /// What a worker does on the host.
+    pub(super) fn process(&self, slot: &GpuSlot, job: Job, worker: &Worker) -> ProcessReading {
+        let elapsed = self.elapsed;
+        if slot.fault_since(JobFaultKind::LeavesMemory, elapsed).is_some() {
+            // /proc no longer shows it.
+            return ProcessReading {
+                pid: Some(worker.pid),
+                presence: Some(Presence::Gone),
+                ..ProcessReading::default()
+            };
+        }
+        let profile = slot.kind.profile();
+        let (own, helpers) = slot.cpus(worker.gpu, elapsed);
+        let cpus = own * worker.share;
+        let jitter = rng::between(0.97, 1.03, &[slot.seed, worker.rank as u64, elapsed.to_bits()]);
+        let waits = self.waits_since(slot);
+        let is_dead = slot.fault_since(JobFaultKind::Lingers, elapsed).is_some();
+        let state = match () {
+            () if is_dead => ProcessState::Zombie,
+            () if slot.fault_since(JobFaultKind::Stops, elapsed).is_some() => ProcessState::Stopped,
+            () if waits.is_some() => ProcessState::DiskSleep,
+            // A hung collective spins in user space: running, not waiting.
+            () if cpus > 0.5 => ProcessState::Running,
+            () => ProcessState::Sleeping,
+        };
+        let rss = (profile.rss_bytes as f64 * worker.share * loaded(worker.age_seconds)) as u64 >> 12 << 12;
+        let threads = 28 + self.chance(worker.rank, 63, 1) + (profile.helper_cpus * 8.0) as u32;
+        let used = slot.cpu_seconds(worker.gpu, worker.age_seconds) * worker.share;
+        let mut reading = ProcessReading {
+            pid: Some(worker.pid),
+            start_ticks: Some(worker.start_ticks),
+            presence: Some(Presence::Visible),
+            state: Some(state),
+            cpu_percent: self.before.map(|_| ((cpus * jitter * 1000.0).round() / 10.0) as f32),
+            cpu_seconds: Some((used * 100.0).round() / 100.0),
+            rss_bytes: Some(if is_dead { 0 } else { rss }),
+            threads: Some(if is_dead { 2 } else { threads }),
+            age_seconds: Some((worker.age_seconds * 100.0).round() / 100.0),
+            parent_pid: Some(job_processes::parent(slot, job, elapsed)),
+            threads_live: is_dead.then_some(1),
+            blocked_thread: waits.map(|_| worker.pid),
+            blocked_seconds: waits.map(|since| (elapsed - since) as f32),
+            threads_blocked: Some(u32::from(waits.is_some())),
+            descendants: Some(if is_dead { 0 } else { profile.helpers }),
+            descendants_cpu_percent: self.before.map(|_| ((helpers * jitter * 1000.0).round() / 10.0) as f32),
+            descendants_blocked: Some(0),
+            ..ProcessReading::default()
+        };
+        if PEOPLE[slot.person].uid == VIEWER.uid {
+            self.own_files(slot, worker, &mut reading);
+        }
+        reading
+    }
+
+    /// Since when its threads wait in the kernel: of themselves, or because the file server is away.
+    fn waits_since(&self, slot: &GpuSlot) -> Option<f64> {
+        let away =
+            self.plan.now(self.elapsed).find(|host_fault| matches!(host_fault.what, HostFaultKind::Silent { .. }));
+        let away = away.filter(|_| slot.kind == Workload::Notebook).map(|host_fault| host_fault.from);
+        slot.fault_since(JobFaultKind::Waits, self.elapsed).or(away)
+    }
+
+    /// What only its owner may read of a process; a probe looks at it in every tenth sample.
+    fn own_files(&self, slot: &GpuSlot, worker: &Worker, reading: &mut ProcessReading) {
+        const WRITES_EVERY: f64 = 7.3;
+        let slow_sample_at = self.slow_sample_at;
+        let age = worker.age_seconds - (self.elapsed - slow_sample_at);
+        let worked = slot.work(worker.gpu, age.max(0.0));
+        let stopped = slot
+            .job_faults
+            .iter()
+            .filter(|job_fault| matches!(job_fault.what, JobFaultKind::FallsSilent | JobFaultKind::Hangs));
+        let stopped = stopped.map(|job_fault| job_fault.from).find(|from| *from <= slow_sample_at);
+        reading.read_characters = Some((3e8 * worked) as u64);
+        reading.write_bytes = Some((900.0 * worked) as u64);
+        reading.log_age_seconds =
+            Some(stopped.map_or(slow_sample_at.rem_euclid(WRITES_EVERY), |since| slow_sample_at - since).trunc());
+    }
+
+    /// The filesystems, asked once a minute; one that does not answer is told in each sample.
+    pub(super) fn filesystems(&self) -> Vec<Filesystem> {
+        let silent = |mount: &str| {
+            let mut now = self.plan.now(self.elapsed);
+            let since = now
+                .find(|host_fault| matches!(host_fault.what, HostFaultKind::Silent { mount: other } if other == mount));
+            since.map(|host_fault| self.elapsed - host_fault.from)
+        };
+        let minute = |at: f64| (at / MINUTE).floor();
+        let is_due = self.before.is_none_or(|before| minute(before) < minute(self.elapsed));
+        if !is_due && !MOUNTS.iter().any(|(mount, ..)| silent(mount).is_some()) {
+            return Vec::new();
+        }
+        let filesystem = |(mount, kind, gib, full): (&'static str, &str, u64, f64)| {
+            let filled = self.plan.host_faults.iter().find_map(|host_fault| match host_fault.what {
+                HostFaultKind::Fills { mount: other, from, to } if other == mount => {
+                    Some(from + (to - from) * host_fault.share(self.elapsed))
+                }
+                _ => None,
+            });
+            let (total, full) = (gib << 30, filled.unwrap_or(full));
+            let silent = silent(mount);
+            Filesystem {
+                mount_point: mount.into(),
+                kind: kind.into(),
+                total_bytes: silent.is_none().then_some(total),
+                available_bytes: silent.is_none().then_some((total as f64 * (1.0 - full / 100.0)) as u64),
+                silent_seconds: silent.map(|since| since as f32),
+                timeouts: silent.map(|since| (since / 5.0) as u32),
+            }
+        };
+        MOUNTS.into_iter().map(filesystem).collect()
+    }
+
+    /// A number below `below` that changes every two seconds.
+    fn chance(&self, which: usize, what: u64, below: u32) -> u32 {
+        rng::hash(&[self.plan.seed, which as u64, what, (self.elapsed / 2.0) as u64]) as u32 % below
+    }
+}
+
+/// Memory utilisation as a share of utilisation: a kernel that waits reaches no memory.
+fn memory_activity(slot: Option<&GpuSlot>, gpu: usize, at: f64) -> f64 {
+    let works = |slot: &&GpuSlot| matches!(slot.mode(gpu, at), GpuUse::Works | GpuUse::Less(_));
+    slot.filter(works).map_or(0.0, |slot| slot.kind.profile().memory_activity)
 }
 
 #[cfg(test)]

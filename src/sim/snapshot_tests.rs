@@ -1,6 +1,6 @@
 //! Whether the simulated readings could come from real servers.
 
-use super::super::people::VIEWER;
+use super::super::scenario::VIEWER;
 use super::super::workload::Workload;
 use super::*;
 use crate::wire::codec::{decode, encode};

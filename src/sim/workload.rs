@@ -1,6 +1,10 @@
 //! The kinds of work, with their profile.
 
-use super::load::Load;
+use super::fault::{GpuUse, JobFault, JobFaultKind};
+use super::rng;
+use std::collections::BTreeMap;
+use std::f64::consts::TAU;
+use std::ops::Range;
 
 const GIB: u64 = 1 << 30;
 
@@ -183,5 +187,455 @@ impl Workload {
     /// Whether a launcher (torchrun) stands above the GPU processes.
     pub(super) fn is_launched(self) -> bool {
         matches!(self, Self::Pretrain | Self::Training)
+    }
+}
+
+/// Work that repeats: steps with a dip between them, and now and then a pause (a checkpoint, a lull).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Load {
+    /// Steps and one pause, in seconds.
+    pub(super) cycle_seconds: f64,
+    /// The pause at the end of a cycle.
+    pub(super) pause_seconds: f64,
+    /// One step, its dip included.
+    pub(super) step_seconds: f64,
+    /// The dip at the end of a step.
+    pub(super) dip_seconds: f64,
+    /// Share of time with a kernel running, within a step.
+    pub(super) high: f64,
+    /// The same within a dip.
+    pub(super) low: f64,
+    /// The same within a pause.
+    pub(super) pause: f64,
+}
+
+impl Load {
+    /// The same share all the time.
+    pub(super) const fn steady(level: f64) -> Self {
+        Self {
+            cycle_seconds: 60.0,
+            pause_seconds: 0.0,
+            step_seconds: 60.0,
+            dip_seconds: 0.0,
+            high: level,
+            low: level,
+            pause: level,
+        }
+    }
+
+    /// Seconds of work done in the first `seconds`.
+    pub(super) fn work(&self, seconds: f64) -> f64 {
+        let seconds = seconds.max(0.0);
+        let busy = self.cycle_seconds - self.pause_seconds;
+        let cycles = (seconds / self.cycle_seconds).floor();
+        let rest = seconds - cycles * self.cycle_seconds;
+        let whole = self.steps(busy) + self.pause * self.pause_seconds;
+        cycles * whole + self.steps(rest.min(busy)) + self.pause * (rest - busy).max(0.0)
+    }
+
+    fn steps(&self, seconds: f64) -> f64 {
+        let up = self.step_seconds - self.dip_seconds;
+        let steps = (seconds / self.step_seconds).floor();
+        let rest = seconds - steps * self.step_seconds;
+        let whole = self.high * up + self.low * self.dip_seconds;
+        steps * whole + self.high * rest.min(up) + self.low * (rest - up).max(0.0)
+    }
+}
+
+/// Length of one swing of [`noise_integral`].
+const SWING_SECONDS: f64 = 3.7;
+
+/// The integral, up to `seconds`, of an irregular swing between -1 and 1 that sums to nothing over each of its cells.
+/// Cells that do not end before `until` are flat, so that nothing is left over there.
+pub(super) fn noise_integral(seconds: f64, until: f64, seed: u64) -> f64 {
+    let cell = (seconds / SWING_SECONDS).floor();
+    if seconds < 0.0 || (cell + 1.0) * SWING_SECONDS > until {
+        return 0.0;
+    }
+    let amplitude = rng::between(-1.0, 1.0, &[seed, cell as u64]);
+    let within = seconds / SWING_SECONDS - cell;
+    amplitude * SWING_SECONDS / TAU * (1.0 - (TAU * within).cos())
+}
+
+/// How long a job takes to load before it computes.
+const LOADING_SECONDS: f64 = 38.0;
+/// How far one rank of a job is behind another.
+const MAX_RANK_SKEW_SECONDS: f64 = 0.9;
+/// How far power swings at full load.
+const SWING_SHARE: f64 = 0.05;
+
+/// Some GPUs of a host, and what runs there.
+#[derive(Debug, Clone)]
+pub(super) struct GpuSlot {
+    /// Its number on the host.
+    pub(super) number: u64,
+    /// Positions of its GPUs. Another slot may have the same, for another time.
+    pub(super) gpus: Range<usize>,
+    pub(super) kind: Workload,
+    /// What is run, where the kind does not say it.
+    pub(super) script: Option<&'static str>,
+    /// Whose it is, by index into [`super::scenario::PEOPLE`].
+    pub(super) person: usize,
+    /// How long before the start of the demo it began; below 0 it begins after the start.
+    pub(super) began_seconds: f64,
+    /// How long after the start of the demo the slot is left.
+    pub(super) left_seconds: f64,
+    /// How long a job runs and how long the slot is then free; `None` for what never ends.
+    pub(super) cycle: Option<JobCycle>,
+    /// What affects its job, one after the other.
+    pub(super) job_faults: Vec<JobFault>,
+    /// Memory that it takes more of from the start of the demo on, bytes an hour.
+    pub(super) leak_bytes_per_hour: f64,
+    /// Makes this slot differ from others of its kind.
+    pub(super) seed: u64,
+}
+
+/// One job after the other.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct JobCycle {
+    pub(super) run_seconds: f64,
+    pub(super) gap_seconds: f64,
+}
+
+/// A job that runs now.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Job {
+    /// Which one on this slot, from 0.
+    pub(super) run_index: u64,
+    pub(super) age_seconds: f64,
+}
+
+/// Jobs that were ended by a signal: how old they were, by slot and run_index.
+pub(super) type Ended = BTreeMap<(u64, u64), f64>;
+
+/// How much of its memory a job has taken by this age.
+pub(super) fn loaded(age: f64) -> f64 {
+    (age / LOADING_SECONDS).clamp(0.02, 1.0)
+}
+
+impl GpuSlot {
+    /// The job that runs `elapsed` seconds after the start of the demo.
+    pub(super) fn job(&self, elapsed: f64, ended: &Ended) -> Option<Job> {
+        if self.kind == Workload::Free || elapsed < -self.began_seconds || elapsed >= self.left_seconds {
+            return None;
+        }
+        let (run_index, age_seconds) = self.run_index(elapsed);
+        let lasts = self.cycle.map_or(f64::INFINITY, |cycle| cycle.run_seconds);
+        let lasts = ended.get(&(self.number, run_index)).map_or(lasts, |age| age.min(lasts));
+        (age_seconds < lasts).then_some(Job { run_index, age_seconds })
+    }
+
+    /// Since when something has fault_since its job, in seconds after the start of the demo.
+    pub(super) fn fault_since(&self, what: JobFaultKind, elapsed: f64) -> Option<f64> {
+        self.job_faults
+            .iter()
+            .find(|job_fault| job_fault.what == what && job_fault.is_at(elapsed))
+            .map(|job_fault| job_fault.from)
+    }
+
+    /// How the rank on one of its GPUs uses it.
+    pub(super) fn mode(&self, gpu: usize, elapsed: f64) -> GpuUse {
+        let now = self.job_faults.iter().filter(|job_fault| job_fault.is_at(elapsed));
+        now.map(|job_fault| job_fault.what.mode(self.rank(gpu)))
+            .find(|mode| *mode != GpuUse::Works)
+            .unwrap_or(GpuUse::Works)
+    }
+
+    /// Energy that its jobs have taken of one of its GPUs beyond what the GPU takes without a context, in joules.
+    pub(super) fn energy(&self, model: &GpuModel, gpu: usize, elapsed: f64, ended: &Ended) -> f64 {
+        if self.kind == Workload::Free || elapsed < -self.began_seconds {
+            return 0.0;
+        }
+        let (run_index, age) = self.run_index(elapsed.min(self.left_seconds));
+        let run = self.cycle.map_or(f64::INFINITY, |cycle| cycle.run_seconds);
+        let job = |age: f64| self.run_energy(model, gpu, age);
+        let before = if run_index == 0 { 0.0 } else { run_index as f64 * job(run) };
+        // What jobs that a signal ended have not taken.
+        let spared: f64 = ended
+            .range((self.number, 0)..(self.number, run_index))
+            .map(|(_, lasted)| job(run) - job(lasted.min(run)))
+            .sum();
+        let lasts = ended.get(&(self.number, run_index)).map_or(run, |lasted| lasted.min(run));
+        before - spared + job(age.min(lasts))
+    }
+
+    /// Seconds of kernel time on one of its GPUs in its job's first `age` seconds.
+    pub(super) fn work(&self, gpu: usize, age: f64) -> f64 {
+        self.sum(gpu, age, |mode, from, to| match mode {
+            GpuUse::Works => self.healthy_work(gpu, to) - self.healthy_work(gpu, from),
+            GpuUse::Less(share) => share * (self.healthy_work(gpu, to) - self.healthy_work(gpu, from)),
+            GpuUse::Spins => to - from,
+            GpuUse::Rests => 0.0,
+        })
+    }
+
+    /// CPU time of the rank on one of its GPUs in its first `age` seconds.
+    pub(super) fn cpu_seconds(&self, gpu: usize, age: f64) -> f64 {
+        let cpus = self.kind.profile().cpus;
+        let used = self.sum(gpu, age, |mode, from, to| (to - from) * cpus_of(mode, cpus));
+        self.kind.early_cpu_seconds() + used
+    }
+
+    /// CPUs that the rank on one of its GPUs keeps busy, and those that its helpers do.
+    pub(super) fn cpus(&self, gpu: usize, elapsed: f64) -> (f64, f64) {
+        let (mode, profile) = (self.mode(gpu, elapsed), self.kind.profile());
+        let helpers = if matches!(mode, GpuUse::Works | GpuUse::Less(_)) { profile.helper_cpus } else { 0.0 };
+        (cpus_of(mode, profile.cpus), helpers)
+    }
+
+    fn rank(&self, gpu: usize) -> usize {
+        gpu - self.gpus.start
+    }
+
+    fn healthy_work(&self, gpu: usize, age: f64) -> f64 {
+        // The ranks of a job are not quite in step.
+        let behind = rng::between(0.0, MAX_RANK_SKEW_SECONDS, &[self.seed, gpu as u64, 4]);
+        self.kind.profile().load.work((age - LOADING_SECONDS - behind).max(0.0))
+    }
+
+    fn run_energy(&self, model: &GpuModel, gpu: usize, age: f64) -> f64 {
+        let profile = self.kind.profile();
+        let variety = rng::between(0.965, 1.03, &[self.seed, gpu as u64, 1]);
+        let full = (model.power_limit_watts - model.context_watts) * profile.power_share * variety;
+        let until = self.cycle.map_or(f64::INFINITY, |cycle| cycle.run_seconds);
+        let context = model.context_watts - model.idle_watts;
+        let spin = model.spin_watts * rng::between(1.0, 1.15, &[self.seed, gpu as u64, 2]) - model.idle_watts;
+        let swing = |age| noise_integral(age, until, self.seed ^ gpu as u64) * full * SWING_SHARE;
+        let computing = |from, to, share: f64| {
+            let work = self.healthy_work(gpu, to) - self.healthy_work(gpu, from);
+            context * (to - from) + share * (full * work + swing(to) - swing(from))
+        };
+        self.sum(gpu, age, |mode, from, to| match mode {
+            GpuUse::Works => computing(from, to, 1.0),
+            GpuUse::Less(share) => computing(from, to, share),
+            GpuUse::Spins => spin * (to - from),
+            GpuUse::Rests => context * (to - from),
+        })
+    }
+
+    /// Adds up over the times of a job's first `age` seconds in which a rank used its GPU in one way.
+    fn sum(&self, gpu: usize, age: f64, of: impl Fn(GpuUse, f64, f64) -> f64) -> f64 {
+        let (mut at, mut total) = (0.0, 0.0);
+        for job_fault in &self.job_faults {
+            let mode = job_fault.what.mode(self.rank(gpu));
+            let from = (job_fault.from + self.began_seconds).clamp(at, age);
+            let until = (job_fault.until + self.began_seconds).clamp(from, age);
+            if mode == GpuUse::Works {
+                continue;
+            }
+            total += of(GpuUse::Works, at, from) + of(mode, from, until);
+            at = until;
+        }
+        total + of(GpuUse::Works, at, age)
+    }
+
+    fn run_index(&self, elapsed: f64) -> (u64, f64) {
+        let since = self.began_seconds + elapsed;
+        match self.cycle {
+            None => (0, since),
+            Some(JobCycle { run_seconds, gap_seconds }) => {
+                let run_index = (since / (run_seconds + gap_seconds)).floor();
+                (run_index as u64, since - run_index * (run_seconds + gap_seconds))
+            }
+        }
+    }
+}
+
+/// A rank that waits in a collective keeps one CPU busy; one that rests, none.
+fn cpus_of(mode: GpuUse, cpus: f64) -> f64 {
+    match mode {
+        GpuUse::Works | GpuUse::Less(_) => cpus,
+        GpuUse::Spins => 1.0,
+        GpuUse::Rests => 0.0,
+    }
+}
+
+const MIB: u64 = 1 << 20;
+
+/// A kind of GPU.
+#[derive(Debug, PartialEq)]
+pub(super) struct GpuModel {
+    pub(super) name: &'static str,
+    pub(super) tag: &'static str,
+    pub(super) memory_total_bytes: u64,
+    pub(super) memory_reserved_bytes: u64,
+    pub(super) power_limit_watts: f64,
+    /// Power without a context.
+    pub(super) idle_watts: f64,
+    /// Power with a context that does nothing. Reported: H100 122 W, A100 80 W.
+    pub(super) context_watts: f64,
+    /// Power while a kernel spins on all SMs and reaches no memory. Reported for hung H100s: 100 to 152 W.
+    pub(super) spin_watts: f64,
+    pub(super) sm_max_mhz: u32,
+    pub(super) memory_mhz: u32,
+    pub(super) slowdown_celsius: i32,
+    pub(super) pcie_generation: u8,
+    pub(super) nvlinks: u8,
+}
+
+/// As in an HGX H100.
+pub(super) static H100: GpuModel = GpuModel {
+    name: "NVIDIA H100 80GB HBM3",
+    tag: "h100",
+    memory_total_bytes: 81_559 * MIB,
+    memory_reserved_bytes: 551 * MIB,
+    power_limit_watts: 700.0,
+    idle_watts: 69.0,
+    context_watts: 118.0,
+    spin_watts: 104.0,
+    sm_max_mhz: 1980,
+    memory_mhz: 2619,
+    slowdown_celsius: 89,
+    pcie_generation: 5,
+    nvlinks: 18,
+};
+
+/// As in an HGX A100.
+pub(super) static A100: GpuModel = GpuModel {
+    name: "NVIDIA A100-SXM4-80GB",
+    tag: "a100",
+    memory_total_bytes: 81_920 * MIB,
+    memory_reserved_bytes: 635 * MIB,
+    power_limit_watts: 400.0,
+    idle_watts: 57.0,
+    context_watts: 80.0,
+    spin_watts: 78.0,
+    sm_max_mhz: 1410,
+    memory_mhz: 1593,
+    slowdown_celsius: 92,
+    pcie_generation: 4,
+    nvlinks: 12,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TRAINING: Load = Load {
+        cycle_seconds: 100.0,
+        pause_seconds: 10.0,
+        step_seconds: 7.0,
+        dip_seconds: 1.0,
+        high: 0.9,
+        low: 0.3,
+        pause: 0.05,
+    };
+
+    #[test]
+    fn the_integral_has_the_slopes_of_its_levels() {
+        let slope = |at: f64| (TRAINING.work(at + 0.01) - TRAINING.work(at)) / 0.01;
+        for (at, level) in [(1.0, 0.9), (6.5, 0.3), (8.0, 0.9), (95.0, 0.05), (101.0, 0.9), (1006.5, 0.3)] {
+            assert!((slope(at) - level).abs() < 1e-6, "{at}: {}", slope(at));
+        }
+    }
+
+    #[test]
+    fn the_integrals_are_continuous() {
+        for tenth in 0..5000 {
+            let at = f64::from(tenth) / 10.0;
+            assert!((0.0..=0.1).contains(&(TRAINING.work(at + 0.1) - TRAINING.work(at) + 1e-12)));
+            assert!((noise_integral(at + 0.1, 480.0, 3) - noise_integral(at, 480.0, 3)).abs() <= 0.1 + 1e-9, "{at}");
+        }
+        assert!(noise_integral(481.0, 480.0, 3).abs() < 1e-12);
+    }
+
+
+    fn slot(kind: Workload, cycle: Option<JobCycle>, job_faults: &[JobFault]) -> GpuSlot {
+        GpuSlot {
+            number: 3,
+            gpus: 0..2,
+            kind,
+            script: None,
+            person: 0,
+            began_seconds: 100.0,
+            left_seconds: f64::INFINITY,
+            cycle,
+            job_faults: job_faults.to_vec(),
+            leak_bytes_per_hour: 0.0,
+            seed: 9,
+        }
+    }
+
+    const TURNS: JobCycle = JobCycle { run_seconds: 300.0, gap_seconds: 60.0 };
+
+    #[test]
+    fn jobs_follow_one_another_and_a_signal_ends_one() {
+        let slot = slot(Workload::Evaluation, Some(TURNS), &[]);
+        let job = |elapsed| slot.job(elapsed, &Ended::new()).map(|job| (job.run_index, job.age_seconds));
+        assert_eq!(job(0.0), Some((0, 100.0)));
+        assert_eq!((job(199.0), job(201.0)), (Some((0, 299.0)), None));
+        assert_eq!(job(261.0), Some((1, 1.0)));
+        let ended = Ended::from([((3, 1), 20.0)]);
+        assert_eq!(slot.job(285.0, &ended), None);
+        assert!(slot.job(640.0, &ended).is_some(), "the next one is another job");
+    }
+
+    #[test]
+    fn a_seat_is_taken_for_its_time_only() {
+        let slot = GpuSlot { began_seconds: -50.0, left_seconds: 400.0, ..slot(Workload::Training, None, &[]) };
+        let runs = [49.0, 50.0, 399.0, 400.0].map(|elapsed| slot.job(elapsed, &Ended::new()).is_some());
+        assert_eq!(runs, [false, true, true, false]);
+        let energy = |elapsed| slot.energy(&H100, 0, elapsed, &Ended::new());
+        assert!(energy(49.0) == 0.0 && energy(399.0) > 10_000.0);
+        assert!((energy(400.0) - energy(900.0)).abs() < 1e-9, "nothing more after its end");
+    }
+
+    #[test]
+    fn energy_only_rises_and_never_faster_than_the_limit() {
+        let affects = [
+            JobFault::new(5.0, 9.0, JobFaultKind::LosesRank(1)),
+            JobFault::new(11.0, 13.0, JobFaultKind::Straggles(1)),
+        ];
+        let cycle = [
+            (Workload::Pretrain, None),
+            (Workload::Evaluation, Some(TURNS)),
+            (Workload::Training, None),
+            (Workload::Notebook, None),
+            (Workload::Free, None),
+        ];
+        for (kind, cycle) in cycle {
+            let job_faults = if kind == Workload::Training { &affects[..] } else { &[] };
+            let slot = slot(kind, cycle, job_faults);
+            let ended = Ended::from([((3, 1), 20.0), ((3, 2), 200.0)]);
+            for ended in [Ended::new(), ended] {
+                for step in 0..6000 {
+                    let at = f64::from(step) * 0.5;
+                    let watts = (slot.energy(&H100, 1, at + 0.5, &ended) - slot.energy(&H100, 1, at, &ended)) / 0.5;
+                    let watts = H100.idle_watts + watts;
+                    assert!((50.0..=H100.power_limit_watts).contains(&watts), "{kind:?} at {at}: {watts}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_job_that_hangs_draws_little_from_then_on() {
+        let slot = slot(Workload::Training, None, &[JobFault::new(6.5, f64::INFINITY, JobFaultKind::Hangs)]);
+        let watts = |at: f64| {
+            H100.idle_watts
+                + (slot.energy(&H100, 0, at + 60.0, &Ended::new()) - slot.energy(&H100, 0, at, &Ended::new())) / 60.0
+        };
+        assert!(watts(270.0) > 400.0);
+        assert!(watts(391.0) < 125.0);
+        assert_eq!(
+            (slot.fault_since(JobFaultKind::Hangs, 389.0), slot.fault_since(JobFaultKind::Hangs, 390.0)),
+            (None, Some(390.0))
+        );
+        assert_eq!(slot.mode(0, 390.0), GpuUse::Spins);
+        let busy = slot.work(0, 100.0 + 390.0 + 11.0) - slot.work(0, 100.0 + 390.0 + 10.0);
+        assert!((busy - 1.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn a_lost_rank_rests_while_the_others_spin_and_its_cpu_time_stands_still() {
+        let slot = slot(Workload::Training, None, &[JobFault::new(10.0, 20.0, JobFaultKind::LosesRank(1))]);
+        assert_eq!(
+            (slot.mode(0, 900.0), slot.mode(1, 900.0), slot.mode(1, 1300.0)),
+            (GpuUse::Spins, GpuUse::Rests, GpuUse::Works)
+        );
+        let used = |gpu, age: f64| slot.cpu_seconds(gpu, age);
+        assert!((used(1, 1000.0) - used(1, 800.0)).abs() < 1e-9);
+        assert!((used(0, 1000.0) - used(0, 800.0) - 200.0).abs() < 1e-9);
+        assert!((slot.work(1, 1000.0) - slot.work(1, 800.0)).abs() < 1e-9);
     }
 }

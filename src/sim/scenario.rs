@@ -1,10 +1,8 @@
 //! The lab of the demo: who sits where, and what affects whom, so that each rule of diagnosis has something to find
 //! within two hours of simulated time. The first minutes are an ordinary day.
 
-use super::host_fault::{HostFault, HostFaultKind};
-use super::job_fault::{JobFault, JobFaultKind};
-use super::people::{A100, ALICE, BOB, CAROL, DMITRI, ERIKA, FUMI, GUSTAV, H100, HANA, Model};
-use super::workload::Workload;
+use super::fault::{HostFault, HostFaultKind, JobFault, JobFaultKind};
+use super::workload::{A100, GpuModel, H100, Workload};
 use crate::wire::RecoveryAction;
 
 const HOUR: f64 = 3600.0;
@@ -13,7 +11,7 @@ const FOREVER: f64 = f64::INFINITY;
 
 /// A host before its GPUs are counted.
 pub(super) struct HostTemplate {
-    pub(super) model: &'static Model,
+    pub(super) model: &'static GpuModel,
     pub(super) templates: Vec<SlotTemplate>,
     pub(super) host_faults: Vec<HostFault>,
     pub(super) driver: DriverState,
@@ -266,3 +264,38 @@ fn remote() -> HostTemplate {
 pub(super) fn away(minute: f64, seconds: f64) -> HostFault {
     HostFault::new(minute, minute + seconds / 60.0, HostFaultKind::Away)
 }
+
+/// A person of the lab.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Person {
+    pub(super) login: &'static str,
+    pub(super) full_name: &'static str,
+    pub(super) uid: u32,
+}
+
+const fn person(login: &'static str, full_name: &'static str, uid: u32) -> Person {
+    Person { login, full_name, uid }
+}
+
+/// The people of the lab; the one who watches is [`VIEWER`].
+pub(super) const PEOPLE: [Person; 8] = [
+    person("alice", "Alice Moreau", 1001),
+    person("bob", "Bob Okafor", 1002),
+    person("carol", "Carol Lindqvist", 1003),
+    person("dmitri", "Dmitri Volkov", 1004),
+    person("erika", "Erika Satō", 1005),
+    person("fumi", "Fumi Tanaka", 1006),
+    person("gustav", "Gustav Meyer", 1007),
+    person("hana", "Hana Nováková", 1008),
+];
+pub(super) const ALICE: usize = 0;
+pub(super) const BOB: usize = 1;
+pub(super) const CAROL: usize = 2;
+pub(super) const DMITRI: usize = 3;
+pub(super) const ERIKA: usize = 4;
+pub(super) const FUMI: usize = 5;
+pub(super) const GUSTAV: usize = 6;
+pub(super) const HANA: usize = 7;
+
+/// The account that gpufleet logs in with; one of the hung jobs is this person's, so that it can be ended.
+pub(super) const VIEWER: Person = PEOPLE[DMITRI];
