@@ -1,74 +1,74 @@
-//! What affects a job in the course of the demo.
+//! Faults of jobs and hosts in the simulated fleet.
 
 use crate::wire::RecoveryAction;
 
-/// Seconds of a minute; faults are scheduled in minutes.
+/// Seconds per minute; faults are scheduled in minutes.
 pub(super) const MINUTE: f64 = 60.0;
 
-/// Something that affects a job, in seconds after the start of the demo.
+/// A fault of a job, with times in seconds after the start of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct JobFault {
     pub(super) from: f64,
     pub(super) until: f64,
-    pub(super) what: JobFaultKind,
+    pub(super) kind: JobFaultKind,
 }
 
-/// What affects a job.
+/// The kinds of job faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobFaultKind {
-    /// A collective waits for something that does not come: all ranks spin.
+    /// A collective never completes: all ranks spin.
     Hangs,
-    /// One rank, counted from 0, stops in its tracks, and the others spin while they wait for it.
+    /// This rank, counted from 0, stops, and the others spin while they wait for it.
     LosesRank(usize),
-    /// It waits for a lock and does nothing at all.
+    /// The job waits for a lock and does nothing.
     Stalls,
-    /// One rank does less than the others.
+    /// This rank does less than the others.
     Straggles(usize),
-    /// The CPUs no longer decode fast enough.
+    /// The CPUs decode input too slowly.
     Starves,
-    /// A system call does not come back: disk sleep.
+    /// A system call does not return: disk sleep.
     Waits,
-    /// Somebody pressed Ctrl-Z.
+    /// The job is stopped with Ctrl-Z.
     Stops,
-    /// It was killed, and a thread of it is still in the driver.
+    /// The job was killed, but one of its threads is still in the driver.
     Lingers,
-    /// It is gone, and the driver has not released its memory.
+    /// The job is gone, but the driver has not released its memory.
     LeavesMemory,
-    /// Its launcher was killed, and its workers were not sent_facts.
+    /// The launcher was killed and the workers still run.
     LosesLauncher,
-    /// It goes on and no longer writes its log.
+    /// The job runs, but no longer writes its log.
     FallsSilent,
-    /// The air around its GPU gets too warm.
+    /// The GPU overheats.
     Overheats,
 }
 
 /// How a rank uses its GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum GpuUse {
-    /// As its kind of work does.
+    /// As usual for its workload.
     Works,
-    /// One kernel that waits: busy throughout, next to no power.
+    /// A kernel waits: 100 % busy at low power.
     Spins,
-    /// Not at all.
+    /// Idle.
     Rests,
-    /// As its kind of work does, for this part of the time.
+    /// As usual for its workload, for this fraction of the time.
     Less(f64),
 }
 
 impl JobFault {
-    /// From the minute `from` to the minute `until` after the start of the demo.
-    pub(super) fn new(from: f64, until: f64, what: JobFaultKind) -> Self {
-        Self { from: from * MINUTE, until: until * MINUTE, what }
+    /// Creates a fault between two minutes after the start of the simulation.
+    pub(super) fn new(from: f64, until: f64, kind: JobFaultKind) -> Self {
+        Self { from: from * MINUTE, until: until * MINUTE, kind }
     }
 
-    /// Whether it is at this moment.
+    /// Returns whether the fault is active.
     pub(super) fn is_at(&self, elapsed: f64) -> bool {
         self.from <= elapsed && elapsed < self.until
     }
 }
 
 impl JobFaultKind {
-    /// How a rank uses its GPU meanwhile.
+    /// Returns how a rank uses its GPU during the fault.
     pub(super) fn mode(self, rank: usize) -> GpuUse {
         match self {
             Self::Hangs => GpuUse::Spins,
@@ -87,74 +87,74 @@ impl JobFaultKind {
     }
 }
 
-/// Something that affects a host, in seconds after the start of the demo.
+/// A fault of a host, with times in seconds after the start of the simulation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HostFault {
     pub(super) from: f64,
     pub(super) until: f64,
-    pub(super) what: HostFaultKind,
+    pub(super) kind: HostFaultKind,
 }
 
-/// What affects a host. GPUs are positions.
+/// The kinds of host faults. GPUs are positions on the host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum HostFaultKind {
-    /// Its network is away.
+    /// The network is down.
     Away,
-    /// The driver answers no call.
+    /// The driver does not answer.
     Mute,
     /// A GPU fell off the bus.
     Lost { gpu: usize },
-    /// The driver reports an error of a GPU, once.
+    /// The driver reports an Xid once.
     Xid { gpu: usize, number: u64 },
-    /// The chassis holds these GPUs down for a part of the time.
+    /// The power brake slows these GPUs down for part of the time.
     Brake { first: usize, last: usize },
-    /// Memory errors that could not be corrected; the row waits to be replaced.
+    /// Uncorrectable memory errors; the row is pending replacement.
     BadRow { gpu: usize, errors: u64 },
-    /// The driver asks for a person.
+    /// The driver recommends a recovery action.
     Asks { gpu: usize, action: RecoveryAction },
     /// An NVLink is down.
     LinkDown { gpu: usize, link: u8 },
-    /// The PCIe link came up at an older generation than it could.
+    /// The PCIe link trained at an older generation than possible.
     SlowLink { gpu: usize, generation: u8 },
     /// A file server does not answer.
     Silent { mount: &'static str },
-    /// A filesystem fills up, from one share to another, in percent.
+    /// A file system fills up, between two usages in percent.
     Fills { mount: &'static str, from: f64, to: f64 },
-    /// The host's memory fills up, to this share at the end, in percent.
+    /// The memory of the host fills up to this usage in percent.
     Swells { to: f64 },
-    /// The kernel kills a process for memory, once.
+    /// The OOM killer kills a process, once.
     Kill,
 }
 
 impl HostFault {
-    /// From the minute `from` to the minute `until` after the start of the demo.
-    pub(super) fn new(from: f64, until: f64, what: HostFaultKind) -> Self {
-        Self { from: from * MINUTE, until: until * MINUTE, what }
+    /// Creates a fault between two minutes after the start of the simulation.
+    pub(super) fn new(from: f64, until: f64, kind: HostFaultKind) -> Self {
+        Self { from: from * MINUTE, until: until * MINUTE, kind }
     }
 
-    /// Something that happens once, and cannot be undone.
-    pub(super) fn since(from: f64, what: HostFaultKind) -> Self {
-        Self::new(from, f64::INFINITY, what)
+    /// Creates a fault that lasts forever.
+    pub(super) fn since(from: f64, kind: HostFaultKind) -> Self {
+        Self::new(from, f64::INFINITY, kind)
     }
 
-    /// Whether it is at this moment.
+    /// Returns whether the fault is active.
     pub(super) fn is_at(&self, elapsed: f64) -> bool {
         self.from <= elapsed && elapsed < self.until
     }
 
-    /// For how long it has been, or was, by this moment.
+    /// Returns how long the fault has lasted, in seconds.
     pub(super) fn seconds(&self, elapsed: f64) -> f64 {
         (elapsed.min(self.until) - self.from).max(0.0)
     }
 
-    /// How far it has come, 0 to 1.
+    /// Returns the progress of the fault, 0 to 1.
     pub(super) fn share(&self, elapsed: f64) -> f64 {
         (self.seconds(elapsed) / (self.until - self.from)).clamp(0.0, 1.0)
     }
 
-    /// Whether a host with this many GPUs has those that it is about.
+    /// Returns whether a host with this many GPUs has the affected ones.
     pub(super) fn fits(&self, gpus: usize) -> bool {
-        match self.what {
+        match self.kind {
             HostFaultKind::Lost { gpu }
             | HostFaultKind::Xid { gpu, .. }
             | HostFaultKind::BadRow { gpu, .. }

@@ -1,4 +1,4 @@
-//! Which host has which GPUs, who sits on them, and what is wrong there.
+//! The plan of one simulated host: its GPUs, jobs, faults and inventory.
 
 use super::fault::{HostFault, HostFaultKind, JobFault, JobFaultKind, MINUTE};
 use super::rng;
@@ -9,12 +9,12 @@ use super::workload::{A100, GpuModel, GpuSlot, H100, JobCycle, Workload};
 use crate::config::HostConfig;
 use crate::wire::{DriverError, DriverErrorKind, GpuInfo, Hello, Inventory, PROTOCOL, SafeText, Scope};
 
-/// In seconds, as all times.
+/// In seconds, like all times.
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 24.0 * HOUR;
 const GIB: f64 = (1_u64 << 30) as f64;
 
-/// One simulated server.
+/// One simulated host.
 #[derive(Debug)]
 pub(super) struct HostPlan {
     pub(super) name: String,
@@ -24,16 +24,16 @@ pub(super) struct HostPlan {
     pub(super) slots: Vec<GpuSlot>,
     pub(super) host_faults: Vec<HostFault>,
     pub(super) driver: DriverState,
-    /// How long it had been up when the demo began.
+    /// Uptime at the start of the simulation.
     pub(super) up_seconds: f64,
-    /// Its jobs come through Slurm. Elsewhere people log in, and a GPU that nobody holds is free for anybody.
+    /// Whether jobs run under Slurm. Elsewhere people log in, and an unused GPU is free for everyone.
     pub(super) uses_slurm: bool,
-    /// The number of its last Slurm job before the demo.
+    /// Id of the last Slurm job before the simulation.
     pub(super) slurm_base: u64,
 }
 
 impl HostPlan {
-    /// The host with this number in a fleet of `hosts`.
+    /// Creates host `index` of a fleet of `hosts`.
     pub(super) fn new(seed: u64, index: u32, hosts: u32, gpu_count: usize) -> Self {
         let seed = rng::hash(&[seed, u64::from(index)]);
         let template = scenario::host_template(index).unwrap_or_else(|| generated_template(seed, gpu_count));
@@ -46,31 +46,31 @@ impl HostPlan {
             slots: slots(&template.templates, seed, gpu_count),
             host_faults: template.host_faults.into_iter().filter(|host_fault| host_fault.fits(gpu_count)).collect(),
             driver: template.driver,
-            // Longer than anything runs.
+            // Longer than any job runs.
             up_seconds: rng::between(20.0 * DAY, 90.0 * DAY, &[seed, 20]),
             uses_slurm: index % 4 < 2,
-            // Two neighbours share the numbers of their long jobs: those run across both.
+            // Two neighbours share the ids of their long jobs, which run on both.
             slurm_base: 3300 + u64::from(index / 2) * 17,
         }
     }
 
-    /// Whether it can be reached `elapsed` seconds after the start.
+    /// Returns whether the host is reachable `elapsed` seconds after the start.
     pub(super) fn is_reachable(&self, elapsed: f64) -> bool {
-        !self.now(elapsed).any(|host_fault| host_fault.what == HostFaultKind::Away)
+        !self.now(elapsed).any(|host_fault| host_fault.kind == HostFaultKind::Away)
     }
 
-    /// What affects it at this moment.
+    /// Returns the active faults.
     pub(super) fn now(&self, elapsed: f64) -> impl Iterator<Item = &HostFault> {
         self.host_faults.iter().filter(move |host_fault| host_fault.is_at(elapsed))
     }
 
-    /// What hosts.toml would say of it.
+    /// Returns the configuration of the host, as from hosts.toml.
     pub(super) fn config(&self) -> HostConfig {
         HostConfig { tags: vec![self.model.tag.into()], ..HostConfig::named(self.name.as_str()) }
     }
 }
 
-/// A host beyond those of [`host_templates`]: most are like others, a few have something.
+/// Creates a host beyond the templates in [`scenario`]: most are ordinary, a few have a fault.
 fn generated_template(seed: u64, gpu_count: usize) -> HostTemplate {
     let anybody = rng::hash(&[seed, 30]) as usize % PEOPLE.len();
     let model = if rng::unit(&[seed, 31]) < 0.12 { &A100 } else { &H100 };
@@ -107,18 +107,18 @@ fn generated_template(seed: u64, gpu_count: usize) -> HostTemplate {
     HostTemplate { model, templates, host_faults, driver }
 }
 
-/// Fits the templates to the GPUs that there are: repeated on larger hosts, cut off on smaller ones.
+/// Fits the templates to the number of GPUs: repeated on larger hosts, truncated on smaller ones.
 fn slots(templates: &[SlotTemplate], seed: u64, gpu_count: usize) -> Vec<GpuSlot> {
     let mut slots: Vec<GpuSlot> = Vec::new();
     let mut taken = 0;
-    for (number, place) in templates.iter().cycle().enumerate() {
-        let is_whole = place.runs.iter().any(|run| run.kind == Workload::Pretrain);
-        let count = if is_whole { gpu_count - taken } else { place.gpus.min(gpu_count - taken) };
+    for (number, template) in templates.iter().cycle().enumerate() {
+        let is_whole = template.runs.iter().any(|run| run.kind == Workload::Pretrain);
+        let count = if is_whole { gpu_count - taken } else { template.gpus.min(gpu_count - taken) };
         if count == 0 {
             break;
         }
         let round = number / templates.len();
-        for run in &place.runs {
+        for run in &template.runs {
             let number = slots.len() as u64;
             slots.push(slot(run, number, round, taken..taken + count, rng::hash(&[seed, 40, number])));
         }
@@ -151,17 +151,17 @@ fn slot(run: &JobTemplate, number: u64, round: usize, gpus: std::ops::Range<usiz
     }
 }
 
-/// CPUs of each server.
+/// CPUs of each host.
 pub(super) const CPU_COUNT: u32 = 112;
-/// Memory of each server.
+/// Memory of each host.
 pub(super) const HOST_MEMORY_BYTES: u64 = 1007 << 30;
-/// Lanes of each GPU.
+/// PCIe lanes of each GPU.
 pub(super) const PCIE_WIDTH: u8 = 16;
 const DRIVER: &str = "570.86.15";
 const OLD_DRIVER: &str = "550.54.15";
 
 impl HostPlan {
-    /// Who speaks.
+    /// Returns the hello message.
     pub(super) fn hello(&self) -> Hello {
         Hello {
             protocol: PROTOCOL,
@@ -180,7 +180,7 @@ impl HostPlan {
         }
     }
 
-    /// The id that names its boot.
+    /// Returns the boot id.
     pub(super) fn boot_id(&self) -> SafeText {
         let (high, low) = (self.seed, rng::hash(&[self.seed, 50]));
         SafeText::new(&format!(
@@ -193,7 +193,7 @@ impl HostPlan {
         ))
     }
 
-    /// Its GPUs, or why there are none.
+    /// Returns the inventory, or the error of the driver.
     pub(super) fn inventory(&self) -> Inventory {
         if self.driver == DriverState::Mismatched {
             let error = DriverError {
@@ -251,7 +251,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_gpu_has_one_seat_at_a_time_on_hosts_of_any_size() {
+    fn every_gpu_has_at_most_one_job_at_a_time() {
         for gpus in [1, 2, 7, 8, 16, 30] {
             for index in 0..200 {
                 let plan = HostPlan::new(1, index, 200, gpus);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn outages_come_and_go_on_their_host_only() {
+    fn outages_affect_their_host_only() {
         let plan = HostPlan::new(1, 4, 6, 8);
         let seen = [0.0, 74.0, 76.0, 114.0, 116.0, 2999.0, 3001.0, 3419.0, 3421.0].map(|at| plan.is_reachable(at));
         assert_eq!(seen, [true, true, false, false, true, true, false, false, true]);

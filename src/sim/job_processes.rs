@@ -1,4 +1,4 @@
-//! The processes of a job: their numbers, command lines, parents and owner.
+//! The processes of a job: pids, command lines, ancestors and owner.
 
 use super::fault::JobFaultKind;
 use super::host_plan::HostPlan;
@@ -6,30 +6,30 @@ use super::scenario::{PEOPLE, Person, VIEWER};
 use super::workload::{GpuSlot, Job, Workload};
 use crate::wire::{Ancestor, Owner, ProcessFacts, SafeText};
 
-/// The process that adopts those whose parent has ended.
+/// Pid of the process that adopts orphans.
 const INIT: u32 = 1;
 /// `USER_HZ`.
 const TICKS_PER_SECOND: f64 = 100.0;
-/// Numbers of processes that one slot uses before it begins again.
+/// Number of pids reserved for one slot.
 const PIDS_PER_SLOT: u64 = 24_000;
-/// Numbers from one job of a slot to its next.
+/// Distance between the pids of successive jobs of a slot.
 const PIDS_PER_RUN: u64 = 611;
 
-/// A process on GPUs, and which of the slot's jobs it belongs to.
+/// A process on a GPU.
 #[derive(Debug, Clone)]
 pub(super) struct Worker {
     pub(super) pid: u32,
     pub(super) start_ticks: u64,
     /// Position of its GPU on the host.
     pub(super) gpu: usize,
-    /// Its part of what the kind's figures say for one GPU.
+    /// Its share of the values of the workload for one GPU.
     pub(super) share: f64,
     pub(super) age_seconds: f64,
-    /// Its place among the job's.
+    /// Its index within the job.
     pub(super) rank: usize,
 }
 
-/// The process above a worker now.
+/// Returns the parent of a worker.
 pub(super) fn parent(slot: &GpuSlot, job: Job, elapsed: f64) -> u32 {
     match slot.kind {
         _ if slot.fault_since(JobFaultKind::LosesLauncher, elapsed).is_some() => INIT,
@@ -40,7 +40,7 @@ pub(super) fn parent(slot: &GpuSlot, job: Job, elapsed: f64) -> u32 {
     }
 }
 
-/// The processes of a job that hold GPUs.
+/// Returns the GPU processes of a job.
 pub(super) fn workers(plan: &HostPlan, slot: &GpuSlot, job: Job, elapsed: f64) -> Vec<Worker> {
     let shares: &[f64] = if slot.kind == Workload::Shared { &[0.64, 0.36] } else { &[1.0] };
     let ranks = slot.gpus.clone().flat_map(|gpu| shares.iter().map(move |share| (gpu, *share)));
@@ -61,7 +61,7 @@ pub(super) fn workers(plan: &HostPlan, slot: &GpuSlot, job: Job, elapsed: f64) -
         .collect()
 }
 
-/// What rarely changes about one of them. `unix_seconds` is the host's wall clock now.
+/// Returns the static facts of a worker. `unix_seconds` is the wall clock of the host.
 pub(super) fn facts(
     plan: &HostPlan,
     slot: &GpuSlot,
@@ -101,7 +101,7 @@ fn first_pid(slot: &GpuSlot, job: Job) -> u32 {
 }
 
 fn ticks(plan: &HostPlan, elapsed: f64, age_seconds: f64) -> u64 {
-    // Rounded to the nearest: the same process must have the same number in every sample.
+    // Rounded to nearest, so that a process keeps its start time in every sample.
     ((plan.up_seconds + elapsed - age_seconds) * TICKS_PER_SECOND).round() as u64
 }
 
@@ -109,7 +109,7 @@ fn words(line: &str) -> Vec<SafeText> {
     line.split(' ').map(SafeText::new).collect()
 }
 
-/// Name and arguments of the rank's process.
+/// Returns name and arguments of a worker.
 fn command(slot: &GpuSlot, rank: usize) -> (&'static str, String) {
     let python = "/opt/conda/bin/python";
     let script = script(slot);
@@ -135,7 +135,7 @@ fn command(slot: &GpuSlot, rank: usize) -> (&'static str, String) {
     }
 }
 
-/// The script and its arguments.
+/// Returns the script of a job with its arguments.
 fn script(slot: &GpuSlot) -> &'static str {
     let of = |choices: &[&'static str]| choices[slot.seed as usize % choices.len()];
     if let Some(script) = slot.script {
@@ -161,7 +161,7 @@ fn script(slot: &GpuSlot) -> &'static str {
     }
 }
 
-/// Parents from the nearest up to the first shell.
+/// Returns the ancestors up to the first shell, the nearest first.
 fn ancestors(plan: &HostPlan, slot: &GpuSlot, job: Job, elapsed: f64) -> Vec<Ancestor> {
     let Person { login, uid, .. } = PEOPLE[slot.person];
     let first = first_pid(slot, job);
@@ -231,7 +231,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn no_two_processes_of_a_host_share_a_number_and_each_keeps_its_own() {
+    fn pids_are_unique_and_stable() {
         for index in 0..40 {
             let plan = HostPlan::new(5, index, 40, 8);
             let at = |elapsed: f64| -> Vec<(u64, u64, u32, u64)> {
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_stand_under_their_launcher() {
+    fn ranks_have_their_launcher_as_parent() {
         let plan = HostPlan::new(5, 0, 6, 8);
         let slot = &plan.slots[0];
         let job = slot.job(0.0, &Ended::new()).expect("runs");

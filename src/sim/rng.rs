@@ -1,6 +1,6 @@
-//! Chance that is the same on every run: numbers that depend on a seed and on what they are for, on nothing else.
+//! Reproducible random numbers, as a function of a seed and their purpose.
 
-/// A number that looks random and depends on all of `parts`. The mixing is SplitMix64's (Steele, Lea, Flood, 2014).
+/// Returns a pseudo-random number that depends on all of `parts`, mixed as in SplitMix64 (Steele, Lea, Flood, 2014).
 pub(super) fn hash(parts: &[u64]) -> u64 {
     parts.iter().fold(0x9E37_79B9_7F4A_7C15, |state, part| {
         let mut word = (state ^ part).wrapping_add(0x9E37_79B9_7F4A_7C15);
@@ -10,12 +10,12 @@ pub(super) fn hash(parts: &[u64]) -> u64 {
     })
 }
 
-/// The same in 0..1.
+/// Returns a pseudo-random number in 0..1.
 pub(super) fn unit(parts: &[u64]) -> f64 {
     (hash(parts) >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The same in `low..high`.
+/// Returns a pseudo-random number in `low..high`.
 pub(super) fn between(low: f64, high: f64, parts: &[u64]) -> f64 {
     low + (high - low) * unit(parts)
 }
@@ -25,7 +25,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_repeats_and_is_even() {
+    fn random_numbers_are_reproducible_and_uniform() {
         assert_eq!(hash(&[1, 2]), hash(&[1, 2]));
         assert_ne!(hash(&[1, 2]), hash(&[2, 1]));
         let mean = (0..10_000).map(|index| unit(&[7, index])).sum::<f64>() / 10_000.0;

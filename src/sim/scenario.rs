@@ -1,5 +1,5 @@
-//! The lab of the demo: who sits where, and what affects whom, so that each rule of diagnosis has something to find
-//! within two hours of simulated time. The first minutes are an ordinary day.
+//! The hosts of the simulated fleet: who runs kind, and which faults occur when, so that each rule of diagnosis has
+//! something to find within two hours of simulated time. The first minutes are an ordinary day.
 
 use super::fault::{HostFault, HostFaultKind, JobFault, JobFaultKind};
 use super::workload::{A100, GpuModel, H100, Workload};
@@ -9,7 +9,7 @@ const HOUR: f64 = 3600.0;
 const DAY: f64 = 24.0 * HOUR;
 const FOREVER: f64 = f64::INFINITY;
 
-/// A host before its GPUs are counted.
+/// A host, independent of its number of GPUs.
 pub(super) struct HostTemplate {
     pub(super) model: &'static GpuModel,
     pub(super) templates: Vec<SlotTemplate>,
@@ -20,43 +20,43 @@ pub(super) struct HostTemplate {
 /// The driver of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DriverState {
-    /// The one that the lab has agreed on.
+    /// The version used in the lab.
     Current,
-    /// An older one, with persistence mode off.
+    /// An older version, with persistence mode off.
     Outdated,
-    /// It was updated and the host not rebooted: nobody can use it.
+    /// Updated without a reboot, so nobody can use it.
     Mismatched,
 }
 
-/// Some GPUs of a host, and what is run there one after the other.
+/// Some GPUs of a host and the jobs that run there in sequence.
 #[derive(Clone)]
 pub(super) struct SlotTemplate {
     pub(super) gpus: usize,
     pub(super) runs: Vec<JobTemplate>,
 }
 
-/// One job, or one after the other of the same kind.
+/// One job, or a sequence of similar ones.
 #[derive(Clone)]
 pub(super) struct JobTemplate {
     pub(super) kind: Workload,
     pub(super) person: usize,
     pub(super) script: Option<&'static str>,
-    /// Minutes after the start of the demo at which it begins; what runs before has a time in seconds behind it.
+    /// Start in minutes after the start of the simulation, or as `Err` the age in seconds of a job that already runs.
     pub(super) begins: Result<f64, f64>,
-    /// Minutes after the start at which it is over.
+    /// End in minutes after the start of the simulation.
     pub(super) ends: f64,
     pub(super) job_faults: Vec<JobFault>,
     pub(super) leak_gib_per_hour: f64,
 }
 
 impl JobTemplate {
-    /// One that has run for some seconds when the demo begins.
+    /// A job that already runs at the start of the simulation, with its age in seconds.
     pub(super) fn old(kind: Workload, person: usize, seconds: f64) -> Self {
         let begins = Err(seconds);
         Self { kind, person, script: None, begins, ends: FOREVER, job_faults: Vec::new(), leak_gib_per_hour: 0.0 }
     }
 
-    /// One that begins some minutes after the demo.
+    /// A job that starts during the simulation.
     fn at(minute: f64, kind: Workload, person: usize) -> Self {
         Self { begins: Ok(minute), ..Self::old(kind, person, 0.0) }
     }
@@ -69,9 +69,9 @@ impl JobTemplate {
         Self { script: Some(script), ..self }
     }
 
-    /// What affects it from one minute to another; in their order.
-    fn then(mut self, from: f64, until: f64, what: JobFaultKind) -> Self {
-        self.job_faults.push(JobFault::new(from, until, what));
+    /// Adds a fault between two minutes. Faults must be in order.
+    fn then(mut self, from: f64, until: f64, kind: JobFaultKind) -> Self {
+        self.job_faults.push(JobFault::new(from, until, kind));
         self
     }
 
@@ -88,11 +88,11 @@ fn slot_template(gpus: usize, runs: impl Into<Vec<JobTemplate>>) -> SlotTemplate
     SlotTemplate { gpus, runs: runs.into() }
 }
 
-fn one(gpus: usize, kind: Workload, person: usize, seconds: f64) -> SlotTemplate {
+fn single(gpus: usize, kind: Workload, person: usize, seconds: f64) -> SlotTemplate {
     slot_template(gpus, [JobTemplate::old(kind, person, seconds)])
 }
 
-/// The hosts that everybody sees; `None` for those beyond them.
+/// Returns a predefined host, or `None` beyond them.
 pub(super) fn host_template(index: u32) -> Option<HostTemplate> {
     Some(match index {
         0 => mixed(),
@@ -101,21 +101,21 @@ pub(super) fn host_template(index: u32) -> Option<HostTemplate> {
         3 => borrowed(),
         4 => remote(),
         5 => HostTemplate { driver: DriverState::Mismatched, ..ordinary() },
-        6 => HostTemplate { templates: vec![one(8, Workload::Pretrain, ERIKA, 30.0 * HOUR)], ..ordinary() },
+        6 => HostTemplate { templates: vec![single(8, Workload::Pretrain, ERIKA, 30.0 * HOUR)], ..ordinary() },
         7 => HostTemplate { host_faults: vec![HostFault::since(-600.0, HostFaultKind::Lost { gpu: 6 })], ..ordinary() },
         _ => return None,
     })
 }
 
-/// Mixed work, and nothing affects it.
+/// Mixed work without faults.
 pub(super) fn ordinary() -> HostTemplate {
     HostTemplate {
         model: &H100,
         templates: vec![
-            one(4, Workload::Training, ALICE, 3.2 * HOUR),
-            one(1, Workload::Evaluation, GUSTAV, 0.2 * HOUR),
-            one(1, Workload::Shared, BOB, 5.0 * HOUR),
-            one(1, Workload::Notebook, CAROL, 6.1 * DAY),
+            single(4, Workload::Training, ALICE, 3.2 * HOUR),
+            single(1, Workload::Evaluation, GUSTAV, 0.2 * HOUR),
+            single(1, Workload::Shared, BOB, 5.0 * HOUR),
+            single(1, Workload::Notebook, CAROL, 6.1 * DAY),
             slot_template(1, [JobTemplate::free()]),
         ],
         host_faults: Vec::new(),
@@ -123,8 +123,8 @@ pub(super) fn ordinary() -> HostTemplate {
     }
 }
 
-/// Training loses a rank after a quarter of an hour, is ended by its watchdog and begins again; later the file server is
-/// away, and the driver answers nobody.
+/// The training job loses a rank after a quarter of an hour, is ended by its watchdog and restarts. Later the file server
+/// and the driver stop answering.
 fn mixed() -> HostTemplate {
     let mut template = ordinary();
     let training = JobTemplate::old(Workload::Training, ALICE, 3.2 * HOUR);
@@ -142,7 +142,7 @@ fn mixed() -> HostTemplate {
     template
 }
 
-/// One large job on a host whose board ages: an NVLink, a power supply, a memory row.
+/// One large job on a host with ageing hardware: an NVLink, a power supply, a memory row.
 fn pretraining() -> HostTemplate {
     let pretraining =
         JobTemplate::old(Workload::Pretrain, ERIKA, 19.4 * HOUR).then(20.0, 48.0, JobFaultKind::Straggles(6));
@@ -161,8 +161,8 @@ fn pretraining() -> HostTemplate {
     }
 }
 
-/// Where most goes wrong: one job has hung before anybody slow_sample_at, one hangs soon, a GPU overheats, videos are decoded too
-/// slowly and in the end fill the memory.
+/// The host with most faults: one job hung before the start, one hangs soon, a GPU overheats, and a job decodes videos too
+/// slowly and later fills the memory.
 fn troubled() -> HostTemplate {
     const SFT: &str = "sft.py --fsdp --resume ckpt/last";
     const DPO: &str = "dpo.py --base ckpt/sft-8b --beta 0.1";
@@ -204,8 +204,8 @@ fn troubled() -> HostTemplate {
     }
 }
 
-/// Older GPUs, on which people forget things: a job that leaks, one that is stopped, killed and never quite gone, a log
-/// that nobody misses.
+/// Older GPUs with neglected jobs: one leaks memory, one is stopped, killed and never quite gone, one no longer writes its
+/// log.
 fn borrowed() -> HostTemplate {
     let leaks = JobTemplate::old(Workload::Evaluation, CAROL, 0.3 * HOUR).script("embed.py --corpus wiki --keep-all");
     let stops =
@@ -220,11 +220,11 @@ fn borrowed() -> HostTemplate {
     HostTemplate {
         model: &A100,
         templates: vec![
-            one(2, Workload::Inference, ALICE, 2.4 * DAY),
+            single(2, Workload::Inference, ALICE, 2.4 * DAY),
             slot_template(1, [leaks.leaks(10.0).until(112.0), JobTemplate::at(114.0, Workload::Evaluation, CAROL)]),
             slot_template(1, [stops.until(68.0), JobTemplate::at(72.0, Workload::Evaluation, CAROL)]),
             slot_template(2, [silent]),
-            one(1, Workload::Notebook, GUSTAV, 1.3 * DAY),
+            single(1, Workload::Notebook, GUSTAV, 1.3 * DAY),
             slot_template(1, [JobTemplate::free()]),
         ],
         host_faults: vec![
@@ -235,20 +235,20 @@ fn borrowed() -> HostTemplate {
     }
 }
 
-/// Behind a bad line, with a driver that was left out of the last update.
+/// A host behind an unreliable link, with an outdated driver.
 fn remote() -> HostTemplate {
     let tiny = JobTemplate::old(Workload::Tiny, HANA, 0.4 * HOUR).script("ppo.py --batch 8");
     let waits = JobTemplate::old(Workload::Evaluation, FUMI, 0.4 * HOUR).script("sweep.py --trial 17");
     HostTemplate {
         model: &H100,
         templates: vec![
-            one(4, Workload::Inference, BOB, 11.0 * DAY),
+            single(4, Workload::Inference, BOB, 11.0 * DAY),
             slot_template(1, [tiny]),
             slot_template(1, [waits.then(20.0, 28.0, JobFaultKind::Waits)]),
             slot_template(2, [JobTemplate::free()]),
         ],
         host_faults: vec![
-            // The first is after one has slow_sample_at around, and before one has left.
+            // The first outage comes after a new user has looked around, but before they leave.
             away(1.25, 40.0),
             away(10.0, 40.0),
             away(50.0, 420.0),
@@ -260,12 +260,12 @@ fn remote() -> HostTemplate {
     }
 }
 
-/// Its network is away from this minute on for some seconds.
+/// A network outage of some seconds from this minute on.
 pub(super) fn away(minute: f64, seconds: f64) -> HostFault {
     HostFault::new(minute, minute + seconds / 60.0, HostFaultKind::Away)
 }
 
-/// A person of the lab.
+/// A user of the lab.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Person {
     pub(super) login: &'static str,
@@ -277,7 +277,7 @@ const fn person(login: &'static str, full_name: &'static str, uid: u32) -> Perso
     Person { login, full_name, uid }
 }
 
-/// The people of the lab; the one who watches is [`VIEWER`].
+/// The users of the lab; gpufleet runs as [`VIEWER`].
 pub(super) const PEOPLE: [Person; 8] = [
     person("alice", "Alice Moreau", 1001),
     person("bob", "Bob Okafor", 1002),
@@ -297,5 +297,5 @@ pub(super) const FUMI: usize = 5;
 pub(super) const GUSTAV: usize = 6;
 pub(super) const HANA: usize = 7;
 
-/// The account that gpufleet logs in with; one of the hung jobs is this person's, so that it can be ended.
+/// The account gpufleet logs in with. One of the hung jobs belongs to it, so that it can be signalled.
 pub(super) const VIEWER: Person = PEOPLE[DMITRI];

@@ -1,4 +1,4 @@
-//! The simulated servers as streams: one task a connection, which speaks the wire like a probe.
+//! The simulated hosts as streams: one task per connection speaks the wire protocol like a probe.
 
 use super::host_plan::HostPlan;
 use super::scenario::VIEWER;
@@ -13,13 +13,13 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::{Instant, sleep_until};
 
-/// The same fleet on every run.
+/// Seed of the simulation, the same on every run.
 const SEED: u64 = 20_251_114;
-/// The second snapshot comes this soon, as the probe's does.
+/// Delay of the second snapshot, as in the probe.
 const SECOND_SNAPSHOT: Duration = Duration::from_millis(250);
-/// However fast simulated time runs, a host speaks no more often than this in real time.
+/// Lower bound of the real time between two snapshots, regardless of the speed of the simulation.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-/// What may be on its way on one connection.
+/// Capacity of the stream of a connection.
 const PIPE_BYTES: usize = 64 * 1024;
 
 /// A simulated fleet.
@@ -30,13 +30,13 @@ pub struct SimulatedFleet {
 }
 
 impl SimulatedFleet {
-    /// A fleet of this many hosts with this many GPUs each. It does nothing until it is connected to.
+    /// Creates a fleet with this many hosts and GPUs per host. It is passive until [`SimulatedFleet::open`] is called.
     pub fn new(hosts: u32, gpus: u32, clock: Clock) -> Self {
         let server = |index| Arc::new(Server::new(HostPlan::new(SEED, index, hosts, gpus as usize)));
         Self { clock, servers: (0..hosts).map(server).collect() }
     }
 
-    /// The hosts' configurations, in order. Their interval is in simulated time.
+    /// Returns the configurations of the hosts. Their interval is in simulated time.
     pub fn configs(&self) -> Vec<Arc<HostConfig>> {
         let shortest = SHORTEST_PAUSE.mul_f64(self.clock.speed());
         let config = |server: &Arc<Server>| {
@@ -46,15 +46,15 @@ impl SimulatedFleet {
         self.servers.iter().map(config).collect()
     }
 
-    /// The probe of a host, for a caller with a time of its own; `None` when there is no such host.
+    /// Returns the probe of a host for a caller that passes its own time, or `None` if there is no such host.
     pub fn probe(&self, host: HostId) -> Option<SimulatedProbe> {
         self.servers.get(host.0 as usize).map(|server| SimulatedProbe::new(Arc::clone(server)))
     }
 
-    /// Connects to a host's probe. To be called within a tokio runtime; dropping the stream ends the probe.
+    /// Connects to the probe of a host. Must be called within a tokio runtime; dropping the stream ends the probe.
     ///
     /// # Errors
-    /// When there is no such host, or it is one that cannot be reached now.
+    /// If there is no such host, or it is not reachable now.
     pub fn open(&self, host: HostId) -> Result<DuplexStream, LinkError> {
         let Some(probe) = self.probe(host) else {
             return Err(LinkError::new(LinkErrorKind::Config, "there is no such simulated host"));
@@ -70,7 +70,7 @@ impl SimulatedFleet {
     }
 }
 
-/// The probe of one connection.
+/// The probe task of one connection.
 struct ProbeConnection {
     probe: SimulatedProbe,
     clock: Clock,
@@ -78,13 +78,13 @@ struct ProbeConnection {
     requests: LineBuffer,
 }
 
-/// The other side hung up, or spoke nonsense.
-struct Over;
+/// The controller hung up or sent invalid data.
+struct Closed;
 
 impl ProbeConnection {
     async fn run(mut self) {
         for message in self.probe.hello() {
-            if self.say(&message).await.is_err() {
+            if self.send(&message).await.is_err() {
                 return;
             }
         }
@@ -92,14 +92,14 @@ impl ProbeConnection {
         while self.step(&mut next).await.is_ok() {}
     }
 
-    async fn step(&mut self, next: &mut Instant) -> Result<(), Over> {
+    async fn step(&mut self, next: &mut Instant) -> Result<(), Closed> {
         let mut chunk = [0; 1024];
         tokio::select! {
             () = sleep_until(*next) => {
                 let now = self.clock.now();
                 if self.probe.is_reachable(now) {
                     let snapshot = self.probe.sample(now);
-                    self.say(&snapshot).await?;
+                    self.send(&snapshot).await?;
                 }
                 let pause = if self.probe.sequence() == 1 { SECOND_SNAPSHOT } else { self.probe.interval() };
                 *next = Instant::now() + pause.div_f64(self.clock.speed()).max(SHORTEST_PAUSE);
@@ -110,17 +110,17 @@ impl ProbeConnection {
                     self.requests.push(&chunk[..count]);
                     self.take_requests(next).await
                 }
-                Ok(0) | Err(_) => Err(Over),
+                Ok(0) | Err(_) => Err(Closed),
             },
         }
     }
 
-    async fn take_requests(&mut self, next: &mut Instant) -> Result<(), Over> {
+    async fn take_requests(&mut self, next: &mut Instant) -> Result<(), Closed> {
         loop {
             let request: Request = match self.requests.next_line() {
                 Ok(None) => return Ok(()),
-                Ok(Some(line)) => decode_json(line).map_err(|_| Over)?,
-                Err(_) => return Err(Over),
+                Ok(Some(line)) => decode_json(line).map_err(|_| Closed)?,
+                Err(_) => return Err(Closed),
             };
             let now = self.clock.now();
             if !self.probe.is_reachable(now) {
@@ -130,19 +130,19 @@ impl ProbeConnection {
                 *next = Instant::now();
             }
             if let Some(answer) = self.probe.take(&request, now) {
-                self.say(&answer).await?;
+                self.send(&answer).await?;
             }
         }
     }
 
-    async fn say(&mut self, message: &Message) -> Result<(), Over> {
-        let line = encode(message).map_err(|_| Over)?;
-        self.stream.write_all(&line).await.map_err(|_| Over)
+    async fn send(&mut self, message: &Message) -> Result<(), Closed> {
+        let line = encode(message).map_err(|_| Closed)?;
+        self.stream.write_all(&line).await.map_err(|_| Closed)
     }
 }
 
-/// One simulated server. What its processes do follows from the plan; what people did to them is kept here, because it
-/// outlives a connection.
+/// One simulated host. Its processes follow from the plan; signals sent to them are kept here, because they outlive a
+/// connection.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) plan: HostPlan,
@@ -159,17 +159,17 @@ impl Server {
     }
 }
 
-/// The probe of one connection: it says what a probe on that server would, at the moments that it is asked for.
+/// The probe of one connection: returns the messages of a probe on that host at the given times.
 #[derive(Debug)]
 pub struct SimulatedProbe {
     server: Arc<Server>,
-    /// Between snapshots, in simulated time.
+    /// Interval in simulated time.
     interval: Duration,
     sequence: u64,
     before: Option<Moment>,
-    /// When what is read of every tenth snapshot was read last.
+    /// Time of the last sample with slow readings, which are part of every tenth snapshot.
     slow_sample_at: Moment,
-    /// The processes whose facts were sent.
+    /// Processes whose facts are already sent.
     sent_facts: SentFacts,
 }
 
@@ -186,27 +186,27 @@ impl SimulatedProbe {
         }
     }
 
-    /// What it says first.
+    /// Returns the first messages.
     pub fn hello(&self) -> [Message; 2] {
         [Message::Hello(self.server.plan.hello()), Message::Inventory(self.server.plan.inventory())]
     }
 
-    /// While its network is away, nothing that a server says arrives, and nothing reaches it.
+    /// Returns whether the network of the host is up.
     pub fn is_reachable(&self, now: Moment) -> bool {
         self.server.plan.is_reachable(now.since_start().as_secs_f64())
     }
 
-    /// Between snapshots, in simulated time.
+    /// Returns the interval in simulated time.
     pub fn interval(&self) -> Duration {
         self.interval
     }
 
-    /// How many snapshots it has sent.
+    /// Returns the number of snapshots so far.
     pub(super) fn sequence(&self) -> u64 {
         self.sequence
     }
 
-    /// Its next snapshot.
+    /// Returns the next snapshot.
     pub fn sample(&mut self, now: Moment) -> Message {
         self.sequence += 1;
         if self.sequence % 10 == 1 {
@@ -221,7 +221,7 @@ impl SimulatedProbe {
         Message::Snapshot(Box::new(snapshot))
     }
 
-    /// Takes a request; what it says to that. A resend asks for a snapshot besides.
+    /// Handles a request and returns the reply. The caller must also send a snapshot after a resend.
     pub fn take(&mut self, request: &Request, now: Moment) -> Option<Message> {
         let reply = |id: &u64, outcome| Some(Message::Reply(Reply { id: *id, outcome }));
         match request {
@@ -245,7 +245,7 @@ impl SimulatedProbe {
         }
     }
 
-    /// A signal to one process ends its whole job: torchrun ends its ranks when one is gone.
+    /// Ends the whole job of a process, as torchrun ends all ranks when one is gone.
     fn signal(&self, pid: u32, start_ticks: u64, now: Moment) -> ReplyOutcome {
         let plan = &self.server.plan;
         self.server.ended(|ended| match plan.find(pid, now, ended) {
@@ -361,7 +361,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_host_is_away_and_comes_back_in_simulated_time() {
-        // Two hours with their absences of 40 s pass in seconds.
+        // Two hours, with outages of 40 s, take seconds.
         let demo = SimulatedFleet::new(5, 1, Clock::start(800.0));
         let seen = timeout(Duration::from_secs(30), async {
             for away in [true, false, true] {

@@ -1,4 +1,4 @@
-//! What a simulated server would send: a function of the seed, the host and the moment, and of nothing else.
+//! Snapshots of a simulated host, as a function of seed, host and time.
 
 use super::fault::{GpuUse, HostFaultKind, JobFaultKind, MINUTE};
 use super::host_plan::{CPU_COUNT, HOST_MEMORY_BYTES, HostPlan, PCIE_WIDTH};
@@ -14,43 +14,43 @@ use crate::wire::{
 };
 use std::collections::{BTreeMap, HashSet};
 
-/// Memory of the system itself.
+/// Memory used by the system itself.
 const SYSTEM_MEMORY_BYTES: u64 = 38 << 30;
-/// A driver that does not answer is waited for so long before it is said, in seconds.
+/// Time until an unresponsive driver is reported, in seconds.
 const DRIVER_TIMEOUT_SECONDS: f64 = 5.0;
 
-/// The processes whose facts were sent on a connection: pid, start ticks, and parent.
+/// The processes whose facts are sent on a connection: pid, start ticks and parent.
 pub(super) type SentFacts = HashSet<(u32, u64, u32)>;
 
-/// When a snapshot is taken.
+/// Time and history of a snapshot.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SampleContext {
     pub(super) now: Moment,
-    /// The snapshot before it on this connection; without one, what is a difference is not known, as on a real server.
+    /// Time of the previous snapshot of this connection. Without it, rates are unknown, as on a real host.
     pub(super) before: Option<Moment>,
-    /// Its number on this connection, from 1.
+    /// Sequence number on this connection, from 1.
     pub(super) sequence: u64,
-    /// When what is read of every tenth snapshot was read last.
+    /// Time of the last sample with slow readings, which are part of every tenth snapshot.
     pub(super) slow_sample_at: Moment,
 }
 
-/// A process, as a signal finds it.
+/// A process that receives a signal.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct FoundProcess {
     pub(super) start_ticks: u64,
     pub(super) uid: u32,
-    /// GpuSlot, run_index, and the job's age: what [`Ended`] holds.
+    /// Slot, run index and age of its job, as in [`Ended`].
     pub(super) job: ((u64, u64), f64),
 }
 
 impl HostPlan {
-    /// All readings of one moment, with the facts of the processes that are not in `told`, which are then.
+    /// Returns the snapshot, with the facts of processes that are not in `sent`, and adds these to it.
     pub(super) fn snapshot(&self, context: SampleContext, ended: &Ended, sent_facts: &mut SentFacts) -> Snapshot {
         let sample = HostSample::new(self, context, ended);
         let elapsed = sample.elapsed;
         let mute = self
             .now(elapsed)
-            .find(|host_fault| host_fault.what == HostFaultKind::Mute)
+            .find(|host_fault| host_fault.kind == HostFaultKind::Mute)
             .map(|event| elapsed - event.from);
         let is_blind = self.driver == DriverState::Mismatched || mute.is_some();
         let (mut gpu_rows, mut rows, mut facts) = (Vec::new(), Vec::new(), Vec::new());
@@ -67,7 +67,7 @@ impl HostPlan {
                 let (own, helpers) = slot.cpus(worker.gpu, elapsed);
                 needs.cpus += own * worker.share + helpers;
                 needs.memory += profile.rss_bytes;
-                // Without a driver nothing says which processes are on a GPU.
+                // Without a driver, GPU processes are unknown.
                 if is_blind || sample.is_lost(worker.gpu) {
                     continue;
                 }
@@ -110,7 +110,7 @@ impl HostPlan {
         }
     }
 
-    /// The process with this number, if it runs now.
+    /// Returns the process with this pid, if it runs.
     pub(super) fn find(&self, pid: u32, now: Moment, ended: &Ended) -> Option<FoundProcess> {
         let elapsed = now.since_start().as_secs_f64();
         self.slots.iter().find_map(|slot| {
@@ -125,7 +125,7 @@ impl HostPlan {
         })
     }
 
-    /// The slot whose job is on a GPU at this moment.
+    /// Returns the slot whose job uses a GPU.
     pub(super) fn slot_on(&self, gpu: usize, elapsed: f64, ended: &Ended) -> Option<&GpuSlot> {
         let mut here = self.slots.iter().filter(|slot| slot.gpus.contains(&gpu));
         here.find(|slot| slot.job(elapsed, ended).is_some())
@@ -141,7 +141,7 @@ impl HostPlan {
             }
             _ => None,
         };
-        happened.map(|host_fault| (host_fault.what, host_fault.from)).filter_map(xid).collect()
+        happened.map(|host_fault| (host_fault.kind, host_fault.from)).filter_map(xid).collect()
     }
 
     fn host(&self, sample: &HostSample, needs: Needs) -> HostReading {
@@ -152,7 +152,7 @@ impl HostPlan {
         let load = cpus * (1.04 + 0.05 * swell);
         let reads = self.slots.iter().any(|slot| slot.kind == super::workload::Workload::Video);
         let kills =
-            self.host_faults.iter().filter(|event| event.what == HostFaultKind::Kill && event.from <= elapsed).count();
+            self.host_faults.iter().filter(|event| event.kind == HostFaultKind::Kill && event.from <= elapsed).count();
         let mut reading = HostReading {
             load_1: Some(hundredths(load)),
             load_5: Some(hundredths(cpus * 1.03)),
@@ -177,7 +177,7 @@ impl HostPlan {
         reading
     }
 
-    /// Memory in use, where something fills it up.
+    /// Returns the memory in use if a fault fills it up.
     fn filled_memory(&self, memory: u64, elapsed: f64) -> u64 {
         let growth = |event: HostFaultKind, share: f64| match event {
             HostFaultKind::Swells { to } => {
@@ -186,11 +186,11 @@ impl HostPlan {
             }
             _ => None,
         };
-        self.now(elapsed).find_map(|host_fault| growth(host_fault.what, host_fault.share(elapsed))).unwrap_or(memory)
+        self.now(elapsed).find_map(|host_fault| growth(host_fault.kind, host_fault.share(elapsed))).unwrap_or(memory)
     }
 }
 
-/// What the jobs of a host need of it.
+/// The load of all jobs on a host.
 #[derive(Clone, Copy)]
 struct Needs {
     cpus: f64,
@@ -207,23 +207,23 @@ pub(super) fn hundredths(value: f64) -> f32 {
 
 const POWER_CAP: u64 = 0x4;
 const SOFTWARE_THERMAL: u64 = 0x20;
-/// Hardware slowdown, by heat.
+/// NVML's reason for hardware thermal slowdown.
 const HARDWARE_THERMAL: u64 = 0x48;
 const POWER_BRAKE: u64 = 0x80;
-/// Part of the time for which heat, and the power brake, hold a GPU down.
+/// Fraction of the time in which heat or the power brake slows a GPU down.
 const THROTTLED: f64 = 0.24;
 const BRAKED: f64 = 0.07;
-/// What the driver remembers from before the first snapshot, in seconds.
+/// Length of the buffered samples from before the first snapshot, in seconds.
 const PAST_SECONDS: u32 = 60;
-/// Its filesystems, each with its kind, size in GiB and how full it is, in percent.
+/// File systems with type, size in GiB and usage in percent.
 const MOUNTS: [(&str, &str, u64, f64); 3] =
     [("/", "ext4", 880, 41.0), ("/home", "nfs4", 36_000, 63.0), ("/scratch", "xfs", 14_000, 52.0)];
 
-/// One host at one moment.
+/// One host at one time.
 pub(super) struct HostSample<'a> {
     plan: &'a HostPlan,
     pub(super) elapsed: f64,
-    /// The moment of the snapshot before.
+    /// Time of the previous snapshot.
     pub(super) before: Option<f64>,
     slow_sample_at: f64,
     ended: &'a Ended,
@@ -240,12 +240,12 @@ impl<'a> HostSample<'a> {
         }
     }
 
-    /// Whether this GPU fell off the bus.
+    /// Returns whether this GPU fell off the bus.
     pub(super) fn is_lost(&self, gpu: usize) -> bool {
-        self.plan.now(self.elapsed).any(|host_fault| host_fault.what == HostFaultKind::Lost { gpu })
+        self.plan.now(self.elapsed).any(|host_fault| host_fault.kind == HostFaultKind::Lost { gpu })
     }
 
-    /// The readings of one GPU, of which processes use so many bytes.
+    /// Returns the readings of a GPU whose processes use this much memory.
     pub(super) fn gpu(&self, gpu: usize, used: u64) -> GpuReading {
         let model = self.plan.model;
         if self.is_lost(gpu) {
@@ -262,13 +262,13 @@ impl<'a> HostSample<'a> {
         let sm_mhz = match reasons {
             0x1 => 345,
             reasons if reasons & (SOFTWARE_THERMAL | HARDWARE_THERMAL | POWER_BRAKE) != 0 => {
-                model.sm_max_mhz * 68 / 100 + self.chance(gpu, 61, 5) * 15
+                model.sm_max_mhz * 68 / 100 + self.random_below(gpu, 61, 5) * 15
             }
-            POWER_CAP => model.sm_max_mhz - 15 * (3 + self.chance(gpu, 61, 6)),
+            POWER_CAP => model.sm_max_mhz - 15 * (3 + self.random_below(gpu, 61, 6)),
             _ => model.sm_max_mhz,
         };
         let heat = self.celsius(slot, gpu, busy, mean_watts(60.0));
-        let slow_link = self.plan.now(self.elapsed).find_map(|host_fault| match host_fault.what {
+        let slow_link = self.plan.now(self.elapsed).find_map(|host_fault| match host_fault.kind {
             HostFaultKind::SlowLink { gpu: slow, generation } if slow == gpu => Some(generation),
             _ => None,
         });
@@ -288,7 +288,7 @@ impl<'a> HostSample<'a> {
             clock_graphics_mhz: Some(sm_mhz),
             clock_sm_mhz: Some(sm_mhz),
             clock_memory_mhz: Some(model.memory_mhz),
-            // An HGX board has no fans of its own.
+            // The GPUs of an HGX board have no fans.
             fan_percent: None,
             performance_state: Some(0),
             clocks_event_reasons: Some(reasons),
@@ -300,7 +300,7 @@ impl<'a> HostSample<'a> {
         }
     }
 
-    /// Energy since the driver was loaded, in joules.
+    /// Returns the energy since the driver was loaded, in joules.
     fn energy(&self, gpu: usize, at: f64) -> f64 {
         let before = rng::between(2e8, 3e9, &[self.plan.seed, gpu as u64, 65]);
         let variety = rng::between(0.94, 1.06, &[self.plan.seed, gpu as u64, 66]);
@@ -309,7 +309,7 @@ impl<'a> HostSample<'a> {
         before + self.plan.model.idle_watts * variety * at + jobs
     }
 
-    /// Share of the last second in which a kernel ran.
+    /// Returns the fraction of the last second in which a kernel ran.
     fn busy(&self, gpu: usize, at: f64) -> f64 {
         let job = self.plan.slot_on(gpu, at, self.ended).and_then(|slot| Some((slot, slot.job(at, self.ended)?)));
         job.map_or(0.0, |(slot, job)| {
@@ -320,18 +320,18 @@ impl<'a> HostSample<'a> {
 
     fn reasons(&self, slot: Option<&GpuSlot>, gpu: usize, watts: f64) -> u64 {
         let brakes =
-            |what: HostFaultKind| matches!(what, HostFaultKind::Brake { first, last } if (first..=last).contains(&gpu));
+            |kind: HostFaultKind| matches!(kind, HostFaultKind::Brake { first, last } if (first..=last).contains(&gpu));
         match slot {
             None => 0x1,
             Some(slot) if slot.fault_since(JobFaultKind::Overheats, self.elapsed).is_some() => {
-                if self.chance(gpu, 67, 100) < (THROTTLED * 100.0) as u32 {
+                if self.random_below(gpu, 67, 100) < (THROTTLED * 100.0) as u32 {
                     HARDWARE_THERMAL | SOFTWARE_THERMAL
                 } else {
                     SOFTWARE_THERMAL
                 }
             }
             Some(slot) if slot.kind == Workload::Hot => SOFTWARE_THERMAL,
-            _ if self.plan.now(self.elapsed).any(|host_fault| brakes(host_fault.what)) => POWER_BRAKE,
+            _ if self.plan.now(self.elapsed).any(|host_fault| brakes(host_fault.kind)) => POWER_BRAKE,
             _ if watts > 0.9 * self.plan.model.power_limit_watts => POWER_CAP,
             _ => 0,
         }
@@ -339,7 +339,7 @@ impl<'a> HostSample<'a> {
 
     fn celsius(&self, slot: Option<&GpuSlot>, gpu: usize, busy: f64, mean_watts: f64) -> f64 {
         let model = self.plan.model;
-        // Forty-odd degrees above the air at full power, after about a minute.
+        // About 40 degrees above the air at full power, with a time constant of a minute.
         let air = 25.5 + rng::between(0.0, 4.0, &[self.plan.seed, gpu as u64, 60]);
         match slot {
             Some(slot) if slot.kind == Workload::Hot => {
@@ -350,11 +350,11 @@ impl<'a> HostSample<'a> {
         }
     }
 
-    /// Counters begin with what was before the demo.
+    /// Returns the violation counters, which begin before the simulation.
     fn throttled_seconds(&self, gpu: usize) -> f64 {
         let here = self.plan.slots.iter().filter(|slot| slot.gpus.contains(&gpu));
         let job_faults = here.flat_map(|slot| slot.job_faults.iter().map(|job_fault| (job_fault, slot.left_seconds)));
-        let heated = job_faults.filter(|(job_fault, _)| job_fault.what == JobFaultKind::Overheats);
+        let heated = job_faults.filter(|(job_fault, _)| job_fault.kind == JobFaultKind::Overheats);
         let seconds =
             heated.map(|(job_fault, left)| (self.elapsed.min(job_fault.until).min(left) - job_fault.from).max(0.0));
         rng::between(0.0, 90.0, &[self.plan.seed, gpu as u64, 68]) + THROTTLED * seconds.sum::<f64>()
@@ -362,12 +362,12 @@ impl<'a> HostSample<'a> {
 
     fn braked_seconds(&self, gpu: usize) -> f64 {
         let brakes =
-            |what: HostFaultKind| matches!(what, HostFaultKind::Brake { first, last } if (first..=last).contains(&gpu));
-        let all = self.plan.host_faults.iter().filter(|host_fault| brakes(host_fault.what));
+            |kind: HostFaultKind| matches!(kind, HostFaultKind::Brake { first, last } if (first..=last).contains(&gpu));
+        let all = self.plan.host_faults.iter().filter(|host_fault| brakes(host_fault.kind));
         BRAKED * all.map(|host_fault| host_fault.seconds(self.elapsed)).sum::<f64>()
     }
 
-    /// What rarely changes about one GPU.
+    /// Returns the slow readings of a GPU.
     pub(super) fn health(&self, gpu: usize) -> GpuHealth {
         let links = (1_u64 << self.plan.model.nvlinks) - 1;
         let mut health = GpuHealth {
@@ -385,7 +385,7 @@ impl<'a> HostSample<'a> {
             ..GpuHealth::default()
         };
         for host_fault in self.plan.now(self.elapsed) {
-            match host_fault.what {
+            match host_fault.kind {
                 HostFaultKind::BadRow { gpu: bad, errors } if bad == gpu => {
                     health.ecc_uncorrectable_volatile = Some(errors);
                     health.ecc_uncorrectable_aggregate = Some(errors);
@@ -401,7 +401,7 @@ impl<'a> HostSample<'a> {
         health
     }
 
-    /// What the driver remembers from before the first snapshot: a value a second.
+    /// Returns the buffered samples from before the first snapshot, one per second.
     pub(super) fn recent_past(&self) -> Vec<RecentPast> {
         const AGE: f64 = 0.4;
         let end = self.elapsed - AGE;
@@ -423,19 +423,19 @@ impl<'a> HostSample<'a> {
         (0..self.plan.gpu_count).filter(|gpu| !self.is_lost(*gpu)).map(of_gpu).collect()
     }
 
-    /// Memory that a worker holds on its GPU.
+    /// Returns the memory a worker holds on its GPU.
     pub(super) fn memory(&self, slot: &GpuSlot, worker: &Worker) -> u64 {
         let total = self.plan.model.memory_total_bytes as f64;
         let variety = rng::between(0.97, 1.03, &[slot.seed, worker.rank as u64, 62]);
         let share = (slot.kind.profile().memory_share * variety).min(0.97) * worker.share;
         let leaked = slot.leak_bytes_per_hour * self.elapsed / 3600.0;
-        // What leaks for long began with less in it.
+        // A job that leaks for a long time starts with less memory.
         let share = if slot.leak_bytes_per_hour > 0.0 { 0.75 } else { share };
-        // Handed out in pages of 2 MiB.
+        // Allocated in pages of 2 MiB.
         ((total * share * loaded(worker.age_seconds) + leaked) as u64) >> 21 << 21
     }
 
-    /// What a worker does on its GPU.
+    /// Returns the readings of a worker on its GPU.
     pub(super) fn gpu_process(&self, slot: &GpuSlot, worker: &Worker, held: u64) -> GpuProcessReading {
         let busy = self.busy(worker.gpu, self.elapsed) * worker.share;
         let fresh = self.before.is_some();
@@ -451,11 +451,11 @@ impl<'a> HostSample<'a> {
         }
     }
 
-    /// What a worker does on the host.
+    /// Returns the readings of a worker on the host.
     pub(super) fn process(&self, slot: &GpuSlot, job: Job, worker: &Worker) -> ProcessReading {
         let elapsed = self.elapsed;
         if slot.fault_since(JobFaultKind::LeavesMemory, elapsed).is_some() {
-            // /proc no longer shows it.
+            // The process is gone from /proc.
             return ProcessReading {
                 pid: Some(worker.pid),
                 presence: Some(Presence::Gone),
@@ -472,12 +472,12 @@ impl<'a> HostSample<'a> {
             () if is_dead => ProcessState::Zombie,
             () if slot.fault_since(JobFaultKind::Stops, elapsed).is_some() => ProcessState::Stopped,
             () if waits.is_some() => ProcessState::DiskSleep,
-            // A hung collective spins in user space: running, not waiting.
+            // A hung collective spins in user space, so the process is running.
             () if cpus > 0.5 => ProcessState::Running,
             () => ProcessState::Sleeping,
         };
         let rss = (profile.rss_bytes as f64 * worker.share * loaded(worker.age_seconds)) as u64 >> 12 << 12;
-        let threads = 28 + self.chance(worker.rank, 63, 1) + (profile.helper_cpus * 8.0) as u32;
+        let threads = 28 + self.random_below(worker.rank, 63, 1) + (profile.helper_cpus * 8.0) as u32;
         let used = slot.cpu_seconds(worker.gpu, worker.age_seconds) * worker.share;
         let mut reading = ProcessReading {
             pid: Some(worker.pid),
@@ -500,21 +500,21 @@ impl<'a> HostSample<'a> {
             ..ProcessReading::default()
         };
         if PEOPLE[slot.person].uid == VIEWER.uid {
-            self.own_files(slot, worker, &mut reading);
+            self.add_own_process_readings(slot, worker, &mut reading);
         }
         reading
     }
 
-    /// Since when its threads wait in the kernel: of themselves, or because the file server is away.
+    /// Returns since when its threads wait in the kernel, because of a fault or because the file server hangs.
     fn waits_since(&self, slot: &GpuSlot) -> Option<f64> {
         let away =
-            self.plan.now(self.elapsed).find(|host_fault| matches!(host_fault.what, HostFaultKind::Silent { .. }));
+            self.plan.now(self.elapsed).find(|host_fault| matches!(host_fault.kind, HostFaultKind::Silent { .. }));
         let away = away.filter(|_| slot.kind == Workload::Notebook).map(|host_fault| host_fault.from);
         slot.fault_since(JobFaultKind::Waits, self.elapsed).or(away)
     }
 
-    /// What only its owner may read of a process; a probe looks at it in every tenth sample.
-    fn own_files(&self, slot: &GpuSlot, worker: &Worker, reading: &mut ProcessReading) {
+    /// Adds readings that only the owner may read; a probe updates them in every tenth sample.
+    fn add_own_process_readings(&self, slot: &GpuSlot, worker: &Worker, reading: &mut ProcessReading) {
         const WRITES_EVERY: f64 = 7.3;
         let slow_sample_at = self.slow_sample_at;
         let age = worker.age_seconds - (self.elapsed - slow_sample_at);
@@ -522,7 +522,7 @@ impl<'a> HostSample<'a> {
         let stopped = slot
             .job_faults
             .iter()
-            .filter(|job_fault| matches!(job_fault.what, JobFaultKind::FallsSilent | JobFaultKind::Hangs));
+            .filter(|job_fault| matches!(job_fault.kind, JobFaultKind::FallsSilent | JobFaultKind::Hangs));
         let stopped = stopped.map(|job_fault| job_fault.from).find(|from| *from <= slow_sample_at);
         reading.read_characters = Some((3e8 * worked) as u64);
         reading.write_bytes = Some((900.0 * worked) as u64);
@@ -530,12 +530,12 @@ impl<'a> HostSample<'a> {
             Some(stopped.map_or(slow_sample_at.rem_euclid(WRITES_EVERY), |since| slow_sample_at - since).trunc());
     }
 
-    /// The filesystems, asked once a minute; one that does not answer is told in each sample.
+    /// Returns the file systems: once a minute, and in every sample if one hangs.
     pub(super) fn filesystems(&self) -> Vec<Filesystem> {
         let silent = |mount: &str| {
             let mut now = self.plan.now(self.elapsed);
             let since = now
-                .find(|host_fault| matches!(host_fault.what, HostFaultKind::Silent { mount: other } if other == mount));
+                .find(|host_fault| matches!(host_fault.kind, HostFaultKind::Silent { mount: other } if other == mount));
             since.map(|host_fault| self.elapsed - host_fault.from)
         };
         let minute = |at: f64| (at / MINUTE).floor();
@@ -544,7 +544,7 @@ impl<'a> HostSample<'a> {
             return Vec::new();
         }
         let filesystem = |(mount, kind, gib, full): (&'static str, &str, u64, f64)| {
-            let filled = self.plan.host_faults.iter().find_map(|host_fault| match host_fault.what {
+            let filled = self.plan.host_faults.iter().find_map(|host_fault| match host_fault.kind {
                 HostFaultKind::Fills { mount: other, from, to } if other == mount => {
                     Some(from + (to - from) * host_fault.share(self.elapsed))
                 }
@@ -564,13 +564,13 @@ impl<'a> HostSample<'a> {
         MOUNTS.into_iter().map(filesystem).collect()
     }
 
-    /// A number below `below` that changes every two seconds.
-    fn chance(&self, which: usize, what: u64, below: u32) -> u32 {
+    /// Returns a number below `below` that changes every two seconds.
+    fn random_below(&self, which: usize, what: u64, below: u32) -> u32 {
         rng::hash(&[self.plan.seed, which as u64, what, (self.elapsed / 2.0) as u64]) as u32 % below
     }
 }
 
-/// Memory utilisation as a share of utilisation: a kernel that waits reaches no memory.
+/// Returns memory utilisation as a fraction of utilisation; a waiting kernel accesses no memory.
 fn memory_activity(slot: Option<&GpuSlot>, gpu: usize, at: f64) -> f64 {
     let works = |slot: &&GpuSlot| matches!(slot.mode(gpu, at), GpuUse::Works | GpuUse::Less(_));
     slot.filter(works).map_or(0.0, |slot| slot.kind.profile().memory_activity)

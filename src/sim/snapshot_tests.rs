@@ -1,4 +1,4 @@
-//! Whether the simulated readings could come from real servers.
+//! Checks that simulated readings are plausible for real hosts.
 
 use super::super::scenario::VIEWER;
 use super::super::workload::Workload;
@@ -25,12 +25,12 @@ fn snapshot(plan: &HostPlan, seconds: f64) -> Snapshot {
     plan.snapshot(context, &Ended::new(), &mut SentFacts::new())
 }
 
-/// The position of the first GPU of this kind.
+/// The position of the first GPU with this workload.
 fn gpu_of(plan: &HostPlan, kind: Workload) -> usize {
     plan.slots.iter().find(|slot| slot.kind == kind).expect("is there").gpus.start
 }
 
-/// The position of the first GPU on which this script runs.
+/// The position of the first GPU that runs this script.
 fn gpu_with(plan: &HostPlan, script: &str) -> usize {
     let runs = |slot: &&GpuSlot| slot.script.is_some_and(|known| known.starts_with(script));
     plan.slots.iter().find(runs).expect("is there").gpus.start

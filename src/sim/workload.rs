@@ -1,4 +1,4 @@
-//! The kinds of work, with their profile.
+//! Workloads and how they use GPUs over time, with closed-form integrals of utilisation and energy.
 
 use super::fault::{GpuUse, JobFault, JobFaultKind};
 use super::rng;
@@ -8,46 +8,46 @@ use std::ops::Range;
 
 const GIB: u64 = 1 << 30;
 
-/// What is done on the GPUs of one slot.
+/// The kind of work in a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Workload {
-    /// A long torchrun job over all GPUs of the slot.
+    /// A long torchrun job on all GPUs of the slot.
     Pretrain,
-    /// A torchrun job of hours.
+    /// A torchrun job of several hours.
     Training,
-    /// A short run on one GPU; another follows.
+    /// Short jobs on one GPU, one after the other.
     Evaluation,
     /// A model server with bursts of requests.
     Inference,
     /// Two small servers on the same GPU.
     Shared,
-    /// A notebook that holds memory and does nothing, for days.
+    /// A notebook that holds memory for days without work.
     Notebook,
-    /// Training on a GPU that gets too hot.
+    /// Training on a GPU that overheats.
     Hot,
     /// Training on videos that many CPUs decode.
     Video,
-    /// Kernels so small that the GPU is always busy and never at work.
+    /// Kernels so small that the GPU is always busy at low power.
     Tiny,
-    /// Nobody.
+    /// No job.
     Free,
 }
 
-/// The figures of a kind of work, for one GPU.
+/// Typical values of a workload, per GPU.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct WorkloadProfile {
     pub(super) load: Load,
-    /// Power at full load, as a share of the way from a context's power to the limit.
+    /// Power at full load, as a fraction of the range between the power of an idle context and the limit.
     pub(super) power_share: f64,
-    /// Memory utilisation as a share of utilisation.
+    /// Memory utilisation as a fraction of utilisation.
     pub(super) memory_activity: f64,
-    /// Memory held once everything is loaded, as a share of all.
+    /// Memory in use after loading, as a fraction of the total.
     pub(super) memory_share: f64,
-    /// CPUs that each GPU process keeps busy.
+    /// CPUs used by each GPU process.
     pub(super) cpus: f64,
-    /// Helpers (data loaders) that each has.
+    /// Data loader processes of each GPU process.
     pub(super) helpers: u32,
-    /// CPUs that those keep busy together, beside it.
+    /// CPUs used by these together.
     pub(super) helper_cpus: f64,
     /// Resident memory of each GPU process.
     pub(super) rss_bytes: u64,
@@ -91,7 +91,7 @@ const DECODED: Load = Load {
 };
 
 impl Workload {
-    /// Its profile.
+    /// Returns the typical values.
     pub(super) const fn profile(self) -> WorkloadProfile {
         let training = WorkloadProfile {
             load: STEPS,
@@ -179,38 +179,38 @@ impl Workload {
         }
     }
 
-    /// CPU time that it used when it began: the cells of a notebook that were run on its first day.
+    /// Returns the CPU time at the start of the simulation, from notebook cells that ran earlier.
     pub(super) fn early_cpu_seconds(self) -> f64 {
         if self == Self::Notebook { 190.0 } else { 0.0 }
     }
 
-    /// Whether a launcher (torchrun) stands above the GPU processes.
+    /// Returns whether a launcher (torchrun) is the parent of the GPU processes.
     pub(super) fn is_launched(self) -> bool {
         matches!(self, Self::Pretrain | Self::Training)
     }
 }
 
-/// Work that repeats: steps with a dip between them, and now and then a pause (a checkpoint, a lull).
+/// A repeating load: steps with a dip between them, and a pause (for example a checkpoint) at the end of each cycle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Load {
-    /// Steps and one pause, in seconds.
+    /// Length of a cycle in seconds.
     pub(super) cycle_seconds: f64,
-    /// The pause at the end of a cycle.
+    /// Length of the pause at the end of a cycle.
     pub(super) pause_seconds: f64,
-    /// One step, its dip included.
+    /// Length of a step, including its dip.
     pub(super) step_seconds: f64,
-    /// The dip at the end of a step.
+    /// Length of the dip at the end of a step.
     pub(super) dip_seconds: f64,
-    /// Share of time with a kernel running, within a step.
+    /// Fraction of time with a running kernel within a step.
     pub(super) high: f64,
-    /// The same within a dip.
+    /// Fraction within a dip.
     pub(super) low: f64,
-    /// The same within a pause.
+    /// Fraction within a pause.
     pub(super) pause: f64,
 }
 
 impl Load {
-    /// The same share all the time.
+    /// Creates a constant load.
     pub(super) const fn steady(level: f64) -> Self {
         Self {
             cycle_seconds: 60.0,
@@ -223,7 +223,7 @@ impl Load {
         }
     }
 
-    /// Seconds of work done in the first `seconds`.
+    /// Returns the seconds of kernel time in the first `seconds`.
     pub(super) fn work(&self, seconds: f64) -> f64 {
         let seconds = seconds.max(0.0);
         let busy = self.cycle_seconds - self.pause_seconds;
@@ -242,11 +242,11 @@ impl Load {
     }
 }
 
-/// Length of one swing of [`noise_integral`].
+/// Length of one period of [`noise_integral`].
 const SWING_SECONDS: f64 = 3.7;
 
-/// The integral, up to `seconds`, of an irregular swing between -1 and 1 that sums to nothing over each of its cells.
-/// Cells that do not end before `until` are flat, so that nothing is left over there.
+/// Returns the integral up to `seconds` of irregular noise between -1 and 1 that integrates to 0 over each period. Periods
+/// that do not end before `until` are flat, so that the integral is 0 there.
 pub(super) fn noise_integral(seconds: f64, until: f64, seed: u64) -> f64 {
     let cell = (seconds / SWING_SECONDS).floor();
     if seconds < 0.0 || (cell + 1.0) * SWING_SECONDS > until {
@@ -257,64 +257,64 @@ pub(super) fn noise_integral(seconds: f64, until: f64, seed: u64) -> f64 {
     amplitude * SWING_SECONDS / TAU * (1.0 - (TAU * within).cos())
 }
 
-/// How long a job takes to load before it computes.
+/// Time a job loads before it computes.
 const LOADING_SECONDS: f64 = 38.0;
-/// How far one rank of a job is behind another.
+/// Maximum delay between the ranks of a job.
 const MAX_RANK_SKEW_SECONDS: f64 = 0.9;
-/// How far power swings at full load.
+/// Amplitude of power noise at full load.
 const SWING_SHARE: f64 = 0.05;
 
-/// Some GPUs of a host, and what runs there.
+/// Some GPUs of a host and kind runs there.
 #[derive(Debug, Clone)]
 pub(super) struct GpuSlot {
-    /// Its number on the host.
+    /// Number of the slot on its host.
     pub(super) number: u64,
-    /// Positions of its GPUs. Another slot may have the same, for another time.
+    /// Positions of its GPUs. Another slot may use them at another time.
     pub(super) gpus: Range<usize>,
     pub(super) kind: Workload,
-    /// What is run, where the kind does not say it.
+    /// The script, if the workload does not determine it.
     pub(super) script: Option<&'static str>,
-    /// Whose it is, by index into [`super::scenario::PEOPLE`].
+    /// Index of the owner in [`super::scenario::PEOPLE`].
     pub(super) person: usize,
-    /// How long before the start of the demo it began; below 0 it begins after the start.
+    /// Age of the job at the start of the simulation; negative if it starts later.
     pub(super) began_seconds: f64,
-    /// How long after the start of the demo the slot is left.
+    /// Time after the start of the simulation at which the slot becomes empty.
     pub(super) left_seconds: f64,
-    /// How long a job runs and how long the slot is then free; `None` for what never ends.
+    /// Run time and gap of repeated jobs; `None` for jobs that never end.
     pub(super) cycle: Option<JobCycle>,
-    /// What affects its job, one after the other.
+    /// Faults of the job, in order.
     pub(super) job_faults: Vec<JobFault>,
-    /// Memory that it takes more of from the start of the demo on, bytes an hour.
+    /// Memory leak from the start of the simulation on, bytes per hour.
     pub(super) leak_bytes_per_hour: f64,
-    /// Makes this slot differ from others of its kind.
+    /// Distinguishes this slot from similar ones.
     pub(super) seed: u64,
 }
 
-/// One job after the other.
+/// Timing of repeated jobs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct JobCycle {
     pub(super) run_seconds: f64,
     pub(super) gap_seconds: f64,
 }
 
-/// A job that runs now.
+/// A running job.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Job {
-    /// Which one on this slot, from 0.
+    /// Index of the run in this slot, from 0.
     pub(super) run_index: u64,
     pub(super) age_seconds: f64,
 }
 
-/// Jobs that were ended by a signal: how old they were, by slot and run_index.
+/// Ages at which signals ended jobs, by slot and run index.
 pub(super) type Ended = BTreeMap<(u64, u64), f64>;
 
-/// How much of its memory a job has taken by this age.
+/// Returns the fraction of its memory that a job has loaded at this age.
 pub(super) fn loaded(age: f64) -> f64 {
     (age / LOADING_SECONDS).clamp(0.02, 1.0)
 }
 
 impl GpuSlot {
-    /// The job that runs `elapsed` seconds after the start of the demo.
+    /// Returns the job that runs `elapsed` seconds after the start of the simulation.
     pub(super) fn job(&self, elapsed: f64, ended: &Ended) -> Option<Job> {
         if self.kind == Workload::Free || elapsed < -self.began_seconds || elapsed >= self.left_seconds {
             return None;
@@ -325,23 +325,23 @@ impl GpuSlot {
         (age_seconds < lasts).then_some(Job { run_index, age_seconds })
     }
 
-    /// Since when something has fault_since its job, in seconds after the start of the demo.
-    pub(super) fn fault_since(&self, what: JobFaultKind, elapsed: f64) -> Option<f64> {
+    /// Returns since when a fault is active, in seconds after the start of the simulation.
+    pub(super) fn fault_since(&self, kind: JobFaultKind, elapsed: f64) -> Option<f64> {
         self.job_faults
             .iter()
-            .find(|job_fault| job_fault.what == what && job_fault.is_at(elapsed))
+            .find(|job_fault| job_fault.kind == kind && job_fault.is_at(elapsed))
             .map(|job_fault| job_fault.from)
     }
 
-    /// How the rank on one of its GPUs uses it.
+    /// Returns how the rank on a GPU uses it.
     pub(super) fn mode(&self, gpu: usize, elapsed: f64) -> GpuUse {
         let now = self.job_faults.iter().filter(|job_fault| job_fault.is_at(elapsed));
-        now.map(|job_fault| job_fault.what.mode(self.rank(gpu)))
+        now.map(|job_fault| job_fault.kind.mode(self.rank(gpu)))
             .find(|mode| *mode != GpuUse::Works)
             .unwrap_or(GpuUse::Works)
     }
 
-    /// Energy that its jobs have taken of one of its GPUs beyond what the GPU takes without a context, in joules.
+    /// Returns the energy of all jobs on a GPU above its idle power, in joules.
     pub(super) fn energy(&self, model: &GpuModel, gpu: usize, elapsed: f64, ended: &Ended) -> f64 {
         if self.kind == Workload::Free || elapsed < -self.began_seconds {
             return 0.0;
@@ -350,7 +350,7 @@ impl GpuSlot {
         let run = self.cycle.map_or(f64::INFINITY, |cycle| cycle.run_seconds);
         let job = |age: f64| self.run_energy(model, gpu, age);
         let before = if run_index == 0 { 0.0 } else { run_index as f64 * job(run) };
-        // What jobs that a signal ended have not taken.
+        // Energy that jobs ended by a signal did not use.
         let spared: f64 = ended
             .range((self.number, 0)..(self.number, run_index))
             .map(|(_, lasted)| job(run) - job(lasted.min(run)))
@@ -359,7 +359,7 @@ impl GpuSlot {
         before - spared + job(age.min(lasts))
     }
 
-    /// Seconds of kernel time on one of its GPUs in its job's first `age` seconds.
+    /// Returns the seconds of kernel time on a GPU in the first `age` seconds of its job.
     pub(super) fn work(&self, gpu: usize, age: f64) -> f64 {
         self.sum(gpu, age, |mode, from, to| match mode {
             GpuUse::Works => self.healthy_work(gpu, to) - self.healthy_work(gpu, from),
@@ -369,14 +369,14 @@ impl GpuSlot {
         })
     }
 
-    /// CPU time of the rank on one of its GPUs in its first `age` seconds.
+    /// Returns the CPU time of the rank on a GPU in its first `age` seconds.
     pub(super) fn cpu_seconds(&self, gpu: usize, age: f64) -> f64 {
         let cpus = self.kind.profile().cpus;
         let used = self.sum(gpu, age, |mode, from, to| (to - from) * cpus_of(mode, cpus));
         self.kind.early_cpu_seconds() + used
     }
 
-    /// CPUs that the rank on one of its GPUs keeps busy, and those that its helpers do.
+    /// Returns the CPUs used by the rank on a GPU, and by its helpers.
     pub(super) fn cpus(&self, gpu: usize, elapsed: f64) -> (f64, f64) {
         let (mode, profile) = (self.mode(gpu, elapsed), self.kind.profile());
         let helpers = if matches!(mode, GpuUse::Works | GpuUse::Less(_)) { profile.helper_cpus } else { 0.0 };
@@ -388,7 +388,7 @@ impl GpuSlot {
     }
 
     fn healthy_work(&self, gpu: usize, age: f64) -> f64 {
-        // The ranks of a job are not quite in step.
+        // The ranks of a job are slightly out of step.
         let behind = rng::between(0.0, MAX_RANK_SKEW_SECONDS, &[self.seed, gpu as u64, 4]);
         self.kind.profile().load.work((age - LOADING_SECONDS - behind).max(0.0))
     }
@@ -413,11 +413,11 @@ impl GpuSlot {
         })
     }
 
-    /// Adds up over the times of a job's first `age` seconds in which a rank used its GPU in one way.
+    /// Sums a function over the periods of the first `age` seconds in which a rank uses its GPU in the same way.
     fn sum(&self, gpu: usize, age: f64, of: impl Fn(GpuUse, f64, f64) -> f64) -> f64 {
         let (mut at, mut total) = (0.0, 0.0);
         for job_fault in &self.job_faults {
-            let mode = job_fault.what.mode(self.rank(gpu));
+            let mode = job_fault.kind.mode(self.rank(gpu));
             let from = (job_fault.from + self.began_seconds).clamp(at, age);
             let until = (job_fault.until + self.began_seconds).clamp(from, age);
             if mode == GpuUse::Works {
@@ -441,7 +441,7 @@ impl GpuSlot {
     }
 }
 
-/// A rank that waits in a collective keeps one CPU busy; one that rests, none.
+/// A rank that waits in a collective uses one CPU, an idle one none.
 fn cpus_of(mode: GpuUse, cpus: f64) -> f64 {
     match mode {
         GpuUse::Works | GpuUse::Less(_) => cpus,
@@ -452,7 +452,7 @@ fn cpus_of(mode: GpuUse, cpus: f64) -> f64 {
 
 const MIB: u64 = 1 << 20;
 
-/// A kind of GPU.
+/// A GPU model.
 #[derive(Debug, PartialEq)]
 pub(super) struct GpuModel {
     pub(super) name: &'static str,
@@ -462,9 +462,9 @@ pub(super) struct GpuModel {
     pub(super) power_limit_watts: f64,
     /// Power without a context.
     pub(super) idle_watts: f64,
-    /// Power with a context that does nothing. Reported: H100 122 W, A100 80 W.
+    /// Power with an idle context. Reported: H100 122 W, A100 80 W.
     pub(super) context_watts: f64,
-    /// Power while a kernel spins on all SMs and reaches no memory. Reported for hung H100s: 100 to 152 W.
+    /// Power while a kernel spins on all SMs without memory accesses. Reported for hung H100s: 100 to 152 W.
     pub(super) spin_watts: f64,
     pub(super) sm_max_mhz: u32,
     pub(super) memory_mhz: u32,
@@ -539,7 +539,6 @@ mod tests {
         assert!(noise_integral(481.0, 480.0, 3).abs() < 1e-12);
     }
 
-
     fn slot(kind: Workload, cycle: Option<JobCycle>, job_faults: &[JobFault]) -> GpuSlot {
         GpuSlot {
             number: 3,
@@ -571,7 +570,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seat_is_taken_for_its_time_only() {
+    fn a_slot_is_occupied_between_its_start_and_end_only() {
         let slot = GpuSlot { began_seconds: -50.0, left_seconds: 400.0, ..slot(Workload::Training, None, &[]) };
         let runs = [49.0, 50.0, 399.0, 400.0].map(|elapsed| slot.job(elapsed, &Ended::new()).is_some());
         assert_eq!(runs, [false, true, true, false]);
