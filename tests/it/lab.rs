@@ -93,7 +93,9 @@ impl Lab {
                 pids.push(pid);
             }
         }
-        pids
+        // A child that a probe has just forked still has the probe's program.
+        let is_child = |pid: &u32| parent_pid(*pid).is_some_and(|parent| pids.contains(&parent));
+        pids.iter().copied().filter(|pid| !is_child(pid)).collect()
     }
 
     /// The probes in a host's cache, by name.
@@ -101,6 +103,12 @@ impl Lab {
         let cache = self.path(host).join("cache/gpufleet");
         std::fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
+}
+
+/// Field 4 of `/proc/PID/stat` (proc(5)).
+fn parent_pid(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()
 }
 
 impl LabHost {
