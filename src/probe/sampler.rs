@@ -73,7 +73,7 @@ impl Sampler {
 
     /// Waits for the commands of processes, at most this long.
     pub(crate) fn settle_processes(&mut self, limit: Duration) {
-        self.processes.settle(Instant::now() + limit);
+        self.processes.wait_until_idle(Instant::now() + limit);
     }
 
     /// Waits for what other programs were asked, at most this long.

@@ -366,7 +366,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_is_its_name_on_the_wire_and_an_unknown_one_keeps_it() {
+    fn reading_sources_are_encoded_by_name() {
         for (source, name) in [
             (ReadingSource::Probe, "\"probe\""),
             (ReadingSource::NvidiaSmi, "\"nvidia-smi\""),

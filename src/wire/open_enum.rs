@@ -11,9 +11,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 /// What `#[serde(remote = "Self")]` derives, as a trait.
-pub(super) trait Derived<'de>: Sized {
+pub(super) trait DerivedDeserialize<'de>: Sized {
     /// Reads the enum as `serde` derives it.
-    fn derived<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
+    fn deserialize_derived<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
 
 /// Implements `Serialize` and `Deserialize` for enums that derive both with `#[serde(remote = "Self")]` and whose last
@@ -27,8 +27,8 @@ macro_rules! open_enums {
             }
         }
 
-        impl<'de> crate::wire::open_enum::Derived<'de> for $Enum {
-            fn derived<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        impl<'de> crate::wire::open_enum::DerivedDeserialize<'de> for $Enum {
+            fn deserialize_derived<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 $Enum::deserialize(deserializer)
             }
         }
@@ -52,7 +52,7 @@ impl<T> Default for Visitor<T> {
     }
 }
 
-impl<'de, T: Derived<'de>> SerdeVisitor<'de> for Visitor<T> {
+impl<'de, T: DerivedDeserialize<'de>> SerdeVisitor<'de> for Visitor<T> {
     type Value = T;
 
     fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
@@ -60,28 +60,28 @@ impl<'de, T: Derived<'de>> SerdeVisitor<'de> for Visitor<T> {
     }
 
     fn visit_str<E: Error>(self, word: &str) -> Result<T, E> {
-        T::derived(word.into_deserializer())
+        T::deserialize_derived(word.into_deserializer())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
-        T::derived(EnumAccessDeserializer::new(Tolerant(MapAccessDeserializer::new(map))))
+        T::deserialize_derived(EnumAccessDeserializer::new(IgnoreUnknownData(MapAccessDeserializer::new(map))))
     }
 }
 
 /// Ignores the data of a variant that is read as a unit variant.
-struct Tolerant<A>(A);
+struct IgnoreUnknownData<A>(A);
 
-impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for Tolerant<A> {
+impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for IgnoreUnknownData<A> {
     type Error = A::Error;
-    type Variant = Tolerant<A::Variant>;
+    type Variant = IgnoreUnknownData<A::Variant>;
 
     fn variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<(V::Value, Self::Variant), A::Error> {
         let (value, variant) = self.0.variant_seed(seed)?;
-        Ok((value, Tolerant(variant)))
+        Ok((value, IgnoreUnknownData(variant)))
     }
 }
 
-impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for Tolerant<A> {
+impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for IgnoreUnknownData<A> {
     type Error = A::Error;
 
     fn unit_variant(self) -> Result<(), A::Error> {
@@ -114,7 +114,7 @@ mod tests {
     };
 
     #[test]
-    fn a_message_that_is_not_known_is_no_error() {
+    fn unknown_messages_are_decoded_as_unknown() {
         for line in [r#"{"weather":{"sky":["blue",{"deep":null}]}}"#, r#"{"weather":null}"#, r#""weather""#] {
             assert_eq!(decode(line.as_bytes()), Ok(Message::Unknown), "{line}");
         }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_variant_that_is_not_known_does_not_hide_what_is() {
+    fn an_unknown_variant_does_not_affect_other_fields() {
         let hello = r#"{"protocol":1,"probe_version":"9","scope":{"virtual_machine":"vm-1"}}"#;
         let hello: Hello = decode_json(hello.as_bytes()).expect("decodes");
         assert_eq!((hello.scope, &*hello.probe_version), (Some(Scope::Unknown), "9"));
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_written_as_such() {
+    fn unknown_variants_are_encoded_as_unknown() {
         // A recording keeps the facts of a process.
         let facts = ProcessFacts { owner: Some(Owner::Unknown), ..ProcessFacts::default() };
         let json = serde_json::to_string(&facts).expect("encodes");

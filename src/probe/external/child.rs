@@ -56,12 +56,12 @@ impl ChildProcess {
         if program.is_absent() {
             return None;
         }
-        let (program, queried_at) = (program.clone(), Instant::now());
+        let (program, requested_at) = (program.clone(), Instant::now());
         let arguments: Vec<String> = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let starting = pool.run(move || {
             let mut command = Command::new(program.locate()?);
             command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-            let waited_seconds = queried_at.elapsed().as_secs() as f64;
+            let waited_seconds = requested_at.elapsed().as_secs() as f64;
             Some(Started { child: command.spawn().ok()?, waited_seconds })
         })?;
         Some(Self { starting: Some(starting), child: None, deadline: now + timeout_seconds, killed: false })
@@ -119,11 +119,11 @@ fn read_output(child: &mut Child) -> Option<String> {
 pub(super) struct ProgramPath {
     find_program: fn() -> Option<PathBuf>,
     /// Never locked for longer than a copy takes.
-    place: Arc<Mutex<Place>>,
+    lookup: Arc<Mutex<Lookup>>,
 }
 
 #[derive(Debug, Clone, Default)]
-enum Place {
+enum Lookup {
     /// Nobody has looked for it.
     #[default]
     Unknown,
@@ -135,33 +135,33 @@ enum Place {
 impl ProgramPath {
     /// `find_program` may block.
     pub(super) fn new(find_program: fn() -> Option<PathBuf>) -> Self {
-        Self { find_program, place: Arc::default() }
+        Self { find_program, lookup: Arc::default() }
     }
 
     /// At this place; `None` for a program that does not exist.
     #[cfg(test)]
-    pub(super) fn at(place: Option<PathBuf>) -> Self {
-        Self { find_program: || None, place: Arc::new(Mutex::new(place.map_or(Place::NotFound, Place::Found))) }
+    pub(super) fn at(path: Option<PathBuf>) -> Self {
+        Self { find_program: || None, lookup: Arc::new(Mutex::new(path.map_or(Lookup::NotFound, Lookup::Found))) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Lookup> {
+        self.lookup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// It was looked for, and is not there or may not be used.
     pub(super) fn is_absent(&self) -> bool {
-        matches!(&*self.lock(), Place::NotFound)
+        matches!(&*self.lock(), Lookup::NotFound)
     }
 
     /// Where it is. The first call looks for it, and may block.
     fn locate(&self) -> Option<PathBuf> {
         let known = self.lock().clone();
         match known {
-            Place::Found(path) => Some(path),
-            Place::NotFound => None,
-            Place::Unknown => {
+            Lookup::Found(path) => Some(path),
+            Lookup::NotFound => None,
+            Lookup::Unknown => {
                 let found = (self.find_program)();
-                *self.lock() = found.clone().map_or(Place::NotFound, Place::Found);
+                *self.lock() = found.clone().map_or(Lookup::NotFound, Lookup::Found);
                 found
             }
         }
@@ -200,7 +200,7 @@ mod tests {
         while Instant::now() < deadline {
             match child.poll(now) {
                 ChildStatus::Running => std::thread::yield_now(),
-                answer => return answer,
+                status => return status,
             }
         }
         panic!("no answer")
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn output_failure_and_timeout_are_distinguished() {
         let pool = BlockingPool::new();
-        let start = |write_script: &str| ChildProcess::start(&pool, &sh(), &["-c", write_script], 0.0, 5.0).unwrap();
+        let start = |script: &str| ChildProcess::start(&pool, &sh(), &["-c", script], 0.0, 5.0).unwrap();
         assert_eq!(outcome(&mut start("echo yes"), 0.0), ChildStatus::Finished("yes\n".to_owned()));
         assert_eq!(outcome(&mut start("echo no; exit 3"), 0.0), ChildStatus::Failed);
         let mut slow = start("exec sleep 600");

@@ -15,8 +15,8 @@ const TIMEOUT_SECONDS: f64 = 20.0;
 const MAX_NAMES: usize = 1024;
 /// One folder a pod, `NAMESPACE_NAME_UID`.
 const POD_LOGS: &str = "/var/log/pods";
-const SOCKETS: [&str; 2] = ["/run/docker.sock", "/var/run/docker.sock"];
-const LIST: [&str; 4] = ["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"];
+const DOCKER_SOCKETS: [&str; 2] = ["/run/docker.sock", "/var/run/docker.sock"];
+const LIST_ARGUMENTS: [&str; 4] = ["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"];
 
 /// What is known, and who is asked.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub(crate) struct Containers {
     podman: ContainerEngine,
     pod_logs: PathBuf,
     /// The pod whose name is looked for.
-    pod: Option<Pending<(SafeText, Option<SafeText>)>>,
+    pod_lookup: Option<Pending<(SafeText, Option<SafeText>)>>,
     /// Container or pod, and its name; without one where nobody knows it.
     names: Vec<(SafeText, Option<SafeText>)>,
 }
@@ -44,10 +44,10 @@ impl Containers {
     pub(crate) fn new(pool: BlockingPool) -> Self {
         Self {
             pool,
-            docker: ContainerEngine::new(docker),
+            docker: ContainerEngine::new(find_docker),
             podman: ContainerEngine::new(|| find_engine("podman")),
             pod_logs: POD_LOGS.into(),
-            pod: None,
+            pod_lookup: None,
             names: Vec::new(),
         }
     }
@@ -66,9 +66,9 @@ impl Containers {
             Owner::Container { runtime, .. } if *runtime == "docker" => self.docker.request_name(id),
             // Those of others are in their own storage.
             Owner::Container { runtime, .. } if *runtime == "podman" && is_own => self.podman.request_name(id),
-            Owner::Pod { uid, .. } if self.pod.is_none() => {
+            Owner::Pod { uid, .. } if self.pod_lookup.is_none() => {
                 let (logs, uid) = (self.pod_logs.clone(), uid.clone());
-                self.pod = self.pool.run(move || {
+                self.pod_lookup = self.pool.run(move || {
                     let name = pod_name(&logs, &uid);
                     (uid, name)
                 });
@@ -82,7 +82,7 @@ impl Containers {
     pub(crate) fn advance(&mut self, now: f64) {
         let mut answers = self.docker.advance(&self.pool, now);
         answers.extend(self.podman.advance(&self.pool, now));
-        answers.extend(Pending::take(&mut self.pod));
+        answers.extend(Pending::take(&mut self.pod_lookup));
         for (id, name) in answers {
             self.record_name(id, name);
         }
@@ -129,7 +129,7 @@ impl ContainerEngine {
             return Vec::new();
         }
         self.queried_at = Some(now);
-        self.child = ChildProcess::start(pool, &self.program, &LIST, now, TIMEOUT_SECONDS);
+        self.child = ChildProcess::start(pool, &self.program, &LIST_ARGUMENTS, now, TIMEOUT_SECONDS);
         if self.child.is_some() {
             return Vec::new();
         }
@@ -138,9 +138,9 @@ impl ContainerEngine {
 }
 
 /// Docker, where its socket may be written to.
-fn docker() -> Option<PathBuf> {
-    let may_ask = SOCKETS.iter().any(|socket| access(*socket, Access::WRITE_OK).is_ok());
-    may_ask.then(|| find_engine("docker")).flatten()
+fn find_docker() -> Option<PathBuf> {
+    let is_accessible = DOCKER_SOCKETS.iter().any(|socket| access(*socket, Access::WRITE_OK).is_ok());
+    is_accessible.then(|| find_engine("docker")).flatten()
 }
 
 fn find_engine(name: &str) -> Option<PathBuf> {

@@ -38,7 +38,7 @@ struct MountQuery {
     path: String,
     child: Option<ChildProcess>,
     /// When the question was asked that has had no answer yet.
-    answered_at: f64,
+    unanswered_since: f64,
     timeout_state: TimeoutState,
     due: f64,
     /// It is still somebody's.
@@ -59,7 +59,7 @@ enum TimeoutState {
 
 impl Filesystems {
     pub(crate) fn new(pool: BlockingPool) -> Self {
-        let program = ProgramPath::new(stat);
+        let program = ProgramPath::new(find_stat);
         Self { pool, program, queries: Vec::new(), mounts_read_at: None, reported_at: 0.0 }
     }
 
@@ -93,8 +93,8 @@ impl Filesystems {
             return Vec::new();
         }
         self.reported_at = now;
-        let filesystem = self.queries.iter().filter(|query| query.in_use && (query.answered || query.is_silent()));
-        filesystem.map(|query| query.report(now)).collect()
+        let reported = self.queries.iter().filter(|query| query.in_use && (query.answered || query.is_silent()));
+        reported.map(|query| query.report(now)).collect()
     }
 
     /// The children that are asked.
@@ -122,7 +122,7 @@ impl Filesystems {
                     filesystem: Filesystem { mount_point: point, kind, ..Filesystem::default() },
                     path,
                     child: None,
-                    answered_at: now,
+                    unanswered_since: now,
                     timeout_state: TimeoutState::None,
                     due: now,
                     in_use: true,
@@ -134,7 +134,7 @@ impl Filesystems {
 }
 
 /// Where `stat` is. Not by `PATH` first: a directory there may lie on the very file server that does not answer.
-fn stat() -> Option<PathBuf> {
+fn find_stat() -> Option<PathBuf> {
     let usual = ["/usr/bin/stat", "/bin/stat"].map(PathBuf::from);
     usual.into_iter().find(|program| program.is_file()).or_else(|| find_program("stat", &[]))
 }
@@ -153,7 +153,7 @@ impl MountQuery {
                 if self.is_silent() {
                     (self.due, self.timeout_state) = (now + RETRY_SILENT_SECONDS, TimeoutState::Earlier);
                 } else {
-                    (self.due, self.answered_at) = (now + QUERY_SECONDS, now);
+                    (self.due, self.unanswered_since) = (now + QUERY_SECONDS, now);
                 }
             }
             return false;
@@ -195,7 +195,7 @@ impl MountQuery {
         let mut filesystem = self.filesystem.clone();
         if self.is_silent() {
             (filesystem.total_bytes, filesystem.available_bytes) = (None, None);
-            filesystem.silent_seconds = Some(round_to_tenth_f32(now - self.answered_at));
+            filesystem.silent_seconds = Some(round_to_tenth_f32(now - self.unanswered_since));
         }
         filesystem
     }
@@ -230,7 +230,7 @@ mod tests {
         (filesystems, folder)
     }
 
-    fn none() -> impl Iterator<Item = (u32, &'static SafeText)> {
+    fn no_directories() -> impl Iterator<Item = (u32, &'static SafeText)> {
         std::iter::empty()
     }
 
@@ -238,7 +238,7 @@ mod tests {
     fn reported(filesystems: &mut Filesystems, now: f64) -> Vec<Filesystem> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
-            let reported = filesystems.advance(now, false, none());
+            let reported = filesystems.advance(now, false, no_directories());
             if !reported.is_empty() {
                 return reported;
             }
@@ -247,7 +247,7 @@ mod tests {
         panic!("nothing is said")
     }
 
-    fn home() -> impl Iterator<Item = (String, String)> {
+    fn home_directories() -> impl Iterator<Item = (String, String)> {
         let twice = [("/home/alice", "/home/alice"), ("/home/bob/run", "/proc/7/cwd")];
         twice.into_iter().map(|(directory, path)| (directory.to_owned(), path.to_owned()))
     }
@@ -255,7 +255,7 @@ mod tests {
     #[test]
     fn sizes_are_reported_when_they_change() {
         let (mut filesystems, folder) = with_stat("echo 4096 1000 250");
-        filesystems.set_mounts(TABLE, 0.0, home());
+        filesystems.set_mounts(TABLE, 0.0, home_directories());
         let expected = Filesystem {
             mount_point: "/home".into(),
             kind: "nfs4".into(),
@@ -265,7 +265,7 @@ mod tests {
         };
         let expected = [expected];
         assert_eq!(reported(&mut filesystems, 1.0), expected, "two directories, one mount");
-        assert_eq!(filesystems.advance(1.0, true, none()), expected);
+        assert_eq!(filesystems.advance(1.0, true, no_directories()), expected);
         write_script(folder.path(), "stat", "echo 4096 1000 249");
         filesystems.mounts_read_at = Some(61.0);
         assert_eq!(reported(&mut filesystems, 61.0)[0].available_bytes, Some(4096 * 249));
@@ -274,11 +274,11 @@ mod tests {
     #[test]
     fn a_hung_file_system_is_silent_and_has_one_child() {
         let (mut filesystems, folder) = with_stat("echo x >>\"$0.asked\"; exec sleep 600");
-        filesystems.set_mounts(TABLE, 0.0, home());
-        assert_eq!(filesystems.advance(0.0, false, none()), []);
+        filesystems.set_mounts(TABLE, 0.0, home_directories());
+        assert_eq!(filesystems.advance(0.0, false, no_directories()), []);
         filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
-        assert_eq!(filesystems.advance(4.9, true, none()), [], "nothing is known yet");
-        let silent = filesystems.advance(5.0, false, none());
+        assert_eq!(filesystems.advance(4.9, true, no_directories()), [], "nothing is known yet");
+        let silent = filesystems.advance(5.0, false, no_directories());
         assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(5.0), Some(1)));
         assert_eq!((silent[0].total_bytes, &*silent[0].mount_point), (None, "/home"));
         // A sleeper can be killed, a process in a dead mount cannot: play that the child does not end.
@@ -287,8 +287,8 @@ mod tests {
         filesystems.queries[0].child = ChildProcess::start(&filesystems.pool, &sleep, &["600"], 0.0, 5.0);
         drop(child);
         filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
-        assert_eq!(filesystems.advance(14.9, false, none()), []);
-        let silent = filesystems.advance(15.0, false, none());
+        assert_eq!(filesystems.advance(14.9, false, no_directories()), []);
+        let silent = filesystems.advance(15.0, false, no_directories());
         assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(15.0), Some(2)));
         let queries = std::fs::read_to_string(folder.path().join("stat.asked")).unwrap_or_default();
         assert!(queries.lines().count() <= 1, "{queries}");

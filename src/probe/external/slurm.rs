@@ -43,7 +43,7 @@ enum State {
     /// Until the next question.
     Idle { due: f64 },
     /// A child is asked: for the cluster's name first, then for the node.
-    Querying { child: ChildProcess, config: bool },
+    Querying { child: ChildProcess, is_config: bool },
 }
 
 /// What is known, where something is new or to be said again.
@@ -61,7 +61,7 @@ impl Slurm {
         let mut node_names: Vec<String> = std::env::var("SLURMD_NODENAME").into_iter().chain([short, host]).collect();
         node_names.retain(|name| !name.is_empty() && !name.starts_with('-'));
         node_names.dedup();
-        let program = ProgramPath::new(scontrol);
+        let program = ProgramPath::new(find_scontrol);
         Self {
             pool,
             program,
@@ -79,9 +79,9 @@ impl Slurm {
         self.state = match std::mem::replace(&mut self.state, State::Idle { due: now }) {
             State::Idle { due } if now >= due => self.start_query(self.cluster.is_none(), now),
             idle @ State::Idle { .. } => idle,
-            State::Querying { mut child, config } => match child.poll(now) {
-                ChildStatus::Running | ChildStatus::TimedOut => State::Querying { child, config },
-                ChildStatus::Finished(text) if config => {
+            State::Querying { mut child, is_config } => match child.poll(now) {
+                ChildStatus::Running | ChildStatus::TimedOut => State::Querying { child, is_config },
+                ChildStatus::Finished(text) if is_config => {
                     self.cluster = cluster_name(&text);
                     self.start_query(false, now)
                 }
@@ -90,7 +90,7 @@ impl Slurm {
                     State::Idle { due: now + QUERY_SECONDS }
                 }
                 // Perhaps it is known by another name.
-                ChildStatus::Failed if !config && self.node_name_index + 1 < self.node_names.len() => {
+                ChildStatus::Failed if !is_config && self.node_name_index + 1 < self.node_names.len() => {
                     self.node_name_index += 1;
                     self.start_query(false, now)
                 }
@@ -116,18 +116,18 @@ impl Slurm {
         }
     }
 
-    fn start_query(&self, config: bool, now: f64) -> State {
+    fn start_query(&self, is_config: bool, now: f64) -> State {
         let node = self.node_names.get(self.node_name_index).map_or("", String::as_str);
-        let arguments: &[&str] = if config { &["show", "config"] } else { &["-d", "-o", "show", "node", node] };
+        let arguments: &[&str] = if is_config { &["show", "config"] } else { &["-d", "-o", "show", "node", node] };
         match ChildProcess::start(&self.pool, &self.program, arguments, now, TIMEOUT_SECONDS) {
-            Some(child) => State::Querying { child, config },
+            Some(child) => State::Querying { child, is_config },
             None => State::Idle { due: now + RETRY_SECONDS },
         }
     }
 }
 
 /// Where `scontrol` is.
-pub(super) fn scontrol() -> Option<PathBuf> {
+pub(super) fn find_scontrol() -> Option<PathBuf> {
     find_program("scontrol", &SCONTROL_DIRECTORIES)
 }
 
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scontrol_whose_file_server_hangs_is_asked_once() {
+    fn a_scontrol_that_cannot_start_is_queried_once() {
         let (mut slurm, folder) = with_scontrol("echo x >>\"$0.asked\"; exit 1", &["hgx-01"]);
         let release = block(&slurm.pool, MAX_THREADS);
         for now in 0..10_000 {

@@ -2,7 +2,7 @@
 //! step's daemon nor its environment told it: by `scontrol pidinfo`, else by what a prolog wrote down for each GPU.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath};
-use super::slurm::scontrol;
+use super::slurm::find_scontrol;
 use crate::probe::blocking::BlockingPool;
 use crate::wire::SafeText;
 use std::path::{Path, PathBuf};
@@ -49,7 +49,7 @@ struct ResolvedJob {
 
 impl SlurmJobs {
     pub(crate) fn new(pool: BlockingPool) -> Self {
-        let program = ProgramPath::new(scontrol);
+        let program = ProgramPath::new(find_scontrol);
         Self {
             pool,
             program,
@@ -127,10 +127,9 @@ fn parse_job_id(text: &str) -> Option<SafeText> {
 
 /// The only job of this user among the notes; of two it could be either.
 fn job_in_prolog_files(folder: &Path, uid: u32) -> Option<SafeText> {
-    let prolog_directory = std::fs::read_dir(folder).ok()?.flatten().take(MAX_PROLOG_FILES);
-    let mut jobs = prolog_directory.filter_map(|write_prolog_file| {
-        let bytes =
-            std::fs::read(write_prolog_file.path()).ok().filter(|bytes| bytes.len() <= MAX_PROLOG_FILE_BYTES)?;
+    let entries = std::fs::read_dir(folder).ok()?.flatten().take(MAX_PROLOG_FILES);
+    let mut jobs = entries.filter_map(|entry| {
+        let bytes = std::fs::read(entry.path()).ok().filter(|bytes| bytes.len() <= MAX_PROLOG_FILE_BYTES)?;
         let text = String::from_utf8(bytes).ok()?;
         let (job, owner) = text.trim().split_once(' ')?;
         (is_number(job) && owner.parse() == Ok(uid)).then(|| job.to_owned())

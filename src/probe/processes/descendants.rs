@@ -155,17 +155,17 @@ impl Descendants {
                 return Some(index);
             }
             *reads -= 1;
-            let tracked = &mut self.tracked[index];
-            let Ok(index) = self.pending_sums.binary_search_by_key(&tracked.gpu_process, |&(pid, _)| pid) else {
+            let descendant = &mut self.tracked[index];
+            let Ok(index) = self.pending_sums.binary_search_by_key(&descendant.gpu_process, |&(pid, _)| pid) else {
                 continue;
             };
             let sum = &mut self.pending_sums[index].1;
-            let Some(stat) = reader.read_process(tracked.pid, "stat", 1024).ok().and_then(Stat::parse) else {
+            let Some(stat) = reader.read_process(descendant.pid, "stat", 1024).ok().and_then(Stat::parse) else {
                 continue;
             };
-            if stat.parent != tracked.parent {
+            if stat.parent != descendant.parent {
                 // Whoever was between it and the GPU process has ended since the walk, or before it.
-                self.scan.forget_parent(tracked.pid);
+                self.scan.forget_parent(descendant.pid);
                 continue;
             }
             if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
@@ -173,11 +173,12 @@ impl Descendants {
             }
             sum.count += 1;
             sum.blocked += u32::from(stat.state == ProcessState::DiskSleep);
-            if tracked.start_ticks == stat.start_ticks && now > tracked.read_at {
-                let seconds = stat.cpu_ticks.saturating_sub(tracked.cpu_ticks) as f64 / TICKS_PER_SECOND;
-                *sum.cpu_percent.get_or_insert(0.0) += 100.0 * seconds / (now - tracked.read_at);
+            if descendant.start_ticks == stat.start_ticks && now > descendant.read_at {
+                let seconds = stat.cpu_ticks.saturating_sub(descendant.cpu_ticks) as f64 / TICKS_PER_SECOND;
+                *sum.cpu_percent.get_or_insert(0.0) += 100.0 * seconds / (now - descendant.read_at);
             }
-            (tracked.start_ticks, tracked.cpu_ticks, tracked.read_at) = (stat.start_ticks, stat.cpu_ticks, now);
+            (descendant.start_ticks, descendant.cpu_ticks, descendant.read_at) =
+                (stat.start_ticks, stat.cpu_ticks, now);
         }
         None
     }

@@ -22,7 +22,7 @@ const PIECE_BYTES: usize = 2 * 1024;
 /// The most processes that are walked; beyond it the walk ends early.
 const MAX_SCANNED: usize = 1 << 16;
 /// A younger process may still be a login shell that becomes the one below.
-const SETTLED_SECONDS: f64 = 60.0;
+const FINAL_NAME_SECONDS: f64 = 60.0;
 /// What receives a probe and then becomes it, for as long as a slow line takes.
 const BOOTSTRAP_SHELL: &[u8] = b"sh";
 /// From a walk that lists all processes to the next.
@@ -71,17 +71,17 @@ pub(super) struct Entry {
     offset: u64,
     is_probe: bool,
     /// It was read when it would not become another program any more.
-    is_settled: bool,
+    has_final_name: bool,
 }
 
 impl Entry {
     fn unknown(pid: u32, inode: u64, offset: u64) -> Self {
-        Self { pid, parent: None, inode, offset, is_probe: false, is_settled: false }
+        Self { pid, parent: None, inode, offset, is_probe: false, has_final_name: false }
     }
 
     /// What the next walk believes of it without reading it: of a probe nothing, since their number is told.
     fn for_next_scan(self) -> Self {
-        if self.is_settled && !self.is_probe { self } else { Self::unknown(self.pid, self.inode, self.offset) }
+        if self.has_final_name && !self.is_probe { self } else { Self::unknown(self.pid, self.inode, self.offset) }
     }
 }
 
@@ -135,8 +135,8 @@ impl ProcScan {
 
     /// The parent of this one is another now.
     pub(super) fn forget_parent(&mut self, pid: u32) {
-        if let Ok(offset) = self.known.binary_search_by_key(&pid, |entry| entry.pid) {
-            self.known[offset].parent = None;
+        if let Ok(index) = self.known.binary_search_by_key(&pid, |entry| entry.pid) {
+            self.known[index].parent = None;
         }
     }
 
@@ -252,8 +252,8 @@ impl ProcScan {
             // Run by hand it has the name of its file, which begins so.
             entry.is_probe = stat.name.starts_with(PROBE_NAME.to_bytes());
             let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
-            let is_old = uptime_seconds.is_some_and(|uptime| uptime - started >= SETTLED_SECONDS);
-            entry.is_settled = is_old && stat.name != BOOTSTRAP_SHELL;
+            let is_old = uptime_seconds.is_some_and(|uptime| uptime - started >= FINAL_NAME_SECONDS);
+            entry.has_final_name = is_old && stat.name != BOOTSTRAP_SHELL;
         }
         None
     }
@@ -267,7 +267,7 @@ fn new_pids(before: Forks, now: Forks) -> Option<(u32, u32)> {
 }
 
 fn find(entries: &[Entry], pid: u32) -> Option<&Entry> {
-    entries.binary_search_by_key(&pid, |entry| entry.pid).ok().map(|offset| &entries[offset])
+    entries.binary_search_by_key(&pid, |entry| entry.pid).ok().map(|index| &entries[index])
 }
 
 #[cfg(test)]
@@ -315,7 +315,7 @@ mod tests {
         let mut scan = ProcScan::default();
         full_scan(&mut scan, LATER);
         let own = std::process::id();
-        assert!(find(scan.entries(), own).is_some_and(|entry| entry.parent.is_some() && entry.is_settled));
+        assert!(find(scan.entries(), own).is_some_and(|entry| entry.parent.is_some() && entry.has_final_name));
         list_all(&mut scan);
         scan.merge_listed(0, u32::MAX);
         assert!(find(&scan.known, own).is_some_and(|entry| entry.parent.is_some()), "it would be read again");
@@ -357,7 +357,7 @@ mod tests {
         run_scan(&mut scan, current_context(100.0));
         // What ends is noticed where it matters to whoever reads it; a whole walk notices all of it.
         let ended = Entry::unknown(u32::MAX - 1, 0, 0);
-        scan.known.push(Entry { parent: Some(1), is_settled: true, ..ended });
+        scan.known.push(Entry { parent: Some(1), has_final_name: true, ..ended });
         let mut new = sleeper();
         let context = current_context(110.0);
         let wraps = context.forks.zip(scan.forks).is_some_and(|(now, before)| new_pids(before, now).is_none());

@@ -88,7 +88,7 @@ impl ProcessSampler {
     }
 
     /// Waits for the commands that are being read, at most until `deadline`. The next sample has them.
-    pub(crate) fn settle(&self, deadline: Instant) {
+    pub(crate) fn wait_until_idle(&self, deadline: Instant) {
         self.pool.wait_until_idle(deadline);
     }
 
@@ -184,11 +184,11 @@ impl ProcessSampler {
                 }
             };
             let tracked = &mut self.tracked[index].1;
-            let known_percent = tracked.sm_percent.filter(|_| tracked.listed == self.sample);
+            let known_percent = tracked.sm_percent.filter(|_| tracked.listed_sample == self.sample);
             tracked.sm_percent = sm_percent.max(known_percent);
-            tracked.listed = self.sample;
+            tracked.listed_sample = self.sample;
         }
-        self.tracked.retain(|(_, tracked)| tracked.listed == self.sample);
+        self.tracked.retain(|(_, tracked)| tracked.listed_sample == self.sample);
     }
 
     /// Whose CPU time is asked for in this sample: of all that have few threads, and of as many others as the kernel can
@@ -260,7 +260,7 @@ impl ProcessSampler {
                 break;
             }
             tracked.unsent = false;
-            bytes += size(&tracked.facts);
+            bytes += json_bytes_estimate(&tracked.facts);
             facts.push(tracked.facts.clone());
         }
         facts
@@ -268,7 +268,7 @@ impl ProcessSampler {
 }
 
 /// About how long these facts are as JSON.
-fn size(facts: &ProcessFacts) -> usize {
+fn json_bytes_estimate(facts: &ProcessFacts) -> usize {
     let text = |argv: &[SafeText]| argv.iter().map(|argument| argument.len() + 3).sum::<usize>();
     let parents: usize = facts.ancestors.iter().map(|ancestor| 80 + ancestor.name.len() + text(&ancestor.argv)).sum();
     300 + text(&facts.argv) + parents
@@ -321,8 +321,8 @@ mod tests {
             }
         }
 
-        fn settle(&self) {
-            self.processes.settle(Instant::now() + Duration::from_secs(30));
+        fn wait_until_idle(&self) {
+            self.processes.wait_until_idle(Instant::now() + Duration::from_secs(30));
         }
 
         fn sample(&mut self, pids: &[u32]) -> (Vec<ProcessReading>, Vec<ProcessFacts>) {
@@ -345,7 +345,7 @@ mod tests {
         assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
         assert_eq!(facts[0].ancestors[0].pid, std::process::id());
         fixture.users.wait_until_resolved(Duration::from_secs(30));
-        fixture.settle();
+        fixture.wait_until_idle();
         let (readings, facts) = fixture.sample(&[child.id()]);
         assert!(readings[0].cpu_percent.is_some(), "two samples make a share");
         assert!(facts[0].user.is_some(), "{facts:?}");
@@ -375,7 +375,7 @@ mod tests {
             assert!(facts.iter().all(|facts| facts.argv.is_empty() && facts.name.as_deref() == Some("sleep")));
         }
         drop(release);
-        fixture.settle();
+        fixture.wait_until_idle();
         let (_, facts) = fixture.sample(&[child.id()]);
         assert_eq!(facts[0].argv, ["sleep", "600"]);
         child.kill().expect("ends");
@@ -387,7 +387,7 @@ mod tests {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
         fixture.sample(&[child.id()]);
-        fixture.settle();
+        fixture.wait_until_idle();
         fixture.sample(&[child.id()]);
         child.kill().expect("ends");
         let state = (0..1_000_000).find_map(|_| {
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_not_due_keeps_its_reading() {
+    fn a_process_whose_cpu_clock_is_not_read_keeps_its_reading() {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
         fixture.sample(&[child.id()]);
@@ -511,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_pids_are_gone() {
+    fn pids_beyond_pid_max_are_gone() {
         let (readings, facts) = Fixture::new().sample(&[4_194_305, u32::MAX - 1]);
         let seen: Vec<_> = readings.iter().map(|reading| reading.presence).collect();
         assert_eq!((seen, facts), (vec![Some(Presence::Gone); 2], vec![]));

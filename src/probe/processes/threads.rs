@@ -58,7 +58,7 @@ impl Threads {
         let blocked = state == ProcessState::DiskSleep;
         self.last_count = Some(ThreadCount { live: u32::from(is_live(state)), blocked: u32::from(blocked) });
         (self.next_entry, self.partial_count) = (0, ThreadCount::default());
-        self.candidates.retain(|candidates| candidates.thread == thread);
+        self.candidates.retain(|candidate| candidate.thread == thread);
         self.record(thread, blocked, cpu_ticks, now);
     }
 
@@ -70,7 +70,7 @@ impl Threads {
             }
             *budget -= 1;
             let thread = self.candidates[index].thread;
-            match read(pid, thread, reader) {
+            match read_thread(pid, thread, reader) {
                 Some((state, cpu_ticks)) => self.record(thread, state == ProcessState::DiskSleep, cpu_ticks, now),
                 None => drop(self.candidates.swap_remove(index)),
             }
@@ -100,13 +100,13 @@ impl Threads {
             }
             self.next_entry = entry_index;
             // It was read in this sample already, and is in the count all the same.
-            if let Some(candidates) = self.candidates.iter().find(|candidates| candidates.thread == thread) {
+            if let Some(candidate) = self.candidates.iter().find(|candidate| candidate.thread == thread) {
                 self.partial_count.live += 1;
-                self.partial_count.blocked += u32::from(candidates.misses == 0);
+                self.partial_count.blocked += u32::from(candidate.misses == 0);
                 continue;
             }
             *budget -= 1;
-            let Some((state, cpu_ticks)) = read_in(&directory, thread, reader) else { continue };
+            let Some((state, cpu_ticks)) = read_thread_in(&directory, thread, reader) else { continue };
             let blocked = state == ProcessState::DiskSleep;
             self.partial_count.live += u32::from(is_live(state));
             self.partial_count.blocked += u32::from(blocked);
@@ -124,32 +124,31 @@ impl Threads {
 
     /// The thread that is in uninterruptible sleep and has been for longest, and since when.
     pub(super) fn longest_blocked(&self) -> Option<(u32, f64)> {
-        let blocked = self.candidates.iter().filter(|candidates| candidates.misses == 0);
-        blocked.min_by(|a, b| a.since.total_cmp(&b.since)).map(|candidates| (candidates.thread, candidates.since))
+        let blocked = self.candidates.iter().filter(|candidate| candidate.misses == 0);
+        blocked.min_by(|a, b| a.since.total_cmp(&b.since)).map(|candidate| (candidate.thread, candidate.since))
     }
 
     /// Takes in one look at a thread. It counts as blocked since the first sight as long as it gains no CPU time and
     /// nine looks of ten find it so: a single wake-up does not make a dead file server live.
     fn record(&mut self, thread: u32, blocked: bool, cpu_ticks: u64, now: f64) {
         let fresh = BlockedThread { thread, since: now, cpu_ticks, samples: 1, hits: 1, misses: 0 };
-        let Some(index) = self.candidates.iter().position(|candidates| candidates.thread == thread) else {
+        let Some(index) = self.candidates.iter().position(|candidate| candidate.thread == thread) else {
             if blocked && self.candidates.len() < MAX_BLOCKED_THREADS {
                 self.candidates.push(fresh);
             }
             return;
         };
-        let candidates = &mut self.candidates[index];
-        candidates.samples = candidates.samples.saturating_add(1);
+        let candidate = &mut self.candidates[index];
+        candidate.samples = candidate.samples.saturating_add(1);
         if blocked {
-            candidates.hits = candidates.hits.saturating_add(1);
-            candidates.misses = 0;
-            if candidates.cpu_ticks != cpu_ticks || u64::from(candidates.hits) * 10 < u64::from(candidates.samples) * 9
-            {
-                *candidates = fresh;
+            candidate.hits = candidate.hits.saturating_add(1);
+            candidate.misses = 0;
+            if candidate.cpu_ticks != cpu_ticks || u64::from(candidate.hits) * 10 < u64::from(candidate.samples) * 9 {
+                *candidate = fresh;
             }
         } else {
-            candidates.misses += 1;
-            if candidates.misses > MAX_MISSES {
+            candidate.misses += 1;
+            if candidate.misses > MAX_MISSES {
                 self.candidates.swap_remove(index);
             }
         }
@@ -161,13 +160,13 @@ fn is_live(state: ProcessState) -> bool {
 }
 
 /// The same of a thread in an open folder of threads, which is a shorter way for the kernel.
-fn read_in(directory: &OwnedFd, thread: u32, reader: &mut FileReader) -> Option<(ProcessState, u64)> {
+fn read_thread_in(directory: &OwnedFd, thread: u32, reader: &mut FileReader) -> Option<(ProcessState, u64)> {
     let stat = Stat::parse(reader.read_thread_in(directory, thread, "stat", 1024).ok()?)?;
     Some((stat.state, stat.cpu_ticks))
 }
 
 /// State and CPU time in ticks of one thread.
-fn read(pid: u32, thread: u32, reader: &mut FileReader) -> Option<(ProcessState, u64)> {
+fn read_thread(pid: u32, thread: u32, reader: &mut FileReader) -> Option<(ProcessState, u64)> {
     let stat = Stat::parse(reader.read_thread(pid, thread, "stat", 1024).ok()?)?;
     Some((stat.state, stat.cpu_ticks))
 }
@@ -254,7 +253,7 @@ mod tests {
             .collect();
         let (mut threads, mut reader) = (Threads::default(), FileReader::default());
         let directory = format!("/proc/{}/task", std::process::id());
-        let there = || std::fs::read_dir(&directory).expect("threads").count();
+        let thread_count = || std::fs::read_dir(&directory).expect("threads").count();
         // Other tests start and end threads of this process meanwhile, so that only bounds can be told.
         let mut samples = 0;
         while threads.last_count().is_none() {
@@ -264,7 +263,7 @@ mod tests {
             assert!(samples < 10_000, "the pass does not end");
         }
         assert!(samples >= 3, "six threads in {samples} samples of two");
-        assert!(threads.last_count().is_some_and(|count| count.live >= 6) && there() >= 6);
+        assert!(threads.last_count().is_some_and(|count| count.live >= 6) && thread_count() >= 6);
         drop(hold);
         for thread in started {
             thread.join().expect("ends");

@@ -21,7 +21,7 @@ use rustix::process::{Pid, test_kill_process};
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself; no two make one state")]
 pub(super) struct TrackedProcess {
     /// The sample in which the driver last listed it.
-    pub(super) listed: u64,
+    pub(super) listed_sample: u64,
     /// When what rarely changes was last looked at, and what it uses read, in monotonic seconds.
     pub(super) facts_read_at: f64,
     pub(super) stat_read_at: f64,
@@ -54,7 +54,7 @@ pub(super) struct TrackedProcess {
     /// The commands of its parents are to be read.
     lineage_due: bool,
     /// How often its owner went without a better name because of that.
-    waited: u8,
+    job_id_waits: u8,
     outer_ancestors: OuterAncestors,
     pub(super) facts: ProcessFacts,
     /// Facts that the controller has not got.
@@ -99,7 +99,7 @@ struct StatFields {
 }
 
 /// How many samples the number of a job waits for the commands of the parents, which may tell it.
-const PATIENCE: u8 = 3;
+const MAX_JOB_ID_WAITS: u8 = 3;
 
 /// Less CPU time than this between two samples is none: a tick of `/proc/PID/stat`.
 const IDLE_CPU_SECONDS: f64 = 1.0 / TICKS_PER_SECOND;
@@ -108,7 +108,7 @@ impl TrackedProcess {
     /// Reads `/proc/PID/stat` where it may have changed, and what rarely changes where it is due.
     ///
     /// The CPU time alone costs a tenth of the line (0.5 us and 4.5 us were measured, and the line of a process with a
-    /// hundred threads costs more). A process whose CPU time has not moved by a nanosecond has not run, so that its
+    /// hundred threads costs more). A process whose CPU time has not changed by a nanosecond has not run, so that its
     /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
     /// doing, its parent and its resident memory, is seen when its turn comes.
     pub(super) fn read(&mut self, plan: RefreshPlan, pool: &BlockingPool, reader: &mut FileReader) -> ProcessReading {
@@ -116,22 +116,22 @@ impl TrackedProcess {
         let refresh_stat = plan.refresh_stat
             || self.command_read.as_ref().is_some_and(Pending::is_ready)
             || self.lineage_read.as_ref().is_some_and(Pending::is_ready);
-        if let Some((line, _)) = self.stat_fields
+        if let Some((fields, _)) = self.stat_fields
             && !plan.read_cpu_clock
             && !refresh_stat
         {
-            return self.build_reading(plan, line);
+            return self.build_reading(plan, fields);
         }
         // Read before the line: what it does in between makes the next sample look again.
         let cpu_nanoseconds = process_cpu_nanoseconds(plan.pid);
         let before = std::mem::replace(&mut self.cpu_nanoseconds, cpu_nanoseconds);
-        if let (Some(cpu_nanoseconds), Some((line, Some(then)))) = (cpu_nanoseconds, self.stat_fields)
+        if let (Some(cpu_nanoseconds), Some((fields, Some(then)))) = (cpu_nanoseconds, self.stat_fields)
             && !refresh_stat
         {
             let runs_on = before.is_some_and(|before| cpu_nanoseconds.saturating_sub(before) > 0)
-                && matches!(line.state, ProcessState::Running | ProcessState::Sleeping);
+                && matches!(fields.state, ProcessState::Running | ProcessState::Sleeping);
             if cpu_nanoseconds == then || runs_on {
-                return self.reading(plan, line, cpu_nanoseconds as f64 / 1e9);
+                return self.reading(plan, fields, cpu_nanoseconds as f64 / 1e9);
             }
         }
         self.stat_read_at = plan.context.now;
@@ -156,10 +156,10 @@ impl TrackedProcess {
         if is_new {
             // Another process with this pid: nothing that is known holds for it.
             let file = self.stat_file.take();
-            let Self { listed, facts_read_at, stat_read_at, sm_percent, .. } = *self;
+            let Self { listed_sample, facts_read_at, stat_read_at, sm_percent, .. } = *self;
             let start_ticks = Some(stat.start_ticks);
             *self = Self {
-                listed,
+                listed_sample,
                 facts_read_at,
                 stat_read_at,
                 sm_percent,
@@ -181,7 +181,7 @@ impl TrackedProcess {
             .map_or(stat.cpu_ticks as f64 / TICKS_PER_SECOND, |cpu_nanoseconds| cpu_nanoseconds as f64 / 1e9);
         let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
         let renamed = self.facts.name.as_ref().is_none_or(|name| name.as_bytes() != stat.name);
-        let moved = self.parent != stat.parent;
+        let parent_changed = self.parent != stat.parent;
         if is_new {
             self.facts.pid = pid;
             self.facts.start_ticks = Some(stat.start_ticks);
@@ -195,13 +195,14 @@ impl TrackedProcess {
         }
         self.parent = stat.parent;
         let is_alive = stat.state != ProcessState::Zombie;
-        self.take_in(plan, reader);
+        self.collect_results(plan, reader);
         // A zombie has given its memory back, and its command line with it.
         // A program that was just started has no arguments yet.
         let has_run = cpu_nanoseconds.is_none() || self.facts_cpu_clock != cpu_nanoseconds;
-        let refresh_facts = is_new || renamed || moved || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
+        let refresh_facts =
+            is_new || renamed || parent_changed || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
         if is_alive && refresh_facts {
-            self.refresh_facts(plan, is_new || renamed || moved, is_new || moved, reader);
+            self.refresh_facts(plan, is_new || renamed || parent_changed, is_new || parent_changed, reader);
             self.start_reads(pid, pool);
             self.facts_cpu_clock = cpu_nanoseconds;
         }
@@ -215,7 +216,7 @@ impl TrackedProcess {
     }
 
     /// What is told of a process that /proc shows: what its line said last, and its CPU time now.
-    fn reading(&mut self, plan: RefreshPlan, line: StatFields, cpu_seconds: f64) -> ProcessReading {
+    fn reading(&mut self, plan: RefreshPlan, fields: StatFields, cpu_seconds: f64) -> ProcessReading {
         let RefreshPlan { pid, context, .. } = plan;
         let cpu_gain = self.cpu.map(|(seconds, _)| cpu_seconds - seconds);
         self.cpu_percent = self.cpu.zip(cpu_gain).and_then(|((_, then), cpu_gain)| {
@@ -223,27 +224,27 @@ impl TrackedProcess {
         });
         self.cpu_is_idle = cpu_gain.is_some_and(|cpu_gain| (0.0..IDLE_CPU_SECONDS).contains(&cpu_gain));
         self.cpu = Some((cpu_seconds, context.now));
-        (self.state, self.thread_count) = (Some(line.state), line.threads);
+        (self.state, self.thread_count) = (Some(fields.state), fields.threads);
         if !self.is_multithreaded() {
-            self.threads.record_single(pid, line.state, (cpu_seconds * TICKS_PER_SECOND) as u64, context.now);
+            self.threads.record_single(pid, fields.state, (cpu_seconds * TICKS_PER_SECOND) as u64, context.now);
         }
-        self.build_reading(plan, line)
+        self.build_reading(plan, fields)
     }
 
     /// What is told of it by what is known.
-    fn build_reading(&self, plan: RefreshPlan, line: StatFields) -> ProcessReading {
+    fn build_reading(&self, plan: RefreshPlan, fields: StatFields) -> ProcessReading {
         let RefreshPlan { pid, context, page_bytes, .. } = plan;
-        let started = line.start_ticks as f64 / TICKS_PER_SECOND;
+        let started = fields.start_ticks as f64 / TICKS_PER_SECOND;
         ProcessReading {
             pid: Some(pid),
-            start_ticks: Some(line.start_ticks),
+            start_ticks: Some(fields.start_ticks),
             presence: Some(Presence::Visible),
-            state: Some(line.state),
+            state: Some(fields.state),
             cpu_percent: self.cpu_percent,
             cpu_seconds: self.cpu.map(|(seconds, _)| round_to_hundredth(seconds)),
-            rss_bytes: Some(line.rss_pages.saturating_mul(page_bytes)),
-            threads: Some(line.threads),
-            parent_pid: Some(line.parent),
+            rss_bytes: Some(fields.rss_pages.saturating_mul(page_bytes)),
+            threads: Some(fields.threads),
+            parent_pid: Some(fields.parent),
             age_seconds: context.uptime_seconds.map(|uptime| round_to_tenth((uptime - started).max(0.0))),
             ..ProcessReading::default()
         }
@@ -329,13 +330,13 @@ impl TrackedProcess {
     fn refresh_facts(&mut self, plan: RefreshPlan, status: bool, parents: bool, reader: &mut FileReader) {
         let pid = plan.pid;
         if status {
-            self.look_at_status(plan, reader);
+            self.read_status(plan, reader);
             // A command that is being read may be the one before.
             self.command_read = None;
         }
         if parents {
             let lineage = Lineage::read(reader, pid, self.parent, false);
-            self.take_in_lineage(lineage);
+            self.set_lineage(lineage);
             // Commands that are being read are those of other parents.
             (self.lineage_read, self.lineage_due) = (None, true);
         }
@@ -344,7 +345,7 @@ impl TrackedProcess {
         }
     }
 
-    fn look_at_status(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
+    fn read_status(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
         let (uid, ignores_hangup) = status_of(reader, plan.pid);
         if uid.is_some() && uid != self.facts.uid {
             self.facts.uid = uid;
@@ -370,20 +371,20 @@ impl TrackedProcess {
     }
 
     /// Takes in what was read in the background.
-    fn take_in(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
+    fn collect_results(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
         if let Some(command) = Pending::take(&mut self.command_read).flatten() {
             (self.facts.argv, self.fingerprint) = (command.argv, command.fingerprint);
             // Another program may have another user.
-            self.look_at_status(plan, reader);
-            self.facts_changed();
+            self.read_status(plan, reader);
+            self.mark_facts_changed();
         }
         let lineage = Pending::take(&mut self.lineage_read);
         if let Some(lineage) = lineage {
-            self.take_in_lineage(lineage);
+            self.set_lineage(lineage);
         }
     }
 
-    fn take_in_lineage(&mut self, lineage: Lineage) {
+    fn set_lineage(&mut self, lineage: Lineage) {
         (self.facts.ancestors, self.outer_ancestors) = (lineage.ancestors, lineage.outer_ancestors);
         let is_known = matches!(self.facts.owner, Some(Owner::Slurm { .. }))
             && matches!(&lineage.owner, Some(Owner::Slurm { job, .. }) if is_sluid(job));
@@ -391,10 +392,10 @@ impl TrackedProcess {
         if !is_known && self.facts.owner != lineage.owner {
             (self.facts.owner, self.facts.container_name) = (lineage.owner, None);
         }
-        self.facts_changed();
+        self.mark_facts_changed();
     }
 
-    fn facts_changed(&mut self) {
+    fn mark_facts_changed(&mut self) {
         self.facts.runs_in = runs_in(&self.facts.argv, &self.facts.ancestors, &self.outer_ancestors);
         self.unsent = true;
     }
@@ -403,8 +404,8 @@ impl TrackedProcess {
     pub(super) fn resolve_owner_name(&mut self, external: &mut ExternalSources) {
         let ProcessFacts { pid, uid, owner: Some(owner), container_name, .. } = &mut self.facts else { return };
         if let Owner::Slurm { job, .. } = owner {
-            if self.lineage_read.is_some() && self.waited < PATIENCE {
-                self.waited += 1;
+            if self.lineage_read.is_some() && self.job_id_waits < MAX_JOB_ID_WAITS {
+                self.job_id_waits += 1;
             } else if is_sluid(job)
                 && let Some(number) = external.job_id(job, *pid, *uid)
             {
