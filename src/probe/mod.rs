@@ -20,7 +20,6 @@ mod policy;
 mod pretty;
 mod process_facts;
 mod process_inspect;
-mod processes;
 mod procfs;
 mod request_listener;
 mod sample_schedule;

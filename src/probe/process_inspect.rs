@@ -128,7 +128,7 @@ fn read_log_tail(pid: u32) -> ReplyOutcome {
         // Not blocking: what has no writer is a pipe with a name.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(path) = std::fs::read_link(&link) else { continue };
-        if !path.to_str().is_some_and(|path| super::processes::is_file_path(path.as_bytes())) {
+        if !path.to_str().is_some_and(|path| super::procfs::is_file_path(path.as_bytes())) {
             continue;
         }
         let file = match openat(CWD, &link, flags, Mode::empty()) {

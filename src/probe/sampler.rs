@@ -3,8 +3,7 @@
 use super::decimal::{round_to_tenth_f32, round_to_thousandth};
 use super::external::ExternalSources;
 use super::nvml::{BufferedSamples, DeviceSample, Driver, DriverSample, GpuProcess, Xid};
-use super::processes::{ProcessSampler, SampleContext};
-use super::procfs::{FileReader, HostSampler};
+use super::procfs::{FileReader, HostSampler, ProcessSampler, SampleContext};
 use super::user_names::UserNames;
 use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{

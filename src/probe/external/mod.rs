@@ -1,18 +1,12 @@
-//! What only another program can tell: a file server that may never answer, Slurm, the container engines.
+//! Sources that only another program can read: file servers that may not answer, Slurm and the container engines.
 //!
-//! Each is asked by a child that is started in the background and left behind when it does not come back. Nothing here
-//! ever waits, but for the one snapshot that a person asks for by hand.
+//! Each query is a child process that starts in the background and that gpufleet abandons if it does not end. Nothing
+//! here waits, except [`ExternalSources::wait_until_idle`] for the one snapshot that a person requests by hand.
 
 mod child;
 mod containers;
 mod filesystems;
-mod mounts;
 mod slurm;
-mod slurm_jobs;
 mod sources;
 
-use containers::Containers;
-use filesystems::Filesystems;
-use slurm::Slurm;
-use slurm_jobs::SlurmJobs;
 pub(crate) use sources::ExternalSources;

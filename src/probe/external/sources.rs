@@ -1,7 +1,9 @@
 //! All who are asked, as one.
 
 use super::child::ChildProcess;
-use super::{Containers, Filesystems, Slurm, SlurmJobs};
+use super::containers::Containers;
+use super::filesystems::Filesystems;
+use super::slurm::{Slurm, SlurmJobs};
 use crate::probe::blocking::BlockingPool;
 use crate::wire::{Filesystem, HostReading, Owner, SafeText};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

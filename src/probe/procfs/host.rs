@@ -1,10 +1,11 @@
-//! The host itself.
+//! Readings of the host: CPU, memory, load, pressure and GPUs on the PCI bus.
 
-use super::rates::Traffic;
-use super::{FileReader, OpenFile, pci};
+use super::files::{FileReader, OpenFile};
+use super::rates::{REFRESH_SECONDS, Traffic};
 use crate::probe::decimal::{parse_decimal, round_to_tenth, round_to_tenth_f32};
 use crate::wire::{HostReading, SafeText};
 use rustix::time::{ClockId, clock_gettime};
+use std::path::Path;
 use std::str::FromStr;
 
 /// Reads the host, and remembers what rates and slow readings need.
@@ -36,11 +37,23 @@ pub(crate) struct Forks {
     pub(crate) last_pid: u32,
 }
 
+/// What the moment is, for rates and ages.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SampleContext {
+    /// Monotonic, in seconds.
+    pub(crate) now: f64,
+    /// Since boot.
+    pub(crate) uptime_seconds: Option<f64>,
+    /// When that was, in seconds since 1970.
+    pub(crate) boot_unix_seconds: Option<i64>,
+    /// The wall clock, in seconds since 1970, for the ages of files.
+    pub(crate) unix_seconds: i64,
+    /// What was started until then.
+    pub(crate) forks: Option<Forks>,
+}
+
 /// Interfaces and disks are looked for in the first slow sample and in every so many.
 const DEVICE_SCAN_EVERY: u32 = 30;
-/// Within this time of a look at them memory, load and traffic are as they were: the kernel adds them up anew for each
-/// look, and the load for all every 5 s. A little less than 4 s, since samples are not on time to the millisecond.
-pub(super) const REFRESH_SECONDS: f64 = 3.9;
 
 impl HostSampler {
     pub(crate) fn new() -> Self {
@@ -131,7 +144,7 @@ fn read_slow(last_reading: &mut HostReading, reader: &mut FileReader) {
     last_reading.pressure_io_percent = reader.read("/proc/pressure/io").ok().and_then(pressure);
     last_reading.pressure_memory_percent = reader.read("/proc/pressure/memory").ok().and_then(pressure);
     last_reading.oom_kills = reader.read("/proc/vmstat").ok().and_then(|text| value_after(text, b"oom_kill "));
-    last_reading.nvidia_pci_devices = pci::nvidia_devices(reader);
+    last_reading.nvidia_pci_devices = nvidia_pci_devices(reader);
 }
 
 /// Since boot, suspended time included, as `/proc/uptime` says it (proc_uptime(5)): the clock costs no file.
@@ -219,6 +232,26 @@ fn count_cpu_list(list: &str) -> Option<u32> {
     })
 }
 
+/// The devices that the NVIDIA driver holds.
+const NVIDIA_DRIVER_DIRECTORY: &str = "/sys/bus/pci/drivers/nvidia";
+
+/// Display-class devices that the NVIDIA driver holds; `None` where there is no such driver.
+fn nvidia_pci_devices(reader: &mut FileReader) -> Option<u32> {
+    count_display_devices(Path::new(NVIDIA_DRIVER_DIRECTORY), reader)
+}
+
+fn count_display_devices(driver: &Path, reader: &mut FileReader) -> Option<u32> {
+    let names = std::fs::read_dir(driver).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    let mut count = 0;
+    // The folder also has `bind`, `module`, and other files that are no addresses such as `0000:1b:00.0`.
+    for name in names.filter(|name| name.contains(':')) {
+        let class = reader.read(driver.join(name).join("class").to_str()?).ok();
+        // PCI's base class 3 is display; a GPU without outputs is a 3D controller, 0x0302.
+        count += u32::from(class.is_some_and(|class| class.starts_with(b"0x03")));
+    }
+    Some(count)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -264,5 +297,20 @@ mod tests {
         assert!(sampler.forks().is_some_and(|forks| forks.count > 0 && forks.last_pid > 0));
         assert!(cpu_count(&mut reader).is_some_and(|count| count > 0));
         assert_eq!(boot_id(&mut reader).map(|id| id.len()), Some(36));
+    }
+
+    #[test]
+    fn only_display_devices_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        for (name, class) in
+            [("0000:1b:00.0", "0x030200\n"), ("0000:43:00.0", "0x030000\n"), ("0000:05:00.0", "0x068000\n")]
+        {
+            std::fs::create_dir(directory.path().join(name)).unwrap();
+            std::fs::write(directory.path().join(name).join("class"), class).unwrap();
+        }
+        std::fs::write(directory.path().join("bind"), "").unwrap();
+        let mut reader = FileReader::default();
+        assert_eq!(count_display_devices(directory.path(), &mut reader), Some(2));
+        assert_eq!(count_display_devices(&directory.path().join("nothing"), &mut reader), None);
     }
 }

@@ -1,16 +1,23 @@
-//! What /proc tells of the host and its processes.
+//! Readings from `/proc` and `/sys`: the host, its processes and their threads.
+//!
+//! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
+//! `own_process` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
+//! the incremental walk of /proc in `scan`. All of them read through a [`FileReader`].
+//!
+//! Nothing here blocks. Files that may block (`cmdline`, `environ`) are read by a
+//! [`BlockingPool`](crate::probe::blocking::BlockingPool).
 
-mod file_reader;
+mod descendants;
+mod files;
 mod host;
-mod pci;
+mod own_process;
+mod process;
+mod process_sampler;
 mod rates;
-mod stat;
-mod status;
+mod scan;
+mod threads;
 
-pub(crate) use file_reader::{FileReader, OpenFile};
-pub(crate) use host::{Forks, HostSampler, boot_id, cpu_count, memory_total_bytes};
-pub(crate) use stat::{Stat, TICKS_PER_SECOND};
-pub(crate) use status::{ignores_hangup, real_uid};
-
-/// The name that every probe gives itself; the kernel keeps 15 bytes.
-pub(crate) const PROBE_NAME: &std::ffi::CStr = c"gpufleet-probe";
+pub(crate) use files::{FileReader, PROBE_NAME, Stat, ignores_hangup, real_uid};
+pub(crate) use host::{HostSampler, SampleContext, boot_id, cpu_count, memory_total_bytes};
+pub(crate) use own_process::is_file_path;
+pub(crate) use process_sampler::ProcessSampler;

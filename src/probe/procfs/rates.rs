@@ -4,14 +4,16 @@
 //! interface or a logical volume are those of what is below it, and would count twice. A machine without any such
 //! interface (a container) counts all of its own but loopback.
 
-use super::host::REFRESH_SECONDS;
-use super::{FileReader, OpenFile};
+use super::files::{FileReader, OpenFile};
 use std::path::Path;
 
 /// The most interfaces, and the most disks, whose counters are kept open.
 const MAX_DEVICES: usize = 32;
 /// The kernel counts disk traffic in sectors of this size, whatever the disk's own are (Documentation/block/stat.rst).
 const SECTOR_BYTES: u64 = 512;
+/// Within this time of a look at them memory, load and traffic are as they were: the kernel adds them up anew for each
+/// look, and the load for all every 5 s. A little less than 4 s, since samples are not on time to the millisecond.
+pub(super) const REFRESH_SECONDS: f64 = 3.9;
 /// After a pause longer than this a difference says little about now.
 const MAX_GAP_SECONDS: f64 = 300.0;
 

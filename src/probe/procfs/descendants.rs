@@ -1,10 +1,10 @@
 //! What GPU processes have started and is not on a GPU itself: the workers that load their data. And, since it is the
 //! same walk through /proc, how many probes run on this host.
 
-use super::proc_scan::ProcScan;
-use super::process_sampler::SampleContext;
+use super::files::{FileReader, Stat, TICKS_PER_SECOND};
+use super::host::SampleContext;
+use super::scan::ProcScan;
 use crate::probe::decimal::round_to_tenth_f32;
-use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND};
 use crate::wire::{ProcessReading, ProcessState};
 
 /// From the beginning of one walk to that of the next.

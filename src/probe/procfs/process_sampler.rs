@@ -1,12 +1,12 @@
-//! All processes on the GPUs, and how a sample's reading of files is shared among them.
+//! Samples all processes that use a GPU and divides the file reads of one sample among them.
 
 use super::descendants::Descendants;
-use super::refresh_budget::RefreshBudget;
-use super::tracked_process::{RefreshPlan, TrackedProcess};
+use super::files::FileReader;
+use super::host::SampleContext;
+use super::process::{RefreshPlan, TrackedProcess};
 use crate::probe::blocking::BlockingPool;
 use crate::probe::external::ExternalSources;
 use crate::probe::nvml::ffi::page_size;
-use crate::probe::procfs::{FileReader, Forks};
 use crate::probe::user_names::UserNames;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 use std::time::Instant;
@@ -48,21 +48,6 @@ pub(crate) struct ProcessSampler {
     /// Behind whom the next sample goes on with threads: among those that rest, and among all others.
     idle_cursor: u32,
     active_cursor: u32,
-}
-
-/// What the moment is, for rates and ages.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct SampleContext {
-    /// Monotonic, in seconds.
-    pub(crate) now: f64,
-    /// Since boot.
-    pub(crate) uptime_seconds: Option<f64>,
-    /// When that was, in seconds since 1970.
-    pub(crate) boot_unix_seconds: Option<i64>,
-    /// The wall clock, in seconds since 1970, for the ages of files.
-    pub(crate) unix_seconds: i64,
-    /// What was started until then.
-    pub(crate) forks: Option<Forks>,
 }
 
 impl ProcessSampler {
@@ -274,9 +259,37 @@ fn json_bytes_estimate(facts: &ProcessFacts) -> usize {
     300 + text(&facts.argv) + parents
 }
 
+/// The most processes that one sample looks at again, and the most lines that it reads of those that run; the others
+/// follow with the next sample.
+pub(super) const MAX_REFRESHES: usize = 64;
+
+/// Who is looked at in one sample. Whoever was looked at half a period ago or earlier is taken along with another whose
+/// turn it is: four processes in each sample cost more than forty in one of ten, since the processor has forgotten by
+/// then how it is done.
+#[derive(Debug)]
+pub(super) struct RefreshBudget {
+    /// Whoever was looked at then or earlier.
+    due_before: f64,
+    remaining: usize,
+}
+
+impl RefreshBudget {
+    /// Among those who were looked at then, once in so many seconds.
+    pub(super) fn new(period: f64, now: f64, read_at: impl Iterator<Item = f64>) -> Self {
+        let is_due = read_at.min_by(f64::total_cmp).is_some_and(|oldest| now - oldest >= period);
+        Self { due_before: now - if is_due { period / 2.0 } else { period }, remaining: MAX_REFRESHES }
+    }
+
+    /// Whether the one that was last looked at then is looked at now.
+    pub(super) fn try_take(&mut self, read_at: f64) -> bool {
+        let try_take = self.remaining > 0 && read_at <= self.due_before;
+        self.remaining -= usize::from(try_take);
+        try_take
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::super::refresh_budget::MAX_REFRESHES;
     use super::*;
     use crate::probe::blocking::{MAX_THREADS, block};
     use crate::wire::{Presence, ProcessState};
@@ -515,5 +528,18 @@ mod tests {
         let (readings, facts) = Fixture::new().sample(&[4_194_305, u32::MAX - 1]);
         let seen: Vec<_> = readings.iter().map(|reading| reading.presence).collect();
         assert_eq!((seen, facts), (vec![Some(Presence::Gone); 2], vec![]));
+    }
+
+    #[test]
+    fn entries_are_due_by_the_clock() {
+        for (interval, expected) in [(0.25, 79.0 * 0.25), (1.0, 20.0), (2.0, 20.0), (5.0, 20.0), (30.0, 30.0)] {
+            let due = (1..100).map(|sample| f64::from(sample) * interval).find(|&now| {
+                // A sample may come some milliseconds early.
+                RefreshBudget::new(19.5, now - 0.005, [0.0].into_iter()).try_take(0.0)
+            });
+            assert_eq!(due, Some(expected), "every {interval} s");
+        }
+        let mut budget = RefreshBudget::new(10.0, 10.0, [0.0, 5.0, 5.1].into_iter());
+        assert_eq!([0.0, 5.0, 5.1].map(|read_at| budget.try_take(read_at)), [true, true, false]);
     }
 }

@@ -9,8 +9,8 @@
 //! most walks list only those that were given since the walk before, and take all others for living; now and then all
 //! are listed.
 
-use super::process_sampler::SampleContext;
-use crate::probe::procfs::{FileReader, Forks, PROBE_NAME, Stat, TICKS_PER_SECOND};
+use super::files::{FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND};
+use super::host::{Forks, SampleContext};
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, open, seek};
 use std::mem::MaybeUninit;
@@ -273,7 +273,7 @@ fn find(entries: &[Entry], pid: u32) -> Option<&Entry> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::probe::procfs::HostSampler;
+    use crate::probe::procfs::host::HostSampler;
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 

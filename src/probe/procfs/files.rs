@@ -1,12 +1,17 @@
-//! Reads files of /proc into one buffer that is used again and again.
+//! Reads files of /proc and /sys, and parses those that describe one process.
 
+use crate::wire::ProcessState;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, open, openat, readlinkat};
 use rustix::io::Errno;
+use std::ffi::CStr;
 use std::fmt::Write;
 
 /// The most that is read of one file.
 const MAX_BYTES: usize = 64 * 1024;
+
+/// The name that every probe gives itself; the kernel keeps 15 bytes.
+pub(crate) const PROBE_NAME: &CStr = c"gpufleet-probe";
 
 /// A buffer for contents and one for paths.
 #[derive(Debug, Default)]
@@ -119,9 +124,80 @@ impl OpenFile {
     }
 }
 
+/// Clock ticks in a second. The kernel gives user space 100 on every architecture (`USER_HZ`).
+pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
+
+/// The fields that are used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat<'a> {
+    /// Field 2, the short name: at most 15 bytes, any bytes, parentheses and spaces among them.
+    pub(crate) name: &'a [u8],
+    /// Field 3.
+    pub(crate) state: ProcessState,
+    /// Field 4.
+    pub(crate) parent: u32,
+    /// Field 6.
+    pub(crate) session: u32,
+    /// Fields 14 and 15, user and system time together, in ticks.
+    pub(crate) cpu_ticks: u64,
+    /// Field 20.
+    pub(crate) threads: u32,
+    /// Field 22, in ticks after boot.
+    pub(crate) start_ticks: u64,
+    /// Field 24.
+    pub(crate) rss_pages: u64,
+}
+
+impl<'a> Stat<'a> {
+    /// `None` for what is not such a line.
+    pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
+        let open = line.iter().position(|&byte| byte == b'(')?;
+        // The name may hold parentheses of its own, so it ends at the last one.
+        let close = line.iter().rposition(|&byte| byte == b')')?;
+        let name = line.get(open + 1..close)?;
+        let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
+        let mut fields = rest.split_ascii_whitespace();
+        let state = ProcessState::from_letter(fields.next()?.chars().next()?);
+        let parent = fields.next()?.parse().ok()?;
+        let session = fields.nth(1)?.parse().unwrap_or(0);
+        let user: u64 = fields.nth(7)?.parse().ok()?;
+        let system: u64 = fields.next()?.parse().ok()?;
+        let threads = fields.nth(4)?.parse().ok()?;
+        let start_ticks = fields.nth(1)?.parse().ok()?;
+        let rss_pages = fields.nth(1)?.parse().unwrap_or(0);
+        Some(Self {
+            name,
+            state,
+            parent,
+            session,
+            cpu_ticks: user.saturating_add(system),
+            threads,
+            start_ticks,
+            rss_pages,
+        })
+    }
+}
+
+/// The real user id: the first number after `Uid:`.
+pub(crate) fn real_uid(status: &[u8]) -> Option<u32> {
+    field(status, b"Uid:")?.split_ascii_whitespace().next()?.parse().ok()
+}
+
+/// Whether SIGHUP (1) is in the set of ignored signals, `SigIgn:`.
+pub(crate) fn ignores_hangup(status: &[u8]) -> Option<bool> {
+    let set = u64::from_str_radix(field(status, b"SigIgn:")?.trim(), 16).ok()?;
+    Some(set & 1 == 1)
+}
+
+fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
+    let line = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
+    std::str::from_utf8(line).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
     fn files_longer_than_the_buffer_are_read_whole() {
@@ -141,5 +217,51 @@ mod tests {
         let mut reader = FileReader::default();
         let pid = std::process::id();
         assert_eq!(reader.read_process(pid, "stat", 4).map(<[u8]>::len), Ok(4));
+    }
+
+    const LINE: &str = "4312 (python (v3) x) D 4200 4312 4100 34816 4312 4194304 100 0 3 0 5000 250 1 2 20 0 17 0 \
+                        987654 123456789 2048 18446744073709551615 1 1 0 0 0 0 0 0 0 0 0 0 17 3 0 0 0 0 0\n";
+
+    #[test]
+    fn a_name_may_hold_parentheses_and_spaces() {
+        let stat = Stat::parse(LINE.as_bytes()).expect("parses");
+        let expected = Stat {
+            name: b"python (v3) x",
+            state: ProcessState::DiskSleep,
+            parent: 4200,
+            session: 4100,
+            cpu_ticks: 5250,
+            threads: 17,
+            start_ticks: 987_654,
+            rss_pages: 2048,
+        };
+        assert_eq!(stat, expected);
+    }
+
+    #[test]
+    fn a_name_of_any_bytes_is_read() {
+        let line = [b"1 (\xff) ) S", LINE.split(" D").nth(1).expect("fields").as_bytes()].concat();
+        assert_eq!(Stat::parse(&line).map(|stat| stat.name), Some(b"\xff) ".as_slice()));
+    }
+
+    proptest! {
+        #[test]
+        fn the_parser_never_panics(bytes: Vec<u8>, end in 0..LINE.len()) {
+            let _ = Stat::parse(&bytes);
+            let _ = Stat::parse(&LINE.as_bytes()[..end]);
+        }
+    }
+
+    #[test]
+    fn the_real_uid_is_the_first() {
+        assert_eq!(real_uid(b"Name:\tUid:\nUmask:\t0022\nUid:\t1000\t0\t0\t0\nGid:\t5\n"), Some(1000));
+        assert_eq!(real_uid(b"Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn hangup_is_the_lowest_bit_of_the_ignored() {
+        assert_eq!(ignores_hangup(b"SigBlk:\t0000000000000001\nSigIgn:\t0000000001001001\n"), Some(true));
+        assert_eq!(ignores_hangup(b"SigIgn:\t0000000000001000\n"), Some(false));
+        assert_eq!(ignores_hangup(b"SigBlk:\t0000000000000001\n"), None);
     }
 }

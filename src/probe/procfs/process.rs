@@ -1,7 +1,8 @@
 //! One process on a GPU: its readings in every sample, its facts when they change.
 
+use super::files::{FileReader, Stat, TICKS_PER_SECOND};
+use super::host::SampleContext;
 use super::own_process::OwnProcessDetails;
-use super::process_sampler::SampleContext;
 use super::threads::Threads;
 use crate::probe::blocking::{BlockingPool, Pending};
 use crate::probe::decimal::{round_to_hundredth, round_to_tenth, round_to_tenth_f32};
@@ -9,7 +10,6 @@ use crate::probe::external::ExternalSources;
 use crate::probe::nvml::ffi::process_cpu_nanoseconds;
 use crate::probe::owner::is_sluid;
 use crate::probe::process_facts::{CommandLine, Lineage, OuterAncestors, runs_in, status_of};
-use crate::probe::procfs::{FileReader, Stat, TICKS_PER_SECOND};
 use crate::probe::user_names::UserNames;
 use crate::wire::{Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText};
 use rustix::fd::OwnedFd;

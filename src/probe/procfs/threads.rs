@@ -4,7 +4,7 @@
 //! has a hundred threads, and to read them all in each sample would cost more than everything else together: a pass
 //! through the folder is spread over samples, and only a thread that was seen in uninterruptible sleep is read in each.
 
-use crate::probe::procfs::{FileReader, Stat};
+use super::files::{FileReader, Stat};
 use crate::wire::ProcessState;
 use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, open};

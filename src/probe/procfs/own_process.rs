@@ -3,8 +3,8 @@
 //! Nothing here may wait for a file server: a link is read without a look at what it names, and a file is asked for its
 //! times only where it lies on a disk of this host.
 
-use super::process_sampler::SampleContext;
-use crate::probe::procfs::FileReader;
+use super::files::FileReader;
+use super::host::SampleContext;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 use rustix::fs::{FileType, stat};
 
