@@ -1,40 +1,45 @@
-//! Lines of JSON, bounded: nothing that a remote sends makes the reader hold more than one line.
+//! Encodes one message per line of JSON and decodes lines with limits: a remote cannot make the reader hold more than
+//! one line.
 
+use super::columns::MAX_ROWS;
 use super::{Message, PROTOCOL, SafeText, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The most bytes that one line may have, its newline aside.
+/// Maximum length of a line without its newline.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// The most processes in one snapshot. The sender keeps the largest and counts the rest.
+/// Maximum number of processes in a snapshot. The sender keeps those with the most GPU memory and counts the rest.
 pub const MAX_PROCESSES: usize = 4096;
-/// The most GPUs (MIG instances counted) in one inventory.
+/// Maximum number of GPUs, MIG instances included, in an inventory.
 pub const MAX_GPUS: usize = 512;
 
-/// What is wrong with a line.
+// A repeated column expands to more rows than any limit, so that `check_limits` still finds too many.
+const _: () = assert!(MAX_ROWS > 2 * MAX_PROCESSES && MAX_ROWS > MAX_GPUS);
+
+/// Why a line was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CodecError {
-    /// More than [`MAX_LINE_BYTES`] without a newline.
+    /// No newline within [`MAX_LINE_BYTES`].
     LineTooLong,
-    /// Not the JSON of a message. The text says where and shows the beginning of the line.
+    /// The line is not the JSON of a message.
     Malformed {
-        /// What the decoder found.
+        /// The error of the decoder.
         reason: SafeText,
-        /// How the line begins.
+        /// The beginning of the line.
         line_prefix: SafeText,
     },
-    /// The probe speaks another version of the protocol.
+    /// The probe uses another version of the protocol.
     UnsupportedProtocol {
-        /// The version it speaks.
+        /// Version of the probe.
         received: u32,
     },
-    /// More entries than the contract allows.
+    /// A list has more entries than allowed.
     TooMany {
-        /// Which list.
+        /// Name of the list.
         items: &'static str,
-        /// How many there were.
+        /// Number of entries.
         count: usize,
-        /// How many there may be.
+        /// Maximum number of entries.
         limit: usize,
     },
 }
@@ -58,19 +63,19 @@ impl fmt::Display for CodecError {
 
 impl std::error::Error for CodecError {}
 
-/// Writes one message or request as a line, its newline included.
+/// Encodes a message or request as one line with its newline.
 ///
 /// # Errors
-/// When a value cannot be written as JSON; with the types of this module that does not happen.
+/// If a value cannot be encoded as JSON, which does not happen with the types of this module.
 pub fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>, serde_json::Error> {
-    // A snapshot of a usual host; what is begun smaller is copied again each time it has doubled.
+    // Large enough for a usual snapshot. A smaller buffer would be copied each time it doubles.
     let mut line = Vec::with_capacity(8 * 1024);
     serde_json::to_writer(&mut line, value)?;
     line.push(b'\n');
     Ok(line)
 }
 
-/// Reads one message from a line without its newline, and checks its bounds.
+/// Decodes one message from a line without its newline and checks its limits.
 pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
     #[derive(Deserialize)]
     struct HelloHeader {
@@ -80,7 +85,7 @@ pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
     struct ProtocolHeader {
         protocol: u32,
     }
-    // The version is looked at before the rest, so that a newer Hello of another shape is named for what it is.
+    // Check the version first, so that a `Hello` of another form gives the right error.
     if line.starts_with(br#"{"hello""#)
         && let Ok(HelloHeader { hello }) = serde_json::from_slice(line)
         && hello.protocol != PROTOCOL
@@ -92,7 +97,7 @@ pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
     Ok(message)
 }
 
-/// Checks the protocol and the bounds of a message that was read as part of something else.
+/// Checks protocol and limits of a message that was decoded as part of something else.
 pub fn check_limits(message: &Message) -> Result<(), CodecError> {
     match message {
         Message::Hello(hello) if hello.protocol != PROTOCOL => {
@@ -104,7 +109,7 @@ pub fn check_limits(message: &Message) -> Result<(), CodecError> {
     }
 }
 
-/// Reads one value from a line, with the line's beginning in the error.
+/// Decodes one value; the error quotes the beginning of the line.
 pub fn decode_json<'a, T: Deserialize<'a>>(line: &'a [u8]) -> Result<T, CodecError> {
     serde_json::from_slice(line).map_err(|error| CodecError::Malformed {
         reason: SafeText::new(&error.to_string()),
@@ -124,20 +129,20 @@ fn check_count(items: &'static str, count: usize, limit: usize) -> Result<(), Co
     if count > limit { Err(CodecError::TooMany { items, count, limit }) } else { Ok(()) }
 }
 
-/// What an empty buffer keeps for the next line: more than a usual snapshot, less than the first one with its facts.
+/// Capacity that an empty buffer keeps: more than a usual snapshot, less than the first one with its facts.
 const MAX_IDLE_CAPACITY_BYTES: usize = 8 * 1024;
 
-/// Cuts a stream of bytes into lines and never holds more than one line.
+/// Splits a stream of bytes into lines. It never holds more than one line.
 #[derive(Debug, Default)]
 pub struct LineBuffer {
     bytes: Vec<u8>,
-    /// How far `bytes` has been searched for a newline, so that a dribbled line is not searched again and again.
+    /// Number of bytes searched for a newline, so that a line that arrives in pieces is searched once.
     scanned: usize,
     consumed: usize,
 }
 
 impl LineBuffer {
-    /// Adds bytes as they came from the stream.
+    /// Appends bytes of the stream.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.consumed > 0 {
             self.bytes.drain(..self.consumed);
@@ -150,10 +155,10 @@ impl LineBuffer {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole line without its newline (and carriage return), or `None` until more bytes come.
+    /// Returns the next line without its newline and carriage return, or `None` if it is not complete.
     ///
     /// # Errors
-    /// [`CodecError::LineTooLong`] when the bytes held have no newline within [`MAX_LINE_BYTES`].
+    /// [`CodecError::LineTooLong`] if there is no newline within [`MAX_LINE_BYTES`].
     pub fn next_line(&mut self) -> Result<Option<&[u8]>, CodecError> {
         let start = self.consumed;
         match self.bytes[self.scanned..].iter().position(|&byte| byte == b'\n') {
@@ -175,7 +180,7 @@ impl LineBuffer {
         }
     }
 
-    /// What was pushed after the last whole line, for instance to pass it on to another reader.
+    /// Returns the bytes after the last complete line, for example to pass them to another reader.
     pub fn remaining(&self) -> &[u8] {
         &self.bytes[self.consumed..]
     }

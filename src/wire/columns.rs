@@ -1,10 +1,11 @@
-//! One declaration, two types: a row of optional readings and the columnar form in which rows travel.
+//! Columnar encoding: one declaration gives a row of optional readings and the columns in which rows are sent.
 
-/// Declares `struct Row` (every field an `Option`) and `struct Columns` (every field a `Vec<Option<T>>`).
+/// Declares `struct Row`, in which every field is an `Option`, and `struct Columns`, in which every field is a
+/// `Vec<Option<T>>`.
 ///
-/// In JSON, `rows` says how many rows there are. A column in which nothing is known is left out, and one in which every
-/// row has the same value is that value alone (`"presence":"visible"`). A column that is missing, or shorter than
-/// `rows`, reads as `None`. Measured for 8 GPUs and 40 processes, columns take 3.1 kB where objects take 9.0 kB.
+/// In JSON, `rows` is the number of rows. A column without any value is left out, and a column with the same value in
+/// every row is that value alone (`"presence":"visible"`). A column that is missing or shorter than `rows` reads as
+/// `None`. For 8 GPUs and 40 processes, columns take 3.1 kB and objects 9.0 kB.
 macro_rules! columns {
     (
         $(#[$row_doc:meta])* row $Row:ident;
@@ -24,7 +25,7 @@ macro_rules! columns {
         const _: () = {
             use crate::wire::columns::{ColumnSeed, EncodedColumn, CompactColumn, expand_column};
 
-            /// The names under which columns travel.
+            /// Names of the columns in JSON.
             #[allow(non_camel_case_types, reason = "they are the names of the fields")]
             #[derive(serde::Deserialize)]
             #[serde(field_identifier)]
@@ -35,8 +36,7 @@ macro_rules! columns {
                 Unknown,
             }
 
-            /// Written out, since what `derive` makes of it also reads a sequence, which nobody sends, and does not
-            /// know how many rows there will be.
+            /// Hand-written: a derived visitor would also accept a sequence, and would not know the number of rows.
             struct Visitor;
 
             impl<'de> serde::de::Visitor<'de> for Visitor {
@@ -80,7 +80,7 @@ macro_rules! columns {
         };
 
         impl $Columns {
-            /// Turns rows into columns; a column in which every value is `None` stays empty.
+            /// Converts rows to columns. A column in which every value is `None` stays empty.
             pub fn from_rows(rows: &[$Row]) -> Self {
                 let mut columns = Self::default();
                 for row in rows {
@@ -90,17 +90,17 @@ macro_rules! columns {
                 columns
             }
 
-            /// The number of rows: the length of the longest column.
+            /// Returns the number of rows: the length of the longest column.
             pub fn len(&self) -> usize {
                 [$(self.$field.len()),*].into_iter().max().unwrap_or(0)
             }
 
-            /// Whether nothing at all is known.
+            /// Whether no value is known.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
 
-            /// The row at `index`. Past the end, or where a column is missing, readings are `None`.
+            /// Returns the row at `index`. Values past the end and of missing columns are `None`.
             pub fn row(&self, index: usize) -> $Row {
                 $Row { $($field: self.$field.get(index).cloned().flatten(),)* }
             }
@@ -121,8 +121,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::marker::PhantomData;
 
-/// Adds one value to a column that will have `rows`. Generic over the value alone, so that the dozens of columns share
-/// a few copies of it: the probe travels to every host.
+/// Adds a value to a column that will have `rows` rows. It is generic over the value only, so that the columns share a
+/// few instances: the size of the probe matters because it is sent to every host.
 #[inline(never)]
 pub(super) fn push_value<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows: usize) {
     if column.capacity() == 0 {
@@ -131,7 +131,7 @@ pub(super) fn push_value<T>(column: &mut Vec<Option<T>>, value: Option<T>, rows:
     column.push(value);
 }
 
-/// A column in which nothing is known becomes empty.
+/// Empties a column in which every value is `None`.
 #[inline(never)]
 pub(super) fn clear_if_all_none<T>(column: &mut Vec<Option<T>>) {
     if column.iter().all(Option::is_none) {
@@ -139,18 +139,18 @@ pub(super) fn clear_if_all_none<T>(column: &mut Vec<Option<T>>) {
     }
 }
 
-/// The most rows that a column sent as one value is spread over: more than any bound of the codec, so that its check
-/// still sees that there were too many.
-const MAX_ROWS: usize = 4 * super::codec::MAX_PROCESSES;
+/// Maximum number of rows to which a repeated column expands. It exceeds all limits of the codec, so that the codec
+/// still finds too many rows.
+pub(super) const MAX_ROWS: usize = 16 * 1024;
 
-/// Room is made for so many rows when they are announced, and for more when they come.
+/// Maximum number of rows for which memory is reserved when they are announced.
 const MAX_PREALLOCATED_ROWS: usize = 1024;
 
-/// A column as it travels.
+/// A column in JSON.
 pub(super) enum EncodedColumn<T> {
-    /// Every row has this value.
+    /// The value of every row.
     Repeated(T),
-    /// A value a row.
+    /// One value per row.
     PerRow(Vec<Option<T>>),
 }
 
@@ -160,7 +160,7 @@ impl<T> Default for EncodedColumn<T> {
     }
 }
 
-/// One value a row, whichever way the column travelled.
+/// Returns one value per row.
 pub(super) fn expand_column<T: Clone>(column: EncodedColumn<T>, rows: usize) -> Vec<Option<T>> {
     match column {
         EncodedColumn::PerRow(values) => values,
@@ -168,9 +168,9 @@ pub(super) fn expand_column<T: Clone>(column: EncodedColumn<T>, rows: usize) -> 
     }
 }
 
-/// Reads a column.
+/// Deserializes a column.
 pub(super) struct ColumnSeed<T> {
-    /// As far as is known by now.
+    /// Number of rows, or 0 if it is not known yet.
     rows: usize,
     values: PhantomData<T>,
 }
@@ -233,7 +233,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnSeed<T> {
     }
 }
 
-/// Writes a column: one value where all rows have the same.
+/// Serializes a column; a value shared by all rows is written once.
 pub(super) struct CompactColumn<'a, T>(pub(super) &'a [Option<T>]);
 
 impl<T: Serialize + PartialEq> Serialize for CompactColumn<'_, T> {

@@ -1,21 +1,21 @@
-//! Durations and IO errors as text, for every layer of the controller.
+//! Text of durations and IO errors, for all layers of the controller.
 
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// How [`duration`] writes a duration. Every style rounds down, unless it shows a fraction.
+/// Styles of [`duration`]. Every style rounds down, except where it shows a fraction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DurationStyle {
     /// At most five columns: `45s`, `18m`, `3h12m`, `11h`, `1d07h`, `41d`.
     Column,
-    /// At most six columns, with the seconds of minutes: `45s`, `4m12s`, `3h12m`.
+    /// At most six columns, with seconds below an hour: `45s`, `4m12s`, `3h12m`.
     Ticking,
     /// At most three columns up to 100 days: `45s`, `18m`, `3h`, `2d`.
     Brief,
     /// Tenths below ten seconds: `0.3 s`, `12 s`, from two minutes as [`Self::Column`].
     Precise,
-    /// For a sentence: `45 s`, `14 min`, `3 h 20 min`, `6 d 4 h`.
+    /// For sentences: `45 s`, `14 min`, `3 h 20 min`, `6 d 4 h`.
     Words,
     /// One unit: `45 s`, `14 min`, `3.5 h`, `6 d`.
     OneUnit,
@@ -23,14 +23,14 @@ pub enum DurationStyle {
     Seconds,
 }
 
-/// A duration that is displayed in a style; see [`duration`].
+/// A duration with a style; see [`duration`].
 #[derive(Debug, Clone, Copy)]
 pub struct FormattedDuration {
     duration: Duration,
     style: DurationStyle,
 }
 
-/// The text of a duration.
+/// Formats a duration in a style.
 pub fn duration(duration: Duration, style: DurationStyle) -> FormattedDuration {
     FormattedDuration { duration, style }
 }
@@ -65,7 +65,7 @@ impl fmt::Display for FormattedDuration {
     }
 }
 
-/// `3 h 20 min`, and `3 h` for a whole number of the larger unit.
+/// Writes `3 h 20 min`, or `3 h` if the rest is 0.
 fn with_rest(out: &mut fmt::Formatter<'_>, (large, unit): (u64, &str), rest: (u64, &str)) -> fmt::Result {
     match rest {
         (0, _) => write!(out, "{large} {unit}"),
@@ -73,7 +73,7 @@ fn with_rest(out: &mut fmt::Formatter<'_>, (large, unit): (u64, &str), rest: (u6
     }
 }
 
-/// The system's text of an IO error, without the error number and the prefix that Rust adds.
+/// Returns the system's text of an IO error, without the error number and the prefix that Rust adds.
 pub fn io_cause(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.strip_prefix("failed to lookup address information: ").unwrap_or(&text);

@@ -1,243 +1,249 @@
-//! What is known of a GPU: its fixed facts ([`GpuInfo`]) and its readings ([`GpuReading`]).
+//! GPUs: fixed facts ([`GpuInfo`]), readings ([`GpuReading`]), health ([`GpuHealth`]) and errors.
 
+use super::SafeText;
 use super::columns::columns;
-use super::{DriverErrorKind, SafeText};
 use serde::{Deserialize, Serialize};
 
-/// The fixed facts of one GPU, sent with every [`super::Inventory`]. A GPU is its UUID; the index is only shown.
+/// Fixed facts of one GPU, part of every [`super::Inventory`]. Its identity is the UUID; the index is only for display.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct GpuInfo {
     /// NVML's device index, as `nvidia-smi` shows it.
     pub index: u32,
-    /// `nvmlDeviceGetUUID`. Absent when the device has fallen off the bus before it could be read.
+    /// UUID. `nvmlDeviceGetUUID`. Absent if the device fell off the bus before it could be read.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<SafeText>,
-    /// `nvmlDeviceGetName`, for example `NVIDIA H100 80GB HBM3`.
+    /// Product name, for example `NVIDIA H100 80GB HBM3`. `nvmlDeviceGetName`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<SafeText>,
-    /// `nvmlDeviceGetPciInfo_v3`, `busId`, for example `00000000:9B:00.0`.
+    /// PCI address, for example `00000000:9B:00.0`. `nvmlDeviceGetPciInfo_v3`, `busId`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_bus_id: Option<SafeText>,
-    /// Framebuffer size. `nvmlDeviceGetMemoryInfo_v2`, `total`. Absent on parts with unified memory.
+    /// Size of device memory. `nvmlDeviceGetMemoryInfo_v2`, `total`. Absent on GPUs with unified memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_total_bytes: Option<u64>,
-    /// The limit the driver enforces now. `nvmlDeviceGetEnforcedPowerLimit`.
+    /// Power limit that the driver enforces. `nvmlDeviceGetEnforcedPowerLimit`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_watts: Option<f32>,
-    /// The highest limit that can be set. `nvmlDeviceGetPowerManagementLimitConstraints`.
+    /// Highest power limit that can be set. `nvmlDeviceGetPowerManagementLimitConstraints`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_limit_max_watts: Option<f32>,
-    /// `nvmlDeviceGetMaxClockInfo`, `NVML_CLOCK_GRAPHICS`.
+    /// Maximum graphics clock. `nvmlDeviceGetMaxClockInfo`, `NVML_CLOCK_GRAPHICS`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_graphics_max_mhz: Option<u32>,
-    /// `nvmlDeviceGetMaxClockInfo`, `NVML_CLOCK_SM`.
+    /// Maximum SM clock. `nvmlDeviceGetMaxClockInfo`, `NVML_CLOCK_SM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_sm_max_mhz: Option<u32>,
-    /// `nvmlDeviceGetMaxClockInfo`, `NVML_CLOCK_MEM`.
+    /// Maximum memory clock. `nvmlDeviceGetMaxClockInfo`, `NVML_CLOCK_MEM`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clock_memory_max_mhz: Option<u32>,
-    /// The temperature at which the hardware slows down. `nvmlDeviceGetTemperatureThreshold`.
+    /// Temperature at which the hardware slows down. `nvmlDeviceGetTemperatureThreshold`, `SLOWDOWN`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_slowdown_celsius: Option<i32>,
-    /// The temperature at which the GPU shuts down. `nvmlDeviceGetTemperatureThreshold`.
+    /// Temperature at which the GPU shuts down. `nvmlDeviceGetTemperatureThreshold`, `SHUTDOWN`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_shutdown_celsius: Option<i32>,
-    /// Whether multi-instance mode is on. `nvmlDeviceGetMigMode`. Absent where the part has no MIG.
+    /// Whether MIG mode is enabled. `nvmlDeviceGetMigMode`. Absent if the GPU has no MIG.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_enabled: Option<bool>,
-    /// The memory temperature at which the hardware slows down. `nvmlDeviceGetTemperatureThreshold`, `MEM_MAX`.
+    /// Memory temperature at which the hardware slows down. `nvmlDeviceGetTemperatureThreshold`, `MEM_MAX`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_temperature_max_celsius: Option<i32>,
-    /// Size of the window through which the CPU sees device memory. `nvmlDeviceGetBAR1MemoryInfo`, `bar1Total`.
+    /// Size of BAR1, the window through which the CPU accesses device memory. `nvmlDeviceGetBAR1MemoryInfo`,
+    /// `bar1Total`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bar1_total_bytes: Option<u64>,
-    /// The newest PCIe generation that both ends of the link can do. `nvmlDeviceGetMaxPcieLinkGeneration`.
+    /// Highest PCIe generation that both ends of the link support. `nvmlDeviceGetMaxPcieLinkGeneration`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_generation_max: Option<u8>,
-    /// The most PCIe lanes that both ends of the link can do. `nvmlDeviceGetMaxPcieLinkWidth`.
+    /// Highest number of PCIe lanes that both ends of the link support. `nvmlDeviceGetMaxPcieLinkWidth`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_width_max: Option<u8>,
     /// The N of `/dev/nvidiaN`. `nvmlDeviceGetMinorNumber`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minor_number: Option<u32>,
-    /// Number of NVLinks the part has, active or not. `nvmlDeviceGetNvLinkState` answers for each. Absent without any.
+    /// Number of NVLinks, active or not, for which `nvmlDeviceGetNvLinkState` succeeds. Absent without NVLink.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_count: Option<u8>,
-    /// For a MIG instance, its GPU instance id. `nvmlDeviceGetGpuInstanceId`.
+    /// GPU instance id of a MIG instance. `nvmlDeviceGetGpuInstanceId`. Absent on other GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu_instance_id: Option<u32>,
-    /// For a MIG instance, its compute instance id. `nvmlDeviceGetComputeInstanceId`.
+    /// Compute instance id of a MIG instance. `nvmlDeviceGetComputeInstanceId`. Absent on other GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compute_instance_id: Option<u32>,
-    /// Whether GPM readings (SM activity and its kin) are to be had. Absent where the driver does not know GPM.
+    /// Whether GPM metrics (SM activity and others) can be read. Absent if the driver does not support GPM.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpm: Option<Availability>,
-    /// Whether Xid events are told. Absent where the driver does not offer them.
+    /// Whether Xid events can be read. Absent if the driver does not support them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xid_events: Option<Availability>,
-    /// The GPU shares the host's memory (GB10, Jetson): its memory readings are the system's.
+    /// The GPU shares the memory of the host (GB10, Jetson); its memory readings are those of the system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unified_memory: Option<bool>,
-    /// For a MIG instance, the UUID of its parent GPU.
+    /// UUID of the parent GPU of a MIG instance. Absent on other GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_parent_uuid: Option<SafeText>,
 }
 
 columns! {
-    /// One GPU's readings at one moment.
+    /// Readings of one GPU in one sample.
     row GpuReading;
-    /// The readings of every GPU of a host, in the order of the [`super::Inventory`] of the same generation.
+    /// Readings of all GPUs of a host, in the order of the [`super::Inventory`] of the same generation.
     columns GpuColumns;
 
-    /// Why this GPU cannot be read now (lost, reset required, no answer). The other readings are then `None`.
+    /// Why the GPU cannot be read now (lost, reset required, blocked); the other readings are then `None`. Absent if it
+    /// can.
     error: DeviceError,
-    /// Share of the last sample period in which a kernel ran. `nvmlDeviceGetUtilizationRates`, `gpu`.
-    /// Absent on a MIG parent. A hung collective reads 100.
+    /// Percentage of the last sample period in which a kernel ran. `nvmlDeviceGetUtilizationRates`, `gpu`. Absent on a
+    /// MIG parent. A hung collective reads 100.
     utilization_percent: u8,
-    /// Share of time in which device memory was read or written. `nvmlDeviceGetUtilizationRates`, `memory`.
+    /// Percentage of time in which device memory was read or written. `nvmlDeviceGetUtilizationRates`, `memory`.
     memory_utilization_percent: u8,
-    /// Memory handed out to processes and contexts. `nvmlDeviceGetMemoryInfo_v2`, `used` (v1: includes reserved).
+    /// Memory allocated by processes and contexts. `nvmlDeviceGetMemoryInfo_v2`, `used`; the v1 call includes reserved
+    /// memory.
     memory_used_bytes: u64,
-    /// Memory the driver keeps for itself. `nvmlDeviceGetMemoryInfo_v2`, `reserved`. Absent with the v1 call.
+    /// Memory reserved by the driver. `nvmlDeviceGetMemoryInfo_v2`, `reserved`. Absent with the v1 call.
     memory_reserved_bytes: u64,
     /// Core temperature. `nvmlDeviceGetTemperature`, `NVML_TEMPERATURE_GPU`.
     temperature_celsius: i32,
-    /// Memory temperature, where the part reports it. Field value `NVML_FI_DEV_MEMORY_TEMP`.
+    /// Memory temperature. Field value `NVML_FI_DEV_MEMORY_TEMP`. Absent if the GPU does not report it.
     memory_temperature_celsius: i32,
-    /// Power now, from the driver's own sensor. `nvmlDeviceGetPowerUsage`.
+    /// Current power from the driver's sensor. `nvmlDeviceGetPowerUsage`.
     power_watts: f32,
-    /// Mean power since the previous snapshot, energy over time. `nvmlDeviceGetTotalEnergyConsumption`.
+    /// Mean power since the previous snapshot: energy divided by time. `nvmlDeviceGetTotalEnergyConsumption`. Absent in
+    /// the first snapshot.
     power_mean_watts: f32,
     /// Energy since the driver was loaded. `nvmlDeviceGetTotalEnergyConsumption`.
     energy_joules: f64,
-    /// The limit the driver enforces, when it changed since the inventory. `nvmlDeviceGetEnforcedPowerLimit`.
+    /// Power limit that the driver enforces, if it has changed since the inventory. `nvmlDeviceGetEnforcedPowerLimit`.
     power_limit_watts: f32,
-    /// `nvmlDeviceGetClockInfo`, `NVML_CLOCK_GRAPHICS`.
+    /// Graphics clock. `nvmlDeviceGetClockInfo`, `NVML_CLOCK_GRAPHICS`.
     clock_graphics_mhz: u32,
-    /// `nvmlDeviceGetClockInfo`, `NVML_CLOCK_SM`.
+    /// SM clock. `nvmlDeviceGetClockInfo`, `NVML_CLOCK_SM`.
     clock_sm_mhz: u32,
-    /// `nvmlDeviceGetClockInfo`, `NVML_CLOCK_MEM`.
+    /// Memory clock. `nvmlDeviceGetClockInfo`, `NVML_CLOCK_MEM`.
     clock_memory_mhz: u32,
-    /// Fan speed as a share of its maximum, the fastest of several. `nvmlDeviceGetFanSpeed_v2`. Absent without fans.
+    /// Speed of the fastest fan, in percent of its maximum. `nvmlDeviceGetFanSpeed_v2`. Absent without fans.
     fan_percent: u16,
     /// Performance state, 0 (fastest) to 15. `nvmlDeviceGetPerformanceState`.
     performance_state: u8,
-    /// Why the clocks are below their maximum, NVML's raw mask; see [`ClocksEventReasons`].
+    /// Raw mask of the reasons for which clocks are below their maximum, see [`ClocksEventReasons`].
     /// `nvmlDeviceGetCurrentClocksEventReasons` (before R535 `...ThrottleReasons`).
     clocks_event_reasons: u64,
-    /// Encoder use. `nvmlDeviceGetEncoderUtilization`.
+    /// Encoder utilization. `nvmlDeviceGetEncoderUtilization`.
     encoder_percent: u8,
-    /// Decoder use. `nvmlDeviceGetDecoderUtilization`.
+    /// Decoder utilization. `nvmlDeviceGetDecoderUtilization`.
     decoder_percent: u8,
-    /// Current PCIe generation. `nvmlDeviceGetCurrPcieLinkGeneration`. It falls when the GPU is idle.
+    /// Current PCIe generation. `nvmlDeviceGetCurrPcieLinkGeneration`. It is lower while the GPU is idle.
     pcie_generation: u8,
-    /// Current PCIe width in lanes. `nvmlDeviceGetCurrPcieLinkWidth`.
+    /// Current number of PCIe lanes. `nvmlDeviceGetCurrPcieLinkWidth`.
     pcie_width: u8,
-    /// Bytes a second from the host over PCIe, mean since the previous snapshot. GPM metric 21, else field value
-    /// `NVML_FI_DEV_PCIE_COUNT_RX_BYTES`. Never `nvmlDeviceGetPcieThroughput`, which blocks for 20 ms.
+    /// Bytes per second from the host over PCIe, the mean since the previous snapshot. GPM metric 21, else field value
+    /// `NVML_FI_DEV_PCIE_COUNT_RX_BYTES`; never `nvmlDeviceGetPcieThroughput`, which blocks for 20 ms. Absent in the
+    /// first snapshot and if neither source is supported.
     pcie_receive_bytes_per_second: f64,
-    /// Bytes a second to the host over PCIe. GPM metric 20, else field value `NVML_FI_DEV_PCIE_COUNT_TX_BYTES`.
-    /// Absent in the first sample, and where neither is offered.
+    /// Bytes per second to the host over PCIe. GPM metric 20, else field value `NVML_FI_DEV_PCIE_COUNT_TX_BYTES`.
+    /// Absent as for the other direction.
     pcie_transmit_bytes_per_second: f64,
-    /// Bytes a second from other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX`, all links,
-    /// else GPM metric 60.
+    /// Bytes per second from other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX` of all
+    /// links, else GPM metric 60.
     nvlink_receive_bytes_per_second: f64,
-    /// Bytes a second to other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX`, all links,
-    /// else GPM metric 61.
+    /// Bytes per second to other GPUs over all NVLinks. Field value `NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX` of all
+    /// links, else GPM metric 61.
     nvlink_transmit_bytes_per_second: f64,
-    /// Share of time in which an SM had work, over all SMs. GPM `SM_UTIL`. Hopper and newer, where it is permitted.
+    /// Percentage of time in which an SM was busy, mean over all SMs. GPM `SM_UTIL`; Hopper and newer, if permitted.
     sm_activity_percent: f32,
-    /// Resident warps as a share of what fits. GPM `SM_OCCUPANCY`.
+    /// Resident warps, in percent of the maximum. GPM `SM_OCCUPANCY`.
     sm_occupancy_percent: f32,
-    /// Share of time in which tensor cores worked. GPM `ANY_TENSOR_UTIL`.
+    /// Percentage of time in which tensor cores were busy. GPM `ANY_TENSOR_UTIL`.
     tensor_activity_percent: f32,
-    /// Share of the memory bandwidth in use. GPM `DRAM_BW_UTIL`.
+    /// Percentage of the memory bandwidth in use. GPM `DRAM_BW_UTIL`.
     dram_bandwidth_percent: f32,
-    /// Time for which heat held the GPU down, since the driver was loaded. Field value
-    /// `NVML_FI_DEV_PERF_POLICY_THERMAL`. Absent where the part does not count it.
+    /// Time in which heat reduced the clocks, since the driver was loaded. Field value
+    /// `NVML_FI_DEV_PERF_POLICY_THERMAL`. Absent if the GPU does not count it.
     thermal_violation_seconds: f64,
-    /// Time for which the power cap held the GPU down, since the driver was loaded. Field value
-    /// `NVML_FI_DEV_PERF_POLICY_POWER` (the same as `..._CLOCKS_EVENT_REASON_SW_POWER_CAP`).
+    /// Time in which the power cap reduced the clocks, since the driver was loaded. Field value
+    /// `NVML_FI_DEV_PERF_POLICY_POWER` (equal to `..._CLOCKS_EVENT_REASON_SW_POWER_CAP`).
     power_violation_seconds: f64,
-    /// Time for which the external power brake held the GPU down. Field value
-    /// `NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN` (253 in R575 and R580, 271 from 580.82 on); drivers
-    /// before R575: `NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT`.
+    /// Time in which the external power brake reduced the clocks. Field value
+    /// `NVML_FI_DEV_CLOCKS_EVENT_REASON_HW_POWER_BRAKE_SLOWDOWN` (253 in R575 and R580, 271 from 580.82 on); in drivers
+    /// before R575 `NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT`.
     power_brake_seconds: f64,
-    /// Seconds since which an NVML call on this GPU has not come back. Absent when calls answer.
+    /// Time since an NVML call on this GPU hangs. Absent if no call hangs.
     blocked_seconds: f32,
 }
 
 columns! {
-    /// What rarely changes about one GPU: its state of health and its settings.
+    /// Health and settings of one GPU, which rarely change.
     row GpuHealth;
-    /// The health of every GPU of a host, in inventory order. Sent with the first snapshot and every tenth after it;
-    /// what was sent last holds until then.
+    /// Health of all GPUs of a host, in inventory order. Sent with the first snapshot and then with every tenth; it
+    /// holds until the next one.
     columns GpuHealthColumns;
 
     /// Corrected ECC errors since the driver was loaded. `nvmlDeviceGetTotalEccErrors`, volatile.
     ecc_corrected_volatile: u64,
     /// Uncorrectable ECC errors since the driver was loaded. `nvmlDeviceGetTotalEccErrors`, volatile.
     ecc_uncorrectable_volatile: u64,
-    /// Corrected ECC errors in the GPU's life. `nvmlDeviceGetTotalEccErrors`, aggregate.
+    /// Corrected ECC errors in the lifetime of the GPU. `nvmlDeviceGetTotalEccErrors`, aggregate.
     ecc_corrected_aggregate: u64,
-    /// Uncorrectable ECC errors in the GPU's life. `nvmlDeviceGetTotalEccErrors`, aggregate.
+    /// Uncorrectable ECC errors in the lifetime of the GPU. `nvmlDeviceGetTotalEccErrors`, aggregate.
     ecc_uncorrectable_aggregate: u64,
-    /// Pages retired for several single-bit errors. `nvmlDeviceGetRetiredPages`. Before Ampere.
+    /// Pages retired because of several single-bit errors. `nvmlDeviceGetRetiredPages`; before Ampere.
     retired_pages_single_bit: u32,
-    /// Pages retired for a double-bit error. `nvmlDeviceGetRetiredPages`. Before Ampere.
+    /// Pages retired because of a double-bit error. `nvmlDeviceGetRetiredPages`; before Ampere.
     retired_pages_double_bit: u32,
-    /// Pages wait for a reboot to be retired. `nvmlDeviceGetRetiredPagesPendingStatus`.
+    /// Whether pages will be retired at the next reboot. `nvmlDeviceGetRetiredPagesPendingStatus`.
     retired_pages_pending: bool,
-    /// Rows remapped for corrected errors. `nvmlDeviceGetRemappedRows`. Ampere and newer.
+    /// Rows remapped because of corrected errors. `nvmlDeviceGetRemappedRows`; Ampere and newer.
     remapped_rows_correctable: u32,
-    /// Rows remapped for uncorrectable errors. `nvmlDeviceGetRemappedRows`.
+    /// Rows remapped because of uncorrectable errors. `nvmlDeviceGetRemappedRows`.
     remapped_rows_uncorrectable: u32,
-    /// A row waits for a reset to be remapped. `nvmlDeviceGetRemappedRows`, `isPending`.
+    /// Whether a row will be remapped at the next reset. `nvmlDeviceGetRemappedRows`, `isPending`.
     row_remap_pending: bool,
-    /// A row could not be remapped: the board has to go. `nvmlDeviceGetRemappedRows`, `failureOccurred`.
+    /// Whether a row could not be remapped, in which case the GPU must be replaced. `nvmlDeviceGetRemappedRows`,
+    /// `failureOccurred`.
     row_remap_failed: bool,
-    /// What the driver asks a person to do. Field value `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
+    /// Action that the driver recommends. Field value `NVML_FI_DEV_GET_GPU_RECOVERY_ACTION`.
     recovery_action: RecoveryAction,
-    /// Whether the driver stays loaded without a client. `nvmlDeviceGetPersistenceMode`.
+    /// Whether the driver stays loaded without clients. `nvmlDeviceGetPersistenceMode`.
     persistence_mode: bool,
-    /// Who may use it for computing. `nvmlDeviceGetComputeMode`.
+    /// Compute mode. `nvmlDeviceGetComputeMode`.
     compute_mode: ComputeMode,
-    /// The NVLinks that are up, bit N for link N. `nvmlDeviceGetNvLinkState`.
+    /// Active NVLinks, bit N for link N. `nvmlDeviceGetNvLinkState`.
     nvlinks_active: u64,
-    /// Power smoothing (Blackwell) holds the power up. Field value `NVML_FI_PWR_SMOOTHING_ENABLED`: 251, but 256 in
-    /// R575 and in R580 before 580.82.
+    /// Whether power smoothing (Blackwell) keeps the power up. Field value `NVML_FI_PWR_SMOOTHING_ENABLED`: 251, but
+    /// 256 in R575 and in R580 before 580.82.
     power_smoothing: bool,
-    /// How much of the BAR1 window is in use. `nvmlDeviceGetBAR1MemoryInfo`, `bar1Used`.
+    /// BAR1 memory in use. `nvmlDeviceGetBAR1MemoryInfo`, `bar1Used`.
     bar1_used_bytes: u64,
 }
 
-/// Whether a reading that not every account may have is to be had.
+/// Whether an optional NVML feature can be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Availability {
-    /// It is read.
+    /// It can be read.
     Available,
-    /// The driver has it and does not give it to this account (`NO_PERMISSION`, 4).
+    /// The driver refuses it to this user (`NO_PERMISSION`, 4).
     NotPermitted,
-    /// The driver refused for another reason; newer words read as this.
+    /// The driver refused it for another reason, or a value that this version does not know.
     #[serde(other)]
     Refused,
 }
 
-/// What the driver asks a person to do (nvml.h, `nvmlDeviceGpuRecoveryAction_t`).
+/// The action that the driver recommends (nvml.h, `nvmlDeviceGpuRecoveryAction_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecoveryAction {
-    /// Nothing.
+    /// No action.
     None,
     /// Reset the GPU.
     GpuReset,
     /// Reboot the host.
     NodeReboot,
-    /// End what uses peer-to-peer traffic with it.
+    /// End the jobs that use peer-to-peer traffic with the GPU.
     DrainP2p,
-    /// End what runs, then reset.
+    /// End the jobs, then reset the GPU.
     DrainAndReset,
     /// Recover the IMEX domain (multi-node NVLink).
     RecoverImexDomain,
@@ -245,13 +251,13 @@ pub enum RecoveryAction {
     BusReset,
     /// Reboot the system.
     SystemReboot,
-    /// One that this version does not know.
+    /// An action that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
 impl RecoveryAction {
-    /// In words, for a person.
+    /// Returns a description for display.
     pub fn description(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -267,7 +273,7 @@ impl RecoveryAction {
     }
 }
 
-/// Who may use a GPU for computing (nvml.h, `nvmlComputeMode_t`).
+/// Which processes may use a GPU for computing (nvml.h, `nvmlComputeMode_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ComputeMode {
@@ -275,58 +281,95 @@ pub enum ComputeMode {
     Default,
     /// One process at a time.
     ExclusiveProcess,
-    /// Nobody.
+    /// No process.
     Prohibited,
-    /// One that this version does not know.
+    /// A mode that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
-/// An Xid: the driver's number for something that went wrong on a GPU. `nvmlEventSetWait_v2`,
-/// `nvmlEventTypeXidCriticalError`; what happened before the probe came is not told.
+/// An Xid, the driver's number for an error on a GPU. `nvmlEventSetWait_v2`, `nvmlEventTypeXidCriticalError`. Errors
+/// before the start of the probe are not reported.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct XidEvent {
-    /// Position of the GPU in the inventory. Absent when the driver named a device that is not there.
+    /// Position of the GPU in the inventory. Absent if the driver named a device that is not listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u16>,
-    /// The number.
+    /// The Xid.
     pub xid: u64,
-    /// When, on the probe's monotonic clock.
+    /// When it occurred, on the probe's monotonic clock.
     pub monotonic_seconds: f64,
 }
 
-/// What the driver remembers of a GPU from before the first snapshot. `nvmlDeviceGetSamples`, thinned to one a second.
+/// Samples that the driver buffered before the first snapshot, thinned to one per second. `nvmlDeviceGetSamples`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct RecentPast {
     /// Position of the GPU in the inventory.
     pub gpu: u16,
-    /// When the last of each list was taken, on the probe's monotonic clock. Those before it lie a second apart.
+    /// Time of the last value of each list, on the probe's monotonic clock. Earlier values are one second apart.
     pub end_monotonic_seconds: f64,
-    /// The oldest first. `NVML_GPU_UTILIZATION_SAMPLES`.
+    /// Oldest first. `NVML_GPU_UTILIZATION_SAMPLES`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub utilization_percent: Vec<Option<u8>>,
-    /// The oldest first. `NVML_MEMORY_UTILIZATION_SAMPLES`.
+    /// Oldest first. `NVML_MEMORY_UTILIZATION_SAMPLES`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub memory_utilization_percent: Vec<Option<u8>>,
-    /// The oldest first. `NVML_TOTAL_POWER_SAMPLES`.
+    /// Oldest first. `NVML_TOTAL_POWER_SAMPLES`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub power_watts: Vec<Option<f32>>,
 }
 
-/// Why one GPU cannot be read. It has its own place: it is never a stand-in value among the readings.
+/// Why NVML cannot be used on a host.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct DeviceError {
-    /// What kind of failure, for rules and for words.
+pub struct DriverError {
+    /// Kind of the error, for rules and descriptions.
     pub kind: DriverErrorKind,
-    /// NVML's return code (`nvmlReturn_t`), where one was returned.
+    /// NVML's return code (`nvmlReturn_t`). Absent if no call returned one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<i32>,
-    /// The sentence for a person.
+    /// Description for display.
     pub message: SafeText,
 }
 
-/// The decoded mask of `nvmlDeviceGetCurrentClocksEventReasons` (nvml.h, `nvmlClocksEventReason*`).
+/// Kinds of driver and device errors, after `nvmlReturn_t` in nvml.h.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DriverErrorKind {
+    /// There is no NVML library (`LIBRARY_NOT_FOUND`, 12, or no file), so no NVIDIA driver is installed.
+    NoLibrary,
+    /// The kernel module is not loaded (`DRIVER_NOT_LOADED`, 9).
+    DriverNotLoaded,
+    /// Library and kernel module have different versions (`LIB_RM_VERSION_MISMATCH`, 18): reboot, or reload the module.
+    VersionMismatch,
+    /// The device files cannot be opened (`NO_PERMISSION`, 4).
+    NoPermission,
+    /// The GPU has fallen off the bus (`GPU_IS_LOST`, 15).
+    GpuLost,
+    /// The GPU must be reset (`RESET_REQUIRED`, 16).
+    ResetRequired,
+    /// An NVML call hangs.
+    Blocked,
+    /// The driver answers but there is no GPU.
+    NoGpus,
+    /// Any other error, such as 999, or a kind that this version does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// Why one GPU cannot be read. It stands beside the readings and never replaces one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct DeviceError {
+    /// Kind of the error, for rules and descriptions.
+    pub kind: DriverErrorKind,
+    /// NVML's return code (`nvmlReturn_t`). Absent if no call returned one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<i32>,
+    /// Description for display.
+    pub message: SafeText,
+}
+
+/// The mask of `nvmlDeviceGetCurrentClocksEventReasons` (nvml.h, `nvmlClocksEventReason*`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClocksEventReasons(pub u64);
 
@@ -343,17 +386,17 @@ impl ClocksEventReasons {
         (0x100, "display clocks"),
     ];
 
-    /// The names of the reasons that are set, in NVML's order.
+    /// Returns the names of the reasons that are set, in NVML's order.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         Self::NAMES.into_iter().filter(move |(bit, _)| self.0 & bit != 0).map(|(_, name)| name)
     }
 
-    /// Slowed down by heat: the software or the hardware thermal bit.
+    /// Whether the software or the hardware thermal slowdown is active.
     pub fn is_thermal(self) -> bool {
         self.0 & 0x60 != 0
     }
 
-    /// Slowed down by the hardware for heat or by the power brake.
+    /// Whether the hardware slows down because of heat or the power brake.
     pub fn is_hardware_slowdown(self) -> bool {
         self.0 & 0xC0 != 0
     }

@@ -1,14 +1,14 @@
-//! The contract between the probe and the controller, and nothing else.
+//! The protocol between the probe and the controller.
 //!
-//! The probe writes [`Message`]s and reads [`Request`]s, each one line of JSON. The controller does the reverse.
-//! Both sides import this module only; neither sees the other's code.
+//! The probe writes [`Message`]s and reads [`Request`]s, each as one line of JSON; the controller does the reverse.
+//! Nothing else is shared between the two programs.
 //!
-//! Rules that hold for every field:
-//! - The unit is in the name (`power_watts`, `memory_used_bytes`).
-//! - Every reading is optional. `None` (or a column that is left out) means "not known"; it never means zero.
-//! - Text is [`SafeText`]: what a hostile host sends cannot reach a terminal as anything but visible characters.
-//! - Unknown fields are ignored and every enum has a variant for what is unknown, so that a newer probe can talk to an
-//!   older controller of the same protocol. A [`Request`] that the probe does not know is refused by its id.
+//! Rules for every field:
+//! - The unit is part of the name (`power_watts`, `memory_used_bytes`).
+//! - Every reading is optional. `None`, or a column that is left out, means "unknown", never zero.
+//! - Text is [`SafeText`]: a hostile host cannot send control or invisible characters to a terminal.
+//! - Unknown fields are ignored and every enum has a variant for unknown values, so that a newer probe can talk to an
+//!   older controller of the same protocol. The probe refuses a [`Request`] that it does not know, by its id.
 
 pub mod codec;
 #[cfg(feature = "controller")]
@@ -24,13 +24,12 @@ mod columns;
 mod open_enum;
 
 pub use gpu::{
-    Availability, ClocksEventReasons, ComputeMode, DeviceError, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo,
-    GpuReading, RecentPast, RecoveryAction, XidEvent,
+    Availability, ClocksEventReasons, ComputeMode, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuHealth,
+    GpuHealthColumns, GpuInfo, GpuReading, RecentPast, RecoveryAction, XidEvent,
 };
 pub use host::{Filesystem, HostReading, Scope};
 pub use message::{
-    DriverError, DriverErrorKind, Hello, Inventory, Message, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome,
-    Request, Signal, Snapshot,
+    Hello, Inventory, Message, PROTOCOL, ProbeCost, ReadingSource, Reply, ReplyOutcome, Request, Signal, Snapshot,
 };
 pub use process::{
     Ancestor, GpuProcessColumns, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessColumns, ProcessFacts,

@@ -1,6 +1,7 @@
-//! Enums whose variants carry data and that may grow: a variant that this version does not know is read as the last one.
+//! Enums with data in their variants that may get more variants: an unknown variant is read as the last one.
 //!
-//! `#[serde(other)]` alone takes an unknown word (`"new"`), and refuses an unknown variant with data (`{"new": 1}`).
+//! `#[serde(other)]` alone accepts an unknown unit variant (`"new"`) but rejects an unknown variant with data (`{"new":
+//! 1}`).
 
 use serde::Deserializer;
 use serde::de::value::{EnumAccessDeserializer, MapAccessDeserializer};
@@ -10,9 +11,9 @@ use serde::de::{
 use std::fmt;
 use std::marker::PhantomData;
 
-/// What `#[serde(remote = "Self")]` derives, as a trait.
+/// The functions that `#[serde(remote = "Self")]` derives, as a trait.
 pub(super) trait DerivedDeserialize<'de>: Sized {
-    /// Reads the enum as `serde` derives it.
+    /// Deserializes the enum with the derived implementation.
     fn deserialize_derived<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error>;
 }
 
@@ -22,7 +23,7 @@ macro_rules! open_enums {
     ($($Enum:ident),*) => {$(
         impl serde::Serialize for $Enum {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-                // The inherent function that the derive makes, not this one.
+                // Calls the derived inherent function, not this one.
                 $Enum::serialize(self, serializer)
             }
         }
@@ -43,7 +44,7 @@ macro_rules! open_enums {
 
 pub(super) use open_enums;
 
-/// Reads `"word"` and `{"word": data}`.
+/// Reads `"variant"` and `{"variant": data}`.
 pub(super) struct Visitor<T>(PhantomData<T>);
 
 impl<T> Default for Visitor<T> {
@@ -68,7 +69,7 @@ impl<'de, T: DerivedDeserialize<'de>> SerdeVisitor<'de> for Visitor<T> {
     }
 }
 
-/// Ignores the data of a variant that is read as a unit variant.
+/// Ignores the data of an unknown variant, which is read as a unit variant.
 struct IgnoreUnknownData<A>(A);
 
 impl<'de, A: EnumAccess<'de>> EnumAccess<'de> for IgnoreUnknownData<A> {
@@ -143,7 +144,7 @@ mod tests {
 
     #[test]
     fn unknown_variants_are_encoded_as_unknown() {
-        // A recording keeps the facts of a process.
+        // Recordings contain process facts.
         let facts = ProcessFacts { owner: Some(Owner::Unknown), ..ProcessFacts::default() };
         let json = serde_json::to_string(&facts).expect("encodes");
         assert_eq!(json, r#"{"pid":0,"owner":"unknown"}"#);

@@ -1,97 +1,99 @@
-//! What is known of a process that uses a GPU.
+//! Processes that use a GPU.
 //!
-//! A process is (boot id, pid, start ticks). Readings that change travel in columns: [`GpuProcessReading`] is keyed by
-//! (pid, GPU), [`ProcessReading`] by pid. What rarely changes travels once, as [`ProcessFacts`].
+//! A process is identified by boot id, pid and start ticks. Readings that change are sent in columns:
+//! [`GpuProcessReading`] per (pid, GPU) and [`ProcessReading`] per pid. [`ProcessFacts`] rarely change and are sent
+//! once.
 
 use super::SafeText;
 use super::columns::columns;
 use serde::{Deserialize, Serialize};
 
 columns! {
-    /// What one process does on one GPU.
+    /// Use of one GPU by one process.
     row GpuProcessReading;
-    /// The (pid, GPU) rows of a snapshot.
+    /// One row per (pid, GPU) of a snapshot.
     columns GpuProcessColumns;
 
-    /// Process id in the host's namespace. Absent when the driver could not tell (0 and 2^32-1).
+    /// Process id in the pid namespace of the host. Absent if the driver does not know it (0 and 2^32-1).
     pid: u32,
-    /// Position of the GPU in the inventory (not its index).
+    /// Position of the GPU in the inventory, which is not its index.
     gpu: u16,
-    /// What kind of context the process holds.
+    /// Kind of context that the process holds.
     kind: GpuProcessKind,
-    /// Memory of this process on this GPU. Absent when the driver may not tell (MIG, WSL, other users' on some).
-    /// `nvmlDeviceGetComputeRunningProcesses_v3` and its kin, `usedGpuMemory`.
+    /// Memory of the process on this GPU. `nvmlDeviceGetComputeRunningProcesses_v3` and its graphics and MPS
+    /// counterparts, `usedGpuMemory`. Absent if the driver does not report it (MIG, WSL, on some drivers for other
+    /// users).
     gpu_memory_bytes: u64,
-    /// Share of the SMs' time since the previous snapshot. `nvmlDeviceGetProcessUtilization`, `smUtil`.
-    /// Absent under MIG and when there is no fresh sample.
+    /// Percentage of SM time since the previous snapshot. `nvmlDeviceGetProcessUtilization`, `smUtil`. Absent under MIG
+    /// and without a new sample.
     sm_percent: u8,
-    /// Share of the memory bandwidth's time. `nvmlDeviceGetProcessUtilization`, `memUtil`.
+    /// Percentage of memory bandwidth time. `nvmlDeviceGetProcessUtilization`, `memUtil`.
     memory_percent: u8,
-    /// Encoder share. `nvmlDeviceGetProcessUtilization`, `encUtil`.
+    /// Encoder percentage. `nvmlDeviceGetProcessUtilization`, `encUtil`.
     encoder_percent: u8,
-    /// Decoder share. `nvmlDeviceGetProcessUtilization`, `decUtil`.
+    /// Decoder percentage. `nvmlDeviceGetProcessUtilization`, `decUtil`.
     decoder_percent: u8,
 }
 
 columns! {
-    /// What one process does on the host.
+    /// Readings of one process on the host.
     row ProcessReading;
-    /// The processes of a snapshot, one row a pid.
+    /// One row per pid of a snapshot.
     columns ProcessColumns;
 
-    /// Process id in the host's namespace.
+    /// Process id in the pid namespace of the host.
     pid: u32,
-    /// Start time in clock ticks after boot, field 22 of `/proc/PID/stat`, raw. Part of the process's identity.
+    /// Start time in clock ticks since boot, part of the identity of the process. `/proc/PID/stat` field 22, unchanged.
     start_ticks: u64,
     /// Whether /proc shows the process.
     presence: Presence,
-    /// State of the leader, `/proc/PID/stat` field 3. Of a process that gains CPU time from sample to sample as of the last
-    /// 30 s.
+    /// State of the leader. `/proc/PID/stat` field 3. Up to 30 s old if the process gains CPU time in every sample.
     state: ProcessState,
-    /// CPU share since the previous snapshot, 100 = one CPU; since an earlier one where the processes on the GPUs have more
-    /// than two thousand threads. `clock_gettime` of its CPU time, else `/proc/PID/stat`, utime + stime.
+    /// CPU percentage since the previous snapshot; 100 is one CPU. `clock_gettime` of its CPU clock, else `utime` +
+    /// `stime` in `/proc/PID/stat`. If the GPU processes have more than 2048 threads together, the interval may be
+    /// longer.
     cpu_percent: f32,
-    /// CPU time since the process began, in seconds, from where the share comes.
+    /// CPU time in seconds since it started, from the source of `cpu_percent`.
     cpu_seconds: f64,
-    /// Resident memory, as of the last 30 s. `/proc/PID/stat` field 24.
+    /// Resident memory, up to 30 s old. `/proc/PID/stat` field 24.
     rss_bytes: u64,
-    /// Number of threads, as of then. `/proc/PID/stat` field 20.
+    /// Number of threads, up to 30 s old. `/proc/PID/stat` field 20.
     threads: u32,
-    /// Age of the process.
+    /// Time since it started.
     age_seconds: f64,
-    /// The parent now. `/proc/PID/stat` field 4.
+    /// Current parent, up to 30 s old. `/proc/PID/stat` field 4.
     parent_pid: u32,
-    /// Threads that are not dead, where they were counted: of a leader that neither runs nor sleeps as usual (a zombie),
-    /// and of a process without a gain of CPU time and without a share of the SMs. `/proc/PID/task/*/stat`.
+    /// Threads that are alive. `/proc/PID/task/*/stat`. Counted only if the leader neither runs nor sleeps normally (a
+    /// zombie), or if the process gains no CPU time and does no work on SMs.
     threads_live: u32,
-    /// Of the thread that has been in uninterruptible sleep for longest without a gain of CPU time: its id. Absent in a
-    /// snapshot that finds it otherwise.
+    /// Id of the thread that has been in uninterruptible sleep for the longest time without gaining CPU time. Absent if
+    /// no thread is blocked in this sample.
     blocked_thread: u32,
-    /// Since when it has been, in seconds before this snapshot: since the first sight, as long as nine sights of ten
-    /// found it so.
+    /// Seconds for which that thread has been blocked: since the first sample that found it so, as long as nine of ten
+    /// samples do.
     blocked_seconds: f32,
     /// Threads in uninterruptible sleep when they were last read.
     threads_blocked: u32,
-    /// Processes that descend from it and are not on a GPU (loader workers), as of the last walk of /proc, which begins
-    /// every 10 s. One below two GPU processes belongs to the nearer. At most 256 of a host are counted.
+    /// Descendants that are not on a GPU (data loaders), as of the last scan of /proc. A scan starts every 10 s. A
+    /// descendant of two GPU processes counts for the nearer one. At most 256 per host are counted.
     descendants: u32,
-    /// CPU share of those since the walk before, 100 = one CPU.
+    /// CPU percentage of those since the previous scan; 100 is one CPU.
     descendants_cpu_percent: f32,
-    /// How many of those are in uninterruptible sleep.
+    /// Number of those in uninterruptible sleep.
     descendants_blocked: u32,
-    /// Bytes it made go to storage since it began, as of the last 30 s; own processes only. `/proc/PID/io`, `write_bytes`.
+    /// Bytes written to storage since it started, up to 30 s old; own processes only. `/proc/PID/io`, `write_bytes`.
     write_bytes: u64,
-    /// Bytes it read, from storage or not, since it began, as of then; own processes only. `/proc/PID/io`, `rchar`.
+    /// Bytes read, from storage or not, since it started, up to 30 s old; own processes only. `/proc/PID/io`, `rchar`.
     read_characters: u64,
-    /// The kernel function that its blocked thread, else its leader, waits in; own processes only, and only of those
-    /// that rest. `/proc/PID/task/TID/wchan`. Looked at when a thread blocks, else every 30 s.
+    /// Kernel function in which its blocked thread, else its leader, waits; only for idle processes of the own user.
+    /// `/proc/PID/task/TID/wchan`. Read when a thread blocks, else every 30 s.
     wait_channel: SafeText,
-    /// Time since the regular file behind stdout or stderr was last written, looked at every 30 s; own processes only.
-    /// On a network file system, which is never asked, it is the time for which the file was seen not to grow.
+    /// Time since the last write to the regular file behind stdout or stderr, read every 30 s; own processes only. On a
+    /// network file system, which is never asked, it is the time for which the file has not grown.
     log_age_seconds: f64,
 }
 
-/// What kind of context a process holds on a GPU.
+/// Kind of context that a process holds on a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum GpuProcessKind {
     /// A compute context.
@@ -103,7 +105,7 @@ pub enum GpuProcessKind {
     /// Both.
     #[serde(rename = "C+G")]
     ComputeAndGraphics,
-    /// A client of the multi-process service.
+    /// A client of MPS, the multi-process service.
     #[serde(rename = "M")]
     Mps,
     /// A kind that this version does not know.
@@ -112,7 +114,7 @@ pub enum GpuProcessKind {
 }
 
 impl GpuProcessKind {
-    /// As `nvidia-smi` writes it; `-` for one that is not known.
+    /// Returns the name that `nvidia-smi` prints; `-` if it is unknown.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Compute => "C",
@@ -128,18 +130,18 @@ impl GpuProcessKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Presence {
-    /// /proc/PID can be read.
+    /// `/proc/PID` can be read.
     Visible,
-    /// The process exists but /proc hides it (`hidepid`, another namespace): kill(pid, 0) says EPERM.
+    /// The process exists, but /proc hides it (`hidepid`, another pid namespace): kill(pid, 0) returns EPERM.
     Hidden,
-    /// No such process (ESRCH), yet the driver lists it: its memory was not released.
+    /// No such process (ESRCH), although the driver lists it: its memory was not released.
     Gone,
-    /// A word that this version does not know.
+    /// A value that this version does not know.
     #[serde(other)]
     Unknown,
 }
 
-/// The scheduler state of a process, as in `/proc/PID/stat` (proc(5)).
+/// Scheduler state of a process (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProcessState {
     /// Running or runnable.
@@ -157,7 +159,7 @@ pub enum ProcessState {
     /// Stopped by a debugger.
     #[serde(rename = "t")]
     Traced,
-    /// Ended, not yet reaped.
+    /// Exited, not yet reaped.
     #[serde(rename = "Z")]
     Zombie,
     /// Dead.
@@ -166,13 +168,13 @@ pub enum ProcessState {
     /// An idle kernel thread.
     #[serde(rename = "I")]
     Idle,
-    /// A state this version does not know.
+    /// A state that this version does not know.
     #[serde(rename = "?", other)]
     Unknown,
 }
 
 impl ProcessState {
-    /// From the letter in `/proc/PID/stat`.
+    /// Converts the letter in `/proc/PID/stat`.
     pub fn from_letter(letter: char) -> Self {
         match letter {
             'R' => Self::Running,
@@ -187,7 +189,7 @@ impl ProcessState {
         }
     }
 
-    /// The letter that `ps` shows.
+    /// Returns the letter that `ps` prints.
     pub fn letter(self) -> char {
         match self {
             Self::Running => 'R',
@@ -203,102 +205,105 @@ impl ProcessState {
     }
 }
 
-/// What rarely changes about a process: sent when it is first seen and again when it changes. The last one wins.
+/// Facts of a process that rarely change. Sent when the process is first seen and again when they change; the last ones
+/// apply.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ProcessFacts {
-    /// Process id in the host's namespace.
+    /// Process id in the pid namespace of the host.
     pub pid: u32,
-    /// Field 22 of `/proc/PID/stat`, raw. Absent for a process that /proc does not show.
+    /// Start time in clock ticks since boot. `/proc/PID/stat` field 22, unchanged. Absent if /proc does not show the
+    /// process.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_ticks: Option<u64>,
-    /// When it started, in seconds since 1970 (boot time + ticks). For people only, never for identity.
+    /// Start time in seconds since 1970 (boot time plus ticks), for display only, never for identity.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub start_unix_seconds: Option<i64>,
     /// Real user id. `/proc/PID/status`, `Uid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Login name of that user, once getpwuid(3) has answered.
+    /// Login name of that user. Absent until getpwuid(3) has answered.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub user: Option<SafeText>,
-    /// Full name of that user (GECOS).
+    /// Full name of that user (GECOS). Absent if it is empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub full_name: Option<SafeText>,
-    /// The kernel's short name. `/proc/PID/comm`.
+    /// Short name. `/proc/PID/comm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<SafeText>,
-    /// Arguments with secrets redacted, at most 4 KiB in all. `/proc/PID/cmdline`. Empty for a zombie.
+    /// Arguments with secrets redacted, at most 4 KiB in all. `/proc/PID/cmdline`. Empty until they are read and for a
+    /// zombie.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<SafeText>,
-    /// Parents from the nearest up to and including the first shell, tmux, screen, sshd or init.
+    /// Ancestors from the parent up to the first shell, tmux, screen, sshd or init, which is included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub ancestors: Vec<Ancestor>,
-    /// The session id (setsid(2)), `/proc/PID/stat` field 6: groups a job whose parent chain is cut.
+    /// Session id (setsid(2)), which groups the processes of a job whose parents have exited. `/proc/PID/stat` field 6.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session: Option<u32>,
-    /// It ignores SIGHUP, as `nohup` makes it: it is meant to outlive its parent. `/proc/PID/status`, `SigIgn`.
+    /// Whether it ignores SIGHUP, as under `nohup`, so that it outlives its parent. `/proc/PID/status`, `SigIgn`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignores_hangup: Option<bool>,
-    /// Where it works; own processes only. `/proc/PID/cwd`.
+    /// Working directory; own processes only. `/proc/PID/cwd`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub working_directory: Option<SafeText>,
-    /// The regular file behind stdout, else stderr; own processes only. `/proc/PID/fd`.
+    /// Path of the regular file behind stdout, else stderr; own processes only. `/proc/PID/fd`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub log_path: Option<SafeText>,
-    /// The name of the container, where the login user may ask for it or /proc shows it.
+    /// Name of the container. Absent unless the login user may query it or /proc shows it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub container_name: Option<SafeText>,
-    /// The terminal multiplexer or notebook it runs in: `tmux`, `screen`, `jupyter`.
+    /// Terminal multiplexer or notebook in which it runs: `tmux`, `screen`, `jupyter`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub runs_in: Option<SafeText>,
-    /// Who runs it beyond the user: a Slurm job, a container, a service.
+    /// The job, container, service or session to which it belongs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<Owner>,
 }
 
-/// One parent in a process's chain.
+/// An ancestor of a process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Ancestor {
     /// Process id.
     pub pid: u32,
-    /// Field 22 of its `/proc/PID/stat`.
+    /// Start time in clock ticks since boot. `/proc/PID/stat` field 22.
     pub start_ticks: u64,
-    /// Its real user id.
+    /// Real user id. `/proc/PID/status`, `Uid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<u32>,
-    /// Its short name, `/proc/PID/comm`.
+    /// Short name. `/proc/PID/comm`.
     pub name: SafeText,
-    /// Its arguments, redacted, at most 1 KiB.
+    /// Arguments with secrets redacted, at most 1 KiB. `/proc/PID/cmdline`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<SafeText>,
 }
 
-/// Who runs a process, read off its cgroup.
+/// The job, container, service or session of a process, from its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", remote = "Self")]
 pub enum Owner {
     /// A Slurm job.
     Slurm {
-        /// The job id.
+        /// Job id, or the SLUID until the id is known.
         job: SafeText,
-        /// The step, when known.
+        /// Step id. Absent if it is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         step: Option<SafeText>,
     },
     /// A Kubernetes pod.
     Pod {
-        /// The pod's uid.
+        /// Uid of the pod.
         uid: SafeText,
-        /// The container's 64 hexadecimal digits.
+        /// Container id, 64 hexadecimal digits. Absent if it is not known.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         container: Option<SafeText>,
     },
-    /// A Docker, podman, LXC or nspawn container.
+    /// A container of Docker, podman, LXC, nspawn or Apptainer.
     Container {
         /// `docker`, `podman`, `lxc`, `nspawn`, `apptainer`.
         runtime: SafeText,
-        /// Its id (12 digits) or name.
+        /// Container id (12 digits) or name.
         id: SafeText,
     },
     /// A systemd service.

@@ -1,10 +1,10 @@
-//! Takes secrets out of command lines and environments before they leave the host. The fallback without a probe uses
-//! the same list, since a host without one cannot.
+//! Removes secrets from command lines and environments before they leave the host. For a host without a probe, the
+//! controller applies it.
 
-/// What stands in place of a secret.
+/// Replaces a secret.
 pub const REDACTED: &str = "***";
 
-/// Parts of a name that say that its value is a secret. Compared in lower case, `-` read as `_`.
+/// Substrings of names whose values are secrets. Names are compared in lower case, with `-` as `_`.
 const SECRET_SUBSTRINGS: [&str; 16] = [
     "password",
     "passwd",
@@ -24,13 +24,14 @@ const SECRET_SUBSTRINGS: [&str; 16] = [
     "license_key",
 ];
 
-/// Names that hold a secret though no part of them says so, compared whole.
+/// Complete names whose values are secrets.
 const SECRET_EXACT_NAMES: [&str; 7] = ["pwd", "pass", "key", "auth", "sig", "jwt", "pat"];
 
-/// The same as the last part of a name (`DB_PASS`, `MYSQL_PWD`). A key that sorts or names a column is none.
+/// Endings of names whose values are secrets (`DB_PASS`, `MYSQL_PWD`). `_key` is not one of them: it names sort keys
+/// and columns.
 const SECRET_SUFFIXES: [&str; 5] = ["_pwd", "_pass", "_sig", "_jwt", "_pat"];
 
-/// Names that hold one of [`SECRET_SUBSTRINGS`] and are known not to be secrets: tokens that are counted, or parts of a
+/// Substrings of names that contain one of [`SECRET_SUBSTRINGS`] but hold no secret: counts of tokens and parts of a
 /// model's vocabulary.
 const NOT_SECRET_SUBSTRINGS: [&str; 14] = [
     "tokens",
@@ -49,10 +50,10 @@ const NOT_SECRET_SUBSTRINGS: [&str; 14] = [
     "per_token",
 ];
 
-/// Values that are no secrets whatever their name: switches such as `--use_auth_token true`.
+/// Values that are never secrets, such as the switch in `--use_auth_token true`.
 const NOT_SECRET_VALUES: [&str; 8] = ["true", "false", "none", "null", "yes", "no", "0", "1"];
 
-/// Values that begin so are secrets wherever they stand: keys of Hugging Face, OpenAI and Anthropic, Stripe, GitHub,
+/// Prefixes of values that are secrets under any name: keys of Hugging Face, OpenAI and Anthropic, Stripe, GitHub,
 /// GitLab, Slack, AWS, Google, NVIDIA, Groq, Replicate, npm, PyPI, Grafana, and JSON web tokens.
 const TOKEN_PREFIXES: [&str; 26] = [
     "hf_",
@@ -83,33 +84,33 @@ const TOKEN_PREFIXES: [&str; 26] = [
     "eyJ",
 ];
 
-/// Addresses whose path is the secret.
+/// URLs whose path is a secret.
 const SECRET_URL_PREFIXES: [&str; 3] = ["hooks.slack.com/", "discord.com/api/webhooks/", "webhook.office.com/"];
 
-/// Options whose value is `user:secret`, as curl has them.
+/// Options whose value is `user:secret`, as in curl.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
 
-/// What is hidden next.
+/// What to redact in the following arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RedactNext {
     Nothing,
-    /// The word that comes next, unless it is an option.
+    /// The next argument, unless it is an option.
     Value,
-    /// What stands behind the colon of the next word.
+    /// The part of the next argument after the colon.
     Login,
-    /// All words up to the one with this quotation mark.
+    /// All arguments up to the one with this quotation mark.
     UntilQuote(char),
 }
 
 /// Returns the arguments with every value that looks like a secret replaced by [`REDACTED`].
 ///
-/// Covered: `--token=X`, `--token X`, `-token X`, `TOKEN=X`, `TOKEN="X Y"` within a shell's command, `token:X` of headers
-/// and `"token": "X"` of JSON, `Authorization: Bearer X`, `curl -u user:X`, `sshpass -p X`, credentials in URLs
-/// (`https://user:secret@host`), query parameters (`?api_key=X`), addresses of webhooks, and values that carry a known
-/// prefix (`hf_`, `sk-`, `ghp_`).
+/// Covered: `--token=X`, `--token X`, `-token X`, `TOKEN=X`, `TOKEN="X Y"` in a shell command, `token:X` in headers and
+/// `"token": "X"` in JSON, `Authorization: Bearer X`, `curl -u user:X`, `sshpass -p X`, credentials in URLs
+/// (`https://user:secret@host`), query parameters (`?api_key=X`), webhook URLs, and values with a known prefix (`hf_`,
+/// `sk-`, `ghp_`).
 pub fn redact<S: AsRef<str>>(argv: &[S]) -> Vec<String> {
     let mut redact_next = RedactNext::Nothing;
-    // sshpass has no other use for these.
+    // `-p` is always the password of sshpass.
     let password_option = argv.first().is_some_and(|program| program.as_ref().rsplit('/').next() == Some("sshpass"));
     argv.iter()
         .map(|argument| {
@@ -144,7 +145,7 @@ pub fn redact<S: AsRef<str>>(argv: &[S]) -> Vec<String> {
         .collect()
 }
 
-/// What an argument says about the next one.
+/// Returns what to redact after this argument.
 fn redaction_after(argument: &str) -> RedactNext {
     if LOGIN_OPTIONS.contains(&argument) {
         return RedactNext::Login;
@@ -163,7 +164,7 @@ fn redaction_after(argument: &str) -> RedactNext {
     }
 }
 
-/// Whether a quotation begins here that goes on in the next word.
+/// Returns [`RedactNext::UntilQuote`] if a quotation starts here and does not end.
 fn unclosed_quote(value: &str) -> RedactNext {
     match value.chars().next() {
         Some(quote @ ('"' | '\'')) if !value[1..].contains(quote) => RedactNext::UntilQuote(quote),
@@ -175,7 +176,7 @@ fn is_not_secret_value(value: &str) -> bool {
     NOT_SECRET_VALUES.iter().any(|plain| value.eq_ignore_ascii_case(plain))
 }
 
-/// `alice:secret`; nothing where there is no colon, since `-u` means other things elsewhere.
+/// Redacts `alice:secret`; `None` without a colon, since `-u` has other meanings elsewhere.
 fn redact_login(argument: &str) -> Option<String> {
     let (user, secret) = argument.split_once(':')?;
     // Two numbers are a user and a group.
@@ -208,7 +209,7 @@ fn redact_argument(argument: &str) -> String {
     {
         return format!("{name}: {REDACTED}");
     }
-    // A shell command handed over as one argument (`sh -c '...'`) holds words of its own.
+    // A shell command in one argument (`sh -c '...'`) contains several words.
     if argument.contains(' ') {
         return redact(&argument.split(' ').collect::<Vec<_>>()).join(" ");
     }
@@ -216,7 +217,7 @@ fn redact_argument(argument: &str) -> String {
 }
 
 fn is_secret_name(name: &str) -> bool {
-    // The shell's own: where it is, and where it was.
+    // Set by the shell: the current and the previous directory.
     if name == "PWD" || name == "OLDPWD" {
         return false;
     }

@@ -1,32 +1,32 @@
-//! Safe text: the only kind of text from a remote that a screen, a log or an export accepts.
+//! Safe text: the only kind of remote text that screens, logs and exports accept.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 use std::sync::Arc;
 use unicode_width::UnicodeWidthChar;
 
-/// The most bytes that one text holds; what is longer is cut and ends in `…`.
+/// Maximum length of a text in bytes. A longer text is truncated and ends in `…`.
 pub const MAX_BYTES: usize = 4096;
 
-/// Shown in place of a character that a terminal would obey or that has no shape of its own.
+/// Replaces a character that a terminal would interpret or that is invisible.
 const REPLACEMENT: char = '\u{FFFD}';
 
-/// Combining marks allowed on one character: real scripts need two, stacked marks spill over other rows.
+/// Maximum number of combining marks on one character. Real scripts need two; stacked marks spill over other rows.
 const MAX_COMBINING_MARKS: usize = 2;
 
-/// Text in which every character is one that a terminal shows and none is one that it obeys.
+/// Text that a terminal shows and does not interpret.
 ///
-/// Control characters (Cc), format characters (Cf: bidirectional overrides, zero-width joiners, tags, the byte order
-/// mark, the soft hyphen), line and paragraph separators and private-use characters become visible marks; a C0 control
-/// becomes its picture (`␛`). At most [`MAX_BYTES`] bytes, at most two combining marks a character. Deserializing
-/// cleans, so whatever arrives over the wire is safe from then on.
+/// A C0 control character becomes its picture (`␛`). Other control characters (Cc), format characters (Cf:
+/// bidirectional overrides, zero-width joiners, tags, the byte order mark, the soft hyphen), line and paragraph
+/// separators and private-use characters become `U+FFFD`. A text has at most [`MAX_BYTES`] bytes and at most two
+/// combining marks per character. Deserialization sanitizes, so all text received over the wire is safe.
 ///
-/// Cloning is cheap: the text is shared.
+/// Clones share the text.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SafeText(Arc<str>);
 
 impl SafeText {
-    /// Cleans `text`.
+    /// Sanitizes `text`.
     pub fn new(text: &str) -> Self {
         if text.len() <= MAX_BYTES && text.bytes().all(|byte| (0x20..0x7F).contains(&byte)) {
             return Self(Arc::from(text));
@@ -34,12 +34,12 @@ impl SafeText {
         Self(Arc::from(sanitize(text)))
     }
 
-    /// Cleans bytes that should be UTF-8; what is not becomes `U+FFFD`.
+    /// Sanitizes bytes that should be UTF-8. Invalid sequences become `U+FFFD`.
     pub fn from_bytes(bytes: &[u8]) -> Self {
         Self::new(&String::from_utf8_lossy(bytes))
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -138,7 +138,7 @@ fn sanitize(text: &str) -> String {
     sanitized
 }
 
-/// Whether a terminal shows this character as a shape of its own and obeys nothing in it.
+/// Whether a terminal shows this character and does not interpret it.
 pub fn is_safe(character: char) -> bool {
     visible_form(character) == character
 }
@@ -153,8 +153,8 @@ fn visible_form(character: char) -> char {
     }
 }
 
-/// Categories Cc, Cf, Zl, Zp, Co and Cs of Unicode 17, and the code points that are invisible though they are neither
-/// (Hangul fillers, the blank braille pattern's neighbours, variation selectors).
+/// Categories Cc, Cf, Zl, Zp, Co and Cs of Unicode 17, and invisible code points of other categories (Hangul fillers,
+/// variation selectors).
 fn is_unsafe(character: char) -> bool {
     matches!(character as u32,
         0x7F..=0x9F
