@@ -1,4 +1,4 @@
-//! A child that is asked one thing: started in the background, and looked after without waiting.
+//! Child processes with a timeout, which start in the background and are polled without waiting.
 
 use crate::probe::blocking::{BlockingPool, Pending};
 use rustix::fd::{AsFd, BorrowedFd};
@@ -9,43 +9,43 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// The most that a child may say: what fits into a pipe, so that it never waits for a reader.
+/// Maximum output of a child. It fits into a pipe, so that the child never waits for a reader.
 const MAX_OUTPUT_BYTES: u64 = 60 * 1024;
 
-/// A child that is started in the background, and runs.
+/// A child process that starts in the background.
 #[derive(Debug)]
 pub(super) struct ChildProcess {
-    /// Set until the child is taken over. To look for a program and to start it takes as long as its file server does.
+    /// The start in progress. Finding and starting a program on a file server may take as long as the server does.
     starting: Option<Pending<Option<Started>>>,
     child: Option<Child>,
     deadline: f64,
-    /// It was killed, and has not ended for all that.
+    /// It has been killed and may not have ended yet.
     killed: bool,
 }
 
 #[derive(Debug)]
 struct Started {
     child: Child,
-    /// How long the request was in the queue, in whole seconds: the child has its full time nevertheless.
+    /// Time for which the start waited in the queue, in whole seconds. It extends the deadline.
     waited_seconds: f64,
 }
 
-/// How it stands with a child.
+/// State of a child process.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ChildStatus {
-    /// It ended well, and said this.
+    /// It exited with status 0 and wrote this to standard output.
     Finished(String),
-    /// It could not be started, or it ended with an exit status or by a signal.
+    /// It could not be started, or it exited with another status or by a signal.
     Failed,
-    /// It had all its time, and was killed. As long as it does not end, this is the answer.
+    /// It exceeded its deadline and was killed. The state remains until the process ends.
     TimedOut,
-    /// It has time left, or has not started yet.
+    /// It has not ended and its deadline has not passed.
     Running,
 }
 
 impl ChildProcess {
-    /// Starts a program with nothing to read and its errors thrown away. `None` if there is no such program or too much
-    /// work waits already. It speaks the language of the probe's own environment, which the remote script set to C.
+    /// Starts a program without input and without standard error. Returns `None` if the program does not exist or the
+    /// queue of the pool is full. The locale is that of the probe, which the remote script sets to C.
     pub(super) fn start(
         pool: &BlockingPool,
         program: &ProgramPath,
@@ -67,7 +67,7 @@ impl ChildProcess {
         Some(Self { starting: Some(starting), child: None, deadline: now + timeout_seconds, killed: false })
     }
 
-    /// How it stands. After [`ChildStatus::Said`] and [`ChildStatus::Failed`] the child is no more.
+    /// Returns the state. The child no longer exists after [`ChildStatus::Finished`] and [`ChildStatus::Failed`].
     pub(super) fn poll(&mut self, now: f64) -> ChildStatus {
         if self.starting.is_some() {
             match Pending::take(&mut self.starting) {
@@ -90,7 +90,7 @@ impl ChildProcess {
             Ok(None) => {
                 if !self.killed {
                     self.killed = true;
-                    // One that hangs in the kernel takes its signal when it comes back, if ever.
+                    // A process that hangs in the kernel receives the signal when its call returns, if ever.
                     let _ended_already = child.kill();
                 }
                 ChildStatus::TimedOut
@@ -98,14 +98,14 @@ impl ChildProcess {
         }
     }
 
-    /// Where it answers; hung up when it has ended.
+    /// Returns the read end of its standard output, which hangs up when it ends.
     pub(super) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.child.as_ref()?.stdout.as_ref().map(AsFd::as_fd)
     }
 }
 
-/// All that a child has written that has ended. A process that it started may keep the pipe open, so that waiting for
-/// its end could take for ever.
+/// Reads the output of a child that has ended. It does not wait for the end of the pipe, since a grandchild may keep
+/// the pipe open.
 fn read_output(child: &mut Child) -> Option<String> {
     let pipe = child.stdout.take()?;
     fcntl_setfl(&pipe, OFlags::NONBLOCK).ok()?;
@@ -114,20 +114,20 @@ fn read_output(child: &mut Child) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// A program that is looked for once. Clones share where it was found.
+/// A program that is searched for once. Clones share the result.
 #[derive(Debug, Clone)]
 pub(super) struct ProgramPath {
     find_program: fn() -> Option<PathBuf>,
-    /// Never locked for longer than a copy takes.
+    /// Locked only for as long as a copy takes.
     lookup: Arc<Mutex<Lookup>>,
 }
 
 #[derive(Debug, Clone, Default)]
 enum Lookup {
-    /// Nobody has looked for it.
+    /// Not searched for yet.
     #[default]
     Unknown,
-    /// It is not there, or may not be used.
+    /// It does not exist or may not be used.
     NotFound,
     Found(PathBuf),
 }
@@ -138,7 +138,7 @@ impl ProgramPath {
         Self { find_program, lookup: Arc::default() }
     }
 
-    /// At this place; `None` for a program that does not exist.
+    /// Uses this path; `None` for a program that does not exist.
     #[cfg(test)]
     pub(super) fn at(path: Option<PathBuf>) -> Self {
         Self { find_program: || None, lookup: Arc::new(Mutex::new(path.map_or(Lookup::NotFound, Lookup::Found))) }
@@ -148,12 +148,12 @@ impl ProgramPath {
         self.lookup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// It was looked for, and is not there or may not be used.
+    /// Whether the search has found that the program does not exist or may not be used.
     pub(super) fn is_absent(&self) -> bool {
         matches!(&*self.lock(), Lookup::NotFound)
     }
 
-    /// Where it is. The first call looks for it, and may block.
+    /// Returns the path. The first call searches for the program and may block.
     fn locate(&self) -> Option<PathBuf> {
         let known = self.lock().clone();
         match known {
@@ -168,25 +168,23 @@ impl ProgramPath {
     }
 }
 
-/// Where a program is, by `PATH` and then the directories that are given. May block: any of them may lie on a dead file
-/// server.
+/// Finds a program in `PATH` and then in the directories `also`. May block: any of them may be on a dead file server.
 pub(super) fn find_program(name: &str, also: &[&str]) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let folders = std::env::split_paths(&path).chain(also.iter().map(PathBuf::from));
     folders.map(|folder| folder.join(name)).find(|program| program.is_absolute() && program.is_file())
 }
 
-/// A program of tests: this script. Another process writes it: what a test writes itself cannot be run as long as a child
-/// of another test, which was started meanwhile, has not let go of the file.
+/// Writes a shell script as a test program. A shell writes the file: a file written by the test itself cannot be
+/// executed while a child of another test has inherited its descriptor.
 #[cfg(test)]
 pub(super) fn write_script(folder: &std::path::Path, name: &str, text: &str) -> PathBuf {
     use std::io::Write;
     let program = folder.join(name);
     let write = "cat >\"$0.new\" && chmod 700 \"$0.new\" && mv \"$0.new\" \"$0\"";
-    let mut shell =
-        Command::new("sh").args(["-c", write]).arg(&program).stdin(Stdio::piped()).spawn().expect("a shell starts");
-    shell.stdin.take().expect("a pipe").write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).expect("it reads");
-    assert!(shell.wait().expect("it ends").success());
+    let mut shell = Command::new("sh").args(["-c", write]).arg(&program).stdin(Stdio::piped()).spawn().expect("starts");
+    shell.stdin.take().expect("is piped").write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).expect("writes");
+    assert!(shell.wait().expect("ends").success());
     program
 }
 
@@ -220,7 +218,7 @@ mod tests {
         pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
         assert_eq!(slow.poll(4.9), ChildStatus::Running);
         assert_eq!(slow.poll(5.0), ChildStatus::TimedOut);
-        // It can be killed, so that it ends soon.
+        // The child can be killed, so it ends soon.
         let deadline = Instant::now() + Duration::from_secs(30);
         while slow.poll(6.0) == ChildStatus::TimedOut && Instant::now() < deadline {
             std::thread::yield_now();
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_a_grandchild_keeps_open_is_not_waited_for() {
+    fn an_open_pipe_of_a_grandchild_does_not_block() {
         let pool = BlockingPool::new();
         let mut child = ChildProcess::start(&pool, &sh(), &["-c", "sleep 600 & echo $!"], 0.0, 600.0).unwrap();
         let ChildStatus::Finished(grandchild) = outcome(&mut child, 0.0) else { panic!("no answer") };
@@ -246,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_on_a_dead_file_server_is_not_waited_for() {
+    fn a_program_on_a_dead_file_server_does_not_block() {
         static FILE_SERVER: Mutex<()> = Mutex::new(());
         fn find_there() -> Option<PathBuf> {
             drop(FILE_SERVER.lock());
@@ -256,7 +254,7 @@ mod tests {
         let hangs = FILE_SERVER.lock();
         let mut child = ChildProcess::start(&pool, &ProgramPath::new(find_there), &[], 0.0, 5.0).unwrap();
         for now in 0..100 {
-            assert_eq!(child.poll(f64::from(now)), ChildStatus::Running, "it has not started");
+            assert_eq!(child.poll(f64::from(now)), ChildStatus::Running, "the program is not found yet");
         }
         drop(hangs);
         assert_eq!(outcome(&mut child, 0.0), ChildStatus::Finished(String::new()));

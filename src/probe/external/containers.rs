@@ -1,5 +1,5 @@
-//! Names of containers, from whoever will tell this login: Docker where its socket may be written to, podman for the
-//! user's own containers, the kubelet's folder of logs. Each unknown container is asked about once.
+//! Names of containers: from Docker if its socket is writable, from podman for the user's own containers, and from the
+//! kubelet's log directory for pods. Each unknown container is looked up once.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use crate::probe::blocking::{BlockingPool, Pending};
@@ -7,27 +7,27 @@ use crate::wire::{Owner, SafeText};
 use rustix::fs::{Access, access};
 use std::path::{Path, PathBuf};
 
-/// From one question to the next, when containers have come meanwhile.
+/// Minimum time between two queries of an engine.
 const QUERY_SECONDS: f64 = 30.0;
-/// How long an engine may take. podman locks its storage while it starts a container.
+/// Timeout of a query. podman locks its storage while it starts a container.
 const TIMEOUT_SECONDS: f64 = 20.0;
-/// The most names that are remembered.
+/// Maximum number of names kept.
 const MAX_NAMES: usize = 1024;
-/// One folder a pod, `NAMESPACE_NAME_UID`.
+/// The kubelet's log directory has one subdirectory per pod, `NAMESPACE_NAME_UID`.
 const POD_LOGS: &str = "/var/log/pods";
 const DOCKER_SOCKETS: [&str; 2] = ["/run/docker.sock", "/var/run/docker.sock"];
 const LIST_ARGUMENTS: [&str; 4] = ["ps", "--no-trunc", "--format", "{{.ID}} {{.Names}}"];
 
-/// What is known, and who is asked.
+/// Known names and the queries in progress.
 #[derive(Debug)]
 pub(crate) struct Containers {
     pool: BlockingPool,
     docker: ContainerEngine,
     podman: ContainerEngine,
     pod_logs: PathBuf,
-    /// The pod whose name is looked for.
+    /// The lookup of a pod name in progress.
     pod_lookup: Option<Pending<(SafeText, Option<SafeText>)>>,
-    /// Container or pod, and its name; without one where nobody knows it.
+    /// Container id or pod uid, and its name; `None` if no source knows it.
     names: Vec<(SafeText, Option<SafeText>)>,
 }
 
@@ -52,7 +52,8 @@ impl Containers {
         }
     }
 
-    /// The name of what a process runs in, where it is known. `is_own`: the process belongs to the login user.
+    /// Returns the name of the container or pod if it is known, else starts a lookup. `is_own`: the process belongs to
+    /// the login user.
     pub(crate) fn name(&mut self, owner: &Owner, is_own: bool) -> Option<SafeText> {
         let id = match owner {
             Owner::Container { id, .. } => id,
@@ -64,7 +65,7 @@ impl Containers {
         }
         match owner {
             Owner::Container { runtime, .. } if *runtime == "docker" => self.docker.request_name(id),
-            // Those of others are in their own storage.
+            // The containers of other users are in their own storage.
             Owner::Container { runtime, .. } if *runtime == "podman" && is_own => self.podman.request_name(id),
             Owner::Pod { uid, .. } if self.pod_lookup.is_none() => {
                 let (logs, uid) = (self.pod_logs.clone(), uid.clone());
@@ -78,7 +79,7 @@ impl Containers {
         None
     }
 
-    /// Asks the engines for what is unknown, and takes in what they say.
+    /// Queries the engines for unknown containers and collects the answers.
     pub(crate) fn advance(&mut self, now: f64) {
         let mut answers = self.docker.advance(&self.pool, now);
         answers.extend(self.podman.advance(&self.pool, now));
@@ -88,13 +89,13 @@ impl Containers {
         }
     }
 
-    /// A child that is asked.
+    /// Returns a query in progress.
     pub(super) fn child(&self) -> Option<&ChildProcess> {
         self.docker.child.as_ref().or(self.podman.child.as_ref())
     }
 
     fn record_name(&mut self, id: SafeText, name: Option<SafeText>) {
-        // Who came first has most likely gone first.
+        // The oldest container has most likely ended.
         if self.names.len() >= MAX_NAMES {
             self.names.remove(0);
         }
@@ -113,7 +114,7 @@ impl ContainerEngine {
         }
     }
 
-    /// The containers that were asked about, each with its name if the engine knows it.
+    /// Returns the containers that were looked up, each with its name if the engine knows it.
     fn advance(&mut self, pool: &BlockingPool, now: f64) -> Vec<(SafeText, Option<SafeText>)> {
         if let Some(child) = &mut self.child {
             let text = match child.poll(now) {
@@ -137,7 +138,7 @@ impl ContainerEngine {
     }
 }
 
-/// Docker, where its socket may be written to.
+/// Finds Docker if its socket is writable.
 fn find_docker() -> Option<PathBuf> {
     let is_accessible = DOCKER_SOCKETS.iter().any(|socket| access(*socket, Access::WRITE_OK).is_ok());
     is_accessible.then(|| find_engine("docker")).flatten()
@@ -147,14 +148,14 @@ fn find_engine(name: &str) -> Option<PathBuf> {
     find_program(name, &["/usr/bin", "/usr/local/bin"])
 }
 
-/// The name behind the long id that begins with `id`, in lines of `ID NAME`.
+/// Finds the name of the container whose long id starts with `id` in lines of `ID NAME`.
 fn name_in_listing(text: &str, id: &str) -> Option<SafeText> {
     let line = text.lines().find(|line| !id.is_empty() && line.starts_with(id))?;
     let name = line.split_once(' ')?.1.trim();
     (!name.is_empty()).then(|| SafeText::new(name))
 }
 
-/// `NAMESPACE/NAME` from the folder of this pod's logs; where the folder may be read, most often everybody may.
+/// Returns `NAMESPACE/NAME` of the pod from the name of its log directory.
 fn pod_name(logs: &Path, uid: &str) -> Option<SafeText> {
     std::fs::read_dir(logs).ok()?.flatten().find_map(|entry| {
         let folder = entry.file_name().into_string().ok()?;
@@ -193,7 +194,7 @@ mod tests {
         }
         assert_eq!(containers.name(&known, false).as_deref(), Some("trainer"));
         containers.advance(100.0);
-        assert_eq!(containers.name(&unresolved, false), None, "it stays unknown, and is not asked about again");
+        assert_eq!(containers.name(&unresolved, false), None, "no second lookup");
         assert!(containers.docker.unresolved.is_empty());
         let arguments = std::fs::read_to_string(folder.path().join("docker.asked")).unwrap();
         assert_eq!(arguments, "ps --no-trunc --format {{.ID}} {{.Names}}\n");

@@ -1,23 +1,27 @@
-//! x
+//! Sizes of the file systems that hold the home directory and the working directories of GPU processes.
+//!
+//! `statfs` on a dead file server does not return, so each query is a child process (`stat -f`), one per mount at a
+//! time. A file system that does not answer is reported with the time since it last did.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use crate::probe::blocking::BlockingPool;
 use crate::probe::decimal::round_to_tenth_f32;
+use crate::probe::procfs::mounts;
 use crate::wire::{Filesystem, SafeText};
 use std::path::PathBuf;
 
-/// From one question to the next, of each mount.
+/// Query period of each mount.
 const QUERY_SECONDS: f64 = 60.0;
-/// The same while it does not answer.
+/// Query period while a mount does not answer.
 const RETRY_SILENT_SECONDS: f64 = 10.0;
-/// How long a question may take before it counts as unanswered.
+/// Timeout of a query.
 const TIMEOUT_SECONDS: f64 = 5.0;
-/// The most mounts that are asked.
+/// Maximum number of mounts.
 const MAX_MOUNTS: usize = 16;
-/// While one is silent, how that stands is said again after so long.
+/// Report period while a mount does not answer.
 const REPORT_SECONDS: f64 = 10.0;
 
-/// What is known of each mount.
+/// The mounts in use and their queries.
 #[derive(Debug)]
 pub(crate) struct Filesystems {
     pool: BlockingPool,
@@ -30,26 +34,26 @@ pub(crate) struct Filesystems {
 #[derive(Debug)]
 struct MountQuery {
     filesystem: Filesystem,
-    /// A path on it, by which it is asked.
+    /// A path on the mount, passed to `stat -f`.
     path: String,
     child: Option<ChildProcess>,
-    /// When the question was asked that has had no answer yet.
+    /// Start time of the oldest query without an answer.
     unanswered_since: f64,
     timeout_state: TimeoutState,
     due: f64,
-    /// It is still somebody's.
+    /// A process or the home directory uses the mount.
     in_use: bool,
     answered: bool,
 }
 
-/// How it stands with the answers of a mount.
+/// Whether queries of a mount have timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TimeoutState {
-    /// The last question was answered, or has time left.
+    /// The last query was answered or has not timed out yet.
     None,
-    /// The one before this ran out of time.
+    /// The previous query timed out; a new one is in progress.
     Earlier,
-    /// This one did.
+    /// The last query timed out.
     Current,
 }
 
@@ -59,8 +63,8 @@ impl Filesystems {
         Self { pool, program, queries: Vec::new(), mounts_read_at: None, reported_at: 0.0 }
     }
 
-    /// Goes on asking. The file systems, when there is something new to say, or when `resend` asks for it. The
-    /// directories are those of processes, each with a process that works there.
+    /// Polls and starts queries. Returns the file systems if a value has changed or if `resend`, else an empty list.
+    /// `directories` are those of processes, each with the pid of its process.
     pub(crate) fn advance<'a>(
         &mut self,
         now: f64,
@@ -71,7 +75,7 @@ impl Filesystems {
             self.mounts_read_at = Some(now);
             let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
             let home = std::env::var("HOME").ok().map(|home| (home.clone(), home));
-            // A job's processes work in the same directory.
+            // Processes of one job often share a directory.
             let mut last = None;
             let directories = directories
                 .filter(|&(_, path)| last.replace(path) != Some(path))
@@ -93,21 +97,21 @@ impl Filesystems {
         reported.map(|query| query.report(now)).collect()
     }
 
-    /// The children that are asked.
+    /// Returns the queries in progress.
     pub(super) fn children(&self) -> impl Iterator<Item = &ChildProcess> {
         self.queries.iter().filter_map(|query| query.child.as_ref())
     }
 
-    /// Takes in which mounts are of interest: those of these directories, each with the path to ask by.
+    /// Updates the list of mounts to those that contain these directories, each with a path for its query.
     fn set_mounts(&mut self, mountinfo: &str, now: f64, directories: impl Iterator<Item = (String, String)>) {
         for query in &mut self.queries {
             query.in_use = false;
         }
         for (directory, path) in directories {
-            let Some(mount) = mount_containing(mountinfo, &directory) else { continue };
-            let (point, kind) = (SafeText::new(&mount.point), SafeText::new(&mount.kind));
+            let Some((point, kind)) = mount_containing(mountinfo, &directory) else { continue };
+            let (point, kind) = (SafeText::new(&point), SafeText::new(&kind));
             if let Some(query) = self.queries.iter_mut().find(|query| query.filesystem.mount_point == point) {
-                // The process that it was asked by may have ended.
+                // The process whose path was used may have ended.
                 if !query.in_use {
                     query.path = path;
                 }
@@ -129,7 +133,7 @@ impl Filesystems {
     }
 }
 
-/// Where `stat` is. Not by `PATH` first: a directory there may lie on the very file server that does not answer.
+/// Finds `stat`. It searches `PATH` last: a directory in it may be on the file server that does not answer.
 fn find_stat() -> Option<PathBuf> {
     let usual = ["/usr/bin/stat", "/bin/stat"].map(PathBuf::from);
     usual.into_iter().find(|program| program.is_file()).or_else(|| find_program("stat", &[]))
@@ -140,7 +144,7 @@ impl MountQuery {
         self.timeout_state != TimeoutState::None
     }
 
-    /// Looks after the child, or starts one; whether something is new.
+    /// Polls the child or starts one. Returns whether a value has changed.
     fn advance(&mut self, pool: &BlockingPool, program: &ProgramPath, now: f64) -> bool {
         let Some(child) = &mut self.child else {
             if self.in_use && now >= self.due {
@@ -166,13 +170,13 @@ impl MountQuery {
                     (TimeoutState::None, sizes.is_some(), None);
                 changed
             }
-            // The process whose directory it was is gone, or the file system is; or a child came back that was killed.
+            // The process whose directory was used, or the file system, is gone; or a killed child has ended.
             ChildStatus::Failed => {
                 self.child = None;
                 false
             }
             ChildStatus::TimedOut => {
-                // While one question hangs, no other is asked; each time that one would have been counts as one.
+                // While a query hangs, no other starts. Each query that would have started counts as a timeout.
                 let is_retry_due = now >= self.due;
                 if self.timeout_state == TimeoutState::Current && !is_retry_due {
                     return false;
@@ -197,40 +201,32 @@ impl MountQuery {
     }
 }
 
-/// Total and available bytes in the answer: block size, blocks, blocks for ordinary users.
+/// Parses the output of `stat -f -c '%S %b %a'` into total and available bytes: block size, blocks, blocks available to
+/// ordinary users.
 fn sizes(text: &str) -> Option<(u64, u64)> {
     let mut numbers = text.split_ascii_whitespace().map(|word| word.parse::<u64>().ok());
     let mut number = || numbers.next().flatten();
     let (size, blocks, available) = (number()?, number()?, number()?);
-    // Some, such as those of /proc, have no blocks at all.
+    // Some file systems, such as /proc, have no blocks.
     (blocks > 0).then_some((size.checked_mul(blocks)?, size.checked_mul(available)?))
 }
 
-/// A mount.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Mount {
-    pub(super) point: String,
-    pub(super) kind: String,
-}
-
-/// The mount that `path` lies on: of those whose point is above it the longest, of those the last, which covers the
-/// others. `mountinfo` is the text of `/proc/self/mountinfo` (proc(5)).
-pub(super) fn mount_containing(mountinfo: &str, path: &str) -> Option<Mount> {
-    let mut found: Option<Mount> = None;
-    for line in mountinfo.lines() {
-        let Some((fields, rest)) = line.split_once(" - ") else { continue };
-        let (Some(point), Some(kind)) = (fields.split(' ').nth(4), rest.split(' ').next()) else { continue };
-        let point = unescape_octal(point);
+/// Returns mount point and file system type of the mount that contains `path`: the one with the longest mount point,
+/// and the last of several, which covers the others.
+fn mount_containing(mountinfo: &str, path: &str) -> Option<(String, String)> {
+    let mut found: Option<(String, String)> = None;
+    for mount in mounts(mountinfo.as_bytes()) {
+        let point = unescape_octal(mount.point);
         let contains_path =
             point == "/" || path.strip_prefix(&*point).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        if contains_path && found.as_ref().is_none_or(|found| point.len() >= found.point.len()) {
-            found = Some(Mount { point, kind: kind.to_owned() });
+        if contains_path && found.as_ref().is_none_or(|(longest, _)| point.len() >= longest.len()) {
+            found = Some((point, mount.kind.to_owned()));
         }
     }
     found
 }
 
-/// Undoes the octal escapes of blanks and backslashes (`\040`).
+/// Decodes the octal escapes of blanks and backslashes (`\040`).
 fn unescape_octal(text: &str) -> String {
     let mut pieces = text.split('\\');
     let mut unescaped_text = pieces.next().unwrap_or_default().to_owned();
@@ -255,7 +251,7 @@ mod tests {
 
     const TABLE: &str = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n40 22 0:50 / /home rw - nfs4 server:/home rw\n";
 
-    /// With a `stat` that is this script.
+    /// Uses this script as `stat`.
     fn with_stat(text: &str) -> (Filesystems, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = write_script(folder.path(), "stat", text);
@@ -271,8 +267,8 @@ mod tests {
         std::iter::empty()
     }
 
-    /// Steps at one moment until something is said.
-    fn reported(filesystems: &mut Filesystems, now: f64) -> Vec<Filesystem> {
+    /// Advances at one time until file systems are reported.
+    fn report_of(filesystems: &mut Filesystems, now: f64) -> Vec<Filesystem> {
         let deadline = Instant::now() + Duration::from_secs(30);
         while Instant::now() < deadline {
             let reported = filesystems.advance(now, false, no_directories());
@@ -281,7 +277,7 @@ mod tests {
             }
             std::thread::yield_now();
         }
-        panic!("nothing is said")
+        panic!("nothing is reported")
     }
 
     fn home_directories() -> impl Iterator<Item = (String, String)> {
@@ -301,11 +297,11 @@ mod tests {
             ..Filesystem::default()
         };
         let expected = [expected];
-        assert_eq!(reported(&mut filesystems, 1.0), expected, "two directories, one mount");
+        assert_eq!(report_of(&mut filesystems, 1.0), expected, "two directories, one mount");
         assert_eq!(filesystems.advance(1.0, true, no_directories()), expected);
         write_script(folder.path(), "stat", "echo 4096 1000 249");
         filesystems.mounts_read_at = Some(61.0);
-        assert_eq!(reported(&mut filesystems, 61.0)[0].available_bytes, Some(4096 * 249));
+        assert_eq!(report_of(&mut filesystems, 61.0)[0].available_bytes, Some(4096 * 249));
     }
 
     #[test]
@@ -314,11 +310,11 @@ mod tests {
         filesystems.set_mounts(TABLE, 0.0, home_directories());
         assert_eq!(filesystems.advance(0.0, false, no_directories()), []);
         filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
-        assert_eq!(filesystems.advance(4.9, true, no_directories()), [], "nothing is known yet");
+        assert_eq!(filesystems.advance(4.9, true, no_directories()), [], "the query has not timed out");
         let silent = filesystems.advance(5.0, false, no_directories());
         assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(5.0), Some(1)));
         assert_eq!((silent[0].total_bytes, &*silent[0].mount_point), (None, "/home"));
-        // A sleeper can be killed, a process in a dead mount cannot: play that the child does not end.
+        // Replace the child by one that ends only when killed, like a process that hangs in a dead mount.
         let child = filesystems.queries[0].child.take();
         let sleep = ProgramPath::at(Some("/bin/sleep".into()));
         filesystems.queries[0].child = ChildProcess::start(&filesystems.pool, &sleep, &["600"], 0.0, 5.0);
@@ -363,7 +359,7 @@ mod tests {
 
     #[test]
     fn the_longest_and_last_mount_that_contains_a_path_is_used() {
-        let of = |path| mount_containing(NESTED_MOUNTS, path).map(|mount| (mount.point, mount.kind));
+        let of = |path| mount_containing(NESTED_MOUNTS, path);
         let expect = |point: &str, kind: &str| Some((point.to_owned(), kind.to_owned()));
         assert_eq!(of("/home/bob/run"), expect("/home", "nfs4"));
         assert_eq!(of("/home"), expect("/home", "nfs4"));

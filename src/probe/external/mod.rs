@@ -1,7 +1,7 @@
-//! Sources that only another program can read: file servers that may not answer, Slurm and the container engines.
+//! Sources that only another program can read: file servers that may not answer, Slurm and container engines.
 //!
-//! Each query is a child process that starts in the background and that gpufleet abandons if it does not end. Nothing
-//! here waits, except [`ExternalSources::wait_until_idle`] for the one snapshot that a person requests by hand.
+//! Each query is a child process that starts in the background and is abandoned if it does not end. Nothing here waits,
+//! except [`ExternalSources::wait_until_idle`], which serves the one snapshot that a person requests by hand.
 
 mod child;
 mod containers;

@@ -1,30 +1,42 @@
-//! x
+//! Slurm: the GPUs that it has allocated on this host, and job ids.
+//!
+//! A GPU that a job holds is not free, used or not. [`Slurm`] queries this node once a minute with `scontrol`, a child
+//! process with a timeout.
+//!
+//! Each host queries for itself, although one host of a cluster could query for all. One record per watched node costs
+//! the controller no more than one list of them, while `show node` without a name returns every node of the cluster,
+//! watched or not. It also works if that one host is away, is not permitted, or belongs to another cluster than its
+//! name suggests.
+//!
+//! [`SlurmJobs`] finds the id of a job whose cgroup contains only its SLUID (Slurm 26.05 and newer), if neither the
+//! title of its slurmstepd nor the environment of its process contains the id: from `scontrol pidinfo`, else from the
+//! files that a prolog writes for each GPU.
 
 use super::child::{ChildProcess, ChildStatus, ProgramPath, find_program};
 use crate::probe::blocking::BlockingPool;
 use crate::wire::SafeText;
 use std::path::{Path, PathBuf};
 
-/// From one question to the next.
+/// Query period.
 const QUERY_SECONDS: f64 = 60.0;
-/// The same after a question that had no answer: the controller is down, or this host is no node.
+/// Query period after a failure: slurmctld is down, or this host is not a node.
 const RETRY_SECONDS: f64 = 600.0;
-/// A controller under load answers within seconds.
+/// Timeout of a query. slurmctld answers within seconds under load.
 const TIMEOUT_SECONDS: f64 = 10.0;
-/// Where installations by hand keep it.
+/// Directories searched after `PATH`.
 const SCONTROL_DIRECTORIES: [&str; 4] = ["/usr/bin", "/usr/local/bin", "/opt/slurm/bin", "/usr/local/slurm/bin"];
-/// The most GPUs of a node that are taken in.
+/// Maximum number of GPUs of a node.
 const MAX_GPUS: u32 = 512;
 
-/// Where the asking stands.
+/// The query of the allocated GPUs.
 #[derive(Debug)]
 pub(crate) struct Slurm {
     pool: BlockingPool,
     program: ProgramPath,
     state: State,
-    /// The names by which the node may be known, most likely first.
+    /// Names by which Slurm may know the node, most likely first.
     node_names: Vec<String>,
-    /// Which of them is asked by.
+    /// Index of the name in use.
     node_name_index: usize,
     cluster: Option<SafeText>,
     allocated: Option<Vec<u32>>,
@@ -32,13 +44,13 @@ pub(crate) struct Slurm {
 
 #[derive(Debug)]
 enum State {
-    /// Until the next question.
+    /// Waits until the next query.
     Idle { due: f64 },
-    /// A child is asked: for the cluster's name first, then for the node.
+    /// Runs `scontrol`, first for the cluster name and then for the node.
     Querying { child: ChildProcess, is_config: bool },
 }
 
-/// What is known, where something is new or to be said again.
+/// The values that are new or are sent again.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct SlurmUpdate {
     pub(crate) cluster: Option<SafeText>,
@@ -46,7 +58,7 @@ pub(crate) struct SlurmUpdate {
 }
 
 impl Slurm {
-    /// For the node of this name.
+    /// Creates the query for this host.
     pub(crate) fn new(pool: BlockingPool) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         let short = host.split('.').next().unwrap_or_default().to_owned();
@@ -65,7 +77,7 @@ impl Slurm {
         }
     }
 
-    /// Goes on asking; what is new, or all that is known when `resend` asks for it.
+    /// Polls and starts queries. Returns the values that have changed, or all of them if `resend`.
     pub(crate) fn advance(&mut self, now: f64, resend: bool) -> SlurmUpdate {
         let previous = (self.cluster.clone(), self.allocated.clone());
         self.state = match std::mem::replace(&mut self.state, State::Idle { due: now }) {
@@ -81,7 +93,7 @@ impl Slurm {
                     self.allocated = allocated_gpus(&text);
                     State::Idle { due: now + QUERY_SECONDS }
                 }
-                // Perhaps it is known by another name.
+                // Slurm may know the node by another name.
                 ChildStatus::Failed if !is_config && self.node_name_index + 1 < self.node_names.len() => {
                     self.node_name_index += 1;
                     self.start_query(false, now)
@@ -100,7 +112,7 @@ impl Slurm {
         }
     }
 
-    /// The child that is asked.
+    /// Returns the query in progress.
     pub(super) fn child(&self) -> Option<&ChildProcess> {
         match &self.state {
             State::Querying { child, .. } => Some(child),
@@ -118,26 +130,25 @@ impl Slurm {
     }
 }
 
-/// Where `scontrol` is.
 pub(super) fn find_scontrol() -> Option<PathBuf> {
     find_program("scontrol", &SCONTROL_DIRECTORIES)
 }
 
-/// `ClusterName             = lab` in what `scontrol show config` says.
+/// Parses `ClusterName             = lab` in the output of `scontrol show config`.
 fn cluster_name(text: &str) -> Option<SafeText> {
     let line = text.lines().find(|line| line.starts_with("ClusterName"))?;
     let name = line.split_once('=')?.1.trim();
     (!name.is_empty() && name != "(null)").then(|| SafeText::new(name))
 }
 
-/// The indices in `GresUsed=gpu:h100:3(IDX:0-1,5)` of what `scontrol -d -o show node` says; there may be several kinds
-/// of GPU, and other resources between them. `None` where the node says nothing of the sort.
+/// Parses the indices in `GresUsed=gpu:h100:3(IDX:0-1,5)` in the output of `scontrol -d -o show node`. There may be
+/// several GPU types, with other resources between them. Returns `None` without `GresUsed`.
 fn allocated_gpus(text: &str) -> Option<Vec<u32>> {
     let gres_used = text.split_whitespace().find_map(|word| word.strip_prefix("GresUsed="))?;
     let mut gpus = Vec::new();
     let mut remaining = gres_used;
     while let Some(start) = remaining.find("gpu:") {
-        // `mps:gpu:` and the like are none; a kind stands at the beginning or behind a comma.
+        // An entry starts at the beginning or after a comma; `mps:gpu:` is another resource.
         let is_gpu_entry = start == 0 || remaining.as_bytes().get(start - 1) == Some(&b',');
         remaining = &remaining[start + 4..];
         let Some((kind, after)) = remaining.split_once('(') else { break };
@@ -153,7 +164,7 @@ fn allocated_gpus(text: &str) -> Option<Vec<u32>> {
     Some(gpus)
 }
 
-/// The numbers in `0-1,5`; none in `N/A`.
+/// Parses `0-1,5`; `N/A` gives no numbers.
 fn indices(list: &str) -> Vec<u32> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
@@ -163,17 +174,17 @@ fn indices(list: &str) -> Vec<u32> {
     list.split(',').filter_map(range).flatten().collect()
 }
 
-/// A job of which nobody knew the number is asked about again after so long.
+/// Retry period for a job whose id no source knew.
 const JOB_RETRY_SECONDS: f64 = 600.0;
-/// The most jobs that are remembered, and that wait.
+/// Maximum number of jobs kept, and of jobs in the queue.
 const MAX_JOBS: usize = 256;
-/// Where the prolog of Princeton's jobstats writes a file for each GPU that a job holds, `JOB UID`.
+/// The prolog of Princeton's jobstats writes a file `JOB UID` for each GPU that a job holds.
 const PROLOG_DIRECTORY: &str = "/run/gpustat";
-/// The most of those that are read, and of each.
+/// Maximum number of those files, and of bytes in each.
 const MAX_PROLOG_FILES: usize = 256;
 const MAX_PROLOG_FILE_BYTES: usize = 64;
 
-/// What is known, and who is asked.
+/// Known job ids and the queries for others.
 #[derive(Debug)]
 pub(crate) struct SlurmJobs {
     pool: BlockingPool,
@@ -185,7 +196,7 @@ pub(crate) struct SlurmJobs {
     resolved: Vec<ResolvedJob>,
 }
 
-/// A job by one of its processes.
+/// A job, identified by one of its processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct JobQuery {
     sluid: SafeText,
@@ -197,7 +208,7 @@ struct JobQuery {
 struct ResolvedJob {
     sluid: SafeText,
     job_id: Option<SafeText>,
-    /// When it was asked about, by the clock of [`SlurmJobs::step`].
+    /// Time of the query, by the clock of [`SlurmJobs::advance`].
     queried_at: f64,
 }
 
@@ -214,7 +225,7 @@ impl SlurmJobs {
         }
     }
 
-    /// One job is known, and nobody can be asked about others.
+    /// Knows one job and cannot query others.
     #[cfg(test)]
     pub(super) fn with_job(sluid: &str, job_id: &str) -> Self {
         let resolved = ResolvedJob { sluid: sluid.into(), job_id: Some(job_id.into()), queried_at: 0.0 };
@@ -226,7 +237,7 @@ impl SlurmJobs {
         }
     }
 
-    /// The number of the job to which this process of this user belongs, where it is known by now.
+    /// Returns the id of the job of this process if it is known, else queues a query.
     pub(crate) fn job_id(&mut self, sluid: &SafeText, pid: u32, uid: Option<u32>) -> Option<SafeText> {
         if let Some(resolved) = self.resolved.iter().find(|resolved| resolved.sluid == *sluid) {
             return resolved.job_id.clone();
@@ -238,7 +249,7 @@ impl SlurmJobs {
         None
     }
 
-    /// Goes on asking, one job at a time.
+    /// Polls and starts queries, one job at a time.
     pub(crate) fn advance(&mut self, now: f64) {
         self.resolved.retain(|resolved| resolved.job_id.is_some() || now - resolved.queried_at < JOB_RETRY_SECONDS);
         if let Some((job, mut child)) = self.running.take() {
@@ -258,14 +269,14 @@ impl SlurmJobs {
         }
     }
 
-    /// The child that is asked.
+    /// Returns the query in progress.
     pub(super) fn child(&self) -> Option<&ChildProcess> {
         self.running.as_ref().map(|(_, child)| child)
     }
 
     fn record_job(&mut self, job: JobQuery, job_id: Option<SafeText>, queried_at: f64) {
         let job_id = job_id.or_else(|| job_in_prolog_files(&self.prolog_directory, job.uid?));
-        // What came first has most likely ended first.
+        // The oldest job has most likely ended.
         if self.resolved.len() >= MAX_JOBS {
             self.resolved.remove(0);
         }
@@ -273,13 +284,13 @@ impl SlurmJobs {
     }
 }
 
-/// `Slurm job id 3385 ends at Mon Nov 24 10:00:00 2025`.
+/// Parses `Slurm job id 3385 ends at Mon Nov 24 10:00:00 2025`.
 fn parse_job_id(text: &str) -> Option<SafeText> {
     let job_id = text.strip_prefix("Slurm job id ")?.split_ascii_whitespace().next()?;
     is_number(job_id).then(|| SafeText::new(job_id))
 }
 
-/// The only job of this user among the notes; of two it could be either.
+/// Returns the job of this user if the prolog files name exactly one.
 fn job_in_prolog_files(folder: &Path, uid: u32) -> Option<SafeText> {
     let entries = std::fs::read_dir(folder).ok()?.flatten().take(MAX_PROLOG_FILES);
     let mut jobs = entries.filter_map(|entry| {
@@ -303,7 +314,7 @@ mod tests {
     use crate::probe::blocking::{MAX_THREADS, block};
     use std::time::{Duration, Instant};
 
-    /// As Slurm 23.11 prints it on a node with eight H100, shortened (man page of scontrol, and schedmd's gres.html).
+    /// Output of Slurm 23.11 for a node with eight H100, shortened (scontrol(1), https://slurm.schedmd.com/gres.html).
     const NODE: &str = "NodeName=hgx-01 Arch=x86_64 CoresPerSocket=56 CPUAlloc=32 CPUTot=224 Gres=gpu:h100:8(S:0-1) \
         GresDrain=N/A GresUsed=gpu:h100:3(IDX:0-1,5),mps:0 NodeAddr=hgx-01 State=MIXED\n";
 
@@ -336,7 +347,7 @@ mod tests {
         assert_eq!(cluster_name("ClusterName = (null)\n"), None);
     }
 
-    /// With a `scontrol` that is this script.
+    /// Uses this script as `scontrol`.
     fn with_scontrol(text: &str, node_names: &[&str]) -> (Slurm, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = write_script(folder.path(), "scontrol", text);
@@ -346,7 +357,7 @@ mod tests {
         (slurm, folder)
     }
 
-    /// Steps until it rests; everything that was said on the way.
+    /// Advances until the next query is not due. Returns all updates.
     fn run_until_idle(slurm: &mut Slurm, now: f64) -> SlurmUpdate {
         let (deadline, mut all) = (Instant::now() + Duration::from_secs(30), SlurmUpdate::default());
         while Instant::now() < deadline {
@@ -358,7 +369,7 @@ mod tests {
             }
             std::thread::yield_now();
         }
-        panic!("it never rests: {slurm:?}")
+        panic!("the query does not end: {slurm:?}")
     }
 
     #[test]
@@ -404,7 +415,7 @@ mod tests {
 
     const SLUID: &str = "s5K1KKYAYG5D00";
 
-    /// With a `scontrol` that is this script, and notes in the same folder.
+    /// Uses this script as `scontrol`, and a prolog directory beside it.
     fn jobs_with_scontrol(text: &str) -> (SlurmJobs, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let program = write_script(folder.path(), "scontrol", text);
@@ -430,7 +441,7 @@ mod tests {
 
     #[test]
     fn scontrol_is_run_once_per_job() {
-        // What scontrol prints (slurm, src/scontrol/info_job.c).
+        // Output of scontrol (slurm, src/scontrol/info_job.c).
         let script = "echo \"$*\" >>\"$0.asked\"; echo 'Slurm job id 3385 ends at Mon Nov 24 10:00:00 2025'; \
                       echo 'slurm_get_rem_time is 3600'";
         let (mut jobs, folder) = jobs_with_scontrol(script);
@@ -439,7 +450,7 @@ mod tests {
         run_jobs_until_idle(&mut jobs, 1.0);
         assert_eq!(jobs.job_id(&sluid, 78, None).as_deref(), Some("3385"));
         jobs.advance(10_000.0);
-        assert_eq!(jobs.job_id(&sluid, 78, None).as_deref(), Some("3385"), "what is known stays");
+        assert_eq!(jobs.job_id(&sluid, 78, None).as_deref(), Some("3385"), "a known id is kept");
         assert_eq!(std::fs::read_to_string(folder.path().join("scontrol.asked")).unwrap(), "pidinfo 77\n");
     }
 
@@ -465,7 +476,7 @@ mod tests {
             run_jobs_until_idle(&mut jobs, 1.0);
             assert_eq!(jobs.job_id(&sluid, 77, uid).as_deref(), expected, "{sluid}");
         }
-        assert!(jobs.queued.is_empty(), "what nobody knows is not asked about again at once");
+        assert!(jobs.queued.is_empty(), "no retry before the retry period");
         jobs.advance(601.0);
         jobs.job_id(&"s00000000000A2".into(), 77, None);
         assert_eq!(jobs.queued.len(), 1);

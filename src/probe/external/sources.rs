@@ -1,15 +1,15 @@
-//! All who are asked, as one.
+//! All external sources behind one interface.
 
 use super::child::ChildProcess;
 use super::containers::Containers;
 use super::filesystems::Filesystems;
 use super::slurm::{Slurm, SlurmJobs};
 use crate::probe::blocking::BlockingPool;
-use crate::wire::{Filesystem, HostReading, Owner, SafeText};
+use crate::wire::{HostReading, Owner, SafeText};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::time::{Duration, Instant};
 
-/// What other programs tell.
+/// The external sources.
 #[derive(Debug)]
 pub(crate) struct ExternalSources {
     pool: BlockingPool,
@@ -31,14 +31,14 @@ impl ExternalSources {
         }
     }
 
-    /// Somebody has told the number of one job.
+    /// Knows the id of one job.
     #[cfg(test)]
     pub(crate) fn with_job(sluid: &str, number: &str) -> Self {
         Self { jobs: SlurmJobs::with_job(sluid, number), ..Self::new() }
     }
 
-    /// Goes on asking, and writes what is new into the host's readings, or all that is known when `resend` asks for it.
-    /// The directories are those of processes, each with a process that works there.
+    /// Advances all queries and writes new values into the host reading, or all known values if `resend`. `directories`
+    /// are those of processes, each with the pid of its process.
     pub(crate) fn advance<'a>(
         &mut self,
         now: f64,
@@ -49,24 +49,23 @@ impl ExternalSources {
         self.pool.tend();
         self.containers.advance(now);
         self.jobs.advance(now);
-        let filesystems: Vec<Filesystem> = self.filesystems.advance(now, resend, directories);
-        host.filesystems = filesystems;
+        host.filesystems = self.filesystems.advance(now, resend, directories);
         let slurm = self.slurm.advance(now, resend);
         (host.slurm_cluster, host.slurm_allocated_gpus) = (slurm.cluster, slurm.allocated);
     }
 
-    /// The name of what a process runs in, where it is known. `is_own`: the process belongs to the login user.
+    /// Returns the name of the container or pod if it is known. `is_own`: the process belongs to the login user.
     pub(crate) fn container_name(&mut self, owner: &Owner, is_own: bool) -> Option<SafeText> {
         self.containers.name(owner, is_own)
     }
 
-    /// The number of a Slurm job that is known by its SLUID, by a process of it and its user, where it is known.
+    /// Returns the id of the Slurm job with this SLUID if it is known. `pid` is one of its processes, `uid` its user.
     pub(crate) fn job_id(&mut self, sluid: &SafeText, pid: u32, uid: Option<u32>) -> Option<SafeText> {
         self.jobs.job_id(sluid, pid, uid)
     }
 
-    /// Waits until everybody has answered who is asked now, at most until `deadline`. `clock` tells the time that
-    /// [`ExternalSources::step`] is given. What comes is told by the next step that is to tell all.
+    /// Waits until all queries have ended, at most until `deadline`. `clock` returns the time that
+    /// [`ExternalSources::advance`] takes. The next call of `advance` with `resend` returns the results.
     pub(crate) fn wait_until_idle(&mut self, deadline: Instant, clock: impl Fn() -> f64) {
         loop {
             self.advance(clock(), false, std::iter::empty(), &mut HostReading::default());
@@ -76,14 +75,14 @@ impl ExternalSources {
             let children = [self.containers.child(), self.jobs.child(), self.slurm.child()];
             let pipes =
                 children.into_iter().flatten().chain(self.filesystems.children()).filter_map(ChildProcess::pipe);
-            // A pipe hangs up when its child ends.
+            // The pipe hangs up when its child ends.
             let mut fds: Vec<_> = pipes.map(|pipe| PollFd::from_borrowed_fd(pipe, PollFlags::empty())).collect();
             let rest = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(1));
             if fds.is_empty() || rest.is_zero() {
                 return;
             }
             let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: i64::from(rest.subsec_nanos()) };
-            // Whatever came of it, the next look tells.
+            // The next iteration checks the children, whatever `poll` returns.
             let _ended_or_not = poll(&mut fds, Some(&timeout));
         }
     }

@@ -1,5 +1,5 @@
-//! What GPU processes have started and is not on a GPU itself: the workers that load their data. And, since it is the
-//! same walk through /proc, how many probes run on this host.
+//! Processes that GPU processes have started and that are not on a GPU: data loaders and other workers. The same scan
+//! of /proc counts the probes on this host.
 
 use super::files::{FileReader, Stat, TICKS_PER_SECOND};
 use super::host::SampleContext;
@@ -7,45 +7,44 @@ use super::scan::ProcScan;
 use crate::probe::decimal::round_to_tenth_f32;
 use crate::wire::{ProcessReading, ProcessState};
 
-/// From the beginning of one walk to that of the next.
+/// Period of scans.
 const SCAN_SECONDS: f64 = 10.0;
-/// The same where no GPU is used.
+/// Period of scans while no process uses a GPU.
 const IDLE_SCAN_SECONDS: f64 = 60.0;
-/// The most `stat` files that one sample reads here.
+/// Maximum number of `stat` files read in one sample.
 const MAX_READS: usize = 500;
-/// The most descendants whose CPU time is followed.
+/// Maximum number of descendants whose CPU time is measured.
 const MAX_DESCENDANTS: usize = 256;
-/// Generations below a GPU process.
+/// Maximum number of generations below a GPU process.
 const MAX_DEPTH: usize = 16;
 
-/// The walk, and what came of the last one.
+/// The scan in progress and the sums of the previous one.
 #[derive(Debug)]
 pub(super) struct Descendants {
     scan: ProcScan,
     step: Step,
     scan_started_at: f64,
     tracked: Vec<Descendant>,
-    /// Sorted by pid of the GPU process: this walk's, while they are added up.
+    /// Sums of the scan in progress, sorted by the pid of the GPU process.
     pending_sums: Vec<(u32, DescendantSum)>,
-    /// The last walk's.
+    /// Sums of the last complete scan.
     sums: Vec<(u32, DescendantSum)>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// Until the next walk.
+    /// No scan is due.
     Idle,
     Scanning,
-    /// The descendants from this one on are still to be read.
+    /// Measures the descendants from this index on.
     Measuring(usize),
 }
 
-/// A descendant.
 #[derive(Debug, Clone, Copy)]
 struct Descendant {
     pid: u32,
     parent: u32,
-    /// The GPU process above it, the nearest where there are several.
+    /// The nearest GPU process above it.
     gpu_process: u32,
     start_ticks: u64,
     cpu_ticks: u64,
@@ -73,7 +72,7 @@ impl Default for Descendants {
 }
 
 impl Descendants {
-    /// Does this sample's piece of the walk. `gpu_processes` is sorted.
+    /// Does one sample's part of the scan. `gpu_processes` is sorted.
     pub(super) fn step(&mut self, gpu_processes: &[u32], context: SampleContext, reader: &mut FileReader) {
         let mut reads = MAX_READS;
         loop {
@@ -105,12 +104,12 @@ impl Descendants {
         }
     }
 
-    /// How many probes run on this host, as the last walk found.
+    /// Returns the number of probes on this host; `None` if the last scan did not complete.
     pub(super) fn probes_on_host(&self) -> Option<u32> {
         self.scan.probes()
     }
 
-    /// Writes what is known of its descendants into a reading.
+    /// Adds the sums of one GPU process to its reading.
     pub(super) fn fill_reading(&self, pid: u32, reading: &mut ProcessReading) {
         let Ok(index) = self.sums.binary_search_by_key(&pid, |&(known, _)| known) else { return };
         let sum = self.sums[index].1;
@@ -119,10 +118,10 @@ impl Descendants {
         reading.descendants_blocked = Some(sum.blocked);
     }
 
-    /// Finds the descendants among what was walked, generation by generation.
+    /// Finds the descendants among the scanned processes, one generation at a time.
     fn collect(&mut self, gpu_processes: &[u32]) {
         let previous = std::mem::take(&mut self.tracked);
-        // Each generation is sorted by pid, as what was walked is.
+        // Each generation is sorted by pid, as the scanned entries are.
         let mut parents: Vec<(u32, u32)> = gpu_processes.iter().map(|&pid| (pid, pid)).collect();
         for _ in 0..MAX_DEPTH {
             let mut children = Vec::new();
@@ -148,7 +147,7 @@ impl Descendants {
         self.pending_sums = gpu_processes.iter().map(|&pid| (pid, DescendantSum::default())).collect();
     }
 
-    /// Reads the descendants and adds them up; where to go on, unless that was all.
+    /// Reads the descendants and adds them up. Returns the index to continue at, or `None` at the end.
     fn measure(&mut self, from: usize, reads: &mut usize, now: f64, reader: &mut FileReader) -> Option<usize> {
         for index in from..self.tracked.len() {
             if *reads == 0 {
@@ -164,7 +163,7 @@ impl Descendants {
                 continue;
             };
             if stat.parent != descendant.parent {
-                // Whoever was between it and the GPU process has ended since the walk, or before it.
+                // A process between it and the GPU process has ended.
                 self.scan.forget_parent(descendant.pid);
                 continue;
             }
@@ -191,10 +190,10 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn context(now: f64) -> SampleContext {
-        SampleContext { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None }
+        SampleContext { now, ..SampleContext::default() }
     }
 
-    /// Walks to the end, once.
+    /// Runs one scan to its end.
     fn scan(descendants: &mut Descendants, gpu_processes: &[u32], now: f64) {
         let mut reader = FileReader::default();
         for _ in 0..100_000 {
@@ -203,7 +202,7 @@ mod tests {
                 return;
             }
         }
-        panic!("the walk does not end");
+        panic!("the scan does not end");
     }
 
     fn sums_of(descendants: &Descendants, pid: u32) -> (Option<u32>, Option<f32>, Option<u32>) {
@@ -214,7 +213,7 @@ mod tests {
 
     #[test]
     fn descendants_are_counted_except_gpu_processes() {
-        // A shell with two sleepers, one of them below another shell.
+        // A shell with two sleeping children, one of them below another shell.
         let script = "sleep 600 & sh -c 'sleep 600 & echo $$; wait' & read _; kill 0";
         let mut command = Command::new("setsid");
         let mut job = command.args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -224,12 +223,12 @@ mod tests {
         let mut descendants = Descendants::default();
         scan(&mut descendants, &[job.id()], 1.0);
         assert_eq!(sums_of(&descendants, job.id()), (Some(3), None, Some(0)));
-        // Within ten seconds nothing is read again; after them the CPU time has a share.
+        // Within ten seconds nothing is read again. The second scan gives a CPU share.
         scan(&mut descendants, &[job.id()], 10.9);
         assert_eq!(sums_of(&descendants, job.id()).1, None);
         scan(&mut descendants, &[job.id()], 11.0);
         assert_eq!(sums_of(&descendants, job.id()), (Some(3), Some(0.0), Some(0)));
-        // On a GPU of its own, the inner shell is nobody's worker, and has its own.
+        // Once the inner shell is on a GPU, it is no descendant, and has its own.
         let mut both = [job.id(), inner];
         both.sort_unstable();
         scan(&mut descendants, &both, 21.0);
@@ -243,7 +242,7 @@ mod tests {
 
     #[test]
     fn a_reparented_process_is_no_longer_counted() {
-        // A shell above a shell above a sleeper.
+        // A shell above a shell above a sleeping process.
         let script = "sh -c 'sleep 600 & echo $! $$; wait' & read _; kill 0";
         let mut command = Command::new("setsid");
         let mut job = command.args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -264,7 +263,7 @@ mod tests {
         while parent() == Ok(inner.as_raw_nonzero().get() as u32) {
             std::thread::yield_now();
         }
-        // Nothing has started since, as far as is known, so that the inner shell is taken for living.
+        // No new process has started, so the scan assumes that the inner shell is alive.
         descendants.step = Step::Measuring(0);
         descendants.collect(&[job.id()]);
         scan(&mut descendants, &[job.id()], 2.0);

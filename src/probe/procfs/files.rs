@@ -5,46 +5,45 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, open, openat, readlinkat};
 use rustix::io::Errno;
 use std::ffi::CStr;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
-/// The most that is read of one file.
+/// Maximum number of bytes read from one file.
 const MAX_BYTES: usize = 64 * 1024;
+const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
 
-/// The name that every probe gives itself; the kernel keeps 15 bytes.
+/// Thread name that every probe sets for itself. The kernel keeps 15 bytes.
 pub(crate) const PROBE_NAME: &CStr = c"gpufleet-probe";
 
-/// A buffer for contents and one for paths.
+/// Reads files into one reused buffer.
 #[derive(Debug, Default)]
 pub(crate) struct FileReader {
     bytes: Vec<u8>,
-    /// How much of `bytes` the last read filled.
+    /// Number of bytes that the last read filled.
     filled: usize,
     path: String,
 }
 
 impl FileReader {
-    /// A file at a fixed path.
+    /// Reads the file at `path`.
     pub(crate) fn read(&mut self, path: &str) -> Result<&[u8], Errno> {
-        let file = open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = open(path, READ_ONLY, Mode::empty())?;
         self.read_fd(&file, MAX_BYTES)
     }
 
-    /// `/proc/PID/NAME`, at most `limit` bytes of it.
+    /// Reads at most `limit` bytes of `/proc/PID/NAME`.
     pub(crate) fn read_process(&mut self, pid: u32, name: &str, limit: usize) -> Result<&[u8], Errno> {
         let file = self.open_process(pid, name)?;
         self.read_fd(&file, limit)
     }
 
-    /// `/proc/PID/task/THREAD/NAME`, at most `limit` bytes of it.
+    /// Reads at most `limit` bytes of `/proc/PID/task/THREAD/NAME`.
     pub(crate) fn read_thread(&mut self, pid: u32, thread: u32, name: &str, limit: usize) -> Result<&[u8], Errno> {
-        self.path.clear();
-        // Writing to a String does not fail.
-        let _ok = write!(self.path, "/proc/{pid}/task/{thread}/{name}");
-        let file = open(self.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let path = self.set_path(format_args!("/proc/{pid}/task/{thread}/{name}"));
+        let file = open(path, READ_ONLY, Mode::empty())?;
         self.read_fd(&file, limit)
     }
 
-    /// `THREAD/NAME` in an open `/proc/PID/task`, at most `limit` bytes of it.
+    /// Reads at most `limit` bytes of `THREAD/NAME` in an open `/proc/PID/task`.
     pub(crate) fn read_thread_in(
         &mut self,
         directory: impl AsFd,
@@ -52,31 +51,30 @@ impl FileReader {
         name: &str,
         limit: usize,
     ) -> Result<&[u8], Errno> {
-        self.path.clear();
-        // Writing to a String does not fail.
-        let _ok = write!(self.path, "{thread}/{name}");
-        let file = openat(directory, self.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let file = openat(directory, self.set_path(format_args!("{thread}/{name}")), READ_ONLY, Mode::empty())?;
         self.read_fd(&file, limit)
     }
 
-    /// What the link `/proc/PID/NAME` says. The file that it names is not looked at.
+    /// Returns the target of the link `/proc/PID/NAME`, without access to the target.
     pub(crate) fn read_link(&mut self, pid: u32, name: &str) -> Option<Vec<u8>> {
-        self.path.clear();
-        // Writing to a String does not fail.
-        let _ok = write!(self.path, "/proc/{pid}/{name}");
-        Some(readlinkat(CWD, self.path.as_str(), Vec::new()).ok()?.into_bytes())
+        let path = self.set_path(format_args!("/proc/{pid}/{name}"));
+        Some(readlinkat(CWD, path, Vec::new()).ok()?.into_bytes())
     }
 
-    /// Opens `/proc/PID/NAME`. What is read from it later is of this process, or an error: never of a successor that
-    /// was given the same pid.
+    /// Opens `/proc/PID/NAME`. Later reads of the descriptor return data of this process or fail; they never return
+    /// data of another process that reuses the pid.
     pub(crate) fn open_process(&mut self, pid: u32, name: &str) -> Result<OwnedFd, Errno> {
-        self.path.clear();
-        // Writing to a String does not fail.
-        let _ok = write!(self.path, "/proc/{pid}/{name}");
-        open(self.path.as_str(), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+        open(self.set_path(format_args!("/proc/{pid}/{name}")), READ_ONLY, Mode::empty())
     }
 
-    /// The contents of an open file from its beginning.
+    fn set_path(&mut self, path: fmt::Arguments<'_>) -> &str {
+        self.path.clear();
+        // Writing to a String does not fail.
+        let _ok = self.path.write_fmt(path);
+        &self.path
+    }
+
+    /// Reads an open file from its beginning, at most `limit` bytes.
     pub(crate) fn read_fd(&mut self, file: impl AsFd, limit: usize) -> Result<&[u8], Errno> {
         let mut filled = 0;
         loop {
@@ -89,7 +87,7 @@ impl FileReader {
             }
             match rustix::io::pread(file.as_fd(), &mut self.bytes[filled..end], filled as u64) {
                 Ok(0) => break,
-                // The kernel fills what it is given as long as there is more, so less than that is the end.
+                // The kernel fills the buffer while there is more, so a short read is the end of the file.
                 Ok(count) if filled + count < end => {
                     filled += count;
                     break;
@@ -103,34 +101,34 @@ impl FileReader {
         Ok(&self.bytes[..filled])
     }
 
-    /// What was read last.
+    /// Returns the bytes of the last read.
     pub(crate) fn last_read(&self) -> &[u8] {
         &self.bytes[..self.filled]
     }
 }
 
-/// A file of /proc that is read in every sample, kept open where it could be opened.
+/// A file that is read in every sample and stays open if it could be opened.
 #[derive(Debug)]
 pub(crate) struct OpenFile(Option<OwnedFd>);
 
 impl OpenFile {
     pub(crate) fn open(path: &str) -> Self {
-        Self(open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok())
+        Self(open(path, READ_ONLY, Mode::empty()).ok())
     }
 
-    /// Its contents now; `None` where it cannot be read.
+    /// Reads the current contents; `None` if the file cannot be read.
     pub(crate) fn read<'a>(&self, reader: &'a mut FileReader) -> Option<&'a [u8]> {
         reader.read_fd(self.0.as_ref()?, MAX_BYTES).ok()
     }
 }
 
-/// Clock ticks in a second. The kernel gives user space 100 on every architecture (`USER_HZ`).
+/// Clock ticks per second in /proc. The kernel reports 100 on every architecture (`USER_HZ`).
 pub(crate) const TICKS_PER_SECOND: f64 = 100.0;
 
-/// The fields that are used.
+/// Fields of `/proc/PID/stat` (proc_pid_stat(5)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stat<'a> {
-    /// Field 2, the short name: at most 15 bytes, any bytes, parentheses and spaces among them.
+    /// Field 2, `comm`: at most 15 bytes of any value, parentheses and spaces included.
     pub(crate) name: &'a [u8],
     /// Field 3.
     pub(crate) state: ProcessState,
@@ -138,21 +136,21 @@ pub(crate) struct Stat<'a> {
     pub(crate) parent: u32,
     /// Field 6.
     pub(crate) session: u32,
-    /// Fields 14 and 15, user and system time together, in ticks.
+    /// Fields 14 and 15: user plus system time, in ticks.
     pub(crate) cpu_ticks: u64,
     /// Field 20.
     pub(crate) threads: u32,
-    /// Field 22, in ticks after boot.
+    /// Field 22, in ticks since boot.
     pub(crate) start_ticks: u64,
     /// Field 24.
     pub(crate) rss_pages: u64,
 }
 
 impl<'a> Stat<'a> {
-    /// `None` for what is not such a line.
+    /// Parses one line of `stat`; `None` if it is malformed.
     pub(crate) fn parse(line: &'a [u8]) -> Option<Self> {
         let open = line.iter().position(|&byte| byte == b'(')?;
-        // The name may hold parentheses of its own, so it ends at the last one.
+        // The name may contain parentheses, so it ends at the last one.
         let close = line.iter().rposition(|&byte| byte == b')')?;
         let name = line.get(open + 1..close)?;
         let rest = std::str::from_utf8(line.get(close + 1..)?).ok()?;
@@ -178,12 +176,12 @@ impl<'a> Stat<'a> {
     }
 }
 
-/// The real user id: the first number after `Uid:`.
+/// Returns the real user id: the first number after `Uid:` in `/proc/PID/status` (proc_pid_status(5)).
 pub(crate) fn real_uid(status: &[u8]) -> Option<u32> {
     field(status, b"Uid:")?.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Whether SIGHUP (1) is in the set of ignored signals, `SigIgn:`.
+/// Returns whether SIGHUP (1) is in `SigIgn`, the set of ignored signals in `/proc/PID/status`.
 pub(crate) fn ignores_hangup(status: &[u8]) -> Option<bool> {
     let set = u64::from_str_radix(field(status, b"SigIgn:")?.trim(), 16).ok()?;
     Some(set & 1 == 1)
@@ -194,13 +192,32 @@ fn field<'a>(status: &'a [u8], name: &[u8]) -> Option<&'a str> {
     std::str::from_utf8(line).ok()
 }
 
+/// A line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
+#[derive(Debug)]
+pub(crate) struct Mount<'a> {
+    pub(crate) id: u32,
+    /// Mount point, in which blanks and backslashes are octal escapes (`\040`).
+    pub(crate) point: &'a str,
+    /// File system type.
+    pub(crate) kind: &'a str,
+}
+
+/// Parses `/proc/PID/mountinfo` and skips malformed lines.
+pub(crate) fn mounts(mountinfo: &[u8]) -> impl Iterator<Item = Mount<'_>> {
+    mountinfo.split(|&byte| byte == b'\n').filter_map(|line| {
+        let (fields, rest) = std::str::from_utf8(line).ok()?.split_once(" - ")?;
+        let mut fields = fields.split(' ');
+        Some(Mount { id: fields.next()?.parse().ok()?, point: fields.nth(3)?, kind: rest.split(' ').next()? })
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
     #[test]
-    fn files_longer_than_the_buffer_are_read_whole() {
+    fn files_longer_than_the_buffer_are_read_completely() {
         let directory = tempfile::tempdir().expect("folder");
         let path = directory.path().join("file");
         let path = path.to_str().expect("utf-8");
@@ -213,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_truncates() {
+    fn a_limit_truncates_the_file() {
         let mut reader = FileReader::default();
         let pid = std::process::id();
         assert_eq!(reader.read_process(pid, "stat", 4).map(<[u8]>::len), Ok(4));
@@ -259,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn hangup_is_the_lowest_bit_of_the_ignored() {
+    fn sighup_is_the_lowest_bit_of_the_ignored_signals() {
         assert_eq!(ignores_hangup(b"SigBlk:\t0000000000000001\nSigIgn:\t0000000001001001\n"), Some(true));
         assert_eq!(ignores_hangup(b"SigIgn:\t0000000000001000\n"), Some(false));
         assert_eq!(ignores_hangup(b"SigBlk:\t0000000000000001\n"), None);

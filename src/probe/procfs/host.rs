@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 use std::path::Path;
 use std::str::FromStr;
 
-/// Reads the host, and remembers what rates and slow readings need.
+/// Samples the host and keeps the state for rates and for readings that are not taken in every sample.
 #[derive(Debug)]
 pub(crate) struct HostSampler {
     stat: OpenFile,
@@ -17,42 +17,42 @@ pub(crate) struct HostSampler {
     cpu: Option<CpuTicks>,
     forks: Option<Forks>,
     last_pid: Option<u32>,
-    /// When the host was booted, in seconds since 1970.
+    /// Boot time in seconds since 1970.
     boot_unix_seconds: Option<i64>,
     traffic: Traffic,
-    /// Slow samples so far: interfaces and disks come and go even more rarely.
+    /// Number of slow samples so far. Interfaces and disks are searched for in only some of them.
     slow_samples: u32,
-    /// What is not read in every sample, as it was read last.
+    /// The last values of readings that are not taken in every sample.
     last_reading: HostReading,
-    /// When memory and load were looked at, in monotonic seconds.
+    /// Monotonic time, in seconds, of the last read of memory and load.
     refreshed_at: Option<f64>,
 }
 
-/// What tells whether there are new processes.
+/// Counters that show whether new processes have started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Forks {
-    /// How many processes and threads were started since boot: `processes` of `/proc/stat` (proc_stat(5)).
+    /// Processes and threads started since boot: `processes` in `/proc/stat` (proc_stat(5)).
     pub(crate) count: u64,
-    /// The pid that was given last, to a process or a thread: the last field of `/proc/loadavg` (proc_loadavg(5)).
+    /// The pid most recently given to a process or thread: the last field of `/proc/loadavg` (proc_loadavg(5)).
     pub(crate) last_pid: u32,
 }
 
-/// What the moment is, for rates and ages.
-#[derive(Debug, Clone, Copy)]
+/// Clock values and fork counters that all readers of one sample share.
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SampleContext {
-    /// Monotonic, in seconds.
+    /// Monotonic time, in seconds.
     pub(crate) now: f64,
-    /// Since boot.
+    /// Time since boot.
     pub(crate) uptime_seconds: Option<f64>,
-    /// When that was, in seconds since 1970.
+    /// Boot time in seconds since 1970.
     pub(crate) boot_unix_seconds: Option<i64>,
-    /// The wall clock, in seconds since 1970, for the ages of files.
+    /// Wall time in seconds since 1970, for the ages of files.
     pub(crate) unix_seconds: i64,
-    /// What was started until then.
+    /// Fork counters, at most [`REFRESH_SECONDS`] old.
     pub(crate) forks: Option<Forks>,
 }
 
-/// Interfaces and disks are looked for in the first slow sample and in every so many.
+/// Interfaces and disks are searched for in the first slow sample and then in every 30th.
 const DEVICE_SCAN_EVERY: u32 = 30;
 
 impl HostSampler {
@@ -72,18 +72,18 @@ impl HostSampler {
         }
     }
 
-    /// When the host was booted, in seconds since 1970, once a sample was taken.
+    /// Boot time in seconds since 1970; `None` before the first sample.
     pub(crate) fn boot_unix_seconds(&self) -> Option<i64> {
         self.boot_unix_seconds
     }
 
-    /// What was started until the last look, a few seconds ago at most.
+    /// Fork counters, at most [`REFRESH_SECONDS`] old.
     pub(crate) fn forks(&self) -> Option<Forks> {
         self.forks
     }
 
-    /// Reads what changes all the time, the memory, the load and the traffic when they are due; `slow` asks for what rarely
-    /// changes as well. `now` is monotonic, in seconds.
+    /// Reads the host. Memory, load and traffic are read only when they are due, pressure, OOM kills and PCI devices
+    /// only if `slow`. `now` is monotonic, in seconds.
     pub(crate) fn sample(&mut self, reader: &mut FileReader, now: f64, slow: bool) -> HostReading {
         if slow {
             read_slow(&mut self.last_reading, reader);
@@ -147,29 +147,30 @@ fn read_slow(last_reading: &mut HostReading, reader: &mut FileReader) {
     last_reading.nvidia_pci_devices = nvidia_pci_devices(reader);
 }
 
-/// Since boot, suspended time included, as `/proc/uptime` says it (proc_uptime(5)): the clock costs no file.
+/// Time since boot including suspend, as in `/proc/uptime` (proc_uptime(5)). Reading the clock is cheaper than the
+/// file.
 fn uptime_seconds() -> f64 {
     let uptime = clock_gettime(ClockId::Boottime);
     uptime.tv_sec as f64 + uptime.tv_nsec as f64 / 1e9
 }
 
-/// `/proc/sys/kernel/random/boot_id`.
+/// Reads `/proc/sys/kernel/random/boot_id`.
 pub(crate) fn boot_id(reader: &mut FileReader) -> Option<SafeText> {
     let text = reader.read("/proc/sys/kernel/random/boot_id").ok()?;
     Some(SafeText::from_bytes(text.trim_ascii()))
 }
 
-/// `MemTotal`.
+/// Reads `MemTotal` of `/proc/meminfo`.
 pub(crate) fn memory_total_bytes(reader: &mut FileReader) -> Option<u64> {
     kibibytes(reader.read("/proc/meminfo").ok()?, b"MemTotal:")
 }
 
-/// CPUs online.
+/// Counts the online CPUs.
 pub(crate) fn cpu_count(reader: &mut FileReader) -> Option<u32> {
     count_cpu_list(std::str::from_utf8(reader.read("/sys/devices/system/cpu/online").ok()?).ok()?)
 }
 
-/// The sums of all CPUs' times, in ticks since boot.
+/// Times of all CPUs together, in ticks since boot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CpuTicks {
     all: u64,
@@ -178,7 +179,7 @@ struct CpuTicks {
 }
 
 impl CpuTicks {
-    /// From the first line of `/proc/stat`. Guest time is part of user time already, so it is not added.
+    /// Parses the first line of `/proc/stat`. Guest time is already part of user time and is not added.
     fn parse(text: &[u8]) -> Option<Self> {
         let line = text.split(|&byte| byte == b'\n').next()?.strip_prefix(b"cpu ")?;
         let mut ticks = [0_u64; 8];
@@ -190,8 +191,8 @@ impl CpuTicks {
         (all > 0).then_some(Self { all, idle: ticks[3], io_wait: ticks[4] })
     }
 
-    /// Busy and I/O wait since `before`, in percent. The kernel's idle counters may step back by a tick: then that
-    /// share is 0, and without any tick in between there is none.
+    /// Returns the busy and I/O wait percentages since `before`; `None` if no tick has passed. The kernel's idle
+    /// counters may fall by a tick; that difference counts as 0.
     fn shares_since(self, before: Self) -> (Option<f32>, Option<f32>) {
         let Some(all) = self.all.checked_sub(before.all).filter(|&all| all > 0) else { return (None, None) };
         let idle = self.idle.saturating_sub(before.idle).min(all);
@@ -207,7 +208,7 @@ fn words(text: &[u8]) -> impl Iterator<Item = &str> {
         .filter_map(|word| std::str::from_utf8(word).ok())
 }
 
-/// The number after `name` at the beginning of a line.
+/// Parses the number after `name` at the start of a line.
 fn value_after<T: FromStr>(text: &[u8], name: &[u8]) -> Option<T> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(name))?;
     words(line).next()?.parse().ok()
@@ -217,13 +218,13 @@ fn kibibytes(text: &[u8], name: &[u8]) -> Option<u64> {
     value_after::<u64>(text, name)?.checked_mul(1024)
 }
 
-/// `some avg60` of a file under `/proc/pressure`.
+/// Parses `some avg60` of a file in `/proc/pressure`.
 fn pressure(text: &[u8]) -> Option<f32> {
     let line = text.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(b"some "))?;
     words(line).find_map(|word| word.strip_prefix("avg60=")).and_then(parse_decimal).map(|percent| percent as f32)
 }
 
-/// How many numbers a kernel list like `0-3,8,10-11` names.
+/// Counts the CPUs in a kernel list such as `0-3,8,10-11`.
 fn count_cpu_list(list: &str) -> Option<u32> {
     list.trim().split(',').try_fold(0_u32, |sum, range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
@@ -232,10 +233,11 @@ fn count_cpu_list(list: &str) -> Option<u32> {
     })
 }
 
-/// The devices that the NVIDIA driver holds.
+/// Links to the PCI devices that the NVIDIA driver holds.
 const NVIDIA_DRIVER_DIRECTORY: &str = "/sys/bus/pci/drivers/nvidia";
 
-/// Display-class devices that the NVIDIA driver holds; `None` where there is no such driver.
+/// Counts the display-class PCI devices that the NVIDIA driver holds; `None` without that driver. A GPU that NVML has
+/// lost is still on the bus.
 fn nvidia_pci_devices(reader: &mut FileReader) -> Option<u32> {
     count_display_devices(Path::new(NVIDIA_DRIVER_DIRECTORY), reader)
 }
@@ -243,10 +245,10 @@ fn nvidia_pci_devices(reader: &mut FileReader) -> Option<u32> {
 fn count_display_devices(driver: &Path, reader: &mut FileReader) -> Option<u32> {
     let names = std::fs::read_dir(driver).ok()?.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     let mut count = 0;
-    // The folder also has `bind`, `module`, and other files that are no addresses such as `0000:1b:00.0`.
+    // The directory also contains `bind`, `module` and other files. Device addresses have colons: `0000:1b:00.0`.
     for name in names.filter(|name| name.contains(':')) {
         let class = reader.read(driver.join(name).join("class").to_str()?).ok();
-        // PCI's base class 3 is display; a GPU without outputs is a 3D controller, 0x0302.
+        // PCI base class 3 is display. A GPU without outputs is a 3D controller, 0x0302.
         count += u32::from(class.is_some_and(|class| class.starts_with(b"0x03")));
     }
     Some(count)

@@ -17,7 +17,7 @@ mod rates;
 mod scan;
 mod threads;
 
-pub(crate) use files::{FileReader, PROBE_NAME, Stat, ignores_hangup, real_uid};
+pub(crate) use files::{FileReader, PROBE_NAME, Stat, ignores_hangup, mounts, real_uid};
 pub(crate) use host::{HostSampler, SampleContext, boot_id, cpu_count, memory_total_bytes};
 pub(crate) use own_process::is_file_path;
 pub(crate) use process_sampler::ProcessSampler;

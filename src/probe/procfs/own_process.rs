@@ -1,21 +1,21 @@
-//! What only the owner of a process may read about it: what it uses every 30 s, which its files are every minute.
+//! Readings that only the owner of a process may take: I/O every 30 s, open files every minute.
 //!
-//! Nothing here may wait for a file server: a link is read without a look at what it names, and a file is asked for its
-//! times only where it lies on a disk of this host.
+//! Nothing here waits for a file server: links are read without access to their target, and only files on a disk of
+//! this host are asked for their times.
 
-use super::files::FileReader;
+use super::files::{FileReader, mounts};
 use super::host::SampleContext;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 use rustix::fs::{FileType, stat};
 
-/// File systems that answer from this host.
+/// File system types whose files are on this host.
 const LOCAL_FILESYSTEMS: [&str; 10] =
     ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "ext3", "ext2", "f2fs", "bcachefs"];
 
-/// The most bytes of a table of mounts.
+/// Maximum number of bytes read from a `mountinfo` file.
 const MAX_MOUNTINFO_BYTES: usize = 64 * 1024;
 
-/// What was read last.
+/// The values of the last read.
 #[derive(Debug, Default)]
 pub(super) struct OwnProcessDetails {
     write_bytes: Option<u64>,
@@ -25,19 +25,19 @@ pub(super) struct OwnProcessDetails {
     log_age_seconds: Option<f64>,
 }
 
-/// The file behind standard output, else standard error.
+/// The file behind standard output, else behind standard error.
 #[derive(Debug)]
 struct Log {
     descriptor: u32,
     path: SafeText,
     is_local: bool,
-    /// How far it was written when that last changed, and when that was seen.
+    /// File offset of the descriptor at its last change, and the monotonic time of that change.
     position: u64,
     position_changed_at: f64,
 }
 
 impl OwnProcessDetails {
-    /// Looks which files they are. Whether `facts` changed.
+    /// Updates the working directory and the log path. Returns whether `facts` changed.
     pub(super) fn refresh(
         &mut self,
         pid: u32,
@@ -56,8 +56,8 @@ impl OwnProcessDetails {
         changed
     }
 
-    /// Reads what it uses; `thread` is the one whose sleep is of interest, if one is. Where it has not run since, that is the
-    /// age of its log and no more: others may write to that.
+    /// Reads I/O counters and the wait channel of `thread`. If the process has not run since the last read, only the
+    /// age of the log is read: other processes may write to that file.
     pub(super) fn read_activity(
         &mut self,
         pid: u32,
@@ -76,17 +76,17 @@ impl OwnProcessDetails {
         self.log_age_seconds = self.log.as_mut().and_then(|log| log.age_seconds(pid, context, reader));
     }
 
-    /// Reads in what the thread waits.
+    /// Reads the kernel function in which the thread waits.
     pub(super) fn read_wait_channel(&mut self, pid: u32, thread: u32, reader: &mut FileReader) {
         let channel = reader.read_thread(pid, thread, "wchan", 128).ok().map(<[u8]>::trim_ascii);
-        // The kernel says `0` where nothing is waited for, and where it may not be told.
+        // The kernel writes `0` if the thread does not wait or if access is not permitted.
         let channel = channel.filter(|channel| !channel.is_empty() && *channel != b"0");
         if self.wait_channel.as_ref().map(|known| known.as_bytes()) != channel {
             self.wait_channel = channel.map(SafeText::from_bytes);
         }
     }
 
-    /// Writes it into a reading; what a process waits in only where its `is_waiting` is of interest.
+    /// Adds the values to a reading; the wait channel only if `is_waiting`.
     pub(super) fn fill_reading(&self, is_waiting: bool, reading: &mut ProcessReading) {
         reading.write_bytes = self.write_bytes;
         reading.read_characters = self.read_characters;
@@ -105,7 +105,7 @@ impl OwnProcessDetails {
 }
 
 impl Log {
-    /// The regular file behind a descriptor.
+    /// Finds the regular file behind a descriptor.
     fn refresh(
         known: Option<&Self>,
         pid: u32,
@@ -119,15 +119,15 @@ impl Log {
             return Some(Self { descriptor, path, ..*log });
         }
         let (position, mount) = position_of(reader.read_process(pid, &format!("fdinfo/{descriptor}"), 512).ok()?)?;
-        let mounts = reader.read_process(pid, "mountinfo", MAX_MOUNTINFO_BYTES).ok()?;
-        let is_local = is_local(mounts, mount);
-        // A pipe may have a name too.
+        let mountinfo = reader.read_process(pid, "mountinfo", MAX_MOUNTINFO_BYTES).ok()?;
+        let is_local = is_local(mountinfo, mount);
+        // A named pipe has a path too.
         let is_regular = !is_local || modified_unix_seconds(pid, descriptor).is_some();
         is_regular.then_some(Self { descriptor, path, is_local, position, position_changed_at: context.now })
     }
 
-    /// How long ago it was last written. Elsewhere than on this host's own disks that is how long it has been seen not
-    /// to grow.
+    /// Returns the seconds since the last write. On a network file system, which is never asked, it is the time for
+    /// which the offset has not changed.
     fn age_seconds(&mut self, pid: u32, context: SampleContext, reader: &mut FileReader) -> Option<f64> {
         let Self { descriptor, .. } = *self;
         if self.is_local {
@@ -142,34 +142,29 @@ impl Log {
     }
 }
 
-/// When the regular file behind a descriptor was last written. Only for files on this host's own disks.
+/// Returns the time of the last write to the regular file behind a descriptor. It may block unless the file is on this
+/// host.
 fn modified_unix_seconds(pid: u32, descriptor: u32) -> Option<i64> {
     let file = stat(format!("/proc/{pid}/fd/{descriptor}")).ok()?;
     (FileType::from_raw_mode(file.st_mode) == FileType::RegularFile).then_some(file.st_mtime)
 }
 
-/// Whether a link of `/proc/PID/fd` names a file: pipes and sockets have no path, and terminals are devices.
+/// Whether a link in `/proc/PID/fd` names a file. Pipes and sockets have no path; terminals and other devices are
+/// excluded.
 pub(crate) fn is_file_path(link: &[u8]) -> bool {
     link.starts_with(b"/") && (!link.starts_with(b"/dev/") || link.starts_with(b"/dev/shm/"))
 }
 
-/// Offset and mount id in `/proc/PID/fdinfo/FD` (proc(5)).
+/// Parses offset and mount id in `/proc/PID/fdinfo/FD` (proc_pid_fdinfo(5)).
 fn position_of(text: &[u8]) -> Option<(u64, u32)> {
     let text = std::str::from_utf8(text).ok()?;
     let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
     Some((value("pos:")?.parse().ok()?, value("mnt_id:")?.parse().ok()?))
 }
 
-/// Whether the mount of this id is of a file system that lies on this host, by `/proc/PID/mountinfo`: the first word of
-/// a line is the id, the first one after ` - ` the kind.
-fn is_local(mounts: &[u8], id: u32) -> bool {
-    let lines = mounts.split(|&byte| byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
-    let kind =
-        lines.filter(|line| line.split(' ').next().is_some_and(|word| word.parse() == Ok(id))).find_map(|line| {
-            let (_, is_waiting) = line.rsplit_once(" - ")?;
-            is_waiting.split(' ').next()
-        });
-    kind.is_some_and(|kind| LOCAL_FILESYSTEMS.contains(&kind))
+/// Whether the mount with this id is of a file system on this host.
+fn is_local(mountinfo: &[u8], id: u32) -> bool {
+    mounts(mountinfo).any(|mount| mount.id == id && LOCAL_FILESYSTEMS.contains(&mount.kind))
 }
 
 #[cfg(test)]
@@ -179,7 +174,7 @@ mod tests {
     use std::process::{Command, Stdio};
 
     fn context(now: f64, unix_seconds: i64) -> SampleContext {
-        SampleContext { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds, forks: None }
+        SampleContext { now, unix_seconds, ..SampleContext::default() }
     }
 
     #[test]
@@ -203,12 +198,12 @@ mod tests {
         details.fill_reading(true, &mut reading);
         assert_eq!(reading.log_age_seconds, Some(90.0));
         assert!(reading.write_bytes.is_some() && reading.read_characters.is_some_and(|read| read > 0));
-        assert!(!details.refresh(pid, context(2.0, written + 91), &mut facts, &mut reader), "nothing is news");
-        // Of one that has not run only the log's age is looked at.
+        assert!(!details.refresh(pid, context(2.0, written + 91), &mut facts, &mut reader), "nothing has changed");
+        // For a process that has not run, only the age of the log is read.
         details.write_bytes = Some(u64::MAX);
         details.read_activity(pid, false, None, context(2.0, written + 91), &mut reader);
         assert_eq!((details.write_bytes, details.log_age_seconds), (Some(u64::MAX), Some(91.0)));
-        // As if it lay on a file server: only its growth tells, and what was before is not claimed.
+        // On a file server only a changed offset shows a write; time before the first read does not count.
         details.log.as_mut().unwrap().is_local = false;
         details.read_activity(pid, false, None, context(61.0, written + 999), &mut reader);
         assert_eq!(details.log_age_seconds, Some(60.0));
@@ -228,7 +223,7 @@ mod tests {
         let (mut details, mut facts, mut reader) =
             (OwnProcessDetails::default(), ProcessFacts::default(), FileReader::default());
         details.refresh(child.id(), context(1.0, 0), &mut facts, &mut reader);
-        // As if it lay on a file server: how long it has not grown is known from the last look.
+        // On a file server, the time without growth survives the refresh.
         details.log.as_mut().unwrap().is_local = false;
         details.refresh(child.id(), context(61.0, 0), &mut facts, &mut reader);
         details.read_activity(child.id(), false, None, context(61.0, 0), &mut reader);
@@ -239,10 +234,10 @@ mod tests {
 
     #[test]
     fn local_file_systems_are_recognized() {
-        let mounts = b"22 1 0:21 / /proc rw shared:1 - proc proc rw\n\
+        let mountinfo = b"22 1 0:21 / /proc rw shared:1 - proc proc rw\n\
             31 1 8:1 / / rw - ext4 /dev/sda1 rw\n\
             40 31 0:50 / /home rw,nosuid master:3 - nfs4 server:/home rw,vers=4.2\n";
-        assert_eq!([31, 40, 22, 99].map(|id| is_local(mounts, id)), [true, false, false, false]);
+        assert_eq!([31, 40, 22, 99].map(|id| is_local(mountinfo, id)), [true, false, false, false]);
         assert_eq!(position_of(b"pos:\t4096\nflags:\t0100001\nmnt_id:\t31\n"), Some((4096, 31)));
         assert_eq!(position_of(b"pos:\t4096\n"), None);
     }

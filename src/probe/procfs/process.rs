@@ -1,4 +1,4 @@
-//! One process on a GPU: its readings in every sample, its facts when they change.
+//! One GPU process: its readings in every sample and its facts when they change.
 
 use super::files::{FileReader, Stat, TICKS_PER_SECOND};
 use super::host::SampleContext;
@@ -16,79 +16,79 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// One process.
+/// A GPU process and what is remembered of it between samples.
 #[derive(Debug, Default)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact by itself; no two make one state")]
 pub(super) struct TrackedProcess {
-    /// The sample in which the driver last listed it.
+    /// Number of the last sample in which the driver listed it.
     pub(super) listed_sample: u64,
-    /// When what rarely changes was last looked at, and what it uses read, in monotonic seconds.
+    /// Monotonic time, in seconds, of the last refresh of the facts and of `/proc/PID/stat`.
     pub(super) facts_read_at: f64,
     pub(super) stat_read_at: f64,
-    /// The sample in which its CPU time was last to be asked for.
+    /// Number of the last sample that schedules a read of its CPU clock.
     pub(super) cpu_clock_sample: u64,
-    /// Its largest share of a GPU's SMs, where the driver tells.
+    /// Its largest SM percentage on any GPU, where the driver reports it.
     pub(super) sm_percent: Option<u8>,
-    /// `/proc/PID/stat`, of this process and no other.
+    /// `/proc/PID/stat`, opened for this process. It never reads another process that reuses the pid.
     pub(super) stat_file: Option<OwnedFd>,
-    /// CPU time in seconds, and when it was read.
+    /// CPU time and the monotonic time at which it was read, both in seconds.
     cpu: Option<(f64, f64)>,
-    /// The share of a CPU that it had when that was read.
+    /// CPU percentage over the interval that ended then.
     cpu_percent: Option<f32>,
-    /// What its line said last, and its CPU time then, where the kernel told it by the nanosecond.
+    /// The last fields of `stat`, and the CPU clock at that time if it could be read.
     stat_fields: Option<(StatFields, Option<u64>)>,
-    /// Its CPU time in the sample before.
+    /// CPU clock in the previous sample.
     cpu_nanoseconds: Option<u64>,
-    /// Its CPU time when what rarely changes was looked at: none of that changes while it does not run.
+    /// CPU clock at the last refresh of the facts: they do not change while the process does not run.
     facts_cpu_clock: Option<u64>,
-    /// The same of what it uses, but for the age of its log.
+    /// CPU clock at the last read of I/O counters, which do not change either.
     io_cpu_clock: Option<u64>,
     pub(super) start_ticks: Option<u64>,
     parent: u32,
-    /// Of its command line, as that was read last.
+    /// Hash of the command line.
     fingerprint: u64,
-    /// The command line that is being read, and the commands of its parents. A read never returns while the process hangs
-    /// in the kernel with the lock of its memory held; it is not tried again meanwhile.
+    /// Reads of the command line and of the ancestors' command lines that are in progress. A read never returns if the
+    /// process hangs in the kernel with its memory lock held; it is not repeated meanwhile.
     command_read: Option<Pending<Option<CommandLine>>>,
     lineage_read: Option<Pending<Lineage>>,
-    /// The commands of its parents are to be read.
+    /// The ancestors' command lines must be read.
     lineage_due: bool,
-    /// How often its owner went without a better name because of that.
+    /// Number of samples for which a job id lookup has waited for the lineage.
     job_id_waits: u8,
     outer_ancestors: OuterAncestors,
     pub(super) facts: ProcessFacts,
-    /// Facts that the controller has not got.
+    /// The controller has not received the current facts.
     pub(super) unsent: bool,
     state: Option<ProcessState>,
     pub(super) threads: Threads,
-    /// As its line said last; 0 before it was read.
+    /// Thread count in the last `stat`; 0 before the first read.
     pub(super) thread_count: u32,
-    /// No CPU time was gained since the sample before.
+    /// It has gained no CPU time since the previous sample.
     cpu_is_idle: bool,
-    /// It belongs to the user of this probe.
+    /// It belongs to the user of this probe, or the probe runs as root.
     is_own: bool,
     own_details: OwnProcessDetails,
-    /// The thread in uninterruptible sleep of which it is known in what it waits.
+    /// The blocked thread whose wait channel has been read.
     blocked_thread: Option<u32>,
 }
 
-/// What a sample asks of a process.
+/// What one sample reads of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RefreshPlan {
     pub(super) pid: u32,
     pub(super) context: SampleContext,
     pub(super) page_bytes: u64,
-    /// Its CPU time is asked for, as it is unless it has very many threads.
+    /// Read the CPU clock. Only processes with many threads skip it in some samples.
     pub(super) read_cpu_clock: bool,
-    /// It is this process's turn with what rarely changes.
+    /// Refresh the facts.
     pub(super) refresh_facts: bool,
-    /// It is its turn with its line and with what only its owner may read, though it may only have run on, or not at all.
+    /// Read `stat` and the owner-only files even if the CPU clock shows no need.
     pub(super) refresh_stat: bool,
-    /// The user of this probe; 0 may read everybody's files.
+    /// The user of this probe; 0 may read the files of all users.
     pub(super) own_uid: u32,
 }
 
-/// What `/proc/PID/stat` says that changes from sample to sample, CPU time aside.
+/// Fields of `/proc/PID/stat` that change between samples, except CPU time.
 #[derive(Debug, Clone, Copy)]
 struct StatFields {
     state: ProcessState,
@@ -98,21 +98,21 @@ struct StatFields {
     rss_pages: u64,
 }
 
-/// How many samples the number of a job waits for the commands of the parents, which may tell it.
+/// Maximum number of samples for which a job id lookup waits for the lineage, which may contain the id.
 const MAX_JOB_ID_WAITS: u8 = 3;
 
-/// Less CPU time than this between two samples is none: a tick of `/proc/PID/stat`.
+/// A smaller gain of CPU time between two samples counts as none: one tick of `/proc/PID/stat`.
 const IDLE_CPU_SECONDS: f64 = 1.0 / TICKS_PER_SECOND;
 
 impl TrackedProcess {
-    /// Reads `/proc/PID/stat` where it may have changed, and what rarely changes where it is due.
+    /// Reads `/proc/PID/stat` if it may have changed, and the facts if they are due.
     ///
-    /// The CPU time alone costs a tenth of the line (0.5 us and 4.5 us were measured, and the line of a process with a
-    /// hundred threads costs more). A process whose CPU time has not changed by a nanosecond has not run, so that its
-    /// state is what it was; one that gains all the time runs or sleeps between two runs. What may change without its
-    /// doing, its parent and its resident memory, is seen when its turn comes.
+    /// Reading the CPU clock takes 0.5 us and reading `stat` 4.5 us, or more for a process with a hundred threads. A
+    /// process whose CPU clock has not advanced has not run, so its state is unchanged; one that gains CPU time in
+    /// every sample is running or sleeping. Its parent and its resident memory may change without a run; they are read
+    /// with the next `stat` refresh.
     pub(super) fn read(&mut self, plan: RefreshPlan, pool: &BlockingPool, reader: &mut FileReader) -> ProcessReading {
-        // A result is of this process only if its line still has the same start time.
+        // A result belongs to this process only if `stat` still has the same start time, so read `stat` first.
         let refresh_stat = plan.refresh_stat
             || self.command_read.as_ref().is_some_and(Pending::is_ready)
             || self.lineage_read.as_ref().is_some_and(Pending::is_ready);
@@ -122,7 +122,7 @@ impl TrackedProcess {
         {
             return self.build_reading(plan, fields);
         }
-        // Read before the line: what it does in between makes the next sample look again.
+        // Read the clock before `stat`: if the process runs in between, the next sample reads `stat` again.
         let cpu_nanoseconds = process_cpu_nanoseconds(plan.pid);
         let before = std::mem::replace(&mut self.cpu_nanoseconds, cpu_nanoseconds);
         if let (Some(cpu_nanoseconds), Some((fields, Some(then)))) = (cpu_nanoseconds, self.stat_fields)
@@ -154,7 +154,7 @@ impl TrackedProcess {
         };
         let is_new = self.start_ticks != Some(stat.start_ticks);
         if is_new {
-            // Another process with this pid: nothing that is known holds for it.
+            // Another process with this pid: forget everything about the old one.
             let file = self.stat_file.take();
             let Self { listed_sample, facts_read_at, stat_read_at, sm_percent, .. } = *self;
             let start_ticks = Some(stat.start_ticks);
@@ -196,8 +196,7 @@ impl TrackedProcess {
         self.parent = stat.parent;
         let is_alive = stat.state != ProcessState::Zombie;
         self.collect_results(plan, reader);
-        // A zombie has given its memory back, and its command line with it.
-        // A program that was just started has no arguments yet.
+        // A zombie has neither memory nor command line. A process that has just called exec has no arguments yet.
         let has_run = cpu_nanoseconds.is_none() || self.facts_cpu_clock != cpu_nanoseconds;
         let refresh_facts =
             is_new || renamed || parent_changed || (plan.refresh_facts && has_run) || self.facts.argv.is_empty();
@@ -215,7 +214,7 @@ impl TrackedProcess {
         self.reading(plan, fields, cpu_seconds)
     }
 
-    /// What is told of a process that /proc shows: what its line said last, and its CPU time now.
+    /// Updates the CPU percentage and returns the reading of a visible process.
     fn reading(&mut self, plan: RefreshPlan, fields: StatFields, cpu_seconds: f64) -> ProcessReading {
         let RefreshPlan { pid, context, .. } = plan;
         let cpu_gain = self.cpu.map(|(seconds, _)| cpu_seconds - seconds);
@@ -231,7 +230,7 @@ impl TrackedProcess {
         self.build_reading(plan, fields)
     }
 
-    /// What is told of it by what is known.
+    /// Builds the reading from the last values.
     fn build_reading(&self, plan: RefreshPlan, fields: StatFields) -> ProcessReading {
         let RefreshPlan { pid, context, page_bytes, .. } = plan;
         let started = fields.start_ticks as f64 / TICKS_PER_SECOND;
@@ -250,8 +249,8 @@ impl TrackedProcess {
         }
     }
 
-    /// Whether a thread of it may hang unnoticed: its leader does not run and does not sleep as usual, or it has gained
-    /// no CPU time and makes no GPU work.
+    /// Whether a thread may hang unnoticed: the leader neither runs nor sleeps normally, or the process gains no CPU
+    /// time and does no GPU work.
     pub(super) fn is_idle(&self) -> bool {
         match self.state {
             Some(ProcessState::Running | ProcessState::Sleeping) => {
@@ -261,7 +260,7 @@ impl TrackedProcess {
         }
     }
 
-    /// Whether it has threads that its own line does not tell about.
+    /// Whether it has threads besides the one that `stat` describes.
     pub(super) fn is_multithreaded(&self) -> bool {
         self.state.is_some() && self.thread_count > 1
     }
@@ -272,7 +271,7 @@ impl TrackedProcess {
         }
     }
 
-    /// Writes what was found out about its threads, and what only its owner may read, into a reading.
+    /// Adds the thread counts and the owner-only values to a reading.
     pub(super) fn fill_reading(&mut self, pid: u32, now: f64, reading: &mut ProcessReading, reader: &mut FileReader) {
         if self.state.is_none() {
             return;
@@ -287,7 +286,7 @@ impl TrackedProcess {
         reading.blocked_seconds = blocked.map(|(_, since)| round_to_tenth_f32(now - since));
         if self.is_own {
             let thread = reading.blocked_thread;
-            // In what a thread waits is asked as soon as it does.
+            // Read the wait channel as soon as a thread blocks.
             if thread != self.blocked_thread
                 && let Some(thread) = thread
             {
@@ -298,10 +297,10 @@ impl TrackedProcess {
         }
     }
 
-    /// Reads `/proc/PID/stat` from the open file, or opens it.
+    /// Reads `/proc/PID/stat` through the open file, or opens it.
     fn read_stat<'a>(&mut self, pid: u32, reader: &'a mut FileReader) -> Result<&'a [u8], Errno> {
         const LIMIT: usize = 2048;
-        // The borrow of a successful read would last through the retry, so the file is tried before.
+        // The borrow of a successful read would last until after the retry, so the file is read through `last_read`.
         if let Some(file) = self.stat_file.take()
             && reader.read_fd(&file, LIMIT).is_ok_and(|line| !line.is_empty())
         {
@@ -314,8 +313,8 @@ impl TrackedProcess {
         Ok(line)
     }
 
-    /// A process that /proc does not show. What was known of it while it was shown stays: a process that is gone and
-    /// still holds memory should have a name.
+    /// Returns the reading of a process that /proc does not show. Its facts stay: a process that has exited but still
+    /// holds GPU memory should keep its name.
     fn absent_reading(&mut self, pid: u32, presence: Presence) -> ProcessReading {
         (self.stat_file, self.cpu, self.state, self.stat_fields) = (None, None, None, None);
         ProcessReading {
@@ -326,18 +325,18 @@ impl TrackedProcess {
         }
     }
 
-    /// Looks at the files that only the owner may see; where there is reason to, at the user and the parents.
+    /// Refreshes the owner-only facts and, on request, the user and the lineage.
     fn refresh_facts(&mut self, plan: RefreshPlan, status: bool, parents: bool, reader: &mut FileReader) {
         let pid = plan.pid;
         if status {
             self.read_status(plan, reader);
-            // A command that is being read may be the one before.
+            // A read in progress may be of the command line before exec.
             self.command_read = None;
         }
         if parents {
             let lineage = Lineage::read(reader, pid, self.parent, false);
             self.set_lineage(lineage);
-            // Commands that are being read are those of other parents.
+            // A read in progress is of the previous ancestors.
             (self.lineage_read, self.lineage_due) = (None, true);
         }
         if self.is_own {
@@ -358,7 +357,7 @@ impl TrackedProcess {
         self.is_own = uid.is_some_and(|uid| uid == plan.own_uid || plan.own_uid == 0);
     }
 
-    /// Has its command, and those of its parents where they are due, read in the background.
+    /// Starts background reads of the command line and, if they are due, of the ancestors' command lines.
     fn start_reads(&mut self, pid: u32, pool: &BlockingPool) {
         let (parent, fingerprint) = (self.parent, self.fingerprint);
         if self.command_read.is_none() {
@@ -370,11 +369,11 @@ impl TrackedProcess {
         }
     }
 
-    /// Takes in what was read in the background.
+    /// Collects the results of background reads.
     fn collect_results(&mut self, plan: RefreshPlan, reader: &mut FileReader) {
         if let Some(command) = Pending::take(&mut self.command_read).flatten() {
             (self.facts.argv, self.fingerprint) = (command.argv, command.fingerprint);
-            // Another program may have another user.
+            // A setuid program changes the user.
             self.read_status(plan, reader);
             self.mark_facts_changed();
         }
@@ -388,7 +387,7 @@ impl TrackedProcess {
         (self.facts.ancestors, self.outer_ancestors) = (lineage.ancestors, lineage.outer_ancestors);
         let is_known = matches!(self.facts.owner, Some(Owner::Slurm { .. }))
             && matches!(&lineage.owner, Some(Owner::Slurm { job, .. }) if is_sluid(job));
-        // The number of a job is better than its SLUID.
+        // A job id is better than its SLUID.
         if !is_known && self.facts.owner != lineage.owner {
             (self.facts.owner, self.facts.container_name) = (lineage.owner, None);
         }
@@ -400,7 +399,7 @@ impl TrackedProcess {
         self.unsent = true;
     }
 
-    /// Takes in the name of its container, or the number of its job, once somebody knows it.
+    /// Sets the name of its container or the id of its job once a source knows it.
     pub(super) fn resolve_owner_name(&mut self, external: &mut ExternalSources) {
         let ProcessFacts { pid, uid, owner: Some(owner), container_name, .. } = &mut self.facts else { return };
         if let Owner::Slurm { job, .. } = owner {
@@ -428,12 +427,12 @@ impl TrackedProcess {
     }
 }
 
-/// Why /proc does not show a process: it is no more, or it is hidden (`hidepid`, another namespace).
+/// Returns why /proc does not show a process: it has exited, or it is hidden (`hidepid`, another pid namespace).
 fn presence(pid: u32, error: Errno) -> Presence {
     let pid = i32::try_from(pid).ok().filter(|&pid| pid > 0).and_then(Pid::from_raw);
     match pid.map(test_kill_process) {
         Some(Err(Errno::SRCH)) | None => Presence::Gone,
-        // It ended between the two looks, and nobody has waited for it yet.
+        // It has exited in between and is not yet reaped.
         Some(Ok(())) if error == Errno::SRCH => Presence::Gone,
         Some(_) => Presence::Hidden,
     }
@@ -465,10 +464,9 @@ mod tests {
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let (pid, own_uid) = (child.id(), rustix::process::getuid().as_raw());
         let (mut tracked, mut reader, pool) = (TrackedProcess::default(), FileReader::default(), BlockingPool::new());
-        // What it has read as far as that was told, and its CPU time if its line is as of then.
+        // Returns its `rchar`, and its CPU clock if `stat` is as of that clock.
         let mut read = |now: f64, refresh_stat: bool| {
-            let context =
-                SampleContext { now, uptime_seconds: None, boot_unix_seconds: None, unix_seconds: 0, forks: None };
+            let context = SampleContext { now, ..SampleContext::default() };
             let plan = RefreshPlan {
                 pid,
                 context,
@@ -486,10 +484,10 @@ mod tests {
                 .filter(|&cpu_nanoseconds| tracked.cpu_nanoseconds == Some(cpu_nanoseconds));
             (reading.read_characters.unwrap(), cpu_nanoseconds)
         };
-        // The kernel adds up what it has run when it falls asleep.
+        // The kernel updates the CPU clock when the process falls asleep.
         let (before, cpu_nanoseconds) = (1..1_000_000).map(|now| read(f64::from(now), true)).nth(100).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"so many words\n").unwrap();
-        // Its line is read as soon as it has fallen asleep again, which is not its turn.
+        // `stat` is read once the process sleeps again, before its refresh is due.
         let slept = |(_, now): (u64, Option<u64>)| now.is_some() && now != cpu_nanoseconds;
         assert!((1_000_000..9_000_000).any(|now| slept(read(f64::from(now), false))));
         assert_eq!(read(1e7, false).0, before);

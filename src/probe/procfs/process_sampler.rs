@@ -11,31 +11,31 @@ use crate::probe::user_names::UserNames;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
 use std::time::Instant;
 
-/// Files that are kept open; the usual limit of a process is 1024.
+/// Maximum number of `stat` files kept open. The usual limit of a process is 1024 descriptors.
 const MAX_OPEN_STAT_FILES: usize = 400;
-/// What rarely changes is looked at again after a minute, or a little less: samples are not on time to the millisecond.
-/// It is the clock that counts and not samples, so that a short interval costs no more of it, and a long one hides
-/// nothing.
+/// Refresh period of facts: a minute, less a margin because samples may come some milliseconds early. The clock decides
+/// and not the number of samples, so that a short interval costs no more and a long one hides nothing.
 const FACTS_REFRESH_SECONDS: f64 = 59.5;
-/// The line of a process that only runs on, or does not run, and what only its owner may read, after half of that.
+/// Refresh period of `stat` and of owner-only files for a process that runs all the time or not at all.
 const STAT_REFRESH_SECONDS: f64 = 29.5;
-/// The most threads whose CPU times the kernel adds up in a sample, since it does so for the CPU time of their process:
-/// 0.2 us each were measured.
+/// Maximum number of threads whose CPU times the kernel adds up in one sample to return the CPU clocks of their
+/// processes, at 0.2 us per thread.
 const MAX_CPU_CLOCK_THREADS: u32 = 2048;
-/// A process of fewer is asked in every sample all the same.
+/// The CPU clock of a process with fewer threads is read in every sample.
 const FEW_THREADS: u32 = 16;
-/// The most bytes of facts in one snapshot; the rest go with the next ones. It keeps lines well below the codec's limit.
+/// Maximum size of the facts in one snapshot; the rest go with the next ones. This keeps lines well below the codec's
+/// limit.
 const FACTS_BYTES: usize = 256 * 1024;
-/// The most files of threads that one sample reads, of all processes together. At 10 to 20 us each (what was not read
-/// lately costs the kernel more) they are most of what a sample costs on a host whose jobs have many threads.
+/// Maximum number of thread files read in one sample. At 10 to 20 us each (the kernel is slower for files that it has
+/// not read lately) they are most of the cost of a sample on a host whose jobs have many threads.
 const THREAD_READS: usize = 56;
-/// The most that are left of them for processes that do not rest.
+/// Maximum number of them for processes that are not idle.
 const ACTIVE_THREAD_READS: usize = 24;
 
-/// All processes that the driver listed in the last sample.
+/// Samples the processes that the driver lists.
 #[derive(Debug)]
 pub(crate) struct ProcessSampler {
-    /// Reads what needs the lock of a process's memory.
+    /// Runs reads that need the memory lock of a process.
     pool: BlockingPool,
     /// Sorted by pid.
     tracked: Vec<(u32, TrackedProcess)>,
@@ -43,9 +43,9 @@ pub(crate) struct ProcessSampler {
     page_bytes: u64,
     own_uid: u32,
     descendants: Descendants,
-    /// Behind whom the next sample goes on with the CPU times of those that have many threads.
+    /// The pid after which the next sample continues to read CPU clocks of processes with many threads.
     cpu_clock_cursor: u32,
-    /// Behind whom the next sample goes on with threads: among those that rest, and among all others.
+    /// The pids after which the next sample continues to scan threads, of idle and of all other processes.
     idle_cursor: u32,
     active_cursor: u32,
 }
@@ -65,19 +65,19 @@ impl ProcessSampler {
         }
     }
 
-    /// All facts are to be sent again.
+    /// Marks all facts to be sent again.
     pub(crate) fn resend(&mut self) {
         for (_, tracked) in &mut self.tracked {
             tracked.unsent = tracked.start_ticks.is_some();
         }
     }
 
-    /// Waits for the commands that are being read, at most until `deadline`. The next sample has them.
+    /// Waits until no background read is in progress or `deadline` passes. The next sample has the results.
     pub(crate) fn wait_until_idle(&self, deadline: Instant) {
         self.pool.wait_until_idle(deadline);
     }
 
-    /// Reads the processes with these pids, each with its share of a GPU's SMs, and forgets all others.
+    /// Reads the processes with these pids, each with its SM percentage, and forgets all others.
     pub(crate) fn sample(
         &mut self,
         on_gpus: impl Iterator<Item = (u32, Option<u8>)>,
@@ -138,17 +138,17 @@ impl ProcessSampler {
         (readings, self.take_changed_facts())
     }
 
-    /// How many probes run on this host, as far as that is known.
+    /// Returns the number of probes on this host; `None` if it is not known.
     pub(crate) fn probes_on_host(&self) -> Option<u32> {
         self.descendants.probes_on_host()
     }
 
-    /// The working directories that are known, each with a process that works there.
+    /// Returns the known working directories, each with the pid of its process.
     pub(crate) fn working_directories(&self) -> impl Iterator<Item = (u32, &SafeText)> {
         self.tracked.iter().filter_map(|(pid, tracked)| Some((*pid, tracked.facts.working_directory.as_ref()?)))
     }
 
-    /// Gives processes the names of their containers and the numbers of their jobs, as far as those are known by now.
+    /// Sets container names and job ids that are known by now.
     pub(crate) fn resolve_owner_names(&mut self, external: &mut ExternalSources) {
         for (_, tracked) in &mut self.tracked {
             tracked.resolve_owner_name(external);
@@ -162,7 +162,7 @@ impl ProcessSampler {
                 Ok(index) => index,
                 Err(index) => {
                     self.tracked.insert(index, (pid, TrackedProcess::default()));
-                    // Whatever there is of a new one is read at once.
+                    // A new process is read at once.
                     let tracked = &mut self.tracked[index].1;
                     (tracked.facts_read_at, tracked.stat_read_at) = (now, now);
                     index
@@ -176,8 +176,8 @@ impl ProcessSampler {
         self.tracked.retain(|(_, tracked)| tracked.listed_sample == self.sample);
     }
 
-    /// Whose CPU time is asked for in this sample: of all that have few threads, and of as many others as the kernel can
-    /// add up cheaply. The others keep theirs until the next sample, or the one after.
+    /// Selects the processes whose CPU clock is read: all with few threads, and as many of the others as the kernel can
+    /// add up cheaply. The rest keep their value for a sample or two.
     fn schedule_cpu_clocks(&mut self) {
         let mut left = MAX_CPU_CLOCK_THREADS;
         let count = self.tracked.len();
@@ -195,8 +195,8 @@ impl ProcessSampler {
         }
     }
 
-    /// Threads that were seen in uninterruptible sleep first; then those of processes that rest, since there a thread
-    /// may hang; then, in rotation, all others.
+    /// Reads threads within the budget: first those in uninterruptible sleep, then those of idle processes, where a
+    /// thread may hang, then all others in rotation.
     fn read_threads(&mut self, now: f64, reader: &mut FileReader) {
         let mut budget = THREAD_READS;
         for (pid, tracked) in &mut self.tracked {
@@ -207,8 +207,8 @@ impl ProcessSampler {
         self.active_cursor = self.scan_threads(false, self.active_cursor, now, &mut budget, reader);
     }
 
-    /// Passes through the threads of processes that rest, or do not, from the one behind `after` on. Behind whom to go
-    /// on: a process whose pass was cut short comes first, unless it had the whole budget to itself.
+    /// Scans the threads of idle or other processes, from the one after pid `after`. Returns the pid after which the
+    /// next sample continues: a process whose scan was cut short comes first, unless it had the whole budget.
     fn scan_threads(
         &mut self,
         is_idle: bool,
@@ -237,7 +237,7 @@ impl ProcessSampler {
         last
     }
 
-    /// Facts that the controller has not got, as many as a snapshot may carry.
+    /// Takes the facts that have not been sent, as many as one snapshot may carry.
     fn take_changed_facts(&mut self) -> Vec<ProcessFacts> {
         let (mut facts, mut bytes) = (Vec::new(), 0);
         for (_, tracked) in self.tracked.iter_mut().filter(|(_, tracked)| tracked.unsent) {
@@ -252,35 +252,33 @@ impl ProcessSampler {
     }
 }
 
-/// About how long these facts are as JSON.
+/// Estimates the size of facts as JSON.
 fn json_bytes_estimate(facts: &ProcessFacts) -> usize {
     let text = |argv: &[SafeText]| argv.iter().map(|argument| argument.len() + 3).sum::<usize>();
     let parents: usize = facts.ancestors.iter().map(|ancestor| 80 + ancestor.name.len() + text(&ancestor.argv)).sum();
     300 + text(&facts.argv) + parents
 }
 
-/// The most processes that one sample looks at again, and the most lines that it reads of those that run; the others
-/// follow with the next sample.
+/// Maximum number of refreshes in one sample; the rest follow in the next.
 pub(super) const MAX_REFRESHES: usize = 64;
 
-/// Who is looked at in one sample. Whoever was looked at half a period ago or earlier is taken along with another whose
-/// turn it is: four processes in each sample cost more than forty in one of ten, since the processor has forgotten by
-/// then how it is done.
+/// Decides which entries are refreshed in one sample. When one entry is due, it refreshes every entry that is at least
+/// half due: batching keeps the cache warm, and four processes in each sample cost more than forty in every tenth.
 #[derive(Debug)]
 pub(super) struct RefreshBudget {
-    /// Whoever was looked at then or earlier.
+    /// Entries that were read at this time or earlier are refreshed.
     due_before: f64,
     remaining: usize,
 }
 
 impl RefreshBudget {
-    /// Among those who were looked at then, once in so many seconds.
+    /// Creates the budget for entries that were read at these times and are due once per `period`.
     pub(super) fn new(period: f64, now: f64, read_at: impl Iterator<Item = f64>) -> Self {
         let is_due = read_at.min_by(f64::total_cmp).is_some_and(|oldest| now - oldest >= period);
         Self { due_before: now - if is_due { period / 2.0 } else { period }, remaining: MAX_REFRESHES }
     }
 
-    /// Whether the one that was last looked at then is looked at now.
+    /// Takes one refresh for an entry that was last read at this time. Returns whether it is due.
     pub(super) fn try_take(&mut self, read_at: f64) -> bool {
         let try_take = self.remaining > 0 && read_at <= self.due_before;
         self.remaining -= usize::from(try_take);
@@ -299,9 +297,9 @@ mod tests {
     fn start_sleep() -> Child {
         let mut command = Process::new("sleep");
         let child = command.arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
-        // The kernel has the arguments a moment after the parent goes on.
+        // The kernel shows the arguments only after exec.
         let cmdline = format!("/proc/{}/cmdline", child.id());
-        while std::fs::read(&cmdline).expect("the child lives").is_empty() {
+        while std::fs::read(&cmdline).expect("is running").is_empty() {
             std::thread::yield_now();
         }
         child
@@ -360,11 +358,11 @@ mod tests {
         fixture.users.wait_until_resolved(Duration::from_secs(30));
         fixture.wait_until_idle();
         let (readings, facts) = fixture.sample(&[child.id()]);
-        assert!(readings[0].cpu_percent.is_some(), "two samples make a share");
+        assert!(readings[0].cpu_percent.is_some(), "two samples give a percentage");
         assert!(facts[0].user.is_some(), "{facts:?}");
         assert_eq!(facts[0].argv, ["sleep", "600"]);
         assert!(!facts[0].ancestors[0].argv.is_empty());
-        // Within a minute the command line is looked at, and has not changed.
+        // Within a minute the facts are not sent again.
         for _ in 0..60 {
             assert_eq!(fixture.sample(&[child.id()]).1, []);
         }
@@ -374,7 +372,7 @@ mod tests {
         child.wait().expect("ends");
         let (readings, _) = fixture.sample(&[child.id()]);
         assert_eq!(readings[0].presence, Some(Presence::Gone));
-        assert!(readings[0].start_ticks.is_some(), "what is gone keeps its identity");
+        assert!(readings[0].start_ticks.is_some(), "a process that has exited keeps its identity");
     }
 
     #[test]
@@ -421,7 +419,7 @@ mod tests {
         let mut fixture = Fixture::new();
         fixture.sample(&[child.id()]);
         for _ in 0..40 {
-            let before = crate::probe::nvml::ffi::process_cpu_nanoseconds(child.id()).expect("it lives");
+            let before = crate::probe::nvml::ffi::process_cpu_nanoseconds(child.id()).expect("is running");
             while crate::probe::nvml::ffi::process_cpu_nanoseconds(child.id())
                 .is_none_or(|now| now < before + 2_000_000)
             {
@@ -451,7 +449,7 @@ mod tests {
         let facts_times = |fixture: &Fixture| -> Vec<f64> {
             fixture.processes.tracked.iter().map(|(_, process)| process.facts_read_at).collect()
         };
-        // Some come later than the others.
+        // Some processes appear later than the others.
         for _ in 0..8 {
             fixture.sample(&pids[..100]);
         }
@@ -468,7 +466,7 @@ mod tests {
                 busy_samples.push(refreshed);
             }
         }
-        // 200 processes need four samples in sixty.
+        // 200 processes take four samples per minute.
         assert!(busy_samples.len() <= 12 + 2, "{busy_samples:?}");
     }
 
@@ -490,7 +488,7 @@ mod tests {
                 *count += u32::from(is_due);
             }
         }
-        // 2048 threads are reached with eleven of the thirty.
+        // 2048 threads are enough for eleven of thirty.
         let reads_by_index: Vec<(usize, u32)> = reads.iter().copied().enumerate().collect();
         assert!(
             reads_by_index.iter().all(|&(index, count)| count == if index % 4 == 0 { 30 } else { 11 }),
@@ -503,6 +501,8 @@ mod tests {
         let mut child = start_sleep();
         let mut fixture = Fixture::new();
         fixture.sample(&[child.id()]);
+        // A result of a background read would make the process read `stat` again.
+        fixture.wait_until_idle();
         let before = fixture.sample(&[child.id()]).0.remove(0);
         let tracked = &mut fixture.processes.tracked[0].1;
         let plan = RefreshPlan {

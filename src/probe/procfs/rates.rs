@@ -1,23 +1,24 @@
-//! Bytes a second through the network interfaces and the disks of this host.
+//! Bytes per second on the network interfaces and disks of the host.
 //!
-//! Only what is made of hardware counts (`device` in its folder of sysfs): the bytes of a bond, a bridge, a container's
-//! interface or a logical volume are those of what is below it, and would count twice. A machine without any such
-//! interface (a container) counts all of its own but loopback.
+//! Only hardware counts, i.e. entries with a `device` link in sysfs: bonds, bridges, container interfaces and logical
+//! volumes would count the same bytes twice. A host without hardware interfaces (a container) counts all interfaces
+//! except loopback.
 
 use super::files::{FileReader, OpenFile};
 use std::path::Path;
 
-/// The most interfaces, and the most disks, whose counters are kept open.
+/// Maximum number of interfaces, and of disks, whose counter files stay open.
 const MAX_DEVICES: usize = 32;
-/// The kernel counts disk traffic in sectors of this size, whatever the disk's own are (Documentation/block/stat.rst).
+/// The kernel counts disk traffic in 512-byte sectors, whatever the sector size of the disk
+/// (Documentation/block/stat.rst).
 const SECTOR_BYTES: u64 = 512;
-/// Within this time of a look at them memory, load and traffic are as they were: the kernel adds them up anew for each
-/// look, and the load for all every 5 s. A little less than 4 s, since samples are not on time to the millisecond.
+/// Refresh period of memory, load and traffic. The kernel sums these counters on every read and updates the load only
+/// every 5 s. A little less than 4 s because samples may come some milliseconds early.
 pub(super) const REFRESH_SECONDS: f64 = 3.9;
-/// After a pause longer than this a difference says little about now.
+/// After a longer gap, a difference gives no rate.
 const MAX_GAP_SECONDS: f64 = 300.0;
 
-/// Counters of bytes that only grow, and what they were.
+/// Byte counters and their previous values.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     network: Vec<[OpenFile; 2]>,
@@ -33,7 +34,7 @@ struct Totals {
     disks: Option<[u64; 2]>,
 }
 
-/// Bytes a second since the look before: received and sent, read and written.
+/// Bytes per second: received and sent, read and written.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Rates {
     pub(super) network: Option<[f64; 2]>,
@@ -41,7 +42,7 @@ pub(super) struct Rates {
 }
 
 impl Traffic {
-    /// Looks for what there is to count; what came or went makes one look without rates.
+    /// Finds the interfaces and disks to count. If their number has changed, the next read gives no rates.
     pub(super) fn find_devices(&mut self) {
         let network = network_files(Path::new("/sys/class/net"));
         let disks = disk_files(Path::new("/sys/block"));
@@ -51,10 +52,10 @@ impl Traffic {
         (self.network, self.disks) = (network, disks);
     }
 
-    /// The rates between the last two looks, the second of which is this one if it is time for one: a server may have a
-    /// dozen disks, whose files cost more than the rest of its readings.
+    /// Returns the rates between the last two reads of the counters, and reads them again if that is due. The files of
+    /// a dozen disks cost more than all other host readings, so they are not read in every sample.
     pub(super) fn rates(&mut self, now: f64, reader: &mut FileReader) -> Rates {
-        // The first two samples are a quarter of a second apart, and the rates are wanted with the second.
+        // The second sample follows the first after 250 ms and should already have rates.
         let is_fresh = self.rates != Rates::default();
         if !is_fresh || self.before.is_none_or(|(then, _)| now - then >= REFRESH_SECONDS) {
             let totals = self.totals(reader);
@@ -75,7 +76,7 @@ impl Traffic {
 }
 
 impl Totals {
-    /// A counter that fell belongs to something that was replaced: it gives no rate.
+    /// Returns no rate for a counter that has fallen: its device was replaced.
     fn rates_since(self, before: Self, seconds: f64) -> Rates {
         let rates = |now: Option<[u64; 2]>, before: Option<[u64; 2]>| {
             let (now, before) = now.zip(before)?;
@@ -89,7 +90,7 @@ impl Totals {
     }
 }
 
-/// The sum over those that could be read; `None` where none could.
+/// Sums the devices that could be read; `None` if there is none.
 fn sum(pairs: impl Iterator<Item = Option<[u64; 2]>>) -> Option<[u64; 2]> {
     pairs.flatten().reduce(|[a, b], [c, d]| [a.saturating_add(c), b.saturating_add(d)])
 }
@@ -118,7 +119,7 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(text).ok()?.trim().parse().ok()
 }
 
-/// Sectors read and written: fields 3 and 7 of a disk's `stat`.
+/// Returns the sectors read and written: fields 3 and 7 of a disk's `stat`.
 fn sectors(text: &[u8]) -> Option<[u64; 2]> {
     let mut fields = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
     let read = fields.nth(2)?.parse().ok()?;
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
     use std::fs;
 
-    /// A folder of sysfs with these interfaces or disks; `true` for hardware.
+    /// Creates a sysfs directory with these interfaces or disks; `true` marks hardware.
     fn class(entries: &[(&str, bool)], files: &[(&str, &str)]) -> tempfile::TempDir {
         let directory = tempfile::tempdir().unwrap();
         for (name, hardware) in entries {

@@ -1,13 +1,12 @@
-//! Walks through /proc: who is whose child, and which processes are probes.
+//! Incremental scan of /proc: the parent of each process, and the number of probes.
 //!
-//! /proc is listed, a piece in each sample, and `stat` of each process that is new there is read. What the last walk
-//! knew is not read again: an entry that has kept its inode number is the same process. Its parent is the same unless
-//! that one is gone, and its name is taken for good once it is old enough to have become what it was started for, unless
-//! it still is the shell that a probe is sent to.
+//! Each sample lists a part of /proc and reads `stat` of the processes that are new there. An entry with the same inode
+//! number as in the previous scan is the same process and is not read again: its parent changes only when that parent
+//! ends, and its name is final once the process is old enough, unless it is still the shell to which a probe is sent.
 //!
-//! A server has thousands of processes and starts a few in ten seconds. The kernel gives pids in their order, so that
-//! most walks list only those that were given since the walk before, and take all others for living; now and then all
-//! are listed.
+//! A server runs thousands of processes and starts a few every ten seconds. The kernel assigns pids in ascending order,
+//! so most scans list only the pids assigned since the previous scan and assume that all other processes are still
+//! alive. Once a minute a scan lists all of them.
 
 use super::files::{FileReader, PROBE_NAME, Stat, TICKS_PER_SECOND};
 use super::host::{Forks, SampleContext};
@@ -15,62 +14,64 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, RawDir, SeekFrom, open, seek};
 use std::mem::MaybeUninit;
 
-/// Room for about 500 entries of /proc, which is what one sample lists.
+/// Space for about 500 directory entries, the number that one sample lists.
 const SLICE_BYTES: usize = 16 * 1024;
-/// Where only new ones are wanted, the kernel is to list few beyond them.
+/// Buffer size if only new pids are listed, so that the kernel returns few entries beyond them.
 const PIECE_BYTES: usize = 2 * 1024;
-/// The most processes that are walked; beyond it the walk ends early.
+/// Maximum number of processes in a scan; beyond it the scan ends early.
 const MAX_SCANNED: usize = 1 << 16;
-/// A younger process may still be a login shell that becomes the one below.
+/// A younger process may be a login shell that still replaces itself with another program.
 const FINAL_NAME_SECONDS: f64 = 60.0;
-/// What receives a probe and then becomes it, for as long as a slow line takes.
+/// The shell that receives a probe over a possibly slow line and then becomes it.
 const BOOTSTRAP_SHELL: &[u8] = b"sh";
-/// From a walk that lists all processes to the next.
+/// Period of scans that list all processes.
 const FULL_SCAN_SECONDS: f64 = 59.0;
-/// After so many processes and threads have started, pids may have been given all around: there are 32,768 at least.
+/// After more new processes and threads than this, pids may have wrapped around: `pid_max` is at least 32,768.
 const MAX_NEW_PIDS: u64 = 4096;
-/// A pid may have been given and its process not have been there yet, when the walk before came by.
+/// A pid may be assigned before its process appears in /proc, so each scan starts this far below the last pid.
 const PID_MARGIN: u32 = 16;
 
-/// A walk, and what came of the last one.
+/// The scan in progress and the result of the previous one.
 #[derive(Debug)]
 pub(super) struct ProcScan {
     directory: Option<OwnedFd>,
-    /// Sorted by pid: what the last walk found, and once this one has listed what it lists, what it found.
+    /// Sorted by pid: the result of the previous scan, or of this one once its listing is complete.
     known: Vec<Entry>,
-    /// Sorted by pid, since the kernel lists them so: what is listed now.
+    /// Sorted by pid, as the kernel lists them: the entries listed so far.
     listed: Vec<Entry>,
-    /// What goes on now, if a walk does.
+    /// The step in progress; `None` between scans.
     step: Option<Step>,
-    /// What had been started when the last walk began.
+    /// Fork counters at the start of the last scan.
     forks: Option<Forks>,
-    /// When all processes were last listed.
+    /// Time of the last scan that listed all processes.
     full_scan_at: f64,
-    /// The last listing did not come to its end.
+    /// The last listing did not reach its end.
     is_truncated: bool,
-    /// What the last walk counted.
+    /// Number of probes in the last complete scan.
     probes: Option<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// The folder is listed to replace what is known from this entry up to this pid; what comes next is at this place.
+    /// Lists /proc to replace the known entries from index `from` up to pid `last`; `offset` is the next directory
+    /// position.
     Listing { from: usize, last: u32, offset: u64 },
-    /// From this entry on `stat` is still to be read.
+    /// Reads `stat` of unknown entries from this index on.
     Reading(usize),
 }
 
-/// An entry of /proc.
+/// A process in /proc.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Entry {
     pub(super) pid: u32,
-    /// 0 above process 1 and the kernel's own, and above what a container was entered with; `None` while it is unknown.
+    /// Parent pid; 0 for process 1, for kernel threads, and for the entry process of a container. `None` until it is
+    /// read.
     pub(super) parent: Option<u32>,
     inode: u64,
-    /// Where in the folder it is listed, for `lseek`.
+    /// Position in the directory, for `lseek`.
     offset: u64,
     is_probe: bool,
-    /// It was read when it would not become another program any more.
+    /// The process was old enough when it was read that it will not become another program.
     has_final_name: bool,
 }
 
@@ -79,7 +80,7 @@ impl Entry {
         Self { pid, parent: None, inode, offset, is_probe: false, has_final_name: false }
     }
 
-    /// What the next walk believes of it without reading it: of a probe nothing, since their number is told.
+    /// Returns the entry for the next scan. Probes are always read again, since their number is reported.
     fn for_next_scan(self) -> Self {
         if self.has_final_name && !self.is_probe { self } else { Self::unknown(self.pid, self.inode, self.offset) }
     }
@@ -102,7 +103,8 @@ impl Default for ProcScan {
 }
 
 impl ProcScan {
-    /// Goes on with the walk, with so many files to read at most; whether it is at its end. The next call begins anew.
+    /// Continues the scan and reads at most `reads` files. Returns whether the scan is complete; the next call starts a
+    /// new one.
     pub(super) fn step(&mut self, context: SampleContext, reads: &mut usize, reader: &mut FileReader) -> bool {
         loop {
             match self.step {
@@ -128,32 +130,31 @@ impl ProcScan {
         }
     }
 
-    /// After a walk: what it found, sorted by pid. Some may have ended since the last one that listed all.
+    /// Returns the processes of the last scan, sorted by pid. Some may have ended since the last scan of all processes.
     pub(super) fn entries(&self) -> &[Entry] {
         &self.known
     }
 
-    /// The parent of this one is another now.
+    /// Forgets the parent of this process, because it has changed.
     pub(super) fn forget_parent(&mut self, pid: u32) {
         if let Ok(index) = self.known.binary_search_by_key(&pid, |entry| entry.pid) {
             self.known[index].parent = None;
         }
     }
 
-    /// How many probes the last walk found among the processes that this host shows; `None` where it did not come to its
-    /// end.
+    /// Returns the number of probes that the last scan found; `None` if it did not complete.
     pub(super) fn probes(&self) -> Option<u32> {
         self.probes
     }
 
-    /// Decides what is listed.
+    /// Decides which part of /proc is listed.
     fn begin(&mut self, context: SampleContext) -> Step {
         let before = std::mem::replace(&mut self.forks, context.forks);
         let is_full_scan_due = self.is_truncated || context.now - self.full_scan_at >= FULL_SCAN_SECONDS;
         let new =
             before.zip(context.forks).filter(|_| !is_full_scan_due).and_then(|(before, now)| new_pids(before, now));
         let from = new.and_then(|(first, last)| {
-            // The last one before them: the places behind its own may be beyond a new one.
+            // Starts at the entry before the new pids: the position of a later one may lie behind a new pid.
             let from = self.known.partition_point(|known| known.pid < first).checked_sub(1)?;
             Some((from, last))
         });
@@ -164,11 +165,11 @@ impl ProcScan {
         Step::Listing { from, last, offset: self.known[from].offset }
     }
 
-    /// Lists the next piece of /proc, up to this pid; where to go on, unless that was all.
+    /// Lists the next part of /proc, up to pid `last`. Returns the position to continue at, or `None` at the end.
     fn list(&mut self, last: u32, mut offset: u64) -> Option<u64> {
         self.is_truncated = true;
         let directory = self.directory.as_ref()?;
-        // A folder in which no place can be found is read no more.
+        // Without `lseek` the directory is not read again.
         if seek(directory, SeekFrom::Start(offset)).is_err() {
             self.directory = None;
             return None;
@@ -210,8 +211,8 @@ impl ProcScan {
         None
     }
 
-    /// Puts what was listed in the place of what was known there. Whose parent was there and is not any more, or is
-    /// another process now, has a new parent.
+    /// Replaces the known entries in this range by the listed ones. Processes whose parent has ended or is another
+    /// process now have a new parent.
     fn merge_listed(&mut self, from: usize, last: u32) {
         let to = self.known.partition_point(|known| known.pid <= last);
         let listed = std::mem::take(&mut self.listed);
@@ -229,7 +230,7 @@ impl ProcScan {
         }
     }
 
-    /// Reads what is unknown; where to go on, unless that was all.
+    /// Reads `stat` of unknown entries. Returns the index to continue at, or `None` at the end.
     fn read(
         &mut self,
         from: usize,
@@ -249,7 +250,7 @@ impl ProcScan {
             let stat = reader.read_process(entry.pid, "stat", 1024).ok().and_then(Stat::parse);
             let Some(stat) = stat else { continue };
             entry.parent = Some(stat.parent);
-            // Run by hand it has the name of its file, which begins so.
+            // A probe started by hand has the name of its file, which has the same prefix.
             entry.is_probe = stat.name.starts_with(PROBE_NAME.to_bytes());
             let started = stat.start_ticks as f64 / TICKS_PER_SECOND;
             let is_old = uptime_seconds.is_some_and(|uptime| uptime - started >= FINAL_NAME_SECONDS);
@@ -259,7 +260,7 @@ impl ProcScan {
     }
 }
 
-/// The first and the last pid that may have been given in between; `None` where that may be any.
+/// Returns the first and last pid that may have been assigned in between; `None` if it may be any pid.
 fn new_pids(before: Forks, now: Forks) -> Option<(u32, u32)> {
     let started = now.count.checked_sub(before.count)?;
     (started <= MAX_NEW_PIDS && before.last_pid <= now.last_pid)
@@ -277,15 +278,15 @@ mod tests {
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
 
-    /// After every process of this host has started.
+    /// A time since boot at which every process is old.
     const LATER: Option<f64> = Some(1e12);
 
-    /// A moment at which nothing is known of what was started.
+    /// A context without fork counters.
     fn context(now: f64, uptime_seconds: Option<f64>) -> SampleContext {
-        SampleContext { now, uptime_seconds, boot_unix_seconds: None, unix_seconds: 0, forks: None }
+        SampleContext { now, uptime_seconds, ..SampleContext::default() }
     }
 
-    /// Now as the kernel tells it, with the old age of every process.
+    /// A context with the current fork counters.
     fn current_context(now: f64) -> SampleContext {
         let mut host = HostSampler::new();
         host.sample(&mut FileReader::default(), now, false);
@@ -296,7 +297,7 @@ mod tests {
     fn run_scan(scan: &mut ProcScan, context: SampleContext) {
         let mut reader = FileReader::default();
         let ended = (0..100_000).any(|_| scan.step(context, &mut 500, &mut reader));
-        assert!(ended, "the walk does not end");
+        assert!(ended, "the scan does not end");
     }
 
     fn full_scan(scan: &mut ProcScan, uptime_seconds: Option<f64>) {
@@ -318,7 +319,7 @@ mod tests {
         assert!(find(scan.entries(), own).is_some_and(|entry| entry.parent.is_some() && entry.has_final_name));
         list_all(&mut scan);
         scan.merge_listed(0, u32::MAX);
-        assert!(find(&scan.known, own).is_some_and(|entry| entry.parent.is_some()), "it would be read again");
+        assert!(find(&scan.known, own).is_some_and(|entry| entry.parent.is_some()), "would be read again");
     }
 
     #[test]
@@ -332,7 +333,7 @@ mod tests {
         full_scan(&mut scan, LATER);
         assert_eq!(scan.probes(), None);
         run_scan(&mut scan, current_context(1.0));
-        assert!(find(scan.entries(), 1).is_some(), "from the first process on");
+        assert!(find(scan.entries(), 1).is_some(), "the scan starts over");
         assert!(scan.probes().is_some());
     }
 
@@ -355,7 +356,7 @@ mod tests {
         let mut scan = ProcScan::default();
         let mut old = sleeper();
         run_scan(&mut scan, current_context(100.0));
-        // What ends is noticed where it matters to whoever reads it; a whole walk notices all of it.
+        // A partial scan does not notice an ended process; a full one does.
         let ended = Entry::unknown(u32::MAX - 1, 0, 0);
         scan.known.push(Entry { parent: Some(1), has_final_name: true, ..ended });
         let mut new = sleeper();
@@ -364,7 +365,7 @@ mod tests {
         run_scan(&mut scan, context);
         let own = Some(Some(std::process::id()));
         assert_eq!((parent(&scan, &old), parent(&scan, &new)), (own, own));
-        assert_eq!(find(scan.entries(), ended.pid).is_some(), !wraps, "the others are taken for living");
+        assert_eq!(find(scan.entries(), ended.pid).is_some(), !wraps, "other processes count as alive");
         let pids: Vec<_> = scan.entries().iter().map(|entry| entry.pid).collect();
         assert!(pids.is_sorted_by(|a, b| a < b), "{pids:?}");
         scan.forget_parent(old.id());
@@ -382,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_shell_that_becomes_a_probe_is_counted() {
-        let directory = tempfile::tempdir().expect("a folder");
+        let directory = tempfile::tempdir().expect("directory");
         let program = directory.path().join("gpufleet-probe");
         std::os::unix::fs::symlink("/bin/cat", &program).expect("links");
         let script = r#"read _; exec "$0""#;
@@ -390,20 +391,20 @@ mod tests {
         command.args(["-c", script]).arg(&program).arg0("sh").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("starts");
         let pid = child.id();
-        let is_probe = |scan: &ProcScan| find(scan.entries(), pid).expect("is there").is_probe;
+        let is_probe = |scan: &ProcScan| find(scan.entries(), pid).expect("is listed").is_probe;
         let mut scan = ProcScan::default();
-        // However old it is.
+        // This holds at any age of the process.
         for uptime in [Some(0.0), LATER] {
             full_scan(&mut scan, uptime);
             assert!(!is_probe(&scan));
         }
         let mut input = child.stdin.take().expect("is piped");
         std::io::Write::write_all(&mut input, b"\nx").expect("writes");
-        // What the new program says, it says as itself.
+        // Output proves that the new program runs.
         std::io::Read::read_exact(child.stdout.as_mut().expect("is piped"), &mut [0]).expect("answers");
         full_scan(&mut scan, LATER);
         assert!(is_probe(&scan) && scan.probes().is_some_and(|probes| probes >= 1));
-        // That it ended is known after the next walk, though that does not list all processes.
+        // A partial scan also notices that a probe has ended.
         run_scan(&mut scan, current_context(1.0));
         assert!(is_probe(&scan));
         drop(input);

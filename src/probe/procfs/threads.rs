@@ -1,8 +1,9 @@
-//! The threads of one process: how many live, and which of them hangs in uninterruptible sleep.
+//! Threads of one process: how many are alive, and which of them hangs in uninterruptible sleep.
 //!
-//! A job whose leader sleeps peacefully may have a thread that has waited for a dead file server for an hour. But a job
-//! has a hundred threads, and to read them all in each sample would cost more than everything else together: a pass
-//! through the folder is spread over samples, and only a thread that was seen in uninterruptible sleep is read in each.
+//! A job whose leader sleeps normally may have a thread that has waited for a dead file server for an hour. A job may
+//! have hundreds of threads, and reading all of them in each sample would cost more than everything else. One scan of
+//! the thread directory is therefore spread over several samples, and only threads that were found in uninterruptible
+//! sleep are read in each.
 
 use super::files::{FileReader, Stat};
 use crate::wire::ProcessState;
@@ -11,25 +12,25 @@ use rustix::fs::{Mode, OFlags, RawDir, open};
 use std::fmt::Write;
 use std::mem::MaybeUninit;
 
-/// Threads of one process that are followed at a time.
+/// Maximum number of blocked threads that are followed per process.
 const MAX_BLOCKED_THREADS: usize = 8;
-/// A thread that left uninterruptible sleep is followed for as many samples more.
+/// Number of samples for which a thread is followed after it has left uninterruptible sleep.
 const MAX_MISSES: u32 = 10;
-/// Entries of the folder that come with one call.
+/// Buffer for one `getdents64` call.
 const DIRECTORY_BYTES: usize = 4096;
 
-/// What is known of a process's threads.
+/// The scan of the threads of one process.
 #[derive(Debug, Default)]
 pub(super) struct Threads {
-    /// How many entries of the folder the pass has behind it.
+    /// Number of directory entries that the scan in progress has read.
     next_entry: usize,
     partial_count: ThreadCount,
-    /// What the last whole pass counted.
+    /// Result of the last complete scan.
     last_count: Option<ThreadCount>,
     candidates: Vec<BlockedThread>,
 }
 
-/// What a pass counts.
+/// Counts of one scan.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ThreadCount {
     /// Threads that are neither zombies nor dead.
@@ -38,22 +39,22 @@ pub(super) struct ThreadCount {
     pub(super) blocked: u32,
 }
 
-/// A thread that was seen in uninterruptible sleep.
+/// A thread that was found in uninterruptible sleep.
 #[derive(Debug, Clone, Copy)]
 struct BlockedThread {
     thread: u32,
-    /// When it was first seen so, with this CPU time.
+    /// Time and CPU time when it was first found blocked.
     since: f64,
     cpu_ticks: u64,
-    /// Samples since then, and in how many of them it was so.
+    /// Samples since then, and in how many of them it was blocked.
     samples: u32,
     hits: u32,
-    /// Samples since it was last seen so.
+    /// Consecutive samples in which it was not blocked.
     misses: u32,
 }
 
 impl Threads {
-    /// Takes in the only thread of a process, which needs no file of its own.
+    /// Records a process with one thread, whose state is already known from the process's `stat`.
     pub(super) fn record_single(&mut self, thread: u32, state: ProcessState, cpu_ticks: u64, now: f64) {
         let blocked = state == ProcessState::DiskSleep;
         self.last_count = Some(ThreadCount { live: u32::from(is_live(state)), blocked: u32::from(blocked) });
@@ -62,7 +63,7 @@ impl Threads {
         self.record(thread, blocked, cpu_ticks, now);
     }
 
-    /// Reads the threads that were seen in uninterruptible sleep.
+    /// Reads the threads that were found in uninterruptible sleep.
     pub(super) fn follow_blocked(&mut self, pid: u32, now: f64, budget: &mut usize, reader: &mut FileReader) {
         for index in (0..self.candidates.len()).rev() {
             if *budget == 0 {
@@ -77,8 +78,8 @@ impl Threads {
         }
     }
 
-    /// Goes on with the pass through all threads, as far as the budget allows; whether it came to its end. After
-    /// [`Threads::follow`].
+    /// Continues the scan of all threads within `budget` file reads. Returns whether the scan is complete. Call
+    /// [`Threads::follow_blocked`] first.
     pub(super) fn scan(&mut self, pid: u32, now: f64, budget: &mut usize, reader: &mut FileReader) -> bool {
         let mut path = String::with_capacity(32);
         // Writing to a String does not fail.
@@ -99,7 +100,7 @@ impl Threads {
                 return false;
             }
             self.next_entry = entry_index;
-            // It was read in this sample already, and is in the count all the same.
+            // This sample has already read it; it still counts.
             if let Some(candidate) = self.candidates.iter().find(|candidate| candidate.thread == thread) {
                 self.partial_count.live += 1;
                 self.partial_count.blocked += u32::from(candidate.misses == 0);
@@ -117,19 +118,20 @@ impl Threads {
         true
     }
 
-    /// What the last whole pass counted.
+    /// Returns the counts of the last complete scan.
     pub(super) fn last_count(&self) -> Option<ThreadCount> {
         self.last_count
     }
 
-    /// The thread that is in uninterruptible sleep and has been for longest, and since when.
+    /// Returns the thread that has been blocked for the longest time, and since when.
     pub(super) fn longest_blocked(&self) -> Option<(u32, f64)> {
         let blocked = self.candidates.iter().filter(|candidate| candidate.misses == 0);
         blocked.min_by(|a, b| a.since.total_cmp(&b.since)).map(|candidate| (candidate.thread, candidate.since))
     }
 
-    /// Takes in one look at a thread. It counts as blocked since the first sight as long as it gains no CPU time and
-    /// nine looks of ten find it so: a single wake-up does not make a dead file server live.
+    /// Records one sample of a thread. It counts as blocked since the first sample that found it so, as long as it
+    /// gains no CPU time and nine of ten samples find it blocked: a single wake-up does not mean that a file server
+    /// answers again.
     fn record(&mut self, thread: u32, blocked: bool, cpu_ticks: u64, now: f64) {
         let fresh = BlockedThread { thread, since: now, cpu_ticks, samples: 1, hits: 1, misses: 0 };
         let Some(index) = self.candidates.iter().position(|candidate| candidate.thread == thread) else {
@@ -159,13 +161,13 @@ fn is_live(state: ProcessState) -> bool {
     !matches!(state, ProcessState::Zombie | ProcessState::Dead)
 }
 
-/// The same of a thread in an open folder of threads, which is a shorter way for the kernel.
+/// Reads a thread through the open directory, a shorter path lookup for the kernel.
 fn read_thread_in(directory: &OwnedFd, thread: u32, reader: &mut FileReader) -> Option<(ProcessState, u64)> {
     let stat = Stat::parse(reader.read_thread_in(directory, thread, "stat", 1024).ok()?)?;
     Some((stat.state, stat.cpu_ticks))
 }
 
-/// State and CPU time in ticks of one thread.
+/// Reads state and CPU time in ticks of one thread.
 fn read_thread(pid: u32, thread: u32, reader: &mut FileReader) -> Option<(ProcessState, u64)> {
     let stat = Stat::parse(reader.read_thread(pid, thread, "stat", 1024).ok()?)?;
     Some((stat.state, stat.cpu_ticks))
@@ -176,7 +178,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::channel;
 
-    /// Notes one thread's looks, one a second: `D`, or anything else, and CPU ticks.
+    /// Records one thread every second: its state (`D` is blocked) and its CPU ticks.
     fn recorded(states: &[(char, u64)]) -> Threads {
         let mut threads = Threads::default();
         for (&(state, ticks), second) in states.iter().zip(0_u32..) {
@@ -202,12 +204,8 @@ mod tests {
         states[15] = ('S', 1);
         assert_eq!(recorded(&states).longest_blocked(), Some((7, 0.0)));
         states[19] = ('S', 1);
-        assert_eq!(
-            recorded(&states).longest_blocked(),
-            None,
-            "it is not claimed in the sample that did not find it so"
-        );
-        // A writer that is in D in two looks of five never seems to be for long.
+        assert_eq!(recorded(&states).longest_blocked(), None, "no claim in a sample that finds it otherwise");
+        // A writer that is blocked in two of five samples never counts as blocked for long.
         let writer: Vec<_> = (0..100).map(|look| (if look % 5 < 2 { 'D' } else { 'S' }, 1)).collect();
         for end in 1..writer.len() {
             let since = recorded(&writer[..end]).longest_blocked().map(|(_, since)| since);
@@ -254,13 +252,13 @@ mod tests {
         let (mut threads, mut reader) = (Threads::default(), FileReader::default());
         let directory = format!("/proc/{}/task", std::process::id());
         let thread_count = || std::fs::read_dir(&directory).expect("threads").count();
-        // Other tests start and end threads of this process meanwhile, so that only bounds can be told.
+        // Other tests start and end threads of this process, so the test can only check bounds.
         let mut samples = 0;
         while threads.last_count().is_none() {
             let mut budget = 2;
             threads.scan(std::process::id(), 0.0, &mut budget, &mut reader);
             samples += 1;
-            assert!(samples < 10_000, "the pass does not end");
+            assert!(samples < 10_000, "the scan does not end");
         }
         assert!(samples >= 3, "six threads in {samples} samples of two");
         assert!(threads.last_count().is_some_and(|count| count.live >= 6) && thread_count() >= 6);
