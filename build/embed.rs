@@ -1,4 +1,4 @@
-//! From a plan to `OUT_DIR/probes.rs`.
+//! Builds or collects the probes, compresses and hashes them, and writes `OUT_DIR/probes.rs`.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use miniz_oxide::deflate::compress_to_vec;
 use sha2::{Digest, Sha256};
 
+use crate::environment::{Arch, Plan, Toolchain, variable};
 use crate::nested::{self, Failure, Linker};
-use crate::plan::{Arch, Plan};
 use crate::stubs;
-use crate::toolchain::{Toolchain, variable};
 
-/// What makes a new probe. The nested Cargo looks closer; nothing here may name a file of the controller.
+/// Files whose change rebuilds the probe. The nested Cargo checks more precisely. No file of the controller may be
+/// listed.
 const INPUTS: [&str; 8] = [
     "build.rs",
     "build",
@@ -24,10 +24,10 @@ const INPUTS: [&str; 8] = [
     "src/wire",
 ];
 
-/// miniz's slowest and smallest.
+/// The slowest and smallest level of `miniz_oxide`.
 const COMPRESSION_LEVEL: u8 = 10;
 
-/// The probe of one architecture, or why there is none.
+/// The probe of one architecture, or the reason why there is no probe.
 struct ProbeBuild {
     arch: Arch,
     result: Result<PathBuf, String>,
@@ -44,7 +44,7 @@ pub(crate) fn run() -> Result<(), String> {
         return write_source(&out, &skipped);
     }
     if let Some((arch, path)) = plan.prebuilt.iter().find(|(_, path)| !path.is_file()) {
-        return Err(format!("{} names {}, which is not a file", arch.variable(), path.display()));
+        return Err(format!("{}={}: not a file", arch.variable(), path.display()));
     }
     let mut builds: Vec<ProbeBuild> =
         plan.prebuilt.iter().map(|(arch, path)| ProbeBuild { arch: *arch, result: Ok(path.clone()) }).collect();
@@ -74,14 +74,14 @@ pub(crate) fn run() -> Result<(), String> {
 
 fn no_probe_error(reason: &str) -> String {
     format!(
-        "gpufleet could not build the probe that it runs on x86_64 Linux servers: {reason}\n\
-         GPUFLEET_ALLOW_NO_PROBE=1 builds a gpufleet without it, which then shows only what nvidia-smi tells; \
-         {}=FILE embeds a prebuilt one.",
+        "cannot build the probe for x86_64 Linux servers: {reason}\n\
+         Set {}=FILE to embed a prebuilt probe, or GPUFLEET_ALLOW_NO_PROBE=1 to build gpufleet without it: hosts then \
+         show only the values of nvidia-smi.",
         Arch::X86_64.variable()
     )
 }
 
-/// Builds the probes that were not given: all at once where possible, each alone when that fails.
+/// Builds probes: all in one Cargo run, or each alone if that fails.
 fn build(archs: &[Arch], out: &Path) -> Result<Vec<ProbeBuild>, String> {
     let toolchain = Toolchain::from_environment()?;
     let (available, unavailable): (Vec<Arch>, Vec<Arch>) = archs.iter().partition(|arch| toolchain.has_std(**arch));
@@ -96,7 +96,7 @@ fn build(archs: &[Arch], out: &Path) -> Result<Vec<ProbeBuild>, String> {
         return Ok(builds);
     }
     let work = work_directory(out);
-    // A target directory of its own: Cargo holds the outer one locked while this script runs.
+    // Use another target directory: Cargo holds the lock of the outer one while this script runs.
     let target = work.join("target");
     let Some(lld) = &toolchain.lld else {
         let reason = "this Rust installation has no rust-lld";
@@ -118,7 +118,8 @@ fn build(archs: &[Arch], out: &Path) -> Result<Vec<ProbeBuild>, String> {
             Ok(mut paths) => paths.pop().ok_or_else(|| "Cargo built nothing".to_owned()),
             Err(Failure::Other(text)) => Err(format!("the nested build failed:\n{text}")),
             Err(Failure::UndefinedSymbols(names)) => {
-                let reason = format!("the probe calls {}, not listed in build/symbols.txt", names.join(", "));
+                let reason =
+                    format!("the probe uses symbols that build/symbols.txt does not list: {}", names.join(", "));
                 build_with_host_linker(&toolchain, arch, &target, &reason)
             }
         };
@@ -127,21 +128,21 @@ fn build(archs: &[Arch], out: &Path) -> Result<Vec<ProbeBuild>, String> {
     Ok(builds)
 }
 
-/// Where the nested build works. `cargo clippy` and `cargo build` run this script twice, with an `OUT_DIR` each; beside
-/// both of them in `build/` one nested build serves the two.
+/// Directory of the nested build. `cargo clippy` and `cargo build` run this script twice with different values of
+/// `OUT_DIR`; a directory beside both in `build/` lets them share one nested build.
 fn work_directory(out: &Path) -> PathBuf {
     let build = out.ancestors().take(4).find(|directory| directory.file_name().is_some_and(|name| name == "build"));
     build.unwrap_or(out).join("gpufleet-probe-nested")
 }
 
-/// The second way, for the builder's own architecture: the result needs this machine's glibc or a newer one.
+/// Builds with the host's linker, for the host's own architecture. The result needs the glibc of this machine or newer.
 fn build_with_host_linker(toolchain: &Toolchain, arch: Arch, target: &Path, reason: &str) -> Result<PathBuf, String> {
     if !toolchain.is_host(arch) {
         return Err(reason.to_owned());
     }
     println!(
-        "cargo::warning={reason}: the {} probe is linked by this machine's linker, and will need a glibc as new as \
-         this machine's",
+        "cargo::warning={reason}: the linker of this machine links the {} probe, which needs the glibc of this machine or \
+         newer",
         arch.name()
     );
     match nested::build(&[arch], &Linker::Host, &target.with_extension("host")) {
@@ -184,7 +185,7 @@ fn write_source(out: &Path, builds: &[ProbeBuild]) -> Result<(), String> {
     write(&out.join("probes.rs"), source.as_bytes())
 }
 
-/// A prebuilt file may be anything: it has to be a 64-bit ELF program of its architecture.
+/// Checks that a prebuilt file is a 64-bit ELF program of its architecture.
 fn check_elf(arch: Arch, path: &Path, raw: &[u8]) -> Result<(), String> {
     let machine = raw.get(18..20).map(|bytes| u16::from_le_bytes([bytes[0], bytes[1]]));
     if raw.starts_with(b"\x7fELF\x02\x01") && machine == Some(arch.elf_machine()) {

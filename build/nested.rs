@@ -1,35 +1,34 @@
-//! The nested build: Cargo once more, for the probe alone.
+//! The nested build: a second Cargo run that builds only the probe.
 //!
-//! One run builds the probe for all architectures, so that they share the jobs and the procedural macros.
+//! One run builds the probe for all architectures, so that they share the job slots and the procedural macros.
 
 use std::env;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::link::STUBS_VARIABLE;
-use crate::plan::Arch;
-use crate::toolchain::variable;
+use crate::STUBS_VARIABLE;
+use crate::environment::{Arch, variable};
 
-/// Why a nested build gave no probe.
+/// Why a nested build failed.
 pub(crate) enum Failure {
-    /// The probe calls what no stub defines: these names.
+    /// The probe uses symbols that no stub defines.
     UndefinedSymbols(Vec<String>),
-    /// Anything else: what Cargo said.
+    /// The output of Cargo.
     Other(String),
 }
 
-/// How the nested build links.
+/// The linker of the nested build.
 pub(crate) enum Linker<'a> {
-    /// `rust-lld`, against the stubs in this directory.
+    /// `rust-lld` with the stubs in this directory.
     Stubs { lld: &'a Path, stubs: &'a Path },
-    /// What this machine links its own programs with.
+    /// The default linker of this machine.
     Host,
 }
 
-/// Builds the probe for these architectures in `target_directory`; gives the files in the same order.
+/// Builds the probe for these architectures. Returns the files in the same order.
 pub(crate) fn build(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<Vec<PathBuf>, Failure> {
-    // Everything is there already when the outer build has downloaded it, and then nothing can change under us.
+    // The outer build has usually downloaded all dependencies. Offline, nothing can change between the two builds.
     let output = match run_cargo(archs, linker, target_directory, true) {
         Err(Failure::Other(text)) if text.contains("offline") && !outer_build_is_offline() => {
             run_cargo(archs, linker, target_directory, false)
@@ -65,7 +64,7 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
     for arch in archs {
         cargo.args(["--target", arch.target()]);
     }
-    // The source directory may be read-only, and a package carries the lock file that it was tested with.
+    // The source directory may be read-only, and `--locked` uses the versions that were tested.
     if manifest.join("Cargo.lock").is_file() {
         cargo.arg("--locked");
     }
@@ -76,17 +75,17 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
         cargo.env("RUSTC_WRAPPER", wrapper);
     }
     cargo.env("RUSTC", variable("RUSTC")?);
-    // A person's configuration may move intermediate files to a directory that the outer build holds locked.
+    // The user's configuration may move intermediate files to a directory that the outer build has locked.
     cargo.env("CARGO_BUILD_BUILD_DIR", target_directory);
 
-    // Panic messages name source files: without the prefixes of this machine.
+    // Panic messages contain source paths: remove the prefixes of this machine.
     let mut flags = vec![format!("--remap-path-prefix={}=gpufleet", manifest.display())];
     if let Some(home) = env::var_os("CARGO_HOME").map(PathBuf::from) {
         flags.push(format!("--remap-path-prefix={}=registry", home.join("registry/src").display()));
     }
     match linker {
         Linker::Stubs { lld, stubs } => {
-            // As a flag, since Cargo's own setting would also link the build scripts of the dependencies with it.
+            // Set by a flag: Cargo's `linker` setting would also apply to the build scripts of dependencies.
             flags.push(format!("-Clinker={}", lld.display()));
             flags.push("-Clinker-flavor=ld.lld".to_owned());
             flags.push("-Cforce-unwind-tables=no".to_owned());
@@ -96,14 +95,14 @@ fn command(archs: &[Arch], linker: &Linker, target_directory: &Path) -> Result<C
             cargo.env(STUBS_VARIABLE, "");
         }
     }
-    // Set even where it were empty: it takes the place of any flags in a person's configuration.
+    // Always set, even if empty, because it overrides flags in the user's configuration.
     cargo.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
     Ok(cargo)
 }
 
-/// Whether a variable of the outer build is passed on. Cargo's and rustc's describe the outer build (its features,
-/// flags, wrappers, profile) and would make the nested one another; how to reach the network and which toolchain
-/// to take are the same for both.
+/// Whether the nested build inherits a variable. The variables of Cargo and rustc describe the outer build (features,
+/// flags, wrappers, profile) and would change the nested one; network settings and the choice of the toolchain apply to
+/// both.
 fn is_inherited(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
     let inherited = ["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_BUILD_JOBS"];
@@ -115,12 +114,13 @@ fn is_inherited(name: &OsStr) -> bool {
     !(name.starts_with("CARGO") || name.starts_with("RUST") || build_script.contains(&name.as_ref()))
 }
 
-/// rust-analyzer's wrapper compiles nothing.
+/// Whether this is the wrapper of rust-analyzer, which compiles nothing.
 fn is_rust_analyzer(wrapper: &OsStr) -> bool {
     wrapper.to_string_lossy().contains("rust-analyzer")
 }
 
-/// Cargo passes a variable on but not its own `--offline`, so its command line is looked at, where that is possible.
+/// Cargo passes a configured `offline` on in a variable, but not its own `--offline`; read its command line if
+/// possible.
 fn outer_build_is_offline() -> bool {
     if env::var("CARGO_NET_OFFLINE").is_ok_and(|value| value == "true") {
         return true;
@@ -132,7 +132,7 @@ fn outer_build_is_offline() -> bool {
     parent.split(|byte| *byte == 0).any(|word| word == b"--offline" || word == b"--frozen")
 }
 
-/// The names in lld's `error: undefined symbol: NAME` lines.
+/// Parses the names in lld's `error: undefined symbol: NAME` lines.
 fn undefined_symbols(text: &str) -> Vec<String> {
     let mut names: Vec<String> = text
         .lines()

@@ -1,10 +1,10 @@
-//! What the probe is linked against: shared libraries without content, and a start object.
+//! The files that the probe is linked with: stub shared libraries and a start object.
 //!
-//! A linker needs of a shared library only its name, its symbols and their versions. So instead of an old system's
-//! libraries we make our own from the list in `build/symbols.txt`: one object of empty symbols and, for each library,
-//! a version script that gives the names their versions of glibc 2.17. A program linked against them runs with every
-//! glibc since, as one that was linked on CentOS 7 does. `build/start/*.s` holds the little that is not in a shared
-//! library. rustc assembles both, since it brings LLVM's assembler, and `rust-lld` links: no C compiler is involved.
+//! A linker needs only the name of a shared library, its symbols and their versions. This module generates stub
+//! libraries from the list in `build/symbols.txt`: one object of empty symbols and, for each library, a version script
+//! that assigns versions of glibc 2.17 or older. A program linked with them runs on every later glibc, like one linked
+//! on CentOS 7. `build/start/*.s` contains the code that is not in a shared library. rustc assembles both with LLVM's
+//! assembler and `rust-lld` links them, so that no C compiler is needed.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,13 +14,12 @@ use std::process::Command;
 
 use sha2::{Digest, Sha256};
 
-use crate::plan::Arch;
-use crate::toolchain::{Toolchain, run};
+use crate::environment::{Arch, Toolchain, run};
 
 const SYMBOLS: &str = include_str!("symbols.txt");
 
-/// Libraries that rustc names on the linker's command line (as std and the libc crate ask for them), with the file that
-/// answers to `-lNAME`. Those without a soname give the probe nothing and are empty archives.
+/// Libraries that rustc passes to the linker because std and the libc crate need them, with the file behind `-lNAME`.
+/// Those without a soname are empty archives, since the probe uses nothing of them.
 const LIBRARIES: [(&str, Option<&str>); 7] = [
     ("c", Some("libc.so.6")),
     ("pthread", Some("libpthread.so.0")),
@@ -31,13 +30,13 @@ const LIBRARIES: [(&str, Option<&str>); 7] = [
     ("util", None),
 ];
 
-/// What nobody reads in a program that never unwinds its stack: an eighth of it.
+/// The probe aborts on panic and never unwinds its stack. The unwind tables are an eighth of it.
 const DISCARD_UNWIND_TABLES: &str = "SECTIONS { /DISCARD/ : { *(.eh_frame .eh_frame_hdr .gcc_except_table .gcc_except_table.*) } } INSERT AFTER .text;\n";
 
-/// Makes a directory with a folder for each architecture to link in: `start.o`, `discard.ld`, `libc.so` and the others.
+/// Creates a directory with one directory per architecture: `start.o`, `discard.ld`, `libc.so` and the other libraries.
 ///
-/// Its name carries a hash of what it was made from. So it is made once, and a change gives the nested build another
-/// link argument, without which Cargo would not link again.
+/// Its name contains a hash of the sources. It is created only once, and a change gives the nested build another link
+/// argument, without which Cargo would not link again.
 pub(crate) fn create(toolchain: &Toolchain, lld: &Path, archs: &[Arch], parent: &Path) -> Result<PathBuf, String> {
     let symbols = parse(SYMBOLS)?;
     let mut hash = Sha256::new();
@@ -95,10 +94,10 @@ fn start_source(arch: Arch) -> &'static str {
     }
 }
 
-/// One symbol of the list.
+/// A symbol in `build/symbols.txt`.
 struct Symbol<'a> {
     library: &'a str,
-    /// On x86_64, without the `GLIBC_`.
+    /// Symbol version on x86_64, without `GLIBC_`.
     version: &'a str,
     name: &'a str,
     is_data: bool,
@@ -125,14 +124,14 @@ fn parse(text: &str) -> Result<Vec<Symbol<'_>>, String> {
     Ok(symbols)
 }
 
-/// One object defines every name; each library's version script keeps the ones that are its own.
+/// Returns an object source that defines all names; the version script of each library exports its own.
 fn empty_symbols(symbols: &[Symbol]) -> String {
     let mut source = String::new();
     for symbol in symbols {
         let kind = if symbol.is_data { "%object" } else { "%function" };
         let _ = writeln!(source, ".globl {0}\n.type {0}, {kind}\n{0}:", symbol.name);
     }
-    // A pointer's room, so that the symbols point at something.
+    // One pointer, so that the symbols have an address.
     source + ".quad 0\n"
 }
 
@@ -152,7 +151,7 @@ fn version_script(symbols: &[Symbol], soname: &str, arch: Arch) -> String {
     script + "GPUFLEET_HIDDEN { local: *; };\n"
 }
 
-/// Assembles one source to one object: a Rust library that holds nothing else.
+/// Assembles a source file, as a Rust library with only `global_asm!`.
 fn assemble(toolchain: &Toolchain, arch: Arch, assembly: &str, object: &Path) -> Result<(), String> {
     let text = object.with_extension("s");
     write(&text, assembly)?;

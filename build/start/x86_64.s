@@ -1,7 +1,7 @@
-# What a C toolchain's start files and libc_nonshared.a would have given the probe, for x86_64 (Intel syntax).
+# Code that the start files and libc_nonshared.a of a C toolchain would provide, for x86_64 (Intel syntax).
 
-# The stack holds argc, argv, the environment; rdx the loader's exit function. glibc before 2.34 calls init and fini
-# where they are not null, later versions ignore them: null is right for both, since std asks for neither.
+# The stack contains argc, argv and the environment; rdx is the loader's exit function. glibc before 2.34 calls init
+# and fini unless they are null; later versions ignore them. std needs neither, so both are null.
 .globl _start
 .type _start, @function
 _start:
@@ -18,7 +18,8 @@ _start:
     call qword ptr [rip + __libc_start_main@GOTPCREL]
     ud2
 
-# glibc exports the stat calls since 2.33 only; before, each was a wrapper that passes the layout's version (here 1).
+# glibc exports the stat calls only since 2.33. Before, each was a wrapper that passes the version of the layout (here
+# 1).
 .globl stat64
 .type stat64, @function
 stat64:
@@ -53,9 +54,10 @@ fstatat64:
     mov edi, 1
     jmp __fxstatat64@PLT
 
-# The probe aborts on a panic and is stripped, so its stack is never unwound: the walk ends (5, the end of the stack)
-# before its first frame, and what a walk could ask for is never called. So the probe needs no libgcc_s. Hidden, so
-# that a library it opens finds the real ones; weak, since src/probe/no_backtrace.rs defines the first one again.
+# The probe aborts on panic and is stripped, so its stack is never unwound. A backtrace ends before its first frame (5,
+# the end of the stack), and the other functions are never called. Therefore the probe does not need libgcc_s. The
+# symbols are hidden, so that a library opened by the probe finds the real ones, and weak, because
+# src/probe/no_backtrace.rs defines the first one too.
 .weak _Unwind_Backtrace
 .hidden _Unwind_Backtrace
 .type _Unwind_Backtrace, @function
