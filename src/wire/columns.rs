@@ -1,5 +1,11 @@
 //! Columnar encoding: one declaration gives a row of optional readings and the columns in which rows are sent.
 
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::marker::PhantomData;
+
 /// Declares `struct Row`, in which every field is an `Option`, and `struct Columns`, in which every field is a
 /// `Vec<Option<T>>`.
 ///
@@ -114,12 +120,6 @@ macro_rules! columns {
 }
 
 pub(super) use columns;
-
-use serde::de::value::MapAccessDeserializer;
-use serde::de::{DeserializeSeed, Error, IntoDeserializer, MapAccess, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use std::fmt;
-use std::marker::PhantomData;
 
 /// Adds a value to a column that will have `rows` rows. It is generic over the value only, so that the columns share a
 /// few instances: the size of the probe matters because it is sent to every host.
@@ -244,5 +244,68 @@ impl<T: Serialize + PartialEq> Serialize for CompactColumn<'_, T> {
             }
             values => serializer.collect_seq(values),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::wire::{ComputeMode, DeviceError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuReading};
+
+    #[test]
+    fn unknown_columns_are_ignored_and_missing_ones_are_none() {
+        let columns: GpuColumns =
+            serde_json::from_str(r#"{"power_watts":[104.5,null],"from_the_future":[1]}"#).expect("decodes");
+        assert_eq!(columns.len(), 2);
+        assert_eq!(columns.row(0).power_watts, Some(104.5));
+        assert_eq!(columns.row(0).utilization_percent, None);
+        assert_eq!(columns.row(7), GpuReading::default());
+    }
+
+    #[test]
+    fn all_null_columns_are_left_out() {
+        let rows = [GpuReading { temperature_celsius: Some(-3), ..GpuReading::default() }, GpuReading::default()];
+        let json = serde_json::to_string(&GpuColumns::from_rows(&rows)).expect("encodes");
+        assert_eq!(json, r#"{"rows":2,"temperature_celsius":[-3,null]}"#);
+    }
+
+    #[test]
+    fn a_value_shared_by_all_rows_is_encoded_once() {
+        let lost = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "lost".into() };
+        let row = GpuReading {
+            temperature_celsius: Some(-3),
+            power_watts: Some(61.5),
+            fan_percent: Some(40),
+            error: Some(lost),
+            ..GpuReading::default()
+        };
+        let columns = GpuColumns::from_rows(&[row.clone(), row.clone(), row]);
+        let json = serde_json::to_string(&columns).expect("encodes");
+        assert_eq!(
+            json,
+            r#"{"rows":3,"error":{"kind":"gpu_lost","code":15,"message":"lost"},"temperature_celsius":-3,"power_watts":61.5,"fan_percent":40}"#
+        );
+        assert_eq!(serde_json::from_str::<GpuColumns>(&json).expect("decodes"), columns);
+    }
+
+    #[test]
+    fn booleans_shared_by_all_rows_are_encoded_once() {
+        let row = GpuHealth {
+            persistence_mode: Some(true),
+            row_remap_failed: Some(false),
+            compute_mode: Some(ComputeMode::Default),
+            ..GpuHealth::default()
+        };
+        let columns = GpuHealthColumns::from_rows(&[row.clone(), row]);
+        let json = serde_json::to_string(&columns).expect("encodes");
+        assert_eq!(json, r#"{"rows":2,"row_remap_failed":false,"persistence_mode":true,"compute_mode":"default"}"#);
+        assert_eq!(serde_json::from_str::<GpuHealthColumns>(&json).expect("decodes"), columns);
+    }
+
+    #[test]
+    fn the_announced_row_count_does_not_allocate_memory() {
+        let columns: GpuColumns = serde_json::from_str(r#"{"rows":99999999999,"fan_percent":1}"#).expect("decodes");
+        assert!(columns.len() < 20_000);
+        assert!(serde_json::from_str::<GpuColumns>(r#"{"rows":-1,"fan_percent":1}"#).is_err());
+        assert!(serde_json::from_str::<GpuColumns>(r#"{"rows":2,"fan_percent":"fast"}"#).is_err());
     }
 }

@@ -89,7 +89,7 @@ columns! {
     /// `/proc/PID/task/TID/wchan`. Read when a thread blocks, else every 30 s.
     wait_channel: SafeText,
     /// Time since the last write to the regular file behind stdout or stderr, read every 30 s; own processes only. On a
-    /// network file system, which is never asked, it is the time for which the file has not grown.
+    /// network file system, which is never queried, it is the time for which the file has not grown.
     log_age_seconds: f64,
 }
 
