@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn docker_is_queried_once_for_an_unresolved_id() {
         let folder = tempfile::tempdir().unwrap();
-        let text = "echo \"$*\" >>\"$0.asked\"\necho 4f0c8f5e6a1b2c3d4e5f60718293a4b5 trainer";
+        let text = "echo \"$*\" >>\"$0.calls\"\necho 4f0c8f5e6a1b2c3d4e5f60718293a4b5 trainer";
         let program = write_script(folder.path(), "docker", text);
         let mut containers = containers();
         containers.docker.program = ProgramPath::at(Some(program));
@@ -196,7 +196,7 @@ mod tests {
         containers.advance(100.0);
         assert_eq!(containers.name(&unresolved, false), None, "no second lookup");
         assert!(containers.docker.unresolved.is_empty());
-        let arguments = std::fs::read_to_string(folder.path().join("docker.asked")).unwrap();
+        let arguments = std::fs::read_to_string(folder.path().join("docker.calls")).unwrap();
         assert_eq!(arguments, "ps --no-trunc --format {{.ID}} {{.Names}}\n");
     }
 

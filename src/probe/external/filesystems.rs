@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_hung_file_system_is_silent_and_has_one_child() {
-        let (mut filesystems, folder) = with_stat("echo x >>\"$0.asked\"; exec sleep 600");
+        let (mut filesystems, folder) = with_stat("echo x >>\"$0.calls\"; exec sleep 600");
         filesystems.set_mounts(TABLE, 0.0, home_directories());
         assert_eq!(filesystems.advance(0.0, false, no_directories()), []);
         filesystems.pool.wait_until_idle(Instant::now() + Duration::from_secs(30));
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(filesystems.advance(14.9, false, no_directories()), []);
         let silent = filesystems.advance(15.0, false, no_directories());
         assert_eq!((silent[0].silent_seconds, silent[0].timeouts), (Some(15.0), Some(2)));
-        let queries = std::fs::read_to_string(folder.path().join("stat.asked")).unwrap_or_default();
+        let queries = std::fs::read_to_string(folder.path().join("stat.calls")).unwrap_or_default();
         assert!(queries.lines().count() <= 1, "{queries}");
     }
 

@@ -376,7 +376,7 @@ mod tests {
     fn the_node_is_queried_every_minute_and_the_cluster_once() {
         let script = format!(
             "case $* in 'show config') echo 'ClusterName = lab' ;; '-d -o show node hgx-01') echo '{NODE}' ;; \
-             *) exit 1 ;; esac; echo \"$*\" >>\"$0.asked\""
+             *) exit 1 ;; esac; echo \"$*\" >>\"$0.calls\""
         );
         let (mut slurm, folder) = with_scontrol(&script, &["elsewhere", "hgx-01"]);
         let update = run_until_idle(&mut slurm, 1.0);
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(slurm.advance(60.0, false), SlurmUpdate::default());
         assert_eq!(slurm.advance(60.0, true).allocated, Some(vec![0, 1, 5]));
         assert_eq!(run_until_idle(&mut slurm, 61.0), SlurmUpdate::default(), "nothing has changed");
-        let arguments = std::fs::read_to_string(folder.path().join("scontrol.asked")).unwrap();
+        let arguments = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
         assert_eq!(arguments, "show config\n-d -o show node hgx-01\n-d -o show node hgx-01\n");
     }
 
@@ -402,14 +402,14 @@ mod tests {
 
     #[test]
     fn a_scontrol_that_cannot_start_is_queried_once() {
-        let (mut slurm, folder) = with_scontrol("echo x >>\"$0.asked\"; exit 1", &["hgx-01"]);
+        let (mut slurm, folder) = with_scontrol("echo x >>\"$0.calls\"; exit 1", &["hgx-01"]);
         let release = block(&slurm.pool, MAX_THREADS);
         for now in 0..10_000 {
             assert_eq!(slurm.advance(f64::from(now) / 1e4, true), SlurmUpdate::default());
         }
         drop(release);
         run_until_idle(&mut slurm, 1.0);
-        let arguments = std::fs::read_to_string(folder.path().join("scontrol.asked")).unwrap();
+        let arguments = std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap();
         assert_eq!(arguments.lines().count(), 1);
     }
 
@@ -442,7 +442,7 @@ mod tests {
     #[test]
     fn scontrol_is_run_once_per_job() {
         // Output of scontrol (slurm, src/scontrol/info_job.c).
-        let script = "echo \"$*\" >>\"$0.asked\"; echo 'Slurm job id 3385 ends at Mon Nov 24 10:00:00 2025'; \
+        let script = "echo \"$*\" >>\"$0.calls\"; echo 'Slurm job id 3385 ends at Mon Nov 24 10:00:00 2025'; \
                       echo 'slurm_get_rem_time is 3600'";
         let (mut jobs, folder) = jobs_with_scontrol(script);
         let sluid = SafeText::new(SLUID);
@@ -451,7 +451,7 @@ mod tests {
         assert_eq!(jobs.job_id(&sluid, 78, None).as_deref(), Some("3385"));
         jobs.advance(10_000.0);
         assert_eq!(jobs.job_id(&sluid, 78, None).as_deref(), Some("3385"), "a known id is kept");
-        assert_eq!(std::fs::read_to_string(folder.path().join("scontrol.asked")).unwrap(), "pidinfo 77\n");
+        assert_eq!(std::fs::read_to_string(folder.path().join("scontrol.calls")).unwrap(), "pidinfo 77\n");
     }
 
     #[test]

@@ -187,7 +187,7 @@ impl Descendants {
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
-    use std::process::{Command, Stdio};
+    use std::process::{Child, Command, Stdio};
 
     fn context(now: f64) -> SampleContext {
         SampleContext { now, ..SampleContext::default() }
@@ -205,6 +205,15 @@ mod tests {
         panic!("the scan does not end");
     }
 
+    /// Starts a script in a new session and returns the line that it prints. It ends when its input is closed.
+    fn start_job(script: &str) -> (Child, String) {
+        let mut command = Command::new("setsid");
+        let mut job = command.args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(job.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        (job, line)
+    }
+
     fn sums_of(descendants: &Descendants, pid: u32) -> (Option<u32>, Option<f32>, Option<u32>) {
         let mut reading = ProcessReading::default();
         descendants.fill_reading(pid, &mut reading);
@@ -215,10 +224,7 @@ mod tests {
     fn descendants_are_counted_except_gpu_processes() {
         // A shell with two sleeping children, one of them below another shell.
         let script = "sleep 600 & sh -c 'sleep 600 & echo $$; wait' & read _; kill 0";
-        let mut command = Command::new("setsid");
-        let mut job = command.args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(job.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (mut job, line) = start_job(script);
         let inner: u32 = line.trim().parse().unwrap();
         let mut descendants = Descendants::default();
         scan(&mut descendants, &[job.id()], 1.0);
@@ -244,10 +250,7 @@ mod tests {
     fn a_reparented_process_is_no_longer_counted() {
         // A shell above a shell above a sleeping process.
         let script = "sh -c 'sleep 600 & echo $! $$; wait' & read _; kill 0";
-        let mut command = Command::new("setsid");
-        let mut job = command.args(["sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(job.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let (mut job, line) = start_job(script);
         let mut pids = line.split_whitespace().map(|pid| pid.parse::<i32>().unwrap());
         let (sleeper, inner) = (pids.next().unwrap(), pids.next().unwrap());
         let mut descendants = Descendants::default();

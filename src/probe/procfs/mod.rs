@@ -2,7 +2,7 @@
 //!
 //! [`HostSampler`] reads the host. [`ProcessSampler`] reads the processes that use a GPU: `process` holds one of them,
 //! `own_process` what only its owner may read, `threads` its threads, and `descendants` the workers below it, found by
-//! the incremental walk of /proc in `scan`. All of them read through a [`FileReader`].
+//! the incremental scan of /proc in `scan`. All of them read through a [`FileReader`].
 //!
 //! Nothing here blocks. Files that may block (`cmdline`, `environ`) are read by a
 //! [`BlockingPool`](crate::probe::blocking::BlockingPool).

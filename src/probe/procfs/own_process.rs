@@ -126,7 +126,7 @@ impl Log {
         is_regular.then_some(Self { descriptor, path, is_local, position, position_changed_at: context.now })
     }
 
-    /// Returns the seconds since the last write. On a network file system, which is never asked, it is the time for
+    /// Returns the seconds since the last write. On a network file system, which is never queried, it is the time for
     /// which the offset has not changed.
     fn age_seconds(&mut self, pid: u32, context: SampleContext, reader: &mut FileReader) -> Option<f64> {
         let Self { descriptor, .. } = *self;

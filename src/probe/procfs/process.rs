@@ -131,7 +131,7 @@ impl TrackedProcess {
             let runs_on = before.is_some_and(|before| cpu_nanoseconds.saturating_sub(before) > 0)
                 && matches!(fields.state, ProcessState::Running | ProcessState::Sleeping);
             if cpu_nanoseconds == then || runs_on {
-                return self.reading(plan, fields, cpu_nanoseconds as f64 / 1e9);
+                return self.update_reading(plan, fields, cpu_nanoseconds as f64 / 1e9);
             }
         }
         self.stat_read_at = plan.context.now;
@@ -211,11 +211,11 @@ impl TrackedProcess {
             self.own_details.read_activity(pid, has_run, thread, context, reader);
             self.io_cpu_clock = cpu_nanoseconds;
         }
-        self.reading(plan, fields, cpu_seconds)
+        self.update_reading(plan, fields, cpu_seconds)
     }
 
     /// Updates the CPU percentage and returns the reading of a visible process.
-    fn reading(&mut self, plan: RefreshPlan, fields: StatFields, cpu_seconds: f64) -> ProcessReading {
+    fn update_reading(&mut self, plan: RefreshPlan, fields: StatFields, cpu_seconds: f64) -> ProcessReading {
         let RefreshPlan { pid, context, .. } = plan;
         let cpu_gain = self.cpu.map(|(seconds, _)| cpu_seconds - seconds);
         self.cpu_percent = self.cpu.zip(cpu_gain).and_then(|((_, then), cpu_gain)| {
