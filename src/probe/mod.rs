@@ -6,27 +6,21 @@
 //! main one hands everything else that may block to a [`blocking::BlockingPool`].
 
 mod blocking;
-mod control;
 mod decimal;
 mod external;
-mod hello;
+mod listener;
 #[cfg(panic = "abort")]
 mod no_backtrace;
 mod nvml;
 mod options;
-mod output;
 mod owner;
 mod policy;
 mod pretty;
 mod process_facts;
-mod process_inspect;
+mod process_requests;
 mod procfs;
-mod request_listener;
-mod sample_schedule;
 mod sampler;
-mod scope;
 mod service;
-mod signal;
 mod user_names;
 
 pub use service::run;

@@ -1,7 +1,7 @@
 //! The command line, read by hand: a parser would be larger than the rest of the probe.
 
 use super::decimal::parse_decimal;
-use super::sample_schedule::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
+use super::sampler::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
 use std::ffi::OsString;
 use std::time::Duration;
 

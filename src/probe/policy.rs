@@ -5,7 +5,7 @@
 //! ```
 
 use super::procfs::FileReader;
-use super::sample_schedule::{MAX_INTERVAL, MIN_INTERVAL};
+use super::sampler::{MAX_INTERVAL, MIN_INTERVAL};
 use crate::wire::SafeText;
 use rustix::io::Errno;
 use serde::Deserialize;

@@ -1,19 +1,17 @@
 //! The probe as a whole: what the command line asks for, the threads, and the end.
 
 use super::blocking::spawn_thread;
-use super::control::{Control, SamplerRequests};
-use super::hello::hello;
+use super::listener::{Control, ListenerExit, Output, PolicyMonitor, REQUEST_TIMEOUT, SamplerRequests, listen};
 use super::nvml::ffi::exit_now;
 use super::nvml::{Driver, ShutdownHandle};
 use super::options::{FileOptions, HELP, Options};
-use super::output::Output;
+use super::owner::ScopeEvidence;
 use super::policy::{EXIT_FORBIDDEN, POLICY_CHECK_PERIOD, PolicyFiles};
 use super::pretty::pretty;
-use super::procfs::PROBE_NAME;
-use super::request_listener::{ListenerExit, PolicyMonitor, REQUEST_TIMEOUT, listen};
-use super::sample_schedule::{NextStep, SampleSchedule};
-use super::sampler::{Sample, Sampler};
-use crate::wire::Message;
+use super::procfs::{FileReader, PROBE_NAME, boot_id, cpu_count, memory_total_bytes};
+use super::sampler::{NextStep, Sample, SampleSchedule, Sampler};
+use super::user_names::local_login;
+use crate::wire::{Hello, Message, PROTOCOL, SafeText};
 use rustix::fd::BorrowedFd;
 use std::ffi::OsString;
 use std::io::Write;
@@ -213,4 +211,29 @@ fn finish(shutdown_handle: &ShutdownHandle) -> ! {
 
 fn stdout() -> Stdout {
     Output::new(rustix::stdio::stdout())
+}
+
+/// This host and this login. Nothing here can block: no driver and no name service is asked.
+pub(crate) fn hello() -> Hello {
+    let mut reader = FileReader::default();
+    let uname = rustix::system::uname();
+    let text = |text: &std::ffi::CStr| Some(SafeText::from_bytes(text.to_bytes()));
+    let uid = rustix::process::getuid().as_raw();
+    let local = reader.read("/etc/passwd").ok().and_then(|passwd| local_login(passwd, uid));
+    Hello {
+        protocol: PROTOCOL,
+        probe_version: env!("CARGO_PKG_VERSION").into(),
+        boot_id: boot_id(&mut reader),
+        host_name: text(uname.nodename()),
+        // sshd sets LOGNAME for users that only a directory knows.
+        login_user: local.or_else(|| std::env::var("LOGNAME").ok().map(Into::into)),
+        login_uid: Some(uid),
+        kernel: text(uname.release()),
+        arch: text(uname.machine()),
+        cpu_count: cpu_count(&mut reader),
+        memory_total_bytes: memory_total_bytes(&mut reader),
+        scope: Some(ScopeEvidence::read().scope()),
+        source: Some(crate::wire::ReadingSource::Probe),
+        probe_pid: Some(std::process::id()),
+    }
 }

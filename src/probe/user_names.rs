@@ -1,8 +1,8 @@
 //! Login names. They are asked for on a thread of their own, since a directory server that does not answer must stop
 //! nothing; until a name is known there is only the uid.
 
-use crate::probe::blocking::spawn_thread;
-use crate::probe::nvml::ffi::{PasswdEntry, passwd_entry};
+use super::blocking::spawn_thread;
+use super::nvml::ffi::{PasswdEntry, passwd_entry};
 use crate::wire::SafeText;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};

@@ -8,26 +8,9 @@
     reason = "foreign functions; every call hands over buffers that outlive it, with their true size"
 )]
 
-mod driver_anomaly;
-mod events;
-pub(crate) mod fields;
-mod gpm;
-mod libc_calls;
-mod lists;
-mod loader;
-mod symbol_table;
-
-pub(crate) use driver_anomaly::{DriverAnomalies, DriverAnomaly};
-pub(crate) use events::{Event, EventSet};
-pub(crate) use gpm::GpmSample;
-pub(crate) use libc_calls::{PasswdEntry, exit_now, page_size, passwd_entry, process_cpu_nanoseconds};
-pub(crate) use lists::{Entries, ProcessList};
-pub(crate) use loader::LoadError;
-
-use self::symbol_table::{GetStruct, GetText, GetTwoU32, SymbolTable};
-use super::call_timer::CallTimer;
+use super::call_monitor::{CallTimer, DriverAnomalies, DriverAnomaly};
 use nvml_wrapper_sys::bindings as sys;
-use std::ffi::{c_int, c_uint, c_ulonglong};
+use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
@@ -54,7 +37,7 @@ impl ReturnCode {
 
 /// An `nvmlDevice_t` that is not null. NVML allows its use from any thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Handle(NonNull<sys::nvmlDevice_st>);
+pub(crate) struct Handle(pub(super) NonNull<sys::nvmlDevice_st>);
 
 // SAFETY: the pointer is a token of the library's, never dereferenced here, and NVML is thread-safe (nvml.h).
 unsafe impl Send for Handle {}
@@ -68,10 +51,10 @@ impl Handle {
 
 /// An NVML library. It stays loaded until the process ends: a call that hangs must not lose its code.
 pub(crate) struct Library {
-    table: SymbolTable,
+    pub(super) table: SymbolTable,
     path: String,
-    early_r535: bool,
-    anomalies: DriverAnomalies,
+    pub(super) early_r535: bool,
+    pub(super) anomalies: DriverAnomalies,
 }
 
 /// Declares getters of one number.
@@ -290,7 +273,7 @@ impl Library {
 }
 
 /// Calls one function, marked as in flight while it runs.
-fn call<F>(
+pub(super) fn call<F>(
     timer: &CallTimer,
     function: Option<F>,
     invoke: impl FnOnce(F) -> sys::nvmlReturn_t,
@@ -322,4 +305,353 @@ fn structure<T: Copy>(
     // SAFETY: `value` is the out parameter that nvml.h declares for this function.
     call(timer, function, |function| unsafe { function(device.0.as_ptr(), &raw mut value) })?;
     Ok(value)
+}
+
+/// nvml.h, `nvmlEventTypeXidCriticalError`.
+const XID_CRITICAL_ERROR: u64 = 8;
+/// Stands for "no instance".
+const NO_INSTANCE: c_uint = c_uint::MAX;
+
+/// A set of events of the library's.
+pub(crate) struct EventSet {
+    set: NonNull<sys::nvmlEventSet_st>,
+    free: Option<unsafe extern "C" fn(sys::nvmlEventSet_t) -> sys::nvmlReturn_t>,
+}
+
+// SAFETY: a token of the library's that belongs to this value alone; NVML is thread-safe (nvml.h).
+unsafe impl Send for EventSet {}
+
+impl Drop for EventSet {
+    fn drop(&mut self) {
+        if let Some(free) = self.free {
+            // SAFETY: it came from nvmlEventSetCreate and nobody waits on it. A refusal only leaks it.
+            let _refused = unsafe { free(self.set.as_ptr()) };
+        }
+    }
+}
+
+/// Something that happened on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Event {
+    /// [`Handle::number`] of the GPU.
+    pub(crate) device: usize,
+    /// The GPU instance that it is attributed to.
+    pub(crate) gpu_instance: Option<u32>,
+    /// The Xid; 999 for one that the driver does not know.
+    pub(crate) xid: u64,
+}
+
+impl Library {
+    /// A set without events.
+    pub(crate) fn event_set(&self, timer: &CallTimer) -> Result<EventSet, ReturnCode> {
+        let mut set: sys::nvmlEventSet_t = std::ptr::null_mut();
+        // SAFETY: `set` is the out parameter.
+        call(timer, self.table.event_set_create, |function| unsafe { function(&raw mut set) })?;
+        let set = NonNull::new(set).ok_or(ReturnCode::UNKNOWN)?;
+        Ok(EventSet { set, free: self.table.event_set_free })
+    }
+
+    /// From now on the set hears of this GPU's Xids.
+    pub(crate) fn register_xid_events(
+        &self,
+        timer: &CallTimer,
+        device: Handle,
+        set: &EventSet,
+    ) -> Result<(), ReturnCode> {
+        // SAFETY: a device and a set of the library's.
+        call(timer, self.table.register_events, |function| unsafe {
+            function(device.0.as_ptr(), XID_CRITICAL_ERROR, set.set.as_ptr())
+        })
+    }
+
+    /// Waits for the next event, so many milliseconds at most ([`ReturnCode::TIMEOUT`]).
+    /// `Ok(None)` is an event that is no Xid.
+    pub(crate) fn next_event(
+        &self,
+        timer: &CallTimer,
+        set: &EventSet,
+        milliseconds: u32,
+    ) -> Result<Option<Event>, ReturnCode> {
+        // SAFETY: a pointer and numbers; all zeroes is a value of each.
+        let mut data: sys::nvmlEventData_t = unsafe { MaybeUninit::zeroed().assume_init() };
+        data.gpuInstanceId = NO_INSTANCE;
+        // Version 1 writes a shorter structure, whose fields are the first ones of this.
+        // SAFETY: a set of the library's and an out parameter.
+        call(timer, self.table.event_wait_v2.or(self.table.event_wait_v1), |function| unsafe {
+            function(set.set.as_ptr(), &raw mut data, milliseconds)
+        })?;
+        Ok((data.eventType & XID_CRITICAL_ERROR != 0).then(|| Event {
+            device: data.device.addr(),
+            gpu_instance: (data.gpuInstanceId != NO_INSTANCE).then_some(data.gpuInstanceId),
+            xid: data.eventData,
+        }))
+    }
+}
+
+impl Library {
+    /// Loads the library and looks up its functions. `path` is a file name for the loader's search, or a path.
+    /// The error is the loader's sentence.
+    pub(crate) fn open(path: &str) -> Result<Self, LoadError> {
+        let name = CString::new(path).map_err(|_| LoadError::unusable("the path holds a NUL byte"))?;
+        // SAFETY: a NUL-terminated path. The library's constructors run, as they would for any user of the driver.
+        let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        let Some(library) = NonNull::new(library) else { return Err(loader_error()) };
+        let table = SymbolTable::resolve(library);
+        let early_r535 = table.conf_compute_mem_size.is_some() && table.process_detail_list.is_none();
+        let path = table.init.and_then(loaded_from).unwrap_or_else(|| path.to_owned());
+        Ok(Self { table, path, early_r535, anomalies: DriverAnomalies::default() })
+    }
+
+    /// Where it was loaded from.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// What this driver did that no driver should.
+    pub(crate) fn anomalies(&self) -> &DriverAnomalies {
+        &self.anomalies
+    }
+}
+
+/// Why a library cannot be loaded.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct LoadError {
+    /// A file is missing: the library itself, or one that it needs.
+    pub(crate) is_missing: bool,
+    /// The message of the dynamic loader.
+    pub(crate) message: String,
+}
+
+impl LoadError {
+    fn unusable(message: &str) -> Self {
+        Self { is_missing: false, message: message.to_owned() }
+    }
+
+    /// `dlerror` has no error codes: its text alone tells the cases apart.
+    fn of_dlerror(message: String) -> Self {
+        Self { is_missing: message.contains("No such file"), message }
+    }
+}
+
+fn loader_error() -> LoadError {
+    // SAFETY: dlerror returns null or a text that stays until this thread's next call of the loader.
+    let message = unsafe { libc::dlerror() };
+    if message.is_null() {
+        return LoadError::unusable("the loader gave no reason");
+    }
+    // SAFETY: see above; it is copied at once.
+    LoadError::of_dlerror(unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned())
+}
+
+fn loaded_from(function: unsafe extern "C" fn() -> sys::nvmlReturn_t) -> Option<String> {
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: any address may be asked about; `info` is the out parameter.
+    if unsafe { libc::dladdr(function as *const c_void, info.as_mut_ptr()) } == 0 {
+        return None;
+    }
+    // SAFETY: zeroed before, and written when the call succeeds; the name is null or a text of the loader's that stays.
+    unsafe {
+        let info = info.assume_init();
+        (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned())
+    }
+}
+
+type GetU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint) -> sys::nvmlReturn_t;
+type GetU64 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_ulonglong) -> sys::nvmlReturn_t;
+type GetTwoU32 = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_uint) -> sys::nvmlReturn_t;
+type GetKindU32 = unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut c_uint) -> sys::nvmlReturn_t;
+type GetText = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_char, c_uint) -> sys::nvmlReturn_t;
+type GetProcesses = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_void) -> sys::nvmlReturn_t;
+type WaitEvent = unsafe extern "C" fn(sys::nvmlEventSet_t, *mut sys::nvmlEventData_t, c_uint) -> sys::nvmlReturn_t;
+type GetStruct<T> = unsafe extern "C" fn(sys::nvmlDevice_t, *mut T) -> sys::nvmlReturn_t;
+
+/// Declares the table: a field for each name, resolved by `dlsym`.
+macro_rules! table {
+    ($($field:ident: $name:literal as $type:ty,)*) => {
+        pub(super) struct SymbolTable { $(pub(super) $field: Option<$type>,)* }
+        impl SymbolTable {
+            /// Looks every name up; a name that the library lacks is `None`.
+            fn resolve(library: NonNull<c_void>) -> Self {
+                Self { $($field: {
+                    let name: &CStr = $name;
+                    // SAFETY: `library` came from dlopen and is never closed; a null result is `None` of the function
+                    // pointer, anything else is the function that nvml.h declares by this name.
+                    unsafe {
+                        std::mem::transmute::<*mut c_void, Option<$type>>(libc::dlsym(library.as_ptr(), name.as_ptr()))
+                    }
+                },)* }
+            }
+        }
+    };
+}
+
+table! {
+    init: c"nvmlInit_v2" as unsafe extern "C" fn() -> sys::nvmlReturn_t,
+    shutdown: c"nvmlShutdown" as unsafe extern "C" fn() -> sys::nvmlReturn_t,
+    driver_version: c"nvmlSystemGetDriverVersion" as unsafe extern "C" fn(*mut c_char, c_uint) -> sys::nvmlReturn_t,
+    cuda_version_v2: c"nvmlSystemGetCudaDriverVersion_v2" as unsafe extern "C" fn(*mut c_int) -> sys::nvmlReturn_t,
+    cuda_version: c"nvmlSystemGetCudaDriverVersion" as unsafe extern "C" fn(*mut c_int) -> sys::nvmlReturn_t,
+    count: c"nvmlDeviceGetCount_v2" as unsafe extern "C" fn(*mut c_uint) -> sys::nvmlReturn_t,
+    handle: c"nvmlDeviceGetHandleByIndex_v2" as unsafe extern "C" fn(c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,
+    uuid: c"nvmlDeviceGetUUID" as GetText,
+    name: c"nvmlDeviceGetName" as GetText,
+    pci_info: c"nvmlDeviceGetPciInfo_v3" as GetStruct<sys::nvmlPciInfo_t>,
+    memory_v2: c"nvmlDeviceGetMemoryInfo_v2" as GetStruct<sys::nvmlMemory_v2_t>,
+    memory_v1: c"nvmlDeviceGetMemoryInfo" as GetStruct<sys::nvmlMemory_t>,
+    utilization: c"nvmlDeviceGetUtilizationRates" as GetStruct<sys::nvmlUtilization_t>,
+    temperature: c"nvmlDeviceGetTemperature" as GetKindU32,
+    temperature_threshold: c"nvmlDeviceGetTemperatureThreshold" as GetKindU32,
+    field_values: c"nvmlDeviceGetFieldValues"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_int, *mut sys::nvmlFieldValue_t) -> sys::nvmlReturn_t,
+    power_usage: c"nvmlDeviceGetPowerUsage" as GetU32,
+    total_energy: c"nvmlDeviceGetTotalEnergyConsumption" as GetU64,
+    enforced_power_limit: c"nvmlDeviceGetEnforcedPowerLimit" as GetU32,
+    power_limit_constraints: c"nvmlDeviceGetPowerManagementLimitConstraints" as GetTwoU32,
+    clock: c"nvmlDeviceGetClockInfo" as GetKindU32,
+    max_clock: c"nvmlDeviceGetMaxClockInfo" as GetKindU32,
+    fan_count: c"nvmlDeviceGetNumFans" as GetU32,
+    fan_speed_v2: c"nvmlDeviceGetFanSpeed_v2" as GetKindU32,
+    fan_speed: c"nvmlDeviceGetFanSpeed" as GetU32,
+    performance_state: c"nvmlDeviceGetPerformanceState" as GetU32,
+    event_reasons: c"nvmlDeviceGetCurrentClocksEventReasons" as GetU64,
+    throttle_reasons: c"nvmlDeviceGetCurrentClocksThrottleReasons" as GetU64,
+    encoder: c"nvmlDeviceGetEncoderUtilization" as GetTwoU32,
+    decoder: c"nvmlDeviceGetDecoderUtilization" as GetTwoU32,
+    pcie_generation: c"nvmlDeviceGetCurrPcieLinkGeneration" as GetU32,
+    pcie_width: c"nvmlDeviceGetCurrPcieLinkWidth" as GetU32,
+    pcie_generation_max: c"nvmlDeviceGetMaxPcieLinkGeneration" as GetU32,
+    pcie_width_max: c"nvmlDeviceGetMaxPcieLinkWidth" as GetU32,
+    minor_number: c"nvmlDeviceGetMinorNumber" as GetU32,
+    bar1: c"nvmlDeviceGetBAR1MemoryInfo" as GetStruct<sys::nvmlBAR1Memory_t>,
+    nvlink_state: c"nvmlDeviceGetNvLinkState" as GetKindU32,
+    persistence_mode: c"nvmlDeviceGetPersistenceMode" as GetU32,
+    compute_mode: c"nvmlDeviceGetComputeMode" as GetU32,
+    retired_pages: c"nvmlDeviceGetRetiredPages"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut c_uint, *mut c_ulonglong) -> sys::nvmlReturn_t,
+    retired_pages_pending: c"nvmlDeviceGetRetiredPagesPendingStatus" as GetU32,
+    remapped_rows: c"nvmlDeviceGetRemappedRows" as unsafe extern "C" fn(
+        sys::nvmlDevice_t, *mut c_uint, *mut c_uint, *mut c_uint, *mut c_uint,
+    ) -> sys::nvmlReturn_t,
+    samples: c"nvmlDeviceGetSamples" as unsafe extern "C" fn(
+        sys::nvmlDevice_t, c_uint, c_ulonglong, *mut c_uint, *mut c_uint, *mut sys::nvmlSample_t,
+    ) -> sys::nvmlReturn_t,
+    gpm_alloc: c"nvmlGpmSampleAlloc" as unsafe extern "C" fn(*mut sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_free: c"nvmlGpmSampleFree" as unsafe extern "C" fn(sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_read: c"nvmlGpmSampleGet"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_read_instance: c"nvmlGpmMigSampleGet"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, sys::nvmlGpmSample_t) -> sys::nvmlReturn_t,
+    gpm_metrics: c"nvmlGpmMetricsGet" as unsafe extern "C" fn(*mut sys::nvmlGpmMetricsGet_t) -> sys::nvmlReturn_t,
+    event_set_create: c"nvmlEventSetCreate" as unsafe extern "C" fn(*mut sys::nvmlEventSet_t) -> sys::nvmlReturn_t,
+    event_set_free: c"nvmlEventSetFree" as unsafe extern "C" fn(sys::nvmlEventSet_t) -> sys::nvmlReturn_t,
+    event_wait_v2: c"nvmlEventSetWait_v2" as WaitEvent,
+    event_wait_v1: c"nvmlEventSetWait" as WaitEvent,
+    register_events: c"nvmlDeviceRegisterEvents"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_ulonglong, sys::nvmlEventSet_t) -> sys::nvmlReturn_t,
+    ecc_errors: c"nvmlDeviceGetTotalEccErrors"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, c_uint, *mut c_ulonglong) -> sys::nvmlReturn_t,
+    mig_mode: c"nvmlDeviceGetMigMode" as GetTwoU32,
+    gpu_instance_id: c"nvmlDeviceGetGpuInstanceId" as GetU32,
+    compute_instance_id: c"nvmlDeviceGetComputeInstanceId" as GetU32,
+    mig_count: c"nvmlDeviceGetMaxMigDeviceCount" as GetU32,
+    mig_handle: c"nvmlDeviceGetMigDeviceHandleByIndex"
+        as unsafe extern "C" fn(sys::nvmlDevice_t, c_uint, *mut sys::nvmlDevice_t) -> sys::nvmlReturn_t,
+    compute_v3: c"nvmlDeviceGetComputeRunningProcesses_v3" as GetProcesses,
+    compute_v2: c"nvmlDeviceGetComputeRunningProcesses_v2" as GetProcesses,
+    compute_v1: c"nvmlDeviceGetComputeRunningProcesses" as GetProcesses,
+    graphics_v3: c"nvmlDeviceGetGraphicsRunningProcesses_v3" as GetProcesses,
+    graphics_v2: c"nvmlDeviceGetGraphicsRunningProcesses_v2" as GetProcesses,
+    graphics_v1: c"nvmlDeviceGetGraphicsRunningProcesses" as GetProcesses,
+    mps_v3: c"nvmlDeviceGetMPSComputeRunningProcesses_v3" as GetProcesses,
+    mps_v2: c"nvmlDeviceGetMPSComputeRunningProcesses_v2" as GetProcesses,
+    mps_v1: c"nvmlDeviceGetMPSComputeRunningProcesses" as GetProcesses,
+    process_utilization: c"nvmlDeviceGetProcessUtilization" as unsafe extern "C" fn(
+        sys::nvmlDevice_t, *mut sys::nvmlProcessUtilizationSample_t, *mut c_uint, c_ulonglong,
+    ) -> sys::nvmlReturn_t,
+    // Only their presence is asked for: together they tell the early R535 drivers from all others.
+    conf_compute_mem_size: c"nvmlDeviceGetConfComputeMemSizeInfo" as GetStruct<c_void>,
+    process_detail_list: c"nvmlDeviceGetRunningProcessDetailList" as GetStruct<c_void>,
+}
+
+/// An entry of the user database: login name and full name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PasswdEntry {
+    pub(crate) name: Vec<u8>,
+    pub(crate) gecos: Vec<u8>,
+}
+
+/// `getpwuid_r`: asks the whole name service (files, LDAP, SSSD), and may block for as long as that does.
+/// `Ok(None)` means that there is no such user; the error is an `errno`.
+pub(crate) fn passwd_entry(uid: u32) -> Result<Option<PasswdEntry>, i32> {
+    let mut buffer = vec![0_u8; 1024];
+    loop {
+        let mut entry = MaybeUninit::<libc::passwd>::zeroed();
+        let mut found: *mut libc::passwd = std::ptr::null_mut();
+        // SAFETY: an entry, a buffer with its length, and a place for the result, all alive during the call.
+        let error = unsafe {
+            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr().cast(), buffer.len(), &raw mut found)
+        };
+        match error {
+            0 if found.is_null() => return Ok(None),
+            0 => {
+                // SAFETY: the call succeeded, so `found` is `entry`, whose texts lie in `buffer`.
+                let entry = unsafe { &*found };
+                return Ok(Some(PasswdEntry { name: c_text(entry.pw_name), gecos: c_text(entry.pw_gecos) }));
+            }
+            libc::ERANGE if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 4, 0),
+            error => return Err(error),
+        }
+    }
+}
+
+fn c_text(text: *const c_char) -> Vec<u8> {
+    if text.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: getpwuid_r's texts end in NUL.
+    unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
+}
+
+/// The size of a memory page, in which /proc counts resident memory.
+pub(crate) fn page_size() -> u64 {
+    // SAFETY: a plain query.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
+}
+
+/// CPU time that a process has used, all its threads, in nanoseconds; `None` when there is no such process here. Every
+/// user may ask for every process. `clock_gettime(2)` on the clock that `clock_getcpuclockid(3)` makes of a pid.
+pub(crate) fn process_cpu_nanoseconds(pid: u32) -> Option<u64> {
+    /// `CPUCLOCK_SCHED` of the kernel's posix-timers.h: what the scheduler counts.
+    const SCHEDULER: libc::clockid_t = 2;
+    let pid = libc::clockid_t::try_from(pid).ok().filter(|pid| (1..1 << 28).contains(pid))?;
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: a place for the result that lives during the call, in which all zeroes are a value.
+    let time = unsafe {
+        let status = libc::clock_gettime(!pid << 3 | SCHEDULER, time.as_mut_ptr());
+        (status == 0).then(|| time.assume_init())?
+    };
+    let (seconds, remaining) = (u64::try_from(time.tv_sec).ok()?, u64::try_from(time.tv_nsec).ok()?);
+    seconds.checked_mul(1_000_000_000)?.checked_add(remaining)
+}
+
+/// Ends the process at once, without the library's destructors: they would wait for a call that hangs.
+pub(crate) fn exit_now(status: i32) -> ! {
+    // SAFETY: never returns; nothing of this process is left to be cleaned up.
+    unsafe { libc::_exit(status) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cpu_time_of_a_process_grows_with_its_work() {
+        let before = process_cpu_nanoseconds(std::process::id()).expect("of this process");
+        let sum = (0..100_000_u64).fold(0, |sum: u64, number| std::hint::black_box(sum ^ number));
+        let after = process_cpu_nanoseconds(std::process::id()).expect("of this process");
+        assert!(after > before, "{sum}");
+        assert_eq!(process_cpu_nanoseconds(0), None);
+        assert_eq!(process_cpu_nanoseconds(4_194_305), None, "more than any pid");
+        assert_eq!(process_cpu_nanoseconds(u32::MAX), None);
+    }
 }

@@ -1,6 +1,6 @@
 //! Decodes the driver's process lists, whose entries come in three layouts.
 
-use super::ffi::{Entries, ProcessList};
+use super::lists::{Entries, ProcessList};
 use crate::wire::GpuProcessKind;
 use std::collections::BTreeMap;
 

@@ -1,11 +1,11 @@
 //! A driver that answers: its library and its GPUs.
 
-use super::call_timer::CallTimer;
-use super::device::{Device, DeviceKind, DeviceSample, FieldIds};
-use super::ffi::{DriverAnomaly, Handle, Library, LoadError, ReturnCode};
+use super::call_monitor::{CallTimer, DriverAnomaly};
+use super::device::{Device, DeviceKind, DeviceSample};
+use super::device_query::FieldIds;
+use super::ffi::{Handle, Library, LoadError, ReturnCode};
 use super::messages;
-use super::worker::is_driver_unloaded;
-use super::xids::{EventSource, Registration, XidQueue, XidThread};
+use super::xid::{EventSource, Registration, XidQueue, XidThread};
 use crate::wire::codec::MAX_GPUS;
 use crate::wire::{DriverError, GpuInfo, Inventory, SafeText};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
@@ -234,6 +234,11 @@ fn register_xid_events(
 
 fn lock(device: &Mutex<Device>) -> std::sync::MutexGuard<'_, Device> {
     device.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether an error means that NVML must be initialised again.
+fn is_driver_unloaded(code: ReturnCode) -> bool {
+    matches!(code, ReturnCode::UNINITIALIZED | ReturnCode::DRIVER_NOT_LOADED)
 }
 
 #[cfg(test)]

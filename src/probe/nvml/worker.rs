@@ -1,14 +1,16 @@
 //! NVML calls run on a worker, since any of them may hang. A worker that does is left behind with the GPU it hangs on,
 //! and a new one goes on with the others; whoever waits for readings never waits for the driver.
 
-use super::call_timer::CallTimer;
-use super::ffi::{DriverAnomalies, Library, ReturnCode};
+use super::call_monitor::{CallTimer, DriverAnomalies};
+use super::device::DeviceSample;
+use super::ffi::Library;
+use super::messages;
 use super::peer_hang_lock::PeerHangLock;
 use super::session::{Session, load};
-use super::worker_state::{CALL_WAIT, DeviceSlot, DriverSample, HANG_AFTER, StopRequest, WorkerState};
-use super::xids::XidQueue;
+use super::xid::{Xid, XidQueue};
 use crate::probe::blocking::spawn_thread;
-use crate::wire::{Inventory, SafeText};
+use crate::probe::decimal::round_to_tenth_f32;
+use crate::wire::{DriverError, Inventory, SafeText};
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -350,7 +352,130 @@ fn run_worker(shared: &Shared, epoch: u32, timer: &Arc<CallTimer>) {
     shared.condvar.notify_all();
 }
 
-/// Whether an error means that the initialisation itself is void.
-pub(super) fn is_driver_unloaded(code: ReturnCode) -> bool {
-    matches!(code, ReturnCode::UNINITIALIZED | ReturnCode::DRIVER_NOT_LOADED)
+/// A call that runs this long is not waited for: the snapshot goes without.
+const CALL_WAIT: Duration = Duration::from_secs(1);
+/// A call that runs this long hangs: its worker is left behind.
+const HANG_AFTER: Duration = Duration::from_secs(3);
+
+/// What one round of sampling gave.
+#[derive(Debug, Default)]
+pub(crate) struct DriverSample {
+    /// The generation whose order `devices` follows.
+    pub(crate) generation: u32,
+    /// The inventory, when it changed since the previous frame.
+    pub(crate) inventory: Option<Inventory>,
+    /// One entry a GPU, in inventory order.
+    pub(crate) devices: Vec<DeviceSample>,
+    /// Why the driver as a whole gives nothing now.
+    pub(crate) error: Option<DriverError>,
+    /// Xids since the previous frame.
+    pub(crate) xids: Vec<Xid>,
+    /// What the driver did that no driver should, told once.
+    pub(crate) notes: Vec<SafeText>,
+}
+
+/// What the threads tell each other.
+struct WorkerState {
+    /// The worker in charge. Older ones end when they find out.
+    epoch: u32,
+    timer: Arc<CallTimer>,
+    busy: bool,
+    stop_request: StopRequest,
+    requested_round: u64,
+    finished_round: u64,
+    /// Whether the round that is asked for reads what rarely changes as well.
+    slow: bool,
+    library: Option<&'static Library>,
+    session: Option<Arc<Session>>,
+    inventory: Inventory,
+    slots: Vec<DeviceSlot>,
+    /// Workers that hang, each on one GPU.
+    stuck_workers: Vec<Arc<CallTimer>>,
+}
+
+/// Whether the process is about to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum StopRequest {
+    None,
+    /// No further GPU is read.
+    Stop,
+    /// The same, and the worker in charge shuts NVML down.
+    ShutDown,
+}
+
+#[derive(Default)]
+struct DeviceSlot {
+    round: u64,
+    sample: DeviceSample,
+}
+
+impl WorkerState {
+    /// Before anything was asked; the first worker is watched through `timer`.
+    fn new(timer: Arc<CallTimer>) -> Self {
+        Self {
+            epoch: 0,
+            timer,
+            busy: false,
+            stop_request: StopRequest::None,
+            requested_round: 0,
+            finished_round: 0,
+            slow: true,
+            library: None,
+            session: None,
+            inventory: Inventory::default(),
+            slots: Vec::new(),
+            stuck_workers: Vec::new(),
+        }
+    }
+
+    /// What there is now: readings of this round, and for the other GPUs since when they have been blocked.
+    fn take_sample(&mut self) -> DriverSample {
+        let round = self.requested_round;
+        let in_flight = if self.finished_round == self.requested_round { None } else { self.timer.call_age() };
+        let mut devices: Vec<DeviceSample> = self
+            .slots
+            .iter_mut()
+            .map(|slot| if slot.round == round { std::mem::take(&mut slot.sample) } else { DeviceSample::default() })
+            .collect();
+        let mut hanging_devices = 0;
+        let calls = self.stuck_workers.iter().map(|timer| (timer.device(), timer.call_age()));
+        for (device, age) in calls.chain([(self.timer.device(), in_flight)]) {
+            let Some((age, sample)) = age.zip(device.and_then(|device| devices.get_mut(device))) else { continue };
+            if age >= CALL_WAIT {
+                let seconds = round_to_tenth_f32(age.as_secs_f64());
+                sample.reading.blocked_seconds = Some(seconds);
+                if age >= HANG_AFTER {
+                    sample.reading.error = Some(messages::device_blocked(seconds));
+                    hanging_devices += 1;
+                }
+            }
+        }
+        let driver_hang =
+            in_flight.filter(|&age| age >= HANG_AFTER && (self.timer.device().is_none() || hanging_devices > 1));
+        let error = driver_hang.map(|age| messages::driver_blocked(age.as_secs_f32()));
+        // Before the first answer the inventory is where a person looks for the reason.
+        if self.session.is_none() && error.is_some() && self.inventory.error.is_none() {
+            self.inventory.error.clone_from(&error);
+            self.inventory.generation += 1;
+        }
+        DriverSample { generation: self.inventory.generation, devices, error, ..DriverSample::default() }
+    }
+
+    /// What there is while another probe of this user hangs in the driver: nothing, and why.
+    fn suspended_sample(&mut self, pid: u32) -> DriverSample {
+        let error = messages::peer_waits(pid);
+        if self.session.is_none() && self.inventory.error.as_ref() != Some(&error) {
+            self.inventory.error = Some(error.clone());
+            self.inventory.generation += 1;
+        }
+        let mut devices = Vec::new();
+        devices.resize_with(self.slots.len(), DeviceSample::default);
+        DriverSample { generation: self.inventory.generation, devices, error: Some(error), ..DriverSample::default() }
+    }
+
+    /// The age of the oldest call that has not come back.
+    fn oldest_call(&self) -> Option<Duration> {
+        let stuck_workers = self.stuck_workers.iter().map(|timer| timer.call_age());
+        stuck_workers.chain([self.timer.call_age()]).flatten().max()
+    }
 }

@@ -1,9 +1,9 @@
 //! GPM (Hopper and newer): what the SMs do, from two samples of counters.
 
-use super::query::DeviceQuery;
-use super::valid_range::{bytes_per_second, share};
-use crate::probe::nvml::call_timer::CallTimer;
-use crate::probe::nvml::ffi::{GpmSample, Handle, Library, ReturnCode};
+use super::call_monitor::CallTimer;
+use super::device_query::{DeviceQuery, bytes_per_second, share};
+use super::ffi::{Handle, Library, ReturnCode};
+use super::lists::GpmSample;
 use crate::wire::{Availability, GpuReading};
 use nvml_wrapper_sys::bindings as sys;
 

@@ -1,17 +1,15 @@
 //! Reads the controller's requests and answers at once, whatever the sampling thread is doing.
 
-use super::control::Control;
-use super::output::Output;
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
-use super::process_inspect;
-use super::sample_schedule::{MAX_INTERVAL, MIN_INTERVAL, clamp_interval};
-use super::signal::{self, ProcessIdentity};
-use crate::wire::codec::{LineBuffer, decode_json};
+use super::process_requests::{self, ProcessIdentity};
+use super::sampler::{MAX_INTERVAL, MIN_INTERVAL, clamp_interval};
+use crate::wire::codec::{LineBuffer, decode_json, encode};
 use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
-use rustix::io::{Errno, read};
+use rustix::io::{Errno, read, write};
 use serde::Deserialize;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 /// Without any request for this long the controller is taken for dead.
@@ -177,17 +175,21 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
             None
         }
         Ok(Request::Signal { id, boot_id: target_boot_id, pid, start_ticks, signal }) => {
-            let outcome = signal::send(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, signal, boot_id);
+            let outcome = process_requests::send_signal(
+                ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks },
+                signal,
+                boot_id,
+            );
             Some(Message::Reply(Reply { id, outcome }))
         }
         Ok(Request::Environment { id, boot_id: target_boot_id, pid, start_ticks }) => {
             let outcome =
-                process_inspect::environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id);
+                process_requests::environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id);
             Some(Message::Reply(Reply { id, outcome }))
         }
         Ok(Request::LogTail { id, boot_id: target_boot_id, pid, start_ticks }) => {
             let outcome =
-                process_inspect::log_tail(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id);
+                process_requests::log_tail(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id);
             Some(Message::Reply(Reply { id, outcome }))
         }
         Err(error) => {
@@ -214,11 +216,198 @@ struct RequestId {
     id: Option<u64>,
 }
 
+/// Notes that wait for the next snapshot; more are dropped.
+const MAX_QUEUED_NOTES: usize = 8;
+
+/// The orders so far.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SamplerRequests {
+    pub(crate) interval: Duration,
+    /// The last snapshot that the controller has seen, once it has said so.
+    pub(crate) acknowledged: Option<u64>,
+    pub(crate) resend: bool,
+}
+
+/// What was asked for, and what the administrator allows.
+#[derive(Debug)]
+struct RequestedSettings {
+    requests: SamplerRequests,
+    interval: Duration,
+    min: Duration,
+    /// The sampling thread is asleep until the controller has seen more.
+    waits_for_acknowledgement: bool,
+}
+
+/// Orders, notes for the next snapshot, and the bell that tells of new ones.
+#[derive(Debug)]
+pub(crate) struct Control {
+    settings: Mutex<RequestedSettings>,
+    notes: Mutex<Vec<SafeText>>,
+    condvar: Condvar,
+}
+
+impl Control {
+    pub(crate) fn new(interval: Duration) -> Self {
+        let requests = SamplerRequests { interval, acknowledged: None, resend: false };
+        let settings = RequestedSettings { requests, interval, min: Duration::ZERO, waits_for_acknowledgement: false };
+        Self { settings: Mutex::new(settings), notes: Mutex::new(Vec::new()), condvar: Condvar::new() }
+    }
+
+    /// The controller has seen this snapshot. That wakes nobody who sleeps until the next sample is due: it comes with
+    /// every heartbeat.
+    pub(crate) fn acknowledge(&self, sequence: u64) {
+        let mut settings = self.lock();
+        settings.requests.acknowledged = settings.requests.acknowledged.max(Some(sequence));
+        if settings.waits_for_acknowledgement {
+            drop(settings);
+            self.condvar.notify_all();
+        }
+    }
+
+    pub(crate) fn set_interval(&self, interval: Duration) {
+        self.update(|settings| settings.interval = interval);
+    }
+
+    /// The administrator allows no shorter interval, whatever is asked for.
+    pub(crate) fn set_min_interval(&self, min: Duration) {
+        self.update(|settings| settings.min = min);
+    }
+
+    /// Inventory, all facts and a snapshot are wanted now.
+    pub(crate) fn resend(&self) {
+        self.update(|settings| settings.requests.resend = true);
+    }
+
+    /// Something worth knowing goes with the next snapshot.
+    pub(crate) fn note(&self, note: String) {
+        let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
+        if notes.len() < MAX_QUEUED_NOTES {
+            notes.push(note.into());
+        }
+    }
+
+    /// The notes since the last snapshot.
+    pub(crate) fn take_notes(&self) -> Vec<SafeText> {
+        std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// The orders; a wish to resend is taken out.
+    pub(crate) fn take_requests(&self) -> SamplerRequests {
+        let mut settings = self.lock();
+        let taken = settings.requests;
+        settings.requests.resend = false;
+        taken
+    }
+
+    /// Waits until `until`, or until another interval than `previous`'s or a resend is ordered. Without a time to wait for,
+    /// it waits for a newer acknowledgement.
+    pub(crate) fn wait(&self, previous: &SamplerRequests, until: Option<Instant>) {
+        let mut settings = self.lock();
+        while settings.requests.interval == previous.interval && !settings.requests.resend {
+            let Some(until) = until else {
+                if settings.requests.acknowledged != previous.acknowledged {
+                    break;
+                }
+                settings.waits_for_acknowledgement = true;
+                settings = self.condvar.wait(settings).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let remaining = until.saturating_duration_since(Instant::now());
+            if remaining.is_zero() {
+                break;
+            }
+            settings = self.condvar.wait_timeout(settings, remaining).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        settings.waits_for_acknowledgement = false;
+    }
+
+    fn update(&self, change: impl FnOnce(&mut RequestedSettings)) {
+        let mut settings = self.lock();
+        change(&mut settings);
+        settings.requests.interval = settings.interval.max(settings.min);
+        drop(settings);
+        self.condvar.notify_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, RequestedSettings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long a last message waits for the line that is being written.
+const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(100);
+/// Between two looks whether it has been.
+const LOCK_RETRY_DELAY: Duration = Duration::from_millis(1);
+
+/// A pipe to the controller. A line is written whole or the pipe is broken.
+#[derive(Debug)]
+pub(crate) struct Output<F> {
+    file: F,
+    write_lock: Mutex<()>,
+}
+
+impl<F: AsFd> Output<F> {
+    pub(crate) fn new(file: F) -> Self {
+        Self { file, write_lock: Mutex::new(()) }
+    }
+
+    /// Writes one message, and waits for as long as the pipe is full.
+    ///
+    /// # Errors
+    /// What the kernel says when nobody reads any more: `EPIPE`.
+    pub(crate) fn send(&self, message: &Message) -> Result<(), Errno> {
+        // Every type of the contract has a JSON form; if one had none, its line would be missing, no more.
+        let Ok(line) = encode(message) else { return Ok(()) };
+        let _write_lock = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        self.write_all(&line)
+    }
+
+    /// Writes a last message if that is soon possible: nobody may be reading.
+    pub(crate) fn send_last(&self, message: &Message) {
+        let Some(write_lock) = self.lock_within() else { return };
+        let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
+        let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
+        // A pipe that is ready has room for one page, and a last message is shorter.
+        if is_ready && let Ok(line) = encode(message) {
+            let _ignored: Result<(), Errno> = self.write_all(&line);
+        }
+        drop(write_lock);
+    }
+
+    /// The turn, unless whoever has it waits for a full pipe. A line takes microseconds otherwise.
+    fn lock_within(&self) -> Option<MutexGuard<'_, ()>> {
+        let deadline = Instant::now() + LAST_MESSAGE_TIMEOUT;
+        loop {
+            match self.write_lock.try_lock() {
+                Ok(write_lock) => return Some(write_lock),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if Instant::now() < deadline => std::thread::sleep(LOCK_RETRY_DELAY),
+                Err(TryLockError::WouldBlock) => return None,
+            }
+        }
+    }
+
+    fn write_all(&self, mut bytes: &[u8]) -> Result<(), Errno> {
+        while !bytes.is_empty() {
+            match write(&self.file, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => {
+                    let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
+                    poll(&mut fds, None).or_else(|error| if error == Errno::INTR { Ok(0) } else { Err(error) })?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use rustix::pipe::pipe;
-    use std::io::{BufRead, BufReader, Write};
+    use std::io::{BufRead, BufReader, Read, Write};
 
     fn no_policy() -> PolicyMonitor {
         let mut policy_files = PolicyFiles::new(None);
@@ -342,5 +531,94 @@ mod tests {
             lines,
             ["{\"reply\":{\"id\":5,\"outcome\":{\"refused\":\"this probe does not know the request\"}}}"]
         );
+    }
+
+    #[test]
+    fn requests_end_the_wait() {
+        let control = Control::new(Duration::from_secs(2));
+        let previous = control.take_requests();
+        let until = Instant::now() + Duration::from_millis(5);
+        control.wait(&previous, Some(until));
+        assert!(Instant::now() >= until);
+        control.acknowledge(3);
+        control.acknowledge(2);
+        let until = Instant::now() + Duration::from_millis(5);
+        control.wait(&previous, Some(until));
+        assert!(Instant::now() >= until, "it sleeps on until the next sample is due");
+        control.wait(&previous, None);
+        let previous = control.take_requests();
+        assert_eq!(previous.acknowledged, Some(3));
+        control.resend();
+        control.wait(&previous, None);
+        assert!(control.take_requests().resend);
+    }
+
+    #[test]
+    fn no_interval_is_below_the_policy_minimum() {
+        let control = Control::new(Duration::from_secs(2));
+        control.set_min_interval(Duration::from_secs(10));
+        assert_eq!(control.take_requests().interval, Duration::from_secs(10));
+        control.set_interval(Duration::from_secs(1));
+        assert_eq!(control.take_requests().interval, Duration::from_secs(10));
+        control.set_interval(Duration::from_secs(30));
+        assert_eq!(control.take_requests().interval, Duration::from_secs(30));
+        control.set_interval(Duration::from_secs(1));
+        control.set_min_interval(Duration::ZERO);
+        assert_eq!(control.take_requests().interval, Duration::from_secs(1));
+    }
+
+    #[test]
+    fn queued_notes_are_limited() {
+        let control = Control::new(Duration::from_secs(2));
+        for number in 0..100 {
+            control.note(format!("note {number}"));
+        }
+        assert_eq!(control.take_notes().len(), MAX_QUEUED_NOTES);
+        assert_eq!(control.take_notes().len(), 0);
+    }
+
+    #[test]
+    fn lines_arrive_whole_and_a_closed_pipe_is_an_error() {
+        let (reader, writer) = pipe().expect("pipe");
+        let output = Output::new(writer);
+        output.send(&Message::Echo { id: 7 }).expect("writes");
+        let mut bytes = [0; 64];
+        let mut reader = std::fs::File::from(reader);
+        let count = reader.read(&mut bytes).expect("reads");
+        assert_eq!(&bytes[..count], b"{\"echo\":{\"id\":7}}\n");
+        drop(reader);
+        assert_eq!(output.send(&Message::Echo { id: 8 }), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn the_last_message_follows_a_line_in_progress() {
+        let (reader, writer) = pipe().expect("pipe");
+        let output = Output::new(writer);
+        let write_lock = output.write_lock.lock().expect("is free");
+        let (begins, begun) = std::sync::mpsc::channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                begins.send(()).expect("is heard");
+                output.send_last(&Message::Echo { id: 9 });
+            });
+            begun.recv().expect("begins");
+            drop(write_lock);
+        });
+        drop(output);
+        let mut text = String::new();
+        std::fs::File::from(reader).read_to_string(&mut text).expect("reads");
+        assert_eq!(text, "{\"echo\":{\"id\":9}}\n");
+    }
+
+    #[test]
+    fn a_last_message_never_waits_for_a_reader() {
+        let (_reader, writer) = pipe().expect("pipe");
+        rustix::io::ioctl_fionbio(&writer, true).expect("non-blocking");
+        while write(&writer, &[0; 4096]).is_ok() {}
+        rustix::io::ioctl_fionbio(&writer, false).expect("blocking");
+        let output = Output::new(writer);
+        output.send_last(&Message::Farewell { reason: "full".into() });
+        let _write_lock = output.write_lock.lock();
+        output.send_last(&Message::Farewell { reason: "full, and somebody waits for it".into() });
     }
 }

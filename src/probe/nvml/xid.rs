@@ -1,6 +1,6 @@
 //! Xids as they happen. A thread of its own waits for them, since waiting is all it does.
 
-use super::call_timer::CallTimer;
+use super::call_monitor::CallTimer;
 use super::ffi::{Event, EventSet, Handle, Library, ReturnCode};
 use crate::probe::blocking::spawn_thread;
 use crate::wire::Availability;

@@ -1,0 +1,349 @@
+//! Asks one device, and keeps apart what a refusal means for one reading and for the device.
+
+use super::call_monitor::{CallTimer, DriverAnomaly};
+use super::ffi::{Handle, Library, ReturnCode};
+use super::lists::MAX_FIELDS;
+use crate::probe::decimal::{round_to_tenth, round_to_tenth_f32};
+use crate::wire::RecoveryAction;
+use nvml_wrapper_sys::bindings::field_id as id;
+
+/// Asks one device and remembers what its refusals mean for it as a whole.
+pub(super) struct DeviceQuery<'a> {
+    library: &'a Library,
+    timer: &'a CallTimer,
+    handle: Handle,
+    /// Something was read.
+    answered: bool,
+    /// The GPU is off the bus, or wants a reset: it is asked nothing more.
+    lost_code: Option<ReturnCode>,
+    /// The first refusal that is none of "not here" and "not for you".
+    first_error: Option<ReturnCode>,
+}
+
+impl<'a> DeviceQuery<'a> {
+    pub(super) fn new(library: &'a Library, timer: &'a CallTimer, handle: Handle) -> Self {
+        Self { library, timer, handle, answered: false, lost_code: None, first_error: None }
+    }
+
+    /// The value, or the code of the refusal, which is remembered.
+    pub(super) fn try_get<T>(
+        &mut self,
+        call: impl FnOnce(&Library, &CallTimer, Handle) -> Result<T, ReturnCode>,
+    ) -> Result<T, ReturnCode> {
+        if let Some(code) = self.lost_code {
+            return Err(code);
+        }
+        let result = call(self.library, self.timer, self.handle);
+        match &result {
+            Ok(_) => self.answered = true,
+            Err(ReturnCode::NOT_SUPPORTED | ReturnCode::FUNCTION_NOT_FOUND | ReturnCode::NOT_FOUND) => {}
+            Err(code @ (ReturnCode::GPU_IS_LOST | ReturnCode::RESET_REQUIRED)) => self.lost_code = Some(*code),
+            Err(code) => self.first_error = self.first_error.or(Some(*code)),
+        }
+        result
+    }
+
+    pub(super) fn get<T>(
+        &mut self,
+        call: impl FnOnce(&Library, &CallTimer, Handle) -> Result<T, ReturnCode>,
+    ) -> Option<T> {
+        self.try_get(call).ok()
+    }
+
+    pub(super) fn get_kind<T>(
+        &mut self,
+        call: impl FnOnce(&Library, &CallTimer, Handle, u32) -> Result<T, ReturnCode>,
+        kind: u32,
+    ) -> Option<T> {
+        self.get(|library, timer, handle| call(library, timer, handle, kind))
+    }
+
+    /// What `convert` makes of the value; one that it refuses cannot be, and is noted.
+    pub(super) fn get_if<T, U>(
+        &mut self,
+        call: impl FnOnce(&Library, &CallTimer, Handle) -> Result<T, ReturnCode>,
+        convert: impl FnOnce(T) -> Option<U>,
+    ) -> Option<U> {
+        let value = self.get(call)?;
+        self.check(convert(value))
+    }
+
+    /// The same by kind.
+    pub(super) fn get_kind_if<T, U>(
+        &mut self,
+        call: impl FnOnce(&Library, &CallTimer, Handle, u32) -> Result<T, ReturnCode>,
+        kind: u32,
+        convert: impl FnOnce(T) -> Option<U>,
+    ) -> Option<U> {
+        self.get_if(|library, timer, handle| call(library, timer, handle, kind), convert)
+    }
+
+    /// Notes that a reading was refused as impossible, if it was.
+    pub(super) fn check<T>(&self, value: Option<T>) -> Option<T> {
+        if value.is_none() {
+            self.library.anomalies().add(DriverAnomaly::ImplausibleReading);
+        }
+        value
+    }
+
+    /// The GPU can be asked nothing more.
+    pub(super) fn is_lost(&self) -> bool {
+        self.lost_code.is_some()
+    }
+
+    /// The error of the device as a whole: lost, or refused in everything. One reading that fails is only missing.
+    pub(super) fn device_error(&self) -> Option<ReturnCode> {
+        self.lost_code.or(if self.answered { None } else { self.first_error })
+    }
+}
+
+/// The fields that were renumbered: by the header of CUDA 12.8 (R570) 251 is power smoothing; R575 and R580 before
+/// 580.82 put five others before it; 580.82 took that back and put the five behind.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct FieldIds {
+    power_smoothing: Option<u32>,
+    power_brake: Option<u32>,
+}
+
+impl FieldIds {
+    /// By a driver's version, such as `580.82.07`. One that cannot be read gets none of them.
+    pub(crate) fn for_driver(version: &[u8]) -> Self {
+        let mut parts = std::str::from_utf8(version).unwrap_or_default().split('.').map(str::parse::<u32>);
+        let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return Self::default() };
+        let (power_smoothing, power_brake) = match (major, minor) {
+            (..570, _) => (None, None),
+            (570..575, _) => (Some(251), None),
+            (575..580, _) | (580, ..82) => (Some(256), Some(253)),
+            _ => (Some(251), Some(271)),
+        };
+        Self { power_smoothing, power_brake }
+    }
+}
+
+/// The sum over all links (nvml.h).
+const ALL_LINKS: u32 = u32::MAX;
+/// The place of each field in [`FieldValues`].
+const FIELD_COUNT: usize = 10;
+
+/// Which fields a GPU has answered: the others are asked for again only with what rarely changes.
+#[derive(Debug, Clone)]
+pub(super) struct Fields {
+    ids: [Option<(u32, u32)>; FIELD_COUNT],
+    answered: [bool; FIELD_COUNT],
+}
+
+/// What was read.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct FieldValues {
+    /// In degrees Celsius.
+    pub(super) memory_temperature: Option<u64>,
+    /// In KiB.
+    pub(super) nvlink_transmit: Option<u64>,
+    /// In KiB.
+    pub(super) nvlink_receive: Option<u64>,
+    /// In bytes.
+    pub(super) pcie_transmit: Option<u64>,
+    /// In bytes.
+    pub(super) pcie_receive: Option<u64>,
+    /// In nanoseconds.
+    pub(super) power_violation: Option<u64>,
+    /// In nanoseconds.
+    pub(super) thermal_violation: Option<u64>,
+    /// In nanoseconds.
+    pub(super) power_brake: Option<u64>,
+    /// Asked for only with what rarely changes.
+    pub(super) recovery_action: Option<u64>,
+    /// Asked for only with what rarely changes.
+    pub(super) power_smoothing: Option<u64>,
+}
+
+/// The first places are read in every sample, those from here on only with what rarely changes.
+const SLOW_FIELDS_FROM: usize = 8;
+
+impl Fields {
+    /// `has_pcie`: whether the GPU sits behind a PCIe link worth reading.
+    pub(super) fn new(ids: FieldIds, has_pcie: bool) -> Self {
+        let device_field = |id| Some((id, 0));
+        let pcie = |id| device_field(id).filter(|_| has_pcie);
+        Self {
+            ids: [
+                device_field(id::NVML_FI_DEV_MEMORY_TEMP),
+                Some((id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)),
+                Some((id::NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)),
+                pcie(id::NVML_FI_DEV_PCIE_COUNT_TX_BYTES),
+                pcie(id::NVML_FI_DEV_PCIE_COUNT_RX_BYTES),
+                device_field(id::NVML_FI_DEV_PERF_POLICY_POWER),
+                device_field(id::NVML_FI_DEV_PERF_POLICY_THERMAL),
+                device_field(ids.power_brake.unwrap_or(id::NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT)),
+                device_field(id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION),
+                ids.power_smoothing.and_then(device_field),
+            ],
+            answered: [true; FIELD_COUNT],
+        }
+    }
+
+    /// One call for all that is due.
+    pub(super) fn read(&mut self, query: &mut DeviceQuery<'_>, slow: bool) -> FieldValues {
+        const { assert!(FIELD_COUNT <= MAX_FIELDS) };
+        let last = if slow { FIELD_COUNT } else { SLOW_FIELDS_FROM };
+        let is_due = |index: usize| self.ids[index].filter(|_| slow || self.answered[index]);
+        if (0..last).all(|index| is_due(index).is_none()) {
+            return FieldValues::default();
+        }
+        let read =
+            query.get(|library: &Library, timer, handle| library.fields(timer, handle, (0..last).filter_map(is_due)));
+        let mut results = read.unwrap_or_default().into_iter();
+        let mut values = [None; FIELD_COUNT];
+        for (index, value) in values.iter_mut().enumerate().take(last) {
+            if is_due(index).is_some() {
+                *value = results.next().flatten();
+            }
+        }
+        if slow {
+            self.answered = values.map(|value| value.is_some());
+        }
+        let [
+            memory_temperature,
+            nvlink_transmit,
+            nvlink_receive,
+            pcie_transmit,
+            pcie_receive,
+            power_violation,
+            thermal_violation,
+            power_brake,
+            recovery_action,
+            power_smoothing,
+        ] = values;
+        FieldValues {
+            memory_temperature,
+            nvlink_transmit,
+            nvlink_receive,
+            pcie_transmit,
+            pcie_receive,
+            power_violation,
+            thermal_violation,
+            power_brake,
+            recovery_action,
+            power_smoothing,
+        }
+    }
+}
+
+/// nvml.h, `nvmlDeviceGpuRecoveryAction_t`.
+pub(super) fn recovery_action(number: u64) -> RecoveryAction {
+    match number {
+        0 => RecoveryAction::None,
+        1 => RecoveryAction::GpuReset,
+        2 => RecoveryAction::NodeReboot,
+        3 => RecoveryAction::DrainP2p,
+        4 => RecoveryAction::DrainAndReset,
+        5 => RecoveryAction::RecoverImexDomain,
+        6 => RecoveryAction::BusReset,
+        7 => RecoveryAction::SystemReboot,
+        _ => RecoveryAction::Unknown,
+    }
+}
+
+/// A whole rack draws no more, milliwatts.
+const MAX_MILLIWATTS: u32 = 100_000_000;
+/// No link of today moves more in a second: ten terabytes.
+const MAX_BYTES_PER_SECOND: f64 = 1e13;
+
+/// A share from 0 to 100.
+pub(super) fn percent(value: u32) -> Option<u8> {
+    u8::try_from(value).ok().filter(|&percent| percent <= 100)
+}
+
+/// A share from 0 to 100 with decimals; measurements overshoot by a little.
+pub(super) fn share(value: f64) -> Option<f32> {
+    (-0.5..=105.0).contains(&value).then(|| round_to_tenth_f32(value.clamp(0.0, 100.0)))
+}
+
+/// The driver's number is unsigned, its meaning is not.
+pub(super) fn celsius(degrees: u32) -> Option<i32> {
+    Some(degrees as i32).filter(|degrees| (-100..=250).contains(degrees))
+}
+
+pub(super) fn watts(milliwatts: u32) -> Option<f32> {
+    (milliwatts <= MAX_MILLIWATTS).then(|| round_to_tenth_f32(f64::from(milliwatts) / 1000.0))
+}
+
+pub(super) fn megahertz(clock: u32) -> Option<u32> {
+    (clock <= 100_000).then_some(clock)
+}
+
+/// Fans may be asked for more than their rated speed.
+pub(super) fn fan_percent(value: u32) -> Option<u16> {
+    u16::try_from(value).ok().filter(|&percent| percent <= 300)
+}
+
+/// A PCIe generation or a number of lanes.
+pub(super) fn link(value: u32) -> Option<u8> {
+    u8::try_from(value).ok().filter(|&value| (1..=64).contains(&value))
+}
+
+/// An amount of memory; no GPU has a petabyte.
+pub(super) fn bytes(value: u64) -> Option<u64> {
+    (value < 1 << 50).then_some(value)
+}
+
+/// How often something happened in the life of a GPU.
+pub(super) fn error_count(value: u64) -> Option<u64> {
+    (value < 1 << 48).then_some(value)
+}
+
+/// A rate in whole bytes.
+pub(super) fn bytes_per_second(rate: f64) -> Option<f64> {
+    (0.0..=MAX_BYTES_PER_SECOND).contains(&rate).then_some(rate as u64 as f64)
+}
+
+/// Nanoseconds since the driver was loaded, in seconds; a century is none.
+pub(super) fn seconds(nanoseconds: u64) -> Option<f64> {
+    (nanoseconds < 3_000_000_000_000_000_000).then(|| round_to_tenth(nanoseconds as f64 / 1e9))
+}
+
+/// Millijoules since the driver was loaded, in joules; what a megawatt draws in ten years is none.
+pub(super) fn joules(millijoules: u64) -> Option<f64> {
+    (millijoules < 300_000_000_000_000_000).then(|| round_to_tenth(millijoules as f64 / 1000.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn field_ids_depend_on_the_driver_version() {
+        for (version, smoothing, brake) in [
+            ("470.256.02", None, None),
+            ("565.57.01", None, None),
+            ("570.86.15", Some(251), None),
+            ("570.211.01", Some(251), None),
+            ("575.51.03", Some(256), Some(253)),
+            ("580.65.06", Some(256), Some(253)),
+            ("580.82", Some(251), Some(271)),
+            ("580.126.09", Some(251), Some(271)),
+            ("590.44.01", Some(251), Some(271)),
+            ("615.71", Some(251), Some(271)),
+            ("", None, None),
+            ("r580", None, None),
+            ("580", None, None),
+        ] {
+            let expected = FieldIds { power_smoothing: smoothing, power_brake: brake };
+            assert_eq!(FieldIds::for_driver(version.as_bytes()), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn values_out_of_range_are_none() {
+        assert_eq!((percent(100), percent(101), percent(u32::MAX)), (Some(100), None, None));
+        assert_eq!((celsius(u32::MAX), celsius(70), celsius(4000)), (Some(-1), Some(70), None));
+        assert_eq!((watts(123_456), watts(u32::MAX)), (Some(123.5), None));
+        assert_eq!((megahertz(1980), megahertz(u32::MAX)), (Some(1980), None));
+        assert_eq!((link(5), link(0), link(255), link(u32::MAX)), (Some(5), None, None, None));
+        assert_eq!((fan_percent(130), fan_percent(70_000)), (Some(130), None));
+        assert_eq!((share(100.4), share(-0.01), share(f64::NAN), share(1e300)), (Some(100.0), Some(0.0), None, None));
+        assert_eq!((bytes_per_second(12.7), bytes_per_second(-1.0), bytes_per_second(1e18)), (Some(12.0), None, None));
+        assert_eq!((seconds(1_500_000_000), seconds(u64::MAX)), (Some(1.5), None));
+        assert_eq!((joules(1500), joules(u64::MAX)), (Some(1.5), None));
+    }
+}
