@@ -1,32 +1,32 @@
-//! Threads for work that may block for good: a program on a dead file server, or `/proc/PID/cmdline` of a process that
-//! hangs in the kernel while the lock of its memory is held.
+//! Threads for work that may block forever: reads on a dead file server, or of `/proc/PID/cmdline` of a process that
+//! hangs in the kernel with its memory lock held.
 //!
-//! The sampling thread hands the work over and takes the result in a later sample; it never waits. One thread does all
-//! the work and sleeps when there is no more. When the queue has not moved for a second, [`BlockingPool::tend`] starts a
-//! further thread, up to [`MAX_THREADS`]. A thread that comes back later ends if another one is idle.
+//! The sampling thread hands work over and takes the result in a later sample; it never waits. One thread does all the
+//! work and sleeps in between. If the queue does not move for a second, [`BlockingPool::tend`] starts another thread,
+//! up to [`MAX_THREADS`]. A blocked thread that returns later ends if another one is idle.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Threads that hang stay until their call returns, so there is a limit.
+/// A blocked thread stays until its call returns, so their number is limited.
 pub(crate) const MAX_THREADS: usize = 8;
-/// Work beyond this is refused: all threads hang.
+/// The maximum length of the queue. It is reached only when all threads are blocked.
 const MAX_WAITING: usize = 1024;
-/// A queue that does not move for this long has no thread left that works.
+/// If the queue does not move for this long, all threads are blocked.
 const STUCK: Duration = Duration::from_secs(1);
-/// Of each thread; pages that are not touched cost nothing.
+/// Stack of each thread; untouched pages cost nothing.
 const STACK_BYTES: usize = 128 * 1024;
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Starts a thread. All threads of the probe start here: each further type of closure that `spawn` is compiled for adds
-/// 2 kB to the program.
+/// Starts a thread. All threads of the probe start here: every other closure type that `spawn` is compiled for adds 2
+/// kB to the binary.
 pub(crate) fn spawn_thread(name: &str, stack_bytes: usize, work: Task) -> std::io::Result<()> {
     std::thread::Builder::new().name(name.to_owned()).stack_size(stack_bytes).spawn(work).map(drop)
 }
 
-/// A queue of work, and the threads that do it. Clones share both.
+/// A queue of work and its threads. Clones share both.
 #[derive(Clone)]
 pub(crate) struct BlockingPool(Arc<Queue>);
 
@@ -39,11 +39,11 @@ struct State {
     waiting: Vec<Task>,
     threads: usize,
     idle: usize,
-    /// When the queue last moved: work was taken, or came into the empty queue.
+    /// When the queue last moved: work was taken from it, or added to the empty queue.
     moved: Instant,
 }
 
-/// A result that is not there yet.
+/// A result that may not exist yet.
 #[derive(Debug)]
 pub(crate) struct Pending<T>(Arc<Mutex<Option<T>>>);
 
@@ -52,7 +52,7 @@ impl<T> Pending<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// Takes the result out of `pending`, if there is one.
+    /// Takes the result out of `pending` if it exists.
     pub(crate) fn take(pending: &mut Option<Self>) -> Option<T> {
         let result = pending.as_ref()?.0.lock().unwrap_or_else(PoisonError::into_inner).take()?;
         *pending = None;
@@ -61,13 +61,13 @@ impl<T> Pending<T> {
 }
 
 impl BlockingPool {
-    /// Without threads; the first work starts one.
+    /// A pool without threads; the first work starts one.
     pub(crate) fn new() -> Self {
         let state = State { waiting: Vec::new(), threads: 0, idle: 0, moved: Instant::now() };
         Self(Arc::new(Queue { state: Mutex::new(state), changed: Condvar::new() }))
     }
 
-    /// Hands work over. `None` if the queue is full or no thread can be started.
+    /// Queues work. Returns `None` if the queue is full or no thread can be started.
     pub(crate) fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Option<Pending<T>> {
         let slot = Arc::new(Mutex::new(None));
         let result = Arc::clone(&slot);
@@ -92,7 +92,7 @@ impl BlockingPool {
         true
     }
 
-    /// Starts a further thread if all that there are hang. To be called in each sample.
+    /// Starts another thread if all threads are blocked. Call this in each sample.
     pub(crate) fn tend(&self) {
         self.tend_locked(&mut self.0.lock());
     }
@@ -162,7 +162,7 @@ impl fmt::Debug for BlockingPool {
     }
 }
 
-/// Work of tests that blocks until the sender is dropped, as a call on a dead file server does: in `threads` threads.
+/// Blocks `threads` threads until the sender is dropped, like calls on a dead file server.
 #[cfg(test)]
 pub(crate) fn block(pool: &BlockingPool, threads: usize) -> std::sync::mpsc::Sender<()> {
     let (release, blocked) = std::sync::mpsc::channel::<()>();

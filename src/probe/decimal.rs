@@ -1,22 +1,22 @@
-//! Rounding, so that lines stay short, and reading of decimal numbers. Through integers: `f32::round` would need libm,
-//! and the parser of floats in std is a fiftieth of the whole probe.
+//! Rounding of readings, to keep lines short, and parsing of decimal numbers. Both use integers: `f32::round` needs
+//! libm, and the float parser of std is a fiftieth of the probe's size.
 
-/// To one decimal.
+/// Rounds to one decimal.
 pub(crate) fn round_to_tenth(value: f64) -> f64 {
     round_to(value, 10.0)
 }
 
-/// To one decimal, as the narrower type that most readings have.
+/// Rounds to one decimal, as `f32`.
 pub(crate) fn round_to_tenth_f32(value: f64) -> f32 {
     round_to_tenth(value) as f32
 }
 
-/// To two decimals.
+/// Rounds to two decimals.
 pub(crate) fn round_to_hundredth(value: f64) -> f64 {
     round_to(value, 100.0)
 }
 
-/// To three decimals.
+/// Rounds to three decimals.
 pub(crate) fn round_to_thousandth(value: f64) -> f64 {
     round_to(value, 1000.0)
 }
@@ -26,7 +26,7 @@ fn round_to(value: f64, scale: f64) -> f64 {
     (value * scale + half) as i64 as f64 / scale
 }
 
-/// A number such as `12.34`, as the kernel and people write it: no sign, no exponent, at most nine decimals.
+/// Parses a number such as `12.34`, without sign or exponent and with at most nine decimals.
 pub(crate) fn parse_decimal(text: &str) -> Option<f64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let only_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());

@@ -1,4 +1,5 @@
-//! Reads the controller's requests and answers at once, whatever the sampling thread is doing.
+//! Communication with the controller: the listener reads requests and answers them immediately, [`Control`] hands them
+//! to the sampling thread, and [`Output`] writes lines from both threads.
 
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
 use super::process_requests::{self, ProcessIdentity};
@@ -12,38 +13,36 @@ use serde::Deserialize;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
-/// Without any request for this long the controller is taken for dead.
+/// Without a request for this long the controller is considered dead.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Why the probe ends.
+/// The reason why the listener ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum ListenerExit {
     /// Standard input was closed.
     InputClosed,
-    /// No request came for so long.
     RequestTimeout(Duration),
-    /// The administrator allows no probe any more.
     ForbiddenByPolicy(SafeText),
-    /// What came is no line.
+    /// A line exceeds the limit of the codec.
     RequestTooLong,
-    /// Nobody reads standard output any more, or input cannot be read.
+    /// The output is closed, or the input cannot be read.
     IoError,
 }
 
 impl ListenerExit {
-    /// The sentence that is said before, where somebody may still hear it.
+    /// The reason that is sent to the controller, if it may still be reading.
     pub(crate) fn farewell(&self) -> Option<SafeText> {
         match self {
             Self::ForbiddenByPolicy(reason) => Some(reason.clone()),
             Self::InputClosed => Some("standard input was closed".into()),
             Self::RequestTimeout(limit) => Some(format!("no request came for {} s", limit.as_secs()).into()),
-            Self::RequestTooLong => Some("a request was longer than any may be".into()),
+            Self::RequestTooLong => Some("a request exceeded the line limit".into()),
             Self::IoError => None,
         }
     }
 }
 
-/// Looks at the policies now and then, and passes on what has changed.
+/// Rereads the policy files and applies changes.
 pub(crate) struct PolicyMonitor {
     policy_files: PolicyFiles,
     current: Policy,
@@ -52,12 +51,13 @@ pub(crate) struct PolicyMonitor {
 }
 
 impl PolicyMonitor {
-    /// `current` is what was read before the probe started.
+    /// `current` is the policy that was read before the probe started.
     pub(crate) fn new(policy_files: PolicyFiles, current: Policy) -> Self {
         Self { policy_files, current, checked_at: Instant::now(), period: POLICY_CHECK_PERIOD }
     }
 
-    /// Reads the policies when they are due, after a request sooner; the reason why the probe may not go on.
+    /// Rereads the policy files if that is due, which is sooner right after a request (`is_awake`). Returns the
+    /// refusal, if the policy has one.
     fn poll_policy(&mut self, control: &Control, is_awake: bool) -> Option<SafeText> {
         let period = if is_awake { self.period.min(POLICY_CHECK_MIN_AGE) } else { self.period };
         if self.checked_at.elapsed() < period {
@@ -67,7 +67,7 @@ impl PolicyMonitor {
         let now = self.policy_files.read();
         if now != self.current {
             now.apply_to(control);
-            // The next snapshot names the interval in force, so that a longer one is not taken for silence.
+            // The next snapshot has the new interval, so that the controller does not take a longer one for silence.
             control.resend();
             self.current = now;
         }
@@ -76,7 +76,7 @@ impl PolicyMonitor {
 }
 
 impl Policy {
-    /// Puts it into force, and tells whoever watches.
+    /// Sets the minimum interval and queues notes for the user.
     pub(crate) fn apply_to(&self, control: &Control) {
         control.set_min_interval(self.min_interval);
         if let Some(message) = &self.message {
@@ -144,7 +144,7 @@ pub(crate) fn listen<O: AsFd>(
     }
 }
 
-/// Does what one line asks for, and says what to answer.
+/// Handles one request line. Returns the answer, if the request has one.
 fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Option<Message> {
     if line.is_empty() {
         return None;
@@ -166,7 +166,7 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
                         control.note(format!("interval {seconds} s is outside {min} to {max} s: {used} s is used"));
                     }
                 }
-                None => control.note(format!("interval {seconds} s is no interval: nothing was changed")),
+                None => control.note(format!("interval {seconds} s is not valid: the interval was not changed")),
             }
             None
         }
@@ -194,7 +194,7 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
         }
         Err(error) => {
             control.note(format!("a request was not understood: {error}"));
-            // A request of a newer controller that carries an id waits for an answer.
+            // A newer controller waits for an answer to each request with an id.
             id_of_unknown_request(line).map(|id| {
                 let outcome = ReplyOutcome::Refused("this probe does not know the request".into());
                 Message::Reply(Reply { id, outcome })
@@ -203,42 +203,42 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
     }
 }
 
-/// The id in a request of unknown kind: `{"kind":{"id":7,...}}`.
+/// Returns the id of an unknown request: `{"kind":{"id":7,...}}`.
 fn id_of_unknown_request(line: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(line).ok()?;
     let (_kind, body) = text.trim().strip_prefix('{')?.split_once(':')?;
     serde_json::from_str::<RequestId>(body.trim().strip_suffix('}')?).ok()?.id
 }
 
-/// What every request with an answer has.
+/// The field that all requests with an answer have.
 #[derive(Deserialize)]
 struct RequestId {
     id: Option<u64>,
 }
 
-/// Notes that wait for the next snapshot; more are dropped.
+/// The maximum number of notes for one snapshot; further ones are dropped.
 const MAX_QUEUED_NOTES: usize = 8;
 
-/// The orders so far.
+/// The current settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SamplerRequests {
     pub(crate) interval: Duration,
-    /// The last snapshot that the controller has seen, once it has said so.
+    /// The sequence number of the last snapshot that the controller received.
     pub(crate) acknowledged: Option<u64>,
     pub(crate) resend: bool,
 }
 
-/// What was asked for, and what the administrator allows.
+/// The requested interval, the minimum of the policy, and the settings that result from both.
 #[derive(Debug)]
 struct RequestedSettings {
     requests: SamplerRequests,
     interval: Duration,
     min: Duration,
-    /// The sampling thread is asleep until the controller has seen more.
+    /// Set while the sampling thread waits for an acknowledgement.
     waits_for_acknowledgement: bool,
 }
 
-/// Orders, notes for the next snapshot, and the bell that tells of new ones.
+/// Hands settings and notes from the listener to the sampling thread, and wakes it.
 #[derive(Debug)]
 pub(crate) struct Control {
     settings: Mutex<RequestedSettings>,
@@ -253,8 +253,8 @@ impl Control {
         Self { settings: Mutex::new(settings), notes: Mutex::new(Vec::new()), condvar: Condvar::new() }
     }
 
-    /// The controller has seen this snapshot. That wakes nobody who sleeps until the next sample is due: it comes with
-    /// every heartbeat.
+    /// Records the last snapshot that the controller received. Does not wake a thread that waits for the next sample:
+    /// every heartbeat carries an acknowledgement.
     pub(crate) fn acknowledge(&self, sequence: u64) {
         let mut settings = self.lock();
         settings.requests.acknowledged = settings.requests.acknowledged.max(Some(sequence));
@@ -268,17 +268,17 @@ impl Control {
         self.update(|settings| settings.interval = interval);
     }
 
-    /// The administrator allows no shorter interval, whatever is asked for.
+    /// Sets the minimum interval of the policy.
     pub(crate) fn set_min_interval(&self, min: Duration) {
         self.update(|settings| settings.min = min);
     }
 
-    /// Inventory, all facts and a snapshot are wanted now.
+    /// Requests a snapshot with inventory and all facts.
     pub(crate) fn resend(&self) {
         self.update(|settings| settings.requests.resend = true);
     }
 
-    /// Something worth knowing goes with the next snapshot.
+    /// Queues a note for the next snapshot.
     pub(crate) fn note(&self, note: String) {
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         if notes.len() < MAX_QUEUED_NOTES {
@@ -286,12 +286,12 @@ impl Control {
         }
     }
 
-    /// The notes since the last snapshot.
+    /// Takes the queued notes.
     pub(crate) fn take_notes(&self) -> Vec<SafeText> {
         std::mem::take(&mut *self.notes.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The orders; a wish to resend is taken out.
+    /// Takes the settings and clears the resend request.
     pub(crate) fn take_requests(&self) -> SamplerRequests {
         let mut settings = self.lock();
         let taken = settings.requests;
@@ -299,8 +299,8 @@ impl Control {
         taken
     }
 
-    /// Waits until `until`, or until another interval than `previous`'s or a resend is ordered. Without a time to wait for,
-    /// it waits for a newer acknowledgement.
+    /// Waits until `until`, or until the interval changes or a resend is requested. Without `until` it waits for a
+    /// newer acknowledgement.
     pub(crate) fn wait(&self, previous: &SamplerRequests, until: Option<Instant>) {
         let mut settings = self.lock();
         while settings.requests.interval == previous.interval && !settings.requests.resend {
@@ -334,12 +334,12 @@ impl Control {
     }
 }
 
-/// How long a last message waits for the line that is being written.
+/// How long the last message waits for a line in progress.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(100);
-/// Between two looks whether it has been.
+/// The delay between attempts to take the write lock.
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(1);
 
-/// A pipe to the controller. A line is written whole or the pipe is broken.
+/// The pipe to the controller. Each line is written whole, unless the pipe breaks.
 #[derive(Debug)]
 pub(crate) struct Output<F> {
     file: F,
@@ -351,30 +351,30 @@ impl<F: AsFd> Output<F> {
         Self { file, write_lock: Mutex::new(()) }
     }
 
-    /// Writes one message, and waits for as long as the pipe is full.
+    /// Writes a message, and waits while the pipe is full.
     ///
     /// # Errors
-    /// What the kernel says when nobody reads any more: `EPIPE`.
+    /// `EPIPE` if the reader is gone.
     pub(crate) fn send(&self, message: &Message) -> Result<(), Errno> {
-        // Every type of the contract has a JSON form; if one had none, its line would be missing, no more.
+        // Every wire type has a JSON form. If one had none, only its line would be missing.
         let Ok(line) = encode(message) else { return Ok(()) };
         let _write_lock = self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
         self.write_all(&line)
     }
 
-    /// Writes a last message if that is soon possible: nobody may be reading.
+    /// Writes a last message if that is possible without waiting for the reader.
     pub(crate) fn send_last(&self, message: &Message) {
         let Some(write_lock) = self.lock_within() else { return };
         let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
         let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
-        // A pipe that is ready has room for one page, and a last message is shorter.
+        // A pipe that is ready has room for a page, and the last message is shorter.
         if is_ready && let Ok(line) = encode(message) {
             let _ignored: Result<(), Errno> = self.write_all(&line);
         }
         drop(write_lock);
     }
 
-    /// The turn, unless whoever has it waits for a full pipe. A line takes microseconds otherwise.
+    /// Takes the write lock unless its holder waits for a full pipe. Otherwise a line takes microseconds.
     fn lock_within(&self) -> Option<MutexGuard<'_, ()>> {
         let deadline = Instant::now() + LAST_MESSAGE_TIMEOUT;
         loop {
@@ -415,7 +415,7 @@ mod tests {
         PolicyMonitor::new(policy_files, current)
     }
 
-    /// Runs the listener over `requests`, then closes its input; returns what it wrote.
+    /// Runs the listener over `requests`, closes its input and returns what it wrote.
     fn run_listener(requests: &str) -> (ListenerExit, Vec<String>, Control) {
         let (input, mut requester) =
             pipe().map(|(reader, writer)| (reader, std::fs::File::from(writer))).expect("pipe");
@@ -442,8 +442,8 @@ mod tests {
 
     #[test]
     fn a_changed_policy_is_applied_at_the_next_check() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("policy.json");
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("policy.json");
         let mut policy_files = PolicyFiles::new(Some(path.to_string_lossy().into_owned()));
         let current = policy_files.read();
         let mut monitor = PolicyMonitor { period: Duration::ZERO, ..PolicyMonitor::new(policy_files, current) };
@@ -462,10 +462,10 @@ mod tests {
             ]
         );
         assert_eq!(monitor.poll_policy(&control, false), None);
-        assert_eq!(control.take_notes().len(), 0, "told once");
+        assert_eq!(control.take_notes().len(), 0, "reported once");
         std::fs::write(&path, r#"{"allow": false, "message": "resetting GPUs"}"#).expect("writes");
         assert_eq!(monitor.poll_policy(&control, false).as_deref(), Some("resetting GPUs"));
-        // Whoever is awake for a request looks sooner.
+        // After a request the policy is read sooner.
         let mut later = PolicyMonitor {
             current: monitor.policy_files.read(),
             policy_files: monitor.policy_files,
@@ -526,7 +526,7 @@ mod tests {
         assert_eq!(notes[0], "interval 0.01 s is outside 0.25 to 60 s: 0.25 s is used");
         assert!(notes[1].starts_with("a request was not understood: protocol violation"), "{notes:?}");
         assert!(notes[1].ends_with("in the line that begins `hello`"), "{notes:?}");
-        assert_eq!(notes[3], "interval -2 s is no interval: nothing was changed");
+        assert_eq!(notes[3], "interval -2 s is not valid: the interval was not changed");
         assert_eq!(
             lines,
             ["{\"reply\":{\"id\":5,\"outcome\":{\"refused\":\"this probe does not know the request\"}}}"]
@@ -619,6 +619,6 @@ mod tests {
         let output = Output::new(writer);
         output.send_last(&Message::Farewell { reason: "full".into() });
         let _write_lock = output.write_lock.lock();
-        output.send_last(&Message::Farewell { reason: "full, and somebody waits for it".into() });
+        output.send_last(&Message::Farewell { reason: "full, and locked".into() });
     }
 }

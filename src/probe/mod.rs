@@ -1,9 +1,9 @@
-//! Runs on the GPU server: samples NVML and /proc and writes what it finds as lines of [`crate::wire`].
+//! The probe: runs on the GPU server, samples NVML and `/proc` and writes the readings as lines of [`crate::wire`].
 //!
-//! Three threads. The main one samples at its pace and writes snapshots; one reads requests, answers them at once and
-//! ends the process when the controller is gone; one makes the NVML calls, since any of them may hang. A fourth asks
-//! the name service for users, from the first unknown uid on, and a fifth waits for Xids where the driver tells them. The
-//! main one hands everything else that may block to a [`blocking::BlockingPool`].
+//! Threads: the main thread samples at the requested interval and writes snapshots. The [`listener`] reads requests,
+//! answers them immediately and ends the process when the controller is gone. The [`nvml`] worker makes the NVML calls,
+//! which may hang. A fourth thread looks up user names once a uid is unknown, and a fifth waits for Xid events if the
+//! driver supports them. The main thread hands all other work that may block to a [`blocking::BlockingPool`].
 
 mod blocking;
 mod decimal;

@@ -1,11 +1,11 @@
-//! The command line, read by hand: a parser would be larger than the rest of the probe.
+//! The command line. It is parsed by hand because a parser crate would be larger than the rest of the probe.
 
 use super::decimal::parse_decimal;
 use super::sampler::{DEFAULT_INTERVAL, MAX_INTERVAL, MIN_INTERVAL};
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// What `--help` prints.
+/// The output of `--help`.
 pub(crate) const HELP: &str = "\
 gpufleet-probe reads the GPUs, processes and load of this host for gpufleet.
 
@@ -13,56 +13,57 @@ Usage: gpufleet-probe [--interval SECONDS] [--nvml-library PATH] [--policy PATH]
        gpufleet-probe --once [--pretty] [--nvml-library PATH] [--policy PATH] [--marks DIR]
 
 Without --once it serves a controller: JSON lines on standard output, requests on
-standard input. It ends when standard input is closed, and after 30 s without a request.
+standard input. It exits when standard input is closed, or after 30 s without a request.
 
 Options:
-  --once                 take one snapshot and end
-  --pretty               print it for a person instead of as JSON lines
+  --once                 print one snapshot and exit
+  --pretty               print text instead of JSON lines
   --interval SECONDS     time between snapshots, 0.25 to 60 (default 2)
-  --nvml-library PATH    load this library in place of libnvidia-ml.so.1
-  --policy PATH          honour this policy besides /etc/gpufleet/policy.json
-  --marks DIR            where probes of one user tell each other that the driver hangs
-                         (default /dev/shm, else /tmp)
+  --nvml-library PATH    load this library instead of libnvidia-ml.so.1
+  --policy PATH          apply this policy in addition to /etc/gpufleet/policy.json
+  --marks DIR            directory of the lock file that keeps the probes of one user
+                         away from a driver that hangs (default /dev/shm, else /tmp)
   --version              print the version
   --help                 print this text
 ";
 
-/// Files in place of the usual ones, or besides them.
+/// Paths from the command line.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FileOptions {
-    /// A library in place of the usual ones.
+    /// Replaces the default library paths.
     pub(crate) library: Option<String>,
-    /// A policy besides the administrator's.
+    /// A policy file in addition to the administrator's.
     pub(crate) policy: Option<String>,
-    /// A directory for marks in place of the usual ones.
+    /// Replaces the default directories of the peer hang lock.
     pub(crate) hang_lock_dir: Option<String>,
 }
 
-/// What is asked for.
+/// The parsed command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Options {
-    /// Serve a controller.
+    /// Serve a controller on standard input and output.
     Serve {
-        /// Between snapshots.
+        /// The time between snapshots.
         interval: Duration,
-        /// What to use in place of the usual.
         files: FileOptions,
     },
-    /// One snapshot.
+    /// Print one snapshot.
     Once {
-        /// For a person.
+        /// Print text instead of JSON.
         pretty: bool,
-        /// What to use in place of the usual.
         files: FileOptions,
     },
-    /// The version.
+    /// Print the version.
     Version,
-    /// The help.
+    /// Print the help.
     Help,
 }
 
 impl Options {
-    /// Reads the arguments after the program's name. The error is a sentence for a person.
+    /// Parses the arguments after the program name.
+    ///
+    /// # Errors
+    /// A message for the user.
     pub(crate) fn parse(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
         let (mut once, mut pretty, mut interval, mut files) = (false, false, None, FileOptions::default());
         let mut arguments = arguments.map(|argument| argument.to_string_lossy().into_owned());
@@ -86,9 +87,9 @@ impl Options {
             }
         }
         match (once, pretty, interval) {
-            (true, _, Some(_)) => Err("--interval has no meaning with --once".to_owned()),
+            (true, _, Some(_)) => Err("--interval cannot be used with --once".to_owned()),
             (true, pretty, None) => Ok(Self::Once { pretty, files }),
-            (false, true, _) => Err("--pretty goes with --once".to_owned()),
+            (false, true, _) => Err("--pretty requires --once".to_owned()),
             (false, false, interval) => Ok(Self::Serve { interval: interval.unwrap_or(DEFAULT_INTERVAL), files }),
         }
     }
@@ -137,8 +138,8 @@ mod tests {
             ("--interval 0.1", "--interval `0.1` is not a number of seconds from 0.25 to 60"),
             ("--interval nan", "--interval `nan` is not a number of seconds from 0.25 to 60"),
             ("--interval 2s", "--interval `2s` is not a number of seconds from 0.25 to 60"),
-            ("--pretty", "--pretty goes with --once"),
-            ("--once --interval 2", "--interval has no meaning with --once"),
+            ("--pretty", "--pretty requires --once"),
+            ("--once --interval 2", "--interval cannot be used with --once"),
         ] {
             assert_eq!(parse(line), Err(error.to_owned()), "{line}");
         }

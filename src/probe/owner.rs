@@ -1,13 +1,14 @@
-//! Who runs a process beyond its user, read off its cgroup. Everybody may read `/proc/PID/cgroup`.
+//! The owner of a process besides its user (Slurm job, pod, container, service or session), derived from
+//! `/proc/PID/cgroup`, which every user may read; and the scope of the probe itself.
 
 use crate::wire::{Ancestor, Owner, SafeText, Scope};
 use std::path::Path;
 
-/// How many hexadecimal digits of a container's id are shown, as `docker ps` does.
+/// The number of hexadecimal digits of a container id that are shown, as in `docker ps`.
 const SHORT_ID_LENGTH: usize = 12;
 
-/// The owner that a process's cgroups and parents tell, most telling first: a Slurm job, a pod, a container, a
-/// service, a login session. `cgroup` is the text of `/proc/PID/cgroup` (cgroups(7)): `N:controllers:/path` lines.
+/// Returns the owner by cgroup and ancestors, most specific first: a Slurm job, a pod, a container, a service, a login
+/// session. `cgroup` is the content of `/proc/PID/cgroup` (cgroups(7)): lines of `N:controllers:/path`.
 pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
     let first = |rule: fn(&[&str]) -> Option<Owner>| paths(cgroup).find_map(|path| rule(&components(path)));
     first(slurm)
@@ -19,9 +20,9 @@ pub(crate) fn owner(cgroup: &str, ancestors: &[Ancestor]) -> Option<Owner> {
         .or_else(|| first(session))
 }
 
-/// The path of the cgroup that Slurm 26.05 and newer names by a SLUID (`s` and 13 Crockford base32 characters). The
-/// job id is not in it: [`slurmstepd_job`] finds it in the title of the step's daemon, the environment may have it, and
-/// `external::SlurmJobs` asks others.
+/// Returns the path of the cgroup that Slurm 26.05 and newer name by a SLUID (`s` and 13 Crockford base32 characters).
+/// It does not contain the job id. [`slurmstepd_job`] reads the id from the title of slurmstepd,
+/// [`slurm_in_environment`] from the environment, and `external::SlurmJobs` asks `scontrol`.
 pub(crate) fn sluid_path(cgroup: &str) -> Option<&str> {
     paths(cgroup).find_map(|path| {
         let mut end = 0;
@@ -33,7 +34,7 @@ pub(crate) fn sluid_path(cgroup: &str) -> Option<&str> {
     })
 }
 
-/// Job and step in the title of a `slurmstepd`: `slurmstepd: [3385.0]`.
+/// Parses job and step in the title of a slurmstepd: `slurmstepd: [3385.0]`.
 pub(crate) fn slurmstepd_job(title: &str) -> Option<Owner> {
     let inner = title.strip_prefix("slurmstepd: [")?.split(']').next()?;
     let (job, step) = inner.split_once('.').map_or((inner, None), |(job, step)| (job, Some(step)));
@@ -48,8 +49,8 @@ fn components(path: &str) -> Vec<&str> {
     path.split('/').filter(|part| !part.is_empty()).collect()
 }
 
-/// cgroup v1: `/slurm/uid_U/job_J/step_S`, with the node's name behind `slurm_` where several run on one host.
-/// cgroup v2 before 26.05: `.../slurmstepd.scope/job_J/step_S/...`, in a slice whose name can be configured.
+/// cgroup v1: `/slurm/uid_U/job_J/step_S`, with the node name after `slurm_` if several slurmd run on one host. cgroup
+/// v2 before 26.05: `.../slurmstepd.scope/job_J/step_S/...`, in a slice with a configurable name.
 fn slurm(parts: &[&str]) -> Option<Owner> {
     let index = parts.windows(2).position(|pair| {
         let parent = pair[0];
@@ -61,22 +62,22 @@ fn slurm(parts: &[&str]) -> Option<Owner> {
     Some(Owner::Slurm { job: job.into(), step: step.map(Into::into) })
 }
 
-/// Slurm 26.05 and newer: `.../slurmstepd.scope/SLUID/step_S/...`. Until somebody knows the job's number, its SLUID stands
-/// for it: that is the same for all processes of the job, on every host.
+/// Slurm 26.05 and newer: `.../slurmstepd.scope/SLUID/step_S/...`. The SLUID stands for the job until the job id is
+/// known: it is the same for all processes of the job on every host.
 fn slurm_by_sluid(parts: &[&str]) -> Option<Owner> {
     let index = parts.iter().position(|part| is_sluid(part))?;
     let step = parts.get(index + 1).and_then(|part| part.strip_prefix("step_"));
     Some(Owner::Slurm { job: parts[index].into(), step: step.map(Into::into) })
 }
 
-/// `/kubepods/burstable/pod<uid>/<id>`, or with systemd
-/// `kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`, in which the uid's `-` are written `_`; where kubelet
-/// and containerd do not agree on that, `kubepods-burstable-pod<uid>.slice:cri-containerd:<id>`.
+/// `/kubepods/burstable/pod<uid>/<id>`, or with systemd `kubepods-burstable-pod<uid>.slice/cri-containerd-<id>.scope`,
+/// where `_` replaces the `-` of the uid. If kubelet and containerd use different cgroup drivers:
+/// `kubepods-burstable-pod<uid>.slice:cri-containerd:<id>`.
 fn pod(parts: &[&str]) -> Option<Owner> {
     parts.iter().find(|part| part.starts_with("kubepods") || part.contains("-kubepods"))?;
     let (index, uid) = parts.iter().enumerate().find_map(|(index, part)| {
         let uid = part.split(".slice").next()?.rsplit_once("pod")?.1.replace('_', "-");
-        // A static pod's uid is a bare hash.
+        // The uid of a static pod is a hash without dashes.
         let digits = uid.bytes().filter(u8::is_ascii_hexdigit).count();
         let is_uid = digits == 32 && (uid.len() == 32 || uid.len() == 36);
         is_uid.then_some((index, uid))
@@ -91,12 +92,12 @@ fn pod(parts: &[&str]) -> Option<Owner> {
     Some(Owner::Pod { uid: uid.into(), container })
 }
 
-/// What a container's scope begins with, and whose it is.
+/// Prefixes of container scopes and their runtimes.
 const SCOPE_PREFIXES: [(&str, &str); 4] =
     [("docker-", "docker"), ("libpod-", "podman"), ("nerdctl-", "nerdctl"), ("cri-containerd-", "containerd")];
 
 fn container(parts: &[&str]) -> Option<Owner> {
-    // The innermost container is the one that the process knows itself to be in.
+    // The innermost container is the one that the process sees itself in.
     parts.iter().enumerate().rev().find_map(|(index, part)| {
         let parent = index.checked_sub(1).map(|parent| parts[parent]);
         container_by_id(part, parent).or_else(|| container_by_name(part, parent))
@@ -107,16 +108,16 @@ fn container_owner(runtime: &str, id: &str) -> Owner {
     Owner::Container { runtime: runtime.into(), id: id.into() }
 }
 
-/// Containers that have an id of 64 digits.
+/// Containers with an id of 64 digits.
 fn container_by_id(part: &str, parent: Option<&str>) -> Option<Owner> {
     let scope = part.strip_suffix(".scope").unwrap_or(part);
     let prefixed = SCOPE_PREFIXES.iter().find_map(|(prefix, runtime)| Some((*runtime, scope.strip_prefix(prefix)?)));
-    // Without a prefix the part above says whose it is; Amazon's and others say nothing.
+    // Without a prefix, the parent may name the runtime. Amazon ECS and others do not.
     let (runtime, id) = prefixed.unwrap_or((if parent == Some("docker") { "docker" } else { "container" }, part));
     is_long_id(id).then(|| container_owner(runtime, &id[..SHORT_ID_LENGTH]))
 }
 
-/// Containers and machines that have a name.
+/// Containers and machines with a name.
 fn container_by_name(part: &str, parent: Option<&str>) -> Option<Owner> {
     let in_lxc = matches!(parent, Some("lxc" | "lxc.payload"));
     if let Some(name) = part.strip_prefix("lxc.payload.").or(in_lxc.then_some(part)) {
@@ -128,7 +129,7 @@ fn container_by_name(part: &str, parent: Option<&str>) -> Option<Owner> {
     if let Some(id) = part.strip_prefix("apptainer-").and_then(|id| id.strip_suffix(".scope")) {
         return Some(container_owner("apptainer", id));
     }
-    // libvirt numbers its containers, and names them so with and without systemd.
+    // libvirt puts a number before the name of a container, with and without systemd.
     let libvirt =
         |name: &str| name.split_once('-').filter(|(number, _)| is_number(number)).map(|(_, name)| name.to_owned());
     if let Some(name) = part.strip_suffix(".libvirt-lxc").and_then(|name| libvirt(name.strip_prefix("lxc-")?)) {
@@ -138,13 +139,13 @@ fn container_by_name(part: &str, parent: Option<&str>) -> Option<Owner> {
     if let Some(name) = machine.strip_prefix("lxc-").and_then(libvirt) {
         return Some(container_owner("lxc", &name));
     }
-    // Virtual machines register under the same prefix; their processes are not in a container.
+    // Virtual machines have the same prefix, but their processes are not in a container.
     (!machine.starts_with("qemu-")).then(|| container_owner("nspawn", &machine))
 }
 
-/// The container whose files are mounted into the process's root, for one whose cgroup tells nothing: the engines mount
-/// `/etc/hostname` and its like from a folder that has the container's id in its name. `mountinfo` is the text of
-/// `/proc/PID/mountinfo`, which everybody may read.
+/// Returns the container of a process whose cgroup does not name it. Container engines mount `/etc/hostname` and
+/// similar files from a directory that is named by the container id. `mountinfo` is the content of
+/// `/proc/PID/mountinfo`, which every user may read.
 pub(crate) fn owner_by_mounts(mountinfo: &str) -> Option<Owner> {
     mountinfo.lines().find_map(|line| {
         let mut fields = line.split(' ').skip(3);
@@ -153,8 +154,8 @@ pub(crate) fn owner_by_mounts(mountinfo: &str) -> Option<Owner> {
             return None;
         }
         let parts = components(root);
-        let after = |folder: &str| {
-            let index = parts.iter().position(|part| *part == folder)?;
+        let after = |directory: &str| {
+            let index = parts.iter().position(|part| *part == directory)?;
             parts.get(index + 1).copied()
         };
         let container = |runtime, id: &str| is_long_id(id).then(|| container_owner(runtime, &id[..SHORT_ID_LENGTH]));
@@ -165,7 +166,7 @@ pub(crate) fn owner_by_mounts(mountinfo: &str) -> Option<Owner> {
     })
 }
 
-/// The Slurm job in the environment with which a process was started, for where its cgroup does not name the job.
+/// Returns the Slurm job in the environment of a process, for cgroups that do not name the job.
 pub(crate) fn slurm_in_environment(environ: &[u8]) -> Option<Owner> {
     let value = |name: &[u8]| {
         let value = environ.split(|&byte| byte == 0).find_map(|variable| variable.strip_prefix(name))?;
@@ -176,25 +177,25 @@ pub(crate) fn slurm_in_environment(environ: &[u8]) -> Option<Owner> {
     Some(Owner::Slurm { job: job.into(), step: step.map(Into::into) })
 }
 
-/// Apptainer leaves the cgroup as it is; a parent of the process carries its title.
+/// Apptainer does not create a cgroup, but an ancestor of the process has its title.
 fn apptainer(ancestors: &[Ancestor]) -> Option<Owner> {
     let is_runtime = |ancestor: &&Ancestor| ancestor.argv.first().is_some_and(|title| is_apptainer(title));
     ancestors.iter().find(is_runtime).map(|parent| apptainer_owner(parent.pid))
 }
 
-/// Whether a process of this title runs a container of Apptainer, or of Singularity, as it was called.
+/// Whether this is the title of an Apptainer (formerly Singularity) runtime.
 pub(crate) fn is_apptainer(title: &str) -> bool {
     title.starts_with("Apptainer runtime parent") || title.starts_with("Singularity runtime parent")
 }
 
-/// Such containers have no other name than the pid of the process that runs them.
+/// The owner for an Apptainer container, which has no name other than the pid of its runtime.
 pub(crate) fn apptainer_owner(pid: u32) -> Owner {
     container_owner("apptainer", &pid.to_string())
 }
 
 fn service(parts: &[&str]) -> Option<Owner> {
     let name = parts.iter().rev().find(|part| part.ends_with(".service"))?;
-    // The per-user manager is nobody's work: whatever a person started from a desktop is below it.
+    // `user@` is the per-user manager: everything that was started from a desktop is below it.
     (!name.starts_with("user@")).then(|| Owner::Service(systemd_unescape(name).into()))
 }
 
@@ -211,14 +212,14 @@ fn is_long_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Whether this is a SLUID, which is never a job's number.
+/// Whether `part` is a SLUID. A job id never is.
 pub(crate) fn is_sluid(part: &str) -> bool {
-    // Crockford's alphabet leaves out I, L, O and U.
+    // Crockford's base32 lacks I, L, O and U.
     let in_alphabet = |byte: u8| byte.is_ascii_alphanumeric() && !b"ILOU".contains(&byte.to_ascii_uppercase());
     part.len() == 14 && part.starts_with('s') && part.bytes().skip(1).all(in_alphabet)
 }
 
-/// Undoes systemd's escapes (`\x2d`, systemd-escape(1)).
+/// Reverses the escapes of systemd (`\x2d`, systemd-escape(1)).
 fn systemd_unescape(name: &str) -> String {
     let mut pieces = name.split("\\x");
     let mut text = pieces.next().unwrap_or_default().to_owned();
@@ -235,17 +236,16 @@ fn systemd_unescape(name: &str) -> String {
     text
 }
 
-/// The signs of a container, as far as the process itself can see them.
+/// The signs of a Slurm job or container that the probe can see from inside.
 #[derive(Debug, Default)]
 pub(crate) struct ScopeEvidence {
     /// `/proc/self/cgroup`.
     pub(crate) cgroup: String,
-    /// `/.dockerenv` is there.
+    /// `/.dockerenv` exists.
     pub(crate) dockerenv: bool,
-    /// `/run/.containerenv` is there.
+    /// `/run/.containerenv` exists.
     pub(crate) containerenv: bool,
-    /// `/run/systemd/container`, or the variable `container`: what manages a whole system in a container says here
-    /// what it is.
+    /// `/run/systemd/container` or the variable `container`, where a container manager writes its name.
     pub(crate) container_manager: Option<String>,
     /// `APPTAINER_NAME` or `SINGULARITY_NAME`.
     pub(crate) apptainer: Option<String>,
@@ -271,7 +271,7 @@ impl ScopeEvidence {
         }
     }
 
-    /// A Slurm job first, since it bounds what a container in it could see.
+    /// The scope of the probe. A Slurm job comes first, since it limits what a container in it can see.
     pub(crate) fn scope(&self) -> Scope {
         let by_cgroup = match owner(&self.cgroup, &[]) {
             Some(Owner::Slurm { job, .. }) => {
@@ -282,7 +282,7 @@ impl ScopeEvidence {
             Some(Owner::Container { runtime, id }) => Some(format!("{runtime} {id}")),
             _ => None,
         };
-        // Inside a cgroup namespace the path is `/` and tells nothing; then the signs in the file system count.
+        // In a cgroup namespace the path is `/`, so use the other signs.
         let name = by_cgroup
             .or_else(|| self.apptainer.as_ref().map(|name| format!("apptainer {name}")))
             .or_else(|| self.kubernetes.then(|| "Kubernetes pod".to_owned()))
@@ -304,7 +304,7 @@ mod tests {
         owner(cgroup, &[])
     }
 
-    /// As the fixtures write an owner.
+    /// Formats an owner as in the fixtures.
     fn describe(owner: Option<Owner>) -> String {
         match owner {
             None => "none".to_owned(),
@@ -375,7 +375,7 @@ mod tests {
             owner_of_cgroup(&format!("/var/lib/kubelet/pods/{uid}/etc-hosts"), "/etc/hosts"),
             format!("pod {uid} -")
         );
-        // The host of such containers has their folders too, elsewhere.
+        // On the host the same directories are mounted elsewhere.
         assert_eq!(owner_of_cgroup(&docker, "/mnt"), "none");
         assert_eq!(owner_of_cgroup("/", "/etc/hosts"), "none");
     }

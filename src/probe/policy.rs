@@ -1,4 +1,4 @@
-//! What the administrator of this host allows: `/etc/gpufleet/policy.json`.
+//! The administrator's policy for probes on a host: `/etc/gpufleet/policy.json`.
 //!
 //! ```json
 //! {"allow": true, "min_interval": 10, "message": "GPU resets on Mondays, 8 to 9"}
@@ -11,33 +11,32 @@ use rustix::io::Errno;
 use serde::Deserialize;
 use std::time::Duration;
 
-/// Where it is looked for.
 const PATH: &str = "/etc/gpufleet/policy.json";
-/// The exit status of a probe that may not run: `EX_NOPERM` of sysexits.h.
+/// Exit code of a probe that the policy forbids: `EX_NOPERM` of sysexits.h.
 pub(crate) const EXIT_FORBIDDEN: u8 = 77;
-/// How often a probe that runs looks again. It leaves within 10 s, of which NVML may take a few.
+/// How often a running probe rereads the policy. The probe must exit within 10 s, and NVML needs some of that.
 pub(crate) const POLICY_CHECK_PERIOD: Duration = Duration::from_millis(4200);
-/// How long ago it must have looked to do so along with a request, for which it is awake anyway: with every other
-/// heartbeat.
+/// The policy is also reread right after a request, when the thread is awake anyway, if the last read is this old: with
+/// every other heartbeat.
 pub(crate) const POLICY_CHECK_MIN_AGE: Duration = Duration::from_millis(3500);
 
-/// What is allowed.
+/// The combined policy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Policy {
-    /// Why no probe may run. A policy that cannot be understood allows nothing: it was put there to restrict.
+    /// The reason why probes are forbidden. An invalid policy forbids probes, since it was written to restrict them.
     pub(crate) refusal: Option<SafeText>,
-    /// The shortest interval; zero where there is no policy.
+    /// The shortest interval, or zero.
     pub(crate) min_interval: Duration,
-    /// For whoever watches this host.
+    /// A message for the users who watch this host.
     pub(crate) message: Option<SafeText>,
 }
 
-/// The file, as it may be written.
+/// The contents of a policy file.
 #[derive(Deserialize)]
 struct PolicyFile {
     #[serde(default = "default_allow")]
     allow: bool,
-    /// Seconds.
+    /// In seconds.
     #[serde(default)]
     min_interval: Option<f64>,
     #[serde(default)]
@@ -48,8 +47,7 @@ fn default_allow() -> bool {
     true
 }
 
-/// The policies that hold here: the administrator's, and one more where the command line names it. What either forbids
-/// is forbidden.
+/// The administrator's policy file and an optional one from the command line. The stricter value of each limit applies.
 #[derive(Debug)]
 pub(crate) struct PolicyFiles {
     paths: Vec<String>,
@@ -61,7 +59,7 @@ impl PolicyFiles {
         Self { paths: [PATH.to_owned()].into_iter().chain(extra_path).collect(), reader: FileReader::default() }
     }
 
-    /// Reads what holds now.
+    /// Reads all policy files and combines them.
     pub(crate) fn read(&mut self) -> Policy {
         let mut all = Policy { refusal: None, min_interval: Duration::ZERO, message: None };
         for path in &self.paths {
@@ -83,12 +81,12 @@ impl PolicyFiles {
 }
 
 fn parse(path: &str, text: &[u8]) -> Policy {
-    // serde would take a list for the fields in their order.
+    // serde accepts a list as a struct, too.
     let is_object = text.trim_ascii_start().starts_with(b"{");
     let parsed = if is_object {
         serde_json::from_slice(text).map_err(|error| error.to_string())
     } else {
-        Err("it is no JSON object".to_owned())
+        Err("not a JSON object".to_owned())
     };
     match parsed {
         Ok(PolicyFile { allow, min_interval, message }) => {
@@ -101,7 +99,7 @@ fn parse(path: &str, text: &[u8]) -> Policy {
             Policy { refusal, min_interval: interval(min_interval), message }
         }
         Err(error) => Policy {
-            refusal: Some(format!("{path} cannot be understood, so no probe runs: {error}").into()),
+            refusal: Some(format!("{path} is invalid, so no probe may run: {error}").into()),
             min_interval: Duration::ZERO,
             message: None,
         },
@@ -141,14 +139,14 @@ mod tests {
         assert_eq!(with_message.refusal.as_deref(), Some("ask␛[31m root"));
         for broken in ["", "{\"allow\": false,}", "[]", "{\"allow\": \"no\"}", "\u{0}"] {
             let refusal = policy(broken).refusal.expect("a refusal");
-            assert!(refusal.starts_with("/p cannot be understood, so no probe runs: "), "{refusal}");
+            assert!(refusal.starts_with("/p is invalid, so no probe may run: "), "{refusal}");
         }
     }
 
     #[test]
     fn policies_are_combined_and_a_missing_file_is_ignored() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let directory = tempfile::tempdir().expect("directory");
+        let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
         let mut policy_files = PolicyFiles::new(None);
         policy_files.paths = vec![path("missing"), path("one"), path("two")];
         assert_eq!(policy_files.read().refusal, None);

@@ -1,20 +1,20 @@
-//! One snapshot for a person at a terminal: `gpufleet-probe --once --pretty`.
+//! One snapshot as text: `gpufleet-probe --once --pretty`.
 //!
 //! ```text
-//! hgx-01  Linux 6.1.0 x86_64  up 12.3 d            <- host.rs
+//! hgx-01  Linux 6.1.0 x86_64  up 12.3 d
 //!   CPU         13.5 % of 112, load 2.25 2.1 1.9
 //!   ...
 //!
-//! GPU 3  NVIDIA H100 80GB HBM3  GPU-5a4f...         <- gpu.rs
+//! GPU 3  NVIDIA H100 80GB HBM3  GPU-5a4f...
 //!   use         97 %, memory bus 41 %
 //!   ...
-//!   not told    decoder, fan
+//!   unknown     decoder, fan
 //!
-//!  GPU      PID KIND    MEMORY ...                  <- process.rs
+//!  GPU      PID KIND    MEMORY ...
 //! ```
 //!
-//! A piece that is not known is left out of its line, and named in the block's last one, so that nobody takes what is
-//! missing for what is fine.
+//! An unknown value is left out of its line and named in the last line of its section, so that missing is not taken for
+//! fine.
 
 use crate::wire::{
     Ancestor, Availability, ClocksEventReasons, ComputeMode, Filesystem, GpuHealth, GpuInfo, GpuProcessReading,
@@ -23,7 +23,7 @@ use crate::wire::{
 };
 use std::fmt::Display;
 
-/// The whole text, newline included.
+/// Formats a snapshot. The text ends in a newline.
 pub(crate) fn pretty(hello: &Hello, inventory: &Inventory, snapshot: &Snapshot) -> String {
     let mut report = ReportWriter::default();
     write_host(&mut report, hello, inventory, snapshot);
@@ -57,10 +57,10 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
     ));
     match &hello.scope {
         Some(Scope::SlurmJob(job)) => {
-            report.line(format!("seen from inside Slurm job {job}: only its part of the host"));
+            report.line(format!("inside Slurm job {job}: only its part of the host is visible"));
         }
         Some(Scope::Container(name)) => {
-            report.line(format!("seen from inside a container ({name}): only its part of the host"));
+            report.line(format!("inside a container ({name}): only its part of the host is visible"));
         }
         Some(Scope::Host | Scope::Unknown) | None => {}
     }
@@ -72,7 +72,7 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
     report.optional_field(with_affixes("cluster ", host.slurm_cluster.as_ref(), ""));
     report.optional_field(host.slurm_allocated_gpus.as_ref().map(|gpus| {
         let gpus: Vec<_> = gpus.iter().map(ToString::to_string).collect();
-        format!("GPUs given to jobs: {}", if gpus.is_empty() { "none".to_owned() } else { gpus.join(" ") })
+        format!("GPUs allocated to jobs: {}", if gpus.is_empty() { "none".to_owned() } else { gpus.join(" ") })
     }));
     report.end_line("Slurm");
     report.optional_field(with_affixes("", inventory.driver_version.as_ref(), ""));
@@ -110,7 +110,7 @@ fn load(report: &mut ReportWriter, hello: &Hello, host: &HostReading) {
     report.optional_field(with_affixes("written ", host.disk_write_bytes_per_second.map(rate), ""));
     report.end_line("disks");
     report.optional_field(with_affixes("", host.tasks_blocked, " in uninterruptible sleep"));
-    report.optional_field(with_affixes("", host.oom_kills, " killed for want of memory since boot"));
+    report.optional_field(with_affixes("", host.oom_kills, " killed by the OOM killer since boot"));
     report.end_line("tasks");
 }
 
@@ -153,7 +153,7 @@ fn write_gpu(
         return;
     }
     if let Some(seconds) = reading.blocked_seconds {
-        report.line(format!("  a call has not come back for {seconds} s"));
+        report.line(format!("  an NVML call has not returned for {seconds} s"));
         return;
     }
     if info.unified_memory == Some(true) {
@@ -169,8 +169,8 @@ fn write_gpu(
     if instance {
         report.optional_field(with_affixes("GPU instance ", info.gpu_instance_id, ""));
         report.optional_field(with_affixes("compute instance ", info.compute_instance_id, ""));
-        report.end_line("numbers");
-        // An instance has no sensors of its own.
+        report.end_line("MIG ids");
+        // A MIG instance has no sensors.
         report.end_section();
         return;
     }
@@ -183,7 +183,7 @@ fn write_gpu(
 }
 
 fn activity(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
-    // The shares of a divided GPU are its instances', and those have none but GPM's.
+    // In MIG mode, only GPM measures the utilization of an instance.
     if info.mig_enabled != Some(true) && info.mig_parent_uuid.is_none() {
         report.field("use", with_affixes("", reading.utilization_percent, " %"));
         report.field("memory bus", with_affixes("memory bus ", reading.memory_utilization_percent, " %"));
@@ -216,29 +216,35 @@ fn sensors(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
         }),
     );
     report.field("fan", with_affixes("fan ", reading.fan_percent, " %"));
-    report.end_line("heat");
+    report.end_line("temperature");
     let enforced = reading.power_limit_watts.or(info.power_limit_watts);
     report.field("power", used_of("", reading.power_watts, enforced, " W"));
     report.optional_field(with_affixes(
-        "could be set to ",
+        "maximum limit ",
         info.power_limit_max_watts.filter(|&most| Some(most) != enforced),
         " W",
     ));
     report.field("mean power", with_affixes("mean ", reading.power_mean_watts, " W"));
-    report
-        .field("energy", with_affixes("", reading.energy_joules.map(|joules| (joules / 3600.0) as u64), " Wh so far"));
+    report.field(
+        "energy",
+        with_affixes(
+            "",
+            reading.energy_joules.map(|joules| (joules / 3600.0) as u64),
+            " Wh since the driver was loaded",
+        ),
+    );
     report.end_line("power");
     report.field("clocks", used_of("graphics ", reading.clock_graphics_mhz, info.clock_graphics_max_mhz, " MHz"));
     report.optional_field(used_of("SM ", reading.clock_sm_mhz, info.clock_sm_max_mhz, " MHz"));
     report.optional_field(used_of("memory ", reading.clock_memory_mhz, info.clock_memory_max_mhz, " MHz"));
     report.field("performance state", with_affixes("P", reading.performance_state, ""));
     report.end_line("clocks");
-    report.field("what holds it back", reading.clocks_event_reasons.map(reasons));
+    report.field("throttle reasons", reading.clocks_event_reasons.map(reasons));
     let total = |label, seconds: Option<f64>| with_affixes(label, seconds.map(time), "");
-    report.optional_field(total("so far by power cap ", reading.power_violation_seconds));
-    report.optional_field(total("by heat ", reading.thermal_violation_seconds));
-    report.optional_field(total("by power brake ", reading.power_brake_seconds));
-    report.end_line("held back");
+    report.optional_field(total("time at power cap ", reading.power_violation_seconds));
+    report.optional_field(total("at thermal limit ", reading.thermal_violation_seconds));
+    report.optional_field(total("at power brake ", reading.power_brake_seconds));
+    report.end_line("throttling");
 }
 
 fn links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, health: &GpuHealth) {
@@ -262,7 +268,7 @@ fn links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, health
 
 fn faults(report: &mut ReportWriter, health: &GpuHealth) {
     let errors = |label, now: Option<u64>, ever: Option<u64>| {
-        let ever = ever.map_or_else(String::new, |ever| format!(" ({ever} in its life)"));
+        let ever = ever.map_or_else(String::new, |ever| format!(" ({ever} in total)"));
         with_affixes(label, now, &ever)
     };
     report.field("ECC", errors("corrected ", health.ecc_corrected_volatile, health.ecc_corrected_aggregate));
@@ -272,18 +278,18 @@ fn faults(report: &mut ReportWriter, health: &GpuHealth) {
         health.ecc_uncorrectable_aggregate,
     ));
     report.end_line("ECC errors");
-    report.optional_field(with_affixes("remapped for corrected errors ", health.remapped_rows_correctable, ""));
-    report.optional_field(with_affixes("for uncorrectable ones ", health.remapped_rows_uncorrectable, ""));
-    report.optional_field(message_if(health.row_remap_pending, "one waits for a reset"));
-    report.optional_field(message_if(health.row_remap_failed, "one could not be: the board has to go"));
+    report.optional_field(with_affixes("remapped for correctable errors ", health.remapped_rows_correctable, ""));
+    report.optional_field(with_affixes("for uncorrectable errors ", health.remapped_rows_uncorrectable, ""));
+    report.optional_field(message_if(health.row_remap_pending, "remapping pending: reset the GPU"));
+    report.optional_field(message_if(health.row_remap_failed, "remapping failed: replace the GPU"));
     report.end_line("rows");
     report.optional_field(with_affixes("retired for single-bit errors ", health.retired_pages_single_bit, ""));
     report.optional_field(with_affixes("for double-bit errors ", health.retired_pages_double_bit, ""));
-    report.optional_field(message_if(health.retired_pages_pending, "some wait for a reboot"));
+    report.optional_field(message_if(health.retired_pages_pending, "retirement pending: reboot the host"));
     report.end_line("pages");
     let action = health.recovery_action.filter(|&action| action != RecoveryAction::None);
     report.optional_field(action.map(|action| action.description().to_owned()));
-    report.end_line("to be done");
+    report.end_line("recovery");
 }
 
 fn settings(report: &mut ReportWriter, info: &GpuInfo, health: &GpuHealth) {
@@ -297,7 +303,7 @@ fn settings(report: &mut ReportWriter, info: &GpuInfo, health: &GpuHealth) {
     report.field(
         "Xid events",
         info.xid_events.map(|availability| match availability {
-            Availability::Available => "told as they happen".to_owned(),
+            Availability::Available => "reported as they happen".to_owned(),
             _ => unavailable("Xid events", Some(availability)).unwrap_or_default(),
         }),
     );
@@ -314,15 +320,15 @@ fn recent_past(report: &mut ReportWriter, samples: Option<&RecentPast>) {
     };
     let shares = mean_of(&mut samples.utilization_percent.iter().flatten().map(|&share| f64::from(share)));
     let watts = mean_of(&mut samples.power_watts.iter().flatten().map(|&watts| f64::from(watts)));
-    report.optional_field(Some(format!("{seconds} s kept by the driver")));
+    report.optional_field(Some(format!("{seconds} s buffered by the driver")));
     report.optional_field(with_affixes("mean use ", shares, " %"));
     report.optional_field(with_affixes("mean power ", watts, " W"));
-    report.end_line("before");
+    report.end_line("history");
 }
 
 fn reasons(mask: u64) -> String {
     let names: Vec<_> = ClocksEventReasons(mask).names().collect();
-    let names = if names.is_empty() { "nothing".to_owned() } else { names.join(" and ") };
+    let names = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
     if mask == 0 { names } else { format!("{names} (mask {mask:#x})") }
 }
 
@@ -339,20 +345,20 @@ fn compute_mode(mode: ComputeMode) -> &'static str {
     }
 }
 
-/// Why a reading is not to be had, where the driver has it.
+/// Why a supported reading is not available.
 fn unavailable(what: &str, availability: Option<Availability>) -> Option<String> {
     match availability {
-        Some(Availability::NotPermitted) => Some(format!("this account may not read {what}")),
+        Some(Availability::NotPermitted) => Some(format!("no permission to read {what}")),
         Some(Availability::Refused) => Some(format!("the driver refuses {what}")),
         Some(Availability::Available) | None => None,
     }
 }
 
-/// Columns that a command may take.
+/// The width of the command column.
 const COMMAND_COLUMNS: usize = 60;
-/// What is known besides stands so far to the right.
+/// The indentation of the lines below a process.
 const INDENT: usize = 14;
-/// Parents that are named.
+/// The maximum number of ancestors shown.
 const SHOWN_ANCESTORS: usize = 6;
 
 fn write_processes(report: &mut ReportWriter, inventory: &Inventory, snapshot: &Snapshot) {
@@ -417,17 +423,17 @@ fn details(report: &mut ReportWriter, process: &ProcessReading, facts: Option<&P
         facts.owner.as_ref().map(|owner| describe_owner(owner, facts.container_name.as_ref())),
         with_affixes("in ", facts.runs_in.as_ref(), ""),
         (!facts.ancestors.is_empty()).then(|| parents(&facts.ancestors)),
-        facts.ignores_hangup.filter(|&ignores| ignores).map(|_| "ignores a hangup".to_owned()),
+        facts.ignores_hangup.filter(|&ignores| ignores).map(|_| "ignores SIGHUP".to_owned()),
     ]);
     line(&[
-        with_affixes("runs for ", process.age_seconds.map(time), ""),
+        with_affixes("running for ", process.age_seconds.map(time), ""),
         with_affixes("", process.threads, " threads"),
-        with_affixes("", process.threads_live, " of them live"),
+        with_affixes("", process.threads_live, " live"),
         with_affixes("", process.threads_blocked.filter(|&count| count > 0), " in uninterruptible sleep"),
         process
             .blocked_thread
             .zip(process.blocked_seconds)
-            .map(|(thread, seconds)| format!("thread {thread} for {} already", time(f64::from(seconds)))),
+            .map(|(thread, seconds)| format!("thread {thread} for {}", time(f64::from(seconds)))),
         with_affixes("waits in ", process.wait_channel.as_ref(), ""),
         process.descendants.filter(|&count| count > 0).map(|count| {
             let cpu = with_affixes(" at ", process.descendants_cpu_percent, " % CPU").unwrap_or_default();
@@ -436,7 +442,7 @@ fn details(report: &mut ReportWriter, process: &ProcessReading, facts: Option<&P
         }),
     ]);
     line(&[
-        with_affixes("works in ", facts.working_directory.as_ref(), ""),
+        with_affixes("directory ", facts.working_directory.as_ref(), ""),
         facts.log_path.as_ref().map(|path| match process.log_age_seconds {
             Some(age) => format!("log {path} written {} ago", time(age)),
             None => format!("log {path}"),
@@ -459,11 +465,11 @@ fn describe_owner(owner: &Owner, name: Option<&SafeText>) -> String {
     }
 }
 
-/// The nearest first.
+/// Lists the ancestors, nearest first.
 fn parents(ancestors: &[Ancestor]) -> String {
     let names: Vec<_> =
         ancestors.iter().take(SHOWN_ANCESTORS).map(|parent| format!("{} {}", parent.name, parent.pid)).collect();
-    format!("below {}", names.join(" < "))
+    format!("started by {}", names.join(" < "))
 }
 
 fn state(process: &ProcessReading) -> String {
@@ -490,29 +496,29 @@ fn command(facts: Option<&ProcessFacts>) -> String {
     }
 }
 
-/// Columns that a title takes.
+/// The width of the title column.
 const TITLE_COLUMNS: usize = 11;
 
-/// Columns that a line may take, where its pieces allow it.
+/// The width at which lines are wrapped between fields.
 const COLUMNS: usize = 110;
 
-/// A page that grows line by line.
+/// Builds the text line by line.
 #[derive(Debug, Default)]
 struct ReportWriter {
     text: String,
     fields: Vec<String>,
-    /// What is usual and was not told, since the block began.
+    /// The names of the unknown fields of the section.
     unknown: Vec<&'static str>,
 }
 
 impl ReportWriter {
-    /// A whole line.
+    /// Writes a whole line.
     fn line(&mut self, line: impl AsRef<str>) {
         self.text.push_str(line.as_ref().trim_end());
         self.text.push('\n');
     }
 
-    /// A piece of the line that is being put together; where there is none, its name is kept for the end of the block.
+    /// Adds a field to the current line. If it is unknown, its name goes to the end of the section.
     fn field(&mut self, name: &'static str, field: Option<String>) {
         match field {
             Some(field) => self.fields.push(field),
@@ -520,24 +526,24 @@ impl ReportWriter {
         }
     }
 
-    /// The same of what is there on few machines only, or only at times: nobody misses it.
+    /// Adds a field that many hosts do not have, so it is not listed as unknown.
     fn optional_field(&mut self, field: Option<String>) {
         self.fields.extend(field);
     }
 
-    /// Ends the line, if it has a piece.
+    /// Writes the current line, if it has a field.
     fn end_line(&mut self, title: &str) {
         let fields = std::mem::take(&mut self.fields);
         self.write_wrapped(&format!("  {title:TITLE_COLUMNS$} "), &fields);
     }
 
-    /// Ends the block with what was not told.
+    /// Ends the section with the names of the unknown fields.
     fn end_section(&mut self) {
         self.fields = std::mem::take(&mut self.unknown).into_iter().map(str::to_owned).collect();
-        self.end_line("not told");
+        self.end_line("unknown");
     }
 
-    /// The pieces behind a beginning, on as many lines as they take; what follows the first stands below it.
+    /// Writes a prefix and fields on as many lines as needed, indented below the first field.
     fn write_wrapped(&mut self, prefix: &str, fields: &[String]) {
         let Some((first, others)) = fields.split_first() else { return };
         let indent = prefix.chars().count();
@@ -560,12 +566,12 @@ impl ReportWriter {
     }
 }
 
-/// A value with words around it.
+/// Formats a value with a prefix and a suffix.
 fn with_affixes<T: Display>(before: &str, value: Option<T>, after: &str) -> Option<String> {
     value.map(|value| format!("{before}{value}{after}"))
 }
 
-/// `use of most unit`, as far as both are known; nothing without the first.
+/// Formats `used of max unit`, or less if `max` is unknown.
 fn used_of<T: Display, U: Display>(before: &str, used: Option<T>, most: Option<U>, unit: &str) -> Option<String> {
     let used = used?;
     Some(match most {
@@ -578,7 +584,7 @@ fn or_dash(value: Option<impl Display>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-/// Bytes by the power of 1024 that leaves few digits.
+/// Formats bytes in binary units.
 fn bytes(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -593,12 +599,12 @@ fn bytes(bytes: u64) -> String {
     format!("{amount:.1} {}", UNITS[unit])
 }
 
-/// A rate in bytes a second.
+/// Formats a rate in bytes per second.
 fn rate(bytes_per_second: f64) -> String {
     format!("{}/s", bytes(bytes_per_second.max(0.0) as u64))
 }
 
-/// A time by the largest unit that it fills.
+/// Formats a duration in the largest unit that fits.
 fn time(seconds: f64) -> String {
     match seconds {
         seconds if seconds < 120.0 => format!("{:.1} s", seconds.max(0.0)),

@@ -232,7 +232,7 @@ fn a_full_snapshot() {
         processes: ProcessColumns::from_rows(&[process, gone]),
         facts: vec![facts, serving],
         processes_left_out: 2,
-        notes: vec!["the NVIDIA driver gave a text without an end: it was cut".into()],
+        notes: vec!["the NVIDIA driver returned an unterminated text: it was cut".into()],
         cost: Some(ProbeCost {
             cpu_seconds: 0.012,
             rss_bytes: Some(2_516_582),

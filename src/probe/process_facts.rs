@@ -1,4 +1,4 @@
-//! What rarely changes about a process: command, user, parents, owner.
+//! The facts of a process that rarely change: command line, user, ancestors and owner.
 
 use super::owner::{
     apptainer_owner, is_apptainer, owner, owner_by_mounts, sluid_path, slurm_in_environment, slurmstepd_job,
@@ -8,15 +8,15 @@ use crate::wire::redact::redact;
 use crate::wire::{Ancestor, Owner, SafeText};
 use std::hash::{DefaultHasher, Hasher};
 
-/// The most bytes of a process's command line.
+/// The maximum size of a command line.
 const COMMAND_BYTES: usize = 4096;
-/// The most bytes of a parent's command line.
+/// The maximum size of an ancestor's command line.
 const PARENT_COMMAND_BYTES: usize = 1024;
-/// The most bytes of an environment in which a job is looked for.
+/// The maximum size of an environment that is searched for a Slurm job.
 const MAX_ENVIRONMENT_BYTES: usize = 64 * 1024;
-/// The most parents that are named.
+/// The maximum number of ancestors.
 const MAX_ANCESTORS: usize = 24;
-/// Where the chain of parents ends: what is above started no job of its own.
+/// The processes at which the chain of ancestors ends: no job starts above them.
 const ROOT_PROCESS_NAMES: [&str; 21] = [
     "bash",
     "sh",
@@ -41,10 +41,10 @@ const ROOT_PROCESS_NAMES: [&str; 21] = [
     "containerd-shim",
 ];
 
-/// A command line, with a fingerprint of its bytes so that a later look can tell whether it changed.
+/// A command line, with a fingerprint of its bytes that shows whether it changed.
 ///
-/// To read `cmdline` or `environ` the kernel takes the lock of the process's memory. It waits for ever where the process
-/// hangs in the kernel with that lock held, so that only a [`super::blocking::BlockingPool`] may read them.
+/// The kernel takes the process's memory lock to read `cmdline` and `environ`. That blocks forever if the process hangs
+/// in the kernel with the lock held, so only a [`super::blocking::BlockingPool`] may read them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct CommandLine {
     pub(crate) argv: Vec<SafeText>,
@@ -52,14 +52,14 @@ pub(crate) struct CommandLine {
 }
 
 impl CommandLine {
-    /// The command line of a process on a GPU, if it is not the one with this fingerprint. May block.
+    /// Reads the command line of a GPU process. Returns `None` if it has this fingerprint. May block.
     pub(crate) fn read_new(pid: u32, fingerprint: u64) -> Option<Self> {
         let mut command = Self { argv: Vec::new(), fingerprint };
         command.refresh(&mut FileReader::default(), pid, COMMAND_BYTES).then_some(command)
     }
 
-    /// Reads `/proc/PID/cmdline` unless its bytes are those of `self`; whether they had changed. Without an answer, or
-    /// with an empty one (a zombie, a kernel thread), what is known stays.
+    /// Reads `/proc/PID/cmdline` and returns whether it changed. An unreadable or empty one (a zombie, a kernel thread)
+    /// leaves `self` unchanged.
     fn refresh(&mut self, reader: &mut FileReader, pid: u32, limit: usize) -> bool {
         let Ok(bytes) = reader.read_process(pid, "cmdline", limit) else { return false };
         let mut hasher = DefaultHasher::new();
@@ -73,14 +73,14 @@ impl CommandLine {
     }
 }
 
-/// The arguments in the bytes of `/proc/PID/cmdline`, secrets taken out.
+/// Parses `/proc/PID/cmdline` and redacts secrets.
 fn arguments(cmdline: &[u8]) -> Vec<SafeText> {
     let end = cmdline.iter().rposition(|&byte| byte != 0).map_or(0, |last| last + 1);
     let arguments: Vec<_> = cmdline[..end].split(|&byte| byte == 0).map(String::from_utf8_lossy).collect();
     redact(&arguments).iter().map(|argument| SafeText::new(argument)).collect()
 }
 
-/// The real user of a process, and whether it ignores SIGHUP.
+/// Returns the real uid of a process and whether it ignores SIGHUP.
 pub(crate) fn status_of(reader: &mut FileReader, pid: u32) -> (Option<u32>, Option<bool>) {
     match reader.read_process(pid, "status", 4096) {
         Ok(status) => (real_uid(status), ignores_hangup(status)),
@@ -88,7 +88,7 @@ pub(crate) fn status_of(reader: &mut FileReader, pid: u32) -> (Option<u32>, Opti
     }
 }
 
-/// The parents of a process, and who runs it.
+/// The ancestors of a process and its owner.
 #[derive(Debug)]
 pub(crate) struct Lineage {
     pub(crate) ancestors: Vec<Ancestor>,
@@ -97,8 +97,8 @@ pub(crate) struct Lineage {
 }
 
 impl Lineage {
-    /// Climbs from a process through its parents. `commands`: command lines and the environment are read, too, which may
-    /// block.
+    /// Reads the ancestors and the owner of a process. With `commands` it also reads command lines and the environment,
+    /// which may block.
     pub(crate) fn read(reader: &mut FileReader, pid: u32, parent: u32, commands: bool) -> Self {
         let ancestors = ancestors(reader, parent, commands);
         let outer_ancestors = outer_ancestors(reader, &ancestors, commands);
@@ -107,16 +107,16 @@ impl Lineage {
     }
 }
 
-/// What is above the chain of parents, which ends at a shell.
+/// The processes above the chain of ancestors, which ends at a shell.
 #[derive(Debug, Default)]
 pub(crate) struct OuterAncestors {
     /// `tmux`, `screen` or `jupyter`.
     runs_in: Option<&'static str>,
-    /// The process that runs a container of Apptainer.
+    /// The pid of an Apptainer runtime.
     apptainer: Option<u32>,
 }
 
-/// Climbs on from the last of the parents.
+/// Continues from the last ancestor.
 fn outer_ancestors(reader: &mut FileReader, ancestors: &[Ancestor], commands: bool) -> OuterAncestors {
     let mut outer = OuterAncestors::default();
     let Some(mut child) = ancestors.last().map(|last| last.pid) else { return outer };
@@ -126,7 +126,7 @@ fn outer_ancestors(reader: &mut FileReader, ancestors: &[Ancestor], commands: bo
         let Some(stat) = reader.read_process(pid, "stat", 1024).ok().and_then(Stat::parse) else { break };
         let name = String::from_utf8_lossy(stat.name).into_owned();
         let mut command = CommandLine::default();
-        // The others say with their names what they are.
+        // The names of all other processes are sufficient.
         if commands
             && ["python", "jupyter", "starter", "Apptainer", "Singularity"].iter().any(|start| name.starts_with(start))
         {
@@ -140,7 +140,8 @@ fn outer_ancestors(reader: &mut FileReader, ancestors: &[Ancestor], commands: bo
     outer
 }
 
-/// What a process runs in (`tmux`, `screen`, `jupyter`), by its own arguments and those above it.
+/// Returns the environment that a process runs in (`tmux`, `screen` or `jupyter`), by its own arguments and its
+/// ancestors.
 pub(crate) fn runs_in(argv: &[SafeText], ancestors: &[Ancestor], outer_ancestors: &OuterAncestors) -> Option<SafeText> {
     let own = is_notebook(argv).then_some("jupyter");
     let parents = || ancestors.iter().find_map(|ancestor| multiplexer(&ancestor.name, &ancestor.argv));
@@ -149,7 +150,7 @@ pub(crate) fn runs_in(argv: &[SafeText], ancestors: &[Ancestor], outer_ancestors
 
 fn multiplexer(name: &str, argv: &[SafeText]) -> Option<&'static str> {
     match name {
-        // The client that started it has the name `tmux: client`, and nothing runs in that.
+        // No process runs in `tmux: client`, the client that started the server.
         "tmux: server" | "tmux" => Some("tmux"),
         "screen" | "SCREEN" => Some("screen"),
         _ if name.starts_with("jupyter") || is_notebook(argv) => Some("jupyter"),
@@ -157,7 +158,7 @@ fn multiplexer(name: &str, argv: &[SafeText]) -> Option<&'static str> {
     }
 }
 
-/// A Jupyter server or one of its kernels: `python -m ipykernel_launcher -f ...`, `python /usr/bin/jupyter-lab`.
+/// Whether this is a Jupyter server or kernel: `python -m ipykernel_launcher -f ...`, `python /usr/bin/jupyter-lab`.
 fn is_notebook(argv: &[SafeText]) -> bool {
     let module = argv.get(1).is_some_and(|argument| *argument == "-m");
     let programs = argv.iter().take(2).chain(argv.get(2).filter(|_| module));
@@ -166,7 +167,7 @@ fn is_notebook(argv: &[SafeText]) -> bool {
         .any(|program| program.starts_with("ipykernel") || program.starts_with("jupyter"))
 }
 
-/// The parents from `pid` up to and including the first shell, multiplexer, daemon of a login, or init.
+/// Returns the ancestors from `pid` up to and including the first shell, multiplexer, login daemon or init.
 fn ancestors(reader: &mut FileReader, mut pid: u32, commands: bool) -> Vec<Ancestor> {
     let mut chain = Vec::new();
     while pid > 0 && chain.len() < MAX_ANCESTORS {
@@ -188,8 +189,8 @@ fn ancestors(reader: &mut FileReader, mut pid: u32, commands: bool) -> Vec<Ances
     chain
 }
 
-/// Who runs the process: by its cgroup, else by what is above it, or by what is mounted into its root. The job of a Slurm
-/// that does not write it into the cgroup may be in the process's environment, if that is ours to read.
+/// Returns the owner of a process by its cgroup, its ancestors or the mounts of its root. Where Slurm does not put the
+/// job id into the cgroup, it may be in the environment, if that is readable.
 fn owner_of(
     reader: &mut FileReader,
     pid: u32,
@@ -219,7 +220,7 @@ fn owner_of(
     }
 }
 
-/// Looks for the step's daemon among the processes of each step's own cgroup.
+/// Finds the slurmstepd in the cgroup of each step and returns the job in its title.
 fn job_of_sluid(reader: &mut FileReader, directory: &str) -> Option<Owner> {
     std::fs::read_dir(directory).ok()?.flatten().find_map(|entry| {
         let step = entry.file_name();
@@ -250,7 +251,7 @@ mod tests {
         let mut child =
             Process::new("sleep").arg("600").stdin(Stdio::null()).stdout(Stdio::null()).spawn().expect("starts");
         let mut reader = FileReader::default();
-        // The kernel has the arguments a moment after the parent goes on.
+        // The arguments exist a moment after the parent continues.
         let command = loop {
             match CommandLine::read_new(child.id(), 0) {
                 Some(command) if command.argv[0] == "sleep" => break command,
@@ -289,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_sluid_is_resolved_by_the_title_of_slurmstepd() {
-        let directory = tempfile::tempdir().expect("folder");
+        let directory = tempfile::tempdir().expect("directory");
         let steps = directory.path().join("step_0/slurm");
         std::fs::create_dir_all(&steps).expect("creates");
         let mut daemon = Process::new("/bin/bash");
@@ -300,14 +301,14 @@ mod tests {
         let mut reader = FileReader::default();
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
         let mut owner = None;
-        // Bash needs a moment until it has become the daemon.
+        // Bash needs a moment to exec.
         while owner.is_none() && std::time::Instant::now() < deadline {
             owner = job_of_sluid(&mut reader, directory);
             std::thread::yield_now();
         }
         daemon.kill().expect("ends");
         daemon.wait().expect("ends");
-        // The title comes first in the command line, the arguments after it.
+        // In the command line the title comes before the arguments.
         assert_eq!(owner, Some(Owner::Slurm { job: "3385".into(), step: Some("0".into()) }));
     }
 }

@@ -1,4 +1,4 @@
-//! What a person asks about one process of their own: its environment, and the end of its log.
+//! Requests about one process: send a signal, return its environment, return the end of its log.
 
 use super::blocking::spawn_thread;
 use super::procfs::{FileReader, Stat, real_uid};
@@ -12,33 +12,34 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open, pidfd_send_signal};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// The most bytes of an environment that are told.
+/// The maximum size of an environment that is read.
 const ENVIRONMENT_BYTES: usize = 64 * 1024;
-/// The most variables.
+/// The maximum number of variables in a reply.
 const MAX_VARIABLES: usize = 1024;
-/// How much of a log is told.
+/// The maximum size of a log tail.
 const LOG_TAIL_BYTES: u64 = 4096;
-/// How long a log may take, which may lie on a file server that does not answer, and an environment, whose process may
-/// hang in the kernel with the lock of its memory held.
+/// The time limit for reads: the log may be on a file server that does not answer, and the process may hang in the
+/// kernel while its memory lock is held.
 const LIMIT: Duration = Duration::from_secs(3);
-/// Of the thread that reads them.
+/// Stack of the thread that reads.
 const STACK_BYTES: usize = 128 * 1024;
 
-/// `/proc/PID/environ` of a process of this user, secrets taken out. It is the environment with which the program was
-/// started; what it has changed since is not in it.
+/// Returns `/proc/PID/environ` of a process of this user, with secrets redacted. It is the environment at the start of
+/// the program, without later changes.
 pub(crate) fn environment(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
     let hangs = "the environment could not be read within 3 s: the process hangs in the kernel";
     in_background(target, boot_id, hangs, read_environment)
 }
 
-/// The last lines of the regular file behind standard output, else standard error, of a process of this user.
+/// Returns the last lines of the regular file behind standard output, or else standard error, of a process of this
+/// user.
 pub(crate) fn log_tail(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
-    let hangs = "the log did not answer within 3 s: its file system hangs";
+    let hangs = "the log could not be read within 3 s: its file system hangs";
     in_background(target, boot_id, hangs, read_log_tail)
 }
 
-/// What `read` says about the target, on a thread that is left behind where that does not return. `hangs` is then the
-/// reason of the refusal.
+/// Calls `read` on a separate thread, which is left behind if it does not return in time. The reply is then
+/// `timeout_message`.
 fn in_background(
     target: ProcessIdentity<'_>,
     boot_id: Option<&str>,
@@ -52,19 +53,19 @@ fn in_background(
     let (slot, pid) = (Arc::new(AnswerSlot::default()), target.pid);
     let answer_slot = Arc::clone(&slot);
     if let Err(error) = spawn_thread("read", STACK_BYTES, Box::new(move || answer_slot.put(read(pid)))) {
-        return refused(format!("no thread can be started: {error}"));
+        return refused(format!("cannot start a thread: {error}"));
     }
     let Some(outcome) = slot.take(LIMIT) else {
         return refused(hangs.to_owned());
     };
-    // Read again: what was read is of this process only if it is the same still.
+    // Check again, since the pid may have been reused during the read.
     match check_own_process(target, boot_id, &mut reader) {
         Ok(()) => outcome,
         Err(refusal) => refusal,
     }
 }
 
-/// Where the answer of the thread is laid; nobody may be waiting for it any more.
+/// Holds the answer of the thread until the listener takes it or its timeout passes.
 #[derive(Debug, Default)]
 struct AnswerSlot {
     answer: Mutex<Option<ReplyOutcome>>,
@@ -77,7 +78,7 @@ impl AnswerSlot {
         self.condvar.notify_all();
     }
 
-    /// The answer, for which it waits so long at most.
+    /// Waits for the answer, at most `limit`.
     fn take(&self, limit: Duration) -> Option<ReplyOutcome> {
         let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
         let waited = self.condvar.wait_timeout_while(answer, limit, |answer| answer.is_none());
@@ -85,14 +86,14 @@ impl AnswerSlot {
     }
 }
 
-/// Whether the target is there, is the process that was meant, and belongs to this user.
+/// Checks that the target exists, has the expected identity and belongs to this user.
 fn check_own_process(
     target: ProcessIdentity<'_>,
     boot_id: Option<&str>,
     reader: &mut FileReader,
 ) -> Result<(), ReplyOutcome> {
     if target.pid <= 1 {
-        return Err(refused(format!("pid {} is never asked about", target.pid)));
+        return Err(refused(format!("pid {} cannot be inspected", target.pid)));
     }
     match boot_id {
         None => return Err(refused("the host's boot id cannot be read".to_owned())),
@@ -116,10 +117,10 @@ fn read_environment(pid: u32) -> ReplyOutcome {
     }
 }
 
-/// The variables in the bytes of `/proc/PID/environ`, secrets taken out.
+/// Parses `/proc/PID/environ` and redacts secrets.
 fn environment_variables(environ: &[u8]) -> Vec<SafeText> {
     let variables = environ.split(|&byte| byte == 0).filter(|variable| !variable.is_empty()).take(MAX_VARIABLES);
-    // Each stands for itself: one does not say what the next one is.
+    // Redact each variable alone: unlike arguments, one does not name the next.
     let redacted = variables.flat_map(|variable| redact(&[String::from_utf8_lossy(variable)]));
     redacted.map(SafeText::from).collect()
 }
@@ -127,7 +128,7 @@ fn environment_variables(environ: &[u8]) -> Vec<SafeText> {
 fn read_log_tail(pid: u32) -> ReplyOutcome {
     for descriptor in [1, 2] {
         let link = format!("/proc/{pid}/fd/{descriptor}");
-        // Not blocking: what has no writer is a pipe with a name.
+        // NONBLOCK: opening a named pipe without a writer must not block.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let Ok(path) = std::fs::read_link(&link) else { continue };
         if !path.to_str().is_some_and(|path| super::procfs::is_file_path(path.as_bytes())) {
@@ -153,11 +154,11 @@ fn read_log_tail(pid: u32) -> ReplyOutcome {
             Err(error) => refused(format!("{}: {error}", path.display())),
         };
     }
-    refused("its standard output and standard error are no files".to_owned())
+    refused("standard output and standard error are not regular files".to_owned())
 }
 
-/// The lines in the end of a log; of one that begins before it, the first is a part and left out. What a progress bar
-/// has painted over is as good as erased.
+/// Splits a log tail into lines. The first line is dropped if it is incomplete. Of a line that a progress bar
+/// overwrote, only the last state is kept.
 fn log_lines(bytes: &[u8], starts_mid_line: bool) -> Vec<SafeText> {
     let text = String::from_utf8_lossy(bytes);
     let mut lines: Vec<&str> = text.lines().collect();
@@ -172,7 +173,7 @@ fn refused(reason: String) -> ReplyOutcome {
     ReplyOutcome::Refused(reason.into())
 }
 
-/// The process that is meant.
+/// The identity of the target process.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ProcessIdentity<'a> {
     pub(crate) boot_id: &'a str,
@@ -180,8 +181,8 @@ pub(crate) struct ProcessIdentity<'a> {
     pub(crate) start_ticks: u64,
 }
 
-/// Holds the process by a pidfd, looks at its identity again, and only then sends: between the look and the signal the
-/// pid cannot pass to another process unnoticed. `boot_id` is this host's.
+/// Sends a signal to exactly the target process. A pidfd holds the process while its identity is checked, so that the
+/// signal cannot reach another process with a reused pid. `boot_id` is that of this host.
 pub(crate) fn send_signal(target: ProcessIdentity<'_>, signal: Signal, boot_id: Option<&str>) -> ReplyOutcome {
     let pid = i32::try_from(target.pid).ok().filter(|&pid| pid > 1).and_then(Pid::from_raw);
     let Some(pid) = pid else {
@@ -205,13 +206,13 @@ fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, signal: Signal) -
         return if has_ended(pidfd) {
             ReplyOutcome::Gone
         } else {
-            ReplyOutcome::Refused("/proc does not show the process, so that it cannot be told from another".into())
+            ReplyOutcome::Refused("/proc does not show the process, so its identity cannot be checked".into())
         };
     };
     if stat.start_ticks != target.start_ticks {
         return ReplyOutcome::Reused;
     }
-    // A zombie takes a signal without an error, and nothing comes of it.
+    // A signal to a zombie succeeds without an effect.
     if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
         return ReplyOutcome::Gone;
     }
@@ -238,8 +239,8 @@ fn pidfd_open_error(error: Errno) -> ReplyOutcome {
             "this kernel has no pidfd (Linux before 5.3): a signal might reach another process with the same pid"
                 .into(),
         ),
-        Errno::PERM => ReplyOutcome::Refused("pidfd_open is forbidden here, as in some containers".into()),
-        error => ReplyOutcome::Refused(format!("the process cannot be held: pidfd_open: {error}").into()),
+        Errno::PERM => ReplyOutcome::Refused("pidfd_open is not permitted, as in some containers".into()),
+        error => ReplyOutcome::Refused(format!("the signal was not sent: pidfd_open: {error}").into()),
     }
 }
 
@@ -264,7 +265,7 @@ mod tests {
     impl SleepProcess {
         fn start(command: &mut Command) -> Self {
             let child = command.stdin(Stdio::null()).spawn().unwrap();
-            // The kernel has the arguments, and the environment with them, a moment after the parent goes on.
+            // The arguments and the environment exist a moment after the parent continues.
             while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
                 std::thread::yield_now();
             }
@@ -325,21 +326,21 @@ mod tests {
             assert_eq!(inspect(target, None), ReplyOutcome::Refused("the host's boot id cannot be read".into()));
             assert_eq!(inspect(ProcessIdentity { pid: 4_194_305, ..target }, Some(BOOT)), ReplyOutcome::Gone);
             for pid in [0, 1] {
-                let refusal = format!("pid {pid} is never asked about");
+                let refusal = format!("pid {pid} cannot be inspected");
                 assert_eq!(
                     inspect(ProcessIdentity { pid, ..target }, Some(BOOT)),
                     ReplyOutcome::Refused(refusal.into())
                 );
             }
         }
-        let refusal = "its standard output and standard error are no files";
+        let refusal = "standard output and standard error are not regular files";
         let quiet = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()).stderr(Stdio::null()));
         assert_eq!(log_tail(quiet.target(), Some(BOOT)), ReplyOutcome::Refused(refusal.into()));
     }
 
     #[test]
     fn a_process_of_another_user_is_not_permitted() {
-        // Root becomes somebody else; for everybody else the kernel's own process 2 is another user's.
+        // Root becomes another user. For everyone else, kernel process 2 belongs to another user.
         let mut command = Command::new("setpriv");
         command.args(["--reuid=65534", "--clear-groups", "sleep", "600"]).stdout(Stdio::null());
         let job = rustix::process::getuid().is_root().then(|| SleepProcess::start(&mut command));
@@ -358,8 +359,8 @@ mod tests {
 
     #[test]
     fn a_log_tail_has_whole_lines() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("train.log");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("train.log");
         let mut log = std::fs::File::create(&path).unwrap();
         for step in 0..1000 {
             writeln!(log, "step {step:04}").unwrap();

@@ -1,4 +1,4 @@
-//! Puts one snapshot together.
+//! Takes samples and builds snapshots from them, and schedules the next sample.
 
 use super::decimal::{round_to_tenth_f32, round_to_thousandth};
 use super::external::ExternalSources;
@@ -15,10 +15,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// What rarely changes is read in the first sample and in every tenth after it.
+/// Readings that rarely change are read in the first sample and in every tenth one after it.
 const SLOW_READINGS_EVERY: u64 = 10;
 
-/// Everything that is sampled, and what is remembered between samples.
+/// All sources of readings, and the state kept between samples.
 pub(crate) struct Sampler {
     driver: Driver,
     host: HostSampler,
@@ -28,13 +28,13 @@ pub(crate) struct Sampler {
     reader: FileReader,
     origin: Instant,
     sequence: u64,
-    /// What rarely changes is due whatever the sequence says.
+    /// Makes the next sample include readings that rarely change.
     resend: bool,
     page_bytes: u64,
     rss_bytes: Option<u64>,
 }
 
-/// One sample: readings, and the inventory when it changed.
+/// A snapshot, and the inventory if it changed.
 #[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) inventory: Option<Inventory>,
@@ -58,30 +58,30 @@ impl Sampler {
         }
     }
 
-    /// The next sample carries the inventory, health and all facts, whether they are new or not.
+    /// Makes the next sample include the inventory, health and all facts.
     pub(crate) fn resend(&mut self) {
         self.driver.resend();
         self.processes.resend();
         self.resend = true;
     }
 
-    /// Waits for user names that were asked for, at most this long.
+    /// Waits for pending user names, at most `limit`.
     pub(crate) fn wait_for_users(&mut self, limit: Duration) {
         self.users.wait_until_resolved(limit);
     }
 
-    /// Waits for the commands of processes, at most this long.
+    /// Waits for the command lines of processes, at most `limit`.
     pub(crate) fn settle_processes(&mut self, limit: Duration) {
         self.processes.wait_until_idle(Instant::now() + limit);
     }
 
-    /// Waits for what other programs were asked, at most this long.
+    /// Waits for other programs, at most `limit`.
     pub(crate) fn wait_for_external(&mut self, limit: Duration) {
         let origin = self.origin;
         self.external.wait_until_idle(Instant::now() + limit, || origin.elapsed().as_secs_f64());
     }
 
-    /// Reads everything. A driver that hangs costs its readings, and a second at most.
+    /// Takes a sample. A driver that hangs costs its readings and at most a second.
     pub(crate) fn sample(&mut self, interval_seconds: Option<f32>, mut notes: Vec<SafeText>) -> Sample {
         let started = Instant::now();
         let resend = std::mem::take(&mut self.resend);
@@ -141,12 +141,12 @@ impl Sampler {
         Sample { inventory, snapshot }
     }
 
-    /// Whether a call of the driver's has not come back. Then [`Sampler::update_hang_lock`] is to be called about every second.
+    /// Whether an NVML call is in flight. If so, call [`Sampler::update_hang_lock`] about every second.
     pub(crate) fn has_pending_call(&self) -> bool {
         self.driver.has_pending_call()
     }
 
-    /// Tells the other probes of this user whether the driver hangs.
+    /// Updates the peer hang lock.
     pub(crate) fn update_hang_lock(&mut self) {
         self.driver.update_hang_lock();
     }
@@ -192,7 +192,8 @@ fn recent_past(gpu: usize, samples: BufferedSamples, now: f64) -> RecentPast {
     }
 }
 
-/// The rows of all GPUs, and how many were left out because the contract allows no more: those with the least memory.
+/// Returns the processes of all GPUs, and the number of processes left out because of the wire limit: those with the
+/// least memory.
 fn gpu_process_rows(devices: &[DeviceSample]) -> (Vec<GpuProcessReading>, u32) {
     let mut rows: Vec<_> = devices
         .iter()
@@ -206,7 +207,8 @@ fn gpu_process_rows(devices: &[DeviceSample]) -> (Vec<GpuProcessReading>, u32) {
     (rows, omitted as u32)
 }
 
-/// Keeps as many rows as that: those with the most memory, in their order. By a heap, whose code is a tenth of a sort's.
+/// Keeps the `count` rows with the most memory, in their order. Uses a heap because its code is a tenth of the size of
+/// a sort.
 fn keep_largest(rows: &mut Vec<GpuProcessReading>, count: usize) {
     let mut largest = BinaryHeap::with_capacity(count + 1);
     for row in rows.iter() {
@@ -215,7 +217,7 @@ fn keep_largest(rows: &mut Vec<GpuProcessReading>, count: usize) {
             largest.pop();
         }
     }
-    // Some that are left out may hold as much as the least of them.
+    // Several rows may have exactly the threshold; keep only as many as fit.
     let threshold = largest.peek().and_then(|Reverse(bytes)| *bytes);
     let mut remaining = largest.iter().filter(|Reverse(bytes)| *bytes == threshold).count();
     rows.retain(|row| {
@@ -238,29 +240,26 @@ fn row(gpu: usize, process: &GpuProcess) -> GpuProcessReading {
     }
 }
 
-/// The shortest interval.
 pub(crate) const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// The longest interval.
 pub(crate) const MAX_INTERVAL: Duration = Duration::from_secs(60);
-/// Built in, as the controller's.
+/// The default, as in the controller.
 pub(crate) const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
-/// How many snapshots are sent beyond the last that the controller has acknowledged.
+/// The number of snapshots that may be unacknowledged.
 const MAX_UNACKNOWLEDGED: u64 = 2;
-/// From the first sample to the second, so that shares of CPU and SM exist soon.
+/// The second sample comes early, so that CPU and SM shares exist soon.
 const SECOND_SAMPLE_DELAY: Duration = Duration::from_millis(250);
 
-/// What to do now.
+/// The next step of the sampling loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// Take a sample.
     Sample,
-    /// Nothing before then.
     WaitUntil(Instant),
-    /// Nothing before the controller has acknowledged more.
+    /// The maximum number of snapshots is unacknowledged.
     WaitForAcknowledgement,
 }
 
-/// The rhythm of the samples. It skips what it cannot send; nothing queues.
+/// When the next sample is due: immediately, after 250 ms, and then at every interval. Samples that cannot be sent are
+/// skipped, not queued.
 #[derive(Debug)]
 pub(crate) struct SampleSchedule {
     interval: Duration,
@@ -277,7 +276,7 @@ impl SampleSchedule {
         self.interval
     }
 
-    /// Another interval, counted from the last sample.
+    /// Changes the interval, counted from the last sample.
     pub(crate) fn set_interval(&mut self, interval: Duration, now: Instant) {
         if self.sample_count >= 2 {
             let last = self.due.checked_sub(self.interval).unwrap_or(now);
@@ -286,12 +285,12 @@ impl SampleSchedule {
         self.interval = interval;
     }
 
-    /// The next sample is due at once.
     pub(crate) fn sample_now(&mut self, now: Instant) {
         self.due = now;
     }
 
-    /// What to do at `now`; `acknowledged` is the last sequence that the controller has seen, once it has said so.
+    /// Returns the next step at `now`. `acknowledged` is the last sequence number that the controller received, if it
+    /// sent one.
     pub(crate) fn next_step(&self, now: Instant, acknowledged: Option<u64>) -> NextStep {
         if now < self.due {
             NextStep::WaitUntil(self.due)
@@ -302,19 +301,20 @@ impl SampleSchedule {
         }
     }
 
-    /// A sample is being taken at `now`.
+    /// Records that a sample is taken at `now`.
     pub(crate) fn record_sample(&mut self, now: Instant) {
         self.sample_count += 1;
         let delay = if self.sample_count == 1 { SECOND_SAMPLE_DELAY } else { self.interval };
         self.due += delay;
-        // Late by more than one interval: what was missed is skipped, not made up for.
+        // Skip missed samples instead of catching up.
         if self.due <= now {
             self.due = now + delay;
         }
     }
 }
 
-/// The interval nearest to what was asked for, and whether that is another. `None` for what is no number of seconds.
+/// Clamps an interval to the allowed range and returns whether that changed it. `None` if `seconds` is not a positive
+/// number.
 pub(crate) fn clamp_interval(seconds: f32) -> Option<(Duration, bool)> {
     if !seconds.is_finite() || seconds <= 0.0 {
         return None;

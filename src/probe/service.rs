@@ -1,4 +1,4 @@
-//! The probe as a whole: what the command line asks for, the threads, and the end.
+//! Runs the probe: one snapshot, or a service on standard input and output until the controller is gone.
 
 use super::blocking::spawn_thread;
 use super::listener::{Control, ListenerExit, Output, PolicyMonitor, REQUEST_TIMEOUT, SamplerRequests, listen};
@@ -19,29 +19,28 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// The listener's stack.
+/// Stack of the listener thread.
 const STACK_BYTES: usize = 256 * 1024;
-/// How long a call in flight may take when the probe ends.
+/// How long the end of the process waits for an NVML call in flight.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long NVML may take to shut down when the administrator wants the probe to go: it waits for the thread that
-/// waits for Xids.
+/// How long NVML may take to shut down when the policy forbids the probe. It waits for the Xid thread.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(5500);
 const _: () =
     assert!(POLICY_CHECK_PERIOD.as_millis() + SHUTDOWN_TIMEOUT.as_millis() < 10_000, "the probe leaves within 10 s");
-/// How often the other probes are told whether a call still hangs.
+/// The interval at which the peer hang lock is updated while a call is in flight.
 const HANG_LOCK_PERIOD: Duration = Duration::from_secs(1);
-/// How long `--once` waits for the names of users.
+/// How long `--once` waits for user names.
 const USER_NAMES_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long it waits for the commands of processes.
+/// How long `--once` waits for command lines.
 const COMMANDS: Duration = Duration::from_secs(1);
-/// How long it waits for other programs (`scontrol`, `stat`).
+/// How long `--once` waits for other programs (`scontrol`, `stat`).
 const EXTERNAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Between the two samples of `--once`, whose difference gives shares.
+/// The time between the two samples of `--once`, from which rates are computed.
 const ONCE_INTERVAL: Duration = Duration::from_millis(250);
 
 type Stdout = Output<BorrowedFd<'static>>;
 
-/// Does what the arguments (without the program's name) ask for.
+/// Runs the command line (without the program name) and returns the exit code.
 pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     match Options::parse(arguments) {
         Ok(Options::Help) => print(HELP),
@@ -56,7 +55,7 @@ pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn print(text: &str) -> ExitCode {
-    // A reader that closed the pipe has seen enough.
+    // A reader that closed the pipe has read enough.
     let _closed = std::io::stdout().write_all(text.as_bytes());
     ExitCode::SUCCESS
 }
@@ -67,12 +66,12 @@ fn print_error(text: &str) {
 
 fn start_driver(files: FileOptions) -> Result<Driver, ExitCode> {
     Driver::start(files.library, files.hang_lock_dir.as_deref()).map_err(|error| {
-        print_error(&format!("no thread can be started: {error}"));
+        print_error(&format!("cannot start a thread: {error}"));
         ExitCode::FAILURE
     })
 }
 
-/// Two samples, the second printed.
+/// Takes two samples and prints the second.
 fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
     if let Some(reason) = PolicyFiles::new(files.policy.take()).read().refusal {
         print_error(&reason);
@@ -95,7 +94,7 @@ fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
     std::thread::sleep(gap);
     sampler.resend();
     let Sample { inventory, mut snapshot } = sampler.sample(None, Vec::new());
-    // What is told once was told in the first.
+    // These are reported only once, in the first sample.
     snapshot.recent_past = first.snapshot.recent_past;
     snapshot.xid_events.splice(0..0, first.snapshot.xid_events);
     snapshot.notes.splice(0..0, first.snapshot.notes);
@@ -113,9 +112,9 @@ fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
     finish(&shutdown_handle)
 }
 
-/// Serves a controller until it goes.
+/// Serves a controller until it is gone.
 fn serve(interval: Duration, mut files: FileOptions) -> ExitCode {
-    // However the file is named that was put on the host: `pkill gpufleet-probe` finds it.
+    // The uploaded file may have any name, but `pkill gpufleet-probe` must find the process.
     let _ignored = rustix::thread::set_name(PROBE_NAME);
     let hello = hello();
     let boot_id = hello.boot_id.clone();
@@ -142,7 +141,7 @@ fn serve(interval: Duration, mut files: FileOptions) -> ExitCode {
         let work = move || {
             let stdin = rustix::stdio::stdin();
             let end = listen(stdin, &output, &control, boot_id.as_deref(), &mut policy, REQUEST_TIMEOUT);
-            // The sampling thread may be waiting for the driver or for a full pipe, so this one ends the process.
+            // The sampling thread may be waiting for the driver or for a full pipe, so this thread ends the process.
             if let Some(reason) = end.farewell() {
                 output.send_last(&Message::Farewell { reason });
             }
@@ -155,14 +154,14 @@ fn serve(interval: Duration, mut files: FileOptions) -> ExitCode {
         spawn_thread("requests", STACK_BYTES, Box::new(work))
     };
     if let Err(error) = listener {
-        print_error(&format!("no thread can be started: {error}"));
+        print_error(&format!("cannot start a thread: {error}"));
         return ExitCode::FAILURE;
     }
     sample_until_closed(Sampler::new(driver), interval, &output, &control);
     finish(&shutdown_handle)
 }
 
-/// Samples at the given pace until nobody reads any more.
+/// Samples at the requested interval until the output is closed.
 fn sample_until_closed(mut sampler: Sampler, interval: Duration, output: &Stdout, control: &Control) {
     let mut schedule = SampleSchedule::new(interval, Instant::now());
     loop {
@@ -192,7 +191,7 @@ fn sample_until_closed(mut sampler: Sampler, interval: Duration, output: &Stdout
     }
 }
 
-/// Waits for the next step, and while a call of the driver's hangs, tells the other probes.
+/// Waits for the next step. Updates the peer hang lock while a call is in flight.
 fn wait(control: &Control, requests: &SamplerRequests, until: Option<Instant>, sampler: &mut Sampler) {
     if !sampler.has_pending_call() {
         return control.wait(requests, until);
@@ -202,8 +201,8 @@ fn wait(control: &Control, requests: &SamplerRequests, until: Option<Instant>, s
     sampler.update_hang_lock();
 }
 
-/// Ends the process once no NVML call is in flight, or without waiting longer. NVML is not shut down: that can hang
-/// like any other call, and the kernel cleans up either way.
+/// Ends the process when no NVML call is in flight, or after [`STOP_TIMEOUT`]. Does not shut NVML down: that may hang
+/// as well, and the kernel cleans up either way.
 fn finish(shutdown_handle: &ShutdownHandle) -> ! {
     shutdown_handle.stop(STOP_TIMEOUT);
     exit_now(0)
@@ -213,7 +212,7 @@ fn stdout() -> Stdout {
     Output::new(rustix::stdio::stdout())
 }
 
-/// This host and this login. Nothing here can block: no driver and no name service is asked.
+/// The host and the login. Calls neither the driver nor a name service, so it cannot block.
 pub(crate) fn hello() -> Hello {
     let mut reader = FileReader::default();
     let uname = rustix::system::uname();
@@ -225,7 +224,7 @@ pub(crate) fn hello() -> Hello {
         probe_version: env!("CARGO_PKG_VERSION").into(),
         boot_id: boot_id(&mut reader),
         host_name: text(uname.nodename()),
-        // sshd sets LOGNAME for users that only a directory knows.
+        // sshd sets LOGNAME for users that are not in /etc/passwd.
         login_user: local.or_else(|| std::env::var("LOGNAME").ok().map(Into::into)),
         login_uid: Some(uid),
         kernel: text(uname.release()),

@@ -1,5 +1,5 @@
-//! Login names. They are asked for on a thread of their own, since a directory server that does not answer must stop
-//! nothing; until a name is known there is only the uid.
+//! Login names and full names by uid. A separate thread looks them up, since a directory server that does not answer
+//! must not stop sampling; until then only the uid is known.
 
 use super::blocking::spawn_thread;
 use super::nvml::ffi::{PasswdEntry, passwd_entry};
@@ -7,32 +7,32 @@ use crate::wire::SafeText;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Modules of the name service run on this stack; pages that are not touched cost nothing.
+/// Name service modules run on this stack; untouched pages cost nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// A user's names.
+/// The names of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UserEntry {
     pub(crate) login: SafeText,
     pub(crate) full_name: Option<SafeText>,
 }
 
-/// What is known of one uid.
+/// The state of a lookup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Entry {
     Pending,
     Known(UserEntry),
-    /// There is no such user.
+    /// There is no user with this uid.
     Missing,
 }
 
-/// The names known so far.
+/// A cache of user names.
 #[derive(Debug, Default)]
 pub(crate) struct UserNames {
     lookups: Option<Arc<LookupQueue>>,
 }
 
-/// Where questions and answers lie. There are as many entries as users who run something on a GPU.
+/// The lookups, shared with the thread. There is one entry per user with a process on a GPU.
 #[derive(Debug, Default)]
 struct LookupQueue {
     entries: Mutex<Entries>,
@@ -42,12 +42,12 @@ struct LookupQueue {
 #[derive(Debug, Default)]
 struct Entries {
     by_uid: Vec<(u32, Entry)>,
-    /// Answers came since the last look.
+    /// A lookup finished since the last check.
     changed: bool,
 }
 
 impl UserNames {
-    /// The name, if it is known; else it is asked for.
+    /// Returns the names if they are known, else starts a lookup.
     pub(crate) fn name(&mut self, uid: u32) -> Option<UserEntry> {
         let lookups = self.lookups()?;
         let mut entries = lookups.lock();
@@ -62,12 +62,12 @@ impl UserNames {
         }
     }
 
-    /// Whether answers came since this was asked last.
+    /// Whether a lookup finished since the last call.
     pub(crate) fn take_changed(&self) -> bool {
         self.lookups.as_ref().is_some_and(|lookups| std::mem::take(&mut lookups.lock().changed))
     }
 
-    /// Waits until every question is answered, at most this long.
+    /// Waits until all lookups are finished, at most `limit`.
     pub(crate) fn wait_until_resolved(&self, limit: Duration) {
         let Some(lookups) = &self.lookups else { return };
         let deadline = Instant::now() + limit;
@@ -81,7 +81,7 @@ impl UserNames {
         }
     }
 
-    /// The desk, and a thread that serves it from the first question on.
+    /// The queue. The first call starts its thread.
     fn lookups(&mut self) -> Option<&Arc<LookupQueue>> {
         if self.lookups.is_none() {
             let lookups = Arc::new(LookupQueue::default());
@@ -98,7 +98,7 @@ impl LookupQueue {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Answers one question after the other, for as long as the process lives.
+    /// Runs the lookups one by one until the process ends.
     fn serve(&self) {
         let mut entries = self.lock();
         loop {
@@ -113,7 +113,7 @@ impl LookupQueue {
             entries.by_uid.extend(match result {
                 Ok(Some(entry)) => Some((uid, Entry::Known(name_of(&entry)))),
                 Ok(None) => Some((uid, Entry::Missing)),
-                // A name service that failed may answer the next time it is asked.
+                // Try again later: the name service failed.
                 Err(_) => None,
             });
             entries.changed = true;
@@ -122,7 +122,7 @@ impl LookupQueue {
     }
 }
 
-/// The full name is the first part of GECOS, in which `&` stands for the login name with a capital (passwd(5)).
+/// The full name is the first part of GECOS, where `&` stands for the capitalized login name (passwd(5)).
 fn name_of(entry: &PasswdEntry) -> UserEntry {
     let login = String::from_utf8_lossy(&entry.name);
     let gecos = String::from_utf8_lossy(&entry.gecos);
@@ -135,7 +135,7 @@ fn name_of(entry: &PasswdEntry) -> UserEntry {
     UserEntry { login: SafeText::new(&login), full_name: (!full_name.is_empty()).then(|| SafeText::new(&full_name)) }
 }
 
-/// The login name of `uid` in the text of `/etc/passwd`. It answers at once, and knows local users only.
+/// Returns the login name of `uid` in the content of `/etc/passwd`. Knows only local users, but cannot block.
 pub(crate) fn local_login(passwd: &[u8], uid: u32) -> Option<SafeText> {
     passwd.split(|&byte| byte == b'\n').find_map(|line| {
         let mut fields = line.split(|&byte| byte == b':');

@@ -1,16 +1,17 @@
-//! Tells from outside whether a worker is inside an NVML call, since when, and on which GPU.
+//! State that a worker writes during its NVML calls and the sampling thread reads: the call in flight, and the
+//! anomalies of the driver.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Says that no GPU is being read: the call concerns the whole driver.
+/// No GPU: the call concerns the whole driver.
 const NO_DEVICE: u32 = u32::MAX;
 
-/// What one worker is doing. Written by the worker, read by everybody.
+/// The NVML call that a worker is in, and the GPU that it concerns.
 #[derive(Debug)]
 pub(crate) struct CallTimer {
     origin: Instant,
-    /// Milliseconds after `origin` at which the call in flight began, plus one; 0 when none is.
+    /// The start of the call in flight in milliseconds after `origin`, plus one; 0 if there is no call.
     started_ms: AtomicU64,
     device: AtomicU32,
 }
@@ -20,46 +21,43 @@ impl CallTimer {
         Self { origin: Instant::now(), started_ms: AtomicU64::new(0), device: AtomicU32::new(NO_DEVICE) }
     }
 
-    /// A call begins.
     pub(crate) fn begin(&self) {
         self.started_ms.store(self.origin.elapsed().as_millis() as u64 + 1, Ordering::Release);
     }
 
-    /// The call came back.
     pub(crate) fn end(&self) {
         self.started_ms.store(0, Ordering::Release);
     }
 
-    /// From now on calls concern this GPU (a position in the inventory), or the whole driver.
+    /// Sets the GPU of the following calls (a position in the inventory), or `None` for the whole driver.
     pub(crate) fn set_device(&self, device: Option<usize>) {
         self.device.store(device.map_or(NO_DEVICE, |position| position as u32), Ordering::Release);
     }
 
-    /// The GPU that calls concern.
     pub(crate) fn device(&self) -> Option<usize> {
         let device = self.device.load(Ordering::Acquire);
         (device != NO_DEVICE).then_some(device as usize)
     }
 
-    /// How long the call in flight has been running; `None` when none is.
+    /// Returns the age of the call in flight, or `None` if there is none.
     pub(crate) fn call_age(&self) -> Option<Duration> {
         let started_ms = self.started_ms.load(Ordering::Acquire).checked_sub(1)?;
         Some(self.origin.elapsed().saturating_sub(Duration::from_millis(started_ms)))
     }
 }
 
-/// Something that was clamped or left out.
+/// A result that NVML must not return. It is clamped or dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DriverAnomaly {
-    /// More entries are claimed than there was room for.
+    /// A list claims more entries than the buffer holds.
     CountTooLarge,
-    /// A list longer than the longest that is read.
+    /// A list exceeds the maximum size.
     ListTooLong,
-    /// A text without an end.
+    /// A text has no terminating NUL.
     UnterminatedText,
-    /// More GPUs are counted than there are.
+    /// `nvmlDeviceGetCount` exceeds the number of devices.
     MissingDevices,
-    /// A reading that no GPU can have.
+    /// A reading is outside its valid range.
     ImplausibleReading,
 }
 
@@ -74,16 +72,16 @@ impl DriverAnomaly {
 
     fn message(self) -> &'static str {
         match self {
-            Self::CountTooLarge => "the NVIDIA driver claimed more entries than it had room for: the list was cut",
+            Self::CountTooLarge => "the NVIDIA driver reported more list entries than fit the buffer: the list was cut",
             Self::ListTooLong => "the NVIDIA driver has a list of more than 65,536 entries: it was left out",
-            Self::UnterminatedText => "the NVIDIA driver gave a text without an end: it was cut",
+            Self::UnterminatedText => "the NVIDIA driver returned an unterminated text: it was cut",
             Self::MissingDevices => "the NVIDIA driver counts more GPUs than it shows",
-            Self::ImplausibleReading => "the NVIDIA driver gave a reading that no GPU can have: it was left out",
+            Self::ImplausibleReading => "the NVIDIA driver returned an impossible reading: it was left out",
         }
     }
 }
 
-/// The oddities so far. Written by the workers, read by the sampling thread.
+/// The anomalies so far, each reported once.
 #[derive(Debug, Default)]
 pub(crate) struct DriverAnomalies {
     seen: AtomicU32,
@@ -95,7 +93,7 @@ impl DriverAnomalies {
         self.seen.fetch_or(1 << anomaly as u32, Ordering::Relaxed);
     }
 
-    /// A sentence for each that has not been told yet.
+    /// Returns a message for each anomaly that has not been reported yet.
     pub(crate) fn take(&self) -> impl Iterator<Item = &'static str> {
         let seen = self.seen.load(Ordering::Relaxed);
         let unreported = seen & !self.reported.fetch_or(seen, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! One GPU, or one MIG instance: its facts and its readings.
+//! One GPU or MIG instance: its facts, readings, health and processes.
 
 use super::call_monitor::{CallTimer, DriverAnomaly};
 use super::device_query::{
@@ -15,47 +15,47 @@ use crate::wire::{ComputeMode, GpuHealth, GpuInfo, GpuReading, SafeText};
 use nvml_wrapper_sys::bindings as sys;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Graphics processes and clients of MPS, of which most GPUs have none ever, are asked for again after so long where there
-/// were none: each list is a call into the driver.
+/// How long an empty list of graphics processes or MPS clients is not read again. Most GPUs never have any, and each
+/// list is a call into the driver.
 const EMPTY_LIST_SECONDS: f64 = 4.5;
 
-/// A GPU as it is remembered between samples.
+/// A GPU or MIG instance with the state kept between samples.
 pub(crate) struct Device {
     pub(crate) info: GpuInfo,
-    /// Where to ask for the handle again while there is none.
+    /// The NVML index, with which a missing handle is requested again.
     index: u32,
     handle: Option<Handle>,
     kind: DeviceKind,
     slow: SlowReadings,
     utilization_window: UtilizationWindow,
-    /// When there was no graphics process, and no client of MPS.
+    /// When the lists of graphics processes and MPS clients were last empty.
     empty_since: [Option<f64>; 2],
     counters: Counters,
     fields: Fields,
     gpm: Option<Gpm>,
-    /// What the driver remembers goes with the first sample.
+    /// Whether the next sample includes the samples that the driver buffered.
     buffered_samples_due: bool,
 }
 
-/// What may be asked of a device.
+/// The readings that a device supports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DeviceKind {
-    /// A GPU that is not divided.
+    /// A GPU without MIG.
     Gpu,
-    /// A GPU divided into instances: utilisation and processes are theirs.
+    /// A GPU in MIG mode. Its instances have the utilization and the processes.
     MigParent,
-    /// An instance: it has memory and processes, no sensors of its own.
+    /// A MIG instance. It has memory and processes, but no sensors.
     MigInstance,
 }
 
-/// What one sample of one device gave.
+/// The result of sampling one device.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DeviceSample {
     pub(crate) reading: GpuReading,
-    /// What rarely changes, when it was asked for.
+    /// Set only in slow samples.
     pub(crate) health: Option<GpuHealth>,
     pub(crate) processes: Vec<GpuProcess>,
-    /// What the driver remembers, with the first sample.
+    /// Set only in the first sample.
     pub(crate) buffered_samples: Option<BufferedSamples>,
 }
 
@@ -67,7 +67,8 @@ impl DeviceSample {
 }
 
 impl Device {
-    /// A GPU at its index. Without a handle (a GPU off the bus) it keeps its row, and each sample asks again.
+    /// Opens a GPU by its index. A GPU without a handle (off the bus) keeps its row, and each sample requests the
+    /// handle again.
     pub(crate) fn open(
         library: &Library,
         timer: &CallTimer,
@@ -84,7 +85,7 @@ impl Device {
         Self::new(info, Some(handle), kind, ids, Some(gpm))
     }
 
-    /// A MIG instance of `parent`.
+    /// Opens a MIG instance of `parent`.
     pub(crate) fn open_mig_instance(
         library: &Library,
         timer: &CallTimer,
@@ -124,12 +125,12 @@ impl Device {
         self.kind
     }
 
-    /// The past was told before.
+    /// Leaves the buffered samples out because an earlier session reported them.
     pub(crate) fn skip_buffered_samples(&mut self) {
         self.buffered_samples_due = false;
     }
 
-    /// Reads everything. `now` is monotonic, in seconds; `slow` asks for what rarely changes as well.
+    /// Reads the device. `now` is monotonic, in seconds; `slow` includes readings that rarely change.
     pub(crate) fn sample(
         &mut self,
         library: &Library,
@@ -212,7 +213,7 @@ impl Device {
     }
 
     fn read_fields(&mut self, query: &DeviceQuery<'_>, fields: &FieldValues, reading: &mut GpuReading, now: f64) {
-        // Parts without the sensor say 0.
+        // GPUs without the sensor return 0.
         let degrees = fields.memory_temperature.filter(|&degrees| degrees > 0);
         reading.memory_temperature_celsius =
             degrees.and_then(|degrees| query.check(u32::try_from(degrees).ok().and_then(celsius)));
@@ -220,7 +221,7 @@ impl Device {
         reading.power_violation_seconds = check(fields.power_violation);
         reading.thermal_violation_seconds = check(fields.thermal_violation);
         reading.power_brake_seconds = check(fields.power_brake);
-        // GPM measures PCIe; the fields count what may wrap.
+        // GPM rates take precedence: the PCIe fields may wrap.
         let [receive, transmit] = self.counters.pcie(fields.pcie_receive, fields.pcie_transmit, now);
         reading.pcie_receive_bytes_per_second = reading.pcie_receive_bytes_per_second.or(receive);
         reading.pcie_transmit_bytes_per_second = reading.pcie_transmit_bytes_per_second.or(transmit);
@@ -246,7 +247,7 @@ impl Device {
                 *empty_since = merge(list).then_some(now);
             }
         }
-        // Under MIG the driver refuses shares; without processes there is nobody to have one.
+        // In MIG mode the driver refuses process utilization.
         if self.kind == DeviceKind::Gpu && !processes.rows.is_empty() {
             let from = self.utilization_window.query_start();
             let entries =
@@ -259,10 +260,10 @@ impl Device {
     }
 }
 
-/// More links than any GPU has (nvml.h knows 36); they are a bit each in what is sent.
+/// Above the number of links of any GPU (nvml.h: 36). The wire has one bit per link.
 const MAX_LINKS: u8 = 64;
 
-/// A GPU's memory, in bytes, from whichever version of the call the library has.
+/// The memory of a GPU, in bytes.
 #[derive(Debug, Clone, Copy)]
 struct Memory {
     total: u64,
@@ -271,13 +272,15 @@ struct Memory {
 }
 
 impl Memory {
-    /// No GPU has a petabyte, and none has far more in use than it has; some count the reserved part twice.
+    /// No GPU has a petabyte. Some drivers count the reserved part twice, so used memory may exceed the total, but not
+    /// by more than a factor of two.
     fn is_in_range(self) -> bool {
         bytes(self.total).is_some() && self.used / 2 <= self.total && self.reserved.unwrap_or(0) <= self.total
     }
 }
 
-/// What the driver says of a GPU's memory. Nonsense is an unknown error, so that it is not taken for unified memory.
+/// Reads the memory of a GPU, with version 2 of the call or else version 1. Values out of range give
+/// [`ReturnCode::UNKNOWN`], so that they are not taken for unified memory.
 fn memory_info(library: &Library, timer: &CallTimer, handle: Handle) -> Result<Memory, ReturnCode> {
     let memory = match library.memory_v2(timer, handle) {
         Ok(memory) => Memory { total: memory.total, used: memory.used, reserved: Some(memory.reserved) },
@@ -294,14 +297,14 @@ fn memory_info(library: &Library, timer: &CallTimer, handle: Handle) -> Result<M
     Err(ReturnCode::UNKNOWN)
 }
 
-/// A whole GPU, divided or not.
+/// Reads the facts of a GPU, with or without MIG.
 fn gpu_info(library: &Library, timer: &CallTimer, handle: Handle, index: u32) -> GpuInfo {
     let memory = memory_info(library, timer, handle);
-    // Parts that share the host's memory refuse this one call, or give nothing; any other error is only an error.
+    // GPUs with unified memory return NOT_SUPPORTED or a total of 0. Any other error is only an error.
     let unified = matches!(memory, Err(ReturnCode::NOT_SUPPORTED)) || memory.is_ok_and(|memory| memory.total == 0);
     let clock = |kind| library.max_clock(timer, handle, kind).ok().and_then(megahertz);
     let threshold = |kind| library.temperature_threshold(timer, handle, kind).ok().and_then(celsius);
-    // Their PCIe readings are of no link that is there.
+    // The PCIe readings of GPUs with unified memory describe no real link.
     let pcie = |value: Result<u32, ReturnCode>| value.ok().and_then(link).filter(|_| !unified);
     GpuInfo {
         index,
@@ -330,7 +333,7 @@ fn gpu_info(library: &Library, timer: &CallTimer, handle: Handle, index: u32) ->
             .and_then(|bar1| bytes(bar1.bar1Total).filter(|&total| total > 0)),
         pcie_generation_max: pcie(library.pcie_generation_max(timer, handle)),
         pcie_width_max: pcie(library.pcie_width_max(timer, handle)),
-        // The kernel has 20 bits for it.
+        // Device minor numbers have 20 bits in the kernel.
         minor_number: library.minor_number(timer, handle).ok().filter(|&number| number < 1 << 20),
         nvlink_count: nvlink_count(library, timer, handle),
         unified_memory: unified.then_some(true),
@@ -338,7 +341,7 @@ fn gpu_info(library: &Library, timer: &CallTimer, handle: Handle, index: u32) ->
     }
 }
 
-/// A MIG instance of `parent`.
+/// Reads the facts of a MIG instance of `parent`.
 fn mig_instance_info(library: &Library, timer: &CallTimer, handle: Handle, index: u32, parent: &GpuInfo) -> GpuInfo {
     let total = memory_info(library, timer, handle).ok().map(|memory| memory.total).filter(|&total| total > 0);
     let id = |id: Result<u32, ReturnCode>| id.ok().filter(|&id| id != u32::MAX);
@@ -354,7 +357,7 @@ fn mig_instance_info(library: &Library, timer: &CallTimer, handle: Handle, index
     }
 }
 
-/// Links are numbered from 0; the first that does not answer is not there.
+/// Counts the NVLinks. They are numbered from 0; the first one that does not answer does not exist.
 fn nvlink_count(library: &Library, timer: &CallTimer, handle: Handle) -> Option<u8> {
     let answers = |link: &u8| library.nvlink_state(timer, handle, u32::from(*link)).is_ok();
     let count = (0..MAX_LINKS).take_while(answers).count() as u8;
@@ -365,10 +368,10 @@ fn text(bytes: Result<Vec<u8>, ReturnCode>) -> Option<SafeText> {
     bytes.ok().filter(|bytes| !bytes.is_empty()).map(|bytes| SafeText::from_bytes(&bytes))
 }
 
-/// More fans than any GPU has; a count above it is the driver's mistake.
+/// Above the number of fans of any GPU.
 const MAX_FANS: u32 = 16;
 
-/// Readings that rarely change and are shown with every sample, kept between those that ask for them.
+/// Readings that are part of every sample but are read only in slow ones.
 #[derive(Debug, Clone, Copy, Default)]
 struct SlowReadings {
     power_limit_watts: Option<f32>,
@@ -399,7 +402,7 @@ impl SlowReadings {
     }
 }
 
-/// The health of a GPU. `fields` were read with what rarely changes.
+/// Reads the health of a GPU. `fields` must come from a slow read.
 fn read_health(query: &mut DeviceQuery<'_>, info: &GpuInfo, fields: &FieldValues) -> GpuHealth {
     let mut ecc = |kind, period| {
         query.get_if(|library, timer, handle| library.ecc_errors(timer, handle, kind, period), error_count)
@@ -421,7 +424,7 @@ fn read_health(query: &mut DeviceQuery<'_>, info: &GpuInfo, fields: &FieldValues
         bar1_used_bytes: query.get_if(Library::bar1, |bar1| bytes(bar1.bar1Used)),
         ..GpuHealth::default()
     };
-    // A part remaps rows, or it retires pages.
+    // A GPU supports either row remapping or page retirement.
     if let Some([corrected, uncorrectable, pending, failed]) = query.get(Library::remapped_rows) {
         health.remapped_rows_correctable = Some(corrected);
         health.remapped_rows_uncorrectable = Some(uncorrectable);
@@ -450,7 +453,7 @@ fn compute_mode(mode: u32) -> ComputeMode {
     }
 }
 
-/// A bit for each link that is up; none where one of them does not answer.
+/// Returns a bit mask of the NVLinks that are up, or `None` if any of them does not answer.
 fn nvlinks_active(query: &mut DeviceQuery<'_>, count: Option<u8>) -> Option<u64> {
     (0..u32::from(count?)).try_fold(0, |active, link| {
         let is_up = is_enabled(query.get_kind(Library::nvlink_state, link)?);
@@ -458,7 +461,7 @@ fn nvlinks_active(query: &mut DeviceQuery<'_>, count: Option<u8>) -> Option<u64>
     })
 }
 
-/// The fastest fan.
+/// Returns the speed of the fastest fan.
 fn fastest_fan_percent(query: &mut DeviceQuery<'_>) -> Option<u16> {
     let fans = query.get(Library::fan_count).unwrap_or(0).min(MAX_FANS);
     let speeds = (0..fans).filter_map(|fan| query.get_kind_if(Library::fan_speed_v2, fan, fan_percent));
@@ -468,18 +471,18 @@ fn fastest_fan_percent(query: &mut DeviceQuery<'_>) -> Option<u16> {
     }
 }
 
-/// Two readings that lie closer together than this give no rate.
+/// The minimum time between two readings for a rate.
 const MIN_RATE_SECONDS: f64 = 0.05;
 
-/// A counter's last reading, and when it was read.
+/// The last value of a counter and the time of its reading in seconds.
 #[derive(Debug, Clone, Copy, Default)]
 struct Counter(Option<(u64, f64)>);
 
 impl Counter {
-    /// The mean rate since the reading before. None at first, and when the counter fell: the driver was loaded again,
-    /// or the counter wrapped.
+    /// Returns the mean rate per second since the previous reading. `None` at the first reading, and when the counter
+    /// fell because it wrapped or the driver was reloaded.
     fn rate(&mut self, value: Option<u64>, now: f64) -> Option<f64> {
-        // All ones is no count, but how drivers say "not available".
+        // Drivers report an unavailable counter as all ones.
         let value = value.filter(|&value| value != u64::MAX);
         let previous = std::mem::replace(&mut self.0, value.map(|value| (value, now)));
         let ((value, _), (previous_value, previous_time)) = self.0.zip(previous)?;
@@ -503,47 +506,48 @@ struct Counters {
 const KIB: f64 = 1024.0;
 
 impl Counters {
-    /// Mean power since the reading before, in watts.
+    /// Returns the mean power since the previous reading, in watts.
     fn mean_watts(&mut self, millijoules: Option<u64>, now: f64) -> Option<f32> {
         let watts = self.energy_millijoules.rate(millijoules, now)? / 1000.0;
         (watts <= 100_000.0).then(|| round_to_tenth_f32(watts))
     }
 
-    /// Bytes a second over PCIe, from the counters of bytes received and transmitted.
+    /// Returns the PCIe receive and transmit rates in bytes per second, from counters in bytes.
     fn pcie(&mut self, receive: Option<u64>, transmit: Option<u64>, now: f64) -> [Option<f64>; 2] {
         [self.pcie_receive.rate(receive, now), self.pcie_transmit.rate(transmit, now)]
             .map(|rate| rate.and_then(bytes_per_second))
     }
 
-    /// Bytes a second over all NVLinks, from the counters of KiB received and transmitted.
+    /// Returns the NVLink receive and transmit rates in bytes per second, summed over all links, from counters in KiB.
     fn nvlink(&mut self, receive: Option<u64>, transmit: Option<u64>, now: f64) -> [Option<f64>; 2] {
         [self.nvlink_receive.rate(receive, now), self.nvlink_transmit.rate(transmit, now)]
             .map(|rate| rate.and_then(|rate| bytes_per_second(rate * KIB)))
     }
 }
 
-/// History is filled for a minute.
+/// The length of the buffered history, in seconds.
 const MAX_SECONDS: usize = 60;
 const MICROS: u64 = 1_000_000;
-/// A buffer whose newest sample is older than this, or from the future, is no recent past.
+/// A sample older than this is not recent.
 const MAX_AGE_MICROS: u64 = 120 * MICROS;
-/// Clocks may differ by so much.
+/// The tolerated difference between the clocks of the driver and the host.
 const MAX_FUTURE_MICROS: u64 = 2 * MICROS;
 
-/// One value a second for each of the driver's buffers, the oldest first; all end at the same moment.
+/// The samples that the driver buffered before the first sample: one value per second, oldest first. All lists end at
+/// the same time.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct BufferedSamples {
-    /// How long before the sample the last of each list was taken.
+    /// The time between the end of the lists and the sample.
     pub(crate) age_seconds: f64,
     pub(crate) utilization_percent: Vec<Option<u8>>,
     pub(crate) memory_utilization_percent: Vec<Option<u8>>,
     pub(crate) power_watts: Vec<Option<f32>>,
 }
 
-/// A list as the driver has it: stamps in microseconds, and values.
+/// Timestamps in microseconds, and values.
 type Samples = Vec<(u64, u32)>;
 
-/// Reads all three buffers. `None` where there is nothing in them.
+/// Reads the buffered power and utilization samples. Returns `None` if there are none.
 fn read_buffered_samples(
     query: &mut DeviceQuery<'_>,
     buffer: &mut Vec<u64>,
@@ -556,7 +560,7 @@ fn read_buffered_samples(
         read.map_or_else(Vec::new, |(entries, value_type)| valid_samples(entries, value_type, now))
     };
     let power = list(sys::nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES);
-    // The driver refuses the shares of a divided GPU.
+    // In MIG mode the driver refuses the utilization of the GPU.
     let [utilization, memory] = if is_mig_parent {
         [Vec::new(), Vec::new()]
     } else {
@@ -588,7 +592,7 @@ fn downsample(power: &Samples, utilization: &Samples, memory: &Samples, now: u64
     })
 }
 
-/// The newest sample of each second before `end`, the oldest second first. Drivers do not promise an order.
+/// Returns the newest sample of each second before `end`, oldest second first. Drivers do not guarantee an order.
 fn newest_per_second<T: Copy>(samples: &Samples, end: u64, value: impl Fn(u32) -> Option<T>) -> Vec<Option<T>> {
     let mut newest: Vec<Option<(u64, T)>> = Vec::new();
     for &(timestamp, number) in samples {

@@ -1,4 +1,4 @@
-//! Asks one device, and keeps apart what a refusal means for one reading and for the device.
+//! Queries of one device: errors of single readings and of the device, field values, and the valid ranges of readings.
 
 use super::call_monitor::{CallTimer, DriverAnomaly};
 use super::ffi::{Handle, Library, ReturnCode};
@@ -7,16 +7,16 @@ use crate::probe::decimal::{round_to_tenth, round_to_tenth_f32};
 use crate::wire::RecoveryAction;
 use nvml_wrapper_sys::bindings::field_id as id;
 
-/// Asks one device and remembers what its refusals mean for it as a whole.
+/// Calls NVML for one device and derives the error of the device from the errors of the calls.
 pub(super) struct DeviceQuery<'a> {
     library: &'a Library,
     timer: &'a CallTimer,
     handle: Handle,
-    /// Something was read.
+    /// A call succeeded.
     answered: bool,
-    /// The GPU is off the bus, or wants a reset: it is asked nothing more.
+    /// Set when the GPU is lost or requires a reset; no further call is made.
     lost_code: Option<ReturnCode>,
-    /// The first refusal that is none of "not here" and "not for you".
+    /// The first error other than "not supported" and "not found".
     first_error: Option<ReturnCode>,
 }
 
@@ -25,7 +25,7 @@ impl<'a> DeviceQuery<'a> {
         Self { library, timer, handle, answered: false, lost_code: None, first_error: None }
     }
 
-    /// The value, or the code of the refusal, which is remembered.
+    /// Makes the call and records its error.
     pub(super) fn try_get<T>(
         &mut self,
         call: impl FnOnce(&Library, &CallTimer, Handle) -> Result<T, ReturnCode>,
@@ -58,7 +58,7 @@ impl<'a> DeviceQuery<'a> {
         self.get(|library, timer, handle| call(library, timer, handle, kind))
     }
 
-    /// What `convert` makes of the value; one that it refuses cannot be, and is noted.
+    /// Makes the call and converts the result. Records an anomaly if `convert` rejects the value.
     pub(super) fn get_if<T, U>(
         &mut self,
         call: impl FnOnce(&Library, &CallTimer, Handle) -> Result<T, ReturnCode>,
@@ -68,7 +68,7 @@ impl<'a> DeviceQuery<'a> {
         self.check(convert(value))
     }
 
-    /// The same by kind.
+    /// As [`Self::get_if`], for a call with a kind.
     pub(super) fn get_kind_if<T, U>(
         &mut self,
         call: impl FnOnce(&Library, &CallTimer, Handle, u32) -> Result<T, ReturnCode>,
@@ -78,7 +78,7 @@ impl<'a> DeviceQuery<'a> {
         self.get_if(|library, timer, handle| call(library, timer, handle, kind), convert)
     }
 
-    /// Notes that a reading was refused as impossible, if it was.
+    /// Records an anomaly if `value` is `None`, that is, out of its valid range.
     pub(super) fn check<T>(&self, value: Option<T>) -> Option<T> {
         if value.is_none() {
             self.library.anomalies().add(DriverAnomaly::ImplausibleReading);
@@ -86,19 +86,19 @@ impl<'a> DeviceQuery<'a> {
         value
     }
 
-    /// The GPU can be asked nothing more.
+    /// Whether the GPU is lost or requires a reset.
     pub(super) fn is_lost(&self) -> bool {
         self.lost_code.is_some()
     }
 
-    /// The error of the device as a whole: lost, or refused in everything. One reading that fails is only missing.
+    /// The error of the device: lost, or no call succeeded. An error of a single reading only leaves that reading out.
     pub(super) fn device_error(&self) -> Option<ReturnCode> {
         self.lost_code.or(if self.answered { None } else { self.first_error })
     }
 }
 
-/// The fields that were renumbered: by the header of CUDA 12.8 (R570) 251 is power smoothing; R575 and R580 before
-/// 580.82 put five others before it; 580.82 took that back and put the five behind.
+/// Ids of the fields that were renumbered. In the header of CUDA 12.8 (R570), 251 is power smoothing; R575 and R580
+/// before 580.82 put five other fields before it; 580.82 moved those five behind it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct FieldIds {
     power_smoothing: Option<u32>,
@@ -106,7 +106,7 @@ pub(crate) struct FieldIds {
 }
 
 impl FieldIds {
-    /// By a driver's version, such as `580.82.07`. One that cannot be read gets none of them.
+    /// The ids for a driver version such as `580.82.07`. An unknown format gives no ids.
     pub(crate) fn for_driver(version: &[u8]) -> Self {
         let mut parts = std::str::from_utf8(version).unwrap_or_default().split('.').map(str::parse::<u32>);
         let (Some(Ok(major)), Some(Ok(minor))) = (parts.next(), parts.next()) else { return Self::default() };
@@ -120,19 +120,19 @@ impl FieldIds {
     }
 }
 
-/// The sum over all links (nvml.h).
+/// Scope of the NVLink fields: the sum over all links (nvml.h).
 const ALL_LINKS: u32 = u32::MAX;
-/// The place of each field in [`FieldValues`].
+/// The number of fields in [`FieldValues`].
 const FIELD_COUNT: usize = 10;
 
-/// Which fields a GPU has answered: the others are asked for again only with what rarely changes.
+/// The fields to read. Fields that a GPU does not answer are read again only in slow samples.
 #[derive(Debug, Clone)]
 pub(super) struct Fields {
     ids: [Option<(u32, u32)>; FIELD_COUNT],
     answered: [bool; FIELD_COUNT],
 }
 
-/// What was read.
+/// The values of one read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct FieldValues {
     /// In degrees Celsius.
@@ -151,17 +151,17 @@ pub(super) struct FieldValues {
     pub(super) thermal_violation: Option<u64>,
     /// In nanoseconds.
     pub(super) power_brake: Option<u64>,
-    /// Asked for only with what rarely changes.
+    /// Read only in slow samples.
     pub(super) recovery_action: Option<u64>,
-    /// Asked for only with what rarely changes.
+    /// Read only in slow samples.
     pub(super) power_smoothing: Option<u64>,
 }
 
-/// The first places are read in every sample, those from here on only with what rarely changes.
+/// The fields from this index on are read only in slow samples.
 const SLOW_FIELDS_FROM: usize = 8;
 
 impl Fields {
-    /// `has_pcie`: whether the GPU sits behind a PCIe link worth reading.
+    /// `has_pcie` is false for GPUs whose PCIe readings describe no real link.
     pub(super) fn new(ids: FieldIds, has_pcie: bool) -> Self {
         let device_field = |id| Some((id, 0));
         let pcie = |id| device_field(id).filter(|_| has_pcie);
@@ -182,7 +182,7 @@ impl Fields {
         }
     }
 
-    /// One call for all that is due.
+    /// Reads all fields that are due, in one call.
     pub(super) fn read(&mut self, query: &mut DeviceQuery<'_>, slow: bool) -> FieldValues {
         const { assert!(FIELD_COUNT <= MAX_FIELDS) };
         let last = if slow { FIELD_COUNT } else { SLOW_FIELDS_FROM };
@@ -244,22 +244,22 @@ pub(super) fn recovery_action(number: u64) -> RecoveryAction {
     }
 }
 
-/// A whole rack draws no more, milliwatts.
+/// In milliwatts. A whole rack draws less.
 const MAX_MILLIWATTS: u32 = 100_000_000;
-/// No link of today moves more in a second: ten terabytes.
+/// Ten terabytes, more than any current link.
 const MAX_BYTES_PER_SECOND: f64 = 1e13;
 
-/// A share from 0 to 100.
+/// A percentage from 0 to 100.
 pub(super) fn percent(value: u32) -> Option<u8> {
     u8::try_from(value).ok().filter(|&percent| percent <= 100)
 }
 
-/// A share from 0 to 100 with decimals; measurements overshoot by a little.
+/// A percentage from 0 to 100 with one decimal. Measurements may overshoot slightly.
 pub(super) fn share(value: f64) -> Option<f32> {
     (-0.5..=105.0).contains(&value).then(|| round_to_tenth_f32(value.clamp(0.0, 100.0)))
 }
 
-/// The driver's number is unsigned, its meaning is not.
+/// NVML returns an unsigned number for a signed temperature.
 pub(super) fn celsius(degrees: u32) -> Option<i32> {
     Some(degrees as i32).filter(|degrees| (-100..=250).contains(degrees))
 }
@@ -272,37 +272,37 @@ pub(super) fn megahertz(clock: u32) -> Option<u32> {
     (clock <= 100_000).then_some(clock)
 }
 
-/// Fans may be asked for more than their rated speed.
+/// Fans may run above their rated speed.
 pub(super) fn fan_percent(value: u32) -> Option<u16> {
     u16::try_from(value).ok().filter(|&percent| percent <= 300)
 }
 
-/// A PCIe generation or a number of lanes.
+/// A PCIe generation or lane count.
 pub(super) fn link(value: u32) -> Option<u8> {
     u8::try_from(value).ok().filter(|&value| (1..=64).contains(&value))
 }
 
-/// An amount of memory; no GPU has a petabyte.
+/// An amount of memory below a petabyte.
 pub(super) fn bytes(value: u64) -> Option<u64> {
     (value < 1 << 50).then_some(value)
 }
 
-/// How often something happened in the life of a GPU.
+/// A counter of errors over the life of a GPU.
 pub(super) fn error_count(value: u64) -> Option<u64> {
     (value < 1 << 48).then_some(value)
 }
 
-/// A rate in whole bytes.
+/// A rate in whole bytes per second.
 pub(super) fn bytes_per_second(rate: f64) -> Option<f64> {
     (0.0..=MAX_BYTES_PER_SECOND).contains(&rate).then_some(rate as u64 as f64)
 }
 
-/// Nanoseconds since the driver was loaded, in seconds; a century is none.
+/// Nanoseconds since the driver was loaded (less than a century), in seconds.
 pub(super) fn seconds(nanoseconds: u64) -> Option<f64> {
     (nanoseconds < 3_000_000_000_000_000_000).then(|| round_to_tenth(nanoseconds as f64 / 1e9))
 }
 
-/// Millijoules since the driver was loaded, in joules; what a megawatt draws in ten years is none.
+/// Millijoules since the driver was loaded (less than a megawatt over ten years), in joules.
 pub(super) fn joules(millijoules: u64) -> Option<f64> {
     (millijoules < 300_000_000_000_000_000).then(|| round_to_tenth(millijoules as f64 / 1000.0))
 }

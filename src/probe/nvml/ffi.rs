@@ -1,12 +1,10 @@
-//! The one module that is unsafe: libnvidia-ml by `dlopen`, and the three calls of libc that nothing safe wraps.
+//! Bindings to libnvidia-ml, loaded by `dlopen`, and to the libc calls that have no safe wrapper. With
+//! [`super::lists`], the only unsafe code of the probe.
 //!
-//! Types and constants are those of `nvml-wrapper-sys`. Its own loader is not used: it resolves 400 names and adds
-//! 110 kB, has no second versions of old calls, and trusts the driver's counts and terminators. Here each function is
-//! optional, a count is clamped to the buffer that was handed over, and a text ends where its buffer ends.
-#![allow(
-    unsafe_code,
-    reason = "foreign functions; every call hands over buffers that outlive it, with their true size"
-)]
+//! Types and constants come from `nvml-wrapper-sys`. Its loader is not used: it resolves 400 names and adds 110 kB,
+//! lacks the older versions of some calls, and trusts the driver's counts and terminators. Here every function is
+//! optional, counts are clamped to the buffer, and text ends at the end of its buffer at the latest.
+#![allow(unsafe_code, reason = "foreign functions; every buffer outlives its call and is passed with its true size")]
 
 use super::call_monitor::{CallTimer, DriverAnomalies, DriverAnomaly};
 use nvml_wrapper_sys::bindings as sys;
@@ -35,21 +33,22 @@ impl ReturnCode {
     pub(crate) const UNKNOWN: Self = Self(sys::nvmlReturn_enum_NVML_ERROR_UNKNOWN);
 }
 
-/// An `nvmlDevice_t` that is not null. NVML allows its use from any thread.
+/// A non-null `nvmlDevice_t`. NVML allows its use from any thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Handle(pub(super) NonNull<sys::nvmlDevice_st>);
 
-// SAFETY: the pointer is a token of the library's, never dereferenced here, and NVML is thread-safe (nvml.h).
+// SAFETY: the pointer is an opaque token of the library. It is never dereferenced here, and NVML is thread-safe
+// (nvml.h).
 unsafe impl Send for Handle {}
 
 impl Handle {
-    /// A number that is the same for the same device, to compare with what an event names.
+    /// A number that identifies the device, for comparison with [`Event::device`].
     pub(crate) fn number(self) -> usize {
         self.0.addr().get()
     }
 }
 
-/// An NVML library. It stays loaded until the process ends: a call that hangs must not lose its code.
+/// A loaded NVML library. It stays loaded until the process ends, because a hung call still needs its code.
 pub(crate) struct Library {
     pub(super) table: SymbolTable,
     path: String,
@@ -57,7 +56,7 @@ pub(crate) struct Library {
     pub(super) anomalies: DriverAnomalies,
 }
 
-/// Declares getters of one number.
+/// Declares getters that return one number.
 macro_rules! getters {
     ($($(#[$doc:meta])* $method:ident($($argument:ident)?) -> $type:ty;)*) => {
         $($(#[$doc])* pub(crate) fn $method(&self, timer: &CallTimer, device: Handle $(, $argument: u32)?) -> Result<$type, ReturnCode> {
@@ -89,10 +88,10 @@ impl Library {
         Ok(self.until_nul(&text))
     }
 
-    /// 1000 times the major plus 10 times the minor version.
+    /// Returns 1000 * major + 10 * minor.
     pub(crate) fn cuda_version(&self, timer: &CallTimer) -> Result<i32, ReturnCode> {
         let mut version: c_int = 0;
-        // SAFETY: `version` is the out parameter of both.
+        // SAFETY: `version` is the out parameter of both functions.
         call(timer, self.table.cuda_version_v2.or(self.table.cuda_version), |function| unsafe {
             function(&raw mut version)
         })?;
@@ -134,7 +133,7 @@ impl Library {
     }
 
     pub(crate) fn memory_v2(&self, timer: &CallTimer, device: Handle) -> Result<sys::nvmlMemory_v2_t, ReturnCode> {
-        // The version word is the structure's size and its number (nvml.h, NVML_STRUCT_VERSION).
+        // The version word combines the size of the structure and its version number (nvml.h, NVML_STRUCT_VERSION).
         let version = size_of::<sys::nvmlMemory_v2_t>() as c_uint | 2 << 24;
         structure(timer, self.table.memory_v2, device, |memory| memory.version = version)
     }
@@ -148,9 +147,9 @@ impl Library {
     }
 
     getters! {
-        /// By `nvmlTemperatureSensors_t`, in degrees Celsius.
+        /// In degrees Celsius. `sensor` is an `nvmlTemperatureSensors_t`.
         temperature(sensor) -> u32;
-        /// By `nvmlTemperatureThresholds_t`, in degrees Celsius.
+        /// In degrees Celsius. `kind` is an `nvmlTemperatureThresholds_t`.
         temperature_threshold(kind) -> u32;
         /// In milliwatts.
         power_usage() -> u32;
@@ -158,14 +157,14 @@ impl Library {
         total_energy() -> u64;
         /// In milliwatts.
         enforced_power_limit() -> u32;
-        /// By `nvmlClockType_t`, in MHz.
+        /// In MHz. `kind` is an `nvmlClockType_t`.
         clock(kind) -> u32;
-        /// By `nvmlClockType_t`, in MHz.
+        /// In MHz. `kind` is an `nvmlClockType_t`.
         max_clock(kind) -> u32;
         fan_count() -> u32;
-        /// One fan, in percent.
+        /// In percent, for one fan.
         fan_speed_v2(fan) -> u32;
-        /// The only or first fan, in percent.
+        /// In percent, for the first fan.
         fan_speed() -> u32;
         performance_state() -> u32;
         event_reasons() -> u64;
@@ -177,15 +176,15 @@ impl Library {
         pcie_width_max() -> u32;
         /// The N of `/dev/nvidiaN`.
         minor_number() -> u32;
-        /// Whether one NVLink is up: 0 or 1.
+        /// 1 if the NVLink is up, else 0.
         nvlink_state(link) -> u32;
         persistence_mode() -> u32;
-        /// `nvmlComputeMode_t`.
+        /// An `nvmlComputeMode_t`.
         compute_mode() -> u32;
         retired_pages_pending() -> u32;
         gpu_instance_id() -> u32;
         compute_instance_id() -> u32;
-        /// How many instances the GPU could hold at most.
+        /// The maximum number of MIG instances.
         mig_count() -> u32;
     }
 
@@ -204,17 +203,17 @@ impl Library {
         pair(timer, self.table.decoder, device).map(|(percent, _)| percent)
     }
 
-    /// Whether multi-instance mode is on now.
+    /// Whether MIG mode is currently enabled.
     pub(crate) fn mig_mode(&self, timer: &CallTimer, device: Handle) -> Result<bool, ReturnCode> {
         pair(timer, self.table.mig_mode, device).map(|(current, _)| current == sys::NVML_DEVICE_MIG_ENABLE)
     }
 
-    /// The window through which the CPU sees device memory, in bytes.
+    /// The BAR1 window, through which the CPU accesses device memory, in bytes.
     pub(crate) fn bar1(&self, timer: &CallTimer, device: Handle) -> Result<sys::nvmlBAR1Memory_t, ReturnCode> {
         structure(timer, self.table.bar1, device, |_| {})
     }
 
-    /// ECC errors, by `nvmlMemoryErrorType_t` and `nvmlEccCounterType_t`.
+    /// ECC errors. `kind` is an `nvmlMemoryErrorType_t`, `period` an `nvmlEccCounterType_t`.
     pub(crate) fn ecc_errors(
         &self,
         timer: &CallTimer,
@@ -230,10 +229,10 @@ impl Library {
         Ok(count)
     }
 
-    /// How many pages were retired, by `nvmlPageRetirementCause_t`.
+    /// The number of retired pages. `cause` is an `nvmlPageRetirementCause_t`.
     pub(crate) fn retired_pages(&self, timer: &CallTimer, device: Handle, cause: u32) -> Result<u32, ReturnCode> {
         let (mut count, mut address): (c_uint, c_ulonglong) = (0, 0);
-        // SAFETY: a count of 0 asks for the count alone; the address is there for drivers that refuse a null pointer.
+        // SAFETY: a count of 0 requests only the count. The address is passed for drivers that reject a null pointer.
         let result = call(timer, self.table.retired_pages, |function| unsafe {
             function(device.0.as_ptr(), cause, &raw mut count, &raw mut address)
         });
@@ -243,7 +242,8 @@ impl Library {
         }
     }
 
-    /// Remapped rows: for corrected errors, for uncorrectable ones, whether one is pending, whether one failed.
+    /// Remapped rows: the number for correctable errors, the number for uncorrectable errors, whether a remapping is
+    /// pending, and whether one failed.
     pub(crate) fn remapped_rows(&self, timer: &CallTimer, device: Handle) -> Result<[u32; 4], ReturnCode> {
         let mut rows: [c_uint; 4] = [0; 4];
         let [corrected, uncorrectable, pending, failed] = &mut rows;
@@ -272,7 +272,7 @@ impl Library {
     }
 }
 
-/// Calls one function, marked as in flight while it runs.
+/// Calls `function` and marks the call as in flight while it runs.
 pub(super) fn call<F>(
     timer: &CallTimer,
     function: Option<F>,
@@ -292,14 +292,14 @@ fn pair(timer: &CallTimer, function: Option<GetTwoU32>, device: Handle) -> Resul
     Ok((first, second))
 }
 
-/// Reads a structure of plain numbers, zeroed but for what `prepare` sets.
+/// Reads a C structure of numbers. `prepare` sets its input fields; all others start as zero.
 fn structure<T: Copy>(
     timer: &CallTimer,
     function: Option<GetStruct<T>>,
     device: Handle,
     prepare: impl FnOnce(&mut T),
 ) -> Result<T, ReturnCode> {
-    // SAFETY: every `T` used here is a C structure of integers, for which all zeroes is a value.
+    // SAFETY: every `T` used here is a C structure of integers, for which all zeroes is a valid value.
     let mut value: T = unsafe { MaybeUninit::zeroed().assume_init() };
     prepare(&mut value);
     // SAFETY: `value` is the out parameter that nvml.h declares for this function.
@@ -309,40 +309,40 @@ fn structure<T: Copy>(
 
 /// nvml.h, `nvmlEventTypeXidCriticalError`.
 const XID_CRITICAL_ERROR: u64 = 8;
-/// Stands for "no instance".
+/// `gpuInstanceId` of an event without an instance.
 const NO_INSTANCE: c_uint = c_uint::MAX;
 
-/// A set of events of the library's.
+/// An `nvmlEventSet_t`.
 pub(crate) struct EventSet {
     set: NonNull<sys::nvmlEventSet_st>,
     free: Option<unsafe extern "C" fn(sys::nvmlEventSet_t) -> sys::nvmlReturn_t>,
 }
 
-// SAFETY: a token of the library's that belongs to this value alone; NVML is thread-safe (nvml.h).
+// SAFETY: an opaque token of the library that this value alone owns; NVML is thread-safe (nvml.h).
 unsafe impl Send for EventSet {}
 
 impl Drop for EventSet {
     fn drop(&mut self) {
         if let Some(free) = self.free {
-            // SAFETY: it came from nvmlEventSetCreate and nobody waits on it. A refusal only leaks it.
+            // SAFETY: the set came from nvmlEventSetCreate and no thread waits on it. A failure only leaks it.
             let _refused = unsafe { free(self.set.as_ptr()) };
         }
     }
 }
 
-/// Something that happened on a GPU.
+/// An event of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Event {
     /// [`Handle::number`] of the GPU.
     pub(crate) device: usize,
-    /// The GPU instance that it is attributed to.
+    /// The GPU instance to which the event is attributed.
     pub(crate) gpu_instance: Option<u32>,
-    /// The Xid; 999 for one that the driver does not know.
+    /// The Xid, or 999 if the driver does not know it.
     pub(crate) xid: u64,
 }
 
 impl Library {
-    /// A set without events.
+    /// Creates an empty event set.
     pub(crate) fn event_set(&self, timer: &CallTimer) -> Result<EventSet, ReturnCode> {
         let mut set: sys::nvmlEventSet_t = std::ptr::null_mut();
         // SAFETY: `set` is the out parameter.
@@ -351,32 +351,34 @@ impl Library {
         Ok(EventSet { set, free: self.table.event_set_free })
     }
 
-    /// From now on the set hears of this GPU's Xids.
+    /// Registers the GPU's Xid events with the set.
     pub(crate) fn register_xid_events(
         &self,
         timer: &CallTimer,
         device: Handle,
         set: &EventSet,
     ) -> Result<(), ReturnCode> {
-        // SAFETY: a device and a set of the library's.
+        // SAFETY: a device and an event set of the library.
         call(timer, self.table.register_events, |function| unsafe {
             function(device.0.as_ptr(), XID_CRITICAL_ERROR, set.set.as_ptr())
         })
     }
 
-    /// Waits for the next event, so many milliseconds at most ([`ReturnCode::TIMEOUT`]).
-    /// `Ok(None)` is an event that is no Xid.
+    /// Waits for the next event, for at most `milliseconds`. Returns `Ok(None)` for an event that is not an Xid.
+    ///
+    /// # Errors
+    /// [`ReturnCode::TIMEOUT`] if no event came.
     pub(crate) fn next_event(
         &self,
         timer: &CallTimer,
         set: &EventSet,
         milliseconds: u32,
     ) -> Result<Option<Event>, ReturnCode> {
-        // SAFETY: a pointer and numbers; all zeroes is a value of each.
+        // SAFETY: a pointer and numbers, for which all zeroes is a valid value.
         let mut data: sys::nvmlEventData_t = unsafe { MaybeUninit::zeroed().assume_init() };
         data.gpuInstanceId = NO_INSTANCE;
-        // Version 1 writes a shorter structure, whose fields are the first ones of this.
-        // SAFETY: a set of the library's and an out parameter.
+        // Version 1 writes a shorter structure, whose fields are the first ones of this structure.
+        // SAFETY: an event set of the library and an out parameter.
         call(timer, self.table.event_wait_v2.or(self.table.event_wait_v1), |function| unsafe {
             function(set.set.as_ptr(), &raw mut data, milliseconds)
         })?;
@@ -389,11 +391,11 @@ impl Library {
 }
 
 impl Library {
-    /// Loads the library and looks up its functions. `path` is a file name for the loader's search, or a path.
-    /// The error is the loader's sentence.
+    /// Loads the library and resolves its functions. `path` is a path, or a file name for which the dynamic loader
+    /// searches.
     pub(crate) fn open(path: &str) -> Result<Self, LoadError> {
-        let name = CString::new(path).map_err(|_| LoadError::unusable("the path holds a NUL byte"))?;
-        // SAFETY: a NUL-terminated path. The library's constructors run, as they would for any user of the driver.
+        let name = CString::new(path).map_err(|_| LoadError::unusable("the path contains a NUL byte"))?;
+        // SAFETY: a NUL-terminated path. The constructors of the library run, as for every user of the driver.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         let Some(library) = NonNull::new(library) else { return Err(loader_error()) };
         let table = SymbolTable::resolve(library);
@@ -402,21 +404,21 @@ impl Library {
         Ok(Self { table, path, early_r535, anomalies: DriverAnomalies::default() })
     }
 
-    /// Where it was loaded from.
+    /// The path from which the library was loaded.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
 
-    /// What this driver did that no driver should.
+    /// The anomalies of this driver.
     pub(crate) fn anomalies(&self) -> &DriverAnomalies {
         &self.anomalies
     }
 }
 
-/// Why a library cannot be loaded.
+/// The reason why a library cannot be loaded.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct LoadError {
-    /// A file is missing: the library itself, or one that it needs.
+    /// A file does not exist: the library or one of its dependencies.
     pub(crate) is_missing: bool,
     /// The message of the dynamic loader.
     pub(crate) message: String,
@@ -427,29 +429,30 @@ impl LoadError {
         Self { is_missing: false, message: message.to_owned() }
     }
 
-    /// `dlerror` has no error codes: its text alone tells the cases apart.
+    /// `dlerror` has no error codes, so the text alone distinguishes the cases.
     fn of_dlerror(message: String) -> Self {
         Self { is_missing: message.contains("No such file"), message }
     }
 }
 
 fn loader_error() -> LoadError {
-    // SAFETY: dlerror returns null or a text that stays until this thread's next call of the loader.
+    // SAFETY: dlerror returns null or a text that stays valid until the next loader call of this thread.
     let message = unsafe { libc::dlerror() };
     if message.is_null() {
         return LoadError::unusable("the loader gave no reason");
     }
-    // SAFETY: see above; it is copied at once.
+    // SAFETY: as above; the text is copied immediately.
     LoadError::of_dlerror(unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned())
 }
 
 fn loaded_from(function: unsafe extern "C" fn() -> sys::nvmlReturn_t) -> Option<String> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: any address may be asked about; `info` is the out parameter.
+    // SAFETY: dladdr accepts any address; `info` is the out parameter.
     if unsafe { libc::dladdr(function as *const c_void, info.as_mut_ptr()) } == 0 {
         return None;
     }
-    // SAFETY: zeroed before, and written when the call succeeds; the name is null or a text of the loader's that stays.
+    // SAFETY: zeroed above and written when the call succeeds; the name is null or a text that lives as long as the
+    // library.
     unsafe {
         let info = info.assume_init();
         (!info.dli_fname.is_null()).then(|| CStr::from_ptr(info.dli_fname).to_string_lossy().into_owned())
@@ -465,17 +468,17 @@ type GetProcesses = unsafe extern "C" fn(sys::nvmlDevice_t, *mut c_uint, *mut c_
 type WaitEvent = unsafe extern "C" fn(sys::nvmlEventSet_t, *mut sys::nvmlEventData_t, c_uint) -> sys::nvmlReturn_t;
 type GetStruct<T> = unsafe extern "C" fn(sys::nvmlDevice_t, *mut T) -> sys::nvmlReturn_t;
 
-/// Declares the table: a field for each name, resolved by `dlsym`.
+/// Declares the symbol table: one field per name, resolved by `dlsym`.
 macro_rules! table {
     ($($field:ident: $name:literal as $type:ty,)*) => {
         pub(super) struct SymbolTable { $(pub(super) $field: Option<$type>,)* }
         impl SymbolTable {
-            /// Looks every name up; a name that the library lacks is `None`.
+            /// Resolves every name. A name that the library lacks becomes `None`.
             fn resolve(library: NonNull<c_void>) -> Self {
                 Self { $($field: {
                     let name: &CStr = $name;
-                    // SAFETY: `library` came from dlopen and is never closed; a null result is `None` of the function
-                    // pointer, anything else is the function that nvml.h declares by this name.
+                    // SAFETY: `library` came from dlopen and is never closed. A null result is the `None` of the
+                    // function pointer; any other result is the function that nvml.h declares by this name.
                     unsafe {
                         std::mem::transmute::<*mut c_void, Option<$type>>(libc::dlsym(library.as_ptr(), name.as_ptr()))
                     }
@@ -568,33 +571,36 @@ table! {
     process_utilization: c"nvmlDeviceGetProcessUtilization" as unsafe extern "C" fn(
         sys::nvmlDevice_t, *mut sys::nvmlProcessUtilizationSample_t, *mut c_uint, c_ulonglong,
     ) -> sys::nvmlReturn_t,
-    // Only their presence is asked for: together they tell the early R535 drivers from all others.
+    // Only their presence matters: together they identify the early R535 drivers.
     conf_compute_mem_size: c"nvmlDeviceGetConfComputeMemSizeInfo" as GetStruct<c_void>,
     process_detail_list: c"nvmlDeviceGetRunningProcessDetailList" as GetStruct<c_void>,
 }
 
-/// An entry of the user database: login name and full name.
+/// An entry of the user database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PasswdEntry {
     pub(crate) name: Vec<u8>,
     pub(crate) gecos: Vec<u8>,
 }
 
-/// `getpwuid_r`: asks the whole name service (files, LDAP, SSSD), and may block for as long as that does.
-/// `Ok(None)` means that there is no such user; the error is an `errno`.
+/// Calls `getpwuid_r`, which queries all name services (files, LDAP, SSSD) and blocks as long as they do. Returns
+/// `Ok(None)` if there is no such user.
+///
+/// # Errors
+/// The `errno` of the call.
 pub(crate) fn passwd_entry(uid: u32) -> Result<Option<PasswdEntry>, i32> {
     let mut buffer = vec![0_u8; 1024];
     loop {
         let mut entry = MaybeUninit::<libc::passwd>::zeroed();
         let mut found: *mut libc::passwd = std::ptr::null_mut();
-        // SAFETY: an entry, a buffer with its length, and a place for the result, all alive during the call.
+        // SAFETY: an entry, a buffer with its length and a place for the result, all alive during the call.
         let error = unsafe {
             libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr().cast(), buffer.len(), &raw mut found)
         };
         match error {
             0 if found.is_null() => return Ok(None),
             0 => {
-                // SAFETY: the call succeeded, so `found` is `entry`, whose texts lie in `buffer`.
+                // SAFETY: the call succeeded, so `found` points to `entry`, whose texts lie in `buffer`.
                 let entry = unsafe { &*found };
                 return Ok(Some(PasswdEntry { name: c_text(entry.pw_name), gecos: c_text(entry.pw_gecos) }));
             }
@@ -608,24 +614,24 @@ fn c_text(text: *const c_char) -> Vec<u8> {
     if text.is_null() {
         return Vec::new();
     }
-    // SAFETY: getpwuid_r's texts end in NUL.
+    // SAFETY: the texts of getpwuid_r end in NUL.
     unsafe { CStr::from_ptr(text) }.to_bytes().to_vec()
 }
 
-/// The size of a memory page, in which /proc counts resident memory.
+/// The size of a memory page, the unit of resident memory in `/proc/PID/statm`.
 pub(crate) fn page_size() -> u64 {
-    // SAFETY: a plain query.
+    // SAFETY: sysconf takes no pointers.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096)
 }
 
-/// CPU time that a process has used, all its threads, in nanoseconds; `None` when there is no such process here. Every
-/// user may ask for every process. `clock_gettime(2)` on the clock that `clock_getcpuclockid(3)` makes of a pid.
+/// Returns the CPU time of all threads of a process in nanoseconds, or `None` if there is no such process. Every user
+/// may read it for every process: `clock_gettime(2)` on the clock that `clock_getcpuclockid(3)` derives from a pid.
 pub(crate) fn process_cpu_nanoseconds(pid: u32) -> Option<u64> {
-    /// `CPUCLOCK_SCHED` of the kernel's posix-timers.h: what the scheduler counts.
+    /// `CPUCLOCK_SCHED` of the kernel's posix-timers.h: the time that the scheduler counts.
     const SCHEDULER: libc::clockid_t = 2;
     let pid = libc::clockid_t::try_from(pid).ok().filter(|pid| (1..1 << 28).contains(pid))?;
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: a place for the result that lives during the call, in which all zeroes are a value.
+    // SAFETY: a place for the result that lives during the call, for which all zeroes is a valid value.
     let time = unsafe {
         let status = libc::clock_gettime(!pid << 3 | SCHEDULER, time.as_mut_ptr());
         (status == 0).then(|| time.assume_init())?
@@ -634,9 +640,9 @@ pub(crate) fn process_cpu_nanoseconds(pid: u32) -> Option<u64> {
     seconds.checked_mul(1_000_000_000)?.checked_add(remaining)
 }
 
-/// Ends the process at once, without the library's destructors: they would wait for a call that hangs.
+/// Ends the process immediately, without running destructors: those of the library would wait for a hung call.
 pub(crate) fn exit_now(status: i32) -> ! {
-    // SAFETY: never returns; nothing of this process is left to be cleaned up.
+    // SAFETY: the call never returns, and nothing of this process needs cleanup.
     unsafe { libc::_exit(status) }
 }
 

@@ -1,4 +1,4 @@
-//! GPM (Hopper and newer): what the SMs do, from two samples of counters.
+//! GPU Performance Monitoring (Hopper and newer): activity metrics computed from two samples.
 
 use super::call_monitor::CallTimer;
 use super::device_query::{DeviceQuery, bytes_per_second, share};
@@ -7,27 +7,27 @@ use super::lists::GpmSample;
 use crate::wire::{Availability, GpuReading};
 use nvml_wrapper_sys::bindings as sys;
 
-/// Counters are refreshed ten times a second (nvml.h); samples that lie closer give nothing.
+/// The driver updates the counters ten times a second (nvml.h); samples that are closer yield nothing.
 const MIN_SAMPLE_SECONDS: f64 = 0.11;
-/// PCIe and NVLink rates come in MiB a second.
+/// PCIe and NVLink rates are in MiB per second.
 const MIB: f64 = 1_048_576.0;
 
-/// The GPM of one GPU or instance.
+/// The GPM state of one GPU or MIG instance.
 pub(super) struct Gpm {
-    /// For an instance: its parent and its number.
+    /// For a MIG instance: its parent and its GPU instance id.
     instance: Option<(Handle, u32)>,
     state: State,
 }
 
 enum State {
-    /// Two samples, the older one first, and when it was taken.
+    /// Two samples, and the time of the older one.
     Active { older: GpmSample, newer: GpmSample, sampled_at: Option<f64> },
-    /// The driver has none of it for this GPU, or not for us. It is not asked again.
+    /// The GPU does not support GPM, or this user may not read it. It is not tried again.
     Unavailable(Option<Availability>),
 }
 
 impl Gpm {
-    /// Takes a first sample: only that tells whether this account may have it.
+    /// Takes a first sample. Only that shows whether this user may read GPM; `nvmlGpmQueryDeviceSupport` does not.
     pub(super) fn probe_support(
         library: &Library,
         timer: &CallTimer,
@@ -57,7 +57,7 @@ impl Gpm {
         Ok((older, newer))
     }
 
-    /// What the inventory says of it.
+    /// The availability for the inventory, or `None` if the GPU does not support GPM.
     pub(super) fn availability(&self) -> Option<Availability> {
         match &self.state {
             State::Active { .. } => Some(Availability::Available),
@@ -65,7 +65,7 @@ impl Gpm {
         }
     }
 
-    /// Takes a sample at `now`, in seconds, and writes what lies between it and the one before.
+    /// Takes a sample at `now` (in seconds) and writes the metrics between it and the previous one.
     pub(super) fn read(
         &mut self,
         query: &mut DeviceQuery<'_>,
@@ -78,7 +78,7 @@ impl Gpm {
             return;
         }
         let instance = self.instance;
-        // The sample of `probe_support` only judged: nobody knows how old it is now.
+        // The sample of `probe_support` has no time, so this one replaces it.
         let sample = if sampled_at.is_none() { &mut *older } else { &mut *newer };
         let sampled = query.try_get(|library, timer, handle| {
             let (handle, instance) = gpm_device(handle, instance);
@@ -113,7 +113,7 @@ impl Gpm {
     }
 }
 
-/// In the order in which `read` takes them apart.
+/// In the order in which `read` destructures them.
 const METRICS: [u32; 8] = [
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_UTIL,
     sys::nvmlGpmMetricId_t_NVML_GPM_METRIC_SM_OCCUPANCY,

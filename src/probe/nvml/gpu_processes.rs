@@ -1,20 +1,20 @@
-//! Decodes the driver's process lists, whose entries come in three layouts.
+//! The processes of one GPU: decodes the process lists and utilization samples of the driver.
 
 use super::lists::{Entries, ProcessList};
 use crate::wire::GpuProcessKind;
 use std::collections::BTreeMap;
 
-/// What one process does on one GPU.
+/// A process on one GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GpuProcess {
-    /// `None` where the driver could not tell.
+    /// `None` if the driver does not know it.
     pub(crate) pid: Option<u32>,
     pub(crate) kind: GpuProcessKind,
     pub(crate) memory_bytes: Option<u64>,
     pub(crate) utilization: ProcessUtilization,
 }
 
-/// Shares of a GPU's engines, in percent.
+/// Utilization of the engines of a GPU by one process, in percent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct ProcessUtilization {
     pub(crate) sm: Option<u8>,
@@ -23,8 +23,8 @@ pub(crate) struct ProcessUtilization {
     pub(crate) decoder: Option<u8>,
 }
 
-/// The processes of one GPU, one row a pid, and where each pid's row is, so that a GPU of thousands costs no more a
-/// process than one of a few.
+/// The processes of one GPU, one row per pid, with an index by pid so that lookups stay cheap on GPUs with thousands of
+/// processes.
 #[derive(Debug, Default)]
 pub(crate) struct ProcessRows {
     pub(crate) rows: Vec<GpuProcess>,
@@ -32,11 +32,11 @@ pub(crate) struct ProcessRows {
 }
 
 impl ProcessRows {
-    /// Adds the entries of one list. A process that is in several lists becomes one row: compute and graphics are C+G,
-    /// and a client of the multi-process service stays one whatever else it is.
+    /// Adds the entries of one list. A process in several lists gets one row: compute and graphics become C+G, and an
+    /// MPS client stays an MPS client.
     ///
-    /// An entry's words are the pid (its upper half is padding), the used memory, and from version 2 on the two
-    /// instance ids, which say nothing here.
+    /// The words of an entry are the pid (the upper half is padding), the used memory and, from version 2 on, the two
+    /// instance ids, which are not used.
     pub(crate) fn merge_list(&mut self, list: ProcessList, entries: Entries<'_>) {
         let kind = match list {
             ProcessList::Compute => GpuProcessKind::Compute,
@@ -60,7 +60,7 @@ impl ProcessRows {
     }
 }
 
-/// 0 and 2^32-1 stand for a process that the driver cannot name here, as from inside a container.
+/// 0 and 2^32-1 stand for a process that the driver cannot identify, for example in a container.
 fn known_pid(pid: u32) -> Option<u32> {
     (pid != 0 && pid != u32::MAX).then_some(pid)
 }
@@ -73,12 +73,12 @@ fn merge_kinds(one: GpuProcessKind, other: GpuProcessKind) -> GpuProcessKind {
     }
 }
 
-/// Samples that lie further than this behind the newest one, in microseconds, belong to an earlier picture.
+/// Samples that are older than the newest one by more than this, in microseconds, are stale.
 const OVERLAP_MICROS: u64 = 1_000_000;
-/// When the newest sample is older than this, nothing is fresh. Drivers sample about every sixth of a second.
+/// If the newest sample is older than this, all are stale. Drivers sample about six times a second.
 const MAX_STALE_SECONDS: f64 = 2.0;
 
-/// Remembers how far the driver's samples of process shares have been read, by the driver's own clock.
+/// The position up to which the utilization samples of a GPU were read, in the clock of the driver.
 #[derive(Debug, Default)]
 pub(crate) struct UtilizationWindow {
     newest: u64,
@@ -86,14 +86,14 @@ pub(crate) struct UtilizationWindow {
 }
 
 impl UtilizationWindow {
-    /// The time stamp from which samples are asked for: a little before the newest known, so that a process whose last
-    /// sample is not the newest of all keeps its share.
+    /// The timestamp from which samples are requested. It is before the newest one, so that a process whose last sample
+    /// is slightly older keeps its utilization.
     pub(crate) fn query_start(&self) -> u64 {
         self.newest.saturating_sub(OVERLAP_MICROS)
     }
 
-    /// Puts the newest sample of each process into its row. Junk is dropped: shares above 100, pids that are in no
-    /// list, stamps from before the window. `now` is monotonic, in seconds.
+    /// Writes the newest sample of each process into its row. Drops invalid samples: values above 100, unknown pids,
+    /// and timestamps before the window. `now` is monotonic, in seconds.
     pub(crate) fn merge(&mut self, processes: &mut ProcessRows, entries: Entries<'_>, now: f64) {
         let ProcessRows { rows, row_by_pid } = processes;
         let known = || samples(entries).filter_map(|sample| Some((*row_by_pid.get(&sample.pid)?, sample)));
@@ -134,7 +134,7 @@ impl Sample {
     }
 }
 
-/// The samples that can be true: no share is above 100.
+/// Returns the samples with valid percentages.
 fn samples(entries: Entries<'_>) -> impl Iterator<Item = Sample> {
     let samples = entries.iter().filter_map(|entry| match *entry {
         [pid, timestamp, compute, video, ..] => Some(Sample {

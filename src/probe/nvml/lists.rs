@@ -1,8 +1,6 @@
-//! The calls that fill a list. How many entries a driver claims is believed as far as the buffer goes.
-#![allow(
-    unsafe_code,
-    reason = "foreign functions; every call hands over buffers that outlive it, with their true size"
-)]
+//! NVML calls that fill a buffer: process lists, buffered samples, field values and GPM metrics. Counts that a driver
+//! returns are clamped to the size of the buffer.
+#![allow(unsafe_code, reason = "foreign functions; every buffer outlives its call and is passed with its true size")]
 
 use super::call_monitor::{CallTimer, DriverAnomaly};
 use super::ffi::{Handle, Library, ReturnCode, call};
@@ -11,17 +9,18 @@ use std::ffi::{c_int, c_uint};
 use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 
-/// Room for as many entries is offered first.
+/// The size of the first buffer, in entries.
 const INITIAL_ENTRIES: usize = 32;
 
-/// The samples that are taken; what is beyond is left out.
+/// The maximum number of samples that are read.
 const MAX_SAMPLES: usize = 4096;
 
-/// The entries that a list may grow to: far more than are passed on, so that those left out are the ones with the least
-/// memory. A driver with more than these gives none, since it fills no list in part.
+/// The maximum size of a list, in entries. It far exceeds the number of processes in a snapshot, so that the processes
+/// left out are those with the least memory. A driver with more entries returns none, since it does not fill a list in
+/// part.
 const MAX_ENTRIES: usize = 65_536;
 
-/// Which of the three lists of processes is asked for.
+/// The three process lists of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ProcessList {
     Compute,
@@ -29,11 +28,11 @@ pub(crate) enum ProcessList {
     Mps,
 }
 
-/// The entries of a list as the driver wrote them, in 8-byte words.
+/// The entries of a list in 8-byte words, as the driver wrote them.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Entries<'a> {
     pub(crate) buffer: &'a [u64],
-    /// Words an entry. Of a process: 2 in version 1, 3 in versions 2 and 3, 4 in the version 3 of early R535.
+    /// Words per entry. For a process: 2 in version 1, 3 in versions 2 and 3, 4 in the version 3 of early R535.
     pub(crate) stride: usize,
 }
 
@@ -44,8 +43,8 @@ impl<'a> Entries<'a> {
 }
 
 impl Library {
-    /// The samples that the driver keeps, by `nvmlSamplingType_t`, and their `nvmlValueType_t`. An entry is a time stamp
-    /// (the host's wall clock, microseconds) and a value.
+    /// Returns the samples that the driver buffered, and their `nvmlValueType_t`. `kind` is an `nvmlSamplingType_t`. An
+    /// entry is a timestamp (wall clock of the host, in microseconds) and a value.
     pub(crate) fn samples<'a>(
         &self,
         timer: &CallTimer,
@@ -56,7 +55,7 @@ impl Library {
         const ENTRY_WORDS: usize = size_of::<sys::nvmlSample_t>() / size_of::<u64>();
         let (mut value_type, mut count): (c_uint, c_uint) = (0, 0);
         let none = std::ptr::null_mut();
-        // SAFETY: a null buffer asks for the count alone.
+        // SAFETY: a null buffer requests only the count.
         let counted = call(timer, self.table.samples, |function| unsafe {
             function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, none)
         });
@@ -68,7 +67,7 @@ impl Library {
         buffer.clear();
         buffer.resize(entries * ENTRY_WORDS, 0);
         let mut count = entries as c_uint;
-        // SAFETY: the buffer holds `count` entries of two words, aligned as they ask for.
+        // SAFETY: the buffer holds `count` aligned entries of two words.
         call(timer, self.table.samples, |function| unsafe {
             let buffer = buffer.as_mut_ptr().cast();
             function(device.0.as_ptr(), kind, 0, &raw mut value_type, &raw mut count, buffer)
@@ -77,8 +76,8 @@ impl Library {
         Ok((Entries { buffer: &buffer[..count * ENTRY_WORDS], stride: ENTRY_WORDS }, value_type))
     }
 
-    /// One list of processes. The newest version that the library has is asked; it alone decides, since older ones
-    /// answer with less.
+    /// Returns a process list. Only the newest version of the call that the library has is used, since older versions
+    /// return less.
     pub(crate) fn processes<'a>(
         &self,
         timer: &CallTimer,
@@ -98,13 +97,13 @@ impl Library {
             _ => (v1, 2),
         };
         let count = self.read_list(buffer, stride, |buffer, count| {
-            // SAFETY: the buffer holds `count` entries of the layout that this version writes.
+            // SAFETY: the buffer holds `count` entries in the layout that this version writes.
             call(timer, function, |function| unsafe { function(device.0.as_ptr(), count, buffer.as_mut_ptr().cast()) })
         })?;
         Ok(Entries { buffer: &buffer[..count * stride], stride })
     }
 
-    /// Samples of the processes' shares newer than `last_seen` (the driver's clock, microseconds).
+    /// Returns the process utilization samples that are newer than `last_seen` (clock of the driver, in microseconds).
     pub(crate) fn process_utilization<'a>(
         &self,
         timer: &CallTimer,
@@ -114,7 +113,7 @@ impl Library {
     ) -> Result<Entries<'a>, ReturnCode> {
         const ENTRY_WORDS: usize = size_of::<sys::nvmlProcessUtilizationSample_t>() / size_of::<u64>();
         let count = self.read_list(buffer, ENTRY_WORDS, |buffer, count| {
-            // SAFETY: the buffer holds `count` entries of 32 bytes, aligned as they ask for.
+            // SAFETY: the buffer holds `count` aligned entries of 32 bytes.
             call(timer, self.table.process_utilization, |function| unsafe {
                 function(device.0.as_ptr(), buffer.as_mut_ptr().cast(), count, last_seen)
             })
@@ -122,9 +121,9 @@ impl Library {
         Ok(Entries { buffer: &buffer[..count * ENTRY_WORDS], stride: ENTRY_WORDS })
     }
 
-    /// Calls a function that fills a list, with room for more as long as it says that there is too little. Returns how
-    /// many entries it wrote, as far as it can be believed: what it did not write is zero, and no leftover of another
-    /// list.
+    /// Calls a function that fills a list, and grows the buffer while it is too small. Returns the number of entries,
+    /// clamped to the buffer. The buffer is zeroed first, so that entries the driver skipped are not left over from
+    /// another list.
     fn read_list(
         &self,
         buffer: &mut Vec<u64>,
@@ -154,7 +153,7 @@ impl Library {
         }
     }
 
-    /// The entries that a driver can have written where there was room for so many.
+    /// Clamps the count that a driver returned to the capacity of the buffer.
     fn clamp_count(&self, count: usize, capacity: usize) -> usize {
         if count > capacity {
             self.anomalies.add(DriverAnomaly::CountTooLarge);
@@ -163,35 +162,35 @@ impl Library {
     }
 }
 
-/// The room for the next try, where `capacity` was too little and the driver says that it needs `wanted`. Processes may start
-/// between two calls, so there is room for some more than that.
+/// The capacity of the next attempt, where `capacity` was too small and the driver needs `wanted`. It has room for
+/// processes that start between the two calls.
 fn more_room(capacity: usize, wanted: usize) -> usize {
     wanted.saturating_add(16).max(capacity * 2).min(MAX_ENTRIES)
 }
 
-/// The most fields that one call asks for.
+/// The maximum number of fields in one call.
 pub(crate) const MAX_FIELDS: usize = 12;
 
 impl Library {
-    /// Reads fields, each given by its id and scope; `None` for those the driver refuses. At most [`MAX_FIELDS`] are
-    /// asked for. A negative value is none: every field that is read counts something.
+    /// Reads up to [`MAX_FIELDS`] fields, each given by its id and scope. A field is `None` if the driver refuses it or
+    /// returns a negative value: all fields that are read are counters or amounts.
     pub(crate) fn fields(
         &self,
         timer: &CallTimer,
         device: Handle,
         requested: impl IntoIterator<Item = (u32, u32)>,
     ) -> Result<[Option<u64>; MAX_FIELDS], ReturnCode> {
-        // One more than is asked for: some drivers write past the count they were given.
-        // SAFETY: plain numbers and a union of numbers; all zeroes is a value of each.
+        // One more than requested: some drivers write past the given count.
+        // SAFETY: numbers and a union of numbers, for which all zeroes is a valid value.
         let mut values: [sys::nvmlFieldValue_t; MAX_FIELDS + 1] = unsafe { MaybeUninit::zeroed().assume_init() };
         let mut count = 0;
         for (value, (id, scope)) in values[..MAX_FIELDS].iter_mut().zip(requested) {
             (value.fieldId, value.scopeId) = (id, scope);
-            // A driver that leaves a field alone has not answered it.
+            // A driver that does not touch a field has not answered it.
             value.nvmlReturn = sys::nvmlReturn_enum_NVML_ERROR_NOT_SUPPORTED;
             count += 1;
         }
-        // SAFETY: a count not above the buffer's length.
+        // SAFETY: the count does not exceed the length of the buffer.
         call(timer, self.table.field_values, |function| unsafe {
             function(device.0.as_ptr(), count as c_int, values.as_mut_ptr())
         })?;
@@ -211,9 +210,9 @@ fn number_of(value: &sys::nvmlFieldValue_t) -> Option<u64> {
     number(value.valueType, value.value)
 }
 
-/// The number in a union of numbers, by its `nvmlValueType_t`.
+/// Returns the number in a union of numbers by its `nvmlValueType_t`.
 fn number(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Option<u64> {
-    // SAFETY: the driver says which member it wrote, and every bit pattern is a value of each.
+    // SAFETY: the driver names the member that it wrote, and every bit pattern is a valid value of each member.
     unsafe {
         match kind {
             sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => Some(u64::from(value.uiVal)),
@@ -230,35 +229,35 @@ fn number(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Option<u64> {
     }
 }
 
-/// The number in an entry of `nvmlDeviceGetSamples`.
+/// Returns the value of an entry of `nvmlDeviceGetSamples`.
 pub(crate) fn sample_value(kind: u32, word: u64) -> Option<u64> {
     number(kind, sys::nvmlValue_t { ullVal: word })
 }
 
-/// Entries that the buffer of a call has room for. nvml.h has had 98, 210 and 477 without another version number, so a
-/// driver may take the structure for larger than the bindings have it.
+/// The capacity of the metrics buffer. nvml.h had 98, 210 and 477 entries under one version number, so a driver may
+/// write a larger structure than the bindings declare.
 const MAX_METRICS: usize = 512;
 
-/// A sample of counters, in memory of the library's.
+/// An `nvmlGpmSample_t`, in memory of the library.
 pub(crate) struct GpmSample {
     sample: NonNull<sys::nvmlGpmSample_st>,
     free: Option<unsafe extern "C" fn(sys::nvmlGpmSample_t) -> sys::nvmlReturn_t>,
 }
 
-// SAFETY: memory of the library's that belongs to this value alone; NVML is thread-safe (nvml.h).
+// SAFETY: memory of the library that this value alone owns; NVML is thread-safe (nvml.h).
 unsafe impl Send for GpmSample {}
 
 impl Drop for GpmSample {
     fn drop(&mut self) {
         if let Some(free) = self.free {
-            // SAFETY: it came from nvmlGpmSampleAlloc and is not used again. A refusal only leaks it.
+            // SAFETY: the sample came from nvmlGpmSampleAlloc and is not used again. A failure only leaks it.
             let _refused = unsafe { free(self.sample.as_ptr()) };
         }
     }
 }
 
 impl Library {
-    /// Memory for a sample.
+    /// Allocates a sample.
     pub(crate) fn gpm_sample(&self, timer: &CallTimer) -> Result<GpmSample, ReturnCode> {
         let mut sample: sys::nvmlGpmSample_t = std::ptr::null_mut();
         // SAFETY: `sample` is the out parameter.
@@ -267,7 +266,7 @@ impl Library {
         Ok(GpmSample { sample, free: self.table.gpm_free })
     }
 
-    /// Reads the counters now: of a GPU, or of an instance of it.
+    /// Takes a sample of a GPU, or of a GPU instance of `device`.
     pub(crate) fn gpm_read(
         &self,
         timer: &CallTimer,
@@ -277,17 +276,17 @@ impl Library {
     ) -> Result<(), ReturnCode> {
         let (device, sample) = (device.0.as_ptr(), gpm_sample.sample.as_ptr());
         match instance {
-            // SAFETY: a device and a sample of the library's.
+            // SAFETY: a device and a sample of the library.
             None => call(timer, self.table.gpm_read, |function| unsafe { function(device, sample) }),
-            // SAFETY: the same.
+            // SAFETY: as above.
             Some(instance) => {
                 call(timer, self.table.gpm_read_instance, |function| unsafe { function(device, instance, sample) })
             }
         }
     }
 
-    /// The readings between two samples, by `nvmlGpmMetricId_t`; `None` for those the driver refuses and for what is no
-    /// number. `buffer` is scratch memory.
+    /// Computes metrics between two samples. `ids` are `nvmlGpmMetricId_t`s. A metric is `None` if the driver refuses
+    /// it or if it is not finite. `buffer` is scratch memory.
     pub(crate) fn gpm_metrics<const N: usize>(
         &self,
         timer: &CallTimer,
@@ -305,7 +304,7 @@ impl Library {
         }
         buffer[..length].fill(0);
         let get: *mut sys::nvmlGpmMetricsGet_t = buffer.as_mut_ptr().cast();
-        // SAFETY: the buffer is zeroed, aligned to 8 bytes like the structure, and larger than it.
+        // SAFETY: the buffer is zeroed, aligned to 8 bytes like the structure, and at least as large.
         let request = unsafe { &mut *get };
         request.version = sys::NVML_GPM_METRICS_GET_VERSION;
         request.numMetrics = N as c_uint;
@@ -317,7 +316,7 @@ impl Library {
         }
         // SAFETY: the structure that nvml.h declares, with room behind it.
         call(timer, self.table.gpm_metrics, |function| unsafe { function(get) })?;
-        // SAFETY: as above; what the driver wrote are numbers, and pointers that are not followed.
+        // SAFETY: as above. The driver wrote numbers, and pointers that are not followed.
         let answer = unsafe { &*get };
         let mut values = [None; N];
         for (value, metric) in values.iter_mut().zip(&answer.metrics) {
@@ -335,7 +334,7 @@ mod tests {
     #[test]
     fn room_grows_until_there_is_no_more() {
         assert_eq!((more_room(32, 0), more_room(32, 40), more_room(32, 100)), (64, 64, 116));
-        // A driver that asks for more than half of all room, and then again.
+        // A driver that twice needs more than half of the maximum.
         let first = more_room(32, 40_000);
         assert_eq!((first, more_room(first, 40_100)), (40_016, MAX_ENTRIES));
         assert_eq!(more_room(32, usize::MAX), MAX_ENTRIES);

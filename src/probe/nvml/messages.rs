@@ -1,10 +1,10 @@
-//! The sentences for what NVML refuses, each with its way out.
+//! Error messages for NVML return codes and for calls that hang.
 
 use super::ffi::{LoadError, ReturnCode};
 use crate::wire::{DeviceError, DriverError, DriverErrorKind};
 
-/// Where the library is looked for, in this order: what the loader knows, then where containers, Debian, WSL and NixOS
-/// put it. The name without `.1` belongs to the development package and may be a stub.
+/// The default paths of the library, in order: the loader's search, then the paths of containers, Debian, WSL and
+/// NixOS. The name without `.1` belongs to the development package and may be a stub.
 pub(crate) const LIBRARY_PATHS: [&str; 5] = [
     "libnvidia-ml.so.1",
     "/usr/local/nvidia/lib64/libnvidia-ml.so.1",
@@ -17,20 +17,20 @@ pub(crate) const LIBRARY_PATHS: [&str; 5] = [
     "/run/opengl-driver/lib/libnvidia-ml.so.1",
 ];
 
-/// No library could be loaded. `error` is that of the file that is there and unusable, if there is one.
+/// No library could be loaded. `error` is that of a file that exists but is unusable, if there is one.
 pub(crate) fn library_error(library_path: Option<&str>, error: &LoadError) -> DriverError {
     let reason = &error.message;
     let message = match library_path {
-        Some(_) => format!("the NVML library that was asked for cannot be loaded: {reason}"),
+        Some(_) => format!("the configured NVML library cannot be loaded: {reason}"),
         None if error.is_missing => "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
-             Install the driver, or set nvml_library to where it is"
+             Install the driver, or set nvml_library to the path of the library"
             .to_owned(),
         None => format!("libnvidia-ml.so.1 cannot be loaded: {reason}"),
     };
     DriverError { kind: DriverErrorKind::NoLibrary, code: None, message: message.into() }
 }
 
-/// `nvmlInit_v2` refused.
+/// `nvmlInit_v2` failed.
 pub(crate) fn init_error(code: ReturnCode) -> DriverError {
     let message = match code {
         ReturnCode::LIBRARY_NOT_FOUND => {
@@ -41,48 +41,51 @@ pub(crate) fn init_error(code: ReturnCode) -> DriverError {
                 .to_owned()
         }
         ReturnCode::VERSION_MISMATCH => {
-            "the NVIDIA library and the loaded kernel module are of different versions, as after an \
-             update of the driver: reboot, or unload and load the nvidia modules"
+            "the NVIDIA library and the loaded kernel module have different versions, usually after \
+             a driver update: reboot, or reload the nvidia modules"
                 .to_owned()
         }
         ReturnCode::NO_PERMISSION => {
-            "no permission to open /dev/nvidia*: ask the administrator for access, often the group `video`".to_owned()
+            "no permission to open /dev/nvidia*: ask the administrator for access, often through the group `video`"
+                .to_owned()
         }
-        ReturnCode::FUNCTION_NOT_FOUND => "the library has no nvmlInit_v2: it is not an NVIDIA driver's".to_owned(),
+        ReturnCode::FUNCTION_NOT_FOUND => {
+            "the library has no nvmlInit_v2: it does not belong to an NVIDIA driver".to_owned()
+        }
         ReturnCode::UNKNOWN => {
-            "NVML does not start (unknown error): `sudo dmesg | grep -i nvrm` may say why".to_owned()
+            "NVML does not start (unknown error): `sudo dmesg | grep -i nvrm` may show the reason".to_owned()
         }
         ReturnCode(code) => format!("NVML does not start (error {code})"),
     };
     DriverError { kind: kind(code), code: Some(code.0 as i32), message: message.into() }
 }
 
-/// The driver answers, and there is no GPU.
+/// The driver works but shows no GPU.
 pub(crate) fn no_gpus() -> DriverError {
-    let message = "the NVIDIA driver is loaded, but shows no GPU to this user: `nvidia-smi -L` shows the same; \
-                   in a container or a Slurm job, none may have been given to it";
+    let message = "the NVIDIA driver is loaded but shows no GPU to this user (compare `nvidia-smi -L`): \
+                   the container or Slurm job may have no GPU";
     DriverError { kind: DriverErrorKind::NoGpus, code: None, message: message.into() }
 }
 
-/// A call has not come back for this long, before any GPU was seen or on several GPUs.
+/// A call hangs before any GPU was read, or calls hang on several GPUs.
 pub(crate) fn driver_blocked(seconds: f32) -> DriverError {
     let message = format!(
-        "the NVIDIA driver has not answered for {seconds:.0} s: `sudo dmesg | grep -i nvrm` may say why; it often ends \
-         only with a reboot"
+        "the NVIDIA driver has not answered for {seconds:.0} s: `sudo dmesg | grep -i nvrm` may show the reason; usually \
+         only a reboot helps"
     );
     DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
 }
 
-/// Another probe of this user waits for the driver.
+/// Another probe of this user hangs in the driver.
 pub(crate) fn peer_waits(pid: u32) -> DriverError {
     let message = format!(
         "another gpufleet probe of this user (process {pid}) has been waiting for the NVIDIA driver for more than 5 s; \
-         this one does not touch it before that one is free or gone"
+         this one does not call the driver until that call returns or that process ends"
     );
     DriverError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
 }
 
-/// A call on one GPU has not come back for this long.
+/// A call on one GPU hangs.
 pub(crate) fn device_blocked(seconds: f32) -> DeviceError {
     let message = format!("the driver has not answered for this GPU for {seconds:.0} s");
     DeviceError { kind: DriverErrorKind::Blocked, code: None, message: message.into() }
@@ -92,16 +95,17 @@ pub(crate) fn device_blocked(seconds: f32) -> DeviceError {
 pub(crate) fn device_error(code: ReturnCode) -> DeviceError {
     let message = match code {
         ReturnCode::GPU_IS_LOST => {
-            "the GPU has fallen off the bus: `sudo dmesg | grep -i xid` says why; reboot the host".to_owned()
+            "the GPU has fallen off the bus: `sudo dmesg | grep -i xid` shows the reason; reboot the host".to_owned()
         }
         ReturnCode::RESET_REQUIRED => {
             "the GPU must be reset: end its processes, then `sudo nvidia-smi --gpu-reset`, or reboot".to_owned()
         }
         ReturnCode::NO_PERMISSION => "no permission to read this GPU".to_owned(),
         ReturnCode::UNKNOWN => {
-            "the driver gives an unknown error for this GPU: `sudo dmesg | grep -i nvrm` may say why".to_owned()
+            "the driver returns an unknown error for this GPU: `sudo dmesg | grep -i nvrm` may show the reason"
+                .to_owned()
         }
-        ReturnCode(code) => format!("the driver gives error {code} for this GPU"),
+        ReturnCode(code) => format!("the driver returns error {code} for this GPU"),
     };
     DeviceError { kind: kind(code), code: Some(code.0 as i32), message: message.into() }
 }
@@ -128,7 +132,7 @@ mod tests {
         assert_eq!(
             library_error(None, &error(true, "libnvidia-ml.so.1: cannot open shared object file")).message,
             "no NVIDIA driver on this host: libnvidia-ml.so.1 was not found. \
-             Install the driver, or set nvml_library to where it is"
+             Install the driver, or set nvml_library to the path of the library"
         );
         assert_eq!(
             library_error(None, &error(false, "x: wrong ELF class")).message,
@@ -136,7 +140,7 @@ mod tests {
         );
         assert_eq!(
             library_error(Some("/x"), &error(false, "/x: file too short")).message,
-            "the NVML library that was asked for cannot be loaded: /x: file too short"
+            "the configured NVML library cannot be loaded: /x: file too short"
         );
     }
 

@@ -1,4 +1,10 @@
-//! The GPUs, through libnvidia-ml. Calls may hang, so they run on a worker and are watched from outside.
+//! GPU readings from NVML (libnvidia-ml).
+//!
+//! NVML calls may hang, so [`worker`] makes them on a separate thread and the sampling thread only waits for them with
+//! a timeout. A [`session`] is an initialized library with its [`device`]s; [`device_query`] and [`gpm`] read one
+//! device. [`ffi`] and [`lists`] contain the foreign calls, [`call_monitor`] shows whether one is in flight. [`xid`]
+//! waits for Xid events, [`peer_hang_lock`] keeps other probes away from a driver that hangs, and [`messages`] has the
+//! error messages.
 
 mod call_monitor;
 mod device;

@@ -1,5 +1,5 @@
-//! The other probes of the same user on this host. One that hangs in NVML leaves a mark, and the others keep away from
-//! the driver until it is free: each further call would only hang as well.
+//! Coordination between the probes of one user on a host. A probe that hangs in NVML writes a lock file, and the others
+//! do not call the driver until it is free, since their calls would hang as well.
 
 use crate::probe::procfs::{FileReader, Stat, boot_id};
 use rustix::fd::OwnedFd;
@@ -11,36 +11,36 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Directories that belong to the host and not to a file server, whoever logs in, however.
+/// Directories that are local to the host and independent of the login.
 const DIRECTORIES: [&str; 2] = ["/dev/shm", "/tmp"];
-/// Longer than any mark.
+/// Larger than any lock file.
 const MAX_FILE_BYTES: usize = 64;
-/// A folder that changed later than this ago may change again without showing it: file systems note times by the tick of
-/// the kernel's clock.
+/// A directory that changed less than this many seconds ago may change again within the same mtime: file systems take
+/// times from the kernel's clock tick.
 const MTIME_GRANULARITY_SECONDS: i64 = 1;
-/// After this the folder is looked for by its name: another file system may have come to lie over it.
+/// After this time the directory is opened by name again: another file system may have been mounted over it.
 const REOPEN_AFTER: Duration = Duration::from_secs(30);
 
-/// The place of the mark, for every probe of one user in one life of the host.
+/// The lock of all probes of one user since the boot of the host.
 #[derive(Debug)]
 pub(super) struct PeerHangLock {
     files: Vec<LockFile>,
     uid: u32,
     own_process: Process,
-    /// The one that we have left.
+    /// The lock file of this process, if it holds the lock.
     held_path: Option<PathBuf>,
     reader: FileReader,
 }
 
-/// Where a mark may lie.
+/// A possible path of the lock file.
 ///
-/// As long as its folder does not change no mark has come, and to ask the open folder for its time costs a tenth of a
-/// look at a file that is not there.
+/// An unchanged directory mtime means that there is no new lock file. `fstat` on the open directory costs a tenth of
+/// opening a missing file.
 #[derive(Debug)]
 struct LockFile {
     path: PathBuf,
     directory: Option<(OwnedFd, Instant)>,
-    /// When the folder had changed last, at a look that found nothing.
+    /// The mtime of the directory at the last check that found no lock.
     absent_since: Option<(i64, i64)>,
 }
 
@@ -49,7 +49,7 @@ impl LockFile {
         Self { path, directory: None, absent_since: None }
     }
 
-    /// The process that has left a mark here.
+    /// Returns the process in the lock file.
     fn read_peer(&mut self, uid: u32, reader: &mut FileReader) -> Option<Process> {
         if self.directory.as_ref().is_none_or(|(_, opened)| opened.elapsed() >= REOPEN_AFTER) {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -68,13 +68,13 @@ impl LockFile {
     }
 }
 
-/// When something last came into a folder or left it, in seconds and nanoseconds; `None` where it is no more.
+/// Returns the mtime of a directory in seconds and nanoseconds, or `None` if it was removed.
 fn directory_mtime(directory: &OwnedFd) -> Option<(i64, i64)> {
     let stat = fstat(directory).ok().filter(|stat| stat.st_nlink > 0)?;
     Some((stat.st_mtime, stat.st_mtime_nsec as i64))
 }
 
-/// A process for sure: its pid alone would name a successor too.
+/// A process by pid and start time: the pid alone may be reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Process {
     pid: u32,
@@ -82,7 +82,7 @@ struct Process {
 }
 
 impl PeerHangLock {
-    /// In `directory`, or in the usual ones.
+    /// Uses `directory` instead of the default ones.
     pub(super) fn new(directory: Option<&str>) -> Self {
         match directory {
             Some(directory) => Self::within(&[directory]),
@@ -94,7 +94,7 @@ impl PeerHangLock {
         let mut reader = FileReader::default();
         let uid = rustix::process::getuid().as_raw();
         let boot = boot_id(&mut reader).unwrap_or_default();
-        // The boot id is the kernel's, and still no part of a path that it did not mean to be.
+        // Only alphanumeric characters, so that the boot id cannot change the path.
         let boot: String = boot.chars().filter(char::is_ascii_alphanumeric).collect();
         let name = format!("gpufleet-{uid}-{boot}.waiting");
         let pid = std::process::id();
@@ -108,7 +108,7 @@ impl PeerHangLock {
         }
     }
 
-    /// Another process of this user that hangs in NVML now.
+    /// Returns the pid of another process of this user that hangs in NVML.
     pub(super) fn peer(&mut self) -> Option<u32> {
         let Self { files, uid, own_process, reader, .. } = self;
         let found =
@@ -116,7 +116,7 @@ impl PeerHangLock {
         found.filter(|process| is_alive(&mut self.reader, *process)).map(|process| process.pid)
     }
 
-    /// We hang. A mark of another that lives stays: it says the same.
+    /// Takes the lock. The lock of another live process stays, since it has the same effect.
     pub(super) fn acquire(&mut self) {
         if self.held_path.is_some() || self.peer().is_some() {
             return;
@@ -126,18 +126,18 @@ impl PeerHangLock {
         self.held_path = self.files.iter().map(|file| &file.path).find(|lock| write(lock, &text)).cloned();
     }
 
-    /// We do not hang any more.
+    /// Releases the lock, if this process holds it.
     pub(super) fn release(&mut self) {
         if let Some(file) = self.held_path.take()
             && read(&file, self.uid, &mut self.reader) == Some(self.own_process)
         {
-            // A mark that cannot be removed says nothing once this process is gone.
+            // If it cannot be removed, it loses its effect when this process ends.
             let _ignored = std::fs::remove_file(file);
         }
     }
 }
 
-/// What stands in a mark, if it is a file of this user's: anybody may write to such directories.
+/// Reads a lock file if it is a regular file of this user: every user may write to these directories.
 fn read(file: &Path, uid: u32, reader: &mut FileReader) -> Option<Process> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = open(file, flags, Mode::empty()).ok()?;
@@ -147,7 +147,7 @@ fn read(file: &Path, uid: u32, reader: &mut FileReader) -> Option<Process> {
     Some(Process { pid: pid.parse().ok()?, start_ticks: start_ticks.parse().ok()? })
 }
 
-/// Puts a mark in one step over what is there. The directory is sticky, so this fails where a stranger was first.
+/// Creates or replaces a lock file atomically. In a sticky directory this fails if the file of another user exists.
 fn write(file: &Path, text: &str) -> bool {
     let mut new = OsString::from(file);
     new.push(format!(".{}", std::process::id()));
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_lock_of_a_live_process_is_honored() {
-        let directory = tempfile::tempdir().expect("folder");
+        let directory = tempfile::tempdir().expect("directory");
         let mut lock = PeerHangLock::within(&[directory.path()]);
         assert_eq!(lock.peer(), None);
         let mut peer = start_peer();
@@ -193,12 +193,12 @@ mod tests {
         assert!(write(&lock.files[0].path, &text));
         assert_eq!(lock.peer(), Some(peer.id()));
         lock.acquire();
-        assert_eq!(lock.held_path, None, "the other one's stays");
+        assert_eq!(lock.held_path, None, "the lock of the peer stays");
         peer.kill().expect("ends");
         peer.wait().expect("ends");
         assert_eq!(lock.peer(), None);
         lock.acquire();
-        assert_eq!(lock.peer(), None, "our own mark does not keep us away");
+        assert_eq!(lock.peer(), None, "the own lock is no peer");
         let file = lock.held_path.clone().expect("raised");
         assert!(file.exists());
         lock.release();
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn an_unchanged_directory_is_not_read_again() {
-        let directory = tempfile::tempdir().expect("folder");
+        let directory = tempfile::tempdir().expect("directory");
         let file = std::fs::File::open(directory.path()).expect("opens");
         let long_ago = std::time::SystemTime::now() - Duration::from_secs(60);
         let mut lock = PeerHangLock::within(&[directory.path()]);
@@ -219,11 +219,11 @@ mod tests {
         let text = lock_text(&lock, &peer);
         assert!(write(&lock.files[0].path, &text));
         file.set_modified(long_ago).expect("sets");
-        assert_eq!(lock.peer(), None, "as far as the folder tells");
+        assert_eq!(lock.peer(), None, "the mtime is unchanged");
         file.set_modified(long_ago + Duration::from_millis(1)).expect("sets");
         assert_eq!(lock.peer(), Some(peer.id()));
-        assert_eq!(lock.peer(), Some(peer.id()), "what is there is looked at each time");
-        // A folder that comes after another of its name is another one.
+        assert_eq!(lock.peer(), Some(peer.id()), "an existing lock file is read each time");
+        // A new directory of the same name is a different one.
         std::fs::remove_file(&lock.files[0].path).expect("removes");
         file.set_modified(long_ago).expect("sets");
         assert_eq!(lock.peer(), None);
@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn a_reused_pid_does_not_hold_the_lock() {
-        let directory = tempfile::tempdir().expect("folder");
+        let directory = tempfile::tempdir().expect("directory");
         let mut lock = PeerHangLock::within(&[directory.path()]);
         let mut peer = start_peer();
         assert!(write(&lock.files[0].path, &format!("{} 1\n", peer.id())));
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_invalid_lock_file_is_ignored() {
-        let directory = tempfile::tempdir().expect("folder");
+        let directory = tempfile::tempdir().expect("directory");
         let mut lock = PeerHangLock::within(&[&directory.path().join("missing"), directory.path()]);
         let file = lock.files[1].path.clone();
         for text in ["", "7", "x y", "-1 5", "4294967296 7", "1 2 3"] {

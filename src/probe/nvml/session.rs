@@ -1,4 +1,4 @@
-//! A driver that answers: its library and its GPUs.
+//! An initialized NVML: the library and its GPUs.
 
 use super::call_monitor::{CallTimer, DriverAnomaly};
 use super::device::{Device, DeviceKind, DeviceSample};
@@ -10,20 +10,20 @@ use crate::wire::codec::MAX_GPUS;
 use crate::wire::{DriverError, GpuInfo, Inventory, SafeText};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 
-/// More instances than a GPU can be divided into; a count above it is the driver's mistake.
+/// Above the number of instances of any GPU.
 const MAX_INSTANCES: u32 = 64;
 
-/// An initialised NVML and the devices it showed. A device that is being read is locked, so a successor of a worker
-/// that hangs can tell which one to leave alone.
+/// An initialized NVML and its devices. A device is locked while it is read, so the successor of a hung worker knows
+/// which one to skip.
 pub(crate) struct Session {
     library: &'static Library,
     devices: Vec<Mutex<Device>>,
     driver_version: Option<Vec<u8>>,
-    /// Waits for Xids, where the driver tells of them.
+    /// Set if the driver supports Xid events.
     xids: Option<XidThread>,
 }
 
-/// Loads the library from `library_path`, or from the first usual place that has one. It is never unloaded.
+/// Loads the library from `library_path`, or from the first default path that has one. It is never unloaded.
 pub(crate) fn load(library_path: Option<&str>) -> Result<&'static Library, DriverError> {
     let library = match library_path {
         Some(path) => load_first(&[path]),
@@ -37,7 +37,7 @@ fn load_first(paths: &[&str]) -> Result<&'static Library, LoadError> {
     for path in paths {
         match Library::open(path) {
             Ok(library) => return Ok(Box::leak(Box::new(library))),
-            // A file that is there and cannot be loaded says more than one that is missing.
+            // A file that exists but cannot be loaded is the more useful error.
             Err(error) if reason.is_none() || !error.is_missing => reason = Some(error),
             Err(_) => {}
         }
@@ -46,7 +46,7 @@ fn load_first(paths: &[&str]) -> Result<&'static Library, LoadError> {
 }
 
 impl Session {
-    /// Initialises NVML and looks at every GPU.
+    /// Initializes NVML and opens every GPU.
     pub(crate) fn open(
         library: &'static Library,
         timer: &CallTimer,
@@ -73,7 +73,7 @@ impl Session {
         self.devices.len()
     }
 
-    /// What the controller is told of this driver, without a generation.
+    /// The inventory of this driver, without a generation.
     pub(crate) fn inventory(&self, timer: &CallTimer) -> Inventory {
         let version = self.driver_version.as_deref().map(SafeText::from_bytes);
         let cuda = self.library.cuda_version(timer).ok().filter(|&version| version > 0);
@@ -88,7 +88,7 @@ impl Session {
         }
     }
 
-    /// Samples one device, or `None` while another worker is inside a call on it.
+    /// Samples one device. Returns `None` while another worker is in a call on it.
     pub(crate) fn sample(
         &self,
         position: usize,
@@ -108,12 +108,12 @@ impl Session {
         Some(sample)
     }
 
-    /// Whether NVML has to be initialised again before it gives anything.
+    /// Whether NVML must be initialized again.
     pub(crate) fn is_driver_unloaded(&self, timer: &CallTimer) -> bool {
         self.library.device_count(timer).is_err_and(is_driver_unloaded)
     }
 
-    /// Whether the driver now shows other GPUs or instances than this session knows, or nothing at all.
+    /// Whether the driver shows other GPUs or instances than this session, or none at all.
     pub(crate) fn inventory_is_stale(&self, timer: &CallTimer) -> bool {
         let count = match self.library.device_count(timer) {
             Ok(count) => count.min(MAX_GPUS as u32),
@@ -126,7 +126,7 @@ impl Session {
             while let Some(instance) = devices.next_if(|next| next.kind() == DeviceKind::MigInstance) {
                 known.push(instance.info.uuid.clone());
             }
-            // A GPU that is off the bus keeps its rows until it can be asked again.
+            // A GPU that is off the bus keeps its row until it answers again.
             let Some(Ok(uuid)) = device.handle().map(|handle| self.library.uuid(timer, handle)) else { continue };
             let mig = device.handle().and_then(|handle| self.library.mig_mode(timer, handle).ok());
             let seen: Vec<Option<SafeText>> = instances(self.library, timer, &device)
@@ -143,7 +143,7 @@ impl Session {
         devices.next().is_some()
     }
 
-    /// Looks at every GPU again, under the same initialisation.
+    /// Opens every GPU again without initializing NVML again.
     pub(crate) fn reopened(&self, timer: &CallTimer, queue: &Arc<XidQueue>) -> Self {
         let reopened = Self::with_devices(self.library, timer, self.driver_version.clone(), queue);
         for mut device in reopened.devices.iter().map(lock) {
@@ -151,7 +151,7 @@ impl Session {
             if device.info.uuid.is_some() {
                 continue;
             }
-            // What is known of a GPU that is off the bus stays known.
+            // Keep the facts of a GPU that is off the bus.
             let previous = self.devices.iter().map(lock).find(|previous| {
                 previous.kind() != DeviceKind::MigInstance && previous.info.index == device.info.index
             });
@@ -162,17 +162,17 @@ impl Session {
         reopened
     }
 
-    /// Ends this initialisation, after which NVML can be initialised again.
+    /// Shuts NVML down, after which it can be initialized again.
     pub(crate) fn close(&self, timer: &CallTimer) -> &'static Library {
         if self.xids.as_ref().is_none_or(XidThread::stop) {
-            // A refusal changes nothing: the next initialisation says what is wrong.
+            // The next initialization reports an error, if there is one.
             let _refused: Result<(), ReturnCode> = self.library.shutdown(timer);
         }
         self.library
     }
 }
 
-/// All GPUs, each followed by its instances.
+/// Opens all GPUs, each followed by its MIG instances.
 fn open_devices(library: &Library, timer: &CallTimer, ids: FieldIds) -> Vec<Device> {
     let mut devices = Vec::new();
     for index in 0..library.device_count(timer).unwrap_or(0).min(MAX_GPUS as u32) {
@@ -192,12 +192,12 @@ fn open_devices(library: &Library, timer: &CallTimer, ids: FieldIds) -> Vec<Devi
     devices
 }
 
-/// Whether an index is a GPU's: the one answer that says no is "invalid argument" (nvml.h).
+/// Whether there is a GPU at this index. INVALID_ARGUMENT is the only negative answer (nvml.h).
 fn device_exists(library: &Library, timer: &CallTimer, index: u32) -> bool {
     library.device(timer, index) != Err(ReturnCode::INVALID_ARGUMENT)
 }
 
-/// The instances of a GPU. Slots may be empty anywhere, so an error only skips its slot.
+/// Returns the MIG instances of a GPU. Any slot may be empty, so an error skips only its slot.
 fn instances(library: &Library, timer: &CallTimer, device: &Device) -> impl Iterator<Item = (u32, Handle)> {
     let parent = device.handle().filter(|_| device.kind() == DeviceKind::MigParent);
     let max_instances = parent.map_or(0, |parent| library.mig_count(timer, parent).unwrap_or(0).min(MAX_INSTANCES));
@@ -206,7 +206,7 @@ fn instances(library: &Library, timer: &CallTimer, device: &Device) -> impl Iter
     })
 }
 
-/// Asks for the Xids of every GPU, and notes in its facts whether they are told.
+/// Registers the Xid events of every GPU and records their availability in its facts.
 fn register_xid_events(
     library: &'static Library,
     timer: &CallTimer,
@@ -247,8 +247,8 @@ mod tests {
 
     #[test]
     fn the_first_library_that_loads_is_used() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = |name: &str| folder.path().join(name).to_string_lossy().into_owned();
+        let directory = tempfile::tempdir().expect("directory");
+        let path = |name: &str| directory.path().join(name).to_string_lossy().into_owned();
         std::fs::write(path("broken.so"), "no library").expect("writes");
         let (missing, broken) = (path("missing.so"), path("broken.so"));
         // Any library will do here.

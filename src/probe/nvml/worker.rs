@@ -1,5 +1,5 @@
-//! NVML calls run on a worker, since any of them may hang. A worker that does is left behind with the GPU it hangs on,
-//! and a new one goes on with the others; whoever waits for readings never waits for the driver.
+//! The driver worker: the thread that makes the NVML calls, because any of them may hang. A worker that hangs is left
+//! behind with its GPU and a new one reads the other GPUs, so the sampling thread never waits for the driver.
 
 use super::call_monitor::{CallTimer, DriverAnomalies};
 use super::device::DeviceSample;
@@ -15,33 +15,33 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A call that runs this long keeps the other probes of this user away from the driver.
+/// A call of this age keeps the other probes of this user away from the driver.
 const LOCK_AFTER: Duration = Duration::from_secs(5);
-/// How often others' marks are looked for while there is none. A mark tells of a call that has hung for [`LOCK_AFTER`] already,
-/// so that a look before each round would keep hardly any call of ours from hanging.
+/// The time between checks for peer hang locks while there is none. A lock means that a call has hung for
+/// [`LOCK_AFTER`] already, so checking before every round would hardly prevent a hang.
 const PEER_CHECK_PERIOD: Duration = Duration::from_millis(5500);
-/// The longest wait for a round of calls each of which is quick.
+/// The maximum wait for a round in which every single call is quick.
 const MAX_ROUND: Duration = Duration::from_secs(5);
-/// NVML runs on this stack; pages that are not touched cost nothing.
+/// NVML runs on this stack; untouched pages cost nothing.
 const STACK_BYTES: usize = 1 << 20;
 
-/// The driver, seen from the thread that wants readings.
+/// The driver as the sampling thread sees it.
 pub(crate) struct Driver {
     shared: Arc<Shared>,
-    /// The generation that was handed out last.
+    /// The generation of the inventory that was returned last.
     sent_generation: u32,
     hang_lock: PeerHangLock,
-    /// When others' marks were looked for, and nobody had left one.
+    /// The time of the last check that found no peer hang lock.
     no_peer_at: Option<Instant>,
 }
 
-/// Lets another thread end the process without cutting a call in two.
+/// Ends the process from another thread without interrupting an NVML call.
 #[derive(Clone)]
 pub(crate) struct ShutdownHandle(Arc<Shared>);
 
 struct Shared {
     state: Mutex<WorkerState>,
-    /// Rings when a round is asked for, a round is finished, or a worker comes to rest.
+    /// Notified when a round is requested or finished and when a worker becomes idle.
     condvar: Condvar,
     origin: Instant,
     library_path: Option<String>,
@@ -49,11 +49,10 @@ struct Shared {
 }
 
 impl Driver {
-    /// Starts the first worker. `library_path` is a library to load in place of the usual ones, `hang_lock_dir` a directory for marks
-    /// in place of the usual ones.
+    /// Starts the first worker. `library_path` and `hang_lock_dir` replace the default paths.
     ///
     /// # Errors
-    /// When no thread can be started.
+    /// If no thread can be started.
     pub(crate) fn start(library_path: Option<String>, hang_lock_dir: Option<&str>) -> io::Result<Self> {
         let timer = Arc::new(CallTimer::new());
         let shared = Arc::new(Shared {
@@ -67,18 +66,17 @@ impl Driver {
         Ok(Self { shared, sent_generation: 0, hang_lock: PeerHangLock::new(hang_lock_dir), no_peer_at: None })
     }
 
-    /// For the thread that ends the process.
     pub(crate) fn shutdown_handle(&self) -> ShutdownHandle {
         ShutdownHandle(Arc::clone(&self.shared))
     }
 
-    /// The inventory is to be handed out again with the next frame.
+    /// Makes the next sample include the inventory.
     pub(crate) fn resend(&mut self) {
         self.sent_generation = 0;
     }
 
-    /// Asks for a round and waits for it, but for no call that is a second old. GPUs that were not read in time have
-    /// empty readings and say for how long they have been blocked.
+    /// Requests a round and waits for it, but not for a call that is older than a second. GPUs that were not read in
+    /// time have empty readings and the age of the call that blocks them.
     pub(crate) fn refresh(&mut self, slow: bool) -> DriverSample {
         let peer = self.peer();
         self.shared.xids.pause(peer.is_some());
@@ -115,13 +113,13 @@ impl Driver {
         let (xids, more) = self.shared.xids.take();
         driver_sample.xids = xids;
         if more > 0 {
-            driver_sample.notes.push(format!("{more} more Xid events came than are passed on at once").into());
+            driver_sample.notes.push(format!("{more} more Xid events were left out").into());
         }
         self.update_hang_lock();
         self.with_inventory(driver_sample)
     }
 
-    /// Another process of this user that hangs in NVML, as far as that has been seen.
+    /// Returns the pid of another process of this user that hangs in NVML, checked every [`PEER_CHECK_PERIOD`].
     fn peer(&mut self) -> Option<u32> {
         let now = Instant::now();
         if self.no_peer_at.is_some_and(|then| now < then + PEER_CHECK_PERIOD) {
@@ -132,12 +130,12 @@ impl Driver {
         peer
     }
 
-    /// Whether a call has not come back. Then [`Driver::update_hang_lock`] is to be called about every second.
+    /// Whether a call is in flight. If so, call [`Driver::update_hang_lock`] about every second.
     pub(crate) fn has_pending_call(&self) -> bool {
         self.shared.lock().oldest_call().is_some()
     }
 
-    /// Tells the other probes of this user when a call hangs, and when it came back.
+    /// Takes the hang lock while a call hangs and releases it when the call returns.
     pub(crate) fn update_hang_lock(&mut self) {
         let hangs = self.shared.lock().oldest_call().is_some_and(|age| age >= LOCK_AFTER);
         if hangs { self.hang_lock.acquire() } else { self.hang_lock.release() }
@@ -153,8 +151,8 @@ impl Driver {
 }
 
 impl ShutdownHandle {
-    /// Shuts NVML down, so that an administrator can reset a GPU. It takes a few seconds at most: where a call hangs,
-    /// the driver is left as it is.
+    /// Shuts NVML down, so that an administrator can reset a GPU. Gives up after a few seconds: if a call hangs, NVML
+    /// stays initialized.
     pub(crate) fn shut_down(&self, limit: Duration) {
         self.0.lock().stop_request = StopRequest::ShutDown;
         let deadline = Instant::now() + limit;
@@ -169,7 +167,7 @@ impl ShutdownHandle {
         }
     }
 
-    /// Lets no further GPU be read, and waits until the one that is being read is done, at most this long.
+    /// Stops reading further GPUs and waits for the one in progress, at most `limit`.
     pub(crate) fn stop(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
         let mut state = self.0.lock();
@@ -192,8 +190,8 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Leaves the worker behind that hangs on one GPU, and starts another for the rest. There are never more of them
-    /// than GPUs and one; a call that hangs on the driver as a whole is left alone, since a second would hang as well.
+    /// Leaves a worker behind that hangs on one GPU, and starts another for the rest. There are at most as many workers
+    /// as GPUs plus one. A call that hangs for the whole driver gets no new worker, since that would hang as well.
     fn replace_worker(self: &Arc<Self>, state: &mut WorkerState) -> bool {
         let devices = state.session.as_ref().map_or(0, |session| session.devices());
         if state.timer.device().is_none() || state.stuck_workers.len() >= devices {
@@ -208,8 +206,8 @@ impl Shared {
         true
     }
 
-    /// One round: the session is opened or looked over, then each GPU is read. `None` when this worker has been
-    /// replaced meanwhile.
+    /// Runs one round: opens or checks the session, then reads each GPU. Returns `None` if this worker has been
+    /// replaced.
     fn run_round(&self, epoch: u32, timer: &CallTimer, buffer: &mut Vec<u64>, request: &RoundRequest) -> Option<()> {
         let session = match &request.session {
             Some(session) if request.check_inventory => {
@@ -234,8 +232,8 @@ impl Shared {
         Some(())
     }
 
-    /// Loads the library and initialises it. `Some(None)` when that fails, with the reason in the inventory.
-    #[allow(clippy::option_option, reason = "outside: still in charge; inside: there is a driver")]
+    /// Loads the library and initializes NVML. Returns `Some(None)` if that fails; the inventory then has the error.
+    #[allow(clippy::option_option, reason = "outer: this worker is still the current one; inner: there is a driver")]
     fn open(&self, epoch: u32, timer: &CallTimer, library: Option<&'static Library>) -> Option<Option<Arc<Session>>> {
         timer.set_device(None);
         let library = library.map_or_else(|| load(self.library_path.as_deref()), Ok);
@@ -251,7 +249,7 @@ impl Shared {
         self.install(epoch, library.ok(), opened.ok(), inventory)
     }
 
-    /// The GPUs have changed: looks at all of them again, after a new initialisation where the old one is void.
+    /// Opens all GPUs again after they changed, and initializes NVML again if the driver was unloaded.
     #[allow(clippy::option_option, reason = "as in `open`")]
     fn reopen(&self, epoch: u32, timer: &CallTimer, session: &Session) -> Option<Option<Arc<Session>>> {
         if session.is_driver_unloaded(timer) {
@@ -288,7 +286,7 @@ impl Shared {
     }
 }
 
-/// What a worker is to do in a round.
+/// The work of one round.
 struct RoundRequest {
     round: u64,
     slow: bool,
@@ -302,14 +300,14 @@ fn start_worker(shared: &Arc<Shared>, epoch: u32, timer: Arc<CallTimer>) -> io::
     spawn_thread("nvml", STACK_BYTES, Box::new(move || run_worker(&shared, epoch, &timer)))
 }
 
-/// Waits for orders and carries them out, until another worker has taken over or the process ends.
+/// Runs the requested rounds until another worker replaces this one or the process ends.
 fn run_worker(shared: &Shared, epoch: u32, timer: &Arc<CallTimer>) {
     let mut buffer = Vec::with_capacity(512);
     let mut state = shared.lock();
     while state.epoch == epoch && state.stop_request == StopRequest::None {
         if state.requested_round == state.finished_round || (state.session.is_none() && !state.slow) {
             if state.requested_round != state.finished_round {
-                // Without a driver nothing is tried but in the slow rounds.
+                // Without a driver, only slow rounds try again.
                 state.finished_round = state.requested_round;
                 shared.condvar.notify_all();
             }
@@ -332,7 +330,7 @@ fn run_worker(shared: &Shared, epoch: u32, timer: &Arc<CallTimer>) {
             if done.is_some() {
                 state.finished_round = request.round;
             }
-            // Whoever waits finds the lock free.
+            // Unlock first, so that the waiting thread finds the lock free.
             drop(state);
             shared.condvar.notify_all();
             state = shared.lock();
@@ -352,54 +350,54 @@ fn run_worker(shared: &Shared, epoch: u32, timer: &Arc<CallTimer>) {
     shared.condvar.notify_all();
 }
 
-/// A call that runs this long is not waited for: the snapshot goes without.
+/// A call of this age is not waited for: the snapshot leaves its GPU out.
 const CALL_WAIT: Duration = Duration::from_secs(1);
-/// A call that runs this long hangs: its worker is left behind.
+/// A call of this age hangs: its worker is left behind.
 const HANG_AFTER: Duration = Duration::from_secs(3);
 
-/// What one round of sampling gave.
+/// The result of one round.
 #[derive(Debug, Default)]
 pub(crate) struct DriverSample {
-    /// The generation whose order `devices` follows.
+    /// The generation of the inventory whose order `devices` follows.
     pub(crate) generation: u32,
-    /// The inventory, when it changed since the previous frame.
+    /// The inventory, if it changed since the previous sample.
     pub(crate) inventory: Option<Inventory>,
-    /// One entry a GPU, in inventory order.
+    /// One entry per GPU, in inventory order.
     pub(crate) devices: Vec<DeviceSample>,
-    /// Why the driver as a whole gives nothing now.
+    /// The error of the driver as a whole.
     pub(crate) error: Option<DriverError>,
-    /// Xids since the previous frame.
+    /// Xid events since the previous sample.
     pub(crate) xids: Vec<Xid>,
-    /// What the driver did that no driver should, told once.
+    /// Driver anomalies that have not been reported before.
     pub(crate) notes: Vec<SafeText>,
 }
 
-/// What the threads tell each other.
+/// The state that the workers and the sampling thread share.
 struct WorkerState {
-    /// The worker in charge. Older ones end when they find out.
+    /// The number of the current worker. Older workers end when they see a higher number.
     epoch: u32,
     timer: Arc<CallTimer>,
     busy: bool,
     stop_request: StopRequest,
     requested_round: u64,
     finished_round: u64,
-    /// Whether the round that is asked for reads what rarely changes as well.
+    /// Whether the requested round includes readings that rarely change.
     slow: bool,
     library: Option<&'static Library>,
     session: Option<Arc<Session>>,
     inventory: Inventory,
     slots: Vec<DeviceSlot>,
-    /// Workers that hang, each on one GPU.
+    /// Call timers of the workers that hang, each on one GPU.
     stuck_workers: Vec<Arc<CallTimer>>,
 }
 
-/// Whether the process is about to end.
+/// Whether and how the process is about to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum StopRequest {
     None,
     /// No further GPU is read.
     Stop,
-    /// The same, and the worker in charge shuts NVML down.
+    /// No further GPU is read, and the current worker shuts NVML down.
     ShutDown,
 }
 
@@ -410,7 +408,6 @@ struct DeviceSlot {
 }
 
 impl WorkerState {
-    /// Before anything was asked; the first worker is watched through `timer`.
     fn new(timer: Arc<CallTimer>) -> Self {
         Self {
             epoch: 0,
@@ -428,7 +425,7 @@ impl WorkerState {
         }
     }
 
-    /// What there is now: readings of this round, and for the other GPUs since when they have been blocked.
+    /// Returns the readings of this round and, for the GPUs without any, the age of the call that blocks them.
     fn take_sample(&mut self) -> DriverSample {
         let round = self.requested_round;
         let in_flight = if self.finished_round == self.requested_round { None } else { self.timer.call_age() };
@@ -453,7 +450,7 @@ impl WorkerState {
         let driver_hang =
             in_flight.filter(|&age| age >= HANG_AFTER && (self.timer.device().is_none() || hanging_devices > 1));
         let error = driver_hang.map(|age| messages::driver_blocked(age.as_secs_f32()));
-        // Before the first answer the inventory is where a person looks for the reason.
+        // Until the first inventory exists, its `error` field shows the reason.
         if self.session.is_none() && error.is_some() && self.inventory.error.is_none() {
             self.inventory.error.clone_from(&error);
             self.inventory.generation += 1;
@@ -461,7 +458,7 @@ impl WorkerState {
         DriverSample { generation: self.inventory.generation, devices, error, ..DriverSample::default() }
     }
 
-    /// What there is while another probe of this user hangs in the driver: nothing, and why.
+    /// The sample while another probe of this user hangs in the driver: no readings, and the error.
     fn suspended_sample(&mut self, pid: u32) -> DriverSample {
         let error = messages::peer_waits(pid);
         if self.session.is_none() && self.inventory.error.as_ref() != Some(&error) {
@@ -473,7 +470,7 @@ impl WorkerState {
         DriverSample { generation: self.inventory.generation, devices, error: Some(error), ..DriverSample::default() }
     }
 
-    /// The age of the oldest call that has not come back.
+    /// The age of the oldest call in flight.
     fn oldest_call(&self) -> Option<Duration> {
         let stuck_workers = self.stuck_workers.iter().map(|timer| timer.call_age());
         stuck_workers.chain([self.timer.call_age()]).flatten().max()

@@ -1,4 +1,4 @@
-//! Xids as they happen. A thread of its own waits for them, since waiting is all it does.
+//! Xid events. A separate thread waits for them in NVML.
 
 use super::call_monitor::CallTimer;
 use super::ffi::{Event, EventSet, Handle, Library, ReturnCode};
@@ -8,21 +8,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long one call waits. Whoever wants the thread to end waits no longer than this, and an administrator's policy is
-/// obeyed within 10 s.
+/// The timeout of one wait. The thread ends within this time, so that a policy change takes effect within 10 s.
 const WAIT_MILLIS: u32 = 4500;
-/// Events that wait for the next snapshot; what comes on top of them is counted.
+/// The maximum number of events in the queue; further ones are only counted.
 const MAX_PENDING: usize = 64;
-/// A driver that answers at once, in place of waiting, is not asked again before so long.
+/// The minimum time between calls if a driver returns immediately instead of waiting.
 const MIN_WAIT: Duration = Duration::from_millis(10);
-/// After an error the driver is left alone for this long.
+/// The pause after an error.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A driver that refuses so often in a row is not asked again.
+/// After this many consecutive errors the thread ends.
 const MAX_ERRORS: u32 = 30;
-/// NVML runs on this stack; pages that are not touched cost nothing.
+/// NVML runs on this stack; untouched pages cost nothing.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// An Xid.
+/// An Xid event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Xid {
     /// Position of the GPU or instance in the inventory.
@@ -31,11 +30,11 @@ pub(crate) struct Xid {
     pub(crate) at: Instant,
 }
 
-/// Xids that wait for the next snapshot.
+/// Xid events for the next snapshot.
 #[derive(Debug, Default)]
 pub(super) struct XidQueue {
     pending: Mutex<(Vec<Xid>, u32)>,
-    /// Nobody of ours may touch the driver now.
+    /// Set while no thread of this process may call NVML.
     paused: AtomicBool,
 }
 
@@ -45,27 +44,27 @@ impl XidQueue {
         if pending.0.len() < MAX_PENDING { pending.0.push(xid) } else { pending.1 += 1 }
     }
 
-    /// What has come, and how many there were besides.
+    /// Takes the events, and the number of events beyond the limit.
     pub(super) fn take(&self) -> (Vec<Xid>, u32) {
         std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// From the next wait on, the driver is left alone, or not.
+    /// Pauses or resumes waiting. Takes effect after the wait in progress.
     pub(super) fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
     }
 }
 
-/// Where a GPU or an instance stands in the inventory.
+/// The position of a GPU or MIG instance in the inventory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EventSource {
-    /// [`Handle::number`] of the GPU, for an instance that of its parent.
+    /// [`Handle::number`] of the GPU, or of the parent of a MIG instance.
     pub(super) device: usize,
     pub(super) gpu_instance: Option<u32>,
     pub(super) position: usize,
 }
 
-/// A thread that waits for Xids. Dropping it tells it to end.
+/// A thread that waits for Xid events. Dropping the value makes the thread end.
 pub(super) struct XidThread(Arc<ThreadControl>);
 
 #[derive(Default)]
@@ -81,7 +80,7 @@ struct State {
 }
 
 impl XidThread {
-    /// Starts waiting on `set`. `sources` says where each GPU stands.
+    /// Starts a thread that waits on `set` and assigns events to `sources`.
     pub(super) fn start(
         library: &'static Library,
         set: EventSet,
@@ -100,8 +99,8 @@ impl XidThread {
         Ok(Self(control))
     }
 
-    /// Tells it to end, and waits until it has: NVML may not be shut down while it is in a call. False when it does not
-    /// come back.
+    /// Ends the thread and waits for it: NVML must not be shut down during a call. Returns false if the thread does not
+    /// end in time.
     pub(super) fn stop(&self) -> bool {
         let deadline = Instant::now() + Duration::from_millis(u64::from(WAIT_MILLIS)) + Duration::from_secs(1);
         let mut state = self.0.lock();
@@ -140,7 +139,7 @@ impl ThreadControl {
             }
             let started = Instant::now();
             match library.next_event(&timer, set, WAIT_MILLIS) {
-                // One that came while the end was near belongs to the successor.
+                // During a stop, events belong to the successor.
                 Ok(Some(event)) if !self.lock().stop_requested => {
                     errors = 0;
                     let xid = Xid { gpu: position(sources, event), number: event.xid, at: Instant::now() };
@@ -175,7 +174,7 @@ impl ThreadControl {
     }
 }
 
-/// The instance that an event names, else the GPU.
+/// Returns the position of the instance that the event names, or else of the GPU.
 fn position(sources: &[EventSource], event: Event) -> Option<usize> {
     let find = |instance| {
         sources
@@ -186,7 +185,7 @@ fn position(sources: &[EventSource], event: Event) -> Option<usize> {
     event.gpu_instance.and_then(|instance| find(Some(instance))).or_else(|| find(None))
 }
 
-/// Registers GPUs one by one, so that each has its own answer.
+/// Registers GPUs one by one, so that each has its own result.
 pub(super) struct Registration<'a> {
     library: &'static Library,
     timer: &'a CallTimer,
@@ -199,7 +198,7 @@ impl<'a> Registration<'a> {
         Self { library, timer, set: library.event_set(timer), has_registered: false }
     }
 
-    /// Asks for this GPU's Xids. `None`: its driver has none.
+    /// Registers a GPU. Returns `None` if its driver has no Xid events.
     pub(super) fn add(&mut self, device: Handle) -> Option<Availability> {
         let registered = match &self.set {
             Ok(set) => self.library.register_xid_events(self.timer, device, set),
@@ -216,7 +215,7 @@ impl<'a> Registration<'a> {
         }
     }
 
-    /// Starts the thread, where there is anything to wait for.
+    /// Starts the thread if any GPU was registered.
     pub(super) fn finish(self, sources: Vec<EventSource>, queue: &Arc<XidQueue>) -> Option<XidThread> {
         let set = self.set.ok().filter(|_| self.has_registered)?;
         XidThread::start(self.library, set, sources, Arc::clone(queue)).ok()

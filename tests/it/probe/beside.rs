@@ -71,7 +71,7 @@ fn beside_a_probe_that_hangs_another_of_this_user_touches_no_nvml_and_one_of_ano
         error.message.as_str(),
         format!(
             "another gpufleet probe of this user (process {pid}) has been waiting for the NVIDIA driver for more than \
-             5 s; this one does not touch it before that one is free or gone"
+             5 s; this one does not call the driver until that call returns or that process ends"
         )
     );
     assert!(!reads_gpus(&snapshot) && snapshot.host.load_1.is_some());

@@ -83,7 +83,7 @@ fn numbers_that_are_all_ones_are_no_readings() {
         assert_eq!(reading, expected);
         assert_eq!(snapshot.gpu_processes.row(0).gpu_memory_bytes, Some(5000));
     }
-    let note = "the NVIDIA driver gave a reading that no GPU can have: it was left out";
+    let note = "the NVIDIA driver returned an impossible reading: it was left out";
     let told = snapshots.iter().flat_map(|snapshot| &snapshot.notes).filter(|words| **words == note).count();
     assert_eq!(told, 1, "once, not with every snapshot");
     assert!(probe.end().success());
@@ -99,8 +99,8 @@ fn lists_that_claim_too_much_are_cut_at_their_buffers() {
     assert_eq!(
         notes,
         [
-            "the NVIDIA driver claimed more entries than it had room for: the list was cut",
-            "the NVIDIA driver gave a text without an end: it was cut"
+            "the NVIDIA driver reported more list entries than fit the buffer: the list was cut",
+            "the NVIDIA driver returned an unterminated text: it was cut"
         ]
     );
     let name = probe.inventory().gpus[0].name.clone().expect("a name");

@@ -69,7 +69,7 @@ fn where_it_is_forbidden_it_says_so_and_does_not_touch_the_driver() {
     let output = { output }.args(["--once", "--policy", &policy.path()]).output().expect("runs");
     let words = String::from_utf8(output.stderr).expect("utf-8");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(77), 0));
-    assert!(words.contains("cannot be understood, so no probe runs"), "{words}");
+    assert!(words.contains("is invalid, so no probe may run"), "{words}");
 }
 
 #[test]

@@ -107,7 +107,7 @@ fn without_a_library_there_are_host_readings_and_the_reason() {
     let snapshot = probe.snapshot();
     let error = probe.inventory().error.clone().expect("a reason");
     assert_eq!((error.kind, error.code), (DriverErrorKind::NoLibrary, None));
-    assert!(error.message.starts_with("the NVML library that was asked for cannot be loaded:"), "{}", error.message);
+    assert!(error.message.starts_with("the configured NVML library cannot be loaded:"), "{}", error.message);
     assert!(snapshot.host.load_1.is_some() && snapshot.gpus.is_empty());
 }
 
@@ -183,7 +183,7 @@ fn a_gpu_that_wants_a_reset_or_gives_unknown_errors_is_asked_again_each_time() {
     let mut probe = Probe::on(&driver);
     for (code, kind, words) in [
         (16, DriverErrorKind::ResetRequired, "the GPU must be reset: "),
-        (999, DriverErrorKind::Unknown, "the driver gives an unknown error for this GPU: "),
+        (999, DriverErrorKind::Unknown, "the driver returns an unknown error for this GPU: "),
     ] {
         driver.set(&devices(&[gpu(0), gpu_with(1, &json!({"error": code}))]));
         let snapshot = probe.wait_for("the error", |snapshot| snapshot.gpus.row(1).error.is_some());

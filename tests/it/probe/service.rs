@@ -187,11 +187,11 @@ fn by_hand_it_prints_one_snapshot() {
         "  SMs         active 5 %\n",
         "  NVLink      1 of 2 up (down: 1)",
         "  ECC errors  corrected 1, uncorrectable 0\n",
-        "  Xids        told as they happen\n",
-        "  before      10 s kept by the driver, mean use 0 %",
+        "  Xids        reported as they happen\n",
+        "  history     10 s buffered by the driver, mean use 0 %",
         "2.0 GiB   50%",
         "--token=***",
-        "runs for ",
+        "running for ",
     ] {
         assert!(text.contains(part), "no {part} in:\n{text}");
     }

@@ -69,7 +69,7 @@ fn a_device_that_is_not_there_and_a_flood_are_survived() {
     probe.wait_for("all of them", |snapshot| {
         assert!(snapshot.xid_events.len() <= 64);
         seen.extend(snapshot.xid_events.iter().map(|event| (event.gpu, event.xid)));
-        let more = snapshot.notes.iter().filter_map(|note| note.split_once(" more Xid events came"));
+        let more = snapshot.notes.iter().filter_map(|note| note.split_once(" more Xid events were left out"));
         dropped += more.map(|(number, _)| number.parse::<usize>().expect("a number")).sum::<usize>();
         seen.len() + dropped >= 500
     });
