@@ -2,7 +2,7 @@
 //! to the sampling thread, and [`Output`] writes lines from both threads.
 
 use super::policy::{POLICY_CHECK_MIN_AGE, POLICY_CHECK_PERIOD, Policy, PolicyFiles};
-use super::process_requests::{self, ProcessIdentity};
+use super::process_requests::{ProcessIdentity, environment, log_tail, send_signal};
 use super::sampler::{MAX_INTERVAL, MIN_INTERVAL, clamp_interval};
 use crate::wire::codec::{LineBuffer, decode_json, encode};
 use crate::wire::{Message, Reply, ReplyOutcome, Request, SafeText};
@@ -149,6 +149,7 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
     if line.is_empty() {
         return None;
     }
+    let reply = |id, outcome| Some(Message::Reply(Reply { id, outcome }));
     match decode_json(line) {
         Ok(Request::Heartbeat { id, last_sequence }) => {
             if let Some(sequence) = last_sequence {
@@ -175,30 +176,19 @@ fn handle_request(line: &[u8], control: &Control, boot_id: Option<&str>) -> Opti
             None
         }
         Ok(Request::Signal { id, boot_id: target_boot_id, pid, start_ticks, signal }) => {
-            let outcome = process_requests::send_signal(
-                ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks },
-                signal,
-                boot_id,
-            );
-            Some(Message::Reply(Reply { id, outcome }))
+            reply(id, send_signal(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, signal, boot_id))
         }
         Ok(Request::Environment { id, boot_id: target_boot_id, pid, start_ticks }) => {
-            let outcome =
-                process_requests::environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id);
-            Some(Message::Reply(Reply { id, outcome }))
+            reply(id, environment(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))
         }
         Ok(Request::LogTail { id, boot_id: target_boot_id, pid, start_ticks }) => {
-            let outcome =
-                process_requests::log_tail(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id);
-            Some(Message::Reply(Reply { id, outcome }))
+            reply(id, log_tail(ProcessIdentity { boot_id: &target_boot_id, pid, start_ticks }, boot_id))
         }
         Err(error) => {
             control.note(format!("a request was not understood: {error}"));
             // A newer controller waits for an answer to each request with an id.
-            id_of_unknown_request(line).map(|id| {
-                let outcome = ReplyOutcome::Refused("this probe does not know the request".into());
-                Message::Reply(Reply { id, outcome })
-            })
+            let refusal = ReplyOutcome::Refused("this probe does not know the request".into());
+            id_of_unknown_request(line).and_then(|id| reply(id, refusal))
         }
     }
 }
@@ -364,7 +354,7 @@ impl<F: AsFd> Output<F> {
 
     /// Writes a last message if that is possible without waiting for the reader.
     pub(crate) fn send_last(&self, message: &Message) {
-        let Some(write_lock) = self.lock_within() else { return };
+        let Some(write_lock) = self.lock_unless_blocked() else { return };
         let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
         let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
         // A pipe that is ready has room for a page, and the last message is shorter.
@@ -375,7 +365,7 @@ impl<F: AsFd> Output<F> {
     }
 
     /// Takes the write lock unless its holder waits for a full pipe. Otherwise a line takes microseconds.
-    fn lock_within(&self) -> Option<MutexGuard<'_, ()>> {
+    fn lock_unless_blocked(&self) -> Option<MutexGuard<'_, ()>> {
         let deadline = Instant::now() + LAST_MESSAGE_TIMEOUT;
         loop {
             match self.write_lock.try_lock() {

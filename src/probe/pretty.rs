@@ -64,7 +64,7 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
         }
         Some(Scope::Host | Scope::Unknown) | None => {}
     }
-    load(report, hello, host);
+    write_load(report, hello, host);
     for filesystem in &host.filesystems {
         report.optional_field(Some(describe_filesystem(filesystem)));
         report.end_line("filesystem");
@@ -80,7 +80,7 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
     report.optional_field(with_affixes("", inventory.nvml_path.as_ref(), ""));
     report.optional_field(with_affixes("", host.nvidia_pci_devices, " GPUs on the PCI bus"));
     report.end_line("driver");
-    cost(report, hello, snapshot.cost.as_ref());
+    write_cost(report, hello, snapshot.cost.as_ref());
     report.end_section();
     for error in [&inventory.error, &snapshot.driver_error].into_iter().flatten() {
         let code = error.code.map_or_else(String::new, |code| format!(" (NVML error {code})"));
@@ -88,7 +88,7 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
     }
 }
 
-fn load(report: &mut ReportWriter, hello: &Hello, host: &HostReading) {
+fn write_load(report: &mut ReportWriter, hello: &Hello, host: &HostReading) {
     report.field("CPU use", used_of("", host.cpu_percent.map(|share| format!("{share} %")), hello.cpu_count, ""));
     report.optional_field(with_affixes("waiting for I/O ", host.io_wait_percent, " %"));
     let load = [host.load_1, host.load_5, host.load_15];
@@ -123,7 +123,7 @@ fn describe_filesystem(filesystem: &Filesystem) -> String {
     format!("{mount_point} ({kind}): {state}")
 }
 
-fn cost(report: &mut ReportWriter, hello: &Hello, cost: Option<&ProbeCost>) {
+fn write_cost(report: &mut ReportWriter, hello: &Hello, cost: Option<&ProbeCost>) {
     let Some(cost) = cost else { return };
     report.optional_field(with_affixes("process ", hello.probe_pid, ""));
     report.optional_field(Some(format!("{} s of CPU", cost.cpu_seconds)));
@@ -165,7 +165,7 @@ fn write_gpu(
     }
     report.optional_field(used_of("BAR1 ", health.bar1_used_bytes.map(bytes), info.bar1_total_bytes.map(bytes), ""));
     report.end_line("memory");
-    activity(report, info, reading);
+    write_activity(report, info, reading);
     if instance {
         report.optional_field(with_affixes("GPU instance ", info.gpu_instance_id, ""));
         report.optional_field(with_affixes("compute instance ", info.compute_instance_id, ""));
@@ -174,15 +174,15 @@ fn write_gpu(
         report.end_section();
         return;
     }
-    sensors(report, info, reading);
-    links(report, info, reading, health);
-    faults(report, health);
-    settings(report, info, health);
-    recent_past(report, samples);
+    write_sensors(report, info, reading);
+    write_links(report, info, reading, health);
+    write_faults(report, health);
+    write_settings(report, info, health);
+    write_recent_past(report, samples);
     report.end_section();
 }
 
-fn activity(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
+fn write_activity(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
     // In MIG mode, only GPM measures the utilization of an instance.
     if info.mig_enabled != Some(true) && info.mig_parent_uuid.is_none() {
         report.field("use", with_affixes("", reading.utilization_percent, " %"));
@@ -199,7 +199,7 @@ fn activity(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
     report.end_line("SMs");
 }
 
-fn sensors(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
+fn write_sensors(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
     let limit = |limit: Option<i32>, label: &str| limit.map_or_else(String::new, |limit| format!(", {label} {limit}"));
     report.field(
         "temperature",
@@ -239,7 +239,7 @@ fn sensors(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
     report.optional_field(used_of("memory ", reading.clock_memory_mhz, info.clock_memory_max_mhz, " MHz"));
     report.field("performance state", with_affixes("P", reading.performance_state, ""));
     report.end_line("clocks");
-    report.field("throttle reasons", reading.clocks_event_reasons.map(reasons));
+    report.field("throttle reasons", reading.clocks_event_reasons.map(throttle_reasons));
     let total = |label, seconds: Option<f64>| with_affixes(label, seconds.map(time), "");
     report.optional_field(total("time at power cap ", reading.power_violation_seconds));
     report.optional_field(total("at thermal limit ", reading.thermal_violation_seconds));
@@ -247,7 +247,7 @@ fn sensors(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
     report.end_line("throttling");
 }
 
-fn links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, health: &GpuHealth) {
+fn write_links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, health: &GpuHealth) {
     if info.unified_memory != Some(true) {
         report.field("PCIe link", used_of("generation ", reading.pcie_generation, info.pcie_generation_max, ""));
         report.optional_field(used_of("lanes ", reading.pcie_width, info.pcie_width_max, ""));
@@ -266,7 +266,7 @@ fn links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, health
     report.end_line("NVLink");
 }
 
-fn faults(report: &mut ReportWriter, health: &GpuHealth) {
+fn write_faults(report: &mut ReportWriter, health: &GpuHealth) {
     let errors = |label, now: Option<u64>, ever: Option<u64>| {
         let ever = ever.map_or_else(String::new, |ever| format!(" ({ever} in total)"));
         with_affixes(label, now, &ever)
@@ -280,19 +280,19 @@ fn faults(report: &mut ReportWriter, health: &GpuHealth) {
     report.end_line("ECC errors");
     report.optional_field(with_affixes("remapped for correctable errors ", health.remapped_rows_correctable, ""));
     report.optional_field(with_affixes("for uncorrectable errors ", health.remapped_rows_uncorrectable, ""));
-    report.optional_field(message_if(health.row_remap_pending, "remapping pending: reset the GPU"));
-    report.optional_field(message_if(health.row_remap_failed, "remapping failed: replace the GPU"));
+    report.optional_field(text_if(health.row_remap_pending, "remapping pending: reset the GPU"));
+    report.optional_field(text_if(health.row_remap_failed, "remapping failed: replace the GPU"));
     report.end_line("rows");
     report.optional_field(with_affixes("retired for single-bit errors ", health.retired_pages_single_bit, ""));
     report.optional_field(with_affixes("for double-bit errors ", health.retired_pages_double_bit, ""));
-    report.optional_field(message_if(health.retired_pages_pending, "retirement pending: reboot the host"));
+    report.optional_field(text_if(health.retired_pages_pending, "retirement pending: reboot the host"));
     report.end_line("pages");
     let action = health.recovery_action.filter(|&action| action != RecoveryAction::None);
     report.optional_field(action.map(|action| action.description().to_owned()));
     report.end_line("recovery");
 }
 
-fn settings(report: &mut ReportWriter, info: &GpuInfo, health: &GpuHealth) {
+fn write_settings(report: &mut ReportWriter, info: &GpuInfo, health: &GpuHealth) {
     let on = |on: bool| if on { "on" } else { "off" };
     report.field("persistence mode", with_affixes("persistence mode ", health.persistence_mode.map(on), ""));
     report.field("compute mode", with_affixes("compute mode ", health.compute_mode.map(compute_mode), ""));
@@ -310,7 +310,7 @@ fn settings(report: &mut ReportWriter, info: &GpuInfo, health: &GpuHealth) {
     report.end_line("Xids");
 }
 
-fn recent_past(report: &mut ReportWriter, samples: Option<&RecentPast>) {
+fn write_recent_past(report: &mut ReportWriter, samples: Option<&RecentPast>) {
     let Some(samples) = samples else { return };
     let seconds = samples.utilization_percent.len().max(samples.power_watts.len());
     let mean = |sum: f64, count: usize| (count > 0).then(|| format!("{:.0}", sum / count as f64));
@@ -326,13 +326,13 @@ fn recent_past(report: &mut ReportWriter, samples: Option<&RecentPast>) {
     report.end_line("history");
 }
 
-fn reasons(mask: u64) -> String {
+fn throttle_reasons(mask: u64) -> String {
     let names: Vec<_> = ClocksEventReasons(mask).names().collect();
     let names = if names.is_empty() { "none".to_owned() } else { names.join(" and ") };
     if mask == 0 { names } else { format!("{names} (mask {mask:#x})") }
 }
 
-fn message_if(state: Option<bool>, label: &str) -> Option<String> {
+fn text_if(state: Option<bool>, label: &str) -> Option<String> {
     state.filter(|&state| state).map(|_| label.to_owned())
 }
 
@@ -376,10 +376,10 @@ fn write_processes(report: &mut ReportWriter, inventory: &Inventory, snapshot: &
         let process = row.pid.and_then(|pid| snapshot.processes.pid.iter().position(|known| *known == Some(pid)));
         let process = process.map(|index| snapshot.processes.row(index)).unwrap_or_default();
         let facts = row.pid.and_then(|pid| snapshot.facts.iter().find(|facts| facts.pid == pid));
-        write_row(report, row, &process, facts, inventory);
+        write_process_row(report, row, &process, facts, inventory);
         if row.pid.is_some() && !seen.contains(&row.pid) {
             seen.push(row.pid);
-            details(report, &process, facts);
+            write_process_details(report, &process, facts);
         }
     }
     if snapshot.processes_left_out > 0 {
@@ -387,7 +387,7 @@ fn write_processes(report: &mut ReportWriter, inventory: &Inventory, snapshot: &
     }
 }
 
-fn write_row(
+fn write_process_row(
     report: &mut ReportWriter,
     row: &GpuProcessReading,
     process: &ProcessReading,
@@ -411,7 +411,7 @@ fn write_row(
     ));
 }
 
-fn details(report: &mut ReportWriter, process: &ProcessReading, facts: Option<&ProcessFacts>) {
+fn write_process_details(report: &mut ReportWriter, process: &ProcessReading, facts: Option<&ProcessFacts>) {
     let none = ProcessFacts::default();
     let facts = facts.unwrap_or(&none);
     let mut line = |fields: &[Option<String>]| {
@@ -422,7 +422,7 @@ fn details(report: &mut ReportWriter, process: &ProcessReading, facts: Option<&P
         with_affixes("", facts.full_name.as_ref(), ""),
         facts.owner.as_ref().map(|owner| describe_owner(owner, facts.container_name.as_ref())),
         with_affixes("in ", facts.runs_in.as_ref(), ""),
-        (!facts.ancestors.is_empty()).then(|| parents(&facts.ancestors)),
+        (!facts.ancestors.is_empty()).then(|| ancestor_list(&facts.ancestors)),
         facts.ignores_hangup.filter(|&ignores| ignores).map(|_| "ignores SIGHUP".to_owned()),
     ]);
     line(&[
@@ -466,7 +466,7 @@ fn describe_owner(owner: &Owner, name: Option<&SafeText>) -> String {
 }
 
 /// Lists the ancestors, nearest first.
-fn parents(ancestors: &[Ancestor]) -> String {
+fn ancestor_list(ancestors: &[Ancestor]) -> String {
     let names: Vec<_> =
         ancestors.iter().take(SHOWN_ANCESTORS).map(|parent| format!("{} {}", parent.name, parent.pid)).collect();
     format!("started by {}", names.join(" < "))

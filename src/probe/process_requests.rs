@@ -20,22 +20,109 @@ const MAX_VARIABLES: usize = 1024;
 const LOG_TAIL_BYTES: u64 = 4096;
 /// The time limit for reads: the log may be on a file server that does not answer, and the process may hang in the
 /// kernel while its memory lock is held.
-const LIMIT: Duration = Duration::from_secs(3);
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 /// Stack of the thread that reads.
 const STACK_BYTES: usize = 128 * 1024;
+
+/// The identity of the target process.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ProcessIdentity<'a> {
+    pub(crate) boot_id: &'a str,
+    pub(crate) pid: u32,
+    pub(crate) start_ticks: u64,
+}
+
+impl ProcessIdentity<'_> {
+    /// Compares the boot id with `boot_id`, that of this host.
+    fn check_boot_id(&self, boot_id: Option<&str>) -> Result<(), ReplyOutcome> {
+        match boot_id {
+            None => Err(refused("the host's boot id cannot be read")),
+            Some(boot_id) if boot_id != self.boot_id => Err(ReplyOutcome::Reused),
+            Some(_) => Ok(()),
+        }
+    }
+}
+
+/// Sends a signal to exactly the target process. A pidfd holds the process while its identity is checked, so that the
+/// signal cannot reach another process with a reused pid. `boot_id` is that of this host.
+pub(crate) fn send_signal(target: ProcessIdentity<'_>, signal: Signal, boot_id: Option<&str>) -> ReplyOutcome {
+    let pid = i32::try_from(target.pid).ok().filter(|&pid| pid > 1).and_then(Pid::from_raw);
+    let Some(pid) = pid else {
+        return refused(format!("pid {} is never signalled", target.pid));
+    };
+    if let Err(refusal) = target.check_boot_id(boot_id) {
+        return refusal;
+    }
+    match pidfd_open(pid, PidfdFlags::empty()) {
+        Ok(pidfd) => send_by_pidfd(&pidfd, target, signal),
+        Err(error) => pidfd_open_error(error),
+    }
+}
+
+fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, signal: Signal) -> ReplyOutcome {
+    let mut reader = FileReader::default();
+    let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
+    let Some(stat) = stat else {
+        return if has_ended(pidfd) {
+            ReplyOutcome::Gone
+        } else {
+            refused("/proc does not show the process, so its identity cannot be checked")
+        };
+    };
+    if stat.start_ticks != target.start_ticks {
+        return ReplyOutcome::Reused;
+    }
+    // A signal to a zombie succeeds without an effect.
+    if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
+        return ReplyOutcome::Gone;
+    }
+    let signal = match signal {
+        Signal::Interrupt => rustix::process::Signal::INT,
+        Signal::Terminate => rustix::process::Signal::TERM,
+        Signal::Kill => rustix::process::Signal::KILL,
+    };
+    match pidfd_send_signal(pidfd, signal) {
+        Ok(()) => ReplyOutcome::Sent,
+        Err(error) => pidfd_send_signal_error(error),
+    }
+}
+
+fn has_ended(pidfd: &OwnedFd) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
+}
+
+fn pidfd_open_error(error: Errno) -> ReplyOutcome {
+    match error {
+        Errno::SRCH => ReplyOutcome::Gone,
+        Errno::NOSYS => refused(
+            "this kernel has no pidfd (Linux before 5.3): a signal might reach another process with the same pid",
+        ),
+        Errno::PERM => refused("pidfd_open is not permitted, as in some containers"),
+        error => refused(format!("the signal was not sent: pidfd_open: {error}")),
+    }
+}
+
+fn pidfd_send_signal_error(error: Errno) -> ReplyOutcome {
+    match error {
+        Errno::SRCH => ReplyOutcome::Gone,
+        Errno::PERM => ReplyOutcome::NotPermitted,
+        error => refused(format!("the signal was not sent: pidfd_send_signal: {error}")),
+    }
+}
 
 /// Returns `/proc/PID/environ` of a process of this user, with secrets redacted. It is the environment at the start of
 /// the program, without later changes.
 pub(crate) fn environment(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
-    let hangs = "the environment could not be read within 3 s: the process hangs in the kernel";
-    in_background(target, boot_id, hangs, read_environment)
+    let timeout_message = "the environment could not be read within 3 s: the process hangs in the kernel";
+    in_background(target, boot_id, timeout_message, read_environment)
 }
 
 /// Returns the last lines of the regular file behind standard output, or else standard error, of a process of this
 /// user.
 pub(crate) fn log_tail(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> ReplyOutcome {
-    let hangs = "the log could not be read within 3 s: its file system hangs";
-    in_background(target, boot_id, hangs, read_log_tail)
+    let timeout_message = "the log could not be read within 3 s: its file system hangs";
+    in_background(target, boot_id, timeout_message, read_log_tail)
 }
 
 /// Calls `read` on a separate thread, which is left behind if it does not return in time. The reply is then
@@ -43,7 +130,7 @@ pub(crate) fn log_tail(target: ProcessIdentity<'_>, boot_id: Option<&str>) -> Re
 fn in_background(
     target: ProcessIdentity<'_>,
     boot_id: Option<&str>,
-    hangs: &str,
+    timeout_message: &str,
     read: fn(u32) -> ReplyOutcome,
 ) -> ReplyOutcome {
     let mut reader = FileReader::default();
@@ -55,8 +142,8 @@ fn in_background(
     if let Err(error) = spawn_thread("read", STACK_BYTES, Box::new(move || answer_slot.put(read(pid)))) {
         return refused(format!("cannot start a thread: {error}"));
     }
-    let Some(outcome) = slot.take(LIMIT) else {
-        return refused(hangs.to_owned());
+    let Some(outcome) = slot.take(READ_TIMEOUT) else {
+        return refused(timeout_message);
     };
     // Check again, since the pid may have been reused during the read.
     match check_own_process(target, boot_id, &mut reader) {
@@ -95,11 +182,7 @@ fn check_own_process(
     if target.pid <= 1 {
         return Err(refused(format!("pid {} cannot be inspected", target.pid)));
     }
-    match boot_id {
-        None => return Err(refused("the host's boot id cannot be read".to_owned())),
-        Some(boot_id) if boot_id != target.boot_id => return Err(ReplyOutcome::Reused),
-        Some(_) => {}
-    }
+    target.check_boot_id(boot_id)?;
     let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
     match stat {
         None => return Err(ReplyOutcome::Gone),
@@ -128,33 +211,31 @@ fn environment_variables(environ: &[u8]) -> Vec<SafeText> {
 fn read_log_tail(pid: u32) -> ReplyOutcome {
     for descriptor in [1, 2] {
         let link = format!("/proc/{pid}/fd/{descriptor}");
-        // NONBLOCK: opening a named pipe without a writer must not block.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let Ok(path) = std::fs::read_link(&link) else { continue };
-        if !path.to_str().is_some_and(|path| super::procfs::is_file_path(path.as_bytes())) {
-            continue;
+        let path = std::fs::read_link(&link).ok().and_then(|path| path.into_os_string().into_string().ok());
+        let Some(path) = path.filter(|path| super::procfs::is_file_path(path.as_bytes())) else { continue };
+        match read_file_tail(&link) {
+            Ok(Some(lines)) => return ReplyOutcome::LogTail { path: SafeText::new(&path), lines },
+            Ok(None) => {}
+            Err(error) => return refused(format!("{path}: {error}")),
         }
-        let file = match openat(CWD, &link, flags, Mode::empty()) {
-            Ok(file) => file,
-            Err(error) => return refused(format!("{}: {error}", path.display())),
-        };
-        let size = match fstat(&file) {
-            Ok(stat) if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile => stat.st_size,
-            Ok(_) => continue,
-            Err(error) => return refused(format!("{}: {error}", path.display())),
-        };
-        let start = u64::try_from(size).unwrap_or(0).saturating_sub(LOG_TAIL_BYTES);
-        let mut bytes = vec![0; LOG_TAIL_BYTES as usize];
-        let count = seek(&file, SeekFrom::Start(start)).and_then(|_| read(&file, &mut bytes[..]));
-        return match count {
-            Ok(count) => ReplyOutcome::LogTail {
-                path: SafeText::from(path.to_string_lossy().into_owned()),
-                lines: log_lines(&bytes[..count], start > 0),
-            },
-            Err(error) => refused(format!("{}: {error}", path.display())),
-        };
     }
-    refused("standard output and standard error are not regular files".to_owned())
+    refused("standard output and standard error are not regular files")
+}
+
+/// Returns the last lines of a file, or `None` if it is not a regular file.
+fn read_file_tail(path: &str) -> Result<Option<Vec<SafeText>>, Errno> {
+    // NONBLOCK: opening a named pipe without a writer must not block.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(CWD, path, flags, Mode::empty())?;
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Ok(None);
+    }
+    let start = u64::try_from(stat.st_size).unwrap_or(0).saturating_sub(LOG_TAIL_BYTES);
+    seek(&file, SeekFrom::Start(start))?;
+    let mut bytes = vec![0; LOG_TAIL_BYTES as usize];
+    let count = read(&file, &mut bytes[..])?;
+    Ok(Some(log_lines(&bytes[..count], start > 0)))
 }
 
 /// Splits a log tail into lines. The first line is dropped if it is incomplete. Of a line that a progress bar
@@ -169,87 +250,8 @@ fn log_lines(bytes: &[u8], starts_mid_line: bool) -> Vec<SafeText> {
     shown.map(|line| SafeText::from(redact(&[line]).concat())).collect()
 }
 
-fn refused(reason: String) -> ReplyOutcome {
+fn refused(reason: impl Into<SafeText>) -> ReplyOutcome {
     ReplyOutcome::Refused(reason.into())
-}
-
-/// The identity of the target process.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct ProcessIdentity<'a> {
-    pub(crate) boot_id: &'a str,
-    pub(crate) pid: u32,
-    pub(crate) start_ticks: u64,
-}
-
-/// Sends a signal to exactly the target process. A pidfd holds the process while its identity is checked, so that the
-/// signal cannot reach another process with a reused pid. `boot_id` is that of this host.
-pub(crate) fn send_signal(target: ProcessIdentity<'_>, signal: Signal, boot_id: Option<&str>) -> ReplyOutcome {
-    let pid = i32::try_from(target.pid).ok().filter(|&pid| pid > 1).and_then(Pid::from_raw);
-    let Some(pid) = pid else {
-        return ReplyOutcome::Refused(format!("pid {} is never signalled", target.pid).into());
-    };
-    match boot_id {
-        None => return ReplyOutcome::Refused("the host's boot id cannot be read".into()),
-        Some(boot_id) if boot_id != target.boot_id => return ReplyOutcome::Reused,
-        Some(_) => {}
-    }
-    match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(pidfd) => send_by_pidfd(&pidfd, target, signal),
-        Err(error) => pidfd_open_error(error),
-    }
-}
-
-fn send_by_pidfd(pidfd: &OwnedFd, target: ProcessIdentity<'_>, signal: Signal) -> ReplyOutcome {
-    let mut reader = FileReader::default();
-    let stat = reader.read_process(target.pid, "stat", 4096).ok().and_then(Stat::parse);
-    let Some(stat) = stat else {
-        return if has_ended(pidfd) {
-            ReplyOutcome::Gone
-        } else {
-            ReplyOutcome::Refused("/proc does not show the process, so its identity cannot be checked".into())
-        };
-    };
-    if stat.start_ticks != target.start_ticks {
-        return ReplyOutcome::Reused;
-    }
-    // A signal to a zombie succeeds without an effect.
-    if matches!(stat.state, ProcessState::Zombie | ProcessState::Dead) {
-        return ReplyOutcome::Gone;
-    }
-    let signal = match signal {
-        Signal::Interrupt => rustix::process::Signal::INT,
-        Signal::Terminate => rustix::process::Signal::TERM,
-        Signal::Kill => rustix::process::Signal::KILL,
-    };
-    match pidfd_send_signal(pidfd, signal) {
-        Ok(()) => ReplyOutcome::Sent,
-        Err(error) => pidfd_send_signal_error(error),
-    }
-}
-
-fn has_ended(pidfd: &OwnedFd) -> bool {
-    let mut fds = [PollFd::from_borrowed_fd(pidfd.as_fd(), PollFlags::IN)];
-    poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
-}
-
-fn pidfd_open_error(error: Errno) -> ReplyOutcome {
-    match error {
-        Errno::SRCH => ReplyOutcome::Gone,
-        Errno::NOSYS => ReplyOutcome::Refused(
-            "this kernel has no pidfd (Linux before 5.3): a signal might reach another process with the same pid"
-                .into(),
-        ),
-        Errno::PERM => ReplyOutcome::Refused("pidfd_open is not permitted, as in some containers".into()),
-        error => ReplyOutcome::Refused(format!("the signal was not sent: pidfd_open: {error}").into()),
-    }
-}
-
-fn pidfd_send_signal_error(error: Errno) -> ReplyOutcome {
-    match error {
-        Errno::SRCH => ReplyOutcome::Gone,
-        Errno::PERM => ReplyOutcome::NotPermitted,
-        error => ReplyOutcome::Refused(format!("the signal was not sent: pidfd_send_signal: {error}").into()),
-    }
 }
 
 #[cfg(test)]
@@ -307,7 +309,7 @@ mod tests {
         static HANGS: Mutex<()> = Mutex::new(());
         fn hang(_: u32) -> ReplyOutcome {
             drop(HANGS.lock());
-            refused("it came back".to_owned())
+            refused("it came back")
         }
         let job = SleepProcess::start(Command::new("sleep").arg("600").stdout(Stdio::null()));
         let _held = HANGS.lock();

@@ -71,7 +71,7 @@ impl Sampler {
     }
 
     /// Waits for the command lines of processes, at most `limit`.
-    pub(crate) fn settle_processes(&mut self, limit: Duration) {
+    pub(crate) fn wait_for_commands(&mut self, limit: Duration) {
         self.processes.wait_until_idle(Instant::now() + limit);
     }
 

@@ -32,7 +32,7 @@ const HANG_LOCK_PERIOD: Duration = Duration::from_secs(1);
 /// How long `--once` waits for user names.
 const USER_NAMES_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long `--once` waits for command lines.
-const COMMANDS: Duration = Duration::from_secs(1);
+const COMMANDS_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long `--once` waits for other programs (`scontrol`, `stat`).
 const EXTERNAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// The time between the two samples of `--once`, from which rates are computed.
@@ -87,7 +87,7 @@ fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
     let first = sampler.sample(None, Vec::new());
     let started = Instant::now();
     sampler.wait_for_users(USER_NAMES_TIMEOUT);
-    sampler.settle_processes(COMMANDS);
+    sampler.wait_for_commands(COMMANDS_TIMEOUT);
     sampler.wait_for_external(EXTERNAL_TIMEOUT);
     let first_sample_time = Duration::from_secs_f32(first.snapshot.cost.map_or(0.0, |cost| cost.sample_ms / 1e3));
     let gap = ONCE_INTERVAL.saturating_sub(first_sample_time + started.elapsed());

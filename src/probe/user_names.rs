@@ -5,7 +5,7 @@ use super::blocking::spawn_thread;
 use super::nvml::ffi::{PasswdEntry, passwd_entry};
 use crate::wire::SafeText;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Name service modules run on this stack; untouched pages cost nothing.
 const STACK_BYTES: usize = 1 << 20;
@@ -70,15 +70,8 @@ impl UserNames {
     /// Waits until all lookups are finished, at most `limit`.
     pub(crate) fn wait_until_resolved(&self, limit: Duration) {
         let Some(lookups) = &self.lookups else { return };
-        let deadline = Instant::now() + limit;
-        let mut entries = lookups.lock();
-        while entries.by_uid.iter().any(|(_, entry)| *entry == Entry::Pending) {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return;
-            }
-            entries = lookups.condvar.wait_timeout(entries, remaining).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let is_pending = |entries: &mut Entries| entries.by_uid.iter().any(|(_, entry)| *entry == Entry::Pending);
+        drop(lookups.condvar.wait_timeout_while(lookups.lock(), limit, is_pending));
     }
 
     /// The queue. The first call starts its thread.

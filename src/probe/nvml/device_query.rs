@@ -255,7 +255,7 @@ pub(super) fn percent(value: u32) -> Option<u8> {
 }
 
 /// A percentage from 0 to 100 with one decimal. Measurements may overshoot slightly.
-pub(super) fn share(value: f64) -> Option<f32> {
+pub(super) fn percent_f32(value: f64) -> Option<f32> {
     (-0.5..=105.0).contains(&value).then(|| round_to_tenth_f32(value.clamp(0.0, 100.0)))
 }
 
@@ -341,7 +341,10 @@ mod tests {
         assert_eq!((megahertz(1980), megahertz(u32::MAX)), (Some(1980), None));
         assert_eq!((link(5), link(0), link(255), link(u32::MAX)), (Some(5), None, None, None));
         assert_eq!((fan_percent(130), fan_percent(70_000)), (Some(130), None));
-        assert_eq!((share(100.4), share(-0.01), share(f64::NAN), share(1e300)), (Some(100.0), Some(0.0), None, None));
+        assert_eq!(
+            (percent_f32(100.4), percent_f32(-0.01), percent_f32(f64::NAN), percent_f32(1e300)),
+            (Some(100.0), Some(0.0), None, None)
+        );
         assert_eq!((bytes_per_second(12.7), bytes_per_second(-1.0), bytes_per_second(1e18)), (Some(12.0), None, None));
         assert_eq!((seconds(1_500_000_000), seconds(u64::MAX)), (Some(1.5), None));
         assert_eq!((joules(1500), joules(u64::MAX)), (Some(1.5), None));

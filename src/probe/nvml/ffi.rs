@@ -128,22 +128,22 @@ impl Library {
     }
 
     pub(crate) fn pci_bus_id(&self, timer: &CallTimer, device: Handle) -> Result<Vec<u8>, ReturnCode> {
-        let info: sys::nvmlPciInfo_t = structure(timer, self.table.pci_info, device, |_| {})?;
+        let info: sys::nvmlPciInfo_t = get_struct(timer, self.table.pci_info, device, |_| {})?;
         Ok(self.until_nul(&info.busId.map(|character| character as u8)))
     }
 
     pub(crate) fn memory_v2(&self, timer: &CallTimer, device: Handle) -> Result<sys::nvmlMemory_v2_t, ReturnCode> {
         // The version word combines the size of the structure and its version number (nvml.h, NVML_STRUCT_VERSION).
         let version = size_of::<sys::nvmlMemory_v2_t>() as c_uint | 2 << 24;
-        structure(timer, self.table.memory_v2, device, |memory| memory.version = version)
+        get_struct(timer, self.table.memory_v2, device, |memory| memory.version = version)
     }
 
     pub(crate) fn memory_v1(&self, timer: &CallTimer, device: Handle) -> Result<sys::nvmlMemory_t, ReturnCode> {
-        structure(timer, self.table.memory_v1, device, |_| {})
+        get_struct(timer, self.table.memory_v1, device, |_| {})
     }
 
     pub(crate) fn utilization(&self, timer: &CallTimer, device: Handle) -> Result<sys::nvmlUtilization_t, ReturnCode> {
-        structure(timer, self.table.utilization, device, |_| {})
+        get_struct(timer, self.table.utilization, device, |_| {})
     }
 
     getters! {
@@ -190,27 +190,27 @@ impl Library {
 
     /// The highest power limit that can be set, in milliwatts.
     pub(crate) fn max_power_limit(&self, timer: &CallTimer, device: Handle) -> Result<u32, ReturnCode> {
-        pair(timer, self.table.power_limit_constraints, device).map(|(_, max)| max)
+        get_pair(timer, self.table.power_limit_constraints, device).map(|(_, max)| max)
     }
 
     /// In percent.
     pub(crate) fn encoder(&self, timer: &CallTimer, device: Handle) -> Result<u32, ReturnCode> {
-        pair(timer, self.table.encoder, device).map(|(percent, _)| percent)
+        get_pair(timer, self.table.encoder, device).map(|(percent, _)| percent)
     }
 
     /// In percent.
     pub(crate) fn decoder(&self, timer: &CallTimer, device: Handle) -> Result<u32, ReturnCode> {
-        pair(timer, self.table.decoder, device).map(|(percent, _)| percent)
+        get_pair(timer, self.table.decoder, device).map(|(percent, _)| percent)
     }
 
     /// Whether MIG mode is currently enabled.
     pub(crate) fn mig_mode(&self, timer: &CallTimer, device: Handle) -> Result<bool, ReturnCode> {
-        pair(timer, self.table.mig_mode, device).map(|(current, _)| current == sys::NVML_DEVICE_MIG_ENABLE)
+        get_pair(timer, self.table.mig_mode, device).map(|(current, _)| current == sys::NVML_DEVICE_MIG_ENABLE)
     }
 
     /// The BAR1 window, through which the CPU accesses device memory, in bytes.
     pub(crate) fn bar1(&self, timer: &CallTimer, device: Handle) -> Result<sys::nvmlBAR1Memory_t, ReturnCode> {
-        structure(timer, self.table.bar1, device, |_| {})
+        get_struct(timer, self.table.bar1, device, |_| {})
     }
 
     /// ECC errors. `kind` is an `nvmlMemoryErrorType_t`, `period` an `nvmlEccCounterType_t`.
@@ -285,7 +285,7 @@ pub(super) fn call<F>(
     if code == sys::nvmlReturn_enum_NVML_SUCCESS { Ok(()) } else { Err(ReturnCode(code)) }
 }
 
-fn pair(timer: &CallTimer, function: Option<GetTwoU32>, device: Handle) -> Result<(u32, u32), ReturnCode> {
+fn get_pair(timer: &CallTimer, function: Option<GetTwoU32>, device: Handle) -> Result<(u32, u32), ReturnCode> {
     let (mut first, mut second) = (0, 0);
     // SAFETY: two out parameters.
     call(timer, function, |function| unsafe { function(device.0.as_ptr(), &raw mut first, &raw mut second) })?;
@@ -293,7 +293,7 @@ fn pair(timer: &CallTimer, function: Option<GetTwoU32>, device: Handle) -> Resul
 }
 
 /// Reads a C structure of numbers. `prepare` sets its input fields; all others start as zero.
-fn structure<T: Copy>(
+fn get_struct<T: Copy>(
     timer: &CallTimer,
     function: Option<GetStruct<T>>,
     device: Handle,

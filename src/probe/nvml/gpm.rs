@@ -1,7 +1,7 @@
 //! GPU Performance Monitoring (Hopper and newer): activity metrics computed from two samples.
 
 use super::call_monitor::CallTimer;
-use super::device_query::{DeviceQuery, bytes_per_second, share};
+use super::device_query::{DeviceQuery, bytes_per_second, percent_f32};
 use super::ffi::{Handle, Library, ReturnCode};
 use super::lists::GpmSample;
 use crate::wire::{Availability, GpuReading};
@@ -100,7 +100,7 @@ impl Gpm {
         let Some([sm, occupancy, tensor, dram, transmit, receive, link_receive, link_transmit]) = values else {
             return;
         };
-        let checked = |value: Option<f64>| value.and_then(|value| query.check(share(value)));
+        let checked = |value: Option<f64>| value.and_then(|value| query.check(percent_f32(value)));
         reading.sm_activity_percent = checked(sm);
         reading.sm_occupancy_percent = checked(occupancy);
         reading.tensor_activity_percent = checked(tensor);

@@ -124,10 +124,6 @@ struct Sample {
 }
 
 impl Sample {
-    fn is_in_range(&self) -> bool {
-        self.percents.iter().all(|&percent| percent <= 100)
-    }
-
     fn utilization(&self) -> ProcessUtilization {
         let [sm, memory, encoder, decoder] = self.percents.map(|percent| Some(percent as u8));
         ProcessUtilization { sm, memory, encoder, decoder }
@@ -136,15 +132,12 @@ impl Sample {
 
 /// Returns the samples with valid percentages.
 fn samples(entries: Entries<'_>) -> impl Iterator<Item = Sample> {
-    let samples = entries.iter().filter_map(|entry| match *entry {
-        [pid, timestamp, compute, video, ..] => Some(Sample {
-            pid: pid as u32,
-            timestamp,
-            percents: [compute as u32, (compute >> 32) as u32, video as u32, (video >> 32) as u32],
-        }),
-        _ => None,
-    });
-    samples.filter(Sample::is_in_range)
+    entries.iter().filter_map(|entry| {
+        let [pid, timestamp, compute, video, ..] = *entry else { return None };
+        let percents = [compute as u32, (compute >> 32) as u32, video as u32, (video >> 32) as u32];
+        let is_valid = percents.iter().all(|&percent| percent <= 100);
+        is_valid.then_some(Sample { pid: pid as u32, timestamp, percents })
+    })
 }
 
 #[cfg(test)]

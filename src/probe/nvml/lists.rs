@@ -141,7 +141,7 @@ impl Library {
             match list(&mut buffer[..length], &mut count) {
                 Ok(()) => return Ok(self.clamp_count(count as usize, entries)),
                 Err(ReturnCode::INSUFFICIENT_SIZE) if entries < MAX_ENTRIES => {
-                    entries = more_room(entries, count as usize);
+                    entries = next_capacity(entries, count as usize);
                 }
                 Err(code) => {
                     if code == ReturnCode::INSUFFICIENT_SIZE {
@@ -164,7 +164,7 @@ impl Library {
 
 /// The capacity of the next attempt, where `capacity` was too small and the driver needs `wanted`. It has room for
 /// processes that start between the two calls.
-fn more_room(capacity: usize, wanted: usize) -> usize {
+fn next_capacity(capacity: usize, wanted: usize) -> usize {
     wanted.saturating_add(16).max(capacity * 2).min(MAX_ENTRIES)
 }
 
@@ -197,7 +197,7 @@ impl Library {
         let mut numbers = [None; MAX_FIELDS];
         for (number, value) in numbers.iter_mut().zip(&values[..count]) {
             match ReturnCode(value.nvmlReturn) {
-                ReturnCode(sys::nvmlReturn_enum_NVML_SUCCESS) => *number = number_of(value),
+                ReturnCode(sys::nvmlReturn_enum_NVML_SUCCESS) => *number = union_value(value.valueType, value.value),
                 lost @ (ReturnCode::GPU_IS_LOST | ReturnCode::RESET_REQUIRED) => return Err(lost),
                 _ => {}
             }
@@ -206,12 +206,8 @@ impl Library {
     }
 }
 
-fn number_of(value: &sys::nvmlFieldValue_t) -> Option<u64> {
-    number(value.valueType, value.value)
-}
-
 /// Returns the number in a union of numbers by its `nvmlValueType_t`.
-fn number(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Option<u64> {
+fn union_value(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Option<u64> {
     // SAFETY: the driver names the member that it wrote, and every bit pattern is a valid value of each member.
     unsafe {
         match kind {
@@ -231,7 +227,7 @@ fn number(kind: sys::nvmlValueType_t, value: sys::nvmlValue_t) -> Option<u64> {
 
 /// Returns the value of an entry of `nvmlDeviceGetSamples`.
 pub(crate) fn sample_value(kind: u32, word: u64) -> Option<u64> {
-    number(kind, sys::nvmlValue_t { ullVal: word })
+    union_value(kind, sys::nvmlValue_t { ullVal: word })
 }
 
 /// The capacity of the metrics buffer. nvml.h had 98, 210 and 477 entries under one version number, so a driver may
@@ -333,11 +329,11 @@ mod tests {
 
     #[test]
     fn room_grows_until_there_is_no_more() {
-        assert_eq!((more_room(32, 0), more_room(32, 40), more_room(32, 100)), (64, 64, 116));
+        assert_eq!((next_capacity(32, 0), next_capacity(32, 40), next_capacity(32, 100)), (64, 64, 116));
         // A driver that twice needs more than half of the maximum.
-        let first = more_room(32, 40_000);
-        assert_eq!((first, more_room(first, 40_100)), (40_016, MAX_ENTRIES));
-        assert_eq!(more_room(32, usize::MAX), MAX_ENTRIES);
+        let first = next_capacity(32, 40_000);
+        assert_eq!((first, next_capacity(first, 40_100)), (40_016, MAX_ENTRIES));
+        assert_eq!(next_capacity(32, usize::MAX), MAX_ENTRIES);
     }
 
     #[test]

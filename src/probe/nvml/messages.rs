@@ -77,7 +77,7 @@ pub(crate) fn driver_blocked(seconds: f32) -> DriverError {
 }
 
 /// Another probe of this user hangs in the driver.
-pub(crate) fn peer_waits(pid: u32) -> DriverError {
+pub(crate) fn peer_hangs(pid: u32) -> DriverError {
     let message = format!(
         "another gpufleet probe of this user (process {pid}) has been waiting for the NVIDIA driver for more than 5 s; \
          this one does not call the driver until that call returns or that process ends"

@@ -154,40 +154,33 @@ impl ShutdownHandle {
     /// Shuts NVML down, so that an administrator can reset a GPU. Gives up after a few seconds: if a call hangs, NVML
     /// stays initialized.
     pub(crate) fn shut_down(&self, limit: Duration) {
-        self.0.lock().stop_request = StopRequest::ShutDown;
         let deadline = Instant::now() + limit;
+        self.0.lock().stop_request = StopRequest::ShutDown;
         self.stop(limit);
-        let mut state = self.0.lock();
-        while state.session.is_some() && state.stuck_workers.is_empty() {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return;
-            }
-            state = self.0.condvar.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        self.0.wait_while(remaining, |state| state.session.is_some() && state.stuck_workers.is_empty());
     }
 
     /// Stops reading further GPUs and waits for the one in progress, at most `limit`.
     pub(crate) fn stop(&self, limit: Duration) {
-        let deadline = Instant::now() + limit;
         let mut state = self.0.lock();
         if state.stop_request == StopRequest::None {
             state.stop_request = StopRequest::Stop;
         }
+        drop(state);
         self.0.condvar.notify_all();
-        while state.busy {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return;
-            }
-            state = self.0.condvar.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        self.0.wait_while(limit, |state| state.busy);
     }
 }
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, WorkerState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits while `condition` holds, at most `limit`.
+    fn wait_while(&self, limit: Duration, condition: fn(&mut WorkerState) -> bool) {
+        drop(self.condvar.wait_timeout_while(self.lock(), limit, condition));
     }
 
     /// Leaves a worker behind that hangs on one GPU, and starts another for the rest. There are at most as many workers
@@ -206,35 +199,43 @@ impl Shared {
         true
     }
 
-    /// Runs one round: opens or checks the session, then reads each GPU. Returns `None` if this worker has been
-    /// replaced.
-    fn run_round(&self, epoch: u32, timer: &CallTimer, buffer: &mut Vec<u64>, request: &RoundRequest) -> Option<()> {
+    /// Runs one round: opens or checks the session, then reads each GPU. Fails if this worker has been replaced.
+    fn run_round(
+        &self,
+        epoch: u32,
+        timer: &CallTimer,
+        buffer: &mut Vec<u64>,
+        request: &RoundRequest,
+    ) -> Result<(), Replaced> {
         let session = match &request.session {
-            Some(session) if request.check_inventory => {
-                let lost = session.inventory_is_stale(timer);
-                if lost { self.reopen(epoch, timer, session)? } else { Some(Arc::clone(session)) }
+            None => self.open(epoch, timer, request.library)?,
+            Some(session) if request.check_inventory && session.inventory_is_stale(timer) => {
+                self.reopen(epoch, timer, session)?
             }
             Some(session) => Some(Arc::clone(session)),
-            None => self.open(epoch, timer, request.library)?,
         };
-        let Some(session) = session else { return Some(()) };
+        let Some(session) = session else { return Ok(()) };
         for position in 0..session.devices() {
             let now = self.origin.elapsed().as_secs_f64();
             let sample = session.sample(position, timer, buffer, now, request.slow);
             let mut state = self.lock();
             if state.epoch != epoch || state.stop_request != StopRequest::None {
-                return None;
+                return Err(Replaced);
             }
             if let (Some(sample), Some(slot)) = (sample, state.slots.get_mut(position)) {
                 *slot = DeviceSlot { round: request.round, sample };
             }
         }
-        Some(())
+        Ok(())
     }
 
-    /// Loads the library and initializes NVML. Returns `Some(None)` if that fails; the inventory then has the error.
-    #[allow(clippy::option_option, reason = "outer: this worker is still the current one; inner: there is a driver")]
-    fn open(&self, epoch: u32, timer: &CallTimer, library: Option<&'static Library>) -> Option<Option<Arc<Session>>> {
+    /// Loads the library and initializes NVML. Returns `None` if that fails; the inventory then has the error.
+    fn open(
+        &self,
+        epoch: u32,
+        timer: &CallTimer,
+        library: Option<&'static Library>,
+    ) -> Result<Option<Arc<Session>>, Replaced> {
         timer.set_device(None);
         let library = library.map_or_else(|| load(self.library_path.as_deref()), Ok);
         let opened = library.clone().and_then(|library| Session::open(library, timer, &self.xids)).map(Arc::new);
@@ -250,8 +251,7 @@ impl Shared {
     }
 
     /// Opens all GPUs again after they changed, and initializes NVML again if the driver was unloaded.
-    #[allow(clippy::option_option, reason = "as in `open`")]
-    fn reopen(&self, epoch: u32, timer: &CallTimer, session: &Session) -> Option<Option<Arc<Session>>> {
+    fn reopen(&self, epoch: u32, timer: &CallTimer, session: &Session) -> Result<Option<Arc<Session>>, Replaced> {
         if session.is_driver_unloaded(timer) {
             let library = session.close(timer);
             return self.open(epoch, timer, Some(library));
@@ -261,17 +261,16 @@ impl Shared {
         self.install(epoch, None, Some(reopened), inventory)
     }
 
-    #[allow(clippy::option_option, reason = "as in `open`")]
     fn install(
         &self,
         epoch: u32,
         library: Option<&'static Library>,
         session: Option<Arc<Session>>,
         mut inventory: Inventory,
-    ) -> Option<Option<Arc<Session>>> {
+    ) -> Result<Option<Arc<Session>>, Replaced> {
         let mut state = self.lock();
         if state.epoch != epoch {
-            return None;
+            return Err(Replaced);
         }
         inventory.generation = state.inventory.generation;
         if inventory.generation == 0 || inventory != state.inventory {
@@ -282,9 +281,12 @@ impl Shared {
         state.slots.clear();
         state.slots.resize_with(session.as_ref().map_or(0, |session| session.devices()), DeviceSlot::default);
         state.session.clone_from(&session);
-        Some(session)
+        Ok(session)
     }
 }
+
+/// Another worker has replaced this one, or the process is about to end.
+struct Replaced;
 
 /// The work of one round.
 struct RoundRequest {
@@ -327,7 +329,7 @@ fn run_worker(shared: &Shared, epoch: u32, timer: &Arc<CallTimer>) {
         state = shared.lock();
         if state.epoch == epoch {
             state.busy = false;
-            if done.is_some() {
+            if done.is_ok() {
                 state.finished_round = request.round;
             }
             // Unlock first, so that the waiting thread finds the lock free.
@@ -460,7 +462,7 @@ impl WorkerState {
 
     /// The sample while another probe of this user hangs in the driver: no readings, and the error.
     fn suspended_sample(&mut self, pid: u32) -> DriverSample {
-        let error = messages::peer_waits(pid);
+        let error = messages::peer_hangs(pid);
         if self.session.is_none() && self.inventory.error.as_ref() != Some(&error) {
             self.inventory.error = Some(error.clone());
             self.inventory.generation += 1;

@@ -15,7 +15,7 @@ const MAX_PENDING: usize = 64;
 /// The minimum time between calls if a driver returns immediately instead of waiting.
 const MIN_WAIT: Duration = Duration::from_millis(10);
 /// The pause after an error.
-const PAUSE: Duration = Duration::from_secs(2);
+const ERROR_PAUSE: Duration = Duration::from_secs(2);
 /// After this many consecutive errors the thread ends.
 const MAX_ERRORS: u32 = 30;
 /// NVML runs on this stack; untouched pages cost nothing.
@@ -102,18 +102,12 @@ impl XidThread {
     /// Ends the thread and waits for it: NVML must not be shut down during a call. Returns false if the thread does not
     /// end in time.
     pub(super) fn stop(&self) -> bool {
-        let deadline = Instant::now() + Duration::from_millis(u64::from(WAIT_MILLIS)) + Duration::from_secs(1);
+        let limit = Duration::from_millis(u64::from(WAIT_MILLIS)) + Duration::from_secs(1);
         let mut state = self.0.lock();
         state.stop_requested = true;
         self.0.condvar.notify_all();
-        while !state.has_stopped {
-            let remaining = deadline.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return false;
-            }
-            state = self.0.condvar.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
-        }
-        true
+        let waited = self.0.condvar.wait_timeout_while(state, limit, |state| !state.has_stopped);
+        waited.unwrap_or_else(PoisonError::into_inner).0.has_stopped
     }
 }
 
@@ -134,7 +128,7 @@ impl ThreadControl {
         let mut errors = 0;
         while errors < MAX_ERRORS && !self.lock().stop_requested {
             if queue.paused.load(Ordering::Relaxed) {
-                self.pause();
+                self.pause(ERROR_PAUSE);
                 continue;
             }
             let started = Instant::now();
@@ -148,29 +142,19 @@ impl ThreadControl {
                 Ok(_) => errors = 0,
                 Err(ReturnCode::TIMEOUT) => {
                     errors = 0;
-                    self.pause_until(started + MIN_WAIT);
+                    self.pause(MIN_WAIT.saturating_sub(started.elapsed()));
                 }
                 Err(_) => {
                     errors += 1;
-                    self.pause();
+                    self.pause(ERROR_PAUSE);
                 }
             }
         }
     }
 
-    fn pause(&self) {
-        self.pause_until(Instant::now() + PAUSE);
-    }
-
-    fn pause_until(&self, until: Instant) {
-        let mut state = self.lock();
-        while !state.stop_requested {
-            let remaining = until.saturating_duration_since(Instant::now());
-            if remaining.is_zero() {
-                return;
-            }
-            state = self.condvar.wait_timeout(state, remaining).unwrap_or_else(PoisonError::into_inner).0;
-        }
+    /// Waits for `duration`, or until a stop is requested.
+    fn pause(&self, duration: Duration) {
+        drop(self.condvar.wait_timeout_while(self.lock(), duration, |state| !state.stop_requested));
     }
 }
 
