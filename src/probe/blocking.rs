@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_done_by_one_thread_that_sleeps_between() {
+    fn one_thread_does_all_work() {
         let pool = BlockingPool::new();
         assert!(!pool.wait_until_idle(soon()), "there is no work");
         for number in 0..100 {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn work_that_blocks_holds_up_no_other() {
+    fn blocked_work_does_not_delay_other_work() {
         let pool = BlockingPool::new();
         let release = block(&pool, 1);
         let mut pending = pool.run(|| 7);
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_and_work_do_not_pile_up() {
+    fn threads_and_queue_are_limited() {
         let pool = BlockingPool::new();
         let release = block(&pool, MAX_THREADS + 1);
         for _ in 0..2 * MAX_THREADS {

@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn real_cgroup_lines_give_their_owner() {
+    fn cgroup_fixtures_give_their_owner() {
         let fixtures = include_str!("../../tests/cgroups.txt");
         let mut count = 0;
         for block in fixtures.split("\n\n").skip(1) {
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sluid_leads_to_the_step_daemon() {
+    fn sluids_and_slurmstepd_titles_are_parsed() {
         let cgroup = "0::/system.slice/slurmstepd.scope/s5K1KKYAYG5D00/step_0/user/task_0\n";
         assert_eq!(sluid_path(cgroup), Some("/system.slice/slurmstepd.scope/s5K1KKYAYG5D00"));
         assert_eq!(sluid_path("0::/system.slice/ssh.service"), None);
@@ -390,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_makes_it_panic(text in "[0-9a-z:/_.\\\\xäpod-]{0,200}") {
+        fn parsers_never_panic(text in "[0-9a-z:/_.\\\\xäpod-]{0,200}") {
             let _ = (owner_of_cgroup(&text), sluid_path(&text), slurmstepd_job(&text), owner_by_mounts(&text));
         }
     }

@@ -21,7 +21,7 @@ pub(crate) const POLICY_CHECK_PERIOD: Duration = Duration::from_millis(4200);
 pub(crate) const POLICY_CHECK_MIN_AGE: Duration = Duration::from_millis(3500);
 
 /// The combined policy.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Policy {
     /// The reason why probes are forbidden. An invalid policy forbids probes, since it was written to restrict them.
     pub(crate) refusal: Option<SafeText>,
@@ -29,6 +29,12 @@ pub(crate) struct Policy {
     pub(crate) min_interval: Duration,
     /// A message for the users who watch this host.
     pub(crate) message: Option<SafeText>,
+}
+
+impl Policy {
+    fn refused(reason: String) -> Self {
+        Self { refusal: Some(reason.into()), ..Self::default() }
+    }
 }
 
 /// The contents of a policy file.
@@ -61,16 +67,12 @@ impl PolicyFiles {
 
     /// Reads all policy files and combines them.
     pub(crate) fn read(&mut self) -> Policy {
-        let mut all = Policy { refusal: None, min_interval: Duration::ZERO, message: None };
+        let mut all = Policy::default();
         for path in &self.paths {
             let Policy { refusal, min_interval, message } = match self.reader.read(path) {
                 Ok(text) => parse(path, text),
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
-                Err(error) => Policy {
-                    refusal: Some(format!("{path} cannot be read: {error}").into()),
-                    min_interval: Duration::ZERO,
-                    message: None,
-                },
+                Err(error) => Policy::refused(format!("{path} cannot be read: {error}")),
             };
             all.refusal = all.refusal.or(refusal);
             all.min_interval = all.min_interval.max(min_interval);
@@ -98,11 +100,7 @@ fn parse(path: &str, text: &[u8]) -> Policy {
             };
             Policy { refusal, min_interval: interval(min_interval), message }
         }
-        Err(error) => Policy {
-            refusal: Some(format!("{path} is invalid, so no probe may run: {error}").into()),
-            min_interval: Duration::ZERO,
-            message: None,
-        },
+        Err(error) => Policy::refused(format!("{path} is invalid, so no probe may run: {error}")),
     }
 }
 
@@ -122,7 +120,7 @@ mod tests {
 
     #[test]
     fn missing_keys_have_defaults() {
-        assert_eq!(policy("{}"), Policy { refusal: None, min_interval: Duration::ZERO, message: None });
+        assert_eq!(policy("{}"), Policy::default());
         let expected = policy(r#"{"min_interval": 10, "message": "hello", "from_the_future": []}"#);
         assert_eq!((expected.refusal, expected.min_interval), (None, Duration::from_secs(10)));
         assert_eq!(expected.message.as_deref(), Some("hello"));

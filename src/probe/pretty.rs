@@ -69,16 +69,16 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
         report.optional_field(Some(describe_filesystem(filesystem)));
         report.end_line("filesystem");
     }
-    report.optional_field(with_affixes("cluster ", host.slurm_cluster.as_ref(), ""));
+    report.optional_value("cluster ", host.slurm_cluster.as_ref(), "");
     report.optional_field(host.slurm_allocated_gpus.as_ref().map(|gpus| {
         let gpus: Vec<_> = gpus.iter().map(ToString::to_string).collect();
         format!("GPUs allocated to jobs: {}", if gpus.is_empty() { "none".to_owned() } else { gpus.join(" ") })
     }));
     report.end_line("Slurm");
-    report.optional_field(with_affixes("", inventory.driver_version.as_ref(), ""));
-    report.optional_field(with_affixes("CUDA ", inventory.cuda_version.as_ref(), ""));
-    report.optional_field(with_affixes("", inventory.nvml_path.as_ref(), ""));
-    report.optional_field(with_affixes("", host.nvidia_pci_devices, " GPUs on the PCI bus"));
+    report.optional_value("", inventory.driver_version.as_ref(), "");
+    report.optional_value("CUDA ", inventory.cuda_version.as_ref(), "");
+    report.optional_value("", inventory.nvml_path.as_ref(), "");
+    report.optional_value("", host.nvidia_pci_devices, " GPUs on the PCI bus");
     report.end_line("driver");
     write_cost(report, hello, snapshot.cost.as_ref());
     report.end_section();
@@ -89,8 +89,8 @@ fn write_host(report: &mut ReportWriter, hello: &Hello, inventory: &Inventory, s
 }
 
 fn write_load(report: &mut ReportWriter, hello: &Hello, host: &HostReading) {
-    report.field("CPU use", used_of("", host.cpu_percent.map(|share| format!("{share} %")), hello.cpu_count, ""));
-    report.optional_field(with_affixes("waiting for I/O ", host.io_wait_percent, " %"));
+    report.field("CPU use", used_of("", host.cpu_percent.map(|percent| format!("{percent} %")), hello.cpu_count, ""));
+    report.optional_value("waiting for I/O ", host.io_wait_percent, " %");
     let load = [host.load_1, host.load_5, host.load_15];
     report
         .field("load", load[0].map(|_| format!("load {} {} {}", or_dash(load[0]), or_dash(load[1]), or_dash(load[2]))));
@@ -99,18 +99,18 @@ fn write_load(report: &mut ReportWriter, hello: &Hello, host: &HostReading) {
     let swap_used = host.swap_total_bytes.zip(host.swap_free_bytes).map(|(total, free)| total.saturating_sub(free));
     report.optional_field(used_of("swap ", swap_used.map(bytes), host.swap_total_bytes.map(bytes), ""));
     report.end_line("memory");
-    report.field("pressure", with_affixes("CPU ", host.pressure_cpu_percent, " %"));
-    report.optional_field(with_affixes("memory ", host.pressure_memory_percent, " %"));
-    report.optional_field(with_affixes("I/O ", host.pressure_io_percent, " % of the last minute"));
+    report.value("pressure", "CPU ", host.pressure_cpu_percent, " %");
+    report.optional_value("memory ", host.pressure_memory_percent, " %");
+    report.optional_value("I/O ", host.pressure_io_percent, " % of the last minute");
     report.end_line("pressure");
-    report.field("network", with_affixes("in ", host.network_receive_bytes_per_second.map(rate), ""));
-    report.optional_field(with_affixes("out ", host.network_transmit_bytes_per_second.map(rate), ""));
+    report.value("network", "in ", host.network_receive_bytes_per_second.map(rate), "");
+    report.optional_value("out ", host.network_transmit_bytes_per_second.map(rate), "");
     report.end_line("network");
-    report.field("disks", with_affixes("read ", host.disk_read_bytes_per_second.map(rate), ""));
-    report.optional_field(with_affixes("written ", host.disk_write_bytes_per_second.map(rate), ""));
+    report.value("disks", "read ", host.disk_read_bytes_per_second.map(rate), "");
+    report.optional_value("written ", host.disk_write_bytes_per_second.map(rate), "");
     report.end_line("disks");
-    report.optional_field(with_affixes("", host.tasks_blocked, " in uninterruptible sleep"));
-    report.optional_field(with_affixes("", host.oom_kills, " killed by the OOM killer since boot"));
+    report.optional_value("", host.tasks_blocked, " in uninterruptible sleep");
+    report.optional_value("", host.oom_kills, " killed by the OOM killer since boot");
     report.end_line("tasks");
 }
 
@@ -125,11 +125,11 @@ fn describe_filesystem(filesystem: &Filesystem) -> String {
 
 fn write_cost(report: &mut ReportWriter, hello: &Hello, cost: Option<&ProbeCost>) {
     let Some(cost) = cost else { return };
-    report.optional_field(with_affixes("process ", hello.probe_pid, ""));
+    report.optional_value("process ", hello.probe_pid, "");
     report.optional_field(Some(format!("{} s of CPU", cost.cpu_seconds)));
     report.optional_field(cost.rss_bytes.map(bytes));
     report.optional_field(Some(format!("{} ms for this snapshot", cost.sample_ms)));
-    report.optional_field(with_affixes("", cost.probes_on_host, " probes on this host"));
+    report.optional_value("", cost.probes_on_host, " probes on this host");
     report.end_line("probe");
 }
 
@@ -161,14 +161,14 @@ fn write_gpu(
     } else {
         let used = reading.memory_used_bytes.map(bytes);
         report.field("memory", used_of("", used, info.memory_total_bytes.map(bytes), ""));
-        report.optional_field(with_affixes("reserved ", reading.memory_reserved_bytes.map(bytes), ""));
+        report.optional_value("reserved ", reading.memory_reserved_bytes.map(bytes), "");
     }
     report.optional_field(used_of("BAR1 ", health.bar1_used_bytes.map(bytes), info.bar1_total_bytes.map(bytes), ""));
     report.end_line("memory");
     write_activity(report, info, reading);
     if instance {
-        report.optional_field(with_affixes("GPU instance ", info.gpu_instance_id, ""));
-        report.optional_field(with_affixes("compute instance ", info.compute_instance_id, ""));
+        report.optional_value("GPU instance ", info.gpu_instance_id, "");
+        report.optional_value("compute instance ", info.compute_instance_id, "");
         report.end_line("MIG ids");
         // A MIG instance has no sensors.
         report.end_section();
@@ -185,16 +185,16 @@ fn write_gpu(
 fn write_activity(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading) {
     // In MIG mode, only GPM measures the utilization of an instance.
     if info.mig_enabled != Some(true) && info.mig_parent_uuid.is_none() {
-        report.field("use", with_affixes("", reading.utilization_percent, " %"));
-        report.field("memory bus", with_affixes("memory bus ", reading.memory_utilization_percent, " %"));
-        report.field("encoder", with_affixes("encoder ", reading.encoder_percent, " %"));
-        report.field("decoder", with_affixes("decoder ", reading.decoder_percent, " %"));
+        report.value("use", "", reading.utilization_percent, " %");
+        report.value("memory bus", "memory bus ", reading.memory_utilization_percent, " %");
+        report.value("encoder", "encoder ", reading.encoder_percent, " %");
+        report.value("decoder", "decoder ", reading.decoder_percent, " %");
         report.end_line("use");
     }
-    report.optional_field(with_affixes("active ", reading.sm_activity_percent, " %"));
-    report.optional_field(with_affixes("occupied ", reading.sm_occupancy_percent, " %"));
-    report.optional_field(with_affixes("tensor cores ", reading.tensor_activity_percent, " %"));
-    report.optional_field(with_affixes("DRAM bandwidth ", reading.dram_bandwidth_percent, " %"));
+    report.optional_value("active ", reading.sm_activity_percent, " %");
+    report.optional_value("occupied ", reading.sm_occupancy_percent, " %");
+    report.optional_value("tensor cores ", reading.tensor_activity_percent, " %");
+    report.optional_value("DRAM bandwidth ", reading.dram_bandwidth_percent, " %");
     report.optional_field(unavailable("GPM", info.gpm));
     report.end_line("SMs");
 }
@@ -215,29 +215,23 @@ fn write_sensors(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading
             format!("memory {degrees} °C{}", limit(info.memory_temperature_max_celsius, "slows down at"))
         }),
     );
-    report.field("fan", with_affixes("fan ", reading.fan_percent, " %"));
+    report.value("fan", "fan ", reading.fan_percent, " %");
     report.end_line("temperature");
     let enforced = reading.power_limit_watts.or(info.power_limit_watts);
     report.field("power", used_of("", reading.power_watts, enforced, " W"));
-    report.optional_field(with_affixes(
-        "maximum limit ",
-        info.power_limit_max_watts.filter(|&most| Some(most) != enforced),
-        " W",
-    ));
-    report.field("mean power", with_affixes("mean ", reading.power_mean_watts, " W"));
-    report.field(
+    report.optional_value("maximum limit ", info.power_limit_max_watts.filter(|&max| Some(max) != enforced), " W");
+    report.value("mean power", "mean ", reading.power_mean_watts, " W");
+    report.value(
         "energy",
-        with_affixes(
-            "",
-            reading.energy_joules.map(|joules| (joules / 3600.0) as u64),
-            " Wh since the driver was loaded",
-        ),
+        "",
+        reading.energy_joules.map(|joules| (joules / 3600.0) as u64),
+        " Wh since the driver was loaded",
     );
     report.end_line("power");
     report.field("clocks", used_of("graphics ", reading.clock_graphics_mhz, info.clock_graphics_max_mhz, " MHz"));
     report.optional_field(used_of("SM ", reading.clock_sm_mhz, info.clock_sm_max_mhz, " MHz"));
     report.optional_field(used_of("memory ", reading.clock_memory_mhz, info.clock_memory_max_mhz, " MHz"));
-    report.field("performance state", with_affixes("P", reading.performance_state, ""));
+    report.value("performance state", "P", reading.performance_state, "");
     report.end_line("clocks");
     report.field("throttle reasons", reading.clocks_event_reasons.map(throttle_reasons));
     let total = |label, seconds: Option<f64>| with_affixes(label, seconds.map(time), "");
@@ -251,8 +245,8 @@ fn write_links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, 
     if info.unified_memory != Some(true) {
         report.field("PCIe link", used_of("generation ", reading.pcie_generation, info.pcie_generation_max, ""));
         report.optional_field(used_of("lanes ", reading.pcie_width, info.pcie_width_max, ""));
-        report.field("PCIe traffic", with_affixes("in ", reading.pcie_receive_bytes_per_second.map(rate), ""));
-        report.optional_field(with_affixes("out ", reading.pcie_transmit_bytes_per_second.map(rate), ""));
+        report.value("PCIe traffic", "in ", reading.pcie_receive_bytes_per_second.map(rate), "");
+        report.optional_value("out ", reading.pcie_transmit_bytes_per_second.map(rate), "");
         report.end_line("PCIe");
     }
     report.optional_field(health.nvlinks_active.map(|active| {
@@ -261,8 +255,8 @@ fn write_links(report: &mut ReportWriter, info: &GpuInfo, reading: &GpuReading, 
         let down_list = if down.is_empty() { String::new() } else { format!(" (down: {})", names.join(" ")) };
         format!("{} of {} up{down_list}", active.count_ones(), or_dash(info.nvlink_count))
     }));
-    report.optional_field(with_affixes("in ", reading.nvlink_receive_bytes_per_second.map(rate), ""));
-    report.optional_field(with_affixes("out ", reading.nvlink_transmit_bytes_per_second.map(rate), ""));
+    report.optional_value("in ", reading.nvlink_receive_bytes_per_second.map(rate), "");
+    report.optional_value("out ", reading.nvlink_transmit_bytes_per_second.map(rate), "");
     report.end_line("NVLink");
 }
 
@@ -278,13 +272,13 @@ fn write_faults(report: &mut ReportWriter, health: &GpuHealth) {
         health.ecc_uncorrectable_aggregate,
     ));
     report.end_line("ECC errors");
-    report.optional_field(with_affixes("remapped for correctable errors ", health.remapped_rows_correctable, ""));
-    report.optional_field(with_affixes("for uncorrectable errors ", health.remapped_rows_uncorrectable, ""));
+    report.optional_value("remapped for correctable errors ", health.remapped_rows_correctable, "");
+    report.optional_value("for uncorrectable errors ", health.remapped_rows_uncorrectable, "");
     report.optional_field(text_if(health.row_remap_pending, "remapping pending: reset the GPU"));
     report.optional_field(text_if(health.row_remap_failed, "remapping failed: replace the GPU"));
     report.end_line("rows");
-    report.optional_field(with_affixes("retired for single-bit errors ", health.retired_pages_single_bit, ""));
-    report.optional_field(with_affixes("for double-bit errors ", health.retired_pages_double_bit, ""));
+    report.optional_value("retired for single-bit errors ", health.retired_pages_single_bit, "");
+    report.optional_value("for double-bit errors ", health.retired_pages_double_bit, "");
     report.optional_field(text_if(health.retired_pages_pending, "retirement pending: reboot the host"));
     report.end_line("pages");
     let action = health.recovery_action.filter(|&action| action != RecoveryAction::None);
@@ -294,11 +288,11 @@ fn write_faults(report: &mut ReportWriter, health: &GpuHealth) {
 
 fn write_settings(report: &mut ReportWriter, info: &GpuInfo, health: &GpuHealth) {
     let on = |on: bool| if on { "on" } else { "off" };
-    report.field("persistence mode", with_affixes("persistence mode ", health.persistence_mode.map(on), ""));
-    report.field("compute mode", with_affixes("compute mode ", health.compute_mode.map(compute_mode), ""));
-    report.optional_field(with_affixes("MIG ", info.mig_enabled.map(on), ""));
-    report.optional_field(with_affixes("power smoothing ", health.power_smoothing.map(on), ""));
-    report.optional_field(with_affixes("/dev/nvidia", info.minor_number, ""));
+    report.value("persistence mode", "persistence mode ", health.persistence_mode.map(on), "");
+    report.value("compute mode", "compute mode ", health.compute_mode.map(compute_mode), "");
+    report.optional_value("MIG ", info.mig_enabled.map(on), "");
+    report.optional_value("power smoothing ", health.power_smoothing.map(on), "");
+    report.optional_value("/dev/nvidia", info.minor_number, "");
     report.end_line("settings");
     report.field(
         "Xid events",
@@ -318,11 +312,11 @@ fn write_recent_past(report: &mut ReportWriter, samples: Option<&RecentPast>) {
         let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
         mean(sum, count)
     };
-    let shares = mean_of(&mut samples.utilization_percent.iter().flatten().map(|&share| f64::from(share)));
+    let shares = mean_of(&mut samples.utilization_percent.iter().flatten().map(|&percent| f64::from(percent)));
     let watts = mean_of(&mut samples.power_watts.iter().flatten().map(|&watts| f64::from(watts)));
     report.optional_field(Some(format!("{seconds} s buffered by the driver")));
-    report.optional_field(with_affixes("mean use ", shares, " %"));
-    report.optional_field(with_affixes("mean power ", watts, " W"));
+    report.optional_value("mean use ", shares, " %");
+    report.optional_value("mean power ", watts, " W");
     report.end_line("history");
 }
 
@@ -395,15 +389,15 @@ fn write_process_row(
     inventory: &Inventory,
 ) {
     let gpu = row.gpu.and_then(|gpu| inventory.gpus.get(usize::from(gpu))).map(|info| info.index);
-    let share = |share: Option<String>| share.map_or_else(|| "-".to_owned(), |share| format!("{share}%"));
+    let percent = |percent: Option<String>| percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent}%"));
     report.line(format!(
         "{:>4} {:>8} {:4} {:>10} {:>5} {:>8} {:>10} {:6} {:12} {}",
         or_dash(gpu),
         or_dash(row.pid),
         row.kind.map_or("-", |kind| kind.as_str()),
         or_dash(row.gpu_memory_bytes.map(bytes)),
-        share(row.sm_percent.map(|share| share.to_string())),
-        share(process.cpu_percent.map(|share| share.to_string())),
+        percent(row.sm_percent.map(|percent| percent.to_string())),
+        percent(process.cpu_percent.map(|percent| percent.to_string())),
         or_dash(process.rss_bytes.map(bytes)),
         state(process),
         user(facts),
@@ -531,6 +525,16 @@ impl ReportWriter {
         self.fields.extend(field);
     }
 
+    /// Adds a field with a prefix and a suffix, as [`Self::field`] does.
+    fn value<T: Display>(&mut self, name: &'static str, before: &str, value: Option<T>, after: &str) {
+        self.field(name, with_affixes(before, value, after));
+    }
+
+    /// Adds a field with a prefix and a suffix, as [`Self::optional_field`] does.
+    fn optional_value<T: Display>(&mut self, before: &str, value: Option<T>, after: &str) {
+        self.optional_field(with_affixes(before, value, after));
+    }
+
     /// Writes the current line, if it has a field.
     fn end_line(&mut self, title: &str) {
         let fields = std::mem::take(&mut self.fields);
@@ -572,10 +576,10 @@ fn with_affixes<T: Display>(before: &str, value: Option<T>, after: &str) -> Opti
 }
 
 /// Formats `used of max unit`, or less if `max` is unknown.
-fn used_of<T: Display, U: Display>(before: &str, used: Option<T>, most: Option<U>, unit: &str) -> Option<String> {
+fn used_of<T: Display, U: Display>(before: &str, used: Option<T>, max: Option<U>, unit: &str) -> Option<String> {
     let used = used?;
-    Some(match most {
-        Some(most) => format!("{before}{used} of {most}{unit}"),
+    Some(match max {
+        Some(max) => format!("{before}{used} of {max}{unit}"),
         None => format!("{before}{used}{unit}"),
     })
 }

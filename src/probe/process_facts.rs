@@ -203,9 +203,9 @@ fn owner_of(
         let by_environment = |reader: &mut FileReader| {
             reader.read_process(pid, "environ", MAX_ENVIRONMENT_BYTES).ok().and_then(slurm_in_environment)
         };
-        let outer = job_of_sluid(reader, &format!("/sys/fs/cgroup{path}")).or_else(|| by_environment(reader));
-        if outer.is_some() {
-            return outer;
+        let job = job_of_sluid(reader, &format!("/sys/fs/cgroup{path}")).or_else(|| by_environment(reader));
+        if job.is_some() {
+            return job;
         }
     }
     match owner(&cgroup, ancestors) {
@@ -216,7 +216,7 @@ fn owner_of(
             let mounts = reader.read_process(pid, "mountinfo", 64 * 1024).ok()?;
             owner_by_mounts(&String::from_utf8_lossy(mounts))
         }),
-        outer => outer,
+        owner => owner,
     }
 }
 

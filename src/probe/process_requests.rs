@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_that_hangs_is_refused_and_left_behind() {
+    fn a_hung_read_times_out() {
         static HANGS: Mutex<()> = Mutex::new(());
         fn hang(_: u32) -> ReplyOutcome {
             drop(HANGS.lock());
@@ -390,14 +390,14 @@ mod tests {
     }
 
     #[test]
-    fn pids_that_mean_all_or_init_are_refused() {
+    fn special_pids_are_refused() {
         for pid in [0, 1, u32::MAX, 1 << 31] {
             assert_eq!(outcome(pid, 0, BOOT), ReplyOutcome::Refused(format!("pid {pid} is never signalled").into()));
         }
     }
 
     #[test]
-    fn another_boot_or_another_start_is_another_process() {
+    fn another_boot_id_or_start_time_means_a_reused_pid() {
         let pid = std::process::id();
         assert_eq!(outcome(pid, 0, "other"), ReplyOutcome::Reused);
         assert_eq!(outcome(pid, 0, BOOT), ReplyOutcome::Reused);

@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_processes_the_first_are_kept() {
+    fn ties_keep_the_first_processes() {
         let row = |&gpu_memory_bytes| GpuProcessReading { gpu_memory_bytes, ..GpuProcessReading::default() };
         let mut rows: Vec<_> =
             [Some(3), None, Some(1), Some(2), None, Some(1), Some(9), Some(1)].iter().map(row).collect();

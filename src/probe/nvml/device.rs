@@ -2,8 +2,8 @@
 
 use super::call_monitor::{CallTimer, DriverAnomaly};
 use super::device_query::{
-    DeviceQuery, FieldIds, FieldValues, Fields, bytes, bytes_per_second, celsius, error_count, fan_percent, joules,
-    link, megahertz, percent, recovery_action, seconds, watts,
+    DeviceQuery, Field, FieldIds, FieldValues, Fields, bytes, bytes_per_second, celsius, error_count, fan_percent,
+    joules, link, megahertz, percent, recovery_action, seconds, watts,
 };
 use super::ffi::{Handle, Library, ReturnCode};
 use super::gpm::Gpm;
@@ -214,18 +214,20 @@ impl Device {
 
     fn read_fields(&mut self, query: &DeviceQuery<'_>, fields: &FieldValues, reading: &mut GpuReading, now: f64) {
         // GPUs without the sensor return 0.
-        let degrees = fields.memory_temperature.filter(|&degrees| degrees > 0);
+        let degrees = fields.get(Field::MemoryTemperature).filter(|&degrees| degrees > 0);
         reading.memory_temperature_celsius =
             degrees.and_then(|degrees| query.check(u32::try_from(degrees).ok().and_then(celsius)));
         let check = |time: Option<u64>| time.and_then(|time| query.check(seconds(time)));
-        reading.power_violation_seconds = check(fields.power_violation);
-        reading.thermal_violation_seconds = check(fields.thermal_violation);
-        reading.power_brake_seconds = check(fields.power_brake);
+        reading.power_violation_seconds = check(fields.get(Field::PowerViolation));
+        reading.thermal_violation_seconds = check(fields.get(Field::ThermalViolation));
+        reading.power_brake_seconds = check(fields.get(Field::PowerBrake));
         // GPM rates take precedence: the PCIe fields may wrap.
-        let [receive, transmit] = self.counters.pcie(fields.pcie_receive, fields.pcie_transmit, now);
+        let [receive, transmit] =
+            self.counters.pcie(fields.get(Field::PcieReceive), fields.get(Field::PcieTransmit), now);
         reading.pcie_receive_bytes_per_second = reading.pcie_receive_bytes_per_second.or(receive);
         reading.pcie_transmit_bytes_per_second = reading.pcie_transmit_bytes_per_second.or(transmit);
-        let [receive, transmit] = self.counters.nvlink(fields.nvlink_receive, fields.nvlink_transmit, now);
+        let [receive, transmit] =
+            self.counters.nvlink(fields.get(Field::NvlinkReceive), fields.get(Field::NvlinkTransmit), now);
         reading.nvlink_receive_bytes_per_second = receive.or(reading.nvlink_receive_bytes_per_second);
         reading.nvlink_transmit_bytes_per_second = transmit.or(reading.nvlink_transmit_bytes_per_second);
     }
@@ -235,11 +237,11 @@ impl Device {
         let mut merge = |list| {
             let buffer = &mut *buffer;
             let entries = query.get(move |library, timer, handle| library.processes(timer, handle, list, buffer));
-            let is_none = entries.as_ref().is_none_or(|entries| entries.iter().next().is_none());
+            let is_empty = entries.as_ref().is_none_or(|entries| entries.iter().next().is_none());
             if let Some(entries) = entries {
                 processes.merge_list(list, entries);
             }
-            is_none
+            is_empty
         };
         merge(ProcessList::Compute);
         for (list, empty_since) in [ProcessList::Graphics, ProcessList::Mps].into_iter().zip(&mut self.empty_since) {
@@ -416,8 +418,8 @@ fn read_health(query: &mut DeviceQuery<'_>, info: &GpuInfo, fields: &FieldValues
         ecc_uncorrectable_volatile: ecc(uncorrected, volatile),
         ecc_corrected_aggregate: ecc(corrected, aggregate),
         ecc_uncorrectable_aggregate: ecc(uncorrected, aggregate),
-        recovery_action: fields.recovery_action.map(recovery_action),
-        power_smoothing: fields.power_smoothing.map(|enabled| enabled != 0),
+        recovery_action: fields.get(Field::RecoveryAction).map(recovery_action),
+        power_smoothing: fields.get(Field::PowerSmoothing).map(|enabled| enabled != 0),
         persistence_mode: query.get(Library::persistence_mode).map(is_enabled),
         compute_mode: query.get(Library::compute_mode).map(compute_mode),
         nvlinks_active: nvlinks_active(query, info.nvlink_count),
@@ -613,7 +615,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_growth_over_time() {
+    fn rate_is_increase_per_second() {
         let mut counter = Counter::default();
         assert_eq!(counter.rate(Some(1000), 1.0), None);
         assert_eq!(counter.rate(Some(5000), 3.0), Some(2000.0));

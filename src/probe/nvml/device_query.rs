@@ -122,8 +122,33 @@ impl FieldIds {
 
 /// Scope of the NVLink fields: the sum over all links (nvml.h).
 const ALL_LINKS: u32 = u32::MAX;
-/// The number of fields in [`FieldValues`].
-const FIELD_COUNT: usize = 10;
+/// The fields that are read, in the order of [`Fields::ids`].
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Field {
+    /// In degrees Celsius.
+    MemoryTemperature,
+    /// In KiB.
+    NvlinkTransmit,
+    /// In KiB.
+    NvlinkReceive,
+    /// In bytes.
+    PcieTransmit,
+    /// In bytes.
+    PcieReceive,
+    /// In nanoseconds.
+    PowerViolation,
+    /// In nanoseconds.
+    ThermalViolation,
+    /// In nanoseconds.
+    PowerBrake,
+    /// Read only in slow samples, like the fields after it.
+    RecoveryAction,
+    PowerSmoothing,
+}
+
+const FIELD_COUNT: usize = Field::PowerSmoothing as usize + 1;
+/// The fields from this index on are read only in slow samples.
+const SLOW_FIELDS_FROM: usize = Field::RecoveryAction as usize;
 
 /// The fields to read. Fields that a GPU does not answer are read again only in slow samples.
 #[derive(Debug, Clone)]
@@ -134,31 +159,13 @@ pub(super) struct Fields {
 
 /// The values of one read.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FieldValues {
-    /// In degrees Celsius.
-    pub(super) memory_temperature: Option<u64>,
-    /// In KiB.
-    pub(super) nvlink_transmit: Option<u64>,
-    /// In KiB.
-    pub(super) nvlink_receive: Option<u64>,
-    /// In bytes.
-    pub(super) pcie_transmit: Option<u64>,
-    /// In bytes.
-    pub(super) pcie_receive: Option<u64>,
-    /// In nanoseconds.
-    pub(super) power_violation: Option<u64>,
-    /// In nanoseconds.
-    pub(super) thermal_violation: Option<u64>,
-    /// In nanoseconds.
-    pub(super) power_brake: Option<u64>,
-    /// Read only in slow samples.
-    pub(super) recovery_action: Option<u64>,
-    /// Read only in slow samples.
-    pub(super) power_smoothing: Option<u64>,
-}
+pub(super) struct FieldValues([Option<u64>; FIELD_COUNT]);
 
-/// The fields from this index on are read only in slow samples.
-const SLOW_FIELDS_FROM: usize = 8;
+impl FieldValues {
+    pub(super) fn get(&self, field: Field) -> Option<u64> {
+        self.0[field as usize]
+    }
+}
 
 impl Fields {
     /// `has_pcie` is false for GPUs whose PCIe readings describe no real link.
@@ -202,30 +209,7 @@ impl Fields {
         if slow {
             self.answered = values.map(|value| value.is_some());
         }
-        let [
-            memory_temperature,
-            nvlink_transmit,
-            nvlink_receive,
-            pcie_transmit,
-            pcie_receive,
-            power_violation,
-            thermal_violation,
-            power_brake,
-            recovery_action,
-            power_smoothing,
-        ] = values;
-        FieldValues {
-            memory_temperature,
-            nvlink_transmit,
-            nvlink_receive,
-            pcie_transmit,
-            pcie_receive,
-            power_violation,
-            thermal_violation,
-            power_brake,
-            recovery_action,
-            power_smoothing,
-        }
+        FieldValues(values)
     }
 }
 

@@ -328,7 +328,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_grows_until_there_is_no_more() {
+    fn capacity_grows_up_to_the_maximum() {
         assert_eq!((next_capacity(32, 0), next_capacity(32, 40), next_capacity(32, 100)), (64, 64, 116));
         // A driver that twice needs more than half of the maximum.
         let first = next_capacity(32, 40_000);

@@ -122,7 +122,7 @@ impl Driver {
     /// Returns the pid of another process of this user that hangs in NVML, checked every [`PEER_CHECK_PERIOD`].
     fn peer(&mut self) -> Option<u32> {
         let now = Instant::now();
-        if self.no_peer_at.is_some_and(|then| now < then + PEER_CHECK_PERIOD) {
+        if self.no_peer_at.is_some_and(|checked_at| now < checked_at + PEER_CHECK_PERIOD) {
             return None;
         }
         let peer = self.hang_lock.peer();

@@ -33,6 +33,7 @@ pub(crate) struct Xid {
 /// Xid events for the next snapshot.
 #[derive(Debug, Default)]
 pub(super) struct XidQueue {
+    /// The events, and the number of events beyond [`MAX_PENDING`].
     pending: Mutex<(Vec<Xid>, u32)>,
     /// Set while no thread of this process may call NVML.
     paused: AtomicBool,
