@@ -1,9 +1,9 @@
 //! The probe: runs on the GPU server, samples NVML and `/proc` and writes the readings as lines of [`crate::wire`].
 //!
-//! Threads: the main thread samples at the requested interval and writes snapshots. The [`listener`] reads requests,
-//! answers them immediately and ends the process when the controller is gone. The [`nvml`] worker makes the NVML calls,
+//! Threads: the main thread samples at the requested interval and writes snapshots. The `listener` reads requests,
+//! answers them immediately and ends the process when the controller is gone. The `nvml` worker makes the NVML calls,
 //! which may hang. A fourth thread looks up user names once a uid is unknown, and a fifth waits for Xid events if the
-//! driver supports them. The main thread hands all other work that may block to a [`blocking::BlockingPool`].
+//! driver supports them. The main thread hands all other work that may block to a `blocking::BlockingPool`.
 
 mod blocking;
 mod decimal;
