@@ -1,7 +1,7 @@
 //! What no ordinary fleet sends: names of every script, texts and numbers without measure, clocks that jump, values that
 //! swing. The layout holds, and what is shown can be read.
 
-use super::terminal_emulator::check_screen;
+use super::testing::check_screen;
 use super::testing::{lines, show_cells, text};
 use crate::app::testing::{NOW, at, connecting, press, report, reported_once, snapshot, update};
 use crate::app::{App, Event};

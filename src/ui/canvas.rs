@@ -2,8 +2,12 @@
 //!
 //! Text from a host is safe text long before it comes here. What is typed or pasted is not, so this last gate lets no
 //! character through that a terminal obeys, and none of which terminals disagree how wide it is.
+//!
+//! A line of words of which the least important go first when there is no room for all.
+//!
+//! Lines of text from the top of an area to its bottom; what does not fit is left out.
 
-use super::format::{columns, grapheme_columns, truncate, truncate_start};
+use super::format::{ShortString, columns, grapheme_columns, truncate, truncate_start, wrap};
 use super::theme::{BoxGlyphs, Theme};
 use crate::wire::safe_text::is_safe;
 use ratatui::buffer::{Buffer, Cell};
@@ -179,10 +183,213 @@ fn restyle(cell: &mut Cell, style: Style) {
     cell.set_style(style);
 }
 
+/// Some words of a line.
+#[derive(Debug, Clone)]
+pub(super) struct Segment {
+    text: ShortString,
+    style: Style,
+    /// How long it is kept: the lowest go first.
+    priority: u8,
+    /// Empty columns before it.
+    gap: u16,
+    /// It goes together with the one before it: a label without its figure says nothing.
+    is_tied: bool,
+}
+
+/// The words of a line, in the order in which they are drawn.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Segments {
+    segments: Vec<Segment>,
+}
+
+impl Segments {
+    /// Adds words. Of those with the same `keep` the last go first.
+    pub(super) fn add(&mut self, priority: u8, gap: u16, text: ShortString, style: Style) {
+        if !text.is_empty() {
+            self.segments.push(Segment { text, style, priority, gap, is_tied: false });
+        }
+    }
+
+    /// Adds words that go together with those before them.
+    pub(super) fn add_tied(&mut self, gap: u16, text: ShortString, style: Style) {
+        if let (Some(priority), false) = (self.segments.last().map(|last| last.priority), text.is_empty()) {
+            self.segments.push(Segment { text, style, priority, gap, is_tied: true });
+        }
+    }
+
+    /// Adds the words of another line, so far from those that are there.
+    pub(super) fn append(&mut self, gap: u16, other: Self) {
+        let before = self.segments.len();
+        self.segments.extend(other.segments);
+        if let (Some(first), true) = (self.segments.get_mut(before), before > 0) {
+            first.gap = gap;
+        }
+    }
+
+    /// Columns of all words; the gap before the first does not count.
+    pub(super) fn width(&self) -> u16 {
+        let gap = self.segments.first().map_or(0, |first| first.gap);
+        self.segments.iter().map(|segment| segment.gap + columns(&segment.text) as u16).sum::<u16>() - gap
+    }
+
+    /// Leaves out words until the rest fits.
+    pub(super) fn fit(&mut self, width: u16) {
+        while self.width() > width {
+            let least = self.segments.iter().enumerate().rev().min_by_key(|(_, segment)| segment.priority);
+            let Some((lowest, _)) = least else { return };
+            let begin = self.segments[..=lowest].iter().rposition(|segment| !segment.is_tied).unwrap_or(0);
+            let tied = self.segments[begin + 1..].iter().take_while(|segment| segment.is_tied).count();
+            self.segments.drain(begin..=begin + tied);
+        }
+    }
+
+    /// Columns of the words that are kept at least so long.
+    pub(super) fn width_from_priority(&self, least: u8) -> u16 {
+        let kept = self.segments.iter().filter(|segment| segment.priority >= least);
+        Self { segments: kept.cloned().collect() }.width()
+    }
+
+    /// Leaves out all words that are kept less long.
+    pub(super) fn drop_below_priority(&mut self, least: u8) {
+        self.segments.retain(|segment| segment.priority >= least);
+    }
+
+    /// Draws from the left and returns the columns used.
+    pub(super) fn draw(&self, canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16) -> u16 {
+        let mut used = 0;
+        for (index, segment) in self.segments.iter().enumerate() {
+            if index > 0 {
+                let gap = segment.gap.min(width.saturating_sub(used));
+                canvas.repeat(x + used, y, gap, " ", Style::new());
+                used += gap;
+            }
+            used += canvas.text(x + used, y, width.saturating_sub(used), &segment.text, segment.style);
+        }
+        used
+    }
+
+    /// Draws at the right end of the columns.
+    pub(super) fn draw_right(&self, canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16) {
+        let taken = self.width().min(width);
+        self.draw(canvas, x + width - taken, y, taken);
+    }
+}
+
+/// An area that is filled line by line.
+pub(super) struct LineWriter<'p, 'a> {
+    /// What it is drawn with.
+    pub(super) canvas: &'p mut Canvas<'a>,
+    area: Rect,
+    y: u16,
+    /// Empty lines are left only where there is room for what is to be said.
+    has_gaps: bool,
+}
+
+/// Areas with fewer rows have no empty lines.
+const MIN_ROWS_FOR_GAPS: u16 = 7;
+
+impl<'p, 'a> LineWriter<'p, 'a> {
+    /// Begins at the top of `area`.
+    pub(super) fn new(canvas: &'p mut Canvas<'a>, area: Rect) -> Self {
+        Self { canvas, area, y: area.y, has_gaps: area.height >= MIN_ROWS_FOR_GAPS }
+    }
+
+    /// Rows that are still empty.
+    pub(super) fn rows_left(&self) -> u16 {
+        self.area.bottom().saturating_sub(self.y)
+    }
+
+    /// An empty line, where there is room.
+    pub(super) fn gap(&mut self) {
+        if self.has_gaps && self.y > self.area.y {
+            self.y += 1;
+        }
+    }
+
+    /// One line, cut at the end.
+    pub(super) fn line(&mut self, text: &str, style: Style) {
+        if self.rows_left() > 0 {
+            self.canvas.fit(self.area.x, self.y, self.area.width, text, style);
+            self.y += 1;
+        }
+    }
+
+    /// As many lines as the text needs.
+    pub(super) fn wrapped(&mut self, text: &str, style: Style) {
+        for line in wrap(text, usize::from(self.area.width)) {
+            self.line(line, style);
+        }
+    }
+
+    /// A glyph and text beside it, in as many lines as it needs.
+    pub(super) fn marked(&mut self, glyph: &str, text: &str, style: Style) {
+        let y = self.y;
+        self.indented(text, style);
+        if y < self.area.bottom() {
+            self.canvas.text(self.area.x, y, self.area.width.min(1), glyph, style);
+        }
+    }
+
+    /// Text two columns in, in as many lines as it needs.
+    pub(super) fn indented(&mut self, text: &str, style: Style) {
+        let width = self.area.width.saturating_sub(2);
+        let lines = wrap(text, usize::from(width));
+        let rows = usize::from(self.rows_left());
+        for (index, line) in lines.iter().enumerate().take(rows) {
+            self.canvas.text(self.area.x + 2, self.y, width, line, style);
+            if index + 1 == rows && lines.len() > rows {
+                let end = self.area.right() - 1;
+                self.canvas.text(end, self.y, 1, self.canvas.theme.glyphs.ellipsis, style);
+            }
+            self.y += 1;
+        }
+    }
+
+    /// A label and, beside it, text in as many lines as it needs.
+    pub(super) fn labelled(&mut self, label: &str, label_width: u16, text: &str) {
+        let (x, width) = (self.area.x, self.area.width);
+        let y = self.y;
+        let text_width = width.saturating_sub(label_width);
+        for line in wrap(text, usize::from(text_width)) {
+            if self.rows_left() > 0 {
+                self.canvas.text(x + label_width, self.y, text_width, line, self.canvas.theme.plain);
+                self.y += 1;
+            }
+        }
+        if self.y > y {
+            self.canvas.fit(x, y, label_width.min(width), label, self.canvas.theme.dim);
+        }
+    }
+
+    /// Words at the left and at the right end of the last line, which is then no longer free; the right ones go
+    /// first. In an area of one line there is no room for them.
+    pub(super) fn pin_to_bottom(&mut self, left: &str, right: &str) {
+        if self.area.height < 2 {
+            return;
+        }
+        let y = self.area.bottom() - 1;
+        self.area.height -= 1;
+        self.canvas.fit(self.area.x, y, self.area.width, left, self.canvas.theme.plain);
+        if columns(left) + columns(right) + 2 <= usize::from(self.area.width) {
+            self.canvas.right(self.area.x, y, self.area.width, right, self.canvas.theme.dim);
+        }
+    }
+
+    /// Words of which the least important go first.
+    pub(super) fn segments(&mut self, mut segments: Segments) {
+        if self.rows_left() > 0 {
+            segments.fit(self.area.width);
+            segments.draw(self.canvas, self.area.x, self.y, self.area.width);
+            self.y += 1;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::app::DisplaySettings;
+    use crate::ui::format::short;
 
     /// How many columns were taken does not matter to every test.
     fn ignore(_columns: u16) {}
@@ -243,5 +450,35 @@ mod tests {
             canvas.clear(Rect::new(0, 0, 1, 9));
         });
         assert_eq!(text, " ──");
+    }
+
+    #[test]
+    fn a_figure_goes_with_its_label() {
+        let mut line = Segments::default();
+        line.add(5, 0, short!("name"), Style::new());
+        line.add(3, 2, short!("energy"), Style::new());
+        line.add_tied(1, short!("1166 kWh"), Style::new());
+        line.add(4, 2, short!("fan"), Style::new());
+        line.fit(14);
+        let words: Vec<_> = line.segments.iter().map(|segment| segment.text.to_string()).collect();
+        assert_eq!(words, ["name", "fan"]);
+    }
+
+    #[test]
+    fn the_least_important_words_go_first() {
+        let mut line = Segments::default();
+        for (priority, text) in [(9, "hgx"), (1, "free"), (5, "busy"), (1, "idle")] {
+            line.add(priority, 1, short!("{text}"), Style::new());
+        }
+        assert_eq!(line.width(), 3 + 5 + 5 + 5);
+        assert_eq!((line.width_from_priority(9), line.width_from_priority(5), line.width_from_priority(10)), (3, 8, 0));
+        let words = |line: &Segments| line.segments.iter().map(|segment| segment.text.to_string()).collect::<Vec<_>>();
+        line.fit(17);
+        assert_eq!(words(&line), ["hgx", "free", "busy"]);
+        line.fit(8);
+        assert_eq!(words(&line), ["hgx", "busy"]);
+        line.fit(0);
+        assert!(words(&line).is_empty());
+        assert_eq!(line.width(), 0);
     }
 }

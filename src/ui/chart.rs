@@ -174,6 +174,36 @@ fn line(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Sca
 /// Dots of a braille character, left column and right, from the lowest up (Unicode, Braille Patterns).
 const BRAILLE_DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
 
+/// The last points of a series as a line, two a column, the newest at the right. A line leaves air where filled columns
+/// would melt with those of the GPU below.
+pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, points: &[Option<f32>]) {
+    let theme = canvas.theme;
+    let per_column = if theme.ascii { 1 } else { 2 };
+    let shown = points.len().min(usize::from(width) * per_column) / per_column * per_column;
+    let start = x + width - (shown / per_column) as u16;
+    let mut before: Option<usize> = None;
+    for (at, pair) in (start..).zip(points[points.len() - shown..].chunks(per_column)) {
+        let heights = pair.iter().map(|point| point.map(|percent| ((percent / 25.0) as usize).min(3)));
+        if theme.ascii {
+            if let Some(height) = heights.flatten().next() {
+                canvas.text(at, y, 1, theme.glyphs.sparkline[height], theme.busy);
+            }
+            continue;
+        }
+        let mut dots = 0;
+        for (height, column) in heights.zip(BRAILLE_DOTS) {
+            if let Some(height) = height {
+                let from = before.unwrap_or(height);
+                dots |= column[from.min(height)..=from.max(height)].iter().sum::<u32>();
+            }
+            before = height;
+        }
+        if let Some(glyph) = char::from_u32(0x2800 + dots).filter(|_| dots > 0) {
+            canvas.text(at, y, 1, glyph.encode_utf8(&mut [0; 4]), theme.busy);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::lines;

@@ -10,14 +10,18 @@
 //! ╰─ ▼ 12 more ────────────────────────────────────────── Tab: the keys here ─╯
 //!  Enter host  Tab hosts/processes  . sort  t group  ? F1 help  q quit                                      hints
 //! ```
+//!
+//! The first row: what there is in all, and what is wrong.
+//!
+//! ```text
+//!  gpufleet  6 hosts 48 GPUs   37 busy  4 idle  2 hung?  5 free    mem 2126/3840G    power 21.4 kW   every 2s   14:02:31
+//! ```
 
 use super::areas::ScreenAreas;
-use super::canvas::Canvas;
+use super::canvas::{Canvas, Segments};
+use super::format::{clock, gib, interval, short, watts};
 use super::theme::Theme;
-use super::{
-    findings, gpu, grid, header, help, hints, history, host, list, log, palette, process, processes, prompt_dialog,
-    signal_dialog, user_picker, users, wall,
-};
+use super::{dialogs, findings, gpu, grid, help, host, list, log, process, users, wall};
 use crate::app::layout::MIN_SIZE;
 use crate::app::{App, View};
 use crate::fleet::Moment;
@@ -46,7 +50,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
     let size = (area.width, area.height);
     let screen_layout = app.screen_layout(size);
     let areas = ScreenAreas::of(area, &screen_layout);
-    header::draw(&mut canvas, areas.header, app, now);
+    draw_header(&mut canvas, areas.header, app, now);
     match app.screen().view() {
         View::Overview => {
             grid::draw(&mut canvas, areas.grid, app, &screen_layout, now);
@@ -59,19 +63,131 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
         }
         View::Gpu(id, position) => gpu::draw(&mut canvas, areas.body, app, *id, *position, now),
         View::Users => users::draw(&mut canvas, areas.body, app, now),
-        View::Log(id) => log::draw(&mut canvas, areas.body, app, *id, now),
+        View::Log(id) => log::draw_log(&mut canvas, areas.body, app, *id, now),
         View::Wall => wall::draw(&mut canvas, areas.body, app, now),
-        View::Processes => processes::draw(&mut canvas, areas.body, app, now),
+        View::Processes => process::draw_processes(&mut canvas, areas.body, app, now),
         View::Findings => findings::draw(&mut canvas, areas.body, app, now),
-        View::History => history::draw(&mut canvas, areas.body, app),
+        View::History => log::draw_history(&mut canvas, areas.body, app),
         View::Process(key) => process::draw(&mut canvas, areas.body, app, key, now),
     }
     if let Some(top) = app.screen().help {
-        help::draw(&mut canvas, areas.body, app, top);
+        help::draw_help(&mut canvas, areas.body, app, top);
     }
-    palette::draw(&mut canvas, areas.body, app);
-    signal_dialog::draw(&mut canvas, areas.body, app, clock);
-    user_picker::draw(&mut canvas, areas.body, app);
-    prompt_dialog::draw(&mut canvas, areas.body, app, clock);
-    hints::draw(&mut canvas, areas.hints, app, clock);
+    dialogs::draw_palette(&mut canvas, areas.body, app);
+    dialogs::draw_signal_dialog(&mut canvas, areas.body, app, clock);
+    dialogs::draw_user_picker(&mut canvas, areas.body, app);
+    dialogs::draw_prompt_dialog(&mut canvas, areas.body, app, clock);
+    help::draw_hints(&mut canvas, areas.hints, app, clock);
+}
+
+/// How long the interval and the clock are kept; on the left, what is kept longer than the clock.
+const INTERVAL: u8 = 1;
+const CLOCK: u8 = 5;
+const NEEDED: u8 = 11;
+
+/// Draws the header.
+pub(super) fn draw_header(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
+    if area.width < 4 {
+        return;
+    }
+    let (x, width) = (area.x + 1, area.width - 2);
+    let mut right = right_side(canvas, app, now);
+    right.fit(width);
+    let mut left = left_side(canvas, app);
+    if left.width() + right.width() + 2 > width {
+        // The interval is the first to go, before anything on the left.
+        right.drop_below_priority(INTERVAL + 1);
+    }
+    if left.width_from_priority(NEEDED) + right.width() + 2 > width {
+        // Then the clock, before how many hosts there are and what is wrong with them.
+        right.drop_below_priority(CLOCK + 1);
+    }
+    right.draw_right(canvas, x, area.y, width);
+    let available = width.saturating_sub(right.width() + 2);
+    left.fit(available);
+    left.draw(canvas, x, area.y, available);
+}
+
+fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
+    let theme = canvas.theme;
+    let (totals, links) = (app.totals(), app.links());
+    let mut line = Segments::default();
+    line.add(4, 0, short!("gpufleet"), theme.focus);
+    let hosts = app.fleet().hosts().len();
+    let gpus = totals.gpus;
+    let plural = |count: usize| if count == 1 { "" } else { "s" };
+    if totals.hosts_covered as usize == hosts {
+        line.add(12, 2, short!("{hosts} host{} {gpus} GPU{}", plural(hosts), plural(gpus as usize)), theme.plain);
+    } else {
+        let covered = totals.hosts_covered;
+        line.add(12, 2, short!("{gpus} GPU{} on {covered} of {hosts} hosts", plural(gpus as usize)), theme.plain);
+    }
+    let (hidden, ruled_out) = app.hidden_host_counts();
+    if ruled_out > 0 {
+        line.add(12, 2, short!("{} of {hosts} hosts shown", hosts - hidden - ruled_out), theme.warn);
+    }
+    if hidden > 0 {
+        line.add(12, 2, short!("{hidden} hidden"), theme.plain);
+    }
+    for (priority, count, word, style) in [
+        (5, links.connecting, "connecting", theme.dim),
+        (10, links.down, "down", theme.warn),
+        (9, links.stale, "stale", theme.warn),
+        (11, links.needs_user, "need you", theme.warn),
+    ] {
+        if count > 0 {
+            line.add(priority, 2, short!("{count} {word}"), style);
+        }
+    }
+    grid::add_counts(&mut line, canvas, totals, 2);
+    let findings = app.findings().is_alerting();
+    if findings.firing > 0 {
+        let style = findings.worst.map_or(theme.warn, |worst| theme.severity_style(worst));
+        let plural = if findings.firing == 1 { "" } else { "s" };
+        line.add(13, 3, short!("{} finding{plural}", findings.firing), style);
+        if findings.mine > 0 {
+            line.add(6, 0, short!(", {} yours", findings.mine), style);
+        }
+    }
+    if findings.pending > 0 {
+        line.add(4, 2, short!("{} watched", findings.pending), theme.dim);
+    }
+    let low_power: usize = app
+        .fleet()
+        .hosts()
+        .iter()
+        .filter_map(|host| app.host_summary(host))
+        .filter(|summary| summary.is_fresh)
+        .map(crate::app::HostSummary::low_power_count)
+        .sum();
+    if low_power > 0 {
+        line.add(7, 2, short!("{low_power} low power"), theme.plain);
+    }
+    if totals.memory_total_bytes.is_some() {
+        let (used, total) = (totals.memory_used_bytes.unwrap_or(0), totals.memory_total_bytes.unwrap_or(0));
+        line.add(3, 4, short!("mem {}/{}G", gib(used), gib(total)), theme.plain);
+    }
+    if let Some(power) = totals.power_watts {
+        line.add(2, 3, short!("power {}", watts(power).as_str()), theme.plain);
+    }
+    line
+}
+
+fn right_side(canvas: &Canvas<'_>, app: &App, now: Moment) -> Segments {
+    let theme = canvas.theme;
+    let mut line = Segments::default();
+    if app.fleet().simulated {
+        line.add(9, 0, short!("SIMULATED"), theme.warn);
+    }
+    if app.frozen_since().is_some() {
+        line.add(10, 3, short!("FROZEN (Z)"), theme.warn);
+    }
+    match app.prompts().count() {
+        0 => {}
+        1 => line.add(8, 3, short!("1 prompt (P)"), theme.warn),
+        count => line.add(8, 3, short!("{count} prompts (P)"), theme.warn),
+    }
+    line.add(INTERVAL, 3, short!("every {}", interval(app.interval()).as_str()), theme.dim);
+    line.add(CLOCK, 3, clock(now, app.settings.utc_offset_seconds), theme.plain);
+    line
 }

@@ -14,17 +14,13 @@
 //! ╰─ rule stuck-spin ──────────────────────────────────── gpufleet explain stuck-spin ─────────╯
 //! ```
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, LineWriter, Segments};
 use super::format::{ShortString, brief_span, columns, short, span, used_of_total};
-use super::line_writer::LineWriter;
-use super::segments::Segments;
-use super::theme::Theme;
 use crate::app::layout::{FINDINGS_HEADER_ROWS, findings_layout};
 use crate::app::{App, GpuSummary};
 use crate::diagnosis::{Finding, FindingGpu, FindingPhase, RuleId, Severity, SnoozeEnd};
 use crate::fleet::{Moment, gpu_list};
 use ratatui::layout::Rect;
-use ratatui::style::Style;
 
 /// Columns of the labels in the detail.
 const LABEL: u16 = 10;
@@ -166,7 +162,7 @@ impl ColumnWidths {
             canvas.text(line.x, line.y, 1, theme.glyphs.pointer, theme.focus);
         }
         let (host, gpu, who, what) = self.split(line);
-        let mark = if is_dim { theme.dim } else { severity_style(theme, finding.severity) };
+        let mark = if is_dim { theme.dim } else { theme.severity_style(finding.severity) };
         canvas.text(line.x + 1, line.y, 1, glyph(finding), mark);
         canvas.right(line.x + 2, line.y, LEAD_COLUMNS - 3, &lasted(finding, now), style);
         canvas.fit_middle(host, line.y, self.host, &hosts(finding), style);
@@ -254,7 +250,7 @@ fn gpu_readings_text(gpu: &FindingGpu, app: &App) -> Option<String> {
 
 fn detail_title(canvas: &mut Canvas<'_>, area: Rect, finding: &Finding) {
     let theme = canvas.theme;
-    let style = severity_style(theme, finding.severity);
+    let style = theme.severity_style(finding.severity);
     let mut left = Segments::default();
     left.add(9, 0, short!(" {}", finding.rule.info().title), style);
     left.add(8, 2, short!("{}", hosts(finding).as_str()), theme.plain);
@@ -281,15 +277,6 @@ fn draw_not_judged(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
         let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
         let inner = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
         LineWriter::new(canvas, inner).wrapped(&format!("not judged: {}", words.join(", ")), dim);
-    }
-}
-
-/// The colour of a severity.
-pub(super) fn severity_style(theme: &Theme, severity: Severity) -> Style {
-    match severity {
-        Severity::Crit => theme.crit,
-        Severity::Warn => theme.warn,
-        Severity::Info => theme.plain,
     }
 }
 

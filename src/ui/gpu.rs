@@ -6,19 +6,22 @@
 //! 100%│⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉            100%│⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⡄
 //!    0│                                                 0│          ⣇⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
 //! ```
+//!
+//! Every reading of one GPU, in words.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
-use super::findings::severity_style;
 use super::format::{
-    ShortString, age, columns, gib, memory, or_dash, short, shorten_host_name, strip_directories, watts,
+    ShortString, age, brief_span, columns, gib, memory, or_dash, rate, short, shorten_host_name, strip_directories,
+    watts,
 };
-use super::gpu_detail;
-use super::host_cards::add_occupancy;
-use super::segments::Segments;
+use super::gpu_line;
+use super::theme::Theme;
 use crate::app::{App, GpuSummary, Metric};
-use crate::fleet::{Host, HostId, Moment, SeriesKey};
+use crate::fleet::{GpuState, Host, HostId, Moment, SeriesKey, program_name};
+use crate::wire::{Availability, ClocksEventReasons, ComputeMode, GpuHealth, GpuInfo, RecoveryAction};
 use ratatui::layout::Rect;
+use ratatui::style::Style;
 
 /// The fewest columns of a chart beside another.
 const CHART_MIN_COLUMNS: u16 = 38;
@@ -40,9 +43,9 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
         );
         return;
     };
-    title(canvas, body, app, host, gpu, position, now);
+    draw_title(canvas, body, app, host, gpu, position, now);
     let inner = Rect { y: body.y + 1, height: body.height.saturating_sub(1), ..body };
-    let lines = gpu_detail::lines(canvas, host, gpu, position);
+    let lines = reading_lines(canvas, host, gpu, position);
     let findings = app
         .findings()
         .of_host(id)
@@ -52,11 +55,11 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     let wanted = (lines.len() + findings.len()) as u16;
     let words = wanted.min(inner.height * 2 / 5).min(inner.height.saturating_sub(CHART_MIN_ROWS + 1));
     let charts = Rect { height: inner.height - words, ..inner };
-    let cells = cells(charts);
+    let cells = chart_cells(charts);
     for (slot, cell) in cells.iter().enumerate() {
-        match order(app.screen().metric).get(slot) {
-            Some(metric) => history(canvas, *cell, app, host, position, gpu, *metric, now),
-            None => processes(canvas, *cell, app, id, gpu),
+        match metric_order(app.screen().metric).get(slot) {
+            Some(metric) => draw_history(canvas, *cell, app, host, position, gpu, *metric, now),
+            None => draw_holders(canvas, *cell, app, id, gpu),
         }
     }
     if let Some(last) = cells.last() {
@@ -69,7 +72,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     let mut y = charts.bottom();
     for finding in &findings {
         if y < body.bottom() {
-            let style = severity_style(canvas.theme, finding.severity);
+            let style = canvas.theme.severity_style(finding.severity);
             let used = canvas.text(body.x + 1, y, 5, finding.severity.word(), style);
             canvas.fit(
                 body.x + 2 + used,
@@ -93,12 +96,20 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     }
 }
 
-fn title(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, gpu: &GpuSummary, position: usize, now: Moment) {
+fn draw_title(
+    canvas: &mut Canvas<'_>,
+    body: Rect,
+    app: &App,
+    host: &Host,
+    gpu: &GpuSummary,
+    position: usize,
+    now: Moment,
+) {
     let theme = canvas.theme;
     canvas.repeat(body.x, body.y, body.width, theme.glyphs.heavy.horizontal, theme.focus);
     let mut left = Segments::default();
     left.add(20, 0, short!(" {}", shorten_host_name(host.name()).as_str()), theme.focus);
-    left.add(19, 2, super::gpu_line::name(gpu), theme.focus);
+    left.add(19, 2, gpu_line::name(gpu), theme.focus);
     if let Some(info) = host.gpu_info(position) {
         for (priority, text) in [(8, &info.name), (6, &info.uuid), (5, &info.pci_bus_id)] {
             if let Some(text) = text {
@@ -119,7 +130,7 @@ fn title(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, gpu: &GpuS
 }
 
 /// The places of charts: as many side by side as are wide enough, and as many rows as are high enough.
-fn cells(area: Rect) -> Vec<Rect> {
+fn chart_cells(area: Rect) -> Vec<Rect> {
     let height = area.height.saturating_sub(1);
     let wanted = Metric::ALL.len() as u16 + 1;
     let per_row = (area.width / CHART_MIN_COLUMNS).clamp(1, 3);
@@ -137,14 +148,14 @@ fn cells(area: Rect) -> Vec<Rect> {
 }
 
 /// Every metric, the one that is chosen first: on a small screen there is room for few.
-fn order(first: Metric) -> Vec<Metric> {
+fn metric_order(first: Metric) -> Vec<Metric> {
     let mut metrics = vec![first];
     metrics.extend(Metric::ALL.into_iter().filter(|metric| *metric != first));
     metrics
 }
 
 #[allow(clippy::too_many_arguments, reason = "they are what a chart is made of")]
-fn history(
+fn draw_history(
     canvas: &mut Canvas<'_>,
     cell: Rect,
     app: &App,
@@ -163,11 +174,15 @@ fn history(
     let scale = Scale::for_gpu(canvas, metric, gpu, &points);
     let mut heading = Segments::default();
     heading.add(9, 0, short!("{}", metric.word()), theme.focus);
-    heading.add(9, 1, value_now(canvas, gpu, metric), theme.plain);
+    heading.add(9, 1, current_value(canvas, gpu, metric), theme.plain);
     let known = || points.iter().flatten().copied();
     let (least, most) = (known().fold(f32::INFINITY, f32::min), known().fold(f32::NEG_INFINITY, f32::max));
     if least <= most {
-        let words = short!("{} to {}", value(canvas, metric, least).as_str(), value(canvas, metric, most).as_str());
+        let words = short!(
+            "{} to {}",
+            metric_value(canvas, metric, least).as_str(),
+            metric_value(canvas, metric, most).as_str()
+        );
         heading.add(3, 3, words, theme.dim);
     } else {
         heading.add(3, 3, short!("not told"), theme.dim);
@@ -177,7 +192,7 @@ fn history(
     chart::draw(canvas, inner, &points, &scale, theme.busy);
 }
 
-fn value_now(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> ShortString {
+fn current_value(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> ShortString {
     let reading = &gpu.reading;
     let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
     match metric {
@@ -189,7 +204,7 @@ fn value_now(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> ShortStri
     }
 }
 
-fn value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString {
+fn metric_value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString {
     match metric {
         Metric::Utilization | Metric::MemoryBusy => short!("{value:.0}%"),
         Metric::Memory => short!("{}G", gib(value.max(0.0) as u64)),
@@ -199,7 +214,7 @@ fn value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString {
 }
 
 /// Who holds it, with how much.
-fn processes(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu: &GpuSummary) {
+fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu: &GpuSummary) {
     let theme = canvas.theme;
     let rows: Vec<_> = app
         .jobs(id)
@@ -229,4 +244,306 @@ fn processes(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu: &G
         let words = short!("{} more", rows.len() - shown);
         canvas.fit(cell.x + 1, cell.bottom().saturating_sub(1), cell.width.saturating_sub(2), &words, theme.dim);
     }
+}
+
+/// Who holds it, for how long, with what: `erika 22h torchrun`; or the state where it is more than being in use.
+pub(super) fn add_occupancy(
+    canvas: &Canvas<'_>,
+    app: &App,
+    id: HostId,
+    gpu: &GpuSummary,
+    now: Moment,
+    line: &mut Segments,
+) {
+    let theme = canvas.theme;
+    if let Some(user) = &gpu.main_user {
+        line.add(6, 0, short!("{user}"), theme.plain);
+        if gpu.other_users > 0 {
+            line.add(6, 0, short!("+{}", gpu.other_users), theme.dim);
+        }
+    }
+    let gap = u16::from(gpu.main_user.is_some());
+    if gpu.state == GpuState::InUse && !gpu.shows_low_power() {
+        let rows = app.jobs(id).iter().map(|job| &*job.row);
+        let rows = rows.filter(|row| row.ended_at.is_none() && row.gpu_indexes.contains(&gpu.index));
+        let held = |row: &&crate::fleet::Row| (Some(&row.who) == gpu.main_user.as_ref(), row.gpu_memory_bytes);
+        if let Some(row) = rows.max_by_key(held) {
+            if let Some(seconds) = row.age_seconds {
+                line.add(4, gap, age(seconds), theme.plain);
+            }
+            line.add(3, gap, short!("{}", program_name(&row.command)), theme.plain);
+        }
+        return;
+    }
+    let (words, style) = state_text(canvas, gpu, now);
+    line.add(8, gap, words, style);
+}
+
+/// `? hung? 18m`, `z idle 42m`, `· free`, `low power 104W`.
+pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> (ShortString, Style) {
+    let theme = canvas.theme;
+    if gpu.shows_low_power() {
+        return (short!("low power {}", gpu_line::power(gpu, false).as_str()), theme.warn);
+    }
+    let glyph = theme.state_glyph(gpu.state);
+    let since = match (gpu.state, gpu.since) {
+        (GpuState::Hung | GpuState::Idle | GpuState::Waiting, Some(since)) => {
+            short!(" {}", brief_span(now.since(since)).as_str())
+        }
+        _ => ShortString::new(),
+    };
+    (short!("{glyph} {}{}", gpu.state.word(), since.as_str()), theme.state_style(gpu.state))
+}
+
+/// What keeps the clocks down. Being idle and the power cap are how a GPU works, and not worth a colour.
+pub(super) fn clock_reasons(theme: &Theme, gpu: &GpuSummary) -> (String, Style) {
+    let Some(mask) = gpu.reading.clocks_event_reasons else { return ("-".to_owned(), theme.dim) };
+    let reasons = ClocksEventReasons(mask);
+    let words = reasons.names().collect::<Vec<_>>().join(", ");
+    let style = if reasons.is_hardware_slowdown() || reasons.is_thermal() { theme.warn } else { theme.dim };
+    (words, style)
+}
+
+/// Draws the GPU at a position of the inventory.
+pub(super) fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, host: &Host, gpu: &GpuSummary, position: usize) {
+    let Some(info) = host.gpu_info(position).filter(|_| area.height > 0) else { return };
+    let theme = canvas.theme;
+    canvas.repeat(area.x, area.y, area.width, theme.glyphs.light.horizontal, theme.dim);
+    let mut title = Segments::default();
+    title.add(9, 0, short!(" GPU {}", gpu.index), theme.plain);
+    for (priority, text) in [(8, &info.name), (6, &info.uuid), (7, &info.pci_bus_id)] {
+        if let Some(text) = text {
+            title.add(priority, 2, short!("{text}"), theme.plain);
+        }
+    }
+    title.add(99, 0, short!(" "), theme.plain);
+    title.fit(area.width.saturating_sub(4));
+    title.draw(canvas, area.x + 1, area.y, area.width.saturating_sub(2));
+    let inner = Rect { x: area.x + 1, y: area.y + 1, width: area.width.saturating_sub(2), height: area.height - 1 };
+    let lines = reading_lines(canvas, host, gpu, position);
+    let mut writer = LineWriter::new(canvas, inner);
+    for line in lines {
+        writer.segments(line);
+    }
+}
+
+/// Every reading of the GPU at a position of the inventory, what matters most first.
+pub(super) fn reading_lines(canvas: &Canvas<'_>, host: &Host, gpu: &GpuSummary, position: usize) -> Vec<Segments> {
+    let Some(info) = host.gpu_info(position) else { return Vec::new() };
+    let health = host.gpu_health(position).cloned().unwrap_or_default();
+    let mut lines = vec![
+        temperature_and_power_line(canvas, info, gpu),
+        clocks_line(canvas, info, gpu),
+        links_line(canvas, info, gpu, &health),
+        errors_line(canvas, &health),
+        other_line(canvas, info, gpu),
+        activity_line(canvas, info, gpu),
+        settings_line(canvas, info, gpu, &health),
+    ];
+    lines.retain(|line| line.width() > 0);
+    lines
+}
+
+fn add_labelled(line: &mut Segments, canvas: &Canvas<'_>, priority: u8, label: &str, value: ShortString) {
+    line.add(priority, 3, short!("{label}"), canvas.theme.dim);
+    line.add_tied(1, value, canvas.theme.plain);
+}
+
+fn temperature_and_power_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
+    let mut line = Segments::default();
+    let reading = &gpu.reading;
+    add_labelled(&mut line, canvas, 9, "temperature", gpu_line::temperature(canvas.theme, gpu));
+    if let (Some(slowdown), Some(shutdown)) = (info.temperature_slowdown_celsius, info.temperature_shutdown_celsius) {
+        line.add(5, 1, short!("slows down at {slowdown}, shuts down at {shutdown}"), canvas.theme.dim);
+    }
+    if let Some(memory) = reading.memory_temperature_celsius {
+        add_labelled(&mut line, canvas, 6, "memory", short!("{memory}{}", canvas.theme.glyphs.degree));
+    }
+    add_labelled(&mut line, canvas, 9, "power", gpu_line::power(gpu, true));
+    if let Some(mean) = reading.power_mean_watts {
+        add_labelled(&mut line, canvas, 6, "mean", short!("{mean:.0}W"));
+    }
+    if let Some(most) = info.power_limit_max_watts {
+        add_labelled(&mut line, canvas, 4, "can be set to", short!("{most:.0}W"));
+    }
+    if let Some(joules) = reading.energy_joules {
+        add_labelled(&mut line, canvas, 5, "energy since driver start", short!("{:.1} kWh", joules / 3.6e6));
+    }
+    line
+}
+
+fn clocks_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
+    let mut line = Segments::default();
+    let reading = &gpu.reading;
+    for (priority, name, now, most) in [
+        (9, "SM clock", reading.clock_sm_mhz, info.clock_sm_max_mhz),
+        (5, "graphics", reading.clock_graphics_mhz, info.clock_graphics_max_mhz),
+        (7, "memory", reading.clock_memory_mhz, info.clock_memory_max_mhz),
+    ] {
+        let figure = match most {
+            Some(most) => short!("{}/{most} MHz", or_dash(now).as_str()),
+            None => short!("{} MHz", or_dash(now).as_str()),
+        };
+        add_labelled(&mut line, canvas, priority, name, figure);
+    }
+    let state = reading.performance_state.map(|state| short!("P{state}"));
+    add_labelled(&mut line, canvas, 8, "performance state", or_dash(state.as_deref()));
+    let (words, style) = clock_reasons(canvas.theme, gpu);
+    line.add(9, 3, short!("held down by"), canvas.theme.dim);
+    line.add_tied(1, if words.is_empty() { short!("nothing") } else { short!("{words}") }, style);
+    line
+}
+
+/// PCIe and `NVLink`: what they are, what they could be, what goes over them.
+fn links_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: &GpuHealth) -> Segments {
+    let mut line = Segments::default();
+    let reading = &gpu.reading;
+    if let (Some(generation), Some(width)) = (reading.pcie_generation, reading.pcie_width) {
+        add_labelled(&mut line, canvas, 8, "PCIe", short!("gen {generation} x{width}"));
+        if let (Some(generation), Some(width)) = (info.pcie_generation_max, info.pcie_width_max) {
+            line.add(5, 1, short!("of gen {generation} x{width}"), canvas.theme.dim);
+        }
+    }
+    for (priority, name, received, sent) in [
+        (7, "PCIe", reading.pcie_receive_bytes_per_second, reading.pcie_transmit_bytes_per_second),
+        (7, "NVLink", reading.nvlink_receive_bytes_per_second, reading.nvlink_transmit_bytes_per_second),
+    ] {
+        if let (Some(received), Some(sent)) = (received, sent) {
+            add_labelled(
+                &mut line,
+                canvas,
+                priority,
+                name,
+                short!("in {} out {}", rate(received).as_str(), rate(sent).as_str()),
+            );
+        }
+    }
+    if let (Some(count), Some(mask)) = (info.nvlink_count.filter(|count| *count > 0), health.nvlinks_active) {
+        add_labelled(&mut line, canvas, 8, "NVLinks up", short!("{} of {count}", mask.count_ones()));
+    }
+    line
+}
+
+/// ECC, retired pages, remapped rows, what the driver asks for.
+fn errors_line(canvas: &Canvas<'_>, health: &GpuHealth) -> Segments {
+    let theme = canvas.theme;
+    let mut line = Segments::default();
+    let pair = |corrected: Option<u64>, uncorrectable: Option<u64>| {
+        let is_known = corrected.is_some() || uncorrectable.is_some();
+        is_known.then(|| short!("{}/{}", or_dash(corrected).as_str(), or_dash(uncorrectable).as_str()))
+    };
+    let worse = |is_bad: bool| if is_bad { theme.warn } else { theme.plain };
+    if let Some(words) = pair(health.ecc_corrected_volatile, health.ecc_uncorrectable_volatile) {
+        line.add(9, 3, short!("ECC corrected/uncorrectable"), theme.dim);
+        line.add_tied(1, words, worse(health.ecc_uncorrectable_volatile.is_some_and(|errors| errors > 0)));
+    }
+    if let Some(words) = pair(health.ecc_corrected_aggregate, health.ecc_uncorrectable_aggregate) {
+        add_labelled(&mut line, canvas, 5, "in its life", words);
+    }
+    let remapped = (health.remapped_rows_correctable, health.remapped_rows_uncorrectable);
+    if let Some(words) = pair(remapped.0.map(u64::from), remapped.1.map(u64::from)) {
+        add_labelled(&mut line, canvas, 6, "remapped rows", words);
+    }
+    let retired = (health.retired_pages_single_bit, health.retired_pages_double_bit);
+    if let Some(words) = pair(retired.0.map(u64::from), retired.1.map(u64::from)) {
+        add_labelled(&mut line, canvas, 6, "retired pages", words);
+    }
+    for (is_so, words) in [
+        (health.row_remap_pending, "a row waits for a reset to be remapped"),
+        (health.row_remap_failed, "a row could not be remapped"),
+        (health.retired_pages_pending, "pages wait for a reboot to be retired"),
+    ] {
+        if is_so == Some(true) {
+            line.add(12, 3, short!("{words}"), theme.crit);
+        }
+    }
+    if let Some(action) = health.recovery_action.filter(|action| *action != RecoveryAction::None) {
+        line.add(13, 3, short!("the driver asks: {}", action.description()), theme.crit);
+    }
+    line
+}
+
+/// What GPM tells beyond utilisation, or why it does not.
+fn activity_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
+    let mut line = Segments::default();
+    let reading = &gpu.reading;
+    for (name, share) in [
+        ("SM act", reading.sm_activity_percent),
+        ("SM occupancy", reading.sm_occupancy_percent),
+        ("tensor cores", reading.tensor_activity_percent),
+        ("DRAM bw", reading.dram_bandwidth_percent),
+    ] {
+        if let Some(share) = share {
+            add_labelled(&mut line, canvas, 8, name, short!("{share:.0}%"));
+        }
+    }
+    if line.width() == 0 {
+        match info.gpm {
+            Some(Availability::NotPermitted) => {
+                add_labelled(&mut line, canvas, 8, "SM act", short!("N/A: not permitted to this account"));
+            }
+            Some(Availability::Refused) => {
+                add_labelled(&mut line, canvas, 8, "SM act", short!("N/A: the driver refused"))
+            }
+            Some(Availability::Available) | None => {}
+        }
+    }
+    for (name, seconds) in [
+        ("slowed by heat", reading.thermal_violation_seconds),
+        ("by the power cap", reading.power_violation_seconds),
+        ("by the power brake", reading.power_brake_seconds),
+    ] {
+        if let Some(seconds) = seconds {
+            add_labelled(&mut line, canvas, 5, name, age(seconds));
+        }
+    }
+    line
+}
+
+/// How it is set up.
+fn settings_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: &GpuHealth) -> Segments {
+    let mut line = Segments::default();
+    if let Some(is_on) = health.persistence_mode {
+        add_labelled(&mut line, canvas, 6, "persistence", short!("{}", if is_on { "on" } else { "off" }));
+    }
+    let mode = health.compute_mode.map(|mode| match mode {
+        ComputeMode::Default => "several processes",
+        ComputeMode::ExclusiveProcess => "one process at a time",
+        ComputeMode::Prohibited => "nobody",
+        ComputeMode::Unknown => "unknown",
+    });
+    if let Some(mode) = mode {
+        add_labelled(&mut line, canvas, 5, "open to", short!("{mode}"));
+    }
+    if let (Some(used), Some(total)) = (health.bar1_used_bytes, info.bar1_total_bytes) {
+        add_labelled(&mut line, canvas, 3, "BAR1", short!("{}/{}", memory(used).as_str(), memory(total).as_str()));
+    }
+    if let Some(bytes) = gpu.reading.memory_reserved_bytes {
+        add_labelled(&mut line, canvas, 4, "kept by the driver", memory(bytes));
+    }
+    if health.power_smoothing == Some(true) {
+        line.add(9, 3, short!("power smoothing holds the power up"), canvas.theme.plain);
+    }
+    if info.xid_events == Some(Availability::NotPermitted) {
+        add_labelled(&mut line, canvas, 7, "Xids", short!("N/A: not permitted to this account"));
+    }
+    line
+}
+
+fn other_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
+    let mut line = Segments::default();
+    let reading = &gpu.reading;
+    let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
+    add_labelled(&mut line, canvas, 9, "mem-busy", percent(reading.memory_utilization_percent));
+    let fan = reading.fan_percent.map(|value| short!("{value}%"));
+    add_labelled(&mut line, canvas, 7, "fan", or_dash(fan.as_deref()));
+    add_labelled(&mut line, canvas, 3, "encoder", percent(reading.encoder_percent));
+    add_labelled(&mut line, canvas, 3, "decoder", percent(reading.decoder_percent));
+    if info.mig_enabled == Some(true) {
+        line.add(8, 3, short!("MIG on"), canvas.theme.plain);
+    }
+    if info.unified_memory == Some(true) {
+        line.add(8, 3, short!("memory shared with the host"), canvas.theme.plain);
+    }
+    line
 }

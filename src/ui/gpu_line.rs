@@ -7,12 +7,14 @@
 //! 3 z idle 42m    0% 44/80G 38°  88/700W bob
 //! 4 · free        0%  0/80G 31°  64/700W
 //! ```
+//!
+//! Which figures a GPU line has room for, and how wide each is.
 
 use super::canvas::Canvas;
+use super::chart::sparkline;
 use super::format::{ShortString, brief_span, columns, gib, or_dash, rounded, short, used_of_total};
-use super::gpu_columns::GpuColumns;
 use super::theme::Theme;
-use crate::app::GpuSummary;
+use crate::app::{GpuSummary, HostSummary};
 use crate::fleet::{GpuState, Moment};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -116,7 +118,7 @@ pub(super) fn user(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &Gp
 /// The bar, or the words of a state in its place.
 pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &GpuSummary, now: Moment) {
     let theme = canvas.theme;
-    let style = state_style(theme, gpu.state);
+    let style = theme.state_style(gpu.state);
     if gpu.reading.error.is_some() || gpu.state == GpuState::Fault {
         draw_longest_fitting(canvas, x, y, width, &[short!("! fault"), short!("!")], theme.crit);
         return;
@@ -147,35 +149,12 @@ pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &G
             [short!("z idle {}", since.as_str()), short!("z {}", since.as_str()), short!("z idle"), short!("z")]
         }
         (state, _) => {
-            let glyph = state_glyph(theme, state);
+            let glyph = theme.state_glyph(state);
             let word = if state == GpuState::Unknown { "no data" } else { state.word() };
             [short!("{glyph} {word}"), short!("{glyph}"), ShortString::new(), ShortString::new()]
         }
     };
     draw_longest_fitting(canvas, x, y, width, &texts, style);
-}
-
-/// The glyph of a state, so that nothing depends on colour.
-pub(super) fn state_glyph(theme: &Theme, state: GpuState) -> &'static str {
-    match state {
-        GpuState::Fault => "!",
-        GpuState::Hung => "?",
-        GpuState::Unknown => "~",
-        GpuState::InUse => theme.glyphs.bar_full,
-        GpuState::Waiting => "w",
-        GpuState::Idle => "z",
-        GpuState::Free => theme.glyphs.free,
-        GpuState::Unused => "-",
-    }
-}
-
-/// The style of a state.
-pub(super) fn state_style(theme: &Theme, state: GpuState) -> Style {
-    match state {
-        GpuState::Fault | GpuState::Hung => theme.crit,
-        GpuState::InUse => theme.busy,
-        GpuState::Unknown | GpuState::Waiting | GpuState::Idle | GpuState::Free | GpuState::Unused => theme.dim,
-    }
 }
 
 /// The longest of the texts that fits.
@@ -205,44 +184,144 @@ pub(super) fn bar(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, percent: 
     }
 }
 
-/// The last points of a series as a line, two a column, the newest at the right. A line leaves air where filled columns
-/// would melt with those of the GPU below.
-pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, points: &[Option<f32>]) {
-    let theme = canvas.theme;
-    let per_column = if theme.ascii { 1 } else { 2 };
-    let shown = points.len().min(usize::from(width) * per_column) / per_column * per_column;
-    let start = x + width - (shown / per_column) as u16;
-    let mut before: Option<usize> = None;
-    for (at, pair) in (start..).zip(points[points.len() - shown..].chunks(per_column)) {
-        let heights = pair.iter().map(|point| point.map(|percent| ((percent / 25.0) as usize).min(3)));
-        if theme.ascii {
-            if let Some(height) = heights.flatten().next() {
-                canvas.text(at, y, 1, theme.glyphs.sparkline[height], theme.busy);
-            }
-            continue;
+/// How wide the figures of a fleet are: the same for every pane, so that columns stand below each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ValueWidths {
+    /// Columns of a GPU's index.
+    pub(super) index: u16,
+    /// Digits of gibibytes.
+    pub(super) memory: u16,
+    /// Digits of watts.
+    pub(super) power: u16,
+}
+
+impl ValueWidths {
+    /// As wide as the widest figure of any host.
+    pub(super) fn of<'a>(hosts: impl Iterator<Item = &'a HostSummary>) -> Self {
+        let mut widths = Self { index: 1, memory: 2, power: 3 };
+        for gpu in hosts.flat_map(|host| &host.gpus) {
+            let memory = gpu.memory_total_bytes.unwrap_or(0) >> 30;
+            let power = gpu.power_limit_watts.unwrap_or(0.0).max(0.0) as u64;
+            widths.index = widths.index.max(digits(u64::from(gpu.index)).min(3));
+            widths.memory = widths.memory.max(digits(memory).min(4));
+            widths.power = widths.power.max(digits(power).min(4));
         }
-        let mut dots = 0;
-        for (height, column) in heights.zip(BRAILLE_DOTS) {
-            if let Some(height) = height {
-                let from = before.unwrap_or(height);
-                dots |= column[from.min(height)..=from.max(height)].iter().sum::<u32>();
-            }
-            before = height;
-        }
-        if let Some(glyph) = char::from_u32(0x2800 + dots).filter(|_| dots > 0) {
-            canvas.text(at, y, 1, glyph.encode_utf8(&mut [0; 4]), theme.busy);
-        }
+        widths
     }
 }
 
-/// Dots of a braille character, left column and right, from the lowest up (Unicode, Braille Patterns).
-const BRAILLE_DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
-
-/// The glyph for a percentage.
-pub(super) fn level(theme: &Theme, percent: f32) -> &'static str {
-    theme.glyphs.levels[eighth(percent)]
+fn digits(number: u64) -> u16 {
+    number.checked_ilog10().unwrap_or(0) as u16 + 1
 }
 
-fn eighth(percent: f32) -> usize {
-    ((percent / 12.5) as usize).min(7)
+/// The columns of a GPU line; 0 where a figure is not shown. Each figure but the index has one empty column before it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct GpuColumns {
+    /// The index.
+    pub(super) index: u16,
+    /// The bar, or the words of a state in its place.
+    pub(super) bar: u16,
+    /// Utilisation.
+    pub(super) percent: u16,
+    /// Memory used, of the total where `with_total`.
+    pub(super) memory: u16,
+    /// The memory's total as well.
+    pub(super) with_total: bool,
+    /// Temperature.
+    pub(super) temperature: u16,
+    /// Power, of its limit where `with_limit`.
+    pub(super) power: u16,
+    /// The power limit as well.
+    pub(super) with_limit: bool,
+    /// The main user.
+    pub(super) user: u16,
+    /// Utilisation of the last minutes.
+    pub(super) sparkline: u16,
+    /// Empty columns before memory, temperature, power and user: one, or two where there is room to spare.
+    pub(super) gap: u16,
+}
+
+impl GpuColumns {
+    /// The columns for a line of `width`. What is dropped first is added last: sparkline; power limit, power; memory
+    /// total; temperature; user; a longer bar; memory used; percent. Never the index and one column of state.
+    pub(super) fn of(width: u16, widths: ValueWidths) -> Self {
+        let mut columns = Self { index: widths.index.min(width), gap: 1, ..Self::default() };
+        let mut rest = width.saturating_sub(columns.index + 1);
+        let mut take = |wanted: u16, least: u16| {
+            let taken = if rest >= least { wanted.min(rest) } else { 0 };
+            rest -= taken;
+            taken
+        };
+        columns.bar = take(1, 1);
+        columns.percent = take(5, 5).saturating_sub(1);
+        columns.memory = take(widths.memory + 2, widths.memory + 2).saturating_sub(1);
+        columns.bar += take(5, 1);
+        columns.user = take(9, 9).saturating_sub(1);
+        columns.bar += take(3, 1);
+        columns.temperature = take(4, 4).saturating_sub(1);
+        let total = take(widths.memory + 1, widths.memory + 1);
+        columns.with_total = total > 0;
+        columns.memory += total;
+        columns.bar += take(2, 1);
+        columns.power = take(widths.power + 2, widths.power + 2).saturating_sub(1);
+        // The limit is the same in nearly every line: air is worth more, until there is room for a sparkline too.
+        let limit = if columns.power > 0 { take(widths.power + 1, widths.power + 7) } else { 0 };
+        columns.with_limit = limit > 0;
+        columns.power += limit;
+        columns.sparkline = take(25, 6).saturating_sub(1);
+        columns.gap += if columns.power > 0 { take(4, 4) / 4 } else { 0 };
+        columns.bar += take(9, 1);
+        columns.user += take(8, 1);
+        if columns.sparkline > 0 {
+            columns.sparkline += take(6, 1);
+        }
+        columns.bar += take(20, 1);
+        columns
+    }
+
+    /// Columns that are used.
+    #[cfg(test)]
+    fn width(&self) -> u16 {
+        let figures = [self.percent, self.memory, self.temperature, self.power, self.user, self.sparkline];
+        let shown = figures.into_iter().filter(|width| *width > 0);
+        let airy = if self.gap == 2 { 4 } else { 0 };
+        self.index + 1 + self.bar + shown.map(|width| width + 1).sum::<u16>() + airy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const H100: ValueWidths = ValueWidths { index: 1, memory: 2, power: 3 };
+
+    #[test]
+    fn figures_appear_in_the_order_of_the_sheet() {
+        let shown = |width| {
+            let columns = GpuColumns::of(width, H100);
+            (columns.bar, columns.user, columns.temperature, columns.with_total, columns.power, columns.sparkline)
+        };
+        assert_eq!(shown(18), (7, 0, 0, false, 0, 0));
+        assert_eq!(shown(27), (7, 8, 0, false, 0, 0));
+        assert_eq!(shown(36), (9, 8, 3, true, 0, 0));
+        assert_eq!(shown(38), (11, 8, 3, true, 0, 0));
+        assert_eq!(shown(48), (12, 8, 3, true, 4, 0));
+        assert_eq!(GpuColumns::of(48, H100).gap, 2);
+        assert_eq!(shown(58), (11, 8, 3, true, 8, 10));
+    }
+
+    #[test]
+    fn no_power_limit_without_power() {
+        let columns = GpuColumns::of(42, H100);
+        assert!(!columns.with_limit || columns.power > 4);
+    }
+
+    proptest! {
+        #[test]
+        fn columns_never_exceed_the_line(width in 0u16..200, index in 1u16..4, memory in 1u16..5, power in 1u16..5) {
+            let columns = GpuColumns::of(width, ValueWidths { index, memory, power });
+            prop_assert!(columns.width() <= width.max(columns.index + 1), "{:?}", columns);
+        }
+    }
 }

@@ -1,14 +1,147 @@
+//! The last row: the keys that do something here, read from the keymap, or what the last key came to.
+//!
 //! The help, generated from the keymap.
 
 use super::areas::centered;
-use super::canvas::Canvas;
-use crate::app::App;
+use super::canvas::{Canvas, Segments};
+use super::format::{columns, short, truncate_start};
 use crate::app::help::{HelpLine, help_lines};
 use crate::app::screen::HELP_WIDE_COLUMNS;
+use crate::app::{Action, App, FilterLine, Mode, View};
+use crate::fleet::{Link, Moment};
 use ratatui::layout::Rect;
+use unicode_segmentation::UnicodeSegmentation;
+
+/// Draws the hint bar.
+pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
+    if area.width < 4 || area.height == 0 {
+        return;
+    }
+    let (x, width) = (area.x + 1, area.width - 2);
+    if let Some(line) = app.list_filter().line() {
+        draw_filter_line(canvas, Rect { x, width, ..area }, app, line);
+        return;
+    }
+    if let Some(notice) = app.notice(now) {
+        canvas.fit(x, area.y, width, notice, canvas.theme.focus);
+        return;
+    }
+    // The last hints, help and quit, are what a newcomer needs most: those before them go first.
+    let hints: Vec<_> = app
+        .keymap()
+        .hints(app.mode())
+        .filter(|(action, ..)| is_useful(*action, app))
+        .map(|(action, keys, words)| (shown_keys(action, keys), words))
+        .collect();
+    let mut line = Segments::default();
+    let lead = match app.mode() {
+        Mode::SortMenu => "sort by",
+        Mode::SignalMenu => "signal",
+        _ => "",
+    };
+    line.add(u8::MAX, 0, short!("{lead}"), canvas.theme.dim);
+    let mut pairs = Vec::new();
+    let last = hints.len();
+    let mut used = columns(lead);
+    let tail: usize = hints.iter().rev().take(2).map(|hint| hint_columns(*hint)).sum();
+    for (index, hint) in hints.into_iter().enumerate() {
+        let is_tail = index + 2 >= last;
+        let needed = used + hint_columns(hint) + if is_tail { 0 } else { tail };
+        if needed <= usize::from(width) + 2 {
+            used += hint_columns(hint);
+            pairs.push(hint);
+        }
+    }
+    for (keys, words) in pairs {
+        line.add(1, 2, short!("{keys}"), canvas.theme.plain);
+        line.add(1, 1, short!("{words}"), canvas.theme.dim);
+    }
+    line.draw(canvas, x, area.y, width);
+}
+
+/// The line in which a filter is typed: what is wrong with it stands beside it, and what is meant is marked in it.
+///
+/// ```text
+///  / stuck mem>10_                              12 of 61 shown   Enter keep  Esc clear  F1 syntax
+///  / stuck mem>10_       `10` is no memory with its unit K, M, G or T: write mem>10G
+/// ```
+fn draw_filter_line(canvas: &mut Canvas<'_>, area: Rect, app: &App, line: &FilterLine) {
+    let theme = canvas.theme;
+    let typed = columns(line.text()) as u16;
+    let left_least = (typed + 3).min(area.width / 2);
+    let right_room = area.width.saturating_sub(left_least + 2);
+    let right_width = if let Some(error) = &line.error {
+        let width = (columns(&error.message) as u16).min(right_room);
+        canvas.right(area.right() - width, area.y, width, &error.message, theme.warn);
+        width
+    } else {
+        let right = filter_hints(canvas, app, right_room);
+        right.draw_right(canvas, area.x, area.y, area.width);
+        right.width()
+    };
+    canvas.text(area.x, area.y, 2, "/ ", theme.focus);
+    let available = area.width.saturating_sub(right_width + 5);
+    // The part before the cursor is what is looked at.
+    let cursor = line.text().char_indices().nth(line.cursor()).map_or(line.text().len(), |(at, _)| at);
+    let (before, after) = line.text().split_at(cursor);
+    let shown_before = truncate_start(before, usize::from(available));
+    let begins = before.len() - shown_before.len();
+    let style = |at: usize| match &line.error {
+        Some(error) if error.at.contains(&at) || error.at.start == at => theme.warn,
+        _ => theme.plain,
+    };
+    let (mut x, end) = (area.x + 2, area.x + 2 + available);
+    for (at, grapheme) in shown_before.grapheme_indices(true) {
+        x += canvas.text(x, area.y, end.saturating_sub(x), grapheme, style(begins + at));
+    }
+    x += canvas.text(x, area.y, 1, theme.glyphs.caret, theme.focus);
+    for (at, grapheme) in after.grapheme_indices(true) {
+        x += canvas.text(x, area.y, end.saturating_sub(x), grapheme, style(cursor + at));
+    }
+}
+
+fn filter_hints(canvas: &Canvas<'_>, app: &App, available: u16) -> Segments {
+    let mut right = Segments::default();
+    let (matching, total) = app.row_counts();
+    right.add(9, 0, short!("{matching} of {total} shown"), canvas.theme.plain);
+    for (_, keys, words) in app.keymap().hints(Mode::FilterLine) {
+        right.add(5, 2, short!("{keys}"), canvas.theme.plain);
+        right.add(5, 1, short!("{words}"), canvas.theme.dim);
+    }
+    right.fit(available);
+    right
+}
+
+/// Whether a key would do something now.
+fn is_useful(action: Action, app: &App) -> bool {
+    match action {
+        Action::OpenPrompts => app.prompts().count() > 0,
+        Action::Interrupt | Action::Terminate | Action::Kill => !app.settings.is_readonly,
+        Action::ShowAll => app.list_filter().is_active(),
+        Action::UntagAll => !app.screen().list.tagged().is_empty(),
+        Action::Processes => app.screen().view() != &View::Processes,
+        Action::Findings => app.screen().view() != &View::Findings,
+        Action::Wall => app.screen().view() != &View::Wall,
+        Action::Users => app.screen().view() != &View::Users,
+        Action::RetryHost => {
+            let host = app.fleet().hosts().get(app.screen().host);
+            host.is_some_and(|host| !matches!(host.link, Link::Live))
+        }
+        _ => true,
+    }
+}
+
+/// One of the keys is enough here; the help has them all. To submit, all of them are pressed: `yes Enter`.
+fn shown_keys(action: Action, keys: &str) -> &str {
+    if action == Action::Submit { keys } else { keys.split(' ').next().unwrap_or(keys) }
+}
+
+fn hint_columns((keys, words): (&str, &str)) -> usize {
+    columns(keys) + 1 + columns(words) + 2
+}
 
 /// Draws the help over the body.
-pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, top: usize) {
+pub(super) fn draw_help(canvas: &mut Canvas<'_>, body: Rect, app: &App, top: usize) {
     let columns = if body.width >= HELP_WIDE_COLUMNS { 2 } else { 1 };
     let lines = help_lines(app.settings.is_readonly);
     let rows = lines.len().div_ceil(columns) as u16 + 2;

@@ -10,16 +10,14 @@
 //! ╰──────────────────────────────────────╯╰──────────────────────────────────────╯
 //! ```
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, LineWriter, Segments};
 use super::format::{ShortString, clock, interval, short, span};
-use super::line_writer::LineWriter;
-use super::pane::since_text;
-use super::segments::Segments;
 use super::theme::Theme;
 use crate::app::layout::GridLayout;
 use crate::app::{App, HostSummary};
 use crate::fleet::{ConnectPhase, Host, Link, LinkError, LinkErrorKind, Moment};
 use crate::ssh::prompt::{Prompt, PromptKind};
+use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{DriverError, DriverErrorKind, SafeText};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -286,6 +284,11 @@ fn ordinal(number: u32) -> ShortString {
         _ => "th",
     };
     short!("{number}{ending}")
+}
+
+/// How long ago, for a title: `4m12s` under an hour, else as every span.
+pub(super) fn since_text(since: Moment, now: Moment) -> ShortString {
+    short!("{}", duration(now.since(since), DurationStyle::Ticking))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Strings that attack the terminal, in everything that a host or a person can say, through every view and every other
 //! way out, into a terminal emulator that takes note of all it is told.
 
-use super::terminal_emulator::{check_screen, emulator, is_forbidden, replace_marks};
+use super::testing::{check_screen, emulator, is_forbidden, replace_marks};
 use crate::app::testing::{LATER, NOW, at, connecting, press, report, snapshot, update};
 use crate::app::{App, Effect, Event};
 use crate::diagnosis::Finding;

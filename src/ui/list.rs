@@ -8,15 +8,14 @@
 //! │ hgx-06 7       24741 fumi       71G   99   12m                python gan.py --res 1024            │
 //! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: the keys here ──╯
 //! ```
+//!
+//! Which columns the combined list has room for.
 
-use super::canvas::Canvas;
-use super::findings::severity_style;
+use super::canvas::{Canvas, Segments};
+use super::chart;
 use super::format::{
     ShortString, age, brief_span, columns, memory, or_dash, short, shorten_host_name, strip_directories,
 };
-use super::gpu_line;
-use super::list_columns::{Column, list_columns};
-use super::segments::Segments;
 use crate::app::App;
 use crate::app::layout::LIST_FRAME_ROWS;
 use crate::fleet::{
@@ -40,8 +39,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     let cursor = &app.screen().list;
     let top = cursor.top(rows.len(), capacity);
     let shown = &rows[top..(top + capacity).min(rows.len())];
-    title(canvas, area, app, top, shown.len());
-    bottom(canvas, area, &rows[top + shown.len()..], top, focused);
+    draw_title(canvas, area, app, top, shown.len());
+    draw_bottom(canvas, area, &rows[top + shown.len()..], top, focused);
 
     // A column before the first for the pointer, and one for tags while there are any.
     let tags = u16::from(!cursor.tagged().is_empty());
@@ -50,7 +49,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     let more = if matches!(cursor.order().group, Group::DistributedJob | Group::User) { 3 } else { 0 };
     let host = if app.screen().list_host().is_some() { 0 } else { longest_host(app) + more };
     let column_widths = list_columns(inner.width, host);
-    headers(canvas, inner, &column_widths, app);
+    draw_headers(canvas, inner, &column_widths, app);
     if rows.is_empty() {
         canvas.fit(inner.x, inner.y + 1, inner.width, empty_list_text(app), canvas.theme.dim);
     }
@@ -81,7 +80,7 @@ fn longest_host(app: &App) -> u16 {
     app.fleet().hosts().iter().map(|host| columns(host.name())).max().unwrap_or(0) as u16
 }
 
-fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown: usize) {
+fn draw_title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown: usize) {
     let rows = app.rows().len();
     let theme = canvas.theme;
     let focused = app.screen().is_list_focused();
@@ -143,7 +142,7 @@ pub(super) fn add_list_filter(line: &mut Segments, canvas: &Canvas<'_>, app: &Ap
     }
 }
 
-fn bottom(canvas: &mut Canvas<'_>, area: Rect, below: &[ListRow], above: usize, focused: bool) {
+fn draw_bottom(canvas: &mut Canvas<'_>, area: Rect, below: &[ListRow], above: usize, focused: bool) {
     let theme = canvas.theme;
     let mut left = Segments::default();
     if !below.is_empty() {
@@ -180,7 +179,7 @@ fn arrow(canvas: &Canvas<'_>, is_descending: bool) -> &'static str {
     if is_descending { canvas.theme.glyphs.down } else { canvas.theme.glyphs.up }
 }
 
-fn headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u16)], app: &App) {
+fn draw_headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u16)], app: &App) {
     let order = app.screen().list.order();
     let mut x = line.x;
     for &(column, width) in column_widths {
@@ -270,10 +269,10 @@ fn draw_row(
             }
             Column::GpuMemory => figure(or_dash(row.gpu_memory_bytes.map(memory).as_deref())),
             Column::GpuMemoryPercent => figure(or_dash(row.gpu_memory_percent.map(f32::round))),
-            Column::Sm => figure(sm(row.sm_percent, width)),
+            Column::Sm => figure(sm_text(row.sm_percent, width)),
             Column::Sparkline => {
                 if let Some(points) = context.app.sparkline(&row.key) {
-                    gpu_line::sparkline(canvas, x, line.y, width, points);
+                    chart::sparkline(canvas, x, line.y, width, points);
                 }
             }
             Column::Cpu => figure(or_dash(row.cpu_percent.map(f32::round))),
@@ -283,18 +282,18 @@ fn draw_row(
                 canvas.text(x, line.y, width, &or_dash(row.process_state.map(ProcessState::letter)), style);
             }
             Column::State => {
-                let (words, state_style) = state(canvas, row, context.app, context.now, width);
+                let (words, state_style) = state_text(canvas, row, context.app, context.now, width);
                 let style = if context.selected { state_style.patch(theme.focus) } else { state_style };
                 canvas.fit(x, line.y, width, &words, style);
             }
-            Column::Command => command(canvas, Rect { x, width, ..line }, row, context, style),
+            Column::Command => draw_command(canvas, Rect { x, width, ..line }, row, context, style),
         }
         x += width + 1;
     }
 }
 
 /// The share that all GPUs reach, and where there is room the most that one does: `0-100` is a job out of balance.
-fn sm(percent: Option<(u8, u8)>, width: u16) -> ShortString {
+fn sm_text(percent: Option<(u8, u8)>, width: u16) -> ShortString {
     match percent {
         None => short!("-"),
         Some((least, most)) if least != most && width >= 7 => short!("{least}-{most}"),
@@ -303,7 +302,7 @@ fn sm(percent: Option<(u8, u8)>, width: u16) -> ShortString {
 }
 
 /// What is wrong, or out of the ordinary; nothing for ordinary work.
-pub(super) fn state(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment, width: u16) -> (ShortString, Style) {
+pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment, width: u16) -> (ShortString, Style) {
     let theme = canvas.theme;
     if let Some(at) = row.ended_at {
         return (short!("ended {} ago", brief_span(now.since(at)).as_str()), theme.dim);
@@ -326,7 +325,7 @@ pub(super) fn state(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment, widt
     }
     if let Some((word, finding)) = app.findings().state_of_row(row) {
         let words = short!("{word} {}", brief_span(finding.lasted(now)).as_str());
-        return (words, severity_style(theme, finding.severity));
+        return (words, theme.severity_style(finding.severity));
     }
     match row.state {
         Some((GpuState::InUse, _)) if draws_low_power(row, app) => (short!("low power"), theme.plain),
@@ -344,7 +343,7 @@ fn draws_low_power(row: &Row, app: &App) -> bool {
     })
 }
 
-fn command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &RowContext<'_>, style: Style) {
+fn draw_command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &RowContext<'_>, style: Style) {
     let theme = canvas.theme;
     // A process stands below the mark of its job.
     let gutter = match row.fold_state {
@@ -374,4 +373,212 @@ fn command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &RowCont
     // Where not all of it fits, the script says more than its interpreter and the options of torchrun.
     let shown = if columns(&whole) > usize::from(available) { program_and_arguments(&row.command) } else { &whole };
     canvas.fit(x, area.y, available, shown, style);
+}
+
+/// A column of the combined list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Column {
+    /// The host.
+    Host,
+    /// Its GPUs.
+    Gpu,
+    /// Process id.
+    Pid,
+    /// Who it belongs to.
+    User,
+    /// GPU memory.
+    GpuMemory,
+    /// GPU memory as a share.
+    GpuMemoryPercent,
+    /// SM share.
+    Sm,
+    /// SM share of the last minutes.
+    Sparkline,
+    /// CPU share.
+    Cpu,
+    /// Resident memory.
+    Rss,
+    /// Letter of the process state.
+    ProcessState,
+    /// Age.
+    Time,
+    /// State in words.
+    State,
+    /// Command line.
+    Command,
+}
+
+impl Column {
+    /// Every column, in order.
+    pub(super) const ALL: [Self; 14] = [
+        Self::Host,
+        Self::Gpu,
+        Self::Pid,
+        Self::User,
+        Self::GpuMemory,
+        Self::GpuMemoryPercent,
+        Self::Sm,
+        Self::Sparkline,
+        Self::Cpu,
+        Self::Rss,
+        Self::ProcessState,
+        Self::Time,
+        Self::State,
+        Self::Command,
+    ];
+
+    /// The head of the column.
+    pub(super) fn header(self) -> &'static str {
+        match self {
+            Self::Host => "HOST",
+            Self::Gpu => "GPU",
+            Self::Pid => "PID",
+            Self::User => "USER",
+            Self::GpuMemory => "GMEM",
+            Self::GpuMemoryPercent => "%GM",
+            Self::Sm => "SM%",
+            Self::Sparkline => "SM 2min",
+            Self::Cpu => "CPU%",
+            Self::Rss => "RSS",
+            Self::ProcessState => "S",
+            Self::Time => "TIME",
+            Self::State => "STATE",
+            Self::Command => "COMMAND",
+        }
+    }
+
+    /// What sorts by this column.
+    pub(super) fn sort_key(self) -> Option<SortKey> {
+        Some(match self {
+            Self::Host => SortKey::Host,
+            Self::Gpu => SortKey::Gpu,
+            Self::Pid => SortKey::Pid,
+            Self::User => SortKey::User,
+            Self::GpuMemory => SortKey::GpuMemory,
+            Self::GpuMemoryPercent => SortKey::GpuMemoryPercent,
+            Self::Sm => SortKey::Sm,
+            Self::Cpu => SortKey::Cpu,
+            Self::Rss => SortKey::Rss,
+            Self::Time => SortKey::Time,
+            Self::State => SortKey::State,
+            Self::Command => SortKey::Command,
+            Self::Sparkline | Self::ProcessState => return None,
+        })
+    }
+
+    /// Whether figures stand at the right of the column.
+    pub(super) fn is_numeric(self) -> bool {
+        matches!(
+            self,
+            Self::Pid | Self::GpuMemory | Self::GpuMemoryPercent | Self::Sm | Self::Cpu | Self::Rss | Self::Time
+        )
+    }
+}
+
+/// The fewest columns of a command line.
+const COMMAND_MIN_COLUMNS: u16 = 12;
+/// Columns of a command line that are worth more than the columns that are dropped first.
+const COMMAND_PREFERRED_COLUMNS: u16 = 30;
+/// Columns between two columns.
+const GAP: u16 = 1;
+
+/// The columns for a line of `width` with their widths. Dropped in this order: RSS, S, %GM, CPU%, history, TIME, PID; the
+/// first three already where the command would be short.
+/// `host` is the width of the longest name; 0 where all rows are of one host.
+pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
+    use Column::{
+        Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, Sparkline, State, Time, User,
+    };
+    const DROPPED: [Column; 7] = [Rss, ProcessState, GpuMemoryPercent, Cpu, Sparkline, Time, Pid];
+    let is_wide = width >= 116;
+    let mut columns = vec![
+        (Host, host.clamp(4, if is_wide { 20 } else { 12 })),
+        (Gpu, 5),
+        (Pid, 7),
+        (User, if is_wide { 10 } else { 8 }),
+        (GpuMemory, 5),
+        (GpuMemoryPercent, 4),
+        (Sm, if is_wide { 7 } else { 4 }),
+        (Sparkline, if width >= 150 { 12 } else { 8 }),
+        (Cpu, 5),
+        (Rss, 5),
+        (ProcessState, 1),
+        (Time, 5),
+        (State, if width >= 150 { 19 } else { 12 }),
+    ];
+    if host == 0 {
+        columns.remove(0);
+    }
+    let used = |columns: &[(Column, u16)]| columns.iter().map(|(_, width)| width + GAP).sum::<u16>();
+    for (index, dropped) in DROPPED.into_iter().enumerate() {
+        let command = if index < 3 { COMMAND_PREFERRED_COLUMNS } else { COMMAND_MIN_COLUMNS };
+        if used(&columns) + command > width {
+            columns.retain(|(column, _)| *column != dropped);
+        }
+    }
+    // On the narrowest screens names give way, down to the six columns that tell hosts apart.
+    for (column, width_of) in &mut columns {
+        let least = match column {
+            Host | User => 6,
+            State => 9,
+            _ => continue,
+        };
+        *width_of = (*width_of).min(if width < 60 { least } else { u16::MAX });
+    }
+    // What is too much even then is taken from the state: its first word says most.
+    let excess = used(&columns).saturating_sub(width + GAP);
+    if let Some((_, state)) = columns.last_mut() {
+        *state = state.saturating_sub(excess).max(5);
+    }
+    let rest = width.saturating_sub(used(&columns));
+    columns.push((Command, rest));
+    columns
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(width: u16) -> String {
+        list_columns(width, 6).iter().map(|(column, _)| column.header()).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn columns_go_in_the_order_of_the_sheet() {
+        assert_eq!(headers(130), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% RSS S TIME STATE COMMAND");
+        assert_eq!(headers(118), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% S TIME STATE COMMAND");
+        assert_eq!(headers(86), "HOST GPU PID USER GMEM SM% SM 2min TIME STATE COMMAND");
+        assert_eq!(headers(78), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
+        assert_eq!(headers(74), "HOST GPU PID USER GMEM SM% TIME STATE COMMAND");
+        assert_eq!(headers(66), "HOST GPU PID USER GMEM SM% STATE COMMAND");
+        assert_eq!(headers(60), "HOST GPU USER GMEM SM% STATE COMMAND");
+        assert_eq!(headers(38), "HOST GPU USER GMEM SM% STATE COMMAND");
+    }
+
+    #[test]
+    fn the_command_keeps_twelve_columns_from_fifty_on() {
+        for width in 53..300 {
+            let columns = list_columns(width, 8);
+            let (_, command) = columns.last().expect("a command");
+            assert!(*command >= COMMAND_MIN_COLUMNS, "{width}: {command}");
+            assert_eq!(columns.iter().map(|(_, width)| width + GAP).sum::<u16>() - GAP, width);
+        }
+    }
+
+    #[test]
+    fn no_column_leaves_the_narrowest_list() {
+        // A screen of 40 columns, with its frame and a column for tags.
+        for width in 36..60 {
+            for host in [0, 4, 40] {
+                let columns = list_columns(width, host);
+                let used: u16 = columns.iter().filter(|(_, width)| *width > 0).map(|(_, width)| width + GAP).sum();
+                assert!(used <= width + GAP, "{width}, {host}: {columns:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_single_host_needs_no_name() {
+        assert!(list_columns(118, 0).iter().all(|(column, _)| *column != Column::Host));
+    }
 }

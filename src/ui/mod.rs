@@ -1,41 +1,29 @@
-//! Draws the [`crate::app`]: read-only, no IO.
+//! Draws the state of the interactive program: [`crate::app::App`] to a ratatui buffer. Reads only, no IO.
 //!
-//! One file a region; a later view is a file of its own and an arm in [`draw_into`].
+//! [`draw`] divides the screen ([`areas`]) and calls the view that is open: one file per view ([`grid`], [`host`],
+//! [`gpu`], [`wall`], [`users`], [`process`], [`findings`], [`log`]), with [`help`] and [`dialogs`] on top. Views share
+//! the process [`list`], [`gpu_line`], [`chart`] and [`host_state`]. All of them write through [`canvas`], which never
+//! draws outside its area, with the texts of [`format`] and the styles of [`theme`].
+//!
+//! A new view is a new file and an arm in [`draw_into`].
 
 mod areas;
 mod canvas;
 mod chart;
+mod dialogs;
 mod draw;
 mod findings;
 mod format;
 mod gpu;
-mod gpu_columns;
-mod gpu_detail;
 mod gpu_line;
-mod gpu_table;
 mod grid;
-mod header;
 mod help;
-mod hints;
-mod history;
 mod host;
-mod host_cards;
-mod host_facts;
 mod host_state;
-mod line_writer;
 mod list;
-mod list_columns;
 mod log;
-mod palette;
-mod pane;
 mod process;
-mod process_charts;
-mod processes;
-mod prompt_dialog;
-mod segments;
-mod signal_dialog;
 mod theme;
-mod user_picker;
 mod users;
 mod wall;
 
@@ -49,8 +37,6 @@ mod hostile_tests;
 mod link_tests;
 #[cfg(test)]
 mod size_tests;
-#[cfg(test)]
-mod terminal_emulator;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]

@@ -1,13 +1,17 @@
 //! One process, or one job, in full.
+//!
+//! The combined list alone, and the selected row in short below it.
+//!
+//! The history of a process, or of a job: SM share, GPU memory, CPU share.
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, LineWriter, Segments};
+use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{age, memory, or_dash, short, shorten_host_name, span};
-use super::line_writer::LineWriter;
 use super::list;
-use super::process_charts;
-use crate::app::App;
+use crate::app::layout::processes_layout;
+use crate::app::{App, ChartSpan};
 use crate::diagnosis::FindingPhase;
-use crate::fleet::{Host, Moment, Process, Row, RowKey, gpu_list};
+use crate::fleet::{Host, Moment, Process, ProcessMetric, Row, RowKey, SeriesKey, gpu_list};
 use crate::wire::{Owner, ProcessFacts};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -40,16 +44,16 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     canvas.fit(body.x + 2, body.y, body.width.saturating_sub(4), &title, canvas.theme.focus);
     let processes: Vec<&Process> = members(host, row);
     let facts = processes.iter().find_map(|process| process.facts());
-    let (state, style) = list::state(canvas, row, app, now, u16::MAX);
+    let (state, style) = list::state_text(canvas, row, app, now, u16::MAX);
     let (words, charts) = divide(inner);
     if let Some(charts) = charts {
-        process_charts::draw(canvas, charts, host, &processes, app.screen().span, now);
+        draw_charts(canvas, charts, host, &processes, app.screen().span, now);
     }
     let inner = words;
     let mut writer = LineWriter::new(canvas, inner);
     writer.labelled("command", LABEL, &row.command);
     writer.gap();
-    writer.labelled("user", LABEL, &user(row, facts));
+    writer.labelled("user", LABEL, &user_text(row, facts));
     if let Some(owner) = facts.and_then(|facts| facts.owner.as_ref()) {
         writer.labelled("owner", LABEL, &owner_text(owner));
     }
@@ -58,10 +62,10 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
         writer.labelled("where", LABEL, &environment_text(facts));
     }
     writer.labelled("host", LABEL, row.host_name.as_str());
-    writer.labelled("GPUs", LABEL, &gpus(row));
-    writer.labelled("running", LABEL, &running(row));
+    writer.labelled("GPUs", LABEL, &gpus_text(row));
+    writer.labelled("running", LABEL, &running_text(row));
     if let [process] = processes[..] {
-        writer.labelled("threads", LABEL, &threads(process));
+        writer.labelled("threads", LABEL, &threads_text(process));
         if let Some(age_seconds) = process.reading.log_age_seconds {
             writer.labelled("log", LABEL, &format!("written {} ago", age(age_seconds).as_str()));
         }
@@ -79,13 +83,13 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     }
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
         writer.gap();
-        writer.labelled("started by", LABEL, &parents(facts));
+        writer.labelled("started by", LABEL, &parents_text(facts));
     }
     writer.gap();
     let shown = processes.len().min(MAX_LISTED);
     for process in &processes[..shown] {
         let label = short!("pid {}", process.key.pid);
-        writer.labelled(&label, LABEL, &usage(host, process, now));
+        writer.labelled(&label, LABEL, &usage_text(host, process, now));
     }
     if shown < processes.len() {
         writer.labelled("", LABEL, &short!("{} more processes", processes.len() - shown));
@@ -132,7 +136,7 @@ fn environment_text(facts: &ProcessFacts) -> String {
 }
 
 /// `38, 2 in disk wait for 40s in nfs_wait_bit_killable; 16 loader workers, 790% CPU`.
-fn threads(process: &Process) -> String {
+fn threads_text(process: &Process) -> String {
     let reading = &process.reading;
     let mut words = or_dash(reading.threads).as_str().to_owned();
     if let Some(blocked) = reading.threads_blocked.filter(|count| *count > 0) {
@@ -182,13 +186,13 @@ pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &R
     let host = app.fleet().host(row.key.host).filter(|_| row.group_summary.is_none());
     let processes = host.map_or_else(Vec::new, |host| members(host, row));
     let facts = processes.iter().find_map(|process| process.facts());
-    let (state, style) = list::state(canvas, row, app, now, u16::MAX);
+    let (state, style) = list::state_text(canvas, row, app, now, u16::MAX);
     let mut writer = LineWriter::new(canvas, inner);
     writer.line(&row.command, Style::new());
-    writer.line(&format!("{}   GPUs {}", user(row, facts), gpus(row)), Style::new());
-    writer.line(&running(row), Style::new());
+    writer.line(&format!("{}   GPUs {}", user_text(row, facts), gpus_text(row)), Style::new());
+    writer.line(&running_text(row), Style::new());
     if let Some(facts) = facts.filter(|facts| !facts.ancestors.is_empty()) {
-        writer.labelled("started by", LABEL, &parents(facts));
+        writer.labelled("started by", LABEL, &parents_text(facts));
     }
     match app.findings().of_row(row).next() {
         Some(finding) => writer.line(&finding.sentence, style),
@@ -196,7 +200,7 @@ pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &R
     }
 }
 
-fn user(row: &Row, facts: Option<&ProcessFacts>) -> String {
+fn user_text(row: &Row, facts: Option<&ProcessFacts>) -> String {
     let mut words = row.who.to_string();
     if let Some(facts) = facts {
         if let Some(user) = facts.user.as_ref().filter(|user| **user != row.who) {
@@ -228,7 +232,7 @@ fn owner_text(owner: &Owner) -> String {
     }
 }
 
-fn gpus(row: &Row) -> String {
+fn gpus_text(row: &Row) -> String {
     let mut words = gpu_list(&row.gpu_indexes);
     if let Some(bytes) = row.gpu_memory_bytes {
         let _ = write!(words, "   {} in all", memory(bytes).as_str());
@@ -244,7 +248,7 @@ fn gpus(row: &Row) -> String {
     words
 }
 
-fn running(row: &Row) -> String {
+fn running_text(row: &Row) -> String {
     let mut words = format!("for {}", row.age_seconds.map_or_else(|| short!("-"), age).as_str());
     let cpu = row.cpu_percent.map(|percent| short!("{percent:.0}%"));
     let _ = write!(words, "   CPU {}", or_dash(cpu.as_deref()).as_str());
@@ -260,7 +264,7 @@ fn running(row: &Row) -> String {
 }
 
 /// `torchrun (5061), bash (400)`: from the nearest parent up.
-fn parents(facts: &ProcessFacts) -> String {
+fn parents_text(facts: &ProcessFacts) -> String {
     facts
         .ancestors
         .iter()
@@ -270,7 +274,7 @@ fn parents(facts: &ProcessFacts) -> String {
 }
 
 /// What a process does on each of its GPUs: `GPU 0 62G SM 96%, GPU 1 62G SM 97%`.
-fn usage(host: &Host, process: &Process, now: Moment) -> String {
+fn usage_text(host: &Host, process: &Process, now: Moment) -> String {
     let mut words = String::new();
     for usage in &process.gpus {
         if !words.is_empty() {
@@ -286,4 +290,111 @@ fn usage(host: &Host, process: &Process, now: Moment) -> String {
         let _ = write!(words, "   {} for {}", trouble.word(), span(now.since(process.state_since)).as_str());
     }
     words
+}
+
+/// Draws the view.
+pub(super) fn draw_processes(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
+    let (list_rows, detail_rows) = processes_layout(body.height);
+    list::draw(canvas, Rect { height: list_rows, ..body }, app, now);
+    if let Some(row) = app.rows().get(app.screen().list.index()).filter(|_| detail_rows > 0) {
+        draw_brief(canvas, Rect { y: body.y + list_rows, height: detail_rows, ..body }, app, row, now);
+    }
+}
+
+/// The history of a job is that of so many of its processes at most.
+const MAX_PROCESSES: usize = 32;
+/// The fewest columns of a chart.
+const MIN_COLUMNS: u16 = 24;
+
+/// How several processes make one line.
+#[derive(Clone, Copy)]
+enum Aggregation {
+    Mean,
+    Sum,
+}
+
+/// Draws as many of the three charts as there is room for: below each other in a tall area, else side by side.
+pub(super) fn draw_charts(
+    canvas: &mut Canvas<'_>,
+    area: Rect,
+    host: &Host,
+    processes: &[&Process],
+    span: ChartSpan,
+    now: Moment,
+) {
+    let metrics = [
+        ("SM", ProcessMetric::Sm, Aggregation::Mean),
+        ("GPU memory", ProcessMetric::GpuMemory, Aggregation::Sum),
+        ("CPU", ProcessMetric::Cpu, Aggregation::Sum),
+    ];
+    let is_tall = area.height >= 12;
+    let per_row = if is_tall { 1 } else { (area.width / MIN_COLUMNS).clamp(1, 3) };
+    let down = if is_tall { 3 } else { 1 };
+    let (columns, rows) = (area.width / per_row, area.height.saturating_sub(1) / down);
+    for (slot, (name, metric, aggregation)) in metrics.into_iter().enumerate().take(usize::from(per_row * down)) {
+        let slot = slot as u16;
+        let cell = Rect {
+            x: area.x + slot % per_row * columns,
+            y: area.y + slot / per_row * rows,
+            width: columns.saturating_sub(u16::from(per_row > 1)),
+            height: rows,
+        };
+        let width = cell.width.saturating_sub(AXIS_COLUMNS);
+        let points = aggregate_points(canvas, host, processes, metric, aggregation, width, span, now);
+        let scale = match metric {
+            ProcessMetric::Sm => Scale::percent(),
+            ProcessMetric::GpuMemory => Scale::bytes(&points),
+            ProcessMetric::Cpu => Scale::cpus(&points),
+        };
+        let mut heading = Segments::default();
+        heading.add(9, 0, short!("{name}"), canvas.theme.focus);
+        let value = |value: f32| match metric {
+            ProcessMetric::GpuMemory => memory(value.max(0.0) as u64),
+            ProcessMetric::Sm | ProcessMetric::Cpu => short!("{value:.0}%"),
+        };
+        let known = || points.iter().flatten().copied();
+        let (least, most) = (known().fold(f32::INFINITY, f32::min), known().fold(f32::NEG_INFINITY, f32::max));
+        if least <= most {
+            heading.add(5, 2, short!("{} to {}", value(least).as_str(), value(most).as_str()), canvas.theme.dim);
+        } else {
+            heading.add(5, 2, short!("not told"), canvas.theme.dim);
+        }
+        heading.fit(cell.width);
+        heading.draw(canvas, cell.x, cell.y, cell.width);
+        let inner = Rect { y: cell.y + 1, height: cell.height.saturating_sub(1), ..cell };
+        chart::draw(canvas, inner, &points, &scale, canvas.theme.busy);
+        if slot / per_row + 1 == down {
+            let width = cell.width.saturating_sub(AXIS_COLUMNS);
+            chart::time_axis(canvas, cell.x + AXIS_COLUMNS, cell.bottom(), width, span);
+        }
+    }
+}
+
+#[allow(clippy::too_many_arguments, reason = "they are what a line is made of")]
+fn aggregate_points(
+    canvas: &Canvas<'_>,
+    host: &Host,
+    processes: &[&Process],
+    metric: ProcessMetric,
+    aggregation: Aggregation,
+    columns: u16,
+    span: ChartSpan,
+    now: Moment,
+) -> Vec<Option<f32>> {
+    let mut sums = vec![(0.0_f32, 0_u32); chart::point_count(canvas, columns)];
+    for process in processes.iter().take(MAX_PROCESSES) {
+        let points =
+            chart::read_points(canvas, host.history(), SeriesKey::Process(&process.key, metric), columns, span, now);
+        for (sum, point) in sums.iter_mut().zip(points) {
+            if let Some(point) = point {
+                *sum = (sum.0 + point, sum.1 + 1);
+            }
+        }
+    }
+    let value = |(sum, count): &(f32, u32)| match aggregation {
+        _ if *count == 0 => None,
+        Aggregation::Mean => Some(sum / *count as f32),
+        Aggregation::Sum => Some(*sum),
+    };
+    sums.iter().map(value).collect()
 }

@@ -2,9 +2,12 @@
 
 use crate::app::App;
 use crate::app::testing::{NOW, at};
-use ratatui::buffer::Buffer;
+use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
+use ratatui::{Terminal, TerminalOptions, Viewport};
 use std::fmt::Write as _;
+use std::num::NonZero;
 
 /// The cells of a screen of this size.
 pub(super) fn cells(app: &App, size: (u16, u16)) -> Buffer {
@@ -91,4 +94,110 @@ pub(super) fn show_cells(name: &str, cells: &Buffer) {
             std::path::Path::new(&folder).join(format!("{name}-{}x{}.ansi", cells.area.width, cells.area.height));
         std::fs::write(path, ansi(cells)).expect("the folder can be written");
     }
+}
+
+/// What the emulator met that nothing of ours may send.
+#[derive(Default)]
+pub(super) struct UnexpectedSequences(pub(super) Vec<String>);
+
+impl vt100::Callbacks for UnexpectedSequences {
+    fn set_window_title(&mut self, _: &mut vt100::Screen, title: &[u8]) {
+        self.0.push(format!("title {title:?}"));
+    }
+    fn set_window_icon_name(&mut self, _: &mut vt100::Screen, name: &[u8]) {
+        self.0.push(format!("icon {name:?}"));
+    }
+    fn copy_to_clipboard(&mut self, _: &mut vt100::Screen, _: &[u8], data: &[u8]) {
+        self.0.push(format!("clipboard {data:?}"));
+    }
+    fn paste_from_clipboard(&mut self, _: &mut vt100::Screen, _: &[u8]) {
+        self.0.push("paste".to_owned());
+    }
+    fn audible_bell(&mut self, _: &mut vt100::Screen) {
+        self.0.push("bell".to_owned());
+    }
+    fn visual_bell(&mut self, _: &mut vt100::Screen) {
+        self.0.push("visual bell".to_owned());
+    }
+    fn unhandled_char(&mut self, _: &mut vt100::Screen, character: char) {
+        self.0.push(format!("character {character:?}"));
+    }
+    fn unhandled_control(&mut self, _: &mut vt100::Screen, byte: u8) {
+        self.0.push(format!("control {byte}"));
+    }
+    fn unhandled_escape(&mut self, _: &mut vt100::Screen, one: Option<u8>, two: Option<u8>, byte: u8) {
+        self.0.push(format!("escape {one:?} {two:?} {byte}"));
+    }
+    fn unhandled_csi(
+        &mut self,
+        _: &mut vt100::Screen,
+        one: Option<u8>,
+        two: Option<u8>,
+        parameters: &[&[u16]],
+        letter: char,
+    ) {
+        // Colours that this emulator does not know are colours.
+        if (one, two, letter) != (None, None, 'm') {
+            self.0.push(format!("csi {one:?} {two:?} {parameters:?} {letter}"));
+        }
+    }
+    fn unhandled_osc(&mut self, _: &mut vt100::Screen, parameters: &[&[u8]]) {
+        self.0.push(format!("osc {parameters:?}"));
+    }
+}
+
+/// A terminal of this size.
+pub(super) fn emulator((columns, rows): (u16, u16)) -> vt100::Parser<UnexpectedSequences> {
+    let cells = |count| NonZero::new(count).expect("a terminal has cells");
+    vt100::Parser::new_with_callbacks(cells(rows), cells(columns), 0, UnexpectedSequences::default())
+}
+
+/// The emulator takes the mark that stands for what was taken out for an error of UTF-8: another sign of the same width.
+pub(super) fn replace_marks(text: &str) -> String {
+    text.replace('\u{fffd}', "¿")
+}
+
+/// A character that has no place on a cell: a control, or one of the format characters.
+pub(super) fn is_forbidden(character: char) -> bool {
+    character.is_control()
+        || matches!(u32::from(character),
+            0xad | 0x61c | 0x180e | 0x200b..=0x200f | 0x2028..=0x202e | 0x2060..=0x206f | 0xfe00..=0xfe0f | 0xfeff
+            | 0xfff9..=0xfffb | 0xe0000..=0xe0fff)
+}
+
+/// Draws as the program does, hands the bytes to the emulator, compares what it shows with what was expected, cell by cell,
+/// and returns that.
+pub(super) fn check_screen(app: &App, size: (u16, u16), seconds: u64, view: &str) -> Buffer {
+    let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };
+    let mut bytes = Vec::new();
+    let mut terminal = Terminal::with_options(CrosstermBackend::new(&mut bytes), options).expect("a terminal");
+    let expected = terminal.draw(|frame| super::draw(app, frame, at(seconds))).expect("draws").buffer.clone();
+    drop(terminal);
+    let mut emulator = emulator(size);
+    emulator.process(replace_marks(&String::from_utf8(bytes).expect("UTF-8")).as_bytes());
+    assert!(emulator.callbacks().0.is_empty(), "{view} at {size:?}: {:?}", emulator.callbacks().0);
+    let mut covered = 0;
+    for (index, cell) in expected.content().iter().enumerate() {
+        if covered > 0 {
+            covered -= 1;
+            continue;
+        }
+        let symbol = cell.symbol();
+        assert!(!symbol.chars().any(is_forbidden), "{view} at {size:?}: {symbol:?}");
+        let (row, column) = (index as u16 / size.0, index as u16 % size.0);
+        covered = super::format::columns(symbol).saturating_sub(1);
+        // Some terminals give each character of a syllable a cell of its own: together they are as wide.
+        let cells = (column..=column + covered as u16).map(|column| emulator.screen().cell(row, column));
+        let shown: String = cells.map(|cell| cell.expect("a cell").contents()).collect();
+        // A blank that was never sent is no cell of the emulator's.
+        assert!(
+            shown.trim() == replace_marks(symbol).trim(),
+            "{view} at {size:?}: {shown:?} for {symbol:?} in row {row}, column {column}:\n{:?}",
+            expected.content()[usize::from(row * size.0)..][..usize::from(size.0)]
+                .iter()
+                .map(Cell::symbol)
+                .collect::<Vec<_>>()
+        );
+    }
+    expected
 }

@@ -4,6 +4,8 @@
 //! person. Every meaning also has a glyph, so that nothing depends on colour. The page's background is the user's.
 
 use crate::app::{ColorDepth, DisplaySettings, ThemeChoice};
+use crate::diagnosis::Severity;
+use crate::fleet::GpuState;
 use ratatui::style::{Color, Modifier, Style};
 
 /// Styles by meaning, and the characters to draw with.
@@ -211,6 +213,43 @@ impl Theme {
                 Self { busy, warn, crit, dim, track, ramp, ..base }
             }
         }
+    }
+
+    /// Returns the style of a finding.
+    pub(super) fn severity_style(&self, severity: Severity) -> Style {
+        match severity {
+            Severity::Crit => self.crit,
+            Severity::Warn => self.warn,
+            Severity::Info => self.plain,
+        }
+    }
+
+    /// Returns the style of a GPU state.
+    pub(super) fn state_style(&self, state: GpuState) -> Style {
+        match state {
+            GpuState::Fault | GpuState::Hung => self.crit,
+            GpuState::InUse => self.busy,
+            GpuState::Unknown | GpuState::Waiting | GpuState::Idle | GpuState::Free | GpuState::Unused => self.dim,
+        }
+    }
+
+    /// Returns the glyph of a GPU state.
+    pub(super) fn state_glyph(&self, state: GpuState) -> &'static str {
+        match state {
+            GpuState::Fault => "!",
+            GpuState::Hung => "?",
+            GpuState::Unknown => "~",
+            GpuState::InUse => self.glyphs.bar_full,
+            GpuState::Waiting => "w",
+            GpuState::Idle => "z",
+            GpuState::Free => self.glyphs.free,
+            GpuState::Unused => "-",
+        }
+    }
+
+    /// Returns the glyph for a percentage, one of eight heights.
+    pub(super) fn level_glyph(&self, percent: f32) -> &'static str {
+        self.glyphs.levels[((percent / 12.5) as usize).min(7)]
     }
 
     /// Whether filled and unfilled cells of a bar differ by colour alone would not do: then the track is a thin line.

@@ -8,10 +8,9 @@
 //! ╭─ fumi: 31 GPUs on 8 hosts ──────────────────────────── Enter: the list of fumi alone ─╮
 //! ```
 
-use super::canvas::Canvas;
+use super::canvas::{Canvas, Segments};
 use super::format::{ShortString, age, brief_span, columns, memory, or_dash, short, strip_directories};
 use super::list;
-use super::segments::Segments;
 use crate::app::users::{users_table_rows, visible_user_count};
 use crate::app::{App, UserSort};
 use crate::fleet::{GpuState, Moment, Row, UNKNOWN_USER, UserUsage, gpu_list};
@@ -334,7 +333,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
 fn draw_row(canvas: &mut Canvas<'_>, line: Rect, app: &App, row: &Row, name: u16, now: Moment) {
     let theme = canvas.theme;
     let style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };
-    let (words, state_style) = list::state(canvas, row, app, now, 14);
+    let (words, state_style) = list::state_text(canvas, row, app, now, 14);
     let sm = row.sm_percent.map(|(least, _)| short!("{least}"));
     let mut x = line.x;
     canvas.fit_middle(x, line.y, name, &row.host_name, style);

@@ -8,14 +8,11 @@
 //! ╭─ n001 GPU 2 ─────────── rack A ─╮╭─ Free now ───────────── 12 GPUs on 5 hosts ─╮
 //! ```
 
-use super::canvas::Canvas;
-use super::findings::severity_style;
+use super::canvas::{Canvas, LineWriter, Segments};
 use super::format::{brief_span, columns, gib, or_dash, rounded, short, shorten_host_name};
-use super::gpu_columns::{GpuColumns, ValueWidths};
-use super::host_cards::add_occupancy;
-use super::line_writer::LineWriter;
-use super::segments::Segments;
-use super::{gpu_detail, gpu_line, host_state};
+use super::gpu::add_occupancy;
+use super::gpu_line::{GpuColumns, ValueWidths};
+use super::{gpu, gpu_line, host_state};
 use crate::app::wall::{LEGEND_ROWS, WallLayout, WallLine};
 use crate::app::{App, GpuSummary, HostSummary, Metric};
 use crate::fleet::{FreeHost, GpuState, Host, HostId, Link, Moment, gpu_list};
@@ -105,7 +102,7 @@ fn draw_host_line(
     }
     canvas.fit_middle(area.x + 1, area.y, layout.name, host.name(), style);
     if let Some(severity) = app.findings().worst_severity_of_host(host.id) {
-        canvas.text(area.x + 1 + layout.name, area.y, 1, "!", severity_style(theme, severity));
+        canvas.text(area.x + 1 + layout.name, area.y, 1, "!", theme.severity_style(severity));
     }
     let x = area.x + 3 + layout.name;
     let available = area.right().saturating_sub(x);
@@ -180,8 +177,8 @@ fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str,
         GpuState::Fault | GpuState::Hung | GpuState::Free => false,
     };
     match metric.share_of(gpu).filter(|_| is_ramp) {
-        Some(share) => (gpu_line::level(theme, share), theme.ramp[((share / 20.0) as usize).min(4)]),
-        None => (gpu_line::state_glyph(theme, gpu.state), gpu_line::state_style(theme, gpu.state)),
+        Some(share) => (theme.level_glyph(share), theme.ramp[((share / 20.0) as usize).min(4)]),
+        None => (theme.state_glyph(gpu.state), theme.state_style(gpu.state)),
     }
 }
 
@@ -270,7 +267,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     };
     let mut words = about(canvas, app, host, gpu, cursor.gpu, now);
     let least = words.len() as u16;
-    words.extend(gpu_detail::lines(canvas, host, gpu, cursor.gpu));
+    words.extend(gpu::reading_lines(canvas, host, gpu, cursor.gpu));
     // The GPUs come first, then a few words about the selected one; all of its readings where there is room.
     let shown = summary.gpus.len().min(usize::from(inner.height.saturating_sub(least).max(1)));
     let widths = ValueWidths::of(std::iter::once(summary));
@@ -306,7 +303,7 @@ fn about(canvas: &Canvas<'_>, app: &App, host: &Host, gpu: &GpuSummary, position
         finding.gpus.iter().any(|gpu| gpu.host == host.id && gpu.position == position)
     };
     if let Some(finding) = findings.find(about) {
-        line.add(5, 2, short!("{}", finding.rule.word()), severity_style(theme, finding.severity));
+        line.add(5, 2, short!("{}", finding.rule.word()), theme.severity_style(finding.severity));
     }
     lines.push(line);
     let mut line = Segments::default();
@@ -374,7 +371,7 @@ fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
             let y = y + 1 + row as u16;
             let name = finding.hosts.first().map(|(_, name)| name.as_str()).unwrap_or_default();
             let lasted = brief_span(finding.lasted(now));
-            let mut x = inner.x + canvas.text(inner.x, y, 1, "!", severity_style(theme, finding.severity)) + 1;
+            let mut x = inner.x + canvas.text(inner.x, y, 1, "!", theme.severity_style(finding.severity)) + 1;
             x += canvas.fit_middle(x, y, 10, name, theme.plain) + 1;
             let available = inner.right().saturating_sub(x + 5);
             canvas.fit(x, y, available, &finding.sentence, theme.plain);

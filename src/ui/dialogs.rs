@@ -1,0 +1,433 @@
+//! The confirmation before a signal is sent, and what came of it.
+//!
+//! ```text
+//! ┏━ Send TERM ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ hgx-04 ━┓
+//! ┃ host       hgx-04   GPUs 4,5                                         ┃
+//! ┃ user       dmitri (Dmitri Example), not you                          ┃
+//! ┃ process    pid 5350, the launcher of 2 workers                       ┃
+//! ┃ command    torchrun --nproc_per_node 8 sft.py                        ┃
+//! ┃                                                                      ┃
+//! ┃▸Cancel     Esc or Enter                                              ┃
+//! ┃ Send TERM  type hgx-04, then Enter: ▏                                ┃
+//! ┗━ the probe checks pid and start once more ━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
+//! ```
+//!
+//! Questions on the way in.
+//!
+//! ```text
+//! ┏━ Unknown host key  1 of 2 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ hgx-10 ━┓
+//! ┃ You have not connected to this host before.                          ┃
+//! ┃                                                                      ┃
+//! ┃ host      hgx-10.lab (10.2.0.20:22)                                  ┃
+//! ┃ type      ssh-ed25519                                                ┃
+//! ┃ key       SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDmLRTCKq1TXMsU2c8         ┃
+//! ┃                                                                      ┃
+//! ┃ Skip this host      Esc or s                                         ┃
+//! ┃ Trust once          o                                                ┃
+//! ┃ Trust and save      type yes, then Enter:                            ┃
+//! ┗━ saves to ~/.ssh/known_hosts ━━━━━━━━━━━━━━━━━━━━━━━━ default: skip ━┛
+//! ```
+//!
+//! Whose processes to show: everybody's, or one user's.
+//!
+//! ```text
+//! ┏━ Whose processes ━━━━━━━━━━━┓
+//! ┃▸everybody                   ┃
+//! ┃ erika        990G  3 jobs   ┃
+//! ┃ dmitri       140G  1 job    ┃
+//! ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
+//! ```
+//!
+//! The command palette.
+//!
+//! ```text
+//! ┏━ Command ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┓
+//! ┃: sort_                                                ┃
+//! ┃▸sort by the next column                             . ┃
+//! ┃ sort by a column: its letter                     o F6 ┃
+//! ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
+//! ```
+
+use super::areas::centered;
+use super::canvas::{Canvas, LineWriter};
+use super::format::{columns, memory, short, strip_directories};
+use crate::app::prompts::{IGNORE_KEYS_FOR, PromptDialog, SAVE_WORD};
+use crate::app::signals::{self, Confirmation, SignalDialog, signal_name};
+use crate::app::{App, SignalTarget};
+use crate::fleet::{Moment, gpu_list};
+use crate::ssh::prompt::{Prompt, PromptKind};
+use crate::wire::SafeText;
+use ratatui::layout::Rect;
+use ratatui::style::Style;
+
+const SIGNAL_COLUMNS: u16 = 78;
+const LABEL: u16 = 11;
+/// The most targets that are listed.
+const MAX_LISTED: usize = 12;
+
+/// Draws the dialog over the body, while it is open.
+pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
+    let Some(dialog) = app.signals().dialog() else { return };
+    let theme = canvas.theme;
+    let listed = dialog.targets.len().min(MAX_LISTED) as u16;
+    let height = match dialog.targets.as_slice() {
+        [only] => {
+            9 + u16::from(only.alternative.is_some()) + 2 * u16::from(only.refusal.is_some()) + rows_of(&only.command)
+        }
+        _ => 9 + listed,
+    };
+    let area = centered(body, SIGNAL_COLUMNS, height + 2 * u16::from(dialog.is_kill_offer));
+    canvas.clear(area);
+    canvas.outline(area, &theme.glyphs.heavy, theme.warn);
+    let name = signal_name(dialog.signal);
+    let title = if dialog.outcomes.is_some() { short!(" Sent {name} ") } else { short!(" Send {name} ") };
+    canvas.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, theme.focus);
+    let foot = " the probe checks pid and start once more before it sends ";
+    canvas.fit(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), foot, theme.dim);
+    let inner = Rect {
+        x: area.x + 2,
+        y: area.y + 1,
+        width: area.width.saturating_sub(4),
+        height: area.height.saturating_sub(2),
+    };
+    let mut writer = LineWriter::new(canvas, inner);
+    if dialog.is_kill_offer {
+        writer.line("These live 30 s after their launcher got its signal.", theme.plain);
+        writer.gap();
+    }
+    match (dialog.targets.as_slice(), &dialog.outcomes) {
+        ([only], None) => draw_single_target(&mut writer, only),
+        (targets, outcomes) => draw_targets(&mut writer, targets, outcomes.as_deref()),
+    }
+    writer.gap();
+    if dialog.outcomes.is_some() {
+        writer.labelled("Close", LABEL, "Esc or Enter");
+    } else {
+        draw_choices(&mut writer, dialog, now);
+    }
+}
+
+fn rows_of(command: &str) -> u16 {
+    (columns(command) as u16).div_ceil(SIGNAL_COLUMNS - 4 - LABEL).clamp(1, 4)
+}
+
+fn draw_single_target(writer: &mut LineWriter<'_, '_>, target: &SignalTarget) {
+    writer.labelled("host", LABEL, &format!("{}   GPUs {}", target.host_name, gpu_list(&target.gpu_indexes)));
+    writer.labelled("user", LABEL, &user_text(target));
+    let pid = target.process.pid;
+    let process = match target.workers.len() {
+        0 => format!("pid {pid}"),
+        1 => format!("pid {pid}, the launcher of 1 worker"),
+        count => format!("pid {pid}, the launcher of {count} workers"),
+    };
+    writer.labelled("process", LABEL, &process);
+    let command: String = target.command.chars().take(usize::from(4 * (SIGNAL_COLUMNS - 4 - LABEL))).collect();
+    writer.labelled("command", LABEL, &command);
+    if let Some(way) = &target.alternative {
+        writer.labelled("better", LABEL, way);
+    }
+    if let Some(why) = &target.refusal {
+        writer.gap();
+        let style = writer.canvas.theme.warn;
+        writer.wrapped(why, style);
+    }
+}
+
+fn user_text(target: &SignalTarget) -> String {
+    let name = target.full_name.as_ref().map_or_else(String::new, |name| format!(" ({name})"));
+    let whose = if target.is_mine { "you" } else { "not you" };
+    format!("{}{name}, {whose}", target.who)
+}
+
+fn draw_targets(writer: &mut LineWriter<'_, '_>, targets: &[SignalTarget], outcomes: Option<&[Option<String>]>) {
+    let theme = writer.canvas.theme;
+    let mut hosts: Vec<&str> = targets.iter().map(|target| target.host_name.as_str()).collect();
+    hosts.sort_unstable();
+    hosts.dedup();
+    let plural = if hosts.len() == 1 { "" } else { "s" };
+    writer.line(&short!("{} processes on {} host{plural}", targets.len(), hosts.len()), theme.plain);
+    for (index, target) in targets.iter().enumerate().take(MAX_LISTED) {
+        let outcome =
+            outcomes.map(|outcomes| outcomes.get(index).and_then(Option::as_deref).unwrap_or("waiting for an answer"));
+        let (words, style) = match (outcome, &target.refusal) {
+            (Some("sent"), _) => ("sent", theme.plain),
+            (Some(words), _) => (words, theme.warn),
+            (None, Some(why)) => (why.as_str(), theme.warn),
+            (None, None) => ("", theme.plain),
+        };
+        let command = strip_directories(&target.command);
+        let about = if words.is_empty() { command.as_ref() } else { words };
+        let line = format!("{} pid {} {}: {about}", target.host_name, target.process.pid, target.who);
+        writer.line(&line, style);
+    }
+    if targets.len() > MAX_LISTED {
+        writer.line(&short!("and {} more", targets.len() - MAX_LISTED), theme.dim);
+    }
+}
+
+fn draw_choices(writer: &mut LineWriter<'_, '_>, dialog: &SignalDialog, now: Moment) {
+    let theme = writer.canvas.theme;
+    let name = signal_name(dialog.signal);
+    let counts = !dialog.is_kill_offer || now.since(dialog.opened_at) >= signals::IGNORE_KEYS_FOR;
+    let send = short!("Send {name}");
+    match &dialog.confirmation {
+        Confirmation::Impossible => writer.labelled("Close", LABEL, "Esc or Enter"),
+        Confirmation::Key => {
+            writer.labelled("Cancel", LABEL, "Esc or Enter");
+            writer.labelled(&send, LABEL, "y");
+        }
+        Confirmation::Word(word) => {
+            writer.labelled("Cancel", LABEL, "Esc, or Enter without a word");
+            let caret = if counts { theme.glyphs.caret } else { "" };
+            let typed = crate::wire::SafeText::new(&dialog.typed);
+            writer.labelled(&send, LABEL, &format!("type {word}, then Enter: {typed}{caret}"));
+            if dialog.is_mistyped {
+                writer.line(&format!("that is not {word}"), Style::new().patch(theme.warn));
+            }
+        }
+    }
+}
+
+const PROMPT_COLUMNS: u16 = 72;
+
+/// Draws the open dialog over the body.
+pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
+    let Some((prompt, dialog)) = app.prompts().open_dialog() else { return };
+    let height = match prompt.kind {
+        PromptKind::HostKey { .. } => 17,
+        PromptKind::Passphrase { .. } => 13,
+        PromptKind::Secret { .. } => 15,
+    };
+    let area = centered(body, PROMPT_COLUMNS, height);
+    canvas.clear(area);
+    canvas.outline(area, &canvas.theme.glyphs.heavy, canvas.theme.warn);
+    let (position, count) = app.prompts().position();
+    let (title, name) = match &prompt.kind {
+        PromptKind::HostKey { .. } => ("Unknown host key", prompt.hosts.first().cloned().unwrap_or_default()),
+        PromptKind::Passphrase { path, .. } => ("Passphrase", path.rsplit('/').next().unwrap_or_default().to_owned()),
+        PromptKind::Secret { .. } => ("Login", prompt.hosts.first().cloned().unwrap_or_default()),
+    };
+    let title = if count > 1 { format!(" {title}  {position} of {count} ") } else { format!(" {title} ") };
+    draw_edge(canvas, area, area.y, &title, &format!(" {} ", SafeText::new(&name)));
+    let footer = if dialog.ignored_keys && now.since(dialog.opened_at) < IGNORE_KEYS_FOR * 4 {
+        (" keys typed in the first 0.5 s were ignored ".to_owned(), String::new())
+    } else {
+        match &prompt.kind {
+            PromptKind::HostKey { known_hosts, .. } => {
+                (format!(" saves to {} ", SafeText::new(known_hosts)), " default: skip ".to_owned())
+            }
+            _ => (" kept in memory of this session only; never written ".to_owned(), String::new()),
+        }
+    };
+    draw_edge(canvas, area, area.bottom().saturating_sub(1), &footer.0, &footer.1);
+    let inner = Rect {
+        x: area.x + 2,
+        y: area.y + 1,
+        width: area.width.saturating_sub(4),
+        height: area.height.saturating_sub(2),
+    };
+    let mut writer = LineWriter::new(canvas, inner);
+    if area.height == height {
+        writer.line("", Style::new());
+    }
+    match &prompt.kind {
+        PromptKind::HostKey { target, key_type, fingerprint, also_known_as, .. } => {
+            draw_host_key(&mut writer, [target, key_type, fingerprint], also_known_as, dialog, now);
+        }
+        PromptKind::Passphrase { path, fingerprint, failures } => {
+            writer.labelled("key", LABEL, &SafeText::new(path));
+            if let Some(fingerprint) = fingerprint {
+                writer.labelled("", LABEL, &SafeText::new(fingerprint));
+            }
+            writer.labelled("for", LABEL, &hosts_text(prompt));
+            writer.gap();
+            draw_field(&mut writer, "passphrase", dialog, false, now);
+            writer.gap();
+            writer.labelled("Unlock", LABEL, "Enter");
+            writer.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
+            draw_failures(&mut writer, *failures);
+        }
+        PromptKind::Secret { text, instruction, echo, failures } => {
+            let instruction = SafeText::new(instruction);
+            if !instruction.trim().is_empty() {
+                writer.wrapped(&instruction, writer.canvas.theme.plain);
+                writer.gap();
+            }
+            writer.labelled("for", LABEL, &hosts_text(prompt));
+            writer.gap();
+            writer.wrapped(&SafeText::new(text.trim()), writer.canvas.theme.plain);
+            draw_field(&mut writer, "answer", dialog, *echo, now);
+            writer.gap();
+            writer.labelled("Send", LABEL, "Enter");
+            writer.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
+            draw_failures(&mut writer, *failures);
+        }
+    }
+}
+
+fn draw_host_key(
+    writer: &mut LineWriter<'_, '_>,
+    [target, key_type, fingerprint]: [&String; 3],
+    also_known_as: &[String],
+    dialog: &PromptDialog,
+    now: Moment,
+) {
+    let plain = writer.canvas.theme.plain;
+    writer.line("You have not connected to this host before.", plain);
+    writer.gap();
+    writer.labelled("host", LABEL, &SafeText::new(target));
+    writer.labelled("type", LABEL, &SafeText::new(key_type));
+    writer.labelled("key", LABEL, &SafeText::new(fingerprint));
+    if also_known_as.is_empty() {
+        writer.labelled("same key", LABEL, "not known under another name");
+    } else {
+        writer.labelled("same key", LABEL, &SafeText::new(&also_known_as.join(", ")));
+    }
+    writer.gap();
+    writer.line("Compare with the host (on its console):", plain);
+    writer.line(&format!("ssh-keygen -lf /etc/ssh/ssh_host_{}_key.pub", key_file(key_type)), plain);
+    writer.gap();
+    writer.labelled("Esc or s", LABEL, "skip this host");
+    writer.labelled("o", LABEL, "trust this once");
+    let label = "yes Enter";
+    let caret = caret(writer, dialog, now);
+    let typed = dialog.input.text();
+    writer.labelled(label, LABEL, &short!("trust and save; type yes: {typed}{caret}"));
+    if dialog.needs_save_word && typed != SAVE_WORD {
+        writer.line("type the whole word yes to save, or o to trust once", writer.canvas.theme.warn);
+    }
+}
+
+/// The middle of the file name under which sshd keeps a key of this type.
+fn key_file(key_type: &str) -> &'static str {
+    match key_type {
+        "ssh-rsa" | "rsa-sha2-256" | "rsa-sha2-512" => "rsa",
+        kind if kind.starts_with("ecdsa-") => "ecdsa",
+        _ => "ed25519",
+    }
+}
+
+/// The caret shows from when keys count.
+fn caret(writer: &LineWriter<'_, '_>, dialog: &PromptDialog, now: Moment) -> &'static str {
+    if now.since(dialog.opened_at) < IGNORE_KEYS_FOR { "" } else { writer.canvas.theme.glyphs.caret }
+}
+
+fn draw_field(writer: &mut LineWriter<'_, '_>, label: &str, dialog: &PromptDialog, echo: bool, now: Moment) {
+    let caret = caret(writer, dialog, now);
+    if echo {
+        let text = SafeText::new(dialog.input.text());
+        let available = usize::from(PROMPT_COLUMNS - LABEL - 6);
+        let end = super::format::truncate_start(&text, available);
+        writer.labelled(label, LABEL, &format!("{end}{caret}"));
+    } else {
+        writer.labelled(label, LABEL, &format!("(typed text is not shown) {caret}"));
+    }
+}
+
+fn draw_failures(writer: &mut LineWriter<'_, '_>, failures: u32) {
+    if failures > 0 {
+        writer.gap();
+        let style = writer.canvas.theme.warn;
+        writer.line(&short!("that was wrong ({failures} of 3)"), style);
+    }
+}
+
+/// `hgx-11 and 7 more hosts`.
+fn hosts_text(prompt: &Prompt) -> SafeText {
+    let first = prompt.hosts.first().map_or("-", String::as_str);
+    match prompt.hosts.len() {
+        0 | 1 => SafeText::new(first),
+        2 => SafeText::new(&format!("{first} and 1 more host")),
+        count => SafeText::new(&format!("{first} and {} more hosts", count - 1)),
+    }
+}
+
+fn draw_edge(canvas: &mut Canvas<'_>, area: Rect, y: u16, left: &str, right: &str) {
+    let available = area.width.saturating_sub(4);
+    let used = canvas.fit(area.x + 2, y, available, left, canvas.theme.focus);
+    let taken = columns(right) as u16;
+    if used + taken < available {
+        canvas.text(area.right() - 2 - taken, y, taken, right, canvas.theme.focus);
+    }
+}
+
+const PICKER_COLUMNS: u16 = 44;
+
+/// Draws the list of users over the body, while it is open.
+pub(super) fn draw_user_picker(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
+    let Some(selected) = app.screen().user_picker else { return };
+    let users = app.user_totals();
+    let lines = users.len() + 1;
+    let area = centered(body, PICKER_COLUMNS, (lines as u16).saturating_add(2));
+    canvas.clear(area);
+    let theme = canvas.theme;
+    canvas.outline(area, &theme.glyphs.heavy, theme.focus);
+    canvas.text(area.x + 2, area.y, area.width.saturating_sub(4), " Whose processes ", theme.focus);
+    let shown = usize::from(area.height.saturating_sub(2));
+    let selected = selected.min(lines - 1);
+    let top = (selected + 1).saturating_sub(shown);
+    let below = lines.saturating_sub(top + shown);
+    if below > 0 {
+        let more = short!(" {} {below} more ", theme.glyphs.down);
+        canvas.text(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), &more, theme.plain);
+    }
+    for (index, line) in (top..lines).take(shown).enumerate() {
+        let y = area.y + 1 + index as u16;
+        let style = if line == selected { theme.focus } else { theme.plain };
+        if line == selected {
+            canvas.text(area.x + 1, y, 1, theme.glyphs.pointer, theme.focus);
+        }
+        let Some((user, bytes, jobs)) = line.checked_sub(1).and_then(|position| users.get(position)) else {
+            canvas.text(area.x + 2, y, area.width.saturating_sub(4), "everybody", style);
+            continue;
+        };
+        let right = area.width.saturating_sub(3);
+        let figures = 16.min(right);
+        canvas.fit(area.x + 2, y, right.saturating_sub(figures + 1), user, style);
+        let plural = if *jobs == 1 { " " } else { "s" };
+        let words = short!("{}  {jobs:>3} job{plural}", memory(*bytes).as_str());
+        canvas.right(area.x + 2 + right - figures - 1, y, figures, &words, style);
+    }
+}
+
+const PALETTE_COLUMNS: u16 = 64;
+/// As many entries as are read at a glance.
+const PALETTE_MAX_ROWS: u16 = 16;
+
+/// Draws the palette over the body, while it is open.
+pub(super) fn draw_palette(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
+    let Some(palette) = app.palette() else { return };
+    let entries = app.palette_entries();
+    let theme = canvas.theme;
+    // As high as with nothing typed, so that it does not jump while one types.
+    let area = centered(body, PALETTE_COLUMNS, PALETTE_MAX_ROWS + 3);
+    canvas.clear(area);
+    canvas.outline(area, &theme.glyphs.heavy, theme.focus);
+    canvas.text(area.x + 2, area.y, area.width.saturating_sub(4), " Command ", theme.focus);
+    let (x, width) = (area.x + 2, area.width.saturating_sub(4));
+    canvas.text(area.x + 1, area.y + 1, 1, ":", theme.focus);
+    let used = canvas.fit(x + 1, area.y + 1, width.saturating_sub(2), palette.text(), theme.plain);
+    canvas.text(x + 1 + used, area.y + 1, 1, theme.glyphs.caret, theme.focus);
+    let shown = usize::from(area.height.saturating_sub(3));
+    let selected = palette.index().min(entries.len().saturating_sub(1));
+    let top = (selected + 1).saturating_sub(shown);
+    if entries.is_empty() {
+        canvas.fit(x, area.y + 2, width, "no action is called so", theme.dim);
+    }
+    for (row, (index, line)) in entries.iter().enumerate().skip(top).take(shown).enumerate() {
+        let y = area.y + 2 + row as u16;
+        let style = if index == selected { theme.focus } else { theme.plain };
+        if index == selected {
+            canvas.text(area.x + 1, y, 1, theme.glyphs.pointer, theme.focus);
+        }
+        let keys = app.keymap().keys_label(line);
+        let keys_columns = (columns(keys) as u16).min(width / 3);
+        canvas.fit(x, y, width.saturating_sub(keys_columns + 2), line.description, style);
+        canvas.right(x + width - keys_columns, y, keys_columns, keys, theme.dim);
+    }
+    let below = entries.len().saturating_sub(top + shown);
+    if below > 0 {
+        let more = short!(" {} {below} more ", theme.glyphs.down);
+        canvas.text(area.x + 2, area.bottom().saturating_sub(1), width, &more, theme.plain);
+    }
+}
