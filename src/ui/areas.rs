@@ -1,25 +1,23 @@
-//! Where everything is on the screen: the division of [`crate::app::layout`] as rectangles.
+//! Screen geometry: the rectangles of the layout that [`crate::app::layout`] computes, and of tables and dialogs.
 
 use crate::app::layout::{GridLayout, INNER_GAP, PaneFrame, ScreenLayout};
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 
-/// The parts of the whole screen.
+/// The parts of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ScreenAreas {
-    /// The first row.
     pub(super) header: Rect,
-    /// Everything between header and hints.
+    /// Everything between the header and the hint bar.
     pub(super) body: Rect,
     /// The upper part of the body, for the grid.
     pub(super) grid: Rect,
-    /// The lower part, for the list.
+    /// The lower part of the body, for the list.
     pub(super) list: Rect,
-    /// The last row.
     pub(super) hints: Rect,
 }
 
 impl ScreenAreas {
-    /// The parts of `area`, which has the size that was arranged.
+    /// Divides `area`, which has the size that `screen_layout` was computed for.
     pub(super) fn of(area: Rect, screen_layout: &ScreenLayout) -> Self {
         let header = Rect { height: area.height.min(1), ..area };
         let body = Rect { y: area.y + header.height, height: area.height.saturating_sub(2), ..area };
@@ -35,11 +33,11 @@ impl ScreenAreas {
     }
 }
 
-/// The rectangle of the pane at `pane_index` (0 is the first on the screen), its frame included.
+/// Returns the rectangle of a pane with its frame. Index 0 is the first visible pane.
 pub(super) fn pane(grid: Rect, layout: &GridLayout, pane_index: usize) -> Rect {
     let per_row = usize::from(layout.per_row).max(1);
     let (row, column) = ((pane_index / per_row) as u16, (pane_index % per_row) as u16);
-    // A rule or a bare line leaves one column free beside its neighbour.
+    // Panes without a box keep one empty column between neighbours.
     let gap = u16::from(layout.per_row > 1 && layout.frame != PaneFrame::Boxed);
     let area = Rect {
         x: grid.x + column * layout.pane_columns,
@@ -50,21 +48,16 @@ pub(super) fn pane(grid: Rect, layout: &GridLayout, pane_index: usize) -> Rect {
     area.intersection(grid)
 }
 
-/// What is left of a pane inside its frame.
+/// Returns the area inside the frame of a pane.
 pub(super) fn inner(pane: Rect, frame: PaneFrame) -> Rect {
     match frame {
         PaneFrame::Bare => pane,
         PaneFrame::Rule => Rect { y: pane.y + pane.height.min(1), height: pane.height.saturating_sub(1), ..pane },
-        PaneFrame::Boxed => Rect {
-            x: pane.x + pane.width.min(1),
-            y: pane.y + pane.height.min(1),
-            width: pane.width.saturating_sub(2),
-            height: pane.height.saturating_sub(2),
-        },
+        PaneFrame::Boxed => pane.inner(Margin::new(1, 1)),
     }
 }
 
-/// The line of the GPU at `position` inside a pane: columns are filled from the top, the left one first.
+/// Returns the line of the GPU at `position` inside a pane. Columns are filled from top to bottom, left to right.
 pub(super) fn gpu_cell(inner: Rect, layout: &GridLayout, position: usize) -> Option<Rect> {
     let rows = usize::from(inner.height);
     if rows == 0 || position >= rows * usize::from(layout.inner_columns) {
@@ -75,7 +68,21 @@ pub(super) fn gpu_cell(inner: Rect, layout: &GridLayout, position: usize) -> Opt
     Some(Rect { x, y: inner.y + row, width: layout.cell_columns, height: 1 })
 }
 
-/// A box of this size in the middle of `area`, as far as it fits.
+/// A column of a table: what it shows, its header, its width and its priority. Columns with the lowest priority are
+/// dropped first.
+pub(super) type TableColumn<C> = (C, &'static str, u16, u8);
+
+/// Drops columns of a table until the rest fits into `width`, with one empty column between two.
+pub(super) fn fitting_columns<C: Copy>(columns: &[TableColumn<C>], width: u16) -> Vec<TableColumn<C>> {
+    let mut columns = columns.to_vec();
+    while columns.iter().map(|(_, _, width, _)| width + 1).sum::<u16>() > width + 1 && columns.len() > 1 {
+        let lowest = columns.iter().map(|(_, _, _, priority)| *priority).min();
+        columns.retain(|(_, _, _, priority)| Some(*priority) != lowest);
+    }
+    columns
+}
+
+/// Returns a box of at most this size in the middle of `area`.
 pub(super) fn centered(area: Rect, width: u16, height: u16) -> Rect {
     let (width, height) = (width.min(area.width), height.min(area.height));
     Rect { x: area.x + (area.width - width) / 2, y: area.y + (area.height - height) / 2, width, height }

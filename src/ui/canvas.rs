@@ -1,36 +1,34 @@
-//! Writing into the frame's cells: text by graphemes, boxes and rules, always within the frame.
+//! Writes text, boxes and lines into a ratatui buffer, never outside it.
 //!
-//! Text from a host is safe text long before it comes here. What is typed or pasted is not, so this last gate lets no
-//! character through that a terminal obeys, and none of which terminals disagree how wide it is.
+//! [`Canvas`] writes single texts, [`Segments`] a line of texts with priorities, [`LineWriter`] fills an area line by line.
+//! ratatui's `Span` and `Paragraph` neither drop the least important text nor mark a cut.
 //!
-//! A line of words of which the least important go first when there is no room for all.
-//!
-//! Lines of text from the top of an area to its bottom; what does not fit is left out.
+//! Text from hosts is [`crate::wire::SafeText`] already, but typed and pasted text is not. The canvas replaces characters
+//! that control the terminal, and characters whose width differs between terminals.
 
-use super::format::{ShortString, columns, grapheme_columns, truncate, truncate_start, wrap};
+use super::format::{ShortString, columns, grapheme_columns, short, truncate, truncate_start, wrap};
 use super::theme::{BoxGlyphs, Theme};
 use crate::wire::safe_text::is_safe;
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
+use ratatui::widgets::{Clear, Widget as _};
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// Stands for what cannot be drawn.
+/// Replaces a character that cannot be drawn.
 const MARK: &str = "\u{FFFD}";
-/// Characters of one grapheme that are drawn: a syllable of Hangul has three, a letter with two marks, too.
+/// The maximum number of characters in one grapheme: a Hangul syllable has three, as has a letter with two accents.
 const MAX_CHARACTERS: usize = 3;
 
-/// A buffer with the theme it is drawn in. What lies outside the buffer is not drawn.
+/// A buffer and the theme to draw with.
 pub(super) struct Canvas<'a> {
-    /// The cells.
     pub(super) buffer: &'a mut Buffer,
-    /// The styles and characters.
     pub(super) theme: &'a Theme,
 }
 
 impl Canvas<'_> {
-    /// Writes `text` into at most `width` columns and returns how many it took. What does not fit is cut off.
+    /// Writes `text` into at most `width` columns, cuts off the rest and returns the number of columns used.
     pub(super) fn text(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         let ascii = self.theme.ascii;
         let cells = self.cells(x, y, width);
@@ -41,7 +39,7 @@ impl Canvas<'_> {
             }
             return taken as u16;
         }
-        // Most of what is not ASCII is one of the theme's glyphs: one character that needs no segmentation.
+        // Most non-ASCII texts are a single glyph of the theme, which needs no segmentation.
         let mut characters = text.chars();
         if let (Some(character), None) = (characters.next(), characters.next())
             && character.width() == Some(1)
@@ -59,7 +57,7 @@ impl Canvas<'_> {
                 continue;
             }
             let Some(target) = cells.get_mut(at..at + taken) else { break };
-            // In ASCII the theme's glyphs are ASCII; what is not came from a host.
+            // All glyphs of the ASCII theme are ASCII, so this text comes from a host.
             let symbol = if ascii && !grapheme.is_ascii() { "?" } else { drawn(grapheme, taken) };
             restyle(target[0].set_symbol(symbol), style);
             for covered in &mut target[1..] {
@@ -73,7 +71,7 @@ impl Canvas<'_> {
         at as u16
     }
 
-    /// The cells of a row from `x` on, as far as they lie within the buffer.
+    /// Returns the cells of a row from `x` on that lie inside the buffer.
     fn cells(&mut self, x: u16, y: u16, width: u16) -> &mut [Cell] {
         let area = self.buffer.area;
         let end = x.saturating_add(width).min(area.right());
@@ -84,7 +82,7 @@ impl Canvas<'_> {
         &mut self.buffer.content[start..start + usize::from(end - x)]
     }
 
-    /// As [`Canvas::text`], with an ellipsis where something was cut off.
+    /// Like [`Canvas::text`], with an ellipsis if the text is cut.
     pub(super) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         if width == 0 || columns(text) <= usize::from(width) {
             return self.text(x, y, width, text, style);
@@ -93,7 +91,7 @@ impl Canvas<'_> {
         used + self.text(x + used, y, width - used, self.theme.glyphs.ellipsis, style)
     }
 
-    /// As [`Canvas::fit`], cut in the middle: names of hosts differ at both ends.
+    /// Like [`Canvas::fit`], but cut in the middle: host names often differ only at the end.
     pub(super) fn fit_middle(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
         if width < 5 || columns(text) <= usize::from(width) {
             return self.fit(x, y, width, text, style);
@@ -105,20 +103,20 @@ impl Canvas<'_> {
         used + self.text(x + used, y, width - used, tail, style)
     }
 
-    /// As [`Canvas::fit`], at the right end of the columns.
+    /// Like [`Canvas::fit`], aligned to the right.
     pub(super) fn right(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
         let taken = columns(text).min(usize::from(width)) as u16;
         self.fit(x + width - taken, y, taken, text, style);
     }
 
-    /// Repeats one glyph.
+    /// Fills `width` columns with one glyph.
     pub(super) fn repeat(&mut self, x: u16, y: u16, width: u16, glyph: &str, style: Style) {
         for cell in self.cells(x, y, width) {
             restyle(cell.set_symbol(glyph), style);
         }
     }
 
-    /// The outline of a box.
+    /// Draws the outline of a box. ratatui's `Block` also restyles every cell inside, which costs time in each frame.
     pub(super) fn outline(&mut self, area: Rect, glyphs: &BoxGlyphs, style: Style) {
         if area.width < 2 || area.height < 2 {
             return;
@@ -136,15 +134,40 @@ impl Canvas<'_> {
         }
     }
 
-    /// Empties an area, so that what lies below a dialog does not show through.
-    pub(super) fn clear(&mut self, area: Rect) {
-        let area = area.intersection(self.buffer.area);
-        for y in area.y..area.bottom() {
-            self.cells(area.x, y, area.width).iter_mut().for_each(Cell::reset);
+    /// Draws an empty box with a title over the current content, for a dialog.
+    pub(super) fn dialog(&mut self, area: Rect, title: &str, style: Style) {
+        Clear.render(area, self.buffer);
+        self.outline(area, &self.theme.glyphs.heavy, style);
+        self.title(area, title, self.theme.focus);
+    }
+
+    /// Writes on the upper edge of a box.
+    pub(super) fn title(&mut self, area: Rect, text: &str, style: Style) {
+        self.fit(area.x + 2, area.y, area.width.saturating_sub(4), text, style);
+    }
+
+    /// Writes on the lower edge of a box how many lines follow: `▼ 12 more lines`.
+    pub(super) fn more_below(&mut self, area: Rect, count: usize, unit: &str) {
+        if count > 0 {
+            let text = short!(" {} {count} more{unit} ", self.theme.glyphs.down);
+            let y = area.bottom().saturating_sub(1);
+            self.text(area.x + 2, y, area.width.saturating_sub(4), &text, self.theme.plain);
         }
     }
 
-    /// Draws everything in an area in the dim style, for values that are old.
+    /// Writes on an edge of a box, left and right, with a space around each text.
+    pub(super) fn edge(&mut self, area: Rect, y: u16, left: &Segments, right: &Segments) {
+        for (segments, x) in [(left, area.x + 3), (right, area.right().saturating_sub(3 + right.width()))] {
+            let width = segments.width();
+            if width > 0 {
+                self.text(x - 1, y, 1, " ", Style::new());
+                segments.draw(self, x, y, width);
+                self.text(x + width, y, 1, " ", Style::new());
+            }
+        }
+    }
+
+    /// Draws all cells of an area in the dim style, for old values.
     pub(super) fn dim(&mut self, area: Rect) {
         let area = area.intersection(self.buffer.area);
         let dim = self.theme.dim;
@@ -154,8 +177,7 @@ impl Canvas<'_> {
     }
 }
 
-/// What of a grapheme is drawn into this many columns: all of it, unless there are characters in it that a terminal obeys,
-/// or that terminals put into columns of their own.
+/// Returns the part of a grapheme that is drawn into this many columns, or [`MARK`].
 fn drawn(grapheme: &str, columns: usize) -> &str {
     let characters = grapheme.char_indices().take(MAX_CHARACTERS);
     let end = characters
@@ -166,8 +188,8 @@ fn drawn(grapheme: &str, columns: usize) -> &str {
     if symbol.is_empty() || symbol.width() > columns { MARK } else { symbol }
 }
 
-/// Flags are two letters of their own alphabet, of which some terminals make two columns and some four. The voiced marks
-/// of halfwidth katakana have a column of their own, which ratatui counts twice.
+/// Whether terminals agree on the width of a character. Some draw a flag (two regional indicators) in two columns, some in
+/// four. ratatui counts the voiced marks of halfwidth katakana twice.
 fn is_drawn(character: char) -> bool {
     is_safe(character) && !matches!(character, '\u{1F1E6}'..='\u{1F1FF}' | '\u{FF9E}' | '\u{FF9F}')
 }
@@ -176,48 +198,48 @@ fn is_skin_tone(character: char) -> bool {
     matches!(character, '\u{1F3FB}'..='\u{1F3FF}')
 }
 
-/// Gives a cell this style and nothing of the one it had: words on a frame do not take on its colour.
+/// Replaces the style of a cell. `Cell::set_style` alone would keep the colour of the frame below a text.
 fn restyle(cell: &mut Cell, style: Style) {
     cell.fg = Color::Reset;
     cell.modifier = Modifier::empty();
     cell.set_style(style);
 }
 
-/// Some words of a line.
+/// A text in a line.
 #[derive(Debug, Clone)]
 pub(super) struct Segment {
     text: ShortString,
     style: Style,
-    /// How long it is kept: the lowest go first.
+    /// Segments with the lowest priority are dropped first.
     priority: u8,
-    /// Empty columns before it.
+    /// Empty columns before the text.
     gap: u16,
-    /// It goes together with the one before it: a label without its figure says nothing.
+    /// Whether the segment is dropped together with the one before it: a label without its value is useless.
     is_tied: bool,
 }
 
-/// The words of a line, in the order in which they are drawn.
+/// A line of styled texts. If it is too narrow, the texts with the lowest priority are dropped.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Segments {
     segments: Vec<Segment>,
 }
 
 impl Segments {
-    /// Adds words. Of those with the same `keep` the last go first.
+    /// Adds a text. Of texts with equal priority the last is dropped first.
     pub(super) fn add(&mut self, priority: u8, gap: u16, text: ShortString, style: Style) {
         if !text.is_empty() {
             self.segments.push(Segment { text, style, priority, gap, is_tied: false });
         }
     }
 
-    /// Adds words that go together with those before them.
+    /// Adds a text that is dropped together with the one before it.
     pub(super) fn add_tied(&mut self, gap: u16, text: ShortString, style: Style) {
         if let (Some(priority), false) = (self.segments.last().map(|last| last.priority), text.is_empty()) {
             self.segments.push(Segment { text, style, priority, gap, is_tied: true });
         }
     }
 
-    /// Adds the words of another line, so far from those that are there.
+    /// Adds all segments of another line after `gap` empty columns.
     pub(super) fn append(&mut self, gap: u16, other: Self) {
         let before = self.segments.len();
         self.segments.extend(other.segments);
@@ -226,13 +248,13 @@ impl Segments {
         }
     }
 
-    /// Columns of all words; the gap before the first does not count.
+    /// Returns the number of columns. The gap before the first segment does not count.
     pub(super) fn width(&self) -> u16 {
         let gap = self.segments.first().map_or(0, |first| first.gap);
         self.segments.iter().map(|segment| segment.gap + columns(&segment.text) as u16).sum::<u16>() - gap
     }
 
-    /// Leaves out words until the rest fits.
+    /// Drops segments until the rest fits into `width`.
     pub(super) fn fit(&mut self, width: u16) {
         while self.width() > width {
             let least = self.segments.iter().enumerate().rev().min_by_key(|(_, segment)| segment.priority);
@@ -243,18 +265,18 @@ impl Segments {
         }
     }
 
-    /// Columns of the words that are kept at least so long.
+    /// Returns the columns of the segments with at least this priority.
     pub(super) fn width_from_priority(&self, least: u8) -> u16 {
         let kept = self.segments.iter().filter(|segment| segment.priority >= least);
         Self { segments: kept.cloned().collect() }.width()
     }
 
-    /// Leaves out all words that are kept less long.
+    /// Drops all segments with a lower priority.
     pub(super) fn drop_below_priority(&mut self, least: u8) {
         self.segments.retain(|segment| segment.priority >= least);
     }
 
-    /// Draws from the left and returns the columns used.
+    /// Draws from the left and returns the number of columns used.
     pub(super) fn draw(&self, canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16) -> u16 {
         let mut used = 0;
         for (index, segment) in self.segments.iter().enumerate() {
@@ -275,38 +297,36 @@ impl Segments {
     }
 }
 
-/// An area that is filled line by line.
+/// Fills an area with lines from top to bottom. Lines that do not fit are dropped.
 pub(super) struct LineWriter<'p, 'a> {
-    /// What it is drawn with.
     pub(super) canvas: &'p mut Canvas<'a>,
     area: Rect,
     y: u16,
-    /// Empty lines are left only where there is room for what is to be said.
+    /// Whether [`LineWriter::gap`] leaves an empty line.
     has_gaps: bool,
 }
 
-/// Areas with fewer rows have no empty lines.
+/// Lower areas have no empty lines.
 const MIN_ROWS_FOR_GAPS: u16 = 7;
 
 impl<'p, 'a> LineWriter<'p, 'a> {
-    /// Begins at the top of `area`.
     pub(super) fn new(canvas: &'p mut Canvas<'a>, area: Rect) -> Self {
         Self { canvas, area, y: area.y, has_gaps: area.height >= MIN_ROWS_FOR_GAPS }
     }
 
-    /// Rows that are still empty.
+    /// Returns the number of rows that are still free.
     pub(super) fn rows_left(&self) -> u16 {
         self.area.bottom().saturating_sub(self.y)
     }
 
-    /// An empty line, where there is room.
+    /// Leaves an empty line if the area is high enough.
     pub(super) fn gap(&mut self) {
         if self.has_gaps && self.y > self.area.y {
             self.y += 1;
         }
     }
 
-    /// One line, cut at the end.
+    /// Writes one line and marks a cut.
     pub(super) fn line(&mut self, text: &str, style: Style) {
         if self.rows_left() > 0 {
             self.canvas.fit(self.area.x, self.y, self.area.width, text, style);
@@ -314,14 +334,14 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         }
     }
 
-    /// As many lines as the text needs.
+    /// Writes a text in as many lines as it needs.
     pub(super) fn wrapped(&mut self, text: &str, style: Style) {
         for line in wrap(text, usize::from(self.area.width)) {
             self.line(line, style);
         }
     }
 
-    /// A glyph and text beside it, in as many lines as it needs.
+    /// Writes a glyph and, beside it, a text in as many lines as it needs.
     pub(super) fn marked(&mut self, glyph: &str, text: &str, style: Style) {
         let y = self.y;
         self.indented(text, style);
@@ -330,7 +350,7 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         }
     }
 
-    /// Text two columns in, in as many lines as it needs.
+    /// Writes a text, indented by two columns, in as many lines as it needs.
     pub(super) fn indented(&mut self, text: &str, style: Style) {
         let width = self.area.width.saturating_sub(2);
         let lines = wrap(text, usize::from(width));
@@ -345,7 +365,7 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         }
     }
 
-    /// A label and, beside it, text in as many lines as it needs.
+    /// Writes a label and, beside it, a text in as many lines as it needs.
     pub(super) fn labelled(&mut self, label: &str, label_width: u16, text: &str) {
         let (x, width) = (self.area.x, self.area.width);
         let y = self.y;
@@ -361,8 +381,8 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         }
     }
 
-    /// Words at the left and at the right end of the last line, which is then no longer free; the right ones go
-    /// first. In an area of one line there is no room for them.
+    /// Reserves the last line for a left and a right text. The right text is dropped first. Does nothing in an area of one
+    /// line.
     pub(super) fn pin_to_bottom(&mut self, left: &str, right: &str) {
         if self.area.height < 2 {
             return;
@@ -375,7 +395,7 @@ impl<'p, 'a> LineWriter<'p, 'a> {
         }
     }
 
-    /// Words of which the least important go first.
+    /// Writes a line of segments.
     pub(super) fn segments(&mut self, mut segments: Segments) {
         if self.rows_left() > 0 {
             segments.fit(self.area.width);
@@ -391,7 +411,7 @@ mod tests {
     use crate::app::DisplaySettings;
     use crate::ui::format::short;
 
-    /// How many columns were taken does not matter to every test.
+    /// Drops the number of columns used, which most tests do not need.
     fn ignore(_columns: u16) {}
 
     fn row(width: u16, ascii: bool, draw: impl FnOnce(&mut Canvas<'_>)) -> String {
@@ -427,7 +447,7 @@ mod tests {
     fn what_a_terminal_obeys_or_measures_in_its_own_way_is_not_drawn() {
         let style = Style::new();
         let drawn = |text: &str| row(6, false, |canvas| ignore(canvas.text(0, 0, 6, text, style)));
-        // An override is a grapheme of no width, a tag and a joiner hang on the character before them.
+        // The override has no width of its own; the tag and the joiner extend the character before them.
         assert_eq!(drawn("a\u{202e}b"), "ab    ");
         assert_eq!(drawn("a\u{e0041}b\u{200d}c"), "abc   ");
         assert_eq!(drawn("\u{e000}x"), "\u{fffd}x    ");
@@ -447,7 +467,7 @@ mod tests {
             canvas.text(0, 5, 5, "x", style);
             canvas.repeat(1, 0, 50, "-", style);
             canvas.outline(Rect::new(0, 0, 9, 9), &canvas.theme.glyphs.light, style);
-            canvas.clear(Rect::new(0, 0, 1, 9));
+            canvas.dialog(Rect::new(0, 0, 1, 9), "", style);
         });
         assert_eq!(text, " ──");
     }

@@ -1,4 +1,4 @@
-//! History as a line of braille dots, with its axes. Gaps stay gaps.
+//! Charts of a time series, drawn with braille dots. Missing points leave gaps.
 //!
 //! ```text
 //! 100%│⠉⠉⠉⠉⡇⢸⠉⠉⠉⠉⠉⠉⠉⡇⢸⠉⠉⠉⠉
@@ -14,48 +14,46 @@ use crate::fleet::{History, Moment, SeriesKey};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Columns of the figures left of the axis.
+/// Columns of the labels left of the axis.
 pub(super) const LABEL_COLUMNS: u16 = 4;
-/// Columns of figures and axis.
+/// Columns of the labels and the axis.
 pub(super) const AXIS_COLUMNS: u16 = LABEL_COLUMNS + 1;
 
-/// What the lowest and the highest line of a chart stand for.
+/// The values at the bottom and at the top of a chart.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Scale {
-    /// The value at the bottom.
     pub(super) low: f32,
-    /// The value at the top.
     pub(super) high: f32,
-    /// The bottom in words.
+    /// The label at the bottom.
     pub(super) bottom: ShortString,
-    /// The top in words.
+    /// The label at the top.
     pub(super) top: ShortString,
 }
 
 impl Scale {
-    /// Percentages.
+    /// 0 to 100 percent.
     pub(super) fn percent() -> Self {
         Self { low: 0.0, high: 100.0, bottom: short!("0"), top: short!("100%") }
     }
 
-    /// From nothing to `high`, in words `top`.
+    /// 0 to `high`, with the label `top`.
     pub(super) fn up_to(high: f32, top: ShortString) -> Self {
         Self { low: 0.0, high: high.max(f32::MIN_POSITIVE), bottom: short!("0"), top }
     }
 
-    /// Bytes, up to a round number over the most of `points`.
+    /// Bytes, from 0 to the highest point, at least 1 GiB.
     pub(super) fn bytes(points: &[Option<f32>]) -> Self {
         let most = max_value(points).max((1u32 << 30) as f32);
         Self::up_to(most, memory(most as u64))
     }
 
-    /// CPU share, up to a whole number of CPUs over the most of `points`.
+    /// CPU percent, from 0 to the next multiple of 100 above the highest point.
     pub(super) fn cpus(points: &[Option<f32>]) -> Self {
         let most = (max_value(points) / 100.0).ceil().max(1.0) * 100.0;
         Self::up_to(most, short!("{most:.0}%"))
     }
 
-    /// What is possible for a reading of a GPU; where that is not known, the most of `points`.
+    /// The range of a GPU metric: up to its limit if that is known, otherwise up to the highest point.
     pub(super) fn for_gpu(canvas: &Canvas<'_>, metric: Metric, gpu: &GpuSummary, points: &[Option<f32>]) -> Self {
         match metric {
             Metric::Utilization | Metric::MemoryBusy => Self::percent(),
@@ -76,16 +74,24 @@ impl Scale {
 }
 
 fn max_value(points: &[Option<f32>]) -> f32 {
-    points.iter().flatten().copied().fold(0.0, f32::max)
+    range(points).map_or(0.0, |(_, high)| high.max(0.0))
 }
 
-/// How many points a chart of so many columns shows.
+/// Returns the lowest and the highest point, or `None` without any.
+pub(super) fn range(points: &[Option<f32>]) -> Option<(f32, f32)> {
+    points.iter().flatten().fold(None, |range, &point| {
+        let (low, high) = range.unwrap_or((point, point));
+        Some((f32::min(low, point), f32::max(high, point)))
+    })
+}
+
+/// Returns the number of points in a chart of this many columns.
 pub(super) fn point_count(canvas: &Canvas<'_>, columns: u16) -> usize {
     usize::from(columns) * if canvas.theme.ascii { 1 } else { 2 }
 }
 
-/// The points of a series for a chart of so many columns. They are read while drawing, because how many there are is a
-/// matter of the screen; the store keeps what they are made of.
+/// Reads the points of a series for a chart of this many columns. Reading happens while drawing because the number of
+/// points depends on the screen.
 pub(super) fn read_points(
     canvas: &Canvas<'_>,
     history: &History,
@@ -97,7 +103,7 @@ pub(super) fn read_points(
     history.points(series, now, span.duration(), point_count(canvas, columns))
 }
 
-/// Draws the figures of the axis, the axis, and the line, into all rows of `area`.
+/// Draws labels, axis and line into `area`.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
     if area.width <= AXIS_COLUMNS || area.height == 0 {
         return;
@@ -114,7 +120,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], 
     line(canvas, inner, points, scale, style);
 }
 
-/// Draws the times below a chart: when it begins, its middle, now.
+/// Draws the times below a chart: its start, its middle and `now`.
 pub(super) fn time_axis(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, span: ChartSpan) {
     let dim = canvas.theme.dim;
     let begin = short!("-{}", span.word());
@@ -129,7 +135,7 @@ pub(super) fn time_axis(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, spa
     }
 }
 
-/// Draws the points as a line, the newest at the right end.
+/// Draws the points as a line with the newest at the right end.
 fn line(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Scale, style: Style) {
     let per_column = if canvas.theme.ascii { 1 } else { 2 };
     let levels = usize::from(area.height) * 4;
@@ -146,7 +152,7 @@ fn line(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Sca
         for (point, dots) in pair.iter().zip(BRAILLE_DOTS) {
             let here = point.map(level);
             if let Some(here) = here {
-                // The line is drawn from beside the point before it, so that steep parts hold together.
+                // Start next to the point before, so that steep parts are connected.
                 let from = match before {
                     _ if canvas.theme.ascii => here,
                     Some(before) if before < here => before + 1,
@@ -171,11 +177,11 @@ fn line(canvas: &mut Canvas<'_>, area: Rect, points: &[Option<f32>], scale: &Sca
     }
 }
 
-/// Dots of a braille character, left column and right, from the lowest up (Unicode, Braille Patterns).
+/// The dots of the left and the right column of a braille character, from the bottom up (Unicode, Braille Patterns).
 const BRAILLE_DOTS: [[u32; 4]; 2] = [[0x40, 0x04, 0x02, 0x01], [0x80, 0x20, 0x10, 0x08]];
 
-/// The last points of a series as a line, two a column, the newest at the right. A line leaves air where filled columns
-/// would melt with those of the GPU below.
+/// Draws the last points of a series into one row, two per column, the newest at the right. Filled columns would merge with
+/// the row of the next GPU.
 pub(super) fn sparkline(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, points: &[Option<f32>]) {
     let theme = canvas.theme;
     let per_column = if theme.ascii { 1 } else { 2 };

@@ -1,18 +1,4 @@
-//! The confirmation before a signal is sent, and what came of it.
-//!
-//! ```text
-//! ┏━ Send TERM ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ hgx-04 ━┓
-//! ┃ host       hgx-04   GPUs 4,5                                         ┃
-//! ┃ user       dmitri (Dmitri Example), not you                          ┃
-//! ┃ process    pid 5350, the launcher of 2 workers                       ┃
-//! ┃ command    torchrun --nproc_per_node 8 sft.py                        ┃
-//! ┃                                                                      ┃
-//! ┃▸Cancel     Esc or Enter                                              ┃
-//! ┃ Send TERM  type hgx-04, then Enter: ▏                                ┃
-//! ┗━ the probe checks pid and start once more ━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
-//! ```
-//!
-//! Questions on the way in.
+//! The dialogs over a view: confirmation of a signal, login prompts, the user picker and the command palette.
 //!
 //! ```text
 //! ┏━ Unknown host key  1 of 2 ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━ hgx-10 ━┓
@@ -21,51 +7,27 @@
 //! ┃ host      hgx-10.lab (10.2.0.20:22)                                  ┃
 //! ┃ type      ssh-ed25519                                                ┃
 //! ┃ key       SHA256:uNiVztksCsDhcc0u9e8BgrJXVGDmLRTCKq1TXMsU2c8         ┃
-//! ┃                                                                      ┃
-//! ┃ Skip this host      Esc or s                                         ┃
-//! ┃ Trust once          o                                                ┃
-//! ┃ Trust and save      type yes, then Enter:                            ┃
 //! ┗━ saves to ~/.ssh/known_hosts ━━━━━━━━━━━━━━━━━━━━━━━━ default: skip ━┛
-//! ```
-//!
-//! Whose processes to show: everybody's, or one user's.
-//!
-//! ```text
-//! ┏━ Whose processes ━━━━━━━━━━━┓
-//! ┃▸everybody                   ┃
-//! ┃ erika        990G  3 jobs   ┃
-//! ┃ dmitri       140G  1 job    ┃
-//! ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
-//! ```
-//!
-//! The command palette.
-//!
-//! ```text
-//! ┏━ Command ━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┓
-//! ┃: sort_                                                ┃
-//! ┃▸sort by the next column                             . ┃
-//! ┃ sort by a column: its letter                     o F6 ┃
-//! ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
 //! ```
 
 use super::areas::centered;
 use super::canvas::{Canvas, LineWriter};
-use super::format::{columns, memory, short, strip_directories};
+use super::format::{columns, memory, plural, short, strip_directories};
 use crate::app::prompts::{IGNORE_KEYS_FOR, PromptDialog, SAVE_WORD};
 use crate::app::signals::{self, Confirmation, SignalDialog, signal_name};
 use crate::app::{App, SignalTarget};
 use crate::fleet::{Moment, gpu_list};
 use crate::ssh::prompt::{Prompt, PromptKind};
 use crate::wire::SafeText;
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 
 const SIGNAL_COLUMNS: u16 = 78;
 const LABEL: u16 = 11;
-/// The most targets that are listed.
+/// The maximum number of targets in the list.
 const MAX_LISTED: usize = 12;
 
-/// Draws the dialog over the body, while it is open.
+/// Draws the signal dialog over the body while it is open.
 pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let Some(dialog) = app.signals().dialog() else { return };
     let theme = canvas.theme;
@@ -77,19 +39,12 @@ pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
         _ => 9 + listed,
     };
     let area = centered(body, SIGNAL_COLUMNS, height + 2 * u16::from(dialog.is_kill_offer));
-    canvas.clear(area);
-    canvas.outline(area, &theme.glyphs.heavy, theme.warn);
     let name = signal_name(dialog.signal);
     let title = if dialog.outcomes.is_some() { short!(" Sent {name} ") } else { short!(" Send {name} ") };
-    canvas.fit(area.x + 2, area.y, area.width.saturating_sub(4), &title, theme.focus);
+    canvas.dialog(area, &title, theme.warn);
     let foot = " the probe checks pid and start once more before it sends ";
     canvas.fit(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), foot, theme.dim);
-    let inner = Rect {
-        x: area.x + 2,
-        y: area.y + 1,
-        width: area.width.saturating_sub(4),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(2, 1));
     let mut writer = LineWriter::new(canvas, inner);
     if dialog.is_kill_offer {
         writer.line("These live 30 s after their launcher got its signal.", theme.plain);
@@ -144,7 +99,7 @@ fn draw_targets(writer: &mut LineWriter<'_, '_>, targets: &[SignalTarget], outco
     let mut hosts: Vec<&str> = targets.iter().map(|target| target.host_name.as_str()).collect();
     hosts.sort_unstable();
     hosts.dedup();
-    let plural = if hosts.len() == 1 { "" } else { "s" };
+    let plural = plural(hosts.len());
     writer.line(&short!("{} processes on {} host{plural}", targets.len(), hosts.len()), theme.plain);
     for (index, target) in targets.iter().enumerate().take(MAX_LISTED) {
         let outcome =
@@ -190,7 +145,7 @@ fn draw_choices(writer: &mut LineWriter<'_, '_>, dialog: &SignalDialog, now: Mom
 
 const PROMPT_COLUMNS: u16 = 72;
 
-/// Draws the open dialog over the body.
+/// Draws the prompt dialog over the body while it is open.
 pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let Some((prompt, dialog)) = app.prompts().open_dialog() else { return };
     let height = match prompt.kind {
@@ -199,8 +154,7 @@ pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
         PromptKind::Secret { .. } => 15,
     };
     let area = centered(body, PROMPT_COLUMNS, height);
-    canvas.clear(area);
-    canvas.outline(area, &canvas.theme.glyphs.heavy, canvas.theme.warn);
+    canvas.dialog(area, "", canvas.theme.warn);
     let (position, count) = app.prompts().position();
     let (title, name) = match &prompt.kind {
         PromptKind::HostKey { .. } => ("Unknown host key", prompt.hosts.first().cloned().unwrap_or_default()),
@@ -220,12 +174,7 @@ pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
         }
     };
     draw_edge(canvas, area, area.bottom().saturating_sub(1), &footer.0, &footer.1);
-    let inner = Rect {
-        x: area.x + 2,
-        y: area.y + 1,
-        width: area.width.saturating_sub(4),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(2, 1));
     let mut writer = LineWriter::new(canvas, inner);
     if area.height == height {
         writer.line("", Style::new());
@@ -298,7 +247,7 @@ fn draw_host_key(
     }
 }
 
-/// The middle of the file name under which sshd keeps a key of this type.
+/// Returns the key type in the name of a key file of sshd: `ssh_host_ed25519_key`.
 fn key_file(key_type: &str) -> &'static str {
     match key_type {
         "ssh-rsa" | "rsa-sha2-256" | "rsa-sha2-512" => "rsa",
@@ -307,7 +256,7 @@ fn key_file(key_type: &str) -> &'static str {
     }
 }
 
-/// The caret shows from when keys count.
+/// Returns the caret, which appears when the dialog starts to accept keys.
 fn caret(writer: &LineWriter<'_, '_>, dialog: &PromptDialog, now: Moment) -> &'static str {
     if now.since(dialog.opened_at) < IGNORE_KEYS_FOR { "" } else { writer.canvas.theme.glyphs.caret }
 }
@@ -332,7 +281,7 @@ fn draw_failures(writer: &mut LineWriter<'_, '_>, failures: u32) {
     }
 }
 
-/// `hgx-11 and 7 more hosts`.
+/// `hgx-11 and 7 more hosts`
 fn hosts_text(prompt: &Prompt) -> SafeText {
     let first = prompt.hosts.first().map_or("-", String::as_str);
     match prompt.hosts.len() {
@@ -353,24 +302,19 @@ fn draw_edge(canvas: &mut Canvas<'_>, area: Rect, y: u16, left: &str, right: &st
 
 const PICKER_COLUMNS: u16 = 44;
 
-/// Draws the list of users over the body, while it is open.
+/// Draws the user picker over the body while it is open.
 pub(super) fn draw_user_picker(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     let Some(selected) = app.screen().user_picker else { return };
     let users = app.user_totals();
     let lines = users.len() + 1;
     let area = centered(body, PICKER_COLUMNS, (lines as u16).saturating_add(2));
-    canvas.clear(area);
     let theme = canvas.theme;
-    canvas.outline(area, &theme.glyphs.heavy, theme.focus);
-    canvas.text(area.x + 2, area.y, area.width.saturating_sub(4), " Whose processes ", theme.focus);
+    canvas.dialog(area, " Whose processes ", theme.focus);
     let shown = usize::from(area.height.saturating_sub(2));
     let selected = selected.min(lines - 1);
     let top = (selected + 1).saturating_sub(shown);
     let below = lines.saturating_sub(top + shown);
-    if below > 0 {
-        let more = short!(" {} {below} more ", theme.glyphs.down);
-        canvas.text(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), &more, theme.plain);
-    }
+    canvas.more_below(area, below, "");
     for (index, line) in (top..lines).take(shown).enumerate() {
         let y = area.y + 1 + index as u16;
         let style = if line == selected { theme.focus } else { theme.plain };
@@ -391,19 +335,17 @@ pub(super) fn draw_user_picker(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
 }
 
 const PALETTE_COLUMNS: u16 = 64;
-/// As many entries as are read at a glance.
+/// The maximum number of visible entries.
 const PALETTE_MAX_ROWS: u16 = 16;
 
-/// Draws the palette over the body, while it is open.
+/// Draws the command palette over the body while it is open.
 pub(super) fn draw_palette(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     let Some(palette) = app.palette() else { return };
     let entries = app.palette_entries();
     let theme = canvas.theme;
-    // As high as with nothing typed, so that it does not jump while one types.
+    // The height does not depend on the typed text, so that the dialog does not jump.
     let area = centered(body, PALETTE_COLUMNS, PALETTE_MAX_ROWS + 3);
-    canvas.clear(area);
-    canvas.outline(area, &theme.glyphs.heavy, theme.focus);
-    canvas.text(area.x + 2, area.y, area.width.saturating_sub(4), " Command ", theme.focus);
+    canvas.dialog(area, " Command ", theme.focus);
     let (x, width) = (area.x + 2, area.width.saturating_sub(4));
     canvas.text(area.x + 1, area.y + 1, 1, ":", theme.focus);
     let used = canvas.fit(x + 1, area.y + 1, width.saturating_sub(2), palette.text(), theme.plain);
@@ -426,8 +368,5 @@ pub(super) fn draw_palette(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
         canvas.right(x + width - keys_columns, y, keys_columns, keys, theme.dim);
     }
     let below = entries.len().saturating_sub(top + shown);
-    if below > 0 {
-        let more = short!(" {} {below} more ", theme.glyphs.down);
-        canvas.text(area.x + 2, area.bottom().saturating_sub(1), width, &more, theme.plain);
-    }
+    canvas.more_below(area, below, "");
 }

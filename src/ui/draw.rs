@@ -1,4 +1,4 @@
-//! The whole screen.
+//! The whole screen: header, the open view, dialogs and the hint bar.
 //!
 //! ```text
 //!  gpufleet  6 hosts 48 GPUs   37 busy  4 idle  2 hung?  5 free    mem 2126/3840G   every 2s   14:02:31     header
@@ -10,16 +10,10 @@
 //! ╰─ ▼ 12 more ────────────────────────────────────────── Tab: the keys here ─╯
 //!  Enter host  Tab hosts/processes  . sort  t group  ? F1 help  q quit                                      hints
 //! ```
-//!
-//! The first row: what there is in all, and what is wrong.
-//!
-//! ```text
-//!  gpufleet  6 hosts 48 GPUs   37 busy  4 idle  2 hung?  5 free    mem 2126/3840G    power 21.4 kW   every 2s   14:02:31
-//! ```
 
 use super::areas::ScreenAreas;
 use super::canvas::{Canvas, Segments};
-use super::format::{clock, gib, interval, short, watts};
+use super::format::{clock, gib, interval, plural, short, watts};
 use super::theme::Theme;
 use super::{dialogs, findings, gpu, grid, help, host, list, log, process, users, wall};
 use crate::app::layout::MIN_SIZE;
@@ -29,8 +23,7 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 
-/// Draws the state of the program. Reads only; nothing is computed here that a new reading would change,
-/// but for the points of charts: how many there are depends on the screen.
+/// Draws the state of the program. Only the points of charts are computed here: their number depends on the screen.
 pub fn draw(app: &App, frame: &mut Frame<'_>, now: Moment) {
     let area = frame.area();
     draw_into(app, frame.buffer_mut(), area, now);
@@ -45,7 +38,7 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
         canvas.fit(area.x, area.y, area.width, &words, theme.plain);
         return;
     }
-    // A picture that stands still is of another moment than what lies over it.
+    // A frozen view shows an earlier time than the header, the dialogs and the hint bar.
     let (clock, now) = (now, app.display_time(now));
     let size = (area.width, area.height);
     let screen_layout = app.screen_layout(size);
@@ -80,12 +73,12 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
     help::draw_hints(&mut canvas, areas.hints, app, clock);
 }
 
-/// How long the interval and the clock are kept; on the left, what is kept longer than the clock.
+/// Priorities of the interval and the clock, and of the texts on the left that matter more than the clock.
 const INTERVAL: u8 = 1;
 const CLOCK: u8 = 5;
 const NEEDED: u8 = 11;
 
-/// Draws the header.
+/// Draws the header: totals, connection states, findings, interval and clock.
 pub(super) fn draw_header(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     if area.width < 4 {
         return;
@@ -95,11 +88,11 @@ pub(super) fn draw_header(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
     right.fit(width);
     let mut left = left_side(canvas, app);
     if left.width() + right.width() + 2 > width {
-        // The interval is the first to go, before anything on the left.
+        // The interval is dropped first, before anything on the left.
         right.drop_below_priority(INTERVAL + 1);
     }
     if left.width_from_priority(NEEDED) + right.width() + 2 > width {
-        // Then the clock, before how many hosts there are and what is wrong with them.
+        // The clock is dropped next, before the number of hosts and their problems.
         right.drop_below_priority(CLOCK + 1);
     }
     right.draw_right(canvas, x, area.y, width);
@@ -115,7 +108,6 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
     line.add(4, 0, short!("gpufleet"), theme.focus);
     let hosts = app.fleet().hosts().len();
     let gpus = totals.gpus;
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     if totals.hosts_covered as usize == hosts {
         line.add(12, 2, short!("{hosts} host{} {gpus} GPU{}", plural(hosts), plural(gpus as usize)), theme.plain);
     } else {
@@ -143,8 +135,7 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
     let findings = app.findings().is_alerting();
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| theme.severity_style(worst));
-        let plural = if findings.firing == 1 { "" } else { "s" };
-        line.add(13, 3, short!("{} finding{plural}", findings.firing), style);
+        line.add(13, 3, short!("{} finding{}", findings.firing, plural(findings.firing as usize)), style);
         if findings.mine > 0 {
             line.add(6, 0, short!(", {} yours", findings.mine), style);
         }

@@ -1,4 +1,4 @@
-//! What diagnosis says: a list of findings, and the selected one with its evidence.
+//! The findings view: a list, and the selected finding with its evidence.
 //!
 //! ```text
 //! ╭─ Findings  2 crit  1 warn  3 notes  1 watched ─────────────────────────────────────────────╮
@@ -20,12 +20,11 @@ use crate::app::layout::{FINDINGS_HEADER_ROWS, findings_layout};
 use crate::app::{App, GpuSummary};
 use crate::diagnosis::{Finding, FindingGpu, FindingPhase, RuleId, Severity, SnoozeEnd};
 use crate::fleet::{Moment, gpu_list};
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 
-/// Columns of the labels in the detail.
+/// Columns of the labels in the details.
 const LABEL: u16 = 10;
 
-/// Draws the view into the body of the screen.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let layout = findings_layout(body.height);
     let list = Rect { height: body.height - layout.detail_rows, ..body };
@@ -43,12 +42,7 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let theme = canvas.theme;
     canvas.outline(area, &theme.glyphs.heavy, theme.focus);
     title(canvas, area, app);
-    let inner = Rect {
-        x: area.x + 1,
-        y: area.y + 1,
-        width: area.width.saturating_sub(2),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(1, 1));
     let findings = app.findings();
     if findings.list().is_empty() {
         let words =
@@ -65,10 +59,7 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
         column_widths.row(canvas, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
     }
     let below = findings.list().len().saturating_sub(top + capacity) + findings.is_alerting().omitted as usize;
-    if below > 0 {
-        let words = short!(" {} {below} more ", theme.glyphs.down);
-        canvas.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &words, theme.plain);
-    }
+    canvas.more_below(area, below, "");
 }
 
 fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
@@ -97,18 +88,18 @@ fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     words.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
 }
 
-/// Where the columns of the list stand.
+/// The widths of the columns of the list.
 struct ColumnWidths {
     host: u16,
     gpu: u16,
     who: u16,
 }
 
-/// Columns of the pointer, the glyph and the time, with the gap after them.
+/// Columns of the pointer, the glyph and the duration, with the gap after them.
 const LEAD_COLUMNS: u16 = 8;
 
 impl ColumnWidths {
-    /// Columns for a line of `width`: WHO goes first, then GPU. What was found has at least thirty columns.
+    /// Chooses the columns for a line of `width`. WHO is dropped first, then GPU; WHAT has at least 30 columns.
     fn of(width: u16, app: &App) -> Self {
         let longest = |words: &mut dyn Iterator<Item = usize>, least: usize, most: usize| -> u16 {
             words.max().unwrap_or(0).clamp(least, most) as u16
@@ -180,12 +171,7 @@ impl ColumnWidths {
 fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding, now: Moment) {
     let theme = canvas.theme;
     canvas.outline(area, &theme.glyphs.light, theme.dim);
-    let inner = Rect {
-        x: area.x + 2,
-        y: area.y + 1,
-        width: area.width.saturating_sub(4),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(2, 1));
     detail_title(canvas, area, finding);
     let info = finding.rule.info();
     let left = short!(" rule {} ", info.word);
@@ -218,10 +204,10 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     }
 }
 
-/// The figures of a GPU of a finding, with what was learned of it: `100%  mem-busy 0%  104/700W  idle 64W  healthy 560W  70/80G  45C`.
+/// The readings of a GPU and its learned power levels: `100%  mem-busy 0%  104/700W  idle 64W  healthy 560W  70/80G  45C`.
 fn gpu_readings_text(gpu: &FindingGpu, app: &App) -> Option<String> {
     let host = app.fleet().host(gpu.host)?;
-    // The inventory may have changed since the finding was worded.
+    // The inventory may have changed since the finding fired.
     let is_it = |summary: &&GpuSummary| summary.index == gpu.index;
     let summary = app.host_summary(host)?.gpus.iter().find(is_it)?;
     let reading = &summary.reading;
@@ -280,7 +266,7 @@ fn draw_not_judged(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     }
 }
 
-/// The mark of a finding, so that nothing depends on colour.
+/// The glyph of a finding, so that nothing depends on colour.
 fn glyph(finding: &Finding) -> &'static str {
     match finding.rule {
         RuleId::HostUnreachable => "x",
@@ -297,7 +283,7 @@ fn glyph(finding: &Finding) -> &'static str {
     }
 }
 
-/// `hgx-04`, `hgx-04 +2` for several.
+/// `hgx-04`, or `hgx-04 +2` for several hosts.
 fn hosts(finding: &Finding) -> ShortString {
     let first = finding.hosts.first().map_or("-", |(_, name)| name.as_str());
     match finding.hosts.len() {
@@ -306,7 +292,7 @@ fn hosts(finding: &Finding) -> ShortString {
     }
 }
 
-/// The GPUs on the first host, as people write them.
+/// The GPUs on the first host as a list.
 fn gpus(finding: &Finding) -> String {
     let mut indexes: Vec<u32> =
         finding.gpus.iter().filter(|gpu| gpu.host == finding.host).map(|gpu| gpu.index).collect();
@@ -315,13 +301,13 @@ fn gpus(finding: &Finding) -> String {
     gpu_list(&indexes)
 }
 
-/// How long it has held: `>2h` where it is only known to be at least that.
+/// How long the condition has held: `>2h` if it started before it was observed.
 fn lasted(finding: &Finding, now: Moment) -> ShortString {
     let lasted = brief_span(finding.lasted(now));
     if finding.at_least { short!(">{}", lasted.as_str()) } else { lasted }
 }
 
-/// `watching 2m of 5m: ` for what is pending.
+/// `watching 2m of 5m: ` for a pending finding.
 fn progress(finding: &Finding, now: Moment) -> ShortString {
     let held = finding.lasted(now);
     match (finding.phase, finding.due) {
@@ -336,10 +322,10 @@ fn progress(finding: &Finding, now: Moment) -> ShortString {
     }
 }
 
-/// `snoozed until 14:20`, `snoozed until it changes`.
+/// `snoozed until 14:20`, or `snoozed until it changes`.
 fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<ShortString> {
     Some(match finding.snoozed? {
-        // The seconds are of no interest.
+        // Drop the seconds.
         SnoozeEnd::At(moment) => {
             let clock = super::format::clock(moment, utc_offset_seconds);
             short!("snoozed until {}", clock.get(..5).unwrap_or_default())
@@ -349,7 +335,7 @@ fn snoozed(finding: &Finding, utc_offset_seconds: i32) -> Option<ShortString> {
 }
 
 fn since_text(finding: &Finding, app: &App, now: Moment) -> String {
-    // Of what was before gpufleet began its own time tells, not the time at which it was first seen.
+    // A condition may be older than gpufleet's run: its duration gives the start, not the first observation.
     let lasted = finding.lasted(now);
     let began = Moment { unix: now.unix.saturating_sub(lasted), ..finding.since };
     let clock = super::format::date(began, lasted, app.settings.utc_offset_seconds);

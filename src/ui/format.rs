@@ -1,4 +1,4 @@
-//! Numbers and texts as the screen writes them. What is not known is `-`, never a zero.
+//! Formats values for the screen. Unknown values are `-`, never 0.
 
 use crate::fleet::Moment;
 use crate::wire::format::{DurationStyle, duration};
@@ -11,8 +11,8 @@ use unicode_width::UnicodeWidthStr;
 const GIB: f64 = (1u64 << 30) as f64;
 const MIB: f64 = (1u64 << 20) as f64;
 
-/// A short text on the stack, so that a frame of hundreds of figures allocates nothing for them. What does not fit is
-/// left out; the figures written into it are bounded by their formatters.
+/// A text of at most 63 bytes on the stack: a frame formats hundreds of values and must not allocate for each. Longer texts
+/// are cut; formatters of numbers stay below the limit.
 #[derive(Clone, Copy)]
 pub(super) struct ShortString {
     bytes: [u8; Self::CAPACITY],
@@ -22,20 +22,18 @@ pub(super) struct ShortString {
 impl ShortString {
     const CAPACITY: usize = 63;
 
-    /// An empty text.
     pub(super) fn new() -> Self {
         Self { bytes: [0; Self::CAPACITY], length: 0 }
     }
 
-    /// What `arguments` says.
+    /// Formats `arguments`.
     pub(super) fn of(arguments: fmt::Arguments<'_>) -> Self {
         let mut text = Self::new();
-        // Writing into this buffer cannot fail.
+        // Writing to this buffer cannot fail.
         let _ = text.write_fmt(arguments);
         text
     }
 
-    /// The text.
     pub(super) fn as_str(&self) -> &str {
         std::str::from_utf8(&self.bytes[..self.length as usize]).unwrap_or_default()
     }
@@ -73,19 +71,29 @@ impl fmt::Debug for ShortString {
     }
 }
 
-/// [`format!`] into a [`ShortString`].
+/// Like [`format!`], but into a [`ShortString`].
 macro_rules! short {
     ($($arguments:tt)*) => { $crate::ui::format::ShortString::of(format_args!($($arguments)*)) };
 }
 pub(crate) use short;
 
-/// A figure, or `-`.
+/// A value, or `-`.
 pub(super) fn or_dash<T: fmt::Display>(value: Option<T>) -> ShortString {
     value.map_or_else(|| short!("-"), |value| short!("{value}"))
 }
 
-/// A figure as the nearest whole number, half to even: what `{:.0}` writes. That works with exact decimals of any length,
-/// and took a seventh of a frame.
+/// `41%`, or `-`.
+pub(super) fn percent<T: fmt::Display>(value: Option<T>) -> ShortString {
+    value.map_or_else(|| short!("-"), |value| short!("{value}%"))
+}
+
+/// The plural ending after a count: `1 host`, `2 hosts`.
+pub(super) fn plural(count: usize) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
+/// Writes a number rounded to an integer, half to even, as `{:.0}` does. `{:.0}` computes exact decimals of any length and
+/// took a seventh of the frame time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rounded(f64);
 
@@ -95,7 +103,7 @@ pub(super) fn rounded(value: impl Into<f64>) -> Rounded {
 
 impl fmt::Display for Rounded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Every whole number below is one of both types.
+        // Below 2^53 every integer is exact in both types.
         const EXACT: f64 = 9_007_199_254_740_992.0;
         if self.0.abs() < EXACT {
             fmt::Display::fmt(&(self.0.round_ties_even() as i64), formatter)
@@ -122,7 +130,7 @@ pub(super) fn memory(bytes: u64) -> ShortString {
     }
 }
 
-/// `74/80G`, or `-/80G` where only the total is known.
+/// `74/80G`, or `-/80G` if only the total is known.
 pub(super) fn used_of_total(used: Option<u64>, total: Option<u64>) -> ShortString {
     match (used, total) {
         (used, Some(total)) => short!("{}/{}G", or_dash(used.map(gib)).as_str(), gib(total)),
@@ -131,12 +139,12 @@ pub(super) fn used_of_total(used: Option<u64>, total: Option<u64>) -> ShortStrin
     }
 }
 
-/// `656W`, from 10 kW `12.3 kW`.
+/// `656W`, or `12.3 kW` from 10 kW on.
 pub(super) fn watts(watts: f64) -> ShortString {
     if watts < 9_999.5 { short!("{}W", rounded(watts)) } else { short!("{:.1} kW", watts / 1000.0) }
 }
 
-/// Bytes a second in at most six columns: `80K/s`, `12M/s`, `1.2G/s`.
+/// Bytes per second in at most six columns: `80K/s`, `12M/s`, `1.2G/s`.
 pub(super) fn rate(bytes_per_second: f64) -> ShortString {
     let (value, unit) = match bytes_per_second {
         rate if rate < MIB => (rate / 1024.0, "K"),
@@ -146,17 +154,17 @@ pub(super) fn rate(bytes_per_second: f64) -> ShortString {
     if unit == "G" && value < 99.95 { short!("{value:.1}{unit}/s") } else { short!("{}{unit}/s", rounded(value)) }
 }
 
-/// A span of time in at most five columns: `45s`, `18m`, `3h12m`, `1d07h`, `41d`.
+/// A duration in at most five columns: `45s`, `18m`, `3h12m`, `1d07h`, `41d`.
 pub(super) fn span(span: Duration) -> ShortString {
     short!("{}", duration(span, DurationStyle::Column))
 }
 
-/// A span of time in at most three columns: `45s`, `18m`, `3h`, `2d`.
+/// A duration in at most three columns: `45s`, `18m`, `3h`, `2d`.
 pub(super) fn brief_span(span: Duration) -> ShortString {
     short!("{}", duration(span, DurationStyle::Brief))
 }
 
-/// Seconds as [`span`] writes them; a negative or absurd age is `-`.
+/// Seconds in the format of [`span`]. Negative values and values out of range are `-`.
 pub(super) fn age(seconds: f64) -> ShortString {
     Duration::try_from_secs_f64(seconds).map_or_else(|_| short!("-"), span)
 }
@@ -167,14 +175,14 @@ pub(super) fn clock(moment: Moment, utc_offset_seconds: i32) -> ShortString {
     short!("{:02}:{:02}:{:02}", local / 3600, local / 60 % 60, local % 60)
 }
 
-/// When something was, on the wall's clock: `08:30:47`, and `2026-11-15 08:30` where that was not in the last 20 hours.
+/// The local time of day, `08:30:47`, with the date (`2026-11-15 08:30`) if `age` is 20 hours or more.
 pub(super) fn date(moment: Moment, age: Duration, utc_offset_seconds: i32) -> ShortString {
     if age < Duration::from_secs(20 * 3600) {
         return clock(moment, utc_offset_seconds);
     }
     let local = (moment.unix.as_secs() as i64).saturating_add(i64::from(utc_offset_seconds));
     let Ok(time) = jiff::Timestamp::from_second(local) else { return clock(moment, utc_offset_seconds) };
-    // The offset is in the seconds already.
+    // `local` already contains the offset.
     let time = time.to_zoned(jiff::tz::TimeZone::UTC);
     short!("{:04}-{:02}-{:02} {:02}:{:02}", time.year(), time.month(), time.day(), time.hour(), time.minute())
 }
@@ -184,17 +192,17 @@ pub(super) fn interval(interval: Duration) -> ShortString {
     short!("{}s", interval.as_secs_f64())
 }
 
-/// How many columns a text takes.
+/// Returns the columns that a text occupies.
 pub(super) fn columns(text: &str) -> usize {
     if text.is_ascii() { text.len() } else { text.graphemes(true).map(grapheme_columns).sum() }
 }
 
-/// How many columns one grapheme takes.
+/// Returns the columns that a grapheme occupies.
 pub(super) fn grapheme_columns(grapheme: &str) -> usize {
     grapheme.width()
 }
 
-/// The longest beginning of `text` that takes at most `width` columns, cut between graphemes.
+/// Returns the longest prefix of at most `width` columns, cut between graphemes.
 pub(super) fn truncate(text: &str, width: usize) -> &str {
     if text.is_ascii() {
         return &text[..text.len().min(width)];
@@ -209,7 +217,7 @@ pub(super) fn truncate(text: &str, width: usize) -> &str {
     text
 }
 
-/// The longest end of `text` that takes at most `width` columns, cut between graphemes.
+/// Returns the longest suffix of at most `width` columns, cut between graphemes.
 pub(super) fn truncate_start(text: &str, width: usize) -> &str {
     let mut used = 0;
     for (start, grapheme) in text.grapheme_indices(true).rev() {
@@ -221,7 +229,7 @@ pub(super) fn truncate_start(text: &str, width: usize) -> &str {
     text
 }
 
-/// The name of a host within a title: in full, or cut in the middle, since names of hosts differ at both ends.
+/// Shortens a host name for a title. It is cut in the middle: host names often differ only at the end.
 pub(super) fn shorten_host_name(name: &str) -> ShortString {
     if columns(name) <= NAME_COLUMNS {
         return short!("{name}");
@@ -230,16 +238,16 @@ pub(super) fn shorten_host_name(name: &str) -> ShortString {
     short!("{}…{tail}", truncate(name, NAME_COLUMNS - 1 - columns(tail)))
 }
 
-/// The most columns of a name within a title.
+/// The maximum columns of a host name in a title.
 const NAME_COLUMNS: usize = 24;
 
-/// Cuts `text` into lines of at most `width` columns, between words where there are any.
+/// Breaks `text` into lines of at most `width` columns, between words if possible.
 pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text.trim_end();
     while !rest.is_empty() && width > 0 {
         let fits = truncate(rest, width);
-        // A grapheme wider than the line is left out rather than looped over.
+        // A grapheme wider than the line would loop forever.
         if fits.is_empty() {
             break;
         }
@@ -254,8 +262,8 @@ pub(super) fn wrap(text: &str, width: usize) -> Vec<&str> {
     lines
 }
 
-/// A command line without the folders of its program, and of the script that its interpreter runs: the first twelve
-/// columns of `/opt/conda/bin/python /opt/conda/bin/torchrun train.py` say nothing.
+/// Removes the directories of the program and of the script that an interpreter runs. The first columns of
+/// `/opt/conda/bin/python /opt/conda/bin/torchrun train.py` would show nothing else.
 pub(super) fn strip_directories(command: &str) -> Cow<'_, str> {
     let (program, rest) = command.split_once(' ').unwrap_or((command, ""));
     let name = file_name(program);
@@ -271,7 +279,7 @@ pub(super) fn strip_directories(command: &str) -> Cow<'_, str> {
 
 const INTERPRETERS: [&str; 6] = ["python", "bash", "sh", "perl", "ruby", "node"];
 
-/// What follows the last slash; a path that ends in one, a setting such as `x=/y` and a kernel's `[name/0]` stay whole.
+/// Returns the part after the last slash. Directories, settings such as `x=/y` and kernel threads (`[name/0]`) stay whole.
 fn file_name(path: &str) -> &str {
     match path.rsplit_once('/') {
         Some((_, name)) if !name.is_empty() && !path.contains('=') && !path.starts_with('[') => name,

@@ -1,4 +1,4 @@
-//! One GPU in full: the history of every reading, its processes, and every reading in words.
+//! The view of one GPU: charts, processes, findings and all readings. Also texts about a GPU that other views share.
 //!
 //! ```text
 //! ━ hgx-02  GPU 3  NVIDIA H100 80GB HBM3  GPU-8f3a1c2e  0000:9B:00.0 ━━━━━━━━━━━━━━━━━━━ dmitri ? hung? 18m ━
@@ -6,14 +6,12 @@
 //! 100%│⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉            100%│⠒⠒⠒⠒⠒⠒⠒⠒⠒⠒⡄
 //!    0│                                                 0│          ⣇⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
 //! ```
-//!
-//! Every reading of one GPU, in words.
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{
-    ShortString, age, brief_span, columns, gib, memory, or_dash, rate, short, shorten_host_name, strip_directories,
-    watts,
+    ShortString, age, brief_span, columns, gib, memory, or_dash, percent, rate, short, shorten_host_name,
+    strip_directories, watts,
 };
 use super::gpu_line;
 use super::theme::Theme;
@@ -23,12 +21,12 @@ use crate::wire::{Availability, ClocksEventReasons, ComputeMode, GpuHealth, GpuI
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// The fewest columns of a chart beside another.
+/// The minimum width of a chart.
 const CHART_MIN_COLUMNS: u16 = 38;
-/// The fewest rows of a chart, its title included.
+/// The minimum height of a chart with its heading.
 const CHART_MIN_ROWS: u16 = 4;
 
-/// Draws the GPU at a position of a host, or says that it is gone.
+/// Draws the GPU at a position of the host's inventory.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, position: usize, now: Moment) {
     let host = app.fleet().host(id);
     let summary = host.and_then(|host| app.host_summary(host));
@@ -51,7 +49,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
         .of_host(id)
         .filter(|finding| finding.gpus.iter().any(|one| one.host == id && one.position == position));
     let findings: Vec<_> = findings.take(3).collect();
-    // Words have up to two fifths, and leave at least one row of charts.
+    // Text gets up to two fifths of the rows and leaves at least one row of charts.
     let wanted = (lines.len() + findings.len()) as u16;
     let words = wanted.min(inner.height * 2 / 5).min(inner.height.saturating_sub(CHART_MIN_ROWS + 1));
     let charts = Rect { height: inner.height - words, ..inner };
@@ -129,7 +127,7 @@ fn draw_title(
     right.draw_right(canvas, body.x + 1, body.y, body.width.saturating_sub(2));
 }
 
-/// The places of charts: as many side by side as are wide enough, and as many rows as are high enough.
+/// Divides an area into chart cells: as many side by side and below each other as are large enough.
 fn chart_cells(area: Rect) -> Vec<Rect> {
     let height = area.height.saturating_sub(1);
     let wanted = Metric::ALL.len() as u16 + 1;
@@ -147,7 +145,7 @@ fn chart_cells(area: Rect) -> Vec<Rect> {
         .collect()
 }
 
-/// Every metric, the one that is chosen first: on a small screen there is room for few.
+/// Returns all metrics with the selected one first: small screens show only few.
 fn metric_order(first: Metric) -> Vec<Metric> {
     let mut metrics = vec![first];
     metrics.extend(Metric::ALL.into_iter().filter(|metric| *metric != first));
@@ -175,9 +173,7 @@ fn draw_history(
     let mut heading = Segments::default();
     heading.add(9, 0, short!("{}", metric.word()), theme.focus);
     heading.add(9, 1, current_value(canvas, gpu, metric), theme.plain);
-    let known = || points.iter().flatten().copied();
-    let (least, most) = (known().fold(f32::INFINITY, f32::min), known().fold(f32::NEG_INFINITY, f32::max));
-    if least <= most {
+    if let Some((least, most)) = chart::range(&points) {
         let words = short!(
             "{} to {}",
             metric_value(canvas, metric, least).as_str(),
@@ -194,7 +190,6 @@ fn draw_history(
 
 fn current_value(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> ShortString {
     let reading = &gpu.reading;
-    let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
     match metric {
         Metric::Utilization => percent(reading.utilization_percent),
         Metric::MemoryBusy => percent(reading.memory_utilization_percent),
@@ -213,7 +208,7 @@ fn metric_value(canvas: &Canvas<'_>, metric: Metric, value: f32) -> ShortString 
     }
 }
 
-/// Who holds it, with how much.
+/// Draws the processes that hold the GPU.
 fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu: &GpuSummary) {
     let theme = canvas.theme;
     let rows: Vec<_> = app
@@ -246,7 +241,7 @@ fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu:
     }
 }
 
-/// Who holds it, for how long, with what: `erika 22h torchrun`; or the state where it is more than being in use.
+/// Adds user, duration and program of the job on a GPU (`erika 22h torchrun`), or the state if the GPU is not in use.
 pub(super) fn add_occupancy(
     canvas: &Canvas<'_>,
     app: &App,
@@ -279,7 +274,7 @@ pub(super) fn add_occupancy(
     line.add(8, gap, words, style);
 }
 
-/// `? hung? 18m`, `z idle 42m`, `· free`, `low power 104W`.
+/// `? hung? 18m`, `z idle 42m`, `· free`, `low power 104W`
 pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> (ShortString, Style) {
     let theme = canvas.theme;
     if gpu.shows_low_power() {
@@ -295,7 +290,7 @@ pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> 
     (short!("{glyph} {}{}", gpu.state.word(), since.as_str()), theme.state_style(gpu.state))
 }
 
-/// What keeps the clocks down. Being idle and the power cap are how a GPU works, and not worth a colour.
+/// The reasons that limit the clocks. Only hardware and thermal reasons are coloured: idle and power cap are ordinary.
 pub(super) fn clock_reasons(theme: &Theme, gpu: &GpuSummary) -> (String, Style) {
     let Some(mask) = gpu.reading.clocks_event_reasons else { return ("-".to_owned(), theme.dim) };
     let reasons = ClocksEventReasons(mask);
@@ -304,7 +299,7 @@ pub(super) fn clock_reasons(theme: &Theme, gpu: &GpuSummary) -> (String, Style) 
     (words, style)
 }
 
-/// Draws the GPU at a position of the inventory.
+/// Draws the panel with all readings of a GPU.
 pub(super) fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, host: &Host, gpu: &GpuSummary, position: usize) {
     let Some(info) = host.gpu_info(position).filter(|_| area.height > 0) else { return };
     let theme = canvas.theme;
@@ -327,7 +322,7 @@ pub(super) fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, host: &Host, gpu:
     }
 }
 
-/// Every reading of the GPU at a position of the inventory, what matters most first.
+/// Returns all readings of a GPU as lines, the most important first.
 pub(super) fn reading_lines(canvas: &Canvas<'_>, host: &Host, gpu: &GpuSummary, position: usize) -> Vec<Segments> {
     let Some(info) = host.gpu_info(position) else { return Vec::new() };
     let health = host.gpu_health(position).cloned().unwrap_or_default();
@@ -394,7 +389,7 @@ fn clocks_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segment
     line
 }
 
-/// PCIe and `NVLink`: what they are, what they could be, what goes over them.
+/// PCIe and `NVLink`: current and maximum link, throughput.
 fn links_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: &GpuHealth) -> Segments {
     let mut line = Segments::default();
     let reading = &gpu.reading;
@@ -424,7 +419,7 @@ fn links_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: &Gp
     line
 }
 
-/// ECC, retired pages, remapped rows, what the driver asks for.
+/// ECC errors, retired pages, remapped rows, and the recovery action.
 fn errors_line(canvas: &Canvas<'_>, health: &GpuHealth) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
@@ -463,7 +458,7 @@ fn errors_line(canvas: &Canvas<'_>, health: &GpuHealth) -> Segments {
     line
 }
 
-/// What GPM tells beyond utilisation, or why it does not.
+/// GPM metrics, or the reason why there are none, and the throttling times.
 fn activity_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
     let mut line = Segments::default();
     let reading = &gpu.reading;
@@ -500,7 +495,6 @@ fn activity_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segme
     line
 }
 
-/// How it is set up.
 fn settings_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: &GpuHealth) -> Segments {
     let mut line = Segments::default();
     if let Some(is_on) = health.persistence_mode {
@@ -533,10 +527,8 @@ fn settings_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: 
 fn other_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segments {
     let mut line = Segments::default();
     let reading = &gpu.reading;
-    let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
     add_labelled(&mut line, canvas, 9, "mem-busy", percent(reading.memory_utilization_percent));
-    let fan = reading.fan_percent.map(|value| short!("{value}%"));
-    add_labelled(&mut line, canvas, 7, "fan", or_dash(fan.as_deref()));
+    add_labelled(&mut line, canvas, 7, "fan", percent(reading.fan_percent));
     add_labelled(&mut line, canvas, 3, "encoder", percent(reading.encoder_percent));
     add_labelled(&mut line, canvas, 3, "decoder", percent(reading.decoder_percent));
     if info.mig_enabled == Some(true) {

@@ -1,4 +1,4 @@
-//! One GPU in one line.
+//! One GPU in one line, for panes, the wall and the GPU table.
 //!
 //! ```text
 //! 0 ━━━━━━━━━━╸  97% 74/80G 71° 656/700W erika    ▅▆▇▇▇▇▇▇
@@ -8,7 +8,7 @@
 //! 4 · free        0%  0/80G 31°  64/700W
 //! ```
 //!
-//! Which figures a GPU line has room for, and how wide each is.
+//! [`GpuColumns`] decides which values fit and how wide they are.
 
 use super::canvas::Canvas;
 use super::chart::sparkline;
@@ -53,7 +53,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
         x += columns.user + columns.gap;
     }
     if columns.temperature == 0 && gpu.is_hot && columns.user > 4 {
-        // Where there is no room for temperatures, one that warns takes the end of the name.
+        // A temperature that warns is shown even without a temperature column: over the end of the user name.
         canvas.right(x - 4, y, 4, &short!(" {}", degrees.as_str()), heat);
     }
     if columns.sparkline > 0 {
@@ -61,7 +61,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
     }
 }
 
-/// `71°`, `71C` in ASCII.
+/// `71°`, or `71C` in ASCII.
 pub(super) fn temperature(theme: &Theme, gpu: &GpuSummary) -> ShortString {
     match gpu.reading.temperature_celsius {
         Some(celsius) => short!("{celsius}{}", theme.glyphs.degree),
@@ -69,7 +69,7 @@ pub(super) fn temperature(theme: &Theme, gpu: &GpuSummary) -> ShortString {
     }
 }
 
-/// What a GPU is called beside its readings: `GPU 0`, `GPU 0 MIG 2`.
+/// `GPU 0`, or `GPU 0 MIG 2` for an instance.
 pub(super) fn name(gpu: &GpuSummary) -> ShortString {
     match gpu.instance {
         Some(instance) => short!("GPU {} MIG {instance}", gpu.index),
@@ -77,13 +77,13 @@ pub(super) fn name(gpu: &GpuSummary) -> ShortString {
     }
 }
 
-/// Memory as the readings of one GPU tell it: `41/119G shared` where it is the host's.
+/// Used and total memory, `41/119G shared` if the GPU shares the memory of the host.
 pub(super) fn memory_text(gpu: &GpuSummary) -> ShortString {
     let words = memory_used_text(gpu, true);
     if gpu.is_unified { short!("{} shared", words.as_str()) } else { words }
 }
 
-/// Memory used, of its total where `with_total`.
+/// Used memory, with the total on request.
 pub(super) fn memory_used_text(gpu: &GpuSummary, with_total: bool) -> ShortString {
     let used = gpu.reading.memory_used_bytes;
     if with_total {
@@ -102,12 +102,12 @@ pub(super) fn power(gpu: &GpuSummary, with_limit: bool) -> ShortString {
     }
 }
 
-/// `fumi`, `fumi+1` where one other holds memory there as well.
+/// Draws the main user, `fumi+1` if one other user holds memory on the GPU.
 pub(super) fn user(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &GpuSummary) -> u16 {
     let Some(name) = &gpu.main_user else { return 0 };
     let mut others = ShortString::new();
     if gpu.other_users > 0 {
-        // Writing into this buffer cannot fail.
+        // Writing to this buffer cannot fail.
         let _ = write!(others, "+{}", gpu.other_users);
     }
     let others_width = (others.len() as u16).min(width);
@@ -115,7 +115,7 @@ pub(super) fn user(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &Gp
     used + canvas.text(x + used, y, others_width, &others, canvas.theme.dim)
 }
 
-/// The bar, or the words of a state in its place.
+/// Draws the utilisation bar, or the state if it is not ordinary work.
 pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &GpuSummary, now: Moment) {
     let theme = canvas.theme;
     let style = theme.state_style(gpu.state);
@@ -134,7 +134,7 @@ pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &G
             canvas.repeat(x + used + gap, y, rest, theme.glyphs.bar_hollow, theme.busy);
             return;
         }
-        // Readings that are no longer fresh stay, dim, for as long as there are no others.
+        // Stale readings stay visible, dim, until there are new ones.
         (GpuState::InUse | GpuState::Unknown, _) if gpu.reading.utilization_percent.is_some() => {
             bar(canvas, x, y, width, gpu.reading.utilization_percent);
             return;
@@ -157,7 +157,7 @@ pub(super) fn state(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, gpu: &G
     draw_longest_fitting(canvas, x, y, width, &texts, style);
 }
 
-/// The longest of the texts that fits.
+/// Draws the longest of the texts that fits.
 fn draw_longest_fitting(
     canvas: &mut Canvas<'_>,
     x: u16,
@@ -170,13 +170,13 @@ fn draw_longest_fitting(
     fitting.map_or(0, |text| canvas.text(x, y, width, text, style))
 }
 
-/// A heavy line on a track: it leaves air between the rows, which full blocks do not. Halves of cells count.
+/// Draws a horizontal bar in steps of half a cell. Full blocks in consecutive rows would merge, so it is a heavy line.
 pub(super) fn bar(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, percent: Option<u8>) {
     let theme = canvas.theme;
     canvas.repeat(x, y, width, theme.track_glyph(), theme.track);
     let percent = u32::from(percent.unwrap_or(0).min(100));
     let halves = ((percent * 2 * u32::from(width) + 50) / 100) as u16;
-    // A little is not nothing.
+    // A small value is still visible.
     let halves = if percent > 0 { halves.max(1) } else { 0 };
     canvas.repeat(x, y, halves / 2, theme.glyphs.bar_full, theme.busy);
     if halves % 2 == 1 {
@@ -184,10 +184,10 @@ pub(super) fn bar(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, percent: 
     }
 }
 
-/// How wide the figures of a fleet are: the same for every pane, so that columns stand below each other.
+/// The widths of values in a fleet, the same for all panes so that columns align.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ValueWidths {
-    /// Columns of a GPU's index.
+    /// Columns of the GPU index.
     pub(super) index: u16,
     /// Digits of gibibytes.
     pub(super) memory: u16,
@@ -196,7 +196,7 @@ pub(super) struct ValueWidths {
 }
 
 impl ValueWidths {
-    /// As wide as the widest figure of any host.
+    /// The widths of the widest values of these hosts.
     pub(super) fn of<'a>(hosts: impl Iterator<Item = &'a HostSummary>) -> Self {
         let mut widths = Self { index: 1, memory: 2, power: 3 };
         for gpu in hosts.flat_map(|host| &host.gpus) {
@@ -214,36 +214,31 @@ fn digits(number: u64) -> u16 {
     number.checked_ilog10().unwrap_or(0) as u16 + 1
 }
 
-/// The columns of a GPU line; 0 where a figure is not shown. Each figure but the index has one empty column before it.
+/// The width of each column of a GPU line, 0 if it is not shown. One empty column precedes each value but the index.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct GpuColumns {
-    /// The index.
     pub(super) index: u16,
-    /// The bar, or the words of a state in its place.
+    /// The bar, or the text of a state instead.
     pub(super) bar: u16,
     /// Utilisation.
     pub(super) percent: u16,
-    /// Memory used, of the total where `with_total`.
+    /// Used memory, with the total if `with_total`.
     pub(super) memory: u16,
-    /// The memory's total as well.
     pub(super) with_total: bool,
-    /// Temperature.
     pub(super) temperature: u16,
-    /// Power, of its limit where `with_limit`.
+    /// Power, with its limit if `with_limit`.
     pub(super) power: u16,
-    /// The power limit as well.
     pub(super) with_limit: bool,
-    /// The main user.
     pub(super) user: u16,
-    /// Utilisation of the last minutes.
+    /// Utilisation in the last minutes.
     pub(super) sparkline: u16,
-    /// Empty columns before memory, temperature, power and user: one, or two where there is room to spare.
+    /// Empty columns before memory, temperature, power and user: 1, or 2 on wide lines.
     pub(super) gap: u16,
 }
 
 impl GpuColumns {
-    /// The columns for a line of `width`. What is dropped first is added last: sparkline; power limit, power; memory
-    /// total; temperature; user; a longer bar; memory used; percent. Never the index and one column of state.
+    /// Chooses the columns for a line of `width`. Columns added last are dropped first: sparkline, power limit, power, memory
+    /// total, temperature, user, a longer bar, used memory, percent. The index and one column of state always stay.
     pub(super) fn of(width: u16, widths: ValueWidths) -> Self {
         let mut columns = Self { index: widths.index.min(width), gap: 1, ..Self::default() };
         let mut rest = width.saturating_sub(columns.index + 1);
@@ -264,7 +259,7 @@ impl GpuColumns {
         columns.memory += total;
         columns.bar += take(2, 1);
         columns.power = take(widths.power + 2, widths.power + 2).saturating_sub(1);
-        // The limit is the same in nearly every line: air is worth more, until there is room for a sparkline too.
+        // The power limit is equal on nearly all lines: wider gaps are worth more until a sparkline fits, too.
         let limit = if columns.power > 0 { take(widths.power + 1, widths.power + 7) } else { 0 };
         columns.with_limit = limit > 0;
         columns.power += limit;
@@ -279,7 +274,7 @@ impl GpuColumns {
         columns
     }
 
-    /// Columns that are used.
+    /// The sum of all columns.
     #[cfg(test)]
     fn width(&self) -> u16 {
         let figures = [self.percent, self.memory, self.temperature, self.power, self.user, self.sparkline];

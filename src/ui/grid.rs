@@ -1,6 +1,5 @@
-//! The grid of host panes, and how many hosts it does not show.
+//! The grid of host panes. A pane shows the GPUs of one host, or the reason why it has no data ([`host_state`]).
 //!
-//! One host: its frame with name and sums, and inside it its GPUs, or what keeps them from being seen.
 //!
 //! ```text
 //! ┏━ ▸hgx-04 ━━ 5 busy  2 hung?  1 free   590/640G ━┓
@@ -9,7 +8,7 @@
 //! ```
 
 use super::canvas::{Canvas, Segments};
-use super::format::{columns, gib, rounded, short};
+use super::format::{columns, gib, plural, rounded, short};
 use super::gpu_line::{GpuColumns, ValueWidths};
 use super::{areas, gpu_line, host_state};
 use crate::app::layout::{GridLayout, PaneFrame, ScreenLayout};
@@ -19,7 +18,7 @@ use crate::wire::ReadingSource;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 
-/// Draws the panes that are on the screen.
+/// Draws the visible panes.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, screen_layout: &ScreenLayout, now: Moment) {
     let Some(layout) = screen_layout.grid else { return };
     let hosts = visible_hosts(app);
@@ -48,19 +47,19 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, screen_layout
     }
 }
 
-/// The hosts that are neither hidden nor ruled out, in their order.
+/// Returns the hosts that are neither hidden nor filtered out.
 fn visible_hosts(app: &App) -> Vec<&Host> {
     let all = app.fleet().hosts();
     app.visible_hosts().iter().filter_map(|index| all.get(*index)).collect()
 }
 
-/// How many hosts lie outside the screen.
+/// The number of hosts above and below the visible panes.
 struct HiddenCounts {
     before: usize,
     after: usize,
 }
 
-/// `3 more hosts above, 40 below, 2 of them not well`: no host is lost silently.
+/// `▲ 3 more hosts above, ▼ 40 below, 2 without data`
 fn draw_more_hosts(
     canvas: &mut Canvas<'_>,
     line: Rect,
@@ -98,11 +97,7 @@ fn draw_more_hosts(
     }
 }
 
-fn plural(count: usize) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
-/// Adds how many GPUs are in each state: `37 busy  4 idle  2 hung?  5 free`.
+/// Adds the number of GPUs per state: `37 busy  4 idle  2 hung?  5 free`.
 pub(super) fn add_counts(line: &mut Segments, canvas: &Canvas<'_>, totals: &Totals, gap: u16) {
     let theme = canvas.theme;
     for (priority, state, word, style) in [
@@ -122,21 +117,18 @@ pub(super) fn add_counts(line: &mut Segments, canvas: &Canvas<'_>, totals: &Tota
     }
 }
 
-/// What all panes of a grid share.
+/// Values that all panes of a grid share.
 pub(super) struct PaneContext<'a> {
-    /// The state.
     pub(super) app: &'a App,
-    /// Level and size.
     pub(super) layout: GridLayout,
-    /// How wide figures are.
     pub(super) widths: ValueWidths,
-    /// Columns of the longest name.
+    /// Columns of the longest host name.
     pub(super) name_columns: u16,
-    /// The moment of the frame.
+    /// The time that the frame shows.
     pub(super) now: Moment,
 }
 
-/// Draws a host's pane.
+/// Draws the pane of a host.
 pub(super) fn draw_pane(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -183,7 +175,7 @@ pub(super) fn draw_pane(
     host_state::draw_stale_notice(canvas, inner, layout, summary, host, now);
 }
 
-/// The name on the left, sums or the state of the connection on the right.
+/// Draws the host name on the left, and totals or the connection state on the right.
 pub(super) fn draw_pane_title(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -225,22 +217,16 @@ pub(super) fn draw_pane_title(
         x += 1 + canvas.text(x + 1, area.y, 1, "!", canvas.theme.severity_style(severity));
     }
     canvas.text(x, area.y, 1, " ", Style::new());
-    let width = right.width();
-    if width > 0 {
-        let at = area.right() - 3 - width;
-        canvas.text(at - 1, area.y, 1, " ", Style::new());
-        right.draw(canvas, at, area.y, width);
-        canvas.text(at + width, area.y, 1, " ", Style::new());
-    }
+    canvas.edge(area, area.y, &Segments::default(), &right);
 }
 
-/// CPU and memory on the left, load on the right.
+/// Draws CPU and memory on the left and the load on the right.
 fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, host: &Host, is_fresh: bool) {
     let Some(snapshot) = host.snapshot.as_ref().filter(|_| line.width >= 16) else { return };
     let reading = &snapshot.host;
     let style = if is_fresh { canvas.theme.plain } else { canvas.theme.dim };
     let mut left = Segments::default();
-    // Less is known without a probe; who looks at the pane should know why.
+    // Without a probe some values are missing: name the source.
     let source = host.hello.as_ref().and_then(|hello| hello.source.as_ref());
     if let Some(source) = source.filter(|source| **source != ReadingSource::Probe) {
         left.add(4, 0, short!("via {}", source.as_str()), canvas.theme.warn);
@@ -261,17 +247,10 @@ fn draw_pane_footer(canvas: &mut Canvas<'_>, line: Rect, host: &Host, is_fresh: 
     let available = line.width - 6;
     left.fit(available);
     right.fit(available.saturating_sub(left.width() + 2));
-    for (words, at) in [(&left, line.x + 3), (&right, line.right() - 3 - right.width())] {
-        let width = words.width();
-        if width > 0 {
-            canvas.text(at - 1, line.y, 1, " ", Style::new());
-            words.draw(canvas, at, line.y, width);
-            canvas.text(at + width, line.y, 1, " ", Style::new());
-        }
-    }
+    canvas.edge(line, line.y, &left, &right);
 }
 
-/// A host in one line: `▸hgx-04  ▇▇▇▇??▇▇  6 busy 2 hung?   590/640G`.
+/// Draws a host in one line: `▸hgx-04  ▇▇▇▇??▇▇  6 busy 2 hung?   590/640G`.
 fn draw_host_line(
     canvas: &mut Canvas<'_>,
     line: Rect,
@@ -293,7 +272,7 @@ fn draw_host_line(
     let mut x = line.x + 2 + name_width;
     let word = host_state::status_text(context.app, host, summary, context.now);
     if !summary.gpus.is_empty() && matches!(host.link, Link::Live | Link::Stale { .. }) {
-        // A count of what is left out stands behind as many cells as there is room for.
+        // `+8` stands for the GPUs that do not fit.
         let available = usize::from(line.right().saturating_sub(x));
         let shown = if summary.gpus.len() > available { available.saturating_sub(4) } else { summary.gpus.len() };
         for gpu in summary.gpus.iter().take(shown) {
@@ -331,7 +310,7 @@ fn draw_host_line(
     right.draw(canvas, x, line.y, available);
 }
 
-/// Adds what a host has in all: `6 busy 2 free  330/640G`. Never a mean: a hung host would look best.
+/// Adds the totals of a host: `6 busy 2 free  330/640G`. A mean utilisation would make a hung host look best.
 fn add_totals(line: &mut Segments, canvas: &Canvas<'_>, summary: &HostSummary) {
     let totals = &summary.totals;
     add_counts(line, canvas, totals, 1);

@@ -1,6 +1,4 @@
-//! The last row: the keys that do something here, read from the keymap, or what the last key came to.
-//!
-//! The help, generated from the keymap.
+//! The hint bar and the help dialog. Both are generated from the keymap.
 
 use super::areas::centered;
 use super::canvas::{Canvas, Segments};
@@ -12,7 +10,7 @@ use crate::fleet::{Link, Moment};
 use ratatui::layout::Rect;
 use unicode_segmentation::UnicodeSegmentation;
 
-/// Draws the hint bar.
+/// Draws the hint bar: the filter line, a notice, or the keys that do something in the current mode.
 pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     if area.width < 4 || area.height == 0 {
         return;
@@ -26,7 +24,7 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
         canvas.fit(x, area.y, width, notice, canvas.theme.focus);
         return;
     }
-    // The last hints, help and quit, are what a newcomer needs most: those before them go first.
+    // The last two hints, help and quit, matter most to a new user: earlier hints are dropped first.
     let hints: Vec<_> = app
         .keymap()
         .hints(app.mode())
@@ -59,7 +57,7 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
     line.draw(canvas, x, area.y, width);
 }
 
-/// The line in which a filter is typed: what is wrong with it stands beside it, and what is meant is marked in it.
+/// Draws the filter line. An error replaces the hints, and its position is marked in the text.
 ///
 /// ```text
 ///  / stuck mem>10_                              12 of 61 shown   Enter keep  Esc clear  F1 syntax
@@ -81,7 +79,7 @@ fn draw_filter_line(canvas: &mut Canvas<'_>, area: Rect, app: &App, line: &Filte
     };
     canvas.text(area.x, area.y, 2, "/ ", theme.focus);
     let available = area.width.saturating_sub(right_width + 5);
-    // The part before the cursor is what is looked at.
+    // A long text scrolls so that the cursor stays visible.
     let cursor = line.text().char_indices().nth(line.cursor()).map_or(line.text().len(), |(at, _)| at);
     let (before, after) = line.text().split_at(cursor);
     let shown_before = truncate_start(before, usize::from(available));
@@ -112,7 +110,7 @@ fn filter_hints(canvas: &Canvas<'_>, app: &App, available: u16) -> Segments {
     right
 }
 
-/// Whether a key would do something now.
+/// Whether an action would do something now.
 fn is_useful(action: Action, app: &App) -> bool {
     match action {
         Action::OpenPrompts => app.prompts().count() > 0,
@@ -131,7 +129,7 @@ fn is_useful(action: Action, app: &App) -> bool {
     }
 }
 
-/// One of the keys is enough here; the help has them all. To submit, all of them are pressed: `yes Enter`.
+/// Returns the first key of an action. To submit, all keys are pressed in turn: `yes Enter`.
 fn shown_keys(action: Action, keys: &str) -> &str {
     if action == Action::Submit { keys } else { keys.split(' ').next().unwrap_or(keys) }
 }
@@ -140,22 +138,20 @@ fn hint_columns((keys, words): (&str, &str)) -> usize {
     columns(keys) + 1 + columns(words) + 2
 }
 
-/// Draws the help over the body.
+/// Draws the help dialog over the body.
 pub(super) fn draw_help(canvas: &mut Canvas<'_>, body: Rect, app: &App, top: usize) {
     let columns = if body.width >= HELP_WIDE_COLUMNS { 2 } else { 1 };
     let lines = help_lines(app.settings.is_readonly);
     let rows = lines.len().div_ceil(columns) as u16 + 2;
-    // From the third width on no line is cut.
+    // At 140 columns no line is cut.
     let width = match body.width {
         140.. => 140,
         HELP_WIDE_COLUMNS.. => 104,
         _ => 62,
     };
     let area = centered(body, width, rows);
-    canvas.clear(area);
-    canvas.outline(area, &canvas.theme.glyphs.heavy, canvas.theme.focus);
+    canvas.dialog(area, " Keys ", canvas.theme.focus);
     let version = env!("CARGO_PKG_VERSION");
-    canvas.text(area.x + 2, area.y, area.width.saturating_sub(4), " Keys ", canvas.theme.focus);
     let about = format!(" gpufleet {version} ");
     let width = (about.len() as u16).min(area.width.saturating_sub(12));
     canvas.right(area.right().saturating_sub(2 + width), area.y, width, &about, canvas.theme.dim);
@@ -163,10 +159,7 @@ pub(super) fn draw_help(canvas: &mut Canvas<'_>, body: Rect, app: &App, top: usi
     let shown = usize::from(area.height.saturating_sub(2));
     let top = top.min(lines.len().saturating_sub(shown * columns));
     let below = lines.len().saturating_sub(top + shown * columns);
-    if below > 0 {
-        let more = format!(" {} {below} more lines ", canvas.theme.glyphs.down);
-        canvas.text(area.x + 2, area.bottom() - 1, area.width.saturating_sub(4), &more, canvas.theme.plain);
-    }
+    canvas.more_below(area, below, " lines");
     let width = (area.width.saturating_sub(3) / columns as u16).saturating_sub(1);
     for (index, line) in lines.iter().skip(top).take(shown * columns).enumerate() {
         let x = area.x + 2 + (index / shown) as u16 * (width + 1);

@@ -1,4 +1,4 @@
-//! One host in full: its facts, all its GPUs with their history or in a table, the selected GPU, its processes.
+//! The view of one host: facts, GPUs as cards or as a table, the selected GPU, and the processes.
 //!
 //! ```text
 //!  hgx-02   8 x NVIDIA H100 80GB HBM3   driver 570.86  CUDA 12.8   Linux 6.8.0  x86_64   up 41d   rtt 23 ms
@@ -9,27 +9,23 @@
 //! GPU  97% mem 41%  100%│⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉
 //! ```
 //!
-//! The facts of one host, a line each: who it is, its load, its disks and health, the probe.
-//!
-//! The GPUs of one host as cards: what each is doing beside its history.
+//! Cards show readings beside a chart:
 //!
 //! ```text
 //! ━ ▸GPU 0 ━━━━━━━━━━━━━━━━━━━━━━ erika 22h torchrun ━  ─ GPU 1 ───────────────────────── bob z idle 42m ─
 //!  GPU   97%  mem 41% 100%│⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆   GPU    0%  mem  0% 100%│⠒⠒⠒⠒⠒⠒⠒⠒⠒⡄
 //!  MEM  74/80G            │       ⡇⢸           ⡇   MEM  44/80G            │         ⡇
-//!  PWR  640/700W          │       ⡇⢸           ⡇   PWR  88/700W           │         ⡇
-//!  TMP  71°              0│       ⠧⠜           ⠧   TMP  38°              0│         ⣇⣀⣀⣀⣀⣀⣀⣀⣀⣀⣀
 //!  GPU                    -10m        -5m    now
 //! ```
-//!
-//! All GPUs of one host, a line each, with as many readings as there is room for.
 
+use super::areas::TableColumn;
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
 use super::format::{
-    ShortString, gib, interval, memory, or_dash, rate, short, shorten_host_name, span, used_of_total, wrap,
+    ShortString, gib, interval, memory, or_dash, percent, rate, rounded, short, shorten_host_name, span, used_of_total,
+    wrap,
 };
-use super::{gpu, gpu_line, host_state, list};
+use super::{areas, gpu, gpu_line, host_state, list};
 use crate::app::host_layout::{Cards, HostLayout};
 use crate::app::{App, Focus, GpuSummary, HostSummary, Metric, Screen};
 use crate::fleet::{Host, Link, Moment, SeriesKey, UNKNOWN_USER, gpu_list};
@@ -38,7 +34,7 @@ use ratatui::layout::Rect;
 use ratatui::style::Style;
 use std::time::Duration;
 
-/// Draws a host in full.
+/// Draws the view.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, layout: HostLayout, now: Moment) {
     let Some(summary) = app.host_summary(host) else { return };
     let facts = Rect { x: body.x + 1, width: body.width.saturating_sub(2), height: layout.facts_rows, ..body };
@@ -67,7 +63,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, 
     list::draw(canvas, processes, app, now);
 }
 
-/// As many lines as there is room for; where there are few, the last are joined and lose what matters least.
+/// Draws the facts. If there are few rows, the last lines are joined and their least important texts are dropped.
 fn draw_facts(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summary: &HostSummary, now: Moment) {
     let mut lines = vec![identity_line(canvas, app, host, summary, now), load_line(canvas, host)];
     let (disks, probe) = (disks_and_health_line(canvas, app, host), probe_line(canvas, host));
@@ -84,14 +80,14 @@ fn draw_facts(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summa
     }
 }
 
-/// From here on a filesystem is worth a colour (diagnosis sheet, rule `disk-full`).
+/// A filesystem is coloured from this usage on, the threshold of the rule `disk-full`.
 const FULL_PERCENT: u64 = 90;
-/// Filesystems that are told.
+/// The maximum number of filesystems shown.
 const MAX_FILESYSTEMS: usize = 6;
-/// Users that are told.
+/// The maximum number of users shown.
 const MAX_USERS: usize = 6;
 
-/// What it is, and how it is reached.
+/// Name, connection state, GPUs, software versions, uptime and round-trip time.
 pub(super) fn identity_line(
     canvas: &Canvas<'_>,
     app: &App,
@@ -109,7 +105,7 @@ pub(super) fn identity_line(
     if let Some(inventory) = &host.inventory {
         let name = inventory.gpus.first().and_then(|gpu| gpu.name.as_ref());
         if let Some(name) = name {
-            // Instances are parts of GPUs that are counted already.
+            // MIG instances are parts of GPUs that are already counted.
             let count = inventory.gpus.iter().filter(|gpu| gpu.mig_parent_uuid.is_none()).count();
             line.add(15, 3, short!("{count} x {name}"), theme.plain);
         }
@@ -143,7 +139,7 @@ pub(super) fn identity_line(
     line
 }
 
-/// What its processors and its memory do.
+/// CPU, load, memory, network and disk throughput.
 pub(super) fn load_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
@@ -152,8 +148,7 @@ pub(super) fn load_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
         return line;
     };
     let reading = &snapshot.host;
-    let percent = |percent: Option<f32>| percent.map(|percent| short!("{percent:.0}%"));
-    line.add(20, 0, short!("CPU {}", or_dash(percent(reading.cpu_percent).as_deref()).as_str()), theme.plain);
+    line.add(20, 0, short!("CPU {}", percent(reading.cpu_percent.map(rounded)).as_str()), theme.plain);
     if let (Some(one), Some(five), Some(fifteen)) = (reading.load_1, reading.load_5, reading.load_15) {
         line.add(15, 2, short!("load {one:.1}/{five:.1}/{fifteen:.1}"), theme.plain);
         if let Some(cpus) = host.hello.as_ref().and_then(|hello| hello.cpu_count) {
@@ -194,7 +189,7 @@ pub(super) fn load_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
     line
 }
 
-/// Filesystems, then what the GPUs' health comes to, then who works there.
+/// Filesystems, GPU health and users.
 pub(super) fn disks_and_health_line(canvas: &Canvas<'_>, app: &App, host: &Host) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
@@ -228,7 +223,7 @@ pub(super) fn disks_and_health_line(canvas: &Canvas<'_>, app: &App, host: &Host)
     line
 }
 
-/// `/scratch 91%`, `/home (nfs4) 63%`, `/data silent 40s`; whether it needs somebody.
+/// `/scratch 91%`, `/home (nfs4) 63%` or `/data silent 40s`, and whether it needs attention.
 fn filesystem_text(filesystem: &Filesystem) -> (ShortString, bool) {
     let kind = if filesystem.kind.starts_with("nfs") { short!(" ({})", filesystem.kind) } else { ShortString::new() };
     let name = short!("{}{}", filesystem.mount_point, kind.as_str());
@@ -253,7 +248,7 @@ fn add_nvlinks(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
             active += mask.count_ones().min(u32::from(count));
         }
     }
-    // A link that is not wired is down for ever; the rule nvlink-down tells of one that was up.
+    // Unwired links are always down. The rule `nvlink-down` reports links that went down.
     if all > 0 {
         line.add(8, 3, short!("NVLink {active} of {all} up"), canvas.theme.plain);
     }
@@ -290,7 +285,7 @@ fn add_errors(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
     }
 }
 
-/// What is run there, what it costs, what it cannot see; what hosts.toml says of the host.
+/// Login, scope, source, cost of the probe, reserved GPUs and the note of hosts.toml.
 pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
@@ -302,7 +297,7 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
         if let Some(user) = &hello.login_user {
             line.add(9, 0, short!("login {user}"), theme.dim);
         }
-        // Whoever sees only a part must not take it for the whole.
+        // A probe in a job or a container sees only a part of the host.
         match &hello.scope {
             Some(Scope::Host) => line.add(6, 3, short!("sees the whole host"), theme.dim),
             Some(Scope::SlurmJob(job)) => line.add(19, 3, short!("sees only Slurm job {job}"), theme.warn),
@@ -344,7 +339,7 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
 /// Columns of the readings left of a chart.
 const READING_COLUMNS: u16 = 20;
 
-/// Draws the cards with the times below them.
+/// Draws the cards and the time axis below them.
 pub(super) fn draw_cards(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -427,11 +422,10 @@ fn draw_card(
     chart::draw(canvas, chart_area, &points, &scale, theme.busy);
 }
 
-/// As many readings as there are rows, those that matter most first; the one in the chart is bold.
+/// Draws the most important readings that fit. The charted one is highlighted.
 fn draw_card_readings(canvas: &mut Canvas<'_>, area: Rect, gpu: &GpuSummary, metric: Metric) {
     let theme = canvas.theme;
     let reading = &gpu.reading;
-    let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
     let mut lines: Vec<(&str, ShortString, Style, bool)> = vec![
         (
             "GPU",
@@ -485,7 +479,7 @@ fn choose_style(is_worse: bool, worse: Style, plain: Style) -> Style {
     if is_worse { worse } else { plain }
 }
 
-/// `71°`, with the memory's where it is told: `71° mem 78°`.
+/// `71°`, or `71° mem 78°` with the memory temperature.
 fn temperatures_text(canvas: &Canvas<'_>, gpu: &GpuSummary) -> ShortString {
     let core = gpu_line::temperature(canvas.theme, gpu);
     match gpu.reading.memory_temperature_celsius {
@@ -494,7 +488,6 @@ fn temperatures_text(canvas: &Canvas<'_>, gpu: &GpuSummary) -> ShortString {
     }
 }
 
-/// A column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Bar,
@@ -512,8 +505,8 @@ enum Column {
     Reasons,
 }
 
-/// Columns in order: head, width, and how long each is kept.
-const COLUMNS: [(Column, &str, u16, u8); 13] = [
+/// The columns of the table in order.
+const COLUMNS: [TableColumn<Column>; 13] = [
     (Column::Bar, "", 14, 20),
     (Column::Utilization, "GPU%", 4, 19),
     (Column::MemoryBusy, "MEM-BUSY", 8, 13),
@@ -529,7 +522,7 @@ const COLUMNS: [(Column, &str, u16, u8); 13] = [
     (Column::Reasons, "SLOWED BY", 24, 11),
 ];
 
-/// Draws title, headers and the GPUs that are on the screen.
+/// Draws the title, the column headers and the visible GPUs.
 pub(super) fn draw_table(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -554,7 +547,7 @@ pub(super) fn draw_table(
     canvas.text(area.x + 1, area.y, area.width.saturating_sub(2), &title, if focused { style } else { theme.plain });
 
     let index_width = 4;
-    let columns = fitting(area.width.saturating_sub(index_width + 2));
+    let columns = areas::fitting_columns(&COLUMNS, area.width.saturating_sub(index_width + 2));
     let mut x = area.x + 1;
     canvas.right(x, area.y + 1, index_width - 1, "GPU", theme.dim);
     x += index_width;
@@ -580,7 +573,7 @@ pub(super) fn draw_table(
 fn draw_table_row(
     canvas: &mut Canvas<'_>,
     line: Rect,
-    columns: &[(Column, &str, u16, u8)],
+    columns: &[TableColumn<Column>],
     gpu: &GpuSummary,
     now: Moment,
     style: Style,
@@ -619,7 +612,6 @@ fn draw_table_row(
 
 fn table_value(column: Column, gpu: &GpuSummary) -> ShortString {
     let reading = &gpu.reading;
-    let percent = |value: Option<u8>| or_dash(value.map(|value| short!("{value}%")).as_deref());
     match column {
         Column::Utilization => percent(reading.utilization_percent),
         Column::MemoryBusy => percent(reading.memory_utilization_percent),
@@ -627,21 +619,10 @@ fn table_value(column: Column, gpu: &GpuSummary) -> ShortString {
         Column::Power => gpu_line::power(gpu, true),
         Column::SmClock => or_dash(reading.clock_sm_mhz),
         Column::MemoryClock => or_dash(reading.clock_memory_mhz),
-        Column::Fan => or_dash(reading.fan_percent.map(|value| short!("{value}%")).as_deref()),
+        Column::Fan => percent(reading.fan_percent),
         Column::PerformanceState => or_dash(reading.performance_state.map(|state| short!("P{state}")).as_deref()),
         Column::Bar | Column::User | Column::Sparkline | Column::Reasons | Column::Temperature => ShortString::new(),
     }
-}
-
-/// The columns that fit, the least important left out.
-fn fitting(width: u16) -> Vec<(Column, &'static str, u16, u8)> {
-    let mut columns = COLUMNS.to_vec();
-    let used = |columns: &[(Column, &str, u16, u8)]| columns.iter().map(|(_, _, width, _)| width + 1).sum::<u16>();
-    while used(&columns) > width + 1 && columns.len() > 1 {
-        let least = columns.iter().map(|(_, _, _, priority)| *priority).min();
-        columns.retain(|(_, _, _, priority)| Some(*priority) != least);
-    }
-    columns
 }
 
 #[cfg(test)]
@@ -650,9 +631,11 @@ mod tests {
 
     #[test]
     fn columns_that_fit_are_those_kept_longest() {
-        let headers = |width| fitting(width).iter().map(|(_, head, _, _)| *head).collect::<Vec<_>>().join(" ");
+        let headers = |width| {
+            areas::fitting_columns(&COLUMNS, width).iter().map(|(_, head, _, _)| *head).collect::<Vec<_>>().join(" ")
+        };
         assert_eq!(headers(34), " GPU% MEMORY TEMP");
         assert_eq!(headers(74), " GPU% MEM-BUSY MEMORY TEMP POWER SM MHz USER");
-        assert_eq!(fitting(200).len(), COLUMNS.len());
+        assert_eq!(areas::fitting_columns(&COLUMNS, 200).len(), COLUMNS.len());
     }
 }

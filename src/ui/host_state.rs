@@ -1,4 +1,4 @@
-//! What a pane says while there are no current figures: connecting, down, stale, waiting for a person, no driver.
+//! The state of a host without current data: connecting, down, stale, waiting for the user, or without a driver.
 //!
 //! ```text
 //! ╭─ hgx-07 ──────────────── connecting ─╮╭─ hgx-08 ──────────────── DOWN 4m12s ─╮
@@ -11,7 +11,7 @@
 //! ```
 
 use super::canvas::{Canvas, LineWriter, Segments};
-use super::format::{ShortString, clock, interval, short, span};
+use super::format::{ShortString, clock, interval, plural, short, span};
 use super::theme::Theme;
 use crate::app::layout::GridLayout;
 use crate::app::{App, HostSummary};
@@ -24,10 +24,10 @@ use ratatui::style::Style;
 use std::cmp::Ordering;
 use std::time::Duration;
 
-/// For how long a host that came back with another boot id says so in its title.
+/// A host that rebooted shows this in its title for this long.
 const REBOOT_NOTICE_DURATION: Duration = Duration::from_secs(60);
 
-/// Whether the pane shows GPUs, perhaps old ones, and not the reason why it cannot.
+/// Whether to show the GPUs, possibly with old readings, instead of the reason why there are none.
 pub(super) fn shows_gpus(app: &App, host: &Host, summary: &HostSummary) -> bool {
     !summary.gpus.is_empty()
         && matches!(host.link, Link::Live | Link::Stale { .. })
@@ -35,7 +35,7 @@ pub(super) fn shows_gpus(app: &App, host: &Host, summary: &HostSummary) -> bool 
         && app.prompts().of_host(host.name()).is_none()
 }
 
-/// The word in the title in place of sums; `None` for a host that is well.
+/// The state in the title of a host, in place of its totals. `None` for a healthy host.
 pub(super) fn status_text(app: &App, host: &Host, summary: &HostSummary, now: Moment) -> Option<(ShortString, Style)> {
     let theme = Theme::new(app.settings);
     if app.prompts().of_host(host.name()).is_some() {
@@ -53,20 +53,20 @@ pub(super) fn status_text(app: &App, host: &Host, summary: &HostSummary, now: Mo
             let age = host.received_at.map_or_else(|| short!("-"), |at| since_text(at, now));
             Some((short!("STALE {}", age.as_str()), theme.warn))
         }
-        Link::Live => host.rebooted_at.filter(|at| now.since(*at) < REBOOT_NOTICE_DURATION).map(|at| {
-            // The sums come back when whoever looked away has had time to see it.
-            (short!("REBOOTED {}", since_text(at, now).as_str()), theme.warn)
-        }),
+        Link::Live => host
+            .rebooted_at
+            .filter(|at| now.since(*at) < REBOOT_NOTICE_DURATION)
+            .map(|at| (short!("REBOOTED {}", since_text(at, now).as_str()), theme.warn)),
     }
 }
 
-/// Why the driver of a connected host gives no readings.
+/// The driver error of a connected host, from the last snapshot or the inventory.
 pub(super) fn driver_error(host: &Host) -> Option<&DriverError> {
     let now = host.snapshot.as_ref().and_then(|snapshot| snapshot.driver_error.as_ref());
     now.or_else(|| host.inventory.as_ref().and_then(|inventory| inventory.error.as_ref()))
 }
 
-/// Draws the reason, most important first: a low pane shows its beginning.
+/// Draws the state with its reason, the most important lines first: a low pane shows only these.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summary: &HostSummary, now: Moment) {
     let mut writer = LineWriter::new(canvas, area);
     if let Some(prompt) = app.prompts().of_host(host.name()) {
@@ -106,7 +106,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, 
     }
 }
 
-/// Below stale figures, where a line is left: since when, and how slow the link was.
+/// Draws the age of stale readings below the GPUs, if a row is free.
 pub(super) fn draw_stale_notice(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -132,12 +132,12 @@ pub(super) fn draw_stale_notice(
     }
 }
 
-/// `23 ms`.
+/// `23 ms`
 pub(super) fn milliseconds(duration: Duration) -> ShortString {
     short!("{:.0} ms", duration.as_secs_f64() * 1000.0)
 }
 
-/// What is turning while something is waited for, one step a second.
+/// Returns the progress glyph, which changes every second.
 pub(super) fn spinner(theme: &Theme, now: Moment) -> &'static str {
     theme.glyphs.spinner[(now.since_start().as_secs() % 4) as usize]
 }
@@ -206,7 +206,7 @@ fn draw_last_seen(writer: &mut LineWriter<'_, '_>, app: &App, host: &Host, summa
     }
 }
 
-/// `then alice 0-5, bob 6`: who was there when the host was last seen.
+/// The users of the GPUs when the host was last seen: `alice 0-5, bob 6`.
 fn main_users(summary: &HostSummary) -> Option<String> {
     let mut users: Vec<(&SafeText, Vec<u32>)> = Vec::new();
     for gpu in &summary.gpus {
@@ -244,7 +244,7 @@ fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting
         }
     }
     if others > 0 {
-        writer.line(&short!("also needed by {others} more host{}", if others == 1 { "" } else { "s" }), theme.dim);
+        writer.line(&short!("also needed by {others} more host{}", plural(others)), theme.dim);
     }
 }
 
@@ -266,7 +266,7 @@ fn draw_driver_error(writer: &mut LineWriter<'_, '_>, host: &Host, error: &Drive
     host_readings(writer, host);
 }
 
-/// The host itself is still live: its readings are in the footer of a box, and here where there is none.
+/// Draws the CPU load of the host, which still answers. Panes without a box have no footer to show it.
 fn host_readings(writer: &mut LineWriter<'_, '_>, host: &Host) {
     let Some(cpu) = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent) else { return };
     let style = writer.canvas.theme.dim;
@@ -274,7 +274,6 @@ fn host_readings(writer: &mut LineWriter<'_, '_>, host: &Host) {
     writer.line(&short!("the host itself answers: cpu {cpu:.0}%"), style);
 }
 
-/// `1st`, `2nd`, `3rd`, `4th`.
 fn ordinal(number: u32) -> ShortString {
     let ending = match (number % 10, number % 100) {
         (_, 11..=13) => "th",
@@ -286,7 +285,7 @@ fn ordinal(number: u32) -> ShortString {
     short!("{number}{ending}")
 }
 
-/// How long ago, for a title: `4m12s` under an hour, else as every span.
+/// The time since a moment, for a title: `4m12s` below an hour.
 pub(super) fn since_text(since: Moment, now: Moment) -> ShortString {
     short!("{}", duration(now.since(since), DurationStyle::Ticking))
 }

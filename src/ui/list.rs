@@ -1,4 +1,4 @@
-//! The combined list: the jobs and processes of all hosts, or of one.
+//! The process list of all hosts or of one, and the choice of its columns.
 //!
 //! ```text
 //! ╭─ Processes 1-3 of 30 ───────────────────────────────────── sort trouble, mine, memory  group job ─╮
@@ -8,8 +8,6 @@
 //! │ hgx-06 7       24741 fumi       71G   99   12m                python gan.py --res 1024            │
 //! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: the keys here ──╯
 //! ```
-//!
-//! Which columns the combined list has room for.
 
 use super::canvas::{Canvas, Segments};
 use super::chart;
@@ -42,10 +40,10 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     draw_title(canvas, area, app, top, shown.len());
     draw_bottom(canvas, area, &rows[top + shown.len()..], top, focused);
 
-    // A column before the first for the pointer, and one for tags while there are any.
+    // The pointer has its own column, and so have tags if there are any.
     let tags = u16::from(!cursor.tagged().is_empty());
     let inner = Rect { x: area.x + 2 + tags, y: area.y + 1, width: area.width - 3 - tags, height: area.height - 2 };
-    // Rows that stand above several hosts say how many: `hgx-01 +3`.
+    // Group rows name one host and count the others: `hgx-01 +3`.
     let more = if matches!(cursor.order().group, Group::DistributedJob | Group::User) { 3 } else { 0 };
     let host = if app.screen().list_host().is_some() { 0 } else { longest_host(app) + more };
     let column_widths = list_columns(inner.width, host);
@@ -67,7 +65,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
     }
 }
 
-/// Why there are no rows.
+/// The reason why the list is empty.
 fn empty_list_text(app: &App) -> &'static str {
     match (app.row_counts().1, app.totals().hosts_covered) {
         (1.., _) => "nothing fits; Esc shows all",
@@ -123,10 +121,10 @@ fn draw_title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown:
     let available = area.width.saturating_sub(6);
     left.fit(available);
     right.fit(available.saturating_sub(left.width() + 3));
-    edge(canvas, area, area.y, &left, &right);
+    canvas.edge(area, area.y, &left, &right);
 }
 
-/// Adds what the list is narrowed to: `filter mem>10G  mine  user bob`.
+/// Adds the active filters: `filter mem>10G  mine  user bob`.
 pub(super) fn add_list_filter(line: &mut Segments, canvas: &Canvas<'_>, app: &App) {
     let (theme, list_filter) = (canvas.theme, app.list_filter());
     if !list_filter.text().is_empty() {
@@ -159,20 +157,7 @@ fn draw_bottom(canvas: &mut Canvas<'_>, area: Rect, below: &[ListRow], above: us
         right.add(1, 0, short!("Tab: the keys here"), theme.dim);
     }
     right.fit(area.width.saturating_sub(left.width() + 9));
-    edge(canvas, area, area.bottom() - 1, &left, &right);
-}
-
-/// Words on the upper or lower edge of a box, at its left and its right.
-fn edge(canvas: &mut Canvas<'_>, area: Rect, y: u16, left: &Segments, right: &Segments) {
-    let right_at = (area.right()).saturating_sub(3 + right.width());
-    for (words, at) in [(left, area.x + 3), (right, right_at)] {
-        let width = words.width();
-        if width > 0 {
-            canvas.text(at - 1, y, 1, " ", Style::new());
-            words.draw(canvas, at, y, width);
-            canvas.text(at + width, y, 1, " ", Style::new());
-        }
-    }
+    canvas.edge(area, area.bottom() - 1, &left, &right);
 }
 
 fn arrow(canvas: &Canvas<'_>, is_descending: bool) -> &'static str {
@@ -198,7 +183,7 @@ fn draw_headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u
     }
 }
 
-/// Columns before a command, for the mark of a job and for what stands above it.
+/// Columns before a command for the fold mark and the indentation.
 fn gutter(group: Group, depth: u8) -> u16 {
     match group {
         Group::None => 0,
@@ -207,7 +192,7 @@ fn gutter(group: Group, depth: u8) -> u16 {
     }
 }
 
-/// How sure it is that the parts are one job, and which process is the least busy, where they differ by much.
+/// The confidence in a distributed job, and its least busy process if the processes differ much.
 fn distributed_job_text(head: &GroupSummary) -> ShortString {
     let likely = if head.is_likely { "likely one job: " } else { "" };
     match (&head.least_busy, &head.most_busy) {
@@ -219,10 +204,10 @@ fn distributed_job_text(head: &GroupSummary) -> ShortString {
     }
 }
 
-/// Points of SM share between the least and the most busy process of a job from which on it is worth saying.
+/// Minimum difference in SM share between the least and the most busy process to name the least busy one.
 const SM_SPREAD_THRESHOLD: u8 = 30;
 
-/// How a row is drawn beyond what it says.
+/// The context in which a row is drawn.
 struct RowContext<'a> {
     app: &'a App,
     selected: bool,
@@ -292,7 +277,7 @@ fn draw_row(
     }
 }
 
-/// The share that all GPUs reach, and where there is room the most that one does: `0-100` is a job out of balance.
+/// The lowest SM share of the GPUs, with the highest if it fits: `0-100` is an unbalanced job.
 fn sm_text(percent: Option<(u8, u8)>, width: u16) -> ShortString {
     match percent {
         None => short!("-"),
@@ -301,7 +286,7 @@ fn sm_text(percent: Option<(u8, u8)>, width: u16) -> ShortString {
     }
 }
 
-/// What is wrong, or out of the ordinary; nothing for ordinary work.
+/// The state of a row. Empty for ordinary work.
 pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment, width: u16) -> (ShortString, Style) {
     let theme = canvas.theme;
     if let Some(at) = row.ended_at {
@@ -335,7 +320,7 @@ pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment,
     }
 }
 
-/// Whether a GPU of the row is busy by the counter at the power of an idle card.
+/// Whether a GPU of the row reads busy at the power of an idle GPU.
 fn draws_low_power(row: &Row, app: &App) -> bool {
     let summary = app.fleet().host(row.key.host).and_then(|host| app.host_summary(host));
     summary.is_some_and(|summary| {
@@ -345,7 +330,7 @@ fn draws_low_power(row: &Row, app: &App) -> bool {
 
 fn draw_command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &RowContext<'_>, style: Style) {
     let theme = canvas.theme;
-    // A process stands below the mark of its job.
+    // A process is indented below the mark of its job.
     let gutter = match row.fold_state {
         FoldState::Child => gutter(context.group, row.depth.saturating_sub(1)),
         _ => gutter(context.group, row.depth),
@@ -370,46 +355,34 @@ fn draw_command(canvas: &mut Canvas<'_>, area: Rect, row: &ListRow, context: &Ro
     }
     let available = area.right().saturating_sub(x);
     let whole = strip_directories(&row.command);
-    // Where not all of it fits, the script says more than its interpreter and the options of torchrun.
+    // If the command does not fit, the script matters more than its interpreter and the options of torchrun.
     let shown = if columns(&whole) > usize::from(available) { program_and_arguments(&row.command) } else { &whole };
     canvas.fit(x, area.y, available, shown, style);
 }
 
-/// A column of the combined list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Column {
-    /// The host.
     Host,
-    /// Its GPUs.
     Gpu,
-    /// Process id.
     Pid,
-    /// Who it belongs to.
     User,
-    /// GPU memory.
     GpuMemory,
-    /// GPU memory as a share.
+    /// GPU memory in percent of the total.
     GpuMemoryPercent,
-    /// SM share.
     Sm,
-    /// SM share of the last minutes.
+    /// SM share in the last minutes.
     Sparkline,
-    /// CPU share.
     Cpu,
-    /// Resident memory.
     Rss,
-    /// Letter of the process state.
+    /// The letter of the process state.
     ProcessState,
-    /// Age.
     Time,
-    /// State in words.
     State,
-    /// Command line.
     Command,
 }
 
 impl Column {
-    /// Every column, in order.
+    /// All columns in display order.
     pub(super) const ALL: [Self; 14] = [
         Self::Host,
         Self::Gpu,
@@ -427,7 +400,6 @@ impl Column {
         Self::Command,
     ];
 
-    /// The head of the column.
     pub(super) fn header(self) -> &'static str {
         match self {
             Self::Host => "HOST",
@@ -447,7 +419,7 @@ impl Column {
         }
     }
 
-    /// What sorts by this column.
+    /// Returns the sort key, or `None` if the list cannot be sorted by this column.
     pub(super) fn sort_key(self) -> Option<SortKey> {
         Some(match self {
             Self::Host => SortKey::Host,
@@ -466,7 +438,7 @@ impl Column {
         })
     }
 
-    /// Whether figures stand at the right of the column.
+    /// Whether the column is right-aligned.
     pub(super) fn is_numeric(self) -> bool {
         matches!(
             self,
@@ -475,16 +447,16 @@ impl Column {
     }
 }
 
-/// The fewest columns of a command line.
+/// The minimum width of the command.
 const COMMAND_MIN_COLUMNS: u16 = 12;
-/// Columns of a command line that are worth more than the columns that are dropped first.
+/// Below this width of the command the first columns are dropped.
 const COMMAND_PREFERRED_COLUMNS: u16 = 30;
-/// Columns between two columns.
+/// Empty columns between two columns.
 const GAP: u16 = 1;
 
-/// The columns for a line of `width` with their widths. Dropped in this order: RSS, S, %GM, CPU%, history, TIME, PID; the
-/// first three already where the command would be short.
-/// `host` is the width of the longest name; 0 where all rows are of one host.
+/// Chooses the columns for a line of `width`, with their widths. Columns are dropped in this order: RSS, S, %GM, CPU%,
+/// sparkline, TIME, PID; the first three already if the command would be short. `host` is the width of the longest host
+/// name, 0 if all rows belong to one host.
 pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
     use Column::{
         Command, Cpu, Gpu, GpuMemory, GpuMemoryPercent, Host, Pid, ProcessState, Rss, Sm, Sparkline, State, Time, User,
@@ -516,7 +488,7 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
             columns.retain(|(column, _)| *column != dropped);
         }
     }
-    // On the narrowest screens names give way, down to the six columns that tell hosts apart.
+    // On the narrowest screens names shrink to the six columns that distinguish hosts.
     for (column, width_of) in &mut columns {
         let least = match column {
             Host | User => 6,
@@ -525,7 +497,7 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         };
         *width_of = (*width_of).min(if width < 60 { least } else { u16::MAX });
     }
-    // What is too much even then is taken from the state: its first word says most.
+    // The rest is taken from the state, whose first word matters most.
     let excess = used(&columns).saturating_sub(width + GAP);
     if let Some((_, state)) = columns.last_mut() {
         *state = state.saturating_sub(excess).max(5);
@@ -567,7 +539,7 @@ mod tests {
 
     #[test]
     fn no_column_leaves_the_narrowest_list() {
-        // A screen of 40 columns, with its frame and a column for tags.
+        // A screen of 40 columns without the frame and the tag column.
         for width in 36..60 {
             for host in [0, 4, 40] {
                 let columns = list_columns(width, host);

@@ -1,6 +1,4 @@
-//! What was done to reach one host, the newest at the bottom.
-//!
-//! What has happened in this run, the newest first.
+//! The connection log of a host, newest last, and the history of this run, newest first.
 //!
 //! ```text
 //! ╭─ History  12 ──────────────────────────────────────────────────────────────────────────────╮
@@ -16,13 +14,13 @@ use super::host_state;
 use crate::app::{App, EventKind, EventLogEntry};
 use crate::diagnosis::{FindingPhase, Transition};
 use crate::fleet::{HostId, LogLine, Moment};
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 
 /// Columns of the time.
 const TIME_COLUMNS: u16 = 10;
 
-/// Draws the log of a host.
+/// Draws the connection log of a host.
 pub(super) fn draw_log(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, now: Moment) {
     let Some((host, summary)) = app.fleet().host(id).and_then(|host| Some((host, app.host_summary(host)?))) else {
         return;
@@ -37,17 +35,12 @@ pub(super) fn draw_log(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostI
     title.add(9, 0, short!(" "), Style::new());
     title.fit(body.width.saturating_sub(4));
     title.draw(canvas, body.x + 2, body.y, body.width.saturating_sub(4));
-    let inner = Rect {
-        x: body.x + 2,
-        y: body.y + 1,
-        width: body.width.saturating_sub(4),
-        height: body.height.saturating_sub(2),
-    };
+    let inner = body.inner(Margin::new(2, 1));
     let available = usize::from(inner.width.saturating_sub(TIME_COLUMNS));
     let lines: Vec<(&LogLine, Vec<String>)> = host.log().lines().map(|line| (line, wrapped(line, available))).collect();
     let all: usize = lines.iter().map(|(_, parts)| parts.len()).sum();
     let shown = usize::from(inner.height);
-    // Scrolled so many rows back from the newest.
+    // The scroll position counts rows from the newest.
     let back = app.screen().log_scroll.min(all.saturating_sub(shown));
     let first = all.saturating_sub(shown + back);
     let rows =
@@ -64,11 +57,7 @@ pub(super) fn draw_log(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostI
     if all == 0 {
         canvas.fit(inner.x, inner.y, inner.width, "nothing was tried yet", canvas.theme.dim);
     }
-    if back > 0 {
-        let words = short!(" {} {back} more rows ", canvas.theme.glyphs.down);
-        let width = columns(&words) as u16;
-        canvas.text(body.x + 2, body.bottom() - 1, width.min(body.width.saturating_sub(4)), &words, canvas.theme.plain);
-    }
+    canvas.more_below(body, back, " rows");
 }
 
 fn wrapped(line: &LogLine, width: usize) -> Vec<String> {
@@ -76,11 +65,11 @@ fn wrapped(line: &LogLine, width: usize) -> Vec<String> {
     wrap(&text, width).into_iter().map(str::to_owned).collect()
 }
 
-/// Columns of the time of day with the gap after it, and of what became of a finding.
+/// Columns of the time and of the transition.
 const CLOCK: u16 = 9;
 const CHANGE: u16 = 12;
 
-/// Draws the view into the body of the screen.
+/// Draws the history.
 pub(super) fn draw_history(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     let theme = canvas.theme;
     let (event_log, inner) = (app.event_log(), body.width.saturating_sub(2));
@@ -132,13 +121,10 @@ pub(super) fn draw_history(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
         }
     }
     let below = event_log.count().saturating_sub(above + entries.len());
-    if below > 0 {
-        let words = short!(" {} {below} more ", theme.glyphs.down);
-        canvas.text(body.x + 2, body.bottom() - 1, body.width.saturating_sub(4), &words, theme.plain);
-    }
+    canvas.more_below(body, below, "");
 }
 
-/// What became of a finding, in a word or two.
+/// The transition of a finding in one or two words.
 fn change(transition: &Transition) -> &'static str {
     match (transition.from, transition.to) {
         (FindingPhase::Firing, FindingPhase::Firing) if transition.is_reminder => "still fires",

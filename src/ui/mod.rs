@@ -1,11 +1,11 @@
 //! Draws the state of the interactive program: [`crate::app::App`] to a ratatui buffer. Reads only, no IO.
 //!
-//! [`draw`] divides the screen ([`areas`]) and calls the view that is open: one file per view ([`grid`], [`host`],
-//! [`gpu`], [`wall`], [`users`], [`process`], [`findings`], [`log`]), with [`help`] and [`dialogs`] on top. Views share
-//! the process [`list`], [`gpu_line`], [`chart`] and [`host_state`]. All of them write through [`canvas`], which never
-//! draws outside its area, with the texts of [`format`] and the styles of [`theme`].
+//! `draw` divides the screen (`areas`) and calls the view that is open: one file per view (`grid`, `host`,
+//! `gpu`, `wall`, `users`, `process`, `findings`, `log`), with `help` and `dialogs` on top. Views share
+//! the process `list`, `gpu_line`, `chart` and `host_state`. All of them write through `canvas`, which never
+//! draws outside its area, with the texts of `format` and the styles of `theme`.
 //!
-//! A new view is a new file and an arm in [`draw_into`].
+//! A new view is a new file and an arm in `draw_into`.
 
 mod areas;
 mod canvas;

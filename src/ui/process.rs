@@ -1,8 +1,4 @@
-//! One process, or one job, in full.
-//!
-//! The combined list alone, and the selected row in short below it.
-//!
-//! The history of a process, or of a job: SM share, GPU memory, CPU share.
+//! The view of one process or job, and the processes view: the full-screen list with the selected row below.
 
 use super::canvas::{Canvas, LineWriter, Segments};
 use super::chart::{self, AXIS_COLUMNS, Scale};
@@ -13,24 +9,19 @@ use crate::app::{App, ChartSpan};
 use crate::diagnosis::FindingPhase;
 use crate::fleet::{Host, Moment, Process, ProcessMetric, Row, RowKey, SeriesKey, gpu_list};
 use crate::wire::{Owner, ProcessFacts};
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 use std::fmt::Write as _;
 
 /// Columns of the labels.
 const LABEL: u16 = 11;
-/// The most processes of a job that are listed.
+/// The maximum number of processes of a job in the list.
 const MAX_LISTED: usize = 64;
 
-/// Draws the process, or says that it is gone.
+/// Draws the view of one process or job.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey, now: Moment) {
     canvas.outline(body, &canvas.theme.glyphs.heavy, canvas.theme.focus);
-    let inner = Rect {
-        x: body.x + 2,
-        y: body.y + 1,
-        width: body.width.saturating_sub(4),
-        height: body.height.saturating_sub(2),
-    };
+    let inner = body.inner(Margin::new(2, 1));
     let row = app.rows().iter().find(|row| row.key == *key);
     let (Some(row), Some(host)) = (row, app.fleet().host(key.host)) else {
         canvas.fit(inner.x, inner.y, inner.width, "This process is no more.", canvas.theme.plain);
@@ -96,7 +87,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     }
 }
 
-/// The words and the charts: beside each other on a wide screen, charts below on a tall one, else words alone.
+/// Divides the area into text and charts: side by side on a wide screen, charts below on a high one, else text only.
 fn divide(inner: Rect) -> (Rect, Option<Rect>) {
     const WIDE_COLUMNS: u16 = 96;
     const TALL_ROWS: u16 = 18;
@@ -114,7 +105,7 @@ fn divide(inner: Rect) -> (Rect, Option<Rect>) {
     (inner, None)
 }
 
-/// `in /home/erika/run, log /home/erika/run/out.txt, in tmux`: what only its owner may see is left out elsewhere.
+/// `in /home/erika/run, log /home/erika/run/out.txt, runs in tmux`. Only the owner can read some of these.
 fn environment_text(facts: &ProcessFacts) -> String {
     let mut words = Vec::new();
     if let Some(directory) = &facts.working_directory {
@@ -135,7 +126,7 @@ fn environment_text(facts: &ProcessFacts) -> String {
     words.join(", ")
 }
 
-/// `38, 2 in disk wait for 40s in nfs_wait_bit_killable; 16 loader workers, 790% CPU`.
+/// `38, 2 in disk wait for 40s, waits in nfs_wait_bit_killable; 16 child processes without GPU, 790% CPU`
 fn threads_text(process: &Process) -> String {
     let reading = &process.reading;
     let mut words = or_dash(reading.threads).as_str().to_owned();
@@ -157,7 +148,7 @@ fn threads_text(process: &Process) -> String {
     words
 }
 
-/// The processes that a row stands for, running ones first.
+/// Returns the processes of a row, or the ended ones if none is running.
 fn members<'a>(host: &'a Host, row: &Row) -> Vec<&'a Process> {
     let belongs = |process: &&Process| {
         if row.key.is_job { process.info.job == row.job } else { process.key == row.key.process }
@@ -169,15 +160,10 @@ fn members<'a>(host: &'a Host, row: &Row) -> Vec<&'a Process> {
     members
 }
 
-/// Draws the selected row in short, below the list that fills the screen.
+/// Draws the selected row below the list of the processes view.
 pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &Row, now: Moment) {
     canvas.outline(area, &canvas.theme.glyphs.light, canvas.theme.dim);
-    let inner = Rect {
-        x: area.x + 2,
-        y: area.y + 1,
-        width: area.width.saturating_sub(4),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(2, 1));
     let title = match row.pid {
         Some(pid) => short!(" {} pid {pid} ", shorten_host_name(&row.host_name).as_str()),
         None => short!(" {} ", shorten_host_name(&row.host_name).as_str()),
@@ -263,7 +249,7 @@ fn running_text(row: &Row) -> String {
     words
 }
 
-/// `torchrun (5061), bash (400)`: from the nearest parent up.
+/// `torchrun (5061), by bash (400)`, from the nearest ancestor up.
 fn parents_text(facts: &ProcessFacts) -> String {
     facts
         .ancestors
@@ -273,7 +259,7 @@ fn parents_text(facts: &ProcessFacts) -> String {
         .join(", by ")
 }
 
-/// What a process does on each of its GPUs: `GPU 0 62G SM 96%, GPU 1 62G SM 97%`.
+/// The use of each GPU by a process: `GPU 0 62G SM 96%, GPU 1 62G SM 97%`.
 fn usage_text(host: &Host, process: &Process, now: Moment) -> String {
     let mut words = String::new();
     for usage in &process.gpus {
@@ -292,7 +278,7 @@ fn usage_text(host: &Host, process: &Process, now: Moment) -> String {
     words
 }
 
-/// Draws the view.
+/// Draws the processes view.
 pub(super) fn draw_processes(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let (list_rows, detail_rows) = processes_layout(body.height);
     list::draw(canvas, Rect { height: list_rows, ..body }, app, now);
@@ -301,19 +287,19 @@ pub(super) fn draw_processes(canvas: &mut Canvas<'_>, body: Rect, app: &App, now
     }
 }
 
-/// The history of a job is that of so many of its processes at most.
+/// The maximum number of processes that a chart of a job includes.
 const MAX_PROCESSES: usize = 32;
-/// The fewest columns of a chart.
+/// The minimum width of a chart.
 const MIN_COLUMNS: u16 = 24;
 
-/// How several processes make one line.
+/// How the processes of a job are combined into one line.
 #[derive(Clone, Copy)]
 enum Aggregation {
     Mean,
     Sum,
 }
 
-/// Draws as many of the three charts as there is room for: below each other in a tall area, else side by side.
+/// Draws as many of the three charts as fit: below each other in a high area, else side by side.
 pub(super) fn draw_charts(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -352,9 +338,7 @@ pub(super) fn draw_charts(
             ProcessMetric::GpuMemory => memory(value.max(0.0) as u64),
             ProcessMetric::Sm | ProcessMetric::Cpu => short!("{value:.0}%"),
         };
-        let known = || points.iter().flatten().copied();
-        let (least, most) = (known().fold(f32::INFINITY, f32::min), known().fold(f32::NEG_INFINITY, f32::max));
-        if least <= most {
+        if let Some((least, most)) = chart::range(&points) {
             heading.add(5, 2, short!("{} to {}", value(least).as_str(), value(most).as_str()), canvas.theme.dim);
         } else {
             heading.add(5, 2, short!("not told"), canvas.theme.dim);

@@ -1,95 +1,93 @@
-//! The colours and characters everything is drawn with.
+//! The colours and glyphs of the screen.
 //!
-//! High utilisation is good, so it is never red: ordinary work is one blue, amber and red are kept for what needs a
-//! person. Every meaning also has a glyph, so that nothing depends on colour. The page's background is the user's.
+//! High utilisation is good and therefore never red. Ordinary work is blue; amber and red mark what needs attention. Each
+//! meaning also has a glyph, so that nothing depends on colour. The theme never sets a background.
 
 use crate::app::{ColorDepth, DisplaySettings, ThemeChoice};
 use crate::diagnosis::Severity;
 use crate::fleet::GpuState;
 use ratatui::style::{Color, Modifier, Style};
 
-/// Styles by meaning, and the characters to draw with.
+/// Styles by meaning, and the glyphs.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Theme {
-    /// Ordinary text.
     pub(super) plain: Style,
-    /// Work being done.
+    /// GPUs in use.
     pub(super) busy: Style,
-    /// Worth a look.
+    /// Needs attention.
     pub(super) warn: Style,
-    /// Needs a person.
+    /// Needs action.
     pub(super) crit: Style,
-    /// Secondary text, and everything that is old.
+    /// Secondary text and old values.
     pub(super) dim: Style,
-    /// Where the keys go.
+    /// The item that receives keys.
     pub(super) focus: Style,
-    /// The part of a bar that is not filled.
+    /// The unfilled part of a bar.
     pub(super) track: Style,
-    /// How busy a cell of the wall is, the least first.
+    /// Wall cells by utilisation, lowest first.
     pub(super) ramp: [Style; 5],
-    /// Added to the style of the one cell that is selected among others.
+    /// Patched onto the style of the selected wall cell.
     pub(super) selected: Style,
-    /// The characters.
     pub(super) glyphs: &'static Glyphs,
-    /// Nothing but ASCII may be drawn.
+    /// Draw ASCII characters only.
     pub(super) ascii: bool,
 }
 
-/// The characters that drawings are made of.
+/// The glyphs of the screen.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Glyphs {
-    /// A whole cell of a bar.
+    /// A filled cell of a bar.
     pub(super) bar_full: &'static str,
-    /// Half a cell of a bar.
+    /// A half-filled cell of a bar.
     pub(super) bar_half: &'static str,
     /// An unfilled cell of a bar.
     pub(super) bar_track: &'static str,
-    /// A cell of the hollow bar: busy by the counter, not by the power it draws.
+    /// A cell of a bar that shows utilisation without power draw.
     pub(super) bar_hollow: &'static str,
-    /// After a temperature.
+    /// Follows a temperature.
     pub(super) degree: &'static str,
-    /// In place of what does not fit.
+    /// Marks a cut text.
     pub(super) ellipsis: &'static str,
-    /// A GPU that is free.
+    /// A free GPU.
     pub(super) free: &'static str,
-    /// What is selected.
+    /// The selected item.
     pub(super) pointer: &'static str,
-    /// More below.
+    /// More items below.
     pub(super) down: &'static str,
-    /// More above.
+    /// More items above.
     pub(super) up: &'static str,
-    /// A step that is done.
+    /// A completed step.
     pub(super) done: &'static str,
-    /// Where typed text goes.
+    /// The position of the next typed character.
     pub(super) caret: &'static str,
-    /// A job that is folded.
+    /// A folded job.
     pub(super) folded: &'static str,
-    /// A job that is open.
+    /// An unfolded job.
     pub(super) open: &'static str,
-    /// A process of an open job.
+    /// A process of an unfolded job.
     pub(super) child: &'static str,
-    /// The last process of an open job.
+    /// The last process of an unfolded job.
     pub(super) last_child: &'static str,
-    /// Between words that belong together.
+    /// A separator.
     pub(super) dot: &'static str,
-    /// Activity while something is waited for, one a second.
+    /// Progress, one glyph per second.
     pub(super) spinner: [&'static str; 4],
-    /// How busy one GPU is, in one cell, lowest first. No full block: rows of them would melt into one mass.
+    /// Eight heights, lowest first. None is a full block: rows of full blocks merge.
     pub(super) levels: [&'static str; 8],
-    /// Heights of a line chart of one row, lowest first, where braille cannot be drawn.
+    /// Four heights of a one-row chart, lowest first, for terminals without braille.
     pub(super) sparkline: [&'static str; 4],
-    /// Box of a pane.
+    /// An ordinary box.
     pub(super) light: BoxGlyphs,
-    /// Box of the pane that has the keys.
+    /// The box that receives keys.
     pub(super) heavy: BoxGlyphs,
 }
 
-/// The characters of a box.
+/// The glyphs of a box.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BoxGlyphs {
-    /// Top and bottom.
+    /// The top and the bottom.
     pub(super) horizontal: &'static str,
-    /// Left and right.
+    /// The left and the right side.
     pub(super) vertical: &'static str,
     /// Top left, top right, bottom left, bottom right.
     pub(super) corners: [&'static str; 4],
@@ -145,15 +143,15 @@ const ASCII: Glyphs = Glyphs {
     heavy: BoxGlyphs { horizontal: "=", vertical: "#", corners: ["#", "#", "#", "#"] },
 };
 
-/// One colour as 24 bits and as an index into xterm's palette.
+/// A colour as RGB and as an index into xterm's 256-colour palette.
 #[derive(Debug, Clone, Copy)]
 struct Shade {
     rgb: (u8, u8, u8),
     index: u8,
 }
 
-/// busy, warn, crit, dim, track. Contrast is at least 4.8:1 on the background meant, and every pair but the track is
-/// told apart under deutan, protan and tritan vision.
+/// busy, warn, crit, dim, track. The contrast to the background is at least 4.8:1 for all but the track, and every pair is
+/// distinguishable under deutan, protan and tritan vision.
 const DARK: [Shade; 5] = [
     Shade { rgb: (0x56, 0xB4, 0xE9), index: 74 },
     Shade { rgb: (0xF0, 0xB4, 0x29), index: 214 },
@@ -169,14 +167,14 @@ const LIGHT: [Shade; 5] = [
     Shade { rgb: (0xD0, 0xD0, 0xD0), index: 252 },
 ];
 
-/// The ramp of the wall as indexes into xterm's palette: from the track's grey to the blue of work. It ends there and not
-/// near white: most cells of a fleet that works are at its end, and must not outshine amber and red. On white it begins a
-/// little darker than the track: the lowest cell is a line that has to be seen.
+/// The ramp of the wall as palette indexes: from grey to the blue of work. It does not end near white, because in a busy
+/// fleet most cells are at its end and must not outshine amber and red. On white it starts darker than the track, so that
+/// the lowest cell is visible.
 const DARK_RAMP: [u8; 5] = [238, 24, 25, 32, 74];
 const LIGHT_RAMP: [u8; 5] = [251, 110, 67, 31, 24];
 
 impl Theme {
-    /// The theme that the settings ask for.
+    /// Builds the theme for these settings.
     pub(super) fn new(settings: DisplaySettings) -> Self {
         let glyphs = if settings.ascii { &ASCII } else { &UNICODE };
         let base = Self {
@@ -252,7 +250,7 @@ impl Theme {
         self.glyphs.levels[((percent / 12.5) as usize).min(7)]
     }
 
-    /// Whether filled and unfilled cells of a bar differ by colour alone would not do: then the track is a thin line.
+    /// Returns the glyph of the track. Without a colour it is a thin line, to differ from the filled part.
     pub(super) fn track_glyph(&self) -> &'static str {
         if self.track.fg.is_none() && !self.ascii { "─" } else { self.glyphs.bar_track }
     }
@@ -301,7 +299,7 @@ mod tests {
         assert_eq!([basic.busy.fg, basic.warn.fg], [Some(Color::Cyan), Some(Color::Yellow)]);
     }
 
-    /// How bright a colour of xterm's palette beyond the first 16 is, 0 to 1.
+    /// The relative luminance (WCAG 2) of a palette index from 16 on, 0 to 1.
     fn luminance(index: u8) -> f64 {
         let level = |step: u8| if step == 0 { 0.0 } else { f64::from(55 + 40 * u16::from(step)) / 255.0 };
         let [red, green, blue] = match index {

@@ -1,4 +1,4 @@
-//! Who holds which GPUs, and what they do with them.
+//! The users view: GPUs held per user, and the jobs of the selected user.
 //!
 //! ```text
 //!  7 users hold 106 of 128 GPUs   13 free  3 unused  6 others
@@ -8,19 +8,18 @@
 //! ╭─ fumi: 31 GPUs on 8 hosts ──────────────────────────── Enter: the list of fumi alone ─╮
 //! ```
 
+use super::areas::TableColumn;
 use super::canvas::{Canvas, Segments};
-use super::format::{ShortString, age, brief_span, columns, memory, or_dash, short, strip_directories};
-use super::list;
+use super::format::{ShortString, age, brief_span, columns, memory, or_dash, plural, short, strip_directories};
+use super::{areas, list};
 use crate::app::users::{users_table_rows, visible_user_count};
 use crate::app::{App, UserSort};
 use crate::fleet::{GpuState, Moment, Row, UNKNOWN_USER, UserUsage, gpu_list};
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 
-/// Columns of the bar.
 const BAR_COLUMNS: u16 = 14;
 
-/// A column of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Name,
@@ -39,8 +38,8 @@ enum Column {
     Hosts,
 }
 
-/// Columns in order: head, width, how long each is kept.
-const COLUMNS: [(Column, &str, u16, u8); 14] = [
+/// The columns of the table in order.
+const COLUMNS: [TableColumn<Column>; 14] = [
     (Column::Name, "USER", 10, 20),
     (Column::Gpus, "GPUS", 5, 20),
     (Column::Shared, "SHARED", 6, 6),
@@ -78,7 +77,7 @@ impl Column {
     }
 }
 
-/// Draws the users and what the selected one runs.
+/// Draws the view.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let users = app.users_view();
     let table = Rect { height: users_table_rows(body.height), ..body };
@@ -91,7 +90,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) 
         app,
     );
     let shown = usize::from(visible_user_count(body.height));
-    // The rest of the GPUs stands below the users where there is room for both.
+    // The rows of unheld GPUs are shown only if all users fit.
     let rest = unheld_rows(app);
     let rest_rows = if users.list().len() + rest.len() <= shown { rest.len() } else { 0 };
     let top = users.top(shown);
@@ -121,7 +120,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) 
     }
 }
 
-/// `(free)`, `(unused)`, `(others)`: with the users they add up to all GPUs.
+/// GPUs that no known user holds. Together with the users they add up to all GPUs.
 fn unheld_rows(app: &App) -> Vec<(&'static str, u32)> {
     let unheld = app.users_view().unheld();
     [("(free)", unheld.free), ("(unused)", unheld.unused), ("(others)", unheld.others)]
@@ -161,15 +160,11 @@ fn draw_totals(canvas: &mut Canvas<'_>, line: Rect, app: &App) {
     right.draw_right(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
 }
 
-/// The columns that fit with their widths, the least important left out; the last has what is left.
+/// Returns the columns that fit with their widths. The last one takes the remaining space.
 fn fitting(width: u16) -> Vec<(Column, u16)> {
-    let mut columns = COLUMNS.to_vec();
-    let used = |columns: &[(Column, &str, u16, u8)]| columns.iter().map(|(_, _, width, _)| width + 1).sum::<u16>();
-    while used(&columns) > width + 1 && columns.len() > 2 {
-        let least = columns.iter().map(|(_, _, _, priority)| *priority).min();
-        columns.retain(|(_, _, _, priority)| Some(*priority) != least);
-    }
-    let left = (width + 1).saturating_sub(used(&columns));
+    let columns = areas::fitting_columns(&COLUMNS, width);
+    let used = columns.iter().map(|(_, _, width, _)| width + 1).sum::<u16>();
+    let left = (width + 1).saturating_sub(used);
     columns
         .into_iter()
         .map(|(column, _, width, _)| (column, if column == Column::Hosts { width + left } else { width }))
@@ -182,14 +177,14 @@ fn headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u16)],
     let mut x = line.x;
     for &(column, width) in column_widths {
         let is_sorted = column.sort() == Some(sort);
-        // Names are sorted from the beginning, figures from the largest.
+        // Names are sorted ascending, numbers descending.
         let is_up = is_reversed != (sort == UserSort::Name);
         let arrow = if is_sorted { if is_up { glyphs.up } else { glyphs.down } } else { "" };
         let head = COLUMNS.iter().find(|(one, ..)| *one == column).map_or("", |(_, head, ..)| head);
         let style = if is_sorted { canvas.theme.focus } else { canvas.theme.dim };
         let words = short!("{head}{arrow}");
         if column.is_numeric() {
-            // An arrow may stand in the gap before the next column.
+            // The arrow may use the gap before the column.
             canvas.right(x.saturating_sub(1), line.y, width + 1, &words, style);
         } else {
             canvas.text(x, line.y, width, &words, style);
@@ -257,7 +252,7 @@ fn hours(hours: f64) -> ShortString {
     if hours < 99.95 { short!("{hours:.1}") } else { short!("{hours:.0}") }
 }
 
-/// As long as the share of whoever holds the most; in use, then what is not, then what may hang.
+/// Draws a bar relative to the largest user: in use, hung, then the rest.
 fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUsage, most: u32) {
     let theme = canvas.theme;
     let length = |count: u32| (u32::from(line.width) * count).div_ceil(most.max(1)).min(u32::from(line.width)) as u16;
@@ -275,7 +270,7 @@ fn bar(canvas: &mut Canvas<'_>, line: Rect, user: &UserUsage, most: u32) {
     draw(sum.gpus - used - hung, theme.glyphs.bar_hollow, theme.dim);
 }
 
-/// As many names as there is room for, and how many more.
+/// Draws as many host names as fit, and the number of the others.
 fn hosts(canvas: &mut Canvas<'_>, line: Rect, app: &App, user: &UserUsage) {
     let mut x = line.x;
     for (index, (id, _)) in user.hosts.iter().enumerate() {
@@ -292,14 +287,13 @@ fn hosts(canvas: &mut Canvas<'_>, line: Rect, app: &App, user: &UserUsage) {
     }
 }
 
-/// What the selected user runs.
+/// Draws the panel with the jobs of the selected user.
 fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let theme = canvas.theme;
     let Some(user) = app.users_view().selected() else { return };
     canvas.outline(area, &theme.glyphs.light, theme.dim);
     let sum = &user.sum;
     let who = if sum.who == UNKNOWN_USER { "nobody known" } else { sum.who.as_str() };
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let mut title = Segments::default();
     title.add(9, 0, short!(" {who}:"), theme.focus);
     let (gpus, hosts) = (sum.gpus as usize, user.hosts.len());
@@ -310,12 +304,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     if usize::from(area.width) > columns(&hint) + usize::from(title.width()) + 6 {
         canvas.right(area.x + 2, area.y, area.width - 4, &hint, theme.dim);
     }
-    let inner = Rect {
-        x: area.x + 2,
-        y: area.y + 1,
-        width: area.width.saturating_sub(4),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(2, 1));
     let rows = app.users_view().rows();
     let available = usize::from(inner.height);
     let shown = if rows.len() > available { available.saturating_sub(1) } else { rows.len() };
@@ -329,7 +318,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     }
 }
 
-/// Host, GPUs, memory, SM share, age, state, command.
+/// Draws host, GPUs, memory, SM share, age, state and command of a job.
 fn draw_row(canvas: &mut Canvas<'_>, line: Rect, app: &App, row: &Row, name: u16, now: Moment) {
     let theme = canvas.theme;
     let style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };

@@ -1,4 +1,4 @@
-//! The wall: one cell a GPU, and below it the selected GPU, what is free, and what is wrong.
+//! The wall: one cell per GPU, and below it the selected GPU, the free GPUs and the findings.
 //!
 //! ```text
 //! ─ rack A ────────────── 9 free ─ ─ rack B ────────────────────────
@@ -9,7 +9,7 @@
 //! ```
 
 use super::canvas::{Canvas, LineWriter, Segments};
-use super::format::{brief_span, columns, gib, or_dash, rounded, short, shorten_host_name};
+use super::format::{brief_span, columns, gib, or_dash, plural, rounded, short, shorten_host_name};
 use super::gpu::add_occupancy;
 use super::gpu_line::{GpuColumns, ValueWidths};
 use super::{gpu, gpu_line, host_state};
@@ -17,17 +17,17 @@ use crate::app::wall::{LEGEND_ROWS, WallLayout, WallLine};
 use crate::app::{App, GpuSummary, HostSummary, Metric};
 use crate::fleet::{FreeHost, GpuState, Host, HostId, Link, Moment, gpu_list};
 use crate::ssh::prompt::PromptKind;
-use ratatui::layout::Rect;
+use ratatui::layout::{Margin, Rect};
 use ratatui::style::Style;
 
-/// From this width on the panels stand side by side.
+/// From this width on the panels are side by side.
 const TWO_PANELS_COLUMNS: u16 = 76;
 
-/// Draws the wall and its panels.
+/// Draws the view.
 pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) {
     let (lines, layout) = (app.wall_lines(), app.wall_layout((body.width, body.height + 2)));
     let mut cursor = app.screen().wall;
-    // The frame may have another size than the last that was heard of.
+    // The frame may already have another size than the last resize event.
     cursor.show(&lines, &layout);
     if lines.is_empty() {
         canvas.fit(body.x + 1, body.y, body.width.saturating_sub(2), "no hosts", canvas.theme.dim);
@@ -56,7 +56,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) 
     }
 }
 
-/// The group of a host, and how many of its GPUs are free or need somebody.
+/// Draws the name of a host group with its numbers of free and of faulty or hung GPUs.
 fn heading(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: usize) {
     let theme = canvas.theme;
     let hosts = app.fleet().hosts();
@@ -146,7 +146,7 @@ fn draw_host_line(
     note.draw(canvas, after, area.y, area.right().saturating_sub(after));
 }
 
-/// What matters most about a host: its age where it is not fresh, what is bad, what is free.
+/// Adds the state of a host: its connection if it is not healthy, else faulty, hung or free GPUs.
 fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary, now: Moment, line: &mut Segments) {
     let theme = canvas.theme;
     if let Some((word, style)) = host_state::status_text(app, host, summary, now) {
@@ -166,12 +166,12 @@ fn add_status(canvas: &Canvas<'_>, app: &App, host: &Host, summary: &HostSummary
     }
 }
 
-/// Work is a ramp by height and by colour; everything else has its glyph.
+/// Returns glyph and style of a GPU: a height and a colour for work, else the glyph of its state.
 fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str, Style) {
     let theme = canvas.theme;
     let is_ramp = match gpu.state {
         _ if gpu.reading.error.is_some() => return ("!", theme.crit),
-        // What has no reading any more may still have its last one, dim.
+        // A stale GPU still shows its last reading, dim.
         GpuState::InUse | GpuState::Unknown => true,
         GpuState::Idle | GpuState::Waiting | GpuState::Unused => metric != Metric::Utilization,
         GpuState::Fault | GpuState::Hung | GpuState::Free => false,
@@ -182,7 +182,7 @@ fn cell(canvas: &Canvas<'_>, gpu: &GpuSummary, metric: Metric) -> (&'static str,
     }
 }
 
-/// The glyph of a host that shows no GPUs.
+/// Returns the glyph of a host without GPU data.
 fn link_glyph(canvas: &Canvas<'_>, app: &App, host: &Host) -> (&'static str, Style) {
     let theme = canvas.theme;
     if let Some(prompt) = app.prompts().of_host(host.name()) {
@@ -200,7 +200,7 @@ fn link_glyph(canvas: &Canvas<'_>, app: &App, host: &Host) -> (&'static str, Sty
 fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, after: usize) {
     let theme = canvas.theme;
     let mut words = Segments::default();
-    let plural = if before + after == 1 { "" } else { "s" };
+    let plural = plural(before + after);
     match (before, after) {
         (0, 0) => {}
         (0, after) => words.add(20, 0, short!("{} {after} more host{plural}", theme.glyphs.down), theme.plain),
@@ -234,7 +234,7 @@ fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, af
     words.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
 }
 
-/// The selected host with its GPUs, and what is known of the selected one.
+/// Draws the panel of the selected host and GPU.
 fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let theme = canvas.theme;
     let cursor = app.screen().wall;
@@ -255,12 +255,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     {
         canvas.right(area.x + 2, area.y, area.width - 4, &group, theme.plain);
     }
-    let inner = Rect {
-        x: area.x + 1,
-        y: area.y + 1,
-        width: area.width.saturating_sub(2),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(1, 1));
     let Some(gpu) = gpu else {
         host_state::draw(canvas, inner, app, host, summary, now);
         return;
@@ -268,7 +263,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let mut words = about(canvas, app, host, gpu, cursor.gpu, now);
     let least = words.len() as u16;
     words.extend(gpu::reading_lines(canvas, host, gpu, cursor.gpu));
-    // The GPUs come first, then a few words about the selected one; all of its readings where there is room.
+    // The GPUs come first, then a summary of the selected one, and all its readings if they fit.
     let shown = summary.gpus.len().min(usize::from(inner.height.saturating_sub(least).max(1)));
     let widths = ValueWidths::of(std::iter::once(summary));
     let columns = GpuColumns::of(inner.width.saturating_sub(1), widths);
@@ -292,7 +287,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     }
 }
 
-/// The selected GPU, who is on it, what is found about it, and its host; the most important first.
+/// Summarizes the selected GPU and its host, the most important first: holder, finding, host readings, note.
 fn about(canvas: &Canvas<'_>, app: &App, host: &Host, gpu: &GpuSummary, position: usize, now: Moment) -> Vec<Segments> {
     let theme = canvas.theme;
     let mut lines = Vec::new();
@@ -335,7 +330,7 @@ fn about(canvas: &Canvas<'_>, app: &App, host: &Host, gpu: &GpuSummary, position
     lines
 }
 
-/// What is free, by host, and below it what is found.
+/// Draws the free GPUs by host, and the findings below them.
 fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let theme = canvas.theme;
     canvas.outline(area, &theme.glyphs.light, theme.dim);
@@ -346,19 +341,13 @@ fn draw_free_and_findings(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: M
     free.sort_by_key(|(host, free)| (std::cmp::Reverse(free.gpus.len()), host.id));
     canvas.text(area.x + 1, area.y, area.width.saturating_sub(2), " Free now ", theme.plain);
     let count = app.totals().in_state(GpuState::Free);
-    let plural = |count: usize| if count == 1 { "" } else { "s" };
     let sum = short!(" {count} GPU{} on {} host{} ", plural(count as usize), free.len(), plural(free.len()));
     if usize::from(area.width) > columns(&sum) + 16 {
         canvas.right(area.x + 2, area.y, area.width - 4, &sum, theme.plain);
     }
-    let inner = Rect {
-        x: area.x + 2,
-        y: area.y + 1,
-        width: area.width.saturating_sub(4),
-        height: area.height.saturating_sub(2),
-    };
+    let inner = area.inner(Margin::new(2, 1));
     let findings: Vec<_> = app.findings().list().iter().filter(|one| one.is_alerting()).collect();
-    // Findings have up to half of the rows, with their title.
+    // Findings get up to half of the rows, with their heading.
     let wanted = if findings.is_empty() { 0 } else { findings.len() as u16 + 1 };
     let finding_rows = wanted.min(inner.height / 2);
     let table = Rect { height: inner.height - finding_rows, ..inner };
@@ -433,7 +422,7 @@ fn draw_free_table(canvas: &mut Canvas<'_>, area: Rect, free: &[(&Host, &FreeHos
     }
 }
 
-/// `H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`.
+/// Shortens `NVIDIA H100 80GB HBM3` to `H100 80GB HBM3`.
 fn short_model(name: &str) -> &str {
     name.trim_start_matches("NVIDIA ").trim_start_matches("GeForce ")
 }
