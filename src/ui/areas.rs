@@ -96,7 +96,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn panes_lie_within_the_grid_and_never_overlap(
+        fn panes_lie_in_the_grid_and_never_overlap(
             columns in 40u16..300, rows in 10u16..90, hosts in 1usize..65, gpus in 0usize..17
         ) {
             let screen_layout = compute_layout((columns, rows), LayoutInputs { hosts, gpus, ..LayoutInputs::default() }, None);
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_box_in_the_middle_is_cut_to_the_screen() {
+    fn a_centered_box_is_cut_to_the_screen() {
         assert_eq!(centered(Rect::new(0, 0, 80, 24), 60, 10), Rect::new(10, 7, 60, 10));
         assert_eq!(centered(Rect::new(0, 0, 40, 8), 60, 10), Rect::new(0, 0, 40, 8));
     }

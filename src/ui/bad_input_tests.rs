@@ -1,5 +1,5 @@
-//! What no ordinary fleet sends: names of every script, texts and numbers without measure, clocks that jump, values that
-//! swing. The layout holds, and what is shown can be read.
+//! Unusual data: names in every script, very long texts, large fleets, clocks that jump, values of all ranges. The layout
+//! holds, and the screen stays readable.
 
 use super::testing::check_screen;
 use super::testing::{lines, show_cells, text};
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 60), (40, 10)];
 
-/// Every view: its name and the keys that lead there from the one before.
+/// Every view, with the keys that lead there from the one before.
 const VIEWS: [(&str, &str); 14] = [
     ("grid", ""),
     ("wall", "2"),
@@ -33,10 +33,10 @@ const VIEWS: [(&str, &str); 14] = [
     ("the list's end", "\u{1b}\u{1b}1ttt\tG"),
 ];
 
-/// The views whose body is boxes from edge to edge.
+/// The views whose body consists of boxes from edge to edge.
 const BOXED: [&str; 5] = ["history", "log", "processes", "the last process", "no groups"];
 
-/// Draws every view at every size: the terminal shows what was meant, and boxes end at the edge.
+/// Draws every view at every size, compares it with a terminal emulator, and checks that boxes end at the edges.
 fn check_views(sizes: &[(u16, u16)], make: impl Fn((u16, u16)) -> App, name: &str) {
     for &size in sizes {
         let mut app = make(size);
@@ -75,7 +75,7 @@ const NAMES: [&str; 10] = [
     "ﾊﾝｶｸ-한글-\u{1112}\u{1161}\u{11ab}",
 ];
 
-/// A host's first snapshot with these facts of its processes.
+/// Reports a host whose process facts are changed.
 fn with_facts(app: &mut App, host: usize, change: impl Fn(usize, &mut ProcessFacts)) {
     report(app, host, 8, NOW - 5);
     let mut snapshot = snapshot(host, 8, NOW);
@@ -86,7 +86,7 @@ fn with_facts(app: &mut App, host: usize, change: impl Fn(usize, &mut ProcessFac
 }
 
 #[test]
-fn names_of_every_script_align() {
+fn names_of_every_script_keep_columns_aligned() {
     check_views(
         &SIZES,
         |size| {
@@ -106,7 +106,7 @@ fn names_of_every_script_align() {
 }
 
 #[test]
-fn long_texts_are_cut_and_the_columns_stay() {
+fn long_texts_are_cut_and_keep_the_columns() {
     let (user, host) = ("u".repeat(64), "h".repeat(200));
     let command: Vec<_> = (0..64).map(|word| format!("--option-{word}={}", "v".repeat(50))).collect();
     let make = |size| {
@@ -137,7 +137,7 @@ fn long_texts_are_cut_and_the_columns_stay() {
     }
 }
 
-/// One host with this many processes on eight GPUs, by many users.
+/// One host with this many processes on eight GPUs, by 500 users.
 fn host_with_processes(processes: u32, size: (u16, u16)) -> App {
     let mut app = connecting(&["hgx-01".to_owned()], size);
     report(&mut app, 0, 8, NOW - 5);
@@ -180,11 +180,11 @@ fn host_with_processes(processes: u32, size: (u16, u16)) -> App {
 }
 
 #[test]
-fn ten_thousand_processes_are_counted_and_the_last_can_be_seen() {
+fn ten_thousand_processes_are_counted_and_the_last_is_reachable() {
     let size = (120, 40);
     let mut app = host_with_processes(10_000, size);
     press(&mut app, "3tt");
-    // The eight of the first snapshot have ended.
+    // The eight processes of the first snapshot have ended.
     assert_eq!(app.rows().len(), 10_008);
     assert!(text(&app, size).contains(" of 10008 "), "{}", text(&app, size));
     press(&mut app, "G");
@@ -194,7 +194,7 @@ fn ten_thousand_processes_are_counted_and_the_last_can_be_seen() {
 }
 
 #[test]
-fn many_gpus_and_many_hosts_leave_nothing_out_unsaid() {
+fn many_gpus_and_hosts_are_reachable_and_counted() {
     let size = (120, 40);
     check_views(&SIZES, |size| reported_once(2, 128, size), "gpus");
     check_views(&[size], |size| reported_once(500, 1, size), "hosts");
@@ -212,7 +212,7 @@ fn many_gpus_and_many_hosts_leave_nothing_out_unsaid() {
 }
 
 #[test]
-fn a_clock_that_jumps_moves_no_age_and_breaks_no_view() {
+fn jumping_clocks_change_no_age_and_no_connection_state() {
     let size = (120, 40);
     let mut app = reported_once(3, 8, size);
     let year = Duration::from_secs(365 * 86_400);
@@ -227,7 +227,7 @@ fn a_clock_that_jumps_moves_no_age_and_breaks_no_view() {
         for host in 0..3 {
             let mut snapshot = snapshot(host, 8, seconds);
             snapshot.wall_unix_ms = if back { i64::MIN } else { i64::MAX };
-            // The host's own clock goes back, too.
+            // The monotonic clock of the host goes back as well.
             snapshot.monotonic_seconds = if back { 1.0 } else { 1e12 };
             let update = Box::new(HostUpdate::Snapshot(Box::new(snapshot)));
             app.update(Event::Host(HostId(host as u32), update), now);
@@ -246,9 +246,9 @@ fn a_clock_that_jumps_moves_no_age_and_breaks_no_view() {
 
 proptest::proptest! {
     #![proptest_config(proptest::prelude::ProptestConfig { cases: 4, ..Default::default() })]
-    /// Readings from end to end of their types, another one each second.
+    /// Readings over the whole range of their types.
     #[test]
-    fn values_that_swing_stay_in_their_columns(
+    fn values_of_any_range_stay_in_their_columns(
         columns in 40u16..301, rows in 10u16..91,
         readings in proptest::collection::vec(
             (proptest::option::of(0u8..=255), proptest::option::of(proptest::num::u64::ANY),

@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_cut_with_an_ellipsis_at_the_end_or_in_the_middle() {
+    fn cut_texts_have_an_ellipsis_at_the_end_or_in_the_middle() {
         let style = Style::new();
         assert_eq!(row(8, false, |canvas| ignore(canvas.fit(0, 0, 6, "abcdefgh", style))), "abcde…  ");
         assert_eq!(row(8, false, |canvas| ignore(canvas.fit_middle(0, 0, 7, "gpu-node-0417", style))), "gpu…417 ");
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn wide_and_combining_graphemes_keep_the_columns_right() {
+    fn wide_and_combining_graphemes_keep_the_columns() {
         let style = Style::new();
         let wide = row(8, false, |canvas| {
             let used = canvas.fit(0, 0, 5, "大きい", style);
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_terminal_obeys_or_measures_in_its_own_way_is_not_drawn() {
+    fn unsafe_characters_and_those_of_unclear_width_are_replaced() {
         let style = Style::new();
         let drawn = |text: &str| row(6, false, |canvas| ignore(canvas.text(0, 0, 6, text, style)));
         // The override has no width of its own; the tag and the joiner extend the character before them.
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_drawn_outside() {
+    fn nothing_is_drawn_outside_the_buffer() {
         let style = Style::new();
         let text = row(3, false, |canvas| {
             canvas.text(9, 0, 5, "x", style);
@@ -473,32 +473,32 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_goes_with_its_label() {
+    fn a_value_is_dropped_with_its_label() {
         let mut line = Segments::default();
         line.add(5, 0, short!("name"), Style::new());
         line.add(3, 2, short!("energy"), Style::new());
         line.add_tied(1, short!("1166 kWh"), Style::new());
         line.add(4, 2, short!("fan"), Style::new());
         line.fit(14);
-        let words: Vec<_> = line.segments.iter().map(|segment| segment.text.to_string()).collect();
-        assert_eq!(words, ["name", "fan"]);
+        let texts: Vec<_> = line.segments.iter().map(|segment| segment.text.to_string()).collect();
+        assert_eq!(texts, ["name", "fan"]);
     }
 
     #[test]
-    fn the_least_important_words_go_first() {
+    fn segments_with_the_lowest_priority_are_dropped_first() {
         let mut line = Segments::default();
         for (priority, text) in [(9, "hgx"), (1, "free"), (5, "busy"), (1, "idle")] {
             line.add(priority, 1, short!("{text}"), Style::new());
         }
         assert_eq!(line.width(), 3 + 5 + 5 + 5);
         assert_eq!((line.width_from_priority(9), line.width_from_priority(5), line.width_from_priority(10)), (3, 8, 0));
-        let words = |line: &Segments| line.segments.iter().map(|segment| segment.text.to_string()).collect::<Vec<_>>();
+        let texts = |line: &Segments| line.segments.iter().map(|segment| segment.text.to_string()).collect::<Vec<_>>();
         line.fit(17);
-        assert_eq!(words(&line), ["hgx", "free", "busy"]);
+        assert_eq!(texts(&line), ["hgx", "free", "busy"]);
         line.fit(8);
-        assert_eq!(words(&line), ["hgx", "busy"]);
+        assert_eq!(texts(&line), ["hgx", "busy"]);
         line.fit(0);
-        assert!(words(&line).is_empty());
+        assert!(texts(&line).is_empty());
         assert_eq!(line.width(), 0);
     }
 }

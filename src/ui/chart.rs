@@ -125,9 +125,9 @@ pub(super) fn time_axis(canvas: &mut Canvas<'_>, x: u16, y: u16, width: u16, spa
     let dim = canvas.theme.dim;
     let begin = short!("-{}", span.word());
     let middle = short!("-{}", span.half_word());
-    let words = columns(&begin) + columns(&middle) + 3;
+    let text = columns(&begin) + columns(&middle) + 3;
     canvas.fit(x, y, width, &begin, dim);
-    if usize::from(width) >= words + 6 {
+    if usize::from(width) >= text + 6 {
         canvas.text(x + width / 2 - columns(&middle) as u16 / 2, y, width, &middle, dim);
     }
     if usize::from(width) >= columns(&begin) + 4 {
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_joins_its_points_and_a_gap_stays_one() {
+    fn a_line_connects_points_and_keeps_gaps() {
         let points = [0.0, 0.0, 100.0, 100.0].map(Some);
         assert_eq!(chart((7, 2), false, &points), ["100%│ ⡏", "   0│⣀⠇"]);
         let gap = [Some(0.0), Some(0.0), None, None, Some(0.0), Some(0.0)];
@@ -235,13 +235,13 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_point_is_at_the_right_and_values_beyond_the_scale_stay_inside() {
+    fn the_newest_point_is_at_the_right_and_values_are_clamped() {
         assert_eq!(chart((8, 1), false, &[Some(250.0), Some(-9.0)]), ["100%│  ⢱"]);
         assert_eq!(chart((8, 1), true, &[Some(100.0), Some(0.0)]), ["100%| \"_"]);
     }
 
     #[test]
-    fn an_area_without_room_is_left_alone() {
+    fn an_area_that_is_too_small_stays_empty() {
         assert_eq!(chart((5, 1), false, &[Some(1.0)]), [""]);
     }
 }

@@ -42,12 +42,12 @@ pub(super) fn draw_signal_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
     let name = signal_name(dialog.signal);
     let title = if dialog.outcomes.is_some() { short!(" Sent {name} ") } else { short!(" Send {name} ") };
     canvas.dialog(area, &title, theme.warn);
-    let foot = " the probe checks pid and start once more before it sends ";
+    let foot = " the probe verifies pid and start time before it sends the signal ";
     canvas.fit(area.x + 2, area.bottom().saturating_sub(1), area.width.saturating_sub(4), foot, theme.dim);
     let inner = area.inner(Margin::new(2, 1));
     let mut writer = LineWriter::new(canvas, inner);
     if dialog.is_kill_offer {
-        writer.line("These live 30 s after their launcher got its signal.", theme.plain);
+        writer.line("These processes still run 30 s after the signal to their launcher.", theme.plain);
         writer.gap();
     }
     match (dialog.targets.as_slice(), &dialog.outcomes) {
@@ -104,14 +104,14 @@ fn draw_targets(writer: &mut LineWriter<'_, '_>, targets: &[SignalTarget], outco
     for (index, target) in targets.iter().enumerate().take(MAX_LISTED) {
         let outcome =
             outcomes.map(|outcomes| outcomes.get(index).and_then(Option::as_deref).unwrap_or("waiting for an answer"));
-        let (words, style) = match (outcome, &target.refusal) {
+        let (text, style) = match (outcome, &target.refusal) {
             (Some("sent"), _) => ("sent", theme.plain),
-            (Some(words), _) => (words, theme.warn),
+            (Some(text), _) => (text, theme.warn),
             (None, Some(why)) => (why.as_str(), theme.warn),
             (None, None) => ("", theme.plain),
         };
         let command = strip_directories(&target.command);
-        let about = if words.is_empty() { command.as_ref() } else { words };
+        let about = if text.is_empty() { command.as_ref() } else { text };
         let line = format!("{} pid {} {}: {about}", target.host_name, target.process.pid, target.who);
         writer.line(&line, style);
     }
@@ -132,7 +132,7 @@ fn draw_choices(writer: &mut LineWriter<'_, '_>, dialog: &SignalDialog, now: Mom
             writer.labelled(&send, LABEL, "y");
         }
         Confirmation::Word(word) => {
-            writer.labelled("Cancel", LABEL, "Esc, or Enter without a word");
+            writer.labelled("Cancel", LABEL, "Esc, or Enter without text");
             let caret = if counts { theme.glyphs.caret } else { "" };
             let typed = crate::wire::SafeText::new(&dialog.typed);
             writer.labelled(&send, LABEL, &format!("type {word}, then Enter: {typed}{caret}"));
@@ -170,7 +170,7 @@ pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
             PromptKind::HostKey { known_hosts, .. } => {
                 (format!(" saves to {} ", SafeText::new(known_hosts)), " default: skip ".to_owned())
             }
-            _ => (" kept in memory of this session only; never written ".to_owned(), String::new()),
+            _ => (" kept in memory only, never written to disk ".to_owned(), String::new()),
         }
     };
     draw_edge(canvas, area, area.bottom().saturating_sub(1), &footer.0, &footer.1);
@@ -193,7 +193,7 @@ pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
             draw_field(&mut writer, "passphrase", dialog, false, now);
             writer.gap();
             writer.labelled("Unlock", LABEL, "Enter");
-            writer.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
+            writer.labelled("Skip", LABEL, "Esc: do not connect to these hosts");
             draw_failures(&mut writer, *failures);
         }
         PromptKind::Secret { text, instruction, echo, failures } => {
@@ -208,7 +208,7 @@ pub(super) fn draw_prompt_dialog(canvas: &mut Canvas<'_>, body: Rect, app: &App,
             draw_field(&mut writer, "answer", dialog, *echo, now);
             writer.gap();
             writer.labelled("Send", LABEL, "Enter");
-            writer.labelled("Skip", LABEL, "Esc: these hosts stay unconnected");
+            writer.labelled("Skip", LABEL, "Esc: do not connect to these hosts");
             draw_failures(&mut writer, *failures);
         }
     }
@@ -228,12 +228,12 @@ fn draw_host_key(
     writer.labelled("type", LABEL, &SafeText::new(key_type));
     writer.labelled("key", LABEL, &SafeText::new(fingerprint));
     if also_known_as.is_empty() {
-        writer.labelled("same key", LABEL, "not known under another name");
+        writer.labelled("same key", LABEL, "not known for any other host");
     } else {
         writer.labelled("same key", LABEL, &SafeText::new(&also_known_as.join(", ")));
     }
     writer.gap();
-    writer.line("Compare with the host (on its console):", plain);
+    writer.line("Compare it with the key on the console of the host:", plain);
     writer.line(&format!("ssh-keygen -lf /etc/ssh/ssh_host_{}_key.pub", key_file(key_type)), plain);
     writer.gap();
     writer.labelled("Esc or s", LABEL, "skip this host");
@@ -243,7 +243,7 @@ fn draw_host_key(
     let typed = dialog.input.text();
     writer.labelled(label, LABEL, &short!("trust and save; type yes: {typed}{caret}"));
     if dialog.needs_save_word && typed != SAVE_WORD {
-        writer.line("type the whole word yes to save, or o to trust once", writer.canvas.theme.warn);
+        writer.line("type yes in full to save, or o to trust once", writer.canvas.theme.warn);
     }
 }
 
@@ -269,7 +269,7 @@ fn draw_field(writer: &mut LineWriter<'_, '_>, label: &str, dialog: &PromptDialo
         let end = super::format::truncate_start(&text, available);
         writer.labelled(label, LABEL, &format!("{end}{caret}"));
     } else {
-        writer.labelled(label, LABEL, &format!("(typed text is not shown) {caret}"));
+        writer.labelled(label, LABEL, &format!("(input is hidden) {caret}"));
     }
 }
 
@@ -277,7 +277,7 @@ fn draw_failures(writer: &mut LineWriter<'_, '_>, failures: u32) {
     if failures > 0 {
         writer.gap();
         let style = writer.canvas.theme.warn;
-        writer.line(&short!("that was wrong ({failures} of 3)"), style);
+        writer.line(&short!("rejected ({failures} of 3 attempts)"), style);
     }
 }
 
@@ -326,11 +326,11 @@ pub(super) fn draw_user_picker(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
             continue;
         };
         let right = area.width.saturating_sub(3);
-        let figures = 16.min(right);
-        canvas.fit(area.x + 2, y, right.saturating_sub(figures + 1), user, style);
+        let totals_columns = 16.min(right);
+        canvas.fit(area.x + 2, y, right.saturating_sub(totals_columns + 1), user, style);
         let plural = if *jobs == 1 { " " } else { "s" };
-        let words = short!("{}  {jobs:>3} job{plural}", memory(*bytes).as_str());
-        canvas.right(area.x + 2 + right - figures - 1, y, figures, &words, style);
+        let text = short!("{}  {jobs:>3} job{plural}", memory(*bytes).as_str());
+        canvas.right(area.x + 2 + right - totals_columns - 1, y, totals_columns, &text, style);
     }
 }
 
@@ -354,7 +354,7 @@ pub(super) fn draw_palette(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     let selected = palette.index().min(entries.len().saturating_sub(1));
     let top = (selected + 1).saturating_sub(shown);
     if entries.is_empty() {
-        canvas.fit(x, area.y + 2, width, "no action is called so", theme.dim);
+        canvas.fit(x, area.y + 2, width, "no matching action", theme.dim);
     }
     for (row, (index, line)) in entries.iter().enumerate().skip(top).take(shown).enumerate() {
         let y = area.y + 2 + row as u16;

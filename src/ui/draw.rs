@@ -7,7 +7,7 @@
 //! ┗━ cpu 34%  ram 412/1007G ━ load 18 ┛╰─ cpu 71%  ram 388/1007G ─ load 92 ─╯
 //! ╭─ Processes 30 ──────────────────────────────────── sort GMEM▼  group job ─╮                             list
 //! │ HOST   GPU      PID USER     GMEM▼  SM%  TIME STATE        COMMAND        │
-//! ╰─ ▼ 12 more ────────────────────────────────────────── Tab: the keys here ─╯
+//! ╰─ ▼ 12 more ────────────────────────────────────────── Tab: focus this list ─╯
 //!  Enter host  Tab hosts/processes  . sort  t group  ? F1 help  q quit                                      hints
 //! ```
 
@@ -34,8 +34,8 @@ pub fn draw_into(app: &App, buffer: &mut Buffer, area: Rect, now: Moment) {
     let theme = Theme::new(app.settings);
     let mut canvas = Canvas { buffer, theme: &theme };
     if area.width < MIN_SIZE.0 || area.height < MIN_SIZE.1 {
-        let words = format!("needs {}x{}, this is {}x{}", MIN_SIZE.0, MIN_SIZE.1, area.width, area.height);
-        canvas.fit(area.x, area.y, area.width, &words, theme.plain);
+        let text = format!("needs {}x{}, this is {}x{}", MIN_SIZE.0, MIN_SIZE.1, area.width, area.height);
+        canvas.fit(area.x, area.y, area.width, &text, theme.plain);
         return;
     }
     // A frozen view shows an earlier time than the header, the dialogs and the hint bar.

@@ -45,9 +45,8 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let inner = area.inner(Margin::new(1, 1));
     let findings = app.findings();
     if findings.list().is_empty() {
-        let words =
-            if app.totals().hosts_covered > 0 { "Nothing looks wrong." } else { "No host has told anything yet." };
-        canvas.fit(inner.x + 1, inner.y, inner.width.saturating_sub(1), words, theme.plain);
+        let text = if app.totals().hosts_covered > 0 { "Nothing looks wrong." } else { "No data from any host yet." };
+        canvas.fit(inner.x + 1, inner.y, inner.width.saturating_sub(1), text, theme.plain);
         return;
     }
     let column_widths = ColumnWidths::of(inner.width, app);
@@ -69,8 +68,8 @@ fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
         let of = |finding: &&Finding| finding.is_alerting() && finding.severity == severity;
         app.findings().list().iter().filter(of).count()
     };
-    let mut words = Segments::default();
-    words.add(9, 0, short!(" Findings"), theme.focus);
+    let mut line = Segments::default();
+    line.add(9, 0, short!(" Findings"), theme.focus);
     for (priority, count, word, style) in [
         (8, in_phase(Severity::Crit), "crit", theme.crit),
         (7, in_phase(Severity::Warn), "warn", theme.warn),
@@ -80,12 +79,12 @@ fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
         (3, counts.pending as usize, "watched", theme.dim),
     ] {
         if count > 0 {
-            words.add(priority, 2, short!("{count} {word}"), style);
+            line.add(priority, 2, short!("{count} {word}"), style);
         }
     }
-    words.add(9, 0, short!(" "), theme.plain);
-    words.fit(area.width.saturating_sub(4));
-    words.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
+    line.add(9, 0, short!(" "), theme.plain);
+    line.fit(area.width.saturating_sub(4));
+    line.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
 }
 
 /// The widths of the columns of the list.
@@ -101,8 +100,8 @@ const LEAD_COLUMNS: u16 = 8;
 impl ColumnWidths {
     /// Chooses the columns for a line of `width`. WHO is dropped first, then GPU; WHAT has at least 30 columns.
     fn of(width: u16, app: &App) -> Self {
-        let longest = |words: &mut dyn Iterator<Item = usize>, least: usize, most: usize| -> u16 {
-            words.max().unwrap_or(0).clamp(least, most) as u16
+        let longest = |text: &mut dyn Iterator<Item = usize>, least: usize, most: usize| -> u16 {
+            text.max().unwrap_or(0).clamp(least, most) as u16
         };
         let list = app.findings().list();
         let host = longest(&mut list.iter().map(|finding| columns(&hosts(finding))), 4, 14);
@@ -160,7 +159,7 @@ impl ColumnWidths {
         canvas.fit(gpu, line.y, self.gpu, &gpus(finding), style);
         canvas.fit(who, line.y, self.who, finding.user.as_deref().unwrap_or("-"), style);
         let lead = match snoozed(finding, utc_offset_seconds) {
-            Some(words) => short!("{}: ", words.as_str()),
+            Some(text) => short!("{}: ", text.as_str()),
             None => progress(finding, now),
         };
         let used = canvas.fit(what.x, line.y, what.width, &lead, theme.dim);
@@ -187,9 +186,9 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     writer.labelled("check", LABEL, &finding.next_check);
     writer.labelled("not", LABEL, finding.not);
     for gpu in finding.gpus.iter().take(usize::from(writer.rows_left()) / 2) {
-        if let Some(words) = gpu_readings_text(gpu, app) {
+        if let Some(parts) = gpu_readings_text(gpu, app) {
             let label = short!("GPU {}", gpu.index);
-            writer.labelled(&label, LABEL, &words);
+            writer.labelled(&label, LABEL, &parts);
         }
     }
     for process in finding.processes.iter().take(usize::from(writer.rows_left().saturating_sub(1))) {
@@ -199,8 +198,8 @@ fn draw_detail(canvas: &mut Canvas<'_>, area: Rect, app: &App, finding: &Finding
     let not_judged = app.findings().not_judged();
     if writer.rows_left() > 0 && !not_judged.is_empty() {
         writer.labelled("", LABEL, "");
-        let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
-        writer.line(&format!("not judged: {}", words.join(", ")), theme.dim);
+        let parts: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
+        writer.line(&format!("not judged: {}", parts.join(", ")), theme.dim);
     }
 }
 
@@ -211,27 +210,27 @@ fn gpu_readings_text(gpu: &FindingGpu, app: &App) -> Option<String> {
     let is_it = |summary: &&GpuSummary| summary.index == gpu.index;
     let summary = app.host_summary(host)?.gpus.iter().find(is_it)?;
     let reading = &summary.reading;
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if let Some(error) = &reading.error {
         return Some(error.message.to_string());
     }
     let percent = |value: Option<u8>| value.map_or_else(|| "-".to_owned(), |value| format!("{value}%"));
-    words.push(percent(reading.utilization_percent));
-    words.push(format!("mem-busy {}", percent(reading.memory_utilization_percent)));
+    parts.push(percent(reading.utilization_percent));
+    parts.push(format!("mem-busy {}", percent(reading.memory_utilization_percent)));
     let limit = summary.power_limit_watts.map(|limit| format!("/{limit:.0}")).unwrap_or_default();
     if let Some(power) = summary.power_watts() {
-        words.push(format!("{power:.0}{limit}W"));
+        parts.push(format!("{power:.0}{limit}W"));
     }
     for (what, watts) in app.learned_watts(gpu.host, gpu.position) {
-        words.push(format!("{what} {watts:.0}W"));
+        parts.push(format!("{what} {watts:.0}W"));
     }
-    words.push(used_of_total(reading.memory_used_bytes, summary.memory_total_bytes).as_str().to_owned());
+    parts.push(used_of_total(reading.memory_used_bytes, summary.memory_total_bytes).as_str().to_owned());
     if let Some(celsius) = reading.temperature_celsius {
-        words.push(format!("{celsius}C"));
+        parts.push(format!("{celsius}C"));
     }
     let host_name = if gpu.host.0 == 0 && app.fleet().hosts().len() == 1 { None } else { Some(host.name()) };
     let name = host_name.map(|name| format!("  on {name}")).unwrap_or_default();
-    Some(format!("{}{name}", words.join("  ")))
+    Some(format!("{}{name}", parts.join("  ")))
 }
 
 fn detail_title(canvas: &mut Canvas<'_>, area: Rect, finding: &Finding) {
@@ -260,9 +259,9 @@ fn draw_not_judged(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     let dim = canvas.theme.dim;
     let not_judged = app.findings().not_judged();
     if !not_judged.is_empty() {
-        let words: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
+        let parts: Vec<String> = not_judged.iter().map(ToString::to_string).collect();
         let inner = Rect { x: area.x + 2, width: area.width.saturating_sub(4), ..area };
-        LineWriter::new(canvas, inner).wrapped(&format!("not judged: {}", words.join(", ")), dim);
+        LineWriter::new(canvas, inner).wrapped(&format!("not judged: {}", parts.join(", ")), dim);
     }
 }
 
@@ -340,25 +339,25 @@ fn since_text(finding: &Finding, app: &App, now: Moment) -> String {
     let began = Moment { unix: now.unix.saturating_sub(lasted), ..finding.since };
     let clock = super::format::date(began, lasted, app.settings.utc_offset_seconds);
     let at_least = if finding.at_least { "at least " } else { "" };
-    let mut words = format!("{}, {at_least}{}", clock.as_str(), span(lasted).as_str());
+    let mut text = format!("{}, {at_least}{}", clock.as_str(), span(lasted).as_str());
     for (holds, word) in [
-        (finding.is_preexisting, "it was so at the first look"),
-        (finding.is_flapping, "it comes and goes"),
-        (finding.is_frozen, "the host cannot be seen now"),
+        (finding.is_preexisting, "already present at the first sample"),
+        (finding.is_flapping, "comes and goes"),
+        (finding.is_frozen, "the host does not answer now"),
     ] {
         if holds {
-            words.push_str("; ");
-            words.push_str(word);
+            text.push_str("; ");
+            text.push_str(word);
         }
     }
     if let Some(snoozed) = snoozed(finding, app.settings.utc_offset_seconds) {
-        words.push_str("; ");
-        words.push_str(&snoozed);
+        text.push_str("; ");
+        text.push_str(&snoozed);
     }
     let waits = progress(finding, now);
     if finding.phase != FindingPhase::Firing && !waits.is_empty() {
-        words.push_str("; ");
-        words.push_str(waits.trim_end_matches([':', ' ']));
+        text.push_str("; ");
+        text.push_str(waits.trim_end_matches([':', ' ']));
     }
-    words
+    text
 }

@@ -293,7 +293,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn whole_numbers_are_written_as_with_no_decimals() {
+    fn rounded_equals_formatting_without_decimals() {
         for value in [0.0, 0.4, 0.5, 1.5, 2.5, 99.49, 99.5, 1e3, -1.6, 1e15, 1e17, f64::NAN, f64::INFINITY] {
             assert_eq!(rounded(value).to_string(), format!("{value:.0}"));
         }
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_name_keeps_both_its_ends() {
+    fn a_long_host_name_keeps_both_ends() {
         assert_eq!(shorten_host_name("hgx-01").as_str(), "hgx-01");
         assert_eq!(shorten_host_name("gpu-node-0417.cluster.example").as_str(), "gpu-node-041…ter.example");
         assert_eq!(columns(&shorten_host_name(&"大".repeat(50))), 23);
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_short() {
+    fn rates_have_a_unit() {
         for (rate_of, shown) in [(0.0, "0K/s"), (80.0 * 1024.0, "80K/s"), (12.4 * MIB, "12M/s"), (1.24 * GIB, "1.2G/s")]
         {
             assert_eq!(rate(rate_of).as_str(), shown);
@@ -333,14 +333,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absurd_age_is_not_shown() {
+    fn an_age_out_of_range_is_a_dash() {
         assert_eq!(age(11_520.0).as_str(), "3h12m");
         assert_eq!(age(f64::NAN).as_str(), "-");
         assert_eq!(age(-1.0).as_str(), "-");
     }
 
     #[test]
-    fn the_clock_is_local() {
+    fn times_are_local() {
         let moment = Moment { unix: Duration::from_secs(50_551), ..Moment::default() };
         assert_eq!(clock(moment, 0).as_str(), "14:02:31");
         assert_eq!(clock(moment, -15 * 3600).as_str(), "23:02:31");
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_of_programs_and_scripts_are_left_out() {
+    fn directories_of_programs_and_scripts_are_removed() {
         for (command, shown) in [
             ("/opt/conda/bin/python /opt/conda/bin/torchrun --nproc 8 /x/t.py", "python torchrun --nproc 8 /x/t.py"),
             ("/usr/bin/python3.11 -m vllm /models/q", "python3.11 -m vllm /models/q"),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_break_between_words() {
+    fn text_wraps_between_words() {
         assert_eq!(wrap("no route to host (tcp 22)", 10), ["no route", "to host", "(tcp 22)"]);
         assert_eq!(wrap("abcdefgh", 3), ["abc", "def", "gh"]);
         assert_eq!(wrap("大", 1), Vec::<&str>::new());
@@ -384,7 +384,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn cut_texts_fit_and_wrapped_texts_end(text in "\\PC{0,40}", width in 0usize..20) {
+        fn cut_and_wrapped_texts_fit(text in "\\PC{0,40}", width in 0usize..20) {
             prop_assert!(columns(truncate(&text, width)) <= width);
             prop_assert!(columns(truncate_start(&text, width)) <= width);
             for line in wrap(&text, width) {
@@ -393,7 +393,7 @@ mod tests {
         }
 
         #[test]
-        fn no_figure_overflows_its_buffer(value: u64, seconds: f64) {
+        fn no_value_overflows_its_buffer(value: u64, seconds: f64) {
             for text in [memory(value), used_of_total(Some(value), Some(value)), age(seconds), watts(seconds)] {
                 prop_assert!(!text.is_empty());
             }

@@ -36,7 +36,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
             body.x + 1,
             body.y,
             body.width.saturating_sub(2),
-            "This GPU is no longer there.",
+            "The host no longer reports this GPU.",
             canvas.theme.plain,
         );
         return;
@@ -51,8 +51,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostId, p
     let findings: Vec<_> = findings.take(3).collect();
     // Text gets up to two fifths of the rows and leaves at least one row of charts.
     let wanted = (lines.len() + findings.len()) as u16;
-    let words = wanted.min(inner.height * 2 / 5).min(inner.height.saturating_sub(CHART_MIN_ROWS + 1));
-    let charts = Rect { height: inner.height - words, ..inner };
+    let text = wanted.min(inner.height * 2 / 5).min(inner.height.saturating_sub(CHART_MIN_ROWS + 1));
+    let charts = Rect { height: inner.height - text, ..inner };
     let cells = chart_cells(charts);
     for (slot, cell) in cells.iter().enumerate() {
         match metric_order(app.screen().metric).get(slot) {
@@ -152,7 +152,7 @@ fn metric_order(first: Metric) -> Vec<Metric> {
     metrics
 }
 
-#[allow(clippy::too_many_arguments, reason = "they are what a chart is made of")]
+#[allow(clippy::too_many_arguments, reason = "a chart has this many inputs")]
 fn draw_history(
     canvas: &mut Canvas<'_>,
     cell: Rect,
@@ -174,14 +174,14 @@ fn draw_history(
     heading.add(9, 0, short!("{}", metric.word()), theme.focus);
     heading.add(9, 1, current_value(canvas, gpu, metric), theme.plain);
     if let Some((least, most)) = chart::range(&points) {
-        let words = short!(
+        let text = short!(
             "{} to {}",
             metric_value(canvas, metric, least).as_str(),
             metric_value(canvas, metric, most).as_str()
         );
-        heading.add(3, 3, words, theme.dim);
+        heading.add(3, 3, text, theme.dim);
     } else {
-        heading.add(3, 3, short!("not told"), theme.dim);
+        heading.add(3, 3, short!("no data"), theme.dim);
     }
     heading.fit(cell.width.saturating_sub(2));
     heading.draw(canvas, cell.x + 1, cell.y, cell.width.saturating_sub(2));
@@ -236,8 +236,8 @@ fn draw_holders(canvas: &mut Canvas<'_>, cell: Rect, app: &App, id: HostId, gpu:
         canvas.fit(cell.x + 2 + used, y, available.min(columns(&command) as u16 + 1), &command, theme.dim);
     }
     if shown < rows.len() {
-        let words = short!("{} more", rows.len() - shown);
-        canvas.fit(cell.x + 1, cell.bottom().saturating_sub(1), cell.width.saturating_sub(2), &words, theme.dim);
+        let text = short!("{} more", rows.len() - shown);
+        canvas.fit(cell.x + 1, cell.bottom().saturating_sub(1), cell.width.saturating_sub(2), &text, theme.dim);
     }
 }
 
@@ -270,8 +270,8 @@ pub(super) fn add_occupancy(
         }
         return;
     }
-    let (words, style) = state_text(canvas, gpu, now);
-    line.add(8, gap, words, style);
+    let (text, style) = state_text(canvas, gpu, now);
+    line.add(8, gap, text, style);
 }
 
 /// `? hung? 18m`, `z idle 42m`, `· free`, `low power 104W`
@@ -294,9 +294,9 @@ pub(super) fn state_text(canvas: &Canvas<'_>, gpu: &GpuSummary, now: Moment) -> 
 pub(super) fn clock_reasons(theme: &Theme, gpu: &GpuSummary) -> (String, Style) {
     let Some(mask) = gpu.reading.clocks_event_reasons else { return ("-".to_owned(), theme.dim) };
     let reasons = ClocksEventReasons(mask);
-    let words = reasons.names().collect::<Vec<_>>().join(", ");
+    let text = reasons.names().collect::<Vec<_>>().join(", ");
     let style = if reasons.is_hardware_slowdown() || reasons.is_thermal() { theme.warn } else { theme.dim };
-    (words, style)
+    (text, style)
 }
 
 /// Draws the panel with all readings of a GPU.
@@ -359,7 +359,7 @@ fn temperature_and_power_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSumm
         add_labelled(&mut line, canvas, 6, "mean", short!("{mean:.0}W"));
     }
     if let Some(most) = info.power_limit_max_watts {
-        add_labelled(&mut line, canvas, 4, "can be set to", short!("{most:.0}W"));
+        add_labelled(&mut line, canvas, 4, "maximum limit", short!("{most:.0}W"));
     }
     if let Some(joules) = reading.energy_joules {
         add_labelled(&mut line, canvas, 5, "energy since driver start", short!("{:.1} kWh", joules / 3.6e6));
@@ -375,17 +375,17 @@ fn clocks_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segment
         (5, "graphics", reading.clock_graphics_mhz, info.clock_graphics_max_mhz),
         (7, "memory", reading.clock_memory_mhz, info.clock_memory_max_mhz),
     ] {
-        let figure = match most {
+        let value = match most {
             Some(most) => short!("{}/{most} MHz", or_dash(now).as_str()),
             None => short!("{} MHz", or_dash(now).as_str()),
         };
-        add_labelled(&mut line, canvas, priority, name, figure);
+        add_labelled(&mut line, canvas, priority, name, value);
     }
     let state = reading.performance_state.map(|state| short!("P{state}"));
     add_labelled(&mut line, canvas, 8, "performance state", or_dash(state.as_deref()));
-    let (words, style) = clock_reasons(canvas.theme, gpu);
-    line.add(9, 3, short!("held down by"), canvas.theme.dim);
-    line.add_tied(1, if words.is_empty() { short!("nothing") } else { short!("{words}") }, style);
+    let (text, style) = clock_reasons(canvas.theme, gpu);
+    line.add(9, 3, short!("clocks limited by"), canvas.theme.dim);
+    line.add_tied(1, if text.is_empty() { short!("nothing") } else { short!("{text}") }, style);
     line
 }
 
@@ -428,32 +428,32 @@ fn errors_line(canvas: &Canvas<'_>, health: &GpuHealth) -> Segments {
         is_known.then(|| short!("{}/{}", or_dash(corrected).as_str(), or_dash(uncorrectable).as_str()))
     };
     let worse = |is_bad: bool| if is_bad { theme.warn } else { theme.plain };
-    if let Some(words) = pair(health.ecc_corrected_volatile, health.ecc_uncorrectable_volatile) {
+    if let Some(text) = pair(health.ecc_corrected_volatile, health.ecc_uncorrectable_volatile) {
         line.add(9, 3, short!("ECC corrected/uncorrectable"), theme.dim);
-        line.add_tied(1, words, worse(health.ecc_uncorrectable_volatile.is_some_and(|errors| errors > 0)));
+        line.add_tied(1, text, worse(health.ecc_uncorrectable_volatile.is_some_and(|errors| errors > 0)));
     }
-    if let Some(words) = pair(health.ecc_corrected_aggregate, health.ecc_uncorrectable_aggregate) {
-        add_labelled(&mut line, canvas, 5, "in its life", words);
+    if let Some(text) = pair(health.ecc_corrected_aggregate, health.ecc_uncorrectable_aggregate) {
+        add_labelled(&mut line, canvas, 5, "lifetime", text);
     }
     let remapped = (health.remapped_rows_correctable, health.remapped_rows_uncorrectable);
-    if let Some(words) = pair(remapped.0.map(u64::from), remapped.1.map(u64::from)) {
-        add_labelled(&mut line, canvas, 6, "remapped rows", words);
+    if let Some(text) = pair(remapped.0.map(u64::from), remapped.1.map(u64::from)) {
+        add_labelled(&mut line, canvas, 6, "remapped rows", text);
     }
     let retired = (health.retired_pages_single_bit, health.retired_pages_double_bit);
-    if let Some(words) = pair(retired.0.map(u64::from), retired.1.map(u64::from)) {
-        add_labelled(&mut line, canvas, 6, "retired pages", words);
+    if let Some(text) = pair(retired.0.map(u64::from), retired.1.map(u64::from)) {
+        add_labelled(&mut line, canvas, 6, "retired pages", text);
     }
-    for (is_so, words) in [
-        (health.row_remap_pending, "a row waits for a reset to be remapped"),
-        (health.row_remap_failed, "a row could not be remapped"),
-        (health.retired_pages_pending, "pages wait for a reboot to be retired"),
+    for (is_so, text) in [
+        (health.row_remap_pending, "row remapping pending: reset the GPU"),
+        (health.row_remap_failed, "row remapping failed"),
+        (health.retired_pages_pending, "page retirement pending: reboot"),
     ] {
         if is_so == Some(true) {
-            line.add(12, 3, short!("{words}"), theme.crit);
+            line.add(12, 3, short!("{text}"), theme.crit);
         }
     }
     if let Some(action) = health.recovery_action.filter(|action| *action != RecoveryAction::None) {
-        line.add(13, 3, short!("the driver asks: {}", action.description()), theme.crit);
+        line.add(13, 3, short!("recovery action: {}", action.description()), theme.crit);
     }
     line
 }
@@ -478,13 +478,13 @@ fn activity_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary) -> Segme
                 add_labelled(&mut line, canvas, 8, "SM act", short!("N/A: not permitted to this account"));
             }
             Some(Availability::Refused) => {
-                add_labelled(&mut line, canvas, 8, "SM act", short!("N/A: the driver refused"))
+                add_labelled(&mut line, canvas, 8, "SM act", short!("N/A: refused by the driver"));
             }
             Some(Availability::Available) | None => {}
         }
     }
     for (name, seconds) in [
-        ("slowed by heat", reading.thermal_violation_seconds),
+        ("slowed down by heat", reading.thermal_violation_seconds),
         ("by the power cap", reading.power_violation_seconds),
         ("by the power brake", reading.power_brake_seconds),
     ] {
@@ -501,22 +501,22 @@ fn settings_line(canvas: &Canvas<'_>, info: &GpuInfo, gpu: &GpuSummary, health: 
         add_labelled(&mut line, canvas, 6, "persistence", short!("{}", if is_on { "on" } else { "off" }));
     }
     let mode = health.compute_mode.map(|mode| match mode {
-        ComputeMode::Default => "several processes",
-        ComputeMode::ExclusiveProcess => "one process at a time",
-        ComputeMode::Prohibited => "nobody",
+        ComputeMode::Default => "default",
+        ComputeMode::ExclusiveProcess => "exclusive process",
+        ComputeMode::Prohibited => "prohibited",
         ComputeMode::Unknown => "unknown",
     });
     if let Some(mode) = mode {
-        add_labelled(&mut line, canvas, 5, "open to", short!("{mode}"));
+        add_labelled(&mut line, canvas, 5, "compute mode", short!("{mode}"));
     }
     if let (Some(used), Some(total)) = (health.bar1_used_bytes, info.bar1_total_bytes) {
         add_labelled(&mut line, canvas, 3, "BAR1", short!("{}/{}", memory(used).as_str(), memory(total).as_str()));
     }
     if let Some(bytes) = gpu.reading.memory_reserved_bytes {
-        add_labelled(&mut line, canvas, 4, "kept by the driver", memory(bytes));
+        add_labelled(&mut line, canvas, 4, "reserved", memory(bytes));
     }
     if health.power_smoothing == Some(true) {
-        line.add(9, 3, short!("power smoothing holds the power up"), canvas.theme.plain);
+        line.add(9, 3, short!("power smoothing on"), canvas.theme.plain);
     }
     if info.xid_events == Some(Availability::NotPermitted) {
         add_labelled(&mut line, canvas, 7, "Xids", short!("N/A: not permitted to this account"));

@@ -33,7 +33,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
         canvas.fit(x + 1, y, line.right().saturating_sub(x + 1), &error.message, theme.crit);
         return;
     }
-    let mut figure = |canvas: &mut Canvas<'_>, gap: u16, width: u16, text: &str, style: Style| {
+    let mut draw_value = |canvas: &mut Canvas<'_>, gap: u16, width: u16, text: &str, style: Style| {
         if width > 0 {
             canvas.right(x + gap, y, width, text, style);
             x += width + gap;
@@ -41,13 +41,13 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, line: Rect, columns: &GpuColumns, gp
     };
     let reading = &gpu.reading;
     let percent = reading.utilization_percent.map(|percent| short!("{percent}%"));
-    figure(canvas, 1, columns.percent, &or_dash(percent.as_deref()), theme.plain);
+    draw_value(canvas, 1, columns.percent, &or_dash(percent.as_deref()), theme.plain);
     let memory = memory_used_text(gpu, columns.with_total);
-    figure(canvas, columns.gap, columns.memory, &memory, theme.plain);
+    draw_value(canvas, columns.gap, columns.memory, &memory, theme.plain);
     let heat = if gpu.is_hot { theme.warn } else { theme.plain };
     let degrees = temperature(theme, gpu);
-    figure(canvas, columns.gap, columns.temperature, &degrees, heat);
-    figure(canvas, columns.gap, columns.power, &power(gpu, columns.with_limit), theme.plain);
+    draw_value(canvas, columns.gap, columns.temperature, &degrees, heat);
+    draw_value(canvas, columns.gap, columns.power, &power(gpu, columns.with_limit), theme.plain);
     if columns.user > 0 {
         user(canvas, x + columns.gap, y, columns.user, gpu);
         x += columns.user + columns.gap;
@@ -79,8 +79,8 @@ pub(super) fn name(gpu: &GpuSummary) -> ShortString {
 
 /// Used and total memory, `41/119G shared` if the GPU shares the memory of the host.
 pub(super) fn memory_text(gpu: &GpuSummary) -> ShortString {
-    let words = memory_used_text(gpu, true);
-    if gpu.is_unified { short!("{} shared", words.as_str()) } else { words }
+    let text = memory_used_text(gpu, true);
+    if gpu.is_unified { short!("{} shared", text.as_str()) } else { text }
 }
 
 /// Used memory, with the total on request.
@@ -277,8 +277,8 @@ impl GpuColumns {
     /// The sum of all columns.
     #[cfg(test)]
     fn width(&self) -> u16 {
-        let figures = [self.percent, self.memory, self.temperature, self.power, self.user, self.sparkline];
-        let shown = figures.into_iter().filter(|width| *width > 0);
+        let widths = [self.percent, self.memory, self.temperature, self.power, self.user, self.sparkline];
+        let shown = widths.into_iter().filter(|width| *width > 0);
         let airy = if self.gap == 2 { 4 } else { 0 };
         self.index + 1 + self.bar + shown.map(|width| width + 1).sum::<u16>() + airy
     }
@@ -292,7 +292,7 @@ mod tests {
     const H100: ValueWidths = ValueWidths { index: 1, memory: 2, power: 3 };
 
     #[test]
-    fn figures_appear_in_the_order_of_the_sheet() {
+    fn values_appear_in_order_of_importance() {
         let shown = |width| {
             let columns = GpuColumns::of(width, H100);
             (columns.bar, columns.user, columns.temperature, columns.with_total, columns.power, columns.sparkline)
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn no_power_limit_without_power() {
+    fn the_power_limit_needs_the_power() {
         let columns = GpuColumns::of(42, H100);
         assert!(!columns.with_limit || columns.power > 4);
     }

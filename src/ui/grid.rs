@@ -23,8 +23,9 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, screen_layout
     let Some(layout) = screen_layout.grid else { return };
     let hosts = visible_hosts(app);
     if hosts.is_empty() {
-        let words = if app.fleet().hosts().is_empty() { "no hosts" } else { "no host fits the filter; Esc shows all" };
-        canvas.fit(area.x + 1, area.y, area.width.saturating_sub(2), words, canvas.theme.dim);
+        let text =
+            if app.fleet().hosts().is_empty() { "no hosts" } else { "no host matches the filter; Esc shows all" };
+        canvas.fit(area.x + 1, area.y, area.width.saturating_sub(2), text, canvas.theme.dim);
         return;
     }
     let top = app.screen().grid_top.min(layout.total_rows.saturating_sub(layout.visible_rows));

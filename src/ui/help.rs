@@ -29,7 +29,7 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
         .keymap()
         .hints(app.mode())
         .filter(|(action, ..)| is_useful(*action, app))
-        .map(|(action, keys, words)| (shown_keys(action, keys), words))
+        .map(|(action, keys, text)| (shown_keys(action, keys), text))
         .collect();
     let mut line = Segments::default();
     let lead = match app.mode() {
@@ -50,9 +50,9 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
             pairs.push(hint);
         }
     }
-    for (keys, words) in pairs {
+    for (keys, text) in pairs {
         line.add(1, 2, short!("{keys}"), canvas.theme.plain);
-        line.add(1, 1, short!("{words}"), canvas.theme.dim);
+        line.add(1, 1, short!("{text}"), canvas.theme.dim);
     }
     line.draw(canvas, x, area.y, width);
 }
@@ -102,9 +102,9 @@ fn filter_hints(canvas: &Canvas<'_>, app: &App, available: u16) -> Segments {
     let mut right = Segments::default();
     let (matching, total) = app.row_counts();
     right.add(9, 0, short!("{matching} of {total} shown"), canvas.theme.plain);
-    for (_, keys, words) in app.keymap().hints(Mode::FilterLine) {
+    for (_, keys, text) in app.keymap().hints(Mode::FilterLine) {
         right.add(5, 2, short!("{keys}"), canvas.theme.plain);
-        right.add(5, 1, short!("{words}"), canvas.theme.dim);
+        right.add(5, 1, short!("{text}"), canvas.theme.dim);
     }
     right.fit(available);
     right
@@ -134,8 +134,8 @@ fn shown_keys(action: Action, keys: &str) -> &str {
     if action == Action::Submit { keys } else { keys.split(' ').next().unwrap_or(keys) }
 }
 
-fn hint_columns((keys, words): (&str, &str)) -> usize {
-    columns(keys) + 1 + columns(words) + 2
+fn hint_columns((keys, text): (&str, &str)) -> usize {
+    columns(keys) + 1 + columns(text) + 2
 }
 
 /// Draws the help dialog over the body.

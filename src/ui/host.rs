@@ -4,7 +4,7 @@
 //!  hgx-02   8 x NVIDIA H100 80GB HBM3   driver 570.86  CUDA 12.8   Linux 6.8.0  x86_64   up 41d   rtt 23 ms
 //!  CPU 13%  load 21.0/19.2/18.4 of 112   RAM 167/1007G  swap 0/8G   net in 1.2G/s out 80M/s   IO wait 3%
 //!  disk / 41%  /scratch 91% full  /home (nfs4) 63%   NVLink 144 up   ECC 0   users alice bob carol
-//!  login alice  sees the whole host   probe 0.1.0: 0.4 ms a sample, 3M, pid 77   every 2s   note ask Bob first
+//!  login alice  sees the whole host   probe 0.1.0: 0.4 ms per sample, 3M, pid 77   every 2s   note ask Bob first
 //! ─ ▸GPU 0 ──────────────────────────────── alice 3h12m torchrun ─  ─ GPU 1 ─────────────── alice 3h12m torchrun ─
 //! GPU  97% mem 41%  100%│⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⠉⡆⢸⠉⠉
 //! ```
@@ -194,12 +194,12 @@ pub(super) fn disks_and_health_line(canvas: &Canvas<'_>, app: &App, host: &Host)
     let theme = canvas.theme;
     let mut line = Segments::default();
     for (index, filesystem) in host.filesystems().iter().take(MAX_FILESYSTEMS).enumerate() {
-        let (words, is_bad) = filesystem_text(filesystem);
+        let (text, is_bad) = filesystem_text(filesystem);
         let style = if is_bad { theme.warn } else { theme.plain };
         if index == 0 {
             line.add(12, 0, short!("disk"), theme.dim);
         }
-        line.add(if is_bad { 18 } else { 12 - index as u8 }, if index == 0 { 1 } else { 2 }, words, style);
+        line.add(if is_bad { 18 } else { 12 - index as u8 }, if index == 0 { 1 } else { 2 }, text, style);
     }
     add_nvlinks(canvas, host, &mut line);
     add_errors(canvas, host, &mut line);
@@ -271,17 +271,17 @@ fn add_errors(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
     if let Some(errors) = uncorrected {
         let style = if errors > 0 { theme.warn } else { theme.plain };
         let priority = if errors > 0 { 17 } else { 7 };
-        let words = match corrected {
-            Some(corrected) => short!("ECC {corrected} corrected, {errors} not"),
-            None => short!("ECC {errors} not corrected"),
+        let text = match corrected {
+            Some(corrected) => short!("ECC {corrected} corrected, {errors} uncorrected"),
+            None => short!("ECC {errors} uncorrected"),
         };
-        line.add(priority, 3, words, style);
+        line.add(priority, 3, text, style);
     }
     if remaps > 0 {
-        line.add(17, 3, short!("{remaps} with rows to remap"), theme.warn);
+        line.add(17, 3, short!("{remaps} with row remapping problems"), theme.warn);
     }
     if actions > 0 {
-        line.add(17, 3, short!("{actions} to be reset"), theme.crit);
+        line.add(17, 3, short!("{actions} need a recovery action"), theme.crit);
     }
 }
 
@@ -315,12 +315,12 @@ pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
         }
     }
     if let Some(cost) = host.snapshot.as_ref().and_then(|snapshot| snapshot.cost) {
-        line.add(7, 2, short!("{:.1} ms a sample", cost.sample_ms), theme.dim);
+        line.add(7, 2, short!("{:.1} ms per sample", cost.sample_ms), theme.dim);
         if let Some(rss) = cost.rss_bytes {
             line.add(5, 2, memory(rss), theme.dim);
         }
         if let Some(probes) = cost.probes_on_host.filter(|probes| *probes > 1) {
-            line.add(4, 2, short!("{probes} probes there"), theme.dim);
+            line.add(4, 2, short!("{probes} probes on this host"), theme.dim);
         }
     }
     line.add(3, 3, short!("every {}", interval(host.interval()).as_str()), theme.dim);
@@ -363,8 +363,8 @@ pub(super) fn draw_cards(
     for column in 0..cards.per_row.min(summary.gpus.len() as u16) {
         let x = area.x + column * cards.columns;
         let width = cards.columns - u16::from(cards.per_row > 1);
-        let words = short!("{} over {}", app.screen().metric.word(), app.screen().span.word());
-        canvas.fit(x + 1, y, READING_COLUMNS, &words, canvas.theme.dim);
+        let text = short!("{} over {}", app.screen().metric.word(), app.screen().span.word());
+        canvas.fit(x + 1, y, READING_COLUMNS, &text, canvas.theme.dim);
         let left = READING_COLUMNS + AXIS_COLUMNS + 1;
         chart::time_axis(canvas, x + left, y, width.saturating_sub(left), app.screen().span);
     }
@@ -468,10 +468,10 @@ fn draw_card_readings(canvas: &mut Canvas<'_>, area: Rect, gpu: &GpuSummary, met
     if let Some(errors) = gpu.ecc_uncorrectable {
         lines.push(("ECC", short!("{errors}"), choose_style(errors > 0, theme.warn, theme.plain), false));
     }
-    for (row, (label, words, style, is_charted)) in lines.into_iter().enumerate().take(usize::from(area.height)) {
+    for (row, (label, text, style, is_charted)) in lines.into_iter().enumerate().take(usize::from(area.height)) {
         let y = area.y + row as u16;
         canvas.text(area.x, y, 3, label, if is_charted { theme.focus } else { theme.dim });
-        canvas.fit(area.x + 4, y, area.width.saturating_sub(4), &words, style);
+        canvas.fit(area.x + 4, y, area.width.saturating_sub(4), &text, style);
     }
 }
 
@@ -597,8 +597,8 @@ fn draw_table_row(
                 canvas.fit(x, y, width, message, theme.crit);
             }
             Column::Reasons => {
-                let (words, style) = gpu::clock_reasons(theme, gpu);
-                canvas.fit(x, y, width, &words, style);
+                let (text, style) = gpu::clock_reasons(theme, gpu);
+                canvas.fit(x, y, width, &text, style);
             }
             Column::Temperature => {
                 let style = if gpu.is_hot { theme.warn } else { style };
@@ -630,7 +630,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_that_fit_are_those_kept_longest() {
+    fn columns_with_the_lowest_priority_are_dropped() {
         let headers = |width| {
             areas::fitting_columns(&COLUMNS, width).iter().map(|(_, head, _, _)| *head).collect::<Vec<_>>().join(" ")
         };

@@ -6,7 +6,7 @@
 //! │                                      ││                                      │
 //! │✓ name                                ││last seen 13:58:19  6 busy 2 free     │
 //! │✓ tcp                                 ││                                      │
-//! │⠹ key exchange                        ││5th try in 27 s       r tries now     │
+//! │⠹ key exchange                        ││5th try in 27 s       r: retry now     │
 //! ╰──────────────────────────────────────╯╰──────────────────────────────────────╯
 //! ```
 
@@ -82,15 +82,15 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, 
                 Some(at) => {
                     let seconds = now.until(*at).as_secs_f64().ceil();
                     let next = short!("{} try in {seconds:.0} s", ordinal(attempt.saturating_add(1)).as_str());
-                    writer.pin_to_bottom(&next, "r tries now");
+                    writer.pin_to_bottom(&next, "r: retry now");
                 }
-                None => writer.pin_to_bottom("waits for you", "r tries now"),
+                None => writer.pin_to_bottom("no automatic retry", "r: retry now"),
             }
             draw_link_error(&mut writer, "x", error);
             draw_last_seen(&mut writer, app, host, summary);
         }
         Link::NeedsUser { error, .. } => {
-            writer.pin_to_bottom("not tried again unasked", "r tries now");
+            writer.pin_to_bottom("no automatic retry", "r: retry now");
             draw_link_error(&mut writer, if error.kind == LinkErrorKind::HostKeyUnknown { "k" } else { "p" }, error);
             draw_last_seen(&mut writer, app, host, summary);
         }
@@ -99,7 +99,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, 
                 draw_driver_error(&mut writer, host, error);
             } else {
                 let spinner = spinner(writer.canvas.theme, now);
-                writer.marked(spinner, "connected; the driver is being asked", writer.canvas.theme.dim);
+                writer.marked(spinner, "connected, waiting for the GPU driver", writer.canvas.theme.dim);
                 host_readings(&mut writer, host);
             }
         }
@@ -128,7 +128,7 @@ pub(super) fn draw_stale_notice(
         theme.warn,
     );
     if let Some(round_trip) = host.round_trip {
-        writer.line(&short!("  a heartbeat took {}", milliseconds(round_trip).as_str()), theme.dim);
+        writer.line(&short!("  heartbeat round trip {}", milliseconds(round_trip).as_str()), theme.dim);
     }
 }
 
@@ -195,18 +195,18 @@ fn draw_last_seen(writer: &mut LineWriter<'_, '_>, app: &App, host: &Host, summa
     let Some(at) = host.received_at else { return };
     writer.gap();
     let theme = writer.canvas.theme;
-    let mut words = Segments::default();
-    words.add(99, 0, short!("last seen {}", clock(at, app.settings.utc_offset_seconds).as_str()), theme.dim);
+    let mut line = Segments::default();
+    line.add(99, 0, short!("last seen {}", clock(at, app.settings.utc_offset_seconds).as_str()), theme.dim);
     let total = summary.gpus.len();
     let users: u32 = summary.gpus.iter().map(|gpu| u32::from(gpu.main_user.is_some())).sum();
-    words.add(5, 2, short!("{total} GPUs, {users} in use"), theme.dim);
-    writer.segments(words);
+    line.add(5, 2, short!("{total} GPUs, {users} in use"), theme.dim);
+    writer.segments(line);
     if let Some(names) = main_users(summary) {
         writer.indented(&names, theme.dim);
     }
 }
 
-/// The users of the GPUs when the host was last seen: `alice 0-5, bob 6`.
+/// `used by alice 0-5, bob 6`, for the time when the host was last seen.
 fn main_users(summary: &HostSummary) -> Option<String> {
     let mut users: Vec<(&SafeText, Vec<u32>)> = Vec::new();
     for gpu in &summary.gpus {
@@ -216,9 +216,9 @@ fn main_users(summary: &HostSummary) -> Option<String> {
             None => users.push((user, vec![gpu.index])),
         }
     }
-    let words: Vec<String> =
+    let parts: Vec<String> =
         users.iter().map(|(user, indexes)| format!("{user} {}", crate::fleet::gpu_list(indexes))).collect();
-    (!words.is_empty()).then(|| format!("then {}", words.join(", ")))
+    (!parts.is_empty()).then(|| format!("used by {}", parts.join(", ")))
 }
 
 fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting: usize) {
@@ -227,18 +227,18 @@ fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting
     writer.pin_to_bottom("P answers", &short!("{waiting} waiting"));
     match &prompt.kind {
         PromptKind::HostKey { key_type, fingerprint, .. } => {
-            writer.marked("k", "host key not known", theme.warn);
+            writer.marked("k", "unknown host key", theme.warn);
             writer.gap();
             writer.line(key_type, theme.plain);
             writer.wrapped(fingerprint, theme.plain);
         }
         PromptKind::Passphrase { path, .. } => {
-            writer.marked("p", "key is locked", theme.warn);
+            writer.marked("p", "key needs a passphrase", theme.warn);
             writer.gap();
             writer.wrapped(path, theme.plain);
         }
         PromptKind::Secret { text, .. } => {
-            writer.marked("p", "the server asks", theme.warn);
+            writer.marked("p", "the server needs an answer", theme.warn);
             writer.gap();
             writer.wrapped(&SafeText::new(text), theme.plain);
         }
@@ -251,17 +251,17 @@ fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting
 fn draw_driver_error(writer: &mut LineWriter<'_, '_>, host: &Host, error: &DriverError) {
     let theme = writer.canvas.theme;
     writer.marked("!", &error.message, theme.warn);
-    let cure = match error.kind {
-        DriverErrorKind::NoLibrary => "usual cure: install the NVIDIA driver there",
-        DriverErrorKind::DriverNotLoaded => "usual cure: modprobe nvidia, or reboot",
-        DriverErrorKind::VersionMismatch => "usual cure: reboot, or reload nvidia",
-        DriverErrorKind::NoPermission => "usual cure: access to /dev/nvidia* for this account",
-        DriverErrorKind::Blocked => "the driver has not answered; see dmesg there",
-        DriverErrorKind::GpuLost | DriverErrorKind::ResetRequired => "usual cure: a reset of the GPU, or a reboot",
+    let fix = match error.kind {
+        DriverErrorKind::NoLibrary => "usual fix: install the NVIDIA driver",
+        DriverErrorKind::DriverNotLoaded => "usual fix: modprobe nvidia, or reboot",
+        DriverErrorKind::VersionMismatch => "usual fix: reboot, or reload nvidia",
+        DriverErrorKind::NoPermission => "usual fix: allow this account to use /dev/nvidia*",
+        DriverErrorKind::Blocked => "the driver does not answer; see dmesg",
+        DriverErrorKind::GpuLost | DriverErrorKind::ResetRequired => "usual fix: reset the GPU, or reboot",
         DriverErrorKind::NoGpus | DriverErrorKind::Unknown => "",
     };
-    if !cure.is_empty() {
-        writer.indented(cure, theme.plain);
+    if !fix.is_empty() {
+        writer.indented(fix, theme.plain);
     }
     host_readings(writer, host);
 }
@@ -271,7 +271,7 @@ fn host_readings(writer: &mut LineWriter<'_, '_>, host: &Host) {
     let Some(cpu) = host.snapshot.as_ref().and_then(|snapshot| snapshot.host.cpu_percent) else { return };
     let style = writer.canvas.theme.dim;
     writer.gap();
-    writer.line(&short!("the host itself answers: cpu {cpu:.0}%"), style);
+    writer.line(&short!("the host answers: cpu {cpu:.0}%"), style);
 }
 
 fn ordinal(number: u32) -> ShortString {
@@ -295,7 +295,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_are_counted_as_people_do() {
+    fn attempts_have_ordinal_endings() {
         let words: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 112].map(|number| ordinal(number).to_string()).into();
         assert_eq!(words, ["1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "112th"]);
     }

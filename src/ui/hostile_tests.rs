@@ -1,5 +1,5 @@
-//! Strings that attack the terminal, in everything that a host or a person can say, through every view and every other
-//! way out, into a terminal emulator that takes note of all it is told.
+//! Strings that attack the terminal, in every field that a host or a person controls. They pass through every view and
+//! every other output into a terminal emulator that records unexpected sequences.
 
 use super::testing::{check_screen, emulator, is_forbidden, replace_marks};
 use crate::app::testing::{LATER, NOW, at, connecting, press, report, snapshot, update};
@@ -19,7 +19,7 @@ const SIZES: [(u16, u16); 4] = [(80, 24), (120, 40), (200, 60), (52, 14)];
 const HOSTS: usize = 5;
 const GPUS: usize = 8;
 
-/// Every view: the keys that lead there from the one before.
+/// Every view, with the keys that lead there from the one before.
 const VIEWS: [(&str, &str); 20] = [
     ("grid", ""),
     ("list", "\t"),
@@ -32,18 +32,18 @@ const VIEWS: [(&str, &str); 20] = [
     ("GPU", "\u{1b}1\t\t\n\n"),
     ("log", "1L"),
     ("processes", "3"),
-    ("jobs across hosts", "t"),
+    ("distributed jobs", "t"),
     ("no groups", "t"),
     ("process", "↓↓\n"),
     ("TERM", "\u{1b}T"),
     ("KILL", "\u{1b} K"),
-    ("users to choose from", "\u{1b}Utttu"),
+    ("user picker", "\u{1b}Utttu"),
     ("help", "\u{1b}?"),
     ("filter", "\u{1b}3/"),
-    ("question", "\u{1b}1P"),
+    ("prompt", "\u{1b}1P"),
 ];
 
-/// What attacks are made of.
+/// The parts of an attack.
 const FRAGMENTS: [&str; 44] = [
     "\u{1b}]0;pwned\u{7}",
     "\u{1b}]2;pwned\u{1b}\\",
@@ -91,10 +91,10 @@ const FRAGMENTS: [&str; 44] = [
     "train.py --lr 3e-4 ",
 ];
 
-/// A generator of its own, so that what fails fails again.
+/// A seeded generator, so that a failure can be repeated.
 struct TestRng {
     state: u64,
-    /// Strings that were made.
+    /// The number of strings generated.
     strings: usize,
 }
 
@@ -107,7 +107,7 @@ impl TestRng {
         (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % sides
     }
 
-    /// A string as it comes over the wire.
+    /// Returns a string as it arrives from a host.
     fn bytes(&mut self) -> Vec<u8> {
         self.strings += 1;
         let mut bytes = Vec::new();
@@ -125,12 +125,12 @@ impl TestRng {
         bytes
     }
 
-    /// The same as text that nobody has cleaned.
+    /// Returns an unsanitized string.
     fn raw(&mut self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
     }
 
-    /// The same as it is after the wire.
+    /// Returns a string as it is after the wire.
     fn text(&mut self) -> SafeText {
         SafeText::from_bytes(&self.bytes())
     }
@@ -188,14 +188,14 @@ fn device_error(rng: &mut TestRng) -> DeviceError {
     DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: rng.text() }
 }
 
-/// A fleet whose every text is hostile, watched until what is wrong with it fires: two hosts that work, one without a
-/// driver, one that is down, one that needs a person.
+/// A fleet whose every text is hostile, observed until findings fire: two live hosts, one without a driver, one down, one
+/// that needs the user.
 fn hostile_app(size: (u16, u16), rng: &mut TestRng) -> (App, Vec<Effect>) {
     let names: Vec<String> = (0..HOSTS).map(|_| rng.raw()).collect();
     let mut app = connecting(&names, size);
     for host in 0..3 {
         report(&mut app, host, GPUS, 0);
-        let host_now = app.fleet().host(HostId(host as u32)).expect("it is there");
+        let host_now = app.fleet().host(HostId(host as u32)).expect("a host");
         let (mut hello, mut inventory) =
             (host_now.hello.clone().expect("a hello"), host_now.inventory.clone().expect("an inventory"));
         for text in [
@@ -220,7 +220,7 @@ fn hostile_app(size: (u16, u16), rng: &mut TestRng) -> (App, Vec<Effect>) {
         update(&mut app, host, HostUpdate::Inventory(Box::new(inventory)), 1);
     }
     let mut effects = Vec::new();
-    // Findings fire within the gaps that rates allow, so the steps stay short; long facts come with the first alone.
+    // Short steps, since rules that use rates need samples close together. Long facts come only with the first sample.
     for seconds in (2..NOW).step_by(20).chain((NOW - 10..=NOW).step_by(5)) {
         for host in 0..2 {
             let mut hostile = hostile_snapshot(host, seconds, rng);
@@ -259,13 +259,13 @@ fn hostile_app(size: (u16, u16), rng: &mut TestRng) -> (App, Vec<Effect>) {
     (app, effects)
 }
 
-/// How many marks on the screen stand for what was taken out.
+/// Returns the number of cells that replace an unsafe character.
 fn count_marks(app: &App, size: (u16, u16), view: &str) -> usize {
     let cells = check_screen(app, size, NOW, view);
     cells.content().iter().filter(|cell| cell.symbol().starts_with(['\u{fffd}', '␛', '␇', '␊'])).count()
 }
 
-/// Text that is printed with the main screen back: lines and colours are all that a terminal may find in it.
+/// Checks text that is printed outside the alternate screen: it may contain only lines and colours.
 fn check_printed(what: &str, text: &str) {
     let mut emulator = emulator((200, 60));
     emulator.process(replace_marks(text).replace('\n', "\r\n").as_bytes());
@@ -282,7 +282,7 @@ fn check_printed(what: &str, text: &str) {
     }
 }
 
-/// All that leaves the program beside the screen: notifications, logs, and what the other commands print.
+/// Checks all other outputs: notifications, logs, and the texts of other commands.
 fn check_other_outputs(app: &App, effects: Vec<Effect>) {
     for effect in effects {
         match effect {
@@ -295,11 +295,11 @@ fn check_other_outputs(app: &App, effects: Vec<Effect>) {
                     panic!("{sequence:?}: {:?}", emulator.callbacks().0);
                 };
                 assert!(notification.starts_with("osc [[57]"), "{notification}");
-                assert_eq!(end, "escape None None 92", "what ends the sequence");
-                assert_eq!(emulator.screen().contents(), "", "all of it is within the sequence");
+                assert_eq!(end, "escape None None 92", "the end of the sequence");
+                assert_eq!(emulator.screen().contents(), "", "all text is inside the sequence");
                 assert!(!text.chars().any(is_forbidden), "{text:?}");
                 let within = osc9(&text, true);
-                assert_eq!(within.matches('\u{1b}').count(), 6, "only the sequence's own: {within:?}");
+                assert_eq!(within.matches('\u{1b}').count(), 6, "only those of the sequence: {within:?}");
             }
             Effect::Copy(copied) => {
                 let text = copied.text();
@@ -333,7 +333,7 @@ fn check_other_outputs(app: &App, effects: Vec<Effect>) {
 }
 
 #[test]
-fn no_hostile_string_is_obeyed_by_the_terminal_in_any_view() {
+fn no_hostile_string_controls_the_terminal_in_any_view() {
     let wanted = if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 1_000_000 } else { 10_000 };
     let mut rng = TestRng { state: 0x9e37_79b9_7f4a_7c15, strings: 0 };
     let mut seen = [0; VIEWS.len()];
@@ -345,15 +345,15 @@ fn no_hostile_string_is_obeyed_by_the_terminal_in_any_view() {
         let (mut app, mut effects) = hostile_app(size, &mut rng);
         for ((view, keys), drawn) in VIEWS.into_iter().zip(&mut seen) {
             effects.extend(press(&mut app, keys));
-            // What a person pastes or types may come from anywhere.
-            if view == "filter" || view == "KILL" || view == "question" {
+            // Pasted and typed text is untrusted, too.
+            if view == "filter" || view == "KILL" || view == "prompt" {
                 let pasted = rng.raw();
                 effects.extend(pasted.chars().take(3).flat_map(|typed| press(&mut app, &typed.to_string())));
                 app.update(Event::Pasted(pasted), at(NOW));
             }
             *drawn += count_marks(&app, size, view);
-            // In the dialogs it is a letter, or an answer.
-            if !["TERM", "KILL", "users to choose from", "filter", "question"].contains(&view) {
+            // In dialogs `y` is a letter or an answer.
+            if !["TERM", "KILL", "user picker", "filter", "prompt"].contains(&view) {
                 effects.extend(press(&mut app, "y"));
             }
         }
@@ -361,7 +361,7 @@ fn no_hostile_string_is_obeyed_by_the_terminal_in_any_view() {
         check_screen(&app, size, NOW, "notice");
         check_other_outputs(&app, effects);
     }
-    // Attacks that nobody can see prove nothing.
+    // The test proves nothing about a view that never draws a hostile string.
     for ((view, _), drawn) in VIEWS.iter().zip(seen) {
         assert!(drawn > 0 || ["help", "filter"].contains(view), "nothing hostile was drawn in {view}");
     }

@@ -6,7 +6,7 @@
 //! │▸hgx-04 4,5     12001 dmitri    140G  100 9h40m hung? 18m      python sft.py --fsdp                │
 //! │ hgx-02 0-7      5061 erika     495G   96   55m              + x8 torchrun --nproc_per_node 8      │
 //! │ hgx-06 7       24741 fumi       71G   99   12m                python gan.py --res 1024            │
-//! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: the keys here ──╯
+//! ╰─ ▼ 27 more ───────────────────────────────────────────────────────────────── Tab: focus this list ──╯
 //! ```
 
 use super::canvas::{Canvas, Segments};
@@ -68,7 +68,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) 
 /// The reason why the list is empty.
 fn empty_list_text(app: &App) -> &'static str {
     match (app.row_counts().1, app.totals().hosts_covered) {
-        (1.., _) => "nothing fits; Esc shows all",
+        (1.., _) => "no match; Esc shows all",
         (_, 1..) => "no process uses a GPU",
         _ => "no data yet",
     }
@@ -154,7 +154,7 @@ fn draw_bottom(canvas: &mut Canvas<'_>, area: Rect, below: &[ListRow], above: us
     }
     let mut right = Segments::default();
     if !focused {
-        right.add(1, 0, short!("Tab: the keys here"), theme.dim);
+        right.add(1, 0, short!("Tab: focus this list"), theme.dim);
     }
     right.fit(area.width.saturating_sub(left.width() + 9));
     canvas.edge(area, area.bottom() - 1, &left, &right);
@@ -235,7 +235,7 @@ fn draw_row(
     let mut x = line.x;
     for &(column, width) in column_widths {
         let width = width.min(line.right().saturating_sub(x));
-        let mut figure = |text: ShortString| canvas.right(x, line.y, width, &text, style);
+        let mut draw_value = |text: ShortString| canvas.right(x, line.y, width, &text, style);
         match column {
             Column::Host if row.fold_state == FoldState::Child || (context.group == Group::Host && row.depth > 0) => {}
             Column::Host => {
@@ -248,28 +248,28 @@ fn draw_row(
                 };
                 canvas.fit(x, line.y, width, &gpus, style);
             }
-            Column::Pid => figure(or_dash(row.pid)),
+            Column::Pid => draw_value(or_dash(row.pid)),
             Column::User => {
                 canvas.fit(x, line.y, width, &row.who, style);
             }
-            Column::GpuMemory => figure(or_dash(row.gpu_memory_bytes.map(memory).as_deref())),
-            Column::GpuMemoryPercent => figure(or_dash(row.gpu_memory_percent.map(f32::round))),
-            Column::Sm => figure(sm_text(row.sm_percent, width)),
+            Column::GpuMemory => draw_value(or_dash(row.gpu_memory_bytes.map(memory).as_deref())),
+            Column::GpuMemoryPercent => draw_value(or_dash(row.gpu_memory_percent.map(f32::round))),
+            Column::Sm => draw_value(sm_text(row.sm_percent, width)),
             Column::Sparkline => {
                 if let Some(points) = context.app.sparkline(&row.key) {
                     chart::sparkline(canvas, x, line.y, width, points);
                 }
             }
-            Column::Cpu => figure(or_dash(row.cpu_percent.map(f32::round))),
-            Column::Rss => figure(or_dash(row.rss_bytes.map(memory).as_deref())),
-            Column::Time => figure(row.age_seconds.map_or_else(|| short!("-"), age)),
+            Column::Cpu => draw_value(or_dash(row.cpu_percent.map(f32::round))),
+            Column::Rss => draw_value(or_dash(row.rss_bytes.map(memory).as_deref())),
+            Column::Time => draw_value(row.age_seconds.map_or_else(|| short!("-"), age)),
             Column::ProcessState => {
                 canvas.text(x, line.y, width, &or_dash(row.process_state.map(ProcessState::letter)), style);
             }
             Column::State => {
-                let (words, state_style) = state_text(canvas, row, context.app, context.now, width);
+                let (state, state_style) = state_text(canvas, row, context.app, context.now, width);
                 let style = if context.selected { state_style.patch(theme.focus) } else { state_style };
-                canvas.fit(x, line.y, width, &words, style);
+                canvas.fit(x, line.y, width, &state, style);
             }
             Column::Command => draw_command(canvas, Rect { x, width, ..line }, row, context, style),
         }
@@ -300,17 +300,17 @@ pub(super) fn state_text(canvas: &Canvas<'_>, row: &Row, app: &App, now: Moment,
         return (short!("{}{}", state.word(), since(at).as_str()), theme.crit);
     }
     if let Some(trouble) = row.trouble {
-        let words = short!("{}{}", trouble.word(), since(row.trouble_since).as_str());
-        let is_long = columns(&words) > usize::from(width);
+        let text = short!("{}{}", trouble.word(), since(row.trouble_since).as_str());
+        let is_long = columns(&text) > usize::from(width);
         return match trouble {
             ProcessTrouble::MemoryNotReleased if is_long => (short!("not released"), theme.warn),
-            ProcessTrouble::Hidden => (words, theme.dim),
-            _ => (words, theme.warn),
+            ProcessTrouble::Hidden => (text, theme.dim),
+            _ => (text, theme.warn),
         };
     }
     if let Some((word, finding)) = app.findings().state_of_row(row) {
-        let words = short!("{word} {}", brief_span(finding.lasted(now)).as_str());
-        return (words, theme.severity_style(finding.severity));
+        let text = short!("{word} {}", brief_span(finding.lasted(now)).as_str());
+        return (text, theme.severity_style(finding.severity));
     }
     match row.state {
         Some((GpuState::InUse, _)) if draws_low_power(row, app) => (short!("low power"), theme.plain),
@@ -516,7 +516,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_go_in_the_order_of_the_sheet() {
+    fn columns_are_dropped_in_order() {
         assert_eq!(headers(130), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% RSS S TIME STATE COMMAND");
         assert_eq!(headers(118), "HOST GPU PID USER GMEM %GM SM% SM 2min CPU% S TIME STATE COMMAND");
         assert_eq!(headers(86), "HOST GPU PID USER GMEM SM% SM 2min TIME STATE COMMAND");
@@ -528,7 +528,7 @@ mod tests {
     }
 
     #[test]
-    fn the_command_keeps_twelve_columns_from_fifty_on() {
+    fn the_command_keeps_twelve_columns() {
         for width in 53..300 {
             let columns = list_columns(width, 8);
             let (_, command) = columns.last().expect("a command");
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn no_column_leaves_the_narrowest_list() {
+    fn columns_fit_into_the_narrowest_list() {
         // A screen of 40 columns without the frame and the tag column.
         for width in 36..60 {
             for host in [0, 4, 40] {
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_host_needs_no_name() {
+    fn a_list_of_one_host_has_no_host_column() {
         assert!(list_columns(118, 0).iter().all(|(column, _)| *column != Column::Host));
     }
 }

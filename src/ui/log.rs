@@ -55,7 +55,7 @@ pub(super) fn draw_log(canvas: &mut Canvas<'_>, body: Rect, app: &App, id: HostI
         canvas.text(inner.x + TIME_COLUMNS, y, inner.width.saturating_sub(TIME_COLUMNS), text, style);
     }
     if all == 0 {
-        canvas.fit(inner.x, inner.y, inner.width, "nothing was tried yet", canvas.theme.dim);
+        canvas.fit(inner.x, inner.y, inner.width, "no connection attempt yet", canvas.theme.dim);
     }
     canvas.more_below(body, back, " rows");
 }
@@ -80,8 +80,8 @@ pub(super) fn draw_history(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
     let (above, entries) = event_log.visible(usize::from(rows));
     let entries: Vec<&EventLogEntry> = entries.collect();
     if entries.is_empty() {
-        let words = "Nothing has changed since gpufleet was started.";
-        canvas.fit(body.x + 2, body.y + 1, inner.saturating_sub(1), words, theme.plain);
+        let text = "No changes since the start of gpufleet.";
+        canvas.fit(body.x + 2, body.y + 1, inner.saturating_sub(1), text, theme.plain);
         return;
     }
     let changes = || {
@@ -89,7 +89,7 @@ pub(super) fn draw_history(canvas: &mut Canvas<'_>, body: Rect, app: &App) {
             .iter()
             .filter_map(|entry| if let EventKind::FindingChanged(one) = &entry.kind { Some(one) } else { None })
     };
-    let widest = |words: &mut dyn Iterator<Item = usize>, most: usize| words.max().unwrap_or(0).min(most) as u16;
+    let widest = |lengths: &mut dyn Iterator<Item = usize>, most: usize| lengths.max().unwrap_or(0).min(most) as u16;
     let host = widest(&mut changes().map(|one| columns(&one.host_name)), 14);
     let rule = widest(&mut changes().map(|one| one.rule.word().len()), 22);
     for (line, entry) in entries.iter().enumerate() {
@@ -150,12 +150,16 @@ mod tests {
     }
 
     #[test]
-    fn the_history_tells_what_became_of_findings_and_what_went_wrong() {
+    fn the_history_lists_transitions_and_messages() {
         let mut app = app_with_hung_jobs(4, (120, 40));
         app.update(Event::ProblemReported("on_finding `notify-lab` failed: exit status 7".into()), at(LATER));
         press(&mut app, "5H");
         for size in [(120, 40), (200, 60), (80, 24)] {
-            insta::assert_snapshot!(format!("history_{}x{}", size.0, size.1), shown(&app, size).join("\n"));
+            let screen = shown(&app, size);
+            let entries = app.event_log().count();
+            assert!(screen[1].contains(&format!("History  {entries} ")), "{}", screen[1]);
+            assert!(screen[2].contains("on_finding `notify-lab` failed: exit status 7"), "{}", screen[2]);
+            assert!(screen[3..].iter().any(|line| line.contains("fires")), "{}", screen.join("\n"));
         }
         for size in [(40, 10), (1, 1), (300, 5)] {
             shown(&app, size);
@@ -165,10 +169,10 @@ mod tests {
     }
 
     #[test]
-    fn a_history_without_entries_says_so() {
+    fn an_empty_history_says_so() {
         let mut app = app(1, 1, (80, 24));
         press(&mut app, "5H");
         let text = lines(&cells_at(&app, (80, 24), NOW)).join("\n");
-        assert!(text.contains("Nothing has changed since gpufleet was started."), "{text}");
+        assert!(text.contains("No changes since the start of gpufleet."), "{text}");
     }
 }

@@ -34,12 +34,10 @@ mod bad_input_tests;
 #[cfg(test)]
 mod hostile_tests;
 #[cfg(test)]
-mod link_tests;
+mod invariant_tests;
 #[cfg(test)]
-mod size_tests;
+mod snapshot_tests;
 #[cfg(test)]
 mod testing;
-#[cfg(test)]
-mod tests;
 #[cfg(test)]
 mod view_tests;

@@ -24,7 +24,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     let inner = body.inner(Margin::new(2, 1));
     let row = app.rows().iter().find(|row| row.key == *key);
     let (Some(row), Some(host)) = (row, app.fleet().host(key.host)) else {
-        canvas.fit(inner.x, inner.y, inner.width, "This process is no more.", canvas.theme.plain);
+        canvas.fit(inner.x, inner.y, inner.width, "This process is no longer listed.", canvas.theme.plain);
         return;
     };
     let title = match (key.is_job && row.workers > 1, row.pid) {
@@ -36,11 +36,11 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, key: &RowKey,
     let processes: Vec<&Process> = members(host, row);
     let facts = processes.iter().find_map(|process| process.facts());
     let (state, style) = list::state_text(canvas, row, app, now, u16::MAX);
-    let (words, charts) = divide(inner);
+    let (text_area, charts) = divide(inner);
     if let Some(charts) = charts {
         draw_charts(canvas, charts, host, &processes, app.screen().span, now);
     }
-    let inner = words;
+    let inner = text_area;
     let mut writer = LineWriter::new(canvas, inner);
     writer.labelled("command", LABEL, &row.command);
     writer.gap();
@@ -94,58 +94,58 @@ fn divide(inner: Rect) -> (Rect, Option<Rect>) {
     const BAND_ROWS: u16 = 6;
     if inner.width >= WIDE_COLUMNS {
         let charts = inner.width * 2 / 5;
-        let words = Rect { width: inner.width - charts - 2, ..inner };
+        let text = Rect { width: inner.width - charts - 2, ..inner };
         let rows = inner.height.min(30);
-        return (words, Some(Rect { x: inner.right() - charts, width: charts, height: rows, ..inner }));
+        return (text, Some(Rect { x: inner.right() - charts, width: charts, height: rows, ..inner }));
     }
     if inner.height >= TALL_ROWS {
-        let words = Rect { height: inner.height - BAND_ROWS, ..inner };
-        return (words, Some(Rect { y: words.bottom(), height: BAND_ROWS, ..inner }));
+        let text = Rect { height: inner.height - BAND_ROWS, ..inner };
+        return (text, Some(Rect { y: text.bottom(), height: BAND_ROWS, ..inner }));
     }
     (inner, None)
 }
 
 /// `in /home/erika/run, log /home/erika/run/out.txt, runs in tmux`. Only the owner can read some of these.
 fn environment_text(facts: &ProcessFacts) -> String {
-    let mut words = Vec::new();
+    let mut parts = Vec::new();
     if let Some(directory) = &facts.working_directory {
-        words.push(format!("in {directory}"));
+        parts.push(format!("in {directory}"));
     }
     if let Some(log) = &facts.log_path {
-        words.push(format!("log {log}"));
+        parts.push(format!("log {log}"));
     }
     if let Some(name) = &facts.container_name {
-        words.push(format!("container {name}"));
+        parts.push(format!("container {name}"));
     }
     if let Some(program) = &facts.runs_in {
-        words.push(format!("runs in {program}"));
+        parts.push(format!("runs in {program}"));
     }
     if facts.ignores_hangup == Some(true) {
-        words.push("ignores hangups (nohup)".to_owned());
+        parts.push("ignores SIGHUP (nohup)".to_owned());
     }
-    words.join(", ")
+    parts.join(", ")
 }
 
 /// `38, 2 in disk wait for 40s, waits in nfs_wait_bit_killable; 16 child processes without GPU, 790% CPU`
 fn threads_text(process: &Process) -> String {
     let reading = &process.reading;
-    let mut words = or_dash(reading.threads).as_str().to_owned();
+    let mut text = or_dash(reading.threads).as_str().to_owned();
     if let Some(blocked) = reading.threads_blocked.filter(|count| *count > 0) {
-        let _ = write!(words, ", {blocked} in disk wait");
+        let _ = write!(text, ", {blocked} in disk wait");
         if let Some(seconds) = reading.blocked_seconds {
-            let _ = write!(words, " for {}", age(f64::from(seconds)).as_str());
+            let _ = write!(text, " for {}", age(f64::from(seconds)).as_str());
         }
     }
     if let Some(channel) = &reading.wait_channel {
-        let _ = write!(words, ", waits in {channel}");
+        let _ = write!(text, ", waits in {channel}");
     }
     if let Some(workers) = reading.descendants.filter(|count| *count > 0) {
-        let _ = write!(words, "; {workers} below it that use no GPU");
+        let _ = write!(text, "; {workers} child processes without GPU");
         if let Some(cpu) = reading.descendants_cpu_percent {
-            let _ = write!(words, ", {cpu:.0}% CPU");
+            let _ = write!(text, ", {cpu:.0}% CPU");
         }
     }
-    words
+    text
 }
 
 /// Returns the processes of a row, or the ended ones if none is running.
@@ -187,22 +187,22 @@ pub(super) fn draw_brief(canvas: &mut Canvas<'_>, area: Rect, app: &App, row: &R
 }
 
 fn user_text(row: &Row, facts: Option<&ProcessFacts>) -> String {
-    let mut words = row.who.to_string();
+    let mut text = row.who.to_string();
     if let Some(facts) = facts {
         if let Some(user) = facts.user.as_ref().filter(|user| **user != row.who) {
-            let _ = write!(words, "  as {user}");
+            let _ = write!(text, "  as {user}");
         }
         if let Some(name) = &facts.full_name {
-            let _ = write!(words, "  ({name})");
+            let _ = write!(text, "  ({name})");
         }
         if let Some(uid) = facts.uid {
-            let _ = write!(words, "  uid {uid}");
+            let _ = write!(text, "  uid {uid}");
         }
     }
     if row.is_mine {
-        words.push_str("  you");
+        text.push_str("  you");
     }
-    words
+    text
 }
 
 fn owner_text(owner: &Owner) -> String {
@@ -219,34 +219,34 @@ fn owner_text(owner: &Owner) -> String {
 }
 
 fn gpus_text(row: &Row) -> String {
-    let mut words = gpu_list(&row.gpu_indexes);
+    let mut text = gpu_list(&row.gpu_indexes);
     if let Some(bytes) = row.gpu_memory_bytes {
-        let _ = write!(words, "   {} in all", memory(bytes).as_str());
+        let _ = write!(text, "   {} in all", memory(bytes).as_str());
     }
     if let Some(percent) = row.gpu_memory_percent {
-        let _ = write!(words, ", {percent:.0}% of their memory");
+        let _ = write!(text, ", {percent:.0}% of their memory");
     }
     match row.sm_percent {
-        Some((least, most)) if least == most => drop(write!(words, "   SM {least}%")),
-        Some((least, most)) => drop(write!(words, "   SM {least} to {most}%")),
-        None => words.push_str("   SM -"),
+        Some((least, most)) if least == most => drop(write!(text, "   SM {least}%")),
+        Some((least, most)) => drop(write!(text, "   SM {least} to {most}%")),
+        None => text.push_str("   SM -"),
     }
-    words
+    text
 }
 
 fn running_text(row: &Row) -> String {
-    let mut words = format!("for {}", row.age_seconds.map_or_else(|| short!("-"), age).as_str());
+    let mut text = format!("for {}", row.age_seconds.map_or_else(|| short!("-"), age).as_str());
     let cpu = row.cpu_percent.map(|percent| short!("{percent:.0}%"));
-    let _ = write!(words, "   CPU {}", or_dash(cpu.as_deref()).as_str());
+    let _ = write!(text, "   CPU {}", or_dash(cpu.as_deref()).as_str());
     let rss = row.rss_bytes.map(memory);
-    let _ = write!(words, "   RSS {}", or_dash(rss.as_deref()).as_str());
+    let _ = write!(text, "   RSS {}", or_dash(rss.as_deref()).as_str());
     if let Some(state) = row.process_state {
-        let _ = write!(words, "   process state {}", state.letter());
+        let _ = write!(text, "   process state {}", state.letter());
     }
     if row.workers > 1 {
-        let _ = write!(words, "   {} processes", row.workers);
+        let _ = write!(text, "   {} processes", row.workers);
     }
-    words
+    text
 }
 
 /// `torchrun (5061), by bash (400)`, from the nearest ancestor up.
@@ -261,21 +261,21 @@ fn parents_text(facts: &ProcessFacts) -> String {
 
 /// The use of each GPU by a process: `GPU 0 62G SM 96%, GPU 1 62G SM 97%`.
 fn usage_text(host: &Host, process: &Process, now: Moment) -> String {
-    let mut words = String::new();
+    let mut text = String::new();
     for usage in &process.gpus {
-        if !words.is_empty() {
-            words.push_str(", ");
+        if !text.is_empty() {
+            text.push_str(", ");
         }
         let index = usage.gpu.and_then(|position| host.gpu_info(usize::from(position))).map(|info| info.index);
-        let _ = write!(words, "GPU {}", or_dash(index).as_str());
-        let _ = write!(words, " {}", or_dash(usage.gpu_memory_bytes.map(memory).as_deref()).as_str());
+        let _ = write!(text, "GPU {}", or_dash(index).as_str());
+        let _ = write!(text, " {}", or_dash(usage.gpu_memory_bytes.map(memory).as_deref()).as_str());
         let percent = usage.sm_percent.map(|percent| short!("{percent}%"));
-        let _ = write!(words, " SM {}", or_dash(percent.as_deref()).as_str());
+        let _ = write!(text, " SM {}", or_dash(percent.as_deref()).as_str());
     }
     if let Some(trouble) = process.trouble(now) {
-        let _ = write!(words, "   {} for {}", trouble.word(), span(now.since(process.state_since)).as_str());
+        let _ = write!(text, "   {} for {}", trouble.word(), span(now.since(process.state_since)).as_str());
     }
-    words
+    text
 }
 
 /// Draws the processes view.
@@ -341,7 +341,7 @@ pub(super) fn draw_charts(
         if let Some((least, most)) = chart::range(&points) {
             heading.add(5, 2, short!("{} to {}", value(least).as_str(), value(most).as_str()), canvas.theme.dim);
         } else {
-            heading.add(5, 2, short!("not told"), canvas.theme.dim);
+            heading.add(5, 2, short!("no data"), canvas.theme.dim);
         }
         heading.fit(cell.width);
         heading.draw(canvas, cell.x, cell.y, cell.width);
@@ -354,7 +354,7 @@ pub(super) fn draw_charts(
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "they are what a line is made of")]
+#[allow(clippy::too_many_arguments, reason = "a line has this many inputs")]
 fn aggregate_points(
     canvas: &Canvas<'_>,
     host: &Host,

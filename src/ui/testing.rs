@@ -1,4 +1,4 @@
-//! Screens as cells and as text.
+//! Draws screens for tests: as cells, as text, and as a terminal emulator shows them.
 
 use crate::app::App;
 use crate::app::testing::{NOW, at};
@@ -9,12 +9,12 @@ use ratatui::{Terminal, TerminalOptions, Viewport};
 use std::fmt::Write as _;
 use std::num::NonZero;
 
-/// The cells of a screen of this size.
+/// Draws a screen at [`NOW`].
 pub(super) fn cells(app: &App, size: (u16, u16)) -> Buffer {
     cells_at(app, size, NOW)
 }
 
-/// The same, so many seconds after the story has begun.
+/// Draws a screen at this time.
 pub(super) fn cells_at(app: &App, size: (u16, u16), seconds: u64) -> Buffer {
     let area = Rect::new(0, 0, size.0, size.1);
     let mut buffer = Buffer::empty(area);
@@ -22,7 +22,7 @@ pub(super) fn cells_at(app: &App, size: (u16, u16), seconds: u64) -> Buffer {
     buffer
 }
 
-/// A screen as text, without the spaces at the ends of its lines.
+/// Returns a screen as text without trailing spaces.
 pub(super) fn text(app: &App, size: (u16, u16)) -> String {
     lines(&cells(app, size)).join("\n")
 }
@@ -48,7 +48,7 @@ pub(super) fn lines(buffer: &Buffer) -> Vec<String> {
         .collect()
 }
 
-/// A buffer as a terminal would be told it, for looking at.
+/// Returns a buffer as text with escape sequences, to look at.
 pub(super) fn ansi(buffer: &Buffer) -> String {
     use ratatui::style::{Color, Modifier};
     let mut out = String::new();
@@ -82,12 +82,7 @@ pub(super) fn ansi(buffer: &Buffer) -> String {
     out
 }
 
-/// Writes screens for a person to look at where `GPUFLEET_SCREENS` names a folder.
-pub(super) fn show(name: &str, app: &App, size: (u16, u16)) {
-    show_cells(name, &cells(app, size));
-}
-
-/// The same for cells.
+/// Writes a screen with colours to the folder that `GPUFLEET_SCREENS` names, if it is set.
 pub(super) fn show_cells(name: &str, cells: &Buffer) {
     if let Some(folder) = std::env::var_os("GPUFLEET_SCREENS") {
         let path =
@@ -96,7 +91,7 @@ pub(super) fn show_cells(name: &str, cells: &Buffer) {
     }
 }
 
-/// What the emulator met that nothing of ours may send.
+/// The sequences that the program must never send.
 #[derive(Default)]
 pub(super) struct UnexpectedSequences(pub(super) Vec<String>);
 
@@ -136,7 +131,7 @@ impl vt100::Callbacks for UnexpectedSequences {
         parameters: &[&[u16]],
         letter: char,
     ) {
-        // Colours that this emulator does not know are colours.
+        // The emulator does not know every colour.
         if (one, two, letter) != (None, None, 'm') {
             self.0.push(format!("csi {one:?} {two:?} {parameters:?} {letter}"));
         }
@@ -146,18 +141,18 @@ impl vt100::Callbacks for UnexpectedSequences {
     }
 }
 
-/// A terminal of this size.
+/// Creates a terminal emulator of this size.
 pub(super) fn emulator((columns, rows): (u16, u16)) -> vt100::Parser<UnexpectedSequences> {
     let cells = |count| NonZero::new(count).expect("a terminal has cells");
     vt100::Parser::new_with_callbacks(cells(rows), cells(columns), 0, UnexpectedSequences::default())
 }
 
-/// The emulator takes the mark that stands for what was taken out for an error of UTF-8: another sign of the same width.
+/// Replaces U+FFFD, which the emulator takes for invalid UTF-8, by a character of equal width.
 pub(super) fn replace_marks(text: &str) -> String {
     text.replace('\u{fffd}', "¿")
 }
 
-/// A character that has no place on a cell: a control, or one of the format characters.
+/// Whether a character must not be in a cell: controls and format characters.
 pub(super) fn is_forbidden(character: char) -> bool {
     character.is_control()
         || matches!(u32::from(character),
@@ -165,8 +160,8 @@ pub(super) fn is_forbidden(character: char) -> bool {
             | 0xfff9..=0xfffb | 0xe0000..=0xe0fff)
 }
 
-/// Draws as the program does, hands the bytes to the emulator, compares what it shows with what was expected, cell by cell,
-/// and returns that.
+/// Draws as the program does, sends the bytes to an emulator, and compares its screen with the buffer cell by cell. Returns
+/// the buffer.
 pub(super) fn check_screen(app: &App, size: (u16, u16), seconds: u64, view: &str) -> Buffer {
     let options = TerminalOptions { viewport: Viewport::Fixed(Rect::new(0, 0, size.0, size.1)) };
     let mut bytes = Vec::new();
@@ -186,10 +181,10 @@ pub(super) fn check_screen(app: &App, size: (u16, u16), seconds: u64, view: &str
         assert!(!symbol.chars().any(is_forbidden), "{view} at {size:?}: {symbol:?}");
         let (row, column) = (index as u16 / size.0, index as u16 % size.0);
         covered = super::format::columns(symbol).saturating_sub(1);
-        // Some terminals give each character of a syllable a cell of its own: together they are as wide.
+        // Some terminals give each character of a Hangul syllable its own cell; together they are equally wide.
         let cells = (column..=column + covered as u16).map(|column| emulator.screen().cell(row, column));
         let shown: String = cells.map(|cell| cell.expect("a cell").contents()).collect();
-        // A blank that was never sent is no cell of the emulator's.
+        // A blank that was never written is an empty cell in the emulator.
         assert!(
             shown.trim() == replace_marks(symbol).trim(),
             "{view} at {size:?}: {shown:?} for {symbol:?} in row {row}, column {column}:\n{:?}",

@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn mono_sets_no_colour_and_tells_the_meanings_apart_by_attributes() {
+    fn mono_sets_no_colour_and_uses_attributes() {
         let theme = theme(ThemeChoice::Mono, ColorDepth::TrueColor);
         let styles = [theme.plain, theme.warn, theme.crit, theme.dim];
         assert!(styles.iter().all(|style| style.fg.is_none()));
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_those_of_the_sheet() {
+    fn themes_have_their_documented_colours() {
         let dark = theme(ThemeChoice::Dark, ColorDepth::TrueColor);
         assert_eq!(dark.busy.fg, Some(Color::Rgb(0x56, 0xB4, 0xE9)));
         assert_eq!(dark.crit.fg, Some(Color::Rgb(0xFF, 0x6B, 0x4A)));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ramp_leaves_the_background_step_by_step_and_is_seen_from_the_first() {
+    fn each_step_of_the_ramp_has_more_contrast() {
         for (ramp, background) in [(DARK_RAMP, 0.012), (LIGHT_RAMP, 1.0)] {
             let contrast = |index: u8| {
                 let (one, other) = (luminance(index) + 0.05, background + 0.05);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ascii_set_is_ascii() {
+    fn the_ascii_glyphs_are_ascii() {
         let text = format!("{ASCII:?}");
         assert!(text.is_ascii(), "{text}");
     }

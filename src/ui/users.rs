@@ -5,7 +5,7 @@
 //!   USER     GPUS▼ SHARED IN USE IDLE HUNG? HELD         GMEM IDLE MEM HELD·h USED·h LONGEST HOSTS
 //! ▸ fumi        31      2     29    2     - ━━━━━━━━━━━  2011G     88G   12.4   11.6      3h hgx-03 hgx-15 +6
 //!   (free)      13
-//! ╭─ fumi: 31 GPUs on 8 hosts ──────────────────────────── Enter: the list of fumi alone ─╮
+//! ╭─ fumi: 31 GPUs on 8 hosts ──────────────────────────── Enter: list processes of fumi ─╮
 //! ```
 
 use super::areas::TableColumn;
@@ -96,8 +96,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) 
     let top = users.top(shown);
     let most = users.list().iter().map(|user| user.sum.gpus).max().unwrap_or(0);
     if users.list().is_empty() {
-        let words = if app.totals().hosts_covered > 0 { "nobody holds a GPU" } else { "no data yet" };
-        canvas.fit(body.x + 2, body.y + 2, body.width.saturating_sub(3), words, canvas.theme.dim);
+        let text = if app.totals().hosts_covered > 0 { "nobody holds a GPU" } else { "no data yet" };
+        canvas.fit(body.x + 2, body.y + 2, body.width.saturating_sub(3), text, canvas.theme.dim);
     }
     for (row, (index, user)) in users.list().iter().enumerate().skip(top).take(shown).enumerate() {
         let line = Rect { x: body.x, y: body.y + 2 + row as u16, width: body.width, height: 1 };
@@ -111,8 +111,8 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, now: Moment) 
     }
     let below = users.list().len().saturating_sub(top + shown);
     if below > 0 {
-        let words = short!("{} {below} more", canvas.theme.glyphs.down);
-        canvas.right(body.x, table.bottom().saturating_sub(1), body.width.saturating_sub(1), &words, canvas.theme.dim);
+        let text = short!("{} {below} more", canvas.theme.glyphs.down);
+        canvas.right(body.x, table.bottom().saturating_sub(1), body.width.saturating_sub(1), &text, canvas.theme.dim);
     }
     let panel = Rect { y: table.bottom(), height: body.height - table.height, ..body };
     if panel.height > 2 {
@@ -133,30 +133,30 @@ fn draw_totals(canvas: &mut Canvas<'_>, line: Rect, app: &App) {
     let theme = canvas.theme;
     let (users, totals) = (app.users_view(), app.totals());
     let unheld = users.unheld();
-    let mut words = Segments::default();
+    let mut segments = Segments::default();
     let count = users.list().iter().filter(|user| user.sum.who != UNKNOWN_USER && user.sum.gpus > 0).count();
     let noun = if count == 1 { "user holds" } else { "users hold" };
-    words.add(9, 0, short!("{count} {noun} {} of {} GPUs", unheld.held, totals.gpus), theme.plain);
+    segments.add(9, 0, short!("{count} {noun} {} of {} GPUs", unheld.held, totals.gpus), theme.plain);
     let several: u32 = users.list().iter().map(|user| user.sum.gpus).sum();
     if several > unheld.held {
-        words.add(4, 1, short!("(shared ones counted for each: {several})"), theme.dim);
+        segments.add(4, 1, short!("(shared GPUs counted per user: {several})"), theme.dim);
     }
     for (priority, count, word) in
         [(8, unheld.free, "free"), (5, unheld.unused, "unused"), (6, unheld.others, "others")]
     {
         if count > 0 {
-            words.add(priority, 3, short!("{count} {word}"), theme.plain);
+            segments.add(priority, 3, short!("{count} {word}"), theme.plain);
         }
     }
     if (totals.hosts_covered as usize) < app.fleet().hosts().len() {
         let (seen, all) = (totals.hosts_covered, app.fleet().hosts().len());
-        words.add(7, 3, short!("on {seen} of {all} hosts"), theme.warn);
+        segments.add(7, 3, short!("on {seen} of {all} hosts"), theme.warn);
     }
     let mut right = Segments::default();
-    right.add(1, 0, short!("hours are of this run of gpufleet"), theme.dim);
-    words.fit(line.width.saturating_sub(2));
-    right.fit(line.width.saturating_sub(words.width() + 6));
-    words.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
+    right.add(1, 0, short!("hours count from the start of gpufleet"), theme.dim);
+    segments.fit(line.width.saturating_sub(2));
+    right.fit(line.width.saturating_sub(segments.width() + 6));
+    segments.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
     right.draw_right(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
 }
 
@@ -182,18 +182,18 @@ fn headers(canvas: &mut Canvas<'_>, line: Rect, column_widths: &[(Column, u16)],
         let arrow = if is_sorted { if is_up { glyphs.up } else { glyphs.down } } else { "" };
         let head = COLUMNS.iter().find(|(one, ..)| *one == column).map_or("", |(_, head, ..)| head);
         let style = if is_sorted { canvas.theme.focus } else { canvas.theme.dim };
-        let words = short!("{head}{arrow}");
+        let text = short!("{head}{arrow}");
         if column.is_numeric() {
             // The arrow may use the gap before the column.
-            canvas.right(x.saturating_sub(1), line.y, width + 1, &words, style);
+            canvas.right(x.saturating_sub(1), line.y, width + 1, &text, style);
         } else {
-            canvas.text(x, line.y, width, &words, style);
+            canvas.text(x, line.y, width, &text, style);
         }
         x += width + 1;
     }
 }
 
-#[allow(clippy::too_many_arguments, reason = "they are what a line is made of")]
+#[allow(clippy::too_many_arguments, reason = "a line has this many inputs")]
 fn draw_user(
     canvas: &mut Canvas<'_>,
     line: Rect,
@@ -213,7 +213,7 @@ fn draw_user(
     let sum = &user.sum;
     let mut x = line.x + 2;
     for &(column, width) in column_widths {
-        let mut figure = |text: &str, style: Style| canvas.right(x, line.y, width, text, style);
+        let mut draw_value = |text: &str, style: Style| canvas.right(x, line.y, width, text, style);
         match column {
             Column::Name => {
                 let who = if sum.who == UNKNOWN_USER { "(unknown)" } else { sum.who.as_str() };
@@ -222,24 +222,24 @@ fn draw_user(
                     canvas.text(x + used, line.y, 4, " you", theme.dim);
                 }
             }
-            Column::Gpus => figure(&count(sum.gpus), style),
-            Column::Shared => figure(&count(sum.shared), theme.dim),
-            Column::InUse => figure(&count(sum.in_state(GpuState::InUse)), style),
-            Column::Waiting => figure(&count(sum.in_state(GpuState::Waiting)), theme.dim),
-            Column::Idle => figure(&count(sum.in_state(GpuState::Idle)), style),
+            Column::Gpus => draw_value(&count(sum.gpus), style),
+            Column::Shared => draw_value(&count(sum.shared), theme.dim),
+            Column::InUse => draw_value(&count(sum.in_state(GpuState::InUse)), style),
+            Column::Waiting => draw_value(&count(sum.in_state(GpuState::Waiting)), theme.dim),
+            Column::Idle => draw_value(&count(sum.in_state(GpuState::Idle)), style),
             Column::Hung => {
                 let hung = sum.in_state(GpuState::Hung);
-                figure(&count(hung), if hung > 0 { theme.crit } else { style });
+                draw_value(&count(hung), if hung > 0 { theme.crit } else { style });
             }
             Column::Bar => bar(canvas, Rect { x, width, ..line }, user, most),
-            Column::Memory => figure(&or_dash(sum.memory_bytes.map(memory).as_deref()), style),
-            Column::IdleMemory if sum.idle_memory_bytes == 0 => figure("-", style),
-            Column::IdleMemory => figure(&memory(sum.idle_memory_bytes), style),
-            Column::Held => figure(&hours(user.gpu_hours.held_hours), style),
-            Column::Used => figure(&hours(user.gpu_hours.used_hours), style),
+            Column::Memory => draw_value(&or_dash(sum.memory_bytes.map(memory).as_deref()), style),
+            Column::IdleMemory if sum.idle_memory_bytes == 0 => draw_value("-", style),
+            Column::IdleMemory => draw_value(&memory(sum.idle_memory_bytes), style),
+            Column::Held => draw_value(&hours(user.gpu_hours.held_hours), style),
+            Column::Used => draw_value(&hours(user.gpu_hours.used_hours), style),
             Column::LongestIdle => {
                 let since = sum.idle_since.map(|since| brief_span(now.since(since)));
-                figure(&or_dash(since.as_deref()), style);
+                draw_value(&or_dash(since.as_deref()), style);
             }
             Column::Hosts => hosts(canvas, Rect { x, width, ..line }, app, user),
         }
@@ -293,14 +293,14 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let Some(user) = app.users_view().selected() else { return };
     canvas.outline(area, &theme.glyphs.light, theme.dim);
     let sum = &user.sum;
-    let who = if sum.who == UNKNOWN_USER { "nobody known" } else { sum.who.as_str() };
+    let who = if sum.who == UNKNOWN_USER { "unknown user" } else { sum.who.as_str() };
     let mut title = Segments::default();
     title.add(9, 0, short!(" {who}:"), theme.focus);
     let (gpus, hosts) = (sum.gpus as usize, user.hosts.len());
     title.add(9, 1, short!("{gpus} GPU{} on {hosts} host{} ", plural(gpus), plural(hosts)), theme.plain);
     title.fit(area.width.saturating_sub(4));
     title.draw(canvas, area.x + 2, area.y, area.width.saturating_sub(4));
-    let hint = short!(" Enter: the list of {who} alone ");
+    let hint = short!(" Enter: list processes of {who} ");
     if usize::from(area.width) > columns(&hint) + usize::from(title.width()) + 6 {
         canvas.right(area.x + 2, area.y, area.width - 4, &hint, theme.dim);
     }
@@ -313,8 +313,8 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
         draw_row(canvas, Rect { y: inner.y + index as u16, height: 1, ..inner }, app, row, name, now);
     }
     if shown < rows.len() {
-        let words = short!("{} {} more", theme.glyphs.down, rows.len() - shown);
-        canvas.fit(inner.x, inner.bottom() - 1, inner.width, &words, theme.dim);
+        let text = short!("{} {} more", theme.glyphs.down, rows.len() - shown);
+        canvas.fit(inner.x, inner.bottom() - 1, inner.width, &text, theme.dim);
     }
 }
 
@@ -322,7 +322,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
 fn draw_row(canvas: &mut Canvas<'_>, line: Rect, app: &App, row: &Row, name: u16, now: Moment) {
     let theme = canvas.theme;
     let style = if row.is_stale || row.ended_at.is_some() { theme.dim } else { theme.plain };
-    let (words, state_style) = list::state_text(canvas, row, app, now, 14);
+    let (state, state_style) = list::state_text(canvas, row, app, now, 14);
     let sm = row.sm_percent.map(|(least, _)| short!("{least}"));
     let mut x = line.x;
     canvas.fit_middle(x, line.y, name, &row.host_name, style);
@@ -340,7 +340,7 @@ fn draw_row(canvas: &mut Canvas<'_>, line: Rect, app: &App, row: &Row, name: u16
         x += width + 1;
     }
     let available = |x: u16| line.right().saturating_sub(x);
-    canvas.fit(x + 1, line.y, 14.min(available(x + 1)), &words, state_style);
+    canvas.fit(x + 1, line.y, 14.min(available(x + 1)), &state, state_style);
     x += 16;
     canvas.fit(x, line.y, available(x), &strip_directories(&row.command), style);
 }

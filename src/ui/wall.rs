@@ -199,22 +199,22 @@ fn link_glyph(canvas: &Canvas<'_>, app: &App, host: &Host) -> (&'static str, Sty
 
 fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, after: usize) {
     let theme = canvas.theme;
-    let mut words = Segments::default();
+    let mut segments = Segments::default();
     let plural = plural(before + after);
     match (before, after) {
         (0, 0) => {}
-        (0, after) => words.add(20, 0, short!("{} {after} more host{plural}", theme.glyphs.down), theme.plain),
-        (before, 0) => words.add(20, 0, short!("{} {before} more host{plural}", theme.glyphs.up), theme.plain),
-        (before, after) => words.add(
+        (0, after) => segments.add(20, 0, short!("{} {after} more host{plural}", theme.glyphs.down), theme.plain),
+        (before, 0) => segments.add(20, 0, short!("{} {before} more host{plural}", theme.glyphs.up), theme.plain),
+        (before, after) => segments.add(
             20,
             0,
             short!("{} {before} {} {after} more hosts", theme.glyphs.up, theme.glyphs.down),
             theme.plain,
         ),
     }
-    words.add(15, 3, short!("{}", app.screen().metric.word()), theme.focus);
+    segments.add(15, 3, short!("{}", app.screen().metric.word()), theme.focus);
     for (index, glyph) in [0, 2, 4, 6, 7].into_iter().map(|level| theme.glyphs.levels[level]).enumerate() {
-        words.add(14, u16::from(index == 0), short!("{glyph}"), theme.ramp[index]);
+        segments.add(14, u16::from(index == 0), short!("{glyph}"), theme.ramp[index]);
     }
     for (priority, glyph, word, style) in [
         (9, theme.glyphs.free, "free", theme.dim),
@@ -227,11 +227,11 @@ fn draw_legend(canvas: &mut Canvas<'_>, line: Rect, app: &App, before: usize, af
         (8, "x", "down", theme.warn),
         (8, "k p", "need you", theme.warn),
     ] {
-        words.add(priority, 2, short!("{glyph}"), style);
-        words.add(priority, 1, short!("{word}"), theme.dim);
+        segments.add(priority, 2, short!("{glyph}"), style);
+        segments.add(priority, 1, short!("{word}"), theme.dim);
     }
-    words.fit(line.width.saturating_sub(2));
-    words.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
+    segments.fit(line.width.saturating_sub(2));
+    segments.draw(canvas, line.x + 1, line.y, line.width.saturating_sub(2));
 }
 
 /// Draws the panel of the selected host and GPU.
@@ -260,9 +260,9 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
         host_state::draw(canvas, inner, app, host, summary, now);
         return;
     };
-    let mut words = about(canvas, app, host, gpu, cursor.gpu, now);
-    let least = words.len() as u16;
-    words.extend(gpu::reading_lines(canvas, host, gpu, cursor.gpu));
+    let mut text = about(canvas, app, host, gpu, cursor.gpu, now);
+    let least = text.len() as u16;
+    text.extend(gpu::reading_lines(canvas, host, gpu, cursor.gpu));
     // The GPUs come first, then a summary of the selected one, and all its readings if they fit.
     let shown = summary.gpus.len().min(usize::from(inner.height.saturating_sub(least).max(1)));
     let widths = ValueWidths::of(std::iter::once(summary));
@@ -282,7 +282,7 @@ fn draw_selected(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
     let gap = u16::from(rest > least);
     let below = Rect { y: inner.y + shown as u16 + gap, height: rest - gap, width: inner.width - 1, x: inner.x + 1 };
     let mut writer = LineWriter::new(canvas, below);
-    for line in words {
+    for line in text {
         writer.segments(line);
     }
 }
@@ -417,8 +417,8 @@ fn draw_free_table(canvas: &mut Canvas<'_>, area: Rect, free: &[(&Host, &FreeHos
         }
     }
     if shown < free.len() {
-        let words = short!("{} more hosts with a free GPU", free.len() - shown);
-        canvas.fit(area.x, area.bottom() - 1, area.width, &words, theme.dim);
+        let text = short!("{} more hosts with a free GPU", free.len() - shown);
+        canvas.fit(area.x, area.bottom() - 1, area.width, &text, theme.dim);
     }
 }
 
