@@ -1,6 +1,6 @@
-//! The names that an ssh configuration gives to hosts: what `ssh -G` cannot list.
+//! The host names in an ssh configuration, which `ssh -G` cannot list.
 //!
-//! Only names are taken from here, and where they stand; what a name means is asked of `ssh -G`.
+//! Only the names and their locations come from here; `ssh -G` resolves their settings.
 
 use super::known_hosts::glob;
 use std::collections::BTreeSet;
@@ -8,51 +8,51 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// No configuration is larger.
+/// The maximum size of a configuration file.
 const MAX_BYTES: u64 = 1024 * 1024;
-/// As deep as ssh follows `Include`.
+/// The depth to which ssh follows `Include`.
 const MAX_DEPTH: u32 = 16;
-/// More files than this are a mistake.
+/// The maximum number of included files.
 const MAX_FILES: usize = 1000;
 
-/// A name of a `Host` line.
+/// A name or pattern on a `Host` line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Alias {
-    /// The name, or the pattern.
+    /// The name or pattern.
     pub name: String,
-    /// The `HostName` and the `User` of its section, where given.
+    /// `HostName` in the same section.
     pub hostname: Option<String>,
-    /// See `hostname`.
+    /// `User` in the same section.
     pub user: Option<String>,
-    /// The file, and the line counted from 1.
+    /// The file and the line number, counted from 1.
     pub location: (PathBuf, usize),
 }
 
-/// What a configuration names.
+/// All names in an ssh configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Aliases {
-    /// In the order of the files, patterns among them, each name once.
+    /// Names and patterns in the order of the files, without duplicates.
     pub hosts: Vec<Alias>,
-    /// Names that stand in a `ProxyJump`.
+    /// Names in `ProxyJump` options.
     pub jump_hosts: BTreeSet<String>,
 }
 
 impl Alias {
-    /// Whether it stands for other names than itself.
+    /// Whether it is a pattern.
     pub fn is_pattern(&self) -> bool {
         self.name.contains(['*', '?', '!'])
     }
 }
 
 impl Aliases {
-    /// Reads the file and what it includes. What cannot be read names nothing: `ssh` itself will say why.
+    /// Reads the file and its includes. Skips unreadable files: `ssh` reports them.
     pub fn read(config: &Path, home: Option<&Path>) -> Self {
         let mut reader = Reader { home, found: Self::default(), files: 0 };
         reader.file(config, 0);
         reader.found
     }
 
-    /// The names that match a pattern, in their order.
+    /// The names that match a pattern, without patterns.
     pub fn matching<'a>(&'a self, pattern: &'a str) -> impl Iterator<Item = &'a str> {
         let names = self.hosts.iter().filter(|alias| !alias.is_pattern()).map(|alias| alias.name.as_str());
         names.filter(move |name| glob(pattern.to_ascii_lowercase().as_bytes(), name.to_ascii_lowercase().as_bytes()))
@@ -75,7 +75,7 @@ impl Reader<'_> {
         if fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text)).is_err() {
             return;
         }
-        // The names of the section that the lines belong to, as places in `found`.
+        // The names of the current section, as a range of `found.hosts`.
         let mut section = 0..0;
         for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {
             let Some((keyword, values)) = split_line(line) else { continue };
@@ -100,7 +100,7 @@ impl Reader<'_> {
         }
     }
 
-    /// The first value counts, as in ssh.
+    /// Keeps the first value, as ssh does.
     fn set(
         &mut self,
         section: &std::ops::Range<usize>,
@@ -120,7 +120,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Includes the files that a pattern names; relative ones lie in `~/.ssh`, as for every file of a user's.
+    /// Reads the files that match a pattern. Relative patterns refer to `~/.ssh`.
     fn include(&mut self, pattern: &str, from: &Path, depth: u32) {
         let path = match (pattern.strip_prefix("~/"), self.home) {
             (Some(rest), Some(home)) => home.join(rest),
@@ -138,13 +138,13 @@ impl Reader<'_> {
     }
 }
 
-/// The entries of a folder that one part of a path names, sorted by name.
-fn matching_entries(folder: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
+/// The entries of a directory that match one component of a path, sorted by name.
+fn matching_entries(directory: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
     let pattern = part.to_string_lossy();
     if !pattern.contains(['*', '?']) {
-        return vec![folder.join(part)];
+        return vec![directory.join(part)];
     }
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut paths: Vec<PathBuf> = entries
         .filter(|entry| {
             let name = entry.file_name();
@@ -157,7 +157,7 @@ fn matching_entries(folder: &Path, part: &std::ffi::OsStr) -> Vec<PathBuf> {
     paths
 }
 
-/// The keyword of a line and its values: separated by blanks or one `=`, in quotes where they hold blanks.
+/// Splits a line into its keyword and values. Blanks or one `=` separate them; values with blanks are quoted.
 fn split_line(line: &str) -> Option<(String, Vec<String>)> {
     let line = line.trim();
     if line.is_empty() || line.starts_with('#') {
@@ -199,16 +199,16 @@ mod tests {
     use super::*;
 
     fn read(files: &[(&str, &str)]) -> (Aliases, tempfile::TempDir) {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for (name, text) in files {
             let path = match name.strip_prefix("~/") {
-                Some(rest) => folder.path().join(rest),
-                None => folder.path().join(".ssh").join(name),
+                Some(rest) => directory.path().join(rest),
+                None => directory.path().join(".ssh").join(name),
             };
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        (Aliases::read(&folder.path().join(".ssh/config"), Some(folder.path())), folder)
+        (Aliases::read(&directory.path().join(".ssh/config"), Some(directory.path())), directory)
     }
 
     fn names(aliases: &Aliases) -> Vec<&str> {
@@ -216,8 +216,8 @@ mod tests {
     }
 
     #[test]
-    fn names_of_all_files_in_their_order() {
-        let (aliases, folder) = read(&[
+    fn names_of_all_files_are_listed_in_order() {
+        let (aliases, directory) = read(&[
             (
                 "config",
                 "# Host no\nHost gpu01 gpu02 # both\n HostName %h.lab\nInclude conf.d/*.conf ~/more missing\nhost=\"my gpu\"\n\
@@ -231,23 +231,23 @@ mod tests {
         assert_eq!(names(&aliases), ["gpu01", "gpu02", "a", "b", "m?re", "my gpu", "*", "!db"]);
         assert_eq!(aliases.hosts[1].hostname.as_deref(), Some("%h.lab"));
         assert_eq!(aliases.hosts[2].user.as_deref(), Some("ann"));
-        assert_eq!(aliases.hosts[0].location, (folder.path().join(".ssh/config"), 2));
+        assert_eq!(aliases.hosts[0].location, (directory.path().join(".ssh/config"), 2));
         assert_eq!(aliases.jump_hosts.iter().collect::<Vec<_>>(), ["gate", "inner"]);
         assert!(aliases.hosts[4].is_pattern() && !aliases.hosts[0].is_pattern());
     }
 
     #[test]
     fn patterns_expand_to_names_and_never_to_patterns() {
-        let (aliases, _folder) = read(&[("config", "Host gpu01 GPU02 gpu* db\n")]);
+        let (aliases, _directory) = read(&[("config", "Host gpu01 GPU02 gpu* db\n")]);
         assert_eq!(aliases.matching("gpu*").collect::<Vec<_>>(), ["gpu01", "GPU02"]);
         assert_eq!(aliases.matching("gpu0?").collect::<Vec<_>>(), ["gpu01", "GPU02"]);
         assert_eq!(aliases.matching("*x").count(), 0);
     }
 
     #[test]
-    fn a_file_that_is_missing_or_includes_itself_names_what_it_can() {
+    fn missing_files_and_include_cycles_are_skipped() {
         assert_eq!(Aliases::read(Path::new("/nonexistent"), None), Aliases::default());
-        let (aliases, _folder) = read(&[("config", "Host a\nInclude config\nHost b\n")]);
+        let (aliases, _directory) = read(&[("config", "Host a\nInclude config\nHost b\n")]);
         assert_eq!(names(&aliases), ["a", "b"]);
     }
 }

@@ -1,31 +1,28 @@
-//! Everything about OpenSSH: reaching a host and running one command there.
+//! Reaches a host and runs one command there, with OpenSSH's configuration, keys and known_hosts files.
 //!
-//! [`open`] is the whole of it: a host's configuration and a command go in, a [`Channel`] comes out. Behind it stand
-//! `resolve` (what `ssh -G` says of a name), `known_hosts` (which host keys are good), `credentials` (one broker a
-//! process, so that ten hosts ask for one passphrase once) and three transports: `native`, `openssh` and `local`.
+//! [`open`] takes the configuration of a host and a command, and returns a [`Channel`]. `resolve` computes the settings
+//! with `ssh -G`, `known_hosts` verifies host keys, and `credentials` joins the prompts of all hosts. There are three
+//! transports: `native` (russh), `openssh` (the `ssh` program) and a local shell.
 //!
-//! It knows the host's configuration and nothing of the fleet: phases and errors are its own plain types, which
-//! `collect` translates.
+//! This module knows nothing of the fleet: `collect` translates its phases and errors.
 
 mod aliases;
+mod child_process;
 mod context;
 mod credentials;
 mod known_hosts;
-mod local;
+mod limits;
 mod native;
 mod open;
 mod openssh;
-mod pausable_timeout;
-mod preauth_limiter;
 pub mod prompt;
 mod resolve;
-mod text;
 pub mod transport;
 
 pub use aliases::{Alias, Aliases};
-pub use context::{Context, Interaction, Options, TraceEvent};
-pub use credentials::PromptEvent;
+pub use context::{Context, Options, TraceEvent};
+pub use limits::Limits;
 pub use open::open;
 pub use openssh::run_helper_role;
-pub use prompt::{Answer, Prompt, PromptId, PromptKind, Secret};
-pub use transport::{Channel, Exit, Limits, SshError, SshErrorKind, SshPhase};
+pub use prompt::{Answer, Interaction, Prompt, PromptEvent, PromptId, PromptKind, Secret};
+pub use transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};

@@ -1,18 +1,18 @@
-//! The way to a host.
+//! Chooses the transport to a host: local, native or the `ssh` program.
 
 use super::context::Context;
 use super::resolve::{Proxy, Resolved, resolve};
 use super::transport::{Channel, SshError, SshErrorKind, SshPhase};
-use super::{local, native, openssh};
+use super::{native, openssh};
 use crate::config::{Backend, HostConfig};
 use std::sync::Arc;
 
-/// Runs `command` on `host` by whichever transport serves it: this machine without SSH, the built-in client, or the
-/// `ssh` program for what the built-in client cannot do. `progress` hears of each phase as it begins. Dropping the
-/// future gives up; dropping the channel ends everything.
+/// Runs `command` on `host`, through the transport that the host needs: a local shell, the built-in client, or the `ssh`
+/// program for what the built-in client cannot do. `progress` is called at the start of each phase. Dropping the future
+/// cancels the attempt; dropping the channel ends the command and its connection.
 ///
 /// # Errors
-/// See [`SshErrorKind`]; the message is without the host's name.
+/// See [`SshErrorKind`]. The message does not contain the name of the host.
 pub async fn open(
     context: &Arc<Context>,
     host: &HostConfig,
@@ -22,12 +22,12 @@ pub async fn open(
     progress(SshPhase::Queued);
     if host.is_local() {
         progress(SshPhase::Exec);
-        return local::open(command);
+        return open_local(command);
     }
     let resolved = resolve(context, host).await?;
-    let by = |client: &str| trace_route(context, host, &resolved, client);
+    let trace = |client: &str| trace_route(context, host, &resolved, client);
     if host.backend == Backend::System {
-        by("the ssh program, as configured");
+        trace("the ssh program, as configured");
         return openssh::open(context, host, &resolved, command, progress).await;
     }
     if let Some(setting) = native_unsupported(&resolved).await {
@@ -36,20 +36,20 @@ pub async fn open(
             return Err(SshError::new(SshErrorKind::Unsupported, message)
                 .with_hint("backend = \"system\" in hosts.toml uses the ssh program"));
         }
-        by(&format!("the ssh program, for its {setting}"));
+        trace(&format!("the ssh program, for its {setting}"));
         return openssh::open(context, host, &resolved, command, progress).await;
     }
-    by("the built-in client");
+    trace("the built-in client");
     match native::open(context, &host.name, &resolved, command, progress).await {
         Ok(channel) => Ok(channel),
-        Err(failure) if failure.ssh_program_may_help && host.backend == Backend::Auto && resolved.ssh_program => {
+        Err(error) if error.ssh_program_may_help && host.backend == Backend::Auto && resolved.ssh_program => {
             openssh::open(context, host, &resolved, command, progress).await
         }
-        Err(failure) => Err(without_configuration(failure.error, &resolved)),
+        Err(error) => Err(note_unread_configuration(error.error, &resolved)),
     }
 }
 
-/// Says what is connected to, and by what.
+/// Traces the server, the jump hosts and the transport.
 fn trace_route(context: &Context, host: &HostConfig, resolved: &Resolved, client: &str) {
     context.trace(&host.name, SshPhase::Queued, || {
         let through = match &resolved.proxy {
@@ -62,7 +62,7 @@ fn trace_route(context: &Context, host: &HostConfig, resolved: &Resolved, client
     });
 }
 
-/// What the configuration asks for that the built-in client cannot do.
+/// The first ssh_config option that the built-in client cannot follow.
 async fn native_unsupported(resolved: &Resolved) -> Option<String> {
     if !resolved.ssh_program {
         return None;
@@ -73,10 +73,31 @@ async fn native_unsupported(resolved: &Resolved) -> Option<String> {
     resolved.has_live_master().await.then(|| "ControlPath".to_owned())
 }
 
-/// Says that the ssh configuration was not read, where that may be the reason.
-fn without_configuration(mut error: SshError, resolved: &Resolved) -> SshError {
+/// Adds that the ssh configuration was not read, because that may be the cause.
+fn note_unread_configuration(mut error: SshError, resolved: &Resolved) -> SshError {
     if !resolved.ssh_program {
         error.message.push_str(" (there is no ssh program, so ~/.ssh/config was not read)");
     }
     error
+}
+
+/// Runs `command` with `/bin/sh` in its own process group, which is killed when the channel is dropped.
+#[cfg(target_os = "linux")]
+fn open_local(command: &str) -> Result<Channel, SshError> {
+    let mut shell = tokio::process::Command::new("/bin/sh");
+    shell.arg("-c").arg(command).process_group(0);
+    let child = super::child_process::Child::spawn(shell).map_err(|error| {
+        SshError::new(
+            SshErrorKind::SessionRefused,
+            format!("starting /bin/sh failed: {}", crate::wire::format::io_cause(&error)),
+        )
+    })?;
+    Ok(super::child_process::channel(child))
+}
+
+/// The probe reads /proc, so it runs on Linux only.
+#[cfg(not(target_os = "linux"))]
+fn open_local(_: &str) -> Result<Channel, SshError> {
+    Err(SshError::new(SshErrorKind::Unsupported, "this machine cannot be monitored: the probe runs on Linux only")
+        .with_hint("name a GPU server: gpufleet HOST"))
 }

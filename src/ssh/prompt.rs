@@ -1,70 +1,88 @@
-//! What a person is asked on the way in, and what they answer: plain data.
+//! Prompts and their answers: plain data.
 
 use std::fmt;
 use zeroize::Zeroizing;
 
-/// A question that waits for a person. One is asked per key or host, however many hosts wait for it.
+/// Whether prompts can be answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Interaction {
+    /// Prompts are sent as [`PromptEvent`]s and wait for [`super::Context::answer`].
+    Ask,
+    /// A prompt becomes an error, with the command that makes it unnecessary as the hint.
+    Refuse,
+}
+
+/// A change of the open prompts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PromptEvent {
+    /// A prompt is open. It is sent again, with the same id, when its hosts change.
+    Opened(Prompt),
+    /// No host waits for this prompt any more.
+    Withdrawn(PromptId),
+}
+
+/// An open question to the user. Hosts that need the same answer share one prompt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prompt {
-    /// Names it in the answer.
+    /// Identifies the prompt in the answer.
     pub id: PromptId,
-    /// The names of the hosts that wait, the one that asked first in front.
+    /// The names of the waiting hosts, in the order in which they asked.
     pub hosts: Vec<String>,
-    /// What is asked.
+    /// The question.
     pub kind: PromptKind,
 }
 
-/// Names a prompt while it waits.
+/// Identifies an open prompt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PromptId(pub u64);
 
-/// What is asked.
+/// A question and what the dialog shows with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PromptKind {
-    /// Whether an unknown host key may be trusted.
+    /// Whether to trust an unknown host key.
     HostKey {
-        /// What was connected to: name, address and port.
+        /// Name, address and port of the server.
         target: String,
-        /// The key's type, for example `ssh-ed25519`.
+        /// The type of the key, for example `ssh-ed25519`.
         key_type: String,
         /// `SHA256:...`
         fingerprint: String,
-        /// The file it would be added to.
+        /// The known_hosts file to which it would be added.
         known_hosts: String,
-        /// Other names under which the same key is known.
+        /// Other names in known_hosts that have the same key.
         also_known_as: Vec<String>,
     },
     /// The passphrase of a key file.
     Passphrase {
-        /// The file.
+        /// The path of the key file.
         path: String,
-        /// `SHA256:...` of its public key, where it can be read without the passphrase.
+        /// `SHA256:...` of its public key, if that is readable without the passphrase.
         fingerprint: Option<String>,
         /// How many answers were wrong so far.
         failures: u32,
     },
-    /// A password, or a question of the server's (keyboard-interactive).
+    /// A password, or a question of the server (keyboard-interactive).
     Secret {
-        /// The server's or our own words.
+        /// The question, from the server or from gpufleet.
         text: String,
-        /// The server's instruction above them.
+        /// The server's instruction, shown above the question.
         instruction: String,
-        /// Whether what is typed may be shown.
+        /// Whether to show the answer while it is typed.
         echo: bool,
         /// How many answers were wrong so far.
         failures: u32,
     },
 }
 
-/// What a person answers.
+/// The answer to a prompt.
 pub enum Answer {
-    /// Use the key this time.
+    /// Trust the host key until the process ends.
     TrustOnce,
-    /// Use the key and write it down.
+    /// Trust the host key and add it to known_hosts.
     TrustAndSave,
     /// A passphrase, a password or a code.
     Secret(Secret),
-    /// No.
+    /// Cancel.
     Decline,
 }
 
@@ -79,16 +97,16 @@ impl fmt::Debug for Answer {
     }
 }
 
-/// A typed secret: wiped when dropped, neither shown nor copied.
+/// A typed secret. It is zeroized when dropped, has no `Clone`, and `Debug` does not show it.
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Takes over what was typed.
+    /// Takes ownership of the typed text.
     pub fn new(text: Zeroizing<String>) -> Self {
         Self(text)
     }
 
-    /// The secret itself, for the call that needs it.
+    /// The text, for the call that needs it.
     pub fn expose(&self) -> &str {
         &self.0
     }

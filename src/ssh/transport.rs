@@ -1,40 +1,39 @@
-//! What a transport gives: one exec channel on a host, whichever way it was reached.
+//! The interface of all transports: a channel with one running command, the phases before it, and errors.
 
 use std::any::Any;
 use std::fmt;
 use std::pin::Pin;
-use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-/// How far a connection has come.
+/// The phase of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SshPhase {
-    /// Waiting for a place among the unauthenticated connections to this address.
+    /// Waiting for a slot among the unauthenticated connections to this address.
     Queued,
-    /// Looking up the name.
+    /// Name resolution.
     Name,
     /// Opening the TCP connection.
     Tcp,
-    /// Key exchange, with the host key checked in it.
+    /// Key exchange and host key verification.
     KeyExchange,
     /// Authentication.
     Login,
-    /// The command is being started.
+    /// Starting the command.
     Exec,
 }
 
-/// One running command. Dropping it closes the channel, the connection and every task behind it.
+/// One running command. Dropping it closes the channel and the connection and ends their tasks.
 pub struct Channel {
     /// The command's standard input.
     pub stdin: Pin<Box<dyn AsyncWrite + Send>>,
     /// The command's standard output.
     pub stdout: Pin<Box<dyn AsyncRead + Send>>,
-    /// The command's standard error; it must be drained, or the whole connection stalls.
+    /// The command's standard error. It must be drained, or the whole connection stalls.
     pub stderr: Pin<Box<dyn AsyncRead + Send>>,
-    /// How the command ended, once it has.
+    /// Receives how the command ended.
     pub exit: oneshot::Receiver<Exit>,
-    /// What must live as long as the channel does.
+    /// Ends the connection when dropped.
     pub guard: Box<dyn Any + Send>,
 }
 
@@ -47,31 +46,31 @@ impl fmt::Debug for Channel {
 /// How a command ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Exit {
-    /// With this status.
+    /// With this exit status.
     Status(u32),
     /// By this signal, for example `TERM`.
     Signal(String),
-    /// The connection closed without saying; the server's words, where it gave any.
+    /// The connection closed without an exit status, with the disconnect message, if any.
     Closed(Option<String>),
 }
 
-/// Why no channel could be had.
+/// Why a channel could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SshError {
     /// What failed.
     pub kind: SshErrorKind,
-    /// One sentence without the host's name. It may quote the server; the caller makes it safe text.
+    /// One sentence without the name of the host. It may quote the server: the caller must convert it to safe text.
     pub message: String,
-    /// What a person can do, as a command where there is one.
+    /// What the user can do, as a command if possible.
     pub hint: Option<String>,
-    /// The message names the jump host where it failed.
+    /// Whether the message names the jump host that failed.
     pub names_jump_host: bool,
 }
 
-/// What failed on the way to a channel.
+/// The kinds of [`SshError`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SshErrorKind {
-    /// The configuration cannot be used.
+    /// The configuration is invalid.
     Config,
     /// The name could not be resolved.
     Dns,
@@ -79,15 +78,15 @@ pub enum SshErrorKind {
     ConnectionRefused,
     /// No answer within the limit of this phase.
     Timeout(SshPhase),
-    /// Any other failure of the network.
+    /// Another network failure.
     Network,
-    /// The server closed the connection, or said that it is busy.
+    /// The server closed the connection or is busy.
     Busy,
-    /// The server refuses this address for a while (`PerSourcePenalties`, OpenSSH 9.8 and newer).
+    /// The server temporarily refuses this address (`PerSourcePenalties`, OpenSSH 9.8 and newer).
     RateLimited,
     /// The protocol failed before authentication.
     KeyExchange,
-    /// The host key is not known, and nobody said yes.
+    /// The host key is not known, and the user has not accepted it.
     HostKeyUnknown,
     /// The host key differs from the known one.
     HostKeyChanged,
@@ -95,34 +94,39 @@ pub enum SshErrorKind {
     HostKeyRevoked,
     /// A known_hosts file cannot be read or written.
     KnownHosts,
-    /// No method of authentication was accepted.
+    /// The server accepted no authentication method.
     Authentication,
-    /// A key file is missing, unreadable or locked.
+    /// A key file is missing, unreadable or encrypted.
     IdentityFile,
-    /// Let in, but the channel or the command was refused.
+    /// Authenticated, but the account, the channel or the command was refused.
     SessionRefused,
     /// Not available on this platform.
     Unsupported,
-    /// The person said no to a prompt.
+    /// The user declined a prompt.
     Declined,
 }
 
 impl SshError {
-    /// An error without a way out.
+    /// An error without a hint.
     pub fn new(kind: SshErrorKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into(), hint: None, names_jump_host: false }
     }
 
-    /// The same with one.
+    /// Sets the hint.
     pub fn with_hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Marks the message as one that names the jump host where it failed.
+    /// Marks the message as naming the jump host that failed.
     pub fn naming_jump_host(mut self) -> Self {
         self.names_jump_host = true;
         self
+    }
+
+    /// The user declined to log in as `user`.
+    pub(super) fn login_cancelled(user: &str) -> Self {
+        Self::new(SshErrorKind::Declined, format!("the login as {user} was cancelled at the prompt"))
     }
 }
 
@@ -133,34 +137,3 @@ impl fmt::Display for SshError {
 }
 
 impl std::error::Error for SshError {}
-
-/// Absolute limits of one connection's phases. Time spent in a prompt is not counted.
-#[derive(Debug, Clone, Copy)]
-pub struct Limits {
-    /// Looking up the name.
-    pub name: Duration,
-    /// Opening the TCP connection.
-    pub tcp: Duration,
-    /// Key exchange.
-    pub key_exchange: Duration,
-    /// Authentication.
-    pub login: Duration,
-    /// Opening the channel and starting the command.
-    pub exec: Duration,
-    /// How long a connection is kept for an answer that is to be typed. sshd closes an unfinished login after 120 s
-    /// (`LoginGraceTime`), and a code that is typed into a closed connection is spent.
-    pub answer: Duration,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self {
-            name: Duration::from_secs(5),
-            tcp: Duration::from_secs(5),
-            key_exchange: Duration::from_secs(10),
-            login: Duration::from_secs(20),
-            exec: Duration::from_secs(10),
-            answer: Duration::from_secs(100),
-        }
-    }
-}

@@ -179,7 +179,7 @@ fn without_an_ssh_program_it_is_said_and_hosts_toml_does_alone() {
     let text = fs::read_to_string(&good).unwrap();
     let by_system = lab.write("system.toml", &text.replace("interval =", "backend = \"system\"\ninterval ="));
     let report: serde_json::Value = serde_json::from_slice(&run(&by_system).stdout).unwrap();
-    assert_eq!(report["hosts"][0]["error"]["message"], "there is no ssh program here", "{report:#}");
+    assert_eq!(report["hosts"][0]["error"]["message"], "there is no ssh program on this machine", "{report:#}");
     let closed = lab.write("closed.toml", "[[hosts]]\nname = \"x\"\naddress = \"127.0.0.1\"\nport = 1\n");
     let report: serde_json::Value = serde_json::from_slice(&run(&closed).stdout).unwrap();
     assert_eq!(

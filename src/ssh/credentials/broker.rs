@@ -1,38 +1,36 @@
-//! Prompts and who waits for them.
+//! The prompt broker: joins equal prompts of several hosts and gives one answer to all of them.
 
-use super::prompt_events::{PromptEvent, PromptEventQueue};
-use crate::ssh::Interaction;
-use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
-use std::collections::HashMap;
+use crate::ssh::prompt::{Answer, Interaction, Prompt, PromptEvent, PromptId, PromptKind};
+use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
-/// How many prompt events may wait in the channel; what is more waits in the broker, one a prompt.
+/// The capacity of the event channel. Further events wait in the broker, one per prompt.
 const CHANNEL_CAPACITY: usize = 16;
 
-/// What a prompt is about: questions with the same key are one prompt.
+/// The subject of a prompt. Questions with equal keys share one prompt.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(in crate::ssh) enum PromptKey {
     /// The passphrase of this file.
     KeyFile(PathBuf),
-    /// Whether this key (by fingerprint) is this host's.
+    /// Whether to trust the key with this fingerprint for this host.
     HostKey { name: String, fingerprint: String },
-    /// A password or a code for one login; shared by nobody, since codes are good for once.
+    /// A password or a code for one login. Never shared, because codes are valid only once.
     Login { target: String, connection: u64 },
 }
 
-/// Why there is no answer.
+/// Why a question was not answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::ssh) enum Unanswered {
-    /// There is nobody who could be asked.
+    /// [`Interaction::Refuse`] is set.
     NotInteractive,
-    /// The one who reads the prompts has gone.
+    /// The receiver of the prompts was dropped.
     ReceiverDropped,
 }
 
-/// The one who asks.
+/// See the module documentation.
 #[derive(Debug)]
 pub(in crate::ssh) struct Broker {
     interaction: Interaction,
@@ -61,7 +59,7 @@ struct State {
 struct OpenPrompt {
     prompt: Prompt,
     waiters: Vec<Waiter>,
-    /// Whether the reader has been told of it.
+    /// Whether the receiver has the prompt.
     seen: bool,
 }
 
@@ -84,20 +82,20 @@ impl Broker {
         (broker, receiver)
     }
 
-    /// Whether there is a person who can be asked.
+    /// Whether prompts can be answered.
     pub(in crate::ssh) fn can_prompt(&self) -> bool {
         self.interaction == Interaction::Ask && !self.shared.lock().receiver_dropped
     }
 
-    /// A number that no other login has.
+    /// A unique number for [`PromptKey::Login`].
     pub(in crate::ssh) fn next_login_id(&self) -> u64 {
         let mut state = self.shared.lock();
         state.next_waiter += 1;
         state.next_waiter
     }
 
-    /// Asks on behalf of `host` and waits for the answer. A prompt of the same key that is open already is joined.
-    /// Dropping the future withdraws the question when nobody else waits for it.
+    /// Asks on behalf of `host` and waits for the answer. Joins an open prompt with the same key. Dropping the future
+    /// withdraws the prompt if no other host waits for it.
     pub(in crate::ssh) async fn ask(
         &self,
         key: PromptKey,
@@ -125,12 +123,12 @@ impl Broker {
         Ok((prompt, answer?))
     }
 
-    /// Waits until the person is there for a login whose server does not wait long for its answers. Returns whether the
-    /// login is wanted.
+    /// Waits until the user is present for a login whose server does not wait long for answers. Returns whether to log
+    /// in.
     pub(in crate::ssh) async fn confirm_login(&self, host: &str, target: String) -> bool {
         let kind = PromptKind::Secret {
-            text: format!("Enter logs in to {host}:"),
-            instruction: "It asks questions and does not wait long for the answers.".to_owned(),
+            text: format!("Press Enter to log in to {host}:"),
+            instruction: "The server asks questions and does not wait long for the answers.".to_owned(),
             echo: true,
             failures: 0,
         };
@@ -138,7 +136,7 @@ impl Broker {
         matches!(self.ask(key, host, kind).await, Ok((_, answer)) if matches!(*answer, Answer::Secret(_)))
     }
 
-    /// Gives `answer` to all who wait for the prompt.
+    /// Gives `answer` to all hosts that wait for the prompt.
     pub(in crate::ssh) fn answer(&self, id: PromptId, answer: Answer) {
         let mut state = self.shared.lock();
         let Some(key) = state.open.iter().find(|(_, open)| open.prompt.id == id).map(|(key, _)| key.clone()) else {
@@ -146,7 +144,7 @@ impl Broker {
         };
         let answer = Arc::new(answer);
         for waiter in state.open.remove(&key).map(|open| open.waiters).unwrap_or_default() {
-            // A waiter that has gone meanwhile needs no answer.
+            // An error means that the waiter is gone.
             let _ = waiter.answer.send(Arc::clone(&answer));
         }
     }
@@ -175,7 +173,7 @@ impl Shared {
 }
 
 impl State {
-    /// Adds a waiter to the open prompt of this key, or opens one.
+    /// Adds a waiter to the open prompt with this key, or opens one.
     fn add_waiter(&mut self, key: &PromptKey, kind: PromptKind, waiter: Waiter) -> PromptId {
         let next = &mut self.next_prompt;
         let open = self.open.entry(key.clone()).or_insert_with(|| {
@@ -208,7 +206,7 @@ impl State {
         }
     }
 
-    /// The next event, noting that the reader will have seen it.
+    /// Takes the next event and marks its prompt as seen.
     fn next_event(&mut self) -> Option<PromptEvent> {
         let event = self.queue.next()?;
         if let PromptEvent::Opened(prompt) = &event
@@ -231,7 +229,7 @@ impl OpenPrompt {
     }
 }
 
-/// Someone's place in a prompt; given up when dropped.
+/// Removes a waiter when dropped.
 struct WaiterGuard {
     shared: Arc<Shared>,
     key: PromptKey,
@@ -245,10 +243,10 @@ impl Drop for WaiterGuard {
     }
 }
 
-/// Hands events to their reader. When the reader has gone, nobody will ever answer: all who wait are told.
+/// Sends events to the receiver. When the receiver is dropped, all waiters get [`Unanswered::ReceiverDropped`].
 async fn forward(shared: Arc<Shared>, events: mpsc::Sender<PromptEvent>) {
     loop {
-        // A place in the channel first: until there is one, events of the same prompt replace one another.
+        // Reserve a slot first: until there is one, a new event of a prompt replaces the previous one.
         let permit = tokio::select! {
             permit = events.reserve() => permit,
             () = events.closed() => break,
@@ -274,6 +272,37 @@ async fn forward(shared: Arc<Shared>, events: mpsc::Sender<PromptEvent>) {
     state.open.clear();
 }
 
+/// Events that wait for the receiver, at most one per prompt: a slow receiver gets the latest state.
+#[derive(Debug, Default)]
+struct PromptEventQueue {
+    events: VecDeque<PromptEvent>,
+}
+
+impl PromptEventQueue {
+    fn push_prompt(&mut self, prompt: Prompt) {
+        let waiting = self.events.iter_mut().find_map(|event| match event {
+            PromptEvent::Opened(earlier) if earlier.id == prompt.id => Some(earlier),
+            _ => None,
+        });
+        match waiting {
+            Some(earlier) => *earlier = prompt,
+            None => self.events.push_back(PromptEvent::Opened(prompt)),
+        }
+    }
+
+    /// `seen` is whether the receiver has the prompt. If not, it needs neither event.
+    fn push_withdrawn(&mut self, id: PromptId, seen: bool) {
+        self.events.retain(|event| !matches!(event, PromptEvent::Opened(prompt) if prompt.id == id));
+        if seen {
+            self.events.push_back(PromptEvent::Withdrawn(id));
+        }
+    }
+
+    fn next(&mut self) -> Option<PromptEvent> {
+        self.events.pop_front()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,7 +324,7 @@ mod tests {
         tokio::time::timeout(DEADLINE, events.recv()).await.unwrap().unwrap()
     }
 
-    /// Reads until the prompt names so many hosts.
+    /// Receives events until the prompt has this number of hosts.
     async fn opened_for(events: &mut mpsc::Receiver<PromptEvent>, hosts: usize) -> Prompt {
         loop {
             match next(events).await {
@@ -307,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn ten_hosts_make_one_prompt_and_one_answer_reaches_all() {
+    async fn ten_hosts_share_one_prompt_and_its_answer() {
         let (broker, mut events) = Broker::new(Interaction::Ask);
         let broker = Arc::new(broker);
         let mut hosts = tokio::task::JoinSet::new();
@@ -329,7 +358,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_one_to_leave_withdraws_the_prompt() {
+    async fn the_prompt_is_withdrawn_when_the_last_host_leaves() {
         let (broker, mut events) = Broker::new(Interaction::Ask);
         let broker = Arc::new(broker);
         let ask = |host: &'static str| {
@@ -347,8 +376,8 @@ mod tests {
         broker.answer(prompt.id, Answer::Decline);
     }
 
-    #[tokio::test]
-    async fn a_prompt_that_nobody_has_seen_is_withdrawn_without_a_word() {
+    #[test]
+    fn a_prompt_withdrawn_before_it_was_received_sends_no_event() {
         let mut state = State::default();
         let (answer, _receiver) = oneshot::channel();
         state.add_waiter(&key(), passphrase(), Waiter { id: 1, host: "gpu01".into(), answer });
@@ -357,7 +386,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn without_a_reader_everyone_is_told() {
+    async fn questions_fail_without_a_receiver_or_interaction() {
         let (broker, events) = Broker::new(Interaction::Ask);
         drop(events);
         assert!(matches!(

@@ -1,13 +1,9 @@
-//! One broker a process: prompts, and the keys that they unlocked.
+//! Credentials of all hosts of the process: prompts, and the private keys that they unlock.
 //!
-//! Ten hosts that wait for one passphrase raise one prompt, and its answer reaches all ten.
+//! Hosts that need the same passphrase share one prompt, and its answer reaches all of them.
 
 mod broker;
-mod key_file;
-mod key_ring;
-mod prompt_events;
+mod private_key;
 
 pub(super) use broker::{Broker, PromptKey, Unanswered};
-pub(super) use key_file::{EncryptedKey, KeyFile, KeyFileError};
-pub(super) use key_ring::{KeyRing, UnlockError};
-pub use prompt_events::PromptEvent;
+pub(super) use private_key::{EncryptedKey, KeyFile, KeyFileError, KeyRing, UnlockError};

@@ -1,22 +1,25 @@
-//! What the known_hosts files say of a host and its key.
+//! Looks up host keys in known_hosts files, and appends new ones.
 
-use super::line::{Line, Marker};
-use super::pattern::{self, Match};
-use crate::ssh::text;
+use super::line::{self, Line, Marker, Match};
+use crate::config::shell_word;
 use crate::ssh::transport::{SshError, SshErrorKind};
+use crate::wire::format::io_cause;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, HashAlg, PublicKey};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The most other names reported for an unknown key.
+/// The maximum number of other names that are reported for an unknown key.
 const MAX_OTHER_NAMES: usize = 5;
 
-/// Under which names a host's keys are looked for.
+/// The names under which the keys of a host are looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostName {
-    /// The name that is written down: `gpu01`, `[gpu01]:2222`, or the alias.
+    /// The name in new lines: `gpu01`, `[gpu01]:2222`, or the alias.
     pub(crate) exact: String,
-    /// Where the port is not 22 and there is no alias: the name without port, whose keys are accepted too.
+    /// The name without the port, whose keys are accepted as well; set if the port is not 22 and there is no alias.
     plain: Option<String>,
     /// The name that a host certificate must carry: the alias, or the name without its port.
     principal: String,
@@ -37,45 +40,45 @@ impl HostName {
         &self.principal
     }
 
-    /// Each name under which a key counts.
+    /// All names under which a key is accepted.
     fn names(&self) -> impl Iterator<Item = &String> {
         [Some(&self.exact), self.plain.as_ref()].into_iter().flatten()
     }
 }
 
-/// A line of a file, and the key on it.
+/// A line of a known_hosts file and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KnownHostsEntry {
     pub(crate) file: PathBuf,
     /// Counted from 1.
     pub(crate) line: usize,
-    /// For example `ssh-ed25519`; `None` when the line's key cannot be read.
+    /// For example `ssh-ed25519`; `None` if the key cannot be read.
     pub(crate) key_type: Option<String>,
     /// `SHA256:...` of that key.
     pub(crate) fingerprint: Option<String>,
 }
 
-/// What the files say of a key that a host showed.
+/// How known_hosts classifies a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum HostKeyStatus {
-    /// It is the host's.
+    /// The host has this key.
     Known,
-    /// Nothing is known of the host; the other names under which the key is known.
+    /// No key of the host is known. Contains other names that have this key.
     Unknown(Vec<String>),
-    /// The host has other keys, the first of them here.
+    /// Other keys of the host are known. Contains the first of them.
     Changed(KnownHostsEntry),
-    /// The key must not be accepted.
+    /// The key is revoked.
     Revoked(KnownHostsEntry),
 }
 
-/// The known_hosts files that count for a host, as they were when read.
+/// The content of the known_hosts files of a host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct KnownHosts {
     files: Vec<(PathBuf, String)>,
 }
 
 impl KnownHosts {
-    /// Reads the files; one that does not exist is empty, one that cannot be read is an error.
+    /// Reads the files. A missing file counts as empty; an unreadable file is an error.
     pub(crate) fn read<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<Self, SshError> {
         let mut files = Vec::new();
         for path in paths {
@@ -85,25 +88,21 @@ impl KnownHosts {
                 Err(error) => {
                     return Err(SshError::new(
                         SshErrorKind::KnownHosts,
-                        format!(
-                            "reading the known host keys in {} failed: {}",
-                            path.display(),
-                            crate::wire::format::io_cause(&error)
-                        ),
+                        format!("reading the known host keys in {} failed: {}", path.display(), io_cause(&error)),
                     )
-                    .with_hint(format!("ls -l {}", text::shell_word(&path.to_string_lossy()))));
+                    .with_hint(format!("ls -l {}", shell_word(&path.to_string_lossy()))));
                 }
             }
         }
         Ok(Self { files })
     }
 
-    /// One file whose content is known already.
+    /// A single file with the given content.
     pub(super) fn from_text(path: &Path, text: String) -> Self {
         Self { files: vec![(path.to_owned(), text)] }
     }
 
-    /// Judges a plain host key. Keys of certificate authorities never make one known.
+    /// Classifies a plain host key. `@cert-authority` lines do not count.
     pub(crate) fn check_key(&self, name: &HostName, key: &PublicKey) -> HostKeyStatus {
         if let Some(entry) = self.revoked(name, key.key_data()) {
             return HostKeyStatus::Revoked(entry);
@@ -113,7 +112,7 @@ impl KnownHosts {
             if known.key_data() == key.key_data() {
                 return HostKeyStatus::Known;
             }
-            // A key of another type counts as well: a host that OpenSSH knows by RSA alone is asked for RSA first.
+            // A key of another type counts as changed too, because the known types are requested first.
             other.get_or_insert(entry);
         }
         if let Some(entry) = other {
@@ -126,7 +125,7 @@ impl KnownHosts {
         HostKeyStatus::Unknown(self.other_names(key))
     }
 
-    /// The types of the keys that are known for the host, in the order of the files.
+    /// The types of the known keys of the host, in the order of the files.
     pub(crate) fn key_types(&self, name: &HostName) -> Vec<Algorithm> {
         let mut types = Vec::new();
         for (_, key) in self.plain_keys(&name.exact) {
@@ -138,7 +137,7 @@ impl KnownHosts {
         types
     }
 
-    /// Whether any certificate authority is known for the host: only then is a certificate asked for.
+    /// Whether a certificate authority is known for the host.
     pub(crate) fn has_authorities(&self, name: &HostName) -> bool {
         self.authorities(name).next().is_some()
     }
@@ -174,9 +173,9 @@ impl KnownHosts {
         })
     }
 
-    /// The lines that name `name`, and those of which one cannot tell.
+    /// The lines that name `name`, and those with an unreadable hashed name.
     fn lines(&self, name: &str) -> impl Iterator<Item = ((&Path, usize), Line<'_>, Match)> {
-        self.all_lines().filter_map(move |(entry, line)| match pattern::matches(line.hosts, name) {
+        self.all_lines().filter_map(move |(entry, line)| match line::matches(line.hosts, name) {
             Match::No => None,
             matched => Some((entry, line, matched)),
         })
@@ -204,13 +203,72 @@ impl KnownHosts {
     }
 }
 
+/// `SHA256:...`, the format of `ssh-keygen -l`.
+pub(crate) fn fingerprint(key: &PublicKey) -> String {
+    key.fingerprint(HashAlg::Sha256).to_string()
+}
+
 fn known_hosts_entry(file: &Path, line: usize, key: Option<&PublicKey>) -> KnownHostsEntry {
     KnownHostsEntry {
         file: file.to_owned(),
         line,
         key_type: key.map(|key| key.algorithm().as_str().to_owned()),
-        fingerprint: key.map(|key| key.fingerprint(HashAlg::Sha256).to_string()),
+        fingerprint: key.map(fingerprint),
     }
+}
+
+/// Appends `key` for `name` to `path` under a lock, unless the file contains it by now. A new file gets mode 0600, a new
+/// directory 0700. Blocking.
+pub(crate) fn append_host_key(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> Result<(), SshError> {
+    append(path, name, key, hash_names).map_err(|error| {
+        SshError::new(
+            SshErrorKind::KnownHosts,
+            format!("writing the host key to {} failed: {}", path.display(), io_cause(&error)),
+        )
+        .with_hint(format!("ls -ld {}", shell_word(&path.to_string_lossy())))
+    })
+}
+
+fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io::Result<()> {
+    if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    }
+    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    file.lock()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes).into_owned();
+    let ends_with_newline = text.is_empty() || text.ends_with('\n');
+    let known = KnownHosts::from_text(path, text);
+    match known.check_key(name, key) {
+        HostKeyStatus::Known => return Ok(()),
+        HostKeyStatus::Unknown(_) => {}
+        HostKeyStatus::Changed(_) | HostKeyStatus::Revoked(_) => {
+            return Err(io::Error::other("another process has added a different key for this host"));
+        }
+    }
+    let mut line = String::new();
+    if !ends_with_newline {
+        line.push('\n');
+    }
+    line.push_str(&host_field(name, hash_names)?);
+    line.push(' ');
+    let mut key = key.clone();
+    key.set_comment("");
+    line.push_str(key.to_openssh().map_err(io::Error::other)?.trim_end());
+    line.push('\n');
+    // A single write in append mode, because OpenSSH does not take the lock.
+    file.write_all(line.as_bytes())?;
+    file.sync_all()
+}
+
+fn host_field(name: &HostName, hash_names: bool) -> io::Result<String> {
+    if !hash_names {
+        return Ok(name.exact.clone());
+    }
+    let mut salt = [0; 20];
+    getrandom::fill(&mut salt).map_err(|error| io::Error::other(error.to_string()))?;
+    line::hashed_field(&salt, &name.exact).ok_or_else(|| io::Error::other("hashing the name failed"))
 }
 
 #[cfg(test)]

@@ -1,8 +1,13 @@
 use super::*;
+use std::os::unix::fs::MetadataExt;
 
 const ED25519: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
 const STALE: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPeUZeo5M2R/hRnGwYbPcvGg5JK13FZHJwqf0NXspmaA";
 const ECDSA: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBLX50GNDa6HmeaqWsDv024Sp4DS/Dx5smjvf5n+Of6qQFczfGcVNsmNXkBFNYbOlPhaay5vHMpfwXdQpY4egAwE=";
+
+/// `ED25519` with a comment.
+const COMMENTED: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ somebody's comment";
 
 fn key(text: &str) -> PublicKey {
     PublicKey::from_openssh(text).unwrap()
@@ -12,17 +17,17 @@ fn known(text: &str) -> KnownHosts {
     KnownHosts::from_text(Path::new("kh"), text.to_owned())
 }
 
-/// The verdict on ED25519 for gpu01 at port 22, in one word.
-fn verdict(text: &str) -> &'static str {
+/// The status of ED25519 for gpu01 at port 22, in one word.
+fn status(text: &str) -> &'static str {
     word(&known(text).check_key(&HostName::new("gpu01", 22, None), &key(ED25519)))
 }
 
-fn verdict_at(text: &str, port: u16) -> &'static str {
+fn status_at(text: &str, port: u16) -> &'static str {
     word(&known(text).check_key(&HostName::new("gpu01", port, None), &key(ED25519)))
 }
 
-fn word(verdict: &HostKeyStatus) -> &'static str {
-    match verdict {
+fn word(status: &HostKeyStatus) -> &'static str {
+    match status {
         HostKeyStatus::Known => "known",
         HostKeyStatus::Unknown(_) => "unknown",
         HostKeyStatus::Changed(_) => "changed",
@@ -31,31 +36,31 @@ fn word(verdict: &HostKeyStatus) -> &'static str {
 }
 
 #[test]
-fn a_revoked_key_is_refused_beside_a_plain_line() {
+fn a_revocation_overrides_a_plain_line() {
     for text in [
         format!("gpu01 {ED25519}\n@revoked gpu01 {ED25519}\n"),
         format!("@revoked * {ED25519}\ngpu01 {ED25519}\n"),
         format!("gpu01 {ED25519}\n@revoked\t*\t{ED25519}\n"),
         format!("gpu01 {ED25519}\n  @revoked  *  {}\n", ED25519.replace(' ', "\t")),
     ] {
-        assert_eq!(verdict(&text), "revoked", "{text}");
+        assert_eq!(status(&text), "revoked", "{text}");
     }
-    assert_eq!(verdict(&format!("gpu01 {ED25519}\n@revoked gpu01 {STALE}\n")), "known");
-    assert_eq!(verdict(&format!("gpu01 {ED25519}\n@revoked gpu02 {ED25519}\n")), "known");
+    assert_eq!(status(&format!("gpu01 {ED25519}\n@revoked gpu01 {STALE}\n")), "known");
+    assert_eq!(status(&format!("gpu01 {ED25519}\n@revoked gpu02 {ED25519}\n")), "known");
 }
 
 #[test]
-fn a_revocation_that_cannot_be_read_refuses_its_host() {
+fn a_revocation_with_an_unreadable_key_refuses_its_host() {
     for line in
         ["@revoked gpu01", "@revoked gpu* ssh-ed25519 AAAA", "@revoked gpu01 sk-future AAAA", "@revoked |1|x|y z"]
     {
-        assert_eq!(verdict(&format!("gpu01 {ED25519}\n{line}\n")), "revoked", "{line}");
+        assert_eq!(status(&format!("gpu01 {ED25519}\n{line}\n")), "revoked", "{line}");
     }
-    assert_eq!(verdict(&format!("gpu01 {ED25519}\n@revoked gpu02 ssh-ed25519 AAAA\n")), "known");
+    assert_eq!(status(&format!("gpu01 {ED25519}\n@revoked gpu02 ssh-ed25519 AAAA\n")), "known");
 }
 
 #[test]
-fn another_type_alone_is_a_changed_key_and_is_asked_for_first() {
+fn a_key_of_another_type_counts_as_changed() {
     let known = known(&format!("gpu01 {ECDSA}\n"));
     let name = HostName::new("gpu01", 22, None);
     assert_eq!(word(&known.check_key(&name, &key(ED25519))), "changed");
@@ -64,39 +69,39 @@ fn another_type_alone_is_a_changed_key_and_is_asked_for_first() {
 }
 
 #[test]
-fn the_second_of_two_lines_of_one_type_counts() {
-    assert_eq!(verdict(&format!("gpu01 {STALE}\ngpu01 {ED25519}\n")), "known");
-    assert_eq!(verdict(&format!("gpu01 {STALE}\n")), "changed");
+fn any_of_several_lines_may_match() {
+    assert_eq!(status(&format!("gpu01 {STALE}\ngpu01 {ED25519}\n")), "known");
+    assert_eq!(status(&format!("gpu01 {STALE}\n")), "changed");
 }
 
 #[test]
-fn wildcards_negation_tabs_and_leading_blanks() {
-    assert_eq!(verdict(&format!("gpu* {ED25519}\n")), "known");
-    assert_eq!(verdict(&format!("gpu*,!gpu01 {ED25519}\n")), "unknown");
-    assert_eq!(verdict(&format!(" \tgpu01\t{}\n", ED25519.replace(' ', "\t\t"))), "known");
+fn wildcards_negation_tabs_and_leading_blanks_are_supported() {
+    assert_eq!(status(&format!("gpu* {ED25519}\n")), "known");
+    assert_eq!(status(&format!("gpu*,!gpu01 {ED25519}\n")), "unknown");
+    assert_eq!(status(&format!(" \tgpu01\t{}\n", ED25519.replace(' ', "\t\t"))), "known");
 }
 
 #[test]
-fn a_bad_line_is_skipped() {
-    assert_eq!(verdict(&format!("gpu01 ssh-ed25519 AAAA\ngpu01\ngpu01 {ED25519}\n")), "known");
-    assert_eq!(verdict("gpu01 ssh-ed25519 AAAA\n"), "unknown");
-    assert_eq!(verdict(&format!("|1|broken {ED25519}\n")), "unknown");
+fn malformed_lines_are_skipped() {
+    assert_eq!(status(&format!("gpu01 ssh-ed25519 AAAA\ngpu01\ngpu01 {ED25519}\n")), "known");
+    assert_eq!(status("gpu01 ssh-ed25519 AAAA\n"), "unknown");
+    assert_eq!(status(&format!("|1|broken {ED25519}\n")), "unknown");
 }
 
 #[test]
-fn the_name_without_port_is_good_for_every_port_but_never_makes_a_key_changed() {
-    assert_eq!(verdict_at(&format!("gpu01 {ED25519}\n"), 2222), "known");
-    assert_eq!(verdict_at(&format!("gpu01 {STALE}\n"), 2222), "unknown");
-    assert_eq!(verdict_at(&format!("[gpu01]:2222 {ED25519}\n"), 2222), "known");
-    assert_eq!(verdict_at(&format!("[gpu01]:2222 {STALE}\ngpu01 {ED25519}\n"), 2222), "changed");
-    assert_eq!(verdict_at(&format!("[gpu01]:2222 {ED25519}\n"), 22), "unknown");
-    assert_eq!(verdict_at(&format!("[gpu01]:2222 {ED25519}\n@revoked gpu01 {ED25519}\n"), 2222), "revoked");
+fn a_key_of_the_name_without_port_is_accepted_but_never_makes_a_key_changed() {
+    assert_eq!(status_at(&format!("gpu01 {ED25519}\n"), 2222), "known");
+    assert_eq!(status_at(&format!("gpu01 {STALE}\n"), 2222), "unknown");
+    assert_eq!(status_at(&format!("[gpu01]:2222 {ED25519}\n"), 2222), "known");
+    assert_eq!(status_at(&format!("[gpu01]:2222 {STALE}\ngpu01 {ED25519}\n"), 2222), "changed");
+    assert_eq!(status_at(&format!("[gpu01]:2222 {ED25519}\n"), 22), "unknown");
+    assert_eq!(status_at(&format!("[gpu01]:2222 {ED25519}\n@revoked gpu01 {ED25519}\n"), 2222), "revoked");
 }
 
 #[test]
-fn a_certificate_authority_is_no_host_key() {
+fn an_authority_line_is_not_a_host_key() {
     let text = format!("@cert-authority gpu* {ED25519}\n");
-    assert_eq!(verdict(&text), "unknown");
+    assert_eq!(status(&text), "unknown");
     let name = HostName::new("gpu01", 22, None);
     assert!(known(&text).has_authorities(&name));
     assert!(!known(&format!("@cert-authority db* {ED25519}\n")).has_authorities(&name));
@@ -104,14 +109,14 @@ fn a_certificate_authority_is_no_host_key() {
 }
 
 #[test]
-fn an_alias_stands_for_name_and_port() {
+fn an_alias_replaces_name_and_port() {
     let name = HostName::new("gpu01", 2222, Some("cluster"));
     assert_eq!(known(&format!("cluster {ED25519}\n")).check_key(&name, &key(ED25519)), HostKeyStatus::Known);
     assert_eq!(word(&known(&format!("gpu01 {ED25519}\n")).check_key(&name, &key(ED25519))), "unknown");
 }
 
 #[test]
-fn unknown_keys_tell_their_other_names_and_changed_ones_their_place() {
+fn unknown_keys_list_other_names_and_changed_keys_the_line() {
     let text = format!("gpu02,10.0.0.2 {ED25519}\n|1|x|y {ED25519}\n[gpu03]:22 {ED25519}\n");
     assert_eq!(
         known(&text).check_key(&HostName::new("gpu01", 22, None), &key(ED25519)),
@@ -130,11 +135,11 @@ fn unknown_keys_tell_their_other_names_and_changed_ones_their_place() {
 }
 
 #[test]
-fn a_missing_file_is_empty_and_an_unreadable_one_an_error() {
-    let folder = tempfile::tempdir().unwrap();
-    let missing = folder.path().join("missing");
+fn a_missing_file_is_empty_and_an_unreadable_file_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let missing = directory.path().join("missing");
     assert!(KnownHosts::read([&missing]).is_ok());
-    let unreadable = folder.path().to_owned();
+    let unreadable = directory.path().to_owned();
     let error = KnownHosts::read([&missing, &unreadable]).unwrap_err();
     assert_eq!(error.kind, SshErrorKind::KnownHosts);
     assert_eq!(
@@ -143,13 +148,52 @@ fn a_missing_file_is_empty_and_an_unreadable_one_an_error() {
     );
 }
 
+#[test]
+fn a_new_key_is_appended_once_to_a_private_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("ssh/known_hosts");
+    let name = HostName::new("GPU01", 2222, None);
+    append_host_key(&path, &name, &key(COMMENTED), false).unwrap();
+    append_host_key(&path, &name, &key(COMMENTED), false).unwrap();
+    let line = "[gpu01]:2222 ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ\n";
+    assert_eq!(fs::read_to_string(&path).unwrap(), line);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(path.parent().unwrap()).unwrap().mode() & 0o777, 0o700);
+    fs::write(&path, "# no end").unwrap();
+    append_host_key(&path, &name, &key(COMMENTED), false).unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), format!("# no end\n{line}"));
+}
+
+#[test]
+fn names_are_hashed_on_request() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("known_hosts");
+    let name = HostName::new("gpu01", 22, None);
+    append_host_key(&path, &name, &key(COMMENTED), true).unwrap();
+    let text = fs::read_to_string(&path).unwrap();
+    assert!(text.starts_with("|1|") && !text.contains("gpu01"), "{text}");
+    let known = KnownHosts::read([&path]).unwrap();
+    assert_eq!(known.check_key(&name, &key(ED25519)), HostKeyStatus::Known);
+}
+
+#[test]
+fn a_directory_that_cannot_be_created_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    fs::write(&file, "").unwrap();
+    let path = file.join("known_hosts");
+    let error = append_host_key(&path, &HostName::new("gpu01", 22, None), &key(COMMENTED), false).unwrap_err();
+    assert_eq!(error.kind, SshErrorKind::KnownHosts);
+    assert_eq!(error.message, format!("writing the host key to {} failed: File exists", path.display()));
+}
+
 mod against_openssh {
     use super::*;
     use proptest::prelude::*;
     use proptest::test_runner::{Config, TestRunner};
     use std::process::Command;
 
-    /// The names that lines carry and that are asked for.
+    /// The names in the lines and in the lookups.
     const NAMES: [&str; 5] = ["gpu01", "gpu02.lab", "10.0.0.1", "[gpu01]:2222", "[10.0.0.1]:22022"];
 
     fn hosts() -> impl Strategy<Value = String> {
@@ -162,7 +206,7 @@ mod against_openssh {
         prop_oneof![
             4 => prop::collection::vec(one, 1..4).prop_map(|names| names.join(",")),
             1 => (prop::array::uniform20(any::<u8>()), prop::sample::select(NAMES.to_vec()))
-                .prop_map(|(salt, name)| pattern::hashed_field(&salt, name).unwrap()),
+                .prop_map(|(salt, name)| line::hashed_field(&salt, name).unwrap()),
             1 => prop::sample::select(vec!["|1|", "|1|AAAA|AAAA", "|2|a|b", "|"]).prop_map(str::to_owned),
         ]
     }
@@ -187,7 +231,7 @@ mod against_openssh {
             .prop_map(|(lead, marker, hosts, blank, key)| format!("{lead}{marker}{hosts}{blank}{key}"))
     }
 
-    /// What `ssh-keygen -F` finds: line number, marker, and the key where it prints one.
+    /// The lines that `ssh-keygen -F` finds: line number and marker.
     fn found_by_openssh(path: &Path, name: &str) -> Vec<(usize, String)> {
         let output = Command::new("ssh-keygen").arg("-F").arg(name).arg("-f").arg(path).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
@@ -205,7 +249,7 @@ mod against_openssh {
         found
     }
 
-    /// What our reading finds. `ssh-keygen -F` does not read keys, it only wants something in their place.
+    /// The lines that `KnownHosts` finds. `ssh-keygen -F` does not parse keys, but skips lines without one.
     fn found_by_us(text: &str, name: &str) -> Vec<(usize, String)> {
         known(text)
             .lines(name)
@@ -221,15 +265,15 @@ mod against_openssh {
             .collect()
     }
 
-    /// How many files are compared: ten times as many in a long run.
+    /// The number of generated files.
     fn cases() -> u32 {
         if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 10_000 } else { 1000 }
     }
 
     #[test]
-    fn a_thousand_files_are_read_as_ssh_keygen_reads_them() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("known_hosts");
+    fn lookup_agrees_with_ssh_keygen() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("known_hosts");
         let mut runner = TestRunner::new(Config { cases: cases(), failure_persistence: None, ..Config::default() });
         let files = (prop::collection::vec(line(), 1..12), prop::sample::select(NAMES.to_vec()));
         runner

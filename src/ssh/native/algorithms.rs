@@ -1,14 +1,14 @@
-//! What is proposed to a server.
+//! The algorithms and limits that the built-in client proposes to a server.
 
-use crate::ssh::resolve::Algorithms;
+use crate::ssh::resolve::{Algorithms, Resolved};
 use russh::client::{Config, GexParams};
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg};
 use russh::{Preferred, SshId, cipher, compression, kex, mac};
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// Key exchanges, fastest of the sound ones first. The NIST curves stand before the groups: a server without
-/// curve25519 would else cost half a second of computing.
+/// Key exchanges, the fastest first. The NIST curves precede the finite-field groups, which cost half a second of CPU
+/// with a server that lacks curve25519.
 const KEY_EXCHANGES: &[kex::Name] = &[
     kex::MLKEM768X25519_SHA256,
     kex::CURVE25519,
@@ -22,7 +22,8 @@ const KEY_EXCHANGES: &[kex::Name] = &[
     kex::DH_G18_SHA512,
 ];
 
-/// What stands among them without being one: we take the server's list of signatures, and guard the exchange's order.
+/// Markers in the list of key exchanges: request the server's signature algorithms (RFC 8308), and strict key exchange
+/// against the Terrapin attack (CVE-2023-48795).
 const EXTENSIONS: &[kex::Name] = &[kex::EXTENSION_SUPPORT_AS_CLIENT, kex::EXTENSION_OPENSSH_STRICT_KEX_AS_CLIENT];
 
 const CIPHERS: &[cipher::Name] = &[
@@ -36,7 +37,7 @@ const CIPHERS: &[cipher::Name] = &[
 
 const MACS: &[mac::Name] = &[mac::HMAC_SHA256_ETM, mac::HMAC_SHA512_ETM, mac::HMAC_SHA256, mac::HMAC_SHA512];
 
-/// Host keys that are accepted; ssh-rsa with SHA-1 is not among them, as in OpenSSH since 8.8.
+/// The accepted host key types. As in OpenSSH since 8.8, ssh-rsa with SHA-1 is not one of them.
 fn host_keys() -> Vec<Algorithm> {
     vec![
         Algorithm::Ed25519,
@@ -48,14 +49,20 @@ fn host_keys() -> Vec<Algorithm> {
     ]
 }
 
-/// Ours in the order of the configuration's list, without those that it leaves out; all of ours where it has none.
+/// Our algorithms that the configuration lists, in its order; all of ours if it has no list.
 fn filter_configured<T: Clone>(ours: &[T], wanted: Option<&Vec<String>>, name: impl Fn(&T) -> String) -> Vec<T> {
     let Some(wanted) = wanted else { return ours.to_vec() };
     wanted.iter().filter_map(|wanted| ours.iter().find(|one| name(one) == *wanted).cloned()).collect()
 }
 
-/// The first setting of which we have no algorithm at all, as it is spelled in ssh_config.
-pub(super) fn unsupported_setting(wanted: &Algorithms) -> Option<&'static str> {
+/// The first setting that this client cannot follow, as spelled in ssh_config.
+pub(in crate::ssh) fn unsupported_setting(resolved: &Resolved) -> Option<String> {
+    let setting = resolved.native_unsupported.clone();
+    setting.or_else(|| setting_without_common_algorithm(&resolved.algorithms).map(str::to_owned))
+}
+
+/// The first setting that lists none of our algorithms.
+fn setting_without_common_algorithm(wanted: &Algorithms) -> Option<&'static str> {
     [
         ("HostKeyAlgorithms", &wanted.host_keys, host_keys().iter().map(plain).collect::<Vec<_>>()),
         ("KexAlgorithms", &wanted.key_exchanges, KEY_EXCHANGES.iter().map(text).collect()),
@@ -67,12 +74,12 @@ pub(super) fn unsupported_setting(wanted: &Algorithms) -> Option<&'static str> {
     .map(|(setting, ..)| setting)
 }
 
-/// The configuration does not let the key sign.
+/// The configuration does not allow the key to sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct AlgorithmNotAllowed;
 
-/// The hash with which a key signs, where the configuration lets it sign at all: the server's choice for RSA, or the
-/// other one where the configuration has only that. For all other types there is none.
+/// The hash with which a key signs, if the configuration allows the key. For RSA it is the server's choice, or SHA-256
+/// if the configuration lists only that. For all other types it is `None`.
 pub(super) fn signature_hash(
     key: &Algorithm,
     server: Option<HashAlg>,
@@ -94,7 +101,7 @@ pub(super) fn signature_hash(
     accepted.ok_or(AlgorithmNotAllowed)
 }
 
-/// Whether the configuration lets RSA keys sign with SHA-1, which we do not.
+/// Whether the configuration allows RSA signatures with SHA-1, which only the `ssh` program makes.
 pub(super) fn wants_sha1(wanted: &Algorithms) -> bool {
     wanted.public_keys.as_ref().is_some_and(|list| list.iter().any(|name| name == "ssh-rsa"))
 }
@@ -107,7 +114,7 @@ fn text(name: &impl AsRef<str>) -> String {
     name.as_ref().to_owned()
 }
 
-/// These types, those that are known for the host first: a host known by one type shall show that key.
+/// Moves the types that are known for the host to the front, so that the server shows a known key.
 fn known_first(types: Vec<Algorithm>, known: &[Algorithm]) -> Vec<Algorithm> {
     let is_known = |algorithm: &Algorithm| {
         known.iter().any(|known| {
@@ -119,22 +126,22 @@ fn known_first(types: Vec<Algorithm>, known: &[Algorithm]) -> Vec<Algorithm> {
     first
 }
 
-/// What differs from one connection to another.
+/// The settings of one connection.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionOptions {
-    /// The types of which keys are known for the host.
+    /// The types of the host keys that are known for the host.
     pub(super) known: Vec<Algorithm>,
-    /// Whether an authority is known that may vouch for the host: nothing else makes a certificate worth asking for.
+    /// Whether to accept host certificates: only if known_hosts names an authority for the host.
     pub(super) certificates: bool,
-    /// How often a silent server is asked for a sign of life, and how many may fail.
+    /// The interval of keepalives, and how many may remain unanswered.
     pub(super) keepalive: (Duration, u32),
-    /// What the ssh configuration says of algorithms.
+    /// The algorithms of the ssh configuration.
     pub(super) algorithms: Algorithms,
     /// Whether other connections run through this one.
     pub(super) carries_others: bool,
 }
 
-/// The configuration of one connection.
+/// The russh configuration of one connection.
 pub(super) fn config(options: &ConnectionOptions) -> Result<Config, russh::Error> {
     let (interval, count) = options.keepalive;
     let wanted = &options.algorithms;
@@ -148,10 +155,10 @@ pub(super) fn config(options: &ConnectionOptions) -> Result<Config, russh::Error
     };
     Ok(Config {
         client_id: SshId::Standard(Cow::Borrowed(concat!("SSH-2.0-gpufleet_", env!("CARGO_PKG_VERSION")))),
-        // Small: russh's defaults hold 3 MiB a channel, and our lines are some kilobytes. A jump host's channels hold
-        // more, so that one host that is slow to read does not soon stop the others.
+        // russh's defaults buffer up to 3 MiB per channel; our messages have a few kilobytes. Channels through a jump
+        // host buffer more, so that one slow host does not block the others.
         window_size: 256 * 1024,
-        // russh keeps the room of the longest packet for as long as the connection lasts, and a usual snapshot has 4 kB.
+        // russh keeps a buffer of the longest packet; a typical snapshot has 4 kB.
         maximum_packet_size: if options.carries_others { 32 * 1024 } else { 8 * 1024 },
         channel_buffer_size: if options.carries_others { 64 } else { 8 },
         preferred: Preferred {
@@ -160,10 +167,10 @@ pub(super) fn config(options: &ConnectionOptions) -> Result<Config, russh::Error
             host_key_certificates: Cow::Owned(certificates),
             cipher: Cow::Owned(filter_configured(CIPHERS, wanted.ciphers.as_ref(), text)),
             mac: Cow::Owned(filter_configured(MACS, wanted.macs.as_ref(), text)),
-            // A few bytes may unpack to gigabytes before anything is checked (CVE-2026-46702).
+            // No compression: a decompression bomb is possible before authentication (CVE-2026-46702).
             compression: Cow::Borrowed(&[compression::NONE]),
         },
-        // The second net: keepalives alone do not notice a write that blocks.
+        // Keepalives alone do not notice a blocked write.
         inactivity_timeout: Some(Duration::from_secs(60)),
         keepalive_interval: Some(interval),
         keepalive_max: count as usize,
@@ -178,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_types_come_first_and_none_is_lost() {
+    fn known_host_key_types_come_first() {
         let rsa = Algorithm::Rsa { hash: None };
         let order = known_first(host_keys(), &[rsa]);
         let names: Vec<_> = order.iter().map(Algorithm::as_str).collect();
@@ -202,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configurations_order_and_exclusions_are_kept() {
+    fn algorithms_follow_the_order_and_exclusions_of_the_configuration() {
         let algorithms = Algorithms {
             host_keys: Some(list("rsa-sha2-256,sk-ssh-ed25519@openssh.com,ssh-ed25519")),
             key_exchanges: Some(list("sntrup761x25519-sha512@openssh.com,ecdh-sha2-nistp384,curve25519-sha256")),
@@ -210,7 +217,7 @@ mod tests {
             macs: Some(list("hmac-sha2-512")),
             public_keys: None,
         };
-        assert_eq!(unsupported_setting(&algorithms), None);
+        assert_eq!(setting_without_common_algorithm(&algorithms), None);
         let options = ConnectionOptions { certificates: true, algorithms, ..ConnectionOptions::default() };
         let preferred = config(&options).unwrap().preferred;
         let keys: Vec<_> = preferred.key.iter().map(Algorithm::as_str).collect();
@@ -226,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_which_we_have_nothing_is_named() {
+    fn a_setting_without_common_algorithm_is_unsupported() {
         let none = Some(list("none-of-ours"));
         for (algorithms, setting) in [
             (Algorithms::default(), None),
@@ -235,12 +242,12 @@ mod tests {
             (Algorithms { ciphers: none.clone(), ..Algorithms::default() }, Some("Ciphers")),
             (Algorithms { macs: none, ..Algorithms::default() }, Some("MACs")),
         ] {
-            assert_eq!(unsupported_setting(&algorithms), setting);
+            assert_eq!(setting_without_common_algorithm(&algorithms), setting);
         }
     }
 
     #[test]
-    fn keys_sign_as_the_configuration_lets_them() {
+    fn the_configuration_restricts_signature_algorithms() {
         let only = |names: &str| Algorithms { public_keys: Some(list(names)), ..Algorithms::default() };
         let (rsa, ed25519) = (Algorithm::Rsa { hash: None }, Algorithm::Ed25519);
         let (sha256, sha512) = (Some(HashAlg::Sha256), Some(HashAlg::Sha512));

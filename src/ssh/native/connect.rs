@@ -1,56 +1,29 @@
-//! One host, from its name to a running command.
+//! Connects to a host, logs in and starts a command; connects again after each question to the user.
 
-use super::abortable_stream::{AbortHandle, abortable};
-use super::auth::{self, Login};
-use super::exec::{self, Connection};
-use super::handler::{ClientHandler, ConnectionEvents};
-use super::host_key::{self, HostKeyDecision, HostKeyVerifier};
-use super::login_state::{LoginState, RetryReason, UnknownHostKey};
-use super::server_stream::{self, ByteStream, ServerStream};
-use super::{algorithms, errors};
+use super::connection::{AbortHandle, ClientHandler, Connection, ConnectionEvents, NativeError, abortable};
+use super::host_key::{self, HostKeyDecision, HostKeyVerifier, UnknownHostKey};
+use super::login::{Login, LoginState, RetryReason};
+use super::server_stream::{self, ByteStream, ConnectTarget, ServerStream};
+use super::{algorithms, channel};
+use crate::config::shell_word;
 use crate::ssh::Context;
 use crate::ssh::credentials::{EncryptedKey, KeyFileError, PromptKey, UnlockError};
 use crate::ssh::known_hosts::{HostName, KnownHosts};
+use crate::ssh::limits::{PausableTimeout, PreauthSlot};
 use crate::ssh::openssh::PromptAbandoned;
-use crate::ssh::pausable_timeout::PausableTimeout;
-use crate::ssh::preauth_limiter::PreauthSlot;
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
-use crate::ssh::text::shell_word;
 use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
+use crate::wire::format::{DurationStyle, duration, io_cause};
 use futures::future::BoxFuture;
+use russh::Error;
 use russh::client::Handle;
 use russh::keys::PublicKey;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Why the built-in client gave up.
-#[derive(Debug, Clone)]
-pub(in crate::ssh) struct NativeError {
-    pub(in crate::ssh) error: SshError,
-    /// Whether the `ssh` program may manage what we cannot.
-    pub(in crate::ssh) ssh_program_may_help: bool,
-}
-
-/// Where a connection is to lead.
-#[derive(Clone, Copy)]
-pub(super) struct ConnectTarget<'a> {
-    pub(super) context: &'a Context,
-    /// The name it is shown by.
-    pub(super) host: &'a str,
-    pub(super) resolved: &'a Resolved,
-    /// The jump hosts that are being connected to, each through the next: none of them may lead back to itself.
-    pub(super) jump_path: &'a [String],
-    /// Whether other connections will run through it.
-    pub(super) carries_others: bool,
-    pub(super) progress: &'a (dyn Fn(SshPhase) + Send + Sync),
-}
-
-impl ConnectTarget<'_> {
-    /// See [`Context::trace`].
-    pub(super) fn trace(&self, phase: SshPhase, text: impl FnOnce() -> String) {
-        self.context.trace(self.host, phase, text);
-    }
-}
+/// The whole answer of sshd to an address that it penalizes (`PerSourcePenalties`, OpenSSH 9.8 and newer).
+const PENALTY: &str = "Not allowed at this time";
 
 /// Connects, logs in and starts `command`.
 pub(in crate::ssh) async fn open(
@@ -60,18 +33,14 @@ pub(in crate::ssh) async fn open(
     command: &str,
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Channel, NativeError> {
-    let target = ConnectTarget { context, host, resolved, jump_path: &[], carries_others: false, progress };
+    let target = ConnectTarget { context, host, resolved, jump_path: &[], carries_others: false, progress, log_in };
     let (connection, preauth_slot) = log_in(target).await?;
     progress(SshPhase::Exec);
-    Ok(exec::start(connection, preauth_slot, command, context.options.limits.exec).await?)
+    Ok(channel::exec(connection, preauth_slot, command, context.options.limits.exec).await?)
 }
 
-/// Connects and logs in; connects again after each question to a person. Boxed, since a jump host is connected to in
-/// the same way, on the way.
-///
-/// The place in the waiting room comes with it: the server counts a connection among those that have not logged in for
-/// a moment longer than its client does.
-pub(super) fn log_in(target: ConnectTarget<'_>) -> BoxFuture<'_, Result<(Connection, PreauthSlot), NativeError>> {
+/// Connects and logs in. See [`server_stream::LogIn`].
+fn log_in(target: ConnectTarget<'_>) -> BoxFuture<'_, Result<(Connection, PreauthSlot), NativeError>> {
     Box::pin(async move {
         let resolved = target.resolved;
         let name = HostName::new(&resolved.hostname, resolved.port, resolved.host_key_alias.as_deref());
@@ -85,22 +54,16 @@ pub(super) fn log_in(target: ConnectTarget<'_>) -> BoxFuture<'_, Result<(Connect
     })
 }
 
-impl From<SshError> for NativeError {
-    fn from(error: SshError) -> Self {
-        Self { error, ssh_program_may_help: false }
-    }
-}
-
 struct Attempt<'a> {
     target: ConnectTarget<'a>,
     name: HostName,
     state: LoginState,
-    /// A key that was trusted at a prompt: the next connection is pinned to it.
+    /// The key that the user trusted at a prompt: the next connection is pinned to it.
     trusted: Option<PublicKey>,
 }
 
 impl Attempt<'_> {
-    /// One connection.
+    /// Makes one connection.
     async fn run(&mut self) -> Result<(Connection, PreauthSlot), RetryReason> {
         let ConnectTarget { context, host, resolved, progress, .. } = self.target;
         let ServerStream { stream, peer, carrier, preauth_slot, time_limit } =
@@ -110,9 +73,9 @@ impl Attempt<'_> {
         let events = ConnectionEvents::default();
         let exchanged = tokio::select! {
             exchanged = self.exchange_keys(stream, time_limit, &peer, &events) => exchanged,
-            // Ended, its `ssh` cannot take the missing answer for an empty one.
+            // Returning kills the proxy, so that its `ssh` does not take the missing answer for an empty one.
             abandoned = carrier.abandoned() => return Err(match abandoned {
-                PromptAbandoned::Declined => auth::declined(resolved).into(),
+                PromptAbandoned::Declined => SshError::login_cancelled(&resolved.user).into(),
                 PromptAbandoned::TimedOut => RetryReason::PromptTimedOut,
             }),
         };
@@ -146,7 +109,7 @@ impl Attempt<'_> {
             algorithms: resolved.algorithms.clone(),
             carries_others: self.target.carries_others,
         });
-        let config = config.map_err(|error| errors::key_exchange(peer, b"", &error))?;
+        let config = config.map_err(|error| key_exchange_error(peer, b"", &error))?;
         let verifier = HostKeyVerifier {
             known,
             name: self.name.clone(),
@@ -174,103 +137,216 @@ impl Attempt<'_> {
         let handle = match connected {
             Ok(Ok(handle)) => handle,
             Ok(Err(error)) => {
-                let may_help = matches!(error, russh::Error::NoCommonAlgo { .. });
-                let error = errors::key_exchange(peer, &abort_handle.first_bytes(), &error);
+                let may_help = matches!(error, Error::NoCommonAlgo { .. });
+                let error = key_exchange_error(peer, &abort_handle.first_bytes(), &error);
                 return Err(if may_help { RetryReason::NeedsSshProgram(error) } else { RetryReason::Fatal(error) });
             }
             Err(_) => {
-                return Err(errors::key_exchange_timeout(peer, &abort_handle.first_bytes(), time_limit.limit()).into());
+                return Err(key_exchange_timeout(peer, &abort_handle.first_bytes(), time_limit.limit()).into());
             }
         };
         match decision {
             Some(HostKeyDecision::Accepted { new: Some(key) }) => host_key::save(resolved, &self.name, &key).await?,
             Some(HostKeyDecision::Accepted { new: None }) => {}
-            // A connection whose key nobody has judged is not used.
-            _ => return Err(errors::key_exchange(peer, &abort_handle.first_bytes(), &russh::Error::UnknownKey).into()),
+            // Fail closed: never use a connection whose host key was not verified.
+            _ => return Err(key_exchange_error(peer, &abort_handle.first_bytes(), &Error::UnknownKey).into()),
         }
         self.target.trace(SshPhase::KeyExchange, || events.lock().negotiated.clone());
         Ok((handle, abort_handle))
     }
 
-    /// The files as they are now: another host may have added a key a moment ago.
+    /// Reads the files anew for each connection: another host may have added a key.
     async fn known_hosts(&self) -> Result<KnownHosts, SshError> {
-        let files: Vec<_> = self
-            .target
-            .resolved
-            .user_known_hosts
-            .iter()
-            .chain(&self.target.resolved.global_known_hosts)
-            .cloned()
-            .collect();
+        let resolved = self.target.resolved;
+        let files: Vec<_> = resolved.user_known_hosts.iter().chain(&resolved.global_known_hosts).cloned().collect();
         let reading = tokio::task::spawn_blocking(move || KnownHosts::read(&files));
         reading
             .await
             .unwrap_or_else(|_| Err(SshError::new(SshErrorKind::KnownHosts, "reading the known host keys failed")))
     }
 
-    /// Does what lets the next connection come further, or says why there is none.
+    /// Does what the next connection needs, or returns the error if there must be none.
     async fn handle_retry_reason(&mut self, reason: RetryReason) -> Result<(), NativeError> {
         let ConnectTarget { context, host, resolved, .. } = self.target;
         match reason {
-            RetryReason::Fatal(error) => Err(error.into()),
-            RetryReason::NeedsSshProgram(error) => Err(NativeError { error, ssh_program_may_help: true }),
+            RetryReason::Fatal(error) => return Err(error.into()),
+            RetryReason::NeedsSshProgram(error) => return Err(NativeError { error, ssh_program_may_help: true }),
             RetryReason::UnknownKey(unknown_key) => {
-                host_key::prompt_for_unknown_key(context, host, resolved, &self.name, &unknown_key).await?;
+                let broker = &context.broker;
+                host_key::prompt_for_unknown_key(broker, host, resolved, &self.name, &unknown_key).await?;
+                context.trust_once(&self.name, &unknown_key.key);
                 self.trusted = Some(unknown_key.key);
-                Ok(())
             }
-            RetryReason::EncryptedKey(locked) => {
-                let unlocking = context.keys.unlock(&context.broker, &locked, host);
-                unlocking.await.map_err(|error| locked_error(&locked, &error))?;
-                Ok(())
+            RetryReason::EncryptedKey(key) => {
+                let unlocking = context.keys.unlock(&context.broker, &key, host);
+                unlocking.await.map_err(|error| unlock_error(&key, &error))?;
             }
             RetryReason::PromptBusy => {
                 self.state.prompt_turn = Some(Arc::clone(&context.interactive_login_lock).lock_owned().await);
-                Ok(())
             }
             RetryReason::PromptTimedOut => {
-                let target = format!("{}@{}", resolved.user, resolved.hostname);
-                let confirmed = context.broker.confirm_login(host, target).await;
-                if confirmed { Ok(()) } else { Err(auth::declined(resolved).into()) }
+                if !context.broker.confirm_login(host, resolved.login()).await {
+                    return Err(SshError::login_cancelled(&resolved.user).into());
+                }
             }
             RetryReason::PasswordNeeded => {
-                let target = format!("{}@{}", resolved.user, resolved.hostname);
                 let kind = PromptKind::Secret {
-                    text: format!("{target}'s password:"),
+                    text: format!("{}'s password:", resolved.login()),
                     instruction: String::new(),
                     echo: false,
                     failures: self.state.wrong_passwords,
                 };
-                let key = PromptKey::Login { target, connection: context.broker.next_login_id() };
+                let key = PromptKey::Login { target: resolved.login(), connection: context.broker.next_login_id() };
                 let answer = context.broker.ask(key, host, kind).await;
                 let answer = answer.map(|(_, answer)| answer).ok();
                 self.state.password = answer.filter(|answer| matches!(**answer, Answer::Secret(_)));
                 if self.state.password.is_none() {
-                    return Err(auth::declined(resolved).into());
+                    return Err(SshError::login_cancelled(&resolved.user).into());
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 }
 
-/// The key that the server would take stayed locked.
-fn locked_error(locked: &EncryptedKey, error: &UnlockError) -> SshError {
-    let path = locked.path.display();
-    let (kind, text) = match error {
+/// The error for a key that the server would accept but that could not be decrypted.
+fn unlock_error(key: &EncryptedKey, error: &UnlockError) -> SshError {
+    let path = key.path.display();
+    let (kind, message) = match error {
         UnlockError::Unanswered(_) => {
-            (SshErrorKind::IdentityFile, format!("{path} is locked by a passphrase, and nobody could be asked"))
+            (SshErrorKind::IdentityFile, format!("{path} has a passphrase, and no prompt is possible"))
         }
         UnlockError::Declined => (SshErrorKind::Declined, format!("no passphrase was given for {path}")),
         UnlockError::WrongPassphrase => {
             (SshErrorKind::IdentityFile, format!("three passphrases for {path} were wrong"))
         }
         UnlockError::File(KeyFileError::Missing) => {
-            (SshErrorKind::IdentityFile, format!("{path} has vanished while its passphrase was typed"))
+            (SshErrorKind::IdentityFile, format!("{path} was removed while its passphrase was typed"))
         }
         UnlockError::File(KeyFileError::Unusable { reason, .. }) => {
             (SshErrorKind::IdentityFile, format!("{path} {reason}"))
         }
     };
-    SshError::new(kind, text).with_hint(format!("ssh-add {}", shell_word(&locked.path.to_string_lossy())))
+    SshError::new(kind, message).with_hint(format!("ssh-add {}", shell_word(&key.path.to_string_lossy())))
+}
+
+/// The error for a key exchange that did not finish in time. `head` holds the first bytes from the server.
+fn key_exchange_timeout(peer: &str, head: &[u8], limit: Duration) -> SshError {
+    let limit = duration(limit, DurationStyle::Seconds);
+    let (message, hint) = if head.is_empty() {
+        (
+            format!("connected to {peer}, but no SSH banner came within {limit}"),
+            "does sshd listen on that port? An overloaded or hung host accepts connections without answering",
+        )
+    } else if banner(head).is_some() {
+        (
+            format!("{peer} answered, but the key exchange was not finished within {limit}"),
+            "the host is overloaded, or the network drops large packets (MTU)",
+        )
+    } else {
+        (
+            format!("{peer} does not speak SSH; it says {:?}", first_line(head)),
+            "`port = N` in hosts.toml names the port of sshd",
+        )
+    };
+    SshError::new(SshErrorKind::Timeout(SshPhase::KeyExchange), message).with_hint(hint)
+}
+
+/// The error for a key exchange that failed for another reason than the host key.
+fn key_exchange_error(peer: &str, head: &[u8], error: &Error) -> SshError {
+    let closed = match error {
+        Error::HUP | Error::Disconnect | Error::RecvError => true,
+        Error::IO(error) => {
+            use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+            matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+        }
+        _ => false,
+    };
+    // sshd reports MaxStartups and penalties in plain text before its banner.
+    let refusal = (closed && banner(head).is_none() && !head.is_empty()).then(|| first_line(head));
+    if refusal.as_deref() == Some(PENALTY) {
+        let message = format!("{peer} is rate-limited for this address: it closed the connection and said {PENALTY:?}");
+        return SshError::new(SshErrorKind::RateLimited, message).with_hint(
+            "after failed logins sshd refuses an address for a while (PerSourcePenalties); the next attempt is in a minute",
+        );
+    }
+    if closed {
+        let message = match refusal {
+            Some(line) => format!("{peer} closed the connection and said {line:?}"),
+            None => format!("{peer} closed the connection before the key exchange was finished"),
+        };
+        return SshError::new(SshErrorKind::Busy, message).with_hint(
+            "sshd is restarting, has too many pending logins (MaxStartups), or has blocked this address for a while",
+        );
+    }
+    let message = match error {
+        Error::NoCommonAlgo { kind, theirs, .. } => {
+            format!("no {kind:?} algorithm in common with {peer}, which offers {}", theirs.join(", "))
+        }
+        Error::IO(error) => format!("the key exchange with {peer} failed: {}", io_cause(error)),
+        error => format!("the key exchange with {peer} failed: {error}"),
+    };
+    SshError::new(SshErrorKind::KeyExchange, message)
+        .with_hint("backend = \"system\" in hosts.toml uses the ssh program")
+}
+
+/// The identification line of the server, if it is complete. Other lines may precede it (RFC 4253, section 4.2).
+fn banner(head: &[u8]) -> Option<&[u8]> {
+    head.split_inclusive(|byte| *byte == b'\n').find(|line| line.starts_with(b"SSH-") && line.ends_with(b"\n"))
+}
+
+/// The first 80 characters of the first line.
+fn first_line(head: &[u8]) -> String {
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    String::from_utf8_lossy(line).trim_end().chars().take(80).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use russh::AlgorithmKind;
+
+    const PEER: &str = "127.0.0.1 port 22";
+
+    #[test]
+    fn a_timeout_says_how_far_the_server_came() {
+        let message = |head: &[u8]| key_exchange_timeout(PEER, head, Duration::from_secs(10)).message;
+        assert_eq!(message(b""), "connected to 127.0.0.1 port 22, but no SSH banner came within 10 s");
+        assert_eq!(
+            message(b"welcome\r\nSSH-2.0-x\r\n"),
+            "127.0.0.1 port 22 answered, but the key exchange was not finished within 10 s"
+        );
+        assert_eq!(message(b"220 mail.lab\r\n"), "127.0.0.1 port 22 does not speak SSH; it says \"220 mail.lab\"");
+    }
+
+    #[test]
+    fn key_exchange_errors_are_classified() {
+        let error = key_exchange_error(PEER, b"Exceeded MaxStartups\r\n", &Error::HUP);
+        assert_eq!(error.kind, SshErrorKind::Busy);
+        assert_eq!(error.message, "127.0.0.1 port 22 closed the connection and said \"Exceeded MaxStartups\"");
+        assert_eq!(
+            key_exchange_error(PEER, b"Not allowed at this time\r\n", &Error::HUP),
+            SshError::new(
+                SshErrorKind::RateLimited,
+                "127.0.0.1 port 22 is rate-limited for this address: it closed the connection and said \"Not allowed at \
+                 this time\""
+            )
+            .with_hint(
+                "after failed logins sshd refuses an address for a while (PerSourcePenalties); the next attempt is in a \
+                 minute"
+            )
+        );
+        assert_eq!(
+            key_exchange_error(PEER, b"", &Error::Disconnect).message,
+            "127.0.0.1 port 22 closed the connection before the key exchange was finished"
+        );
+        let none = Error::NoCommonAlgo { kind: AlgorithmKind::Kex, ours: vec![], theirs: vec!["a".into(), "b".into()] };
+        assert_eq!(
+            key_exchange_error(PEER, b"SSH-2.0-x\r\n", &none).message,
+            "no Kex algorithm in common with 127.0.0.1 port 22, which offers a, b"
+        );
+        let error = key_exchange_error(PEER, b"SSH-2.0-x\r\n", &Error::WrongServerSig);
+        assert_eq!(error.message, "the key exchange with 127.0.0.1 port 22 failed: Wrong server signature");
+        assert_eq!(error.kind, SshErrorKind::KeyExchange);
+    }
 }

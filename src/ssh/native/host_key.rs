@@ -1,47 +1,46 @@
-//! Whether a server's key is good, and what to say and ask when it is not.
+//! Verifies the host key of a server before any credentials are sent, and asks the user about an unknown one.
 
-use super::login_state::UnknownHostKey;
-use crate::ssh::Context;
-use crate::ssh::credentials::{PromptKey, Unanswered};
+use crate::config::shell_word;
+use crate::ssh::credentials::{Broker, PromptKey, Unanswered};
 use crate::ssh::known_hosts::{
     self, CertificateCheck, HostKeyStatus, HostName, KnownHosts, KnownHostsEntry, fingerprint,
 };
 use crate::ssh::prompt::{Answer, PromptKind};
 use crate::ssh::resolve::{Resolved, StrictHostKeys};
-use crate::ssh::text::{shell_word, ssh_target};
 use crate::ssh::transport::{SshError, SshErrorKind};
 use russh::keys::{Certificate, PublicKey};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Decides on the keys of one connection, before anything secret is sent.
+/// Verifies the host keys of one connection.
 #[derive(Debug)]
 pub(super) struct HostKeyVerifier {
     pub(super) known: KnownHosts,
     pub(super) name: HostName,
-    /// The key that a person has just trusted at a prompt.
+    /// The key that the user has just trusted at a prompt: the connection is pinned to it.
     pub(super) trusted: Option<PublicKey>,
-    /// Fingerprints of keys that a person trusted for this host since the process began.
+    /// Fingerprints of the keys that the user trusted for this host earlier in this process.
     pub(super) trusted_before: Vec<String>,
+    /// `StrictHostKeyChecking accept-new`.
     pub(super) accept_new: bool,
-    /// The key of the first exchange: a later exchange on the same connection must show the same.
+    /// The key of the first key exchange: rekeying must show the same key.
     pub(super) accepted: Option<PublicKey>,
 }
 
-/// What became of a key.
+/// The result of verifying a host key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum HostKeyDecision {
-    /// It is used; if new, it must be written down.
+    /// The key is accepted. A `new` key must be added to known_hosts.
     Accepted { new: Option<PublicKey> },
-    /// Nothing is known of the host; other names of the key.
+    /// No key of the host is known. `other_names` are the names that have this key.
     Unknown { key: PublicKey, other_names: Vec<String> },
-    /// The host has other keys.
+    /// Other keys of the host are known.
     Changed { key: PublicKey, entry: KnownHostsEntry },
-    /// The key must not be used.
+    /// The key is revoked.
     Revoked { key: PublicKey, entry: KnownHostsEntry },
-    /// An authority of ours vouches for the key, but its certificate is not good, and the key alone is not known.
-    BadCertificate { key: PublicKey, why: String },
-    /// The key differs from the one that the connection began with.
+    /// A known authority signed the certificate, but it is not valid, and its key alone is not known.
+    BadCertificate { key: PublicKey, reason: String },
+    /// Rekeying showed another key than the first key exchange.
     ChangedDuringSession,
 }
 
@@ -63,7 +62,7 @@ impl HostKeyVerifier {
         HostKeyDecision::Accepted { new }
     }
 
-    /// Judges a certificate; where no authority of ours vouches for it, its key alone, as ssh does.
+    /// Verifies a certificate. If no known authority signed it, its key alone decides, as in ssh.
     pub(super) fn verify_certificate(&mut self, certificate: &Certificate) -> HostKeyDecision {
         let key = PublicKey::from(certificate.public_key().clone());
         if self.accepted.is_some() {
@@ -77,9 +76,9 @@ impl HostKeyVerifier {
             }
             CertificateCheck::UnknownAuthority => self.verify_key(&key),
             CertificateCheck::Revoked(entry) => HostKeyDecision::Revoked { key, entry },
-            CertificateCheck::Invalid(why) => match self.known.check_key(&self.name, &key) {
+            CertificateCheck::Invalid(reason) => match self.known.check_key(&self.name, &key) {
                 HostKeyStatus::Known => self.verify_key(&key),
-                _ => HostKeyDecision::BadCertificate { key, why },
+                _ => HostKeyDecision::BadCertificate { key, reason },
             },
         }
     }
@@ -92,49 +91,57 @@ impl HostKeyVerifier {
     }
 }
 
-/// Asks whether an unknown key may be trusted; afterwards it is, or the error says why not.
+/// A server whose key is not known.
+#[derive(Debug)]
+pub(super) struct UnknownHostKey {
+    pub(super) key: PublicKey,
+    /// Other names that have this key.
+    pub(super) other_names: Vec<String>,
+    /// Name and address of the server, for display.
+    pub(super) target: String,
+}
+
+/// Asks the user to trust an unknown key, and saves it if the user says so.
+///
+/// # Errors
+/// The reason why the key is not trusted.
 pub(super) async fn prompt_for_unknown_key(
-    context: &Context,
+    broker: &Broker,
     host: &str,
     resolved: &Resolved,
     name: &HostName,
     unknown_key: &UnknownHostKey,
 ) -> Result<(), SshError> {
     let key = &unknown_key.key;
-    let fingerprint_text = fingerprint(key);
     if resolved.strict_host_keys == StrictHostKeys::Yes {
         return Err(unknown_key_error(resolved, name, key, "StrictHostKeyChecking is on"));
     }
-    let file = resolved.user_known_hosts.first().cloned();
+    let file = resolved.user_known_hosts.first();
     let kind = PromptKind::HostKey {
         target: unknown_key.target.clone(),
         key_type: key.algorithm().as_str().to_owned(),
-        fingerprint: fingerprint_text.clone(),
-        known_hosts: file.as_ref().map(|file| file.display().to_string()).unwrap_or_default(),
+        fingerprint: fingerprint(key),
+        known_hosts: file.map(|file| file.display().to_string()).unwrap_or_default(),
         also_known_as: unknown_key.other_names.clone(),
     };
-    let question = PromptKey::HostKey { name: name.exact.clone(), fingerprint: fingerprint_text };
-    let answer = match context.broker.ask(question, host, kind).await {
+    let prompt_key = PromptKey::HostKey { name: name.exact.clone(), fingerprint: fingerprint(key) };
+    let answer = match broker.ask(prompt_key, host, kind).await {
         Ok((_, answer)) => answer,
         Err(Unanswered::NotInteractive | Unanswered::ReceiverDropped) => {
-            return Err(unknown_key_error(resolved, name, key, "nobody could be asked"));
+            return Err(unknown_key_error(resolved, name, key, "no prompt is possible"));
         }
     };
     match &*answer {
-        Answer::TrustOnce => context.trust_once(name, key),
-        Answer::TrustAndSave => {
-            save(resolved, name, key).await?;
-            context.trust_once(name, key);
-        }
+        Answer::TrustOnce => Ok(()),
+        Answer::TrustAndSave => save(resolved, name, key).await,
         Answer::Secret(_) | Answer::Decline => {
             let message = format!("the host key {} was not trusted", fingerprint(key));
-            return Err(SshError::new(SshErrorKind::Declined, message));
+            Err(SshError::new(SshErrorKind::Declined, message))
         }
     }
-    Ok(())
 }
 
-/// Writes a new key to the first of the user's files.
+/// Adds a key to the first known_hosts file of the user.
 pub(super) async fn save(resolved: &Resolved, name: &HostName, key: &PublicKey) -> Result<(), SshError> {
     let Some(file) = resolved.user_known_hosts.first().cloned() else {
         let message = "there is no known_hosts file to write the host key to";
@@ -145,75 +152,72 @@ pub(super) async fn save(resolved: &Resolved, name: &HostName, key: &PublicKey) 
     writing.await.unwrap_or_else(|_| Err(SshError::new(SshErrorKind::KnownHosts, "writing the host key failed")))
 }
 
-/// The error for an unknown key that nobody accepted.
-fn unknown_key_error(resolved: &Resolved, name: &HostName, key: &PublicKey, why: &str) -> SshError {
-    let message = format!(
-        "the host key of {} is not known ({} {}), and {why}",
-        name.exact,
-        key.algorithm().as_str(),
-        fingerprint(key)
-    );
-    // The command must ask about the same name and write to the same file as we would read.
+/// The error for an unknown key that the user did not accept.
+fn unknown_key_error(resolved: &Resolved, name: &HostName, key: &PublicKey, reason: &str) -> SshError {
+    let message = format!("the host key of {} is not known ({}), and {reason}", name.exact, describe(key));
+    // The command must use the same name and write to the same file as gpufleet.
     let mut options = String::new();
     if let Some(file) = resolved.user_known_hosts.first() {
         options = format!("-o UserKnownHostsFile={} ", shell_word(&file.to_string_lossy()));
     }
-    let target = ssh_target(&resolved.user, &resolved.hostname, resolved.port);
     SshError::new(SshErrorKind::HostKeyUnknown, message).with_hint(format!(
-        "ssh {options}{target} true   # compare the fingerprint with the administrator's, then say yes"
+        "ssh {options}{} true   # compare the fingerprint with the administrator's, then say yes",
+        resolved.ssh_target()
     ))
 }
 
 /// The error for a key that must not be used.
 pub(super) fn refusal_error(decision: &HostKeyDecision, name: &HostName) -> Option<SshError> {
-    match decision {
+    let (kind, message, hint) = match decision {
         HostKeyDecision::Changed { key, entry } => {
             let known = match (&entry.key_type, &entry.fingerprint) {
                 (Some(key_type), Some(fingerprint)) => format!("{key_type} {fingerprint}"),
                 _ => "another key".to_owned(),
             };
-            let message = format!(
-                "the host key has changed: the server shows {} {}, but {}:{} has {known}; nothing was sent to it",
-                key.algorithm().as_str(),
-                fingerprint(key),
-                entry.file.display(),
-                entry.line,
-            );
-            Some(SshError::new(SshErrorKind::HostKeyChanged, message).with_hint(format!(
-                "{}   # only if the administrator confirms the new key",
-                remove_command(&entry.file, &name.exact)
-            )))
-        }
-        HostKeyDecision::Revoked { key, entry } => {
-            let message = format!(
-                "the host key {} {} is revoked by {}:{}; nothing was sent to the server",
-                key.algorithm().as_str(),
-                fingerprint(key),
-                entry.file.display(),
-                entry.line,
-            );
-            Some(
-                SshError::new(SshErrorKind::HostKeyRevoked, message)
-                    .with_hint("the server must get a new host key; ask its administrator"),
+            (
+                SshErrorKind::HostKeyChanged,
+                format!(
+                    "the host key has changed: the server shows {}, but {}:{} has {known}; nothing was sent to it",
+                    describe(key),
+                    entry.file.display(),
+                    entry.line,
+                ),
+                format!(
+                    "{}   # only if the administrator confirms the new key",
+                    remove_command(&entry.file, &name.exact)
+                ),
             )
         }
-        HostKeyDecision::BadCertificate { key, why } => {
-            let message = format!(
-                "the certificate of the host key {} {} is not good: {why}; nothing was sent to the server",
-                key.algorithm().as_str(),
-                fingerprint(key),
-            );
-            Some(
-                SshError::new(SshErrorKind::HostKeyUnknown, message)
-                    .with_hint("the server must get a new host certificate; ask its administrator"),
-            )
+        HostKeyDecision::Revoked { key, entry } => (
+            SshErrorKind::HostKeyRevoked,
+            format!(
+                "the host key {} is revoked by {}:{}; nothing was sent to the server",
+                describe(key),
+                entry.file.display(),
+                entry.line,
+            ),
+            "the server must get a new host key; ask its administrator".to_owned(),
+        ),
+        HostKeyDecision::BadCertificate { key, reason } => (
+            SshErrorKind::HostKeyUnknown,
+            format!(
+                "the certificate of the host key {} is not valid: {reason}; nothing was sent to the server",
+                describe(key)
+            ),
+            "the server must get a new host certificate; ask its administrator".to_owned(),
+        ),
+        HostKeyDecision::ChangedDuringSession => {
+            let message = "the server showed another host key during the connection";
+            return Some(SshError::new(SshErrorKind::HostKeyChanged, message));
         }
-        HostKeyDecision::ChangedDuringSession => Some(SshError::new(
-            SshErrorKind::HostKeyChanged,
-            "the server showed another host key in the middle of the connection",
-        )),
-        HostKeyDecision::Accepted { .. } | HostKeyDecision::Unknown { .. } => None,
-    }
+        HostKeyDecision::Accepted { .. } | HostKeyDecision::Unknown { .. } => return None,
+    };
+    Some(SshError::new(kind, message).with_hint(hint))
+}
+
+/// Type and fingerprint.
+fn describe(key: &PublicKey) -> String {
+    format!("{} {}", key.algorithm().as_str(), fingerprint(key))
 }
 
 fn remove_command(file: &Path, name: &str) -> String {

@@ -1,31 +1,28 @@
-//! Connections to jump hosts: one each, shared by all hosts behind it, and kept while the process runs.
+//! Connections to jump hosts: one per jump host, shared by all hosts behind it, kept while the process runs.
 //!
-//! A one-time code typed at a jump host opens every host behind it. A login that a jump host refused is not tried again
-//! for each host behind it: all of them are told of the one failure, and the next try is the one that somebody asks for
-//! after having been told.
+//! A one-time code that the user types for a jump host opens every host behind it. A login that a jump host refused is
+//! not repeated for each of these hosts: each of them reports the same failure once, and a host that asks again after
+//! that causes the next attempt.
 
-use super::connect::{self, ConnectTarget, NativeError};
-use super::exec::Connection;
-use crate::config::{Hop, HostConfig};
-use crate::ssh::openssh;
-use crate::ssh::resolve::{Proxy, Resolved, resolve};
-use crate::ssh::transport::{SshError, SshErrorKind};
+use super::connection::{Connection, NativeError};
+use crate::ssh::transport::SshErrorKind;
 use std::collections::{HashMap, HashSet};
+use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
-/// A failure that needs nobody, such as a network's, is told to those who come within this time.
+/// How long hosts share a failure that needs no user action, such as a network failure.
 const FAILURE_SHARED_FOR: Duration = Duration::from_secs(1);
 
-/// The jump hosts of this process.
+/// The jump host connections of this process. A key names the jump host and the route to it.
 #[derive(Debug, Default)]
 pub(in crate::ssh) struct JumpHostPool {
     entries: Mutex<HashMap<String, Arc<PoolEntry>>>,
 }
 
-/// One way to a jump host. Whoever comes first connects; the others wait for what becomes of it.
+/// One attempt to connect to a jump host. The first host connects, the others wait for the outcome.
 #[derive(Debug, Default)]
 struct PoolEntry {
     outcome: OnceCell<Result<JumpConnection, NativeError>>,
@@ -34,26 +31,61 @@ struct PoolEntry {
 
 #[derive(Debug, Default)]
 struct FailureReports {
-    /// The hosts that know of the failure.
+    /// The hosts that have reported the failure.
     hosts: HashSet<String>,
     since: Option<Instant>,
 }
 
-/// What leads on from a jump host.
+/// How to reach the hosts behind a jump host.
 #[derive(Debug, Clone)]
 pub(super) enum JumpConnection {
-    /// A connection of ours.
+    /// Through a channel of this connection.
     Connection(Arc<Connection>),
-    /// The `ssh` program with these arguments: it has a connection already, or it alone can make one.
+    /// Through `ssh -W` with these arguments: a master connection exists, or only `ssh` can connect.
     SshProgram(Vec<String>),
 }
 
 impl JumpHostPool {
+    /// Returns the connection for `key`, or runs `connect` if there is none that `host` can use. Concurrent callers
+    /// share one attempt.
+    pub(super) async fn get_or_connect<F>(
+        &self,
+        key: &str,
+        host: &str,
+        connect: impl FnOnce() -> F,
+    ) -> Result<JumpConnection, NativeError>
+    where
+        F: Future<Output = Result<JumpConnection, NativeError>>,
+    {
+        let entry = self.entry(key, host);
+        let outcome = entry.outcome.get_or_init(|| async {
+            let outcome = connect().await;
+            entry.failure_reports().since = Some(Instant::now());
+            outcome
+        });
+        let outcome = outcome.await.clone();
+        if outcome.is_err() {
+            entry.failure_reports().hosts.insert(host.to_owned());
+        }
+        outcome
+    }
+
+    /// Removes a connection that proved dead, unless another one has replaced it.
+    pub(super) fn discard(&self, key: &str, dead: &Arc<Connection>) {
+        let mut entries = self.lock();
+        let is_it = entries.get(key).and_then(|entry| entry.outcome.get()).is_some_and(
+            |outcome| matches!(outcome, Ok(JumpConnection::Connection(connection)) if Arc::ptr_eq(connection, dead)),
+        );
+        if is_it {
+            entries.remove(key);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<PoolEntry>>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The slot to wait for: the one there is, unless it is of no more use to this host.
+    /// The existing entry if `host` can use it, else a new one.
     fn entry(&self, key: &str, host: &str) -> Arc<PoolEntry> {
         let mut entries = self.lock();
         match entries.get(key) {
@@ -76,18 +108,18 @@ impl PoolEntry {
         match self.outcome.get() {
             None => true,
             Some(Ok(JumpConnection::Connection(connection))) => !connection.handle.is_closed(),
-            // Whether a master still runs is looked at each time.
+            // Check each time whether a master connection still runs.
             Some(Ok(JumpConnection::SshProgram(_))) => false,
             Some(Err(failure)) => {
-                let failure_reports = self.failure_reports();
-                let is_fresh = failure_reports.since.is_some_and(|since| since.elapsed() < FAILURE_SHARED_FOR);
-                !failure_reports.hosts.contains(host) && (is_fresh || needs_user_action(failure.error.kind))
+                let reports = self.failure_reports();
+                let is_fresh = reports.since.is_some_and(|since| since.elapsed() < FAILURE_SHARED_FOR);
+                !reports.hosts.contains(host) && (is_fresh || needs_user_action(failure.error.kind))
             }
         }
     }
 }
 
-/// Whether the next try can only go better after somebody has done something.
+/// Whether another attempt is useless until the user has done something.
 fn needs_user_action(kind: SshErrorKind) -> bool {
     match kind {
         SshErrorKind::HostKeyUnknown
@@ -110,140 +142,53 @@ fn needs_user_action(kind: SshErrorKind) -> bool {
     }
 }
 
-/// The last of these jump hosts, reached through the others.
-pub(super) async fn jump_connection(target: &ConnectTarget<'_>, hops: &[Hop]) -> Result<JumpConnection, NativeError> {
-    let key = key(target.resolved, hops);
-    if target.jump_path.contains(&key) {
-        let mut circle: Vec<&str> = target.jump_path.iter().map(|key| names(key)).collect();
-        circle.push(names(&key));
-        let message = format!("the jump hosts lead in a circle: {}", circle.join(" through "));
-        let error = SshError::new(SshErrorKind::Config, message).with_hint("ProxyJump in ~/.ssh/config");
-        return Err(error.naming_jump_host().into());
-    }
-    let entry = target.context.jump_hosts.entry(&key, target.host);
-    let outcome = entry.outcome.get_or_init(|| async {
-        let outcome = connect(target, hops, &key).await;
-        entry.failure_reports().since = Some(Instant::now());
-        outcome
-    });
-    let outcome = outcome.await.clone();
-    if outcome.is_err() {
-        entry.failure_reports().hosts.insert(target.host.to_owned());
-    }
-    outcome
-}
-
-/// Gives up a connection that proved dead, unless another one has taken its place by now.
-pub(super) fn discard(target: &ConnectTarget<'_>, hops: &[Hop], dead: &Arc<Connection>) {
-    let key = key(target.resolved, hops);
-    let mut entries = target.context.jump_hosts.lock();
-    let is_it = entries.get(&key).and_then(|entry| entry.outcome.get()).is_some_and(
-        |outcome| matches!(outcome, Ok(JumpConnection::Connection(connection)) if Arc::ptr_eq(connection, dead)),
-    );
-    if is_it {
-        entries.remove(&key);
-    }
-}
-
-async fn connect(target: &ConnectTarget<'_>, hops: &[Hop], key: &str) -> Result<JumpConnection, NativeError> {
-    let Some((last, before)) = hops.split_last() else {
-        return Err(SshError::new(SshErrorKind::Config, "there is no jump host to go through").into());
-    };
-    let mut host = HostConfig::named(last.to_string());
-    host.address = Some(last.host.clone());
-    host.user.clone_from(&last.user);
-    host.port = last.port;
-    host.ssh_config.clone_from(&target.resolved.config);
-    if !before.is_empty() {
-        host.proxy_jump = Some(before.to_vec());
-    }
-    let context = target.context;
-    let name_hop = |failure: NativeError| with_hop_name(last, failure);
-    let resolved = resolve(context, &host).await.map_err(|error| name_hop(error.into()))?;
-    if resolved.ssh_program && needs_ssh_program(&resolved).await {
-        return Ok(JumpConnection::SshProgram(openssh::arguments(context, &host, &resolved)));
-    }
-    let mut path = target.jump_path.to_vec();
-    path.push(key.to_owned());
-    let name = last.to_string();
-    let hop = ConnectTarget {
-        host: &name,
-        resolved: &resolved,
-        jump_path: &path,
-        carries_others: true,
-        progress: &|_| {},
-        ..*target
-    };
-    let (connection, _) = connect::log_in(hop).await.map_err(name_hop)?;
-    Ok(JumpConnection::Connection(Arc::new(connection)))
-}
-
-/// Whether a running `ssh` serves the jump host already, or only `ssh` can follow its configuration.
-async fn needs_ssh_program(resolved: &Resolved) -> bool {
-    super::unsupported_setting(resolved).is_some() || resolved.has_live_master().await
-}
-
-/// Adds the jump host to its failure. A failure of an earlier jump host keeps that one.
-fn with_hop_name(hop: &Hop, mut failure: NativeError) -> NativeError {
-    if !failure.error.names_jump_host {
-        failure.error.message = format!("the jump host {hop}: {}", failure.error.message);
-        failure.error.names_jump_host = true;
-    }
-    failure
-}
-
-/// What tells one way to a jump host from another.
-fn key(resolved: &Resolved, hops: &[Hop]) -> String {
-    let config = resolved.config.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
-    format!("{}\n{config}", Proxy::Jump(hops.to_vec()))
-}
-
-/// The jump hosts of a key.
-fn names(key: &str) -> &str {
-    key.split('\n').next().unwrap_or(key)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ssh::transport::SshError;
+    use std::cell::Cell;
 
-    fn failed(kind: SshErrorKind) -> Result<JumpConnection, NativeError> {
-        Err(SshError::new(kind, "no").into())
+    /// Counts the attempts to connect; each of them fails.
+    struct Failing {
+        pool: JumpHostPool,
+        kind: SshErrorKind,
+        attempts: Cell<u32>,
     }
 
-    async fn finish(entry: &PoolEntry, outcome: Result<JumpConnection, NativeError>, host: &str) {
-        entry.failure_reports().since = Some(Instant::now());
-        entry.outcome.get_or_init(|| async { outcome }).await.clone().unwrap_err();
-        entry.failure_reports().hosts.insert(host.to_owned());
+    impl Failing {
+        fn new(kind: SshErrorKind) -> Self {
+            Self { pool: JumpHostPool::default(), kind, attempts: Cell::new(0) }
+        }
+
+        /// The number of attempts after `host` asked for a connection.
+        async fn attempts_after(&self, host: &str) -> u32 {
+            let connect = || async {
+                self.attempts.set(self.attempts.get() + 1);
+                // Gives the others time to join this attempt.
+                tokio::task::yield_now().await;
+                Err(SshError::new(self.kind, "no").into())
+            };
+            let error = self.pool.get_or_connect("gate", host, connect).await.unwrap_err();
+            assert_eq!(error.error.kind, self.kind);
+            self.attempts.get()
+        }
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_refused_login_is_told_to_each_host_once_and_tried_again_by_whom_knows_of_it() {
-        let jump_hosts = JumpHostPool::default();
-        let first = jump_hosts.entry("gate", "gpu01");
-        assert!(Arc::ptr_eq(&first, &jump_hosts.entry("gate", "gpu02")), "who comes meanwhile waits for the same try");
-        finish(&first, failed(SshErrorKind::Authentication), "gpu01").await;
+    async fn each_host_reports_a_refused_login_once_and_its_next_request_connects_again() {
+        let gate = Failing::new(SshErrorKind::Authentication);
+        assert_eq!(tokio::join!(gate.attempts_after("gpu01"), gate.attempts_after("gpu02")), (1, 1));
         tokio::time::advance(Duration::from_secs(60)).await;
-        assert!(Arc::ptr_eq(&first, &jump_hosts.entry("gate", "gpu02")), "the news of the refusal is no second try");
-        assert!(!Arc::ptr_eq(&first, &jump_hosts.entry("gate", "gpu01")), "somebody asked for another try");
-    }
-
-    #[test]
-    fn a_failure_names_the_jump_host_where_it_happened_whatever_its_message_says() {
-        let hop = |host: &str| Hop { user: None, host: host.to_owned(), port: None };
-        let failure = SshError::new(SshErrorKind::ConnectionRefused, "the jump host looks down");
-        let inner = with_hop_name(&hop("inner"), failure.into());
-        assert_eq!(inner.error.message, "the jump host inner: the jump host looks down");
-        assert_eq!(with_hop_name(&hop("outer"), inner.clone()).error, inner.error);
+        assert_eq!(gate.attempts_after("gpu03").await, 1);
+        assert_eq!(gate.attempts_after("gpu01").await, 2);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_network_failure_is_soon_tried_again() {
-        let jump_hosts = JumpHostPool::default();
-        let first = jump_hosts.entry("gate", "gpu01");
-        finish(&first, failed(SshErrorKind::ConnectionRefused), "gpu01").await;
-        assert!(Arc::ptr_eq(&first, &jump_hosts.entry("gate", "gpu02")));
+    async fn hosts_share_a_network_failure_for_a_second() {
+        let gate = Failing::new(SshErrorKind::ConnectionRefused);
+        assert_eq!(gate.attempts_after("gpu01").await, 1);
+        assert_eq!(gate.attempts_after("gpu02").await, 1);
         tokio::time::advance(FAILURE_SHARED_FOR).await;
-        assert!(!Arc::ptr_eq(&first, &jump_hosts.entry("gate", "gpu02")));
+        assert_eq!(gate.attempts_after("gpu03").await, 2);
     }
 }

@@ -1,33 +1,75 @@
-//! The way to a server: a TCP connection, a channel through a jump host, or the pipes of a program.
+//! Opens a byte stream to an SSH server: a TCP connection, a channel through jump hosts, or the pipes of a program.
 
-use super::connect::{ConnectTarget, NativeError};
-use super::exec::Connection;
-use super::jump_pool::{self, JumpConnection};
-use super::tcp_connect::{self, describe_address};
-use crate::config::Hop;
-use crate::ssh::openssh::child_process::{Child, ProcessGroup};
-use crate::ssh::openssh::{AskpassToken, PromptAbandoned};
-use crate::ssh::pausable_timeout::PausableTimeout;
-use crate::ssh::resolve::Proxy;
+use super::algorithms;
+use super::connection::{Connection, NativeError, StreamCarrier};
+use super::jump_pool::JumpConnection;
+use crate::config::{Hop, HostConfig};
+use crate::ssh::Context;
+use crate::ssh::child_process::Child;
+use crate::ssh::limits::{PausableTimeout, PreauthSlot};
+use crate::ssh::openssh;
+use crate::ssh::resolve::{Proxy, Resolved, resolve};
 use crate::ssh::transport::{SshError, SshErrorKind, SshPhase};
-use crate::ssh::{openssh, preauth_limiter};
 use crate::wire::format::{DurationStyle, duration, io_cause};
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use russh::{ChannelOpenFailure, Error};
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::process::{ChildStderr, Command};
-use tokio::time::timeout;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::process::Command;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long a jump host may take for a sign of life before its connection counts as dead.
+/// How long to try one address before the next one is tried as well (RFC 8305, section 5).
+const STAGGER: Duration = Duration::from_millis(250);
+
+/// How long a jump host may take to answer a ping before its connection counts as dead.
 const PING_LIMIT: Duration = Duration::from_secs(2);
 
-/// The most of a proxy's words that an error repeats, in bytes.
-const MAX_STDERR_BYTES: usize = 400;
+/// The server to connect to.
+#[derive(Clone, Copy)]
+pub(super) struct ConnectTarget<'a> {
+    pub(super) context: &'a Context,
+    /// The display name of the host.
+    pub(super) host: &'a str,
+    pub(super) resolved: &'a Resolved,
+    /// The keys of the jump hosts that wait for this connection, to detect a jump host that leads back to itself.
+    pub(super) jump_path: &'a [String],
+    /// Whether other connections will run through this one.
+    pub(super) carries_others: bool,
+    pub(super) progress: &'a (dyn Fn(SshPhase) + Send + Sync),
+    /// Connects to a jump host.
+    pub(super) log_in: LogIn,
+}
 
-/// How long a proxy that failed may take to say why.
-const STDERR_LIMIT: Duration = Duration::from_millis(500);
+/// Connects to a target and logs in. The slot comes with the connection, because the server still counts it as
+/// unauthenticated for a moment.
+pub(super) type LogIn = for<'a> fn(ConnectTarget<'a>) -> BoxFuture<'a, Result<(Connection, PreauthSlot), NativeError>>;
+
+impl ConnectTarget<'_> {
+    /// See [`Context::trace`].
+    pub(super) fn trace(&self, phase: SshPhase, text: impl FnOnce() -> String) {
+        self.context.trace(self.host, phase, text);
+    }
+
+    /// `host:port`, the format of `ssh -W`.
+    fn host_and_port(&self) -> String {
+        Hop { user: None, host: self.resolved.hostname.clone(), port: Some(self.resolved.port) }.to_string()
+    }
+
+    /// The server and the proxy, for display.
+    fn describe_route(&self) -> String {
+        let Resolved { hostname, port, proxy, .. } = self.resolved;
+        match proxy {
+            Proxy::Command(_) => format!("{hostname} port {port} through its ProxyCommand"),
+            proxy => format!("{hostname} port {port} through {proxy}"),
+        }
+    }
+}
 
 /// Bytes to and from a server.
 pub(super) trait ByteStream: AsyncRead + AsyncWrite + Unpin + Send {}
@@ -37,150 +79,239 @@ impl<T: AsyncRead + AsyncWrite + Unpin + Send> ByteStream for T {}
 /// A stream to a server's SSH port.
 pub(super) struct ServerStream {
     pub(super) stream: Box<dyn ByteStream>,
-    /// What was reached, for people.
+    /// The other end, for display.
     pub(super) peer: String,
     pub(super) carrier: StreamCarrier,
-    /// Given back once logged in.
-    pub(super) preauth_slot: preauth_limiter::PreauthSlot,
-    /// The limit of the key exchange, where it stands still while a proxy asks the person something.
+    /// Held until the login is complete.
+    pub(super) preauth_slot: PreauthSlot,
+    /// The key exchange limit, if it pauses while a proxy asks the user.
     pub(super) time_limit: Option<PausableTimeout>,
 }
 
-/// What a stream runs through, and ends with.
-pub(super) enum StreamCarrier {
-    Direct,
-    /// The connection to a jump host, shared with others.
-    Jump {
-        _connection: Arc<Connection>,
-    },
-    /// A program, killed with its group when dropped, and what it says on standard error.
-    ProxyProcess(Box<ProxyProcess>),
-}
-
-/// A running proxy.
-pub(super) struct ProxyProcess {
-    _process_group: ProcessGroup,
-    askpass_token: Option<AskpassToken>,
-    stderr: tokio::sync::Mutex<ChildStderr>,
-}
-
-impl StreamCarrier {
-    /// Completes when the person whom the proxy asked has said no, or does not answer while its server waits.
-    pub(super) async fn abandoned(&self) -> PromptAbandoned {
-        if let Self::ProxyProcess(program) = self
-            && let Some(askpass_token) = &program.askpass_token
-        {
-            return askpass_token.abandoned().await;
-        }
-        std::future::pending().await
-    }
-
-    /// The error with the proxy's own words, where there is a proxy and it has any.
-    pub(super) async fn explain(&self, mut error: SshError) -> SshError {
-        let Self::ProxyProcess(program) = self else { return error };
-        let mut output = Vec::new();
-        let mut stderr = program.stderr.lock().await;
-        // Until it ends, or a moment has passed: what was read by then stays in the buffer.
-        let mut stderr = (&mut *stderr).take(MAX_STDERR_BYTES as u64);
-        let _ = timeout(STDERR_LIMIT, stderr.read_to_end(&mut output)).await;
-        let output = String::from_utf8_lossy(&output);
-        let lines: Vec<&str> = output.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        if !lines.is_empty() {
-            error.message = format!("{}; the proxy says: {}", error.message, lines.join("; "));
-        }
-        error
-    }
-}
-
-/// Opens the way that the configuration names.
+/// Opens the stream that the configuration asks for.
 pub(super) async fn open(target: &ConnectTarget<'_>) -> Result<ServerStream, NativeError> {
     match &target.resolved.proxy {
         Proxy::None => Ok(open_direct(target).await?),
         Proxy::Jump(hops) => open_through_jump_hosts(target, hops).await,
         Proxy::Command(command) => {
             let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
-            let mut program = openssh::without_terminal(target.context, shell);
+            let mut program = target.context.askpass.command(shell);
             program.arg("-c").arg(format!("exec {command}"));
             Ok(open_through_process(target, program, "its ProxyCommand").await?)
         }
     }
 }
 
+/// Waits for a slot among the unauthenticated connections to this address.
+async fn acquire_preauth_slot(target: &ConnectTarget<'_>, address: &str) -> PreauthSlot {
+    let mut acquiring = std::pin::pin!(target.context.preauth_limiter.acquire(address));
+    if let Some(slot) = acquiring.as_mut().now_or_never() {
+        return slot;
+    }
+    (target.progress)(SshPhase::Queued);
+    acquiring.await
+}
+
 async fn open_direct(target: &ConnectTarget<'_>) -> Result<ServerStream, SshError> {
     let limits = target.context.options.limits;
     (target.progress)(SshPhase::Name);
-    let addresses = tcp_connect::lookup_addresses(target.resolved, limits.name).await?;
+    let addresses = lookup_addresses(target.resolved, limits.name).await?;
     target.trace(SshPhase::Name, || {
         addresses.iter().map(|address| address.ip().to_string()).collect::<Vec<_>>().join(", ")
     });
-    let preauth_slot =
-        acquire_preauth_slot(target, &addresses.first().map(ToString::to_string).unwrap_or_default()).await;
+    let first_address = addresses.first().map(ToString::to_string).unwrap_or_default();
+    let preauth_slot = acquire_preauth_slot(target, &first_address).await;
     (target.progress)(SshPhase::Tcp);
     let limit = target.resolved.connect_timeout.unwrap_or(limits.tcp);
-    let (stream, address) = tcp_connect::connect(&addresses, limit).await?;
-    target.trace(SshPhase::Tcp, || describe_address(address));
-    Ok(ServerStream {
-        stream: Box::new(stream),
-        peer: describe_address(address),
-        carrier: StreamCarrier::Direct,
-        preauth_slot,
-        time_limit: None,
-    })
+    let (stream, address) = connect_tcp(&addresses, limit).await?;
+    let peer = describe_address(address);
+    target.trace(SshPhase::Tcp, || peer.clone());
+    let carrier = StreamCarrier::Direct;
+    Ok(ServerStream { stream: Box::new(stream), peer, carrier, preauth_slot, time_limit: None })
 }
 
-/// A place among the unauthenticated connections to this address.
-async fn acquire_preauth_slot(target: &ConnectTarget<'_>, address: &str) -> preauth_limiter::PreauthSlot {
-    let mut entering = std::pin::pin!(target.context.preauth_limiter.acquire(address));
-    if let Some(peer) = entering.as_mut().now_or_never() {
-        return peer;
+/// Resolves the host name.
+async fn lookup_addresses(resolved: &Resolved, limit: Duration) -> Result<Vec<SocketAddr>, SshError> {
+    let name = &resolved.hostname;
+    let hint = "check the spelling, or set `address` in hosts.toml; a name in a private network may need its VPN";
+    let addresses: Vec<_> = match timeout(limit, tokio::net::lookup_host((name.as_str(), resolved.port))).await {
+        Ok(Ok(addresses)) => addresses.filter(|address| resolved.family.admits(*address)).collect(),
+        Ok(Err(error)) => {
+            let message = format!("looking up {name} failed: {}", io_cause(&error));
+            return Err(SshError::new(SshErrorKind::Dns, message).with_hint(hint));
+        }
+        Err(_) => {
+            let message =
+                format!("looking up {name} gave no answer within {}", duration(limit, DurationStyle::Seconds));
+            return Err(SshError::new(SshErrorKind::Timeout(SshPhase::Name), message).with_hint(hint));
+        }
+    };
+    if addresses.is_empty() {
+        let message = format!("looking up {name} gave no address of the configured family");
+        return Err(SshError::new(SshErrorKind::Dns, message).with_hint("AddressFamily in ~/.ssh/config"));
     }
-    (target.progress)(SshPhase::Queued);
-    entering.await
+    Ok(addresses)
 }
 
-/// A channel through jump hosts. A connection to them that proves dead is made anew, once.
-async fn open_through_jump_hosts(target: &ConnectTarget<'_>, hops: &[Hop]) -> Result<ServerStream, NativeError> {
-    let preauth_slot =
-        acquire_preauth_slot(target, &format!("{} behind {}", host_and_port(target), target.resolved.proxy)).await;
-    let mut first = true;
+/// Connects to the address that answers first. All addresses share one limit.
+async fn connect_tcp(addresses: &[SocketAddr], limit: Duration) -> Result<(TcpStream, SocketAddr), SshError> {
+    let deadline = Instant::now() + limit;
+    let mut remaining = addresses.iter().copied();
+    let mut attempts = JoinSet::new();
+    let mut failures = Vec::new();
     loop {
-        let connection = match jump_pool::jump_connection(target, hops).await? {
+        if let Some(address) = remaining.next() {
+            attempts.spawn(async move { (address, TcpStream::connect(address).await) });
+        }
+        let wait_until = if remaining.len() == 0 { deadline } else { deadline.min(Instant::now() + STAGGER) };
+        match timeout_at(wait_until, attempts.join_next()).await {
+            Ok(Some(Ok((address, Ok(stream))))) => {
+                // Heartbeats are small: Nagle's algorithm would delay them.
+                let _ = stream.set_nodelay(true);
+                return Ok((stream, address));
+            }
+            Ok(Some(Ok((address, Err(error))))) => failures.push((address, error)),
+            Ok(None) if remaining.len() == 0 => return Err(all_failed_error(&failures)),
+            Err(_) if Instant::now() >= deadline => return Err(no_answer_error(addresses, limit)),
+            // Try the next address.
+            Ok(Some(Err(_)) | None) | Err(_) => {}
+        }
+    }
+}
+
+/// The error after all addresses failed. A refused connection proves that the host is up, so it takes precedence.
+fn all_failed_error(failures: &[(SocketAddr, io::Error)]) -> SshError {
+    let refused = failures.iter().find(|(_, error)| error.kind() == io::ErrorKind::ConnectionRefused);
+    if let Some((address, _)) = refused {
+        let message = format!("nothing listens on {}", describe_address(*address));
+        return SshError::new(SshErrorKind::ConnectionRefused, message)
+            .with_hint("is sshd running there? Another port: `port = N` in hosts.toml");
+    }
+    match failures.last() {
+        Some((address, error)) => {
+            let message = format!("connecting to {} failed: {}", describe_address(*address), io_cause(error));
+            SshError::new(SshErrorKind::Network, message).with_hint("is this machine in the right network or VPN?")
+        }
+        None => SshError::new(SshErrorKind::Network, "connecting failed"),
+    }
+}
+
+fn no_answer_error(addresses: &[SocketAddr], limit: Duration) -> SshError {
+    let tried: Vec<_> = addresses.iter().map(|address| describe_address(*address)).collect();
+    let message = format!("no answer from {} within {}", tried.join(" or "), duration(limit, DurationStyle::Seconds));
+    SshError::new(SshErrorKind::Timeout(SshPhase::Tcp), message)
+        .with_hint("the host is down, or a firewall drops the packets; does it need a VPN?")
+}
+
+/// `10.0.0.1 port 22`, the format of ssh.
+fn describe_address(address: SocketAddr) -> String {
+    format!("{} port {}", address.ip(), address.port())
+}
+
+/// Opens a channel through jump hosts. Reconnects once if their connection proves dead.
+async fn open_through_jump_hosts(target: &ConnectTarget<'_>, hops: &[Hop]) -> Result<ServerStream, NativeError> {
+    let resolved = target.resolved;
+    let address = format!("{} behind {}", target.host_and_port(), resolved.proxy);
+    let preauth_slot = acquire_preauth_slot(target, &address).await;
+    let pool = &target.context.jump_hosts;
+    let key = jump_key(resolved, hops);
+    if target.jump_path.contains(&key) {
+        let mut cycle: Vec<&str> = target.jump_path.iter().map(|key| key_hops(key)).collect();
+        cycle.push(key_hops(&key));
+        let message = format!("the jump hosts lead in a circle: {}", cycle.join(" through "));
+        let error = SshError::new(SshErrorKind::Config, message).with_hint("ProxyJump in ~/.ssh/config");
+        return Err(error.naming_jump_host().into());
+    }
+    for _ in 0..2 {
+        let connection = match pool.get_or_connect(&key, target.host, || connect_jump_host(target, hops, &key)).await? {
             JumpConnection::Connection(connection) => connection,
             JumpConnection::SshProgram(arguments) => {
                 drop(preauth_slot);
-                let mut program = openssh::without_terminal(target.context, "ssh");
-                program.args(arguments).arg("-W").arg(host_and_port(target));
+                let mut program = target.context.askpass.command("ssh");
+                program.args(arguments).arg("-W").arg(target.host_and_port());
                 if let Some(last) = hops.last() {
                     program.arg("--").arg(&last.host);
                 }
-                let proxy = format!("ssh -W through {}", target.resolved.proxy);
+                let proxy = format!("ssh -W through {}", resolved.proxy);
                 return Ok(open_through_process(target, program, &proxy).await?);
             }
         };
         (target.progress)(SshPhase::Tcp);
         match open_forward_channel(target, &connection).await {
             Ok(stream) => {
-                let peer = describe_route(target);
+                let peer = target.describe_route();
                 target.trace(SshPhase::Tcp, || peer.clone());
                 let carrier = StreamCarrier::Jump { _connection: connection };
                 return Ok(ServerStream { stream, peer, carrier, preauth_slot, time_limit: None });
             }
             Err(ForwardError::Refused(error)) => return Err(error.into()),
-            Err(ForwardError::ConnectionLost) => jump_pool::discard(target, hops, &connection),
+            Err(ForwardError::ConnectionLost) => pool.discard(&key, &connection),
         }
-        if !first {
-            let message = format!("the connection to the jump host {} was lost twice", target.resolved.proxy);
-            return Err(SshError::new(SshErrorKind::Network, message).into());
-        }
-        first = false;
     }
+    let message = format!("the connection to the jump host {} was lost twice", resolved.proxy);
+    Err(SshError::new(SshErrorKind::Network, message).into())
 }
 
-/// Why there is no channel through a jump host.
+/// Identifies a jump host and the route to it.
+fn jump_key(resolved: &Resolved, hops: &[Hop]) -> String {
+    let config = resolved.config.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+    format!("{}\n{config}", Proxy::Jump(hops.to_vec()))
+}
+
+/// The jump hosts of a key.
+fn key_hops(key: &str) -> &str {
+    key.split('\n').next().unwrap_or(key)
+}
+
+/// Connects to the last jump host through the ones before it.
+async fn connect_jump_host(target: &ConnectTarget<'_>, hops: &[Hop], key: &str) -> Result<JumpConnection, NativeError> {
+    let Some((last, before)) = hops.split_last() else {
+        return Err(SshError::new(SshErrorKind::Config, "the list of jump hosts is empty").into());
+    };
+    let mut host = HostConfig::named(last.to_string());
+    host.address = Some(last.host.clone());
+    host.user.clone_from(&last.user);
+    host.port = last.port;
+    host.ssh_config.clone_from(&target.resolved.config);
+    if !before.is_empty() {
+        host.proxy_jump = Some(before.to_vec());
+    }
+    let context = target.context;
+    let resolved = resolve(context, &host).await.map_err(|error| with_jump_host_name(last, error.into()))?;
+    let needs_ssh_program = resolved.ssh_program
+        && (algorithms::unsupported_setting(&resolved).is_some() || resolved.has_live_master().await);
+    if needs_ssh_program {
+        return Ok(JumpConnection::SshProgram(openssh::arguments(context, &host, &resolved)));
+    }
+    let mut path = target.jump_path.to_vec();
+    path.push(key.to_owned());
+    let name = last.to_string();
+    let hop = ConnectTarget {
+        host: &name,
+        resolved: &resolved,
+        jump_path: &path,
+        carries_others: true,
+        progress: &|_| {},
+        ..*target
+    };
+    let (connection, _) = (target.log_in)(hop).await.map_err(|error| with_jump_host_name(last, error))?;
+    Ok(JumpConnection::Connection(Arc::new(connection)))
+}
+
+/// Adds the jump host to the message, unless it names the jump host that failed already.
+fn with_jump_host_name(hop: &Hop, mut failure: NativeError) -> NativeError {
+    if !failure.error.names_jump_host {
+        failure.error.message = format!("the jump host {hop}: {}", failure.error.message);
+        failure.error.names_jump_host = true;
+    }
+    failure
+}
+
+/// Why a jump host opened no channel.
 enum ForwardError {
-    /// The jump host said why.
+    /// The jump host gave a reason.
     Refused(SshError),
-    /// It says nothing more.
+    /// The connection to the jump host is dead.
     ConnectionLost,
 }
 
@@ -192,11 +323,11 @@ async fn open_forward_channel(
     let limit = resolved.connect_timeout.unwrap_or(target.context.options.limits.tcp);
     let port = u32::from(resolved.port);
     let opening = connection.handle.channel_open_direct_tcpip(resolved.hostname.clone(), port, "127.0.0.1", 0);
-    let (kind, what) = match timeout(limit, opening).await {
+    let (kind, reason) = match timeout(limit, opening).await {
         Ok(Ok(channel)) => return Ok(Box::new(channel.into_stream())),
         Ok(Err(Error::ChannelOpenFailure(ChannelOpenFailure::AdministrativelyProhibited))) => {
             let message =
-                format!("the jump host {} does not allow forwarding to {}", resolved.proxy, host_and_port(target));
+                format!("the jump host {} does not allow forwarding to {}", resolved.proxy, target.host_and_port());
             let error = SshError::new(SshErrorKind::SessionRefused, message).naming_jump_host();
             return Err(ForwardError::Refused(error.with_hint("AllowTcpForwarding and PermitOpen in its sshd_config")));
         }
@@ -208,60 +339,96 @@ async fn open_forward_channel(
             if !alive || connection.handle.is_closed() {
                 return Err(ForwardError::ConnectionLost);
             }
-            (
-                SshErrorKind::Timeout(SshPhase::Tcp),
-                format!("no answer within {}", duration(limit, DurationStyle::Seconds)),
-            )
+            let reason = format!("no answer within {}", duration(limit, DurationStyle::Seconds));
+            (SshErrorKind::Timeout(SshPhase::Tcp), reason)
         }
     };
-    let message = format!("the jump host {} cannot reach {}: {what}", resolved.proxy, host_and_port(target));
+    let message = format!("the jump host {} cannot reach {}: {reason}", resolved.proxy, target.host_and_port());
     let error = SshError::new(kind, message).naming_jump_host();
-    Err(ForwardError::Refused(error.with_hint("is the host up, and is its name known to the jump host?")))
+    Err(ForwardError::Refused(error.with_hint("is the host up, and does the jump host know its name?")))
 }
 
-/// The pipes of a program that leads to the server.
+/// Uses the pipes of a program that connects to the server.
 async fn open_through_process(
     target: &ConnectTarget<'_>,
     mut program: Command,
-    what: &str,
+    description: &str,
 ) -> Result<ServerStream, SshError> {
-    let preauth_slot = acquire_preauth_slot(target, &format!("{} by {what}", host_and_port(target))).await;
+    let address = format!("{} by {description}", target.host_and_port());
+    let preauth_slot = acquire_preauth_slot(target, &address).await;
     (target.progress)(SshPhase::Tcp);
     let limits = target.context.options.limits;
     let time_limit = PausableTimeout::start(limits.tcp + limits.key_exchange);
-    let askpass_token = openssh::askpass_token(target.context, target.host, &time_limit);
-    openssh::set_askpass(target.context, askpass_token.as_ref(), &mut program);
-    let child = Child::spawn(program).map_err(|error| {
-        SshError::new(SshErrorKind::Network, format!("starting {what} failed: {}", io_cause(&error)))
+    let askpass = &target.context.askpass;
+    let askpass_token = askpass.token(target.host, &time_limit);
+    askpass.configure(&mut program, askpass_token.as_ref());
+    let Child { group, stdin, stdout, stderr } = Child::spawn(program).map_err(|error| {
+        SshError::new(SshErrorKind::Network, format!("starting {description} failed: {}", io_cause(&error)))
             .with_hint("ProxyCommand in ~/.ssh/config")
     })?;
-    let Child { group, stdin, stdout, stderr, .. } = child;
-    let carrier = StreamCarrier::ProxyProcess(Box::new(ProxyProcess {
-        _process_group: group,
-        askpass_token,
-        stderr: tokio::sync::Mutex::new(stderr),
-    }));
     Ok(ServerStream {
         stream: Box::new(tokio::io::join(stdout, stdin)),
-        peer: describe_route(target),
-        carrier,
+        peer: target.describe_route(),
+        carrier: StreamCarrier::proxy_process(group, askpass_token, stderr),
         preauth_slot,
         time_limit: Some(time_limit),
     })
 }
 
-/// `host:port`, as ssh's -W takes it.
-fn host_and_port(target: &ConnectTarget<'_>) -> String {
-    let hop = Hop { user: None, host: target.resolved.hostname.clone(), port: Some(target.resolved.port) };
-    hop.to_string()
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpListener;
 
-/// What is reached, for people.
-fn describe_route(target: &ConnectTarget<'_>) -> String {
-    let resolved = target.resolved;
-    let route = match &resolved.proxy {
-        Proxy::Command(_) => "its ProxyCommand".to_owned(),
-        proxy => proxy.to_string(),
-    };
-    format!("{} port {} through {route}", resolved.hostname, resolved.port)
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    async fn closed_port() -> SocketAddr {
+        TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap()
+    }
+
+    #[tokio::test]
+    async fn the_second_address_is_used_when_the_first_refuses() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let open = listener.local_addr().unwrap();
+        let (_, connected) = connect_tcp(&[closed_port().await, open], Duration::from_secs(5)).await.unwrap();
+        assert_eq!(connected, open);
+    }
+
+    #[tokio::test]
+    async fn a_refused_port_is_reported() {
+        let closed = closed_port().await;
+        let error = connect_tcp(&[closed], Duration::from_secs(5)).await.unwrap_err();
+        assert_eq!(
+            error,
+            SshError::new(
+                SshErrorKind::ConnectionRefused,
+                format!("nothing listens on 127.0.0.1 port {}", closed.port())
+            )
+            .with_hint("is sshd running there? Another port: `port = N` in hosts.toml")
+        );
+    }
+
+    #[test]
+    fn tcp_errors_name_the_addresses() {
+        let unreachable = io::Error::from(io::ErrorKind::HostUnreachable);
+        assert_eq!(
+            all_failed_error(&[(address("10.0.0.1:22"), unreachable)]).message,
+            "connecting to 10.0.0.1 port 22 failed: host unreachable"
+        );
+        assert_eq!(
+            no_answer_error(&[address("10.0.0.1:22"), address("[::1]:22")], Duration::from_secs(5)).message,
+            "no answer from 10.0.0.1 port 22 or ::1 port 22 within 5 s"
+        );
+    }
+
+    #[test]
+    fn only_the_jump_host_that_failed_is_named() {
+        let hop = |host: &str| Hop { user: None, host: host.to_owned(), port: None };
+        let failure = SshError::new(SshErrorKind::ConnectionRefused, "the jump host looks down");
+        let inner = with_jump_host_name(&hop("inner"), failure.into());
+        assert_eq!(inner.error.message, "the jump host inner: the jump host looks down");
+        assert_eq!(with_jump_host_name(&hop("outer"), inner.clone()).error, inner.error);
+    }
 }

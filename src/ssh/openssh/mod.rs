@@ -1,15 +1,11 @@
-//! The `ssh` program, for what the built-in client cannot do: a running master, PKCS#11, GSSAPI and the like.
+//! The `ssh` program: the transport for what the built-in client cannot do, such as GSSAPI, PKCS#11 or a running master.
 //!
-//! It never touches the terminal: what it and the programs that it starts want to know comes to us as an askpass, and
-//! goes through the one queue of prompts. Without a person, `BatchMode` keeps it from asking at all.
+//! `ssh` has no terminal. It and the programs that it starts ask through gpufleet's askpass (`askpass`), which uses the
+//! same prompt broker as the built-in client. Without an interactive user, `BatchMode` keeps `ssh` from asking.
 
 mod askpass;
-pub(super) mod child_process;
-mod helper_process;
 mod open;
-mod stderr_parser;
 
-pub(super) use askpass::{AskpassServer, AskpassToken, PromptAbandoned};
-pub use helper_process::run_helper_role;
-pub(super) use helper_process::{askpass_token, set_askpass, without_terminal};
+pub use askpass::run_helper_role;
+pub(super) use askpass::{Askpass, AskpassToken, PromptAbandoned};
 pub(super) use open::{arguments, open};

@@ -1,24 +1,22 @@
-//! Starting the `ssh` program and waiting until it is logged in.
+//! Runs a command through the `ssh` program.
 
 use super::askpass::PromptAbandoned;
-use super::child_process::{Child, channel_with};
-use super::{helper_process, stderr_parser};
-use crate::config::HostConfig;
+use crate::config::{HostConfig, shell_word};
 use crate::ssh::Context;
-use crate::ssh::pausable_timeout::{Expired, PausableTimeout};
+use crate::ssh::child_process::{Child, channel_with};
+use crate::ssh::limits::{Expired, Limits, PausableTimeout};
 use crate::ssh::resolve::{Proxy, Resolved};
-use crate::ssh::text::shell_word;
-use crate::ssh::transport::{Channel, Limits, SshError, SshErrorKind, SshPhase};
+use crate::ssh::transport::{Channel, SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration, io_cause};
 use std::path::Path;
 use std::time::Duration;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::ChildStderr;
 
-/// What standard error may hold before ssh is logged in; a banner is within it.
+/// The maximum size of standard error before ssh has logged in, with the server's banner, in bytes.
 const MAX_STDERR_BYTES: u64 = 64 * 1024;
 
-/// A line of standard error is passed on in pieces of at most this.
+/// The maximum length of one line of standard error, in bytes. A longer line counts as several.
 const MAX_LINE_BYTES: u64 = 8 * 1024;
 
 /// Runs `command` through the `ssh` program.
@@ -30,21 +28,20 @@ pub(in crate::ssh) async fn open(
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Channel, SshError> {
     if !resolved.ssh_program {
-        return Err(SshError::new(SshErrorKind::Unsupported, "there is no ssh program here")
+        return Err(SshError::new(SshErrorKind::Unsupported, "there is no ssh program on this machine")
             .with_hint("install OpenSSH's client, or backend = \"native\" in hosts.toml"));
     }
     loop {
         if let Some(channel) = log_in(context, host, resolved, command, progress).await? {
             return Ok(channel);
         }
-        let target = format!("{}@{}", resolved.user, resolved.hostname);
-        if !context.broker.confirm_login(&host.name, target).await {
-            return Err(declined(resolved));
+        if !context.broker.confirm_login(&host.name, resolved.login()).await {
+            return Err(SshError::login_cancelled(&resolved.user));
         }
     }
 }
 
-/// One `ssh`, until it is logged in; `None` where nobody answered what it asked while its server waited.
+/// Starts one `ssh` and waits until it has logged in. Returns `None` if the user did not answer a prompt in time.
 async fn log_in(
     context: &Context,
     host: &HostConfig,
@@ -53,7 +50,7 @@ async fn log_in(
     progress: &(dyn Fn(SshPhase) + Send + Sync),
 ) -> Result<Option<Channel>, SshError> {
     let limits = context.options.limits;
-    // Behind a jump host, its sshd is the one that counts unauthenticated connections.
+    // The sshd of the first jump host counts the unauthenticated connections.
     let preauth_key = match &resolved.proxy {
         Proxy::None => format!("{}:{}", resolved.hostname, resolved.port),
         proxy => proxy.to_string(),
@@ -62,14 +59,14 @@ async fn log_in(
     progress(SshPhase::Login);
     let limit = login_limit(limits, resolved);
     let time_limit = PausableTimeout::start(limit);
-    let askpass_token = helper_process::askpass_token(context, &host.name, &time_limit);
-    let mut program = helper_process::without_terminal(context, "ssh");
+    let askpass_token = context.askpass.token(&host.name, &time_limit);
+    let mut program = context.askpass.command("ssh");
     program.args(arguments(context, host, resolved)).arg("--").arg(host.address()).arg(command);
-    helper_process::set_askpass(context, askpass_token.as_ref(), &mut program);
+    context.askpass.configure(&mut program, askpass_token.as_ref());
     let mut child = Child::spawn(program)
         .map_err(|error| SshError::new(SshErrorKind::Network, format!("starting ssh failed: {}", io_cause(&error))))?;
 
-    // Through a running master nothing is said, since that has logged in long ago.
+    // A running master has logged in already, so this `ssh` does not report it.
     if !resolved.has_live_master().await {
         let abandoned = async {
             match &askpass_token {
@@ -78,17 +75,17 @@ async fn log_in(
             }
         };
         let logged_in = tokio::select! {
-            logged_in = time_limit.run(logged_in(&mut child)) => logged_in,
+            logged_in = time_limit.run(wait_for_login(&mut child)) => logged_in,
             abandoned = abandoned => return match abandoned {
-                PromptAbandoned::Declined => Err(declined(resolved)),
+                PromptAbandoned::Declined => Err(SshError::login_cancelled(&resolved.user)),
                 PromptAbandoned::TimedOut => Ok(None),
             },
         };
         match logged_in {
             Ok(Ok(())) => {}
-            Ok(Err(output)) => return Err(failed(host, &output, askpass_token.is_some())),
+            Ok(Err(stderr)) => return Err(ssh_failed_error(host, &stderr, askpass_token.is_some())),
             Err(Expired) => {
-                let message = format!("ssh was not logged in within {}", duration(limit, DurationStyle::Seconds));
+                let message = format!("ssh did not log in within {}", duration(limit, DurationStyle::Seconds));
                 let hint = format!("ssh -v {} true", shell_word(host.address()));
                 return Err(SshError::new(SshErrorKind::Timeout(SshPhase::Login), message).with_hint(hint));
             }
@@ -103,24 +100,20 @@ async fn log_in(
     })))
 }
 
-fn declined(resolved: &Resolved) -> SshError {
-    SshError::new(SshErrorKind::Declined, format!("the login as {} was given up at the prompt", resolved.user))
-}
-
-/// All phases of two connections, one to a jump host.
+/// The limits of all phases, for two connections: one may lead to a jump host.
 fn login_limit(limits: Limits, resolved: &Resolved) -> Duration {
     let tcp = resolved.connect_timeout.unwrap_or(limits.tcp);
     (limits.name + tcp + limits.key_exchange + limits.login) * 2
 }
 
-/// ssh's options: hosts.toml's values, and what makes it a transport.
+/// The options of `ssh`: the values of hosts.toml, and the settings that a transport needs.
 pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: &Resolved) -> Vec<String> {
     let mut arguments: Vec<String> = ["-T", "-a", "-x"].map(str::to_owned).into();
     if let Some(config) = context.config_file(host) {
         arguments.extend(["-F".to_owned(), config.display().to_string()]);
     }
     let mut option = |option: String| arguments.extend(["-o".to_owned(), option]);
-    if !helper_process::can_prompt(context) {
+    if !context.askpass.can_prompt() {
         option("BatchMode=yes".to_owned());
     }
     for fixed in ["LogLevel=VERBOSE", "ClearAllForwardings=yes", "PermitLocalCommand=no"] {
@@ -129,8 +122,8 @@ pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: 
     let (interval, count) = resolved.server_alive();
     option(format!("ServerAliveInterval={}", interval.as_secs().max(1)));
     option(format!("ServerAliveCountMax={count}"));
-    for option_overrides in &resolved.option_overrides {
-        option((*option_overrides).to_owned());
+    for overridden in &resolved.option_overrides {
+        option((*overridden).to_owned());
     }
     if resolved.connect_timeout.is_none() {
         option(format!("ConnectTimeout={}", context.options.limits.tcp.as_secs().max(1)));
@@ -158,36 +151,36 @@ pub(in crate::ssh) fn arguments(context: &Context, host: &HostConfig, resolved: 
     arguments
 }
 
-/// A value in the quotes of ssh_config.
+/// Quotes a value for ssh_config.
 fn quoted(value: &str) -> String {
     format!("\"{}\"", value.replace('\\', r"\\").replace('"', "\\\""))
 }
 
-/// The same for a path, in which ssh would expand %-tokens.
+/// Quotes a path and escapes `%`, which ssh would expand.
 fn quoted_path(path: &Path) -> String {
     quoted(&path.to_string_lossy().replace('%', "%%"))
 }
 
-/// Reads standard error until ssh is logged in; else what it said.
-async fn logged_in(child: &mut Child) -> Result<(), String> {
+/// Reads standard error until ssh has logged in. The error is the output of an `ssh` that failed.
+async fn wait_for_login(child: &mut Child) -> Result<(), String> {
     let mut output = Vec::new();
     loop {
-        // Byte by byte, so that nothing of what follows the line is taken: these are a few hundred bytes.
+        // Byte by byte, so that nothing after the line is consumed. There are only a few hundred bytes.
         let line = read_line(&mut child.stderr).await;
         if line.is_empty() || output.len() as u64 > MAX_STDERR_BYTES {
             break;
         }
-        if stderr_parser::is_logged_in(&String::from_utf8_lossy(&line)) {
+        if is_logged_in(&String::from_utf8_lossy(&line)) {
             return Ok(());
         }
         output.extend(line);
     }
-    // Its standard error is closed: it has ended, or is about to.
+    // Standard error is closed, so ssh has ended or is about to.
     let _ = child.wait().await;
     Err(String::from_utf8_lossy(&output).into_owned())
 }
 
-/// One line with its end, at most [`MAX_LINE_BYTES`]; empty at the end of the stream.
+/// Reads one line with its line end, at most [`MAX_LINE_BYTES`]. Empty at the end of the stream.
 async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') && (line.len() as u64) < MAX_LINE_BYTES {
@@ -199,7 +192,7 @@ async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Vec<u8> {
     line
 }
 
-/// Passes standard error on without ssh's own chatter.
+/// Forwards standard error without ssh's own messages.
 async fn forward_stderr(stderr: ChildStderr, mut far: tokio::io::DuplexStream) {
     let mut stderr = BufReader::new(stderr);
     let mut line = Vec::new();
@@ -209,24 +202,75 @@ async fn forward_stderr(stderr: ChildStderr, mut far: tokio::io::DuplexStream) {
         if !matches!(read, Ok(1..)) {
             return;
         }
-        if !stderr_parser::is_transfer_statistics(&String::from_utf8_lossy(&line)) {
-            // A reader that has gone loses what comes; ssh must not stall for that.
+        if !is_transfer_statistics(&String::from_utf8_lossy(&line)) {
+            // Discard output whose reader is gone, so that ssh does not block.
             let _ = far.write_all(&line).await;
         }
     }
 }
 
-fn failed(host: &HostConfig, output: &str, could_ask: bool) -> SshError {
-    let kind = stderr_parser::error_kind(output);
-    let summary = stderr_parser::summary(output);
-    let summary = if summary.is_empty() { "no reason was given".to_owned() } else { summary };
+fn ssh_failed_error(host: &HostConfig, stderr: &str, could_ask: bool) -> SshError {
+    let kind = error_kind(stderr);
+    let summary = summary(stderr);
+    let summary = if summary.is_empty() { "it gave no reason".to_owned() } else { summary };
     let hint = match kind {
         SshErrorKind::Authentication | SshErrorKind::HostKeyUnknown if !could_ask => {
-            format!("ssh {}   # once by hand: ssh was not allowed to ask", shell_word(host.address()))
+            format!("ssh {}   # run it once by hand: gpufleet cannot ask here", shell_word(host.address()))
         }
         _ => format!("ssh -v {} true", shell_word(host.address())),
     };
     SshError::new(kind, format!("ssh failed: {summary}")).with_hint(hint)
+}
+
+/// The maximum length of ssh's output in an error message.
+const MAX_SUMMARY_CHARACTERS: usize = 400;
+
+/// Whether ssh reports the login in this line, at `LogLevel=VERBOSE`.
+fn is_logged_in(line: &str) -> bool {
+    line.starts_with("Authenticated to ")
+}
+
+/// Whether ssh added this line at `LogLevel=VERBOSE`: it does not belong to the standard error of the command.
+fn is_transfer_statistics(line: &str) -> bool {
+    line.starts_with("Transferred: sent ") || line.starts_with("Bytes per second: sent ")
+}
+
+/// Classifies a failure by the text of OpenSSH, which has no error codes.
+fn error_kind(stderr: &str) -> SshErrorKind {
+    const PATTERNS: [(&str, SshErrorKind); 16] = [
+        ("REMOTE HOST IDENTIFICATION HAS CHANGED", SshErrorKind::HostKeyChanged),
+        ("was revoked", SshErrorKind::HostKeyRevoked),
+        ("is marked as revoked", SshErrorKind::HostKeyRevoked),
+        ("Host key verification failed", SshErrorKind::HostKeyUnknown),
+        ("Permission denied", SshErrorKind::Authentication),
+        ("Too many authentication failures", SshErrorKind::Authentication),
+        ("Could not resolve hostname", SshErrorKind::Dns),
+        ("Connection refused", SshErrorKind::ConnectionRefused),
+        ("Connection timed out", SshErrorKind::Timeout(SshPhase::Tcp)),
+        ("Operation timed out", SshErrorKind::Timeout(SshPhase::Tcp)),
+        ("Not allowed at this time", SshErrorKind::RateLimited),
+        ("banner exchange", SshErrorKind::Timeout(SshPhase::KeyExchange)),
+        ("Unable to negotiate", SshErrorKind::KeyExchange),
+        ("Bad configuration option", SshErrorKind::Config),
+        ("Connection closed", SshErrorKind::Busy),
+        ("Connection reset", SshErrorKind::Busy),
+    ];
+    PATTERNS.iter().find(|(pattern, _)| stderr.contains(pattern)).map_or(SshErrorKind::Network, |(_, kind)| *kind)
+}
+
+/// The output of ssh as one line, without frames and routine warnings.
+fn summary(stderr: &str) -> String {
+    let lines: Vec<_> = stderr
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with("@@@") && !line.starts_with("Warning: Permanently added"))
+        .map(|line| line.trim_matches('@').trim())
+        .collect();
+    let text = lines.join("; ");
+    match text.char_indices().nth(MAX_SUMMARY_CHARACTERS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -235,7 +279,7 @@ mod tests {
     use crate::ssh::{Interaction, Options};
 
     #[tokio::test]
-    async fn hosts_toml_becomes_options() {
+    async fn values_of_hosts_toml_become_options() {
         let mut options = Options::from_environment(Interaction::Refuse);
         options.ssh_config = Some("/dev/null".into());
         let (context, _) = Context::with_options(options);
@@ -262,13 +306,39 @@ mod tests {
     }
 
     #[test]
-    fn failures_carry_the_words_of_ssh() {
+    fn errors_quote_ssh() {
         let host = HostConfig::named("gpu01");
         assert_eq!(
-            failed(&host, "bob@gpu01: Permission denied (publickey).\r\n", false),
+            ssh_failed_error(&host, "bob@gpu01: Permission denied (publickey).\r\n", false),
             SshError::new(SshErrorKind::Authentication, "ssh failed: bob@gpu01: Permission denied (publickey).")
-                .with_hint("ssh gpu01   # once by hand: ssh was not allowed to ask")
+                .with_hint("ssh gpu01   # run it once by hand: gpufleet cannot ask here")
         );
-        assert_eq!(failed(&host, "", true).message, "ssh failed: no reason was given");
+        assert_eq!(ssh_failed_error(&host, "", true).message, "ssh failed: it gave no reason");
+    }
+
+    #[test]
+    fn failures_are_classified() {
+        for (stderr, expected) in [
+            ("ssh: connect to host 127.0.0.1 port 1: Connection refused", SshErrorKind::ConnectionRefused),
+            ("ssh: Could not resolve hostname x: Name or service not known", SshErrorKind::Dns),
+            ("bob@gpu01: Permission denied (publickey).", SshErrorKind::Authentication),
+            ("No ED25519 host key is known for gpu01.\nHost key verification failed.", SshErrorKind::HostKeyUnknown),
+            (
+                "@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nHost key verification failed.",
+                SshErrorKind::HostKeyChanged,
+            ),
+            ("Connection timed out during banner exchange", SshErrorKind::Timeout(SshPhase::Tcp)),
+            ("kex_exchange_identification: Connection closed by remote host", SshErrorKind::Busy),
+            ("kex_exchange_identification: banner line 0: Not allowed at this time", SshErrorKind::RateLimited),
+            ("something new", SshErrorKind::Network),
+        ] {
+            assert_eq!(error_kind(stderr), expected, "{stderr}");
+        }
+    }
+
+    #[test]
+    fn the_summary_is_one_line_without_frames() {
+        assert_eq!(summary("@@@@@@\n@  CHANGED!  @\n@@@@@@\nWarning: Permanently added x\n\nbye \n"), "CHANGED!; bye");
+        assert!(summary(&"ä".repeat(1000)).ends_with("ä..."));
     }
 }

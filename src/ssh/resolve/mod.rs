@@ -1,11 +1,10 @@
-//! What a host's name means: `ssh -G`, with hosts.toml's values on top.
+//! The configuration of a host: `ssh -G`, overridden by hosts.toml.
+//!
+//! `query` runs `ssh -G`, `parse` parses its output, and `resolved` holds the result.
 
-mod algorithms;
-mod expand;
 mod parse;
 mod query;
 mod resolved;
 
-pub(super) use algorithms::Algorithms;
 pub(super) use query::resolve;
-pub(super) use resolved::{AgentSocket, Proxy, Resolved, StrictHostKeys};
+pub(super) use resolved::{AgentSocket, Algorithms, Proxy, Resolved, StrictHostKeys};

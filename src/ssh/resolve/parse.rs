@@ -1,28 +1,25 @@
-//! The output of `ssh -G`, read. Only what is used here is taken; the rest is left to the `ssh` program.
+//! Parses the output of `ssh -G`, and expands `~` and the %-tokens that it leaves.
 
-use super::algorithms::Algorithms;
-use super::expand::Tokens;
-use super::resolved::{AgentSocket, Family, Methods, Proxy, Resolved, StrictHostKeys};
+use super::resolved::{AgentSocket, Algorithms, Family, Methods, Proxy, Resolved, StrictHostKeys};
 use crate::config::parse_hops;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What `ssh -G` does not say.
+/// The inputs besides the output of `ssh -G`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ParseContext<'a> {
-    /// The name that was asked for.
+    /// The name on the command line.
     pub(super) name: &'a str,
     pub(super) home: Option<&'a Path>,
-    /// The value of an environment variable, for `IdentityAgent $NAME`.
+    /// Reads an environment variable, for `IdentityAgent $NAME`.
     pub(super) variable: fn(&str) -> Option<PathBuf>,
 }
 
-/// Reads the output of `ssh -G`: one keyword in lower case and its value a line. Keywords that are not known are
-/// skipped, and so is a value that makes no sense: a newer ssh may say more. The algorithms are left to [`Algorithms`],
-/// which needs more than this output.
+/// Parses the output of `ssh -G`: one keyword in lower case and its value per line. Unknown keywords and invalid values
+/// are skipped, because a newer ssh may print more. [`Algorithms::parse`] parses the lists of algorithms.
 ///
 /// # Errors
-/// In words, where what leads to the server cannot be followed.
+/// The reason why the proxy cannot be used.
 pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved, String> {
     let value = |keyword: &str| {
         output.lines().find_map(|line| {
@@ -48,8 +45,8 @@ pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved,
     let proxy = match (option("proxyjump"), option("proxycommand")) {
         (Some(hops), _) => {
             let hops = tokens.text(hops);
-            let read = parse_hops(&hops, 0..hops.len());
-            Proxy::Jump(read.map_err(|diagnostic| format!("ProxyJump {hops}: {}", diagnostic.message))?)
+            let parsed = parse_hops(&hops, 0..hops.len());
+            Proxy::Jump(parsed.map_err(|diagnostic| format!("ProxyJump {hops}: {}", diagnostic.message))?)
         }
         (None, Some(command)) => {
             check_for_shell(&hostname, "host name")?;
@@ -108,7 +105,7 @@ pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved,
     })
 }
 
-/// The methods that may be used: those that are on, and among the preferred ones where such a list is given.
+/// The enabled methods that `PreferredAuthentications`, if set, contains.
 fn methods<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Methods {
     let preferred = |method: &str| {
         value("preferredauthentications").is_none_or(|list| list.split(',').any(|preferred| preferred.trim() == method))
@@ -121,7 +118,7 @@ fn methods<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Methods {
 }
 
 impl Methods {
-    /// What is left to ssh where none of ours may be used.
+    /// The method of the `ssh` program that is needed if none of ours is allowed.
     fn native_unsupported(self, flag: &dyn Fn(&str) -> bool) -> Option<String> {
         if self.public_key || self.keyboard_interactive || self.password {
             return None;
@@ -132,16 +129,16 @@ impl Methods {
     }
 }
 
-/// What a proxy command's shell would obey never reaches it, as ssh does it (ssh.c, `valid_hostname`).
+/// Refuses shell metacharacters in a ProxyCommand, as ssh does (ssh.c, `valid_hostname`).
 fn check_for_shell(word: &str, what: &str) -> Result<(), String> {
     let is_plain = |character: char| character.is_alphanumeric() || "._:%@+~-".contains(character);
     if !word.starts_with('-') && word.chars().all(is_plain) {
         return Ok(());
     }
-    Err(format!("the {what} {word:?} cannot be given to a ProxyCommand: its shell would read more into it"))
+    Err(format!("the {what} {word:?} contains characters that are not allowed in a ProxyCommand"))
 }
 
-/// The first setting that the built-in client cannot follow, or must not ignore, as it is spelled in ssh_config.
+/// The first option that the built-in client cannot follow and must not ignore, as spelled in ssh_config.
 fn native_unsupported<'a>(option: &dyn Fn(&str) -> Option<&'a str>, flag: &dyn Fn(&str) -> bool) -> Option<String> {
     const VALUE_OPTIONS: [(&str, &str); 5] = [
         ("knownhostscommand", "KnownHostsCommand"),
@@ -153,15 +150,15 @@ fn native_unsupported<'a>(option: &dyn Fn(&str) -> Option<&'a str>, flag: &dyn F
     const FLAG_OPTIONS: [(&str, &str); 3] = [
         ("proxyusefdpass", "ProxyUseFdpass"),
         ("verifyhostkeydns", "VerifyHostKeyDNS"),
-        // ssh then refuses a host whose address is known by another key.
+        // With it, ssh refuses a host whose address has another key in known_hosts.
         ("checkhostip", "CheckHostIP"),
     ];
     let option = VALUE_OPTIONS.iter().find(|(keyword, _)| option(keyword).is_some());
     option.or_else(|| FLAG_OPTIONS.iter().find(|(keyword, _)| flag(keyword))).map(|(_, name)| (*name).to_owned())
 }
 
-/// What keeps ssh from running our command and feeding its input; undone only where it is set, since an older ssh does
-/// not know all of these.
+/// Overrides for the options under which ssh would not run the command or not read its input. Only options that are set
+/// get one, because an older ssh does not know all of them.
 fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static str> {
     [
         ("remotecommand", "none", "RemoteCommand=none"),
@@ -170,12 +167,12 @@ fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static
         ("forkafterauthentication", "no", "ForkAfterAuthentication=no"),
     ]
     .into_iter()
-    .filter(|(keyword, usual, _)| value(keyword).is_some_and(|value| value != *usual))
+    .filter(|(keyword, default, _)| value(keyword).is_some_and(|value| value != *default))
     .map(|(_, _, option)| option)
     .collect()
 }
 
-/// Paths separated by spaces. `ssh -G` does not quote: what cannot begin a path belongs to the one before.
+/// Splits paths at spaces. `ssh -G` does not quote, so a word that cannot begin a path continues the previous one.
 fn paths(list: &str, tokens: Tokens<'_>) -> Vec<PathBuf> {
     let mut texts: Vec<String> = Vec::new();
     for word in list.split(' ').filter(|word| !word.is_empty()) {
@@ -190,11 +187,58 @@ fn paths(list: &str, tokens: Tokens<'_>) -> Vec<PathBuf> {
     texts.iter().map(|text| tokens.path(text)).collect()
 }
 
+/// The values of the tokens.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tokens<'a> {
+    pub(super) home: Option<&'a Path>,
+    /// `%n`: the name on the command line.
+    pub(super) name: &'a str,
+    /// `%h`
+    pub(super) hostname: &'a str,
+    /// `%p`
+    pub(super) port: u16,
+    /// `%r`
+    pub(super) user: &'a str,
+}
+
+impl Tokens<'_> {
+    /// Expands the tokens. Keeps an unknown token, so that the path does not exist rather than name another file.
+    pub(super) fn text(&self, text: &str) -> String {
+        let mut expanded = String::with_capacity(text.len());
+        let mut characters = text.chars();
+        while let Some(character) = characters.next() {
+            if character != '%' {
+                expanded.push(character);
+                continue;
+            }
+            match characters.next() {
+                Some('h') => expanded.push_str(self.hostname),
+                Some('n' | 'k') => expanded.push_str(self.name),
+                Some('p') => expanded.push_str(&self.port.to_string()),
+                Some('r') => expanded.push_str(self.user),
+                Some('d') => expanded.push_str(&self.home.unwrap_or(Path::new("~")).to_string_lossy()),
+                Some('%') | None => expanded.push('%'),
+                Some(other) => expanded.extend(['%', other]),
+            }
+        }
+        expanded
+    }
+
+    /// Expands the tokens and a leading `~/` of a path.
+    pub(super) fn path(&self, text: &str) -> PathBuf {
+        let text = self.text(text);
+        match (text.strip_prefix("~/"), self.home) {
+            (Some(rest), Some(home)) => home.join(rest),
+            _ => PathBuf::from(text),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(output: &str) -> Resolved {
+    fn parsed(output: &str) -> Resolved {
         let home = Path::new("/home/ann");
         parse(
             output,
@@ -207,7 +251,7 @@ mod tests {
         .unwrap()
     }
 
-    const USUAL: &str = "host gpu\nuser bob\nhostname gpu01.lab\nport 2222\naddressfamily any\nhashknownhosts no\n\
+    const TYPICAL: &str = "host gpu\nuser bob\nhostname gpu01.lab\nport 2222\naddressfamily any\nhashknownhosts no\n\
         identitiesonly no\nkbdinteractiveauthentication yes\npasswordauthentication yes\nproxyusefdpass no\n\
         pubkeyauthentication true\nsessiontype default\nstdinnull no\nforkafterauthentication no\n\
         stricthostkeychecking ask\nverifyhostkeydns false\nnumberofpasswordprompts 3\n\
@@ -216,9 +260,9 @@ mod tests {
         canonicalizePermittedcnames none\n";
 
     #[test]
-    fn the_usual_output() {
+    fn typical_output_is_parsed() {
         assert_eq!(
-            read(USUAL),
+            parsed(TYPICAL),
             Resolved {
                 hostname: "gpu01.lab".into(),
                 port: 2222,
@@ -234,7 +278,7 @@ mod tests {
                 hash_known_hosts: false,
                 host_key_alias: None,
                 connect_timeout: None,
-                methods: Methods::ALL,
+                methods: Methods { public_key: true, keyboard_interactive: true, password: true },
                 password_prompts: 3,
                 algorithms: Algorithms::default(),
                 native_unsupported: None,
@@ -250,8 +294,8 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_differs() {
-        let resolved = read(
+    fn settings_other_than_the_defaults_are_parsed() {
+        let resolved = parsed(
             "hostname ::1\nuser b\naddressfamily inet6\nidentitiesonly yes\nidentityagent none\nhashknownhosts yes\n\
              stricthostkeychecking accept-new\nhostkeyalias %h-%p\nconnecttimeout 7\npubkeyauthentication false\n\
              kbdinteractiveauthentication no\npasswordauthentication no\nuserknownhostsfile none\nidentityfile none\n\
@@ -271,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_ssh_can_do_is_named() {
+    fn options_that_only_ssh_can_follow_are_named() {
         for (line, name) in [
             ("proxyjump bastion", None),
             ("proxycommand nc %h %p", None),
@@ -284,38 +328,50 @@ mod tests {
             ("checkhostip yes", Some("CheckHostIP")),
             ("checkhostip no", None),
         ] {
-            assert_eq!(read(line).native_unsupported.as_deref(), name, "{line}");
+            assert_eq!(parsed(line).native_unsupported.as_deref(), name, "{line}");
         }
     }
 
     #[test]
-    fn what_leads_to_the_server() {
-        assert_eq!(read("proxyjump bob@gate:2222,inner").proxy.to_string(), "bob@gate:2222,inner");
-        assert_eq!(read("proxyjump none").proxy, Proxy::None);
-        let command = read("hostname gpu01\nport 2222\nproxycommand nc %h %p").proxy;
+    fn proxies_are_parsed() {
+        assert_eq!(parsed("proxyjump bob@gate:2222,inner").proxy.to_string(), "bob@gate:2222,inner");
+        assert_eq!(parsed("proxyjump none").proxy, Proxy::None);
+        let command = parsed("hostname gpu01\nport 2222\nproxycommand nc %h %p").proxy;
         assert_eq!(command, Proxy::Command("nc gpu01 2222".into()));
         let context = ParseContext { name: "gpu", home: None, variable: |_| None };
         assert_eq!(
             parse("hostname gpu;reboot\nproxycommand nc %h %p", context).unwrap_err(),
-            "the host name \"gpu;reboot\" cannot be given to a ProxyCommand: its shell would read more into it"
+            "the host name \"gpu;reboot\" contains characters that are not allowed in a ProxyCommand"
         );
         assert_eq!(parse("proxyjump a;b", context).unwrap_err(), "ProxyJump a;b: `;` cannot be in a host name");
     }
 
     #[test]
-    fn certificates_and_signs_of_life() {
-        let resolved =
-            read("certificatefile ~/.ssh/a-cert.pub\ncertificatefile /b\nserveraliveinterval 5\nserveralivecountmax 2");
+    fn certificate_files_and_keepalives_are_parsed() {
+        let resolved = parsed(
+            "certificatefile ~/.ssh/a-cert.pub\ncertificatefile /b\nserveraliveinterval 5\nserveralivecountmax 2",
+        );
         assert_eq!(resolved.certificate_files, [PathBuf::from("/home/ann/.ssh/a-cert.pub"), "/b".into()]);
         assert_eq!(resolved.keepalive, Some((Duration::from_secs(5), 2)));
-        assert_eq!(read("serveraliveinterval 0").keepalive, None);
+        assert_eq!(parsed("serveraliveinterval 0").keepalive, None);
     }
 
     #[test]
-    fn agents() {
-        assert_eq!(read("identityagent SSH_AUTH_SOCK").agent, AgentSocket::FromEnvironment);
-        assert_eq!(read("identityagent ~/agent").agent, AgentSocket::Path("/home/ann/agent".into()));
-        assert_eq!(read("identityagent $MY_AGENT").agent, AgentSocket::Path("/run/my-agent".into()));
-        assert_eq!(read("identityagent ${NOT_SET}").agent, AgentSocket::Disabled);
+    fn agent_sockets_are_parsed() {
+        assert_eq!(parsed("identityagent SSH_AUTH_SOCK").agent, AgentSocket::FromEnvironment);
+        assert_eq!(parsed("identityagent ~/agent").agent, AgentSocket::Path("/home/ann/agent".into()));
+        assert_eq!(parsed("identityagent $MY_AGENT").agent, AgentSocket::Path("/run/my-agent".into()));
+        assert_eq!(parsed("identityagent ${NOT_SET}").agent, AgentSocket::Disabled);
+    }
+
+    #[test]
+    fn tokens_and_home_are_expanded() {
+        let home = PathBuf::from("/home/ann");
+        let tokens = Tokens { home: Some(&home), name: "gpu", hostname: "gpu01.lab", port: 2222, user: "bob" };
+        assert_eq!(tokens.text("%r@%h:%p %n 100%% %q %"), "bob@gpu01.lab:2222 gpu 100% %q %");
+        assert_eq!(tokens.path("~/.ssh/id_%r"), PathBuf::from("/home/ann/.ssh/id_bob"));
+        assert_eq!(tokens.path("%d/key"), PathBuf::from("/home/ann/key"));
+        assert_eq!(tokens.path("/etc/~/x"), PathBuf::from("/etc/~/x"));
+        assert_eq!(Tokens { home: None, ..tokens }.path("~/x"), PathBuf::from("~/x"));
     }
 }

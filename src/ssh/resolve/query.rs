@@ -1,13 +1,11 @@
-//! Asking the `ssh` program.
+//! Resolves the configuration of a host: runs `ssh -G` and applies hosts.toml.
 
-use super::algorithms::Algorithms;
-use super::expand::Tokens;
-use super::parse::{ParseContext, parse};
-use super::resolved::{AgentSocket, Family, Methods, Proxy, Resolved, StrictHostKeys};
-use crate::config::HostConfig;
+use super::parse::{ParseContext, Tokens, parse};
+use super::resolved::{Algorithms, Proxy, Resolved};
+use crate::config::{HostConfig, shell_word};
 use crate::ssh::Context;
-use crate::ssh::text;
 use crate::ssh::transport::{SshError, SshErrorKind};
+use crate::wire::format::{DurationStyle, duration, io_cause};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::process::Stdio;
@@ -15,27 +13,29 @@ use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// How long `ssh -G` may take; `Match exec` may run anything.
+/// How long `ssh -G` may take. `Match exec` can run any command.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// An `ssh -G` that has not ended by then waits for something, and the next one starts: it takes a few milliseconds of
-/// a core, and one that hangs takes nothing.
-const TURN: Duration = Duration::from_millis(300);
+/// How long an `ssh -G` holds its permit. It needs a few milliseconds of CPU; one that runs longer waits for something
+/// and uses no core.
+const PERMIT_LIMIT: Duration = Duration::from_millis(300);
 
-/// What is known of `host`: hosts.toml before the ssh configuration before what is built in. Read anew on each connect,
-/// because `Match exec` may answer differently in another network.
+/// Resolves every setting of `host`: from hosts.toml, else from the ssh configuration, else the default. Runs on each
+/// connect, because `Match exec` may have another result in another network.
 pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Result<Resolved, SshError> {
     let name = host.address();
     check_name(name)?;
     let home = context.options.home.as_deref();
-    let mut resolved = match run_ssh_g(context, host, name).await? {
+    let output = run_ssh_g(context, host, name).await?;
+    let parsed = parse(output.as_deref().unwrap_or_default(), ParseContext { name, home, variable });
+    let parsed = parsed.map_err(|reason| {
+        SshError::new(SshErrorKind::Config, reason).with_hint(format!("ssh -G {}", shell_word(name)))
+    })?;
+    let mut resolved = match output {
         Some(output) => {
-            let resolved = parse(&output, ParseContext { name, home, variable }).map_err(|why| {
-                SshError::new(SshErrorKind::Config, why).with_hint(format!("ssh -G {}", text::shell_word(name)))
-            })?;
-            Resolved { algorithms: Algorithms::read(&output, default_ssh_config(context).await), ..resolved }
+            Resolved { algorithms: Algorithms::parse(&output, default_ssh_config(context).await), ..parsed }
         }
-        None => without_ssh_program(name, home),
+        None => without_ssh_program(parsed, home),
     };
     if let Some(port) = host.port {
         resolved.port = port;
@@ -45,12 +45,12 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
     }
     if resolved.user.is_empty() {
         resolved.user = local_user().ok_or_else(|| {
-            SshError::new(SshErrorKind::Config, "the user to log in as is not known")
+            SshError::new(SshErrorKind::Config, "the user name for the login is not known")
                 .with_hint("user = \"...\" in hosts.toml")
         })?;
     }
     let tokens = Tokens { home, name, hostname: &resolved.hostname, port: resolved.port, user: &resolved.user };
-    // Only `~` is replaced in hosts.toml's paths: a `%` in them is a character like any other.
+    // In the paths of hosts.toml only `~` is expanded, not `%`.
     let own_path = |path: &PathBuf| match (path.strip_prefix("~"), tokens.home) {
         (Ok(rest), Some(home)) => home.join(rest),
         _ => path.clone(),
@@ -67,10 +67,10 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
     Ok(resolved)
 }
 
-/// What `ssh -G` says where no configuration does, asked once a process; empty where it cannot be had, so that what is
-/// said of a host counts as set.
+/// The output of `ssh -G` without any configuration, cached for the process. Empty on failure: then every list of a host
+/// counts as set.
 async fn default_ssh_config(context: &Context) -> &str {
-    let asking = async {
+    let running = async {
         let mut command = Command::new("ssh");
         command.args(["-G", "-T", "-F", "/dev/null", "--", "localhost"]).stdin(Stdio::null()).kill_on_drop(true);
         match timeout(LIMIT, command.output()).await {
@@ -78,12 +78,12 @@ async fn default_ssh_config(context: &Context) -> &str {
             Ok(Ok(_) | Err(_)) | Err(_) => String::new(),
         }
     };
-    context.default_ssh_config.get_or_init(|| asking).await
+    context.default_ssh_config.get_or_init(|| running).await
 }
 
-/// The output of `ssh -G`, or `None` when there is no such program.
+/// The output of `ssh -G`, or `None` if there is no `ssh` program.
 async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<Option<String>, SshError> {
-    let turn = context.resolving.acquire().await;
+    let permit = context.ssh_g_permits.acquire().await;
     let mut command = Command::new("ssh");
     command.args(["-G", "-T"]);
     if let Some(config) = context.config_file(host) {
@@ -97,8 +97,8 @@ async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<O
     }
     command.arg("--").arg(name).stdin(Stdio::null()).kill_on_drop(true);
     let mut running = pin!(timeout(LIMIT, command.output()));
-    let ended = timeout(TURN, &mut running).await;
-    drop(turn);
+    let ended = timeout(PERMIT_LIMIT, &mut running).await;
+    drop(permit);
     let ended = match ended {
         Ok(ended) => ended,
         Err(_) => running.await,
@@ -107,16 +107,13 @@ async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<O
         Ok(Ok(output)) => output,
         Ok(Err(error)) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Ok(Err(error)) => {
-            let message = format!("running `ssh -G` failed: {}", crate::wire::format::io_cause(&error));
+            let message = format!("running `ssh -G` failed: {}", io_cause(&error));
             return Err(SshError::new(SshErrorKind::Config, message));
         }
         Err(_) => {
-            let message = format!(
-                "`ssh -G` gave no answer within {}",
-                crate::wire::format::duration(LIMIT, crate::wire::format::DurationStyle::Seconds)
-            );
+            let message = format!("`ssh -G` gave no answer within {}", duration(LIMIT, DurationStyle::Seconds));
             return Err(SshError::new(SshErrorKind::Config, message)
-                .with_hint(format!("time ssh -G {}   # a `Match exec` may hang", text::shell_word(name))));
+                .with_hint(format!("time ssh -G {}   # a `Match exec` may hang", shell_word(name))));
         }
     };
     if !output.status.success() {
@@ -125,14 +122,12 @@ async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<O
             "the ssh configuration cannot be used: {}",
             stderr.lines().map(str::trim).collect::<Vec<_>>().join("; ")
         );
-        return Err(
-            SshError::new(SshErrorKind::Config, message).with_hint(format!("ssh -G {}", text::shell_word(name)))
-        );
+        return Err(SshError::new(SshErrorKind::Config, message).with_hint(format!("ssh -G {}", shell_word(name))));
     }
     Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
 }
 
-/// A name that could be taken for an option, or could not be a name, never reaches a program.
+/// Refuses names that a program could take for an option and names that cannot be host names.
 fn check_name(name: &str) -> Result<(), SshError> {
     let problem = if name.is_empty() {
         "is empty"
@@ -147,38 +142,19 @@ fn check_name(name: &str) -> Result<(), SshError> {
         .with_hint("address = \"...\" in hosts.toml"))
 }
 
-/// What OpenSSH would do with no configuration at all.
-fn without_ssh_program(name: &str, home: Option<&Path>) -> Resolved {
+/// Adds the default files of OpenSSH, for a machine without the `ssh` program.
+fn without_ssh_program(defaults: Resolved, home: Option<&Path>) -> Resolved {
     let in_home = |files: &[&str]| -> Vec<PathBuf> {
-        let folder = home.map(|home| home.join(".ssh"));
-        folder.iter().flat_map(|folder| files.iter().map(|file| folder.join(file))).collect()
+        let directory = home.map(|home| home.join(".ssh"));
+        directory.iter().flat_map(|directory| files.iter().map(|file| directory.join(file))).collect()
     };
     Resolved {
-        hostname: name.to_ascii_lowercase(),
-        port: 22,
-        user: String::new(),
-        family: Family::Any,
-        first_identity: None,
+        hostname: defaults.hostname.to_ascii_lowercase(),
         identity_files: in_home(&["id_rsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk"]),
-        identities_only: false,
-        agent: AgentSocket::FromEnvironment,
         user_known_hosts: in_home(&["known_hosts", "known_hosts2"]),
         global_known_hosts: vec!["/etc/ssh/ssh_known_hosts".into(), "/etc/ssh/ssh_known_hosts2".into()],
-        strict_host_keys: StrictHostKeys::Ask,
-        hash_known_hosts: false,
-        host_key_alias: None,
-        connect_timeout: None,
-        methods: Methods::ALL,
-        password_prompts: 3,
-        algorithms: Algorithms::default(),
-        native_unsupported: None,
-        proxy: Proxy::None,
-        certificate_files: Vec::new(),
-        keepalive: None,
-        control_path: None,
-        config: None,
-        option_overrides: Vec::new(),
         ssh_program: false,
+        ..defaults
     }
 }
 
@@ -196,25 +172,25 @@ mod tests {
     use crate::ssh::{Interaction, Options};
 
     fn context(config: &str) -> (std::sync::Arc<Context>, tempfile::TempDir) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("config");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("config");
         std::fs::write(&path, config).unwrap();
         let mut options = Options::from_environment(Interaction::Refuse);
         options.ssh_config = Some(path);
-        options.home = Some(folder.path().to_owned());
-        (Context::with_options(options).0, folder)
+        options.home = Some(directory.path().to_owned());
+        (Context::with_options(options).0, directory)
     }
 
     #[tokio::test]
-    async fn hosts_toml_stands_above_the_ssh_configuration() {
-        let (context, folder) = context(
+    async fn hosts_toml_overrides_the_ssh_configuration() {
+        let (context, directory) = context(
             "Host gpu\n HostName gpu01.lab\n User conf\n Port 2200\n IdentityFile ~/.ssh/conf\n\
              Match user toml\n HostKeyAlias matched\n",
         );
         let mut host = HostConfig::named("gpu");
         let resolved = resolve(&context, &host).await.unwrap();
         assert_eq!((resolved.hostname.as_str(), resolved.port, resolved.user.as_str()), ("gpu01.lab", 2200, "conf"));
-        assert_eq!(resolved.identity_files, [folder.path().join(".ssh/conf")]);
+        assert_eq!(resolved.identity_files, [directory.path().join(".ssh/conf")]);
         assert_eq!(resolved.host_key_alias, None);
 
         host.user = Some("toml".into());
@@ -225,18 +201,18 @@ mod tests {
         let resolved = resolve(&context, &host).await.unwrap();
         assert_eq!((resolved.hostname.as_str(), resolved.port, resolved.user.as_str()), ("gpu01.lab", 22, "toml"));
         assert_eq!(resolved.host_key_alias.as_deref(), Some("matched"), "Match saw hosts.toml's user");
-        assert_eq!(resolved.first_identity, Some(folder.path().join("toml")));
-        assert_eq!(resolved.identity_files, [folder.path().join(".ssh/conf")]);
+        assert_eq!(resolved.first_identity, Some(directory.path().join("toml")));
+        assert_eq!(resolved.identity_files, [directory.path().join(".ssh/conf")]);
         assert_eq!(resolved.user_known_hosts, [PathBuf::from("/kh")]);
         assert!(resolved.global_known_hosts.is_empty());
         assert_eq!(resolved.proxy.to_string(), "gate");
     }
 
     #[tokio::test]
-    async fn a_configuration_that_ssh_refuses_is_passed_on() {
-        let (context, folder) = context("Hots gpu\n");
+    async fn the_error_of_an_invalid_configuration_quotes_ssh() {
+        let (context, directory) = context("Hots gpu\n");
         let error = resolve(&context, &HostConfig::named("gpu")).await.unwrap_err();
-        let path = folder.path().join("config").display().to_string();
+        let path = directory.path().join("config").display().to_string();
         assert_eq!(
             error,
             SshError::new(
@@ -251,26 +227,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn hosts_whose_configuration_hangs_do_not_delay_the_others() {
-        let (context, _folder) = context("Match originalhost slow-* exec \"exec sleep 6\"\n User other\n");
-        let slow: Vec<_> = (0..context.resolving.available_permits() * 2)
+    async fn a_hanging_configuration_does_not_delay_other_hosts() {
+        let (context, _directory) = context("Match originalhost slow-* exec \"exec sleep 6\"\n User other\n");
+        let slow: Vec<_> = (0..context.ssh_g_permits.available_permits() * 2)
             .map(|number| {
                 let context = std::sync::Arc::clone(&context);
                 tokio::spawn(async move { resolve(&context, &HostConfig::named(format!("slow-{number}"))).await })
             })
             .collect();
-        // Each task starts, and waits for its `ssh` or its turn.
+        // Let each task start its `ssh` or wait for a permit.
         tokio::task::yield_now().await;
-        assert_eq!(context.resolving.available_permits(), 0);
+        assert_eq!(context.ssh_g_permits.available_permits(), 0);
         resolve(&context, &HostConfig::named("fast")).await.unwrap();
         for task in slow {
-            assert!(!task.is_finished(), "it was waited for");
+            assert!(!task.is_finished(), "resolving waited for it");
             task.abort();
         }
     }
 
     #[test]
-    fn names_that_never_reach_a_program() {
+    fn invalid_names_are_refused() {
         for (name, message) in [
             ("", "the address \"\" is empty"),
             ("-oProxyCommand=x", "the address \"-oProxyCommand=x\" begins with a dash"),

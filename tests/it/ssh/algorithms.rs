@@ -119,6 +119,6 @@ async fn a_key_signs_as_the_configuration_lets_it() {
     assert!(!ssh_works(&config, "gpu"));
     let error = natively(&config).await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::Authentication);
-    let left_out = format!("{} (RSA) was not offered: PubkeyAcceptedAlgorithms leaves it out", rsa.display());
+    let left_out = format!("{} (RSA) was not offered: PubkeyAcceptedAlgorithms excludes it", rsa.display());
     assert!(error.message.contains(&left_out), "{error}");
 }

@@ -76,7 +76,7 @@ async fn a_login_that_nobody_answers_is_ended_before_the_server_does_and_begun_a
         for _ in 0..2 {
             prompt = person.asked_anew(prompt.id).await;
             let PromptKind::Secret { text, .. } = &prompt.kind else { panic!("{prompt:?}") };
-            assert_eq!(text, &format!("Enter logs in to {name}:"));
+            assert_eq!(text, &format!("Press Enter to log in to {name}:"));
             let before = server.connections();
             person.context.answer(prompt.id, secret(""));
             prompt = person.asked().await;
@@ -100,7 +100,7 @@ async fn a_login_that_nobody_answers_is_ended_before_the_server_does_and_begun_a
     let error = opening.await.unwrap().unwrap_err();
     assert_eq!(
         (error.kind, error.message.as_str()),
-        (SshErrorKind::Declined, "the login as bob was given up at the prompt")
+        (SshErrorKind::Declined, "the login as bob was cancelled at the prompt")
     );
 }
 
@@ -128,7 +128,7 @@ async fn one_passphrase_for_two_programs_and_a_refusal_ends_them() {
     person.context.answer(prompt.id, Answer::Decline);
     let error = opening.await.unwrap().unwrap_err();
     assert_eq!(error.kind, SshErrorKind::Declined);
-    assert_eq!(error.message, format!("the login as {} was given up at the prompt", sshd.user()));
+    assert_eq!(error.message, format!("the login as {} was cancelled at the prompt", sshd.user()));
     assert!(!sshd.log().contains("Failed password"), "{}", sshd.log());
 }
 

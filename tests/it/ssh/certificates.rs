@@ -170,7 +170,7 @@ async fn a_hosts_certificate_for_another_name_says_so() {
     let error = person(Interaction::Ask).open(&host(&sshd), "true").await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::HostKeyUnknown);
     assert!(
-        error.message.ends_with("is not good: it is for gpu02, not for 127.0.0.1; nothing was sent to the server"),
+        error.message.ends_with("is not valid: it is for gpu02, not for 127.0.0.1; nothing was sent to the server"),
         "{error}"
     );
     assert!(!sshd.log().contains("Accepted"), "{}", sshd.log());

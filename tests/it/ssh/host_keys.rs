@@ -26,7 +26,7 @@ async fn an_unknown_key_is_refused_when_nobody_can_be_asked() {
         person.open(&host(&sshd), "true").await.unwrap_err(),
         SshError::new(
             SshErrorKind::HostKeyUnknown,
-            format!("the host key of [127.0.0.1]:{port} is not known ({}), and nobody could be asked", shown(&sshd))
+            format!("the host key of [127.0.0.1]:{port} is not known ({}), and no prompt is possible", shown(&sshd))
         )
         .with_hint(format!(
             "ssh -o UserKnownHostsFile={} -p {port} {user}@127.0.0.1 true   \

@@ -166,7 +166,7 @@ async fn a_jump_host_that_cannot_or_will_not_lead_on() {
             SshErrorKind::Network,
             format!("the jump host bastion cannot reach 127.0.0.1:{port}: ConnectFailed")
         )
-        .with_hint("is the host up, and is its name known to the jump host?")
+        .with_hint("is the host up, and does the jump host know its name?")
         .naming_jump_host()
     );
     let closed = Sshd::start_at(Ipv4Addr::LOCALHOST, &["AllowTcpForwarding no"]);

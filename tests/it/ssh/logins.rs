@@ -140,7 +140,7 @@ async fn a_locked_key_with_nobody_to_ask() {
             SshErrorKind::IdentityFile,
             format!(
                 "the server refused the login as {}; it accepts publickey; there was no key to offer; \
-                 {path} is locked by a passphrase, and nobody could be asked",
+                 {path} has a passphrase, and no prompt is possible",
                 sshd.user()
             )
         )

@@ -145,7 +145,7 @@ async fn one_code_at_a_real_jump_host_opens_every_host_behind_it() {
     // Nobody is there: the connection is given up before the server does so, and none is made until somebody comes.
     let prompt = person.asked_anew(prompt.id).await;
     let PromptKind::Secret { text, .. } = &prompt.kind else { panic!("{prompt:?}") };
-    assert_eq!(text, "Enter logs in to bastion:");
+    assert_eq!(text, "Press Enter to log in to bastion:");
     let connections = || bastion.sshd.log().matches("Connection from").count();
     assert_eq!(connections(), 1);
     person.context.answer(prompt.id, secret(""));

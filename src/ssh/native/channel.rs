@@ -1,51 +1,33 @@
-//! One command on an authenticated connection, and everything that ends with it.
+//! Runs one command on an authenticated connection.
 
-use super::abortable_stream::AbortHandle;
-use super::handler::{ClientHandler, ConnectionEvents};
-use super::server_stream::StreamCarrier;
-use crate::ssh::preauth_limiter::PreauthSlot;
+use super::connection::Connection;
+use crate::ssh::limits::PreauthSlot;
 use crate::ssh::transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
 use crate::wire::format::{DurationStyle, duration};
-use russh::client::{Handle, Msg};
+use russh::client::Msg;
 use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Disconnect, Error};
 use std::time::Duration;
 use tokio::io::{AsyncWriteExt, BufReader, DuplexStream};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
 
-/// What each of the three pipes holds: a slow reader makes the server wait, never this machine's memory grow.
+/// The capacity of each of the three pipes, in bytes. A slow reader makes the server wait.
 const PIPE_BYTES: usize = 8 * 1024;
 
-/// How much goes to the server in one message. russh keeps the room of the longest for as long as the connection lasts.
+/// The maximum size of one message to the server, in bytes. russh keeps a buffer of the longest message.
 const MESSAGE_BYTES: usize = 4 * 1024;
 
-/// How long a farewell may take before the connection is cut.
+/// How long a clean disconnect may take before the stream is aborted.
 const DISCONNECT_LIMIT: Duration = Duration::from_millis(500);
 
-/// An authenticated connection. Dropping it cuts the stream.
-pub(super) struct Connection {
-    pub(super) handle: Handle<ClientHandler>,
-    pub(super) events: ConnectionEvents,
-    /// Held for its drop.
-    pub(super) _abort_handle: AbortHandle,
-    /// What the stream runs through.
-    pub(super) _carrier: StreamCarrier,
-}
-
-impl std::fmt::Debug for Connection {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Connection")
-    }
-}
-
-/// Starts `command` on a channel of its own, and leaves the waiting room once the server counts the connection as
-/// logged in.
-pub(super) async fn start(
+/// Starts `command`. Releases the slot once the server counts the connection as authenticated.
+pub(super) async fn exec(
     connection: Connection,
     preauth_slot: PreauthSlot,
     command: &str,
     limit: Duration,
 ) -> Result<Channel, SshError> {
-    let starting = tokio::time::timeout(limit, request(&connection, preauth_slot, command)).await;
+    let starting = timeout(limit, request(&connection, preauth_slot, command)).await;
     let (reads, writes) = starting.unwrap_or_else(|_| {
         let message =
             format!("logged in, but the command was not started within {}", duration(limit, DurationStyle::Seconds));
@@ -64,30 +46,30 @@ pub(super) async fn start(
         stdout: Box::pin(stdout),
         stderr: Box::pin(stderr),
         exit,
-        // Dropping this end wakes the other, which ends everything.
+        // Dropping the sender wakes the receiver, which ends the pump.
         guard: Box::new(guard),
     })
 }
 
-/// Opens the channel and asks for the command, until the server has agreed to both.
+/// Opens the channel and requests the command; returns when the server has accepted both.
 async fn request(
     connection: &Connection,
     preauth_slot: PreauthSlot,
     command: &str,
 ) -> Result<(ChannelReadHalf, ChannelWriteHalf<Msg>), SshError> {
-    let refused = |what: &str| {
+    let refused = |action: &str| {
         let recorded = connection.events.lock();
         let reason =
             recorded.disconnect_message.as_deref().or(Some(recorded.banner.trim()).filter(|banner| !banner.is_empty()));
         let reason = reason.map(|reason| format!(" (the server says: {reason})")).unwrap_or_default();
-        SshError::new(SshErrorKind::SessionRefused, format!("logged in, but the server {what}{reason}"))
+        SshError::new(SshErrorKind::SessionRefused, format!("logged in, but the server {action}{reason}"))
     };
     let mut channel = connection.handle.channel_open_session().await.map_err(|error| match error {
         Error::ChannelOpenFailure(reason) => refused(&format!("refused a session: {reason:?}"))
             .with_hint("MaxSessions or a restriction of the account, in the server's sshd_config"),
         _ => refused("closed the connection"),
     })?;
-    // sshd answers the login first and leaves the count of `MaxStartups` then; it opens channels after both.
+    // sshd answers the login, then removes the connection from the `MaxStartups` count, then opens channels.
     drop(preauth_slot);
     channel.exec(true, command).await.map_err(|_| refused("closed the connection"))?;
     loop {
@@ -103,7 +85,7 @@ async fn request(
     }
 }
 
-/// Moves bytes between the channel and the pipes, and owns the connection.
+/// Copies bytes between the channel and the pipes. It owns the connection.
 struct ChannelPump {
     connection: Connection,
     reads: ChannelReadHalf,
@@ -118,7 +100,7 @@ impl ChannelPump {
         let Self { mut connection, mut reads, writes, stdin, stdout, stderr } = self;
         let mut writer = Box::pin(writes.make_writer());
         let feed = async {
-            // An error means that the channel takes no more; its end is told by the other half.
+            // An error means that the channel accepts no more input; `copy_output` reports its end.
             let mut stdin = BufReader::with_capacity(MESSAGE_BYTES, stdin);
             if tokio::io::copy_buf(&mut stdin, &mut writer).await.is_ok() {
                 let _ = writer.shutdown().await;
@@ -127,32 +109,32 @@ impl ChannelPump {
         };
         let ended = tokio::select! {
             ended = copy_output(&mut reads, stdout, stderr) => Some(ended),
-            // Dropping the channel's guard.
+            // The guard of the channel was dropped.
             _ = dropped => None,
             () = feed => None,
         };
         if let Some(ended) = ended {
             let ended = ended.unwrap_or_else(|| Exit::Closed(connection.events.lock().disconnect_message.clone()));
-            // Nobody may be interested.
+            // An error means that the receiver is gone.
             let _ = exit.send(ended);
         }
-        let disconnect_message = async {
+        let disconnecting = async {
             let _ = writes.close().await;
             let _ = connection.handle.disconnect(Disconnect::ByApplication, "", "").await;
             let _ = (&mut connection.handle).await;
         };
-        // Whatever the server does, the stream is cut when `connection` goes.
-        let _ = tokio::time::timeout(DISCONNECT_LIMIT, disconnect_message).await;
+        // In any case, dropping `connection` aborts the stream.
+        let _ = timeout(DISCONNECT_LIMIT, disconnecting).await;
     }
 }
 
-/// Reads the channel to its end. `Eof` may come before or after the exit status, so only `Close` ends it; `None` when
-/// the connection ended without a word about the command.
+/// Copies the output until the channel closes. `Eof` may come before or after the exit status, so only `Close` ends the
+/// channel. Returns `None` if the connection ended without an exit status.
 async fn copy_output(reads: &mut ChannelReadHalf, mut stdout: DuplexStream, mut stderr: DuplexStream) -> Option<Exit> {
     let mut exit = None;
     loop {
         match reads.wait().await {
-            // A reader that has gone loses what comes; the channel goes on.
+            // Discard output whose reader is gone: an unread channel would block the connection.
             Some(ChannelMsg::Data { data }) => {
                 let _ = stdout.write_all(&data).await;
             }
@@ -161,7 +143,7 @@ async fn copy_output(reads: &mut ChannelReadHalf, mut stdout: DuplexStream, mut 
             }
             Some(ChannelMsg::ExitStatus { exit_status }) => exit = Some(Exit::Status(exit_status)),
             Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
-                exit = Some(Exit::Signal(signal(&signal_name)));
+                exit = Some(Exit::Signal(self::signal_name(&signal_name)));
             }
             Some(ChannelMsg::Close) | None => return exit,
             Some(_) => {}
@@ -169,8 +151,8 @@ async fn copy_output(reads: &mut ChannelReadHalf, mut stdout: DuplexStream, mut 
     }
 }
 
-/// The signal's name without `SIG`, as the protocol has it.
-fn signal(signal: &russh::Sig) -> String {
+/// The name without `SIG`, as in RFC 4254, section 6.10.
+fn signal_name(signal: &russh::Sig) -> String {
     match signal {
         russh::Sig::Custom(name) => name.clone(),
         named => format!("{named:?}"),

@@ -1,4 +1,4 @@
-//! A program in a process group of its own, as a channel.
+//! Child processes that lead their own process group.
 
 use crate::ssh::transport::{Channel, Exit};
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -10,7 +10,7 @@ use tokio::io::AsyncRead;
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
-/// A running program and its pipes. Dropping it kills its whole group, which it leads.
+/// A running program and its pipes. Dropping it kills its process group.
 #[derive(Debug)]
 pub(in crate::ssh) struct Child {
     pub(in crate::ssh) group: ProcessGroup,
@@ -19,21 +19,21 @@ pub(in crate::ssh) struct Child {
     pub(in crate::ssh) stderr: ChildStderr,
 }
 
-/// The process group; its leader is not reaped while it may still be killed, so its number cannot name another.
+/// A process group, killed when dropped. Its leader is not reaped before that, so its id cannot name another group.
 #[derive(Debug)]
 pub(in crate::ssh) struct ProcessGroup(tokio::process::Child);
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0.id().and_then(|id| Pid::from_raw(id as i32)) {
-            // A group that is gone already needs no killing.
+            // An error means that the group has ended.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
 }
 
 impl Child {
-    /// Starts a command that makes itself the leader of a group.
+    /// Starts a command, which must become the leader of a process group.
     pub(in crate::ssh) fn spawn(mut command: Command) -> io::Result<Self> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         let mut group = command.spawn()?;
@@ -45,21 +45,20 @@ impl Child {
         }
     }
 
-    /// Waits for its end.
-    pub(super) async fn wait(&mut self) -> io::Result<ExitStatus> {
+    pub(in crate::ssh) async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.group.0.wait().await
     }
 }
 
-/// The program as a channel.
+/// Makes a channel of a program.
 #[cfg(target_os = "linux")]
 pub(in crate::ssh) fn channel(child: Child) -> Channel {
     let Child { group, stdin, stdout, stderr } = child;
     assemble(group, stdin, stdout, Box::pin(stderr))
 }
 
-/// The program as a channel, with what it says on standard error passed through something first.
-pub(super) fn channel_with(
+/// Makes a channel of a program whose standard error is filtered by `stderr`.
+pub(in crate::ssh) fn channel_with(
     child: Child,
     stderr: impl FnOnce(ChildStderr) -> Pin<Box<dyn AsyncRead + Send>>,
 ) -> Channel {
@@ -78,10 +77,10 @@ fn assemble(
     tokio::spawn(async move {
         tokio::select! {
             status = group.0.wait() => {
-                // Nobody may be interested.
+                // An error means that the receiver is gone.
                 let _ = exit_sender.send(status.map_or(Exit::Closed(None), exit_of));
             }
-            // Dropping the channel's guard; the group is killed as `process` goes.
+            // The guard of the channel was dropped. Returning drops `group`, which kills it.
             _ = dropped => {
                 drop(exit_sender);
             }
@@ -98,7 +97,7 @@ fn exit_of(status: ExitStatus) -> Exit {
     }
 }
 
-/// The name as SSH has it, without `SIG`.
+/// The name without `SIG`, as in RFC 4254, section 6.10.
 fn signal_name(number: i32) -> String {
     let names = [
         (Signal::HUP, "HUP"),
