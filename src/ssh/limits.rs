@@ -7,6 +7,10 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
+/// The maximum number of unauthenticated connections to one address. From the tenth on, sshd drops connections at random
+/// (`MaxStartups 10:30:100`): of 64 hosts behind one address, a third would be lost.
+const MAX_UNAUTHENTICATED: usize = 8;
+
 /// The time limits of the phases of one connection. Time spent in prompts does not count.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
@@ -116,10 +120,6 @@ impl Drop for PauseGuard {
         }
     }
 }
-
-/// The maximum number of unauthenticated connections to one address. From the tenth on, sshd drops connections at random
-/// (`MaxStartups 10:30:100`): of 64 hosts behind one address, a third would be lost.
-const MAX_UNAUTHENTICATED: usize = 8;
 
 /// Limits the unauthenticated connections per address. A semaphore exists while a slot is held or awaited.
 #[derive(Debug, Default)]

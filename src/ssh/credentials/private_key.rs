@@ -16,6 +16,9 @@ use zeroize::Zeroizing;
 /// The maximum size of a key file.
 const MAX_BYTES: u64 = 64 * 1024;
 
+/// How many passphrases the user may try, as in OpenSSH.
+const MAX_PASSPHRASE_TRIES: u32 = 3;
+
 /// The content of a key file.
 #[derive(Debug)]
 pub(in crate::ssh) enum KeyFile {
@@ -149,9 +152,6 @@ fn read_pub_file(path: &Path) -> Option<PublicKey> {
     pub_path.push(".pub");
     std::fs::read_to_string(pub_path).ok()?.trim().parse().ok()
 }
-
-/// How many passphrases the user may try, as in OpenSSH.
-const MAX_PASSPHRASE_TRIES: u32 = 3;
 
 /// The decrypted keys of this process, shared by all hosts.
 #[derive(Debug, Default)]

@@ -5,6 +5,15 @@ use hmac::{Hmac, KeyInit, Mac};
 use russh::keys::PublicKey;
 use sha1::Sha1;
 
+/// Fields are separated by runs of spaces and tabs.
+const BLANK: [char; 2] = [' ', '\t'];
+
+/// The prefix of a hashed name.
+const HASH_MAGIC: &str = "|1|";
+
+/// OpenSSH rejects a list with a longer pattern.
+const MAX_PATTERN_BYTES: usize = 1022;
+
 /// The marker before the host names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marker {
@@ -25,9 +34,6 @@ pub(super) struct Line<'a> {
     /// Key type, key and comment.
     rest: &'a str,
 }
-
-/// Fields are separated by runs of spaces and tabs.
-const BLANK: [char; 2] = [' ', '\t'];
 
 impl<'a> Line<'a> {
     /// Returns `None` for an empty line, a comment, and an unknown or lone marker: OpenSSH skips these lines.
@@ -90,12 +96,6 @@ pub(super) enum Match {
     /// A malformed hashed name, which could be any host.
     Unreadable,
 }
-
-/// The prefix of a hashed name.
-const HASH_MAGIC: &str = "|1|";
-
-/// OpenSSH rejects a list with a longer pattern.
-const MAX_PATTERN_BYTES: usize = 1022;
 
 /// Matches a host field with a name. The name is in lower case, in the form `[name]:port` if the port is not 22.
 pub(super) fn matches(hosts: &str, name: &str) -> Match {
@@ -262,7 +262,7 @@ mod tests {
         assert!(!yes("*.lab,!gpu01.lab", "gpu01.lab"));
         assert!(!yes("!gpu01.lab,*.lab", "gpu01.lab"));
         assert!(yes("!gpu01.lab,*.lab", "gpu02.lab"));
-        assert!(!yes("!gpu01.lab", "gpu02.lab"), "a negation alone names nobody");
+        assert!(!yes("!gpu01.lab", "gpu02.lab"), "a negation alone matches no host");
         assert!(!yes(&format!("gpu01,{}", "x".repeat(1023)), "gpu02"));
     }
 

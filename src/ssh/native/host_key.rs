@@ -223,3 +223,59 @@ fn describe(key: &PublicKey) -> String {
 fn remove_command(file: &Path, name: &str) -> String {
     format!("ssh-keygen -f {} -R {}", shell_word(&file.to_string_lossy()), shell_word(name))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use russh::keys::PrivateKey;
+    use russh::keys::ssh_key::private::Ed25519Keypair;
+
+    fn key(seed: u8) -> PublicKey {
+        PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32])).public_key().clone()
+    }
+
+    fn verifier(known: KnownHosts) -> HostKeyVerifier {
+        HostKeyVerifier {
+            known,
+            name: HostName::new("gpu01", 22, None),
+            trusted: None,
+            trusted_before: Vec::new(),
+            accept_new: false,
+            accepted: None,
+        }
+    }
+
+    #[test]
+    fn accept_new_accepts_only_the_first_key_of_a_host() {
+        let mut accept_new = HostKeyVerifier { accept_new: true, ..verifier(KnownHosts::default()) };
+        assert_eq!(accept_new.verify_key(&key(1)), HostKeyDecision::Accepted { new: Some(key(1)) });
+
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("known_hosts");
+        known_hosts::append_host_key(&path, &accept_new.name, &key(1), false).unwrap();
+        let mut accept_new = HostKeyVerifier { accept_new: true, ..verifier(KnownHosts::read([&path]).unwrap()) };
+        assert!(matches!(accept_new.verify_key(&key(2)), HostKeyDecision::Changed { .. }));
+    }
+
+    #[test]
+    fn a_key_trusted_at_the_prompt_excludes_keys_trusted_before() {
+        let trusted_before = vec![fingerprint(&key(1))];
+        let mut before = HostKeyVerifier { trusted_before: trusted_before.clone(), ..verifier(KnownHosts::default()) };
+        assert_eq!(before.verify_key(&key(1)), HostKeyDecision::Accepted { new: None });
+        let mut pinned = HostKeyVerifier { trusted: Some(key(2)), trusted_before, ..verifier(KnownHosts::default()) };
+        assert!(matches!(pinned.verify_key(&key(1)), HostKeyDecision::Unknown { .. }));
+        assert_eq!(pinned.verify_key(&key(2)), HostKeyDecision::Accepted { new: None });
+    }
+
+    #[test]
+    fn rekeying_must_show_the_same_key() {
+        let mut verifier = HostKeyVerifier { trusted: Some(key(1)), ..verifier(KnownHosts::default()) };
+        assert_eq!(verifier.verify_key(&key(1)), HostKeyDecision::Accepted { new: None });
+        assert_eq!(verifier.verify_key(&key(1)), HostKeyDecision::Accepted { new: None });
+        let changed = verifier.verify_key(&key(2));
+        assert_eq!(changed, HostKeyDecision::ChangedDuringSession);
+        assert!(
+            refusal_error(&changed, &verifier.name).is_some_and(|error| error.kind == SshErrorKind::HostKeyChanged)
+        );
+    }
+}

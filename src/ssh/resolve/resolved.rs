@@ -12,6 +12,9 @@ use tokio::time::timeout;
 /// How long a master connection may take to accept a connection to its control socket.
 const MASTER_LIMIT: Duration = Duration::from_secs(1);
 
+/// The maximum keepalive interval, and the maximum number of unanswered keepalives.
+const KEEPALIVE: (Duration, u32) = (Duration::from_secs(15), 3);
+
 /// Every setting that a connection needs: from hosts.toml, else from the ssh configuration, else the default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::ssh) struct Resolved {
@@ -60,9 +63,6 @@ pub(in crate::ssh) struct Resolved {
     /// Whether the `ssh` program exists. Without it, the ssh configuration was not read.
     pub(in crate::ssh) ssh_program: bool,
 }
-
-/// The maximum keepalive interval, and the maximum number of unanswered keepalives.
-const KEEPALIVE: (Duration, u32) = (Duration::from_secs(15), 3);
 
 impl Resolved {
     /// The keepalive interval, and how many keepalives may remain unanswered. The configuration can only lower them.
