@@ -2,7 +2,7 @@
 
 use super::list::compare;
 use super::process::sum;
-use super::rows::trouble_rank;
+use super::rows::worst_trouble;
 use super::{BusyRank, DistributedJob, Group, GroupKey, GroupSummary, HostId, JobKey, JobRows, ListOrder, Row, RowKey};
 use crate::wire::SafeText;
 use std::collections::{HashMap, HashSet};
@@ -119,10 +119,12 @@ fn group_row(place: &GroupId, jobs: &[&JobRows], is_likely: bool) -> Option<Row>
         group_summary: None,
         ..first.clone()
     };
-    let worst =
-        counted.iter().filter(|row| row.trouble.is_some()).min_by_key(|row| trouble_rank(row).unwrap_or(u8::MAX));
+    let worst = worst_trouble(counted.iter().copied());
     row.trouble = worst.and_then(|row| row.trouble);
     row.trouble_since = worst.and_then(|row| row.trouble_since);
+    if let Some(worst) = worst {
+        row.process_state = worst.process_state;
+    }
     if hosts.len() > 1 {
         let others = hosts.len() - 1;
         row.host_name = SafeText::new(&format!("{} +{others}", first.host_name));
@@ -167,8 +169,8 @@ mod tests {
     use super::super::RowCache;
     use super::super::fixture::{TestHost, at, gpus, process, reading};
     use super::*;
-    use crate::fleet::SortKey;
-    use crate::fleet::{FoldState, ListRow};
+    use crate::fleet::{FoldState, GpuState, ListRow, ProcessTrouble, SortKey};
+    use crate::wire::{Presence, ProcessState};
 
     fn training(pid: u32, gpu: u16, sm: u8) -> super::super::fixture::TestProcess {
         let mut process = process(pid, "python train.py", &[(gpu, 60)]);
@@ -273,6 +275,32 @@ mod tests {
             let workers: u32 = rows.iter().map(|row| row.workers).sum();
             assert_eq!((memory, workers), (129 << 30, 3), "{}", group.word());
         }
+    }
+
+    #[test]
+    fn a_group_row_shows_the_most_urgent_trouble_of_its_jobs() {
+        let mut view = RowCache::default();
+        for id in 0..2 {
+            let mut host = TestHost::new(id, gpus(0..1));
+            let mut process = training(500 + id, 0, 90);
+            match id {
+                0 => process.reading.presence = Some(Presence::Hidden),
+                _ => process.reading.state = Some(ProcessState::Zombie),
+            }
+            host.send_snapshot(1.0, &[reading(97, 60)], &[process]);
+            // The hidden process is on a hung GPU: the state of a GPU does not decide which trouble is the worst.
+            let states = [(if id == 0 { GpuState::Hung } else { GpuState::InUse }, None)];
+            view.update(&host.host, &states, at(1.0));
+        }
+        let parts = [0, 1].map(|id| (HostId(id), view.jobs(HostId(id))[0].row.job.clone())).to_vec();
+        let distributed = [DistributedJob { parts, is_likely: false }];
+        let rows = view.list(order(Group::DistributedJob), &HashSet::new(), &distributed, |_| true, |_| None).rows;
+        assert_eq!(rows.len(), 1);
+        assert_eq!(
+            (rows[0].trouble, rows[0].process_state),
+            (Some(ProcessTrouble::Zombie), Some(ProcessState::Zombie))
+        );
+        assert_eq!(rows[0].state, Some((GpuState::Hung, None)));
     }
 
     #[test]

@@ -285,7 +285,7 @@ impl RowBuilder<'_> {
         row.rss_bytes = sum(rows.iter().map(|row| row.rss_bytes));
         row.age_seconds = rows.iter().filter_map(|row| row.age_seconds).reduce(f64::max);
         row.state = rows.iter().filter_map(|row| row.state).min();
-        if let Some(worst) = rows.iter().filter(|row| row.trouble.is_some()).min_by_key(|row| trouble_rank(row)) {
+        if let Some(worst) = worst_trouble(rows.iter().map(|row| &**row)) {
             row.trouble = worst.trouble;
             row.trouble_since = worst.trouble_since;
             row.process_state = worst.process_state;
@@ -361,6 +361,13 @@ fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Launcher> {
         None => process.key.pid == found.key.pid,
     };
     processes.iter().all(is_below).then_some(found)
+}
+
+/// The row whose process has the most urgent trouble. A hidden process is no fault, so it counts only if nothing else is
+/// wrong.
+pub(super) fn worst_trouble<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
+    rows.filter(|row| row.trouble.is_some())
+        .min_by_key(|row| row.trouble.and_then(ProcessTrouble::rank).unwrap_or(u8::MAX))
 }
 
 /// How much a row needs a person, the least first; `None` where nothing is wrong.

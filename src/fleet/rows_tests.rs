@@ -155,6 +155,18 @@ fn the_worst_of_a_job_shows_on_its_row() {
 }
 
 #[test]
+fn a_job_with_a_hidden_worker_shows_the_worst_known_trouble() {
+    for order in [[0, 1], [1, 0]] {
+        let mut workers = torchrun(2);
+        workers[order[0]].reading.presence = Some(Presence::Hidden);
+        workers[order[1]].reading.state = Some(ProcessState::Zombie);
+        let jobs = rows(&shown(2, &workers), 1.0);
+        assert_eq!(jobs[0].row.trouble, Some(ProcessTrouble::Zombie));
+        assert_eq!(jobs[0].row.process_state, Some(ProcessState::Zombie));
+    }
+}
+
+#[test]
 fn ended_workers_stay_below_their_job_and_do_not_count() {
     let mut host = shown(2, &torchrun(2));
     host.send_snapshot(3.0, &[reading(97, 40), reading(97, 0)], &torchrun(1));
