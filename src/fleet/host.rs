@@ -1,11 +1,10 @@
 //! One host: what it said last, and how it is reached.
 
-use super::processes::ProcessTable;
-use super::{ConnectPhase, ConnectionLog, EndedProcess, History, Link, LinkError, Moment, Process, sanitize};
+use super::process_table::{ProcessTable, SnapshotContext};
+use super::{ConnectPhase, ConnectionLog, EndedProcess, History, HostUpdate, Link, Moment, Process, sanitize};
 use crate::config::HostConfig;
 use crate::wire::{
-    Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, Reply, SafeText,
-    Snapshot,
+    Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuReading, Hello, Inventory, SafeText, Snapshot,
 };
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,41 +12,6 @@ use std::time::Duration;
 /// A host's place in the fleet. It never changes while the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub u32);
-
-/// What a host task tells the fleet.
-#[derive(Debug, Clone, PartialEq)]
-pub enum HostUpdate {
-    /// A try has begun, or has come this far.
-    Connecting {
-        /// Which try, from 1.
-        attempt: u32,
-        /// How far.
-        phase: ConnectPhase,
-    },
-    /// The probe introduced itself: the link is live.
-    Hello(Box<Hello>),
-    /// The GPUs, or why there are none.
-    Inventory(Box<Inventory>),
-    /// Readings.
-    Snapshot(Box<Snapshot>),
-    /// A heartbeat came back after this long.
-    RoundTrip(Duration),
-    /// No line for 3 s, or no readings for 3 intervals.
-    Silent,
-    /// The connection is gone, or could not be made.
-    Down {
-        /// Why.
-        error: LinkError,
-        /// When the next try begins; `None` when it waits for the user.
-        retry_at: Option<Moment>,
-        /// How many tries have failed in a row.
-        attempt: u32,
-    },
-    /// A person is needed before it can go on.
-    NeedsUser(LinkError),
-    /// The answer to a request.
-    Reply(Reply),
-}
 
 /// What [`Host::apply`] changed, so that only what depends on it is computed again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -389,20 +353,51 @@ fn gpu_identity(info: &GpuInfo) -> SafeText {
     }
 }
 
-/// What is known when a snapshot's processes are taken in.
-pub(super) struct SnapshotContext<'a> {
-    /// The host's boot id.
-    pub(super) boot_id: Option<&'a SafeText>,
-    /// The GPUs.
-    pub(super) infos: &'a [GpuInfo],
-    /// Their readings in this snapshot.
-    pub(super) readings: &'a [GpuReading],
-    /// The snapshot lists the processes; else nothing can be said of them.
-    pub(super) is_listed: bool,
-    /// It is the first of its connection: what happened before is not known.
-    pub(super) is_first: bool,
-    /// When it arrived.
-    pub(super) now: Moment,
+/// All hosts, in the order of the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Fleet {
+    hosts: Vec<Host>,
+    /// The data comes from the simulator, not from machines.
+    pub simulated: bool,
+}
+
+impl Fleet {
+    /// A fleet in which no host has been reached yet.
+    pub fn new(configs: &[Arc<HostConfig>], simulated: bool, now: Moment) -> Self {
+        let hosts = (0..).zip(configs).map(|(id, config)| Host::new(HostId(id), Arc::clone(config), now)).collect();
+        Self { hosts, simulated }
+    }
+
+    /// Adds a host that is met only now, as in a recording.
+    pub fn join(&mut self, config: Arc<HostConfig>, now: Moment) -> HostId {
+        let id = HostId(self.hosts.len() as u32);
+        self.hosts.push(Host::new(id, config, now));
+        id
+    }
+
+    /// The hosts, in the order of the configuration.
+    pub fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    /// The hosts, to be changed by tests of what rests on them.
+    #[cfg(test)]
+    pub(crate) fn hosts_mut(&mut self) -> &mut [Host] {
+        &mut self.hosts
+    }
+
+    /// One host.
+    pub fn host(&self, id: HostId) -> Option<&Host> {
+        self.hosts.get(id.0 as usize)
+    }
+
+    /// Takes one host's update; an id that is not in the fleet changes nothing.
+    pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> HostChange {
+        match self.hosts.get_mut(id.0 as usize) {
+            Some(host) => host.apply(update, now),
+            None => HostChange::Nothing,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 use super::super::fixture::{TestHost, at, gpus, process, reading};
 use super::*;
-use crate::fleet::{GpuMetric, LinkErrorKind, ProcessTrouble, SeriesKey};
+use crate::fleet::{GpuMetric, LinkError, LinkErrorKind, ProcessTrouble, SeriesKey};
 use crate::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuHealth, GpuHealthColumns, GpuProcessReading, Presence,
     ProcessReading, ProcessState, RecentPast,

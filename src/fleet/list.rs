@@ -1,12 +1,14 @@
 //! The combined list: the rows of all hosts, sorted and unfolded.
 
-use super::group_rows::group_rows;
-use super::rows::trouble_rank;
+use super::process::sum;
+use super::rows::worst_trouble;
 use super::{
-    DistributedJob, ENDED_ROW_RETENTION, GpuState, Host, HostId, JobRows, Moment, Row, RowKey, UNKNOWN_USER, host_rows,
+    BusyRank, DistributedJob, ENDED_ROW_RETENTION, GpuState, GroupKey, GroupSummary, Host, HostId, JobKey, JobRows,
+    Moment, ProcessKey, Row, RowKey, UNKNOWN_USER, host_rows,
 };
+use crate::wire::SafeText;
 use std::cmp::Ordering;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -246,7 +248,7 @@ impl RowCache {
         keep: impl Fn(&Row) -> bool,
         rank: impl Fn(&Row) -> Option<u8>,
     ) -> FilteredRows {
-        let rank = |row: &Row| trouble_rank(row).or_else(|| rank(row));
+        let rank = |row: &Row| row.trouble_rank().or_else(|| rank(row));
         let ranked = |row: &Row| if order.key == SortKey::Trouble { rank(row) } else { None };
         let jobs = || self.hosts.iter().flat_map(|entry| &entry.jobs);
         let mut listed = FilteredRows::default();
@@ -339,13 +341,13 @@ impl<K: Fn(&Row) -> bool> Tree<'_, K> {
         let is_whole = (self.keep)(&job.row);
         let processes = job.processes();
         let mut processes: Vec<&Arc<Row>> = processes.iter().filter(|row| is_whole || (self.keep)(row)).collect();
-        processes.sort_by(|a, b| compare((trouble_rank(a), a), (trouble_rank(b), b), self.order));
+        processes.sort_by(|a, b| compare((a.trouble_rank(), a), (b.trouble_rank(), b), self.order));
         rows.extend(processes.into_iter().map(|row| ListRow::new(row, FoldState::Child, depth + 1)));
     }
 }
 
 /// The order of two rows, each with how much it needs a person. Rows that are equal in it stay as they were: hosts as configured, processes by pid.
-pub(super) fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
+fn compare((a_rank, a): (Option<u8>, &Row), (b_rank, b): (Option<u8>, &Row), order: ListOrder) -> Ordering {
     let down = order.is_descending;
     match order.key {
         SortKey::Trouble => urgency(a_rank, a, down).cmp(&urgency(b_rank, b, down)),
@@ -398,9 +400,166 @@ fn swap((least, most): (u8, u8)) -> (u8, u8) {
 
 /// Worst first, then the longest: what is wrong with the process, the state of its GPUs, since when.
 fn state(row: &Row) -> Option<(u8, Option<GpuState>, Duration)> {
-    let rank = trouble_rank(row);
+    let rank = row.trouble_rank();
     let since = row.state.and_then(|(_, since)| since).map_or(Duration::MAX, Moment::since_start);
     (rank.is_some() || row.state.is_some()).then(|| (rank.unwrap_or(u8::MAX), row.state.map(|(state, _)| state), since))
+}
+
+/// A job, and how much it needs a person.
+type RankedJob<'a> = (Option<u8>, &'a JobRows);
+
+/// The jobs under their group_rows, in the order of the list; a job without a head stands by itself. `jobs` are sorted.
+fn group_rows<'a>(
+    jobs: Vec<RankedJob<'a>>,
+    order: ListOrder,
+    distributed: &[DistributedJob],
+) -> Vec<(Option<Row>, Vec<&'a JobRows>)> {
+    let parts: HashMap<(HostId, &JobKey), usize> = distributed
+        .iter()
+        .enumerate()
+        .flat_map(|(place, job)| job.parts.iter().map(move |(host, key)| ((*host, key), place)))
+        .collect();
+    let mut group_indexes: HashMap<GroupId, usize> = HashMap::new();
+    let mut groups: Vec<(GroupId, Vec<RankedJob<'a>>)> = Vec::new();
+    for job in jobs {
+        let row = &job.1.row;
+        let place = match order.group {
+            Group::User => GroupId::User(row.who.clone()),
+            Group::Host => GroupId::Host(row.key.host),
+            _ => match parts.get(&(row.key.host, &row.job)) {
+                Some(place) => GroupId::DistributedJob(*place),
+                None => GroupId::Single(groups.len()),
+            },
+        };
+        let at = *group_indexes.entry(place.clone()).or_insert_with(|| {
+            groups.push((place, Vec::new()));
+            groups.len() - 1
+        });
+        groups[at].1.push(job);
+    }
+    let mut group_rows: Vec<(Option<u8>, Row, bool, Vec<&JobRows>)> = groups
+        .into_iter()
+        .filter_map(|(place, members)| {
+            let rank = members.iter().filter_map(|(rank, _)| *rank).min();
+            let jobs: Vec<&JobRows> = members.into_iter().map(|(_, job)| job).collect();
+            let is_likely = match &place {
+                GroupId::DistributedJob(place) => distributed.get(*place).is_some_and(|job| job.is_likely),
+                _ => false,
+            };
+            // What is left of a job on several hosts when a filter has taken the others away is a job on one.
+            let has_group_row = match place {
+                GroupId::DistributedJob(_) => jobs.len() > 1,
+                GroupId::Single(_) => false,
+                GroupId::User(_) | GroupId::Host(_) => true,
+            };
+            let row = if has_group_row { group_row(&place, &jobs, is_likely)? } else { Row::clone(&jobs.first()?.row) };
+            Some((rank, row, has_group_row, jobs))
+        })
+        .collect();
+    group_rows.sort_by(|a, b| compare((a.0, &a.1), (b.0, &b.1), order));
+    group_rows.into_iter().map(|(_, row, has_group_row, jobs)| (has_group_row.then_some(row), jobs)).collect()
+}
+
+/// What a job is put under.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum GroupId {
+    DistributedJob(usize),
+    Single(usize),
+    User(SafeText),
+    Host(HostId),
+}
+
+/// The row above these jobs: figures are added, or taken from the worst, or from the oldest.
+fn group_row(place: &GroupId, jobs: &[&JobRows], is_likely: bool) -> Option<Row> {
+    // The order of the list changes; the identity of the row must not.
+    let first = jobs.iter().map(|job| &*job.row).min_by(|a, b| a.key.cmp(&b.key))?;
+    let rows = || jobs.iter().map(|job| &*job.row);
+    let kind = match place {
+        GroupId::User(who) => GroupKey::User(who.clone()),
+        GroupId::Host(_) => GroupKey::Host,
+        GroupId::DistributedJob(_) | GroupId::Single(_) => GroupKey::DistributedJob,
+    };
+    let key = match &kind {
+        GroupKey::DistributedJob => RowKey { group: Some(kind.clone()), ..first.key.clone() },
+        GroupKey::User(_) => {
+            RowKey { host: HostId(0), process: no_process(), is_job: false, group: Some(kind.clone()) }
+        }
+        GroupKey::Host => {
+            RowKey { host: first.key.host, process: no_process(), is_job: false, group: Some(kind.clone()) }
+        }
+    };
+    let live = || rows().filter(|row| row.ended_at.is_none());
+    let counted: Vec<&Row> = if live().next().is_some() { live().collect() } else { rows().collect() };
+    let hosts: HashSet<HostId> = counted.iter().map(|row| row.key.host).collect();
+    let gpus: HashSet<(HostId, u32)> =
+        counted.iter().flat_map(|row| row.gpu_indexes.iter().map(|index| (row.key.host, *index))).collect();
+    let users: HashSet<&SafeText> = counted.iter().map(|row| &row.who).collect();
+    let processes: Vec<_> = jobs.iter().map(|job| job.processes()).collect();
+    let ranks = || processes.iter().flat_map(|rows| rows.iter()).filter(|row| row.ended_at.is_none());
+    let least = ranks().filter_map(|row| busy_rank(row, |(least, _)| least)).min_by_key(|rank| rank.sm_percent);
+    let most = ranks().filter_map(|row| busy_rank(row, |(_, most)| most)).max_by_key(|rank| rank.sm_percent);
+    let is_one_host = hosts.len() == 1;
+    let mut row = Row {
+        key,
+        gpu_indexes: if is_one_host { indexes(&gpus) } else { Vec::new() },
+        gpu_memory_bytes: sum(counted.iter().map(|row| row.gpu_memory_bytes)),
+        // Of how many GPUs' memory it would be a share is another number in every group.
+        gpu_memory_percent: None,
+        sm_percent: counted.iter().filter_map(|row| row.sm_percent).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+        cpu_percent: sum(counted.iter().map(|row| row.cpu_percent)),
+        rss_bytes: sum(counted.iter().map(|row| row.rss_bytes)),
+        age_seconds: counted.iter().filter_map(|row| row.age_seconds).reduce(f64::max),
+        state: counted.iter().filter_map(|row| row.state).min(),
+        workers: counted.iter().map(|row| row.workers).sum(),
+        is_mine: counted.iter().any(|row| row.is_mine),
+        is_stale: counted.iter().any(|row| row.is_stale),
+        ended_at: if live().next().is_some() { None } else { rows().filter_map(|row| row.ended_at).max() },
+        group_summary: None,
+        ..first.clone()
+    };
+    let worst = worst_trouble(counted.iter().copied());
+    row.trouble = worst.and_then(|row| row.trouble);
+    row.trouble_since = worst.and_then(|row| row.trouble_since);
+    if let Some(worst) = worst {
+        row.process_state = worst.process_state;
+    }
+    if hosts.len() > 1 {
+        let others = hosts.len() - 1;
+        row.host_name = SafeText::new(&format!("{} +{others}", first.host_name));
+    }
+    if users.len() > 1 {
+        row.who = SafeText::new(&format!("{} users", users.len()));
+    }
+    if kind != GroupKey::DistributedJob {
+        row.pid = None;
+        row.process_state = None;
+        let plural = if counted.len() == 1 { "" } else { "s" };
+        row.command = SafeText::new(&format!("{} job{plural}", counted.len()));
+    }
+    row.group_summary = Some(Box::new(GroupSummary {
+        jobs: counted.len() as u32,
+        hosts: hosts.len() as u32,
+        gpus: gpus.len() as u32,
+        is_likely,
+        least_busy: least.filter(|least| Some(least.sm_percent) != most.as_ref().map(|most| most.sm_percent)),
+        most_busy: most,
+    }));
+    Some(row)
+}
+
+fn no_process() -> ProcessKey {
+    ProcessKey { boot_id: None, pid: 0, start_ticks: None }
+}
+
+fn indexes(gpus: &HashSet<(HostId, u32)>) -> Vec<u32> {
+    let mut indexes: Vec<u32> = gpus.iter().map(|(_, index)| *index).collect();
+    indexes.sort_unstable();
+    indexes
+}
+
+fn busy_rank(row: &Row, share: impl Fn((u8, u8)) -> u8) -> Option<BusyRank> {
+    let sm_percent = share(row.sm_percent?);
+    Some(BusyRank { host_name: row.host_name.clone(), gpu_index: row.gpu_indexes.first().copied(), sm_percent })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 use super::super::fixture::{TestHost, TestProcess, at, gpus, process, reading};
 use super::*;
-use crate::fleet::JobKey;
-use crate::wire::{Ancestor, ProcessState};
+use crate::fleet::ProcessTrouble;
+use crate::wire::{Ancestor, Presence, ProcessState};
 
 const NO_STATES: &[(GpuState, Option<Moment>)] = &[];
 
@@ -226,4 +226,141 @@ fn jobs_of_a_host_can_be_asked_for() {
     let jobs = view.jobs(HostId(0)).iter().map(|job| job.row.job.clone()).collect::<Vec<JobKey>>();
     assert_eq!(jobs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["launcher:500", "launcher:600"]);
     assert_eq!(view.jobs(HostId(9)), []);
+}
+
+fn training(pid: u32, gpu: u16, sm: u8) -> TestProcess {
+    let mut process = process(pid, "python train.py", &[(gpu, 60)]);
+    process.gpus[0].sm_percent = Some(sm);
+    process
+}
+
+/// A job on two hosts, alice's; a notebook of bob's on the first host.
+fn distributed_view() -> (RowCache, Vec<DistributedJob>) {
+    let mut view = RowCache::default();
+    let mut parts = Vec::new();
+    for (id, sm) in [(0, 97), (1, 3)] {
+        let mut host = TestHost::new(id, gpus(0..4));
+        let mut processes = vec![training(500 + id, 2, sm)];
+        if id == 0 {
+            let mut notebook = process(80, "ipykernel", &[(1, 9)]);
+            notebook.facts.user = Some("bob".into());
+            notebook.facts.uid = Some(1001);
+            processes.insert(0, notebook);
+        }
+        host.send_snapshot(1.0, &vec![reading(97, 60); 4], &processes);
+        view.update(&host.host, &[], at(1.0));
+        let job = view.jobs(HostId(id)).iter().find(|job| job.row.command.contains("train")).expect("a job");
+        parts.push((HostId(id), job.row.job.clone()));
+    }
+    (view, vec![DistributedJob { parts, is_likely: true }])
+}
+
+fn order(group: Group) -> ListOrder {
+    ListOrder::default_for(SortKey::GpuMemory, group)
+}
+
+fn shape(rows: &[ListRow]) -> Vec<(u8, String, String, String)> {
+    rows.iter()
+        .map(|row| (row.depth, row.host_name.to_string(), row.who.to_string(), row.command.to_string()))
+        .collect()
+}
+
+fn expected_row(depth: u8, host: &str, who: &str, command: &str) -> (u8, String, String, String) {
+    (depth, host.into(), who.into(), command.into())
+}
+
+#[test]
+fn a_job_on_several_hosts_is_one_row_with_its_least_and_most_busy_rank() {
+    let (view, distributed) = distributed_view();
+    let folded = view.list(order(Group::DistributedJob), &HashSet::new(), &distributed, |_| true, |_| None);
+    assert_eq!((folded.matched, folded.total), (3, 3));
+    assert_eq!(
+        shape(&folded.rows),
+        [expected_row(0, "hgx-00 +1", "alice", "python train.py"), expected_row(0, "hgx-00", "bob", "ipykernel")]
+    );
+    let row = &folded.rows[0];
+    let head = row.group_summary.as_ref().expect("a head");
+    assert!(head.is_likely);
+    assert_eq!((head.hosts, head.gpus, row.workers), (2, 2, 2));
+    assert_eq!((row.gpu_memory_bytes, row.sm_percent), (Some(120 << 30), Some((3, 97))));
+    let rank = |host: &str, sm_percent| Some(BusyRank { host_name: host.into(), gpu_index: Some(2), sm_percent });
+    assert_eq!((head.least_busy.clone(), head.most_busy.clone()), (rank("hgx-01", 3), rank("hgx-00", 97)));
+    let open = HashSet::from([row.key.clone()]);
+    let rows = view.list(order(Group::DistributedJob), &open, &distributed, |_| true, |_| None).rows;
+    assert_eq!(
+        rows.iter().map(|row| (row.depth, row.fold_state)).collect::<Vec<_>>()[..3],
+        [(0, FoldState::Open), (1, FoldState::Leaf), (1, FoldState::Leaf)]
+    );
+}
+
+#[test]
+fn of_a_job_on_several_hosts_one_part_alone_has_no_head() {
+    let (view, distributed) = distributed_view();
+    let first = |row: &Row| row.key.host == HostId(0);
+    let listed = view.list(order(Group::DistributedJob), &HashSet::new(), &distributed, first, |_| None);
+    assert!(listed.rows.iter().all(|row| row.group_summary.is_none()));
+    assert_eq!((listed.matched, listed.total), (2, 3));
+}
+
+#[test]
+fn users_and_hosts_head_their_jobs() {
+    let (view, distributed) = distributed_view();
+    let by_user = view.list(order(Group::User), &HashSet::new(), &distributed, |_| true, |_| None).rows;
+    assert_eq!(
+        shape(&by_user),
+        [expected_row(0, "hgx-00 +1", "alice", "2 jobs"), expected_row(0, "hgx-00", "bob", "1 job")]
+    );
+    let by_host = view.list(order(Group::Host), &HashSet::new(), &distributed, |_| true, |_| None).rows;
+    assert_eq!(
+        shape(&by_host),
+        [expected_row(0, "hgx-00", "2 users", "2 jobs"), expected_row(0, "hgx-01", "alice", "1 job")]
+    );
+    assert_eq!(by_host[0].gpu_indexes, [1, 2]);
+    assert_eq!(by_user[0].gpu_indexes, [0u32; 0], "indexes of several hosts say nothing");
+    let open: HashSet<RowKey> = [by_host[1].key.clone()].into();
+    let rows = view.list(order(Group::Host), &open, &distributed, |_| true, |_| None).rows;
+    assert_eq!(rows.iter().map(|row| row.depth).collect::<Vec<_>>(), [0, 0, 1]);
+}
+
+#[test]
+fn the_figures_of_every_group_add_up_to_the_same() {
+    let (view, distributed) = distributed_view();
+    for group in Group::ALL {
+        let rows = view.list(order(group), &HashSet::new(), &distributed, |_| true, |_| None).rows;
+        let memory: u64 = rows.iter().filter_map(|row| row.gpu_memory_bytes).sum();
+        let workers: u32 = rows.iter().map(|row| row.workers).sum();
+        assert_eq!((memory, workers), (129 << 30, 3), "{}", group.word());
+    }
+}
+
+#[test]
+fn a_group_row_shows_the_most_urgent_trouble_of_its_jobs() {
+    let mut view = RowCache::default();
+    for id in 0..2 {
+        let mut host = TestHost::new(id, gpus(0..1));
+        let mut process = training(500 + id, 0, 90);
+        match id {
+            0 => process.reading.presence = Some(Presence::Hidden),
+            _ => process.reading.state = Some(ProcessState::Zombie),
+        }
+        host.send_snapshot(1.0, &[reading(97, 60)], &[process]);
+        // The hidden process is on a hung GPU: the state of a GPU does not decide which trouble is the worst.
+        let states = [(if id == 0 { GpuState::Hung } else { GpuState::InUse }, None)];
+        view.update(&host.host, &states, at(1.0));
+    }
+    let parts = [0, 1].map(|id| (HostId(id), view.jobs(HostId(id))[0].row.job.clone())).to_vec();
+    let distributed = [DistributedJob { parts, is_likely: false }];
+    let rows = view.list(order(Group::DistributedJob), &HashSet::new(), &distributed, |_| true, |_| None).rows;
+    assert_eq!(rows.len(), 1);
+    assert_eq!((rows[0].trouble, rows[0].process_state), (Some(ProcessTrouble::Zombie), Some(ProcessState::Zombie)));
+    assert_eq!(rows[0].state, Some((GpuState::Hung, None)));
+}
+
+#[test]
+fn a_head_takes_its_rank_from_the_worst_below_it() {
+    let (view, distributed) = distributed_view();
+    let order = ListOrder { key: SortKey::Trouble, is_descending: false, group: Group::User };
+    let bobs = |row: &Row| (row.who == "bob").then_some(3);
+    let rows = view.list(order, &HashSet::new(), &distributed, |_| true, bobs).rows;
+    assert_eq!(rows[0].who, "bob");
 }

@@ -4,47 +4,37 @@
 //! time comes in as a [`Moment`].
 
 mod connection;
-mod connection_log;
 mod distributed_jobs;
 mod filter;
 #[cfg(test)]
 pub(crate) mod fixture;
-mod fleet;
 mod free_gpus;
-mod gpu_list;
-mod gpu_state;
-mod group_rows;
+mod gpus;
 pub mod history;
 mod host;
-mod jobs;
 mod list;
 mod moment;
 mod process;
-mod processes;
-mod program;
+mod process_table;
+mod quantized_series;
 pub mod recording;
 mod rows;
 mod sanitize;
-mod totals;
 mod users;
 
-pub use connection::{ConnectPhase, Link, LinkError, LinkErrorKind, RetryPolicy};
-pub use connection_log::{ConnectionLog, LogLine};
+pub use connection::{ConnectPhase, ConnectionLog, HostUpdate, Link, LinkError, LinkErrorKind, LogLine, RetryPolicy};
 pub use distributed_jobs::{DistributedJob, distributed_jobs};
 pub use filter::{Filter, FilterError, FilterInput, RowFacts, SYNTAX as FILTER_SYNTAX};
-pub use fleet::Fleet;
 pub use free_gpus::{FreeGpu, FreeHost, GpuRequirements, choose_gpus, cuda_environment, free_gpus};
-pub use gpu_list::{GpuListStyle, format_gpu_list, gpu_list};
-pub use gpu_state::GpuState;
+pub use gpus::{GpuListStyle, GpuState, Totals, format_gpu_list, gpu_list};
 pub use history::{GpuMetric, History, ProcessMetric, SeriesKey};
-pub use host::{Host, HostChange, HostId, HostUpdate};
-pub use jobs::{JobKey, launcher};
+pub use host::{Fleet, Host, HostChange, HostId};
 pub use list::{FilteredRows, FoldState, Group, ListOrder, ListRow, RowCache, SortKey};
 pub use moment::{Clock, Moment};
 pub use process::{
-    DISK_WAIT_THRESHOLD, EndedProcess, Launcher, Process, ProcessInfo, ProcessKey, ProcessTrouble, UNKNOWN_USER,
+    DISK_WAIT_THRESHOLD, EndedProcess, JobKey, Launcher, Process, ProcessInfo, ProcessKey, ProcessTrouble,
+    UNKNOWN_USER, launcher, program_and_arguments, program_name,
 };
-pub use program::{program_and_arguments, program_name};
-pub use rows::{BusyRank, ENDED_ROW_RETENTION, GroupKey, GroupSummary, JobRows, Row, RowKey, host_rows};
-pub use totals::Totals;
+pub use process_table::ENDED_ROW_RETENTION;
+pub use rows::{BusyRank, GroupKey, GroupSummary, JobRows, Row, RowKey, host_rows};
 pub use users::{GpuHours, HostUsage, HostUsers, UsageLedger, UserUsage, host_users, users};

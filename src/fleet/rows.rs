@@ -1,16 +1,14 @@
 //! The rows of one host in the combined process list.
 
 use super::process::{Launcher, sum};
-use super::{EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey, ProcessTrouble};
+use super::{
+    ENDED_ROW_RETENTION, EndedProcess, GpuState, Host, HostId, JobKey, Moment, Process, ProcessKey, ProcessTrouble,
+};
 use crate::wire::{ProcessState, SafeText};
 use std::borrow::Cow;
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// How long a row stays after its process has ended.
-pub const ENDED_ROW_RETENTION: Duration = Duration::from_secs(10 * 60);
 
 /// What stays the same about a row from one snapshot to the next: the selection and the tags hold on to it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,7 +114,12 @@ pub struct Row {
 impl Row {
     /// How much it needs a person by what it says itself, the least first; `None` where nothing is wrong.
     pub fn trouble_rank(&self) -> Option<u8> {
-        trouble_rank(self)
+        let state = match self.state {
+            Some((GpuState::Hung, _)) => Some(0),
+            Some((GpuState::Fault, _)) => Some(1),
+            _ => None,
+        };
+        state.or(self.trouble.and_then(ProcessTrouble::rank))
     }
 }
 
@@ -368,16 +371,6 @@ fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Launcher> {
 pub(super) fn worst_trouble<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
     rows.filter(|row| row.trouble.is_some())
         .min_by_key(|row| row.trouble.and_then(ProcessTrouble::rank).unwrap_or(u8::MAX))
-}
-
-/// How much a row needs a person, the least first; `None` where nothing is wrong.
-pub(super) fn trouble_rank(row: &Row) -> Option<u8> {
-    let state = match row.state {
-        Some((GpuState::Hung, _)) => Some(0),
-        Some((GpuState::Fault, _)) => Some(1),
-        _ => None,
-    };
-    state.or(row.trouble.and_then(ProcessTrouble::rank))
 }
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
 use super::*;
-use crate::fleet::{ProcessInfo, ProcessKey};
+use crate::fleet::ProcessInfo;
 use crate::wire::{GpuProcessReading, ProcessReading};
 use std::sync::Arc;
 
 const UTILIZATION: SeriesKey = SeriesKey::Gpu(0, GpuMetric::Utilization);
 
-pub(super) fn at(seconds: f64) -> Moment {
+fn at(seconds: f64) -> Moment {
     Moment::new(Duration::from_secs_f64(seconds), Duration::ZERO)
 }
 
-pub(super) fn reading(percent: u8) -> GpuReading {
+fn reading(percent: u8) -> GpuReading {
     GpuReading {
         utilization_percent: Some(percent),
         memory_utilization_percent: Some(percent / 2),
@@ -32,17 +32,17 @@ fn process(pid: u32, cpu_percent: f32) -> Process {
     }
 }
 
-pub(super) fn one_gpu() -> History {
+fn one_gpu() -> History {
     let mut history = History::default();
     history.set_gpus(&["GPU-0".into()]);
     history
 }
 
-pub(super) fn record(history: &mut History, seconds: f64, interval: f64, percent: u8) {
+fn record(history: &mut History, seconds: f64, interval: f64, percent: u8) {
     history.record(seconds, Duration::from_secs_f64(interval), at(seconds), &[reading(percent)], &[]);
 }
 
-pub(super) fn points(history: &History, series: SeriesKey, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
+fn points(history: &History, series: SeriesKey, now: f64, span: u64, count: usize) -> Vec<Option<u32>> {
     let points = history.points(series, at(now), Duration::from_secs(span), count);
     points.into_iter().map(|point| point.map(|value| value.round() as u32)).collect()
 }
@@ -206,4 +206,125 @@ fn a_host_with_thousands_of_processes_stays_bounded() {
     history.record(1.0, Duration::from_secs(1), at(1.0), &[], &processes);
     history.record(2.0, Duration::from_secs(1), at(2.0), &[], &processes);
     assert_eq!(history.processes.len(), MAX_PROCESSES);
+}
+
+fn past(end: f64, utilization: Vec<Option<u8>>, power: Vec<Option<f32>>) -> RecentPast {
+    RecentPast {
+        gpu: 0,
+        end_monotonic_seconds: end,
+        utilization_percent: utilization,
+        power_watts: power,
+        ..RecentPast::default()
+    }
+}
+
+#[test]
+fn a_chart_has_a_past_from_the_first_snapshot_on() {
+    let mut history = one_gpu();
+    // The program began a second ago; the host's driver remembers ten. The samples end together.
+    let utilization = (1..=10).map(|second| Some(second * 10)).collect();
+    let pasts = [past(499.8, utilization, vec![Some(500.0); 4])];
+    history.backfill(500.0, at(1.0), &pasts);
+    history.record(500.0, Duration::from_secs(1), at(1.0), &[reading(5)], &[]);
+    let expected =
+        [Some(10), Some(20), Some(30), Some(40), Some(50), Some(60), Some(70), Some(80), Some(90), Some(100), Some(5)];
+    assert_eq!(points(&history, UTILIZATION, 1.0, 11, 11), expected);
+    let power = points(&history, SeriesKey::Gpu(0, GpuMetric::Power), 1.0, 11, 11);
+    assert_eq!(power[..6], [None; 6], "a list that begins later");
+    assert_eq!(power[6..], [Some(500), Some(500), Some(500), Some(500), Some(25)]);
+    assert_eq!(points(&history, SeriesKey::Gpu(0, GpuMetric::Temperature), 1.0, 11, 11)[..10], [None; 10]);
+}
+
+#[test]
+fn it_reaches_into_the_means_and_no_further_than_the_ring() {
+    let mut history = one_gpu();
+    history.backfill(9000.0, at(2.0), &[past(9000.0, vec![Some(40); 4000], vec![])]);
+    assert_eq!(history.points, RAW_POINTS);
+    for second in 0..900_u32 {
+        record(&mut history, 2.0 + f64::from(second), 1.0, 80);
+    }
+    let half_an_hour = points(&history, UTILIZATION, 901.0, 1800, 6);
+    assert_eq!(half_an_hour, [40, 40, 80, 80, 80, 80].map(Some), "from ten minutes before the program began");
+}
+
+#[test]
+fn seconds_that_the_driver_does_not_know_stay_gaps() {
+    let mut history = one_gpu();
+    let mut utilization = vec![Some(50); 20];
+    utilization[5..15].fill(None);
+    history.backfill(100.0, at(100.0), &[past(99.0, utilization, vec![])]);
+    let seconds = points(&history, UTILIZATION, 99.0, 20, 20);
+    assert_eq!(seconds[..5], [Some(50); 5]);
+    assert_eq!(seconds[5..15], [None; 10]);
+    assert_eq!(seconds[15..], [Some(50); 5]);
+}
+
+#[test]
+fn a_new_connection_fills_the_gap_and_tells_nothing_twice() {
+    let mut history = one_gpu();
+    for second in 1..=100_u32 {
+        record(&mut history, f64::from(second), 1.0, 20);
+    }
+    history.connected();
+    history.backfill(7.0, at(120.0), &[past(7.0, vec![Some(90); 600], vec![])]);
+    assert_eq!(history.points, 119, "the seconds from 101 to 119");
+    record(&mut history, 120.0, 1.0, 20);
+    let minute = points(&history, UTILIZATION, 120.0, 60, 6);
+    assert_eq!(minute, [20, 20, 20, 20, 90, 83].map(Some));
+}
+
+#[test]
+fn absurd_pasts_leave_no_trace() {
+    let mut history = one_gpu();
+    for end in [f64::NAN, f64::INFINITY, -1e300, 1e300, 60.0] {
+        history.backfill(50.0, at(10.0), &[past(end, vec![Some(50); 9], vec![])]);
+    }
+    let elsewhere = RecentPast { gpu: 700, ..past(50.0, vec![Some(50); 9], vec![]) };
+    history.backfill(50.0, at(10.0), &[elsewhere, past(50.0, vec![], vec![])]);
+    assert_eq!(points(&history, UTILIZATION, 10.0, 60, 6), [None; 6]);
+}
+
+#[test]
+fn a_late_line_is_placed_where_it_was_taken() {
+    let mut clock = ProbeClock::default();
+    assert!((clock.map(5.0, at(100.2)) - 100.2).abs() < 0.01);
+    assert!((clock.map(7.0, at(102.0)) - 102.0).abs() < 0.01, "a faster line corrects the first");
+    assert!((clock.map(9.0, at(106.5)) - 104.0).abs() < 0.01, "2.5 s under way");
+}
+
+#[test]
+fn a_restarted_probe_begins_anew() {
+    let mut clock = ProbeClock::default();
+    clock.map(5000.0, at(100.0));
+    assert!((clock.map(0.5, at(102.0)) - 102.0).abs() < 0.01, "without a new connection");
+    clock.reset();
+    assert!((clock.map(90.0, at(104.0)) - 104.0).abs() < 0.01, "with one");
+}
+
+#[test]
+fn a_stopped_clock_on_either_side_is_noticed() {
+    let mut clock = ProbeClock::default();
+    clock.map(10.0, at(10.0));
+    assert!((clock.map(3610.0, at(12.0)) - 12.0).abs() < 0.01, "this machine slept");
+    assert!((clock.map(3612.0, at(3614.0)) - 3614.0).abs() < 0.01, "the host slept");
+}
+
+#[test]
+fn drift_does_not_pile_up() {
+    let mut clock = ProbeClock::default();
+    // The probe's clock is 100 ppm slow: after a day it is 8.6 s behind.
+    for step in 0..43_200_u32 {
+        let real = f64::from(step) * 2.0;
+        let mapped = clock.map(real * 0.9999, at(real));
+        assert!((mapped - real).abs() < 0.1, "at {real} s");
+    }
+}
+
+#[test]
+fn absurd_clocks_use_the_time_of_arrival_and_never_fall() {
+    let mut clock = ProbeClock::default();
+    for (monotonic, received) in [(f64::NAN, 10.0), (-4.0, 11.0), (f64::INFINITY, 12.0)] {
+        assert!((clock.map(monotonic, at(received)) - received).abs() < 1e-9);
+    }
+    assert!((clock.map(3.0, at(11.0)) - 12.0).abs() < 1e-9);
 }

@@ -1,6 +1,9 @@
 //! One series of readings, quantised: a byte or two a point.
 
-use super::{MEANS, RAW_POINTS};
+/// Raw points a series.
+pub(super) const RAW_POINTS: usize = 600;
+/// Means a series.
+pub(super) const MEANS: usize = 720;
 
 /// How a reading becomes a small number. Zero is kept for "nothing known".
 #[derive(Debug, Clone, Copy, PartialEq)]

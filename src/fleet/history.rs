@@ -4,21 +4,11 @@
 //! hours). Points are quantised to a byte or two, so that a host of 8 GPUs and 40 processes takes under 350 kB. Gaps
 //! stay gaps. A point lies where it was taken on the controller's clock, however late it arrived.
 
-mod backfill;
-mod probe_clock;
-mod quantized_series;
-mod resample;
-
+use super::quantized_series::{MEANS, QuantizedSeries, RAW_POINTS, Scale};
 use super::{Moment, Process, ProcessKey};
-use crate::wire::{GpuReading, SafeText};
-use probe_clock::ProbeClock;
-use quantized_series::{QuantizedSeries, Scale};
+use crate::wire::{GpuReading, RecentPast, SafeText};
 use std::time::Duration;
 
-/// Raw points a series.
-pub const RAW_POINTS: usize = 600;
-/// Means a series.
-pub const MEANS: usize = 720;
 /// Seconds that one mean covers.
 pub const MEAN_SECONDS: u64 = 10;
 /// The most processes of a host that have a history; later ones get one when others have ended.
@@ -268,5 +258,226 @@ fn process_values(process: &Process) -> [Option<f32>; 3] {
     ]
 }
 
+/// Time-weighted means over `count` buckets from `start`, each `width` seconds wide.
+struct Buckets {
+    start: f64,
+    width: f64,
+    /// Sum of value times seconds, and seconds.
+    sums: Vec<(f64, f64)>,
+}
+
+impl Buckets {
+    /// A reading that stands for the time from `from` to `to`.
+    fn add(&mut self, from: f64, to: f64, value: Option<f32>) {
+        let Some(value) = value else { return };
+        let (from, to) = (from - self.start, to - self.start);
+        if to <= 0.0 || to <= from {
+            return;
+        }
+        let first = (from / self.width).max(0.0) as usize;
+        let last = (to / self.width) as usize;
+        for index in first..=last.min(self.sums.len().saturating_sub(1)) {
+            let left = index as f64 * self.width;
+            let seconds = to.min(left + self.width) - from.max(left);
+            if let Some((sum, total)) = self.sums.get_mut(index)
+                && seconds > 0.0
+            {
+                *sum += f64::from(value) * seconds;
+                *total += seconds;
+            }
+        }
+    }
+}
+
+impl History {
+    /// The last `span` of a series as `count` buckets, the oldest first; a bucket without a reading is `None`.
+    ///
+    /// Buckets lie at multiples of their width, so that a chart moves by whole columns and its past does not change.
+    /// A reading stands for the time since the one before it, the newest also for the time until the next is due; after
+    /// a gap it stands for one interval only.
+    pub fn points(&self, series: SeriesKey, now: Moment, span: Duration, count: usize) -> Vec<Option<f32>> {
+        let (Some(series), true) = (self.series(series), count > 0 && !span.is_zero()) else {
+            return vec![None; count];
+        };
+        let width = span.as_secs_f64() / count as f64;
+        let end = (now.since_start().as_secs_f64() / width).ceil() * width + BACKFILL_SECONDS;
+        let start = end - width * count as f64;
+        let mut buckets = Buckets { start, width, sums: vec![(0.0, 0.0); count] };
+        let raw_begins = self.add_raw(series, &mut buckets);
+        self.add_means(series, &mut buckets, raw_begins);
+        buckets.sums.iter().map(|(sum, seconds)| (*seconds > 0.0).then(|| (sum / seconds) as f32)).collect()
+    }
+
+    /// Adds raw points from the newest back to the beginning of the chart. Returns from when on they cover it.
+    fn add_raw(&self, series: &QuantizedSeries, buckets: &mut Buckets) -> f64 {
+        let mut begins = f64::INFINITY;
+        let oldest = self.points.saturating_sub(RAW_POINTS);
+        for point in (oldest..self.points).rev() {
+            let slot = point % RAW_POINTS;
+            let Some(at) = self.time(slot) else { continue };
+            let before = if point > oldest { self.time((point - 1) % RAW_POINTS) } else { None };
+            let longest = (3.0 * self.interval).max(3.0);
+            let from = match before {
+                Some(before) if at - before <= longest => before,
+                _ => at - self.interval.max(1.0),
+            };
+            let to = if point + 1 == self.points { at + 1.5 * self.interval.max(1.0) } else { at };
+            buckets.add(from, to, series.raw(slot));
+            begins = from;
+            if from <= buckets.start {
+                break;
+            }
+        }
+        begins
+    }
+
+    /// Adds means for the time before the raw points.
+    fn add_means(&self, series: &QuantizedSeries, buckets: &mut Buckets, until: f64) {
+        for mean_period in (self.mean_period.saturating_sub(MEANS as u64 - 1)..self.mean_period).rev() {
+            let from = (mean_period * MEAN_SECONDS) as f64;
+            let to = from + MEAN_SECONDS as f64;
+            if to <= buckets.start {
+                break;
+            }
+            buckets.add(from, to.min(until), series.mean((mean_period % MEANS as u64) as usize));
+        }
+    }
+
+    /// When the newest raw point was taken.
+    fn newest(&self) -> Option<f64> {
+        self.time(self.points.checked_sub(1)? % RAW_POINTS)
+    }
+
+    fn time(&self, slot: usize) -> Option<f64> {
+        self.times.get(slot).map(|hundredths| f64::from(*hundredths) / 100.0)
+    }
+}
+
+/// Metrics that the driver keeps samples of.
+const METRICS: [GpuMetric; 3] = [GpuMetric::Utilization, GpuMetric::MemoryUtilization, GpuMetric::Power];
+
+impl History {
+    /// Takes the recent past of GPUs that came with the snapshot of this time. For [`History::record`]'s caller, before
+    /// it.
+    ///
+    /// Only what is newer than the last point counts, so that a new connection fills the gap and tells nothing twice.
+    /// Seconds of which the driver knows nothing stay gaps.
+    pub fn backfill(&mut self, monotonic_seconds: f64, now: Moment, pasts: &[RecentPast]) {
+        if pasts.is_empty() {
+            return;
+        }
+        let at = self.map(monotonic_seconds, now);
+        let known_until = self.newest();
+        let samples: Vec<DriverSamples> =
+            pasts.iter().filter_map(|past| DriverSamples::new(past, monotonic_seconds)).collect();
+        let longest = samples.iter().map(DriverSamples::oldest_seconds_ago).max().unwrap_or(0).min(RAW_POINTS);
+        for seconds_ago in (1..=longest).rev() {
+            let time = at - seconds_ago as f64;
+            let is_known = known_until.is_some_and(|known| time <= known + 0.5);
+            if time < 0.0 || is_known || samples.iter().all(|samples| samples.is_empty_at(seconds_ago)) {
+                continue;
+            }
+            self.close_means((time / MEAN_SECONDS as f64) as u64);
+            let slot = self.slot(time);
+            for samples in &samples {
+                let Some(track) = self.gpus.get_mut(samples.position) else { continue };
+                for (metric, value) in METRICS.into_iter().zip(samples.values(seconds_ago)) {
+                    track.series[metric as usize].push(slot, value);
+                }
+            }
+        }
+    }
+}
+
+/// The samples of one GPU, which end together.
+struct DriverSamples<'a> {
+    position: usize,
+    /// Whole seconds from the last sample to the snapshot, one at least: the snapshot's own second is the snapshot's.
+    age: usize,
+    past: &'a RecentPast,
+}
+
+impl<'a> DriverSamples<'a> {
+    /// `None` where it cannot be told when they end, or when that is too long ago.
+    fn new(past: &'a RecentPast, monotonic_seconds: f64) -> Option<Self> {
+        let age = monotonic_seconds - past.end_monotonic_seconds;
+        let age = (age >= 0.0 && age < RAW_POINTS as f64).then(|| (age.round() as usize).max(1))?;
+        Some(Self { position: usize::from(past.gpu), age, past })
+    }
+
+    /// How many seconds before the snapshot they begin.
+    fn oldest_seconds_ago(&self) -> usize {
+        let past = self.past;
+        let lengths = [past.utilization_percent.len(), past.memory_utilization_percent.len(), past.power_watts.len()];
+        // The last sample lies `age` seconds seconds_ago.
+        lengths.into_iter().max().filter(|length| *length > 0).map_or(0, |length| length - 1 + self.age)
+    }
+
+    /// What was read `seconds_ago` seconds before the snapshot, in the order of [`METRICS`].
+    fn values(&self, seconds_ago: usize) -> [Option<f32>; 3] {
+        let past = self.past;
+        [
+            self.value(&past.utilization_percent, seconds_ago).map(f32::from),
+            self.value(&past.memory_utilization_percent, seconds_ago).map(f32::from),
+            self.value(&past.power_watts, seconds_ago),
+        ]
+    }
+
+    fn value<T: Copy>(&self, list: &[Option<T>], seconds_ago: usize) -> Option<T> {
+        let from_end = seconds_ago.checked_sub(self.age)? + 1;
+        *list.get(list.len().checked_sub(from_end)?)?
+    }
+
+    fn is_empty_at(&self, seconds_ago: usize) -> bool {
+        self.values(seconds_ago).iter().all(Option::is_none)
+    }
+}
+
+/// Two clocks may drift apart by this much (200 ppm; quartz is specified to 100), so that a minimum found long ago does
+/// not hold for ever.
+const DRIFT: f64 = 0.0002;
+
+/// A line can be this late and no more: the connection is dropped after 10 s of silence. A larger difference means that
+/// one of the clocks was stopped or set: a suspended laptop, a restarted probe.
+const MAX_DELAY_SECONDS: f64 = 30.0;
+
+/// Maps the probe's monotonic clock to the controller's by the smallest receive offset since the connection was made:
+/// a sample lies where it was taken, however long the line was under way.
+#[derive(Debug, Clone, Copy, Default)]
+struct ProbeClock {
+    /// Controller's seconds less probe's seconds, at their smallest.
+    offset: Option<f64>,
+    last_monotonic: f64,
+    /// The last result; results never fall.
+    last: f64,
+}
+
+impl ProbeClock {
+    /// A new connection, perhaps to a new probe whose clock begins anew.
+    fn reset(&mut self) {
+        self.offset = None;
+    }
+
+    /// Seconds since the controller began at which a sample was taken that arrived now.
+    fn map(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
+        let received = now.since_start().as_secs_f64();
+        if !monotonic_seconds.is_finite() || monotonic_seconds < 0.0 {
+            self.last = self.last.max(received);
+            return self.last;
+        }
+        let seen = received - monotonic_seconds;
+        let step = monotonic_seconds - self.last_monotonic;
+        let offset = match self.offset {
+            Some(offset) if step >= 0.0 && seen - offset <= MAX_DELAY_SECONDS => seen.min(offset + DRIFT * step),
+            _ => seen,
+        };
+        self.offset = Some(offset);
+        self.last_monotonic = monotonic_seconds;
+        self.last = self.last.max(monotonic_seconds + offset);
+        self.last
+    }
+}
+
 #[cfg(test)]
+#[path = "history_tests.rs"]
 mod tests;

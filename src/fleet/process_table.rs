@@ -1,11 +1,15 @@
 //! The processes of one host across snapshots: joined from columns, remembered through gaps, noticed when they end.
 
-use super::host::SnapshotContext;
-use super::rows::ENDED_ROW_RETENTION;
-use super::{EndedProcess, Process, ProcessInfo, ProcessKey, sanitize};
-use crate::wire::{GpuProcessReading, Presence, ProcessColumns, ProcessFacts, ProcessReading, Snapshot};
+use super::{EndedProcess, Moment, Process, ProcessInfo, ProcessKey, sanitize};
+use crate::wire::{
+    GpuInfo, GpuProcessReading, GpuReading, Presence, ProcessColumns, ProcessFacts, ProcessReading, SafeText, Snapshot,
+};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::time::Duration;
+
+/// How long a row stays after its process has ended.
+pub const ENDED_ROW_RETENTION: Duration = Duration::from_secs(10 * 60);
 
 /// The most processes remembered as ended, so that a host that starts thousands cannot fill the memory.
 const MAX_ENDED: usize = 64;
@@ -230,4 +234,20 @@ fn is_of_one_process(one: &GpuProcessReading, other: &GpuProcessReading) -> bool
 
 fn is_same_state(one: &ProcessReading, other: &ProcessReading) -> bool {
     one.state == other.state && one.presence == other.presence
+}
+
+/// What is known when a snapshot's processes are taken in.
+pub(super) struct SnapshotContext<'a> {
+    /// The host's boot id.
+    pub(super) boot_id: Option<&'a SafeText>,
+    /// The GPUs.
+    pub(super) infos: &'a [GpuInfo],
+    /// Their readings in this snapshot.
+    pub(super) readings: &'a [GpuReading],
+    /// The snapshot lists the processes; else nothing can be said of them.
+    pub(super) is_listed: bool,
+    /// It is the first of its connection: what happened before is not known.
+    pub(super) is_first: bool,
+    /// When it arrived.
+    pub(super) now: Moment,
 }

@@ -1,0 +1,476 @@
+//! Recordings: what the hosts sent and how their links stood, one JSON object a line; docs/recording.md describes it.
+//!
+//! ```text
+//! {"recording":1,"started":"2026-03-01T13:44:00Z"}
+//! {"t":0.412,"host":"hgx-01","link":"connecting"}
+//! {"t":0.412,"host":"hgx-01","wire":{"hello":{...}}}
+//! {"t":9.02,"host":"hgx-02","link":"down","error":{"kind":"timeout","message":"...","hint":null}}
+//! ```
+//!
+//! `t` is in seconds since the recording was started. `wire` is one message of the probe. A program that is killed while
+//! it writes leaves a last line that is cut: it is left out, everything before it counts.
+
+use super::{ConnectPhase, Host, HostId, HostUpdate, Link, LinkError, LinkErrorKind, Moment, RetryPolicy};
+use crate::wire::codec::{self, CodecError, MAX_LINE_BYTES};
+use crate::wire::redact::REDACTED;
+use crate::wire::{Hello, Message, ProcessFacts, SafeText, Scope, Snapshot};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::fmt;
+use std::time::Duration;
+
+/// The version of the format. It rises when something is removed or changes its meaning, not when a field is added.
+pub const RECORDING_VERSION: u32 = 1;
+
+/// One line of a recording.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Line {
+    /// The first line.
+    Start {
+        /// When the recording was started, RFC 3339. For people: times are counted from it.
+        started: SafeText,
+    },
+    /// Something about one host.
+    Host(HostLine),
+}
+
+/// Something that happened on one host.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostLine {
+    /// Seconds since the recording was started.
+    pub t: f64,
+    /// The host's name.
+    pub host: SafeText,
+    /// What happened.
+    pub event: RecordedEvent,
+}
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecordedEvent {
+    /// The probe sent this.
+    Wire(Message),
+    /// The link changed.
+    Link(RecordedLinkState, Option<RecordedError>),
+}
+
+/// How the link stands, without the details that only a live connection has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RecordedLinkState {
+    /// A connection is being made.
+    Connecting,
+    /// Lines arrive.
+    Live,
+    /// No line for 3 s, or no readings for 3 intervals.
+    Stale,
+    /// No connection; also when only a person can help.
+    Down,
+}
+
+/// Why a link is down, as `status --json` writes it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RecordedError {
+    /// The word of [`LinkErrorKind`].
+    pub kind: SafeText,
+    /// One sentence.
+    pub message: SafeText,
+    /// The way out.
+    #[serde(default)]
+    pub hint: Option<SafeText>,
+}
+
+impl From<&LinkError> for RecordedError {
+    fn from(error: &LinkError) -> Self {
+        Self { kind: error.kind.word().into(), message: error.message.clone(), hint: error.hint.clone() }
+    }
+}
+
+impl From<RecordedError> for LinkError {
+    /// A kind that this version does not know reads as a closed connection.
+    fn from(error: RecordedError) -> Self {
+        let kind = LinkErrorKind::from_word(&error.kind).unwrap_or(LinkErrorKind::Closed);
+        Self { hint: error.hint, ..Self::new(kind, error.message) }
+    }
+}
+
+/// Why a line cannot be read.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RecordingError {
+    /// The line's number, from 1.
+    pub line: usize,
+    /// What is wrong with it.
+    pub kind: RecordingErrorKind,
+}
+
+/// What is wrong with a line.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RecordingErrorKind {
+    /// The first line is not that of a recording.
+    NotARecording,
+    /// Written by a version whose format is not known here.
+    Version {
+        /// The version it names.
+        theirs: u32,
+    },
+    /// Neither `wire` nor `link`, or both, or no `t`, or no `host`, or a `t` that is no time.
+    Incomplete(&'static str),
+    /// The line or its message breaks the rules of the wire.
+    Wire(CodecError),
+}
+
+impl fmt::Display for RecordingError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "line {}: ", self.line)?;
+        match &self.kind {
+            RecordingErrorKind::NotARecording => {
+                formatter.write_str("not a recording: the first line should begin with {\"recording\":1")
+            }
+            RecordingErrorKind::Version { theirs } => {
+                write!(formatter, "a recording of version {theirs}, this gpufleet reads version {RECORDING_VERSION}")
+            }
+            RecordingErrorKind::Incomplete(what) => formatter.write_str(what),
+            RecordingErrorKind::Wire(error) => error.fmt(formatter),
+        }
+    }
+}
+
+impl std::error::Error for RecordingError {}
+
+/// A line as it stands in the file: everything optional, so that what is missing can be named.
+#[derive(Serialize, Deserialize)]
+struct RawLine<M> {
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    recording: Option<u32>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    started: Option<SafeText>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    t: Option<f64>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    host: Option<SafeText>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    wire: Option<M>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    link: Option<RecordedLinkState>,
+    #[serde(default = "none", skip_serializing_if = "Option::is_none")]
+    error: Option<RecordedError>,
+}
+
+fn none<T>() -> Option<T> {
+    None
+}
+
+/// Writes one line, its newline included.
+///
+/// # Errors
+/// When a value cannot be written as JSON; with these types that does not happen.
+pub fn encode(line: &Line) -> Result<Vec<u8>, serde_json::Error> {
+    let empty = RawLine::<&Message> {
+        recording: None,
+        started: None,
+        t: None,
+        host: None,
+        wire: None,
+        link: None,
+        error: None,
+    };
+    match line {
+        Line::Start { started } => {
+            codec::encode(&RawLine { recording: Some(RECORDING_VERSION), started: Some(started.clone()), ..empty })
+        }
+        Line::Host(HostLine { t, host, event }) => {
+            let info = RawLine { t: Some(*t), host: Some(host.clone()), ..empty };
+            match event {
+                RecordedEvent::Wire(message) => codec::encode(&RawLine { wire: Some(message), ..info }),
+                RecordedEvent::Link(link, error) => {
+                    codec::encode(&RawLine { link: Some(*link), error: error.clone(), ..info })
+                }
+            }
+        }
+    }
+}
+
+/// Reads one line without its newline. `number` counts from 1 and is told in errors; line 1 must be [`Line::Start`].
+pub fn decode(line: &[u8], number: usize) -> Result<Line, RecordingError> {
+    decode_line(line, number == 1).map_err(|kind| RecordingError { line: number, kind })
+}
+
+fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> {
+    // The message within the line has the bounds of the wire; what stands around it is short.
+    if line.len() > MAX_LINE_BYTES + 8192 {
+        return Err(RecordingErrorKind::Wire(CodecError::LineTooLong));
+    }
+    let raw: RawLine<Message> = match codec::decode_json(line) {
+        Err(_) if is_first => return Err(RecordingErrorKind::NotARecording),
+        decoded => decoded.map_err(RecordingErrorKind::Wire)?,
+    };
+    match raw.recording {
+        Some(RECORDING_VERSION) if is_first => return Ok(Line::Start { started: raw.started.unwrap_or_default() }),
+        Some(theirs) if is_first => return Err(RecordingErrorKind::Version { theirs }),
+        None if is_first => return Err(RecordingErrorKind::NotARecording),
+        _ => {}
+    }
+    let t = raw.t.filter(|t| t.is_finite() && *t >= 0.0);
+    let t = t.ok_or(RecordingErrorKind::Incomplete("`t` should be the seconds since the start"))?;
+    let host = raw.host.ok_or(RecordingErrorKind::Incomplete("`host` is missing"))?;
+    let event = match (raw.wire, raw.link) {
+        (Some(message), None) => {
+            codec::check_limits(&message).map_err(RecordingErrorKind::Wire)?;
+            RecordedEvent::Wire(message)
+        }
+        (None, Some(link)) => RecordedEvent::Link(link, raw.error),
+        _ => return Err(RecordingErrorKind::Incomplete("a line has either `wire` or `link`")),
+    };
+    Ok(Line::Host(HostLine { t, host, event }))
+}
+
+/// Reads a whole recording, line by line. Empty lines are skipped; a last line that is cut is left out.
+pub fn lines(bytes: &[u8]) -> impl Iterator<Item = Result<Line, RecordingError>> + '_ {
+    bytes.split_inclusive(|byte| *byte == b'\n').zip(1..).filter_map(|(line, number)| {
+        let whole = line.strip_suffix(b"\n");
+        let text = whole.unwrap_or(line);
+        let text = text.strip_suffix(b"\r").unwrap_or(text);
+        if text.is_empty() && number > 1 {
+            return None;
+        }
+        let decoded = decode(text, number);
+        let is_cut = whole.is_none() && decoded.is_err() && number > 1;
+        (!is_cut).then_some(decoded)
+    })
+}
+
+/// Turns the updates of a fleet into lines.
+///
+/// Left out is what a replay has no use for: how long heartbeats take, and the replies to requests, which may hold an
+/// environment or a log.
+#[derive(Debug)]
+pub struct Recorder {
+    start: Moment,
+    links: HashMap<HostId, (RecordedLinkState, Option<RecordedError>)>,
+    redactor: Option<Redactor>,
+}
+
+impl Recorder {
+    /// A recording that begins now, and that has neither user names nor arguments where a redactor is given.
+    pub fn new(start: Moment, redactor: Option<Redactor>) -> Self {
+        Self { start, links: HashMap::new(), redactor }
+    }
+
+    /// Takes one update of a host and gives the lines that tell it: none, one, or the link's and the message's.
+    pub fn take(&mut self, id: HostId, host: &SafeText, update: HostUpdate, now: Moment) -> Vec<Line> {
+        let before = self.links.get(&id).map(|(word, _)| *word);
+        let (link, message) = match update {
+            HostUpdate::Connecting { .. } => (Some((RecordedLinkState::Connecting, None)), None),
+            HostUpdate::Hello(hello) => (None, Some(Message::Hello(*hello))),
+            HostUpdate::Inventory(inventory) => (None, Some(Message::Inventory(*inventory))),
+            HostUpdate::Snapshot(snapshot) => {
+                (Some((RecordedLinkState::Live, None)), Some(Message::Snapshot(snapshot)))
+            }
+            HostUpdate::RoundTrip(_) if before == Some(RecordedLinkState::Stale) => {
+                (Some((RecordedLinkState::Live, None)), None)
+            }
+            HostUpdate::Silent => (Some((RecordedLinkState::Stale, None)), None),
+            HostUpdate::Down { error, .. } | HostUpdate::NeedsUser(error) => {
+                (Some((RecordedLinkState::Down, Some(self.error(&error)))), None)
+            }
+            HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) => (None, None),
+        };
+        let mut lines = Vec::new();
+        // To the millisecond: it says when a line arrived, and that is not known better.
+        let t = (now.since(self.start).as_secs_f64() * 1e3).round() / 1e3;
+        let mut line = |event| lines.push(Line::Host(HostLine { t, host: host.clone(), event }));
+        if let Some(link) = link
+            && self.links.get(&id) != Some(&link)
+        {
+            line(RecordedEvent::Link(link.0, link.1.clone()));
+            self.links.insert(id, link);
+        }
+        if let Some(mut message) = message {
+            if let Some(redactor) = &mut self.redactor {
+                redactor.redact(&mut message);
+            }
+            line(RecordedEvent::Wire(message));
+        }
+        lines
+    }
+
+    fn error(&self, error: &LinkError) -> RecordedError {
+        match self.redactor {
+            // Sentences of servers name accounts; the kind says what there is to know.
+            Some(_) => RecordedError { kind: error.kind.word().into(), message: error.kind.word().into(), hint: None },
+            None => RecordedError::from(error),
+        }
+    }
+}
+
+/// Replaces user names by `user1`, `user2` in the order in which they appear, the same on every host, and leaves of a
+/// command line only the program. What could hold a name beside that (paths, sentences of the host) goes too.
+///
+/// Which processes are one user's, and one job's, can still be told.
+#[derive(Debug, Default)]
+pub struct Redactor {
+    users: HashMap<SafeText, SafeText>,
+}
+
+impl Redactor {
+    /// Redacts one message.
+    pub fn redact(&mut self, message: &mut Message) {
+        match message {
+            Message::Hello(hello) => self.hello(hello),
+            Message::Inventory(inventory) => {
+                self.paths(inventory.nvml_path.iter_mut());
+                if let Some(error) = &mut inventory.error {
+                    error.message = REDACTED.into();
+                }
+            }
+            Message::Snapshot(snapshot) => self.snapshot(snapshot),
+            Message::Farewell { reason } => *reason = REDACTED.into(),
+            Message::Echo { .. } | Message::Reply(_) | Message::Unknown => {}
+        }
+    }
+
+    fn hello(&mut self, hello: &mut Hello) {
+        self.user(&mut hello.login_user);
+        if let Some(Scope::Container(name)) = &mut hello.scope {
+            *name = REDACTED.into();
+        }
+    }
+
+    fn snapshot(&mut self, snapshot: &mut Snapshot) {
+        for facts in &mut snapshot.facts {
+            self.facts(facts);
+        }
+        self.paths(snapshot.host.filesystems.iter_mut().map(|filesystem| &mut filesystem.mount_point));
+        for error in snapshot.gpus.error.iter_mut().flatten() {
+            error.message = REDACTED.into();
+        }
+        if let Some(error) = &mut snapshot.driver_error {
+            error.message = REDACTED.into();
+        }
+        snapshot.notes.clear();
+    }
+
+    fn facts(&mut self, facts: &mut ProcessFacts) {
+        self.user(&mut facts.user);
+        facts.full_name = None;
+        program_only(&mut facts.argv);
+        for ancestor in &mut facts.ancestors {
+            program_only(&mut ancestor.argv);
+        }
+        for text in [&mut facts.working_directory, &mut facts.log_path, &mut facts.container_name].into_iter().flatten()
+        {
+            *text = REDACTED.into();
+        }
+    }
+
+    fn user(&mut self, user: &mut Option<SafeText>) {
+        if let Some(name) = user {
+            *name = self.pseudonym(name);
+        }
+    }
+
+    fn pseudonym(&mut self, name: &SafeText) -> SafeText {
+        // Root is no person, and rules and readers know it.
+        if *name == "root" {
+            return name.clone();
+        }
+        let next = self.users.len() + 1;
+        self.users.entry(name.clone()).or_insert_with(|| SafeText::new(&format!("user{next}"))).clone()
+    }
+
+    /// Of a path stays what is no directory of a person.
+    fn paths<'a>(&self, paths: impl Iterator<Item = &'a mut SafeText>) {
+        const HOMES: [&str; 4] = ["home", "users", "Users", "scratch"];
+        for path in paths {
+            let mut is_in_homes = false;
+            let parts = path.split('/').map(|part| {
+                let is_name = std::mem::replace(&mut is_in_homes, HOMES.contains(&part)) && !part.is_empty();
+                match self.users.get(&SafeText::new(part)) {
+                    Some(user) => user.as_str(),
+                    None if is_name => REDACTED,
+                    None => part,
+                }
+            });
+            let redacted = parts.collect::<Vec<_>>().join("/");
+            *path = SafeText::new(&redacted);
+        }
+    }
+}
+
+/// Keeps the program's name, and says that there was more.
+fn program_only(argv: &mut Vec<SafeText>) {
+    let Some(program) = argv.first() else { return };
+    let name = program.rsplit('/').next().unwrap_or_default();
+    // A title that a process gave itself has its arguments in one piece.
+    let mut kept = vec![SafeText::new(name.split(' ').next().unwrap_or_default())];
+    if argv.len() > 1 || name.contains(' ') {
+        kept.push(REDACTED.into());
+    }
+    *argv = kept;
+}
+
+/// What has to be remembered of one host while its lines are played.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct HostReplay {
+    /// Tries that failed since the last readings.
+    failures: u32,
+}
+
+impl HostReplay {
+    /// The update that a line stands for; `None` where it changes nothing that the fleet knows.
+    pub fn update(&mut self, host: &Host, event: RecordedEvent) -> Option<HostUpdate> {
+        match event {
+            RecordedEvent::Wire(message) => self.message(host, message),
+            RecordedEvent::Link(word, error) => self.link(host, word, error),
+        }
+    }
+
+    fn message(&mut self, host: &Host, message: Message) -> Option<HostUpdate> {
+        match message {
+            Message::Hello(hello) => Some(HostUpdate::Hello(Box::new(hello))),
+            Message::Inventory(inventory) => Some(HostUpdate::Inventory(Box::new(inventory))),
+            Message::Snapshot(snapshot) => {
+                self.failures = 0;
+                Some(HostUpdate::Snapshot(snapshot))
+            }
+            Message::Echo { .. } => end_silence(host),
+            Message::Reply(_) | Message::Farewell { .. } | Message::Unknown => None,
+        }
+    }
+
+    fn link(&mut self, host: &Host, word: RecordedLinkState, error: Option<RecordedError>) -> Option<HostUpdate> {
+        let attempt = self.failures.saturating_add(1);
+        match (word, &host.link) {
+            (RecordedLinkState::Connecting, _) => Some(HostUpdate::Connecting { attempt, phase: ConnectPhase::Queued }),
+            (RecordedLinkState::Live, Link::Live | Link::Connecting { .. }) => None,
+            (RecordedLinkState::Live, Link::Stale { .. }) => end_silence(host),
+            // The readings that are about to come make it live.
+            (RecordedLinkState::Live, Link::Down { .. } | Link::NeedsUser { .. }) => {
+                Some(HostUpdate::Connecting { attempt, phase: ConnectPhase::FirstSample })
+            }
+            (RecordedLinkState::Stale, _) => Some(HostUpdate::Silent),
+            (RecordedLinkState::Down, _) => {
+                let error = error.map_or_else(unspecified_error, LinkError::from);
+                if error.kind.concerns_credentials() {
+                    return Some(HostUpdate::NeedsUser(error.with_retry(RetryPolicy::OnRequest)));
+                }
+                self.failures = attempt;
+                Some(HostUpdate::Down { error, retry_at: None, attempt })
+            }
+        }
+    }
+}
+
+/// A line that is no reading ends a silence. How long the heartbeat took is not recorded.
+fn end_silence(host: &Host) -> Option<HostUpdate> {
+    let is_stale = matches!(host.link, Link::Stale { .. });
+    is_stale.then(|| HostUpdate::RoundTrip(host.round_trip.unwrap_or(Duration::ZERO)))
+}
+
+fn unspecified_error() -> LinkError {
+    LinkError::new(LinkErrorKind::Closed, "the connection was closed")
+}
+
+#[cfg(test)]
+#[path = "recording_tests.rs"]
+mod tests;

@@ -1,0 +1,294 @@
+use super::*;
+use crate::config::HostConfig;
+use crate::wire::{Ancestor, Filesystem, HostReading, PROTOCOL, Reply, ReplyOutcome};
+use std::sync::Arc;
+
+fn recording() -> Vec<Line> {
+    let host = |t, event| Line::Host(HostLine { t, host: "hgx-01".into(), event });
+    let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s").with_hint("ssh hgx-01");
+    vec![
+        Line::Start { started: "2026-03-01T13:44:00Z".into() },
+        host(0.0, RecordedEvent::Link(RecordedLinkState::Connecting, None)),
+        host(0.4, RecordedEvent::Link(RecordedLinkState::Live, None)),
+        host(0.5, RecordedEvent::Wire(Message::Echo { id: 4 })),
+        host(0.5, RecordedEvent::Wire(Message::Snapshot(Box::new(Snapshot { sequence: 3, ..Snapshot::default() })))),
+        host(4.0, RecordedEvent::Link(RecordedLinkState::Stale, None)),
+        host(11.25, RecordedEvent::Link(RecordedLinkState::Down, Some(RecordedError::from(&error)))),
+    ]
+}
+
+fn written() -> Vec<u8> {
+    recording().iter().flat_map(|line| encode(line).expect("encodes")).collect()
+}
+
+fn errors(text: &str) -> Vec<String> {
+    lines(text.as_bytes()).filter_map(Result::err).map(|error| error.to_string()).collect()
+}
+
+#[test]
+fn a_recording_round_trips() {
+    let bytes = written();
+    let read: Result<Vec<Line>, _> = lines(&bytes).collect();
+    assert_eq!(read, Ok(recording()));
+}
+
+#[test]
+fn lines_look_as_documented() {
+    let text = String::from_utf8(written()).expect("UTF-8");
+    let mut lines = text.lines();
+    assert_eq!(lines.next(), Some(r#"{"recording":1,"started":"2026-03-01T13:44:00Z"}"#));
+    assert_eq!(lines.next(), Some(r#"{"t":0.0,"host":"hgx-01","link":"connecting"}"#));
+    assert_eq!(lines.nth(1), Some(r#"{"t":0.5,"host":"hgx-01","wire":{"echo":{"id":4}}}"#));
+    assert_eq!(
+        lines.last(),
+        Some(concat!(
+            r#"{"t":11.25,"host":"hgx-01","link":"down","error":{"kind":"timeout","#,
+            r#""message":"no answer within 10 s","hint":"ssh hgx-01"}}"#
+        ))
+    );
+}
+
+#[test]
+fn a_last_line_that_is_cut_is_left_out_wherever_it_is_cut() {
+    let bytes = written();
+    let last = bytes[..bytes.len() - 1].iter().rposition(|byte| *byte == b'\n').expect("lines") + 1;
+    for end in last..bytes.len() - 1 {
+        let read: Result<Vec<Line>, _> = lines(&bytes[..end]).collect();
+        assert_eq!(read.expect("readable").len(), recording().len() - 1, "cut at {end} of {}", bytes.len());
+    }
+    let without_newline: Result<Vec<Line>, _> = lines(&bytes[..bytes.len() - 1]).collect();
+    assert_eq!(without_newline, Ok(recording()), "only the newline is missing");
+}
+
+#[test]
+fn errors_name_line_and_cause() {
+    assert_eq!(errors("{\"t\":1}\n"), ["line 1: not a recording: the first line should begin with {\"recording\":1"]);
+    assert_eq!(errors("hello"), ["line 1: not a recording: the first line should begin with {\"recording\":1"]);
+    assert_eq!(
+        errors("{\"recording\":9,\"new\":[]}\n"),
+        ["line 1: a recording of version 9, this gpufleet reads version 1"]
+    );
+    let start = "{\"recording\":1,\"started\":\"\"}\n";
+    for (line, error) in [
+        ("{\"host\":\"a\",\"link\":\"live\"}", "line 2: `t` should be the seconds since the start"),
+        ("{\"t\":-1,\"host\":\"a\",\"link\":\"live\"}", "line 2: `t` should be the seconds since the start"),
+        ("{\"t\":1,\"link\":\"live\"}", "line 2: `host` is missing"),
+        ("{\"t\":1,\"host\":\"a\"}", "line 2: a line has either `wire` or `link`"),
+        (
+            "{\"t\":1,\"host\":\"a\",\"wire\":{\"hello\":{\"protocol\":7,\"probe_version\":\"9\"}}}",
+            "line 2: the probe speaks protocol 7, this gpufleet speaks 1",
+        ),
+    ] {
+        assert_eq!(errors(&format!("{start}{line}\n")), [error]);
+    }
+    assert_eq!(errors(&format!("{start}\n\nnoise\n")).len(), 1, "empty lines are no errors");
+}
+
+#[test]
+fn a_message_has_the_bounds_of_the_wire() {
+    let pids = vec!["1"; codec::MAX_PROCESSES + 1].join(",");
+    let snapshot = format!("{{\"snapshot\":{{\"processes\":{{\"pid\":[{pids}]}}}}}}");
+    let text = format!("{{\"recording\":1}}\n{{\"t\":0,\"host\":\"a\",\"wire\":{snapshot}}}\n");
+    assert_eq!(errors(&text), ["line 2: protocol violation: 4097 processes, at most 4096 are allowed"]);
+}
+
+#[test]
+fn errors_of_links_come_back() {
+    let error = LinkError::new(LinkErrorKind::HostKeyChanged, "the host key changed").with_hint("ask");
+    assert_eq!(LinkError::from(RecordedError::from(&error)), error);
+    let unknown = RecordedError { kind: "teapot".into(), message: "short and stout".into(), hint: None };
+    assert_eq!(LinkError::from(unknown), LinkError::new(LinkErrorKind::Closed, "short and stout"));
+}
+
+fn at(seconds: f64) -> Moment {
+    Moment::new(Duration::from_secs_f64(seconds), Duration::ZERO)
+}
+
+fn text(recorder: &mut Recorder, seconds: f64, update: HostUpdate) -> String {
+    let lines = recorder.take(HostId(0), &"a".into(), update, at(seconds));
+    let bytes: Vec<u8> = lines.iter().flat_map(|line| encode(line).expect("encodes")).collect();
+    String::from_utf8(bytes).expect("UTF-8")
+}
+
+fn down(kind: LinkErrorKind) -> HostUpdate {
+    let error = LinkError::new(kind, "no answer from bob@a").with_hint("ssh bob@a");
+    HostUpdate::Down { error, retry_at: None, attempt: 1 }
+}
+
+#[test]
+fn a_link_is_told_when_it_changes() {
+    let mut recorder = Recorder::new(at(100.0), None);
+    let connecting = |attempt, phase| HostUpdate::Connecting { attempt, phase };
+    let mut take = |seconds, update| text(&mut recorder, seconds, update);
+    assert_eq!(
+        take(100.0, connecting(1, ConnectPhase::Queued)),
+        "{\"t\":0.0,\"host\":\"a\",\"link\":\"connecting\"}\n"
+    );
+    assert_eq!(take(100.1, connecting(1, ConnectPhase::Login)), "");
+    let snapshot = HostUpdate::Snapshot(Box::<Snapshot>::default());
+    let lines = take(100.25, snapshot.clone());
+    assert_eq!(lines.lines().next(), Some("{\"t\":0.25,\"host\":\"a\",\"link\":\"live\"}"));
+    assert!(
+        lines.lines().nth(1).is_some_and(|line| line.starts_with("{\"t\":0.25,\"host\":\"a\",\"wire\":{\"snapshot\":"))
+    );
+    assert_eq!(take(102.0, snapshot).lines().count(), 1);
+    assert_eq!(take(102.1, HostUpdate::RoundTrip(Duration::ZERO)), "");
+    assert_eq!(take(105.0, HostUpdate::Silent), "{\"t\":5.0,\"host\":\"a\",\"link\":\"stale\"}\n");
+    assert_eq!(take(105.5, HostUpdate::RoundTrip(Duration::ZERO)), "{\"t\":5.5,\"host\":\"a\",\"link\":\"live\"}\n");
+    assert!(take(110.0, down(LinkErrorKind::Silent)).contains("\"hint\":\"ssh bob@a\""));
+    assert_eq!(take(110.1, down(LinkErrorKind::Silent)), "", "nothing new");
+    assert!(take(111.0, down(LinkErrorKind::Timeout)).contains("\"kind\":\"timeout\""));
+}
+
+#[test]
+fn replies_are_never_written() {
+    let mut recorder = Recorder::new(at(0.0), None);
+    let reply = Reply { id: 1, outcome: ReplyOutcome::Environment(vec!["TOKEN=x".into()]) };
+    assert_eq!(text(&mut recorder, 1.0, HostUpdate::Reply(reply)), "");
+}
+
+#[test]
+fn a_redacted_error_has_its_kind_only() {
+    let mut recorder = Recorder::new(at(0.0), Some(Redactor::default()));
+    let line = text(&mut recorder, 1.0, down(LinkErrorKind::Timeout));
+    let error = "{\"kind\":\"timeout\",\"message\":\"timeout\",\"hint\":null}";
+    assert_eq!(line, format!("{{\"t\":1.0,\"host\":\"a\",\"link\":\"down\",\"error\":{error}}}\n"));
+}
+
+fn words(line: &str) -> Vec<SafeText> {
+    line.split('|').map(SafeText::new).collect()
+}
+
+fn facts(user: &str) -> ProcessFacts {
+    ProcessFacts {
+        pid: 5,
+        uid: Some(1001),
+        user: Some(user.into()),
+        full_name: Some("Alice Moreau".into()),
+        name: Some("python".into()),
+        argv: words("/home/alice/.venv/bin/python|train.py|--name|alice-secret"),
+        ancestors: vec![Ancestor { pid: 4, argv: words("torchrun --for alice"), ..Ancestor::default() }],
+        working_directory: Some("/home/alice/work".into()),
+        log_path: Some("/home/alice/out.log".into()),
+        container_name: Some("alice-dev".into()),
+        ..ProcessFacts::default()
+    }
+}
+
+fn snapshot(users: &[&str]) -> Message {
+    let filesystem = |path: &str| Filesystem { mount_point: path.into(), ..Filesystem::default() };
+    Message::Snapshot(Box::new(Snapshot {
+        facts: users.iter().map(|user| facts(user)).collect(),
+        host: HostReading {
+            filesystems: vec![filesystem("/home/alice"), filesystem("/data/bob/x"), filesystem("/")],
+            ..HostReading::default()
+        },
+        notes: vec!["alice was here".into()],
+        ..Snapshot::default()
+    }))
+}
+
+#[test]
+fn neither_names_nor_arguments_are_left() {
+    let mut redactor = Redactor::default();
+    let hello = format!("{{\"hello\":{{\"protocol\":{PROTOCOL},\"probe_version\":\"0\",\"login_user\":\"bob\"}}}}");
+    let mut hello = codec::decode(hello.as_bytes()).expect("decodes");
+    redactor.redact(&mut hello);
+    let mut message = snapshot(&["alice", "root", "bob"]);
+    redactor.redact(&mut message);
+    let text = String::from_utf8(codec::encode(&message).expect("encodes")).expect("UTF-8");
+    for word in ["alice", "Alice", "bob", "train.py", "secret"] {
+        assert!(!text.contains(word), "{word} in {text}");
+    }
+    let Message::Snapshot(snapshot) = message else { panic!("a snapshot") };
+    let users: Vec<&str> = snapshot.facts.iter().filter_map(|facts| facts.user.as_deref()).collect();
+    assert_eq!(users, ["user2", "root", "user1"], "the login user came first");
+    assert_eq!(snapshot.facts[0].argv, words("python|***"));
+    assert_eq!(snapshot.facts[0].ancestors[0].argv, words("torchrun|***"));
+    let mounts: Vec<&str> = snapshot.host.filesystems.iter().map(|it| it.mount_point.as_str()).collect();
+    assert_eq!(mounts, ["/home/user2", "/data/user1/x", "/"]);
+}
+
+#[test]
+fn a_home_whose_owner_is_not_known_has_no_name_either() {
+    let mut redactor = Redactor::default();
+    let mut message = snapshot(&[]);
+    redactor.redact(&mut message);
+    let Message::Snapshot(snapshot) = message else { panic!("a snapshot") };
+    assert_eq!(snapshot.host.filesystems[0].mount_point, "/home/***");
+}
+
+/// Plays lines on one host and tells how its link stands after each.
+fn link_words(lines: Vec<RecordedEvent>) -> Vec<&'static str> {
+    let config = Arc::new(HostConfig::named("a"));
+    let mut host = Host::new(HostId(0), config, Moment::default());
+    let mut player = HostReplay::default();
+    let play = lines.into_iter().map(|line| {
+        if let Some(update) = player.update(&host, line) {
+            host.apply(update, Moment::default());
+        }
+        host.link.word()
+    });
+    play.collect()
+}
+
+fn down_event(kind: LinkErrorKind) -> RecordedEvent {
+    RecordedEvent::Link(RecordedLinkState::Down, Some(RecordedError::from(&LinkError::new(kind, "no"))))
+}
+
+#[test]
+fn links_stand_as_the_lines_say() {
+    let snapshot = || RecordedEvent::Wire(Message::Snapshot(Box::<Snapshot>::default()));
+    let link = |word| RecordedEvent::Link(word, None);
+    let lines = vec![
+        link(RecordedLinkState::Connecting),
+        link(RecordedLinkState::Live),
+        snapshot(),
+        link(RecordedLinkState::Stale),
+        RecordedEvent::Wire(Message::Echo { id: 1 }),
+        link(RecordedLinkState::Stale),
+        link(RecordedLinkState::Live),
+        link(RecordedLinkState::Down),
+        link(RecordedLinkState::Live),
+        snapshot(),
+        down_event(LinkErrorKind::Authentication),
+    ];
+    assert_eq!(
+        link_words(lines),
+        [
+            "connecting",
+            "connecting",
+            "live",
+            "stale",
+            "live",
+            "stale",
+            "live",
+            "down",
+            "connecting",
+            "live",
+            "needs_user"
+        ]
+    );
+}
+
+#[test]
+fn tries_are_counted_until_readings_come() {
+    let config = Arc::new(HostConfig::named("a"));
+    let mut host = Host::new(HostId(0), config, Moment::default());
+    let mut player = HostReplay::default();
+    let mut attempt = |line| match player.update(&host, line) {
+        Some(update) => {
+            host.apply(update, Moment::default());
+            match &host.link {
+                Link::Down { attempt, .. } | Link::Connecting { attempt, .. } => Some(*attempt),
+                _ => None,
+            }
+        }
+        None => None,
+    };
+    assert_eq!(attempt(down_event(LinkErrorKind::Timeout)), Some(1));
+    assert_eq!(attempt(RecordedEvent::Link(RecordedLinkState::Connecting, None)), Some(2));
+    assert_eq!(attempt(down_event(LinkErrorKind::Timeout)), Some(2));
+    assert_eq!(attempt(RecordedEvent::Wire(Message::Snapshot(Box::default()))), None);
+    assert_eq!(attempt(down_event(LinkErrorKind::Timeout)), Some(1));
+}
