@@ -1,8 +1,7 @@
 //! Whole texts, and that the documents name what the JSON has.
 
-use super::fixture::{hang, moment, transitions, with_report};
-use super::{JsonFindings, JsonTransition, line, list, transition, transition_line};
-use crate::output::paint::Paint;
+use super::super::fixture::{hang, moment, transitions, with_findings_report as with_report};
+use super::*;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -120,8 +119,8 @@ fn is_documented(document: &str, values: &[Value]) {
 fn the_documents_name_every_field_and_no_other() {
     let mut report = Value::Null;
     with_report(|it| report = serde_json::to_value(JsonFindings::new(it)).expect("encodes"));
-    is_documented(include_str!("../../../docs/findings-json.md"), &[report]);
+    is_documented(include_str!("../../docs/findings-json.md"), &[report]);
     let change = JsonTransition::new(&transitions()[1], Some(&hang()), moment(0.0));
     let change = serde_json::to_value(change).expect("encodes");
-    is_documented(include_str!("../../../docs/recording.md"), &[change]);
+    is_documented(include_str!("../../docs/recording.md"), &[change]);
 }

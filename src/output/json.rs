@@ -1,10 +1,51 @@
-//! One host.
+//! The JSON of `gpufleet status --json`, described in docs/status-json.md.
+//!
+//! What is missing is `null`, never left out and never zero. Names and units are those of the wire.
 
-use super::super::Report;
-use super::{JsonGpu, JsonProcess};
-use crate::fleet::{Host, LinkError};
-use crate::wire::{DriverError, DriverErrorKind, HostReading, SafeText, Scope};
+use super::report::{GpuView, Report};
+use crate::diagnosis::{Finding, SnoozeEnd};
+use crate::fleet::{Fleet, Host, HostId, LinkError, Moment, Process};
+use crate::wire::{
+    DeviceError, DriverError, DriverErrorKind, GpuProcessKind, HostReading, Presence, ProcessState, SafeText, Scope,
+};
 use serde::Serialize;
+use std::time::Duration;
+
+/// The version of this schema. It rises when a field goes or changes its meaning, not when one is added.
+pub const SCHEMA: u32 = 1;
+
+/// The fleet at one moment.
+#[derive(Debug, Serialize)]
+pub struct JsonReport {
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When it was put out, RFC 3339 in UTC.
+    pub time: Option<String>,
+    /// The data comes from the simulator (`--demo`), not from machines.
+    pub simulated: bool,
+    /// The hosts, in the order of the configuration.
+    pub hosts: Vec<JsonHost>,
+    /// What diagnosis says after this one look, the most important first.
+    pub findings: Vec<JsonFinding>,
+}
+
+impl JsonReport {
+    /// The fleet of a report.
+    pub fn new(report: &Report<'_>) -> Self {
+        Self {
+            schema: SCHEMA,
+            time: rfc3339(report.now),
+            simulated: report.fleet.simulated,
+            hosts: report.fleet.hosts().iter().map(|host| JsonHost::new(report, host)).collect(),
+            findings: report.findings.iter().map(|one| JsonFinding::new(one, report.fleet, report.now)).collect(),
+        }
+    }
+}
+
+/// The fleet as one line of JSON.
+pub fn line(report: &Report<'_>) -> Result<String, serde_json::Error> {
+    Ok(serde_json::to_string(&JsonReport::new(report))? + "\n")
+}
 
 /// One host.
 #[derive(Debug, Serialize)]
@@ -126,7 +167,7 @@ pub struct JsonReadings {
 }
 
 impl JsonHost {
-    pub(super) fn new(report: &Report<'_>, host: &Host) -> Self {
+    fn new(report: &Report<'_>, host: &Host) -> Self {
         let snapshot = host.snapshot.as_ref();
         let inventory = host.inventory.as_ref();
         let driver_error = snapshot.and_then(|snapshot| snapshot.driver_error.as_ref());
@@ -159,7 +200,7 @@ fn processes(host: &Host) -> Vec<JsonProcess> {
 }
 
 impl JsonError {
-    pub(in crate::output) fn new(error: &LinkError) -> Self {
+    pub(super) fn new(error: &LinkError) -> Self {
         Self { kind: error.kind.word(), message: error.message.clone(), hint: error.hint.clone() }
     }
 }
@@ -209,5 +250,429 @@ impl JsonReadings {
             pressure_memory_percent: reading.pressure_memory_percent,
             oom_kills: reading.oom_kills,
         }
+    }
+}
+
+/// One GPU: its facts, its state and its last readings.
+#[derive(Debug, Serialize)]
+pub struct JsonGpu {
+    /// NVML's device index, as `nvidia-smi` shows it. The UUID is the identity.
+    pub index: u32,
+    /// The UUID.
+    pub uuid: Option<SafeText>,
+    /// The name of the part.
+    pub name: Option<SafeText>,
+    /// PCI bus id.
+    pub pci_bus_id: Option<SafeText>,
+    /// For a MIG instance, the UUID of its parent.
+    pub mig_parent_uuid: Option<SafeText>,
+    /// Whether multi-instance mode is on.
+    pub mig_enabled: Option<bool>,
+    /// `free`, `unused`, `idle`, `waiting`, `in_use`, `hung`, `fault` or `unknown`.
+    pub state: &'static str,
+    /// Since when it is known to be in this state, RFC 3339.
+    pub state_since: Option<String>,
+    /// Why this GPU cannot be read; its readings are then `null`.
+    pub error: Option<JsonGpuError>,
+    /// Share of time in which a kernel ran, percent.
+    pub utilization_percent: Option<u8>,
+    /// Share of time in which memory was read or written, percent.
+    pub memory_utilization_percent: Option<u8>,
+    /// Memory handed out, bytes.
+    pub memory_used_bytes: Option<u64>,
+    /// Memory the driver keeps for itself, bytes.
+    pub memory_reserved_bytes: Option<u64>,
+    /// Memory, bytes.
+    pub memory_total_bytes: Option<u64>,
+    /// Temperature of the core, degrees Celsius.
+    pub temperature_celsius: Option<i32>,
+    /// Temperature of the memory, degrees Celsius.
+    pub memory_temperature_celsius: Option<i32>,
+    /// Power now, watts.
+    pub power_watts: Option<f32>,
+    /// Mean power since the previous reading, watts.
+    pub power_mean_watts: Option<f32>,
+    /// The limit the driver enforces, watts.
+    pub power_limit_watts: Option<f32>,
+    /// Energy since the driver was loaded, joules.
+    pub energy_joules: Option<f64>,
+    /// Graphics clock, MHz.
+    pub clock_graphics_mhz: Option<u32>,
+    /// SM clock, MHz.
+    pub clock_sm_mhz: Option<u32>,
+    /// Memory clock, MHz.
+    pub clock_memory_mhz: Option<u32>,
+    /// Why the clocks are below their maximum: NVML's mask.
+    pub clocks_event_reasons: Option<u64>,
+    /// Fan speed, percent.
+    pub fan_percent: Option<u16>,
+    /// Performance state, 0 (fastest) to 15.
+    pub performance_state: Option<u8>,
+    /// Encoder use, percent.
+    pub encoder_percent: Option<u8>,
+    /// Decoder use, percent.
+    pub decoder_percent: Option<u8>,
+    /// PCIe generation now.
+    pub pcie_generation: Option<u8>,
+    /// PCIe lanes now.
+    pub pcie_width: Option<u8>,
+    /// Uncorrectable ECC errors since the driver was loaded.
+    pub ecc_uncorrectable_volatile: Option<u64>,
+}
+
+impl JsonGpu {
+    fn new(gpu: &GpuView<'_>) -> Self {
+        let (info, reading) = (gpu.info, &gpu.reading);
+        Self {
+            index: info.index,
+            uuid: info.uuid.clone(),
+            name: info.name.clone(),
+            pci_bus_id: info.pci_bus_id.clone(),
+            mig_parent_uuid: info.mig_parent_uuid.clone(),
+            mig_enabled: info.mig_enabled,
+            state: gpu.state.json_word(),
+            state_since: gpu.since.and_then(rfc3339),
+            error: reading.error.as_ref().map(device_error),
+            utilization_percent: reading.utilization_percent,
+            memory_utilization_percent: reading.memory_utilization_percent,
+            memory_used_bytes: reading.memory_used_bytes,
+            memory_reserved_bytes: reading.memory_reserved_bytes,
+            memory_total_bytes: info.memory_total_bytes,
+            temperature_celsius: reading.temperature_celsius,
+            memory_temperature_celsius: reading.memory_temperature_celsius,
+            power_watts: reading.power_watts,
+            power_mean_watts: reading.power_mean_watts,
+            power_limit_watts: reading.power_limit_watts.or(info.power_limit_watts),
+            energy_joules: reading.energy_joules,
+            clock_graphics_mhz: reading.clock_graphics_mhz,
+            clock_sm_mhz: reading.clock_sm_mhz,
+            clock_memory_mhz: reading.clock_memory_mhz,
+            clocks_event_reasons: reading.clocks_event_reasons,
+            fan_percent: reading.fan_percent,
+            performance_state: reading.performance_state,
+            encoder_percent: reading.encoder_percent,
+            decoder_percent: reading.decoder_percent,
+            pcie_generation: reading.pcie_generation,
+            pcie_width: reading.pcie_width,
+            ecc_uncorrectable_volatile: gpu.health.and_then(|health| health.ecc_uncorrectable_volatile),
+        }
+    }
+}
+
+fn device_error(error: &DeviceError) -> JsonGpuError {
+    JsonGpuError { kind: error.kind, code: error.code, message: error.message.clone() }
+}
+
+/// One process on the GPUs of a host. Its identity is (`boot_id`, `pid`, `start_ticks`).
+#[derive(Debug, Serialize)]
+pub struct JsonProcess {
+    /// Process id; `null` where the driver does not tell it.
+    pub pid: Option<u32>,
+    /// The host's boot id.
+    pub boot_id: Option<SafeText>,
+    /// Start time in clock ticks after boot.
+    pub start_ticks: Option<u64>,
+    /// Start time, RFC 3339: for people, never for identity.
+    pub start_time: Option<String>,
+    /// Age, seconds.
+    pub age_seconds: Option<f64>,
+    /// Login name.
+    pub user: Option<SafeText>,
+    /// Real user id.
+    pub uid: Option<u32>,
+    /// The kernel's short name.
+    pub name: Option<SafeText>,
+    /// The arguments in one line, secrets redacted.
+    pub command: Option<SafeText>,
+    /// Letter of the scheduler state, as `ps` shows it.
+    pub state: Option<ProcessState>,
+    /// `visible`, `hidden` (by /proc), `gone` (yet the driver lists it).
+    pub presence: Option<Presence>,
+    /// `C`, `G`, `C+G` or `M`, as `nvidia-smi` writes it; that of its first GPU.
+    pub kind: Option<GpuProcessKind>,
+    /// Indexes of its GPUs, ascending.
+    pub gpus: Vec<u32>,
+    /// UUIDs of its GPUs, in the order of `gpus`.
+    pub gpu_uuids: Vec<Option<SafeText>>,
+    /// Memory on all its GPUs, bytes.
+    pub gpu_memory_bytes: Option<u64>,
+    /// The highest SM share on any of its GPUs, percent.
+    pub sm_percent: Option<u8>,
+    /// CPU share, percent; 100 is one CPU.
+    pub cpu_percent: Option<f32>,
+    /// CPU time since it began, seconds.
+    pub cpu_seconds: Option<f64>,
+    /// Resident memory, bytes.
+    pub rss_bytes: Option<u64>,
+    /// What it is grouped with on its host: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061` (its pid),
+    /// `session:4211`. Processes of one host with the same word are one job.
+    pub job: SafeText,
+}
+
+impl JsonProcess {
+    fn new(host: &Host, process: &Process) -> Self {
+        let facts = process.facts();
+        let reading = &process.reading;
+        let mut gpus: Vec<_> = process.gpu_positions().filter_map(|position| host.gpu_info(position)).collect();
+        gpus.sort_by_key(|info| info.index);
+        Self {
+            pid: (process.key.pid != 0).then_some(process.key.pid),
+            boot_id: process.key.boot_id.clone(),
+            start_ticks: process.key.start_ticks,
+            start_time: facts.and_then(|facts| {
+                let by_its_clock = facts.start_unix_seconds?;
+                // A host whose clock is wrong counts from a wrong boot time.
+                rfc3339_of_unix(by_its_clock.saturating_sub(host.clock_error_seconds().unwrap_or(0)))
+            }),
+            age_seconds: reading.age_seconds,
+            user: facts.and_then(|facts| facts.user.clone()),
+            uid: facts.and_then(|facts| facts.uid),
+            name: facts.and_then(|facts| facts.name.clone()),
+            command: facts.filter(|facts| !facts.argv.is_empty()).map(|_| process.info.command.clone()),
+            state: reading.state,
+            presence: reading.presence.filter(|presence| *presence != Presence::Unknown),
+            kind: process.gpus.iter().find_map(|usage| usage.kind).filter(|kind| *kind != GpuProcessKind::Unknown),
+            gpus: gpus.iter().map(|info| info.index).collect(),
+            gpu_uuids: gpus.iter().map(|info| info.uuid.clone()).collect(),
+            gpu_memory_bytes: process.gpu_memory_bytes(),
+            sm_percent: process.sm_percent().map(|(_, most)| most),
+            cpu_percent: reading.cpu_percent,
+            cpu_seconds: reading.cpu_seconds,
+            rss_bytes: reading.rss_bytes,
+            job: SafeText::from(process.info.job.to_string()),
+        }
+    }
+}
+
+/// One finding.
+#[derive(Debug, Serialize)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own in the schema")]
+pub struct JsonFinding {
+    /// What it is recognised by, also by another run.
+    pub id: SafeText,
+    /// The rule's word, for example `stuck-spin`.
+    pub rule: &'static str,
+    /// `info`, `warn` or `crit`; of a pending one, how much it will matter.
+    pub severity: &'static str,
+    /// `suspected`, `likely` or `certain`.
+    pub confidence: &'static str,
+    /// `pending`, `firing` or `resolving`.
+    pub phase: &'static str,
+    /// Since when its condition has held, RFC 3339.
+    pub since: Option<String>,
+    /// For how long it has held.
+    pub lasted_seconds: f64,
+    /// That is a lower bound.
+    pub at_least: bool,
+    /// When it fired.
+    pub fired_at: Option<String>,
+    /// When a pending one will fire if it goes on.
+    pub due_at: Option<String>,
+    /// The host that it is shown under.
+    pub host: SafeText,
+    /// All hosts that it is about.
+    pub hosts: Vec<SafeText>,
+    /// The GPUs that it is about.
+    pub gpus: Vec<JsonFindingGpu>,
+    /// The job that it is about, as `status --json` writes it.
+    pub job: Option<String>,
+    /// The processes that it is about.
+    pub processes: Vec<JsonFindingProcess>,
+    /// Whose they are.
+    pub user: Option<SafeText>,
+    /// They belong to the user that gpufleet logs in as.
+    pub mine: bool,
+    /// The evidence with its figures.
+    pub sentence: SafeText,
+    /// What to look at next.
+    pub next_check: SafeText,
+    /// What it is not.
+    pub not: &'static str,
+    /// It held at the first look, so nobody is called for it.
+    pub note: bool,
+    /// It comes and goes.
+    pub flapping: bool,
+    /// Its host cannot be seen now.
+    pub frozen: bool,
+    /// Somebody wants to hear nothing of it for now.
+    pub snoozed: bool,
+    /// Until then, RFC 3339; `null` for until it changes, and where it is not snoozed.
+    pub snoozed_until: Option<String>,
+}
+
+/// A GPU of a finding.
+#[derive(Debug, Serialize)]
+pub struct JsonFindingGpu {
+    /// Its host.
+    pub host: Option<SafeText>,
+    /// Its index.
+    pub index: u32,
+    /// Its UUID.
+    pub uuid: Option<SafeText>,
+}
+
+/// A process of a finding.
+#[derive(Debug, Serialize)]
+pub struct JsonFindingProcess {
+    /// Its host.
+    pub host: Option<SafeText>,
+    /// Its pid.
+    pub pid: u32,
+    /// Its start in ticks after boot.
+    pub start_ticks: Option<u64>,
+    /// Its command in one line.
+    pub command: SafeText,
+}
+
+impl JsonFinding {
+    /// One finding of a fleet.
+    pub fn new(finding: &Finding, fleet: &Fleet, now: Moment) -> Self {
+        let name = |id: HostId| fleet.host(id).map(|host| host.name().clone());
+        let gpus = finding.gpus.iter();
+        let processes = finding.processes.iter();
+        Self {
+            id: finding.id.clone(),
+            rule: finding.rule.word(),
+            severity: finding.severity.word(),
+            confidence: finding.confidence.word(),
+            phase: finding.phase.word(),
+            since: rfc3339(finding.since),
+            lasted_seconds: rounded(finding.lasted(now)),
+            at_least: finding.at_least,
+            fired_at: finding.fired_at.and_then(rfc3339),
+            due_at: finding.due.and_then(rfc3339),
+            host: name(finding.host).unwrap_or_default(),
+            hosts: finding.hosts.iter().map(|(_, name)| name.clone()).collect(),
+            gpus: gpus
+                .map(|gpu| JsonFindingGpu { host: name(gpu.host), index: gpu.index, uuid: gpu.uuid.clone() })
+                .collect(),
+            job: finding.job.as_ref().map(ToString::to_string),
+            processes: processes
+                .map(|process| JsonFindingProcess {
+                    host: name(process.host),
+                    pid: process.key.pid,
+                    start_ticks: process.key.start_ticks,
+                    command: process.command.clone(),
+                })
+                .collect(),
+            user: finding.user.clone(),
+            mine: finding.is_mine,
+            sentence: finding.sentence.clone(),
+            next_check: finding.next_check.clone(),
+            not: finding.not,
+            note: finding.is_preexisting,
+            flapping: finding.is_flapping,
+            frozen: finding.is_frozen,
+            snoozed: finding.snoozed.is_some(),
+            snoozed_until: match finding.snoozed {
+                Some(SnoozeEnd::At(until)) => rfc3339(until),
+                Some(SnoozeEnd::OnChange) | None => None,
+            },
+        }
+    }
+}
+
+/// To the millisecond.
+pub(super) fn rounded(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1e3).round() / 1e3
+}
+
+/// A moment as RFC 3339 to the second; `None` for a year that it cannot write.
+pub(super) fn rfc3339(moment: Moment) -> Option<String> {
+    rfc3339_of_unix(i64::try_from(moment.unix.as_secs()).ok()?)
+}
+
+fn rfc3339_of_unix(seconds: i64) -> Option<String> {
+    jiff::Timestamp::from_second(seconds).ok().map(|time| time.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture;
+    use super::*;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
+
+    const DOCUMENT: &str = include_str!("../../docs/status-json.md");
+
+    fn produced() -> Value {
+        let mut value = Value::Null;
+        fixture::with_report(|report| value = serde_json::to_value(JsonReport::new(report)).expect("encodes"));
+        value
+    }
+
+    /// The paths of all fields, arrays as `[]`: `hosts[].gpus[].index`.
+    fn paths(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+        match value {
+            Value::Object(fields) => {
+                for (name, value) in fields {
+                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    into.insert(path.clone());
+                    paths(value, &path, into);
+                }
+            }
+            Value::Array(items) => items.iter().for_each(|item| paths(item, &format!("{path}[]"), into)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_document_names_every_field_and_no_other() {
+        let mut written = BTreeSet::new();
+        paths(&produced(), "", &mut written);
+        let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+        let documented: BTreeSet<String> = rows.map(|(path, _)| path.to_owned()).collect();
+        let missing: Vec<_> = written.difference(&documented).collect();
+        let invented: Vec<_> = documented.difference(&written).collect();
+        assert!(missing.is_empty() && invented.is_empty(), "not documented: {missing:?}, not written: {invented:?}");
+    }
+
+    #[test]
+    fn every_host_has_the_same_fields() {
+        let report = produced();
+        let fields = |host: &Value| {
+            let objects = ["info", "readings"].map(|name| host[name].as_object().map(serde_json::Map::len));
+            (host.as_object().map(serde_json::Map::len), objects)
+        };
+        let hosts = report["hosts"].as_array().expect("hosts");
+        assert_eq!(hosts.len(), 6);
+        assert!(hosts.iter().all(|host| fields(host) == fields(&hosts[0])));
+    }
+
+    #[test]
+    fn one_entry_a_process_and_null_for_what_is_missing() {
+        let report = produced();
+        let host = &report["hosts"][0];
+        let processes = host["processes"].as_array().expect("processes");
+        let pids: Vec<&Value> = processes.iter().map(|process| &process["pid"]).collect();
+        assert_eq!(pids, [&Value::from(900), &Value::from(2028), &Value::Null]);
+        let training = &processes[1];
+        assert_eq!(training["gpus"], serde_json::json!([0, 1]));
+        assert_eq!(training["gpu_uuids"], serde_json::json!(["GPU-0", "GPU-1"]));
+        assert_eq!(training["gpu_memory_bytes"], Value::from(143_u64 << 30));
+        assert_eq!(training["start_time"], Value::from("2026-05-04T11:00:00Z"));
+        assert_eq!(host["gpus"][3]["utilization_percent"], Value::Null);
+        assert_eq!(host["gpus"][1]["state"], Value::from("hung"));
+        assert_eq!(host["gpus"][1]["state_since"], Value::from("2026-05-04T11:42:00Z"));
+        assert_eq!(host["gpus"][2]["error"]["kind"], Value::from("gpu_lost"));
+        assert_eq!(report["hosts"][1]["gpu_error"]["kind"], Value::from("version_mismatch"));
+        assert_eq!(report["hosts"][2]["error"]["kind"], Value::from("refused"));
+        assert_eq!(report["hosts"][2]["age_seconds"], Value::Null);
+        assert_eq!(report["time"], Value::from("2026-05-04T12:00:00Z"));
+    }
+
+    #[test]
+    fn the_report_is_one_line() {
+        fixture::with_report(|report| {
+            let line = line(report).expect("encodes");
+            assert_eq!(line.matches('\n').count(), 1);
+            assert!(line.starts_with("{\"schema\":1,\"time\":\"2026-"), "{line}");
+        });
+    }
+
+    #[test]
+    fn impossible_times_are_missing() {
+        assert_eq!(rfc3339_of_unix(i64::MAX), None);
+        assert_eq!(rfc3339_of_unix(0).as_deref(), Some("1970-01-01T00:00:00Z"));
     }
 }

@@ -1,7 +1,6 @@
 //! What is said of findings to somebody who looks elsewhere: a line, and the JSON that a hook reads.
 
-use super::findings::JsonFinding;
-use super::json::rfc3339;
+use super::json::{JsonFinding, rfc3339};
 use crate::diagnosis::FindingNotification;
 use crate::fleet::{Fleet, Moment};
 use crate::wire::SafeText;
@@ -104,7 +103,7 @@ fn shortened(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::findings::fixture::{hang, moment, transitions};
+    use super::super::fixture::{hang, moment, transitions};
     use super::*;
     use crate::config::HostConfig;
     use serde_json::Value;
