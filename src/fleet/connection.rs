@@ -1,4 +1,4 @@
-//! How a host is reached: the state of its connection, and the errors a person meets.
+//! The connection to a host: its state, the errors, the updates that a host task sends, and the connection log.
 
 use super::Moment;
 use crate::wire::{Hello, Inventory, ReadingSource, Reply, ReplyOutcome, SafeText, Scope, Snapshot};
@@ -10,47 +10,47 @@ use std::time::Duration;
 pub enum Link {
     /// A connection is being made.
     Connecting {
-        /// Which try this is, from 1.
+        /// The number of this attempt, from 1.
         attempt: u32,
-        /// How far it has come.
+        /// The phase that the attempt has reached.
         phase: ConnectPhase,
-        /// When this try began.
+        /// When this attempt began.
         since: Moment,
     },
-    /// Lines arrive.
+    /// The probe sends lines.
     Live,
-    /// The connection stands, but no line came for 3 s, or no readings for 3 intervals.
+    /// The connection is open, but no line arrived for 3 s, or no readings for 3 intervals.
     Stale {
-        /// When the last readings came.
+        /// When the last readings arrived.
         since: Moment,
     },
-    /// No connection. Last values stay.
+    /// There is no connection. The last values remain visible.
     Down {
-        /// Why.
+        /// The cause.
         error: LinkError,
-        /// Since when.
+        /// When the host went down.
         since: Moment,
-        /// When the next try begins; `None` when it waits for the user.
+        /// When the next attempt begins; `None` if it waits for the user.
         retry_at: Option<Moment>,
-        /// How many tries have failed in a row.
+        /// How many attempts have failed in a row.
         attempt: u32,
     },
-    /// Only a person can help: a prompt waits, or what was tried may not be tried again unasked.
+    /// The host needs the user: a prompt is open, or the last attempt must not be repeated without a request.
     NeedsUser {
         /// What is needed.
         error: LinkError,
-        /// Since when.
+        /// When the state began.
         since: Moment,
     },
 }
 
 impl Link {
-    /// Whether the host is well and only lets nobody of this account in: that is no host that is down.
+    /// Whether the host is up but refuses this account.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Down { error, .. } if error.kind == LinkErrorKind::Refusal)
     }
 
-    /// The word that `status --json` uses.
+    /// The name in `status --json`.
     pub fn word(&self) -> &'static str {
         match self {
             Self::Connecting { .. } => "connecting",
@@ -61,7 +61,7 @@ impl Link {
         }
     }
 
-    /// The error that goes with this state.
+    /// The error of this state, if it has one.
     pub fn error(&self) -> Option<&LinkError> {
         match self {
             Self::Down { error, .. } | Self::NeedsUser { error, .. } => Some(error),
@@ -70,27 +70,27 @@ impl Link {
     }
 }
 
-/// How far a connection has come, in order.
+/// The phases of a connection attempt, in order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ConnectPhase {
-    /// Waiting for a place in the queue of tries.
+    /// Waiting in the queue of connection attempts.
     Queued,
-    /// Looking up the name.
+    /// Resolving the host name.
     Name,
     /// Opening the TCP connection.
     Tcp,
-    /// SSH key exchange, host key checked in it.
+    /// SSH key exchange, including the host key check.
     KeyExchange,
-    /// Authentication.
+    /// SSH authentication.
     Login,
-    /// The remote script: finding or uploading the probe.
+    /// The remote script that finds or uploads the probe.
     Probe,
     /// Waiting for the first snapshot.
     FirstSample,
 }
 
 impl ConnectPhase {
-    /// In words, for the pane.
+    /// The name on the screen.
     pub fn description(self) -> &'static str {
         match self {
             Self::Queued => "waiting for its turn",
@@ -104,33 +104,33 @@ impl ConnectPhase {
     }
 }
 
-/// Why a host gives no data: operation and cause in `message`, the way out in `hint`.
+/// Why a host gives no data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkError {
-    /// For rules, JSON and exit codes.
+    /// The kind, for rules, JSON and exit codes.
     pub kind: LinkErrorKind,
-    /// One sentence without the host's name: what was tried and what came of it.
+    /// The operation and the cause in one sentence, without the host's name.
     pub message: SafeText,
-    /// What a person can do, as a command where there is one.
+    /// The way out, as a command if possible.
     pub hint: Option<SafeText>,
     /// When to try again.
     pub retry: RetryPolicy,
 }
 
 impl LinkError {
-    /// An error that is retried with the usual back-off.
+    /// Creates an error that is retried with the usual back-off.
     pub fn new(kind: LinkErrorKind, message: impl Into<SafeText>) -> Self {
         Self { kind, message: message.into(), hint: None, retry: RetryPolicy::Backoff }
     }
 
-    /// The same with a way out.
+    /// Adds a hint.
     #[must_use]
     pub fn with_hint(mut self, hint: impl Into<SafeText>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// The same with another rule for the next try.
+    /// Replaces the retry policy.
     #[must_use]
     pub fn with_retry(mut self, retry: RetryPolicy) -> Self {
         self.retry = retry;
@@ -141,54 +141,54 @@ impl LinkError {
 /// When a failed connection is tried again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetryPolicy {
-    /// Full jitter, 1 to 60 s.
+    /// After 1 to 60 s: exponential back-off with full jitter.
     Backoff,
-    /// Not before this long.
+    /// Not before this time has passed.
     After(Duration),
-    /// Only when the user asks: authentication and host keys.
+    /// Only at the user's request: after authentication and host key errors.
     OnRequest,
 }
 
-/// The kinds of failure on the way to a host's data. The words are stable: `status --json` carries them.
+/// The kinds of connection failure. `status --json` carries their names, which are stable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum LinkErrorKind {
-    /// The host's configuration cannot be used.
+    /// The host's configuration is invalid.
     Config,
-    /// The name could not be resolved.
+    /// The host name does not resolve.
     Dns,
     /// Nothing listens on the port.
     Refused,
-    /// No answer in time, in whichever phase.
+    /// A phase did not finish in time.
     Timeout,
-    /// No route, network unreachable, connection reset.
+    /// No route, network unreachable or connection reset.
     Network,
     /// The SSH protocol failed before authentication.
     KeyExchange,
-    /// The host key is not known.
+    /// The host key is not in `known_hosts`.
     HostKeyUnknown,
-    /// The host key differs from the known one.
+    /// The host key differs from the one in `known_hosts`.
     HostKeyChanged,
-    /// The host key, or its CA, is revoked.
+    /// The host key or its certificate authority is revoked.
     HostKeyRevoked,
     /// A `known_hosts` file cannot be read.
     KnownHosts,
-    /// No method of authentication was accepted.
+    /// The server accepted no authentication method.
     Authentication,
-    /// A key file is missing, unreadable or locked.
+    /// A key file is missing, unreadable or encrypted.
     IdentityFile,
-    /// The server let us in but refuses the account or the command.
+    /// Authentication succeeded, but the server refuses the account or the command.
     Refusal,
     /// The account's shell cannot run the remote script.
     Shell,
-    /// No directory in which the probe could be put.
+    /// No directory accepts the probe.
     NoDirectory,
-    /// No probe for this architecture or system.
+    /// There is no probe for this architecture or operating system.
     NoProbe,
-    /// The probe ended.
+    /// The probe exited.
     ProbeEnded,
-    /// What arrived is not the probe's protocol.
+    /// The data does not follow the wire protocol.
     Protocol,
-    /// No line for 10 s, or no readings although lines come.
+    /// No line arrived for 10 s, or lines arrive without readings.
     Silent,
     /// The connection was closed.
     Closed,
@@ -197,7 +197,7 @@ pub enum LinkErrorKind {
 }
 
 impl LinkErrorKind {
-    /// Every kind, in the order of its declaration.
+    /// Every kind, in declaration order.
     pub const ALL: [Self; 21] = [
         Self::Config,
         Self::Dns,
@@ -222,12 +222,12 @@ impl LinkErrorKind {
         Self::Unsupported,
     ];
 
-    /// The kind that has this word.
+    /// Returns the kind with this name.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.word() == word)
     }
 
-    /// Whether it is about host keys or credentials, which only a person can put right.
+    /// Whether the error concerns host keys or credentials, which only the user can correct.
     pub fn concerns_credentials(self) -> bool {
         matches!(
             self,
@@ -240,7 +240,7 @@ impl LinkErrorKind {
         )
     }
 
-    /// The word that JSON carries.
+    /// The name in JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Config => "config",
@@ -268,92 +268,92 @@ impl LinkErrorKind {
     }
 }
 
-/// What a host task tells the fleet.
+/// A message from a host task to the fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostUpdate {
-    /// A try has begun, or has come this far.
+    /// An attempt began or reached this phase.
     Connecting {
-        /// Which try, from 1.
+        /// The number of the attempt, from 1.
         attempt: u32,
-        /// How far.
+        /// The phase.
         phase: ConnectPhase,
     },
-    /// The probe introduced itself: the link is live.
+    /// The first message of the probe.
     Hello(Box<Hello>),
-    /// The GPUs, or why there are none.
+    /// The GPUs, or the error of the driver.
     Inventory(Box<Inventory>),
-    /// Readings.
+    /// New readings.
     Snapshot(Box<Snapshot>),
-    /// A heartbeat came back after this long.
+    /// A heartbeat returned after this time.
     RoundTrip(Duration),
     /// No line for 3 s, or no readings for 3 intervals.
     Silent,
-    /// The connection is gone, or could not be made.
+    /// The connection was lost or could not be made.
     Down {
-        /// Why.
+        /// The cause.
         error: LinkError,
-        /// When the next try begins; `None` when it waits for the user.
+        /// When the next attempt begins; `None` if it waits for the user.
         retry_at: Option<Moment>,
-        /// How many tries have failed in a row.
+        /// How many attempts have failed in a row.
         attempt: u32,
     },
-    /// A person is needed before it can go on.
+    /// The host needs the user before it can continue.
     NeedsUser(LinkError),
     /// The answer to a request.
     Reply(Reply),
 }
 
-/// Lines that are kept; the oldest go first.
+/// The oldest lines are dropped beyond this number.
 const MAX_LINES: usize = 200;
 
-/// One line.
+/// One line of the connection log.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LogLine {
-    /// When.
+    /// The time.
     pub at: Moment,
-    /// What happened.
+    /// The event.
     pub text: SafeText,
-    /// How many times in a row.
+    /// How many times in a row it happened.
     pub times: u32,
-    /// It kept the host from being watched.
+    /// Whether the event is a failure of the connection.
     pub is_failure: bool,
 }
 
-/// The log of one host.
+/// The connection log of one host. It is built from the host's updates, which carry no secrets.
 #[derive(Debug, Clone, Default)]
 pub struct ConnectionLog {
     lines: VecDeque<LogLine>,
-    /// Lines so far, those that have gone among them.
+    /// Number of lines ever added, including dropped ones.
     count: u64,
     attempt: u32,
     has_readings: bool,
 }
 
 impl ConnectionLog {
-    /// The lines, the oldest first.
+    /// The lines, oldest first.
     pub fn lines(&self) -> impl ExactSizeIterator<Item = &LogLine> {
         self.lines.iter()
     }
 
-    /// How many lines there have been, those that have gone among them: who writes them down knows by it what is new.
+    /// Number of lines ever added, including dropped ones. A reader that remembers it finds the new lines.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Takes what an update tells.
+    /// Adds the lines for an update.
     pub(super) fn record_update(&mut self, update: &HostUpdate, now: Moment) {
         match update {
             HostUpdate::Connecting { attempt, phase } => {
-                let words = phase.description();
+                let text = phase.description();
                 if std::mem::replace(&mut self.attempt, *attempt) == *attempt {
-                    self.add(words, false, now);
+                    self.add(text, false, now);
                 } else {
-                    self.add(&format!("try {attempt}: {words}"), false, now);
+                    self.add(&format!("try {attempt}: {text}"), false, now);
                 }
                 self.has_readings = false;
             }
             HostUpdate::Hello(hello) => {
-                let word = |text: &Option<SafeText>| text.as_ref().map_or("-", SafeText::as_str).to_owned();
+                let or_dash = |value: &Option<SafeText>| value.as_ref().map_or("-", SafeText::as_str).to_owned();
                 let source = hello.source.as_ref().map_or("probe", ReadingSource::as_str);
                 let scope = match &hello.scope {
                     Some(Scope::SlurmJob(job)) => format!(", inside Slurm job {job}"),
@@ -363,11 +363,11 @@ impl ConnectionLog {
                 };
                 self.add(
                     &format!(
-                        "{source} {} speaks as {} on Linux {} {}{scope}",
+                        "{source} {} runs as {} on Linux {} {}{scope}",
                         hello.probe_version,
-                        word(&hello.login_user),
-                        word(&hello.kernel),
-                        word(&hello.arch)
+                        or_dash(&hello.login_user),
+                        or_dash(&hello.kernel),
+                        or_dash(&hello.arch)
                     ),
                     false,
                     now,
@@ -376,7 +376,7 @@ impl ConnectionLog {
             HostUpdate::Inventory(inventory) => {
                 let driver = inventory.driver_version.as_ref().map_or("-", SafeText::as_str);
                 let gpus = format!("{} GPUs, driver {driver}", inventory.gpus.len());
-                let error = inventory.error.as_ref().map(|error| format!("the driver: {}", error.message));
+                let error = inventory.error.as_ref().map(|error| format!("driver error: {}", error.message));
                 self.add(error.as_ref().unwrap_or(&gpus), error.is_some(), now);
             }
             HostUpdate::Snapshot(_) => {
@@ -395,27 +395,27 @@ impl ConnectionLog {
                 };
                 self.record_failure(error, &next, now);
             }
-            HostUpdate::NeedsUser(error) => self.record_failure(error, "; it waits for you", now),
+            HostUpdate::NeedsUser(error) => self.record_failure(error, "; waiting for you", now),
             HostUpdate::Reply(reply) => {
-                let words = match &reply.outcome {
+                let text = match &reply.outcome {
                     ReplyOutcome::Sent => "sent".to_owned(),
-                    ReplyOutcome::Gone => "the process is gone".to_owned(),
-                    ReplyOutcome::Reused => "the pid is another process now".to_owned(),
+                    ReplyOutcome::Gone => "the process has exited".to_owned(),
+                    ReplyOutcome::Reused => "the pid now belongs to another process".to_owned(),
                     ReplyOutcome::NotPermitted => "not permitted".to_owned(),
-                    ReplyOutcome::Environment(_) => "the environment was told".to_owned(),
-                    ReplyOutcome::LogTail { .. } => "the end of the log was told".to_owned(),
+                    ReplyOutcome::Environment(_) => "environment received".to_owned(),
+                    ReplyOutcome::LogTail { .. } => "log tail received".to_owned(),
                     ReplyOutcome::Refused(why) => format!("refused: {why}"),
-                    ReplyOutcome::Unknown => "an unknown answer".to_owned(),
+                    ReplyOutcome::Unknown => "unknown answer".to_owned(),
                 };
-                self.add(&format!("answer to request {}: {words}", reply.id), false, now);
+                self.add(&format!("answer to request {}: {text}", reply.id), false, now);
             }
             HostUpdate::RoundTrip(_) => {}
         }
     }
 
-    /// Notes that it came back with another boot id.
+    /// Adds a line for a new boot id.
     pub(super) fn record_reboot(&mut self, now: Moment) {
-        self.add("the host was rebooted: nothing that ran there before runs now", false, now);
+        self.add("the host was rebooted: all earlier processes have ended", false, now);
     }
 
     fn record_failure(&mut self, error: &LinkError, next: &str, now: Moment) {
@@ -428,7 +428,7 @@ impl ConnectionLog {
 
     fn add(&mut self, text: &str, is_failure: bool, now: Moment) {
         let text = SafeText::new(text);
-        // A host that fails the same way all night is one line.
+        // Repeated failures of one host are one line with a counter.
         if let Some(last) = self.lines.back_mut().filter(|last| last.text == text) {
             last.times = last.times.saturating_add(1);
             last.at = now;
@@ -448,9 +448,9 @@ mod tests {
     use crate::fleet::fixture::at;
 
     #[test]
-    fn every_kind_has_a_word_of_its_own() {
+    fn every_error_kind_has_a_unique_name() {
         for (index, kind) in LinkErrorKind::ALL.into_iter().enumerate() {
-            assert_eq!(kind as usize, index, "ALL is in the order of the declaration");
+            assert_eq!(kind as usize, index, "ALL is in declaration order");
             assert_eq!(LinkErrorKind::from_word(kind.word()), Some(kind));
         }
         assert_eq!(LinkErrorKind::ALL.len(), LinkErrorKind::Unsupported as usize + 1);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_and_its_failure_are_told_with_the_way_out() {
+    fn an_attempt_and_its_failure_are_logged_with_a_hint() {
         let mut log = ConnectionLog::default();
         log.record_update(&HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Name }, at(0.0));
         log.record_update(&HostUpdate::Connecting { attempt: 1, phase: ConnectPhase::Tcp }, at(0.1));
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn readings_are_told_once_and_again_after_a_silence() {
+    fn first_readings_are_logged_once_and_again_after_a_silence() {
         let mut log = ConnectionLog::default();
         let snapshot = HostUpdate::Snapshot(Box::<Snapshot>::default());
         for second in 0..50 {
@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stays_bounded_and_what_repeats_is_one_line() {
+    fn the_log_is_bounded_and_repeated_lines_are_counted() {
         let mut log = ConnectionLog::default();
         for attempt in 1..2000 {
             log.record_update(&HostUpdate::Connecting { attempt, phase: ConnectPhase::Queued }, at(f64::from(attempt)));
@@ -506,6 +506,6 @@ mod tests {
             log.record_update(&HostUpdate::NeedsUser(error.clone()), at(3000.0 + f64::from(second)));
         }
         let last = log.lines().last().expect("a line");
-        assert_eq!((last.text.as_str(), last.times), ("reset␛[2J (network); it waits for you", 3));
+        assert_eq!((last.text.as_str(), last.times), ("reset␛[2J (network); waiting for you", 3));
     }
 }

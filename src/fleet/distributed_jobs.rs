@@ -1,46 +1,47 @@
-//! Which jobs of different hosts are one job: the same Slurm job, else likeness.
+//! Jobs that run on several hosts, found by Slurm job id or by likeness.
 
 use super::{Fleet, HostId, JobKey, Process};
 use crate::wire::SafeText;
 use std::collections::HashMap;
 
-/// Parts of one job may start this many seconds apart.
+/// Maximum difference of the start times of two parts, in seconds.
 const MAX_START_SKEW_SECONDS: f64 = 120.0;
 
 /// A job that runs on several hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DistributedJob {
-    /// Its parts, a host each, in the order of the fleet.
+    /// The parts, one per host, in the order of the fleet.
     pub parts: Vec<(HostId, JobKey)>,
-    /// A guess: the same user, the same command, about the same start. To be shown as "likely the same job".
+    /// Whether the parts are only likely to be one job: equal user and command, similar start time.
     pub is_likely: bool,
 }
 
-/// When a part of a job began, where it runs, and its name there.
+/// The start of a part in seconds since 1970, its host, and its job on that host.
 type JobPart = (f64, HostId, JobKey);
 
-/// The jobs that run on more than one host: the same Slurm job of the same user; else the same user and command line
-/// (without ports, addresses, and the numbers of ranks and nodes), started within two minutes.
+/// Returns the jobs that run on more than one host. Parts belong together if they have the same Slurm job id and user,
+/// or if user and command line are equal and they started within two minutes. Ports, addresses and the numbers of ranks
+/// and nodes do not count as part of the command line.
 pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     let mut slurm: HashMap<(&SafeText, &SafeText), Vec<(HostId, JobKey)>> = HashMap::new();
-    let mut alike: HashMap<(&SafeText, String), Vec<JobPart>> = HashMap::new();
+    let mut candidates: HashMap<(&SafeText, String), Vec<JobPart>> = HashMap::new();
     for host in fleet.hosts() {
         let mut seen: Vec<&JobKey> = Vec::new();
         for process in host.processes() {
-            let (about, job) = (&process.info, &process.info.job);
+            let (info, job) = (&process.info, &process.info.job);
             if seen.contains(&job) {
                 continue;
             }
             seen.push(job);
             match job {
                 JobKey::Slurm { job: number, .. } => {
-                    slurm.entry((number, &about.who)).or_default().push((host.id, job.clone()));
+                    slurm.entry((number, &info.who)).or_default().push((host.id, job.clone()));
                 }
-                // A container has its own name on every host, and what runs in it need not be a job.
+                // Container ids differ from host to host, and a container need not be a job.
                 JobKey::Container { .. } => {}
                 JobKey::Launcher(_) | JobKey::Session { .. } => {
                     if let (Some(command), Some(started)) = (command_without_ranks(process), started(process)) {
-                        alike.entry((&about.who, command)).or_default().push((started, host.id, job.clone()));
+                        candidates.entry((&info.who, command)).or_default().push((started, host.id, job.clone()));
                     }
                 }
             }
@@ -48,14 +49,14 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     }
     let mut distributed: Vec<DistributedJob> =
         slurm.into_values().map(|parts| DistributedJob { parts, is_likely: false }).collect();
-    for mut parts in alike.into_values() {
+    for mut parts in candidates.into_values() {
         parts.sort_by(|a, b| a.0.total_cmp(&b.0));
         let mut rest = parts.as_slice();
         while let [first, ..] = rest {
             let length = rest.iter().take_while(|part| part.0 - first.0 <= MAX_START_SKEW_SECONDS).count();
-            let (near, later) = rest.split_at(length);
+            let (together, later) = rest.split_at(length);
             distributed.push(DistributedJob {
-                parts: near.iter().map(|(_, host, job)| (*host, job.clone())).collect(),
+                parts: together.iter().map(|(_, host, job)| (*host, job.clone())).collect(),
                 is_likely: true,
             });
             rest = later;
@@ -63,7 +64,7 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     }
     for job in &mut distributed {
         job.parts.sort();
-        // Two alike on one host are two jobs: which of them belongs to the other hosts is not known.
+        // If one host has two candidates, it is unknown which of them belongs to the other hosts.
         let hosts = || job.parts.iter().map(|(host, _)| host);
         let is_unclear = job.is_likely && hosts().zip(hosts().skip(1)).any(|(one, next)| one == next);
         if is_unclear {
@@ -76,12 +77,12 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     distributed
 }
 
-/// When a process began, in seconds since 1970.
+/// The start of a process in seconds since 1970.
 fn started(process: &Process) -> Option<f64> {
     process.facts()?.start_unix_seconds.map(|seconds| seconds as f64)
 }
 
-/// The command line of a process without what differs between the ranks of one job; `None` where there is none.
+/// The command line without arguments that differ between the ranks of one job; `None` if it is empty.
 fn command_without_ranks(process: &Process) -> Option<String> {
     let facts = process.facts()?;
     let mut command = String::new();
@@ -102,7 +103,7 @@ fn command_without_ranks(process: &Process) -> Option<String> {
     (!command.is_empty()).then_some(command)
 }
 
-/// Options whose value is a rank's own.
+/// Whether the value of this option differs between ranks.
 fn is_rank_option(flag: &str) -> bool {
     const FLAGS: [&str; 17] = [
         "rank",
@@ -144,7 +145,7 @@ mod tests {
     use crate::wire::Owner;
     use std::sync::Arc;
 
-    /// A fleet of one GPU a host, with these processes.
+    /// A fleet of hosts with one GPU and these processes.
     fn fleet(hosts: Vec<Vec<TestProcess>>) -> Fleet {
         let configs: Vec<Arc<HostConfig>> =
             (0..hosts.len()).map(|id| Arc::new(HostConfig::named(format!("hgx-{id:02}")))).collect();
@@ -181,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn the_same_slurm_job_is_one_job() {
+    fn parts_with_one_slurm_job_id_are_one_job() {
         let fleet = fleet(vec![vec![slurm(7, "3385")], vec![slurm(9, "3386")], vec![slurm(8, "3385")]]);
         assert_eq!(hosts(&distributed_jobs(&fleet)), [(vec![0, 2], false)]);
     }
 
     #[test]
-    fn ranks_that_differ_only_in_their_numbers_are_likely_one_job() {
+    fn commands_that_differ_only_in_rank_numbers_are_likely_one_job() {
         let rank = |pid, rank: u32, at| {
             let command =
                 format!("python train.py --node_rank={rank} --master-port 2950{rank} --lr 1 10.0.0.{rank}:29500");
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn other_commands_other_users_and_two_alike_on_a_host_are_not() {
+    fn different_commands_users_and_ambiguous_parts_are_not_joined() {
         let run = |pid, command: &str| started(process(pid, command, &[(0, 40)]), 0);
         let mut of_bob = run(8, "python a.py");
         of_bob.facts.user = Some("bob".into());

@@ -1,7 +1,7 @@
 //! The filter language of the combined list.
 //!
-//! Words are looked for in host, user and command; `user:bob host:hgx gpu:3 mem>10G sm<5 idle>30m state:D stuck`,
-//! `/regex/`, `!not`; a space means and, `|` means or.
+//! Plain words match host, user and command. Other terms: `user:bob host:hgx gpu:3 mem>10G sm<5 idle>30m state:D
+//! stuck`, `/regex/`, `!not`. A space means "and", `|` means "or".
 
 use super::{GpuState, Host, Moment, ProcessTrouble, Row};
 use crate::config::nearest::did_you_mean;
@@ -11,45 +11,45 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-/// A host, and in it a row. What is not known of them is `None`, and then neither a test nor its opposite holds.
+/// The subject of a filter: a host, or a row on that host. A term on an unknown value neither matches nor fails.
 #[derive(Debug, Clone, Copy)]
 pub struct FilterInput<'a> {
     /// The host.
     pub host: &'a Host,
-    /// How many of its GPUs are free; `None` while its readings are not fresh.
+    /// Number of free GPUs; `None` if the readings are not current.
     pub free_gpus: Option<u32>,
-    /// The row; `None` asks about the host alone.
+    /// The row; `None` to match the host alone.
     pub row: Option<RowFacts<'a>>,
 }
 
-/// A row, with what is known of it elsewhere.
+/// A row with values that are known elsewhere.
 #[derive(Debug, Clone, Copy)]
 pub struct RowFacts<'a> {
     /// The row.
     pub row: &'a Row,
-    /// The least and the most power of the GPUs it uses, in watts.
+    /// The lowest and the highest power draw of its GPUs in watts.
     pub power_watts: Option<(f32, f32)>,
-    /// What diagnosis says of it in the STATE column.
+    /// The text of diagnosis in the STATE column.
     pub finding: Option<&'static str>,
-    /// Whether a rule about work that hangs fires.
+    /// Whether a rule about hanging work fires.
     pub is_stuck: bool,
-    /// Now.
+    /// The present moment.
     pub now: Moment,
 }
 
 impl RowFacts<'_> {
-    /// For how long its GPUs have been held without work.
+    /// How long the GPUs have been held without work.
     fn idle(&self) -> Option<Duration> {
         match self.row.state {
             Some((GpuState::Idle | GpuState::Waiting, since)) => since.map(|since| self.now.since(since)),
-            // What works is not idle, however long.
+            // A GPU in use is not idle, whatever its start.
             Some((GpuState::InUse, _)) => Some(Duration::ZERO),
             _ => None,
         }
     }
 
-    /// Whether any of its words of state begins with `word`, upper and lower case being the same; a single letter is
-    /// that of the process state.
+    /// Whether one of the state names begins with `word`, case-insensitive. A single capital letter is the state letter
+    /// of the process.
     fn is_in_state(&self, word: &str) -> Option<bool> {
         let row = self.row;
         if let ([letter], Some(state)) = (word.as_bytes(), row.process_state)
@@ -69,14 +69,14 @@ impl RowFacts<'_> {
     }
 }
 
-/// A filter that was understood: what `Filter::parse` makes.
+/// A parsed filter.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// It holds where all terms of any of these do.
+    /// The filter matches if all terms of one alternative match.
     alternatives: Vec<Vec<Term>>,
 }
 
-/// One predicate, or its opposite.
+/// A predicate, possibly negated.
 #[derive(Debug, Clone)]
 struct Term {
     is_negated: bool,
@@ -85,23 +85,23 @@ struct Term {
 
 #[derive(Debug, Clone)]
 enum Predicate {
-    /// In host, user or command, or the pid. In lower case.
+    /// A part of host, user or command, or the pid. Lower case.
     Word(String),
-    /// Over the same.
+    /// A regular expression for the same texts.
     Regex(Regex),
-    /// In one text. In lower case.
+    /// A part of one text. Lower case.
     Text(TextField, String),
-    /// A figure.
+    /// A comparison of one number.
     Number(NumericField, Comparison, f64),
-    /// On any of these GPUs.
+    /// Any of these GPU indexes.
     Gpu(Vec<u32>),
-    /// The word of a state, or the letter of the process state.
+    /// The beginning of a state name, or the state letter of the process.
     State(String),
-    /// What the work is.
+    /// A property of the work.
     Flag(Flag),
 }
 
-/// A text of a host or a row.
+/// A text of a host or row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TextField {
     Host,
@@ -112,7 +112,7 @@ enum TextField {
     Job,
 }
 
-/// A figure of a host or a row.
+/// A number of a host or row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NumericField {
     Free,
@@ -154,7 +154,7 @@ impl Comparison {
         }
     }
 
-    /// Whether it holds for any of several values of which these are the least and the most.
+    /// Whether the comparison holds for any value of the range.
     fn matches_range(self, (least, most): (f64, f64), limit: f64) -> bool {
         match self {
             Self::Below | Self::AtMost => self.matches(least, limit),
@@ -165,13 +165,13 @@ impl Comparison {
 }
 
 impl Filter {
-    /// Whether it lets everything pass.
+    /// Whether the filter matches everything.
     pub fn is_empty(&self) -> bool {
         self.alternatives.is_empty()
     }
 
-    /// Whether it holds; `None` where that is not known, because a reading is missing, or because it asks about a row
-    /// and there is only a host.
+    /// Whether the filter matches; `None` if that is unknown because a reading is missing, or because the filter needs
+    /// a row and the input is a host.
     pub fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
         if self.alternatives.is_empty() {
             return Some(true);
@@ -228,7 +228,7 @@ impl TextField {
 }
 
 impl NumericField {
-    /// The least and the most of it: some figures are one a GPU, and a test holds where it does for any of them.
+    /// The range of the number. Some numbers exist per GPU; a comparison matches if it holds for any GPU.
     fn range(self, input: &FilterInput<'_>) -> Option<(f64, f64)> {
         let one = |value: f64| (value, value);
         if self == Self::Free {
@@ -251,17 +251,17 @@ impl NumericField {
     }
 }
 
-/// Host, user and command; of a host alone only a name that fits says something.
-fn words(input: &FilterInput<'_>, fits: impl Fn(&str) -> bool, pid: Option<&str>) -> Option<bool> {
-    let is_host = fits(input.host.name());
+/// Matches host, user and command. A host alone can only match by its name, not fail.
+fn words(input: &FilterInput<'_>, is_match: impl Fn(&str) -> bool, pid: Option<&str>) -> Option<bool> {
+    let is_host = is_match(input.host.name());
     let Some(facts) = input.row else { return is_host.then_some(true) };
     let row = facts.row;
-    // Whoever types digits alone looks for a process.
+    // Digits alone may be a pid.
     let is_pid = || pid.and_then(|word| word.parse::<u32>().ok()).is_some_and(|word| row.pid == Some(word));
-    Some(is_host || fits(&row.who) || fits(&row.command) || is_pid())
+    Some(is_host || is_match(&row.who) || is_match(&row.command) || is_pid())
 }
 
-/// Whether `text` has `part`, which is in lower case, in it; upper and lower case are the same.
+/// Whether `text` contains `part`, case-insensitive. `part` is in lower case.
 fn contains(text: &str, part: &str) -> bool {
     if !text.is_ascii() {
         return text.to_lowercase().contains(part);
@@ -270,7 +270,7 @@ fn contains(text: &str, part: &str) -> bool {
     part.is_empty() || text.windows(part.len()).any(|window| window.eq_ignore_ascii_case(part))
 }
 
-/// One that does not hold decides; else all must be known.
+/// `Some(false)` if any term fails, `Some(true)` if all match, else `None`.
 fn all(terms: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     let mut is_known = true;
     for term in terms {
@@ -283,40 +283,40 @@ fn all(terms: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     is_known.then_some(true)
 }
 
-/// One that holds decides; else all must be known.
+/// `Some(true)` if any term matches, `Some(false)` if all fail, else `None`.
 fn any(terms: impl Iterator<Item = Option<bool>>) -> Option<bool> {
     all(terms.map(|term| term.map(|holds| !holds))).map(|none| !none)
 }
 
-/// The longest filter, in bytes: more than anybody types.
+/// Maximum length of a filter in bytes.
 const MAX_BYTES: usize = 1024;
-/// The most memory that one compiled regex may take.
+/// Maximum memory of a compiled regular expression in bytes.
 const MAX_REGEX_BYTES: usize = 256 * 1024;
 
-/// The language in short, for the help: what is typed, and what it means. ASCII.
+/// The syntax with its meaning, for the help. ASCII only.
 pub const SYNTAX: [(&str, &str); 14] = [
-    ("word", "in host, user or command; a pid"),
-    ("\"two words\"", "the same, with spaces or marks in it"),
+    ("word", "part of host, user or command; a pid"),
+    ("\"two words\"", "the same, with spaces or special characters"),
     ("/regex/", "the same, as a regular expression"),
-    ("user:bob host:hgx cmd:vllm", "in one of them"),
-    ("tag:h100 model:a100 job:1234", "of the host, of its GPUs, of the job"),
-    ("gpu:3 gpu:0-3 pid:4471", "on these GPUs; this process"),
+    ("user:bob host:hgx cmd:vllm", "part of one of them"),
+    ("tag:h100 model:a100 job:1234", "tag of the host, model of its GPUs, job"),
+    ("gpu:3 gpu:0-3 pid:4471", "on one of these GPUs; this process"),
     ("gpus>=8 mem>10G rss>64G", "number of GPUs, GPU memory, host memory"),
-    ("sm<5 cpu>200 power<100", "percent and watts; of any of its GPUs"),
-    ("idle>30m age>1d", "without work for so long; running for so long"),
-    ("state:D state:idle", "letter of the process; word of the STATE column"),
-    ("stuck mine ended", "may be hung; one's own; ended in the last 10 min"),
-    ("free>=4", "on hosts with so many free GPUs"),
+    ("sm<5 cpu>200 power<100", "percent or watts, on any of its GPUs"),
+    ("idle>30m age>1d", "time without work; time since the start"),
+    ("state:D state:idle", "process state letter; word in the STATE column"),
+    ("stuck mine ended", "may be hung; own; ended in the last 10 min"),
+    ("free>=4", "on hosts with at least 4 free GPUs"),
     ("!word", "not"),
     ("a b | c", "a and b, or c"),
 ];
 
-/// What is wrong with a filter, and where.
+/// An error in a filter, with its position.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilterError {
-    /// The bytes of the text that are meant; at its end an empty range.
+    /// The byte range of the error; empty if it is at the end.
     pub at: Range<usize>,
-    /// What is wrong with them, and how to write it.
+    /// The error and the correct form.
     pub message: String,
 }
 
@@ -329,10 +329,10 @@ impl fmt::Display for FilterError {
 impl std::error::Error for FilterError {}
 
 impl Filter {
-    /// Understands what was typed. An empty text lets everything pass.
+    /// Parses a filter. An empty text matches everything.
     ///
     /// # Errors
-    /// What is wrong, and where.
+    /// Returns the first error and its position.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         if text.len() > MAX_BYTES {
             return Err(FilterError { at: MAX_BYTES..text.len(), message: "the filter is too long".to_owned() });
@@ -349,7 +349,7 @@ impl Filter {
                 None | Some('|') if alternatives.last().is_some_and(Vec::is_empty) => {
                     let side = if parser.peek().is_some() { "before" } else { "after" };
                     let at = if parser.peek().is_some() { start..start + 1 } else { start..start };
-                    return Err(FilterError { at, message: format!("nothing stands {side} the `|`") });
+                    return Err(FilterError { at, message: format!("a term is missing {side} `|`") });
                 }
                 None => return Ok(Self { alternatives }),
                 Some('|') => {
@@ -367,7 +367,7 @@ impl Filter {
     }
 }
 
-/// Reads from the beginning to the end.
+/// A cursor over the text of a filter.
 struct Parser<'a> {
     text: &'a str,
     at: usize,
@@ -394,9 +394,9 @@ impl<'a> Parser<'a> {
             self.at += 1;
         }
         let predicate = match self.peek() {
-            None | Some('|') => return Err(error(start..self.at, "`!` stands before a word: !idle")),
+            None | Some('|') => return Err(error(start..self.at, "`!` needs a word after it, as in !idle")),
             Some(character) if character.is_whitespace() => {
-                return Err(error(start..self.at, "`!` stands right before a word: !idle"));
+                return Err(error(start..self.at, "`!` must not be followed by a space: !idle"));
             }
             Some('/') => self.regex()?,
             Some('"') => Predicate::Word(self.quoted()?.to_lowercase()),
@@ -415,34 +415,34 @@ impl<'a> Parser<'a> {
             is_end
         });
         let Some((length, _)) = end else {
-            return Err(error(start..self.text.len(), "this regex has no closing `/`"));
+            return Err(error(start..self.text.len(), "the regular expression has no closing `/`"));
         };
         self.at = start + length + 2;
         let at = start..self.at;
-        self.expect_end("a regex ends with its `/`; a path is written in quotes")?;
+        self.expect_end("expected a space after the closing `/`; write a path in quotes")?;
         if length == 0 {
-            return Err(error(at, "this regex is empty"));
+            return Err(error(at, "the regular expression is empty"));
         }
         let pattern = body[..length].replace("\\/", "/");
         match RegexBuilder::new(&pattern).case_insensitive(true).size_limit(MAX_REGEX_BYTES).build() {
             Ok(regex) => Ok(Predicate::Regex(regex)),
-            Err(cause) => Err(FilterError { at, message: format!("this regex cannot be used: {cause}") }),
+            Err(cause) => Err(FilterError { at, message: format!("invalid regular expression: {cause}") }),
         }
     }
 
-    /// A text between quotes, without them.
+    /// Reads a quoted text and returns it without the quotes.
     fn quoted(&mut self) -> Result<&'a str, FilterError> {
         let start = self.at;
         let body = &self.rest()[1..];
         let Some(length) = body.find('"') else {
-            return Err(error(start..self.text.len(), "this quote is not closed"));
+            return Err(error(start..self.text.len(), "the closing quote is missing"));
         };
         self.at = start + length + 2;
-        self.expect_end("a quote ends the word: leave a space behind it")?;
+        self.expect_end("expected a space after the closing quote")?;
         Ok(&body[..length])
     }
 
-    /// What was read must be followed by a space, `|` or the end.
+    /// Checks that a space, `|` or the end follows.
     fn expect_end(&self, message: &str) -> Result<(), FilterError> {
         match self.peek() {
             Some(character) if !character.is_whitespace() && character != '|' => {
@@ -452,7 +452,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// A word, or a key with a value.
+    /// Reads a word, or a key with a value.
     fn atom(&mut self) -> Result<Predicate, FilterError> {
         let start = self.at;
         let rest = self.rest();
@@ -460,7 +460,7 @@ impl<'a> Parser<'a> {
         let atom = &rest[..length];
         let key_length = atom.find([':', '<', '>', '=']).unwrap_or(atom.len());
         let key = &atom[..key_length];
-        // `--lr=3` and `8:00` are words; so is a word without a operator.
+        // `--lr=3` and `8:00` are words, and so is a word without an operator.
         if key_length == atom.len() || key.is_empty() || !key.bytes().all(|byte| byte.is_ascii_alphabetic()) {
             self.at = start + length;
             return Ok(word(atom));
@@ -504,7 +504,7 @@ fn word(atom: &str) -> Predicate {
     }
 }
 
-/// What a key is, and an example of it.
+/// The type of a key.
 enum Key {
     Text(TextField),
     Number(NumericField, Unit),
@@ -521,7 +521,7 @@ enum Unit {
     Time,
 }
 
-/// Every key with its name and an example.
+/// Every key with an example.
 const KEYS: [(&str, Key, &str); 19] = [
     ("user", Key::Text(TextField::User), "user:bob"),
     ("host", Key::Text(TextField::Host), "host:hgx"),
@@ -548,23 +548,20 @@ fn key_and_value(pair: &KeyValue<'_>) -> Result<Predicate, FilterError> {
     let KeyValue { key, operator, comparison, value, .. } = *pair;
     let Some((_, kind, example)) = KEYS.iter().find(|(name, ..)| name.eq_ignore_ascii_case(key)) else {
         let hint = did_you_mean(key, KEYS.iter().map(|(name, ..)| *name))
-            .unwrap_or_else(|| "a word with a mark in it is written in quotes".to_owned());
+            .unwrap_or_else(|| "write a word that contains `:`, `<`, `>` or `=` in quotes".to_owned());
         let at = pair.at.start..pair.at.start + key.len();
-        return Err(FilterError { at, message: format!("there is no key `{key}`: {hint}") });
+        return Err(FilterError { at, message: format!("unknown key `{key}`: {hint}") });
     };
     if value.is_empty() {
         return Err(FilterError {
             at: pair.at.clone(),
-            message: format!("`{key}{operator}` wants a value, as in {example}"),
+            message: format!("`{key}{operator}` needs a value, as in {example}"),
         });
     }
     let at = pair.value_at..pair.at.end;
     let takes_colon = || match comparison {
         Comparison::Equal => Ok(()),
-        _ => Err(FilterError {
-            at: pair.at.clone(),
-            message: format!("`{key}` cannot be more or less: write {example}"),
-        }),
+        _ => Err(FilterError { at: pair.at.clone(), message: format!("`{key}` cannot be compared: write {example}") }),
     };
     match kind {
         Key::Text(text) => {
@@ -578,7 +575,7 @@ fn key_and_value(pair: &KeyValue<'_>) -> Result<Predicate, FilterError> {
         Key::Gpu => {
             takes_colon()?;
             let indexes = gpu_indexes(value);
-            let message = || format!("`{value}` is no GPU: write gpu:3, gpu:0-3 or gpu:2,3");
+            let message = || format!("`{value}` is not a list of GPUs: write gpu:3, gpu:0-3 or gpu:2,3");
             indexes.map(Predicate::Gpu).ok_or_else(|| FilterError { at, message: message() })
         }
         Key::Number(number, unit) => match unit.parse(value) {
@@ -594,8 +591,8 @@ impl Unit {
             return parse_seconds(&text.to_ascii_lowercase()).ok();
         }
         let digits = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
-        let (figure, unit) = text.split_at(digits);
-        let figure: f64 = figure.parse().ok()?;
+        let (number, unit) = text.split_at(digits);
+        let number: f64 = number.parse().ok()?;
         let factor = match (self, unit.to_ascii_lowercase().as_str()) {
             (Self::Count | Self::Percent | Self::Watts, "") | (Self::Percent, "%") | (Self::Watts, "w") => 1.0,
             (Self::Watts, "kw") => 1000.0,
@@ -605,28 +602,28 @@ impl Unit {
             (Self::Bytes, "t" | "tb" | "tib") => (1u64 << 40) as f64,
             _ => return None,
         };
-        Some(figure * factor)
+        Some(number * factor)
     }
 
     fn error_message(self) -> &'static str {
         match self {
-            Self::Count => "no number",
-            Self::Bytes => "no memory with its unit K, M, G or T",
-            Self::Percent => "no percentage",
-            Self::Watts => "no power in watts",
-            Self::Time => "no time with its unit s, m, h, d or w",
+            Self::Count => "not a number",
+            Self::Bytes => "not a size with a unit K, M, G or T",
+            Self::Percent => "not a percentage",
+            Self::Watts => "not a power in watts",
+            Self::Time => "not a duration with a unit s, m, h, d or w",
         }
     }
 }
 
-/// `3`, `0-3`, `2,3`.
+/// Parses `3`, `0-3` or `2,3`.
 fn gpu_indexes(text: &str) -> Option<Vec<u32>> {
-    const MOST: u32 = 4096;
+    const MAX_INDEX: u32 = 4096;
     let mut indexes = Vec::new();
     for part in text.split(',') {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        if first > last || last > MOST {
+        if first > last || last > MAX_INDEX {
             return None;
         }
         indexes.extend(first..=last);

@@ -6,7 +6,7 @@ use crate::wire::ProcessState;
 use proptest::prelude::*;
 use std::ops::Range;
 
-/// hgx-04 of the lab with one process on GPUs 2 and 3: pid 4471 of alice, in disk wait, 40 % and 90 % SM, 140 GiB.
+/// Host hgx-04 with one process on GPUs 2 and 3: pid 4471 of alice, in disk wait, 40 % and 90 % SM, 140 GiB.
 fn host() -> Host {
     let mut config = HostConfig::named("hgx-04");
     config.tags = vec!["h100".into()];
@@ -48,7 +48,7 @@ fn matches(text: &str) -> Option<bool> {
     Filter::parse(text).unwrap_or_else(|error| panic!("{text}: {error}")).matches(&input)
 }
 
-fn holds_for_host(text: &str, free_gpus: Option<u32>) -> Option<bool> {
+fn matches_host(text: &str, free_gpus: Option<u32>) -> Option<bool> {
     let host = host();
     Filter::parse(text).expect(text).matches(&FilterInput { host: &host, free_gpus, row: None })
 }
@@ -59,7 +59,7 @@ fn error(text: &str) -> (Range<usize>, String) {
 }
 
 #[test]
-fn each_test_of_the_language_holds_and_its_opposite_does_not() {
+fn each_kind_of_term_matches_and_its_negation_does_not() {
     for text in [
         "alice",
         "ALI",
@@ -111,7 +111,7 @@ fn each_test_of_the_language_holds_and_its_opposite_does_not() {
 }
 
 #[test]
-fn what_does_not_hold_is_told_from_what_is_not_known() {
+fn a_failed_term_differs_from_an_unknown_one() {
     for text in
         ["bob", "447", "user:bob", "gpu:0", "mem>140G", "idle>2h", "state:S", "state:hung", "ended", "free>2", "/^sft/"]
     {
@@ -125,7 +125,7 @@ fn what_does_not_hold_is_told_from_what_is_not_known() {
 }
 
 #[test]
-fn a_space_means_and_and_a_bar_means_or() {
+fn a_space_is_and_a_bar_is_or() {
     assert_eq!(matches("alice sm<50"), Some(true));
     assert_eq!(matches("alice bob"), Some(false));
     assert_eq!(matches("bob | alice gpu:2"), Some(true));
@@ -135,52 +135,52 @@ fn a_space_means_and_and_a_bar_means_or() {
 }
 
 #[test]
-fn a_host_alone_is_ruled_out_only_by_what_is_known_of_hosts() {
-    assert_eq!(holds_for_host("user:bob mem>1G", Some(2)), None);
-    assert_eq!(holds_for_host("host:a6k mem>1G", Some(2)), Some(false));
-    assert_eq!(holds_for_host("free>=3", Some(2)), Some(false));
-    assert_eq!(holds_for_host("free>=2 model:h100 !tag:old", Some(2)), Some(true));
-    assert_eq!(holds_for_host("free>=3", None), None);
-    assert_eq!(holds_for_host("hgx", None), Some(true));
-    assert_eq!(holds_for_host("dmitri", None), None);
-    assert_eq!(holds_for_host("!hgx", None), Some(false));
+fn a_host_alone_fails_only_by_terms_about_hosts() {
+    assert_eq!(matches_host("user:bob mem>1G", Some(2)), None);
+    assert_eq!(matches_host("host:a6k mem>1G", Some(2)), Some(false));
+    assert_eq!(matches_host("free>=3", Some(2)), Some(false));
+    assert_eq!(matches_host("free>=2 model:h100 !tag:old", Some(2)), Some(true));
+    assert_eq!(matches_host("free>=3", None), None);
+    assert_eq!(matches_host("hgx", None), Some(true));
+    assert_eq!(matches_host("dmitri", None), None);
+    assert_eq!(matches_host("!hgx", None), Some(false));
 }
 
 #[test]
-fn what_is_wrong_is_said_with_its_place() {
+fn errors_have_a_position_and_a_correction() {
     for (text, at, message) in [
-        ("usr:bob", 0..3, "there is no key `usr`: did you mean `user`?"),
-        ("a lr=3", 2..4, "there is no key `lr`: a word with a mark in it is written in quotes"),
-        ("mem>", 0..4, "`mem>` wants a value, as in mem>10G"),
-        ("stuck mem>10", 10..12, "`10` is no memory with its unit K, M, G or T: write mem>10G"),
-        ("idle>30", 5..7, "`30` is no time with its unit s, m, h, d or w: write idle>30m"),
-        ("sm<five", 3..7, "`five` is no percentage: write sm<5"),
-        ("power<1V", 6..8, "`1V` is no power in watts: write power<100"),
-        ("free>=many", 6..10, "`many` is no number: write free>=4"),
-        ("gpu:3-1", 4..7, "`3-1` is no GPU: write gpu:3, gpu:0-3 or gpu:2,3"),
-        ("user>bob", 0..8, "`user` cannot be more or less: write user:bob"),
-        ("/train", 0..6, "this regex has no closing `/`"),
-        ("//", 0..2, "this regex is empty"),
-        ("/home/bob", 6..7, "a regex ends with its `/`; a path is written in quotes"),
-        ("\"a", 0..2, "this quote is not closed"),
-        ("\"a\"b", 3..4, "a quote ends the word: leave a space behind it"),
-        ("| a", 0..1, "nothing stands before the `|`"),
-        ("a |", 3..3, "nothing stands after the `|`"),
-        ("a || b", 3..4, "nothing stands before the `|`"),
-        ("a !", 2..3, "`!` stands before a word: !idle"),
-        ("! a", 0..1, "`!` stands right before a word: !idle"),
+        ("usr:bob", 0..3, "unknown key `usr`: did you mean `user`?"),
+        ("a lr=3", 2..4, "unknown key `lr`: write a word that contains `:`, `<`, `>` or `=` in quotes"),
+        ("mem>", 0..4, "`mem>` needs a value, as in mem>10G"),
+        ("stuck mem>10", 10..12, "`10` is not a size with a unit K, M, G or T: write mem>10G"),
+        ("idle>30", 5..7, "`30` is not a duration with a unit s, m, h, d or w: write idle>30m"),
+        ("sm<five", 3..7, "`five` is not a percentage: write sm<5"),
+        ("power<1V", 6..8, "`1V` is not a power in watts: write power<100"),
+        ("free>=many", 6..10, "`many` is not a number: write free>=4"),
+        ("gpu:3-1", 4..7, "`3-1` is not a list of GPUs: write gpu:3, gpu:0-3 or gpu:2,3"),
+        ("user>bob", 0..8, "`user` cannot be compared: write user:bob"),
+        ("/train", 0..6, "the regular expression has no closing `/`"),
+        ("//", 0..2, "the regular expression is empty"),
+        ("/home/bob", 6..7, "expected a space after the closing `/`; write a path in quotes"),
+        ("\"a", 0..2, "the closing quote is missing"),
+        ("\"a\"b", 3..4, "expected a space after the closing quote"),
+        ("| a", 0..1, "a term is missing before `|`"),
+        ("a |", 3..3, "a term is missing after `|`"),
+        ("a || b", 3..4, "a term is missing before `|`"),
+        ("a !", 2..3, "`!` needs a word after it, as in !idle"),
+        ("! a", 0..1, "`!` must not be followed by a space: !idle"),
     ] {
         assert_eq!(error(text), (at, message.to_owned()), "{text}");
     }
     let (at, message) = error("x /(/");
     assert_eq!(at, 2..5);
-    assert!(message.starts_with("this regex cannot be used: "), "{message}");
+    assert!(message.starts_with("invalid regular expression: "), "{message}");
     assert_eq!(error(&"x".repeat(2000)).1, "the filter is too long");
-    assert!(error("/(a{1000}){1000}/").1.starts_with("this regex cannot be used: "));
+    assert!(error("/(a{1000}){1000}/").1.starts_with("invalid regular expression: "));
 }
 
 #[test]
-fn every_example_of_the_help_is_understood() {
+fn every_example_of_the_help_parses() {
     for (example, meaning) in SYNTAX {
         assert!(example.is_ascii() && meaning.is_ascii());
         if let Err(error) = Filter::parse(example) {
@@ -191,7 +191,7 @@ fn every_example_of_the_help_is_understood() {
 
 proptest! {
     #[test]
-    fn whatever_is_typed_is_understood_or_refused_within_the_text(text in "\\PC{0,60}|[a-z:<>=!|/\"0-9 ]{0,30}") {
+    fn any_text_parses_or_gives_an_error_within_the_text(text in "\\PC{0,60}|[a-z:<>=!|/\"0-9 ]{0,30}") {
         match Filter::parse(&text) {
             Ok(filter) => {
                 let host = host();

@@ -1,4 +1,4 @@
-//! Hosts for tests, made of wire messages as a probe would send them.
+//! Hosts for tests, built from wire messages as a probe sends them.
 
 use super::{Host, HostId, HostUpdate, Moment};
 use crate::config::HostConfig;
@@ -9,12 +9,12 @@ use crate::wire::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A moment this many seconds after the controller began.
+/// The moment this many seconds after the controller started.
 pub(crate) fn at(seconds: f64) -> Moment {
     Moment::new(Duration::from_secs_f64(seconds), Duration::from_secs_f64(1.7e9 + seconds))
 }
 
-/// 80 GiB GPUs of 700 W with these indexes.
+/// GPUs of 80 GiB and 700 W with these indexes.
 pub(crate) fn gpus(indexes: impl IntoIterator<Item = u32>) -> Vec<GpuInfo> {
     let gpu = |index| GpuInfo {
         index,
@@ -26,7 +26,7 @@ pub(crate) fn gpus(indexes: impl IntoIterator<Item = u32>) -> Vec<GpuInfo> {
     indexes.into_iter().map(gpu).collect()
 }
 
-/// Readings of a GPU: utilisation in percent and memory in GiB.
+/// Readings of a GPU with this utilization in percent and memory in use in GiB.
 pub(crate) fn reading(utilization: u8, used_gib: u64) -> GpuReading {
     GpuReading {
         utilization_percent: Some(utilization),
@@ -37,7 +37,7 @@ pub(crate) fn reading(utilization: u8, used_gib: u64) -> GpuReading {
     }
 }
 
-/// One process as the wire tells it: facts, readings, and GiB on each GPU position.
+/// The facts and readings of one process, as a probe sends them.
 #[derive(Clone)]
 pub(crate) struct TestProcess {
     pub(crate) facts: ProcessFacts,
@@ -45,7 +45,7 @@ pub(crate) struct TestProcess {
     pub(crate) gpus: Vec<GpuProcessReading>,
 }
 
-/// A running process of alice (uid 1000) with this command.
+/// A running process of alice (uid 1000) with this command, on `(position, GiB)` of each GPU.
 pub(crate) fn process(pid: u32, command: &str, on: &[(u16, u64)]) -> TestProcess {
     let start_ticks = Some(u64::from(pid) * 100);
     TestProcess {
@@ -81,7 +81,7 @@ pub(crate) fn process(pid: u32, command: &str, on: &[(u16, u64)]) -> TestProcess
     }
 }
 
-/// A host under test and what its probe has sent so far.
+/// A host under test, and the numbers of its last messages.
 pub(crate) struct TestHost {
     pub(crate) host: Host,
     generation: u32,
@@ -89,7 +89,7 @@ pub(crate) struct TestHost {
 }
 
 impl TestHost {
-    /// A host that has said hello as alice (uid 1000) and told its GPUs.
+    /// A host with a hello of alice (uid 1000) and an inventory of these GPUs.
     pub(crate) fn new(id: u32, gpus: Vec<GpuInfo>) -> Self {
         Self::with_config(id, HostConfig::named(format!("hgx-{id:02}")), gpus)
     }
@@ -127,7 +127,7 @@ impl TestHost {
         self.host.apply(HostUpdate::Inventory(Box::new(inventory)), at(0.0));
     }
 
-    /// A snapshot as the probe would send it, not yet applied.
+    /// A snapshot as the probe sends it; apply it with [`TestHost::apply`].
     pub(crate) fn snapshot(&mut self, seconds: f64, gpus: &[GpuReading], processes: &[TestProcess]) -> Snapshot {
         self.sequence += 1;
         let usages: Vec<GpuProcessReading> = processes.iter().flat_map(|process| process.gpus.clone()).collect();
@@ -149,7 +149,7 @@ impl TestHost {
         self.host.apply(HostUpdate::Snapshot(Box::new(snapshot)), at(seconds));
     }
 
-    /// A snapshot that arrives at once.
+    /// Applies a snapshot that arrives without delay.
     pub(crate) fn send_snapshot(&mut self, seconds: f64, gpus: &[GpuReading], processes: &[TestProcess]) {
         let snapshot = self.snapshot(seconds, gpus, processes);
         self.apply(seconds, snapshot);

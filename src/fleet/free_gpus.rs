@@ -1,44 +1,44 @@
-//! Which GPUs are free for the taking, and which of them suit a requirements.
+//! Free GPUs: which there are, which meet the user's requirements, and how to use them.
 
 use super::{GpuState, Host, HostId, Moment};
 use crate::config::shell_word;
 use crate::wire::SafeText;
 use std::cmp::Reverse;
 
-/// A GPU that is free.
+/// A free GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeGpu {
-    /// Its position in the host's inventory.
+    /// The position in the host's inventory.
     pub position: usize,
-    /// The index that `nvidia-smi` shows. CUDA may count otherwise.
+    /// The index in `nvidia-smi`. CUDA may use a different order.
     pub index: u32,
-    /// What CUDA knows it by.
+    /// The UUID, which CUDA accepts as well.
     pub uuid: Option<SafeText>,
-    /// Its model.
+    /// The model.
     pub name: Option<SafeText>,
-    /// Its memory.
+    /// The memory in bytes.
     pub memory_total_bytes: Option<u64>,
-    /// The part of it that nothing uses.
+    /// The unused memory in bytes.
     pub memory_free_bytes: Option<u64>,
-    /// It is a part of a GPU (MIG).
+    /// Whether it is a MIG instance.
     pub is_instance: bool,
 }
 
-/// The free GPUs of one host; there is at least one.
+/// The free GPUs of one host, at least one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FreeHost {
     /// The host.
     pub host: HostId,
-    /// Its free GPUs, in inventory order.
+    /// The free GPUs in inventory order.
     pub gpus: Vec<FreeGpu>,
 }
 
-/// What a GPU must be to suit.
+/// The requirements for a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GpuRequirements {
-    /// At least this much of its memory must be unused; a GPU that does not tell does not suit.
+    /// Minimum of unused memory in bytes. A GPU with unknown memory does not match.
     pub memory_bytes: Option<u64>,
-    /// Its model must contain this, in whatever case.
+    /// A part of the model name, case-insensitive.
     pub model: Option<String>,
 }
 
@@ -54,8 +54,8 @@ impl GpuRequirements {
     }
 }
 
-/// The free GPUs of a host that suit; `None` where there are none or where nothing fresh is known. `states` are those of
-/// its GPUs in inventory order: what is reserved or given out by Slurm is not [`GpuState::Free`].
+/// Returns the free GPUs of a host that match, or `None` if there are none or the readings are not current. `states`
+/// are the GPU states in inventory order; reserved GPUs and GPUs allocated by Slurm are not [`GpuState::Free`].
 pub fn free_gpus(
     host: &Host,
     states: &[(GpuState, Option<Moment>)],
@@ -67,7 +67,7 @@ pub fn free_gpus(
     }
     let gpus = host.gpus().enumerate().filter_map(|(position, (info, reading))| {
         let is_free = states.get(position).is_some_and(|(state, _)| *state == GpuState::Free);
-        // Of a GPU that is cut up (MIG) nobody can take the whole: its instances are offered.
+        // In MIG mode only the instances can be used, not the whole GPU.
         let is_mig_parent = info.mig_enabled == Some(true) && info.mig_parent_uuid.is_none();
         let gpu = FreeGpu {
             position,
@@ -87,9 +87,9 @@ pub fn free_gpus(
     (!gpus.is_empty()).then_some(FreeHost { host: host.id, gpus })
 }
 
-/// Chooses `count` GPUs. Those of one host come first, from the host that keeps the fewest free beside them, so that
-/// larger blocks stay for larger jobs; where no host has enough, and `same_host` does not forbid it, from as few hosts
-/// as possible. `None` where there are not enough.
+/// Chooses `count` GPUs. Prefers one host, and of several the one with the fewest free GPUs, so that larger blocks
+/// remain for larger jobs. If no host has enough and `same_host` is false, chooses as few hosts as possible. Returns
+/// `None` if there are not enough GPUs.
 pub fn choose_gpus(free: &[FreeHost], count: usize, same_host: bool) -> Option<Vec<FreeHost>> {
     let first = |host: &FreeHost, count: usize| FreeHost {
         host: host.host,
@@ -117,8 +117,8 @@ pub fn choose_gpus(free: &[FreeHost], count: usize, same_host: bool) -> Option<V
     (wanted == 0).then_some(chosen)
 }
 
-/// What makes CUDA use these GPUs alone. UUIDs, because CUDA counts GPUs by speed and `nvidia-smi` by their place on the
-/// bus; where one has no UUID, the indexes, with CUDA told to count as `nvidia-smi` does.
+/// The environment variables that restrict CUDA to these GPUs. Uses UUIDs, because CUDA orders GPUs by speed and
+/// `nvidia-smi` by PCI bus id. If a UUID is missing, uses indexes and sets the order of `nvidia-smi`.
 pub fn cuda_environment(gpus: &[FreeGpu]) -> String {
     let uuids: Option<Vec<&str>> = gpus.iter().map(|gpu| gpu.uuid.as_deref()).collect();
     if let Some(uuids) = uuids {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_free_and_fresh_is_offered() {
+    fn only_free_gpus_with_current_readings_are_returned() {
         let host = host(0, &[0, 0, 0]);
         let states = [FREE, BUSY, (GpuState::Unused, None)];
         let free = free_gpus(&host, &states, &GpuRequirements::default(), at(2.0)).expect("one is free");
@@ -163,22 +163,22 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_leaves_out_what_is_too_small_or_another_model() {
+    fn gpus_that_do_not_meet_the_requirements_are_left_out() {
         let host = host(0, &[0, 50]);
         let states = [FREE; 2];
-        let offered = |memory_gib: Option<u64>, model: Option<&str>| {
+        let matching = |memory_gib: Option<u64>, model: Option<&str>| {
             let requirements =
                 GpuRequirements { memory_bytes: memory_gib.map(|gib| gib << 30), model: model.map(str::to_owned) };
             free_gpus(&host, &states, &requirements, at(2.0)).map_or_else(Vec::new, |free| positions(&free))
         };
-        assert_eq!(offered(None, Some("h100")), [0, 1]);
-        assert_eq!(offered(Some(40), None), [0]);
-        assert_eq!(offered(Some(81), None), Vec::<usize>::new());
-        assert_eq!(offered(None, Some("A100")), Vec::<usize>::new());
+        assert_eq!(matching(None, Some("h100")), [0, 1]);
+        assert_eq!(matching(Some(40), None), [0]);
+        assert_eq!(matching(Some(81), None), Vec::<usize>::new());
+        assert_eq!(matching(None, Some("A100")), Vec::<usize>::new());
     }
 
     #[test]
-    fn a_gpu_that_is_cut_up_is_not_free_and_its_instances_are() {
+    fn in_mig_mode_only_the_instances_are_free() {
         let mut infos = gpus(0..3);
         infos[0].mig_enabled = Some(true);
         infos[1].mig_parent_uuid = Some("GPU-0".into());
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn the_smallest_block_that_is_enough_is_taken() {
+    fn the_smallest_sufficient_block_is_chosen() {
         let free = |counts: &[usize]| -> Vec<FreeHost> {
             let host = |(id, count): (usize, &usize)| {
                 let host = host(id as u32, &vec![0; *count]);

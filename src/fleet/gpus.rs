@@ -1,34 +1,34 @@
-//! GPUs: their state in one word, lists of their indexes, and sums over the GPUs of hosts.
+//! GPUs: the state of a GPU, lists of GPU indexes as text, and totals over the GPUs of hosts.
 
 use super::{Host, Moment};
 
-/// What a GPU is doing, computed once by `diagnosis`; the first that matches wins, in this order.
+/// What a GPU is doing, as computed by `diagnosis`. Of several states that apply, the first in this order counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GpuState {
     /// The driver reports an error for it.
     Fault,
-    /// A stuck-* finding fires.
+    /// A `stuck-*` finding fires.
     Hung,
-    /// No fresh data.
+    /// There are no current readings.
     Unknown,
-    /// Utilisation of 5 % or more within the last 60 s, or held for under 5 min.
+    /// At least 5 % utilization within the last 60 s, or in use for less than 5 min.
     InUse,
-    /// A model server holds it and waits for requests.
+    /// A model server holds the GPU and waits for requests.
     Waiting,
-    /// 500 MiB or more held, under 5 % for 5 min or longer.
+    /// At least 500 MiB in use, and below 5 % utilization for 5 min or longer.
     Idle,
-    /// No compute process, nothing held, not allocated, not reserved.
+    /// No compute process, no memory in use, neither allocated nor reserved.
     Free,
-    /// Free to look at, but reserved in hosts.toml or allocated to somebody who does not use it.
+    /// No process, but reserved in hosts.toml or allocated to a user who does not use it.
     Unused,
 }
 
 impl GpuState {
-    /// Every state, in the order in which the first match wins.
+    /// Every state, in the order of precedence.
     pub const ALL: [Self; 8] =
         [Self::Fault, Self::Hung, Self::Unknown, Self::InUse, Self::Waiting, Self::Idle, Self::Free, Self::Unused];
 
-    /// The word for people. A suspected hang always carries its question mark.
+    /// The name on the screen. A hang is only suspected, so it has a question mark.
     pub fn word(self) -> &'static str {
         match self {
             Self::Fault => "fault",
@@ -42,7 +42,7 @@ impl GpuState {
         }
     }
 
-    /// The word that JSON carries.
+    /// The name in JSON.
     pub fn json_word(self) -> &'static str {
         match self {
             Self::Hung => "hung",
@@ -52,17 +52,39 @@ impl GpuState {
     }
 }
 
+/// The number of GPUs in each state.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct StateCounts([u32; GpuState::ALL.len()]);
+
+impl StateCounts {
+    pub(super) fn count(self, state: GpuState) -> u32 {
+        self.0[state as usize]
+    }
+
+    pub(super) fn total(self) -> u32 {
+        self.0.iter().sum()
+    }
+
+    pub(super) fn add_one(&mut self, state: GpuState) {
+        self.0[state as usize] += 1;
+    }
+
+    pub(super) fn add(&mut self, other: Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(count, more)| *count += more);
+    }
+}
+
 /// How [`format_gpu_list`] writes several GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuListStyle {
-    /// Runs of three or more as ranges: `GPUs 0-2,7`.
+    /// Three or more consecutive indexes as a range: `GPUs 0-2,7`.
     Ranges,
-    /// Each index: `GPUs 0,1,2,7`.
+    /// Every index: `GPUs 0,1,2,7`.
     Each,
 }
 
-/// GPU indexes in a table cell: `0-3` for three or more in a row, `2,3` for two, `0+5` for GPU 0 and five more that do
-/// not follow it, `-` for no GPU. `indexes` ascend.
+/// GPU indexes for a table cell: `0-3` for three or more consecutive ones, `2,3` for two, `0+5` for GPU 0 and five
+/// others, `-` for an empty list. `indexes` must be ascending.
 pub fn gpu_list(indexes: &[u32]) -> String {
     match indexes {
         [] => "-".to_owned(),
@@ -74,7 +96,7 @@ pub fn gpu_list(indexes: &[u32]) -> String {
     }
 }
 
-/// All GPUs in a sentence, ascending: `GPU 3`, `GPUs 0-2,7`, `no GPU`.
+/// GPU indexes for a sentence, sorted: `GPU 3`, `GPUs 0-2,7`, `no GPU`.
 pub fn format_gpu_list(indexes: &[u32], style: GpuListStyle) -> String {
     let mut sorted = indexes.to_vec();
     sorted.sort_unstable();
@@ -102,36 +124,35 @@ fn joined(indexes: &[u32], style: GpuListStyle) -> String {
     parts.join(",")
 }
 
-/// How many indexes at the beginning follow one another.
+/// The number of consecutive indexes at the start.
 fn run(indexes: &[u32]) -> usize {
     let Some(first) = indexes.first() else { return 0 };
-    // In u64, so that the last index has a successor.
+    // In u64, so that `u32::MAX` has a successor.
     indexes.iter().zip(u64::from(*first)..).take_while(|(index, expected)| u64::from(**index) == *expected).count()
 }
 
-/// What some hosts have together. MIG instances are parts of their GPU and are not counted beside it.
+/// Totals of one or more hosts. MIG instances are part of their GPU and do not count separately.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Totals {
-    /// Hosts asked.
+    /// Number of hosts.
     pub hosts: u32,
-    /// Hosts whose GPUs are counted: their readings are fresh and their driver answers.
+    /// Number of hosts with current readings and a working driver.
     pub hosts_covered: u32,
-    /// GPUs on the hosts covered.
+    /// Number of GPUs on these hosts.
     pub gpus: u32,
-    /// How many of those GPUs are in each state, in the order of [`GpuState::ALL`].
-    by_state: [u32; GpuState::ALL.len()],
-    /// Memory used, where it is known.
+    by_state: StateCounts,
+    /// Memory in use in bytes, as far as it is known.
     pub memory_used_bytes: Option<u64>,
-    /// Memory of the GPUs whose used memory is known, so that the two can be compared.
+    /// Memory of the GPUs whose memory in use is known, in bytes.
     pub memory_total_bytes: Option<u64>,
-    /// Power drawn, where it is known.
+    /// Power draw in watts, as far as it is known.
     pub power_watts: Option<f64>,
-    /// Power limits of the GPUs whose power is known.
+    /// Power limits of the GPUs whose power draw is known, in watts.
     pub power_limit_watts: Option<f64>,
 }
 
 impl Totals {
-    /// One host's sums, fresh or not: for the title of its pane. `states` are those of its GPUs in inventory order.
+    /// The totals of one host, with current readings or not. `states` are the GPU states in inventory order.
     pub fn of_host(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) -> Self {
         let mut totals = Self { hosts: 1, hosts_covered: u32::from(is_covered(host, now)), ..Self::default() };
         for (position, (info, reading)) in host.gpus().enumerate() {
@@ -140,7 +161,7 @@ impl Totals {
             }
             totals.gpus += 1;
             let state = states.get(position).map_or(GpuState::Unknown, |(state, _)| *state);
-            totals.by_state[state as usize] += 1;
+            totals.by_state.add_one(state);
             if let (Some(used), Some(total)) = (reading.memory_used_bytes, info.memory_total_bytes) {
                 add(&mut totals.memory_used_bytes, Some(used));
                 add(&mut totals.memory_total_bytes, Some(total));
@@ -153,7 +174,7 @@ impl Totals {
         totals
     }
 
-    /// Adds a host's sums: for the header. Of a host without fresh data only the host is counted.
+    /// Adds the totals of a host. A host without current readings adds only to the number of hosts.
     pub fn add(&mut self, other: &Self) {
         self.hosts += other.hosts;
         if other.hosts_covered == 0 {
@@ -161,18 +182,16 @@ impl Totals {
         }
         self.hosts_covered += other.hosts_covered;
         self.gpus += other.gpus;
-        for (mine, theirs) in self.by_state.iter_mut().zip(other.by_state) {
-            *mine += theirs;
-        }
+        self.by_state.add(other.by_state);
         add(&mut self.memory_used_bytes, other.memory_used_bytes);
         add(&mut self.memory_total_bytes, other.memory_total_bytes);
         add(&mut self.power_watts, other.power_watts);
         add(&mut self.power_limit_watts, other.power_limit_watts);
     }
 
-    /// How many GPUs are in this state.
+    /// Number of GPUs in this state.
     pub fn in_state(&self, state: GpuState) -> u32 {
-        self.by_state[state as usize]
+        self.by_state.count(state)
     }
 }
 
@@ -182,7 +201,7 @@ fn is_covered(host: &Host, now: Moment) -> bool {
     driver_answers && host.is_fresh(now)
 }
 
-/// Adds a value to a sum; a sum of nothing known stays unknown.
+/// Adds a value to a sum, which stays unknown if no value is known.
 fn add<T: std::ops::Add<Output = T> + Copy>(sum: &mut Option<T>, value: Option<T>) {
     *sum = match (*sum, value) {
         (Some(sum), Some(value)) => Some(sum + value),
@@ -199,7 +218,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn a_cell_is_short() {
+    fn a_list_for_a_cell_is_short() {
         for (indexes, text) in [
             (&[][..], "-"),
             (&[4], "4"),
@@ -216,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sentence_names_every_gpu() {
+    fn a_list_for_a_sentence_names_every_gpu() {
         for (indexes, ranges, each) in [
             (&[0, 1, 2, 3, 4, 5, 6, 7][..], "GPUs 0-7", "GPUs 0,1,2,3,4,5,6,7"),
             (&[3, 3], "GPU 3", "GPU 3"),
@@ -234,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_summed() {
+    fn the_totals_of_a_host_are_sums_over_its_gpus() {
         let mut host = TestHost::new(0, gpus(0..3));
         host.send_snapshot(1.0, &[reading(100, 40), reading(0, 30), GpuReading::default()], &[]);
         let states = states(&[GpuState::InUse, GpuState::Idle, GpuState::Unknown]);
@@ -247,14 +266,14 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_stays_unknown() {
+    fn totals_without_readings_are_unknown() {
         let totals = Totals::of_host(&TestHost::new(0, gpus(0..2)).host, &[], at(0.0));
         assert_eq!((totals.gpus, totals.in_state(GpuState::Unknown)), (2, 2));
         assert_eq!((totals.memory_used_bytes, totals.power_watts, totals.hosts_covered), (None, None, 0));
     }
 
     #[test]
-    fn hosts_without_fresh_data_are_counted_apart() {
+    fn hosts_without_current_readings_add_only_to_the_number_of_hosts() {
         let mut fleet = Totals::default();
         let mut live = TestHost::new(0, gpus(0..2));
         live.send_snapshot(1.0, &[reading(100, 40), reading(0, 0)], &[]);
@@ -275,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn mig_instances_are_parts_of_their_gpu() {
+    fn mig_instances_do_not_count_separately() {
         let mut all = gpus(0..1);
         all[0].mig_enabled = Some(true);
         for instance in 0..2 {
@@ -294,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_panes_and_header_agree() {
+    fn the_totals_of_rows_hosts_and_fleet_agree() {
         let mut header = Totals::default();
         let mut view = RowCache::default();
         let mut panes = (0_u32, 0_u64, 0_u64);

@@ -1,30 +1,32 @@
-//! What was read in the last hours: one store a host, for charts and for diagnosis.
+//! The readings of the last two hours of one host, for charts and for diagnosis.
 //!
-//! Each series has its last [`RAW_POINTS`] readings, at most one a second, and [`MEANS`] means of ten seconds (two
-//! hours). Points are quantised to a byte or two, so that a host of 8 GPUs and 40 processes takes under 350 kB. Gaps
-//! stay gaps. A point lies where it was taken on the controller's clock, however late it arrived.
+//! Each series holds its last [`RAW_POINTS`] readings, at most one per second, and [`MEANS`] means of ten seconds (two
+//! hours). Points are quantized to one or two bytes, so that a host with 8 GPUs and 40 processes takes less than 350
+//! kB. Gaps stay gaps. The time of a point is the time of its sample on the controller's clock, however late it
+//! arrived.
 
 use super::quantized_series::{MEANS, QuantizedSeries, RAW_POINTS, Scale};
 use super::{Moment, Process, ProcessKey};
 use crate::wire::{GpuReading, RecentPast, SafeText};
 use std::time::Duration;
 
-/// Seconds that one mean covers.
+/// Seconds per mean.
 pub const MEAN_SECONDS: u64 = 10;
-/// The most processes of a host that have a history; later ones get one when others have ended.
+/// Maximum number of processes with a history. Later ones get theirs when others have ended.
 pub const MAX_PROCESSES: usize = 128;
-/// Points may lie this many seconds before the controller began: what the driver remembers of that time, at most
-/// [`RAW_POINTS`] of a second. Times are kept from there on.
+/// Seconds before the start of the controller that a history can hold: the driver's own samples, at most [`RAW_POINTS`]
+/// at one per second. Times in this file count from there.
 const BACKFILL_SECONDS: f64 = RAW_POINTS as f64;
-/// GPUs that left the inventory and may return (a lost GPU, a driver that restarts) keep their history, up to this many.
+/// Maximum number of GPUs outside of the inventory that keep their history: a lost GPU or a restarted driver may
+/// return.
 const MAX_ABSENT_GPUS: usize = 16;
 
-/// What is kept of a GPU.
+/// The recorded metrics of a GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GpuMetric {
     /// `utilization_percent`.
     Utilization,
-    /// `memory_utilization_percent`: how busy the memory is.
+    /// `memory_utilization_percent`: the share of time in which memory was read or written.
     MemoryUtilization,
     /// `memory_used_bytes`.
     MemoryUsed,
@@ -34,23 +36,23 @@ pub enum GpuMetric {
     Temperature,
 }
 
-/// What is kept of a process.
+/// The recorded metrics of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ProcessMetric {
-    /// The most SM share over its GPUs, in percent.
+    /// The highest SM utilization over its GPUs, in percent.
     Sm,
-    /// Memory on all its GPUs together, in bytes.
+    /// Memory on all its GPUs in bytes.
     GpuMemory,
-    /// CPU share, 100 = one CPU.
+    /// CPU utilization in percent; 100 is one CPU.
     Cpu,
 }
 
 /// One series of a host.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum SeriesKey<'a> {
-    /// Of the GPU at this position of the inventory.
+    /// A GPU by its inventory position.
     Gpu(usize, GpuMetric),
-    /// Of a process.
+    /// A process.
     Process(&'a ProcessKey, ProcessMetric),
 }
 
@@ -58,19 +60,19 @@ pub enum SeriesKey<'a> {
 #[derive(Debug, Clone, Default)]
 pub struct History {
     clock: ProbeClock,
-    /// Seconds between readings, as last heard.
+    /// The last known interval between readings in seconds.
     interval: f64,
-    /// When each raw point was taken, in hundredths of a second since [`BACKFILL_SECONDS`] the controller began; a ring.
+    /// The time of each raw point in hundredths of a second, as a ring. See [`BACKFILL_SECONDS`].
     times: Vec<u32>,
-    /// Raw points so far; the last is at `(points - 1) % RAW_POINTS`.
+    /// Number of raw points ever added. The last one is at `(points - 1) % RAW_POINTS`.
     points: usize,
-    /// When the next raw point may be taken, in seconds on the same clock.
+    /// The earliest time of the next raw point, in seconds.
     next_raw_at: f64,
-    /// Which ten seconds are not over yet, counted on the same clock.
+    /// The number of the current period of ten seconds.
     mean_period: u64,
-    /// In inventory order; then those that are absent.
+    /// In inventory order, then the absent ones.
     gpus: Vec<GpuSeries>,
-    /// By ascending pid, as a host's processes are: most of the time the two are the same, and are walked side by side.
+    /// By ascending pid, as the processes of a host, so that both are walked in step.
     processes: Vec<ProcessSeries>,
 }
 
@@ -87,27 +89,27 @@ struct GpuSeries {
 }
 
 impl History {
-    /// A new connection stands: the probe's clock may have begun anew.
+    /// Follows a new connection: the probe's clock may have restarted.
     pub fn connected(&mut self) {
         self.clock.reset();
     }
 
-    /// Orders the GPUs as a new inventory does. `identities` are what each is recognised by.
+    /// Orders the GPUs as in a new inventory. `identities` identify them across inventories.
     pub fn set_gpus(&mut self, identities: &[SafeText]) {
         let mut old = std::mem::take(&mut self.gpus);
         for identity in identities {
-            let track = match old.iter().position(|track| track.identity == *identity) {
+            let entry = match old.iter().position(|entry| entry.identity == *identity) {
                 Some(position) => old.remove(position),
                 None => GpuSeries { identity: identity.clone(), series: new_gpu_series() },
             };
-            self.gpus.push(track);
+            self.gpus.push(entry);
         }
         old.truncate(MAX_ABSENT_GPUS);
         self.gpus.append(&mut old);
     }
 
-    /// Takes the readings of one snapshot: GPUs in inventory order, and the processes. ProcessTable that are no longer
-    /// among them lose their history. Returns for how long the snapshot was under way, beyond the fastest one.
+    /// Adds the readings of one snapshot: the GPUs in inventory order, and the processes. Processes that are not listed
+    /// lose their history. Returns the delay of the snapshot compared with the fastest one.
     pub fn record(
         &mut self,
         monotonic_seconds: f64,
@@ -117,20 +119,20 @@ impl History {
         processes: &[Process],
     ) -> Duration {
         self.interval = interval.as_secs_f64();
-        let at = self.map(monotonic_seconds, now);
+        let at = self.sample_time(monotonic_seconds, now);
         self.align_processes(processes);
         self.close_means((at / MEAN_SECONDS as f64) as u64);
         let slot = self.slot(at);
-        for (track, reading) in self.gpus.iter_mut().zip(gpus) {
-            for (series, value) in track.series.iter_mut().zip(gpu_values(reading)) {
+        for (entry, reading) in self.gpus.iter_mut().zip(gpus) {
+            for (series, value) in entry.series.iter_mut().zip(gpu_values(reading)) {
                 series.push(slot, value);
             }
         }
         let mut rest = processes.iter();
-        for track in &mut self.processes {
-            let Some(process) = rest.find(|process| process.key == track.key) else { break };
+        for entry in &mut self.processes {
+            let Some(process) = rest.find(|process| process.key == entry.key) else { break };
             if !process.is_stale {
-                for (series, value) in track.series.iter_mut().zip(process_values(process)) {
+                for (series, value) in entry.series.iter_mut().zip(process_values(process)) {
                     series.push(slot, value);
                 }
             }
@@ -138,39 +140,40 @@ impl History {
         Duration::try_from_secs_f64(now.since_start().as_secs_f64() + BACKFILL_SECONDS - at).unwrap_or_default()
     }
 
-    /// Bytes that the points take, the allocator's own share aside.
+    /// Bytes of all series, without the overhead of the allocator.
     pub fn memory_bytes(&self) -> usize {
-        let tracks = std::mem::size_of::<GpuSeries>() * self.gpus.capacity()
+        let entries = std::mem::size_of::<GpuSeries>() * self.gpus.capacity()
             + std::mem::size_of::<ProcessSeries>() * self.processes.capacity();
-        self.all_series().map(QuantizedSeries::bytes).sum::<usize>() + self.times.capacity() * 4 + tracks
+        self.all_series().map(QuantizedSeries::bytes).sum::<usize>() + self.times.capacity() * 4 + entries
     }
 
-    /// When a sample was taken that arrives now, in seconds since [`BACKFILL_SECONDS`] the controller began.
-    fn map(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
-        self.clock.map(monotonic_seconds, now) + BACKFILL_SECONDS
+    /// The time of a sample that arrives now, in seconds.
+    fn sample_time(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
+        self.clock.sample_time(monotonic_seconds, now) + BACKFILL_SECONDS
     }
 
-    /// Has a track for each process, as far as there is room; those that are no longer there lose theirs.
+    /// Keeps one entry per listed process, up to [`MAX_PROCESSES`].
     fn align_processes(&mut self, processes: &[Process]) {
         let is_unchanged = processes.len() == self.processes.len()
-            && processes.iter().zip(&self.processes).all(|(process, track)| process.key == track.key);
+            && processes.iter().zip(&self.processes).all(|(process, entry)| process.key == entry.key);
         if is_unchanged {
             return;
         }
-        let of = |key: &ProcessKey| processes.binary_search_by_key(&key.pid, |process| process.key.pid);
-        self.processes.retain(|track| of(&track.key).is_ok_and(|at| processes[at].key == track.key));
-        let room = MAX_PROCESSES.saturating_sub(self.processes.len());
-        let tracks = &self.processes;
-        let is_new = |process: &&Process| tracks.binary_search_by_key(&process.key.pid, |track| track.key.pid).is_err();
-        let new = processes.iter().filter(is_new).take(room);
+        let index_of = |key: &ProcessKey| processes.binary_search_by_key(&key.pid, |process| process.key.pid);
+        self.processes.retain(|entry| index_of(&entry.key).is_ok_and(|index| processes[index].key == entry.key));
+        let free_entries = MAX_PROCESSES.saturating_sub(self.processes.len());
+        let entries = &self.processes;
+        let is_new =
+            |process: &&Process| entries.binary_search_by_key(&process.key.pid, |entry| entry.key.pid).is_err();
+        let new = processes.iter().filter(is_new).take(free_entries);
         let new: Vec<ProcessSeries> =
             new.map(|process| ProcessSeries { key: process.key.clone(), series: new_process_series() }).collect();
         self.processes.reserve_exact(new.len());
         self.processes.extend(new);
-        self.processes.sort_by_key(|track| track.key.pid);
+        self.processes.sort_by_key(|entry| entry.key.pid);
     }
 
-    /// Writes the mean of the ten seconds that are over and leaves gaps where there were none.
+    /// Ends the current period: writes its mean, and gaps for skipped periods.
     fn close_means(&mut self, mean_period: u64) {
         if mean_period <= self.mean_period {
             return;
@@ -187,9 +190,9 @@ impl History {
         }
     }
 
-    /// The raw point that a reading taken now belongs to: a new one, or the last where that is under a second old.
+    /// The slot of a reading: a new raw point, or the last one if it is less than a second old.
     fn slot(&mut self, at: f64) -> usize {
-        // One a second on the average; a reading may come a little early.
+        // One per second on average; a reading may be a little early.
         if self.points > 0 && at < self.next_raw_at - 0.3 {
             return (self.points - 1) % RAW_POINTS;
         }
@@ -198,7 +201,7 @@ impl History {
         self.points += 1;
         let time = (at * 100.0) as u32;
         match self.times.get_mut(slot) {
-            Some(mean_period) => *mean_period = time,
+            Some(place) => *place = time,
             None => self.times.push(time),
         }
         for series in self.all_series_mut() {
@@ -208,23 +211,23 @@ impl History {
     }
 
     fn all_series(&self) -> impl Iterator<Item = &QuantizedSeries> {
-        self.gpus.iter().flat_map(|track| &track.series).chain(self.processes.iter().flat_map(|track| &track.series))
+        self.gpus.iter().flat_map(|entry| &entry.series).chain(self.processes.iter().flat_map(|entry| &entry.series))
     }
 
     fn all_series_mut(&mut self) -> impl Iterator<Item = &mut QuantizedSeries> {
         self.gpus
             .iter_mut()
-            .flat_map(|track| &mut track.series)
-            .chain(self.processes.iter_mut().flat_map(|track| &mut track.series))
+            .flat_map(|entry| &mut entry.series)
+            .chain(self.processes.iter_mut().flat_map(|entry| &mut entry.series))
     }
 
     fn series(&self, series: SeriesKey) -> Option<&QuantizedSeries> {
         match series {
             SeriesKey::Gpu(position, metric) => Some(&self.gpus.get(position)?.series[metric as usize]),
             SeriesKey::Process(key, metric) => {
-                let slot = self.processes.binary_search_by_key(&key.pid, |track| track.key.pid).ok()?;
-                let track = self.processes.get(slot).filter(|track| track.key == *key)?;
-                Some(&track.series[metric as usize])
+                let slot = self.processes.binary_search_by_key(&key.pid, |entry| entry.key.pid).ok()?;
+                let entry = self.processes.get(slot).filter(|entry| entry.key == *key)?;
+                Some(&entry.series[metric as usize])
             }
         }
     }
@@ -258,16 +261,16 @@ fn process_values(process: &Process) -> [Option<f32>; 3] {
     ]
 }
 
-/// Time-weighted means over `count` buckets from `start`, each `width` seconds wide.
+/// Time-weighted means over buckets of `width` seconds from `start`.
 struct Buckets {
     start: f64,
     width: f64,
-    /// Sum of value times seconds, and seconds.
+    /// The sum of value times seconds, and the seconds.
     sums: Vec<(f64, f64)>,
 }
 
 impl Buckets {
-    /// A reading that stands for the time from `from` to `to`.
+    /// Adds a reading that is valid from `from` to `to`.
     fn add(&mut self, from: f64, to: f64, value: Option<f32>) {
         let Some(value) = value else { return };
         let (from, to) = (from - self.start, to - self.start);
@@ -290,11 +293,11 @@ impl Buckets {
 }
 
 impl History {
-    /// The last `span` of a series as `count` buckets, the oldest first; a bucket without a reading is `None`.
+    /// Returns the last `span` of a series as `count` buckets, oldest first; `None` for a bucket without readings.
     ///
-    /// Buckets lie at multiples of their width, so that a chart moves by whole columns and its past does not change.
-    /// A reading stands for the time since the one before it, the newest also for the time until the next is due; after
-    /// a gap it stands for one interval only.
+    /// Buckets are aligned to multiples of their width, so that a chart moves by whole columns and its past does not
+    /// change. A reading is valid since the previous one; the newest also until the next is due. After a gap it is
+    /// valid for one interval.
     pub fn points(&self, series: SeriesKey, now: Moment, span: Duration, count: usize) -> Vec<Option<f32>> {
         let (Some(series), true) = (self.series(series), count > 0 && !span.is_zero()) else {
             return vec![None; count];
@@ -308,7 +311,7 @@ impl History {
         buckets.sums.iter().map(|(sum, seconds)| (*seconds > 0.0).then(|| (sum / seconds) as f32)).collect()
     }
 
-    /// Adds raw points from the newest back to the beginning of the chart. Returns from when on they cover it.
+    /// Adds raw points from the newest back to the start of the chart. Returns the start of the time that they cover.
     fn add_raw(&self, series: &QuantizedSeries, buckets: &mut Buckets) -> f64 {
         let mut begins = f64::INFINITY;
         let oldest = self.points.saturating_sub(RAW_POINTS);
@@ -343,7 +346,7 @@ impl History {
         }
     }
 
-    /// When the newest raw point was taken.
+    /// The time of the newest raw point.
     fn newest(&self) -> Option<f64> {
         self.time(self.points.checked_sub(1)? % RAW_POINTS)
     }
@@ -353,20 +356,20 @@ impl History {
     }
 }
 
-/// Metrics that the driver keeps samples of.
+/// The metrics that the driver keeps samples of.
 const METRICS: [GpuMetric; 3] = [GpuMetric::Utilization, GpuMetric::MemoryUtilization, GpuMetric::Power];
 
 impl History {
-    /// Takes the recent past of GPUs that came with the snapshot of this time. For [`History::record`]'s caller, before
-    /// it.
+    /// Adds the samples that the driver kept from before the snapshot of this time. Call this before
+    /// [`History::record`].
     ///
-    /// Only what is newer than the last point counts, so that a new connection fills the gap and tells nothing twice.
-    /// Seconds of which the driver knows nothing stay gaps.
+    /// Only samples that are newer than the last point are added, so that a new connection fills the gap and adds
+    /// nothing twice.
     pub fn backfill(&mut self, monotonic_seconds: f64, now: Moment, pasts: &[RecentPast]) {
         if pasts.is_empty() {
             return;
         }
-        let at = self.map(monotonic_seconds, now);
+        let at = self.sample_time(monotonic_seconds, now);
         let known_until = self.newest();
         let samples: Vec<DriverSamples> =
             pasts.iter().filter_map(|past| DriverSamples::new(past, monotonic_seconds)).collect();
@@ -380,40 +383,40 @@ impl History {
             self.close_means((time / MEAN_SECONDS as f64) as u64);
             let slot = self.slot(time);
             for samples in &samples {
-                let Some(track) = self.gpus.get_mut(samples.position) else { continue };
+                let Some(entry) = self.gpus.get_mut(samples.position) else { continue };
                 for (metric, value) in METRICS.into_iter().zip(samples.values(seconds_ago)) {
-                    track.series[metric as usize].push(slot, value);
+                    entry.series[metric as usize].push(slot, value);
                 }
             }
         }
     }
 }
 
-/// The samples of one GPU, which end together.
+/// The samples of one GPU. All lists end at the same time.
 struct DriverSamples<'a> {
     position: usize,
-    /// Whole seconds from the last sample to the snapshot, one at least: the snapshot's own second is the snapshot's.
+    /// Seconds from the last sample to the snapshot, at least 1: the snapshot has the readings of its own second.
     age: usize,
     past: &'a RecentPast,
 }
 
 impl<'a> DriverSamples<'a> {
-    /// `None` where it cannot be told when they end, or when that is too long ago.
+    /// Returns `None` if the end of the samples is unknown or too long ago.
     fn new(past: &'a RecentPast, monotonic_seconds: f64) -> Option<Self> {
         let age = monotonic_seconds - past.end_monotonic_seconds;
         let age = (age >= 0.0 && age < RAW_POINTS as f64).then(|| (age.round() as usize).max(1))?;
         Some(Self { position: usize::from(past.gpu), age, past })
     }
 
-    /// How many seconds before the snapshot they begin.
+    /// The age of the oldest sample in seconds before the snapshot.
     fn oldest_seconds_ago(&self) -> usize {
         let past = self.past;
         let lengths = [past.utilization_percent.len(), past.memory_utilization_percent.len(), past.power_watts.len()];
-        // The last sample lies `age` seconds seconds_ago.
+        // The last sample is `age` seconds old.
         lengths.into_iter().max().filter(|length| *length > 0).map_or(0, |length| length - 1 + self.age)
     }
 
-    /// What was read `seconds_ago` seconds before the snapshot, in the order of [`METRICS`].
+    /// The samples of the second `seconds_ago` before the snapshot, in the order of [`METRICS`].
     fn values(&self, seconds_ago: usize) -> [Option<f32>; 3] {
         let past = self.past;
         [
@@ -433,33 +436,32 @@ impl<'a> DriverSamples<'a> {
     }
 }
 
-/// Two clocks may drift apart by this much (200 ppm; quartz is specified to 100), so that a minimum found long ago does
-/// not hold for ever.
+/// Assumed drift between two clocks (200 ppm; quartz clocks are specified for 100), so that an old minimum expires.
 const DRIFT: f64 = 0.0002;
 
-/// A line can be this late and no more: the connection is dropped after 10 s of silence. A larger difference means that
-/// one of the clocks was stopped or set: a suspended laptop, a restarted probe.
+/// Maximum delay of a line: connections are dropped after 10 s of silence. A larger difference means that a clock
+/// stopped or was set, for example by a suspend or a restart of the probe.
 const MAX_DELAY_SECONDS: f64 = 30.0;
 
-/// Maps the probe's monotonic clock to the controller's by the smallest receive offset since the connection was made:
-/// a sample lies where it was taken, however long the line was under way.
+/// Maps the probe's monotonic clock to the controller's by the smallest receive offset of the connection, so that the
+/// delay of a line does not move its sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct ProbeClock {
-    /// Controller's seconds less probe's seconds, at their smallest.
+    /// The smallest difference of controller and probe clock, in seconds.
     offset: Option<f64>,
     last_monotonic: f64,
-    /// The last result; results never fall.
+    /// The last result. Results never decrease.
     last: f64,
 }
 
 impl ProbeClock {
-    /// A new connection, perhaps to a new probe whose clock begins anew.
+    /// Forgets the offset: the clock of a new probe may have restarted.
     fn reset(&mut self) {
         self.offset = None;
     }
 
-    /// Seconds since the controller began at which a sample was taken that arrived now.
-    fn map(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
+    /// The time of a sample that arrives now, in seconds since the controller started.
+    fn sample_time(&mut self, monotonic_seconds: f64, now: Moment) -> f64 {
         let received = now.since_start().as_secs_f64();
         if !monotonic_seconds.is_finite() || monotonic_seconds < 0.0 {
             self.last = self.last.max(received);

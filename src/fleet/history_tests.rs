@@ -48,7 +48,7 @@ fn points(history: &History, series: SeriesKey, now: f64, span: u64, count: usiz
 }
 
 #[test]
-fn every_metric_of_a_gpu_can_be_drawn() {
+fn every_gpu_metric_is_recorded() {
     let mut history = one_gpu();
     record(&mut history, 1.0, 1.0, 80);
     for (metric, value) in [
@@ -64,7 +64,7 @@ fn every_metric_of_a_gpu_can_be_drawn() {
 }
 
 #[test]
-fn an_interval_of_two_seconds_leaves_no_holes_between_columns_of_one() {
+fn a_two_second_interval_leaves_no_gaps_in_one_second_buckets() {
     let mut history = one_gpu();
     for step in 1..=5 {
         record(&mut history, f64::from(step) * 2.0, 2.0, 10 * step as u8);
@@ -72,7 +72,7 @@ fn an_interval_of_two_seconds_leaves_no_holes_between_columns_of_one() {
     assert_eq!(
         points(&history, UTILIZATION, 10.0, 10, 10),
         [10, 10, 20, 20, 30, 30, 40, 40, 50, 50].map(Some),
-        "a reading stands for the time since the one before"
+        "a reading is valid since the previous one"
     );
 }
 
@@ -87,17 +87,17 @@ fn gaps_stay_gaps() {
         points(&history, UTILIZATION, 9.0, 9, 9),
         [Some(10), Some(20), None, None, None, None, None, None, Some(90)]
     );
-    assert_eq!(points(&history, UTILIZATION, 40.0, 4, 4), [None; 4], "a host that fell silent has no present");
+    assert_eq!(points(&history, UTILIZATION, 40.0, 4, 4), [None; 4], "a silent host has no present value");
 }
 
 #[test]
-fn never_more_than_one_raw_point_a_second() {
+fn at_most_one_raw_point_is_stored_per_second() {
     let mut history = one_gpu();
     for step in 0..2400_u32 {
         record(&mut history, f64::from(step) * 0.25, 0.25, 50);
     }
     assert!(history.points <= RAW_POINTS + 1, "{} points in 600 s", history.points);
-    // An interval of one second that comes now early, now late, loses none.
+    // Jitter of an interval of one second loses no reading.
     let mut history = one_gpu();
     for step in 0..300_u32 {
         record(&mut history, f64::from(step) + if step % 2 == 0 { 0.05 } else { 0.0 }, 1.0, 50);
@@ -106,7 +106,7 @@ fn never_more_than_one_raw_point_a_second() {
 }
 
 #[test]
-fn the_second_snapshot_fills_what_the_first_could_not_know() {
+fn the_second_snapshot_fills_unknown_values_of_the_first() {
     let mut history = History::default();
     let first = Process { reading: ProcessReading::default(), ..process(9, 0.0) };
     let interval = Duration::from_secs(2);
@@ -119,7 +119,7 @@ fn the_second_snapshot_fills_what_the_first_could_not_know() {
 }
 
 #[test]
-fn the_rings_wrap_and_the_means_reach_further_back() {
+fn rings_wrap_and_means_reach_further_back() {
     let mut history = one_gpu();
     // Three hours: 20 % in the first two, 80 % in the third.
     for second in 0..10_800_u32 {
@@ -130,11 +130,11 @@ fn the_rings_wrap_and_the_means_reach_further_back() {
     assert_eq!(two_hours[1..6], [20; 5].map(Some), "from means");
     assert_eq!(two_hours[6..], [80; 6].map(Some), "from means, then raw points");
     let all = points(&history, UTILIZATION, 10_799.0, 10_800, 3);
-    assert_eq!(all, [None, Some(20), Some(80)], "what the rings no longer hold is a gap");
+    assert_eq!(all, [None, Some(20), Some(80)], "dropped points are a gap");
 }
 
 #[test]
-fn a_long_silence_clears_what_the_means_held() {
+fn a_long_silence_clears_the_means() {
     let mut history = one_gpu();
     for second in 0..600_u32 {
         record(&mut history, f64::from(second), 1.0, 40);
@@ -146,7 +146,7 @@ fn a_long_silence_clears_what_the_means_held() {
 }
 
 #[test]
-fn a_probe_that_restarts_goes_on_where_the_other_ended() {
+fn a_restarted_probe_continues_the_series() {
     let mut history = one_gpu();
     for second in 1..=10_u32 {
         history.record(f64::from(second) + 900.0, Duration::from_secs(1), at(f64::from(second)), &[reading(30)], &[]);
@@ -159,7 +159,7 @@ fn a_probe_that_restarts_goes_on_where_the_other_ended() {
 }
 
 #[test]
-fn history_follows_the_gpu_and_not_its_index() {
+fn history_belongs_to_the_gpu_and_not_to_its_index() {
     let mut history = History::default();
     history.set_gpus(&["GPU-a".into(), "GPU-b".into()]);
     history.record(1.0, Duration::from_secs(1), at(1.0), &[reading(10), reading(90)], &[]);
@@ -167,11 +167,11 @@ fn history_follows_the_gpu_and_not_its_index() {
     assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(90)]);
     assert_eq!(points(&history, SeriesKey::Gpu(7, GpuMetric::Power), 1.0, 1, 1), [None]);
     history.set_gpus(&["GPU-a".into(), "GPU-b".into()]);
-    assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(10)], "a GPU that returns has its past");
+    assert_eq!(points(&history, UTILIZATION, 1.0, 1, 1), [Some(10)], "a GPU that returns keeps its history");
 }
 
 #[test]
-fn a_process_that_ended_takes_its_history_along() {
+fn an_ended_process_loses_its_history() {
     let mut history = History::default();
     let interval = Duration::from_secs(1);
     let (one, other) = (process(1, 10.0), process(2, 20.0));
@@ -179,7 +179,7 @@ fn a_process_that_ended_takes_its_history_along() {
     history.record(2.0, interval, at(2.0), &[], std::slice::from_ref(&other));
     assert_eq!(points(&history, SeriesKey::Process(&one.key, ProcessMetric::Sm), 2.0, 2, 2), [None; 2]);
     assert_eq!(points(&history, SeriesKey::Process(&other.key, ProcessMetric::Sm), 2.0, 2, 2), [Some(50); 2]);
-    // The same pid with another start is another process.
+    // A reused pid with another start time is another process.
     let reused = Process { key: ProcessKey { start_ticks: Some(8), ..other.key.clone() }, ..other.clone() };
     history.record(3.0, interval, at(3.0), &[], std::slice::from_ref(&reused));
     assert_eq!(points(&history, SeriesKey::Process(&other.key, ProcessMetric::Sm), 3.0, 3, 1), [None]);
@@ -200,7 +200,7 @@ fn eight_gpus_and_forty_processes_take_at_most_350_kb() {
 }
 
 #[test]
-fn a_host_with_thousands_of_processes_stays_bounded() {
+fn the_number_of_process_series_is_bounded() {
     let mut history = History::default();
     let processes: Vec<Process> = (1..=4096).map(|pid| process(pid, 50.0)).collect();
     history.record(1.0, Duration::from_secs(1), at(1.0), &[], &processes);
@@ -219,9 +219,9 @@ fn past(end: f64, utilization: Vec<Option<u8>>, power: Vec<Option<f32>>) -> Rece
 }
 
 #[test]
-fn a_chart_has_a_past_from_the_first_snapshot_on() {
+fn backfill_gives_a_chart_a_past_at_the_first_snapshot() {
     let mut history = one_gpu();
-    // The program began a second ago; the host's driver remembers ten. The samples end together.
+    // The program started a second ago and the driver kept ten seconds. All lists end at the same time.
     let utilization = (1..=10).map(|second| Some(second * 10)).collect();
     let pasts = [past(499.8, utilization, vec![Some(500.0); 4])];
     history.backfill(500.0, at(1.0), &pasts);
@@ -230,13 +230,13 @@ fn a_chart_has_a_past_from_the_first_snapshot_on() {
         [Some(10), Some(20), Some(30), Some(40), Some(50), Some(60), Some(70), Some(80), Some(90), Some(100), Some(5)];
     assert_eq!(points(&history, UTILIZATION, 1.0, 11, 11), expected);
     let power = points(&history, SeriesKey::Gpu(0, GpuMetric::Power), 1.0, 11, 11);
-    assert_eq!(power[..6], [None; 6], "a list that begins later");
+    assert_eq!(power[..6], [None; 6], "this list begins later");
     assert_eq!(power[6..], [Some(500), Some(500), Some(500), Some(500), Some(25)]);
     assert_eq!(points(&history, SeriesKey::Gpu(0, GpuMetric::Temperature), 1.0, 11, 11)[..10], [None; 10]);
 }
 
 #[test]
-fn it_reaches_into_the_means_and_no_further_than_the_ring() {
+fn backfill_fills_the_means_but_no_more_than_the_ring() {
     let mut history = one_gpu();
     history.backfill(9000.0, at(2.0), &[past(9000.0, vec![Some(40); 4000], vec![])]);
     assert_eq!(history.points, RAW_POINTS);
@@ -244,11 +244,11 @@ fn it_reaches_into_the_means_and_no_further_than_the_ring() {
         record(&mut history, 2.0 + f64::from(second), 1.0, 80);
     }
     let half_an_hour = points(&history, UTILIZATION, 901.0, 1800, 6);
-    assert_eq!(half_an_hour, [40, 40, 80, 80, 80, 80].map(Some), "from ten minutes before the program began");
+    assert_eq!(half_an_hour, [40, 40, 80, 80, 80, 80].map(Some), "from ten minutes before the program started");
 }
 
 #[test]
-fn seconds_that_the_driver_does_not_know_stay_gaps() {
+fn backfill_leaves_gaps_in_the_samples() {
     let mut history = one_gpu();
     let mut utilization = vec![Some(50); 20];
     utilization[5..15].fill(None);
@@ -260,7 +260,7 @@ fn seconds_that_the_driver_does_not_know_stay_gaps() {
 }
 
 #[test]
-fn a_new_connection_fills_the_gap_and_tells_nothing_twice() {
+fn backfill_after_a_reconnect_fills_only_the_gap() {
     let mut history = one_gpu();
     for second in 1..=100_u32 {
         record(&mut history, f64::from(second), 1.0, 20);
@@ -274,7 +274,7 @@ fn a_new_connection_fills_the_gap_and_tells_nothing_twice() {
 }
 
 #[test]
-fn absurd_pasts_leave_no_trace() {
+fn backfill_ignores_impossible_times_and_positions() {
     let mut history = one_gpu();
     for end in [f64::NAN, f64::INFINITY, -1e300, 1e300, 60.0] {
         history.backfill(50.0, at(10.0), &[past(end, vec![Some(50); 9], vec![])]);
@@ -285,46 +285,46 @@ fn absurd_pasts_leave_no_trace() {
 }
 
 #[test]
-fn a_late_line_is_placed_where_it_was_taken() {
+fn a_late_line_has_the_time_of_its_sample() {
     let mut clock = ProbeClock::default();
-    assert!((clock.map(5.0, at(100.2)) - 100.2).abs() < 0.01);
-    assert!((clock.map(7.0, at(102.0)) - 102.0).abs() < 0.01, "a faster line corrects the first");
-    assert!((clock.map(9.0, at(106.5)) - 104.0).abs() < 0.01, "2.5 s under way");
+    assert!((clock.sample_time(5.0, at(100.2)) - 100.2).abs() < 0.01);
+    assert!((clock.sample_time(7.0, at(102.0)) - 102.0).abs() < 0.01, "a faster line corrects the first");
+    assert!((clock.sample_time(9.0, at(106.5)) - 104.0).abs() < 0.01, "2.5 s late");
 }
 
 #[test]
-fn a_restarted_probe_begins_anew() {
+fn the_clock_follows_a_restarted_probe() {
     let mut clock = ProbeClock::default();
-    clock.map(5000.0, at(100.0));
-    assert!((clock.map(0.5, at(102.0)) - 102.0).abs() < 0.01, "without a new connection");
+    clock.sample_time(5000.0, at(100.0));
+    assert!((clock.sample_time(0.5, at(102.0)) - 102.0).abs() < 0.01, "without a new connection");
     clock.reset();
-    assert!((clock.map(90.0, at(104.0)) - 104.0).abs() < 0.01, "with one");
+    assert!((clock.sample_time(90.0, at(104.0)) - 104.0).abs() < 0.01, "with one");
 }
 
 #[test]
-fn a_stopped_clock_on_either_side_is_noticed() {
+fn the_clock_follows_a_suspend_on_either_side() {
     let mut clock = ProbeClock::default();
-    clock.map(10.0, at(10.0));
-    assert!((clock.map(3610.0, at(12.0)) - 12.0).abs() < 0.01, "this machine slept");
-    assert!((clock.map(3612.0, at(3614.0)) - 3614.0).abs() < 0.01, "the host slept");
+    clock.sample_time(10.0, at(10.0));
+    assert!((clock.sample_time(3610.0, at(12.0)) - 12.0).abs() < 0.01, "the controller was suspended");
+    assert!((clock.sample_time(3612.0, at(3614.0)) - 3614.0).abs() < 0.01, "the host was suspended");
 }
 
 #[test]
-fn drift_does_not_pile_up() {
+fn clock_drift_does_not_accumulate() {
     let mut clock = ProbeClock::default();
     // The probe's clock is 100 ppm slow: after a day it is 8.6 s behind.
     for step in 0..43_200_u32 {
         let real = f64::from(step) * 2.0;
-        let mapped = clock.map(real * 0.9999, at(real));
+        let mapped = clock.sample_time(real * 0.9999, at(real));
         assert!((mapped - real).abs() < 0.1, "at {real} s");
     }
 }
 
 #[test]
-fn absurd_clocks_use_the_time_of_arrival_and_never_fall() {
+fn an_invalid_clock_falls_back_to_the_time_of_arrival() {
     let mut clock = ProbeClock::default();
     for (monotonic, received) in [(f64::NAN, 10.0), (-4.0, 11.0), (f64::INFINITY, 12.0)] {
-        assert!((clock.map(monotonic, at(received)) - received).abs() < 1e-9);
+        assert!((clock.sample_time(monotonic, at(received)) - received).abs() < 1e-9);
     }
-    assert!((clock.map(3.0, at(11.0)) - 12.0).abs() < 1e-9);
+    assert!((clock.sample_time(3.0, at(11.0)) - 12.0).abs() < 1e-9);
 }

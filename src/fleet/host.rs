@@ -1,4 +1,4 @@
-//! One host: what it said last, and how it is reached.
+//! One host: its connection, last readings, processes and history; and the fleet of all hosts.
 
 use super::process_table::{ProcessTable, SnapshotContext};
 use super::{ConnectPhase, ConnectionLog, EndedProcess, History, HostUpdate, Link, Moment, Process, sanitize};
@@ -9,56 +9,56 @@ use crate::wire::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A host's place in the fleet. It never changes while the program runs.
+/// A host's index in the fleet. It never changes while the program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostId(pub u32);
 
-/// What [`Host::apply`] changed, so that only what depends on it is computed again.
+/// The part of a host that [`Host::apply`] changed, so that only dependent state is recomputed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HostChange {
-    /// Only the link changed.
+    /// Only the connection changed.
     Link,
-    /// Hello, inventory or readings changed.
+    /// The hello, the inventory or readings changed.
     Data,
     /// The first readings of this connection arrived.
     FirstData,
-    /// Nothing that is shown changed.
+    /// Nothing visible changed.
     Nothing,
 }
 
-/// Two clocks that differ by less agree: the way of a line through a slow link is in it, and a laptop's own drift.
+/// A smaller difference between two clocks is not reported: it includes the network delay and normal drift.
 const CLOCK_ERROR_SECONDS: u64 = 60;
 
-/// One host. The last values stay whatever happens to the link.
+/// One host. The last values remain whatever the state of the connection.
 #[derive(Debug, Clone)]
 pub struct Host {
-    /// Its place in the fleet.
+    /// The index in the fleet.
     pub id: HostId,
-    /// What the configuration says of it.
+    /// The configuration.
     pub config: Arc<HostConfig>,
-    /// How it is reached.
+    /// The state of the connection.
     pub link: Link,
-    /// Who answers there.
+    /// The hello of the last connection.
     pub hello: Option<Hello>,
-    /// Its GPUs and driver.
+    /// The GPUs and the driver.
     pub inventory: Option<Inventory>,
-    /// The last snapshot: the host's own readings and what the probe says of itself. The columns of GPUs and
-    /// processes are taken out of it: [`Host::gpus`] and [`Host::processes`] have them joined and checked.
+    /// The last snapshot: the readings of the host itself and the state of the probe. The columns of GPUs and processes
+    /// are moved out of it; [`Host::gpus`] and [`Host::processes`] return them joined and sanitized.
     pub snapshot: Option<Snapshot>,
-    /// When the last readings arrived; where they came later than others before them, when they should have.
+    /// When the last readings arrived, corrected for the delay compared with earlier snapshots.
     pub received_at: Option<Moment>,
-    /// How many snapshots arrived on this connection.
+    /// Number of snapshots on this connection.
     pub snapshots_seen: u32,
-    /// How long a heartbeat takes.
+    /// The round-trip time of the last heartbeat.
     pub round_trip: Option<Duration>,
-    /// When it answered with another boot id than before; `None` while it has run since it was first seen.
+    /// When the host answered with a new boot id; `None` if it has not rebooted since the first connection.
     pub rebooted_at: Option<Moment>,
-    /// By how many seconds its wall clock is ahead of this machine's, as the last snapshot has it; behind, it is
-    /// negative. The way of the line is in it, so only [`Host::clock_error_seconds`] is for people.
+    /// Seconds by which the host's wall clock is ahead of this computer's; negative if it is behind. Includes the
+    /// network delay: [`Host::clock_error_seconds`] leaves that out.
     clock_ahead_seconds: i64,
-    /// One row a GPU, in the order of `inventory`.
+    /// One reading per GPU, in the order of `inventory`.
     readings: Vec<GpuReading>,
-    /// The same for what rarely changes, as it was sent last.
+    /// The slow readings per GPU, as last sent.
     health: Vec<GpuHealth>,
     filesystems: Vec<Filesystem>,
     slurm_allocated_gpus: Option<Vec<u32>>,
@@ -68,7 +68,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// A host that has not been reached yet.
+    /// Creates a host that has not been contacted yet.
     pub fn new(id: HostId, config: Arc<HostConfig>, now: Moment) -> Self {
         Self {
             id,
@@ -92,81 +92,81 @@ impl Host {
         }
     }
 
-    /// The name it is shown by.
+    /// The display name.
     pub fn name(&self) -> &SafeText {
         &self.config.name
     }
 
-    /// How old the last readings are.
+    /// The age of the last readings.
     pub fn age(&self, now: Moment) -> Option<Duration> {
         self.received_at.map(|at| now.since(at))
     }
 
-    /// Time between snapshots as the probe says it; the configuration's until it has.
+    /// The interval between snapshots that the probe reports; before that, the configured one.
     pub fn interval(&self) -> Duration {
-        let told = self.snapshot.as_ref().and_then(|snapshot| snapshot.interval_seconds);
-        told.map_or(self.config.interval, Duration::from_secs_f32).min(HostConfig::MAX_INTERVAL)
+        let reported = self.snapshot.as_ref().and_then(|snapshot| snapshot.interval_seconds);
+        reported.map_or(self.config.interval, Duration::from_secs_f32).min(HostConfig::MAX_INTERVAL)
     }
 
-    /// By how many seconds its wall clock is ahead of this machine's, or behind if negative; `None` while they agree as
-    /// well as clocks do that nobody keeps right. No age rests on that clock, but dates that it wrote are off by this.
+    /// The seconds by which the host's wall clock is ahead (negative: behind), or `None` if the difference is below a
+    /// minute. Ages do not depend on that clock; dates that the host wrote are off by this much.
     pub fn clock_error_seconds(&self) -> Option<i64> {
         Some(self.clock_ahead_seconds).filter(|seconds| seconds.unsigned_abs() >= CLOCK_ERROR_SECONDS)
     }
 
-    /// Whether the readings may be shown as current: the link is live and no reading is 3 intervals old.
+    /// Whether the readings are current: the connection is live and the readings are at most 3 intervals old.
     pub fn is_fresh(&self, now: Moment) -> bool {
         let limit = self.interval().max(Duration::from_secs(1)) * 3;
         matches!(self.link, Link::Live) && self.age(now).is_some_and(|age| age <= limit)
     }
 
-    /// The GPUs in inventory order, each with its last readings (all `None` until there are some).
+    /// The GPUs in inventory order with their last readings; all values are `None` before the first snapshot.
     pub fn gpus(&self) -> impl ExactSizeIterator<Item = (&GpuInfo, &GpuReading)> {
         self.gpu_infos().iter().zip(&self.readings)
     }
 
-    /// The facts of the GPU at a position of the inventory.
+    /// The facts of the GPU at this inventory position.
     pub fn gpu_info(&self, position: usize) -> Option<&GpuInfo> {
         self.gpu_infos().get(position)
     }
 
-    /// What rarely changes about the GPU at a position of the inventory, as it was sent last.
+    /// The slow readings of the GPU at this inventory position, as last sent.
     pub fn gpu_health(&self, position: usize) -> Option<&GpuHealth> {
         self.health.get(position)
     }
 
-    /// The filesystems that matter there, as they were sent last.
+    /// The monitored file systems, as last sent.
     pub fn filesystems(&self) -> &[Filesystem] {
         &self.filesystems
     }
 
-    /// The indexes of the GPUs that Slurm has given to jobs, as they were sent last; `None` where Slurm does not tell.
+    /// The indexes of the GPUs that Slurm has allocated, as last sent; `None` if they are unknown.
     pub fn slurm_allocated_gpus(&self) -> Option<&[u32]> {
         self.slurm_allocated_gpus.as_deref()
     }
 
-    /// The processes on its GPUs by ascending pid, each with its facts, readings and GPUs.
+    /// The processes on the host's GPUs by ascending pid.
     pub fn processes(&self) -> impl ExactSizeIterator<Item = &Process> {
         self.processes.live().iter()
     }
 
-    /// The processes that have ended while the host was watched, the latest last. There are never many of them.
+    /// The processes that ended while the host was watched, the latest last. The number is bounded.
     pub fn ended(&self) -> impl Iterator<Item = &EndedProcess> {
         self.processes.ended()
     }
 
-    /// Whether a process runs as the user that logged in there; not, where one of the two is not known.
+    /// Whether the process runs as the login user; `false` if either user is unknown.
     pub fn belongs_to_login_user(&self, process: &Process) -> bool {
         let login = self.hello.as_ref().and_then(|hello| hello.login_uid);
         login.is_some() && process.facts().and_then(|facts| facts.uid) == login
     }
 
-    /// What was read in the last hours.
+    /// The readings of the last two hours.
     pub fn history(&self) -> &History {
         &self.history
     }
 
-    /// What was done to reach it, and what came of it.
+    /// The connection log.
     pub fn log(&self) -> &ConnectionLog {
         &self.log
     }
@@ -175,7 +175,7 @@ impl Host {
         self.inventory.as_ref().map_or(&[], |inventory| &inventory.gpus)
     }
 
-    /// Takes one update.
+    /// Applies one update.
     pub fn apply(&mut self, update: HostUpdate, now: Moment) -> HostChange {
         self.log.record_update(&update, now);
         match update {
@@ -193,7 +193,7 @@ impl Host {
             HostUpdate::Hello(hello) => {
                 let old = self.hello.as_ref().map(|old| &old.boot_id);
                 if old.is_some_and(|old| *old != hello.boot_id) {
-                    // Who does not tell it now or did not tell it then may have been another kind of reader.
+                    // A host without a boot id may have been read by another source, such as nvidia-smi.
                     if hello.boot_id.is_some() && old.is_some_and(Option::is_some) {
                         self.rebooted_at = Some(now);
                         self.log.record_reboot(now);
@@ -242,7 +242,7 @@ impl Host {
         }
     }
 
-    /// After a reboot nothing is left of what ran before; the GPUs' history is of the GPUs, and stays.
+    /// Drops everything that a reboot ends. The history of the GPUs remains.
     fn reset_after_reboot(&mut self) {
         self.processes = ProcessTable::default();
         self.readings.fill(GpuReading::default());
@@ -253,30 +253,30 @@ impl Host {
         self.received_at = None;
     }
 
-    /// Takes a new list of GPUs. Until the next snapshot each GPU keeps its last readings, wherever it stands now.
+    /// Replaces the list of GPUs. Each GPU keeps its last readings at its new position until the next snapshot.
     fn apply_inventory(&mut self, mut inventory: Inventory) {
         inventory.gpus.iter_mut().for_each(sanitize::sanitize_gpu_info);
         let old: Vec<SafeText> = self.gpu_infos().iter().map(gpu_identity).collect();
         let new: Vec<SafeText> = inventory.gpus.iter().map(gpu_identity).collect();
-        let moves: Vec<Option<usize>> =
+        let new_positions: Vec<Option<usize>> =
             old.iter().map(|identity| new.iter().position(|other| other == identity)).collect();
-        reorder_rows(&mut self.readings, &moves, new.len());
-        reorder_rows(&mut self.health, &moves, new.len());
-        self.processes.move_gpus(&moves);
+        reorder_rows(&mut self.readings, &new_positions, new.len());
+        reorder_rows(&mut self.health, &new_positions, new.len());
+        self.processes.move_gpus(&new_positions);
         self.history.set_gpus(&new);
         self.inventory = Some(inventory);
     }
 
     fn apply_snapshot(&mut self, mut snapshot: Snapshot, now: Moment) -> HostChange {
         sanitize::sanitize_snapshot(&mut snapshot);
-        // One of 1970 or before is none.
+        // A time of 1970 or earlier means that the host's clock is not set.
         if snapshot.wall_unix_ms > 0 {
             let ours = i64::try_from(now.unix.as_millis()).unwrap_or(i64::MAX);
             self.clock_ahead_seconds = snapshot.wall_unix_ms.saturating_sub(ours) / 1000;
         }
         self.snapshots_seen = self.snapshots_seen.saturating_add(1);
         let is_first = self.snapshots_seen == 1;
-        // The columns of another generation than the inventory's are in an order that is not known here.
+        // The columns of another generation are in an unknown order.
         let generation = self.inventory.as_ref().map(|inventory| inventory.generation);
         if generation == Some(snapshot.generation) {
             self.apply_gpu_readings(&std::mem::take(&mut snapshot.gpus));
@@ -315,7 +315,7 @@ impl Host {
         }));
     }
 
-    /// Health is not sent with every snapshot: what was sent last holds.
+    /// Not every snapshot carries health columns; the last ones remain valid.
     fn apply_health(&mut self, columns: &GpuHealthColumns) {
         if !columns.is_empty() {
             self.health = (0..self.gpu_infos().len()).map(|position| columns.row(position)).collect();
@@ -328,15 +328,15 @@ impl Host {
         self.history.backfill(snapshot.monotonic_seconds, now, &snapshot.recent_past);
         let late =
             self.history.record(snapshot.monotonic_seconds, interval, now, &self.readings, self.processes.live());
-        // On a slow link readings are old when they arrive, and must not look fresh.
+        // On a slow link readings are old when they arrive and must not look fresh.
         self.received_at = Some(now.minus(late));
     }
 }
 
-/// Puts each row where its GPU stands now; a GPU that is new has a row in which nothing is known.
-fn reorder_rows<R: Clone + Default>(rows: &mut Vec<R>, moves: &[Option<usize>], count: usize) {
+/// Moves each row to the new position of its GPU. New GPUs get an empty row.
+fn reorder_rows<R: Clone + Default>(rows: &mut Vec<R>, new_positions: &[Option<usize>], count: usize) {
     let mut moved = vec![R::default(); count];
-    for (position, row) in moves.iter().zip(rows.drain(..)) {
+    for (position, row) in new_positions.iter().zip(rows.drain(..)) {
         if let Some(place) = position.and_then(|position| moved.get_mut(position)) {
             *place = row;
         }
@@ -344,7 +344,7 @@ fn reorder_rows<R: Clone + Default>(rows: &mut Vec<R>, moves: &[Option<usize>], 
     *rows = moved;
 }
 
-/// What a GPU is recognised by when the inventory changes: its UUID, else its place on the bus, else its index.
+/// Identifies a GPU across inventories: by UUID, else by PCI bus id, else by index.
 fn gpu_identity(info: &GpuInfo) -> SafeText {
     match (&info.uuid, &info.pci_bus_id) {
         (Some(uuid), _) => uuid.clone(),
@@ -357,18 +357,18 @@ fn gpu_identity(info: &GpuInfo) -> SafeText {
 #[derive(Debug, Clone, Default)]
 pub struct Fleet {
     hosts: Vec<Host>,
-    /// The data comes from the simulator, not from machines.
+    /// Whether the data comes from the simulator.
     pub simulated: bool,
 }
 
 impl Fleet {
-    /// A fleet in which no host has been reached yet.
+    /// Creates a fleet in which no host has been contacted yet.
     pub fn new(configs: &[Arc<HostConfig>], simulated: bool, now: Moment) -> Self {
         let hosts = (0..).zip(configs).map(|(id, config)| Host::new(HostId(id), Arc::clone(config), now)).collect();
         Self { hosts, simulated }
     }
 
-    /// Adds a host that is met only now, as in a recording.
+    /// Adds a host that is not in the configuration, as a replay does.
     pub fn join(&mut self, config: Arc<HostConfig>, now: Moment) -> HostId {
         let id = HostId(self.hosts.len() as u32);
         self.hosts.push(Host::new(id, config, now));
@@ -380,18 +380,18 @@ impl Fleet {
         &self.hosts
     }
 
-    /// The hosts, to be changed by tests of what rests on them.
+    /// The hosts, for tests that change them.
     #[cfg(test)]
     pub(crate) fn hosts_mut(&mut self) -> &mut [Host] {
         &mut self.hosts
     }
 
-    /// One host.
+    /// Returns one host.
     pub fn host(&self, id: HostId) -> Option<&Host> {
         self.hosts.get(id.0 as usize)
     }
 
-    /// Takes one host's update; an id that is not in the fleet changes nothing.
+    /// Applies an update to one host. An unknown id changes nothing.
     pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> HostChange {
         match self.hosts.get_mut(id.0 as usize) {
             Some(host) => host.apply(update, now),

@@ -23,7 +23,7 @@ fn utilizations(host: &Host) -> Vec<Option<u8>> {
 }
 
 #[test]
-fn gpus_are_there_before_their_readings() {
+fn gpus_are_listed_before_their_first_readings() {
     let host = TestHost::new(0, gpus(0..2));
     assert_eq!(utilizations(&host.host), [None, None]);
 }
@@ -44,7 +44,7 @@ fn processes_are_joined_from_all_columns() {
 }
 
 #[test]
-fn facts_are_sent_once_and_stay() {
+fn facts_that_were_sent_once_stay() {
     let mut host = TestHost::new(0, gpus(0..1));
     let train = process(7, "python train.py", &[(0, 30)]);
     host.send_snapshot(1.0, &[reading(97, 30)], std::slice::from_ref(&train));
@@ -57,7 +57,7 @@ fn facts_are_sent_once_and_stay() {
 }
 
 #[test]
-fn facts_that_come_again_replace_the_old_ones() {
+fn new_facts_replace_the_old_ones() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     host.send_snapshot(2.0, &[reading(97, 30)], &[process(7, "train: epoch 2", &[(0, 30)])]);
@@ -65,7 +65,7 @@ fn facts_that_come_again_replace_the_old_ones() {
 }
 
 #[test]
-fn a_pid_with_another_start_is_another_process() {
+fn a_reused_pid_is_another_process() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     let mut reused = process(7, "unused", &[(0, 1)]);
@@ -73,12 +73,12 @@ fn a_pid_with_another_start_is_another_process() {
     let mut snapshot = host.snapshot(2.0, &[reading(97, 30)], &[reused]);
     snapshot.facts.clear();
     host.apply(2.0, snapshot);
-    assert_eq!(commands(&host.host), ["-"], "nothing is known of the new one");
-    assert_eq!(ended(&host.host), [7], "the old one has ended");
+    assert_eq!(commands(&host.host), ["-"], "the new process has no facts");
+    assert_eq!(ended(&host.host), [7], "the old process has ended");
 }
 
 #[test]
-fn facts_of_another_start_are_not_believed() {
+fn facts_with_another_start_time_are_ignored() {
     let mut host = TestHost::new(0, gpus(0..1));
     let mut late = process(7, "python old.py", &[(0, 30)]);
     late.facts.start_ticks = Some(1);
@@ -87,7 +87,7 @@ fn facts_of_another_start_are_not_believed() {
 }
 
 #[test]
-fn a_process_whose_memory_was_not_released_keeps_its_name_and_identity() {
+fn an_exited_process_that_the_driver_lists_keeps_its_identity_and_command() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     let key = host.host.processes().next().expect("one").key.clone();
@@ -103,17 +103,17 @@ fn a_process_whose_memory_was_not_released_keeps_its_name_and_identity() {
 }
 
 #[test]
-fn a_process_that_is_no_longer_listed_has_ended() {
+fn an_unlisted_process_has_ended() {
     let mut host = TestHost::new(0, gpus(0..1));
     let both = [process(7, "python a.py", &[(0, 30)]), process(8, "python b.py", &[(0, 30)])];
     host.send_snapshot(1.0, &[reading(97, 60)], &both);
     host.send_snapshot(3.0, &[reading(97, 30)], &both[1..]);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![8], vec![7]));
     assert_eq!(host.host.ended().next().map(|ended| ended.ended_at), Some(at(3.0)));
-    // One that lets go of its GPU and takes it again has not ended after all.
+    // A process that releases its GPU and uses it again has not ended.
     host.send_snapshot(5.0, &[reading(97, 60)], &both);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![7, 8], vec![]));
-    // After ten minutes it is forgotten.
+    // Ended processes are dropped after ten minutes.
     host.send_snapshot(7.0, &[reading(97, 30)], &both[1..]);
     host.send_snapshot(606.0, &[reading(97, 30)], &both[1..]);
     assert_eq!(ended(&host.host), [7]);
@@ -122,7 +122,7 @@ fn a_process_that_is_no_longer_listed_has_ended() {
 }
 
 #[test]
-fn a_hidden_process_that_comes_to_light_is_the_same() {
+fn a_hidden_process_that_becomes_visible_is_the_same() {
     let mut host = TestHost::new(0, gpus(0..1));
     let mut hidden = process(7, "", &[(0, 30)]);
     hidden.reading = ProcessReading { pid: Some(7), presence: Some(Presence::Hidden), ..ProcessReading::default() };
@@ -134,15 +134,15 @@ fn a_hidden_process_that_comes_to_light_is_the_same() {
 }
 
 #[test]
-fn nothing_is_said_to_have_ended_that_was_not_watched() {
+fn processes_missing_after_a_reconnect_or_a_truncated_list_have_not_ended() {
     let train = || process(7, "python train.py", &[(0, 30)]);
-    // Across a reconnect.
+    // After a reconnect.
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[train()]);
     host.hello("boot-1");
     host.send_snapshot(60.0, &[reading(0, 0)], &[]);
     assert_eq!((pids(&host.host), ended(&host.host)), (vec![], vec![]));
-    // When the list was cut.
+    // After a truncated list.
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[train()]);
     let cut = Snapshot { processes_left_out: 4, ..host.snapshot(3.0, &[reading(0, 0)], &[]) };
@@ -151,20 +151,20 @@ fn nothing_is_said_to_have_ended_that_was_not_watched() {
 }
 
 #[test]
-fn processes_of_a_gpu_that_cannot_be_asked_are_held() {
+fn processes_of_a_blocked_gpu_become_stale() {
     let mut host = TestHost::new(0, gpus(0..2));
     let both = [process(7, "python a.py", &[(0, 30)]), process(8, "python b.py", &[(1, 30)])];
     host.send_snapshot(1.0, &[reading(97, 30), reading(97, 30)], &both);
     let blocked = GpuReading { blocked_seconds: Some(4.0), ..GpuReading::default() };
     host.send_snapshot(3.0, &[reading(97, 30), blocked], &both[..1]);
-    let held: Vec<(u32, bool)> = host.host.processes().map(|process| (process.key.pid, process.is_stale)).collect();
-    assert_eq!((held, ended(&host.host)), (vec![(7, false), (8, true)], vec![]));
+    let stale: Vec<(u32, bool)> = host.host.processes().map(|process| (process.key.pid, process.is_stale)).collect();
+    assert_eq!((stale, ended(&host.host)), (vec![(7, false), (8, true)], vec![]));
     host.send_snapshot(5.0, &[reading(97, 30), reading(0, 0)], &both[..1]);
-    assert_eq!((pids(&host.host), ended(&host.host)), (vec![7], vec![8]), "it could be asked again");
+    assert_eq!((pids(&host.host), ended(&host.host)), (vec![7], vec![8]), "the GPU answers again");
 }
 
 #[test]
-fn a_driver_that_stops_answering_holds_all_processes() {
+fn a_blocked_driver_makes_all_processes_stale() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python a.py", &[(0, 30)])]);
     let error = DriverError { kind: DriverErrorKind::Blocked, code: None, message: "no answer for 5 s".into() };
@@ -176,7 +176,7 @@ fn a_driver_that_stops_answering_holds_all_processes() {
 }
 
 #[test]
-fn the_memory_of_ended_processes_is_bounded() {
+fn the_number_of_ended_processes_is_bounded() {
     let mut host = TestHost::new(0, gpus(0..1));
     for round in 0..300_u32 {
         host.send_snapshot(f64::from(round), &[reading(97, 30)], &[process(1000 + round, "python", &[(0, 1)])]);
@@ -196,7 +196,7 @@ fn a_snapshot_of_another_generation_gives_no_gpu_readings() {
 }
 
 #[test]
-fn health_that_is_not_sent_stays() {
+fn health_and_filesystems_that_are_not_sent_stay() {
     let mut host = TestHost::new(0, gpus([0, 1]));
     let mut snapshot = host.snapshot(1.0, &[reading(0, 0), reading(0, 0)], &[]);
     let failed = GpuHealth { row_remap_failed: Some(true), ..GpuHealth::default() };
@@ -213,11 +213,11 @@ fn health_that_is_not_sent_stays() {
 }
 
 #[test]
-fn gpus_that_change_their_order_take_readings_processes_and_history_along() {
+fn readings_processes_and_history_follow_reordered_gpus() {
     let mut host = TestHost::new(0, gpus(0..3));
     let readings = [reading(10, 1), reading(20, 2), reading(30, 3)];
     host.send_snapshot(1.0, &readings, &[process(7, "python", &[(1, 1), (2, 1)]), process(8, "python", &[(0, 1)])]);
-    // GPU 0 falls off the bus, the others come in another order.
+    // GPU 0 disappears and the others change their order.
     host.inventory(gpus([2, 1]));
     assert_eq!(utilizations(&host.host), [Some(30), Some(20)]);
     assert_eq!(pids(&host.host), [7]);
@@ -227,7 +227,7 @@ fn gpus_that_change_their_order_take_readings_processes_and_history_along() {
 }
 
 #[test]
-fn after_a_reboot_nothing_is_left_of_what_ran_before() {
+fn a_reboot_drops_processes_and_readings() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python train.py", &[(0, 30)])]);
     host.hello("boot-2");
@@ -236,27 +236,27 @@ fn after_a_reboot_nothing_is_left_of_what_ran_before() {
     same_pid.facts.clear();
     host.apply(60.0, same_pid);
     assert_eq!((commands(&host.host), ended(&host.host)), (vec!["-".to_owned()], vec![]));
-    assert_eq!(host.host.rebooted_at, Some(at(0.0)), "the fixture says hello then");
-    let said = host.host.log().lines().filter(|line| line.text.contains("rebooted")).count();
-    assert_eq!(said, 1);
+    assert_eq!(host.host.rebooted_at, Some(at(0.0)), "the fixture sends its hello at 0 s");
+    let lines = host.host.log().lines().filter(|line| line.text.contains("rebooted")).count();
+    assert_eq!(lines, 1);
 }
 
 #[test]
-fn a_clock_that_is_off_is_told_and_no_age_rests_on_it() {
+fn a_wrong_host_clock_is_reported_and_does_not_change_ages() {
     let mut host = TestHost::new(0, gpus(0..1));
-    for (seconds, wrong_by, told) in
+    for (seconds, error_seconds, reported) in
         [(1.0, 0, None), (2.0, -59, None), (3.0, 315_576_000, Some(315_576_000)), (4.0, -3600, Some(-3600))]
     {
-        let wall_unix_ms = (1_700_000_000 + seconds as i64 + wrong_by) * 1000;
+        let wall_unix_ms = (1_700_000_000 + seconds as i64 + error_seconds) * 1000;
         let snapshot = Snapshot { wall_unix_ms, ..host.snapshot(seconds, &[reading(5, 1)], &[]) };
         host.apply(seconds, snapshot);
-        assert_eq!(host.host.clock_error_seconds(), told);
+        assert_eq!(host.host.clock_error_seconds(), reported);
         assert_eq!(host.host.age(at(seconds + 1.0)), Some(Duration::from_secs(1)));
         assert!(host.host.is_fresh(at(seconds + 1.0)));
     }
-    let untold = host.snapshot(5.0, &[reading(5, 1)], &[]);
-    host.apply(5.0, untold);
-    assert_eq!(host.host.clock_error_seconds(), Some(-3600), "a snapshot without a wall clock says nothing of it");
+    let without_clock = host.snapshot(5.0, &[reading(5, 1)], &[]);
+    host.apply(5.0, without_clock);
+    assert_eq!(host.host.clock_error_seconds(), Some(-3600), "a snapshot without a wall clock keeps the last value");
 }
 
 #[test]
@@ -271,7 +271,7 @@ fn a_reconnect_keeps_the_last_values() {
 }
 
 #[test]
-fn absurd_readings_are_not_known() {
+fn impossible_readings_are_none() {
     let mut host = TestHost::new(0, gpus(0..1));
     let absurd = GpuReading {
         utilization_percent: Some(200),
@@ -293,7 +293,7 @@ fn absurd_readings_are_not_known() {
 }
 
 #[test]
-fn what_the_driver_cannot_name_is_gathered() {
+fn usage_without_a_pid_is_summed_up() {
     let mut host = TestHost::new(0, gpus(0..1));
     let nameless = GpuProcessReading { gpu: Some(0), gpu_memory_bytes: Some(1 << 30), ..GpuProcessReading::default() };
     let mut snapshot = host.snapshot(1.0, &[reading(0, 2)], &[]);
@@ -305,7 +305,7 @@ fn what_the_driver_cannot_name_is_gathered() {
 }
 
 #[test]
-fn disk_wait_is_said_when_it_lasts() {
+fn disk_wait_needs_ten_seconds_without_a_break() {
     let mut host = TestHost::new(0, gpus(0..1));
     let mut waiting = process(7, "python", &[(0, 1)]);
     waiting.reading.state = Some(ProcessState::DiskSleep);
@@ -318,11 +318,11 @@ fn disk_wait_is_said_when_it_lasts() {
     assert_eq!(trouble(&host, 12.0), Some(ProcessTrouble::DiskWait));
     host.send_snapshot(14.0, &[reading(0, 1)], &[process(7, "python", &[(0, 1)])]);
     host.send_snapshot(16.0, &[reading(0, 1)], &[waiting]);
-    assert_eq!(trouble(&host, 16.0), None, "it ran in between");
+    assert_eq!(trouble(&host, 16.0), None, "it ran between the samples");
 }
 
 #[test]
-fn freshness_follows_the_interval_that_the_probe_keeps() {
+fn freshness_follows_the_interval_of_the_probe() {
     let mut host = TestHost::new(0, gpus(0..1));
     let slow = Snapshot { interval_seconds: Some(10.0), ..host.snapshot(0.0, &[reading(0, 0)], &[]) };
     host.apply(0.0, slow);
@@ -334,7 +334,7 @@ fn freshness_follows_the_interval_that_the_probe_keeps() {
 }
 
 #[test]
-fn a_device_error_has_its_own_place() {
+fn a_device_error_is_kept_beside_the_readings() {
     let mut host = TestHost::new(0, gpus(0..1));
     let error = DeviceError { kind: DriverErrorKind::GpuLost, code: Some(15), message: "GPU is lost".into() };
     host.send_snapshot(1.0, &[GpuReading { error: Some(error.clone()), ..GpuReading::default() }], &[]);
@@ -343,7 +343,7 @@ fn a_device_error_has_its_own_place() {
 }
 
 #[test]
-fn the_first_snapshot_brings_the_recent_past_of_each_gpu() {
+fn the_first_snapshot_backfills_the_history() {
     let past = |gpu| RecentPast {
         gpu,
         end_monotonic_seconds: 9.0,
@@ -353,7 +353,7 @@ fn the_first_snapshot_brings_the_recent_past_of_each_gpu() {
     let mut host = TestHost::new(0, gpus(0..2));
     let mut snapshot = host.snapshot(10.0, &[reading(0, 0), reading(0, 0)], &[]);
     snapshot.recent_past = vec![past(1), past(0)];
-    // The positions of another inventory say nothing of this one's GPUs.
+    // Positions of another inventory are ignored.
     let other = Snapshot { generation: 77, ..snapshot.clone() };
     let power = |host: &TestHost, gpu| {
         let points =
@@ -368,9 +368,9 @@ fn the_first_snapshot_brings_the_recent_past_of_each_gpu() {
 }
 
 proptest::proptest! {
-    /// Whatever a host sends within the types of the wire: no panic, and one row a GPU.
+    /// Any values that the wire types allow: no panic, and one reading per GPU.
     #[test]
-    fn no_snapshot_makes_a_host_panic(
+    fn any_snapshot_leaves_one_reading_per_gpu(
         steps in proptest::collection::vec(
             (0_u32..4, 0_u8..=255, 0_u16..6, 0_u32..5, proptest::prelude::any::<(u64, f64)>()),
             1..40,

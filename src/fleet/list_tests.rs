@@ -23,7 +23,7 @@ fn worker(pid: u32, gpu: u16) -> TestProcess {
     worker
 }
 
-/// Two hosts: a job of two workers and a notebook on the first, three processes of bob on the second.
+/// Two hosts: alice's job of two workers and her notebook on the first, three processes of bob on the second.
 fn hosts() -> Vec<TestHost> {
     let mut first = TestHost::new(0, gpus(0..4));
     let notebook = process(600, "ipykernel", &[(3, 30)]);
@@ -61,18 +61,18 @@ fn sorted(key: SortKey, is_descending: bool) -> Vec<String> {
 }
 
 #[test]
-fn by_default_trouble_comes_first_then_ones_own_then_the_largest() {
+fn the_default_order_is_trouble_then_own_rows_then_memory() {
     let rows = view().rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
     assert_eq!(commands(&rows), ["stopped", "ipykernel", "torchrun", "big", "silent"]);
 }
 
 #[test]
-fn the_order_of_trouble_can_be_turned_round() {
+fn the_order_of_trouble_can_be_reversed() {
     assert_eq!(sorted(SortKey::Trouble, true), ["stopped", "big", "silent", "torchrun", "ipykernel"]);
 }
 
 #[test]
-fn a_hung_gpu_goes_before_everything() {
+fn a_hung_gpu_comes_first() {
     let mut view = view();
     let states = [(GpuState::InUse, None), (GpuState::InUse, None), (GpuState::InUse, None), (GpuState::Hung, None)];
     view.update(&hosts()[0].host, &states, at(1.0));
@@ -81,7 +81,7 @@ fn a_hung_gpu_goes_before_everything() {
 }
 
 #[test]
-fn every_column_sorts_both_ways() {
+fn every_column_sorts_in_both_directions() {
     for (key, ascending) in [
         (SortKey::Host, ["torchrun", "ipykernel", "silent", "stopped", "big"]),
         (SortKey::Gpu, ["big", "torchrun", "silent", "stopped", "ipykernel"]),
@@ -101,14 +101,14 @@ fn every_column_sorts_both_ways() {
 }
 
 #[test]
-fn what_is_not_known_comes_last_both_ways() {
+fn unknown_values_come_last_in_both_directions() {
     for key in SortKey::ALL {
         if matches!(key, SortKey::Host | SortKey::Gpu | SortKey::Pid | SortKey::Command) {
-            continue; // known of every row
+            continue; // known for every row
         }
         for is_descending in [false, true] {
             if key == SortKey::Trouble && is_descending {
-                continue; // then one's own rows come after those of others, known or not
+                continue; // then one's own rows come last, known or not
             }
             assert_eq!(
                 sorted(key, is_descending).last().map(String::as_str),
@@ -123,13 +123,13 @@ fn what_is_not_known_comes_last_both_ways() {
 }
 
 #[test]
-fn equal_rows_keep_their_places_both_ways() {
+fn equal_rows_keep_their_order_in_both_directions() {
     assert_eq!(sorted(SortKey::User, false), ["torchrun", "ipykernel", "stopped", "big", "silent"]);
     assert_eq!(sorted(SortKey::User, true), ["stopped", "big", "torchrun", "ipykernel", "silent"]);
 }
 
 #[test]
-fn shares_sort_by_the_most_then_the_least() {
+fn sm_utilization_sorts_by_the_highest_then_the_lowest() {
     let mut host = TestHost::new(0, gpus(0..2));
     let with = |pid, shares: [u8; 2]| {
         let mut process = process(pid, &format!("p{pid}"), &[(0, 1), (1, 1)]);
@@ -150,7 +150,7 @@ fn shares_sort_by_the_most_then_the_least() {
 }
 
 #[test]
-fn an_open_job_has_its_processes_below_it() {
+fn an_open_job_is_followed_by_its_processes() {
     let view = view();
     let folded = view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None);
     let job = folded.iter().find(|row| row.fold_state == FoldState::Folded).expect("torchrun");
@@ -192,7 +192,7 @@ fn a_job_stays_while_one_of_its_processes_is_kept() {
 }
 
 #[test]
-fn what_has_ended_comes_last_in_the_order_of_trouble() {
+fn ended_rows_come_last_in_the_order_of_trouble() {
     let mut host = TestHost::new(0, gpus(0..2));
     let (large, small) = (process(7, "large", &[(0, 70)]), process(8, "small", &[(1, 1)]));
     host.send_snapshot(1.0, &[reading(97, 70), reading(97, 1)], &[large, small.clone()]);
@@ -203,7 +203,7 @@ fn what_has_ended_comes_last_in_the_order_of_trouble() {
 }
 
 #[test]
-fn a_tick_computes_only_what_time_has_changed() {
+fn a_tick_recomputes_only_rows_that_time_changed() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)]), process(8, "python", &[(0, 1)])]);
     host.send_snapshot(3.0, &[reading(97, 10)], &[process(7, "python", &[(0, 10)])]);
@@ -215,13 +215,13 @@ fn a_tick_computes_only_what_time_has_changed() {
     assert!(view.tick(&host.host, &states, at(20.0)), "stale");
     assert!(view.rows(ListOrder::default(), &HashSet::new(), |_| true, |_| None).iter().all(|row| row.is_stale));
     assert!(!view.tick(&host.host, &states, at(602.0)));
-    assert!(view.tick(&host.host, &states, at(603.0)), "the row that ended goes");
+    assert!(view.tick(&host.host, &states, at(603.0)), "the ended row expires");
     assert!(!view.tick(&host.host, &states, at(604.0)));
     assert_eq!(view.jobs(HostId(0)).len(), 1);
 }
 
 #[test]
-fn jobs_of_a_host_can_be_asked_for() {
+fn jobs_returns_the_jobs_of_one_host() {
     let view = view();
     let jobs = view.jobs(HostId(0)).iter().map(|job| job.row.job.clone()).collect::<Vec<JobKey>>();
     assert_eq!(jobs.iter().map(ToString::to_string).collect::<Vec<_>>(), ["launcher:500", "launcher:600"]);
@@ -234,7 +234,7 @@ fn training(pid: u32, gpu: u16, sm: u8) -> TestProcess {
     process
 }
 
-/// A job on two hosts, alice's; a notebook of bob's on the first host.
+/// A job of alice on two hosts, and a notebook of bob on the first.
 fn distributed_view() -> (RowCache, Vec<DistributedJob>) {
     let mut view = RowCache::default();
     let mut parts = Vec::new();
@@ -270,7 +270,7 @@ fn expected_row(depth: u8, host: &str, who: &str, command: &str) -> (u8, String,
 }
 
 #[test]
-fn a_job_on_several_hosts_is_one_row_with_its_least_and_most_busy_rank() {
+fn a_distributed_job_is_one_row_with_its_least_and_most_busy_rank() {
     let (view, distributed) = distributed_view();
     let folded = view.list(order(Group::DistributedJob), &HashSet::new(), &distributed, |_| true, |_| None);
     assert_eq!((folded.matched, folded.total), (3, 3));
@@ -279,12 +279,12 @@ fn a_job_on_several_hosts_is_one_row_with_its_least_and_most_busy_rank() {
         [expected_row(0, "hgx-00 +1", "alice", "python train.py"), expected_row(0, "hgx-00", "bob", "ipykernel")]
     );
     let row = &folded.rows[0];
-    let head = row.group_summary.as_ref().expect("a head");
-    assert!(head.is_likely);
-    assert_eq!((head.hosts, head.gpus, row.workers), (2, 2, 2));
+    let summary = row.group_summary.as_ref().expect("a group row");
+    assert!(summary.is_likely);
+    assert_eq!((summary.hosts, summary.gpus, row.workers), (2, 2, 2));
     assert_eq!((row.gpu_memory_bytes, row.sm_percent), (Some(120 << 30), Some((3, 97))));
     let rank = |host: &str, sm_percent| Some(BusyRank { host_name: host.into(), gpu_index: Some(2), sm_percent });
-    assert_eq!((head.least_busy.clone(), head.most_busy.clone()), (rank("hgx-01", 3), rank("hgx-00", 97)));
+    assert_eq!((summary.least_busy.clone(), summary.most_busy.clone()), (rank("hgx-01", 3), rank("hgx-00", 97)));
     let open = HashSet::from([row.key.clone()]);
     let rows = view.list(order(Group::DistributedJob), &open, &distributed, |_| true, |_| None).rows;
     assert_eq!(
@@ -294,7 +294,7 @@ fn a_job_on_several_hosts_is_one_row_with_its_least_and_most_busy_rank() {
 }
 
 #[test]
-fn of_a_job_on_several_hosts_one_part_alone_has_no_head() {
+fn a_single_remaining_part_of_a_distributed_job_has_no_group_row() {
     let (view, distributed) = distributed_view();
     let first = |row: &Row| row.key.host == HostId(0);
     let listed = view.list(order(Group::DistributedJob), &HashSet::new(), &distributed, first, |_| None);
@@ -303,7 +303,7 @@ fn of_a_job_on_several_hosts_one_part_alone_has_no_head() {
 }
 
 #[test]
-fn users_and_hosts_head_their_jobs() {
+fn users_and_hosts_have_group_rows() {
     let (view, distributed) = distributed_view();
     let by_user = view.list(order(Group::User), &HashSet::new(), &distributed, |_| true, |_| None).rows;
     assert_eq!(
@@ -316,14 +316,14 @@ fn users_and_hosts_head_their_jobs() {
         [expected_row(0, "hgx-00", "2 users", "2 jobs"), expected_row(0, "hgx-01", "alice", "1 job")]
     );
     assert_eq!(by_host[0].gpu_indexes, [1, 2]);
-    assert_eq!(by_user[0].gpu_indexes, [0u32; 0], "indexes of several hosts say nothing");
+    assert_eq!(by_user[0].gpu_indexes, [0u32; 0], "indexes of several hosts are not comparable");
     let open: HashSet<RowKey> = [by_host[1].key.clone()].into();
     let rows = view.list(order(Group::Host), &open, &distributed, |_| true, |_| None).rows;
     assert_eq!(rows.iter().map(|row| row.depth).collect::<Vec<_>>(), [0, 0, 1]);
 }
 
 #[test]
-fn the_figures_of_every_group_add_up_to_the_same() {
+fn every_grouping_has_the_same_totals() {
     let (view, distributed) = distributed_view();
     for group in Group::ALL {
         let rows = view.list(order(group), &HashSet::new(), &distributed, |_| true, |_| None).rows;
@@ -357,7 +357,7 @@ fn a_group_row_shows_the_most_urgent_trouble_of_its_jobs() {
 }
 
 #[test]
-fn a_head_takes_its_rank_from_the_worst_below_it() {
+fn a_group_row_has_the_rank_of_its_worst_job() {
     let (view, distributed) = distributed_view();
     let order = ListOrder { key: SortKey::Trouble, is_descending: false, group: Group::User };
     let bobs = |row: &Row| (row.who == "bob").then_some(3);

@@ -1,7 +1,9 @@
-//! The merged state of all hosts: pure data and pure functions over it.
+//! The merged state of all hosts: pure data and pure functions, without SSH, terminal or clock.
 //!
-//! [`Fleet::apply`] takes what a host sent; everything else reads. Nothing here knows SSH, a terminal or a clock:
-//! time comes in as a [`Moment`].
+//! [`Fleet::apply`] applies a [`HostUpdate`] at a [`Moment`]; all other functions only read. A [`Host`] joins the columns
+//! of a snapshot to GPU readings and [`Process`]es and keeps their [`History`]. [`host_rows`] builds the rows of its jobs
+//! and processes, [`RowCache`] the sorted and grouped list of all hosts, and a [`Filter`] selects rows of it.
+//! [`recording`] writes and replays the updates of all hosts.
 
 mod connection;
 mod distributed_jobs;

@@ -1,4 +1,4 @@
-//! One process that uses GPUs: what is known of it, joined from the columns of the wire.
+//! One process on a GPU: its identity, its facts and readings, its job, and the program name of its command line.
 
 use super::Moment;
 use crate::wire::{
@@ -15,14 +15,14 @@ use std::time::Duration;
 pub struct ProcessKey {
     /// The host's boot id.
     pub boot_id: Option<SafeText>,
-    /// Process id; 0 where the driver could not tell it.
+    /// The process id; 0 if the driver does not report it.
     pub pid: u32,
-    /// Start time in ticks after boot; `None` where /proc does not show the process.
+    /// Start time in clock ticks after boot; `None` if /proc does not show the process.
     pub start_ticks: Option<u64>,
 }
 
-/// Without the boot id: it is the same for all processes of a host, and its text made hashing a tenth of taking a
-/// snapshot in.
+/// Leaves out the boot id, which is equal for all processes of a host: hashing its text took a tenth of the time to
+/// apply a snapshot.
 impl Hash for ProcessKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.pid.hash(state);
@@ -30,71 +30,71 @@ impl Hash for ProcessKey {
     }
 }
 
-/// What rarely changes about a process, worked out once when its facts arrive.
+/// The rarely changing properties of a process, computed when its facts arrive.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProcessInfo {
-    /// What the probe said of it; `None` where /proc does not show it.
+    /// The facts from the probe; `None` if /proc does not show the process.
     pub facts: Option<ProcessFacts>,
-    /// What it is to be grouped with.
+    /// The job that the process belongs to.
     pub job: JobKey,
-    /// Who it belongs to: the user; for root, or an account without a name, what it runs in; else [`UNKNOWN_USER`].
+    /// The user; for root or an account without a name, the Slurm job, pod or container; else [`UNKNOWN_USER`].
     pub who: SafeText,
-    /// The ancestor that started it and its siblings, where there is one.
+    /// The ancestor that started the process and its siblings, if there is one.
     pub launcher: Option<Launcher>,
-    /// The command in one line: its arguments, else its short name in brackets as `ps` does, else why there is none.
+    /// The command in one line: the arguments, else the short name in brackets as in `ps`, else why there is none.
     pub command: SafeText,
 }
 
-/// What started a process: the topmost ancestor of the same user that is no shell.
+/// The topmost ancestor of the same user that is not a shell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Launcher {
-    /// Its identity.
+    /// The identity.
     pub key: ProcessKey,
-    /// Its command in one line.
+    /// The command in one line.
     pub command: SafeText,
 }
 
-/// Stands for the user where nobody is known.
+/// Shown in place of an unknown user.
 pub const UNKNOWN_USER: &str = "-";
 
-/// One process that uses GPUs, with its readings. Its GPUs are positions in the host's inventory.
+/// One process on GPUs with its readings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Process {
-    /// Its identity.
+    /// The identity.
     pub key: ProcessKey,
-    /// What rarely changes.
+    /// The rarely changing properties.
     pub info: Arc<ProcessInfo>,
-    /// What it does on the host.
+    /// The readings on the host.
     pub reading: ProcessReading,
-    /// What it does on each of its GPUs, by ascending position.
+    /// The readings on each GPU, by ascending inventory position.
     pub gpus: Vec<GpuProcessReading>,
-    /// Since when it has been seen in its present state, without a sight of another.
+    /// Since when every sample has shown the present state.
     pub state_since: Moment,
-    /// Its GPUs cannot be asked at the moment, so these are the last readings and not the present ones.
+    /// Whether the readings are the last known ones because the GPUs do not answer.
     pub is_stale: bool,
 }
 
-/// A process that has ended while its host was watched.
+/// A process that ended while its host was watched.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EndedProcess {
-    /// Its last readings.
+    /// The last readings.
     pub process: Process,
-    /// When it was first missing; it ended between the snapshot before and this one.
+    /// When the process was first missing. It ended between the previous snapshot and this one.
     pub ended_at: Moment,
 }
 
 impl Process {
-    /// What the probe said of it.
+    /// The facts from the probe.
     pub fn facts(&self) -> Option<&ProcessFacts> {
         self.info.facts.as_ref()
     }
 
-    /// Its memory on all its GPUs; `None` where no GPU tells.
+    /// The memory on all GPUs in bytes; `None` if no GPU reports it.
     pub fn gpu_memory_bytes(&self) -> Option<u64> {
         sum(self.gpus.iter().map(|gpu| gpu.gpu_memory_bytes))
     }
 
-    /// The least and the most SM share over its GPUs.
+    /// The lowest and the highest SM utilization over the GPUs, in percent.
     pub fn sm_percent(&self) -> Option<(u8, u8)> {
         self.gpus.iter().filter_map(|gpu| gpu.sm_percent).fold(None, |range, percent| {
             let (least, most) = range.unwrap_or((percent, percent));
@@ -102,23 +102,23 @@ impl Process {
         })
     }
 
-    /// Positions of its GPUs in the inventory, ascending.
+    /// The inventory positions of the GPUs, ascending.
     pub fn gpu_positions(&self) -> impl Iterator<Item = usize> + '_ {
         self.gpus.iter().filter_map(|gpu| gpu.gpu.map(usize::from))
     }
 
-    /// Whether it computes on the GPU at `position`; a process that only draws there does not take it. A driver that
-    /// does not tell the kind lists compute processes.
+    /// Whether the process computes on the GPU at `position`. A graphics process does not occupy a GPU. A driver that
+    /// does not report the kind lists compute processes only.
     pub fn computes_on(&self, position: usize) -> bool {
         self.usage_on(position).is_some_and(|usage| usage.kind != Some(GpuProcessKind::Graphics))
     }
 
-    /// What it does on the GPU at `position`.
+    /// The readings on the GPU at `position`.
     pub fn usage_on(&self, position: usize) -> Option<&GpuProcessReading> {
         self.gpus.iter().find(|usage| usage.gpu.map(usize::from) == Some(position))
     }
 
-    /// The condition of the process that needs attention; [`Process::state_since`] says since when.
+    /// The condition that needs attention. [`Process::state_since`] gives its start.
     pub fn trouble(&self, now: Moment) -> Option<ProcessTrouble> {
         match (self.reading.presence, self.reading.state) {
             (Some(Presence::Gone), _) => Some(ProcessTrouble::MemoryNotReleased),
@@ -126,7 +126,7 @@ impl Process {
             (_, Some(ProcessState::Zombie | ProcessState::Dead)) => Some(ProcessTrouble::Zombie),
             (_, Some(ProcessState::Stopped)) => Some(ProcessTrouble::Stopped),
             (_, Some(ProcessState::Traced)) => Some(ProcessTrouble::Traced),
-            // A job that reads from disks passes through this state many times a second.
+            // A process that reads from disk enters this state many times a second.
             (_, Some(ProcessState::DiskSleep)) if now.since(self.state_since) >= DISK_WAIT_THRESHOLD => {
                 Some(ProcessTrouble::DiskWait)
             }
@@ -135,10 +135,10 @@ impl Process {
     }
 }
 
-/// A condition of a process that needs attention, or that explains missing values.
+/// A condition that needs attention, or that explains missing values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessTrouble {
-    /// The process has ended, and the driver still lists its memory.
+    /// The process has exited, but the driver still lists its memory.
     MemoryNotReleased,
     /// Zombie or dead, and still on a GPU.
     Zombie,
@@ -148,7 +148,7 @@ pub enum ProcessTrouble {
     Traced,
     /// In uninterruptible sleep for [`DISK_WAIT_THRESHOLD`] or longer.
     DiskWait,
-    /// The host hides the process (`hidepid`). Not a fault, but it explains the missing values.
+    /// The host hides the process (`hidepid`). Not a fault; it explains missing values.
     Hidden,
 }
 
@@ -165,7 +165,7 @@ impl ProcessTrouble {
         }
     }
 
-    /// Urgency, the lowest first; `None` if it is no fault.
+    /// The urgency, lowest first; `None` if the condition is not a fault.
     pub(super) fn rank(self) -> Option<u8> {
         match self {
             Self::MemoryNotReleased => Some(2),
@@ -177,16 +177,16 @@ impl ProcessTrouble {
     }
 }
 
-/// How long a process must have been seen in uninterruptible sleep, and in nothing else, before it is said.
+/// How long a process must be in uninterruptible sleep without a break to count as [`ProcessTrouble::DiskWait`].
 pub const DISK_WAIT_THRESHOLD: Duration = Duration::from_secs(10);
 
-/// Adds what is known; `None` where nothing is.
+/// Sums the known values; `None` if no value is known.
 pub(super) fn sum<T: std::ops::Add<Output = T>>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
     values.flatten().reduce(|total, value| total + value)
 }
 
 impl ProcessInfo {
-    /// Works out the rest from the facts.
+    /// Computes the properties from the facts.
     pub fn new(key: &ProcessKey, facts: Option<ProcessFacts>, presence: Option<Presence>) -> Self {
         let job = JobKey::of_process(key, facts.as_ref());
         let command = match &facts {
@@ -211,7 +211,7 @@ impl ProcessInfo {
     }
 }
 
-/// Arguments as one line, else the short name in brackets.
+/// The arguments in one line, else the short name in brackets.
 fn command_line(argv: &[SafeText], name: Option<&SafeText>) -> Option<SafeText> {
     match (argv, name) {
         ([], None) => None,
@@ -221,7 +221,7 @@ fn command_line(argv: &[SafeText], name: Option<&SafeText>) -> Option<SafeText> 
     }
 }
 
-/// Who a process belongs to: the user; for root, or an account without a name, what it runs in.
+/// The value of [`ProcessInfo::who`].
 fn who(facts: Option<&ProcessFacts>) -> SafeText {
     let Some(facts) = facts else { return UNKNOWN_USER.into() };
     let owner = match &facts.owner {
@@ -239,17 +239,17 @@ fn who(facts: Option<&ProcessFacts>) -> SafeText {
     }
 }
 
-/// The first 12 characters, as `docker ps` shows an id.
+/// The first 12 characters, as in `docker ps`.
 fn short_id(id: &SafeText) -> String {
     id.chars().take(12).collect()
 }
 
-/// What makes several processes of one host one job.
+/// What the processes of one job on one host have in common.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum JobKey {
     /// A Slurm job.
     Slurm {
-        /// The cluster, where several have the same job ids; the cgroup does not tell it.
+        /// The cluster, if several use the same job ids. The cgroup does not contain it.
         cluster: Option<SafeText>,
         /// The job id.
         job: SafeText,
@@ -258,22 +258,22 @@ pub enum JobKey {
     Container {
         /// `docker`, `podman`, `lxc`, `nspawn`, `apptainer`, `pod`.
         runtime: SafeText,
-        /// The container's id or name; for a pod whose container is not known, the pod's uid.
+        /// The id or name of the container; if a pod's container is unknown, the uid of the pod.
         id: SafeText,
     },
-    /// The topmost ancestor of the same user that is no shell, tmux, screen or sshd; often the process itself.
+    /// The topmost ancestor of the same user that is not a shell, tmux, screen or sshd; often the process itself.
     Launcher(ProcessKey),
-    /// The session of processes whose parents are gone.
+    /// The session of processes whose parents have exited.
     Session {
         /// The host's boot id.
         boot_id: Option<SafeText>,
-        /// The session id (setsid(2)): the pid of its first process.
+        /// The session id (setsid(2)), which is the pid of the session's first process.
         session: u32,
     },
 }
 
 impl JobKey {
-    /// The job of a process, from its facts; without facts a process is a job of its own.
+    /// The job of a process. A process without facts is a job by itself.
     pub fn of_process(process: &ProcessKey, facts: Option<&ProcessFacts>) -> Self {
         let Some(facts) = facts else { return Self::Launcher(process.clone()) };
         match &facts.owner {
@@ -300,7 +300,7 @@ impl JobKey {
     }
 }
 
-/// The word that JSON carries: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061`, `session:4211`.
+/// The form in JSON: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061`, `session:4211`.
 impl fmt::Display for JobKey {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -313,26 +313,26 @@ impl fmt::Display for JobKey {
     }
 }
 
-/// The ancestor that started this process and its siblings: the topmost one of the same user below the first shell,
-/// multiplexer, login or init. `None` where the process stands directly below one of those.
+/// Returns the ancestor that started this process and its siblings: the topmost one of the same user below the first
+/// shell, multiplexer, login or init. Returns `None` if the process is a direct child of one of those.
 ///
-/// What lies above such a shell is not looked at: an editor's terminal or a notebook server would make one job of
-/// everything that was ever typed into it.
+/// Ancestors above such a shell do not count: the terminal of an editor or a notebook server would join everything that
+/// runs in it into one job.
 pub fn launcher(facts: &ProcessFacts) -> Option<&Ancestor> {
     let uid = facts.uid?;
     facts.ancestors.iter().take_while(|ancestor| ancestor.uid == Some(uid) && !is_boundary(ancestor)).last()
 }
 
-/// Whether nothing is known above the process: its parents have ended and init, or a subreaper, has taken it over.
+/// Whether the parents have exited and init or a subreaper has adopted the process.
 fn is_orphaned(facts: &ProcessFacts) -> bool {
     facts.ancestors.first().is_none_or(|parent| parent.pid == 1 || is_init(&parent.name))
 }
 
-/// Whether a process is where a person sits, or what runs jobs for others, and not a part of a job.
+/// Whether an ancestor is a shell, a login or a runtime of jobs and containers, and thus not part of a job.
 fn is_boundary(ancestor: &Ancestor) -> bool {
     const LOGINS: [&str; 9] =
         ["sshd", "sshd-session", "dropbear", "mosh-server", "login", "su", "screen", "SCREEN", "zellij"];
-    /// They run as root, as do the processes of many containers. Linux keeps 15 characters of a name.
+    /// These run as root, as do the processes of many containers. Linux keeps 15 characters of a name.
     const RUNTIMES: [&str; 9] = [
         "containerd-shim",
         "conmon",
@@ -364,12 +364,12 @@ fn is_shell(name: &str) -> bool {
     SHELLS.contains(&name)
 }
 
-/// ProcessTable that adopt orphans: pid 1 under its usual names, and a user's own systemd.
+/// Processes that adopt orphans: pid 1 under its usual names, and the systemd instance of a user.
 fn is_init(name: &str) -> bool {
     matches!(name, "init" | "systemd" | "tini" | "dumb-init" | "catatonit" | "runit")
 }
 
-/// Programs that start one Python script many times and stand above its workers.
+/// Programs that start one Python script as several workers.
 const LAUNCHERS: [&str; 6] = [
     "torchrun",
     "accelerate",
@@ -380,8 +380,8 @@ const LAUNCHERS: [&str; 6] = [
 ];
 const INTERPRETERS: [&str; 5] = ["uv", "node", "perl", "ruby", "julia"];
 
-/// The part of a command line that a person would call it by: the script or module of an interpreter, the script that
-/// `torchrun` and its like start, else the program. Empty where there is no command line.
+/// The program name of a command line: the script or module of an interpreter, the script that a launcher such as
+/// `torchrun` starts, else the program. Empty if the command line is empty.
 pub fn program_name(command: &str) -> &str {
     program_and_arguments(command).split_whitespace().next().unwrap_or("")
 }
@@ -396,7 +396,7 @@ pub fn program_and_arguments(command: &str) -> &str {
     command.get(start..).unwrap_or("")
 }
 
-/// A word of a command line and where it begins.
+/// A word of a command line with its byte offset.
 type Word<'a> = (usize, &'a str);
 
 fn words(command: &str) -> impl Iterator<Item = Word<'_>> {
@@ -408,7 +408,7 @@ fn words(command: &str) -> impl Iterator<Item = Word<'_>> {
     pieces.filter(|(_, word)| !word.is_empty())
 }
 
-/// What an interpreter runs, its options left aside.
+/// The script or module that an interpreter runs.
 fn script<'a>(words: &mut impl Iterator<Item = Word<'a>>) -> Option<Word<'a>> {
     match words.find(|(_, word)| !word.starts_with('-') || *word == "-m" || *word == "-c")? {
         (_, "-m") => words.next(),
@@ -417,7 +417,7 @@ fn script<'a>(words: &mut impl Iterator<Item = Word<'a>>) -> Option<Word<'a>> {
     }
 }
 
-/// The options of launchers may have values of their own, so that only a file or a module is surely what they start.
+/// Launcher options may have values, so only a file or a module is certain to be the started script.
 fn launched_script<'a>(mut words: impl Iterator<Item = Word<'a>>) -> Option<Word<'a>> {
     match words.find(|(_, word)| is_script(word) || *word == "-m" || *word == "--module")? {
         (_, "-m" | "--module") => words.next(),
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn the_topmost_launcher_counts() {
+    fn the_topmost_ancestor_is_the_launcher() {
         let parents = vec![
             ancestor(503, ALICE, "python3.11"),
             ancestor(502, ALICE, "accelerate"),
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn shells_multiplexers_and_logins_end_the_chain() {
+    fn shells_multiplexers_and_logins_are_no_launchers() {
         for boundary in ["bash", "zsh", "tmux: server", "SCREEN", "sshd", "sshd-session", "systemd"] {
             let parents = vec![ancestor(400, ALICE, boundary), ancestor(300, ALICE, "code-server")];
             assert_eq!(job(510, ALICE, parents), "launcher:510", "{boundary}");
@@ -489,14 +489,14 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_a_shell_under_another_name() {
+    fn a_shell_script_is_no_launcher() {
         let script =
             Ancestor { argv: ["/bin/bash", "./run.sh"].map(SafeText::new).to_vec(), ..ancestor(500, ALICE, "run.sh") };
         assert_eq!(job(510, ALICE, vec![script, ancestor(400, ALICE, "bash")]), "launcher:510");
     }
 
     #[test]
-    fn what_runs_containers_and_jobs_is_no_launcher() {
+    fn container_and_job_runtimes_are_no_launchers() {
         for runtime in ["containerd-shim", "conmon", "slurmstepd", "slurm_script"] {
             let parents = vec![ancestor(500, 0, "torchrun"), ancestor(400, 0, runtime), ancestor(300, 0, "python")];
             let facts = facts(510, 0, parents);
@@ -511,14 +511,14 @@ mod tests {
     }
 
     #[test]
-    fn another_users_parent_is_no_launcher() {
+    fn a_parent_of_another_user_is_no_launcher() {
         let parents = vec![ancestor(500, 0, "sudo"), ancestor(400, ALICE, "bash")];
         assert_eq!(job(510, 1001, parents.clone()), "launcher:510");
         assert_eq!(job(510, 0, parents), "launcher:500");
     }
 
     #[test]
-    fn orphans_are_held_together_by_their_session() {
+    fn orphans_of_one_session_are_one_job() {
         let orphan = |pid| {
             let facts = ProcessFacts { session: Some(400), ..facts(pid, ALICE, vec![ancestor(1, 0, "systemd")]) };
             JobKey::of_process(&key(pid), Some(&facts))
@@ -528,13 +528,13 @@ mod tests {
     }
 
     #[test]
-    fn the_session_says_nothing_while_a_parent_is_known() {
+    fn the_session_does_not_count_while_a_parent_is_known() {
         let facts = ProcessFacts { session: Some(400), ..facts(510, ALICE, vec![ancestor(400, ALICE, "bash")]) };
         assert_eq!(JobKey::of_process(&key(510), Some(&facts)), JobKey::Launcher(key(510)));
     }
 
     #[test]
-    fn slurm_and_containers_go_before_parents() {
+    fn slurm_jobs_and_containers_take_precedence_over_parents() {
         let owned = |owner| {
             let facts = ProcessFacts { owner: Some(owner), ..facts(510, 0, vec![ancestor(500, 0, "python")]) };
             JobKey::of_process(&key(510), Some(&facts)).to_string()
@@ -547,14 +547,14 @@ mod tests {
     }
 
     #[test]
-    fn without_facts_a_process_is_its_own_job() {
+    fn a_process_without_facts_is_a_job_by_itself() {
         assert_eq!(JobKey::of_process(&key(510), None), JobKey::Launcher(key(510)));
         let unknown_user = ProcessFacts { uid: None, ..facts(510, 0, vec![ancestor(500, 0, "python")]) };
         assert_eq!(JobKey::of_process(&key(510), Some(&unknown_user)), JobKey::Launcher(key(510)));
     }
 
     #[test]
-    fn a_program_is_called_by_its_script() {
+    fn program_name_is_the_script_of_an_interpreter() {
         for (command, name) in [
             ("python train.py --lr 1", "train.py"),
             ("/usr/bin/python3.11 -u /home/a/code/train.py", "train.py"),
@@ -570,14 +570,14 @@ mod tests {
     }
 
     #[test]
-    fn a_launcher_is_called_by_what_it_starts() {
+    fn program_name_is_the_script_that_a_launcher_starts() {
         for (command, name) in [
             ("python /opt/conda/bin/torchrun --nproc_per_node 8 --master_port 29500 code/train.py --lr 1", "train.py"),
             ("torchrun --standalone -m lab.pretrain", "lab.pretrain"),
             ("python -m torch.distributed.run --nnodes=2 x.py y.py", "x.py"),
             ("accelerate launch --num_processes 8 sft.py", "sft.py"),
             ("torchrun --help", "torchrun"),
-            // Not a launcher: the file is its argument.
+            // Not a launcher: the file is an argument.
             ("vim train.py", "vim"),
         ] {
             assert_eq!(program_name(command), name, "{command}");

@@ -1,4 +1,5 @@
-//! The processes of one host across snapshots: joined from columns, remembered through gaps, noticed when they end.
+//! The processes of one host across snapshots. Joins the columns of a snapshot, keeps processes whose GPU does not
+//! answer, and detects processes that have ended.
 
 use super::{EndedProcess, Moment, Process, ProcessInfo, ProcessKey, sanitize};
 use crate::wire::{
@@ -8,14 +9,14 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a row stays after its process has ended.
+/// How long a row remains after its process has ended.
 pub const ENDED_ROW_RETENTION: Duration = Duration::from_secs(10 * 60);
 
-/// The most processes remembered as ended, so that a host that starts thousands cannot fill the memory.
+/// Maximum number of ended processes, which bounds the memory on a host that starts thousands.
 const MAX_ENDED: usize = 64;
 
-/// For how many snapshots facts are kept of a process that is not listed: the probe sends them once, and a process may
-/// be missing from a list for a moment.
+/// Number of snapshots for which the facts of an unlisted process are kept. The probe sends facts once, and a process
+/// may be missing from one list.
 const FACTS_RETAINED_SNAPSHOTS: u16 = 60;
 
 #[derive(Debug, Clone, Default)]
@@ -25,13 +26,13 @@ pub(super) struct ProcessTable {
     known: HashMap<u32, KnownProcess>,
 }
 
-/// What rarely changes about a pid.
+/// The rarely changing properties of a pid.
 #[derive(Debug, Clone)]
 struct KnownProcess {
     key: ProcessKey,
     presence: Option<Presence>,
     info: Arc<ProcessInfo>,
-    /// Snapshots since it was last listed.
+    /// Number of snapshots since the process was last listed.
     missed_snapshots: u16,
 }
 
@@ -44,13 +45,13 @@ impl ProcessTable {
         self.ended.iter()
     }
 
-    /// The inventory changed: `moves[old]` is the new position of a GPU, `None` where it is no more. A process all of
-    /// whose GPUs are gone goes with them.
-    pub(super) fn move_gpus(&mut self, moves: &[Option<usize>]) {
+    /// Follows a change of the inventory: `new_positions[old]` is the new position of a GPU, or `None` if the GPU is
+    /// unlisted. Processes without a remaining GPU are dropped.
+    pub(super) fn move_gpus(&mut self, new_positions: &[Option<usize>]) {
         let ended = self.ended.iter_mut().map(|ended| &mut ended.process);
         for process in self.live.iter_mut().chain(ended) {
             process.gpus.retain_mut(|usage| {
-                let position = usage.gpu.and_then(|old| moves.get(usize::from(old)).copied().flatten());
+                let position = usage.gpu.and_then(|old| new_positions.get(usize::from(old)).copied().flatten());
                 usage.gpu = position.and_then(|position| u16::try_from(position).ok());
                 usage.gpu.is_some()
             });
@@ -59,40 +60,40 @@ impl ProcessTable {
         self.live.retain(|process| !process.gpus.is_empty());
     }
 
-    /// Takes the processes and facts out of a snapshot.
+    /// Moves the processes and facts out of a snapshot.
     pub(super) fn apply(&mut self, snapshot: &mut Snapshot, context: &SnapshotContext) {
         let mut facts: HashMap<u32, ProcessFacts> =
             std::mem::take(&mut snapshot.facts).into_iter().map(|facts| (facts.pid, facts)).collect();
         let columns = std::mem::take(&mut snapshot.processes);
         let rows = rows_by_pid(&columns);
-        let usages = usages(snapshot, context);
-        // Both lists are by ascending pid, so that one walk along both finds who was there before.
-        let mut before = std::mem::take(&mut self.live).into_iter().peekable();
+        let gpu_usages = gpu_usages(snapshot, context);
+        // Both lists are sorted by pid, so that one pass finds the earlier state of each process.
+        let mut previous = std::mem::take(&mut self.live).into_iter().peekable();
         let mut missing = Vec::new();
-        self.live.reserve_exact(usages.chunk_by(is_of_one_process).count());
+        self.live.reserve_exact(gpu_usages.chunk_by(is_same_process).count());
 
-        for gpus in usages.chunk_by(is_of_one_process) {
+        for gpus in gpu_usages.chunk_by(is_same_process) {
             let pid = pid_of(&gpus[0]);
             let mut reading = row_of(&rows, pid).map(|row| columns.row(row)).unwrap_or_default();
             sanitize::sanitize_process(&mut reading);
             let (key, info) = self.identify(pid, &reading, facts.remove(&pid), context);
-            while let Some(gone) = before.next_if(|earlier| earlier.key.pid < pid) {
-                missing.push(gone);
+            while let Some(unlisted) = previous.next_if(|earlier| earlier.key.pid < pid) {
+                missing.push(unlisted);
             }
-            // A start that was not known before, as of a process that was hidden, makes no other process of it.
+            // A hidden process has no start time; when it becomes visible, it is the same process.
             let is_same = |earlier: &Process| earlier.key == key || earlier.key.start_ticks.is_none();
-            let earlier = before.next_if(|earlier| earlier.key.pid == pid && is_same(earlier));
-            let (state_since, mut mine) = match earlier {
+            let earlier = previous.next_if(|earlier| earlier.key.pid == pid && is_same(earlier));
+            let (state_since, mut gpu_readings) = match earlier {
                 Some(earlier) if is_same_state(&earlier.reading, &reading) => (earlier.state_since, earlier.gpus),
                 Some(earlier) => (context.now, earlier.gpus),
                 None => (context.now, Vec::with_capacity(gpus.len())),
             };
-            mine.clear();
-            mine.extend_from_slice(gpus);
-            self.live.push(Process { key, info, reading, gpus: mine, state_since, is_stale: false });
+            gpu_readings.clear();
+            gpu_readings.extend_from_slice(gpus);
+            self.live.push(Process { key, info, reading, gpus: gpu_readings, state_since, is_stale: false });
         }
-        missing.extend(before);
-        // Facts of processes that are not listed (yet): the driver may name them in the next snapshot.
+        missing.extend(previous);
+        // The driver may list these processes in the next snapshot.
         for (pid, facts) in facts {
             let reading = ProcessReading { start_ticks: facts.start_ticks, ..ProcessReading::default() };
             self.identify(pid, &reading, Some(facts), context);
@@ -101,7 +102,7 @@ impl ProcessTable {
         self.expire_facts();
     }
 
-    /// The identity of a pid, and what rarely changes about it. Facts of another process that had this pid are dropped.
+    /// Returns the identity and the properties of a pid. Facts of an earlier process with the same pid are dropped.
     fn identify(
         &mut self,
         pid: u32,
@@ -111,7 +112,7 @@ impl ProcessTable {
     ) -> (ProcessKey, Arc<ProcessInfo>) {
         let is_same = |start_ticks: Option<u64>| match (start_ticks, reading.start_ticks) {
             (Some(one), Some(other)) => one == other,
-            // /proc no longer shows it, but the driver still lists it: what is known says whose memory it is.
+            // The driver still lists a process that /proc no longer shows: the known facts tell whose memory it is.
             _ => true,
         };
         let known = self.known.get_mut(&pid).filter(|known| is_same(known.key.start_ticks));
@@ -136,25 +137,25 @@ impl ProcessTable {
         (key, info)
     }
 
-    /// Decides what became of the processes that were listed before and are not now.
+    /// Marks missing processes as ended, or keeps them as stale if their GPUs could not be read.
     fn end_or_carry_over(&mut self, missing: Vec<Process>, is_truncated: bool, context: &SnapshotContext) {
         let is_readable = |position: usize| {
             context.readings.get(position).is_some_and(|gpu| gpu.error.is_none() && gpu.blocked_seconds.is_none())
         };
-        let mut held = Vec::new();
+        let mut carried_over = Vec::new();
         let mut ended = Vec::new();
         for mut process in missing {
             if !context.is_listed || !process.gpu_positions().all(is_readable) {
                 process.is_stale = true;
-                held.push(process);
+                carried_over.push(process);
             } else if !context.is_first && !is_truncated && process.key.pid != 0 {
                 ended.push(EndedProcess { process, ended_at: context.now });
             }
         }
-        // A pid that is listed again belongs to whoever has it now.
-        held.retain(|process| !self.live.iter().any(|live| live.key.pid == process.key.pid));
-        if !held.is_empty() {
-            self.live.append(&mut held);
+        // A pid that is listed again belongs to the listed process.
+        carried_over.retain(|process| !self.live.iter().any(|live| live.key.pid == process.key.pid));
+        if !carried_over.is_empty() {
+            self.live.append(&mut carried_over);
             self.live.sort_by_key(|process| process.key.pid);
         }
         ended.sort_by_key(|ended| ended.process.key.pid);
@@ -170,7 +171,7 @@ impl ProcessTable {
     fn expire_facts(&mut self) {
         let live = &self.live;
         self.known.retain(|pid, known| {
-            // Sorted by pid: see [`usages`] and [`ProcessTable::settle`].
+            // `live` is sorted by pid: see [`gpu_usages`] and [`ProcessTable::end_or_carry_over`].
             if live.binary_search_by_key(pid, |process| process.key.pid).is_ok() {
                 known.missed_snapshots = 0;
             } else {
@@ -185,7 +186,7 @@ impl ProcessTable {
     }
 }
 
-/// Where each pid's row is, by ascending pid.
+/// The row index of each pid, by ascending pid.
 fn rows_by_pid(columns: &ProcessColumns) -> Vec<(u32, usize)> {
     let pids = columns.pid.iter().enumerate();
     let mut rows: Vec<(u32, usize)> = pids.filter_map(|(row, pid)| Some(((*pid)?, row))).collect();
@@ -193,15 +194,15 @@ fn rows_by_pid(columns: &ProcessColumns) -> Vec<(u32, usize)> {
     rows
 }
 
-/// The row of a pid: the last, should there be several.
+/// The row of a pid; the last one if there are several.
 fn row_of(rows: &[(u32, usize)], pid: u32) -> Option<usize> {
     let end = rows.partition_point(|(other, _)| *other <= pid);
     rows[..end].last().filter(|(other, _)| *other == pid).map(|(_, row)| *row)
 }
 
-/// What each pid does on GPUs, by ascending pid and position. Positions that the inventory does not have are left out,
-/// as are second rows for one (pid, GPU). What the driver cannot name is gathered under pid 0.
-fn usages(snapshot: &mut Snapshot, context: &SnapshotContext) -> Vec<GpuProcessReading> {
+/// The usage of each (pid, GPU position), sorted. Drops unknown positions and duplicates. Usage that the driver does
+/// not assign to a process is summed up under pid 0.
+fn gpu_usages(snapshot: &mut Snapshot, context: &SnapshotContext) -> Vec<GpuProcessReading> {
     let columns = std::mem::take(&mut snapshot.gpu_processes);
     let rows = (0..columns.len()).filter_map(|row| {
         let mut usage = columns.row(row);
@@ -209,10 +210,10 @@ fn usages(snapshot: &mut Snapshot, context: &SnapshotContext) -> Vec<GpuProcessR
         sanitize::sanitize_gpu_process(&mut usage, info);
         Some(usage)
     });
-    let mut usages: Vec<GpuProcessReading> = rows.collect();
-    // Stable: of several rows the first counts.
-    usages.sort_by_key(|usage| (pid_of(usage), usage.gpu));
-    usages.dedup_by(|next, kept| {
+    let mut gpu_usages: Vec<GpuProcessReading> = rows.collect();
+    // The sort is stable: of several rows for one (pid, GPU) the first counts.
+    gpu_usages.sort_by_key(|usage| (pid_of(usage), usage.gpu));
+    gpu_usages.dedup_by(|next, kept| {
         let is_second = pid_of(next) == pid_of(kept) && next.gpu == kept.gpu;
         if is_second && next.pid.is_none() {
             let memory = [kept.gpu_memory_bytes, next.gpu_memory_bytes];
@@ -220,15 +221,15 @@ fn usages(snapshot: &mut Snapshot, context: &SnapshotContext) -> Vec<GpuProcessR
         }
         is_second
     });
-    usages
+    gpu_usages
 }
 
-/// The pid; 0 where the driver cannot tell.
+/// The pid, or 0 if the driver does not name the process.
 fn pid_of(usage: &GpuProcessReading) -> u32 {
     usage.pid.unwrap_or(0)
 }
 
-fn is_of_one_process(one: &GpuProcessReading, other: &GpuProcessReading) -> bool {
+fn is_same_process(one: &GpuProcessReading, other: &GpuProcessReading) -> bool {
     pid_of(one) == pid_of(other)
 }
 
@@ -236,18 +237,18 @@ fn is_same_state(one: &ProcessReading, other: &ProcessReading) -> bool {
     one.state == other.state && one.presence == other.presence
 }
 
-/// What is known when a snapshot's processes are taken in.
+/// The host's state that is needed to join the processes of one snapshot.
 pub(super) struct SnapshotContext<'a> {
-    /// The host's boot id.
+    /// The boot id.
     pub(super) boot_id: Option<&'a SafeText>,
     /// The GPUs.
     pub(super) infos: &'a [GpuInfo],
-    /// Their readings in this snapshot.
+    /// The readings of the GPUs in this snapshot.
     pub(super) readings: &'a [GpuReading],
-    /// The snapshot lists the processes; else nothing can be said of them.
+    /// Whether the snapshot lists processes. If not, their state is unknown.
     pub(super) is_listed: bool,
-    /// It is the first of its connection: what happened before is not known.
+    /// Whether this is the first snapshot of the connection. Earlier events are unknown.
     pub(super) is_first: bool,
-    /// When it arrived.
+    /// When the snapshot arrived.
     pub(super) now: Moment,
 }

@@ -1,25 +1,25 @@
-//! One series of readings, quantised: a byte or two a point.
+//! One quantized series of readings: one or two bytes per point.
 
-/// Raw points a series.
+/// Raw points per series.
 pub(super) const RAW_POINTS: usize = 600;
-/// Means a series.
+/// Means per series.
 pub(super) const MEANS: usize = 720;
 
-/// How a reading becomes a small number. Zero is kept for "nothing known".
+/// How a reading is quantized. Code 0 means an unknown value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Scale {
-    /// 0 to 100 in steps of a half, one byte.
+    /// Percent, 0 to 100 in steps of 0.5; one byte.
     Percent,
-    /// -50 to 204 degrees in steps of one, one byte.
+    /// Degrees Celsius, -50 to 204 in steps of 1; one byte.
     Celsius,
-    /// CPU share, 100 = one CPU, up to 256 CPUs in steps of 4 % of the value, one byte: a twentieth of a CPU and fifty
-    /// of them are both told from nothing.
+    /// CPU utilization, 100 = one CPU, up to 256 CPUs; one byte. The steps are 4 % of the value, so that small shares
+    /// and many CPUs both have enough resolution.
     Cpu,
-    /// Up to 16 kW in steps of a quarter watt, two bytes.
+    /// Watts, up to 16 kW in steps of 0.25; two bytes.
     Watts,
-    /// Two bytes in steps of `unit` MiB. The unit doubles when a value does not fit.
+    /// Memory in steps of `unit` MiB; two bytes. The unit doubles when a value is too large.
     Memory {
-        /// MiB a step.
+        /// MiB per step.
         unit: u32,
     },
 }
@@ -27,7 +27,7 @@ pub(super) enum Scale {
 const MIB: f32 = 1024.0 * 1024.0;
 const WIDE_MAX: f32 = 65_534.0;
 const NARROW_MAX: f32 = 254.0;
-/// Steps for each factor of e.
+/// Steps per factor of e.
 const CPU_STEPS: f32 = 25.0;
 
 impl Scale {
@@ -52,37 +52,37 @@ impl Scale {
     }
 }
 
-/// The raw points and the ten-second means of one series. Their memory grows as they fill: most runs of the program,
-/// and most processes, are short.
+/// The raw points and the ten-second means of one series. The memory grows with the points, because most runs of the
+/// program and most processes are short.
 #[derive(Debug, Clone)]
 pub(super) struct QuantizedSeries {
     scale: Scale,
     raw: CodeRing,
     means: CodeRing,
-    /// Of the ten seconds that are not over yet.
+    /// Sum and number of readings in the current period.
     sum: f32,
     count: u32,
 }
 
-/// CodeRing of a ring; zero is "nothing known".
+/// Codes in a ring; 0 is an unknown value.
 #[derive(Debug, Clone)]
 enum CodeRing {
     Narrow(Ring<u8>),
     Wide(Ring<u16>),
 }
 
-/// A ring that is kept from the slot on that was filled first.
+/// A ring that is allocated from the first used slot on.
 #[derive(Debug, Clone)]
 struct Ring<C> {
-    /// Places of the ring.
+    /// Number of slots.
     capacity: u16,
     /// The slot of the first code.
     first: u16,
-    /// What lies beyond has not been filled yet.
+    /// The codes so far; the slots beyond are unknown.
     codes: Vec<C>,
 }
 
-/// A ring grows by so many capacity at a time.
+/// Number of codes by which a ring grows.
 const GROWTH: usize = 20;
 
 impl CodeRing {
@@ -120,7 +120,7 @@ impl<C: Copy + Default + PartialEq> Ring<C> {
         Self { capacity: capacity as u16, first: 0, codes: Vec::new() }
     }
 
-    /// Where a slot of the ring is kept.
+    /// The index of a slot in `codes`.
     fn index(&self, slot: usize) -> usize {
         let (first, capacity) = (usize::from(self.first), usize::from(self.capacity));
         if slot >= first { slot - first } else { slot + capacity - first }
@@ -132,11 +132,11 @@ impl<C: Copy + Default + PartialEq> Ring<C> {
 
     fn set(&mut self, slot: usize, code: C) {
         let index = self.index(slot);
-        if let Some(kept) = self.codes.get_mut(index) {
-            *kept = code;
+        if let Some(existing) = self.codes.get_mut(index) {
+            *existing = code;
             return;
         }
-        // What is not there reads as "nothing known" anyway.
+        // A missing slot reads as unknown anyway.
         let capacity = usize::from(self.capacity);
         if code == C::default() || slot >= capacity {
             return;
@@ -159,12 +159,12 @@ impl QuantizedSeries {
         Self { scale, raw: CodeRing::new(scale, RAW_POINTS), means: CodeRing::new(scale, MEANS), sum: 0.0, count: 0 }
     }
 
-    /// The raw point at a slot of the ring.
+    /// The raw point in a slot.
     pub(super) fn raw(&self, slot: usize) -> Option<f32> {
         self.value(self.raw.get(slot))
     }
 
-    /// The mean at a slot of the ring.
+    /// The mean in a slot.
     pub(super) fn mean(&self, slot: usize) -> Option<f32> {
         self.value(self.means.get(slot))
     }
@@ -177,7 +177,7 @@ impl QuantizedSeries {
         self.means.set(slot, None);
     }
 
-    /// Takes a reading: into the raw point at `slot` where that is empty, and into the mean of its ten seconds.
+    /// Adds a reading to the raw point in `slot`, if that is empty, and to the mean of the period.
     pub(super) fn push(&mut self, slot: usize, value: Option<f32>) {
         let Some(value) = value.filter(|value| value.is_finite()) else { return };
         if self.raw.get(slot) == 0.0 {
@@ -188,7 +188,7 @@ impl QuantizedSeries {
         self.count += 1;
     }
 
-    /// Ten seconds are over: their mean goes to `slot`.
+    /// Ends the period and writes its mean to `slot`.
     pub(super) fn close_mean(&mut self, slot: usize) {
         let mean = (self.count > 0).then(|| self.sum / self.count as f32);
         let step = mean.map(|mean| self.step(mean));
@@ -197,7 +197,7 @@ impl QuantizedSeries {
         self.count = 0;
     }
 
-    /// Bytes of its points.
+    /// The size of the points in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.raw.bytes() + self.means.bytes()
     }
@@ -206,13 +206,13 @@ impl QuantizedSeries {
         (code > 0.0).then(|| self.scale.value(code - 1.0))
     }
 
-    /// The step of a value, in a unit in which it fits.
+    /// The code of a value, in a unit in which it fits.
     fn step(&mut self, value: f32) -> f32 {
         self.widen(value);
         self.scale.to_step(value).round()
     }
 
-    /// Doubles the unit of memory until `value` fits; what is there already keeps its value to within a step.
+    /// Doubles the unit of memory until `value` fits. Earlier values keep their precision to within a step.
     fn widen(&mut self, value: f32) {
         while let Scale::Memory { unit } = self.scale
             && self.scale.to_step(value).round() > WIDE_MAX
@@ -231,7 +231,7 @@ impl QuantizedSeries {
 mod tests {
     use super::*;
 
-    fn kept(scale: Scale, value: f32) -> f32 {
+    fn round_trip(scale: Scale, value: f32) -> f32 {
         let mut series = QuantizedSeries::new(scale);
         series.push(0, Some(value));
         series.raw(0).expect("a point")
@@ -240,32 +240,32 @@ mod tests {
     #[test]
     fn values_come_back_within_a_step() {
         for percent in 0..=100_u8 {
-            assert!((kept(Scale::Percent, f32::from(percent)) - f32::from(percent)).abs() < 0.01);
+            assert!((round_trip(Scale::Percent, f32::from(percent)) - f32::from(percent)).abs() < 0.01);
         }
         for celsius in [-50.0, -1.0, 0.0, 45.0, 110.0, 204.0] {
-            assert!((kept(Scale::Celsius, celsius) - celsius).abs() < 0.01);
+            assert!((round_trip(Scale::Celsius, celsius) - celsius).abs() < 0.01);
         }
         for watts in [0.0, 44.25, 104.5, 700.0, 10_000.0] {
-            assert!((kept(Scale::Watts, watts) - watts).abs() < 0.13);
+            assert!((round_trip(Scale::Watts, watts) - watts).abs() < 0.13);
         }
         for cpu in [0.0, 2.0, 5.0, 99.0, 768.0, 25_600.0_f32] {
-            assert!((kept(Scale::Cpu, cpu) - cpu).abs() <= 0.03 * cpu.max(1.0), "{cpu}");
+            assert!((round_trip(Scale::Cpu, cpu) - cpu).abs() <= 0.03 * cpu.max(1.0), "{cpu}");
         }
     }
 
     #[test]
-    fn the_unit_of_memory_grows_with_the_values() {
+    fn the_memory_unit_grows_with_the_values() {
         const GIB: f32 = 1024.0 * MIB;
         let mut series = QuantizedSeries::new(Scale::Memory { unit: 1 });
         series.push(0, Some(40.0 * GIB));
         series.push(1, Some(640.0 * GIB));
-        assert!((series.raw(0).expect("kept") - 40.0 * GIB).abs() < 0.02 * GIB);
-        assert!((series.raw(1).expect("kept") - 640.0 * GIB).abs() < 0.02 * GIB);
+        assert!((series.raw(0).expect("a point") - 40.0 * GIB).abs() < 0.02 * GIB);
+        assert!((series.raw(1).expect("a point") - 640.0 * GIB).abs() < 0.02 * GIB);
         assert_eq!(series.scale, Scale::Memory { unit: 16 });
     }
 
     #[test]
-    fn a_ring_is_kept_from_the_place_on_that_was_filled_first() {
+    fn a_ring_is_allocated_from_the_first_used_slot_on() {
         let mut series = QuantizedSeries::new(Scale::Percent);
         series.push(RAW_POINTS - 2, Some(10.0));
         series.push(1, Some(20.0));
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_grows_with_the_points_and_not_beyond_the_ring() {
+    fn a_ring_grows_with_its_points_up_to_its_capacity() {
         let mut series = QuantizedSeries::new(Scale::Watts);
         assert_eq!(series.bytes(), 0);
         series.push(0, Some(100.0));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_not_zero() {
+    fn unknown_values_differ_from_zero() {
         let mut series = QuantizedSeries::new(Scale::Percent);
         assert_eq!(series.raw(3), None);
         series.push(3, Some(0.0));

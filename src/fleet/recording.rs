@@ -1,4 +1,5 @@
-//! Recordings: what the hosts sent and how their links stood, one JSON object a line; docs/recording.md describes it.
+//! The recording format: the messages of the hosts and the changes of their links, one JSON object per line. See
+//! docs/recording.md.
 //!
 //! ```text
 //! {"recording":1,"started":"2026-03-01T13:44:00Z"}
@@ -7,8 +8,8 @@
 //! {"t":9.02,"host":"hgx-02","link":"down","error":{"kind":"timeout","message":"...","hint":null}}
 //! ```
 //!
-//! `t` is in seconds since the recording was started. `wire` is one message of the probe. A program that is killed while
-//! it writes leaves a last line that is cut: it is left out, everything before it counts.
+//! `t` is in seconds since the start of the recording, and `wire` is one message of the probe. A killed program leaves
+//! an incomplete last line, which readers skip.
 
 use super::{ConnectPhase, Host, HostId, HostUpdate, Link, LinkError, LinkErrorKind, Moment, RetryPolicy};
 use crate::wire::codec::{self, CodecError, MAX_LINE_BYTES};
@@ -19,7 +20,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-/// The version of the format. It rises when something is removed or changes its meaning, not when a field is added.
+/// The version of the format. It rises when a field is removed or changes its meaning, not when one is added.
 pub const RECORDING_VERSION: u32 = 1;
 
 /// One line of a recording.
@@ -27,53 +28,53 @@ pub const RECORDING_VERSION: u32 = 1;
 pub enum Line {
     /// The first line.
     Start {
-        /// When the recording was started, RFC 3339. For people: times are counted from it.
+        /// The start of the recording, RFC 3339. For display only: `t` counts from it.
         started: SafeText,
     },
-    /// Something about one host.
+    /// An event of one host.
     Host(HostLine),
 }
 
-/// Something that happened on one host.
+/// An event of one host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostLine {
-    /// Seconds since the recording was started.
+    /// Seconds since the start of the recording.
     pub t: f64,
-    /// The host's name.
+    /// The name of the host.
     pub host: SafeText,
-    /// What happened.
+    /// The event.
     pub event: RecordedEvent,
 }
 
-/// What happened.
+/// The content of a line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RecordedEvent {
-    /// The probe sent this.
+    /// A message of the probe.
     Wire(Message),
-    /// The link changed.
+    /// A change of the link.
     Link(RecordedLinkState, Option<RecordedError>),
 }
 
-/// How the link stands, without the details that only a live connection has.
+/// The state of a link, without the details of a live connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordedLinkState {
-    /// A connection is being made.
+    /// An attempt to connect.
     Connecting,
-    /// Lines arrive.
+    /// The probe sends lines.
     Live,
     /// No line for 3 s, or no readings for 3 intervals.
     Stale,
-    /// No connection; also when only a person can help.
+    /// No connection, including hosts that wait for the user.
     Down,
 }
 
-/// Why a link is down, as `status --json` writes it.
+/// The error of a link, as in `status --json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedError {
-    /// The word of [`LinkErrorKind`].
+    /// The name of the [`LinkErrorKind`].
     pub kind: SafeText,
-    /// One sentence.
+    /// The operation and the cause.
     pub message: SafeText,
     /// The way out.
     #[serde(default)]
@@ -87,35 +88,35 @@ impl From<&LinkError> for RecordedError {
 }
 
 impl From<RecordedError> for LinkError {
-    /// A kind that this version does not know reads as a closed connection.
+    /// An unknown kind becomes [`LinkErrorKind::Closed`].
     fn from(error: RecordedError) -> Self {
         let kind = LinkErrorKind::from_word(&error.kind).unwrap_or(LinkErrorKind::Closed);
         Self { hint: error.hint, ..Self::new(kind, error.message) }
     }
 }
 
-/// Why a line cannot be read.
+/// An error in a recording.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RecordingError {
-    /// The line's number, from 1.
+    /// The line number, from 1.
     pub line: usize,
-    /// What is wrong with it.
+    /// The error.
     pub kind: RecordingErrorKind,
 }
 
 /// What is wrong with a line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RecordingErrorKind {
-    /// The first line is not that of a recording.
+    /// The file does not begin with the first line of a recording.
     NotARecording,
-    /// Written by a version whose format is not known here.
+    /// The recording has an unknown version.
     Version {
-        /// The version it names.
+        /// The version of the recording.
         theirs: u32,
     },
-    /// Neither `wire` nor `link`, or both, or no `t`, or no `host`, or a `t` that is no time.
+    /// A field is missing, invalid or contradicts another one.
     Incomplete(&'static str),
-    /// The line or its message breaks the rules of the wire.
+    /// The line or its message exceeds the limits of the wire protocol.
     Wire(CodecError),
 }
 
@@ -127,7 +128,10 @@ impl fmt::Display for RecordingError {
                 formatter.write_str("not a recording: the first line should begin with {\"recording\":1")
             }
             RecordingErrorKind::Version { theirs } => {
-                write!(formatter, "a recording of version {theirs}, this gpufleet reads version {RECORDING_VERSION}")
+                write!(
+                    formatter,
+                    "recording version {theirs} is unknown, this gpufleet reads version {RECORDING_VERSION}"
+                )
             }
             RecordingErrorKind::Incomplete(what) => formatter.write_str(what),
             RecordingErrorKind::Wire(error) => error.fmt(formatter),
@@ -137,7 +141,7 @@ impl fmt::Display for RecordingError {
 
 impl std::error::Error for RecordingError {}
 
-/// A line as it stands in the file: everything optional, so that what is missing can be named.
+/// A line with all fields optional, so that an error can name the missing one.
 #[derive(Serialize, Deserialize)]
 struct RawLine<M> {
     #[serde(default = "none", skip_serializing_if = "Option::is_none")]
@@ -160,10 +164,10 @@ fn none<T>() -> Option<T> {
     None
 }
 
-/// Writes one line, its newline included.
+/// Encodes one line, including its newline.
 ///
 /// # Errors
-/// When a value cannot be written as JSON; with these types that does not happen.
+/// Never with these types.
 pub fn encode(line: &Line) -> Result<Vec<u8>, serde_json::Error> {
     let empty = RawLine::<&Message> {
         recording: None,
@@ -190,13 +194,13 @@ pub fn encode(line: &Line) -> Result<Vec<u8>, serde_json::Error> {
     }
 }
 
-/// Reads one line without its newline. `number` counts from 1 and is told in errors; line 1 must be [`Line::Start`].
+/// Decodes one line without its newline. `number` counts from 1 and appears in errors. Line 1 must be [`Line::Start`].
 pub fn decode(line: &[u8], number: usize) -> Result<Line, RecordingError> {
     decode_line(line, number == 1).map_err(|kind| RecordingError { line: number, kind })
 }
 
 fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> {
-    // The message within the line has the bounds of the wire; what stands around it is short.
+    // The message has the limits of the wire protocol; the fields around it are short.
     if line.len() > MAX_LINE_BYTES + 8192 {
         return Err(RecordingErrorKind::Wire(CodecError::LineTooLong));
     }
@@ -211,7 +215,7 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
         _ => {}
     }
     let t = raw.t.filter(|t| t.is_finite() && *t >= 0.0);
-    let t = t.ok_or(RecordingErrorKind::Incomplete("`t` should be the seconds since the start"))?;
+    let t = t.ok_or(RecordingErrorKind::Incomplete("`t` must be the seconds since the start"))?;
     let host = raw.host.ok_or(RecordingErrorKind::Incomplete("`host` is missing"))?;
     let event = match (raw.wire, raw.link) {
         (Some(message), None) => {
@@ -224,7 +228,7 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
     Ok(Line::Host(HostLine { t, host, event }))
 }
 
-/// Reads a whole recording, line by line. Empty lines are skipped; a last line that is cut is left out.
+/// Decodes a whole recording line by line. Skips empty lines and an incomplete last line.
 pub fn lines(bytes: &[u8]) -> impl Iterator<Item = Result<Line, RecordingError>> + '_ {
     bytes.split_inclusive(|byte| *byte == b'\n').zip(1..).filter_map(|(line, number)| {
         let whole = line.strip_suffix(b"\n");
@@ -239,9 +243,9 @@ pub fn lines(bytes: &[u8]) -> impl Iterator<Item = Result<Line, RecordingError>>
     })
 }
 
-/// Turns the updates of a fleet into lines.
+/// Turns host updates into lines.
 ///
-/// Left out is what a replay has no use for: how long heartbeats take, and the replies to requests, which may hold an
+/// Leaves out heartbeat times and replies to requests: a replay does not need them, and replies may contain an
 /// environment or a log.
 #[derive(Debug)]
 pub struct Recorder {
@@ -251,12 +255,12 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A recording that begins now, and that has neither user names nor arguments where a redactor is given.
+    /// Creates a recorder. With a redactor, the lines contain neither user names nor arguments.
     pub fn new(start: Moment, redactor: Option<Redactor>) -> Self {
         Self { start, links: HashMap::new(), redactor }
     }
 
-    /// Takes one update of a host and gives the lines that tell it: none, one, or the link's and the message's.
+    /// Returns the lines for an update: none, one, or one for the link and one for the message.
     pub fn take(&mut self, id: HostId, host: &SafeText, update: HostUpdate, now: Moment) -> Vec<Line> {
         let before = self.links.get(&id).map(|(word, _)| *word);
         let (link, message) = match update {
@@ -276,7 +280,7 @@ impl Recorder {
             HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) => (None, None),
         };
         let mut lines = Vec::new();
-        // To the millisecond: it says when a line arrived, and that is not known better.
+        // Rounded to milliseconds, the precision of the time of arrival.
         let t = (now.since(self.start).as_secs_f64() * 1e3).round() / 1e3;
         let mut line = |event| lines.push(Line::Host(HostLine { t, host: host.clone(), event }));
         if let Some(link) = link
@@ -296,17 +300,17 @@ impl Recorder {
 
     fn error(&self, error: &LinkError) -> RecordedError {
         match self.redactor {
-            // Sentences of servers name accounts; the kind says what there is to know.
+            // Messages of servers contain account names; the kind is enough.
             Some(_) => RecordedError { kind: error.kind.word().into(), message: error.kind.word().into(), hint: None },
             None => RecordedError::from(error),
         }
     }
 }
 
-/// Replaces user names by `user1`, `user2` in the order in which they appear, the same on every host, and leaves of a
-/// command line only the program. What could hold a name beside that (paths, sentences of the host) goes too.
+/// Replaces user names by `user1`, `user2`, ... in order of appearance, equal on all hosts, and reduces command lines
+/// to the program. Removes paths and messages that may contain a name.
 ///
-/// Which processes are one user's, and one job's, can still be told.
+/// The processes of one user and of one job remain recognizable.
 #[derive(Debug, Default)]
 pub struct Redactor {
     users: HashMap<SafeText, SafeText>,
@@ -370,7 +374,7 @@ impl Redactor {
     }
 
     fn pseudonym(&mut self, name: &SafeText) -> SafeText {
-        // Root is no person, and rules and readers know it.
+        // Root is not a person.
         if *name == "root" {
             return name.clone();
         }
@@ -378,7 +382,7 @@ impl Redactor {
         self.users.entry(name.clone()).or_insert_with(|| SafeText::new(&format!("user{next}"))).clone()
     }
 
-    /// Of a path stays what is no directory of a person.
+    /// Replaces the parts of paths that are or may be user names.
     fn paths<'a>(&self, paths: impl Iterator<Item = &'a mut SafeText>) {
         const HOMES: [&str; 4] = ["home", "users", "Users", "scratch"];
         for path in paths {
@@ -397,11 +401,11 @@ impl Redactor {
     }
 }
 
-/// Keeps the program's name, and says that there was more.
+/// Keeps the name of the program and marks that arguments followed.
 fn program_only(argv: &mut Vec<SafeText>) {
     let Some(program) = argv.first() else { return };
     let name = program.rsplit('/').next().unwrap_or_default();
-    // A title that a process gave itself has its arguments in one piece.
+    // A process that set its own title has all arguments in one piece.
     let mut kept = vec![SafeText::new(name.split(' ').next().unwrap_or_default())];
     if argv.len() > 1 || name.contains(' ') {
         kept.push(REDACTED.into());
@@ -409,15 +413,15 @@ fn program_only(argv: &mut Vec<SafeText>) {
     *argv = kept;
 }
 
-/// What has to be remembered of one host while its lines are played.
+/// The state that a replay keeps per host.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HostReplay {
-    /// Tries that failed since the last readings.
+    /// Failed attempts since the last readings.
     failures: u32,
 }
 
 impl HostReplay {
-    /// The update that a line stands for; `None` where it changes nothing that the fleet knows.
+    /// Returns the update for an event, or `None` if the event changes nothing in the fleet.
     pub fn update(&mut self, host: &Host, event: RecordedEvent) -> Option<HostUpdate> {
         match event {
             RecordedEvent::Wire(message) => self.message(host, message),
@@ -444,7 +448,7 @@ impl HostReplay {
             (RecordedLinkState::Connecting, _) => Some(HostUpdate::Connecting { attempt, phase: ConnectPhase::Queued }),
             (RecordedLinkState::Live, Link::Live | Link::Connecting { .. }) => None,
             (RecordedLinkState::Live, Link::Stale { .. }) => end_silence(host),
-            // The readings that are about to come make it live.
+            // The next readings make the link live.
             (RecordedLinkState::Live, Link::Down { .. } | Link::NeedsUser { .. }) => {
                 Some(HostUpdate::Connecting { attempt, phase: ConnectPhase::FirstSample })
             }
@@ -461,7 +465,7 @@ impl HostReplay {
     }
 }
 
-/// A line that is no reading ends a silence. How long the heartbeat took is not recorded.
+/// A line without readings ends a silence. The recording does not contain round-trip times.
 fn end_silence(host: &Host) -> Option<HostUpdate> {
     let is_stale = matches!(host.link, Link::Stale { .. });
     is_stale.then(|| HostUpdate::RoundTrip(host.round_trip.unwrap_or(Duration::ZERO)))

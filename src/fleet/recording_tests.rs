@@ -49,29 +49,29 @@ fn lines_look_as_documented() {
 }
 
 #[test]
-fn a_last_line_that_is_cut_is_left_out_wherever_it_is_cut() {
+fn an_incomplete_last_line_is_skipped() {
     let bytes = written();
     let last = bytes[..bytes.len() - 1].iter().rposition(|byte| *byte == b'\n').expect("lines") + 1;
     for end in last..bytes.len() - 1 {
         let read: Result<Vec<Line>, _> = lines(&bytes[..end]).collect();
-        assert_eq!(read.expect("readable").len(), recording().len() - 1, "cut at {end} of {}", bytes.len());
+        assert_eq!(read.expect("readable").len(), recording().len() - 1, "cut at byte {end} of {}", bytes.len());
     }
     let without_newline: Result<Vec<Line>, _> = lines(&bytes[..bytes.len() - 1]).collect();
     assert_eq!(without_newline, Ok(recording()), "only the newline is missing");
 }
 
 #[test]
-fn errors_name_line_and_cause() {
+fn errors_name_the_line_and_the_cause() {
     assert_eq!(errors("{\"t\":1}\n"), ["line 1: not a recording: the first line should begin with {\"recording\":1"]);
     assert_eq!(errors("hello"), ["line 1: not a recording: the first line should begin with {\"recording\":1"]);
     assert_eq!(
         errors("{\"recording\":9,\"new\":[]}\n"),
-        ["line 1: a recording of version 9, this gpufleet reads version 1"]
+        ["line 1: recording version 9 is unknown, this gpufleet reads version 1"]
     );
     let start = "{\"recording\":1,\"started\":\"\"}\n";
     for (line, error) in [
-        ("{\"host\":\"a\",\"link\":\"live\"}", "line 2: `t` should be the seconds since the start"),
-        ("{\"t\":-1,\"host\":\"a\",\"link\":\"live\"}", "line 2: `t` should be the seconds since the start"),
+        ("{\"host\":\"a\",\"link\":\"live\"}", "line 2: `t` must be the seconds since the start"),
+        ("{\"t\":-1,\"host\":\"a\",\"link\":\"live\"}", "line 2: `t` must be the seconds since the start"),
         ("{\"t\":1,\"link\":\"live\"}", "line 2: `host` is missing"),
         ("{\"t\":1,\"host\":\"a\"}", "line 2: a line has either `wire` or `link`"),
         (
@@ -81,11 +81,11 @@ fn errors_name_line_and_cause() {
     ] {
         assert_eq!(errors(&format!("{start}{line}\n")), [error]);
     }
-    assert_eq!(errors(&format!("{start}\n\nnoise\n")).len(), 1, "empty lines are no errors");
+    assert_eq!(errors(&format!("{start}\n\nnoise\n")).len(), 1, "empty lines are skipped");
 }
 
 #[test]
-fn a_message_has_the_bounds_of_the_wire() {
+fn a_message_has_the_limits_of_the_wire_protocol() {
     let pids = vec!["1"; codec::MAX_PROCESSES + 1].join(",");
     let snapshot = format!("{{\"snapshot\":{{\"processes\":{{\"pid\":[{pids}]}}}}}}");
     let text = format!("{{\"recording\":1}}\n{{\"t\":0,\"host\":\"a\",\"wire\":{snapshot}}}\n");
@@ -93,7 +93,7 @@ fn a_message_has_the_bounds_of_the_wire() {
 }
 
 #[test]
-fn errors_of_links_come_back() {
+fn link_errors_round_trip() {
     let error = LinkError::new(LinkErrorKind::HostKeyChanged, "the host key changed").with_hint("ask");
     assert_eq!(LinkError::from(RecordedError::from(&error)), error);
     let unknown = RecordedError { kind: "teapot".into(), message: "short and stout".into(), hint: None };
@@ -116,7 +116,7 @@ fn down(kind: LinkErrorKind) -> HostUpdate {
 }
 
 #[test]
-fn a_link_is_told_when_it_changes() {
+fn a_link_is_recorded_when_it_changes() {
     let mut recorder = Recorder::new(at(100.0), None);
     let connecting = |attempt, phase| HostUpdate::Connecting { attempt, phase };
     let mut take = |seconds, update| text(&mut recorder, seconds, update);
@@ -141,7 +141,7 @@ fn a_link_is_told_when_it_changes() {
 }
 
 #[test]
-fn replies_are_never_written() {
+fn replies_are_never_recorded() {
     let mut recorder = Recorder::new(at(0.0), None);
     let reply = Reply { id: 1, outcome: ReplyOutcome::Environment(vec!["TOKEN=x".into()]) };
     assert_eq!(text(&mut recorder, 1.0, HostUpdate::Reply(reply)), "");
@@ -189,7 +189,7 @@ fn snapshot(users: &[&str]) -> Message {
 }
 
 #[test]
-fn neither_names_nor_arguments_are_left() {
+fn redaction_removes_names_and_arguments() {
     let mut redactor = Redactor::default();
     let hello = format!("{{\"hello\":{{\"protocol\":{PROTOCOL},\"probe_version\":\"0\",\"login_user\":\"bob\"}}}}");
     let mut hello = codec::decode(hello.as_bytes()).expect("decodes");
@@ -210,7 +210,7 @@ fn neither_names_nor_arguments_are_left() {
 }
 
 #[test]
-fn a_home_whose_owner_is_not_known_has_no_name_either() {
+fn redaction_replaces_unknown_names_in_home_paths() {
     let mut redactor = Redactor::default();
     let mut message = snapshot(&[]);
     redactor.redact(&mut message);
@@ -218,13 +218,13 @@ fn a_home_whose_owner_is_not_known_has_no_name_either() {
     assert_eq!(snapshot.host.filesystems[0].mount_point, "/home/***");
 }
 
-/// Plays lines on one host and tells how its link stands after each.
+/// Replays events on one host and returns the state of the link after each.
 fn link_words(lines: Vec<RecordedEvent>) -> Vec<&'static str> {
     let config = Arc::new(HostConfig::named("a"));
     let mut host = Host::new(HostId(0), config, Moment::default());
-    let mut player = HostReplay::default();
+    let mut replay = HostReplay::default();
     let play = lines.into_iter().map(|line| {
-        if let Some(update) = player.update(&host, line) {
+        if let Some(update) = replay.update(&host, line) {
             host.apply(update, Moment::default());
         }
         host.link.word()
@@ -237,7 +237,7 @@ fn down_event(kind: LinkErrorKind) -> RecordedEvent {
 }
 
 #[test]
-fn links_stand_as_the_lines_say() {
+fn a_replay_follows_the_recorded_links() {
     let snapshot = || RecordedEvent::Wire(Message::Snapshot(Box::<Snapshot>::default()));
     let link = |word| RecordedEvent::Link(word, None);
     let lines = vec![
@@ -272,11 +272,11 @@ fn links_stand_as_the_lines_say() {
 }
 
 #[test]
-fn tries_are_counted_until_readings_come() {
+fn a_replay_counts_attempts_until_readings_arrive() {
     let config = Arc::new(HostConfig::named("a"));
     let mut host = Host::new(HostId(0), config, Moment::default());
-    let mut player = HostReplay::default();
-    let mut attempt = |line| match player.update(&host, line) {
+    let mut replay = HostReplay::default();
+    let mut attempt = |line| match replay.update(&host, line) {
         Some(update) => {
             host.apply(update, Moment::default());
             match &host.link {

@@ -1,4 +1,4 @@
-//! The rows of one host in the combined process list.
+//! The rows of one host in the combined process list: one per job and one per process.
 
 use super::process::{Launcher, sum};
 use super::{
@@ -10,7 +10,7 @@ use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// What stays the same about a row from one snapshot to the next: the selection and the tags hold on to it.
+/// The identity of a row across snapshots, for the selection and for tags.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RowKey {
     /// The host.
@@ -19,100 +19,100 @@ pub struct RowKey {
     pub process: ProcessKey,
     /// Whether the row stands for a whole job.
     pub is_job: bool,
-    /// What the row heads, where it stands above the jobs of a group.
+    /// The group, if the row is a group row.
     pub group: Option<GroupKey>,
 }
 
-/// What a row heads that stands above several jobs.
+/// The kind of a group row.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GroupKey {
     /// The parts of one job on several hosts.
     DistributedJob,
-    /// The jobs of one user, or of whatever stands for one.
+    /// The jobs of one user (see [`Row::who`]).
     User(SafeText),
     /// The jobs of one host.
     Host,
 }
 
-/// What a row says beyond a job's that stands above several jobs.
+/// The additional values of a group row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GroupSummary {
-    /// Jobs below it; the parts of one job count one each.
+    /// Number of jobs; each part of a distributed job counts.
     pub jobs: u32,
-    /// Hosts they are on.
+    /// Number of hosts.
     pub hosts: u32,
-    /// GPUs they are on; a shared one counts once.
+    /// Number of GPUs; a shared GPU counts once.
     pub gpus: u32,
-    /// It is a guess that its parts are one job: the same user and command, about the same start.
+    /// Whether the parts are only likely to be one job: equal user and command, similar start time.
     pub is_likely: bool,
-    /// The process with the least SM share, where they differ.
+    /// The process with the lowest SM utilization, if it differs from the highest.
     pub least_busy: Option<BusyRank>,
-    /// The process with the most.
+    /// The process with the highest SM utilization.
     pub most_busy: Option<BusyRank>,
 }
 
-/// A process of a job, by how busy it is.
+/// A process of a job with its SM utilization.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BusyRank {
-    /// Its host.
+    /// The name of its host.
     pub host_name: SafeText,
-    /// Its first GPU.
+    /// The index of its first GPU.
     pub gpu_index: Option<u32>,
-    /// Its SM share.
+    /// The SM utilization in percent.
     pub sm_percent: u8,
 }
 
-/// What a row of the combined list says: a job on a host, or a process. Every figure that is not known is `None`.
+/// A row of the combined list. Unknown values are `None`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Its identity.
+    /// The identity.
     pub key: RowKey,
-    /// What it is grouped by.
+    /// The job of the row.
     pub job: JobKey,
-    /// The host's name.
+    /// The name of the host.
     pub host_name: SafeText,
-    /// Indexes of the GPUs it uses, ascending.
+    /// The indexes of the GPUs, ascending.
     pub gpu_indexes: Vec<u32>,
-    /// The process shown: a job's launcher where one is known.
+    /// The pid; for a job, that of its launcher if it is known.
     pub pid: Option<u32>,
-    /// Who it belongs to: the user; for root or a shared account the Slurm job, pod or container.
+    /// The user; for root or an account without a name, the Slurm job, pod or container.
     pub who: SafeText,
-    /// Memory on all its GPUs together.
+    /// Memory on all GPUs, in bytes.
     pub gpu_memory_bytes: Option<u64>,
-    /// That memory as a share of those GPUs' memory.
+    /// Memory as a percentage of the memory of these GPUs.
     pub gpu_memory_percent: Option<f32>,
-    /// Least and most SM share over its GPUs.
+    /// The lowest and the highest SM utilization over the GPUs, in percent.
     pub sm_percent: Option<(u8, u8)>,
-    /// CPU share of all its processes, 100 = one CPU.
+    /// CPU utilization of all processes in percent; 100 is one CPU.
     pub cpu_percent: Option<f32>,
-    /// Resident memory of all its processes.
+    /// Resident memory of all processes, in bytes.
     pub rss_bytes: Option<u64>,
-    /// State of the leader.
+    /// The scheduler state; for a job, that of its first process or of the process with the worst trouble.
     pub process_state: Option<ProcessState>,
-    /// Age in seconds of the oldest process.
+    /// The age of the oldest process in seconds.
     pub age_seconds: Option<f64>,
-    /// The worst state of its GPUs, and since when, where that is known.
+    /// The worst state of the GPUs, and its start if it is known.
     pub state: Option<(GpuState, Option<Moment>)>,
-    /// The condition of the process itself, or the worst one of its processes.
+    /// The trouble of the process, or the worst trouble of the processes.
     pub trouble: Option<ProcessTrouble>,
-    /// Since when that has been seen.
+    /// When the trouble was first seen.
     pub trouble_since: Option<Moment>,
-    /// Command line of the process, or of the launcher.
+    /// The command line of the process or of the launcher.
     pub command: SafeText,
-    /// How many processes it stands for.
+    /// Number of processes.
     pub workers: u32,
-    /// Runs as the user that logged in there.
+    /// Whether a process runs as the login user.
     pub is_mine: bool,
-    /// The readings are not fresh: the host's, or those of the GPUs it uses.
+    /// Whether readings of the host or of a GPU are not current.
     pub is_stale: bool,
-    /// When it ended, for a row that is kept dim for ten minutes.
+    /// When the process or job ended. The row remains for [`ENDED_ROW_RETENTION`].
     pub ended_at: Option<Moment>,
-    /// Set where it stands above several jobs.
+    /// Set for a group row.
     pub group_summary: Option<Box<GroupSummary>>,
 }
 
 impl Row {
-    /// How much it needs a person by what it says itself, the least first; `None` where nothing is wrong.
+    /// The urgency of the row, lowest first; `None` if nothing is wrong.
     pub fn trouble_rank(&self) -> Option<u8> {
         let state = match self.state {
             Some((GpuState::Hung, _)) => Some(0),
@@ -121,9 +121,32 @@ impl Row {
         };
         state.or(self.trouble.and_then(ProcessTrouble::rank))
     }
+
+    /// Combines the figures of `rows`: sums, the range of SM shares, the oldest age, the worst state and trouble. All
+    /// other fields are those of `first`.
+    pub(super) fn combined(first: &Self, rows: &[&Self]) -> Self {
+        // A hidden process is no fault: it counts only if nothing else is wrong.
+        let urgency = |row: &&&Self| row.trouble.and_then(ProcessTrouble::rank).unwrap_or(u8::MAX);
+        let worst = rows.iter().filter(|row| row.trouble.is_some()).min_by_key(urgency);
+        Self {
+            gpu_memory_bytes: sum(rows.iter().map(|row| row.gpu_memory_bytes)),
+            sm_percent: rows.iter().filter_map(|row| row.sm_percent).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1))),
+            cpu_percent: sum(rows.iter().map(|row| row.cpu_percent)),
+            rss_bytes: sum(rows.iter().map(|row| row.rss_bytes)),
+            age_seconds: rows.iter().filter_map(|row| row.age_seconds).reduce(f64::max),
+            state: rows.iter().filter_map(|row| row.state).min(),
+            process_state: worst.map_or(first.process_state, |row| row.process_state),
+            trouble: worst.and_then(|row| row.trouble),
+            trouble_since: worst.and_then(|row| row.trouble_since),
+            workers: rows.iter().map(|row| row.workers).sum(),
+            is_mine: rows.iter().any(|row| row.is_mine),
+            is_stale: rows.iter().any(|row| row.is_stale),
+            ..first.clone()
+        }
+    }
 }
 
-/// One job on one host: its own row, and those of its processes.
+/// One job on one host with the rows of its processes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JobRows {
     /// The job's row.
@@ -131,23 +154,23 @@ pub struct JobRows {
     members: ProcessRows,
 }
 
-/// The rows of a job's processes.
+/// The rows of the processes of a job.
 #[derive(Debug, Clone, PartialEq)]
 enum ProcessRows {
-    /// A process that is the whole job says the same as the job: its row is made when somebody asks. Most jobs are of
-    /// this kind, and rows are what a host's update writes most of.
+    /// The only process of a job has the values of the job's row, so its row is built on demand: most jobs are of this
+    /// kind, and building rows is most of the work after an update.
     Single(ProcessKey),
-    /// By pid, those that have ended last.
+    /// By pid, ended processes last.
     Multiple(Vec<Arc<Row>>),
 }
 
 impl JobRows {
-    /// Whether there is more below it than itself.
+    /// Whether the job has more than one process.
     pub fn is_expandable(&self) -> bool {
         self.process_count() > 1
     }
 
-    /// How many processes it has, with those that have ended.
+    /// Number of processes, including ended ones.
     pub fn process_count(&self) -> usize {
         match &self.members {
             ProcessRows::Single(_) => 1,
@@ -155,7 +178,7 @@ impl JobRows {
         }
     }
 
-    /// The rows of its processes by pid, those that have ended last.
+    /// The rows of the processes by pid, ended processes last.
     pub fn processes(&self) -> Cow<'_, [Arc<Row>]> {
         match &self.members {
             ProcessRows::Single(process) => {
@@ -166,26 +189,27 @@ impl JobRows {
         }
     }
 
-    /// What its processes are known by, in the same order.
+    /// The identities of the processes, in the order of [`JobRows::processes`].
     pub fn process_keys(&self) -> impl Iterator<Item = &ProcessKey> {
-        let (alone, several) = match &self.members {
+        let (process, several) = match &self.members {
             ProcessRows::Single(key) => (Some(key), &[][..]),
             ProcessRows::Multiple(rows) => (None, rows.as_slice()),
         };
-        alone.into_iter().chain(several.iter().map(|row| &row.key.process))
+        process.into_iter().chain(several.iter().map(|row| &row.key.process))
     }
 }
 
-/// The rows of one host, jobs in the order of their first process. `states` are its GPUs' states in inventory order.
+/// Builds the rows of one host, jobs in the order of their first process. `states` are the GPU states in inventory
+/// order.
 pub fn host_rows(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment) -> Vec<JobRows> {
     let context = RowBuilder { host, states, now, is_stale: !host.is_fresh(now) };
     let count = host.processes().len();
     let mut jobs: Vec<Members> = Vec::with_capacity(count);
-    let mut places: HashMap<&JobKey, usize> = HashMap::with_capacity(count);
+    let mut job_indexes: HashMap<&JobKey, usize> = HashMap::with_capacity(count);
     let live = host.processes().map(|process| (process, None));
     let ended = host.ended().filter(|ended| now.since(ended.ended_at) < ENDED_ROW_RETENTION);
     for member in live.chain(ended.map(|EndedProcess { process, ended_at }| (process, Some(*ended_at)))) {
-        match places.entry(&member.0.info.job) {
+        match job_indexes.entry(&member.0.info.job) {
             Entry::Occupied(place) => jobs[*place.get()].others.push(member),
             Entry::Vacant(place) => {
                 place.insert(jobs.len());
@@ -196,10 +220,10 @@ pub fn host_rows(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment
     jobs.iter().filter_map(|members| context.job(members)).collect()
 }
 
-/// A process, and when it ended.
+/// A process and when it ended.
 type Member<'a> = (&'a Process, Option<Moment>);
 
-/// The processes of one job, those that have ended last. Most jobs are of one.
+/// The processes of one job, ended processes last. Most jobs have one.
 struct Members<'a> {
     first: Member<'a>,
     others: Vec<Member<'a>>,
@@ -215,7 +239,7 @@ struct RowBuilder<'a> {
 impl RowBuilder<'_> {
     fn job(&self, members: &Members) -> Option<JobRows> {
         match (members.first, members.others.as_slice()) {
-            ((alone, ended_at), []) => Some(self.single_process_job(alone, ended_at)),
+            ((process, ended_at), []) => Some(self.single_process_job(process, ended_at)),
             (first, others) => {
                 let members: Vec<Member> = [&[first], others].concat();
                 self.multi_process_job(&members)
@@ -223,29 +247,32 @@ impl RowBuilder<'_> {
         }
     }
 
-    fn single_process_job(&self, alone: &Process, ended_at: Option<Moment>) -> JobRows {
-        let mut row = self.process(alone, ended_at);
+    fn single_process_job(&self, process: &Process, ended_at: Option<Moment>) -> JobRows {
+        let mut row = self.process(process, ended_at);
         row.key.is_job = true;
-        // One process says more of itself than what launched it does: a kernel's notebook, a service's command.
-        let process = std::mem::replace(&mut row.key.process, leader(alone, &[alone]).key);
-        JobRows { row: Arc::new(row), members: ProcessRows::Single(process) }
+        // The command of a single process tells more than its launcher's, for example the kernel of a notebook.
+        let key = std::mem::replace(&mut row.key.process, leader(process, &[process]).key);
+        JobRows { row: Arc::new(row), members: ProcessRows::Single(key) }
     }
 
     fn multi_process_job(&self, members: &[Member]) -> Option<JobRows> {
         let rows = members.iter().map(|(process, ended_at)| Arc::new(self.process(process, *ended_at)));
-        let processes: Vec<Arc<Row>> = rows.collect();
-        // What has ended no longer counts, unless nothing else is left of the job.
+        let rows: Vec<Arc<Row>> = rows.collect();
+        // Ended processes count only if all processes of the job have ended.
         let live = members.iter().filter(|(_, ended_at)| ended_at.is_none()).count();
-        let counted = &members[..if live == 0 { members.len() } else { live }];
-        let counted: Vec<&Process> = counted.iter().map(|(process, _)| *process).collect();
+        let counted = if live == 0 { members.len() } else { live };
+        let counted_rows: Vec<&Row> = rows.iter().take(counted).map(|row| &**row).collect();
+        let counted: Vec<&Process> = members.iter().take(counted).map(|(process, _)| *process).collect();
         let first = counted.iter().min_by_key(|process| (process.key.start_ticks, process.key.pid))?;
-        let mut row = self.sum(&counted, &processes)?;
+        let mut row = Row::combined(rows.first()?, &counted_rows);
+        row.gpu_indexes = self.gpu_indexes(&counted);
+        row.gpu_memory_percent = self.memory_percent(&counted);
         let leader = leader(first, &counted);
         row.pid = Some(leader.key.pid).filter(|pid| *pid != 0);
         row.command = leader.command;
         row.key = RowKey { host: self.host.id, process: leader.key, is_job: true, group: None };
         row.ended_at = if live == 0 { members.iter().filter_map(|(_, ended_at)| *ended_at).max() } else { None };
-        Some(JobRows { row: Arc::new(row), members: ProcessRows::Multiple(processes) })
+        Some(JobRows { row: Arc::new(row), members: ProcessRows::Multiple(rows) })
     }
 
     fn process(&self, process: &Process, ended_at: Option<Moment>) -> Row {
@@ -276,29 +303,6 @@ impl RowBuilder<'_> {
         }
     }
 
-    /// A row for several processes: figures are added, or taken from the worst, or from the oldest.
-    fn sum(&self, processes: &[&Process], rows: &[Arc<Row>]) -> Option<Row> {
-        let rows = rows.get(..processes.len())?;
-        let mut row = Row::clone(rows.first()?);
-        row.gpu_indexes = self.gpu_indexes(processes);
-        row.gpu_memory_bytes = sum(rows.iter().map(|row| row.gpu_memory_bytes));
-        row.gpu_memory_percent = self.memory_percent(processes);
-        row.sm_percent = rows.iter().filter_map(|row| row.sm_percent).reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)));
-        row.cpu_percent = sum(rows.iter().map(|row| row.cpu_percent));
-        row.rss_bytes = sum(rows.iter().map(|row| row.rss_bytes));
-        row.age_seconds = rows.iter().filter_map(|row| row.age_seconds).reduce(f64::max);
-        row.state = rows.iter().filter_map(|row| row.state).min();
-        if let Some(worst) = worst_trouble(rows.iter().map(|row| &**row)) {
-            row.trouble = worst.trouble;
-            row.trouble_since = worst.trouble_since;
-            row.process_state = worst.process_state;
-        }
-        row.workers = processes.len() as u32;
-        row.is_mine = rows.iter().any(|row| row.is_mine);
-        row.is_stale = rows.iter().any(|row| row.is_stale);
-        Some(row)
-    }
-
     fn gpu_indexes(&self, processes: &[&Process]) -> Vec<u32> {
         let mut indexes: Vec<u32> = processes
             .iter()
@@ -310,7 +314,7 @@ impl RowBuilder<'_> {
         indexes
     }
 
-    /// Memory held as a share of the memory of all GPUs that the processes are on.
+    /// Memory in use as a percentage of the memory of all GPUs of the processes.
     fn memory_percent(&self, processes: &[&Process]) -> Option<f32> {
         let held = sum(processes.iter().map(|process| process.gpu_memory_bytes()))?;
         let total = match processes {
@@ -334,7 +338,7 @@ impl RowBuilder<'_> {
     }
 }
 
-/// The process that stands for a job.
+/// The process that represents a job.
 struct Leader {
     key: ProcessKey,
     command: SafeText,
@@ -346,7 +350,7 @@ impl Leader {
     }
 }
 
-/// The launcher common to all processes, else the process that began first.
+/// The launcher of all processes, else the first process.
 fn leader(first: &Process, processes: &[&Process]) -> Leader {
     match common_launcher(processes) {
         Some(launcher) if launcher.key.pid != first.key.pid => {
@@ -356,7 +360,7 @@ fn leader(first: &Process, processes: &[&Process]) -> Leader {
     }
 }
 
-/// The launcher that every process stands below, or is.
+/// The launcher that is the parent of every process, or one of them.
 fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Launcher> {
     let found = processes.iter().find_map(|process| process.info.launcher.as_ref())?;
     let is_below = |process: &&Process| match &process.info.launcher {
@@ -364,13 +368,6 @@ fn common_launcher<'a>(processes: &[&'a Process]) -> Option<&'a Launcher> {
         None => process.key.pid == found.key.pid,
     };
     processes.iter().all(is_below).then_some(found)
-}
-
-/// The row whose process has the most urgent trouble. A hidden process is no fault, so it counts only if nothing else is
-/// wrong.
-pub(super) fn worst_trouble<'a>(rows: impl Iterator<Item = &'a Row>) -> Option<&'a Row> {
-    rows.filter(|row| row.trouble.is_some())
-        .min_by_key(|row| row.trouble.and_then(ProcessTrouble::rank).unwrap_or(u8::MAX))
 }
 
 #[cfg(test)]

@@ -26,7 +26,7 @@ fn owned(mut process: TestProcess, uid: u32, user: &str, owner: Owner) -> TestPr
     process
 }
 
-fn shown(readings: usize, processes: &[TestProcess]) -> TestHost {
+fn host_with(readings: usize, processes: &[TestProcess]) -> TestHost {
     let mut host = TestHost::new(0, gpus(0..readings as u32));
     host.send_snapshot(1.0, &vec![reading(97, 40); readings], processes);
     host
@@ -46,7 +46,7 @@ fn torchrun(workers: u32) -> Vec<TestProcess> {
 fn the_workers_of_a_launcher_are_one_row() {
     let mut workers = torchrun(4);
     workers[2].gpus[0].sm_percent = Some(12);
-    let jobs = rows(&shown(4, &workers), 1.0);
+    let jobs = rows(&host_with(4, &workers), 1.0);
     let [job] = jobs.as_slice() else { panic!("{jobs:?}") };
     let (row, processes) = (&job.row, job.processes());
     assert_eq!((row.workers, row.pid, row.command.as_str()), (4, Some(500), "torchrun train.py"));
@@ -61,42 +61,42 @@ fn the_workers_of_a_launcher_are_one_row() {
 }
 
 #[test]
-fn the_job_stays_the_same_row_when_workers_come_and_go() {
-    let key = |workers| rows(&shown(4, &torchrun(workers)), 1.0)[0].row.key.clone();
+fn the_row_of_a_job_keeps_its_key_when_workers_change() {
+    let key = |workers| rows(&host_with(4, &torchrun(workers)), 1.0)[0].row.key.clone();
     assert_eq!(key(1), key(4));
 }
 
 #[test]
-fn a_command_of_a_shell_is_a_leaf() {
-    let jobs = rows(&shown(1, &[process(7, "python train.py", &[(0, 40)])]), 1.0);
+fn a_job_of_one_process_is_not_expandable() {
+    let jobs = rows(&host_with(1, &[process(7, "python train.py", &[(0, 40)])]), 1.0);
     let row = &jobs[0].row;
     assert!(!jobs[0].is_expandable());
     assert_eq!((row.pid, row.command.as_str()), (Some(7), "python train.py"));
 }
 
 #[test]
-fn a_launcher_that_uses_a_gpu_itself_leads_its_children() {
+fn a_launcher_on_a_gpu_represents_its_children() {
     let main = process(500, "python main.py", &[(0, 10)]);
     let child = below(process(501, "python -c spawn_main()", &[(1, 10)]), 500, &["python", "main.py"]);
-    let jobs = rows(&shown(2, &[main, child]), 1.0);
+    let jobs = rows(&host_with(2, &[main, child]), 1.0);
     assert_eq!(jobs.len(), 1);
     assert_eq!((jobs[0].row.pid, jobs[0].row.workers, jobs[0].row.command.as_str()), (Some(500), 2, "python main.py"));
 }
 
 #[test]
-fn a_slurm_job_without_a_common_launcher_is_led_by_its_first_worker() {
+fn a_slurm_job_without_a_launcher_is_represented_by_its_first_worker() {
     let owner = Owner::Slurm { job: "3385".into(), step: Some("0".into()) };
     let worker = |pid| owned(process(pid, "python train.py", &[(0, 10)]), 1001, "bob", owner.clone());
-    let jobs = rows(&shown(1, &[worker(11), worker(10)]), 1.0);
+    let jobs = rows(&host_with(1, &[worker(11), worker(10)]), 1.0);
     let [JobRows { row, .. }] = jobs.as_slice() else { panic!("{jobs:?}") };
     assert_eq!((row.pid, row.who.as_str(), row.is_mine), (Some(10), "bob", false));
     assert_eq!(row.job.to_string(), "slurm:3385");
 }
 
 #[test]
-fn root_is_told_by_what_it_runs_in() {
+fn root_is_shown_as_its_slurm_job_pod_or_container() {
     let who = |uid, user: &str, owner| {
-        let jobs = rows(&shown(1, &[owned(process(7, "python", &[(0, 1)]), uid, user, owner)]), 1.0);
+        let jobs = rows(&host_with(1, &[owned(process(7, "python", &[(0, 1)]), uid, user, owner)]), 1.0);
         jobs[0].row.who.to_string()
     };
     let docker = || Owner::Container { runtime: "docker".into(), id: "0123456789abcdef".into() };
@@ -108,11 +108,11 @@ fn root_is_told_by_what_it_runs_in() {
 }
 
 #[test]
-fn a_user_without_a_name_is_a_number_and_nobody_a_dash() {
+fn a_user_without_a_name_is_shown_as_uid_and_an_unknown_one_as_dash() {
     let mut nameless = process(7, "python", &[(0, 1)]);
     nameless.facts.user = None;
     nameless.facts.uid = Some(70_001);
-    assert_eq!(rows(&shown(1, &[nameless]), 1.0)[0].row.who, "70001");
+    assert_eq!(rows(&host_with(1, &[nameless]), 1.0)[0].row.who, "70001");
     let mut host = TestHost::new(0, gpus(0..1));
     let mut snapshot = host.snapshot(1.0, &[reading(0, 1)], &[process(7, "", &[(0, 1)])]);
     snapshot.facts.clear();
@@ -121,7 +121,7 @@ fn a_user_without_a_name_is_a_number_and_nobody_a_dash() {
 }
 
 #[test]
-fn what_is_not_known_is_not_zero() {
+fn unknown_values_are_none() {
     let mut hidden = process(7, "", &[(0, 1)]);
     hidden.gpus[0].gpu_memory_bytes = None;
     hidden.gpus[0].sm_percent = None;
@@ -141,10 +141,10 @@ fn what_is_not_known_is_not_zero() {
 }
 
 #[test]
-fn the_worst_of_a_job_shows_on_its_row() {
+fn the_row_of_a_job_shows_the_worst_state_and_trouble() {
     let mut workers = torchrun(2);
     workers[1].reading.state = Some(ProcessState::Stopped);
-    let host = shown(2, &workers);
+    let host = host_with(2, &workers);
     let states = [(GpuState::InUse, Some(at(0.5))), (GpuState::Hung, Some(at(0.25)))];
     let jobs = host_rows(&host.host, &states, at(1.0));
     let row = &jobs[0].row;
@@ -160,15 +160,15 @@ fn a_job_with_a_hidden_worker_shows_the_worst_known_trouble() {
         let mut workers = torchrun(2);
         workers[order[0]].reading.presence = Some(Presence::Hidden);
         workers[order[1]].reading.state = Some(ProcessState::Zombie);
-        let jobs = rows(&shown(2, &workers), 1.0);
+        let jobs = rows(&host_with(2, &workers), 1.0);
         assert_eq!(jobs[0].row.trouble, Some(ProcessTrouble::Zombie));
         assert_eq!(jobs[0].row.process_state, Some(ProcessState::Zombie));
     }
 }
 
 #[test]
-fn ended_workers_stay_below_their_job_and_do_not_count() {
-    let mut host = shown(2, &torchrun(2));
+fn ended_workers_stay_in_their_job_but_do_not_count() {
+    let mut host = host_with(2, &torchrun(2));
     host.send_snapshot(3.0, &[reading(97, 40), reading(97, 0)], &torchrun(1));
     let jobs = rows(&host, 3.0);
     assert_eq!((jobs[0].row.workers, jobs[0].row.ended_at), (1, None));
@@ -177,8 +177,8 @@ fn ended_workers_stay_below_their_job_and_do_not_count() {
 }
 
 #[test]
-fn a_job_that_ended_stays_ten_minutes() {
-    let mut host = shown(2, &torchrun(2));
+fn an_ended_job_stays_for_ten_minutes() {
+    let mut host = host_with(2, &torchrun(2));
     host.send_snapshot(3.0, &[reading(97, 0), reading(97, 0)], &[]);
     let row = &rows(&host, 602.0)[0].row;
     assert_eq!((row.ended_at, row.workers, row.state), (Some(at(3.0)), 2, None));
@@ -186,14 +186,14 @@ fn a_job_that_ended_stays_ten_minutes() {
 }
 
 #[test]
-fn rows_of_a_host_without_fresh_data_are_stale() {
-    let host = shown(1, &[process(7, "python", &[(0, 1)])]);
+fn rows_without_current_readings_are_stale() {
+    let host = host_with(1, &[process(7, "python", &[(0, 1)])]);
     assert!(!rows(&host, 7.0)[0].row.is_stale);
     assert!(rows(&host, 7.5)[0].row.is_stale);
 }
 
 #[test]
-fn a_hidden_process_is_the_least_of_troubles() {
+fn troubles_are_ranked_and_a_hidden_process_has_no_rank() {
     let ranks = [
         ProcessTrouble::MemoryNotReleased,
         ProcessTrouble::Zombie,

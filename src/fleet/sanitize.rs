@@ -1,28 +1,28 @@
-//! Range checks: a reading that cannot be true is as good as none.
+//! Replaces readings outside their possible range by `None`.
 //!
-//! Drivers do return absurd figures (a temperature of 2^31, a share above 100 beside zombies), and a broken or hostile
-//! host may send anything that the types of the wire allow. What is out of range is `None` before anything sees it.
+//! Drivers return absurd values (a temperature of 2^31, a utilization above 100 next to zombies), and a broken or
+//! hostile host may send any value that the wire types allow. Readings are checked before any other code sees them.
 
 use crate::wire::{GpuInfo, GpuProcessReading, GpuReading, HostReading, ProcessReading, RecentPast, Snapshot};
 
-/// More than any board or slot delivers.
+/// Above the power of any board or slot.
 const MAX_POWER_WATTS: f32 = 10_000.0;
-/// More memory than any GPU or host has.
+/// Above the memory of any GPU or host.
 const MAX_MEMORY_BYTES: u64 = 1 << 50;
-/// More than any oscillator on a GPU.
+/// Above any GPU clock.
 const MAX_CLOCK_MHZ: u32 = 100_000;
-/// PCIe 5 is the newest that ships; the field has a bit of room.
+/// PCIe 5 is the newest generation in use; this leaves room.
 const MAX_PCIE_GENERATION: u8 = 9;
 /// The widest slot.
 const MAX_PCIE_LANES: u8 = 32;
-/// A petabyte a second: more than any link.
+/// A petabyte per second, above any link.
 const MAX_BYTES_PER_SECOND: f64 = 1e15;
-/// One CPU is 100; no host has more than 65,536.
+/// One CPU is 100, and no host has more than 65,536 CPUs.
 const MAX_CPU_PERCENT: f32 = 6_553_600.0;
-/// A century: longer than any host has been up.
+/// A century, longer than any uptime.
 const MAX_SECONDS: f64 = 100.0 * 366.0 * 86_400.0;
 
-/// Keeps `value` only where it lies within.
+/// Sets `value` to `None` if it is out of range.
 fn drop_unless<T>(value: &mut Option<T>, is_possible: impl FnOnce(&T) -> bool) {
     if value.as_ref().is_some_and(|value| !is_possible(value)) {
         *value = None;
@@ -33,7 +33,7 @@ fn drop_invalid_percent(value: &mut Option<u8>) {
     drop_unless(value, |percent| *percent <= 100);
 }
 
-/// NaN and infinities are in no range, so they go too.
+/// NaN and infinities are outside of every range.
 fn drop_invalid_watts(value: &mut Option<f32>) {
     drop_unless(value, |watts| (0.0..=MAX_POWER_WATTS).contains(watts));
 }
@@ -47,12 +47,12 @@ fn drop_invalid_bytes(value: &mut Option<u64>) {
 }
 
 fn clamp_share(value: &mut Option<f32>) {
-    // A share of all CPUs is a quotient of two counters that are not read at one instant: it may exceed 100 by a bit.
+    // The two counters of a share are not read at the same instant, so it may exceed 100 slightly.
     drop_unless(value, |percent| (0.0..=101.0).contains(percent));
     *value = value.map(|percent| percent.min(100.0));
 }
 
-/// Facts of a GPU. A total of zero is how drivers say "not known".
+/// Checks the facts of a GPU. Drivers report an unknown total as 0.
 pub(super) fn sanitize_gpu_info(info: &mut GpuInfo) {
     drop_unless(&mut info.memory_total_bytes, |bytes| (1..=MAX_MEMORY_BYTES).contains(bytes));
     for limit in [&mut info.power_limit_watts, &mut info.power_limit_max_watts] {
@@ -70,7 +70,8 @@ pub(super) fn sanitize_gpu_info(info: &mut GpuInfo) {
     drop_unless(&mut info.nvlink_count, |count| *count <= 64);
 }
 
-/// Readings of a GPU. Memory may exceed the total a little (reserved memory is counted by some drivers), not twice.
+/// Checks the readings of a GPU. Some drivers include reserved memory, so memory in use may exceed the total, but not
+/// twice the total.
 pub(super) fn sanitize_gpu_reading(reading: &mut GpuReading, info: &GpuInfo) {
     for percent in [
         &mut reading.utilization_percent,
@@ -80,9 +81,9 @@ pub(super) fn sanitize_gpu_reading(reading: &mut GpuReading, info: &GpuInfo) {
     ] {
         drop_invalid_percent(percent);
     }
-    let most = max_gpu_memory(info);
-    drop_unless(&mut reading.memory_used_bytes, |bytes| *bytes <= most);
-    drop_unless(&mut reading.memory_reserved_bytes, |bytes| *bytes <= most);
+    let limit = max_gpu_memory(info);
+    drop_unless(&mut reading.memory_used_bytes, |bytes| *bytes <= limit);
+    drop_unless(&mut reading.memory_reserved_bytes, |bytes| *bytes <= limit);
     drop_invalid_celsius(&mut reading.temperature_celsius);
     drop_invalid_celsius(&mut reading.memory_temperature_celsius);
     drop_invalid_watts(&mut reading.power_watts);
@@ -121,7 +122,7 @@ pub(super) fn sanitize_gpu_reading(reading: &mut GpuReading, info: &GpuInfo) {
     }
 }
 
-/// Readings of a process on a GPU.
+/// Checks the readings of a process on a GPU.
 pub(super) fn sanitize_gpu_process(usage: &mut GpuProcessReading, info: &GpuInfo) {
     for percent in
         [&mut usage.sm_percent, &mut usage.memory_percent, &mut usage.encoder_percent, &mut usage.decoder_percent]
@@ -131,12 +132,12 @@ pub(super) fn sanitize_gpu_process(usage: &mut GpuProcessReading, info: &GpuInfo
     drop_unless(&mut usage.gpu_memory_bytes, |bytes| *bytes <= max_gpu_memory(info));
 }
 
-/// The most memory that a GPU, or a process on it, can be said to use.
+/// The highest plausible memory in use on a GPU.
 fn max_gpu_memory(info: &GpuInfo) -> u64 {
     info.memory_total_bytes.map_or(MAX_MEMORY_BYTES, |total| total.saturating_mul(2))
 }
 
-/// Readings of a process on the host.
+/// Checks the readings of a process on the host.
 pub(super) fn sanitize_process(reading: &mut ProcessReading) {
     drop_unless(&mut reading.cpu_percent, |percent| (0.0..=MAX_CPU_PERCENT).contains(percent));
     drop_unless(&mut reading.cpu_seconds, |seconds| seconds.is_finite() && *seconds >= 0.0);
@@ -147,7 +148,7 @@ pub(super) fn sanitize_process(reading: &mut ProcessReading) {
     drop_unless(&mut reading.log_age_seconds, |seconds| (0.0..=MAX_SECONDS).contains(seconds));
 }
 
-/// Readings of the host, and what else a snapshot says of itself.
+/// Checks the readings of the host and the other fields of a snapshot.
 pub(super) fn sanitize_snapshot(snapshot: &mut Snapshot) {
     let host: &mut HostReading = &mut snapshot.host;
     for share in [
@@ -175,7 +176,7 @@ pub(super) fn sanitize_snapshot(snapshot: &mut Snapshot) {
     snapshot.recent_past.iter_mut().for_each(sanitize_recent_past);
 }
 
-/// What the driver remembers of a GPU.
+/// Checks the samples that the driver kept.
 fn sanitize_recent_past(past: &mut RecentPast) {
     past.utilization_percent.iter_mut().for_each(drop_invalid_percent);
     past.memory_utilization_percent.iter_mut().for_each(drop_invalid_percent);
@@ -187,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_true_is_not_known() {
+    fn impossible_readings_become_none() {
         let info = GpuInfo { memory_total_bytes: Some(80 << 30), ..GpuInfo::default() };
         let mut reading = GpuReading {
             utilization_percent: Some(101),
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_true_stays() {
+    fn possible_readings_stay() {
         let info = GpuInfo { memory_total_bytes: Some(80 << 30), ..GpuInfo::default() };
         let reading = GpuReading {
             utilization_percent: Some(100),
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_total_of_zero_is_none_and_bounds_nothing() {
+    fn a_total_of_zero_becomes_none_and_sets_no_limit() {
         let mut info =
             GpuInfo { memory_total_bytes: Some(0), power_limit_watts: Some(f32::INFINITY), ..GpuInfo::default() };
         sanitize_gpu_info(&mut info);

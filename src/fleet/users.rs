@@ -1,62 +1,61 @@
-//! Who holds which GPUs, and what they do with them.
+//! Users: the GPUs that each one holds, and their GPU-hours.
 
+use super::gpus::StateCounts;
 use super::{GpuState, Host, HostId, Moment, UNKNOWN_USER};
 use crate::wire::SafeText;
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-/// What one user holds on one host.
+/// The GPUs that one user holds on one host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostUsage {
-    /// Whose: as in the rows of the list; [`UNKNOWN_USER`] for what cannot be told.
+    /// The user, as in [`super::Row::who`]; [`UNKNOWN_USER`] if unknown.
     pub who: SafeText,
-    /// Runs as the user that logged in there.
+    /// Whether a process runs as the login user.
     pub is_mine: bool,
-    /// GPUs held; MIG instances count as the GPU that they are parts of.
+    /// Number of GPUs; MIG instances count as their GPU.
     pub gpus: u32,
-    /// Those of them that others hold as well.
+    /// Number of these GPUs that other users hold as well.
     pub shared: u32,
-    /// Those by state, in the order of [`GpuState::ALL`].
-    by_state: [u32; GpuState::ALL.len()],
-    /// Memory on all of them.
+    by_state: StateCounts,
+    /// Memory in use on these GPUs in bytes.
     pub memory_bytes: Option<u64>,
-    /// Memory on those that are idle.
+    /// Memory in use on the idle ones in bytes.
     pub idle_memory_bytes: u64,
-    /// Since when the one that has been idle for longest has been so.
+    /// Since when the longest idle GPU has been idle.
     pub idle_since: Option<Moment>,
 }
 
-/// Who holds the GPUs of one host, and the GPUs that nobody holds.
+/// The users of one host, and the GPUs that are not held.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct HostUsers {
-    /// By name.
+    /// The users by name.
     pub users: Vec<HostUsage>,
-    /// GPUs that somebody holds, each counted once.
+    /// Number of GPUs that are held; a shared GPU counts once.
     pub held: u32,
-    /// The others by state, in the order of [`GpuState::ALL`].
-    unheld: [u32; GpuState::ALL.len()],
+    unheld: StateCounts,
 }
 
 impl HostUsers {
-    /// How many GPUs that nobody holds are in this state.
+    /// Number of GPUs in this state that nobody holds.
     pub fn unheld_in(&self, state: GpuState) -> u32 {
-        self.unheld[state as usize]
+        self.unheld.count(state)
     }
 
-    /// How many GPUs nobody holds.
+    /// Number of GPUs that nobody holds.
     pub fn unheld(&self) -> u32 {
-        self.unheld.iter().sum()
+        self.unheld.total()
     }
 }
 
-/// What one user holds in all.
+/// The GPUs that one user holds on all hosts.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UserUsage {
-    /// Sums over the hosts.
+    /// The sum over the hosts.
     pub sum: HostUsage,
-    /// The hosts, with how many GPUs are held there, the most first.
+    /// The hosts with the number of GPUs held there, highest first.
     pub hosts: Vec<(HostId, u32)>,
-    /// How long GPUs were held, and how long they were in use meanwhile, since the program began.
+    /// The GPU-hours since the program started.
     pub gpu_hours: GpuHours,
 }
 
@@ -67,93 +66,83 @@ impl HostUsage {
             is_mine: false,
             gpus: 0,
             shared: 0,
-            by_state: [0; GpuState::ALL.len()],
+            by_state: StateCounts::default(),
             memory_bytes: None,
             idle_memory_bytes: 0,
             idle_since: None,
         }
     }
 
-    /// How many of the GPUs held are in this state.
+    /// Number of GPUs in this state.
     pub fn in_state(&self, state: GpuState) -> u32 {
-        self.by_state[state as usize]
+        self.by_state.count(state)
     }
 
     fn add(&mut self, other: &Self) {
         self.is_mine |= other.is_mine;
         self.gpus += other.gpus;
         self.shared += other.shared;
-        for (mine, theirs) in self.by_state.iter_mut().zip(other.by_state) {
-            *mine += theirs;
-        }
-        self.memory_bytes = match (self.memory_bytes, other.memory_bytes) {
-            (Some(mine), Some(theirs)) => Some(mine.saturating_add(theirs)),
-            (mine, theirs) => mine.or(theirs),
-        };
+        self.by_state.add(other.by_state);
+        self.memory_bytes = add_bytes(self.memory_bytes, other.memory_bytes);
         self.idle_memory_bytes = self.idle_memory_bytes.saturating_add(other.idle_memory_bytes);
         self.idle_since = earlier(self.idle_since, other.idle_since);
     }
 }
 
-/// What one user holds of one GPU.
+/// The part of one GPU that one user holds.
 struct GpuShare {
     bytes: Option<u64>,
     state: GpuState,
     since: Option<Moment>,
 }
 
-/// Who holds the GPUs of a host. `jobs` are its rows, `states` those of its GPUs in inventory order.
+/// Computes who holds the GPUs of a host. `states` are the GPU states in inventory order.
 pub fn host_users(host: &Host, states: &[(GpuState, Option<Moment>)]) -> HostUsers {
-    let whole = whole_gpus(host);
+    let physical = physical_gpus(host);
     let mut users: BTreeMap<SafeText, (bool, BTreeMap<usize, GpuShare>)> = BTreeMap::new();
     for process in host.processes() {
         let (who, is_mine) = (&process.info.who, host.belongs_to_login_user(process));
         for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
-            let Some(&place) = whole.get(position) else { continue };
+            let Some(&gpu) = physical.get(position) else { continue };
             let (state, since) = states.get(position).copied().unwrap_or((GpuState::Unknown, None));
             let bytes = process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
             let (mine, shares) = users.entry(who.clone()).or_default();
             *mine |= is_mine;
-            let share = shares.entry(place).or_insert(GpuShare { bytes: None, state, since });
-            share.bytes = match (share.bytes, bytes) {
-                (Some(held), Some(more)) => Some(held.saturating_add(more)),
-                (held, more) => held.or(more),
-            };
-            // Of a GPU in parts the worst counts, as it does for the GPU itself.
+            let share = shares.entry(gpu).or_insert(GpuShare { bytes: None, state, since });
+            share.bytes = add_bytes(share.bytes, bytes);
+            // The worst state of the MIG instances counts for the GPU.
             if state < share.state {
                 (share.state, share.since) = (state, since);
             }
         }
     }
-    let holders = |place: usize| users.values().filter(|(_, shares)| shares.contains_key(&place)).count();
-    let mut unheld = [0; GpuState::ALL.len()];
+    let holders = |gpu: usize| users.values().filter(|(_, shares)| shares.contains_key(&gpu)).count();
+    let mut unheld = StateCounts::default();
     let mut held = 0;
     for (position, _) in host.gpus().enumerate().filter(|(_, (info, _))| info.mig_parent_uuid.is_none()) {
         if holders(position) > 0 {
             held += 1;
         } else {
             let state = states.get(position).map_or(GpuState::Unknown, |(state, _)| *state);
-            unheld[state as usize] += 1;
+            unheld.add_one(state);
         }
     }
-    let users = users.iter().map(|(who, (is_mine, shares))| sum(who, *is_mine, shares, &holders)).collect();
+    let users = users.iter().map(|(who, (is_mine, shares))| host_usage(who, *is_mine, shares, &holders)).collect();
     HostUsers { users, held, unheld }
 }
 
-fn sum(
+fn host_usage(
     who: &SafeText,
     is_mine: bool,
     shares: &BTreeMap<usize, GpuShare>,
     holders: &dyn Fn(usize) -> usize,
 ) -> HostUsage {
     let mut user = HostUsage { is_mine, ..HostUsage::new(who.clone()) };
-    for (place, share) in shares {
+    for (gpu, share) in shares {
         user.gpus += 1;
-        user.shared += u32::from(holders(*place) > 1);
-        user.by_state[share.state as usize] += 1;
-        if let Some(bytes) = share.bytes {
-            user.memory_bytes = Some(user.memory_bytes.unwrap_or(0).saturating_add(bytes));
-        }
+        user.shared += u32::from(holders(*gpu) > 1);
+        user.by_state.add_one(share.state);
+        user.memory_bytes = add_bytes(user.memory_bytes, share.bytes);
         if share.state == GpuState::Idle {
             user.idle_memory_bytes = user.idle_memory_bytes.saturating_add(share.bytes.unwrap_or(0));
             user.idle_since = earlier(user.idle_since, share.since);
@@ -162,13 +151,21 @@ fn sum(
     user
 }
 
-/// For each position the GPU that it is, or is a part of.
-fn whole_gpus(host: &Host) -> Vec<usize> {
-    let place_of = |uuid: &SafeText| host.gpus().position(|(info, _)| info.uuid.as_ref() == Some(uuid));
+/// The position of the GPU for each position: its own, or that of the parent for a MIG instance.
+fn physical_gpus(host: &Host) -> Vec<usize> {
+    let gpu_with_uuid = |uuid: &SafeText| host.gpus().position(|(info, _)| info.uuid.as_ref() == Some(uuid));
     host.gpus()
         .enumerate()
-        .map(|(position, (info, _))| info.mig_parent_uuid.as_ref().and_then(place_of).unwrap_or(position))
+        .map(|(position, (info, _))| info.mig_parent_uuid.as_ref().and_then(gpu_with_uuid).unwrap_or(position))
         .collect()
+}
+
+/// Adds two values. The sum is unknown only if both are.
+fn add_bytes(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.saturating_add(b)),
+        (a, b) => a.or(b),
+    }
 }
 
 fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
@@ -178,21 +175,21 @@ fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
     }
 }
 
-/// How long GPUs were held and used.
+/// For how long GPUs were held and used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct GpuHours {
     /// GPU-hours held.
     pub held_hours: f64,
-    /// GPU-hours of those in which the GPU was in use.
+    /// GPU-hours in which the held GPU was in use.
     pub used_hours: f64,
 }
 
-/// Users who held GPUs are remembered up to this many: names come from hosts.
+/// Maximum number of users in the ledger, because hosts choose the names.
 const MAX_USERS: usize = 1000;
-/// A step of the clock that is longer than this is not counted: the machine slept, or the program was stopped.
+/// A longer step of the clock does not count: the computer was suspended or the program was stopped.
 const MAX_TICK_STEP: Duration = Duration::from_secs(10);
 
-/// What users have held since the program began.
+/// The GPU-hours of all users since the program started.
 #[derive(Debug, Clone, Default)]
 pub struct UsageLedger {
     gpu_hours: HashMap<SafeText, GpuHours>,
@@ -200,7 +197,7 @@ pub struct UsageLedger {
 }
 
 impl UsageLedger {
-    /// Counts the time since the last call for what is held now on the hosts that can be seen.
+    /// Adds the time since the last call for the GPUs that are held now.
     pub fn tick<'a>(&mut self, hosts: impl Iterator<Item = &'a [HostUsage]>, now: Moment) {
         let step = self.last.map_or(Duration::ZERO, |last| now.since(last));
         self.last = Some(now);
@@ -218,14 +215,13 @@ impl UsageLedger {
         }
     }
 
-    /// What a user has held so far.
+    /// The GPU-hours of a user.
     pub fn gpu_hours(&self, who: &SafeText) -> GpuHours {
         self.gpu_hours.get(who).copied().unwrap_or_default()
     }
 }
 
-/// The users of all hosts, those with the most GPUs first; what cannot be told whose it is comes last. Somebody who held
-/// GPUs and holds none now is among them while the ledger knows of it.
+/// The users of all hosts, most GPUs first, unknown users last. Includes users of the ledger who hold no GPU now.
 pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUsage])>, ledger: &UsageLedger) -> Vec<UserUsage> {
     let mut users: BTreeMap<SafeText, UserUsage> = BTreeMap::new();
     let new = |who: &SafeText| UserUsage {
@@ -233,8 +229,8 @@ pub fn users<'a>(hosts: impl Iterator<Item = (HostId, &'a [HostUsage])>, ledger:
         hosts: Vec::new(),
         gpu_hours: ledger.gpu_hours(who),
     };
-    for (id, uses) in hosts {
-        for one in uses {
+    for (id, usages) in hosts {
+        for one in usages {
             let user = users.entry(one.who.clone()).or_insert_with(|| new(&one.who));
             user.sum.add(one);
             user.hosts.push((id, one.gpus));
@@ -266,20 +262,20 @@ mod tests {
         process
     }
 
-    fn uses(id: u32, states: &[GpuState], processes: &[TestProcess]) -> Vec<HostUsage> {
+    fn usages(id: u32, states: &[GpuState], processes: &[TestProcess]) -> Vec<HostUsage> {
         let mut host = TestHost::new(id, gpus(0..states.len() as u32));
         host.send_snapshot(10.0, &vec![reading(50, 40); states.len()], processes);
         let states: Vec<_> = states.iter().map(|state| (*state, Some(at(4.0)))).collect();
         let users = host_users(&host.host, &states);
-        assert_eq!(users.held + users.unheld(), states.len() as u32, "every GPU is held or not");
+        assert_eq!(users.held + users.unheld(), states.len() as u32, "every GPU is either held or not");
         users.users
     }
 
     #[test]
-    fn gpus_are_counted_once_a_user_and_those_with_several_are_shared() {
+    fn gpus_count_once_per_user_and_are_shared_if_several_users_hold_them() {
         use GpuState::{Free, Idle, InUse};
         let bob = |pid, on: &[(u16, u64)]| of("bob", 1001, process(pid, "python b.py", on));
-        let uses = uses(
+        let usages = usages(
             0,
             &[InUse, Idle, InUse, Free],
             &[
@@ -289,9 +285,9 @@ mod tests {
                 bob(202, &[(2, 7)]),
             ],
         );
-        let names: Vec<&str> = uses.iter().map(|one| one.who.as_str()).collect();
+        let names: Vec<&str> = usages.iter().map(|one| one.who.as_str()).collect();
         assert_eq!(names, ["alice", "bob"]);
-        let (alice, bob) = (&uses[0], &uses[1]);
+        let (alice, bob) = (&usages[0], &usages[1]);
         assert_eq!((alice.gpus, alice.shared, alice.is_mine), (2, 1, true));
         assert_eq!((alice.in_state(InUse), alice.in_state(Idle)), (1, 1));
         assert_eq!((alice.memory_bytes, alice.idle_memory_bytes), (Some(50 << 30), 20 << 30));
@@ -300,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_count_as_the_gpu_that_they_are_parts_of() {
+    fn mig_instances_count_as_their_gpu() {
         let mut infos = gpus(0..3);
         infos[0].mig_enabled = Some(true);
         infos[1].mig_parent_uuid = Some("GPU-0".into());
@@ -311,16 +307,16 @@ mod tests {
         let states = [(GpuState::InUse, None); 3];
         let users = host_users(&host.host, &states);
         assert_eq!((users.held, users.unheld()), (1, 0));
-        let uses = users.users;
-        assert_eq!(uses.iter().map(|one| (one.gpus, one.shared)).collect::<Vec<_>>(), [(1, 1), (1, 1)]);
+        let usages = users.users;
+        assert_eq!(usages.iter().map(|one| (one.gpus, one.shared)).collect::<Vec<_>>(), [(1, 1), (1, 1)]);
     }
 
     #[test]
-    fn users_are_summed_over_hosts_and_the_most_comes_first() {
+    fn users_are_sorted_by_their_gpus_on_all_hosts() {
         use GpuState::{Hung, InUse};
         let bob = |pid, on: &[(u16, u64)]| of("bob", 1001, process(pid, "python b.py", on));
-        let first = uses(0, &[InUse, InUse], &[process(1, "a", &[(0, 1)]), bob(2, &[(1, 1)])]);
-        let second = uses(1, &[Hung, InUse], &[bob(3, &[(0, 2), (1, 2)])]);
+        let first = usages(0, &[InUse, InUse], &[process(1, "a", &[(0, 1)]), bob(2, &[(1, 1)])]);
+        let second = usages(1, &[Hung, InUse], &[bob(3, &[(0, 2), (1, 2)])]);
         let hosts = [(HostId(0), first.as_slice()), (HostId(1), second.as_slice())];
         let users = users(hosts.into_iter(), &UsageLedger::default());
         assert_eq!(users.iter().map(|user| user.sum.who.as_str()).collect::<Vec<_>>(), ["bob", "alice"]);
@@ -330,9 +326,9 @@ mod tests {
     }
 
     #[test]
-    fn hours_are_counted_while_gpus_are_held_and_not_over_a_sleep() {
+    fn gpu_hours_grow_while_gpus_are_held_but_not_during_a_suspend() {
         use GpuState::{Idle, InUse};
-        let held = uses(0, &[InUse, Idle], &[process(1, "a", &[(0, 1), (1, 1)])]);
+        let held = usages(0, &[InUse, Idle], &[process(1, "a", &[(0, 1), (1, 1)])]);
         let mut ledger = UsageLedger::default();
         for second in 0..=3600 {
             ledger.tick([held.as_slice()].into_iter(), at(f64::from(second)));
@@ -340,8 +336,12 @@ mod tests {
         let spent = ledger.gpu_hours(&"alice".into());
         assert!((spent.held_hours - 2.0).abs() < 1e-9 && (spent.used_hours - 1.0).abs() < 1e-9, "{spent:?}");
         ledger.tick([held.as_slice()].into_iter(), at(30_000.0));
-        assert_eq!(ledger.gpu_hours(&"alice".into()), spent, "the machine slept");
+        assert_eq!(ledger.gpu_hours(&"alice".into()), spent, "a suspend does not count");
         let gone = users([(HostId(0), &[][..])].into_iter(), &ledger);
-        assert_eq!((gone.len(), gone[0].sum.gpus, gone[0].gpu_hours), (1, 0, spent), "who has left is still told");
+        assert_eq!(
+            (gone.len(), gone[0].sum.gpus, gone[0].gpu_hours),
+            (1, 0, spent),
+            "a user who left remains in the list"
+        );
     }
 }

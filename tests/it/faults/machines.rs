@@ -86,7 +86,7 @@ fn a_host_that_reboots_says_so_and_is_back_soon() {
     assert!(!text.contains("DOWN") && !text.contains("STALE"), "{text}");
     // The log is written with the next tick of the screen.
     let said = || fs::read_to_string(&log).unwrap();
-    pty.wait("its log", |_| said().contains("hgx-01 the host was rebooted: nothing that ran there before runs now\n"));
+    pty.wait("its log", |_| said().contains("hgx-01 the host was rebooted: all earlier processes have ended\n"));
     assert_eq!(said().matches("was rebooted").count(), 1, "{}", said());
     report_fault("host reboots", noticed, Some(back));
 }
