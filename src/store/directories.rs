@@ -1,13 +1,13 @@
-//! Where files of ours lie.
+//! The directories for configuration, state and cache.
 
 use directories::BaseDirs;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The folder of ours in each of them.
+/// The name of gpufleet's directory in each of them.
 const NAME: &str = "gpufleet";
 
-/// Where files of ours lie. A home directory that is not known is an error only where a path is asked for.
+/// The directories of the user. An unknown home directory is an error only if a path is needed.
 #[derive(Debug, Clone, Default)]
 pub struct Directories {
     base: Option<Base>,
@@ -16,13 +16,13 @@ pub struct Directories {
 #[derive(Debug, Clone)]
 struct Base {
     home: PathBuf,
-    /// Where the configuration is looked for; new files go into the first.
+    /// The configuration directories in order of precedence; new files are created in the first.
     config: Vec<PathBuf>,
     state: PathBuf,
     cache: PathBuf,
 }
 
-/// The home directory is not known.
+/// Error: the home directory is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoHome;
 
@@ -35,54 +35,56 @@ impl fmt::Display for NoHome {
 impl std::error::Error for NoHome {}
 
 impl Directories {
-    /// From the environment: `HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_CACHE_HOME`.
+    /// Reads the environment: `HOME`, `XDG_CONFIG_HOME`, `XDG_STATE_HOME`, `XDG_CACHE_HOME`.
     pub fn find() -> Self {
         let xdg_config = std::env::var_os("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         let base = BaseDirs::new().map(|base| Base {
             home: base.home_dir().to_owned(),
             config: config_directories(cfg!(target_os = "macos"), xdg_config, base.home_dir(), base.config_dir()),
-            // macOS has no directory for state.
+            // macOS has no state directory.
             state: base.state_dir().unwrap_or_else(|| base.data_local_dir()).join(NAME),
             cache: base.cache_dir().join(NAME),
         });
         Self { base }
     }
 
-    /// What `~` stands for.
+    /// The home directory.
     pub fn home(&self) -> Option<&Path> {
         self.base.as_ref().map(|base| base.home.as_path())
     }
 
-    /// The files in which the standard hosts.toml is looked for, the first that exists counts.
+    /// The possible paths of the default hosts.toml. The first that exists counts.
     pub fn hosts_files(&self) -> Vec<PathBuf> {
-        let own = self.base.iter().flat_map(|base| &base.config).map(|directory| directory.join("hosts.toml"));
-        own.chain([Path::new("/etc/xdg").join(NAME).join("hosts.toml")]).collect()
+        self.config_files("hosts.toml")
     }
 
-    /// The files in which settings.toml is looked for, the first that exists counts.
+    /// The possible paths of settings.toml. The first that exists counts.
     pub fn settings_files(&self) -> Vec<PathBuf> {
-        let own = self.base.iter().flat_map(|base| &base.config).map(|directory| directory.join("settings.toml"));
-        own.chain([Path::new("/etc/xdg").join(NAME).join("settings.toml")]).collect()
+        self.config_files("settings.toml")
     }
 
-    /// Where new configuration files go.
+    fn config_files(&self, name: &str) -> Vec<PathBuf> {
+        let own = self.base.iter().flat_map(|base| &base.config).map(|directory| directory.join(name));
+        own.chain([Path::new("/etc/xdg").join(NAME).join(name)]).collect()
+    }
+
+    /// The directory for new configuration files.
     pub fn config(&self) -> Result<&Path, NoHome> {
         self.base.as_ref().and_then(|base| base.config.first()).map(PathBuf::as_path).ok_or(NoHome)
     }
 
-    /// Where the program remembers things.
+    /// The directory for state that outlives a run.
     pub fn state(&self) -> Result<&Path, NoHome> {
         self.base.as_ref().map(|base| base.state.as_path()).ok_or(NoHome)
     }
 
-    /// Where files lie that can be made again.
+    /// The directory for files that can be created again.
     pub fn cache(&self) -> Result<&Path, NoHome> {
         self.base.as_ref().map(|base| base.cache.as_path()).ok_or(NoHome)
     }
 }
 
-/// On macOS `~/.config` comes first, since that is where people of the terminal look; the platform's own directory
-/// (`~/Library/Application Support`) is looked at too.
+/// On macOS `~/.config` comes before `~/Library/Application Support`, because command-line users expect it.
 fn config_directories(is_macos: bool, xdg: Option<PathBuf>, home: &Path, platform: &Path) -> Vec<PathBuf> {
     let mut directories = Vec::new();
     if is_macos {
@@ -98,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_macos_the_terminals_directory_comes_first() {
+    fn on_macos_dot_config_comes_first() {
         let home = Path::new("/Users/a");
         let platform = Path::new("/Users/a/Library/Application Support");
         assert_eq!(
@@ -113,12 +115,12 @@ mod tests {
     }
 
     #[test]
-    fn without_a_home_only_the_systems_file_is_left() {
-        let nowhere = Directories::default();
-        assert_eq!(nowhere.hosts_files(), [Path::new("/etc/xdg/gpufleet/hosts.toml")]);
-        assert_eq!(nowhere.settings_files(), [Path::new("/etc/xdg/gpufleet/settings.toml")]);
-        assert_eq!(nowhere.state(), Err(NoHome));
-        assert_eq!(nowhere.config(), Err(NoHome));
-        assert_eq!(nowhere.cache(), Err(NoHome));
+    fn without_a_home_only_the_system_file_remains() {
+        let directories = Directories::default();
+        assert_eq!(directories.hosts_files(), [Path::new("/etc/xdg/gpufleet/hosts.toml")]);
+        assert_eq!(directories.settings_files(), [Path::new("/etc/xdg/gpufleet/settings.toml")]);
+        assert_eq!(directories.state(), Err(NoHome));
+        assert_eq!(directories.config(), Err(NoHome));
+        assert_eq!(directories.cache(), Err(NoHome));
     }
 }

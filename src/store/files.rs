@@ -1,4 +1,4 @@
-//! Reading with a limit, writing all or nothing.
+//! Files: reads with a size limit, atomic private writes, locks and logs.
 
 use crate::wire::SafeText;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
-/// Why a file could not be read or written.
+/// Error: a file cannot be read or written.
 #[derive(Debug)]
 pub struct FileError {
     operation: &'static str,
@@ -19,14 +19,16 @@ pub struct FileError {
 impl FileError {
     fn new(operation: &'static str, path: &Path, error: &io::Error) -> Self {
         let hint = match error.kind() {
-            io::ErrorKind::PermissionDenied => Some("look at its owner and mode: `ls -ld` on it and its directory"),
-            io::ErrorKind::AlreadyExists => Some("it is left as it is"),
+            io::ErrorKind::PermissionDenied => {
+                Some("check the owner and mode of the file and its directory with `ls -ld`")
+            }
+            io::ErrorKind::AlreadyExists => Some("choose another name, or delete the file first"),
             _ => None,
         };
         Self { operation, path: path.to_owned(), cause: crate::wire::format::io_cause(error), hint, kind: error.kind() }
     }
 
-    /// Whether there is no such file.
+    /// Whether the file does not exist.
     pub fn is_not_found(&self) -> bool {
         self.kind == io::ErrorKind::NotFound
     }
@@ -45,8 +47,8 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Reads a text file of at most `limit` bytes. What is no regular file (a directory, a device) is refused; a pipe is
-/// read, so that `<(...)` of a shell works.
+/// Reads a UTF-8 file of at most `limit` bytes. Directories are refused; pipes are allowed, so that `<(...)` of a shell
+/// works.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     let failure = |error: &io::Error| FileError::new("read", path, error);
     let refusal = |cause: String, hint| FileError {
@@ -57,13 +59,13 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
         kind: io::ErrorKind::InvalidData,
     };
     if fs::metadata(path).map_err(|error| failure(&error))?.is_dir() {
-        return Err(refusal("it is a directory".to_owned(), "name the file in it"));
+        return Err(refusal("it is a directory".to_owned(), "name a file in it"));
     }
     let mut bytes = Vec::new();
     let file = File::open(path).map_err(|error| failure(&error))?;
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
     if bytes.len() as u64 > limit {
-        return Err(refusal(format!("it is larger than {} KiB", limit / 1024), "is it the right file?"));
+        return Err(refusal(format!("it is larger than {} KiB", limit / 1024), "check that this is the right file"));
     }
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
@@ -72,8 +74,8 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
     })
 }
 
-/// Writes a file of ours, mode 0600, all or nothing: a reader sees the old content or the new one. Its directory is
-/// made, mode 0700, when it is missing.
+/// Writes a file with mode 0600 atomically: readers see the old content or the new one. Creates its directory with mode
+/// 0700 if it is missing.
 pub fn write_atomic(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let failure = |error: &io::Error| FileError::new("write", path, error);
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -81,31 +83,31 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let temporary = directory.join(temporary_name(path).map_err(|error| failure(&error))?);
     let written = write_new(&temporary, content).and_then(|()| fs::rename(&temporary, path));
     written.map_err(|error| {
-        // What is half written is of no use; that it cannot be removed is not worth a second message.
+        // A second error about the temporary file would not help.
         let _ = fs::remove_file(&temporary);
         failure(&error)
     })
 }
 
-/// Writes a new file, mode 0600; one that is there already is left alone. Its directory is made when it is missing.
+/// Creates a file with mode 0600 and fails if it exists. Creates its directory if it is missing.
 pub fn create_new(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let made = path.parent().map_or(Ok(()), make_directory);
     made.and_then(|()| write_new(path, content)).map_err(|error| FileError::new("write", path, &error))
 }
 
-/// A lock among programs of ours, held until it is dropped.
+/// A lock between processes of gpufleet, held until it is dropped.
 #[derive(Debug)]
 pub struct FileLock(File);
 
 impl Drop for FileLock {
     fn drop(&mut self) {
-        // Closing the file would not do while a program that is just being started still has a copy of it.
-        let _ends_with_the_file_at_last = self.0.unlock();
+        // A child process that is being started may still hold a copy of the file, so closing it is not enough.
+        let _ = self.0.unlock();
     }
 }
 
-/// Takes a lock; `None` where another one holds it, or the file system knows no locks. The file is made, mode 0600, when
-/// it is missing; its directory is not.
+/// Takes a lock. Returns `None` if another process holds it or the file system has no locks. Creates the file with mode
+/// 0600 if it is missing, but not its directory.
 pub fn try_lock(path: &Path) -> Option<FileLock> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false);
@@ -116,22 +118,22 @@ pub fn try_lock(path: &Path) -> Option<FileLock> {
     Some(FileLock(file))
 }
 
-/// Renames a file of ours that cannot be used to NAME.bad-1, or the next number that is free, and returns its new name.
+/// Renames an unusable file to NAME.bad-1, or the next free number, and returns the new name.
 ///
 /// # Errors
-/// When it cannot be renamed, or a hundred are kept already.
+/// The file cannot be renamed, or a hundred of them exist.
 pub fn rename_bad_file(path: &Path) -> io::Result<String> {
     const MAX_BAD_FILES: u32 = 100;
     let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let names = (1..=MAX_BAD_FILES).map(|number| format!("{name}.bad-{number}"));
     let Some(aside) = names.into_iter().find(|name| !path.with_file_name(name).exists()) else {
-        return Err(io::Error::other(format!("{MAX_BAD_FILES} broken ones are kept already")));
+        return Err(io::Error::other(format!("{MAX_BAD_FILES} unusable copies exist already")));
     };
     fs::rename(path, path.with_file_name(&aside))?;
     Ok(aside)
 }
 
-/// A new file, mode 0600, that grows line by line.
+/// A new file with mode 0600 that is written line by line.
 #[derive(Debug)]
 pub struct LineFile {
     file: File,
@@ -139,7 +141,7 @@ pub struct LineFile {
 }
 
 impl LineFile {
-    /// Makes the file; one that is there already is left alone.
+    /// Creates the file and fails if it exists.
     pub fn create(path: &Path) -> Result<Self, FileError> {
         match open_new(path) {
             Ok(file) => Ok(Self { file, path: path.to_owned() }),
@@ -147,20 +149,20 @@ impl LineFile {
         }
     }
 
-    /// Adds one line, its newline included, in one write: whatever ends the program, what stands before the last newline
-    /// is whole.
+    /// Appends one line, including its newline, in a single write, so that a killed program leaves only whole lines
+    /// before the last newline.
     pub fn append(&mut self, line: &[u8]) -> Result<(), FileError> {
         self.file.write_all(line).map_err(|error| FileError::new("write", &self.path, &error))
     }
 
-    /// Waits until the file is on its disk.
+    /// Waits until the content is on disk.
     pub fn finish(self) -> Result<(), FileError> {
         self.file.sync_all().map_err(|error| FileError::new("write", &self.path, &error))
     }
 }
 
-/// Adds one line, its newline included, to a file of ours, mode 0600. Its directory is made when it is missing. A file
-/// that has grown beyond `limit` becomes NAME.1 first, in the place of the one before.
+/// Appends one line, including its newline, to a file with mode 0600. Creates its directory if it is missing. A file of
+/// more than `limit` bytes is first renamed to NAME.1, replacing an older one.
 pub fn append_line(path: &Path, line: &[u8], limit: u64) -> Result<(), FileError> {
     let failure = |error: &io::Error| FileError::new("write", path, error);
     path.parent().map_or(Ok(()), make_directory).map_err(|error| failure(&error))?;
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_back_and_private() {
+    fn written_files_are_private_and_can_be_read_back() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("a/b/view.toml");
         write_atomic(&path, b"one").expect("writes");
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_lines_is_whole_after_each_and_overwrites_nothing() {
+    fn a_line_file_is_complete_after_each_line_and_overwrites_nothing() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("lab.jsonl");
         let mut file = LineFile::create(&path).expect("makes it");
@@ -240,11 +242,17 @@ mod tests {
         file.finish().expect("is on its disk");
         assert_eq!(fs::metadata(&path).expect("exists").permissions().mode() & 0o777, 0o600);
         let error = LineFile::create(&path).expect_err("it exists").to_string();
-        assert_eq!(error, format!("cannot write {}: File exists\n  hint: it is left as it is\n", path.display()));
+        assert_eq!(
+            error,
+            format!(
+                "cannot write {}: File exists\n  hint: choose another name, or delete the file first\n",
+                path.display()
+            )
+        );
     }
 
     #[test]
-    fn a_lock_is_held_by_one_until_it_is_dropped() {
+    fn a_lock_has_one_holder_until_it_is_dropped() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("memory.lock");
         let held = try_lock(&path).expect("is free");
@@ -256,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_added_and_a_long_file_is_put_aside() {
+    fn append_line_rotates_a_long_file() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("state/signals.log");
         for line in ["one\n", "two\n", "three\n"] {
@@ -278,18 +286,21 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_said_with_a_way_out() {
+    fn read_errors_have_a_cause_and_a_hint() {
         let directory = tempfile::tempdir().expect("a directory");
         let path = directory.path().join("hosts.toml");
         assert_eq!(error(&path, 9), "cannot read PATH: No such file or directory\n");
-        assert_eq!(error(directory.path(), 9), "cannot read PATH: it is a directory\n  hint: name the file in it\n");
+        assert_eq!(error(directory.path(), 9), "cannot read PATH: it is a directory\n  hint: name a file in it\n");
         fs::write(&path, b"one\ntwo \xff\n").expect("writes");
         assert_eq!(
             error(&path, 99),
             "cannot read PATH: line 2 is not UTF-8\n  hint: save it as UTF-8, for example with `iconv -t UTF-8`\n"
         );
         fs::write(&path, vec![b'#'; 2049]).expect("writes");
-        assert_eq!(error(&path, 2048), "cannot read PATH: it is larger than 2 KiB\n  hint: is it the right file?\n");
+        assert_eq!(
+            error(&path, 2048),
+            "cannot read PATH: it is larger than 2 KiB\n  hint: check that this is the right file\n"
+        );
         assert_eq!(read_text(&path, 2049).expect("reads").len(), 2049);
     }
 }

@@ -1,4 +1,4 @@
-//! Thin IO: directories and files of ours.
+//! Thin IO: the directories and files of gpufleet.
 
 mod directories;
 mod files;

@@ -77,7 +77,10 @@ fn a_lab_is_recorded_until_a_signal_and_replayed() {
     // What was recorded once is not written over.
     let output = gpufleet(&["record", &path.display().to_string(), &hosts]);
     code(&output, 1);
-    let refused = format!("gpufleet: cannot write {}: File exists\n  hint: it is left as it is\n", path.display());
+    let refused = format!(
+        "gpufleet: cannot write {}: File exists\n  hint: choose another name, or delete the file first\n",
+        path.display()
+    );
     assert_eq!(text(&output.stderr), refused);
 }
 
@@ -160,7 +163,7 @@ fn a_replay_tells_every_change_and_what_it_cannot_read() {
     let output = replay();
     code(&output, 4);
     let words = text(&output.stdout);
-    assert!(words.contains("  crit  a  gpu-lost  clear -> firing (told)  "), "{words}");
+    assert!(words.contains("  crit  a  gpu-lost  clear -> firing (notified)  "), "{words}");
     fs::write(&path, format!("{start}{inventory}{samples}noise\n")).expect("writes");
     let output = replay();
     code(&output, 1);

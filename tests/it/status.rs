@@ -96,7 +96,7 @@ fn files_that_cannot_be_read_are_told() {
     let home = Home::new();
     home.refuses(&["status", "hosts.toml"], 1, "gpufleet: cannot read hosts.toml: No such file or directory\n");
     home.refuses(&["./lab"], 1, "gpufleet: cannot read ./lab: No such file or directory\n");
-    home.refuses(&["status", "./"], 1, "gpufleet: cannot read ./: it is a directory\n  hint: name the file in it\n");
+    home.refuses(&["status", "./"], 1, "gpufleet: cannot read ./: it is a directory\n  hint: name a file in it\n");
     home.write("latin1.toml", b"# one\n# gr\xf6\xdfe\n");
     home.refuses(
         &["status", "latin1.toml"],
@@ -107,7 +107,7 @@ fn files_that_cannot_be_read_are_told() {
     home.refuses(
         &["status", "large.toml"],
         1,
-        "gpufleet: cannot read large.toml: it is larger than 1024 KiB\n  hint: is it the right file?\n",
+        "gpufleet: cannot read large.toml: it is larger than 1024 KiB\n  hint: check that this is the right file\n",
     );
 }
 
@@ -293,7 +293,10 @@ fn init_writes_a_file_that_works_and_overwrites_nothing() {
     home.refuses(
         &["init", "gpu2"],
         1,
-        &format!("gpufleet: cannot write {}: File exists\n  hint: it is left as it is\n", path.display()),
+        &format!(
+            "gpufleet: cannot write {}: File exists\n  hint: choose another name, or delete the file first\n",
+            path.display()
+        ),
     );
     assert_eq!(fs::read_to_string(&path).expect("still there"), written);
 }
