@@ -1,4 +1,4 @@
-//! What diagnosis says, as text and as JSON; docs/recording.md and docs/findings-json.md describe the JSON.
+//! Findings and transitions as text and as JSON. docs/findings-json.md and docs/recording.md describe the JSON.
 //!
 //! ```text
 //! crit  gpu-03  stuck-spin, likely, for 14 min
@@ -24,28 +24,28 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// What there is to say at the end of a look.
+/// The result of `gpufleet findings`.
 pub struct FindingsReport<'a> {
-    /// The fleet.
+    /// The hosts and their readings.
     pub fleet: &'a Fleet,
-    /// The findings in the engine's order: firing, pending, resolving.
+    /// The findings in the order of the engine: firing, pending, resolving.
     pub findings: &'a [&'a Finding],
-    /// What could not be judged.
+    /// GPUs and hosts that could not be evaluated.
     pub not_judged: &'a [NotJudged],
-    /// Rules that watch for longer than was watched, with how long they do.
+    /// Rules that need a longer observation than there was, with its length.
     pub too_little_history: &'a [(RuleId, Duration)],
-    /// For how long it was watched, on the fleet's clock.
+    /// The length of the observation on the fleet's clock.
     pub observed: Duration,
-    /// The moment for which ages are told.
+    /// The moment of the report, for ages.
     pub now: Moment,
 }
 
-/// Whether a finding is to be shown.
+/// Whether a finding is severe enough to be listed.
 pub fn is_shown(finding: &Finding, least: Severity) -> bool {
     finding.severity >= least
 }
 
-/// The whole list.
+/// The findings as text.
 pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
     let mut text = String::new();
     if report.fleet.simulated {
@@ -65,8 +65,8 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
         text += &block(finding, report.now, paint);
     }
     if !report.not_judged.is_empty() {
-        let missing: Vec<String> = report.not_judged.iter().map(ToString::to_string).collect();
-        let _ = writeln!(text, "not judged: {}", missing.join(", "));
+        let not_judged: Vec<String> = report.not_judged.iter().map(ToString::to_string).collect();
+        let _ = writeln!(text, "not judged: {}", not_judged.join(", "));
     }
     if !report.too_little_history.is_empty() {
         let rules = report.too_little_history.iter();
@@ -78,7 +78,7 @@ pub fn list(report: &FindingsReport<'_>, paint: Paint) -> String {
     for host in report.fleet.hosts().iter().filter(|host| !has_reported(host)) {
         let why = match (&host.link, host.link.error()) {
             (_, Some(error)) => error.message.to_string(),
-            (Link::Connecting { phase, .. }, None) => format!("it has come to: {}", phase.description()),
+            (Link::Connecting { phase, .. }, None) => format!("still connecting ({})", phase.description()),
             _ => "no readings yet".to_owned(),
         };
         text += &paint.paint(Tone::Warn, &format!("no answer from {}: {why}", host.name()));
@@ -103,36 +103,36 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
         [(_, first), rest @ ..] => format!("{first} and {} more", rest.len()),
     };
     let bound = if finding.at_least { "at least " } else { "" };
-    let mut head = format!("{}, {}", finding.rule.word(), finding.confidence.word());
+    let mut details = format!("{}, {}", finding.rule.word(), finding.confidence.word());
     match (is_pending, finding.due) {
         (true, Some(due)) => {
-            let _ = write!(head, ", fires in {}", duration(now.until(due), DurationStyle::OneUnit));
+            let _ = write!(details, ", fires in {}", duration(now.until(due), DurationStyle::OneUnit));
         }
-        (true, None) => head += ", not for long enough yet",
+        (true, None) => details += ", not firing yet",
         (false, _) => {
-            let _ = write!(head, ", for {bound}{}", duration(finding.lasted(now), DurationStyle::OneUnit));
+            let _ = write!(details, ", for {bound}{}", duration(finding.lasted(now), DurationStyle::OneUnit));
         }
     }
     for (is_so, words) in [
         (finding.phase == FindingPhase::Resolving, ", seems over"),
-        (finding.is_preexisting, ", was so at the first look"),
+        (finding.is_preexisting, ", already present at the first sample"),
         (finding.is_flapping, ", comes and goes"),
         (finding.is_frozen, ", as last seen"),
     ] {
         if is_so {
-            head += words;
+            details += words;
         }
     }
     match finding.snoozed {
         Some(SnoozeEnd::At(until)) => {
-            let _ = write!(head, ", snoozed for {}", duration(now.until(until), DurationStyle::OneUnit));
+            let _ = write!(details, ", snoozed for {}", duration(now.until(until), DurationStyle::OneUnit));
         }
-        Some(SnoozeEnd::OnChange) => head += ", snoozed until it changes",
+        Some(SnoozeEnd::OnChange) => details += ", snoozed until it changes",
         None => {}
     }
     let is_dim = is_pending || finding.snoozed.is_some();
     let tone = if is_dim { Tone::Dim } else { severity_tone(finding.severity) };
-    let mut text = format!("{}  {hosts}  {head}\n", paint.paint(tone, finding.severity.word()));
+    let mut text = format!("{}  {hosts}  {details}\n", paint.paint(tone, finding.severity.word()));
     let mut line = |label: &str, words: &str| {
         if !words.is_empty() {
             let words = format!("      {label}{words}");
@@ -146,7 +146,7 @@ fn block(finding: &Finding, now: Moment, paint: Paint) -> String {
     text
 }
 
-/// One line for a change: when, where, which rule, from what to what, and the evidence.
+/// A transition in one line: time, severity, host, rule, phases and evidence.
 pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> String {
     let (from, to) = (transition.from.word(), transition.to.word());
     let change = match (from == to, transition.is_reminder) {
@@ -165,12 +165,12 @@ pub fn transition(transition: &Transition, start: Moment, paint: Paint) -> Strin
         transition.host_name,
         transition.rule.word(),
         paint.paint(tone, &change),
-        if transition.notify { " (told)" } else { "" },
+        if transition.notify { " (notified)" } else { "" },
         transition.sentence
     )
 }
 
-/// How much it matters, as a colour.
+/// The tone of a severity.
 pub fn severity_tone(severity: Severity) -> Tone {
     match severity {
         Severity::Info => Tone::Plain,
@@ -179,81 +179,81 @@ pub fn severity_tone(severity: Severity) -> Tone {
     }
 }
 
-/// Seconds since the beginning as `1:02:03`.
+/// The time since the start as `1:02:03`.
 fn clock(since: Duration) -> String {
     let seconds = since.as_secs();
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 
-/// The version of these schemas. It rises when a field goes or changes its meaning, not when one is added.
+/// The version of these schemas. It rises when a field is removed or changes its meaning, not when one is added.
 pub const SCHEMA: u32 = 1;
 
-/// What was found.
+/// The JSON of a [`FindingsReport`].
 #[derive(Debug, Serialize)]
 pub struct JsonFindings {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// When it was put out, RFC 3339 in UTC.
+    /// When the report was written, RFC 3339 in UTC.
     pub time: Option<String>,
-    /// The data comes from the simulator (`--demo`), not from machines.
+    /// Whether the data comes from the simulator (`--demo`).
     pub simulated: bool,
-    /// For how long the hosts were watched, in seconds of their own clock.
+    /// The length of the observation in seconds of the hosts' clock.
     pub observed_seconds: f64,
-    /// Hosts that were asked for.
+    /// Number of requested hosts.
     pub hosts: usize,
     /// Hosts that did not report.
     pub silent: Vec<JsonSilent>,
-    /// What was found, the most important first.
+    /// The findings, most important first.
     pub findings: Vec<JsonFinding>,
-    /// What could not be judged, and why.
+    /// GPUs and hosts that could not be evaluated, with the reason.
     pub not_judged: Vec<JsonNotJudged>,
-    /// Rules that watch for longer than was watched, before they fire for the first time.
+    /// Rules that need a longer observation before they can fire.
     pub too_little_history: Vec<JsonNeedsHistory>,
 }
 
-/// A rule that needs a longer look.
+/// A rule that needs a longer observation.
 #[derive(Debug, Serialize)]
 pub struct JsonNeedsHistory {
-    /// Its word.
+    /// The id of the rule.
     pub rule: &'static str,
-    /// For how long it watches before it fires, in seconds.
+    /// The length of the observation that the rule needs, in seconds.
     pub needs_seconds: f64,
 }
 
 /// A host that did not report.
 #[derive(Debug, Serialize)]
 pub struct JsonSilent {
-    /// Its name.
+    /// The name of the host.
     pub host: SafeText,
     /// `connecting`, `live`, `stale`, `down` or `needs_user`.
     pub state: &'static str,
-    /// Why.
+    /// The cause.
     pub error: Option<JsonError>,
 }
 
-/// Something that could not be judged.
+/// A number of GPUs or hosts that could not be evaluated.
 #[derive(Debug, Serialize)]
 pub struct JsonNotJudged {
-    /// How many.
+    /// The number.
     pub count: u32,
-    /// Of what.
+    /// The kind: GPUs, MIG instances or hosts.
     pub what: &'static str,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
-/// A finding that changed.
+/// A change of a finding.
 #[derive(Debug, Serialize)]
 pub struct JsonTransition {
-    /// Seconds since the recording, or the look, began.
+    /// Seconds since the start of the recording or of the observation.
     pub t: f64,
-    /// The same on the wall clock, RFC 3339.
+    /// The wall-clock time of the change, RFC 3339.
     pub time: Option<String>,
-    /// Which finding.
+    /// The id of the finding.
     pub id: SafeText,
-    /// The rule's word.
+    /// The id of the rule.
     pub rule: &'static str,
-    /// The host that it is shown under.
+    /// The host of the finding.
     pub host: SafeText,
     /// The phase before: `clear`, `pending`, `firing` or `resolving`.
     pub from: &'static str,
@@ -261,24 +261,24 @@ pub struct JsonTransition {
     pub to: &'static str,
     /// `info`, `warn` or `crit`.
     pub severity: &'static str,
-    /// How sure it is; `null` once the finding is gone.
+    /// `suspected`, `likely` or `certain`; `null` once the finding is gone.
     pub confidence: Option<&'static str>,
-    /// Somebody would have been told.
+    /// Whether the change sends a notification.
     pub notify: bool,
-    /// Nothing has changed but that its snooze is over.
+    /// Whether the only change is the end of a snooze.
     pub reminder: bool,
-    /// Indexes of its GPUs; empty once the finding is gone.
+    /// The indexes of the finding's GPUs; empty once the finding is gone.
     pub gpus: Vec<u32>,
-    /// Pids of its processes.
+    /// The pids of the finding's processes.
     pub pids: Vec<u32>,
-    /// Whose they are.
+    /// The owner of the processes.
     pub user: Option<SafeText>,
-    /// The evidence with its figures.
+    /// The evidence in one sentence.
     pub sentence: SafeText,
 }
 
 impl JsonFindings {
-    /// What a report holds.
+    /// Builds the JSON of a report.
     pub fn new(report: &FindingsReport<'_>) -> Self {
         let silent = report.fleet.hosts().iter().filter(|host| !has_reported(host));
         Self {
@@ -295,7 +295,7 @@ impl JsonFindings {
     }
 }
 
-/// Whether a host's readings are there, and the last thing known of it is not that it is gone.
+/// Whether the host sent readings and its connection is not down.
 fn has_reported(host: &Host) -> bool {
     host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. })
 }
@@ -313,13 +313,13 @@ impl JsonSilent {
 }
 
 impl JsonNotJudged {
-    fn new(missing: &NotJudged) -> Self {
-        Self { count: missing.count, what: missing.what, why: missing.why }
+    fn new(not_judged: &NotJudged) -> Self {
+        Self { count: not_judged.count, what: not_judged.what, why: not_judged.why }
     }
 }
 
 impl JsonTransition {
-    /// A change; `finding` is what it concerns, while it is still there, and `start` the moment that `t` is counted from.
+    /// Builds the JSON of a transition. `finding` is its finding if it still exists; `t` counts from `start`.
     pub fn new(transition: &Transition, finding: Option<&Finding>, start: Moment) -> Self {
         Self {
             t: rounded(transition.at.since(start)),
@@ -341,12 +341,12 @@ impl JsonTransition {
     }
 }
 
-/// The report as one line of JSON.
+/// The report as one line of JSON, with its newline.
 pub fn line(report: &FindingsReport<'_>) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string(&JsonFindings::new(report))? + "\n")
 }
 
-/// A change as one line of JSON.
+/// The transition as one line of JSON, with its newline.
 pub fn transition_line(
     transition: &Transition,
     finding: Option<&Finding>,

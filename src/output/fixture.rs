@@ -1,4 +1,4 @@
-//! A small fleet in which every state occurs, for tests.
+//! Small fleets for tests: one with every host state, one with findings in every phase.
 
 use super::Report;
 use super::findings::FindingsReport;
@@ -15,18 +15,20 @@ use crate::wire::{
     GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Owner, Presence, ProbeCost, ProcessColumns,
     ProcessFacts, ProcessReading, ProcessState, Scope, Snapshot,
 };
+use serde_json::Value;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 const GIB: u64 = 1024 * 1024 * 1024;
 
-/// 2026-05-04T12:00:00Z and `seconds` more, the program having begun ten hours before.
+/// 2026-05-04T12:00:00Z plus `seconds`; the program started ten hours before.
 pub(super) fn moment(seconds: f64) -> Moment {
     let since = Duration::from_secs_f64(36_000.0 + seconds);
     Moment::new(since, Duration::from_secs(1_777_860_000) + since)
 }
 
-/// Calls back with the fleet half a second after the last readings.
+/// Calls `check` with the report half a second after the last readings.
 pub(super) fn with_report(check: impl FnOnce(&Report<'_>)) {
     let states = |id: HostId| match id {
         HostId(0) => vec![
@@ -42,7 +44,7 @@ pub(super) fn with_report(check: impl FnOnce(&Report<'_>)) {
     check(&Report { fleet: &fleet(), states: &states, findings: &[&hang, &watched], now: moment(0.5) });
 }
 
-/// One that fires, and one that is only watched.
+/// A firing finding and a pending one.
 fn findings() -> (Finding, Finding) {
     let mut hang = hang();
     (hang.since, hang.fired_at, hang.updated) = (moment(-1080.0), Some(moment(-780.0)), moment(0.0));
@@ -220,7 +222,7 @@ fn fleet_of_findings() -> Fleet {
     fleet
 }
 
-/// A hang that fires.
+/// A firing finding about a hang.
 pub(super) fn hang() -> Finding {
     let key = ProcessKey { boot_id: Some("5d4e".into()), pid: 4312, start_ticks: Some(43120) };
     let gpu = |index: u32| FindingGpu {
@@ -253,7 +255,7 @@ fn blank(rule: RuleId, severity: Severity, phase: FindingPhase) -> Finding {
     finding
 }
 
-/// Calls back with a report of four findings.
+/// Calls `check` with a report of four findings.
 pub(super) fn with_findings_report(check: impl FnOnce(&FindingsReport<'_>)) {
     let mut disk = blank(RuleId::DiskFull, Severity::Warn, FindingPhase::Firing);
     disk.id = "disk-full hgx-02 /home".into();
@@ -299,7 +301,7 @@ pub(super) fn with_findings_report(check: impl FnOnce(&FindingsReport<'_>)) {
     });
 }
 
-/// The hang fires, and becomes worse; an idle job is watched and let go.
+/// A finding that becomes pending, fires, gets worse and ends.
 pub(super) fn transitions() -> Vec<Transition> {
     let transition = |seconds: f64, from, to, severity| Transition {
         at: moment(seconds),
@@ -320,4 +322,31 @@ pub(super) fn transitions() -> Vec<Transition> {
         transition(610.0, FindingPhase::Firing, FindingPhase::Firing, Severity::Crit),
         transition(4000.0, FindingPhase::Resolving, FindingPhase::Clear, Severity::Crit),
     ]
+}
+
+/// Asserts that the first column of the tables in `document` names every field of `values` and no other field. Arrays are
+/// written as `[]`: `hosts[].gpus[].index`.
+#[track_caller]
+pub(super) fn assert_documented(document: &str, values: &[Value]) {
+    let mut written = BTreeSet::new();
+    values.iter().for_each(|value| add_field_paths(value, "", &mut written));
+    let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
+    let documented: BTreeSet<String> = rows.map(|(path, _)| path.to_owned()).collect();
+    let missing: Vec<_> = written.difference(&documented).collect();
+    let invented: Vec<_> = documented.difference(&written).collect();
+    assert!(missing.is_empty() && invented.is_empty(), "not documented: {missing:?}, not written: {invented:?}");
+}
+
+fn add_field_paths(value: &Value, path: &str, into: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                into.insert(path.clone());
+                add_field_paths(value, &path, into);
+            }
+        }
+        Value::Array(items) => items.iter().for_each(|item| add_field_paths(item, &format!("{path}[]"), into)),
+        _ => {}
+    }
 }

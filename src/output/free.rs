@@ -1,4 +1,4 @@
-//! What `gpufleet free` prints: hosts, GPUs, and the two lines to type. docs/free-json.md describes the JSON.
+//! The output of `gpufleet free`: hosts, GPUs, and the two lines to type. docs/free-json.md describes the JSON.
 
 use super::Report;
 use super::json::{JsonError, rfc3339};
@@ -7,14 +7,14 @@ use crate::wire::SafeText;
 use serde::Serialize;
 use std::fmt::Write as _;
 
-/// The version of the JSON. It rises when a field goes or changes its meaning, not when one is added.
+/// The version of the JSON. It rises when a field is removed or changes its meaning, not when one is added.
 pub const SCHEMA: u32 = 1;
 
-/// What was found.
+/// The result of `gpufleet free`.
 pub struct FreeReport<'a> {
     /// The fleet.
     pub report: &'a Report<'a>,
-    /// The GPUs; `None` where none suit.
+    /// The chosen GPUs; `None` if not enough GPUs match.
     pub found: Option<&'a [FreeHost]>,
 }
 
@@ -55,20 +55,20 @@ struct JsonUnseen {
     error: Option<JsonError>,
 }
 
-/// As one line of JSON.
+/// The result as one line of JSON, with its newline.
 ///
 /// # Errors
-/// Never in practice: every field can be written.
-pub fn json_line(offer: &FreeReport<'_>) -> Result<String, serde_json::Error> {
-    let fleet = offer.report.fleet;
-    let hosts = offer.found.unwrap_or_default().iter();
+/// Never with these types.
+pub fn json_line(result: &FreeReport<'_>) -> Result<String, serde_json::Error> {
+    let fleet = result.report.fleet;
+    let hosts = result.found.unwrap_or_default().iter();
     let value = JsonFreeReport {
         schema: SCHEMA,
-        time: rfc3339(offer.report.now),
+        time: rfc3339(result.report.now),
         simulated: fleet.simulated,
-        found: offer.found.is_some(),
+        found: result.found.is_some(),
         hosts: hosts.filter_map(|free| Some(json_host(fleet.host(free.host)?, free))).collect(),
-        unseen: unseen(offer)
+        unseen: unseen(result)
             .map(|host| JsonUnseen {
                 name: host.name().clone(),
                 state: host.link.word(),
@@ -101,16 +101,16 @@ fn json_host(host: &Host, free: &FreeHost) -> JsonFreeHost {
     }
 }
 
-/// Hosts of which nothing fresh is known: they may have free GPUs, too.
-fn unseen<'a>(offer: &'a FreeReport<'_>) -> impl Iterator<Item = &'a Host> {
-    offer.report.fleet.hosts().iter().filter(|host| !host.is_fresh(offer.report.now))
+/// Hosts without current readings, which may have free GPUs as well.
+fn unseen<'a>(result: &'a FreeReport<'_>) -> impl Iterator<Item = &'a Host> {
+    result.report.fleet.hosts().iter().filter(|host| !host.is_fresh(result.report.now))
 }
 
-/// For a person: a line a host, and below it the two lines to type.
-pub fn text(offer: &FreeReport<'_>) -> String {
+/// The result as text: one line per host, followed by the two lines to type.
+pub fn text(result: &FreeReport<'_>) -> String {
     let mut out = String::new();
-    let fleet = offer.report.fleet;
-    for free in offer.found.unwrap_or_default() {
+    let fleet = result.report.fleet;
+    for free in result.found.unwrap_or_default() {
         let Some(host) = fleet.host(free.host) else { continue };
         // Writing into a string cannot fail.
         let _ = writeln!(out, "{}", heading(host, free));
@@ -119,12 +119,12 @@ pub fn text(offer: &FreeReport<'_>) -> String {
         }
         let _ = writeln!(out, "  export {}", cuda_environment(&free.gpus));
     }
-    if offer.found.is_none() {
-        out.push_str("no GPU is free that suits\n");
+    if result.found.is_none() {
+        out.push_str("no free GPU matches\n");
     }
-    let unseen: Vec<&str> = unseen(offer).map(|host| host.name().as_str()).collect();
+    let unseen: Vec<&str> = unseen(result).map(|host| host.name().as_str()).collect();
     if !unseen.is_empty() {
-        let _ = writeln!(out, "not seen: {}; `gpufleet status` tells why", unseen.join(", "));
+        let _ = writeln!(out, "no current readings: {} (see `gpufleet status`)", unseen.join(", "));
     }
     if fleet.simulated {
         out.push_str("SIMULATED\n");
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
     use crate::config::HostConfig;
     use crate::fleet::{Fleet, GpuState, HostId, HostUpdate, Link, Moment};
-    use crate::output::fixture::moment;
+    use crate::output::fixture::{assert_documented, moment};
     use crate::wire::{GpuColumns, GpuInfo, GpuReading, Inventory, Snapshot};
     use std::sync::Arc;
 
@@ -182,8 +182,8 @@ mod tests {
         }
     }
 
-    /// One host that can be seen, with a note, and one that is being connected.
-    fn with_offer(found: Option<&[FreeHost]>, check: impl FnOnce(&FreeReport<'_>)) {
+    /// A host with current readings and a note, and one that is connecting.
+    fn with_free_report(found: Option<&[FreeHost]>, check: impl FnOnce(&FreeReport<'_>)) {
         let mut first = HostConfig::named("hgx-01");
         first.address = Some("10.0.0.11".to_owned());
         first.user = Some("alice".to_owned());
@@ -207,53 +207,40 @@ mod tests {
     }
 
     #[test]
-    fn what_is_found_is_ready_to_be_typed() {
+    fn the_text_has_the_commands_to_use_the_gpus() {
         let found = [FreeHost { host: HostId(0), gpus: vec![gpu(0, Some("GPU-8f3a")), gpu(7, Some("GPU-91bc"))] }];
-        with_offer(Some(&found), |offer| {
+        with_free_report(Some(&found), |result| {
             let expected = "\
 hgx-01  2 free  GPU 0,7  NVIDIA H100 80GB HBM3, 80G  cpu 21%  note: ask Bob first
   ssh -p 2222 alice@10.0.0.11
   export CUDA_VISIBLE_DEVICES=GPU-8f3a,GPU-91bc
-not seen: hgx-02; `gpufleet status` tells why
+no current readings: hgx-02 (see `gpufleet status`)
 ";
-            assert_eq!(text(offer), expected);
+            assert_eq!(text(result), expected);
         });
     }
 
     #[test]
-    fn nothing_found_is_said_with_the_hosts_that_were_not_seen() {
-        with_offer(None, |offer| {
-            assert_eq!(text(offer), "no GPU is free that suits\nnot seen: hgx-02; `gpufleet status` tells why\n");
-            let json: serde_json::Value = serde_json::from_str(&json_line(offer).expect("writes")).expect("reads");
+    fn without_a_match_the_text_names_the_hosts_without_readings() {
+        with_free_report(None, |result| {
+            assert_eq!(text(result), "no free GPU matches\nno current readings: hgx-02 (see `gpufleet status`)\n");
+            let json: serde_json::Value = serde_json::from_str(&json_line(result).expect("writes")).expect("reads");
             assert_eq!((&json["found"], &json["hosts"]), (&false.into(), &serde_json::json!([])));
             assert_eq!(json["unseen"][0]["state"], "connecting");
         });
     }
 
     #[test]
-    fn the_document_names_every_field_of_the_json() {
-        const DOCUMENT: &str = include_str!("../../docs/free-json.md");
+    fn the_document_names_every_json_field() {
         let found = [FreeHost { host: HostId(0), gpus: vec![gpu(0, Some("GPU-8f3a"))] }];
-        with_offer(Some(&found), |offer| {
-            let json: serde_json::Value = serde_json::from_str(&json_line(offer).expect("writes")).expect("reads");
-            let mut fields = Vec::new();
-            let mut add = |prefix: &str, value: &serde_json::Value| {
-                fields.extend(value.as_object().expect("an object").keys().map(|key| format!("{prefix}{key}")));
-            };
-            add("", &json);
-            add("hosts[].", &json["hosts"][0]);
-            add("hosts[].gpus[].", &json["hosts"][0]["gpus"][0]);
-            add("unseen[].", &json["unseen"][0]);
-            fields.sort();
-            let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-            let mut documented: Vec<String> = rows.map(|(path, _)| path.to_owned()).collect();
-            documented.sort();
-            assert_eq!(documented, fields);
+        with_free_report(Some(&found), |result| {
+            let json = serde_json::from_str(&json_line(result).expect("writes")).expect("reads");
+            assert_documented(include_str!("../../docs/free-json.md"), &[json]);
         });
     }
 
     #[test]
-    fn lines_are_safe_to_paste_whatever_a_host_calls_its_gpus() {
+    fn gpu_names_are_quoted_for_the_shell() {
         let hostile = [gpu(0, Some("GPU-1;rm -rf ~")), gpu(1, Some("$(x)'y"))];
         assert_eq!(cuda_environment(&hostile), r"CUDA_VISIBLE_DEVICES='GPU-1;rm -rf ~,$(x)'\''y'");
         assert_eq!(

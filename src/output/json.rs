@@ -1,6 +1,7 @@
-//! The JSON of `gpufleet status --json`, described in docs/status-json.md.
+//! The JSON of `gpufleet status --json`, described in docs/status-json.md, and the objects that it shares with the
+//! findings.
 //!
-//! What is missing is `null`, never left out and never zero. Names and units are those of the wire.
+//! A missing value is `null`. Names and units are those of the wire protocol.
 
 use super::report::{GpuView, Report};
 use crate::diagnosis::{Finding, SnoozeEnd};
@@ -11,7 +12,7 @@ use crate::wire::{
 use serde::Serialize;
 use std::time::Duration;
 
-/// The version of this schema. It rises when a field goes or changes its meaning, not when one is added.
+/// The version of this schema. It rises when a field is removed or changes its meaning, not when one is added.
 pub const SCHEMA: u32 = 1;
 
 /// The fleet at one moment.
@@ -19,18 +20,18 @@ pub const SCHEMA: u32 = 1;
 pub struct JsonReport {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// When it was put out, RFC 3339 in UTC.
+    /// When the report was written, RFC 3339 in UTC.
     pub time: Option<String>,
-    /// The data comes from the simulator (`--demo`), not from machines.
+    /// Whether the data comes from the simulator (`--demo`).
     pub simulated: bool,
     /// The hosts, in the order of the configuration.
     pub hosts: Vec<JsonHost>,
-    /// What diagnosis says after this one look, the most important first.
+    /// The findings after a single sample, most important first.
     pub findings: Vec<JsonFinding>,
 }
 
 impl JsonReport {
-    /// The fleet of a report.
+    /// Builds the JSON of a report.
     pub fn new(report: &Report<'_>) -> Self {
         Self {
             schema: SCHEMA,
@@ -42,7 +43,7 @@ impl JsonReport {
     }
 }
 
-/// The fleet as one line of JSON.
+/// The report as one line of JSON, with its newline.
 pub fn line(report: &Report<'_>) -> Result<String, serde_json::Error> {
     Ok(serde_json::to_string(&JsonReport::new(report))? + "\n")
 }
@@ -50,86 +51,86 @@ pub fn line(report: &Report<'_>) -> Result<String, serde_json::Error> {
 /// One host.
 #[derive(Debug, Serialize)]
 pub struct JsonHost {
-    /// The name it is shown by; unique.
+    /// The unique display name.
     pub name: SafeText,
-    /// What is connected to.
+    /// The address that gpufleet connects to.
     pub address: String,
     /// `connecting`, `live`, `stale`, `down` or `needs_user`.
     pub state: &'static str,
-    /// Why it is down or needs a person.
+    /// The error, if the host is down or needs the user.
     pub error: Option<JsonError>,
-    /// Why the driver cannot be read there. The host itself has reported.
+    /// The error of the driver, if GPU readings are missing although the host reports.
     pub gpu_error: Option<JsonGpuError>,
     /// Age of the last readings in seconds.
     pub age_seconds: Option<f64>,
-    /// How long a heartbeat takes, in milliseconds.
+    /// The round-trip time of the last heartbeat in milliseconds.
     pub round_trip_ms: Option<f64>,
-    /// The heading of hosts.toml.
+    /// The group in hosts.toml.
     pub group: Option<SafeText>,
-    /// The tags of hosts.toml.
+    /// The tags in hosts.toml.
     pub tags: Vec<SafeText>,
-    /// The note of hosts.toml.
+    /// The note in hosts.toml.
     pub note: Option<SafeText>,
-    /// What does not change while it runs.
+    /// Facts that do not change while the host runs.
     pub info: JsonInfo,
     /// The last readings of the host itself.
     pub readings: JsonReadings,
-    /// Its GPUs, in NVML's order.
+    /// The GPUs in NVML's order.
     pub gpus: Vec<JsonGpu>,
-    /// The processes on its GPUs, one entry each.
+    /// The processes on GPUs.
     pub processes: Vec<JsonProcess>,
-    /// Processes beyond the limit of what a probe sends.
+    /// Number of processes beyond the limit of the probe.
     pub processes_left_out: Option<u32>,
 }
 
 /// Why a host gives no data.
 #[derive(Debug, Serialize)]
 pub struct JsonError {
-    /// One stable word, for example `refused`.
+    /// The stable name of the error, for example `refused`.
     pub kind: &'static str,
-    /// One sentence.
+    /// The operation and the cause.
     pub message: SafeText,
-    /// What a person can do.
+    /// The way out.
     pub hint: Option<SafeText>,
 }
 
-/// Why a driver or a device cannot be read.
+/// The error of a driver or a device.
 #[derive(Debug, Serialize)]
 pub struct JsonGpuError {
-    /// One stable word, for example `version_mismatch`.
+    /// The stable name of the error, for example `version_mismatch`.
     pub kind: DriverErrorKind,
-    /// NVML's return code.
+    /// The NVML return code.
     pub code: Option<i32>,
-    /// One sentence.
+    /// The error in one sentence.
     pub message: SafeText,
 }
 
-/// What does not change while a host runs.
+/// Facts that do not change while a host runs.
 #[derive(Debug, Serialize)]
 pub struct JsonInfo {
     /// `probe` or `nvidia-smi`.
     pub source: Option<SafeText>,
-    /// Version of the probe.
+    /// The version of the probe.
     pub probe_version: Option<SafeText>,
     /// `/proc/sys/kernel/random/boot_id`.
     pub boot_id: Option<SafeText>,
     /// `uname -n`.
     pub host_name: Option<SafeText>,
-    /// The user the probe runs as.
+    /// The user that runs the probe.
     pub login_user: Option<SafeText>,
-    /// Its uid.
+    /// The uid of that user.
     pub login_uid: Option<u32>,
     /// `uname -r`.
     pub kernel: Option<SafeText>,
     /// `uname -m`.
     pub arch: Option<SafeText>,
-    /// CPUs online.
+    /// Number of CPUs online.
     pub cpu_count: Option<u32>,
-    /// `host`, or the job or container that is all the probe can see.
+    /// `host`, or the job or container that limits the view of the probe.
     pub scope: Option<Scope>,
-    /// Version of the NVIDIA driver.
+    /// The version of the NVIDIA driver.
     pub driver_version: Option<SafeText>,
-    /// The newest CUDA the driver supports.
+    /// The newest CUDA version that the driver supports.
     pub cuda_version: Option<SafeText>,
     /// The NVML library in use.
     pub nvml_path: Option<SafeText>,
@@ -138,9 +139,9 @@ pub struct JsonInfo {
 /// The readings of the host itself.
 #[derive(Debug, Serialize)]
 pub struct JsonReadings {
-    /// Share of all CPUs' time spent at work, percent.
+    /// CPU utilization over all CPUs, percent.
     pub cpu_percent: Option<f32>,
-    /// Share of all CPUs' time spent waiting for I/O, percent.
+    /// Share of CPU time spent waiting for I/O, percent.
     pub io_wait_percent: Option<f32>,
     /// Load average of 1 minute.
     pub load_1: Option<f32>,
@@ -148,21 +149,21 @@ pub struct JsonReadings {
     pub load_5: Option<f32>,
     /// Load average of 15 minutes.
     pub load_15: Option<f32>,
-    /// Memory, bytes.
+    /// Total memory, bytes.
     pub memory_total_bytes: Option<u64>,
-    /// Memory that can be had without swapping, bytes.
+    /// Memory available without swapping, bytes.
     pub memory_available_bytes: Option<u64>,
-    /// Swap, bytes.
+    /// Total swap, bytes.
     pub swap_total_bytes: Option<u64>,
     /// Free swap, bytes.
     pub swap_free_bytes: Option<u64>,
     /// Time since boot, seconds.
     pub uptime_seconds: Option<f64>,
-    /// Share of time in which some task waited for I/O, over 60 s, percent.
+    /// Share of the last 60 s in which a task waited for I/O, percent.
     pub pressure_io_percent: Option<f32>,
-    /// Share of time in which some task waited for memory, over 60 s, percent.
+    /// Share of the last 60 s in which a task waited for memory, percent.
     pub pressure_memory_percent: Option<f32>,
-    /// Processes killed for want of memory since boot.
+    /// Processes killed by the out-of-memory killer since boot.
     pub oom_kills: Option<u64>,
 }
 
@@ -192,7 +193,7 @@ impl JsonHost {
     }
 }
 
-/// By pid; what the driver does not name comes last.
+/// The processes by pid; those without a pid come last.
 fn processes(host: &Host) -> Vec<JsonProcess> {
     let mut processes: Vec<_> = host.processes().map(|process| JsonProcess::new(host, process)).collect();
     processes.sort_by_key(|process| (process.pid.is_none(), process.pid));
@@ -253,46 +254,46 @@ impl JsonReadings {
     }
 }
 
-/// One GPU: its facts, its state and its last readings.
+/// One GPU: facts, state and last readings.
 #[derive(Debug, Serialize)]
 pub struct JsonGpu {
     /// NVML's device index, as `nvidia-smi` shows it. The UUID is the identity.
     pub index: u32,
     /// The UUID.
     pub uuid: Option<SafeText>,
-    /// The name of the part.
+    /// The product name.
     pub name: Option<SafeText>,
     /// PCI bus id.
     pub pci_bus_id: Option<SafeText>,
     /// For a MIG instance, the UUID of its parent.
     pub mig_parent_uuid: Option<SafeText>,
-    /// Whether multi-instance mode is on.
+    /// Whether MIG mode is on.
     pub mig_enabled: Option<bool>,
     /// `free`, `unused`, `idle`, `waiting`, `in_use`, `hung`, `fault` or `unknown`.
     pub state: &'static str,
-    /// Since when it is known to be in this state, RFC 3339.
+    /// Since when the GPU has been in this state, RFC 3339.
     pub state_since: Option<String>,
-    /// Why this GPU cannot be read; its readings are then `null`.
+    /// The error of the device; its readings are then `null`.
     pub error: Option<JsonGpuError>,
     /// Share of time in which a kernel ran, percent.
     pub utilization_percent: Option<u8>,
     /// Share of time in which memory was read or written, percent.
     pub memory_utilization_percent: Option<u8>,
-    /// Memory handed out, bytes.
+    /// Memory in use, bytes.
     pub memory_used_bytes: Option<u64>,
-    /// Memory the driver keeps for itself, bytes.
+    /// Memory reserved by the driver, bytes.
     pub memory_reserved_bytes: Option<u64>,
-    /// Memory, bytes.
+    /// Total memory, bytes.
     pub memory_total_bytes: Option<u64>,
-    /// Temperature of the core, degrees Celsius.
+    /// GPU temperature, degrees Celsius.
     pub temperature_celsius: Option<i32>,
-    /// Temperature of the memory, degrees Celsius.
+    /// Memory temperature, degrees Celsius.
     pub memory_temperature_celsius: Option<i32>,
-    /// Power now, watts.
+    /// Power draw, watts.
     pub power_watts: Option<f32>,
-    /// Mean power since the previous reading, watts.
+    /// Mean power draw since the previous reading, watts.
     pub power_mean_watts: Option<f32>,
-    /// The limit the driver enforces, watts.
+    /// The enforced power limit, watts.
     pub power_limit_watts: Option<f32>,
     /// Energy since the driver was loaded, joules.
     pub energy_joules: Option<f64>,
@@ -302,19 +303,19 @@ pub struct JsonGpu {
     pub clock_sm_mhz: Option<u32>,
     /// Memory clock, MHz.
     pub clock_memory_mhz: Option<u32>,
-    /// Why the clocks are below their maximum: NVML's mask.
+    /// The reasons for reduced clocks, as the bit mask of NVML.
     pub clocks_event_reasons: Option<u64>,
     /// Fan speed, percent.
     pub fan_percent: Option<u16>,
     /// Performance state, 0 (fastest) to 15.
     pub performance_state: Option<u8>,
-    /// Encoder use, percent.
+    /// Encoder utilization, percent.
     pub encoder_percent: Option<u8>,
-    /// Decoder use, percent.
+    /// Decoder utilization, percent.
     pub decoder_percent: Option<u8>,
-    /// PCIe generation now.
+    /// Current PCIe generation.
     pub pcie_generation: Option<u8>,
-    /// PCIe lanes now.
+    /// Current PCIe lanes.
     pub pcie_width: Option<u8>,
     /// Uncorrectable ECC errors since the driver was loaded.
     pub ecc_uncorrectable_volatile: Option<u64>,
@@ -366,13 +367,13 @@ fn device_error(error: &DeviceError) -> JsonGpuError {
 /// One process on the GPUs of a host. Its identity is (`boot_id`, `pid`, `start_ticks`).
 #[derive(Debug, Serialize)]
 pub struct JsonProcess {
-    /// Process id; `null` where the driver does not tell it.
+    /// The process id; `null` if the driver does not report it.
     pub pid: Option<u32>,
     /// The host's boot id.
     pub boot_id: Option<SafeText>,
     /// Start time in clock ticks after boot.
     pub start_ticks: Option<u64>,
-    /// Start time, RFC 3339: for people, never for identity.
+    /// Start time, RFC 3339. For display only; it is not part of the identity.
     pub start_time: Option<String>,
     /// Age, seconds.
     pub age_seconds: Option<f64>,
@@ -382,13 +383,13 @@ pub struct JsonProcess {
     pub uid: Option<u32>,
     /// The kernel's short name.
     pub name: Option<SafeText>,
-    /// The arguments in one line, secrets redacted.
+    /// The arguments in one line, with secrets redacted.
     pub command: Option<SafeText>,
-    /// Letter of the scheduler state, as `ps` shows it.
+    /// The letter of the scheduler state, as in `ps`.
     pub state: Option<ProcessState>,
-    /// `visible`, `hidden` (by /proc), `gone` (yet the driver lists it).
+    /// `visible`, `hidden` (by /proc) or `gone` (exited, but still listed by the driver).
     pub presence: Option<Presence>,
-    /// `C`, `G`, `C+G` or `M`, as `nvidia-smi` writes it; that of its first GPU.
+    /// `C`, `G`, `C+G` or `M` as in `nvidia-smi`, on the first GPU.
     pub kind: Option<GpuProcessKind>,
     /// Indexes of its GPUs, ascending.
     pub gpus: Vec<u32>,
@@ -396,16 +397,16 @@ pub struct JsonProcess {
     pub gpu_uuids: Vec<Option<SafeText>>,
     /// Memory on all its GPUs, bytes.
     pub gpu_memory_bytes: Option<u64>,
-    /// The highest SM share on any of its GPUs, percent.
+    /// The highest SM utilization on any of its GPUs, percent.
     pub sm_percent: Option<u8>,
-    /// CPU share, percent; 100 is one CPU.
+    /// CPU utilization, percent; 100 is one CPU.
     pub cpu_percent: Option<f32>,
-    /// CPU time since it began, seconds.
+    /// CPU time since the start, seconds.
     pub cpu_seconds: Option<f64>,
     /// Resident memory, bytes.
     pub rss_bytes: Option<u64>,
-    /// What it is grouped with on its host: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061` (its pid),
-    /// `session:4211`. Processes of one host with the same word are one job.
+    /// The job on its host: `slurm:3385`, `container:docker/0123456789ab`, `launcher:5061` (a pid) or `session:4211`.
+    /// Processes of one host with equal values are one job.
     pub job: SafeText,
 }
 
@@ -421,7 +422,7 @@ impl JsonProcess {
             start_ticks: process.key.start_ticks,
             start_time: facts.and_then(|facts| {
                 let by_its_clock = facts.start_unix_seconds?;
-                // A host whose clock is wrong counts from a wrong boot time.
+                // A host with a wrong clock computes start times from a wrong boot time.
                 rfc3339_of_unix(by_its_clock.saturating_sub(host.clock_error_seconds().unwrap_or(0)))
             }),
             age_seconds: reading.age_seconds,
@@ -448,84 +449,84 @@ impl JsonProcess {
 #[derive(Debug, Serialize)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own in the schema")]
 pub struct JsonFinding {
-    /// What it is recognised by, also by another run.
+    /// The identity of the finding, equal in other runs.
     pub id: SafeText,
-    /// The rule's word, for example `stuck-spin`.
+    /// The id of the rule, for example `stuck-spin`.
     pub rule: &'static str,
-    /// `info`, `warn` or `crit`; of a pending one, how much it will matter.
+    /// `info`, `warn` or `crit`; for a pending finding, the severity at which it would fire.
     pub severity: &'static str,
     /// `suspected`, `likely` or `certain`.
     pub confidence: &'static str,
     /// `pending`, `firing` or `resolving`.
     pub phase: &'static str,
-    /// Since when its condition has held, RFC 3339.
+    /// When its condition began to hold, RFC 3339.
     pub since: Option<String>,
-    /// For how long it has held.
+    /// How long the condition has held.
     pub lasted_seconds: f64,
-    /// That is a lower bound.
+    /// Whether that duration is a lower bound.
     pub at_least: bool,
-    /// When it fired.
+    /// When it fired, RFC 3339.
     pub fired_at: Option<String>,
-    /// When a pending one will fire if it goes on.
+    /// When a pending finding will fire if its condition continues, RFC 3339.
     pub due_at: Option<String>,
-    /// The host that it is shown under.
+    /// The host that the finding is listed under.
     pub host: SafeText,
-    /// All hosts that it is about.
+    /// All hosts of the finding.
     pub hosts: Vec<SafeText>,
-    /// The GPUs that it is about.
+    /// The GPUs of the finding.
     pub gpus: Vec<JsonFindingGpu>,
-    /// The job that it is about, as `status --json` writes it.
+    /// The job, as in `status --json`.
     pub job: Option<String>,
-    /// The processes that it is about.
+    /// The processes of the finding.
     pub processes: Vec<JsonFindingProcess>,
-    /// Whose they are.
+    /// The owner of the processes.
     pub user: Option<SafeText>,
-    /// They belong to the user that gpufleet logs in as.
+    /// Whether the processes belong to the login user.
     pub mine: bool,
-    /// The evidence with its figures.
+    /// The evidence in one sentence.
     pub sentence: SafeText,
-    /// What to look at next.
+    /// The next thing to check.
     pub next_check: SafeText,
-    /// What it is not.
+    /// A harmless explanation that does not apply.
     pub not: &'static str,
-    /// It held at the first look, so nobody is called for it.
+    /// Whether the condition already held at the first sample, so that no notification is sent.
     pub note: bool,
-    /// It comes and goes.
+    /// Whether the finding is flapping.
     pub flapping: bool,
-    /// Its host cannot be seen now.
+    /// Whether the host has no current readings.
     pub frozen: bool,
-    /// Somebody wants to hear nothing of it for now.
+    /// Whether the user snoozed the finding.
     pub snoozed: bool,
-    /// Until then, RFC 3339; `null` for until it changes, and where it is not snoozed.
+    /// The end of the snooze, RFC 3339; `null` without a snooze or if it lasts until the finding changes.
     pub snoozed_until: Option<String>,
 }
 
 /// A GPU of a finding.
 #[derive(Debug, Serialize)]
 pub struct JsonFindingGpu {
-    /// Its host.
+    /// The name of its host.
     pub host: Option<SafeText>,
-    /// Its index.
+    /// The index.
     pub index: u32,
-    /// Its UUID.
+    /// The UUID.
     pub uuid: Option<SafeText>,
 }
 
 /// A process of a finding.
 #[derive(Debug, Serialize)]
 pub struct JsonFindingProcess {
-    /// Its host.
+    /// The name of its host.
     pub host: Option<SafeText>,
-    /// Its pid.
+    /// The pid.
     pub pid: u32,
-    /// Its start in ticks after boot.
+    /// Start time in clock ticks after boot.
     pub start_ticks: Option<u64>,
-    /// Its command in one line.
+    /// The command in one line.
     pub command: SafeText,
 }
 
 impl JsonFinding {
-    /// One finding of a fleet.
+    /// Builds the JSON of a finding.
     pub fn new(finding: &Finding, fleet: &Fleet, now: Moment) -> Self {
         let name = |id: HostId| fleet.host(id).map(|host| host.name().clone());
         let gpus = finding.gpus.iter();
@@ -572,12 +573,12 @@ impl JsonFinding {
     }
 }
 
-/// To the millisecond.
+/// Seconds, rounded to milliseconds.
 pub(super) fn rounded(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e3).round() / 1e3
 }
 
-/// A moment as RFC 3339 to the second; `None` for a year that it cannot write.
+/// Formats a moment as RFC 3339 in seconds; `None` if the year is out of range.
 pub(super) fn rfc3339(moment: Moment) -> Option<String> {
     rfc3339_of_unix(i64::try_from(moment.unix.as_secs()).ok()?)
 }
@@ -591,9 +592,6 @@ mod tests {
     use super::super::fixture;
     use super::*;
     use serde_json::Value;
-    use std::collections::BTreeSet;
-
-    const DOCUMENT: &str = include_str!("../../docs/status-json.md");
 
     fn produced() -> Value {
         let mut value = Value::Null;
@@ -601,30 +599,9 @@ mod tests {
         value
     }
 
-    /// The paths of all fields, arrays as `[]`: `hosts[].gpus[].index`.
-    fn paths(value: &Value, path: &str, into: &mut BTreeSet<String>) {
-        match value {
-            Value::Object(fields) => {
-                for (name, value) in fields {
-                    let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
-                    into.insert(path.clone());
-                    paths(value, &path, into);
-                }
-            }
-            Value::Array(items) => items.iter().for_each(|item| paths(item, &format!("{path}[]"), into)),
-            _ => {}
-        }
-    }
-
     #[test]
-    fn the_document_names_every_field_and_no_other() {
-        let mut written = BTreeSet::new();
-        paths(&produced(), "", &mut written);
-        let rows = DOCUMENT.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-        let documented: BTreeSet<String> = rows.map(|(path, _)| path.to_owned()).collect();
-        let missing: Vec<_> = written.difference(&documented).collect();
-        let invented: Vec<_> = documented.difference(&written).collect();
-        assert!(missing.is_empty() && invented.is_empty(), "not documented: {missing:?}, not written: {invented:?}");
+    fn the_document_names_every_json_field() {
+        fixture::assert_documented(include_str!("../../docs/status-json.md"), &[produced()]);
     }
 
     #[test]
@@ -640,7 +617,7 @@ mod tests {
     }
 
     #[test]
-    fn one_entry_a_process_and_null_for_what_is_missing() {
+    fn processes_are_listed_once_and_missing_values_are_null() {
         let report = produced();
         let host = &report["hosts"][0];
         let processes = host["processes"].as_array().expect("processes");
@@ -671,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_times_are_missing() {
+    fn times_out_of_range_are_null() {
         assert_eq!(rfc3339_of_unix(i64::MAX), None);
         assert_eq!(rfc3339_of_unix(0).as_deref(), Some("1970-01-01T00:00:00Z"));
     }

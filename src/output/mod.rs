@@ -1,4 +1,4 @@
-//! The fleet as text and JSON: pure functions over a [`Report`].
+//! The output of the commands: text, JSON and notifications, as pure functions over a [`Report`] or a list of findings.
 
 pub mod findings;
 pub mod free;

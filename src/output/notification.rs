@@ -1,4 +1,4 @@
-//! What is said of findings to somebody who looks elsewhere: a line, and the JSON that a hook reads.
+//! Notifications of findings: one line of text, and the JSON for a hook.
 
 use super::json::{JsonFinding, rfc3339};
 use crate::diagnosis::FindingNotification;
@@ -6,41 +6,42 @@ use crate::fleet::{Fleet, Moment};
 use crate::wire::SafeText;
 use serde::Serialize;
 
-/// The version of [`JsonNotification`]. It rises when a field goes or changes its meaning, not when one is added.
+/// The version of [`JsonNotification`]. It rises when a field is removed or changes its meaning, not when one is added.
 pub const SCHEMA: u32 = 1;
 
-/// Findings that are named one by one in a line; the others are counted.
+/// Maximum number of findings with their rule in the text; the others are only counted.
 const MAX_NAMED: usize = 3;
-/// The longest line, in characters: desktops cut what is longer, and some drop it.
+/// Maximum length of the text in characters. Desktops truncate or drop longer texts.
 const MAX_CHARACTERS: usize = 240;
 
-/// What is told at one time.
+/// The findings of one notification.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification {
-    /// Findings, the oldest news first; never empty.
+    /// The findings, oldest first; never empty.
     pub news: Vec<FindingNotification>,
-    /// Further findings for which there was no room.
+    /// Number of further findings beyond the limit.
     pub left_out: u32,
 }
 
-/// The object that a hook reads from its standard input, described in docs/notifications.md.
+/// The JSON on the standard input of a hook, described in docs/notifications.md.
 #[derive(Debug, Serialize)]
 pub struct JsonNotification {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// When it was told, RFC 3339 in UTC.
+    /// When the notification was sent, RFC 3339 in UTC.
     pub time: Option<String>,
-    /// The data comes from the simulator, not from machines.
+    /// Whether the data comes from the simulator.
     pub simulated: bool,
-    /// All of it in one line.
+    /// The notification in one line.
     pub text: SafeText,
-    /// What was found, as docs/findings-json.md describes it.
+    /// The findings, described in docs/findings-json.md.
     pub findings: Vec<JsonFinding>,
-    /// Further findings for which there was no room.
+    /// Number of further findings beyond the limit.
     pub left_out: u32,
 }
 
-/// A notification in one line: `crit hgx-04: GPUs 4,5 say 100 % busy ...`, or `3 findings: crit gpu-lost on hgx-01, ...`.
+/// The notification in one line: `crit hgx-04: GPUs 4,5 say 100 % busy ...`, or `3 findings: crit gpu-lost on hgx-01,
+/// ...`.
 pub fn summary(notification: &Notification) -> SafeText {
     let host = |news: &FindingNotification| match &news.finding.hosts[..] {
         [_, rest @ ..] if !rest.is_empty() => format!("{} and {} more", news.transition.host_name, rest.len()),
@@ -67,11 +68,11 @@ pub fn summary(notification: &Notification) -> SafeText {
     SafeText::from(shortened(&text))
 }
 
-/// The sequence by which a terminal shows a desktop notification: OSC 9, ended by ST rather than BEL, so that a terminal
-/// that does not know it does not ring. Within tmux it is handed through, where tmux allows that.
+/// The OSC 9 sequence, with which a terminal shows a desktop notification. It ends with ST, because a terminal that
+/// does not know OSC 9 would ring at BEL. In tmux the sequence is passed through, if `allow-passthrough` is on.
 ///
-/// The text is safe text, so nothing in it can end the sequence; it begins with a word, because a digit and a semicolon
-/// at this place are commands of some terminals.
+/// The text is safe text, so it cannot end the sequence. It begins with a word, because some terminals take a digit and
+/// a semicolon as a command.
 pub fn osc9(text: &SafeText, is_tmux: bool) -> String {
     if is_tmux {
         format!("\x1bPtmux;\x1b\x1b]9;gpufleet: {text}\x1b\x1b\\\x1b\\")
@@ -80,7 +81,7 @@ pub fn osc9(text: &SafeText, is_tmux: bool) -> String {
     }
 }
 
-/// The JSON of a notification, one line. `fleet` gives the names of the hosts.
+/// The JSON of a notification in one line. `fleet` gives the names of the hosts.
 pub fn line(notification: &Notification, fleet: &Fleet, now: Moment) -> Result<String, serde_json::Error> {
     let findings = notification.news.iter().map(|news| JsonFinding::new(&news.finding, fleet, now));
     let json = JsonNotification {
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn one_finding_is_told_by_its_sentence_and_many_by_their_names() {
+    fn the_summary_has_the_sentence_of_one_finding_or_the_rules_of_several() {
         assert_eq!(summary(&of(vec![notification("it hangs")], 0)), "crit hgx-01: it hangs");
         let two = of(vec![notification("a"), notification("b")], 0);
         assert_eq!(summary(&two), "2 findings: crit stuck-spin on hgx-01, crit stuck-spin on hgx-01");
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_from_a_host_ends_or_begins_a_sequence_of_the_terminal() {
+    fn host_text_cannot_end_or_begin_a_terminal_sequence() {
         let evil = notification("\x1b]0;owned\x07 \u{9c}\u{202e}4;3;\x1b\\");
         let text = summary(&of(vec![evil], 0));
         for sequence in [osc9(&text, false), osc9(&text, true)] {
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_names_every_field_of_what_a_hook_reads_and_no_other() {
+    fn the_document_names_every_json_field() {
         let fleet = Fleet::new(&[Arc::new(HostConfig::named("hgx-01"))], false, moment(0.0));
         let text = line(&of(vec![notification("it hangs")], 2), &fleet, moment(0.0)).expect("encodes");
         assert_eq!(text.matches('\n').count(), 1);

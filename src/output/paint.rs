@@ -1,4 +1,4 @@
-//! Colour for text that is printed once: a few SGR sequences, or none.
+//! Colours for text that is printed once, as SGR sequences.
 
 /// Whether text is coloured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -6,36 +6,36 @@ pub struct Paint {
     is_on: bool,
 }
 
-/// What a piece of text is, not how it looks: the colours of a terminal are its owner's.
+/// The meaning of a piece of text. The terminal's palette decides the colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tone {
-    /// As the rest.
+    /// Default colour.
     Plain,
     /// A heading.
     Strong,
-    /// Of no importance now.
+    /// Not important now.
     Dim,
-    /// At work.
+    /// In use.
     Busy,
-    /// A person should look.
+    /// Needs attention.
     Warn,
-    /// A person must look.
+    /// Needs immediate attention.
     Critical,
 }
 
 impl Paint {
-    /// Colour.
+    /// With colour.
     pub const ON: Self = Self { is_on: true };
-    /// No colour.
+    /// Without colour.
     pub const OFF: Self = Self { is_on: false };
 
-    /// Colour on a terminal, unless `NO_COLOR` is set to something (no-color.org) or the terminal is a dumb one.
+    /// Colour if the output is a terminal, `NO_COLOR` is unset or empty (no-color.org), and `TERM` is not `dumb`.
     pub fn of_terminal(is_terminal: bool, no_color: Option<&str>, term: Option<&str>) -> Self {
         let is_unwanted = no_color.is_some_and(|value| !value.is_empty()) || term == Some("dumb");
         Self { is_on: is_terminal && !is_unwanted }
     }
 
-    /// The text in its tone.
+    /// Returns the text with the colour of its tone.
     pub fn paint(self, tone: Tone, text: &str) -> String {
         let code = match tone {
             _ if !self.is_on || text.trim().is_empty() => return text.to_owned(),
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn colour_is_for_terminals_that_want_it() {
+    fn colour_follows_terminal_no_color_and_term() {
         assert_eq!(Paint::of_terminal(true, None, Some("xterm")), Paint::ON);
         assert_eq!(Paint::of_terminal(true, Some(""), None), Paint::ON);
         assert_eq!(Paint::of_terminal(true, Some("1"), None), Paint::OFF);
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_text_is_never_painted() {
+    fn blank_text_is_not_painted() {
         assert_eq!(Paint::ON.paint(Tone::Warn, "idle"), "\x1b[33midle\x1b[0m");
         assert_eq!(Paint::ON.paint(Tone::Warn, "  "), "  ");
         assert_eq!(Paint::OFF.paint(Tone::Critical, "fault"), "fault");

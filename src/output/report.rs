@@ -1,4 +1,4 @@
-//! What is to be put out, and the readings of a host joined to rows.
+//! The data of a report: the fleet with GPU states and findings at one moment.
 
 use crate::diagnosis::Finding;
 use crate::fleet::{Fleet, GpuState, Host, HostId, Moment, Process};
@@ -6,19 +6,19 @@ use crate::wire::{GpuHealth, GpuInfo, GpuReading, SafeText};
 
 /// The fleet at one moment, with the states of its GPUs.
 pub struct Report<'a> {
-    /// The fleet.
+    /// The hosts and their readings.
     pub fleet: &'a Fleet,
-    /// The states of a host's GPUs in inventory order, as `diagnosis` tells them.
+    /// Returns the states of a host's GPUs in inventory order, as computed by `diagnosis`.
     pub states: &'a dyn Fn(HostId) -> Vec<(GpuState, Option<Moment>)>,
-    /// What diagnosis says, in its order.
+    /// The findings in the order of the engine.
     pub findings: &'a [&'a Finding],
-    /// The moment for which ages are told.
+    /// The moment of the report, for ages.
     pub now: Moment,
 }
 
 impl Report<'_> {
-    /// The GPUs of a host in inventory order, each with its readings and its state. A GPU that has not been judged has
-    /// no fresh data.
+    /// The GPUs of a host in inventory order with their readings and states. A GPU without a state is
+    /// [`GpuState::Unknown`].
     pub(super) fn gpus<'h>(&self, host: &'h Host) -> Vec<GpuView<'h>> {
         let states = (self.states)(host.id);
         let view = |(position, (info, reading))| {
@@ -29,7 +29,7 @@ impl Report<'_> {
     }
 }
 
-/// One GPU.
+/// One GPU with its readings and state.
 pub(super) struct GpuView<'a> {
     pub(super) info: &'a GpuInfo,
     pub(super) reading: &'a GpuReading,
@@ -38,7 +38,7 @@ pub(super) struct GpuView<'a> {
     pub(super) since: Option<Moment>,
 }
 
-/// Whose a process is: the user's name, else `uid 1000`, else a question mark.
+/// The owner of a process: the user name, else `uid 1000`, else `?`.
 pub(super) fn owner_label(process: &Process) -> SafeText {
     match process.facts().map(|facts| (&facts.user, facts.uid)) {
         Some((Some(user), _)) => user.clone(),

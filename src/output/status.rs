@@ -1,4 +1,4 @@
-//! The table of `gpufleet status`: a line a host, a line a GPU.
+//! The table of `gpufleet status`: one line per host and per GPU, then the findings.
 //!
 //! ```text
 //! hgx-01  driver 570.86.15  cpu 34%  ram 412/1007 GiB  load 18.2/112  0.3 s old
@@ -24,13 +24,13 @@ use unicode_width::UnicodeWidthStr;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// Stands where a reading is missing, as nvidia-smi writes it.
+/// Shown for a missing reading, as in nvidia-smi.
 const MISSING: &str = "N/A";
 
 /// The whole table.
 pub fn table(report: &Report<'_>, paint: Paint) -> String {
     let blocks: Vec<HostBlock> = report.fleet.hosts().iter().map(|host| host_block(report, host)).collect();
-    let heads = Widths::of(blocks.iter().map(|block| &block.head));
+    let headers = Widths::of(blocks.iter().map(|block| &block.header));
     let gpus = Widths::of(blocks.iter().flat_map(|block| &block.gpus));
     let mut text = String::new();
     if report.fleet.simulated {
@@ -38,7 +38,7 @@ pub fn table(report: &Report<'_>, paint: Paint) -> String {
         text += "\n";
     }
     for block in &blocks {
-        text += &heads.line("", &block.head, paint);
+        text += &headers.line("", &block.header, paint);
         for (tone, note) in &block.notes {
             text += &paint.paint(*tone, &format!("  {note}"));
             text += "\n";
@@ -50,18 +50,18 @@ pub fn table(report: &Report<'_>, paint: Paint) -> String {
     text + &findings(report, paint)
 }
 
-/// What diagnosis says after this one look: nothing where there is nothing.
+/// The findings after a single sample; empty if there are none.
 fn findings(report: &Report<'_>, paint: Paint) -> String {
     if report.findings.is_empty() {
         return String::new();
     }
-    let pending = report.findings.iter().filter(|one| one.phase == FindingPhase::Pending).count();
+    let pending = report.findings.iter().filter(|finding| finding.phase == FindingPhase::Pending).count();
     let firing = report.findings.len() - pending;
     let counts = [(firing, "firing"), (pending, "watched")].into_iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(count, word)| format!("{count} {word}")).collect();
-    let head = paint.paint(Tone::Strong, &format!("findings: {}", counts.join(", ")));
-    let mut text = format!("{head} (`gpufleet findings` watches for longer)\n");
-    let lines: Vec<Vec<Cell>> = report.findings.iter().map(|one| finding(one)).collect();
+    let header = paint.paint(Tone::Strong, &format!("findings: {}", counts.join(", ")));
+    let mut text = format!("{header} (`gpufleet findings` watches for longer)\n");
+    let lines: Vec<Vec<Cell>> = report.findings.iter().map(|finding| finding_cells(finding)).collect();
     let widths = Widths::of(lines.iter());
     for line in &lines {
         text += &widths.line("  ", line, paint);
@@ -69,7 +69,7 @@ fn findings(report: &Report<'_>, paint: Paint) -> String {
     text
 }
 
-fn finding(finding: &Finding) -> Vec<Cell> {
+fn finding_cells(finding: &Finding) -> Vec<Cell> {
     let is_dim = finding.phase == FindingPhase::Pending || finding.snoozed.is_some();
     let tone = if is_dim { Tone::Dim } else { severity_tone(finding.severity) };
     let hosts = match &finding.hosts[..] {
@@ -90,14 +90,14 @@ fn finding(finding: &Finding) -> Vec<Cell> {
     ]
 }
 
-/// One host: its head line, what is to be said of it, and its GPUs.
+/// One host: its first line, notes and GPUs.
 struct HostBlock {
-    head: Vec<Cell>,
+    header: Vec<Cell>,
     notes: Vec<(Tone, String)>,
     gpus: Vec<Vec<Cell>>,
 }
 
-/// A piece of a line.
+/// A cell of a line.
 struct Cell {
     text: String,
     tone: Tone,
@@ -124,8 +124,7 @@ impl Cell {
     }
 }
 
-/// The width of each column in terminal cells. What stands last in its line has nothing to its right and may be a whole
-/// sentence: it takes no part.
+/// The width of each column in terminal cells. The last cell of a line may be a sentence and does not count.
 struct Widths(Vec<usize>);
 
 impl Widths {
@@ -146,12 +145,12 @@ impl Widths {
         let mut line = indent.to_owned();
         for (column, cell) in cells.iter().enumerate() {
             let is_last = column + 1 == cells.len();
-            let room = self.0.get(column).copied().unwrap_or(0).saturating_sub(cell.text.width());
+            let padding = self.0.get(column).copied().unwrap_or(0).saturating_sub(cell.text.width());
             let shown = paint.paint(cell.tone, &cell.text);
             match cell.align {
                 Align::Left if is_last => line += &shown,
-                Align::Left => line.extend([&shown, &" ".repeat(room), "  "]),
-                Align::Right => line.extend([&" ".repeat(room), shown.as_str(), "  "]),
+                Align::Left => line.extend([&shown, &" ".repeat(padding), "  "]),
+                Align::Right => line.extend([&" ".repeat(padding), shown.as_str(), "  "]),
             }
         }
         format!("{}\n", line.trim_end())
@@ -161,16 +160,16 @@ impl Widths {
 fn host_block(report: &Report<'_>, host: &Host) -> HostBlock {
     let name = Cell::left(host.name().as_str()).tone(Tone::Strong);
     if host.snapshot.is_none() {
-        let (tone, words) = link_words(host, report.now);
+        let (tone, parts) = link_text(host, report.now);
         let notes = hint(host).into_iter().collect();
-        return HostBlock { head: vec![name, Cell::left(words).tone(tone)], notes, gpus: Vec::new() };
+        return HostBlock { header: vec![name, Cell::left(parts).tone(tone)], notes, gpus: Vec::new() };
     }
     let gpus = report.gpus(host);
     let gpus = gpus.iter().enumerate().map(|(position, gpu)| gpu_line(position, gpu, host, report.now));
-    HostBlock { head: head(name, host, report.now), notes: notes(host, report.now), gpus: gpus.collect() }
+    HostBlock { header: header(name, host, report.now), notes: notes(host, report.now), gpus: gpus.collect() }
 }
 
-fn head(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
+fn header(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
     let readings = host.snapshot.as_ref().map(|snapshot| snapshot.host.clone()).unwrap_or_default();
     let driver = host.inventory.as_ref().and_then(|inventory| inventory.driver_version.as_ref());
     let total = readings.memory_total_bytes.or(host.hello.as_ref().and_then(|hello| hello.memory_total_bytes));
@@ -191,11 +190,11 @@ fn head(name: Cell, host: &Host, now: Moment) -> Vec<Cell> {
     ]
 }
 
-/// What is to be said of a host that has sent readings: that they are no longer fresh, and why there are no GPUs.
+/// Notes about a host with readings: why they are not current, and why GPU readings are missing.
 fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
     let mut notes = Vec::new();
     if !matches!(host.link, Link::Live) {
-        notes.push(link_words(host, now));
+        notes.push(link_text(host, now));
         notes.extend(hint(host));
     }
     let snapshot_error = host.snapshot.as_ref().and_then(|snapshot| snapshot.driver_error.as_ref());
@@ -205,7 +204,7 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
     } else if host.inventory.is_none() {
         notes.push((Tone::Warn, "no GPU readings: the driver has not answered yet".to_owned()));
     }
-    // Without a probe the notes say why there is none.
+    // Without a probe the notes of the snapshot give the reason.
     if host.hello.as_ref().is_some_and(|hello| hello.source == Some(ReadingSource::NvidiaSmi)) {
         let why = host.snapshot.iter().flat_map(|snapshot| &snapshot.notes);
         notes.extend(why.map(|note| (Tone::Warn, note.to_string())));
@@ -217,7 +216,7 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
     notes
 }
 
-fn link_words(host: &Host, now: Moment) -> (Tone, String) {
+fn link_text(host: &Host, now: Moment) -> (Tone, String) {
     match &host.link {
         Link::Connecting { phase, since, .. } => (
             Tone::Warn,
@@ -258,13 +257,13 @@ fn gpu_line(position: usize, gpu: &GpuView<'_>, host: &Host, now: Moment) -> Vec
             "GiB",
         )),
         Cell::right(used_of_total(fixed(reading.power_watts.map(f64::from), 0), fixed(limit.map(f64::from), 0), "W")),
-        Cell::left(state_words(gpu, now)).tone(state_tone(gpu.state)),
+        Cell::left(state_text(gpu, now)).tone(state_tone(gpu.state)),
         Cell::left(if users.is_empty() { "-".to_owned() } else { users }),
     ]);
     cells
 }
 
-fn state_words(gpu: &GpuView<'_>, now: Moment) -> String {
+fn state_text(gpu: &GpuView<'_>, now: Moment) -> String {
     let lasts = matches!(gpu.state, GpuState::Fault | GpuState::Hung | GpuState::Idle | GpuState::Waiting);
     match gpu.since.map(|since| now.since(since)) {
         Some(time) if lasts && time >= Duration::from_secs(60) => {
@@ -284,7 +283,7 @@ fn state_tone(state: GpuState) -> Tone {
     }
 }
 
-/// Who uses a GPU, the most memory first: `alice 74.0G, bob 1.2G`.
+/// The users of a GPU, most memory first: `alice 74.0G, bob 1.2G`.
 fn users(position: usize, host: &Host) -> String {
     let mut memory: BTreeMap<SafeText, Option<u64>> = BTreeMap::new();
     for process in host.processes() {
@@ -298,11 +297,11 @@ fn users(position: usize, host: &Host) -> String {
     }
     let mut users: Vec<_> = memory.into_iter().collect();
     users.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
-    let words = users.into_iter().map(|(user, bytes)| match format_gib(bytes, 1) {
+    let parts = users.into_iter().map(|(user, bytes)| match format_gib(bytes, 1) {
         Some(held) => format!("{user} {held}G"),
         None => user.to_string(),
     });
-    words.collect::<Vec<_>>().join(", ")
+    parts.collect::<Vec<_>>().join(", ")
 }
 
 fn fixed(value: Option<f64>, digits: usize) -> Option<String> {
@@ -313,7 +312,7 @@ fn percent(value: Option<f64>) -> String {
     value.map_or_else(|| MISSING.to_owned(), |value| format!("{value:.0}%"))
 }
 
-/// `74.1/80.0 GiB`; a total that is not known is left out, and so is the unit of nothing.
+/// Formats `74.1/80.0 GiB`. Leaves out an unknown total, and the unit if both are unknown.
 fn used_of_total(used: Option<String>, total: Option<String>, unit: &str) -> String {
     let unit = if unit.is_empty() { String::new() } else { format!(" {unit}") };
     match (used, total) {
@@ -333,12 +332,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fleet_in_every_state() {
+    fn the_table_of_a_fleet_in_every_state() {
         fixture::with_report(|report| insta::assert_snapshot!(table(report, Paint::OFF)));
     }
 
     #[test]
-    fn colour_changes_nothing_but_colour() {
+    fn colours_do_not_change_the_text() {
         fixture::with_report(|report| {
             let painted = table(report, Paint::ON);
             assert!(painted.contains("\x1b[33mhung? 18m\x1b[0m"), "{painted}");

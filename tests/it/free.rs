@@ -43,7 +43,7 @@ fn free_gpus_are_found_with_the_lines_to_type() {
     let json: Value = serde_json::from_str(&text).expect("JSON");
     assert_eq!((code, &json["hosts"][0]["name"]), (0, &json!("hgx-01")), "{json:#}");
     assert_eq!(json["hosts"].as_array().map(Vec::len), Some(1));
-    assert_eq!(free(&["-n", "3", "--same-host", &hosts]), ("no GPU is free that suits\n".to_owned(), 4));
+    assert_eq!(free(&["-n", "3", "--same-host", &hosts]), ("no free GPU matches\n".to_owned(), 4));
     assert_eq!(free(&["-n", "3", &hosts]).1, 0);
     assert_eq!(free(&["--model", "A100", &hosts]).1, 4);
     assert_eq!(free(&["--mem", "90G", &hosts]).1, 4);
@@ -56,7 +56,7 @@ fn a_host_that_cannot_be_seen_is_told() {
     lab.hosts[0].sshd.stop();
     let (text, code) = free(&["--timeout", "5", &hosts]);
     assert_eq!(code, 3, "{text}");
-    assert_eq!(text, "no GPU is free that suits\nnot seen: hgx-01; `gpufleet status` tells why\n");
+    assert_eq!(text, "no free GPU matches\nno current readings: hgx-01 (see `gpufleet status`)\n");
 }
 
 #[test]

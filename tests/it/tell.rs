@@ -107,7 +107,7 @@ fn a_watch_without_a_screen_calls_the_hook_and_complains_on_standard_error() {
     assert_eq!(output.status.code(), Some(4), "{output:?}");
     assert_eq!(lines(&called).len(), 1);
     let (words, diagnostic) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(words.contains("gpu-lost  clear -> firing (told)") && !words.contains('\x07'), "{words}");
+    assert!(words.contains("gpu-lost  clear -> firing (notified)") && !words.contains('\x07'), "{words}");
     assert_eq!(
         diagnostic,
         "gpufleet: on_finding `sh` failed: exit status 1, half of it; docs/notifications.md shows how to try it by hand\n"
