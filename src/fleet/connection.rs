@@ -37,7 +37,7 @@ pub enum Link {
     },
     /// The host needs the user: a prompt is open, or the last attempt must not be repeated without a request.
     NeedsUser {
-        /// What is needed.
+        /// The prompt or the action that is needed.
         error: LinkError,
         /// When the state began.
         since: Moment,
@@ -198,7 +198,7 @@ pub enum LinkErrorKind {
 
 impl LinkErrorKind {
     /// Every kind, in declaration order.
-    pub const ALL: [Self; 21] = [
+    const ALL: [Self; 21] = [
         Self::Config,
         Self::Dns,
         Self::Refused,

@@ -152,8 +152,8 @@ mod tests {
         let mut fleet = Fleet::new(&configs, false, at(0.0));
         for (id, processes) in (0..).zip(hosts) {
             let mut source = TestHost::new(id, gpus(0..1));
-            let hello = source.host.hello.clone().expect("said");
-            let inventory = source.host.inventory.clone().expect("told");
+            let hello = source.host.hello.clone().expect("a hello");
+            let inventory = source.host.inventory.clone().expect("an inventory");
             let snapshot = source.snapshot(1.0, &[], &processes);
             for update in [
                 HostUpdate::Hello(Box::new(hello)),

@@ -57,15 +57,12 @@ impl RowFacts<'_> {
         {
             return Some(state.letter() == char::from(*letter));
         }
-        let begins = |words: &str| {
-            let head = words.get(..word.len());
-            head.is_some_and(|head| head.eq_ignore_ascii_case(word))
-        };
+        let begins = |name: &str| name.get(..word.len()).is_some_and(|start| start.eq_ignore_ascii_case(word));
         let state = row.state.map(|(state, _)| state.word());
         let ended = row.ended_at.map(|_| "ended");
-        let words = [state, row.trouble.map(ProcessTrouble::word), self.finding, ended];
-        let is_known = words.iter().any(Option::is_some);
-        is_known.then(|| words.into_iter().flatten().any(begins))
+        let names = [state, row.trouble.map(ProcessTrouble::word), self.finding, ended];
+        let is_known = names.iter().any(Option::is_some);
+        is_known.then(|| names.into_iter().flatten().any(begins))
     }
 }
 
@@ -189,8 +186,8 @@ impl Term {
 impl Predicate {
     fn matches(&self, input: &FilterInput<'_>) -> Option<bool> {
         match self {
-            Self::Word(word) => words(input, |text| contains(text, word), Some(word)),
-            Self::Regex(regex) => words(input, |text| regex.is_match(text), None),
+            Self::Word(word) => matches_any_text(input, |text| contains(text, word), Some(word)),
+            Self::Regex(regex) => matches_any_text(input, |text| regex.is_match(text), None),
             Self::Text(text, part) => text.matches(input, part),
             Self::Number(number, comparison, limit) => {
                 number.range(input).map(|range| comparison.matches_range(range, *limit))
@@ -252,7 +249,7 @@ impl NumericField {
 }
 
 /// Matches host, user and command. A host alone can only match by its name, not fail.
-fn words(input: &FilterInput<'_>, is_match: impl Fn(&str) -> bool, pid: Option<&str>) -> Option<bool> {
+fn matches_any_text(input: &FilterInput<'_>, is_match: impl Fn(&str) -> bool, pid: Option<&str>) -> Option<bool> {
     let is_host = is_match(input.host.name());
     let Some(facts) = input.row else { return is_host.then_some(true) };
     let row = facts.row;

@@ -2,7 +2,7 @@
 
 use super::{Host, Moment};
 
-/// What a GPU is doing, as computed by `diagnosis`. Of several states that apply, the first in this order counts.
+/// The state of a GPU, as computed by `diagnosis`. Of several states that apply, the first in this order counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum GpuState {
     /// The driver reports an error for it.

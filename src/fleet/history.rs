@@ -201,7 +201,7 @@ impl History {
         self.points += 1;
         let time = (at * 100.0) as u32;
         match self.times.get_mut(slot) {
-            Some(place) => *place = time,
+            Some(old) => *old = time,
             None => self.times.push(time),
         }
         for series in self.all_series_mut() {

@@ -271,8 +271,8 @@ impl Host {
         sanitize::sanitize_snapshot(&mut snapshot);
         // A time of 1970 or earlier means that the host's clock is not set.
         if snapshot.wall_unix_ms > 0 {
-            let ours = i64::try_from(now.unix.as_millis()).unwrap_or(i64::MAX);
-            self.clock_ahead_seconds = snapshot.wall_unix_ms.saturating_sub(ours) / 1000;
+            let now_unix_ms = i64::try_from(now.unix.as_millis()).unwrap_or(i64::MAX);
+            self.clock_ahead_seconds = snapshot.wall_unix_ms.saturating_sub(now_unix_ms) / 1000;
         }
         self.snapshots_seen = self.snapshots_seen.saturating_add(1);
         let is_first = self.snapshots_seen == 1;
@@ -337,8 +337,8 @@ impl Host {
 fn reorder_rows<R: Clone + Default>(rows: &mut Vec<R>, new_positions: &[Option<usize>], count: usize) {
     let mut moved = vec![R::default(); count];
     for (position, row) in new_positions.iter().zip(rows.drain(..)) {
-        if let Some(place) = position.and_then(|position| moved.get_mut(position)) {
-            *place = row;
+        if let Some(new_row) = position.and_then(|position| moved.get_mut(position)) {
+            *new_row = row;
         }
     }
     *rows = moved;

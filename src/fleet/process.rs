@@ -244,7 +244,7 @@ fn short_id(id: &SafeText) -> String {
     id.chars().take(12).collect()
 }
 
-/// What the processes of one job on one host have in common.
+/// The property that the processes of one job on one host share.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum JobKey {
     /// A Slurm job.

@@ -104,7 +104,7 @@ pub struct RecordingError {
     pub kind: RecordingErrorKind,
 }
 
-/// What is wrong with a line.
+/// The kinds of errors in a line.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RecordingErrorKind {
     /// The file does not begin with the first line of a recording.
@@ -112,7 +112,7 @@ pub enum RecordingErrorKind {
     /// The recording has an unknown version.
     Version {
         /// The version of the recording.
-        theirs: u32,
+        version: u32,
     },
     /// A field is missing, invalid or contradicts another one.
     Incomplete(&'static str),
@@ -127,10 +127,10 @@ impl fmt::Display for RecordingError {
             RecordingErrorKind::NotARecording => {
                 formatter.write_str("not a recording: the first line should begin with {\"recording\":1")
             }
-            RecordingErrorKind::Version { theirs } => {
+            RecordingErrorKind::Version { version } => {
                 write!(
                     formatter,
-                    "recording version {theirs} is unknown, this gpufleet reads version {RECORDING_VERSION}"
+                    "recording version {version} is unknown, this gpufleet reads version {RECORDING_VERSION}"
                 )
             }
             RecordingErrorKind::Incomplete(what) => formatter.write_str(what),
@@ -210,7 +210,7 @@ fn decode_line(line: &[u8], is_first: bool) -> Result<Line, RecordingErrorKind> 
     };
     match raw.recording {
         Some(RECORDING_VERSION) if is_first => return Ok(Line::Start { started: raw.started.unwrap_or_default() }),
-        Some(theirs) if is_first => return Err(RecordingErrorKind::Version { theirs }),
+        Some(version) if is_first => return Err(RecordingErrorKind::Version { version }),
         None if is_first => return Err(RecordingErrorKind::NotARecording),
         _ => {}
     }
@@ -262,7 +262,7 @@ impl Recorder {
 
     /// Returns the lines for an update: none, one, or one for the link and one for the message.
     pub fn take(&mut self, id: HostId, host: &SafeText, update: HostUpdate, now: Moment) -> Vec<Line> {
-        let before = self.links.get(&id).map(|(word, _)| *word);
+        let before = self.links.get(&id).map(|(state, _)| *state);
         let (link, message) = match update {
             HostUpdate::Connecting { .. } => (Some((RecordedLinkState::Connecting, None)), None),
             HostUpdate::Hello(hello) => (None, Some(Message::Hello(*hello))),
@@ -425,7 +425,7 @@ impl HostReplay {
     pub fn update(&mut self, host: &Host, event: RecordedEvent) -> Option<HostUpdate> {
         match event {
             RecordedEvent::Wire(message) => self.message(host, message),
-            RecordedEvent::Link(word, error) => self.link(host, word, error),
+            RecordedEvent::Link(state, error) => self.link(host, state, error),
         }
     }
 
@@ -442,9 +442,9 @@ impl HostReplay {
         }
     }
 
-    fn link(&mut self, host: &Host, word: RecordedLinkState, error: Option<RecordedError>) -> Option<HostUpdate> {
+    fn link(&mut self, host: &Host, state: RecordedLinkState, error: Option<RecordedError>) -> Option<HostUpdate> {
         let attempt = self.failures.saturating_add(1);
-        match (word, &host.link) {
+        match (state, &host.link) {
             (RecordedLinkState::Connecting, _) => Some(HostUpdate::Connecting { attempt, phase: ConnectPhase::Queued }),
             (RecordedLinkState::Live, Link::Live | Link::Connecting { .. }) => None,
             (RecordedLinkState::Live, Link::Stale { .. }) => end_silence(host),

@@ -210,9 +210,9 @@ pub fn host_rows(host: &Host, states: &[(GpuState, Option<Moment>)], now: Moment
     let ended = host.ended().filter(|ended| now.since(ended.ended_at) < ENDED_ROW_RETENTION);
     for member in live.chain(ended.map(|EndedProcess { process, ended_at }| (process, Some(*ended_at)))) {
         match job_indexes.entry(&member.0.info.job) {
-            Entry::Occupied(place) => jobs[*place.get()].others.push(member),
-            Entry::Vacant(place) => {
-                place.insert(jobs.len());
+            Entry::Occupied(entry) => jobs[*entry.get()].others.push(member),
+            Entry::Vacant(entry) => {
+                entry.insert(jobs.len());
                 jobs.push(Members { first: member, others: Vec::new() });
             }
         }

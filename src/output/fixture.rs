@@ -329,7 +329,9 @@ pub(super) fn transitions() -> Vec<Transition> {
 #[track_caller]
 pub(super) fn assert_documented(document: &str, values: &[Value]) {
     let mut written = BTreeSet::new();
-    values.iter().for_each(|value| add_field_paths(value, "", &mut written));
+    for value in values {
+        add_field_paths(value, "", &mut written);
+    }
     let rows = document.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     let documented: BTreeSet<String> = rows.map(|(path, _)| path.to_owned()).collect();
     let missing: Vec<_> = written.difference(&documented).collect();

@@ -447,7 +447,7 @@ impl JsonProcess {
 
 /// One finding.
 #[derive(Debug, Serialize)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own in the schema")]
+#[allow(clippy::struct_excessive_bools, reason = "each is a field of the schema")]
 pub struct JsonFinding {
     /// The identity of the finding, equal in other runs.
     pub id: SafeText,
