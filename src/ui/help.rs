@@ -61,7 +61,7 @@ pub(super) fn draw_hints(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Mo
 ///
 /// ```text
 ///  / stuck mem>10_                              12 of 61 shown   Enter keep  Esc clear  F1 syntax
-///  / stuck mem>10_       `10` is no memory with its unit K, M, G or T: write mem>10G
+///  / stuck mem>10_       `10` is not a size with a unit K, M, G or T: write mem>10G
 /// ```
 fn draw_filter_line(canvas: &mut Canvas<'_>, area: Rect, app: &App, line: &FilterLine) {
     let theme = canvas.theme;

@@ -40,7 +40,7 @@ fn a_filter_error_is_explained_and_marked() {
     let line = screen.lines().last().expect("a line");
     assert_eq!(
         line.split_whitespace().collect::<Vec<_>>().join(" "),
-        "/ stuck mem>10▏ `10` is no memory with its unit K, M, G or T: write mem>10G"
+        "/ stuck mem>10▏ `10` is not a size with a unit K, M, G or T: write mem>10G"
     );
     let cells = cells(&app, size);
     let is_amber = |x: u16| cells[(x, 39)].fg == Color::Indexed(214);
