@@ -85,7 +85,7 @@ impl App {
 
     /// What diagnosis wants kept for the next run of the program.
     pub fn memory(&self, now: Moment) -> SavedState {
-        self.engine.memory(self.live_fleet(), now)
+        self.engine.to_saved_state(self.live_fleet(), now)
     }
 
     /// What has happened in this run.

@@ -75,7 +75,7 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
     run.finish_hooks().await;
     let now = clock.now();
     if let Some(memory) = memory {
-        let remembered = run.engine.memory(&run.fleet, now);
+        let remembered = run.engine.to_saved_state(&run.fleet, now);
         if let Some(message) = memory.finish(END_LIMIT, move |file| file.save(remembered, now)).await {
             warn(&message);
         }
@@ -190,7 +190,7 @@ impl FindingsRun {
             warn(&message);
         }
         if memory.idle_file().is_some_and(|file| file.is_due(now)) {
-            let remembered = self.engine.memory(&self.fleet, now);
+            let remembered = self.engine.to_saved_state(&self.fleet, now);
             memory.start_write(move |file| file.save(remembered, now));
         }
     }

@@ -1,47 +1,145 @@
-//! One condition that is watched: its phases, and what others are told of it.
+//! One condition of one target: how a rule evaluates it, and the phases of the finding made of it.
 
-use super::evaluation::{FindingDetails, FindingTarget, Run, SampleTime};
-use super::{Finding, FindingPhase, Severity, Transition};
-use crate::fleet::HostId;
+use super::finding::{FindingDetails, FindingTarget};
+use super::{Confidence, Finding, FindingPhase, Severity, Transition};
+use crate::fleet::{HostId, Moment};
 use crate::wire::SafeText;
 use std::time::Duration;
 
-/// Changes within [`FLAP_WINDOW`] that make a finding flap.
+/// The share of its duration that a condition must have been observed to hold.
+pub(super) const MIN_COVERAGE: f64 = 0.8;
+
+/// The time of one sample. Times are seconds since the controller started; earlier times are negative.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct SampleTime {
+    pub(super) now: Moment,
+    pub(super) t: f64,
+    /// The seconds that this sample stands for: since the previous one, at most three intervals.
+    pub(super) dt: f64,
+}
+
+impl SampleTime {
+    pub(super) fn new(now: Moment, dt: f64) -> Self {
+        Self { now, t: now.since_start().as_secs_f64(), dt }
+    }
+
+    /// The moment of the time `t`, which is not later than this sample.
+    pub(super) fn moment(self, t: f64) -> Moment {
+        let back = Duration::try_from_secs_f64((self.t - t).max(0.0)).unwrap_or_default();
+        self.now.minus(back)
+    }
+}
+
+/// How long a condition has held without a break, and how many seconds of that were observed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Run {
+    pub(super) since: f64,
+    pub(super) covered: f64,
+}
+
+impl Run {
+    /// Extends a run by one sample, or starts it.
+    pub(super) fn extend(run: &mut Option<Self>, t: f64, dt: f64) {
+        match run {
+            Some(run) => run.covered += dt,
+            None => *run = Some(Self { since: t, covered: 0.0 }),
+        }
+    }
+
+    /// Whether the run lasted for `seconds` and was observed for most of them.
+    pub(super) fn reaches(&self, t: f64, seconds: f64) -> bool {
+        // Half a percent of tolerance for a sample that arrives a little early.
+        t - self.since >= seconds * 0.995 && self.covered >= seconds * MIN_COVERAGE
+    }
+}
+
+/// The severities of a finding, each with the seconds after which it is reached.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Escalation([Option<(Severity, f64)>; 3]);
+
+impl Escalation {
+    pub(super) fn one(severity: Severity, after: f64) -> Self {
+        Self([Some((severity, after)), None, None])
+    }
+
+    pub(super) fn two(first: (Severity, f64), second: (Severity, f64)) -> Self {
+        Self([Some(first), Some(second), None])
+    }
+
+    pub(super) fn three(first: (Severity, f64), second: (Severity, f64), third: (Severity, f64)) -> Self {
+        Self([Some(first), Some(second), Some(third)])
+    }
+
+    pub(super) fn first(&self) -> (Severity, f64) {
+        self.0[0].unwrap_or((Severity::Info, 0.0))
+    }
+
+    pub(super) fn reached(&self, run: &Run, t: f64) -> Option<Severity> {
+        self.0.iter().flatten().filter(|(_, after)| run.reaches(t, *after)).map(|(severity, _)| *severity).max()
+    }
+}
+
+/// What a rule reports about a condition that holds.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Evaluation {
+    pub(super) escalation: Escalation,
+    pub(super) confidence: Confidence,
+    /// The run of the condition, if the rule knows it better than from the first sample that reported it.
+    pub(super) run: Option<Run>,
+    /// The seconds for which the condition must be gone before the finding clears.
+    pub(super) clear_after: f64,
+    /// Copied to [`Finding::at_least`].
+    pub(super) at_least: bool,
+    /// A condition that already holds at the first sample is preexisting.
+    pub(super) may_be_preexisting: bool,
+}
+
+impl Evaluation {
+    pub(super) fn new(escalation: Escalation, confidence: Confidence, clear_after: f64) -> Self {
+        Self { escalation, confidence, run: None, clear_after, at_least: false, may_be_preexisting: false }
+    }
+
+    pub(super) fn since(self, run: Run) -> Self {
+        Self { run: Some(run), ..self }
+    }
+}
+
+/// The number of phase changes within [`FLAP_WINDOW`] that makes a finding flap.
 const FLAP_CHANGES: usize = 4;
-/// In seconds; a flapping finding must also be steady for this long.
+/// In seconds. A flapping finding clears after it was steady for this long.
 const FLAP_WINDOW: f64 = 1800.0;
 
-/// One condition of one target, and the finding that is made of it.
+/// One condition of one target and its finding.
 #[derive(Debug, Clone)]
 pub(super) struct Condition {
     pub(super) target: FindingTarget,
-    /// What is shown; its phase is what was published last.
+    /// The published finding; its phase is the one that was published last.
     pub(super) finding: Finding,
     pub(super) phase: FindingPhase,
     pub(super) severity: Severity,
     pub(super) run: Run,
-    /// Since when the condition is gone.
+    /// How long the condition has been gone.
     pub(super) clear_run: Option<Run>,
     pub(super) clear_after: f64,
-    /// Of an event: it fires until then.
+    /// An event fires until this time.
     pub(super) until: Option<f64>,
-    /// Its severity at the first look.
+    /// The severity at the first sample, if the condition is preexisting.
     pub(super) initial_severity: Option<Severity>,
     pub(super) notified_severity: Option<Severity>,
     pub(super) changes: [f64; FLAP_CHANGES],
     pub(super) is_flapping: bool,
-    /// The last time at which it changed its phase.
+    /// When the phase last changed.
     pub(super) changed_at: f64,
     pub(super) text_updated_at: f64,
     pub(super) is_inhibited: bool,
-    /// Its snooze has just ended.
+    /// The snooze has just ended.
     pub(super) is_reminder: bool,
-    /// The sample that last said something of it.
+    /// The number of the last sample whose rules mentioned this condition.
     pub(super) last_sample: u64,
 }
 
 impl Condition {
-    /// Nothing has been said of it yet.
+    /// A condition in phase `Clear`.
     pub(super) fn new(target: FindingTarget, finding: Finding, run: Run, sample_time: SampleTime) -> Self {
         Self {
             target,
@@ -92,28 +190,28 @@ impl Condition {
 
     pub(super) fn set_details(
         &mut self,
-        words: FindingDetails,
+        details: FindingDetails,
         sample_time: SampleTime,
         host: Option<&(HostId, SafeText)>,
     ) {
         self.text_updated_at = sample_time.t;
         let finding = &mut self.finding;
-        finding.sentence = SafeText::from(words.sentence);
-        finding.next_check = SafeText::from(words.next_check);
-        finding.gpus = words.gpus;
-        finding.processes = words.processes;
-        finding.job = words.job;
-        finding.user = words.user;
-        finding.is_mine = words.is_mine;
+        finding.sentence = SafeText::from(details.sentence);
+        finding.next_check = SafeText::from(details.next_check);
+        finding.gpus = details.gpus;
+        finding.processes = details.processes;
+        finding.job = details.job;
+        finding.user = details.user;
+        finding.is_mine = details.is_mine;
         finding.hosts.clear();
-        finding.hosts.extend(words.lead.as_ref().or(host).cloned());
+        finding.hosts.extend(details.lead.as_ref().or(host).cloned());
         if let Some((host, _)) = finding.hosts.first() {
             finding.host = *host;
         }
-        finding.hosts.extend(words.hosts);
+        finding.hosts.extend(details.hosts);
     }
 
-    /// The condition was not mentioned: one sample without it.
+    /// Takes in a sample that did not mention the condition. `exists` is false if its target is gone.
     pub(super) fn clear(&mut self, sample_time: SampleTime, exists: bool) {
         if self.until.is_some_and(|until| sample_time.t < until) {
             return;
@@ -142,7 +240,7 @@ impl Condition {
         self.finding.updated = sample_time.now;
     }
 
-    /// What others see of it.
+    /// The phase as seen from outside.
     fn published_phase(&self) -> FindingPhase {
         match self.phase {
             _ if self.is_inhibited => FindingPhase::Clear,
@@ -168,7 +266,7 @@ impl Condition {
         self.finding.phase = to;
         let notify = to == FindingPhase::Firing
             && self.finding.is_alerting()
-            && (is_reminder || self.notified_severity.is_none_or(|told| told < self.severity));
+            && (is_reminder || self.notified_severity.is_none_or(|notified| notified < self.severity));
         if notify {
             self.notified_severity = Some(self.severity);
         }

@@ -1,26 +1,26 @@
-//! The machinery: from conditions that hold or not to findings that are pending, fire, resolve and are told once.
+//! Turns conditions into findings that are pending, fire, resolve and are notified once.
 //!
-//! Rules say at every sample whether their condition [holds](Conditions::holds) for a target, lies
-//! [between](Conditions::between) firing and clearing, or [cannot be told](Conditions::hold). A target that a rule does not
-//! mention is clear. Everything that lasts is here, the same for all rules.
+//! For each sample a rule reports that its condition is [met](Conditions::met) for a target, lies
+//! [between](Conditions::in_hysteresis) the firing and the clearing threshold, or is [unknown](Conditions::unknown). A target
+//! that a rule does not mention is clear. The rules keep no phases; all of that is here.
 
-use super::condition::{Condition, seconds};
-use super::evaluation::{Evaluation, FindingDetails, FindingTarget, Run, SampleTime, fingerprint};
+use super::condition::{Condition, Evaluation, Run, SampleTime, seconds};
+use super::finding::{FindingDetails, FindingTarget, fingerprint};
 use super::notification_state::{NotificationState, RENOTIFY_AFTER};
 use super::{Confidence, Finding, FindingPhase, RuleId, Severity, Transition};
 use crate::fleet::{Host, HostId, Moment};
 use crate::wire::SafeText;
 
-/// Sentences are written anew this often while nothing else changes, in seconds.
+/// How often the sentence is rewritten while only its figures change, in seconds.
 const TEXT_REFRESH_SECONDS: f64 = 10.0;
-/// The most conditions a host; a host on which more is wrong has one cause.
+/// The maximum number of conditions per host. If more hold, they have one cause.
 const MAX_CONDITIONS: usize = 256;
 
-/// All that is watched on one host.
+/// The conditions of one host, or of the fleet.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Conditions {
     all: Vec<Condition>,
-    /// Counts samples.
+    /// The number of samples.
     sample: u64,
     sample_time: Option<SampleTime>,
     is_first: bool,
@@ -29,7 +29,7 @@ pub(super) struct Conditions {
 }
 
 impl Conditions {
-    /// A sample begins. `is_first` says that this is the first look at the host.
+    /// Begins a sample. `is_first` marks the first sample of the host; `disabled_rules` has one bit per rule.
     pub(super) fn begin_sample(&mut self, host: &Host, sample_time: SampleTime, is_first: bool, disabled_rules: u64) {
         self.begin_sample_for(host.id, host.name(), sample_time, is_first, disabled_rules);
     }
@@ -51,20 +51,20 @@ impl Conditions {
         }
     }
 
-    /// The condition of a rule holds for a target. `words` is called when what is said of it has to be written anew: it
-    /// gets how many seconds the condition has held, and the severity.
+    /// Reports that the condition of a rule holds for a target. `details` is called when the text is due to be rewritten,
+    /// with the seconds that the condition has held and the severity.
     pub(super) fn met(
         &mut self,
         rule: RuleId,
         target: &FindingTarget,
         evaluation: Evaluation,
-        words: impl FnOnce(f64, Severity) -> FindingDetails,
+        details: impl FnOnce(f64, Severity) -> FindingDetails,
     ) {
         let (Some(sample_time), false) = (self.sample_time, self.is_disabled(rule)) else { return };
         let begun = Run { since: sample_time.t, covered: 0.0 };
-        let Some(place) = self.find_or_insert(rule, target, begun) else { return };
+        let Some(index) = self.find_or_insert(rule, target, begun) else { return };
         let (sample, is_first) = (self.sample, self.is_first);
-        let condition = &mut self.all[place];
+        let condition = &mut self.all[index];
         let is_new = condition.phase == FindingPhase::Clear;
         if is_new {
             condition.enter(FindingPhase::Pending, sample_time.t);
@@ -110,27 +110,27 @@ impl Conditions {
             || condition.fires_now()
         {
             condition.set_details(
-                words((sample_time.t - condition.run.since).max(0.0), condition.severity),
+                details((sample_time.t - condition.run.since).max(0.0), condition.severity),
                 sample_time,
                 self.host.as_ref(),
             );
         }
     }
 
-    /// Something happened: it is told at once and stands for `stay` seconds.
+    /// Reports an event: it fires at once and stays for `stay` seconds.
     pub(super) fn event(
         &mut self,
         rule: RuleId,
         target: &FindingTarget,
         severity: Severity,
         stay: f64,
-        words: impl FnOnce() -> FindingDetails,
+        details: impl FnOnce() -> FindingDetails,
     ) {
         let (Some(sample_time), false) = (self.sample_time, self.is_disabled(rule)) else { return };
         let begun = Run { since: sample_time.t, covered: 0.0 };
-        let Some(place) = self.find_or_insert(rule, target, begun) else { return };
+        let Some(index) = self.find_or_insert(rule, target, begun) else { return };
         let sample = self.sample;
-        let condition = &mut self.all[place];
+        let condition = &mut self.all[index];
         if condition.phase == FindingPhase::Firing {
             condition.severity = condition.severity.max(severity);
         } else {
@@ -145,10 +145,10 @@ impl Conditions {
         condition.finding.confidence = Confidence::Certain;
         condition.finding.due = None;
         condition.touch(sample_time);
-        condition.set_details(words(), sample_time, self.host.as_ref());
+        condition.set_details(details(), sample_time, self.host.as_ref());
     }
 
-    /// The condition is neither met nor gone: what fires goes on, what is pending begins anew.
+    /// Reports that the condition is neither met nor gone: a firing finding stays, a pending one starts again.
     pub(super) fn in_hysteresis(&mut self, rule: RuleId, target: &FindingTarget) {
         let (Some(sample_time), sample) = (self.sample_time, self.sample) else { return };
         let Some(condition) = self.find(rule, target) else { return };
@@ -164,7 +164,7 @@ impl Conditions {
         condition.touch(sample_time);
     }
 
-    /// Nothing can be said: it stays as it is.
+    /// Reports that the condition cannot be evaluated: it keeps its phase.
     pub(super) fn unknown(&mut self, rule: RuleId, target: &FindingTarget) {
         let sample = self.sample;
         if let Some(condition) = self.find(rule, target) {
@@ -172,15 +172,15 @@ impl Conditions {
         }
     }
 
-    /// Nothing can be said of what `is_stale` picks: it stays as it is.
-    pub(super) fn unknown_where(&mut self, is_stale: impl Fn(RuleId, &FindingTarget) -> bool) {
-        for condition in self.all.iter_mut().filter(|condition| is_stale(condition.finding.rule, &condition.target)) {
+    /// Reports that the conditions selected by `is_unknown` cannot be evaluated: they keep their phase.
+    pub(super) fn unknown_where(&mut self, is_unknown: impl Fn(RuleId, &FindingTarget) -> bool) {
+        for condition in self.all.iter_mut().filter(|condition| is_unknown(condition.finding.rule, &condition.target)) {
             condition.last_sample = self.sample;
         }
     }
 
-    /// The sample is over: what no rule mentioned is clear. `exists` says whether a target is still there: what is not
-    /// needs no time to clear.
+    /// Ends a sample: conditions that no rule mentioned are clear. Conditions whose target does not exist any more clear
+    /// without delay.
     pub(super) fn finish_sample(&mut self, exists: impl Fn(&FindingTarget) -> bool) {
         let Some(sample_time) = self.sample_time else { return };
         for condition in self.all.iter_mut().filter(|condition| condition.last_sample != self.sample) {
@@ -196,20 +196,20 @@ impl Conditions {
         }
     }
 
-    /// What is not clear, silenced or not.
+    /// All conditions that are not clear, inhibited or not.
     pub(super) fn active(&self) -> Vec<(RuleId, FindingTarget, FindingPhase)> {
         let active = self.all.iter().filter(|condition| condition.phase != FindingPhase::Clear);
         active.map(|condition| (condition.finding.rule, condition.target.clone(), condition.phase)).collect()
     }
 
-    /// Silences findings that another one explains. `is_inhibited` is asked for each that is not clear.
+    /// Inhibits the conditions for which `is_inhibited` returns true. Called once for each that is not clear.
     pub(super) fn inhibit(&mut self, is_inhibited: impl Fn(RuleId, &FindingTarget) -> bool) {
         for condition in self.all.iter_mut().filter(|condition| condition.phase != FindingPhase::Clear) {
             condition.is_inhibited = is_inhibited(condition.finding.rule, &condition.target);
         }
     }
 
-    /// Publishes what has changed.
+    /// Appends a transition for each finding that changed.
     pub(super) fn publish(&mut self, transitions: &mut Vec<Transition>) {
         let Some(sample_time) = self.sample_time else { return };
         for condition in &mut self.all {
@@ -219,49 +219,49 @@ impl Conditions {
         }
     }
 
-    /// What is published, with what it is about.
+    /// The published findings with their targets.
     pub(super) fn findings(&self) -> impl Iterator<Item = (&FindingTarget, &Finding)> {
         let shown = self.all.iter().filter(|condition| condition.finding.phase != FindingPhase::Clear);
         shown.map(|condition| (&condition.target, &condition.finding))
     }
 
-    /// What a rule is published for.
+    /// The targets of the published findings of a rule.
     pub(super) fn published_targets(&self, rule: RuleId) -> impl Iterator<Item = &FindingTarget> {
         let of_rule = self.all.iter().filter(move |condition| condition.finding.rule == rule);
         of_rule.filter(|condition| condition.finding.phase != FindingPhase::Clear).map(|condition| &condition.target)
     }
 
-    /// Whether a rule is published for a target.
+    /// Whether a rule has a published finding for a target.
     pub(super) fn is_published(&self, rule: RuleId, target: &FindingTarget) -> bool {
         self.published_targets(rule).any(|other| other == target)
     }
 
-    /// The phase of a rule for a target, whether it is published or silenced.
+    /// The phase of a rule for a target, inhibited or not.
     pub(super) fn phase(&self, rule: RuleId, target: &FindingTarget) -> FindingPhase {
         let same = |condition: &&Condition| condition.finding.rule == rule && condition.target == *target;
         self.all.iter().find(same).map_or(FindingPhase::Clear, |condition| condition.phase)
     }
 
-    /// What is pending is so no longer.
+    /// Clears pending conditions without a transition.
     pub(super) fn restart_pending(&mut self) {
         for condition in self.all.iter_mut().filter(|condition| condition.phase == FindingPhase::Pending) {
             condition.phase = FindingPhase::Clear;
         }
     }
 
-    /// Whether anything is watched at all.
+    /// Whether there is any condition, also one that cleared recently.
     pub(super) fn is_tracking_any(&self) -> bool {
         !self.all.is_empty()
     }
 
-    /// The host can, or cannot, be seen: its findings stand as they were.
+    /// Freezes or unfreezes the findings of a host that cannot, or can, be reached.
     pub(super) fn freeze(&mut self, is_frozen: bool) {
         for condition in &mut self.all {
             condition.finding.is_frozen = is_frozen && condition.finding.rule != RuleId::HostUnreachable;
         }
     }
 
-    /// Fingerprints of what somebody was told of, with the severity, and since when it is over, if it is.
+    /// The notified conditions: fingerprint, notified severity, and when the condition cleared, if it did.
     pub(super) fn notified(&self) -> impl Iterator<Item = (&SafeText, Severity, Option<f64>)> {
         self.all.iter().filter_map(|condition| {
             let cleared = (condition.phase == FindingPhase::Clear).then_some(condition.changed_at);
@@ -269,19 +269,19 @@ impl Conditions {
         })
     }
 
-    /// Whether a finding is not clear, silenced or not.
+    /// Whether the condition with this fingerprint is not clear, inhibited or not.
     pub(super) fn is_active(&self, id: &SafeText) -> bool {
         self.all.iter().any(|condition| condition.finding.id == *id && condition.phase != FindingPhase::Clear)
     }
 
-    /// Before it is settled: what an earlier run has told, and what shall be silent.
+    /// Applies notifications of earlier runs, and snoozes, at the time of the sample. To be called before `publish`.
     pub(super) fn apply_notification_state(&mut self, notification_state: &NotificationState) {
         if let Some(sample_time) = self.sample_time {
             self.apply_notification_state_at(notification_state, sample_time.now);
         }
     }
 
-    /// The same at any moment.
+    /// As [`Self::apply_notification_state`], at any time.
     pub(super) fn apply_notification_state_at(&mut self, notification_state: &NotificationState, now: Moment) {
         if notification_state.is_empty() && self.all.iter().all(|condition| condition.finding.snoozed.is_none()) {
             return;
@@ -293,12 +293,12 @@ impl Conditions {
             let snoozed = notification_state.snoozed(&condition.finding.id, condition.severity, now);
             let was_snoozed = condition.finding.snoozed.is_some();
             condition.finding.snoozed = snoozed;
-            // It was to be silent for a while: who asked for that wants to hear of it again.
+            // A snooze that ran out is followed by a reminder.
             condition.is_reminder |= was_snoozed && snoozed.is_none() && condition.phase == FindingPhase::Firing;
         }
     }
 
-    /// Somebody has ended a snooze, looking at it: they need not be told.
+    /// Ends the snooze of a finding. The user who ends it has seen the finding, so no notification follows.
     pub(super) fn snooze_ended(&mut self, id: &SafeText) {
         for condition in self.all.iter_mut().filter(|condition| condition.finding.id == *id) {
             condition.finding.snoozed = None;
@@ -308,7 +308,7 @@ impl Conditions {
         }
     }
 
-    /// Bytes that it takes, about.
+    /// The approximate size in bytes.
     pub(super) fn memory_bytes(&self) -> usize {
         self.all.capacity() * std::mem::size_of::<Condition>()
     }
@@ -323,8 +323,8 @@ impl Conditions {
 
     fn find_or_insert(&mut self, rule: RuleId, target: &FindingTarget, run: Run) -> Option<usize> {
         let same = |condition: &Condition| condition.finding.rule == rule && condition.target == *target;
-        if let Some(place) = self.all.iter().position(same) {
-            return Some(place);
+        if let Some(index) = self.all.iter().position(same) {
+            return Some(index);
         }
         if self.all.len() >= MAX_CONDITIONS {
             return None;
@@ -341,5 +341,147 @@ impl Conditions {
 }
 
 #[cfg(test)]
-#[path = "conditions_tests.rs"]
-mod tests;
+mod tests {
+    use super::super::condition::Escalation;
+    use super::*;
+    use crate::fleet::fixture::at;
+
+    /// The conditions of one host, with one condition that is reported every ten seconds.
+    struct ConditionsTester {
+        conditions: Conditions,
+        t: f64,
+        transitions: Vec<Transition>,
+    }
+
+    enum TestCondition {
+        Holds,
+        Between,
+        Unknown,
+        Gone,
+        TargetGone,
+    }
+
+    use TestCondition::{Between, Gone, Holds, TargetGone, Unknown};
+
+    impl ConditionsTester {
+        fn new() -> Self {
+            Self { conditions: Conditions::default(), t: 100.0, transitions: Vec::new() }
+        }
+
+        fn sample(&mut self, times: u32, state: &TestCondition) -> FindingPhase {
+            for _ in 0..times {
+                self.t += 10.0;
+                let sample_time = SampleTime::new(at(self.t), 10.0);
+                self.conditions.begin_sample_for(HostId(0), &"hgx-00".into(), sample_time, false, 0);
+                let evaluation = Evaluation::new(
+                    Escalation::two((Severity::Warn, 60.0), (Severity::Crit, 180.0)),
+                    Confidence::Likely,
+                    30.0,
+                );
+                match state {
+                    Holds => self.conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |lasted, _| {
+                        FindingDetails { sentence: format!("{lasted:.0} s"), ..FindingDetails::default() }
+                    }),
+                    Between => self.conditions.in_hysteresis(RuleId::HostRamLow, &FindingTarget::Host),
+                    Unknown => self.conditions.unknown(RuleId::HostRamLow, &FindingTarget::Host),
+                    Gone | TargetGone => {}
+                }
+                self.conditions.finish_sample(|_| !matches!(state, TargetGone));
+                self.conditions.publish(&mut self.transitions);
+            }
+            self.conditions.phase(RuleId::HostRamLow, &FindingTarget::Host)
+        }
+
+        fn path(&self) -> Vec<(&'static str, &'static str, bool)> {
+            let step = |transition: &Transition| (transition.to.word(), transition.severity.word(), transition.notify);
+            self.transitions.iter().map(step).collect()
+        }
+    }
+
+    #[test]
+    fn a_finding_passes_through_all_phases() {
+        let mut tester = ConditionsTester::new();
+        assert_eq!(tester.sample(6, &Holds), FindingPhase::Pending);
+        assert_eq!(tester.sample(1, &Holds), FindingPhase::Firing);
+        assert_eq!(tester.sample(12, &Holds), FindingPhase::Firing);
+        assert_eq!(tester.sample(1, &Gone), FindingPhase::Resolving);
+        assert_eq!(tester.sample(3, &Gone), FindingPhase::Clear);
+        assert_eq!(
+            tester.path(),
+            [
+                ("pending", "warn", false),
+                ("firing", "warn", true),
+                ("firing", "crit", true),
+                ("resolving", "crit", false),
+                ("clear", "crit", false)
+            ]
+        );
+        assert_eq!(tester.transitions[1].sentence, "60 s");
+        assert_eq!(tester.transitions[1].id, "host-ram-low/hgx-00");
+    }
+
+    #[test]
+    fn hysteresis_restarts_pending_and_holds_firing_conditions() {
+        let mut tester = ConditionsTester::new();
+        tester.sample(5, &Holds);
+        assert_eq!(tester.sample(1, &Between), FindingPhase::Clear);
+        assert_eq!(tester.sample(6, &Holds), FindingPhase::Pending);
+        assert_eq!(tester.sample(1, &Holds), FindingPhase::Firing);
+        assert_eq!(tester.sample(2, &Gone), FindingPhase::Resolving);
+        assert_eq!(tester.sample(20, &Between), FindingPhase::Firing);
+    }
+
+    #[test]
+    fn unknown_samples_neither_fire_nor_resolve() {
+        let mut tester = ConditionsTester::new();
+        tester.sample(3, &Holds);
+        assert_eq!(tester.sample(50, &Unknown), FindingPhase::Pending);
+        assert_eq!(tester.sample(1, &Holds), FindingPhase::Pending, "a run must be observed for 80 % of its time");
+        assert_eq!(tester.sample(3, &Holds), FindingPhase::Firing);
+        assert_eq!(tester.sample(50, &Unknown), FindingPhase::Firing);
+    }
+
+    #[test]
+    fn a_condition_whose_target_is_gone_clears_at_once() {
+        let mut tester = ConditionsTester::new();
+        tester.sample(10, &Holds);
+        assert_eq!(tester.sample(1, &TargetGone), FindingPhase::Clear);
+    }
+
+    #[test]
+    fn a_finding_notifies_again_only_after_six_hours() {
+        let mut tester = ConditionsTester::new();
+        for _ in 0..2 {
+            tester.sample(8, &Holds);
+            tester.sample(200, &Gone);
+        }
+        assert_eq!(tester.path().iter().filter(|(.., notify)| *notify).count(), 1);
+        tester.sample(2200, &Gone);
+        tester.sample(8, &Holds);
+        assert_eq!(tester.path().iter().filter(|(.., notify)| *notify).count(), 2);
+    }
+
+    #[test]
+    fn a_disabled_rule_reports_nothing() {
+        let mut conditions = Conditions::default();
+        let sample_time = SampleTime::new(at(10.0), 10.0);
+        conditions.begin_sample_for(HostId(0), &"hgx-00".into(), sample_time, false, 1 << RuleId::HostRamLow as u64);
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 0.0);
+        conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| FindingDetails::default());
+        let mut transitions = Vec::new();
+        conditions.publish(&mut transitions);
+        assert!(transitions.is_empty() && !conditions.is_tracking_any());
+    }
+
+    #[test]
+    fn the_number_of_conditions_is_bounded() {
+        let mut conditions = Conditions::default();
+        conditions.begin_sample_for(HostId(0), &"hgx-00".into(), SampleTime::new(at(10.0), 10.0), false, 0);
+        let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 0.0), Confidence::Likely, 0.0);
+        for number in 0..10_000 {
+            let target = FindingTarget::Xid("GPU-0".into(), number);
+            conditions.met(RuleId::XidSeen, &target, evaluation, |_, _| FindingDetails::default());
+        }
+        assert_eq!(conditions.all.len(), MAX_CONDITIONS);
+    }
+}

@@ -20,7 +20,7 @@ fn across() -> RuleTester {
     RuleTester::of(vec![gpus(0..2), gpus(0..2)], Thresholds::default())
 }
 
-/// Both hosts, each GPU at this utilisation and power, for some seconds.
+/// Samples of both hosts for some seconds, with utilisation, power and memory utilisation per GPU.
 fn both(tester: &mut RuleTester, seconds: f64, states: [[(u8, f32, u8); 2]; 2]) {
     let end = tester.t + seconds;
     while tester.t < end {
@@ -36,7 +36,7 @@ fn both(tester: &mut RuleTester, seconds: f64, states: [[(u8, f32, u8); 2]; 2]) 
 
 const WORKS: (u8, f32, u8) = (98, 560.0, 45);
 const SPINS: (u8, f32, u8) = (100, 110.0, 0);
-const RESTS: (u8, f32, u8) = (0, 122.0, 0);
+const IDLES: (u8, f32, u8) = (0, 122.0, 0);
 
 #[test]
 fn a_job_that_hangs_on_two_hosts_is_one_finding() {
@@ -52,10 +52,10 @@ fn a_job_that_hangs_on_two_hosts_is_one_finding() {
 }
 
 #[test]
-fn the_host_whose_rank_never_arrived_is_named() {
+fn the_host_of_a_missing_rank_is_named() {
     let mut tester = across();
     both(&mut tester, 900.0, [[WORKS; 2]; 2]);
-    both(&mut tester, 330.0, [[SPINS; 2], [SPINS, RESTS]]);
+    both(&mut tester, 330.0, [[SPINS; 2], [SPINS, IDLES]]);
     assert_eq!(tester.firing(), [("missing-rank", "warn")]);
     let finding = tester.finding("missing-rank");
     assert!(finding.sentence.starts_with("the rank on GPU 1 on hgx-01 never arrived"), "{}", finding.sentence);
@@ -63,7 +63,7 @@ fn the_host_whose_rank_never_arrived_is_named() {
 }
 
 #[test]
-fn a_host_out_of_reach_freezes_its_findings() {
+fn an_unreachable_host_freezes_its_findings() {
     let mut tester = RuleTester::of(vec![gpus(0..1), gpus(0..1)], Thresholds::default());
     let test_sample = |tester: &mut RuleTester, state: ProcessState| {
         let mut job = process(7, "python train.py", &[(0, 40)]);
@@ -78,11 +78,15 @@ fn a_host_out_of_reach_freezes_its_findings() {
     assert_eq!(tester.firing(), [("stopped-holding-gpu", "warn"), ("host-unreachable", "warn")]);
     let frozen = tester.finding("stopped-holding-gpu");
     assert!(frozen.is_frozen);
-    assert!(frozen.lasted(tester.now()).as_secs() < 420, "its age stands still too: {:?}", frozen.lasted(tester.now()));
+    assert!(
+        frozen.lasted(tester.now()).as_secs() < 420,
+        "its duration stands still: {:?}",
+        frozen.lasted(tester.now())
+    );
 }
 
 #[test]
-fn who_was_told_is_remembered_over_a_restart() {
+fn a_restart_does_not_notify_again() {
     let hung = |tester: &mut RuleTester, _: f64| TestSample {
         gpus: vec![tester.gpu(0, 122.0, 0, 40)],
         processes: vec![{
@@ -94,15 +98,15 @@ fn who_was_told_is_remembered_over_a_restart() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(400.0, hung);
     assert_eq!(tester.notified(), 1);
-    let memory = tester.engine.memory(&tester.fleet, tester.now());
+    let saved = tester.engine.to_saved_state(&tester.fleet, tester.now());
     let mut next = RuleTester::new(gpus(0..1));
     next.t = tester.t + 60.0;
-    next.engine.restore(memory, next.now());
+    next.engine.restore(saved, next.now());
     next.run(400.0, hung);
     assert_eq!((next.firing(), next.notified()), (vec![("stopped-holding-gpu", "warn")], 0));
 }
 
-/// A process that is stopped while it holds a GPU.
+/// A stopped process that holds a GPU.
 fn stopped(tester: &mut RuleTester, _: f64) -> TestSample {
     let mut job = process(7, "python train.py", &[(0, 40)]);
     job.reading.state = Some(ProcessState::Stopped);
@@ -113,12 +117,12 @@ fn working(tester: &mut RuleTester, _: f64) -> TestSample {
     TestSample { gpus: vec![tester.gpu(97, 560.0, 40, 40)], processes: vec![process(7, "python train.py", &[(0, 40)])] }
 }
 
-/// The next run of the program, some seconds later, with what this one has kept.
+/// The next run of the program, `later` seconds later, with the saved state of this one.
 fn restarted(tester: &RuleTester, later: f64) -> RuleTester {
-    let text = serde_json::to_string(&tester.engine.memory(&tester.fleet, tester.now())).expect("encodes");
+    let text = serde_json::to_string(&tester.engine.to_saved_state(&tester.fleet, tester.now())).expect("encodes");
     let mut next = RuleTester::new(gpus(0..1));
     next.t = tester.t + later;
-    next.engine.restore(crate::diagnosis::SavedState::parse(&text).expect("reads"), next.now());
+    next.engine.restore(crate::diagnosis::SavedState::parse(&text).expect("parses"), next.now());
     next
 }
 
@@ -129,7 +133,7 @@ fn only_id(tester: &RuleTester) -> SafeText {
 }
 
 #[test]
-fn a_snoozed_finding_calls_nobody_for_an_hour_and_then_once_again() {
+fn a_snoozed_finding_notifies_once_after_the_snooze() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(100.0, stopped);
     let now = tester.now();
@@ -139,21 +143,21 @@ fn a_snoozed_finding_calls_nobody_for_an_hour_and_then_once_again() {
     let finding = tester.finding("stopped-holding-gpu");
     assert_eq!((finding.phase, finding.is_alerting(), tester.notified()), (FindingPhase::Firing, false, 0));
     assert_eq!(finding.snoozed, Some(SnoozeEnd::At(now.plus(Duration::from_secs(3600)))));
-    // A restart changes nothing.
+    // The snooze survives a restart.
     let mut next = restarted(&tester, 60.0);
     next.run(1000.0, stopped);
     let finding = next.finding("stopped-holding-gpu");
     assert_eq!((finding.phase, finding.snoozed.is_some(), next.notified()), (FindingPhase::Firing, true, 0));
     next.run(3000.0, stopped);
     assert_eq!((next.finding("stopped-holding-gpu").is_alerting(), next.notified()), (true, 1));
-    let reminder = next.transitions.iter().find(|transition| transition.notify).expect("was told");
+    let reminder = next.transitions.iter().find(|transition| transition.notify).expect("notified");
     assert!(reminder.is_reminder && (reminder.from, reminder.to) == (FindingPhase::Firing, FindingPhase::Firing));
     next.run(3000.0, stopped);
     assert_eq!(next.notified(), 1);
 }
 
 #[test]
-fn a_snooze_until_it_changes_ends_with_the_finding_and_one_that_is_undone_tells_nothing() {
+fn a_snooze_on_change_ends_when_the_finding_clears() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(400.0, stopped);
     assert_eq!(tester.notified(), 1);
@@ -166,7 +170,7 @@ fn a_snooze_until_it_changes_ends_with_the_finding_and_one_that_is_undone_tells_
     assert_eq!(tester.firing(), []);
     tester.run(400.0, stopped);
     let finding = tester.finding("stopped-holding-gpu");
-    assert_eq!((finding.snoozed, finding.is_alerting()), (None, true), "it has changed");
+    assert_eq!((finding.snoozed, finding.is_alerting()), (None, true), "the finding cleared in between");
     let (id, now, before) = (only_id(&tester), tester.now(), tester.notified());
     assert!(tester.engine.snooze(&id, None, now));
     tester.run(60.0, stopped);
@@ -174,13 +178,13 @@ fn a_snooze_until_it_changes_ends_with_the_finding_and_one_that_is_undone_tells_
     tester.engine.end_snooze(&id, now);
     assert!(tester.finding("stopped-holding-gpu").is_alerting(), "at once");
     tester.run(600.0, stopped);
-    assert_eq!(tester.notified(), before, "whoever undid it has seen it");
+    assert_eq!(tester.notified(), before, "the user who ended the snooze has seen the finding");
     let now = tester.now();
     assert!(!tester.engine.snooze(&"no such finding".into(), None, now));
 }
 
 #[test]
-fn a_hang_after_a_restart_is_measured_against_the_work_before_it() {
+fn a_hang_after_a_restart_is_compared_with_the_saved_baseline() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(1800.0, working);
     let mut next = restarted(&tester, 3600.0);
@@ -188,28 +192,31 @@ fn a_hang_after_a_restart_is_measured_against_the_work_before_it() {
         gpus: vec![tester.gpu(100, 104.0, 0, 40)],
         processes: vec![process(7, "python train.py", &[(0, 40)])],
     });
-    assert_eq!(next.firing(), [("stuck-spin", "warn")], "not only suspected");
+    assert_eq!(next.firing(), [("stuck-spin", "warn")], "not stuck-spin-suspect");
     let sentence = next.finding("stuck-spin").sentence.to_string();
     assert!(sentence.contains("(was 5"), "{sentence}");
 }
 
 #[test]
-fn learned_power_survives_a_restart_and_moves_the_spin_power() {
+fn learned_idle_power_survives_a_restart() {
     let mut tester = RuleTester::new(gpus(0..1));
     let job = || vec![process(7, "python a.py", &[(0, 40)])];
     tester.run(300.0, |tester, _| TestSample { gpus: vec![tester.gpu(0, 122.0, 0, 40)], processes: job() });
     let learned = tester.engine.idle_watts(HostId(0), 0).expect("learned");
     assert!((118.0..125.0).contains(&learned), "{learned}");
-    let memory = tester.engine.memory(&tester.fleet, tester.now());
+    let saved = tester.engine.to_saved_state(&tester.fleet, tester.now());
     let mut next = RuleTester::new(gpus(0..1));
-    next.engine.restore(memory, next.now());
+    next.engine.restore(saved, next.now());
     next.run(10.0, |tester, _| TestSample { gpus: vec![tester.gpu(100, 200.0, 0, 40)], processes: job() });
     assert_eq!(next.engine.idle_watts(HostId(0), 0), Some(learned));
-    assert!(!next.engine.is_low_power(HostId(0), 0), "200 W lie above 191, and below what is assumed unlearned");
+    assert!(
+        !next.engine.is_low_power(HostId(0), 0),
+        "200 W is above 191 W, the learned spin power, and below the default of 207 W"
+    );
 }
 
 #[test]
-fn a_rule_that_is_switched_off_for_the_host_says_nothing() {
+fn a_disabled_rule_reports_nothing() {
     let off = 1 << RuleId::StoppedHoldingGpu as u64;
     let mut tester = RuleTester::of(vec![gpus(0..1)], Thresholds { off, ..Thresholds::default() });
     tester.run(600.0, |tester, _| TestSample {
@@ -223,7 +230,7 @@ fn a_rule_that_is_switched_off_for_the_host_says_nothing() {
     assert_eq!(tester.fired(), []);
 }
 
-/// Eight GPUs and forty processes at work, two hours of them.
+/// Two hours of eight GPUs and forty processes at work.
 fn large() -> (RuleTester, TestSample) {
     let mut tester = RuleTester::new(gpus(0..8));
     let rank = |number: u32| {
@@ -242,7 +249,7 @@ fn large() -> (RuleTester, TestSample) {
 }
 
 #[test]
-fn a_host_takes_little_memory_and_little_time() {
+fn a_large_host_needs_little_memory_and_time() {
     let (mut tester, test_sample) = large();
     let history = tester.fleet.hosts()[0].history().memory_bytes();
     let engine = tester.engine.memory_bytes(HostId(0));
@@ -255,12 +262,12 @@ fn a_host_takes_little_memory_and_little_time() {
         tester.send(0, &test_sample, |_| {});
         let host = HostId(0);
         let begin = Instant::now();
-        // The sample is judged already: this measures what an update without one costs.
+        // The sample was evaluated already: this measures an update without a new sample.
         tester.engine.evaluate_host(&tester.fleet, host, now);
         longest = longest.max(begin.elapsed());
         assert!(sample < 20);
     }
-    // Not a benchmark: this build is not optimised. It notices what is quadratic.
+    // Not a benchmark, because tests are not optimised. It detects quadratic time.
     if std::env::var_os("GPUFLEET_SHOW_TIME").is_some() {
         println!("{history} + {engine} bytes; 20 samples in {:?}", begin.elapsed());
     }
@@ -298,13 +305,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn no_readings_and_no_clock_make_it_panic_or_lie_about_time(
+    fn absurd_readings_and_clocks_neither_panic_nor_appear_in_findings(
         samples in proptest::collection::vec(
             (absurd_reading(), -5000.0_f64..5000.0, proptest::option::of(any::<f64>()), any::<u8>()), 1..40)
     ) {
         let mut tester = RuleTester::new(gpus(0..2));
         for (reading, jump, absurd, letter) in samples {
-            // The controller's clock jumps, back to its beginning at the most.
+            // The clock of the controller jumps, at most back to its start.
             tester.t = (tester.t + jump).max(0.0);
             let mut job = process(7, "python train.py", &[(0, 40)]);
             job.reading.start_ticks = Some(u64::from(letter % 3));

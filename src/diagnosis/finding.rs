@@ -1,25 +1,26 @@
-//! What diagnosis says: findings, and how they change.
+//! Findings and their transitions.
 
-use super::{RuleId, SnoozeEnd};
+use super::RuleId;
 use crate::fleet::{HostId, JobKey, Moment, ProcessKey};
 use crate::wire::SafeText;
 use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How much it matters. Only a warning and above notifies and counts in the header.
+/// The severity of a finding. Only `Warn` and `Crit` notify and count in the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
     /// Worth knowing.
     Info,
-    /// Somebody should look.
+    /// Needs attention.
     Warn,
-    /// Work is lost, or will be.
+    /// Work is lost or about to be lost.
     Crit,
 }
 
 impl Severity {
-    /// The word for people and for JSON.
+    /// The word for the screen and for JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Info => "info",
@@ -29,19 +30,19 @@ impl Severity {
     }
 }
 
-/// How sure it is.
+/// The confidence of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Confidence {
-    /// There is another explanation that the readings do not rule out.
+    /// The readings have another explanation that cannot be ruled out.
     Suspected,
-    /// The readings fit nothing else that is known.
+    /// The readings have no other known explanation.
     Likely,
-    /// The driver or the kernel says so.
+    /// The driver or the kernel reports it.
     Certain,
 }
 
 impl Confidence {
-    /// The word for people and for JSON.
+    /// The word for the screen and for JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Suspected => "suspected",
@@ -51,21 +52,21 @@ impl Confidence {
     }
 }
 
-/// How far a finding has come.
+/// The phase of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FindingPhase {
-    /// The condition does not hold. Only transitions carry it.
+    /// The condition does not hold. Appears only in transitions.
     Clear,
-    /// The condition holds, not yet for as long as it takes.
+    /// The condition holds, but not yet long enough to fire.
     Pending,
-    /// It has held for long enough.
+    /// The condition has held long enough.
     Firing,
-    /// It fired, and the condition is gone, not yet for as long as it takes.
+    /// The finding fired and its condition is gone, but not yet long enough to clear.
     Resolving,
 }
 
 impl FindingPhase {
-    /// The word for people and for JSON.
+    /// The word for the screen and for JSON.
     pub fn word(self) -> &'static str {
         match self {
             Self::Clear => "clear",
@@ -79,101 +80,99 @@ impl FindingPhase {
 /// One GPU of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FindingGpu {
-    /// Its host.
+    /// The host.
     pub host: HostId,
-    /// Its position in that host's inventory when this was said.
+    /// The position in the inventory of that host when the details were written.
     pub position: usize,
-    /// Its index, for people.
+    /// The GPU index, for display.
     pub index: u32,
-    /// What it is recognised by.
+    /// The UUID.
     pub uuid: Option<SafeText>,
 }
 
 /// One process of a finding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FindingProcess {
-    /// Its host.
+    /// The host.
     pub host: HostId,
-    /// Its identity.
+    /// The identity of the process.
     pub key: ProcessKey,
-    /// Its command in one line.
+    /// The command in one line.
     pub command: SafeText,
 }
 
-/// Something that a rule has found.
-#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own, and any of them may go together")]
+/// A problem that a rule detected, with its evidence.
+#[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
-    /// What it is recognised by, also by another run of the program: rule, host, and GPU, job or mount.
+    /// The fingerprint: rule, host, and GPU, job or mount. It is the same in every run of the program.
     pub id: SafeText,
-    /// Which rule said so.
+    /// The rule.
     pub rule: RuleId,
-    /// How much it matters; of a pending one, how much it will.
+    /// The severity; the first one that will be reached while pending.
     pub severity: Severity,
-    /// How sure it is.
+    /// The confidence.
     pub confidence: Confidence,
     /// Pending, firing or resolving.
     pub phase: FindingPhase,
-    /// Since when the condition has held; see [`Finding::lasted`].
+    /// When the condition began to hold; see [`Finding::lasted`].
     pub since: Moment,
-    /// Its length up to `updated`.
+    /// How long the condition had held at `updated`.
     pub(super) lasted: Duration,
-    /// When it was looked at last.
+    /// When the finding was last evaluated.
     pub updated: Moment,
-    /// When it fired.
+    /// When the finding fired.
     pub fired_at: Option<Moment>,
-    /// When it will fire if it goes on, of a pending one.
+    /// When a pending finding will fire if the condition continues to hold.
     pub due: Option<Moment>,
-    /// The host that it is shown under.
+    /// The host that the finding is listed under.
     pub host: HostId,
-    /// All hosts that it is about, by name; the first is `host`.
+    /// All hosts concerned, with their names; the first is `host`.
     pub hosts: Vec<(HostId, SafeText)>,
-    /// The GPUs that it is about.
+    /// The GPUs concerned.
     pub gpus: Vec<FindingGpu>,
-    /// The job that it is about.
+    /// The job concerned.
     pub job: Option<JobKey>,
-    /// The processes that it is about.
+    /// The processes concerned.
     pub processes: Vec<FindingProcess>,
-    /// Whose they are.
+    /// The owner of the processes.
     pub user: Option<SafeText>,
-    /// They belong to the user that gpufleet logs in as there.
+    /// The processes belong to the login user of the host.
     pub is_mine: bool,
     /// The evidence, with its figures.
     pub sentence: SafeText,
-    /// What to look at next, a command where there is one.
+    /// What to check next: a command if there is one.
     pub next_check: SafeText,
-    /// What it is not.
+    /// [`RuleInfo::not`](super::RuleInfo): similar but harmless situations.
     pub not: &'static str,
-    /// How long it has lasted is a lower bound: it was so when it was first seen.
+    /// The duration is a lower bound: the condition already held when it was first observed.
     pub at_least: bool,
-    /// It held at the first look: told, and nobody is called for it.
+    /// The condition already held at the first sample: the finding is listed but sends no notification.
     pub is_preexisting: bool,
-    /// It comes and goes: held until it has been steady for half an hour.
+    /// The finding fires and clears repeatedly: it stays firing until it has been steady for 30 minutes.
     pub is_flapping: bool,
-    /// Its host cannot be seen: it stands as it was seen last.
+    /// The host is unreachable: the finding keeps its last state.
     pub is_frozen: bool,
-    /// Somebody wants to hear nothing of it for now.
+    /// Set while the user has snoozed the finding.
     pub snoozed: Option<SnoozeEnd>,
 }
 
 impl Finding {
-    /// How long the condition has held.
+    /// How long the condition has held; stands still while the finding is frozen.
     pub fn lasted(&self, now: Moment) -> Duration {
         if self.is_frozen { self.lasted } else { self.lasted + now.since(self.updated) }
     }
 
-    /// Whether it counts in the header, and calls somebody: a warning or worse that was not there from the start, and
-    /// that nobody has snoozed.
+    /// Whether the finding notifies and counts in the header: `Warn` or `Crit`, not pending, not preexisting and not
+    /// snoozed.
     pub fn is_alerting(&self) -> bool {
         self.phase != FindingPhase::Pending
             && self.severity >= Severity::Warn
             && !self.is_preexisting
             && self.snoozed.is_none()
     }
-}
 
-impl Finding {
-    /// An empty finding to be filled in.
+    /// A pending finding without details.
     pub(crate) fn blank(rule: RuleId, host: HostId, now: Moment) -> Self {
         Self {
             id: SafeText::default(),
@@ -205,61 +204,97 @@ impl Finding {
     }
 }
 
-/// A finding that changed its phase or its severity.
+/// A change of the phase or the severity of a finding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Transition {
-    /// When.
+    /// When it happened.
     pub at: Moment,
-    /// Which: see [`Finding::id`].
+    /// The fingerprint; see [`Finding::id`].
     pub id: SafeText,
-    /// Which rule.
+    /// The rule.
     pub rule: RuleId,
-    /// The host that it is shown under.
+    /// The host that the finding is listed under.
     pub host: HostId,
-    /// Its name.
+    /// The name of that host.
     pub host_name: SafeText,
-    /// From this phase.
+    /// The phase before.
     pub from: FindingPhase,
-    /// To this one.
+    /// The phase after.
     pub to: FindingPhase,
-    /// The severity now.
+    /// The severity after.
     pub severity: Severity,
-    /// Somebody should be told: it fires for the first time, or is worse than when they were told.
+    /// A notification should be sent: the finding fires for the first time, or is worse than when it was notified.
     pub notify: bool,
-    /// Nothing has changed but that its snooze is over, and it still fires.
+    /// The finding still fires after its snooze ended.
     pub is_reminder: bool,
-    /// The evidence as of now.
+    /// [`Finding::sentence`] at that time.
     pub sentence: SafeText,
 }
 
-/// A finding that somebody should be told of: how it changed, and what it says then.
+/// A notification: a transition and the finding after it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FindingNotification {
-    /// The change.
+    /// The transition.
     pub transition: Transition,
-    /// The finding as it stood.
+    /// The finding after the transition.
     pub finding: Finding,
 }
 
-/// What could not be judged, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NotJudged {
-    /// How many.
-    pub count: u32,
-    /// Of what, as a word in the singular: `GPU`, `MIG instance`, `host`.
-    pub what: &'static str,
-    /// Why, as it follows on the count: `without a power limit`.
-    pub why: &'static str,
+/// When a snooze ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SnoozeEnd {
+    /// At this moment.
+    At(Moment),
+    /// When the finding gets worse or clears.
+    OnChange,
 }
 
-impl std::fmt::Display for NotJudged {
-    /// As in "1 GPU without a power limit".
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let plural = match (self.count, self.what) {
-            (1, _) => "",
-            (_, what) if what.ends_with('s') => "es",
-            _ => "s",
-        };
-        write!(formatter, "{} {}{plural} {}", self.count, self.what, self.why)
-    }
+/// The subject of a finding within its host and rule.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum FindingTarget {
+    Host,
+    /// By UUID; see `gpu_identity`.
+    Gpu(SafeText),
+    Job(JobKey),
+    Process(ProcessKey),
+    /// By mount point.
+    Mount(SafeText),
+    /// A GPU and an Xid number.
+    Xid(SafeText, u64),
+    /// A GPU model or an outage, for findings about the whole fleet.
+    Named(SafeText),
+}
+
+/// The part of a finding that the rule writes.
+#[derive(Debug, Clone, Default)]
+pub(super) struct FindingDetails {
+    pub(super) sentence: String,
+    pub(super) next_check: String,
+    pub(super) gpus: Vec<FindingGpu>,
+    pub(super) processes: Vec<FindingProcess>,
+    pub(super) job: Option<JobKey>,
+    pub(super) user: Option<SafeText>,
+    pub(super) is_mine: bool,
+    /// The host to list the finding under, if it is not the evaluated host.
+    pub(super) lead: Option<(HostId, SafeText)>,
+    /// Other hosts concerned.
+    pub(super) hosts: Vec<(HostId, SafeText)>,
+}
+
+/// The fingerprint of a finding: `RULE/HOST` and the target. It is the same in every run of the program.
+pub(super) fn fingerprint(rule: RuleId, host: &SafeText, target: &FindingTarget) -> SafeText {
+    let mut id = format!("{}/{host}", rule.word());
+    // Writing to a string cannot fail.
+    let _ = match target {
+        FindingTarget::Host => Ok(()),
+        FindingTarget::Gpu(uuid) => write!(id, "/{uuid}"),
+        FindingTarget::Job(JobKey::Launcher(key)) | FindingTarget::Process(key) => {
+            let boot_id = key.boot_id.as_deref().unwrap_or("-");
+            write!(id, "/{}.{}.{boot_id}", key.pid, key.start_ticks.unwrap_or(0))
+        }
+        FindingTarget::Job(job) => write!(id, "/{job}"),
+        FindingTarget::Mount(name) | FindingTarget::Named(name) => write!(id, "/{name}"),
+        FindingTarget::Xid(uuid, xid) => write!(id, "/{uuid}/{xid}"),
+    };
+    SafeText::from(id)
 }

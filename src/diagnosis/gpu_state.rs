@@ -1,47 +1,48 @@
-//! The state of one GPU: what one snapshot says of it, and what follows from that and from what was seen before.
+//! The states of GPUs (in use, idle, free and so on), derived from samples and from findings.
 
-use super::model_server::serves_models;
+use super::process_kind::serves_models;
+use super::track::gpu_identity;
 use crate::config::Thresholds;
-use crate::fleet::{GpuState, Moment, Process, ProcessKey};
-use crate::wire::{DriverErrorKind, GpuInfo, GpuReading};
+use crate::fleet::{GpuState, Host, HostId, Moment, Process, ProcessKey};
+use crate::wire::{DriverErrorKind, GpuInfo, GpuReading, Owner, SafeText, Scope};
 use std::time::Duration;
 
-/// At this utilisation or more a GPU works.
+/// The utilisation from which a GPU counts as working.
 const ACTIVE_PERCENT: u8 = 5;
-/// A GPU that worked this recently is in use: between two batches it may rest.
-pub const RECENT_ACTIVITY: Duration = Duration::from_secs(60);
-/// What is held without work is called idle after this long.
-pub const IDLE_AFTER: Duration = Duration::from_secs(5 * 60);
-/// Memory that makes a GPU held, in MiB: about what a CUDA context alone takes.
-pub const HELD_MIB: u64 = 500;
-/// Memory used that makes a GPU taken though no process is listed, as a share of its total; never under [`HELD_MIB`].
-pub const USED_PERCENT: u64 = 2;
+/// A GPU that worked this recently is in use: it may rest between two batches.
+const RECENT_ACTIVITY: Duration = Duration::from_secs(60);
+/// A GPU that is held without work is idle after this long.
+const IDLE_AFTER: Duration = Duration::from_secs(5 * 60);
+/// Memory that makes a GPU held, in MiB: about the size of a CUDA context.
+pub(super) const HELD_MIB: u64 = 500;
+/// Used memory that makes a GPU taken without a listed process, in percent of its total; at least [`HELD_MIB`].
+const USED_PERCENT: u64 = 2;
 
 const HELD_BYTES: u64 = HELD_MIB << 20;
 
-/// What one snapshot says of one GPU.
+/// One GPU in one snapshot.
 #[derive(Debug)]
 pub(super) struct GpuSample<'a> {
-    /// Why it cannot be read.
+    /// The error, if the GPU cannot be read.
     pub(super) error: Option<DriverErrorKind>,
-    /// Whether it works; `None` where utilisation is not told (MIG).
+    /// Whether the GPU works; `None` without a utilisation reading (MIG).
     pub(super) is_active: Option<bool>,
-    /// Whether something holds it; `None` where neither processes nor memory are told.
+    /// Whether something holds the GPU; `None` if neither processes nor memory are known.
     pub(super) is_taken: Option<bool>,
-    /// Memory held by what computes on it.
+    /// The memory held by computing processes.
     held_bytes: Option<u64>,
-    /// What computes on it.
+    /// The computing processes.
     pub(super) holders: Vec<&'a Process>,
 }
 
 impl<'a> GpuSample<'a> {
-    /// Reads one GPU: `processes` are those on it, by position.
+    /// `processes` are those on the GPU at `position`.
     pub(super) fn new(position: usize, info: &GpuInfo, reading: &GpuReading, processes: &[&'a Process]) -> Self {
         let present = processes.iter().copied().filter(|process| !process.is_stale);
         let (holders, drawing): (Vec<&Process>, Vec<&Process>) = present.partition(|p| p.computes_on(position));
         let memory = |process: &&Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
         let computing = holders.iter().filter_map(memory).reduce(u64::saturating_add);
-        // A desktop holds memory without taking the GPU; where it does not tell how much, the rest is not known either.
+        // A desktop holds memory without taking the GPU. If its memory is unknown, so is the rest.
         let drawing: Option<u64> = drawing.iter().map(memory).sum();
         let is_unified = info.unified_memory == Some(true);
         let used = match (reading.memory_used_bytes, drawing) {
@@ -68,7 +69,7 @@ impl<'a> GpuSample<'a> {
         }
     }
 
-    /// Whether what holds the most memory of it, or of those that do not tell any, serves models.
+    /// Whether the process with the most memory serves models.
     fn is_served(&self, position: usize, limits: &Thresholds) -> bool {
         let memory = |process: &Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
         let largest = self.holders.iter().max_by_key(|process| memory(process));
@@ -76,40 +77,40 @@ impl<'a> GpuSample<'a> {
     }
 }
 
-/// What is known of a GPU beside its readings.
+/// What is known about a GPU besides its readings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GpuContext<'a> {
-    /// Set while a finding says that it hangs.
+    /// Set while a finding reports that the GPU hangs.
     pub(super) hung_since: Option<Moment>,
-    /// Set while a finding says that it does nothing, for which CPU time may speak.
+    /// Set while a finding reports that the GPU is idle, possibly proven by CPU time.
     pub(super) idle_since: Option<Moment>,
-    /// Nobody may just take it: it is reserved, or Slurm gives it out.
+    /// The GPU is reserved, or allocated by Slurm.
     pub(super) is_reserved: bool,
-    /// Of its host: which programs serve models there.
+    /// The thresholds of the host, with its model servers.
     pub(super) limits: &'a Thresholds,
 }
 
-/// What is remembered of one GPU.
+/// The state of one GPU and what it depends on.
 #[derive(Debug, Clone, Default)]
 pub(super) struct GpuStateRecord {
-    /// When it last worked.
+    /// When the GPU last worked.
     last_active: Option<Moment>,
-    /// Since when it has been held by the same processes, or some of them.
+    /// Since when the same processes, or some of them, have held the GPU.
     held_since: Option<Moment>,
     holders: Vec<ProcessKey>,
-    /// The state, and since when.
+    /// The state and since when it holds.
     state: Option<(GpuState, Option<Moment>)>,
-    /// The state before the GPU could not be seen.
+    /// The state before the GPU became unknown.
     before: Option<(GpuState, Option<Moment>)>,
 }
 
 impl GpuStateRecord {
-    /// The state now.
+    /// The current state and since when it holds.
     pub(super) fn state(&self) -> (GpuState, Option<Moment>) {
         self.state.unwrap_or((GpuState::Unknown, None))
     }
 
-    /// Takes a sample in.
+    /// Updates the state with a sample.
     pub(super) fn update(&mut self, position: usize, sample: &GpuSample, known: GpuContext, now: Moment) {
         if sample.is_active == Some(true) {
             self.last_active = Some(now);
@@ -139,17 +140,17 @@ impl GpuStateRecord {
         self.enter(state, since, now);
     }
 
-    /// Nothing fresh is known.
+    /// Sets the state to unknown because there is no fresh data.
     pub(super) fn mark_unknown(&mut self, last_seen: Option<Moment>, now: Moment) {
         self.enter(GpuState::Unknown, None, last_seen.unwrap_or(now));
     }
 
-    /// Takes on the state of something else, as a MIG parent does that of its instances.
+    /// Copies the state of another GPU, as a MIG parent does from its instances.
     pub(super) fn copy_state(&mut self, (state, since): (GpuState, Option<Moment>), now: Moment) {
         self.enter(state, since, now);
     }
 
-    /// The state, and since when where that is known better than "since it was first seen".
+    /// The state, and since when it holds if that is known better than from the first sample.
     fn classify(
         &self,
         position: usize,
@@ -158,7 +159,7 @@ impl GpuStateRecord {
         now: Moment,
     ) -> (GpuState, Option<Moment>) {
         match sample.error {
-            // The driver does not report an error for this GPU: it does not answer, or may not be asked.
+            // Not an error of this GPU: the driver does not answer, or denies access.
             Some(DriverErrorKind::Blocked | DriverErrorKind::NoPermission) => return (GpuState::Unknown, None),
             Some(_) => return (GpuState::Fault, None),
             None => {}
@@ -177,7 +178,7 @@ impl GpuStateRecord {
         }
     }
 
-    /// The state of a GPU that something holds and that does not work.
+    /// The state of a GPU that is held and does not work.
     fn classify_held(
         &self,
         position: usize,
@@ -190,12 +191,12 @@ impl GpuStateRecord {
             (Some(watched), Some(proven)) => Some(watched.min(proven)),
             (watched, _) => watched,
         };
-        // Without a utilisation (MIG) nothing says that it is not used.
+        // Without a utilisation reading (MIG) the GPU may be in use.
         let is_quiet = sample.is_active.is_some() && quiet_since.is_some_and(|at| now.since(at) >= IDLE_AFTER);
         if !is_quiet {
             return (GpuState::InUse, None);
         }
-        // Where memory is not told, a context is there all the same.
+        // If the memory is unknown, there is still a context.
         if sample.held_bytes.is_some_and(|bytes| bytes < HELD_BYTES) {
             return (GpuState::Unused, quiet_since);
         }
@@ -208,7 +209,7 @@ impl GpuStateRecord {
         let began = match (current, self.before) {
             _ if since.is_some() => since,
             (Some((same, began)), _) if same == state => began,
-            // Seen again after a gap, and as it was: missing data holds the state.
+            // Missing data holds the state: the GPU is as it was before the gap.
             (Some((GpuState::Unknown, _)), Some((same, began))) if same == state => began,
             _ => Some(now),
         };
@@ -222,3 +223,184 @@ impl GpuStateRecord {
         self.state = Some((state, began));
     }
 }
+
+/// Derives the state of every GPU, and since when it holds.
+///
+/// A state seen in the first sample holds since that sample, because the time before is unknown. Missing data makes a GPU
+/// [`GpuState::Unknown`]; afterwards the earlier state continues if it still holds.
+#[derive(Debug, Clone, Default)]
+pub struct StateTracker {
+    hosts: Vec<HostStates>,
+}
+
+#[derive(Debug, Clone, Default)]
+struct HostStates {
+    /// The identity and record of each GPU, in inventory order.
+    gpus: Vec<(SafeText, GpuStateRecord)>,
+    states: Vec<(GpuState, Option<Moment>)>,
+    /// Slurm runs jobs on this host, so an empty GPU may be allocated.
+    is_slurm: bool,
+}
+
+impl StateTracker {
+    /// Updates the states of a host after an update of it. Returns whether a state changed.
+    pub fn update(&mut self, host: &Host, now: Moment) -> bool {
+        match &host.config.thresholds {
+            Some(limits) => self.update_with(host, &[], limits, now),
+            None => self.update_with(host, &[], &Thresholds::default(), now),
+        }
+    }
+
+    /// As [`Self::update`], with GPU states that follow from findings: position, hung or idle, and since when.
+    pub(super) fn update_with(
+        &mut self,
+        host: &Host,
+        finding_states: &[(usize, GpuState, Moment)],
+        limits: &Thresholds,
+        now: Moment,
+    ) -> bool {
+        let states = self.host_mut(host.id);
+        states.align(host);
+        states.is_slurm |= runs_slurm(host);
+        if host.is_fresh(now) {
+            // An update without a snapshot sees the last one, which counts for the time at which it was received.
+            states.update(host, finding_states, limits, host.received_at.unwrap_or(now));
+        } else {
+            states.mark_unknown(host, now);
+        }
+        states.publish()
+    }
+
+    /// Sets the states of a host to unknown once its data is not fresh. Called every second; returns whether a state
+    /// changed.
+    pub fn tick(&mut self, host: &Host, now: Moment) -> bool {
+        if host.is_fresh(now) {
+            return false;
+        }
+        let states = self.host_mut(host.id);
+        states.align(host);
+        states.mark_unknown(host, now);
+        states.publish()
+    }
+
+    /// The states of the GPUs of a host in inventory order, each with the moment since when it is known to hold.
+    pub fn states(&self, id: HostId) -> &[(GpuState, Option<Moment>)] {
+        self.hosts.get(id.0 as usize).map_or(&[], |host| &host.states)
+    }
+
+    fn host_mut(&mut self, id: HostId) -> &mut HostStates {
+        let place = id.0 as usize;
+        if self.hosts.len() <= place {
+            self.hosts.resize_with(place + 1, HostStates::default);
+        }
+        &mut self.hosts[place]
+    }
+}
+
+impl HostStates {
+    /// Brings the records into the order of the inventory.
+    fn align(&mut self, host: &Host) {
+        let is_aligned = self.gpus.len() == host.gpus().len()
+            && self.gpus.iter().zip(host.gpus()).all(|((name, _), (info, _))| Some(name) == info.uuid.as_ref());
+        if is_aligned {
+            return;
+        }
+        let mut old = std::mem::take(&mut self.gpus);
+        for (info, _) in host.gpus() {
+            let name = gpu_identity(info);
+            let record = match old.iter().position(|(other, _)| *other == name) {
+                Some(position) => old.swap_remove(position).1,
+                None => GpuStateRecord::default(),
+            };
+            self.gpus.push((name, record));
+        }
+    }
+
+    fn update(&mut self, host: &Host, finding_states: &[(usize, GpuState, Moment)], limits: &Thresholds, now: Moment) {
+        let mut on_gpu: Vec<Vec<&Process>> = vec![Vec::new(); self.gpus.len()];
+        for process in host.processes() {
+            for position in process.gpu_positions() {
+                if let Some(processes) = on_gpu.get_mut(position) {
+                    processes.push(process);
+                }
+            }
+        }
+        for (position, ((_, record), (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
+            let sample = GpuSample::new(position, info, reading, &on_gpu[position]);
+            let is_reserved = is_allocated(host, info, self.is_slurm)
+                || host.config.reserved.contains(&info.index)
+                || is_mig_parent(info);
+            let since = |wanted: GpuState| {
+                let same = finding_states.iter().filter(|(at, state, _)| *at == position && *state == wanted);
+                same.map(|(.., since)| *since).min()
+            };
+            let known = GpuContext {
+                hung_since: since(GpuState::Hung),
+                idle_since: since(GpuState::Idle),
+                is_reserved,
+                limits,
+            };
+            record.update(position, &sample, known, now);
+        }
+        self.copy_from_instances(host, now);
+    }
+
+    /// A GPU in MIG mode has no utilisation reading and takes the state of its instances.
+    fn copy_from_instances(&mut self, host: &Host, now: Moment) {
+        for (parent, (info, _)) in host.gpus().enumerate() {
+            if !is_mig_parent(info) || self.gpus[parent].1.state().0 == GpuState::Fault {
+                continue;
+            }
+            let instances = host
+                .gpus()
+                .enumerate()
+                .filter(|(_, (other, _))| other.mig_parent_uuid.is_some() && other.mig_parent_uuid == info.uuid);
+            let states = instances.map(|(position, _)| self.gpus[position].1.state());
+            let worst = states.min_by_key(|(state, _)| (*state == GpuState::Unknown, *state));
+            if let Some(worst) = worst {
+                self.gpus[parent].1.copy_state(worst, now);
+            }
+        }
+    }
+
+    fn mark_unknown(&mut self, host: &Host, now: Moment) {
+        for (_, record) in &mut self.gpus {
+            record.mark_unknown(host.received_at, now);
+        }
+    }
+
+    fn publish(&mut self) -> bool {
+        let states = self.gpus.iter().map(|(_, record)| record.state());
+        if self.states.len() == self.gpus.len() && self.states.iter().copied().eq(states.clone()) {
+            return false;
+        }
+        self.states = states.collect();
+        true
+    }
+}
+
+fn is_mig_parent(info: &GpuInfo) -> bool {
+    info.mig_enabled == Some(true) && info.mig_parent_uuid.is_none()
+}
+
+/// Whether Slurm has allocated this GPU to a job. If its allocations are unknown, any GPU of a host with Slurm jobs may be
+/// allocated.
+fn is_allocated(host: &Host, info: &GpuInfo, is_slurm: bool) -> bool {
+    match host.slurm_allocated_gpus() {
+        None => is_slurm,
+        // Slurm numbers MIG instances in a different order.
+        Some(allocated) if info.mig_parent_uuid.is_some() => !allocated.is_empty(),
+        Some(allocated) => allocated.contains(&info.index),
+    }
+}
+
+fn runs_slurm(host: &Host) -> bool {
+    let is_job = host.hello.as_ref().is_some_and(|hello| matches!(hello.scope, Some(Scope::SlurmJob(_))));
+    let is_owner =
+        |process: &Process| process.facts().is_some_and(|facts| matches!(facts.owner, Some(Owner::Slurm { .. })));
+    is_job || host.processes().any(is_owner)
+}
+
+#[cfg(test)]
+#[path = "gpu_state_tests.rs"]
+mod tests;

@@ -1,9 +1,11 @@
-//! What explains what: a finding whose cause is told already is not told beside it.
+//! Inhibition: suppresses a finding that another finding explains.
 
 use super::conditions::Conditions;
-use super::evaluation::FindingTarget;
+use super::finding::FindingTarget;
 use super::rule_context::RuleContext;
+use super::rules::is_reported_by_peer_host;
 use super::{FindingPhase, RuleId};
+use crate::fleet::JobKey;
 
 use RuleId::{
     DriverMismatch, DstateHang, GhostMemory, GpuImbalance, GpuLost, IdleHog, InputStall, JobStalled, LogSilent,
@@ -11,23 +13,37 @@ use RuleId::{
     StuckSpinSuspect, Temperature, ThermalThrottle, ZombieHoldingGpu,
 };
 
-/// Silences what something else explains. `is_reported` says whether another host tells the same of the same job.
-pub(super) fn inhibit(
-    context: &RuleContext,
-    conditions: &mut Conditions,
-    is_reported: impl Fn(RuleId, &FindingTarget) -> bool,
-) {
+/// Inhibits the conditions of one host that another condition explains, or that another host already reports.
+pub(super) fn inhibit(context: &RuleContext, conditions: &mut Conditions) {
     let active = conditions.active();
+    // A mount that this host reports already stays with this host.
+    let published_mounts: Vec<FindingTarget> = conditions.published_targets(NfsHang).cloned().collect();
+    let is_reported_elsewhere = |rule: RuleId, target: &FindingTarget| match target {
+        FindingTarget::Mount(mount) => {
+            rule == NfsHang && !published_mounts.contains(target) && is_reported_by_peer_host(context, mount)
+        }
+        FindingTarget::Job(key) => is_reported_by_peer(context, rule, key),
+        _ => false,
+    };
     conditions.inhibit(|rule, target| {
         let explains = |cause: RuleId, other: &FindingTarget, phase: FindingPhase| {
-            // What is only pending explains what is only pending.
+            // A pending condition inhibits only pending ones.
             let is_ripe = phase != FindingPhase::Pending
                 || active.iter().all(|(r, t, p)| (*r, t) != (rule, target) || *p == FindingPhase::Pending);
             is_ripe && is_inhibited_by(context, rule, target, cause, other)
         };
         active.iter().any(|(cause, other, phase)| (*cause, other) != (rule, target) && explains(*cause, other, *phase))
-            || is_reported(rule, target)
+            || is_reported_elsewhere(rule, target)
     });
+}
+
+/// Whether a host with a lower id reports the same rule for its part of this job: one finding per job.
+fn is_reported_by_peer(context: &RuleContext, rule: RuleId, key: &JobKey) -> bool {
+    let Some(job) = context.jobs.iter().find(|job| job.key == *key) else { return false };
+    context.peers.parts(job, context.host.id).any(|part| {
+        let target = FindingTarget::Job(part.job.key.clone());
+        part.host < context.host.id && part.diagnosis.conditions.phase(rule, &target) != FindingPhase::Clear
+    })
 }
 
 /// Whether `cause` on `other` explains `rule` on `target`.

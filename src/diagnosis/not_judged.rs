@@ -1,15 +1,38 @@
-//! What could not be judged, and why.
+//! GPUs and hosts that the rules could not evaluate, and rules that need a longer history.
 
-use super::engine::HostDiagnosis;
-use super::{NotJudged, RuleId};
+use super::RuleId;
+use super::host_diagnosis::HostDiagnosis;
 use crate::config::Thresholds;
 use crate::fleet::Moment;
 use std::time::Duration;
 
-/// Rules over windows need this much history, in seconds.
+/// A number of GPUs, jobs or hosts that could not be evaluated, with the reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotJudged {
+    /// The number.
+    pub count: u32,
+    /// The noun in the singular: `GPU`, `MIG instance`, `job`, `host`.
+    pub what: &'static str,
+    /// The reason, as it follows the noun: `without a power limit`.
+    pub why: &'static str,
+}
+
+impl std::fmt::Display for NotJudged {
+    /// For example "1 GPU without a power limit".
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let plural = match (self.count, self.what) {
+            (1, _) => "",
+            (_, what) if what.ends_with('s') => "es",
+            _ => "s",
+        };
+        write!(formatter, "{} {}{plural} {}", self.count, self.what, self.why)
+    }
+}
+
+/// The history that rules over windows need, in seconds.
 const MIN_HISTORY_SECONDS: f64 = 300.0;
 
-/// Counts over all hosts, the largest first.
+/// Counts per reason over all hosts, largest first.
 pub(super) fn list(hosts: &[HostDiagnosis], now: Option<Moment>) -> Vec<NotJudged> {
     let Some(t) = now.map(|now| now.since_start().as_secs_f64()) else { return Vec::new() };
     let mut instances = 0;
@@ -48,14 +71,14 @@ pub(super) fn list(hosts: &[HostDiagnosis], now: Option<Moment>) -> Vec<NotJudge
     }
     let all = [
         (never, "host", "without any data"),
-        (short, "host", "with a history under 5 min"),
-        (instances, "MIG instance", "without a utilisation of its own"),
-        (smoothed, "GPU", "with power smoothing: rules about power are off"),
+        (short, "host", "with less than 5 min of history"),
+        (instances, "MIG instance", "without utilisation readings"),
+        (smoothed, "GPU", "with power smoothing (power rules do not apply)"),
         (without_limit, "GPU", "without a power limit"),
         (without_power, "GPU", "without a power reading"),
-        (without_memory_use, "GPU", "without a memory utilisation"),
+        (without_memory_use, "GPU", "without a memory utilisation reading"),
         (unread, "GPU", "that could not be read"),
-        (shared, "job", "on a shared GPU that does not tell shares"),
+        (shared, "job", "on a shared GPU without per-process utilisation"),
     ];
     let known = all.into_iter().filter(|(count, ..)| *count > 0);
     let mut list: Vec<NotJudged> = known.map(|(count, what, why)| NotJudged { count, what, why }).collect();
@@ -63,37 +86,37 @@ pub(super) fn list(hosts: &[HostDiagnosis], now: Option<Moment>) -> Vec<NotJudge
     list
 }
 
-/// For how long a rule conditions before it fires for the first time, in seconds; 0 where one sample is enough. What the
-/// driver, `/proc` or an earlier run remember can make that shorter.
+/// How long a rule observes before it can fire, in seconds; 0 if one sample is enough. History from the driver, `/proc` or
+/// an earlier run can shorten it.
 pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 {
-    let it = thresholds;
+    let limits = thresholds;
     match rule {
-        RuleId::StuckSpin | RuleId::MissingRank => it.stuck_spin.history + it.stuck_spin.warn_after,
-        RuleId::StuckSpinSuspect => it.stuck_spin_suspect.warn_after,
-        RuleId::JobStalled => it.job_stalled.active_for + it.job_stalled.warn_after,
-        RuleId::InputStall => it.input_stall.young + it.input_stall.warn_after,
-        RuleId::DstateHang => it.dstate_hang.warn_after,
-        RuleId::StoppedHoldingGpu => it.stopped_holding_gpu.warn_after,
-        RuleId::ZombieHoldingGpu => it.zombie_holding_gpu.warn_after,
-        RuleId::OrphanHoldingGpu => it.orphan_holding_gpu.warn_after,
-        RuleId::GhostMemory => it.ghost_memory.after,
-        RuleId::IdleHog => it.idle_hog.info_after,
-        RuleId::JobEnded => it.job_ended.held_for,
-        RuleId::LogSilent => it.log_silent.after,
-        RuleId::LowPowerHighUtil => it.low_power_high_util.info_after,
-        RuleId::GpuImbalance => it.gpu_imbalance.info_after,
-        RuleId::GpuMemPressure => it.gpu_mem_pressure.window,
-        // 120 points, one a minute.
+        RuleId::StuckSpin | RuleId::MissingRank => limits.stuck_spin.history + limits.stuck_spin.warn_after,
+        RuleId::StuckSpinSuspect => limits.stuck_spin_suspect.warn_after,
+        RuleId::JobStalled => limits.job_stalled.active_for + limits.job_stalled.warn_after,
+        RuleId::InputStall => limits.input_stall.young + limits.input_stall.warn_after,
+        RuleId::DstateHang => limits.dstate_hang.warn_after,
+        RuleId::StoppedHoldingGpu => limits.stopped_holding_gpu.warn_after,
+        RuleId::ZombieHoldingGpu => limits.zombie_holding_gpu.warn_after,
+        RuleId::OrphanHoldingGpu => limits.orphan_holding_gpu.warn_after,
+        RuleId::GhostMemory => limits.ghost_memory.after,
+        RuleId::IdleHog => limits.idle_hog.info_after,
+        RuleId::JobEnded => limits.job_ended.held_for,
+        RuleId::LogSilent => limits.log_silent.after,
+        RuleId::LowPowerHighUtil => limits.low_power_high_util.info_after,
+        RuleId::GpuImbalance => limits.gpu_imbalance.info_after,
+        RuleId::GpuMemPressure => limits.gpu_mem_pressure.window,
+        // 120 points, one per minute.
         RuleId::GpuMemLeak => 7200.0,
-        RuleId::ProbeBlocked => it.probe_blocked.warn_after,
-        RuleId::ThermalThrottle => it.thermal_throttle.window,
-        RuleId::PowerBrake => it.power_brake.window,
-        RuleId::Temperature => it.temperature.after,
-        RuleId::PcieDegraded => it.pcie_degraded.after,
-        RuleId::NvlinkDown => it.nvlink_down.after,
-        RuleId::HostUnreachable => it.host_unreachable.warn_after,
-        RuleId::HostRamLow => it.host_ram_low.after,
-        RuleId::NfsHang => it.nfs_hang.warn_after,
+        RuleId::ProbeBlocked => limits.probe_blocked.warn_after,
+        RuleId::ThermalThrottle => limits.thermal_throttle.window,
+        RuleId::PowerBrake => limits.power_brake.window,
+        RuleId::Temperature => limits.temperature.after,
+        RuleId::PcieDegraded => limits.pcie_degraded.after,
+        RuleId::NvlinkDown => limits.nvlink_down.after,
+        RuleId::HostUnreachable => limits.host_unreachable.warn_after,
+        RuleId::HostRamLow => limits.host_ram_low.after,
+        RuleId::NfsHang => limits.nfs_hang.warn_after,
         RuleId::GpuLost
         | RuleId::GpuNeedsAction
         | RuleId::XidSeen
@@ -107,7 +130,7 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
     }
 }
 
-/// The rules that on some host watch for longer than it has been looked at, each with that time, the shortest first.
+/// The rules that need a longer history than some host has, each with the time it needs, shortest first.
 pub(super) fn rules_short_of_history<'a>(
     hosts: &[HostDiagnosis],
     now: Option<Moment>,
@@ -139,9 +162,9 @@ mod tests {
     use super::*;
     use crate::config::PARAMETERS;
 
-    /// A new rule with a threshold in time has to say for how long it conditions.
+    /// A new rule with a duration threshold needs its line in `observation_seconds`.
     #[test]
-    fn rules_that_last_say_for_how_long_they_watch() {
+    fn observation_times_cover_the_duration_thresholds() {
         let built_in = Thresholds::default();
         for rule in RuleId::ALL {
             let lasts = |key: &str| key == "after" || key == "window" || key == "info_after" || key == "warn_after";

@@ -1,128 +1,494 @@
-//! The table of all rules, and what is said of each to a person who asks.
+//! The table of rules: their ids, and the text that `gpufleet explain` prints and docs/diagnosis.md is generated from.
+//!
+//! The conditions are in `rules`, one file per family.
 
-use super::rules;
-
-/// What is said of a rule: `gpufleet explain` prints it, and docs/diagnosis.md is made of it.
+/// The documentation of a rule.
 #[derive(Debug, Clone, Copy)]
 pub struct RuleInfo {
-    /// Its word, as in `[diagnosis]` of hosts.toml.
+    /// The id, as in `[diagnosis]` of hosts.toml and in JSON.
     pub word: &'static str,
-    /// What it finds, in a few words.
+    /// What the rule finds, in a few words.
     pub title: &'static str,
-    /// When it fires, with the thresholds that are built in.
+    /// When the rule fires, with the built-in thresholds.
     pub fires: &'static str,
-    /// What that means, most of the time.
+    /// The usual cause.
     pub means: &'static str,
-    /// What to do, or to look at next.
+    /// What to do or to check next.
     pub next: &'static str,
-    /// What it is not: what looks alike and does not fire.
+    /// Similar situations that are harmless and do not fire.
     pub not: &'static str,
-    /// What it cannot see.
+    /// What the rule cannot detect.
     pub limits: &'static str,
-    /// Where the rule, or its figures, come from.
+    /// Where the rule or its thresholds come from.
     pub source: &'static str,
 }
 
 macro_rules! rules {
-    ($($(#[$doc:meta])* $Rule:ident $info:path,)*) => {
-        /// A rule. The order is that of the sheet and of [`crate::config::RULES`].
+    ($($Rule:ident { word: $word:literal, title: $title:literal, $($field:ident: $text:literal),* $(,)? })*) => {
+        /// The id of a rule, in the order of [`crate::config::RULES`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum RuleId { $($(#[$doc])* $Rule,)* }
+        pub enum RuleId { $(#[doc = concat!("`", $word, "`: ", $title, ".")] $Rule,)* }
 
         impl RuleId {
-            /// Every rule, in its order.
+            /// All rules.
             pub const ALL: &[Self] = &[$(Self::$Rule),*];
 
-            /// What is said of it.
+            /// The documentation of this rule.
             pub fn info(self) -> &'static RuleInfo {
-                match self { $(Self::$Rule => &$info,)* }
+                match self { $(Self::$Rule => &RuleInfo { word: $word, title: $title, $($field: $text),* },)* }
             }
         }
     };
 }
 
 rules! {
-    /// GPUs that say busy, draw little and move no memory, after healthy work.
-    StuckSpin rules::stuck::STUCK_SPIN,
-    /// The same, of a job whose healthy work was not seen.
-    StuckSpinSuspect rules::stuck::STUCK_SPIN_SUSPECT,
-    /// Some ranks spin, and others never arrived.
-    MissingRank rules::stuck::MISSING_RANK,
-    /// A job that worked and now does nothing at all.
-    JobStalled rules::idle::JOB_STALLED,
-    /// GPUs that wait for their data.
-    InputStall rules::input::INPUT_STALL,
-    /// A thread in uninterruptible sleep.
-    DstateHang rules::process::DSTATE_HANG,
-    /// A stopped process.
-    StoppedHoldingGpu rules::process::STOPPED,
-    /// A process that has ended and is not gone.
-    ZombieHoldingGpu rules::process::ZOMBIE,
-    /// Workers whose job is gone.
-    OrphanHoldingGpu rules::process::ORPHAN,
-    /// Memory that nobody accounts for.
-    GhostMemory rules::process::GHOST,
-    /// Memory held without work.
-    IdleHog rules::idle::IDLE_HOG,
-    /// A job is gone.
-    JobEnded rules::ended::JOB_ENDED,
-    /// A log that is no longer written.
-    LogSilent rules::ended::LOG_SILENT,
-    /// Busy, and far from its power limit.
-    LowPowerHighUtil rules::balance::LOW_POWER,
-    /// One GPU of a job behind the others.
-    GpuImbalance rules::balance::IMBALANCE,
-    /// Memory that is about to run out.
-    GpuMemPressure rules::memory::PRESSURE,
-    /// Memory that grows for hours.
-    GpuMemLeak rules::memory::LEAK,
-    /// The driver does not answer.
-    ProbeBlocked rules::driver::PROBE_BLOCKED,
-    /// A GPU that is gone.
-    GpuLost rules::driver::GPU_LOST,
-    /// The driver asks for a person.
-    GpuNeedsAction rules::driver::NEEDS_ACTION,
-    /// The driver reported an error.
-    XidSeen rules::driver::XID,
-    /// Library and kernel module differ.
-    DriverMismatch rules::driver::MISMATCH,
-    /// Hosts with different drivers.
-    DriverSkew rules::fleet_wide::DRIVER_SKEW,
-    /// Heat slows a GPU down.
-    ThermalThrottle rules::gpu::THERMAL,
-    /// The power brake slows a GPU down.
-    PowerBrake rules::gpu::POWER_BRAKE,
-    /// A GPU near its slowdown temperature.
-    Temperature rules::gpu::TEMPERATURE,
-    /// Memory errors that were not corrected.
-    EccUncorrectable rules::gpu::ECC,
-    /// Memory rows that wait to be replaced, or cannot be.
-    RowRemap rules::gpu::ROW_REMAP,
-    /// A PCIe link below what it can do.
-    PcieDegraded rules::gpu::PCIE,
-    /// An NVLink that went down.
-    NvlinkDown rules::gpu::NVLINK,
-    /// Persistence mode is off.
-    PersistenceOff rules::gpu::PERSISTENCE,
-    /// A host that cannot be reached.
-    HostUnreachable rules::fleet_wide::UNREACHABLE,
-    /// A host without free memory.
-    HostRamLow rules::host::RAM,
-    /// The kernel killed a process for memory.
-    OomKill rules::host::OOM,
-    /// A full filesystem.
-    DiskFull rules::host::DISK,
-    /// A filesystem that does not answer.
-    NfsHang rules::host::NFS,
+    StuckSpin {
+        word: "stuck-spin",
+        title: "GPUs read as busy but draw little power and access no memory",
+        fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves \
+               its memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at \
+               least 5 min of healthy work at twice that power. Warn after 5 min, critical after 10 min. While a \
+               rank works on the host (saving, evaluating), the other ranks may be waiting for it: the rule then \
+               warns after 10 min, never becomes critical, and starts counting again when that work ends.",
+        means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
+               loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
+        next: "Run `py-spy dump --pid PID` for every rank and compare the stacks: the rank that differs is the \
+              cause. Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
+        not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
+             idle context (0 % busy)",
+        limits: "Needs the power limit, power and memory utilisation. Does not judge MIG instances, or GPUs whose \
+                power is held up by power smoothing. Misses a kernel that waits above the spin power (300 W on an \
+                H200), and a GPU whose power cap is so low that healthy work draws less than twice the waiting \
+                power. A job that was seen only while it hangs is reported as stuck-spin-suspect.",
+        source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
+                A100-PCIe 69 of 300 W); arXiv 2605.23918",
+    }
+    StuckSpinSuspect {
+        word: "stuck-spin-suspect",
+        title: "looks stuck, but its healthy work was not observed",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min (20 min while a \
+               rank works on the host), never critical. The confidence is \"likely\" when at least two GPUs of the \
+               job are flat at the same time.",
+        means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
+        next: "Run `py-spy dump --pid PID` twice, a minute apart: the stacks of a working job differ.",
+        not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
+        limits: "Without a healthy phase to compare with, launch-bound work cannot be distinguished from a hang.",
+        source: "as stuck-spin; launch-bound work: 96 % busy at 16 of 140 W on a GB10 (prismaquant#283)",
+    }
+    MissingRank {
+        word: "missing-rank",
+        title: "some ranks wait for ranks that never arrived",
+        fires: "Within one job and for 5 min, at least one GPU spins as in stuck-spin, and at least one is at 5 % or \
+               less while it holds at least half of the job's median memory. All of them worked before. Critical \
+               after 10 min.",
+        means: "The spinning ranks wait in a collective that the idle ranks did not enter. The cause is in the idle \
+               ranks.",
+        next: "Run `py-spy dump --pid PID` for a process on one of the GPUs that the finding names as missing.",
+        not: "a pipeline whose stages take turns (all of them make progress), a job that is starting (some ranks \
+             were never active)",
+        limits: "Ranks on different hosts are matched by their Slurm job, otherwise only by user and command.",
+        source: "NVIDIA/nccl#1550",
+    }
+    JobStalled {
+        word: "job-stalled",
+        title: "a job worked before and does nothing now",
+        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, it uses at most \
+               0.02 CPU cores, starts no child process, reads and writes nothing, and still holds its memory. Warn \
+               after 15 min, critical after 30 min. If the job paused before and resumed without help, it must be \
+               idle for 1.5 times that pause (warn) or 3 times (critical).",
+        means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
+               pool that has ended, or an unnoticed prompt.",
+        next: "Run `py-spy dump --pid PID` and read the end of the log.",
+        not: "a notebook (see idle-hog), a model server that waits for requests, a job that uses the CPU, a job that \
+             somebody stopped or debugs",
+        limits: "Reads and writes are visible only for your own processes. A job that was seen only while it is idle \
+                is reported as idle-hog.",
+        source: "gpufleet; the durations are two and three times common barrier timeouts",
+    }
+    InputStall {
+        word: "input-stall",
+        title: "GPUs wait for input data",
+        fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
+               finding names the cause: CPU (the workers use 80 % of a core each), storage (a worker is in disk \
+               sleep in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or unknown.",
+        means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
+               same disks.",
+        next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
+              data to a local disk.",
+        not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
+             nothing (see job-stalled)",
+        limits: "Needs 5 min of earlier work, and GPUs that no other job uses.",
+        source: "gpufleet; PSI: Documentation/accounting/psi.rst",
+    }
+    DstateHang {
+        word: "dstate-hang",
+        title: "a thread is in uninterruptible sleep",
+        fires: "The same thread is in uninterruptible sleep (state D) in 90 % of the samples and gains no CPU time. \
+               Warn after 2 min, critical after 5 min if the process holds GPU memory.",
+        means: "The kernel waits for storage or for a driver. No signal, not even KILL, ends the process before the \
+               wait ends.",
+        next: "Run `cat /proc/PID/stack` as root to see what it waits for. Check `dmesg` and the network \
+              filesystems.",
+        not: "a job that reads from disks: it enters and leaves state D, and gains CPU time in between",
+        limits: "The kernel function it waits in (wchan) is visible only for your own processes.",
+        source: "proc(5); Documentation/scheduler",
+    }
+    StoppedHoldingGpu {
+        word: "stopped-holding-gpu",
+        title: "a stopped process holds GPU memory",
+        fires: "A process in state T holds at least 500 MiB for 5 min. Info after 30 min if a debugger holds it \
+               (state t).",
+        means: "Somebody pressed Ctrl-Z or suspended a job, and forgot it.",
+        next: "Run `fg` in its shell, or `kill -CONT PID`. To end it: `kill PID; kill -CONT PID`.",
+        not: "a process that is stopped briefly, a short debugger session",
+        limits: "Does not show who stopped the process.",
+        source: "proc(5)",
+    }
+    ZombieHoldingGpu {
+        word: "zombie-holding-gpu",
+        title: "a process has ended but its GPU memory is not free",
+        fires: "A process is in state Z while the driver still lists it, often because one of its threads is still \
+               alive. Warn after 60 s, critical after 5 min.",
+        means: "A thread hangs in the driver or in uninterruptible sleep, so the kernel cannot clean up the process.",
+        next: "Run `ls /proc/PID/task` to find the remaining threads, and `cat /proc/PID/task/TID/stack` as root to \
+              see what they wait for. Often only a GPU reset or a reboot helps.",
+        not: "a child process that was not reaped and holds no GPU",
+        limits: "Relies on the driver's list of processes.",
+        source: "proc(5); nvtop#110",
+    }
+    OrphanHoldingGpu {
+        word: "orphan-holding-gpu",
+        title: "workers outlived their job",
+        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent and its GPUs \
+               are at 1 % or less.",
+        means: "The launcher died or was killed without ending its workers.",
+        next: "Their owner can end them with `kill PID`.",
+        not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
+        limits: "Recognises a worker by its command line, or because gpufleet saw it lose its parent.",
+        source: "gpufleet; PyTorch's advice on leftover workers",
+    }
+    GhostMemory {
+        word: "ghost-memory",
+        title: "GPU memory in use that no visible process accounts for",
+        fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 \
+               min. Info if the holder is hidden, warn if the holder is gone, critical if the GPU is at 90 % or more \
+               without a process.",
+        means: "A process died and the driver did not release its memory, or the memory belongs to a container or a \
+               user whose processes are not visible.",
+        next: "Run `fuser -v /dev/nvidiaN` as root to see which processes have the device open. If there is no \
+              process, reset the GPU.",
+        not: "the seconds after a process ends, MIG, MPS, unified memory",
+        limits: "Does not judge GPUs on which a process does not report its memory. Always info inside a container.",
+        source: "gpufleet; nvmlDeviceGetMemoryInfo_v2",
+    }
+    IdleHog {
+        word: "idle-hog",
+        title: "GPU memory held for hours without work",
+        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less, and it uses at most \
+               0.05 CPU cores. Info after 1 h, warn after 2 h, critical after 12 h. Always info for a known model \
+               server.",
+        means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
+        next: "Ask its owner. The memory is released when the process ends.",
+        not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \
+             notebook between two cells",
+        limits: "The time before gpufleet started counts (as \"at least\") only if the process's CPU time proves \
+                that it was idle.",
+        source: "gpufleet",
+    }
+    JobEnded {
+        word: "job-ended",
+        title: "a job left its GPUs",
+        fires: "A job that held at least 500 MiB for 10 min has no process left. Warn if it is your job and, within \
+               60 s, the kernel killed a process because memory ran out, one of its GPUs reported an Xid, or the \
+               host rebooted.",
+        means: "The job finished or died.",
+        next: "Read the end of its log.",
+        not: "one process that ends while others of the same job continue",
+        limits: "Does not show the exit code. The end is known only to lie between two samples.",
+        source: "gpufleet",
+    }
+    LogSilent {
+        word: "log-silent",
+        title: "a job works but its log does not grow",
+        fires: "For your own processes: the GPU is busy, and the file behind stdout or stderr was not written for 30 \
+               min and for ten times its median gap between writes, after at least 20 observed writes.",
+        means: "The job may have stopped making progress, or only stopped reporting it.",
+        next: "Read the log with `tail`, and run `py-spy dump --pid PID`.",
+        not: "a program that rarely writes",
+        limits: "Only regular files, and only your own processes.",
+        source: "gpufleet",
+    }
+    LowPowerHighUtil {
+        word: "low-power-high-util",
+        title: "busy, but far below the power that heavy work draws",
+        fires: "For 30 min, the mean utilisation is at least 90 %, the mean power is between the spin power and 40 % \
+               of the limit, and the memory utilisation is below 40 %.",
+        means: "Small kernels, much communication (FSDP over a slow link) or too small a batch: the GPU is occupied \
+               but poorly used.",
+        next: "Profile a few steps (`nsys profile`). Try larger batches, CUDA graphs, or overlapping communication.",
+        not: "a hang (power below the spin power), memory-bound work such as decoding (high memory utilisation)",
+        limits: "Points at inefficiency, not at a fault.",
+        source: "gpufleet; arXiv 2312.02741 on the meaning of power readings",
+    }
+    GpuImbalance {
+        word: "gpu-imbalance",
+        title: "one GPU of a job does less than the others",
+        fires: "Over 10 min, one GPU of a job is 25 % in power and 15 percentage points in utilisation below the \
+               median of the others, after all of them were balanced.",
+        means: "A straggler: a slow data shard, a throttled or degraded GPU, or a rank with extra work on the host.",
+        next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
+        not: "a pipeline, whose stages were never balanced",
+        limits: "Only GPUs of one model, on one host, that no other job uses.",
+        source: "gpufleet",
+    }
+    GpuMemPressure {
+        word: "gpu-mem-pressure",
+        title: "GPU memory is nearly full and still growing",
+        fires: "Free memory is below 1 GiB or 2 %, and usage grew by 256 MiB within 30 min and still grows, or the \
+               memory would be full in under 15 min. Memory allocated in the first 10 min of a process does not \
+               count. One finding per job.",
+        means: "The next large tensor will not fit: an out-of-memory error is near.",
+        next: "Use a smaller batch, call `torch.cuda.empty_cache()` at a suitable point, or set \
+              `expandable_segments:True`.",
+        not: "a program that allocates nearly all memory at its start and stays there (JAX, TensorFlow, vLLM)",
+        limits: "Memory that an allocator reserves inside the process looks used.",
+        source: "gpufleet",
+    }
+    GpuMemLeak {
+        word: "gpu-mem-leak",
+        title: "the GPU memory of a process grows for hours",
+        fires: "Over two hours (at least 96 min of data), memory grows by at least 1 GiB and 2 % with a steady trend \
+               (Mann-Kendall z of 3.3): it grows in every third, in the last at least 0.6 times as much as in the \
+               first, in 8 or more steps, with no step above 40 % of the growth and falls of at most 10 %. At this \
+               rate (Theil-Sen) the memory is full within 24 h.",
+        means: "The program keeps tensors that it should release: losses with their graphs, a list of outputs, an \
+               unbounded cache.",
+        next: "Print `torch.cuda.memory_summary()`, or record a memory snapshot \
+              (`torch.cuda.memory._record_memory_history`).",
+        not: "warm-up, a sawtooth, a random walk, a single jump, a curriculum with a few steps up",
+        limits: "Needs 96 min of data, and a driver that reports memory per process.",
+        source: "Mann (1945), Kendall (1975), Theil (1950), Sen (1968)",
+    }
+    ProbeBlocked {
+        word: "probe-blocked",
+        title: "the host answers but its driver does not",
+        fires: "A call into NVML has not returned for 15 s (warn) or 60 s (critical), while the other readings of \
+               the host continue.",
+        means: "The driver or a GPU hangs, and `nvidia-smi` hangs on that host as well. The readings of its GPUs are \
+               outdated.",
+        next: "Check `dmesg` for Xid errors and hung tasks. Often only a reboot helps.",
+        not: "the first call after boot without persistence mode, which takes seconds",
+        limits: "gpufleet never starts a second probe beside a blocked one, so it cannot find out more.",
+        source: "gpufleet; nvmlInit can block in the kernel",
+    }
+    GpuLost {
+        word: "gpu-lost",
+        title: "a GPU disappeared",
+        fires: "In 2 samples in a row, the driver reports that the GPU is lost or needs a reset, or there are fewer \
+               GPUs than before or than NVIDIA devices on the PCI bus.",
+        means: "The GPU fell off the bus (Xid 79) or failed. Work that ran on it is lost.",
+        next: "Check `dmesg`, drain the host, and run `nvidia-smi -r` or power-cycle it. If it happens again, \
+              suspect the GPU, its slot or its power supply.",
+        not: "a single failed reading, a GPU that an administrator detached from the driver",
+        limits: "Inside a container or a Slurm job only the assigned GPUs are visible, so a missing GPU is not \
+                detected.",
+        source: "nvml.h GPU_IS_LOST (15), RESET_REQUIRED (16); NVIDIA Xid catalogue",
+    }
+    GpuNeedsAction {
+        word: "gpu-needs-action",
+        title: "the driver asks for a recovery action",
+        fires: "NVML reports a recovery action other than NONE: drain (warn), reset the GPU or reboot (critical).",
+        means: "The driver contained an error, and the GPU stays restricted until the action is done.",
+        next: "Do what the finding says.",
+        not: "an error that the driver recovered from",
+        limits: "Needs driver R560 or newer.",
+        source: "nvml.h NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
+    }
+    XidSeen {
+        word: "xid-seen",
+        title: "the driver reported an error (Xid)",
+        fires: "Critical: 48 64 74 79 95 119 120 140. Warn: 94 63 62 109. Info: all others, such as 13 31 43 45 68, \
+               which are usually caused by a program. The same Xid on the same GPU is one finding for 10 min, and \
+               Xid 45 is not reported beside another Xid.",
+        means: "48, 63, 64, 94, 95: memory errors; 74: NVLink; 79: fell off the bus; 119, 120: the GPU system \
+               processor (GSP) failed; 13, 31: a fault in a program.",
+        next: "Run `dmesg | grep Xid` for the details. NVIDIA's Xid catalogue lists what to do for each number.",
+        not: "an error from before gpufleet started: only new ones are reported",
+        limits: "Needs a driver that reports events to ordinary users.",
+        source: "NVIDIA Xid catalogue",
+    }
+    DriverMismatch {
+        word: "driver-mismatch",
+        title: "the versions of the driver's library and kernel module differ",
+        fires: "NVML returns LIB_RM_VERSION_MISMATCH.",
+        means: "The driver was updated on a running system: no new program can use the GPUs, running ones continue.",
+        next: "Reboot, or reload the nvidia modules while no program uses the GPUs.",
+        not: "a missing driver, or one that does not answer",
+        limits: "No known limits: the driver reports it.",
+        source: "nvml.h NVML_ERROR_LIB_RM_VERSION_MISMATCH (18)",
+    }
+    DriverSkew {
+        word: "driver-skew",
+        title: "hosts with the same GPUs run different drivers",
+        fires: "Info when hosts with the same GPU model have different driver versions.",
+        means: "An update skipped a host, or a host is ahead of the others: the same container may behave \
+               differently there.",
+        next: "Update them to one version when they are drained next.",
+        not: "hosts with different GPU models",
+        limits: "Compares only hosts that have answered.",
+        source: "nvmlSystemGetDriverVersion",
+    }
+    ThermalThrottle {
+        word: "thermal-throttle",
+        title: "heat slows a GPU down",
+        fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
+               according to the violation time counter, or to reason bit 0x40 if there is no counter.",
+        means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
+        next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
+        not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
+        limits: "Does not count software thermal slowdown (0x20).",
+        source: "nvml.h nvmlClocksEventReasonHwThermalSlowdown, NVML_PERF_POLICY_THERMAL",
+    }
+    PowerBrake {
+        word: "power-brake",
+        title: "the external power brake slows a GPU down",
+        fires: "The power brake was active for more than 1 % of 2 min.",
+        means: "The chassis asked the GPU to draw less: a power supply failed, or the power budget is exceeded.",
+        next: "Check the power supplies (`ipmitool sdr type \"Power Supply\"`).",
+        not: "the ordinary power cap (0x4)",
+        limits: "Needs a board with the power brake signal.",
+        source: "nvml.h nvmlClocksEventReasonHwPowerBrakeSlowdown (0x80)",
+    }
+    Temperature {
+        word: "temperature",
+        title: "a GPU is near its slowdown temperature",
+        fires: "The GPU is within 3 C of the temperature at which the hardware slows it down, for 5 min. Clears at 6 \
+               C.",
+        means: "The GPU will slow down soon, or already does.",
+        next: "As for thermal-throttle.",
+        not: "a warm GPU far from its own slowdown temperature",
+        limits: "Needs the slowdown temperature, which not every board reports.",
+        source: "nvmlDeviceGetTemperatureThreshold",
+    }
+    EccUncorrectable {
+        word: "ecc-uncorrectable",
+        title: "memory errors that could not be corrected",
+        fires: "The number of uncorrectable errors since the driver was loaded rises. The first sample is the \
+               baseline.",
+        means: "Results computed since then may be wrong, or the program was ended (Xid 48, 94, 95).",
+        next: "Run `nvidia-smi -q -d ECC,ROW_REMAPPER`, and reset the GPU so that the row is remapped.",
+        not: "corrected errors, and old errors in the lifetime count",
+        limits: "Needs ECC memory.",
+        source: "nvmlDeviceGetTotalEccErrors, volatile",
+    }
+    RowRemap {
+        word: "row-remap",
+        title: "memory rows wait to be remapped, or cannot be",
+        fires: "Info when a row waits for a GPU reset to be remapped, critical when remapping failed.",
+        means: "Pending rows are harmless until the next reset. After a failed remapping the GPU has to be replaced.",
+        next: "Reset the GPU when no program uses it. If remapping failed, ask the vendor for a replacement.",
+        not: "rows that are already remapped",
+        limits: "Ampere and newer; older GPUs retire pages instead.",
+        source: "nvmlDeviceGetRemappedRows",
+    }
+    PcieDegraded {
+        word: "pcie-degraded",
+        title: "a PCIe link is slower than both ends support",
+        fires: "Under load (50 % or more) for 2 min, the link has fewer lanes or an older generation than both ends \
+               support.",
+        means: "A riser, a slot or a bad contact: copies between host and GPU are slow.",
+        next: "Run `nvidia-smi -q -d PCI` and `lspci -vv`. Reseat the GPU.",
+        not: "an idle GPU, whose link drops to generation 1, and GPUs with unified memory",
+        limits: "No known limits.",
+        source: "nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth",
+    }
+    NvlinkDown {
+        word: "nvlink-down",
+        title: "an NVLink that was up is down",
+        fires: "A link that was active before is down for 60 s.",
+        means: "Traffic between GPUs takes another path or fails: collectives are slow, or abort with Xid 74.",
+        next: "Run `nvidia-smi nvlink -s`. On NVSwitch systems check the log of the fabric manager.",
+        not: "links that were never up (not connected on that board)",
+        limits: "Does not detect a link that was already down at the first sample.",
+        source: "nvmlDeviceGetNvLinkState",
+    }
+    PersistenceOff {
+        word: "persistence-off",
+        title: "persistence mode is off",
+        fires: "Once per boot, when the persistence mode of a GPU is off.",
+        means: "The driver unloads whenever no program uses the GPU: the next start takes seconds, and settings and \
+               error counts are lost.",
+        next: "Run `sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`.",
+        not: "a fault",
+        limits: "No known limits.",
+        source: "nvmlDeviceGetPersistenceMode; NVIDIA driver persistence guide",
+    }
+    HostUnreachable {
+        word: "host-unreachable",
+        title: "a host cannot be reached",
+        fires: "The connection is lost for 30 s (warn) or 5 min (critical). Three or more hosts, or all hosts, that \
+               are lost within 10 s of each other are one finding.",
+        means: "The host, its network or something in between is down. If many are lost at once: a bastion, a \
+               switch, or the network of this computer.",
+        next: "Try `ssh HOST`, the console or the BMC.",
+        not: "a host that waits for a password or a code, a laptop that just woke up",
+        limits: "Its other findings keep their last state, because nothing is known about the host meanwhile.",
+        source: "gpufleet",
+    }
+    HostRamLow {
+        word: "host-ram-low",
+        title: "the memory of a host is nearly full",
+        fires: "90 % (warn) or 98 % (critical) of the memory is unavailable for 30 s. Clears below 80 %.",
+        means: "The kernel will soon kill a process, usually the largest one: a training job.",
+        next: "Find the largest processes with `ps aux --sort -rss`. Use fewer data loader workers, or avoid pinned \
+              copies.",
+        not: "memory that the kernel uses as a cache: it is available",
+        limits: "Does not see the memory limits of containers and Slurm jobs.",
+        source: "/proc/meminfo MemAvailable",
+    }
+    OomKill {
+        word: "oom-kill",
+        title: "the kernel killed a process because memory ran out",
+        fires: "The kernel's count of such kills rises. The finding names GPU processes that disappeared at the same \
+               time.",
+        means: "The host, a container or a Slurm job ran out of memory.",
+        next: "Run `dmesg | grep -i 'killed process'` for the process, its size and its cgroup.",
+        not: "an out-of-memory error on a GPU, which the program reports",
+        limits: "Only the kernel log names the killed process.",
+        source: "/proc/vmstat oom_kill",
+    }
+    DiskFull {
+        word: "disk-full",
+        title: "a filesystem is nearly full",
+        fires: "The filesystem of the home directory or of a GPU process's working directory is 90 % (warn) or 98 % \
+               (critical) full. Clears below 88 %.",
+        means: "The next checkpoint may not fit, and a job dies while it writes.",
+        next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
+        not: "a filesystem that was already that full at the first sample: it is listed, but sends no notification",
+        limits: "Does not see quotas.",
+        source: "statvfs(3) f_bavail",
+    }
+    NfsHang {
+        word: "nfs-hang",
+        title: "a filesystem does not answer",
+        fires: "The filesystem has not answered for 5 s (warn), or for five attempts in a row (critical). Hosts that \
+               mount it at the same path (network filesystems only) are one finding.",
+        means: "The file server or the network to it is down. Processes that access it stay in state D until it is \
+               back.",
+        next: "Run `findmnt PATH`, `ping` the server, and run `nfsstat -m`. `dmesg` shows \"server not responding\".",
+        not: "a slow filesystem that answers",
+        limits: "Checks only the home directory and the working directories of GPU processes.",
+        source: "statvfs(3) in a child process, one at a time per mount",
+    }
 }
 
 impl RuleId {
-    /// Its word, as in `[diagnosis]` of hosts.toml and in JSON.
+    /// The id, as in `[diagnosis]` of hosts.toml and in JSON.
     pub fn word(self) -> &'static str {
         self.info().word
     }
 
-    /// The rule of this word.
+    /// The rule with this id.
     pub fn from_word(word: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.word() == word)
     }
@@ -134,7 +500,7 @@ mod tests {
     use crate::config::RULES;
 
     #[test]
-    fn the_table_has_the_rules_of_the_thresholds_in_their_order() {
+    fn rules_have_the_ids_and_the_order_of_the_thresholds() {
         let words: Vec<&str> = RuleId::ALL.iter().map(|rule| rule.word()).collect();
         assert_eq!(words, RULES);
         for (index, rule) in RuleId::ALL.iter().enumerate() {
@@ -144,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_is_said_of_every_rule() {
+    fn every_rule_is_fully_documented() {
         for rule in RuleId::ALL {
             let info = rule.info();
             for text in [info.title, info.fires, info.means, info.next, info.not, info.limits, info.source] {

@@ -1,13 +1,13 @@
-//! What a rule sees: one host at one sample, and what is remembered of it.
+//! The input of a rule: one host at one sample, the tracks kept of it, and the other hosts of its jobs.
 
-use super::evaluation::{FindingDetails, SampleTime};
-use super::peer_hosts::PeerHosts;
-use super::track::{GpuTrack, HostTrack, JobTrack, ProcessTrack};
-use super::{FindingGpu, FindingProcess};
+use super::condition::SampleTime;
+use super::finding::{FindingDetails, FindingGpu, FindingProcess};
+use super::host_diagnosis::{HostDiagnosis, HostTrack};
+use super::track::{GpuTrack, JobTrack, ProcessTrack};
 use crate::config::Thresholds;
-use crate::fleet::{GpuListStyle, Host, JobKey, format_gpu_list, program_name};
-use crate::wire::SafeText;
+use crate::fleet::{DistributedJob, Fleet, GpuListStyle, Host, HostId, format_gpu_list};
 use crate::wire::format::{self, DurationStyle};
+use crate::wire::{SafeText, Scope};
 use std::time::Duration;
 
 /// One host at one sample.
@@ -24,12 +24,16 @@ pub(super) struct RuleContext<'a> {
 }
 
 impl<'a> RuleContext<'a> {
+    /// The processes of a job.
     pub(super) fn members(&self, job: &'a JobTrack) -> impl Iterator<Item = &'a ProcessTrack> + use<'a> {
-        let processes = self.processes;
-        job.members.iter().filter_map(move |member| processes.get(*member))
+        job.members(self.processes)
     }
 
-    /// GPUs as findings carry them.
+    /// The scope of the probe on this host; `None` before its hello.
+    pub(super) fn scope(&self) -> Option<&'a Scope> {
+        self.host.hello.as_ref().and_then(|hello| hello.scope.as_ref())
+    }
+
     pub(super) fn finding_gpus(&self, positions: impl IntoIterator<Item = usize>) -> Vec<FindingGpu> {
         let gpu = |position: usize| {
             let info = self.host.gpu_info(position)?;
@@ -51,17 +55,17 @@ impl<'a> RuleContext<'a> {
     /// "train.py (alice, pid 4312, Slurm 3385)".
     pub(super) fn format_job(&self, job: &JobTrack) -> String {
         match job.members.first().and_then(|first| self.processes.get(*first)) {
-            Some(process) => format_process(process, job.members.len(), Some(&job.key)),
+            Some(process) => process.describe(job.members.len(), Some(&job.key)),
             None => job.key.to_string(),
         }
     }
 
-    /// What is said of a job: these words, and all that it has.
+    /// The details of a finding about a job, with all its GPUs and processes.
     pub(super) fn job_details(&self, job: &'a JobTrack, sentence: String, next_check: String) -> FindingDetails {
         FindingDetails {
             sentence,
             next_check,
-            gpus: self.finding_gpus(job.gpus.iter().map(|gpu| gpu.position)),
+            gpus: self.finding_gpus(job.positions()),
             processes: self.members(job).map(|process| self.finding_process(process)).collect(),
             job: Some(job.key.clone()),
             user: self.members(job).next().map(|process| process.info.who.clone()),
@@ -70,48 +74,68 @@ impl<'a> RuleContext<'a> {
         }
     }
 
-    /// What is said of one GPU.
+    /// The details of a finding about one GPU, with the processes on it.
     pub(super) fn gpu_details(&self, position: usize, sentence: String, next_check: String) -> FindingDetails {
-        let on_it = || self.processes.iter().filter(move |process| process.positions.contains(&position));
+        let on_gpu = || self.processes.iter().filter(move |process| process.positions.contains(&position));
         FindingDetails {
             sentence,
             next_check,
             gpus: self.finding_gpus([position]),
-            processes: on_it().map(|process| self.finding_process(process)).collect(),
-            user: on_it().next().map(|process| process.info.who.clone()),
-            is_mine: self.jobs.iter().any(|job| job.is_mine && job.gpus.iter().any(|gpu| gpu.position == position)),
+            processes: on_gpu().map(|process| self.finding_process(process)).collect(),
+            user: on_gpu().next().map(|process| process.info.who.clone()),
+            is_mine: self.jobs.iter().any(|job| job.is_mine && job.positions().any(|other| other == position)),
             ..FindingDetails::default()
         }
     }
 
-    /// The pid to look at first.
-    pub(super) fn first_pid(&self, job: &JobTrack) -> u32 {
-        job.members.first().and_then(|first| self.processes.get(*first)).map_or(0, |process| process.key.pid)
+    /// The pid that a command in "next check" names; 0 if the job has no process.
+    pub(super) fn first_pid(&self, job: &'a JobTrack) -> u32 {
+        self.members(job).next().map_or(0, |process| process.key.pid)
     }
 }
 
-/// What is said of the host as a whole.
+/// The other hosts of a distributed job.
+#[derive(Clone, Copy)]
+pub(super) struct PeerHosts<'a> {
+    pub(super) fleet: &'a Fleet,
+    pub(super) groups: &'a [DistributedJob],
+    pub(super) hosts: &'a [HostDiagnosis],
+}
+
+/// A part of a job on another host.
+pub(super) struct JobPart<'a> {
+    pub(super) host: HostId,
+    pub(super) name: &'a SafeText,
+    pub(super) diagnosis: &'a HostDiagnosis,
+    pub(super) job: &'a JobTrack,
+}
+
+impl<'a> PeerHosts<'a> {
+    /// The parts of `job` on hosts other than `here`.
+    pub(super) fn parts(self, job: &JobTrack, here: HostId) -> impl Iterator<Item = JobPart<'a>> {
+        let group = job.group.and_then(|group| self.groups.get(group));
+        let parts = group.map_or(&[][..], |group| group.parts.as_slice());
+        parts.iter().filter(move |(host, _)| *host != here).filter_map(move |(host, key)| {
+            let diagnosis = self.hosts.get(host.0 as usize)?;
+            let job = diagnosis.jobs.iter().find(|job| job.key == *key)?;
+            Some(JobPart { host: *host, name: self.fleet.host(*host)?.name(), diagnosis, job })
+        })
+    }
+
+    /// The ids and names of the hosts of [`Self::parts`].
+    pub(super) fn names(self, job: &JobTrack, here: HostId) -> Vec<(HostId, SafeText)> {
+        self.parts(job, here).map(|part| (part.host, part.name.clone())).collect()
+    }
+
+    /// Whether the parts were matched by user and command only, not by a Slurm job.
+    pub(super) fn is_likely(self, job: &JobTrack) -> bool {
+        job.group.and_then(|group| self.groups.get(group)).is_some_and(|group| group.is_likely)
+    }
+}
+
+/// The details of a finding about a whole host.
 pub(super) fn host_details(sentence: String, next_check: String) -> FindingDetails {
     FindingDetails { sentence, next_check, ..FindingDetails::default() }
-}
-
-/// "train.py (alice, pid 4312, Slurm 3385)"; of several processes the first stands for all.
-pub(super) fn format_process(process: &ProcessTrack, count: usize, job: Option<&JobKey>) -> String {
-    let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
-    let job = match job {
-        Some(JobKey::Slurm { job, .. }) => format!(", Slurm {job}"),
-        Some(JobKey::Container { runtime, id }) => format!(", {runtime} {}", id.chars().take(12).collect::<String>()),
-        _ => String::new(),
-    };
-    format!("{} ({}, pid {}{others}{job})", program(&process.info.command), process.info.who, process.key.pid)
-}
-
-/// What a person would call it.
-pub(super) fn program(command: &SafeText) -> &str {
-    match program_name(command) {
-        "" => "a process",
-        name => name,
-    }
 }
 
 /// "45 s", "14 min", "3 h 20 min", "6 d 4 h".
@@ -131,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_negative_duration_is_none() {
+    fn negative_and_undefined_durations_are_zero() {
         assert_eq!([-1.0, f64::NAN, 840.0].map(duration), ["0 s", "0 s", "14 min"]);
     }
 }

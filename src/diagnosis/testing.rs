@@ -1,4 +1,4 @@
-//! A laboratory for rules: hosts made of wire messages, watched by an engine in simulated time.
+//! Test fixture for rules: hosts made of wire messages, evaluated by an engine in simulated time.
 
 use super::{Engine, Finding, FindingPhase, Transition};
 use crate::config::{HostConfig, Thresholds};
@@ -27,7 +27,7 @@ pub(super) struct RuleTester {
 }
 
 impl RuleTester {
-    /// One host with these GPUs.
+    /// One host with these GPUs and the default thresholds.
     pub(super) fn new(gpus: Vec<GpuInfo>) -> Self {
         Self::of(vec![gpus], Thresholds::default())
     }
@@ -55,15 +55,15 @@ impl RuleTester {
         at(self.t)
     }
 
-    /// Hello and inventory of a host reach the fleet.
+    /// Applies the hello and the inventory of a host.
     pub(super) fn connect(&mut self, id: usize) {
-        let hello = self.sources[id].host.hello.clone().expect("said");
+        let hello = self.sources[id].host.hello.clone().expect("hello");
         self.update(id, HostUpdate::Hello(Box::new(hello)));
         self.send_inventory(id);
     }
 
     fn send_inventory(&mut self, id: usize) {
-        let inventory = self.sources[id].host.inventory.clone().expect("told");
+        let inventory = self.sources[id].host.inventory.clone().expect("inventory");
         self.update(id, HostUpdate::Inventory(Box::new(inventory)));
     }
 
@@ -83,11 +83,11 @@ impl RuleTester {
         self.transitions.extend(self.engine.evaluate_host(&self.fleet, host, now));
     }
 
-    /// One snapshot, edited before it is sent.
+    /// Sends one snapshot after `edit`.
     pub(super) fn send(&mut self, id: usize, test_sample: &TestSample, edit: impl FnOnce(&mut Snapshot)) {
         let mut processes = test_sample.processes.clone();
         for process in &mut processes {
-            // CPU time follows from the share, unless a test sets it.
+            // CPU time follows from the CPU percentage, unless a test sets it.
             let percent = f64::from(process.reading.cpu_percent.unwrap_or(0.0));
             let used = self.cpu.entry((id, process.facts.pid)).or_insert(100.0);
             *used += percent / 100.0 * self.interval;
@@ -100,7 +100,7 @@ impl RuleTester {
         self.update(id, HostUpdate::Snapshot(Box::new(snapshot)));
     }
 
-    /// Plays host 0 for some seconds.
+    /// Sends samples of host 0 for some seconds. `make` gets the seconds since the start.
     pub(super) fn run(&mut self, seconds: f64, make: impl FnMut(&mut Self, f64) -> TestSample) {
         self.run_edited(seconds, make, |_, _| {});
     }
@@ -120,7 +120,7 @@ impl RuleTester {
         }
     }
 
-    /// Time in which nothing arrives.
+    /// Lets time pass without samples.
     pub(super) fn wait(&mut self, seconds: f64) {
         let end = self.t + seconds;
         while self.t < end {
@@ -130,7 +130,7 @@ impl RuleTester {
         }
     }
 
-    /// A number around zero: the same series in every run.
+    /// A pseudo-random number around zero: the same series in every run.
     pub(super) fn noise(&mut self, deviation: f32) -> f32 {
         let mut sum = 0.0;
         for _ in 0..4 {
@@ -141,7 +141,7 @@ impl RuleTester {
         sum * 1.7 * deviation
     }
 
-    /// A GPU at this utilisation, power, memory utilisation and GiB, with some noise.
+    /// A GPU with this utilisation, power, memory utilisation and used GiB, with some noise.
     pub(super) fn gpu(&mut self, utilization: u8, watts: f32, memory: u8, gib: u64) -> GpuReading {
         let wobble = if memory > 5 { self.noise(4.0) } else { 0.0 };
         GpuReading {
@@ -158,7 +158,7 @@ impl RuleTester {
         self.engine.findings().collect()
     }
 
-    /// What fires now, by rule and severity.
+    /// The firing findings: rule and severity.
     pub(super) fn firing(&self) -> Vec<(&'static str, &'static str)> {
         let firing = self.engine.findings().filter(|finding| finding.phase == FindingPhase::Firing);
         firing.map(|finding| (finding.rule.word(), finding.severity.word())).collect()
@@ -172,13 +172,13 @@ impl RuleTester {
         }
     }
 
-    /// What has fired so far: rule, severity, and the second of the test.
+    /// The findings that have fired so far: rule and severity.
     pub(super) fn fired(&self) -> Vec<(&'static str, &'static str)> {
         let mut fired: Vec<(&str, &str)> = Vec::new();
         for transition in self.transitions.iter().filter(|transition| transition.to == FindingPhase::Firing) {
-            let what = (transition.rule.word(), transition.severity.word());
-            if !fired.contains(&what) {
-                fired.push(what);
+            let entry = (transition.rule.word(), transition.severity.word());
+            if !fired.contains(&entry) {
+                fired.push(entry);
             }
         }
         fired
@@ -189,7 +189,7 @@ impl RuleTester {
     }
 }
 
-/// Something to be told: a finding of this fingerprint and severity that has just fired.
+/// The notification of a finding with this fingerprint and severity that has just fired.
 pub(crate) fn notification(id: &str, severity: super::Severity) -> super::FindingNotification {
     let mut finding = Finding::blank(super::RuleId::GpuLost, HostId(0), at(0.0));
     finding.id = id.into();

@@ -192,8 +192,8 @@ fn what_is_remembered_and_cannot_be_read_is_kept_aside_and_said() {
     let file = state.join("gpufleet/memory.json");
     std::fs::create_dir_all(state.join("gpufleet")).expect("a folder");
     for (number, text, why) in [
-        (1, "{\"version\":2,\"told\"", "not a memory of gpufleet's diagnosis: EOF while parsing"),
-        (2, "{\"version\":77,\"told\":[]}", "a memory of version 77, this gpufleet reads version 2"),
+        (1, "{\"version\":2,\"told\"", "not a saved state of gpufleet's diagnosis: EOF while parsing"),
+        (2, "{\"version\":77,\"told\":[]}", "saved state has version 77, this gpufleet reads version 2"),
     ] {
         std::fs::write(&file, text).expect("writes");
         let pty = Pty::gpufleet((160, 40), &[&hosts], &[("XDG_STATE_HOME", state.to_str().expect("UTF-8"))]);

@@ -1,77 +1,19 @@
-//! What the driver reports, or that it does not: probe-blocked, gpu-lost, gpu-needs-action, xid-seen, driver-mismatch.
+//! Errors that the driver reports, and a driver that does not answer: probe-blocked, gpu-lost, gpu-needs-action, xid-seen,
+//! driver-mismatch.
 
+use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, Run};
-use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, duration, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{DriverErrorKind, RecoveryAction, Scope};
 
-pub(in crate::diagnosis) const PROBE_BLOCKED: RuleInfo = RuleInfo {
-    word: "probe-blocked",
-    title: "the host answers, its driver does not",
-    fires: "A call into NVML has not come back for 15 s (warns), for 60 s (critical), while the host's other readings go on.",
-    means: "The driver or a GPU hangs; `nvidia-smi` hangs there as well. Readings of its GPUs are old.",
-    next: "`dmesg` (look for Xid and for hung tasks). Often only a reboot helps.",
-    not: "the first call after boot without persistence mode, which takes seconds",
-    limits: "gpufleet never starts a second probe beside one that hangs, so it cannot say more.",
-    source: "gpufleet; nvmlInit can block in the kernel",
-};
-
-pub(in crate::diagnosis) const GPU_LOST: RuleInfo = RuleInfo {
-    word: "gpu-lost",
-    title: "a GPU is gone",
-    fires: "In 2 readings in a row the driver says that the GPU is lost or must be reset, or there are fewer GPUs than \
-            before, or than NVIDIA devices on the bus.",
-    means: "It fell off the bus (Xid 79), or failed. What ran on it is lost.",
-    next: "`dmesg`; drain the host, `nvidia-smi -r`, or power it off and on. If it comes again: the board, its slot, or power.",
-    not: "a single failed reading, a GPU that an administrator took away from the driver",
-    limits: "Inside a container or a Slurm job only the GPUs of that are visible, and none is missed.",
-    source: "nvml.h GPU_IS_LOST (15), RESET_REQUIRED (16); NVIDIA Xid catalogue",
-};
-
-pub(in crate::diagnosis) const NEEDS_ACTION: RuleInfo = RuleInfo {
-    word: "gpu-needs-action",
-    title: "the driver asks for a person",
-    fires: "NVML's recovery action is not NONE: to drain (warns), to reset the GPU or to reboot (critical).",
-    means: "An error was contained, and the GPU stays limited until this is done.",
-    next: "What it asks for: see the sentence.",
-    not: "an error that the driver has dealt with by itself",
-    limits: "Told by drivers from R560 on.",
-    source: "nvml.h NVML_FI_DEV_GET_GPU_RECOVERY_ACTION",
-};
-
-pub(in crate::diagnosis) const XID: RuleInfo = RuleInfo {
-    word: "xid-seen",
-    title: "the driver reported an error (Xid)",
-    fires: "Critical: 48 64 74 79 95 119 120 140. A warning: 94 63 62 109. Mentioned: the others, such as 13 31 43 45 68, \
-            which a program usually causes itself. The same Xid on the same GPU is one finding for 10 min, and 45 folds \
-            into another.",
-    means: "48, 63, 64, 94, 95: memory errors; 74: NVLink; 79: fell off the bus; 119, 120: the GPU's own processor hangs; \
-            13, 31: a fault in a program.",
-    next: "`dmesg | grep Xid` has the details; NVIDIA's Xid catalogue says what to do for each number.",
-    not: "an error of the past: only what happens while gpufleet looks is told",
-    limits: "Events need a driver that offers them to ordinary accounts.",
-    source: "NVIDIA Xid catalogue",
-};
-
-pub(in crate::diagnosis) const MISMATCH: RuleInfo = RuleInfo {
-    word: "driver-mismatch",
-    title: "the driver's library and its kernel module differ",
-    fires: "NVML answers LIB_RM_VERSION_MISMATCH.",
-    means: "The driver was updated under a running system: nothing new can start on the GPUs, what runs goes on.",
-    next: "Reboot, or unload and load the nvidia modules when nothing uses the GPUs.",
-    not: "a missing driver, or one that does not answer",
-    limits: "None: the driver says so itself.",
-    source: "nvml.h NVML_ERROR_LIB_RM_VERSION_MISMATCH (18)",
-};
-
-/// Calls take this long at times, in seconds.
+/// A call may take this long, in seconds.
 const SLOW: f32 = 5.0;
-/// A driver that has never answered may still be starting, for this many seconds.
+/// The first initialisation of the driver may take this long, in seconds.
 const FIRST_INIT: f64 = 5.0;
 
-pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let inventory = context.host.inventory.as_ref();
     let of_inventory = inventory.and_then(|inventory| inventory.error.as_ref());
     let of_snapshot = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.driver_error.as_ref());
@@ -87,7 +29,7 @@ pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Con
             Evaluation { at_least: true, ..evaluation },
             |_, _| {
                 let sentence =
-                    "the NVIDIA library and the kernel module differ in version: nothing new can start on the GPUs";
+                    "the NVIDIA library and the kernel module have different versions: no new program can use the GPUs";
                 host_details(sentence.to_owned(), "reboot, or reload the nvidia modules".to_owned())
             },
         );
@@ -121,13 +63,13 @@ fn blocked(context: &RuleContext, conditions: &mut Conditions, is_blocked: bool,
         let which = if positions.is_empty() {
             "the driver".to_owned()
         } else {
-            format!("{} of the driver", context.format_gpus(positions.iter().copied()))
+            format!("the driver for {}", context.format_gpus(positions.iter().copied()))
         };
         let sentence =
-            format!("a call to {which} has not come back for {}: readings of GPUs stand still", duration(lasted));
-        let mut words = host_details(sentence, "dmesg | grep -e Xid -e NVRM -e 'blocked for'".to_owned());
-        words.gpus = context.finding_gpus(positions);
-        words
+            format!("a call to {which} has not returned for {}: GPU readings are not updated", duration(lasted));
+        let mut details = host_details(sentence, "dmesg | grep -e Xid -e NVRM -e 'blocked for'".to_owned());
+        details.gpus = context.finding_gpus(positions);
+        details
     });
 }
 
@@ -142,19 +84,18 @@ fn lost(context: &RuleContext, conditions: &mut Conditions, is_driver_lost: bool
         }
         conditions.met(RuleId::GpuLost, &target, crit(), |_, _| {
             let what = match gpu.error {
-                Some(DriverErrorKind::ResetRequired) => "must be reset",
+                Some(DriverErrorKind::ResetRequired) => "needs a reset",
                 _ => "has fallen off the bus",
             };
-            let sentence = format!("{} {what}: what ran on it is lost", context.format_gpus([position]));
+            let sentence = format!("{} {what}: work that ran on it is lost", context.format_gpus([position]));
             context.gpu_details(position, sentence, "dmesg | grep Xid".to_owned())
         });
     }
-    let is_whole =
-        matches!(context.host.hello.as_ref().and_then(|hello| hello.scope.as_ref()), None | Some(Scope::Host));
+    let is_whole = matches!(context.scope(), None | Some(Scope::Host));
     let present = context.gpus.iter().filter(|gpu| !gpu.is_instance).count();
     if is_driver_lost {
         conditions.met(RuleId::GpuLost, &FindingTarget::Host, crit(), |_, _| {
-            let sentence = "the driver cannot be used: a GPU has fallen off the bus or must be reset";
+            let sentence = "the driver cannot be used: a GPU has fallen off the bus or needs a reset";
             host_details(sentence.to_owned(), "dmesg | grep Xid".to_owned())
         });
         return;
@@ -168,10 +109,8 @@ fn lost(context: &RuleContext, conditions: &mut Conditions, is_driver_lost: bool
     }
     let expected = context.host_track.expected_gpus;
     conditions.met(RuleId::GpuLost, &FindingTarget::Host, crit(), |_, _| {
-        let sentence = format!(
-            "{present} GPUs are left of {expected}: {} fell out of the driver",
-            expected.saturating_sub(present)
-        );
+        let missing = expected.saturating_sub(present);
+        let sentence = format!("the driver lists {present} of {expected} GPUs: {missing} disappeared");
         host_details(sentence, "dmesg | grep Xid; lspci -d 10de:".to_owned())
     });
 }
@@ -193,7 +132,7 @@ fn needs_action(context: &RuleContext, conditions: &mut Conditions) {
     }
 }
 
-/// How long an Xid stays in the list, in seconds.
+/// How long an Xid of severity warn or crit is listed, in seconds.
 const XID_RETENTION: f64 = 3600.0;
 
 fn severity_of(xid: u64) -> Severity {
@@ -208,13 +147,13 @@ fn xids(context: &RuleContext, conditions: &mut Conditions) {
     let t = context.sample_time.t;
     let merge = context.limits.xid_seen.merge;
     let recent = || context.host_track.xids.iter().filter(move |(at, ..)| t - at <= merge);
-    let mut told: Vec<(&str, u64)> = Vec::new();
+    let mut reported: Vec<(&str, u64)> = Vec::new();
     for (_, identity, xid) in context.host_track.xids.iter().rev().take_while(|(at, ..)| (t - at).abs() < 1e-6) {
         let folds = *xid == 45 && recent().any(|(_, other, number)| other == identity && *number != 45);
-        if folds || told.contains(&(identity.as_str(), *xid)) {
+        if folds || reported.contains(&(identity.as_str(), *xid)) {
             continue;
         }
-        told.push((identity, *xid));
+        reported.push((identity, *xid));
         let severity = severity_of(*xid);
         let stay = if severity == Severity::Info { merge } else { XID_RETENTION };
         conditions.event(RuleId::XidSeen, &FindingTarget::Xid(identity.clone(), *xid), severity, stay, || {
@@ -228,12 +167,12 @@ fn xids(context: &RuleContext, conditions: &mut Conditions) {
                 .filter(|process| position.is_some_and(|position| process.positions.contains(&position)))
                 .map(|process| process.key.pid.to_string())
                 .collect();
-            let on_it = match pids.as_slice() {
+            let users = match pids.as_slice() {
                 [] => String::new(),
-                [pid] => format!("; pid {pid} is on it"),
-                pids => format!("; pids {} are on it", pids.join(" ")),
+                [pid] => format!("; used by pid {pid}"),
+                pids => format!("; used by pids {}", pids.join(" ")),
             };
-            let sentence = format!("{gpu} reported Xid {xid}{times} ({}){on_it}", describe_xid(*xid));
+            let sentence = format!("{gpu} reported Xid {xid}{times} ({}){users}", describe_xid(*xid));
             let next = "dmesg | grep Xid".to_owned();
             match position {
                 Some(position) => context.gpu_details(position, sentence, next),
@@ -243,30 +182,167 @@ fn xids(context: &RuleContext, conditions: &mut Conditions) {
     }
 }
 
-/// What an Xid says, in words (NVIDIA's catalogue).
+/// The meaning of an Xid, from NVIDIA's catalogue.
 fn describe_xid(xid: u64) -> &'static str {
     match xid {
-        13 => "a program's error in its kernels",
-        31 => "a program touched memory that is not its own",
-        43 => "a program's channel was reset",
+        13 => "graphics engine exception, usually a program error",
+        31 => "illegal memory access by a program",
+        43 => "channel of a program reset",
         45 => "cleanup after an earlier error",
-        48 => "an uncorrectable memory error",
-        62 => "its microcontroller halted",
-        63 => "a memory row is to be replaced",
-        64 => "a memory row could not be replaced",
-        68 => "an error of the video decoder",
-        74 => "an NVLink error",
-        79 => "it fell off the bus",
-        94 => "a contained memory error",
-        95 => "an uncontained memory error",
-        109 => "a context switch timed out",
-        119 => "its system processor does not answer",
-        120 => "an error of its system processor",
-        140 => "an unrecovered memory error",
+        48 => "uncorrectable memory error",
+        62 => "internal microcontroller halt",
+        63 => "memory row remapping pending",
+        64 => "memory row remapping failed",
+        68 => "video decoder error",
+        74 => "NVLink error",
+        79 => "GPU fell off the bus",
+        94 => "contained memory error",
+        95 => "uncontained memory error",
+        109 => "context switch timeout",
+        119 => "GSP timeout",
+        120 => "GSP error",
+        140 => "unrecovered memory error",
         _ => "see NVIDIA's catalogue",
     }
 }
 
 #[cfg(test)]
-#[path = "driver_tests.rs"]
-mod tests;
+mod tests {
+    use crate::diagnosis::testing::{RuleTester, TestSample};
+    use crate::fleet::fixture::{gpus, process};
+    use crate::wire::{
+        DeviceError, DriverError, DriverErrorKind, GpuHealth, GpuHealthColumns, GpuReading, RecoveryAction, Snapshot,
+        XidEvent,
+    };
+
+    fn quiet(tester: &mut RuleTester, count: u16) -> TestSample {
+        TestSample { gpus: (0..count).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(), processes: vec![] }
+    }
+
+    fn broken(kind: DriverErrorKind) -> GpuReading {
+        GpuReading { error: Some(DeviceError { kind, code: None, message: "".into() }), ..GpuReading::default() }
+    }
+
+    #[test]
+    fn a_blocked_call_warns_then_is_critical() {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.interval = 2.0;
+        let hanging = |tester: &mut RuleTester, t: f64| {
+            let mut test_sample = quiet(tester, 2);
+            test_sample.gpus[1] = GpuReading { blocked_seconds: Some(t as f32), ..GpuReading::default() };
+            test_sample
+        };
+        tester.run(6.0, hanging);
+        assert_eq!(tester.fired(), [], "a first call of 4 s");
+        tester.run(2.0, |tester, _| quiet(tester, 2));
+        tester.run(20.0, hanging);
+        assert_eq!(tester.firing(), [("probe-blocked", "warn")]);
+        tester.run(60.0, |tester, t| hanging(tester, 20.0 + t));
+        assert_eq!(tester.firing(), [("probe-blocked", "crit")]);
+        tester.run(10.0, |tester, _| quiet(tester, 2));
+        assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn a_lost_gpu_needs_two_samples() {
+        let mut tester = RuleTester::new(gpus(0..2));
+        let lost = |tester: &mut RuleTester, _: f64| {
+            let mut test_sample = quiet(tester, 2);
+            test_sample.gpus[1] = broken(DriverErrorKind::GpuLost);
+            test_sample
+        };
+        tester.run(10.0, lost);
+        tester.run(10.0, |tester, _| quiet(tester, 2));
+        assert_eq!(tester.fired(), [], "one failed reading");
+        tester.run(20.0, lost);
+        assert_eq!(tester.firing(), [("gpu-lost", "crit")]);
+    }
+
+    #[test]
+    fn a_gpu_missing_from_the_inventory_is_lost() {
+        for on_bus in [None, Some(8)] {
+            let mut tester = RuleTester::new(gpus(0..8));
+            let edit = move |snapshot: &mut Snapshot, _: f64| snapshot.host.nvidia_pci_devices = on_bus;
+            tester.run_edited(60.0, |tester, _| quiet(tester, 8), edit);
+            tester.inventory(0, gpus(0..7));
+            tester.run_edited(10.0, |tester, _| quiet(tester, 7), edit);
+            assert_eq!(tester.fired(), []);
+            tester.run_edited(10.0, |tester, _| quiet(tester, 7), edit);
+            assert_eq!(tester.firing(), [("gpu-lost", "crit")]);
+            assert_eq!(tester.finding("gpu-lost").sentence, "the driver lists 7 of 8 GPUs: 1 disappeared");
+        }
+        // A GPU that an administrator detached is not counted on the bus either.
+        let mut tester = RuleTester::new(gpus(0..8));
+        tester.run_edited(60.0, |tester, _| quiet(tester, 8), |snapshot, _| snapshot.host.nvidia_pci_devices = Some(8));
+        tester.inventory(0, gpus(0..7));
+        tester.run_edited(60.0, |tester, _| quiet(tester, 7), |snapshot, _| snapshot.host.nvidia_pci_devices = Some(7));
+        assert_eq!(tester.fired(), []);
+    }
+
+    #[test]
+    fn a_driver_mismatch_inhibits_other_findings() {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run_edited(
+            60.0,
+            |_, _| TestSample::default(),
+            |snapshot, _| {
+                let kind = DriverErrorKind::VersionMismatch;
+                snapshot.driver_error = Some(DriverError { kind, code: Some(18), message: "".into() });
+            },
+        );
+        assert_eq!(tester.firing(), [("driver-mismatch", "crit")]);
+        assert_eq!(tester.notified(), 1);
+    }
+
+    #[test]
+    fn the_recovery_action_decides_the_severity() {
+        for (action, fired) in [
+            (RecoveryAction::None, vec![]),
+            (RecoveryAction::DrainP2p, vec![("gpu-needs-action", "warn")]),
+            (RecoveryAction::GpuReset, vec![("gpu-needs-action", "crit")]),
+        ] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            let health = GpuHealth { recovery_action: Some(action), ..GpuHealth::default() };
+            tester.run_edited(
+                20.0,
+                |tester, _| quiet(tester, 1),
+                move |snapshot, _| {
+                    snapshot.health = GpuHealthColumns::from_rows(std::slice::from_ref(&health));
+                },
+            );
+            assert_eq!(tester.firing(), fired);
+        }
+    }
+
+    fn xids(numbers: &'static [u64]) -> impl Fn(&mut Snapshot, f64) {
+        move |snapshot, _| {
+            let event = |xid: &u64| XidEvent { gpu: Some(0), xid: *xid, monotonic_seconds: snapshot.monotonic_seconds };
+            snapshot.xid_events = numbers.iter().map(event).collect();
+        }
+    }
+
+    #[test]
+    fn repeated_xids_are_one_finding() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 1.2;
+        let test_sample = |tester: &mut RuleTester, _: f64| TestSample {
+            processes: vec![process(7, "python a.py", &[(0, 4)])],
+            ..quiet(tester, 1)
+        };
+        tester.run_edited(60.0, test_sample, xids(&[31]));
+        assert_eq!(tester.fired(), [("xid-seen", "info")]);
+        let sentence = tester.finding("xid-seen").sentence.to_string();
+        assert_eq!(sentence, "GPU 0 reported Xid 31 50 times (illegal memory access by a program); used by pid 7");
+        tester.interval = 10.0;
+        tester.run(620.0, test_sample);
+        assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn xid_45_is_not_reported_beside_another_xid() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run_edited(10.0, |tester, _| quiet(tester, 1), xids(&[79, 45]));
+        assert_eq!(tester.fired(), [("xid-seen", "crit")]);
+        assert_eq!(tester.notified(), 1);
+    }
+}

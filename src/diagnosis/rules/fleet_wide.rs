@@ -1,140 +1,193 @@
-//! What no single sample tells: host-unreachable with its common causes, driver-skew. Judged on the one-second tick.
+//! Rules about the fleet as a whole: host-unreachable with common causes, and driver-skew. Evaluated on the one-second tick.
 
+use crate::config::Thresholds;
+use crate::config::thresholds::HostUnreachable;
+use crate::diagnosis::condition::{Escalation, Evaluation, Run, SampleTime};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::engine::{FLEET, HostDiagnosis};
-use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingDetails, FindingTarget, Run, SampleTime};
-use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::finding::{FindingDetails, FindingTarget};
+use crate::diagnosis::host_diagnosis::HostDiagnosis;
+use crate::diagnosis::notification_state::NotificationState;
 use crate::diagnosis::rule_context::duration;
-use crate::diagnosis::{Confidence, Engine, RuleId, Severity, Transition};
+use crate::diagnosis::{Confidence, RuleId, Severity, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::wire::SafeText;
-use std::sync::Arc;
+use std::time::Duration;
 
-pub(in crate::diagnosis) const DRIVER_SKEW: RuleInfo = RuleInfo {
-    word: "driver-skew",
-    title: "hosts with the same GPUs run different drivers",
-    fires: "Mentioned when hosts with the same GPU model have different driver versions.",
-    means: "A host was left out of an update, or is ahead of the others: the same container may behave differently there.",
-    next: "Bring them to one version when they are next drained.",
-    not: "hosts with other GPUs",
-    limits: "Only hosts that have answered are compared.",
-    source: "nvmlSystemGetDriverVersion",
-};
+/// The host name in the fingerprints of findings about the fleet as a whole.
+pub(crate) const FLEET: &str = "fleet";
 
-pub(in crate::diagnosis) const UNREACHABLE: RuleInfo = RuleInfo {
-    word: "host-unreachable",
-    title: "a host cannot be reached",
-    fires: "Its connection is gone for 30 s (three misses of 10 s; warns), for 5 min (critical). Hosts that go within 10 s \
-            of each other are one finding: three or more, or all that there are.",
-    means: "The host, its network, or what lies between is down. All at once: a bastion, a switch, this machine's own network.",
-    next: "`ssh HOST` by hand; the console or the BMC.",
-    not: "a host that waits for a password or a code, a laptop that has just woken up",
-    limits: "What happens there meanwhile is not known: its other findings stand as they were seen last.",
-    source: "gpufleet",
-};
-
-/// Hosts lost within this many seconds have one cause.
+/// A tick this much later than the previous one means that this computer was suspended.
+const SUSPEND_GAP: Duration = Duration::from_secs(30);
+/// Hosts lost within this many seconds of each other share a cause.
 const SAME_OUTAGE_SECONDS: f64 = 10.0;
-/// So many make a common cause on their own.
+/// The number of hosts that makes an outage, if it is not the whole fleet.
 const MIN_OUTAGE_HOSTS: usize = 3;
-/// A connection that stands and brings nothing, while other hosts talk, is given this long, in seconds.
+/// How long a live connection may be silent while other hosts send data, in seconds.
 const SILENCE: f64 = 300.0;
-/// With nobody heard for this long although a connection stands, nobody was listening, in seconds.
+/// If no host was heard for this long although a connection is live, this computer was suspended, in seconds.
 const SUSPEND_SILENCE: f64 = 30.0;
-/// Drivers are compared this often, in seconds.
+/// How often drivers are compared, in seconds.
 const SKEW_EVERY: f64 = 60.0;
 
 /// Hosts that were lost together.
 #[derive(Debug, Clone)]
-pub(in crate::diagnosis) struct Outage {
+struct Outage {
     since: f64,
     members: Vec<HostId>,
-    /// Members that are still lost.
+    /// The members that are still lost.
     lost: Vec<HostId>,
     name: SafeText,
 }
 
-pub(in crate::diagnosis) fn evaluate(
-    engine: &mut Engine,
-    fleet: &Fleet,
-    now: Moment,
-    transitions: &mut Vec<Transition>,
-) {
-    let t = now.since_start().as_secs_f64();
-    let dt = engine.last_fleet_tick.map_or(1.0, |at| (t - at).clamp(0.0, 3.0));
-    engine.last_fleet_tick = Some(t);
-    let sample_time = SampleTime::new(now, dt);
-    let heard = fleet.hosts().iter().filter_map(|host| host.received_at).max();
-    let others_talk = heard.is_some_and(|at| now.since(at).as_secs_f64() < SAME_OUTAGE_SECONDS);
-    // Connections that stand while nobody is heard: this machine slept, as in a recording of a laptop's night.
-    let slept = |host: &Host| matches!(host.link, Link::Live) && !host.is_fresh(now);
-    if heard.is_some_and(|at| now.since(at).as_secs_f64() > SUSPEND_SILENCE) && fleet.hosts().iter().any(slept) {
-        engine.woke_at = Some(t);
-    }
-    for host in fleet.hosts() {
-        let woke = engine.woke_at;
-        let Some(memory) = engine.host_mut(host.id) else { continue };
-        memory.link_lost_at = lost_since(host, memory.link_lost_at, others_talk, now).map(|since| match woke {
-            // What was missed while this machine slept is nobody's fault.
-            Some(woke) if since < woke => woke,
-            _ => since,
-        });
-        memory.conditions.freeze(memory.link_lost_at.is_some());
-    }
-    update_outages(engine, fleet);
-    let notification_state = Arc::clone(&engine.notification_state);
-    for host in fleet.hosts() {
-        let is_in_outage = engine.outages.iter().any(|outage| outage.members.contains(&host.id));
-        let off = engine.thresholds_of(host).off;
-        let limits = engine.thresholds_of(host);
-        let Some(memory) = engine.host_mut(host.id) else { continue };
-        let lost_at = memory.link_lost_at;
-        if lost_at.is_none() && !memory.link_conditions.is_tracking_any() {
-            continue;
-        }
-        memory.link_conditions.begin_sample(host, sample_time, false, off);
-        if let Some(since) = lost_at {
-            unreachable(&mut memory.link_conditions, host, &limits.host_unreachable, since, sample_time);
-        }
-        memory.link_conditions.finish_sample(|_| true);
-        memory.link_conditions.inhibit(|_, _| is_in_outage);
-        memory.link_conditions.apply_notification_state(&notification_state);
-        memory.link_conditions.publish(transitions);
-    }
-    let mut conditions = std::mem::take(&mut engine.conditions);
-    conditions.begin_sample_for(HostId(0), &FLEET.into(), sample_time, false, engine.thresholds().off);
-    for outage in &engine.outages {
-        common_cause(engine, &mut conditions, fleet, outage, sample_time);
-    }
-    if engine.next_skew_check.is_none_or(|due| t >= due) {
-        engine.next_skew_check = Some(t + SKEW_EVERY);
-        driver_skew(&mut conditions, fleet);
-    } else {
-        conditions.unknown_where(|rule, _| rule == RuleId::DriverSkew);
-    }
-    conditions.finish_sample(|_| true);
-    conditions.apply_notification_state(&notification_state);
-    conditions.publish(transitions);
-    engine.conditions = conditions;
+/// The state of the rules about the fleet as a whole.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct FleetWide {
+    pub(crate) conditions: Conditions,
+    last_tick: Option<Moment>,
+    next_skew_check: Option<f64>,
+    outages: Vec<Outage>,
+    /// When this computer last resumed from suspend. Data missing before that is nobody's fault.
+    resumed_at: Option<f64>,
 }
 
-/// Since when a host has been out of reach; `None` while it is not.
+impl FleetWide {
+    /// The time of the last tick.
+    pub(crate) fn last_tick(&self) -> Option<Moment> {
+        self.last_tick
+    }
+
+    /// Evaluates the rules. `thresholds` apply to hosts whose configuration has none.
+    pub(crate) fn tick(
+        &mut self,
+        hosts: &mut [HostDiagnosis],
+        (fleet, thresholds): (&Fleet, &Thresholds),
+        notification_state: &NotificationState,
+        now: Moment,
+        transitions: &mut Vec<Transition>,
+    ) {
+        let t = now.since_start().as_secs_f64();
+        let before = self.last_tick.replace(now);
+        let dt = before.map_or(1.0, |before| (t - before.since_start().as_secs_f64()).clamp(0.0, 3.0));
+        let sample_time = SampleTime::new(now, dt);
+        let heard = fleet.hosts().iter().filter_map(|host| host.received_at).max();
+        if is_after_suspend(fleet, before, heard, now) {
+            self.resumed_at = Some(t);
+        }
+        let others_talk = heard.is_some_and(|at| now.since(at).as_secs_f64() < SAME_OUTAGE_SECONDS);
+        for host in fleet.hosts() {
+            let Some(diagnosis) = hosts.get_mut(host.id.0 as usize) else { continue };
+            let lost_at = lost_since(host, diagnosis.link_lost_at, others_talk, now);
+            diagnosis.link_lost_at = lost_at.map(|since| self.resumed_at.map_or(since, |resumed| since.max(resumed)));
+            diagnosis.conditions.freeze(diagnosis.link_lost_at.is_some());
+        }
+        self.update_outages(hosts, fleet);
+        for host in fleet.hosts() {
+            let limits = host.config.thresholds.as_deref().unwrap_or(thresholds);
+            let is_in_outage = self.outages.iter().any(|outage| outage.members.contains(&host.id));
+            let Some(diagnosis) = hosts.get_mut(host.id.0 as usize) else { continue };
+            let conditions = &mut diagnosis.link_conditions;
+            if diagnosis.link_lost_at.is_none() && !conditions.is_tracking_any() {
+                continue;
+            }
+            conditions.begin_sample(host, sample_time, false, limits.off);
+            if let Some(since) = diagnosis.link_lost_at {
+                unreachable(conditions, host, &limits.host_unreachable, since, sample_time);
+            }
+            conditions.finish_sample(|_| true);
+            conditions.inhibit(|_, _| is_in_outage);
+            conditions.apply_notification_state(notification_state);
+            conditions.publish(transitions);
+        }
+        let conditions = &mut self.conditions;
+        conditions.begin_sample_for(HostId(0), &FLEET.into(), sample_time, false, thresholds.off);
+        for outage in &self.outages {
+            common_cause(&thresholds.host_unreachable, conditions, fleet, outage, sample_time);
+        }
+        if self.next_skew_check.is_none_or(|due| t >= due) {
+            self.next_skew_check = Some(t + SKEW_EVERY);
+            driver_skew(conditions, fleet);
+        } else {
+            conditions.unknown_where(|rule, _| rule == RuleId::DriverSkew);
+        }
+        conditions.finish_sample(|_| true);
+        conditions.apply_notification_state(notification_state);
+        conditions.publish(transitions);
+    }
+
+    /// Finds hosts that were lost together, and tracks them until all are back.
+    fn update_outages(&mut self, hosts: &[HostDiagnosis], fleet: &Fleet) {
+        let lost: Vec<(HostId, f64, f64)> = fleet
+            .hosts()
+            .iter()
+            .filter_map(|host| {
+                let diagnosis = hosts.get(host.id.0 as usize)?;
+                // Known is only when a host was last heard. With a long interval it was lost later than that.
+                let slack = SAME_OUTAGE_SECONDS.max(2.5 * diagnosis.interval());
+                Some((host.id, diagnosis.link_lost_at?, slack))
+            })
+            .collect();
+        for outage in &mut self.outages {
+            for (host, since, slack) in &lost {
+                if (since - outage.since).abs() <= *slack && !outage.members.contains(host) {
+                    outage.members.push(*host);
+                }
+            }
+            outage.lost =
+                outage.members.iter().copied().filter(|host| lost.iter().any(|(other, ..)| other == host)).collect();
+        }
+        self.outages.retain(|outage| !outage.lost.is_empty());
+        let mut ungrouped: Vec<(HostId, f64, f64)> = lost
+            .into_iter()
+            .filter(|(host, ..)| !self.outages.iter().any(|outage| outage.members.contains(host)))
+            .collect();
+        ungrouped.sort_by(|a, b| a.1.total_cmp(&b.1));
+        let mut rest = ungrouped.as_slice();
+        while let [(_, since, slack), ..] = rest {
+            let count = rest.iter().take_while(|(_, other, _)| other - since <= *slack).count();
+            let (together, later) = rest.split_at(count);
+            let is_all = count >= 2 && count == fleet.hosts().len();
+            if count >= MIN_OUTAGE_HOSTS || is_all {
+                let members: Vec<HostId> = together.iter().map(|(host, ..)| *host).collect();
+                let first = members.iter().min().and_then(|first| fleet.host(*first));
+                let name = first.map_or_else(SafeText::default, |host| host.name().clone());
+                self.outages.push(Outage { since: *since, lost: members.clone(), members, name });
+                rest = later;
+            } else {
+                rest = &rest[1..];
+            }
+        }
+    }
+}
+
+/// Whether this computer was suspended since the tick `before`. `heard` is when any host was last heard.
+fn is_after_suspend(fleet: &Fleet, before: Option<Moment>, heard: Option<Moment>, now: Moment) -> bool {
+    let is_tick_late = before.is_some_and(|before| {
+        now.since(before) > SUSPEND_GAP || now.unix.saturating_sub(before.unix) > SUSPEND_GAP + now.since(before)
+    });
+    // In a recording, ticks have no gap: live connections without any data show the suspend.
+    let is_silent = |host: &Host| matches!(host.link, Link::Live) && !host.is_fresh(now);
+    let is_fleet_silent =
+        heard.is_some_and(|at| now.since(at).as_secs_f64() > SUSPEND_SILENCE) && fleet.hosts().iter().any(is_silent);
+    is_tick_late || is_fleet_silent
+}
+
+/// Since when a host is out of reach; `None` while it is reachable.
 fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) -> Option<f64> {
     let heard = host.received_at.map(|at| at.since_start().as_secs_f64());
     let seconds = |moment: Moment| moment.since_start().as_secs_f64();
     match &host.link {
         Link::NeedsUser { .. } => None,
-        // It is up, and lets nobody of this account in.
+        // The host is up but refuses the login.
         Link::Down { .. } if host.link.is_refused() => None,
         _ if host.is_fresh(now) => None,
-        // The connection stands, yet nothing comes. While nobody talks, this machine may have slept.
+        // A live connection without data. If no host sends data, this computer may have been suspended.
         Link::Live => match heard {
             Some(heard) if others_talk && seconds(now) - heard >= SILENCE => Some(heard + SILENCE - 30.0),
             _ => before,
         },
         Link::Stale { since } => Some(before.unwrap_or(heard.unwrap_or(seconds(*since)))),
         Link::Down { since, .. } => Some(before.unwrap_or_else(|| heard.unwrap_or(seconds(*since)))),
-        // The first try of all is not a loss.
+        // The first attempt of all is not a loss.
         Link::Connecting { attempt, since, .. } => match (before, heard) {
             (Some(before), _) => Some(before),
             (None, Some(heard)) => Some(heard),
@@ -144,77 +197,39 @@ fn lost_since(host: &Host, before: Option<f64>, others_talk: bool, now: Moment) 
     }
 }
 
+fn escalation(limits: &HostUnreachable) -> Escalation {
+    Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after))
+}
+
 fn unreachable(
     conditions: &mut Conditions,
     host: &Host,
-    limits: &crate::config::thresholds::HostUnreachable,
+    limits: &HostUnreachable,
     since: f64,
     sample_time: SampleTime,
 ) {
-    let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
     let run = Run { since, covered: sample_time.t - since };
-    let evaluation = Evaluation::new(escalation, Confidence::Certain, 0.0).since(run);
+    let evaluation = Evaluation::new(escalation(limits), Confidence::Certain, 0.0).since(run);
     conditions.met(RuleId::HostUnreachable, &FindingTarget::Host, evaluation, |lasted, _| {
         let why = host.link.error().map_or_else(String::new, |error| format!(": {}", error.message));
         let next = host.link.error().and_then(|error| error.hint.clone());
         FindingDetails {
-            sentence: format!("no data for {}{why}; its other findings stand as they were seen last", duration(lasted)),
+            sentence: format!("no data for {}{why}; its other findings keep their last state", duration(lasted)),
             next_check: next.map_or_else(|| format!("ssh {}", host.name()), |hint| hint.to_string()),
             ..FindingDetails::default()
         }
     });
 }
 
-/// Finds hosts that were lost together, and follows them until all are back.
-fn update_outages(engine: &mut Engine, fleet: &Fleet) {
-    let lost: Vec<(HostId, f64)> = fleet
-        .hosts()
-        .iter()
-        .filter_map(|host| Some((host.id, engine.hosts().get(host.id.0 as usize)?.link_lost_at?)))
-        .collect();
-    // What is known is when a host was heard last: one that speaks seldom, or not this time, was lost later than that.
-    let slack = |host: &HostId| {
-        let interval = engine.hosts().get(host.0 as usize).map_or(0.0, HostDiagnosis::interval);
-        SAME_OUTAGE_SECONDS.max(2.5 * interval)
-    };
-    let lost: Vec<(HostId, f64, f64)> = lost.into_iter().map(|(host, since)| (host, since, slack(&host))).collect();
-    for outage in &mut engine.outages {
-        for (host, since, slack) in &lost {
-            if (since - outage.since).abs() <= *slack && !outage.members.contains(host) {
-                outage.members.push(*host);
-            }
-        }
-        outage.lost =
-            outage.members.iter().copied().filter(|host| lost.iter().any(|(other, ..)| other == host)).collect();
-    }
-    engine.outages.retain(|outage| !outage.lost.is_empty());
-    let mut free: Vec<(HostId, f64, f64)> = lost
-        .into_iter()
-        .filter(|(host, ..)| !engine.outages.iter().any(|outage| outage.members.contains(host)))
-        .collect();
-    free.sort_by(|a, b| a.1.total_cmp(&b.1));
-    let mut rest = free.as_slice();
-    while let [(_, since, slack), ..] = rest {
-        let count = rest.iter().take_while(|(_, other, _)| other - since <= *slack).count();
-        let (together, later) = rest.split_at(count);
-        let is_all = count >= 2 && count == fleet.hosts().len();
-        if count >= MIN_OUTAGE_HOSTS || is_all {
-            let members: Vec<HostId> = together.iter().map(|(host, ..)| *host).collect();
-            let first = members.iter().min().and_then(|first| fleet.host(*first));
-            let name = first.map_or_else(SafeText::default, |host| host.name().clone());
-            engine.outages.push(Outage { since: *since, lost: members.clone(), members, name });
-            rest = later;
-        } else {
-            rest = &rest[1..];
-        }
-    }
-}
-
-fn common_cause(engine: &Engine, conditions: &mut Conditions, fleet: &Fleet, outage: &Outage, sample_time: SampleTime) {
-    let limits = &engine.thresholds().host_unreachable;
-    let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
+fn common_cause(
+    limits: &HostUnreachable,
+    conditions: &mut Conditions,
+    fleet: &Fleet,
+    outage: &Outage,
+    sample_time: SampleTime,
+) {
     let run = Run { since: outage.since, covered: sample_time.t - outage.since };
-    let evaluation = Evaluation::new(escalation, Confidence::Likely, 0.0).since(run);
+    let evaluation = Evaluation::new(escalation(limits), Confidence::Likely, 0.0).since(run);
     conditions.met(RuleId::HostUnreachable, &FindingTarget::Named(outage.name.clone()), evaluation, |lasted, _| {
         let mut hosts: Vec<(HostId, SafeText)> =
             outage.lost.iter().filter_map(|host| Some((*host, fleet.host(*host)?.name().clone()))).collect();
@@ -223,15 +238,15 @@ fn common_cause(engine: &Engine, conditions: &mut Conditions, fleet: &Fleet, out
         let more = if hosts.len() > 3 { format!(" and {} more", hosts.len() - 3) } else { String::new() };
         let is_all = outage.members.len() == fleet.hosts().len();
         let (what, next) = if is_all {
-            ("this machine's own network, or what they share", "is this machine online? VPN, bastion")
+            ("the network of this computer, or something all hosts share", "is this computer online? VPN, bastion")
         } else {
-            ("what they share: a bastion, a switch, power", "the bastion, the switch, the power of that rack")
+            ("something they share, such as a bastion, a switch or power", "the bastion, the switch, the rack's power")
         };
         let back = outage.members.len() - outage.lost.len();
         let back = if back > 0 { format!(", {back} are back") } else { String::new() };
         FindingDetails {
             sentence: format!(
-                "{} hosts were lost within 10 s of each other, no data for {}{back} ({}{more}): {what}",
+                "{} hosts were lost within 10 s of each other, no data for {}{back} ({}{more}): check {what}",
                 outage.members.len(),
                 duration(lasted),
                 names.join(", "),
@@ -285,7 +300,7 @@ fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
             let mut names = hosts.iter().map(|(_, host)| (host.id, host.name().clone()));
             FindingDetails {
                 sentence: format!("hosts with {model} run different drivers: {}", parts.join("; ")),
-                next_check: "bring them to one version when they are next drained".to_owned(),
+                next_check: "update them to one version when they are drained next".to_owned(),
                 lead: names.next(),
                 hosts: names.collect(),
                 ..FindingDetails::default()
@@ -295,5 +310,139 @@ fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
 }
 
 #[cfg(test)]
-#[path = "fleet_wide_tests.rs"]
-mod tests;
+mod tests {
+    use crate::config::Thresholds;
+    use crate::diagnosis::testing::{RuleTester, TestSample};
+    use crate::fleet::fixture::gpus;
+    use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
+    use crate::wire::GpuInfo;
+
+    fn fleet(count: usize) -> RuleTester {
+        RuleTester::of((0..count).map(|_| gpus(0..1)).collect(), Thresholds::default())
+    }
+
+    /// Every host but those in `silent` sends a sample every ten seconds.
+    fn send_samples(tester: &mut RuleTester, seconds: f64, silent: std::ops::Range<usize>) {
+        let end = tester.t + seconds;
+        while tester.t < end {
+            for id in 0..tester.fleet.hosts().len() {
+                if !silent.contains(&id) {
+                    let test_sample = TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] };
+                    tester.send(id, &test_sample, |_| {});
+                }
+            }
+            tester.wait(10.0);
+        }
+    }
+
+    fn drop_link(tester: &mut RuleTester, id: usize) {
+        let error = LinkError::new(LinkErrorKind::Timeout, "no answer within 10 s");
+        tester.update(id, HostUpdate::Down { error, retry_at: None, attempt: 1 });
+    }
+
+    #[test]
+    fn a_lost_host_warns_then_is_critical_and_clears_when_it_is_back() {
+        let mut tester = fleet(2);
+        send_samples(&mut tester, 60.0, 0..0);
+        tester.update(1, HostUpdate::Silent);
+        send_samples(&mut tester, 10.0, 1..2);
+        drop_link(&mut tester, 1);
+        assert_eq!(tester.fired(), []);
+        send_samples(&mut tester, 40.0, 1..2);
+        assert_eq!(tester.firing(), [("host-unreachable", "warn")]);
+        assert!(tester.finding("host-unreachable").sentence.contains("no answer within 10 s"));
+        send_samples(&mut tester, 300.0, 1..2);
+        assert_eq!(tester.firing(), [("host-unreachable", "crit")]);
+        tester.connect(1);
+        send_samples(&mut tester, 30.0, 0..0);
+        assert_eq!(tester.firing(), []);
+        assert_eq!(tester.notified(), 2);
+    }
+
+    #[test]
+    fn thirty_hosts_lost_together_are_one_finding() {
+        let mut tester = fleet(32);
+        send_samples(&mut tester, 60.0, 0..0);
+        for id in 0..30 {
+            tester.update(id, HostUpdate::Silent);
+        }
+        send_samples(&mut tester, 10.0, 0..30);
+        for id in 0..30 {
+            drop_link(&mut tester, id);
+        }
+        send_samples(&mut tester, 60.0, 0..30);
+        assert_eq!(tester.firing(), [("host-unreachable", "warn")]);
+        let finding = tester.finding("host-unreachable");
+        assert_eq!(finding.hosts.len(), 30);
+        assert!(
+            finding.sentence.starts_with("30 hosts were lost within 10 s of each other, no data for "),
+            "{}",
+            finding.sentence
+        );
+        assert!(finding.sentence.ends_with(
+            "(hgx-00, hgx-01, hgx-02 and 27 more): check something they share, such as a bastion, a switch or power"
+        ));
+        for id in 0..30 {
+            tester.connect(id);
+        }
+        send_samples(&mut tester, 30.0, 0..0);
+        assert_eq!((tester.firing(), tester.notified()), (vec![], 1));
+    }
+
+    #[test]
+    fn a_resumed_laptop_reports_no_lost_hosts() {
+        let mut tester = fleet(4);
+        send_samples(&mut tester, 300.0, 0..0);
+        // Eight hours without a tick, then the old connections fail.
+        tester.t += 28_800.0;
+        tester.wait(3.0);
+        for id in 0..4 {
+            tester.update(id, HostUpdate::Silent);
+        }
+        tester.wait(10.0);
+        for id in 0..4 {
+            drop_link(&mut tester, id);
+        }
+        tester.wait(5.0);
+        for id in 0..4 {
+            tester.connect(id);
+        }
+        send_samples(&mut tester, 120.0, 0..0);
+        assert_eq!(tester.fired(), []);
+        // A recording of the night plays with a tick every second.
+        tester.wait(28_800.0);
+        send_samples(&mut tester, 120.0, 0..0);
+        assert_eq!(tester.fired(), []);
+    }
+
+    #[test]
+    fn a_silent_connection_is_lost_while_other_hosts_send_data() {
+        let mut tester = fleet(2);
+        send_samples(&mut tester, 60.0, 0..0);
+        send_samples(&mut tester, 120.0, 1..2);
+        assert_eq!(tester.fired(), [], "a gap of two minutes");
+        send_samples(&mut tester, 240.0, 1..2);
+        assert_eq!(tester.firing(), [("host-unreachable", "warn")]);
+    }
+
+    #[test]
+    fn differing_drivers_are_one_info() {
+        let named = || vec![GpuInfo { name: Some("NVIDIA H100".into()), ..gpus(0..1).remove(0) }];
+        let mut tester = RuleTester::of(vec![named(), named(), named()], Thresholds::default());
+        for (id, driver) in ["550.54", "550.54", "570.12"].into_iter().enumerate() {
+            let inventory = crate::wire::Inventory {
+                generation: 1,
+                driver_version: Some(driver.into()),
+                gpus: named(),
+                ..crate::wire::Inventory::default()
+            };
+            tester.update(id, HostUpdate::Inventory(Box::new(inventory)));
+        }
+        send_samples(&mut tester, 130.0, 0..0);
+        assert_eq!(tester.fired(), [("driver-skew", "info")]);
+        assert_eq!(
+            tester.finding("driver-skew").sentence,
+            "hosts with NVIDIA H100 run different drivers: 550.54 on hgx-00, hgx-01; 570.12 on hgx-02"
+        );
+    }
+}

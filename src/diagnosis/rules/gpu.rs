@@ -1,105 +1,15 @@
-//! The health of a board: heat, power, memory errors, links, settings.
+//! The health of a GPU: thermal-throttle, power-brake, temperature, ecc-uncorrectable, row-remap, pcie-degraded, nvlink-down,
+//! persistence-off.
 
+use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, MIN_COVERAGE};
-use crate::diagnosis::rule::RuleInfo;
+use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, duration, host_details};
 use crate::diagnosis::track::GpuTrack;
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::wire::{GpuHealth, GpuInfo, GpuReading};
 
-pub(in crate::diagnosis) const THERMAL: RuleInfo = RuleInfo {
-    word: "thermal-throttle",
-    title: "heat slows a GPU down",
-    fires: "The hardware's thermal slowdown was active for more than 5 % of 5 min (warns), 30 % (critical): by the \
-            violation time counter, else by reason bit 0x40.",
-    means: "Cooling does not keep up: air flow, a fan, dust, a neighbour that blows hot air, or a hot room.",
-    next: "`nvidia-smi -q -d TEMPERATURE,PERFORMANCE`; compare with the other GPUs of the host.",
-    not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
-    limits: "Software thermal slowdown alone (0x20) is not counted.",
-    source: "nvml.h nvmlClocksEventReasonHwThermalSlowdown, NVML_PERF_POLICY_THERMAL",
-};
-
-pub(in crate::diagnosis) const POWER_BRAKE: RuleInfo = RuleInfo {
-    word: "power-brake",
-    title: "the external power brake slows a GPU down",
-    fires: "The power brake was pulled for more than 1 % of 2 min.",
-    means: "The chassis told the board to draw less: a power supply failed, or the power budget is exceeded.",
-    next: "Look at the power supplies (`ipmitool sdr type \"Power Supply\"`).",
-    not: "the ordinary power cap (0x4)",
-    limits: "Boards without the signal never tell.",
-    source: "nvml.h nvmlClocksEventReasonHwPowerBrakeSlowdown (0x80)",
-};
-
-pub(in crate::diagnosis) const TEMPERATURE: RuleInfo = RuleInfo {
-    word: "temperature",
-    title: "a GPU is near its slowdown temperature",
-    fires: "Within 3 C of the temperature at which the hardware slows down, for 5 min; over at 6 C.",
-    means: "It will slow down soon, or does so already.",
-    next: "As for thermal-throttle.",
-    not: "a warm GPU: the distance to its own threshold counts, not the figure",
-    limits: "Needs the threshold, which not every board tells.",
-    source: "nvmlDeviceGetTemperatureThreshold",
-};
-
-pub(in crate::diagnosis) const ECC: RuleInfo = RuleInfo {
-    word: "ecc-uncorrectable",
-    title: "memory errors that could not be corrected",
-    fires: "The count of uncorrectable errors since the driver was loaded rises. What was there at the first look is the \
-            baseline.",
-    means: "Results computed since may be wrong, or the program was ended (Xid 48, 94, 95).",
-    next: "`nvidia-smi -q -d ECC,ROW_REMAPPER`; reset the GPU so that the row is replaced.",
-    not: "corrected errors, and old ones in the lifetime count",
-    limits: "Needs ECC memory.",
-    source: "nvmlDeviceGetTotalEccErrors, volatile",
-};
-
-pub(in crate::diagnosis) const ROW_REMAP: RuleInfo = RuleInfo {
-    word: "row-remap",
-    title: "memory rows that wait to be replaced, or cannot be",
-    fires: "Mentioned when a row waits for a reset to be replaced, critical when one could not be.",
-    means: "Waiting rows are harmless until the next reset. A row that cannot be replaced means that the board has to go.",
-    next: "Reset the GPU when nobody uses it; on failure ask the vendor for another board.",
-    not: "rows that have been replaced",
-    limits: "Ampere and newer; older boards retire pages instead.",
-    source: "nvmlDeviceGetRemappedRows",
-};
-
-pub(in crate::diagnosis) const PCIE: RuleInfo = RuleInfo {
-    word: "pcie-degraded",
-    title: "a PCIe link below what both ends can do",
-    fires: "Under load (50 % or more), for 2 min, fewer lanes or an older generation than both ends can do.",
-    means: "A riser, a slot or a bent contact: copies between host and GPU are slow.",
-    next: "`nvidia-smi -q -d PCI`, `lspci -vv`; reseat the board.",
-    not: "an idle GPU, whose link rests at generation 1, and parts with unified memory",
-    limits: "None worth naming.",
-    source: "nvmlDeviceGetCurrPcieLinkWidth, nvmlDeviceGetMaxPcieLinkWidth",
-};
-
-pub(in crate::diagnosis) const NVLINK: RuleInfo = RuleInfo {
-    word: "nvlink-down",
-    title: "an NVLink that was up is down",
-    fires: "A link that was active is not, for 60 s.",
-    means: "Traffic between GPUs takes another way or none: collectives are slow, or fail with Xid 74.",
-    next: "`nvidia-smi nvlink -s`; on NVSwitch systems look at the fabric manager's log.",
-    not: "links that were never up (unused on that board)",
-    limits: "A link that was down at the first look is not missed.",
-    source: "nvmlDeviceGetNvLinkState",
-};
-
-pub(in crate::diagnosis) const PERSISTENCE: RuleInfo = RuleInfo {
-    word: "persistence-off",
-    title: "persistence mode is off",
-    fires: "Once a boot, when a GPU's persistence mode is off.",
-    means: "The driver is unloaded whenever nothing uses the GPU: starting takes seconds, and settings and error counts \
-            are lost.",
-    next: "`sudo systemctl enable --now nvidia-persistenced`, or `sudo nvidia-smi -pm 1`.",
-    not: "a fault",
-    limits: "None worth naming.",
-    source: "nvmlDeviceGetPersistenceMode; NVIDIA driver persistence guide",
-};
-
-pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     let unknown = GpuHealth::default();
     for (position, ((info, reading), gpu)) in context.host.gpus().zip(context.gpus).enumerate() {
         if gpu.is_instance {
@@ -125,7 +35,6 @@ fn slowdowns(
     position: usize,
     gpu: &GpuTrack,
 ) {
-    // Nearly every GPU has been slowed down by nothing.
     let limits = &context.limits.thermal_throttle;
     let stats = gpu.window.stats(context.sample_time.t - limits.window);
     let percent = share_of(stats.thermal_seconds, limits.window);
@@ -139,7 +48,7 @@ fn slowdowns(
                 let celsius = context.host.gpus().nth(position).and_then(|(_, reading)| reading.temperature_celsius);
                 let celsius = celsius.map_or_else(String::new, |celsius| format!(", at {celsius} C now"));
                 let sentence = format!(
-                    "{} was slowed down by heat for {percent:.0} % of the last {}{celsius}",
+                    "{} was thermally throttled for {percent:.0} % of the last {}{celsius}",
                     context.format_gpus([position]),
                     duration(limits.window),
                 );
@@ -159,7 +68,7 @@ fn slowdowns(
         let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 60.0);
         conditions.met(RuleId::PowerBrake, target, evaluation, |_, _| {
             let sentence = format!(
-                "{} was held down by the power brake for {percent:.0} % of the last {}",
+                "{} was slowed down by the power brake for {percent:.0} % of the last {}",
                 context.format_gpus([position]),
                 duration(limits.window),
             );
@@ -168,7 +77,7 @@ fn slowdowns(
     }
 }
 
-/// Percent of a window; its buckets may reach a little beyond it.
+/// The percentage of a window; its buckets may reach a little beyond it.
 fn share_of(seconds: f64, window: f64) -> f64 {
     (100.0 * seconds / window).min(100.0)
 }
@@ -195,7 +104,7 @@ fn temperature(
     let evaluation = Evaluation::new(Escalation::one(Severity::Warn, limits.after), Confidence::Certain, 60.0);
     conditions.met(RuleId::Temperature, target, evaluation, |lasted, _| {
         let sentence = format!(
-            "{} has been at {celsius} C for {}, {margin:.0} C below the temperature at which it slows down",
+            "{} has been at {celsius} C for {}, {margin:.0} C below its slowdown temperature",
             context.format_gpus([position]),
             duration(lasted),
         );
@@ -219,8 +128,7 @@ fn pcie(
         return;
     }
     if gpu.utilization.is_none_or(|percent| f64::from(percent) < limits.utilization) {
-        // At rest the link says nothing: what was found under load stays, and a step between two kernels does not
-        // begin it anew.
+        // An idle link drops to a lower speed, so it is not evaluated: the finding keeps its phase between two kernels.
         conditions.unknown(RuleId::PcieDegraded, target);
         return;
     }
@@ -231,7 +139,7 @@ fn pcie(
             format!("gen {} x{}", known(generation), known(width))
         };
         let sentence = format!(
-            "{} works over PCIe {} where both ends can do {}",
+            "{} runs at PCIe {} but both ends support {}",
             context.format_gpus([position]),
             link(reading.pcie_generation, reading.pcie_width),
             link(info.pcie_generation_max, info.pcie_width_max),
@@ -254,7 +162,7 @@ fn errors(
         let evaluation = Evaluation::new(Escalation::one(Severity::Crit, 0.0), Confidence::Certain, 0.0);
         conditions.met(RuleId::EccUncorrectable, target, evaluation, |_, _| {
             let sentence = format!(
-                "{} had {} uncorrectable memory errors while it was watched: results since may be wrong",
+                "{} had {} uncorrectable memory errors since gpufleet started: results since then may be wrong",
                 context.format_gpus([position]),
                 now - baseline,
             );
@@ -270,9 +178,9 @@ fn errors(
     conditions.met(RuleId::RowRemap, target, Evaluation { at_least: true, ..evaluation }, |_, severity| {
         let gpu = context.format_gpus([position]);
         let (sentence, next) = if severity == Severity::Crit {
-            (format!("{gpu} could not replace a failed memory row: the board has to go"), "ask the vendor")
+            (format!("{gpu} could not remap a failed memory row: replace the GPU"), "ask the vendor for a replacement")
         } else {
-            (format!("{gpu} waits for a reset to replace a failed memory row"), "nvidia-smi -r when it is free")
+            (format!("{gpu} waits for a reset to remap a failed memory row"), "nvidia-smi -r when it is free")
         };
         context.gpu_details(position, sentence, next.to_owned())
     });
@@ -319,12 +227,158 @@ fn persistence(context: &RuleContext, conditions: &mut Conditions) {
     let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
     conditions.met(RuleId::PersistenceOff, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!("persistence mode is off on {}", context.format_gpus(off.iter().copied()));
-        let mut words = host_details(sentence, "sudo nvidia-smi -pm 1".to_owned());
-        words.gpus = context.finding_gpus(off.iter().copied());
-        words
+        let mut details = host_details(sentence, "sudo nvidia-smi -pm 1".to_owned());
+        details.gpus = context.finding_gpus(off.iter().copied());
+        details
     });
 }
 
 #[cfg(test)]
-#[path = "gpu_tests.rs"]
-mod tests;
+mod tests {
+    use crate::diagnosis::testing::{RuleTester, TestSample};
+    use crate::fleet::fixture::{gpus, process};
+    use crate::wire::{GpuHealth, GpuHealthColumns, GpuReading};
+
+    fn busy(tester: &mut RuleTester, edit: impl FnOnce(&mut GpuReading)) -> TestSample {
+        let mut gpu = tester.gpu(97, 550.0, 40, 40);
+        edit(&mut gpu);
+        TestSample { gpus: vec![gpu], processes: vec![process(7, "python train.py", &[(0, 40)])] }
+    }
+
+    #[test]
+    fn thermal_slowdown_counts_by_its_share_of_time() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(600.0, |tester, t| busy(tester, |gpu| gpu.thermal_violation_seconds = Some(5000.0 + t * 0.22)));
+        assert_eq!(tester.fired(), [("thermal-throttle", "warn")]);
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(600.0, |tester, _| busy(tester, |gpu| gpu.clocks_event_reasons = Some(0x40)));
+        assert_eq!(tester.fired(), [("thermal-throttle", "crit")]);
+    }
+
+    #[test]
+    fn the_power_cap_and_short_blips_are_not_throttling() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(3600.0, |tester, t| {
+            busy(tester, |gpu| gpu.clocks_event_reasons = Some(if t % 60.0 < 10.0 { 0xC } else { 0x4 }))
+        });
+        assert_eq!(tester.fired(), []);
+        // A counter that is reset.
+        tester.run(600.0, |tester, t| {
+            busy(tester, |gpu| gpu.thermal_violation_seconds = Some(if t < 300.0 { 9000.0 } else { 3.0 }))
+        });
+        assert_eq!(tester.fired(), []);
+    }
+
+    #[test]
+    fn a_permanent_slowdown_is_a_hundred_percent() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(700.0, |tester, _| busy(tester, |gpu| gpu.clocks_event_reasons = Some(0xC0)));
+        for rule in ["thermal-throttle", "power-brake"] {
+            let sentence = tester.finding(rule).sentence.to_string();
+            assert!(sentence.contains("for 100 % of the last"), "{sentence}");
+        }
+    }
+
+    #[test]
+    fn the_power_brake_is_critical() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.power_brake_seconds = Some(0.0)));
+        assert_eq!(tester.fired(), []);
+        tester.run(130.0, |tester, t| busy(tester, |gpu| gpu.power_brake_seconds = Some(t * 0.05)));
+        assert_eq!(tester.fired(), [("power-brake", "crit")]);
+    }
+
+    #[test]
+    fn temperature_counts_by_its_distance_to_the_threshold() {
+        let mut infos = gpus(0..1);
+        infos[0].temperature_slowdown_celsius = Some(92);
+        let mut tester = RuleTester::new(infos);
+        tester.run(310.0, |tester, _| busy(tester, |gpu| gpu.temperature_celsius = Some(90)));
+        assert_eq!(tester.firing(), [("temperature", "warn")]);
+        tester.run(300.0, |tester, _| busy(tester, |gpu| gpu.temperature_celsius = Some(87)));
+        assert_eq!(tester.firing(), [("temperature", "warn")], "hysteresis");
+        tester.run(100.0, |tester, _| busy(tester, |gpu| gpu.temperature_celsius = Some(80)));
+        assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn a_narrow_pcie_link_counts_only_under_load() {
+        let mut infos = gpus(0..1);
+        infos[0].pcie_width_max = Some(16);
+        infos[0].pcie_generation_max = Some(5);
+        let mut tester = RuleTester::new(infos);
+        tester.run(600.0, |tester, _| TestSample {
+            gpus: vec![GpuReading { pcie_generation: Some(1), pcie_width: Some(16), ..tester.gpu(0, 70.0, 0, 0) }],
+            processes: vec![],
+        });
+        assert_eq!(tester.fired(), []);
+        tester.run(140.0, |tester, _| {
+            busy(tester, |gpu| {
+                gpu.pcie_generation = Some(5);
+                gpu.pcie_width = Some(8);
+            })
+        });
+        assert_eq!(tester.firing(), [("pcie-degraded", "warn")]);
+        assert_eq!(
+            tester.finding("pcie-degraded").sentence,
+            "GPU 0 runs at PCIe gen 5 x8 but both ends support gen 5 x16"
+        );
+    }
+
+    fn with_health(tester: &mut RuleTester, seconds: f64, health: GpuHealth) {
+        tester.run_edited(
+            seconds,
+            |tester, _| busy(tester, |_| {}),
+            move |snapshot, _| {
+                snapshot.health = GpuHealthColumns::from_rows(std::slice::from_ref(&health));
+            },
+        );
+    }
+
+    #[test]
+    fn only_new_memory_errors_count() {
+        let errors = |volatile| GpuHealth {
+            ecc_uncorrectable_volatile: Some(volatile),
+            ecc_uncorrectable_aggregate: Some(7 + volatile),
+            ..GpuHealth::default()
+        };
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 60.0, errors(3));
+        assert_eq!(tester.fired(), [], "the first sample is the baseline");
+        with_health(&mut tester, 60.0, errors(5));
+        assert_eq!(tester.firing(), [("ecc-uncorrectable", "crit")]);
+        assert!(tester.finding("ecc-uncorrectable").sentence.starts_with("GPU 0 had 2 uncorrectable"));
+        with_health(&mut tester, 60.0, errors(0));
+        assert_eq!(tester.firing(), [], "the driver was reloaded");
+    }
+
+    #[test]
+    fn pending_rows_are_info_and_failed_rows_are_critical() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 20.0, GpuHealth { row_remap_pending: Some(true), ..GpuHealth::default() });
+        assert_eq!(tester.firing(), [("row-remap", "info")]);
+        with_health(&mut tester, 20.0, GpuHealth { row_remap_failed: Some(true), ..GpuHealth::default() });
+        assert_eq!(tester.firing(), [("row-remap", "crit")]);
+    }
+
+    #[test]
+    fn an_nvlink_that_was_up_and_is_down_is_critical() {
+        let links = |active| GpuHealth { nvlinks_active: Some(active), ..GpuHealth::default() };
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 60.0, links(0x3FFFF));
+        with_health(&mut tester, 50.0, links(0x3FFFB));
+        assert_eq!(tester.fired(), []);
+        with_health(&mut tester, 30.0, links(0x3FFFB));
+        assert_eq!(tester.firing(), [("nvlink-down", "crit")]);
+        assert!(tester.finding("nvlink-down").sentence.starts_with("GPU 0: NVLink 2 was up"));
+    }
+
+    #[test]
+    fn disabled_persistence_mode_is_preexisting() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 60.0, GpuHealth { persistence_mode: Some(false), ..GpuHealth::default() });
+        assert_eq!(tester.firing(), [("persistence-off", "info")]);
+        assert!(tester.finding("persistence-off").is_preexisting);
+        assert_eq!(tester.notified(), 0);
+    }
+}

@@ -1,59 +1,14 @@
-//! The host itself: host-ram-low, oom-kill, disk-full, nfs-hang.
+//! Memory and filesystems of a host: host-ram-low, oom-kill, disk-full, nfs-hang.
 
+use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
-use crate::diagnosis::evaluation::{Escalation, Evaluation, FindingTarget, Run};
-use crate::diagnosis::rule::RuleInfo;
-use crate::diagnosis::rule_context::{RuleContext, duration, format_process, gibibytes, host_details};
+use crate::diagnosis::finding::FindingTarget;
+use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
 use crate::wire::{Filesystem, SafeText};
 
-pub(in crate::diagnosis) const RAM: RuleInfo = RuleInfo {
-    word: "host-ram-low",
-    title: "a host's memory is nearly full",
-    fires: "90 % of memory is not available (warns), 98 % (critical), for 30 s; over below 80 %.",
-    means: "The kernel will soon end a process, most likely the largest: a training job.",
-    next: "Look who grows (`ps aux --sort -rss`); fewer data loader workers, no pinned copies.",
-    not: "memory that the kernel uses as a cache: that is available",
-    limits: "Limits of containers and of Slurm jobs are not seen.",
-    source: "/proc/meminfo MemAvailable",
-};
-
-pub(in crate::diagnosis) const OOM: RuleInfo = RuleInfo {
-    word: "oom-kill",
-    title: "the kernel killed a process because memory ran out",
-    fires: "The kernel's count of such kills rises. GPU processes that vanished with it are named.",
-    means: "The host, a container or a Slurm job ran out of memory.",
-    next: "`dmesg | grep -i 'killed process'` names the process, its size and its group.",
-    not: "an out-of-memory error of a GPU, which a program reports itself",
-    limits: "Which process it was, only the kernel's log says.",
-    source: "/proc/vmstat oom_kill",
-};
-
-pub(in crate::diagnosis) const DISK: RuleInfo = RuleInfo {
-    word: "disk-full",
-    title: "a filesystem is nearly full",
-    fires: "90 % in use (warns), 98 % (critical), of home and of the working directories of GPU processes; over below 88 %.",
-    means: "The next checkpoint may not fit, and a job dies while it writes.",
-    next: "`du -xhd1` there; old checkpoints are the usual suspects.",
-    not: "one that was that full when gpufleet first looked: that is a note",
-    limits: "Quotas are not seen.",
-    source: "statvfs(3) f_bavail",
-};
-
-pub(in crate::diagnosis) const NFS: RuleInfo = RuleInfo {
-    word: "nfs-hang",
-    title: "a filesystem does not answer",
-    fires: "It has not answered for 5 s (warns), for five tries in a row (critical). Hosts that have it from one server \
-            (the same mount point, of a network filesystem) are one finding.",
-    means: "The file server or the network to it is gone. Whatever touches it hangs in disk sleep, and ends when it is back.",
-    next: "`ping` the server of `findmnt PATH`, `nfsstat -m`; `dmesg` says \"server not responding\".",
-    not: "a slow filesystem that answers",
-    limits: "Only home and working directories of GPU processes are asked.",
-    source: "statvfs(3) in a child of its own, one outstanding for each mount",
-};
-
-pub(in crate::diagnosis) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     ram(context, conditions);
     oom(context, conditions);
     for filesystem in context.host.filesystems() {
@@ -82,7 +37,7 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
     let evaluation = Evaluation::new(Escalation::one(severity, limits.after), Confidence::Certain, 30.0);
     conditions.met(RuleId::HostRamLow, &FindingTarget::Host, evaluation, |_, _| {
         let sentence = format!(
-            "{percent:.0} % of memory is in use: {} of {} are available",
+            "{percent:.0} % of the memory is in use: {} of {} are available",
             gibibytes(available),
             gibibytes(total)
         );
@@ -90,12 +45,12 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
     });
 }
 
-/// How long it stays in the list, in seconds.
+/// How long an OOM kill is listed, in seconds.
 const OOM_RETENTION: f64 = 1800.0;
 
 fn oom(context: &RuleContext, conditions: &mut Conditions) {
     let t = context.sample_time.t;
-    // What vanished with it may be noticed a little later: the sentence is written again meanwhile.
+    // The ended job may be noticed a little later: the sentence is rewritten for a minute.
     let Some((at, kills)) = context.host_track.oom_events.back().filter(|(at, _)| t - at <= 60.0) else { return };
     conditions.event(RuleId::OomKill, &FindingTarget::Host, Severity::Warn, OOM_RETENTION - (t - at), || {
         let gone: Vec<String> = context
@@ -105,7 +60,7 @@ fn oom(context: &RuleContext, conditions: &mut Conditions) {
             .filter(|ended| (ended.missed_at - at).abs() <= 60.0)
             .map(|ended| ended.label.clone())
             .collect();
-        let with = if gone.is_empty() { String::new() } else { format!("; gone from its GPUs: {}", gone.join(", ")) };
+        let with = if gone.is_empty() { String::new() } else { format!("; no longer on a GPU: {}", gone.join(", ")) };
         let what = if *kills == 1 { "a process".to_owned() } else { format!("{kills} processes") };
         let sentence = format!("the kernel killed {what} because memory ran out{with}");
         host_details(sentence, "dmesg | grep -i 'killed process'".to_owned())
@@ -153,28 +108,28 @@ fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesyst
     let evaluation = Evaluation::new(Escalation::one(severity, limits.warn_after), Confidence::Certain, 5.0).since(run);
     conditions.met(RuleId::NfsHang, &FindingTarget::Mount(filesystem.mount_point.clone()), evaluation, |lasted, _| {
         let waiting: Vec<_> = context.processes.iter().filter(|process| process.blocked.is_some()).collect();
-        let names: Vec<String> = waiting.iter().map(|process| format_process(process, 1, None)).collect();
+        let names: Vec<String> = waiting.iter().map(|process| process.describe(1, None)).collect();
         let with = match names.len() {
             0 => String::new(),
-            count => format!("; {count} in disk sleep: {}", names.join(", ")),
+            count => format!("; {count} waiting in disk sleep: {}", names.join(", ")),
         };
         let others = silent_on_peers(context, filesystem);
         let names: Vec<&str> = others.iter().map(|(_, name)| name.as_str()).collect();
-        let also = if names.is_empty() { String::new() } else { format!("; nor on {}", names.join(", ")) };
+        let also = if names.is_empty() { String::new() } else { format!(", also on {}", names.join(", ")) };
         let sentence = format!(
             "{} ({}) has not answered for {}{also}{with}",
             filesystem.mount_point,
             filesystem.kind,
             duration(lasted)
         );
-        let mut words = host_details(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
-        words.hosts = others;
-        words.processes = waiting.iter().map(|process| context.finding_process(process)).collect();
-        words
+        let mut details = host_details(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
+        details.hosts = others;
+        details.processes = waiting.iter().map(|process| context.finding_process(process)).collect();
+        details
     });
 }
 
-/// Other hosts on which the same file server does not answer.
+/// Other hosts on which the same network filesystem does not answer.
 fn silent_on_peers(context: &RuleContext, filesystem: &Filesystem) -> Vec<(HostId, SafeText)> {
     if !is_shared(filesystem) {
         return Vec::new();
@@ -187,18 +142,18 @@ fn silent_on_peers(context: &RuleContext, filesystem: &Filesystem) -> Vec<(HostI
     others.map(|host| (host.id, host.name().clone())).collect()
 }
 
-/// Whether several hosts may have it from one server.
+/// Whether this is a network filesystem, which several hosts may mount from one server.
 fn is_shared(filesystem: &Filesystem) -> bool {
     const SHARED: [&str; 9] = ["nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "fuse."];
     SHARED.iter().any(|kind| filesystem.kind.starts_with(kind))
 }
 
-/// Whether another host tells already that the file server behind this mount does not answer.
-pub(in crate::diagnosis) fn is_reported_by_peer_host(context: &RuleContext, mount: &SafeText) -> bool {
+/// Whether another host already reports that the network filesystem of this mount does not answer.
+pub(crate) fn is_reported_by_peer_host(context: &RuleContext, mount: &SafeText) -> bool {
     let here = context.host.filesystems().iter().find(|filesystem| filesystem.mount_point == *mount);
     here.is_some_and(|filesystem| {
         silent_on_peers(context, filesystem).iter().any(|(host, _)| {
-            let conditions = context.peers.hosts.get(host.0 as usize).map(|memory| &memory.conditions);
+            let conditions = context.peers.hosts.get(host.0 as usize).map(|diagnosis| &diagnosis.conditions);
             conditions.is_some_and(|conditions| {
                 conditions.is_published(RuleId::NfsHang, &FindingTarget::Mount(mount.clone()))
             })
@@ -207,5 +162,143 @@ pub(in crate::diagnosis) fn is_reported_by_peer_host(context: &RuleContext, moun
 }
 
 #[cfg(test)]
-#[path = "host_tests.rs"]
-mod tests;
+mod tests {
+    use crate::diagnosis::testing::{RuleTester, TestSample};
+    use crate::fleet::fixture::{TestProcess, gpus, process};
+    use crate::wire::{Filesystem, ProcessState, Snapshot};
+
+    fn quiet(tester: &mut RuleTester) -> TestSample {
+        TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
+    }
+
+    fn with_host(tester: &mut RuleTester, seconds: f64, edit: impl Fn(&mut Snapshot, f64)) {
+        tester.run_edited(seconds, |tester, _| quiet(tester), edit);
+    }
+
+    fn memory(percent: u64) -> impl Fn(&mut Snapshot, f64) {
+        move |snapshot, _| {
+            snapshot.host.memory_total_bytes = Some(1000 << 30);
+            snapshot.host.memory_available_bytes = Some((1000 - 10 * percent) << 30);
+        }
+    }
+
+    #[test]
+    fn low_memory_warns_at_ninety_percent_and_clears_below_eighty() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_host(&mut tester, 300.0, memory(85));
+        assert_eq!(tester.fired(), []);
+        with_host(&mut tester, 60.0, memory(91));
+        assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+        with_host(&mut tester, 60.0, memory(85));
+        assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+        with_host(&mut tester, 60.0, memory(99));
+        assert_eq!(tester.firing(), [("host-ram-low", "crit")]);
+        with_host(&mut tester, 60.0, memory(70));
+        assert_eq!((tester.firing(), tester.notified()), (vec![], 2));
+    }
+
+    #[test]
+    fn a_flapping_finding_notifies_once() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        for _ in 0..20 {
+            with_host(&mut tester, 90.0, memory(92));
+            with_host(&mut tester, 90.0, memory(70));
+        }
+        assert_eq!(tester.notified(), 1);
+        with_host(&mut tester, 90.0, memory(92));
+        assert!(tester.finding("host-ram-low").is_flapping);
+        // It stays firing until it has been steady for 30 minutes.
+        with_host(&mut tester, 1000.0, memory(70));
+        assert_eq!(tester.firing(), [("host-ram-low", "warn")]);
+        with_host(&mut tester, 1000.0, memory(70));
+        assert_eq!(tester.firing(), []);
+    }
+
+    #[test]
+    fn an_oom_kill_names_the_ended_job() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run_edited(
+            900.0,
+            |tester, _| TestSample {
+                gpus: vec![tester.gpu(97, 500.0, 40, 40)],
+                processes: vec![process(7, "python train.py", &[(0, 40)])],
+            },
+            |snapshot, _| snapshot.host.oom_kills = Some(4),
+        );
+        assert_eq!(tester.fired(), [], "earlier kills");
+        with_host(&mut tester, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(5));
+        assert_eq!(tester.firing(), [("job-ended", "warn"), ("oom-kill", "warn")]);
+        assert_eq!(
+            tester.finding("oom-kill").sentence,
+            "the kernel killed a process because memory ran out; no longer on a GPU: train.py (alice, pid 7)"
+        );
+        // A counter that falls was reset by a reboot.
+        with_host(&mut tester, 20.0, |snapshot, _| snapshot.host.oom_kills = Some(0));
+        assert_eq!(tester.notified(), 2);
+    }
+
+    fn disk(percent: u64) -> impl Fn(&mut Snapshot, f64) {
+        move |snapshot, _| {
+            snapshot.host.filesystems = vec![Filesystem {
+                mount_point: "/home".into(),
+                kind: "ext4".into(),
+                total_bytes: Some(100 << 30),
+                available_bytes: Some((100 - percent) << 30),
+                ..Filesystem::default()
+            }];
+        }
+    }
+
+    #[test]
+    fn a_disk_that_was_already_full_is_preexisting() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_host(&mut tester, 60.0, disk(89));
+        with_host(&mut tester, 60.0, disk(93));
+        assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 1));
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_host(&mut tester, 60.0, disk(93));
+        assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 0));
+        assert!(tester.finding("disk-full").is_preexisting && !tester.finding("disk-full").is_alerting());
+        with_host(&mut tester, 60.0, disk(99));
+        assert_eq!(
+            (tester.firing(), tester.notified()),
+            (vec![("disk-full", "crit")], 1),
+            "worse than at the first sample"
+        );
+    }
+
+    #[test]
+    fn a_hung_mount_inhibits_the_findings_of_waiting_jobs() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        let jobs: Vec<TestProcess> = (7..13)
+            .map(|pid| {
+                let mut job = process(pid, "python train.py", &[(0, 10)]);
+                job.reading.state = Some(ProcessState::DiskSleep);
+                job.reading.cpu_percent = Some(0.0);
+                job
+            })
+            .collect();
+        tester.run_edited(
+            400.0,
+            |tester, _| TestSample { gpus: vec![tester.gpu(0, 120.0, 0, 60)], processes: jobs.clone() },
+            |snapshot, t| {
+                snapshot.host.filesystems = vec![Filesystem {
+                    mount_point: "/data".into(),
+                    kind: "nfs4".into(),
+                    silent_seconds: Some(t as f32),
+                    timeouts: Some((t / 60.0) as u32),
+                    ..Filesystem::default()
+                }];
+            },
+        );
+        assert_eq!(tester.fired(), [("nfs-hang", "warn"), ("nfs-hang", "crit")]);
+        assert_eq!(tester.firing(), [("nfs-hang", "crit")]);
+        let finding = tester.finding("nfs-hang");
+        assert_eq!(finding.processes.len(), 6);
+        assert!(
+            finding.sentence.contains("6 waiting in disk sleep: train.py (alice, pid 7), "),
+            "{}",
+            finding.sentence
+        );
+    }
+}

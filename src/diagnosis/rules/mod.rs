@@ -1,30 +1,29 @@
-//! The rules by subject. Each is a section: what is said of it, its condition, its sentence.
+//! The conditions of the rules, one file per family. `super::rule` documents each rule.
 
-pub(super) mod balance;
-pub(super) mod driver;
-pub(super) mod ended;
-pub(super) mod fleet_wide;
-pub(super) mod gpu;
-pub(super) mod host;
-pub(super) mod idle;
-pub(super) mod input;
-pub(super) mod memory;
-pub(super) mod process;
-pub(super) mod stuck;
+mod driver;
+mod efficiency;
+mod fleet_wide;
+mod gpu;
+mod host;
+mod job;
+mod memory;
+mod process;
+mod stuck;
+
+pub(super) use fleet_wide::{FLEET, FleetWide};
+pub(super) use host::is_reported_by_peer_host;
 
 use super::conditions::Conditions;
 use super::rule_context::RuleContext;
 
-/// Asks every rule about one host's sample.
+/// Evaluates every rule for one sample of one host.
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     driver::evaluate(context, conditions);
     gpu::evaluate(context, conditions);
     host::evaluate(context, conditions);
     process::evaluate(context, conditions);
     stuck::evaluate(context, conditions);
-    idle::evaluate(context, conditions);
-    input::evaluate(context, conditions);
-    balance::evaluate(context, conditions);
+    job::evaluate(context, conditions);
+    efficiency::evaluate(context, conditions);
     memory::evaluate(context, conditions);
-    ended::evaluate(context, conditions);
 }

@@ -2,7 +2,7 @@ use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::wire::{Ancestor, GpuReading, Owner, Presence, ProcessState};
 
-/// A process that holds GPU 0 and sleeps, in this state.
+/// A process in this state that holds GPU 0 and uses no CPU.
 fn holder(state: ProcessState) -> TestProcess {
     let mut holder = process(7, "python train.py", &[(0, 40)]);
     holder.reading.state = Some(state);
@@ -10,87 +10,87 @@ fn holder(state: ProcessState) -> TestProcess {
     holder
 }
 
-fn rests(tester: &mut RuleTester, processes: Vec<TestProcess>) -> TestSample {
+fn idles(tester: &mut RuleTester, processes: Vec<TestProcess>) -> TestSample {
     TestSample { gpus: vec![tester.gpu(0, 122.0, 0, 40)], processes }
 }
 
 #[test]
 fn uninterruptible_sleep_warns_at_two_minutes_and_is_critical_at_five() {
     let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(90.0, |tester, _| rests(tester, vec![holder(ProcessState::DiskSleep)]));
+    tester.run(90.0, |tester, _| idles(tester, vec![holder(ProcessState::DiskSleep)]));
     assert_eq!(tester.fired(), []);
-    // One sample goes missing.
+    // One sample is missing.
     tester.wait(10.0);
-    tester.run(40.0, |tester, _| rests(tester, vec![holder(ProcessState::DiskSleep)]));
+    tester.run(40.0, |tester, _| idles(tester, vec![holder(ProcessState::DiskSleep)]));
     assert_eq!(tester.firing(), [("dstate-hang", "warn")]);
-    tester.run(220.0, |tester, _| rests(tester, vec![holder(ProcessState::DiskSleep)]));
+    tester.run(220.0, |tester, _| idles(tester, vec![holder(ProcessState::DiskSleep)]));
     assert_eq!(tester.firing(), [("dstate-hang", "crit")]);
     assert!(tester.finding("dstate-hang").sentence.ends_with("without CPU time, and holds 40 GiB of GPU memory"));
 }
 
 #[test]
-fn a_probe_that_has_watched_the_thread_is_believed() {
+fn the_blocked_time_from_the_probe_counts() {
     let mut tester = RuleTester::new(gpus(0..1));
     let mut stuck = holder(ProcessState::Sleeping);
     stuck.reading.blocked_thread = Some(71);
     stuck.reading.blocked_seconds = Some(400.0);
-    tester.run(10.0, |tester, _| rests(tester, vec![stuck.clone()]));
+    tester.run(10.0, |tester, _| idles(tester, vec![stuck.clone()]));
     assert_eq!(tester.firing(), [("dstate-hang", "crit")]);
     assert!(tester.finding("dstate-hang").sentence.contains("(thread 71) has been in uninterruptible sleep for 6 min"));
 }
 
 #[test]
-fn a_job_that_reads_is_in_disk_sleep_on_and_off() {
+fn a_job_that_reads_is_not_hung() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(3600.0, |tester, t| {
         let mut reader = holder(if (t as u32 / 10) % 5 < 2 { ProcessState::DiskSleep } else { ProcessState::Running });
         reader.reading.cpu_percent = Some(40.0);
-        rests(tester, vec![reader])
+        idles(tester, vec![reader])
     });
-    tester.run(90.0, |tester, _| rests(tester, vec![holder(ProcessState::DiskSleep)]));
-    tester.run(60.0, |tester, _| rests(tester, vec![holder(ProcessState::Running)]));
+    tester.run(90.0, |tester, _| idles(tester, vec![holder(ProcessState::DiskSleep)]));
+    tester.run(60.0, |tester, _| idles(tester, vec![holder(ProcessState::Running)]));
     assert_eq!(tester.fired(), []);
 }
 
 #[test]
-fn stopped_processes_warn_and_debuggers_are_mentioned() {
+fn stopped_processes_warn_and_debugged_ones_are_info() {
     let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(60.0, |tester, _| rests(tester, vec![holder(ProcessState::Stopped)]));
-    tester.run(30.0, |tester, _| rests(tester, vec![holder(ProcessState::Running)]));
+    tester.run(60.0, |tester, _| idles(tester, vec![holder(ProcessState::Stopped)]));
+    tester.run(30.0, |tester, _| idles(tester, vec![holder(ProcessState::Running)]));
     assert_eq!(tester.fired(), [], "stopped for a minute");
-    tester.run(320.0, |tester, _| rests(tester, vec![holder(ProcessState::Stopped)]));
+    tester.run(320.0, |tester, _| idles(tester, vec![holder(ProcessState::Stopped)]));
     assert_eq!(tester.firing(), [("stopped-holding-gpu", "warn")]);
     let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(1700.0, |tester, _| rests(tester, vec![holder(ProcessState::Traced)]));
+    tester.run(1700.0, |tester, _| idles(tester, vec![holder(ProcessState::Traced)]));
     assert_eq!(tester.fired(), []);
-    tester.run(200.0, |tester, _| rests(tester, vec![holder(ProcessState::Traced)]));
+    tester.run(200.0, |tester, _| idles(tester, vec![holder(ProcessState::Traced)]));
     assert_eq!(tester.firing(), [("stopped-holding-gpu", "info")]);
 }
 
 #[test]
-fn a_zombie_that_the_driver_lists_holds_its_gpu() {
+fn a_zombie_that_the_driver_lists_warns() {
     let mut tester = RuleTester::new(gpus(0..1));
     let mut zombie = holder(ProcessState::Zombie);
     zombie.reading.threads_live = Some(1);
-    tester.run(20.0, |tester, _| rests(tester, vec![zombie.clone()]));
-    assert_eq!(tester.fired(), [], "an exit takes a moment");
-    tester.run(50.0, |tester, _| rests(tester, vec![zombie.clone()]));
+    tester.run(20.0, |tester, _| idles(tester, vec![zombie.clone()]));
+    assert_eq!(tester.fired(), [], "an exit takes a few seconds");
+    tester.run(50.0, |tester, _| idles(tester, vec![zombie.clone()]));
     assert_eq!(tester.firing(), [("zombie-holding-gpu", "warn")]);
-    tester.run(300.0, |tester, _| rests(tester, vec![zombie.clone()]));
+    tester.run(300.0, |tester, _| idles(tester, vec![zombie.clone()]));
     assert_eq!(tester.firing(), [("zombie-holding-gpu", "crit")]);
-    assert!(tester.finding("zombie-holding-gpu").sentence.ends_with("1 of its threads live on"));
-    tester.run(20.0, |tester, _| rests(tester, vec![]));
+    assert!(tester.finding("zombie-holding-gpu").sentence.ends_with("1 of its threads are still alive"));
+    tester.run(20.0, |tester, _| idles(tester, vec![]));
     assert_eq!(tester.firing(), [("job-ended", "info")]);
 }
 
 #[test]
-fn a_reused_pid_starts_the_timer_anew() {
+fn a_reused_pid_restarts_the_timer() {
     let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(280.0, |tester, _| rests(tester, vec![holder(ProcessState::Stopped)]));
+    tester.run(280.0, |tester, _| idles(tester, vec![holder(ProcessState::Stopped)]));
     let mut other = holder(ProcessState::Stopped);
     other.facts.start_ticks = Some(99_999);
     other.reading.start_ticks = Some(99_999);
-    tester.run(280.0, |tester, _| rests(tester, vec![other.clone()]));
+    tester.run(280.0, |tester, _| idles(tester, vec![other.clone()]));
     assert!(!tester.fired().iter().any(|(rule, _)| *rule == "stopped-holding-gpu"), "{:?}", tester.fired());
 }
 
@@ -105,17 +105,17 @@ fn worker(pid: u32, parent: u32, name: &str) -> TestProcess {
 }
 
 #[test]
-fn workers_whose_parent_died_are_orphans() {
+fn workers_without_their_parent_are_orphans() {
     let mut tester = RuleTester::new(gpus(0..1));
-    tester.run(300.0, |tester, _| rests(tester, (7..10).map(|pid| worker(pid, 6, "python")).collect()));
+    tester.run(300.0, |tester, _| idles(tester, (7..10).map(|pid| worker(pid, 6, "python")).collect()));
     assert_eq!(tester.fired(), []);
-    tester.run(640.0, |tester, _| rests(tester, (7..10).map(|pid| worker(pid, 1, "systemd")).collect()));
+    tester.run(640.0, |tester, _| idles(tester, (7..10).map(|pid| worker(pid, 1, "systemd")).collect()));
     assert_eq!(tester.firing(), [("orphan-holding-gpu", "warn")]);
     assert_eq!(tester.finding("orphan-holding-gpu").next_check, "kill 7 8 9");
 }
 
 #[test]
-fn what_is_meant_to_outlive_its_parent_is_no_orphan() {
+fn processes_meant_to_outlive_their_parent_are_not_orphans() {
     let nohup = TestProcess {
         facts: crate::wire::ProcessFacts { ignores_hangup: Some(true), ..worker(7, 1, "systemd").facts },
         ..worker(7, 1, "systemd")
@@ -140,10 +140,10 @@ fn what_is_meant_to_outlive_its_parent_is_no_orphan() {
     };
     let mut plain = worker(7, 1, "systemd");
     plain.facts.argv = vec!["python".into(), "train.py".into()];
-    for kept in [nohup, service, tmux, container, plain] {
+    for intended in [nohup, service, tmux, container, plain] {
         let mut tester = RuleTester::new(gpus(0..1));
-        tester.run(1200.0, |tester, _| rests(tester, vec![kept.clone()]));
-        assert_eq!(tester.fired(), [], "{:?}", kept.facts);
+        tester.run(1200.0, |tester, _| idles(tester, vec![intended.clone()]));
+        assert_eq!(tester.fired(), [], "{:?}", intended.facts);
     }
 }
 
@@ -152,7 +152,7 @@ fn used(tester: &mut RuleTester, utilization: u8, gib: u64) -> GpuReading {
 }
 
 #[test]
-fn memory_of_a_pid_that_is_gone_is_not_released() {
+fn memory_of_a_gone_pid_is_ghost_memory() {
     let mut gone = holder(ProcessState::Running);
     gone.reading.presence = Some(Presence::Gone);
     gone.reading.state = None;
@@ -170,7 +170,7 @@ fn memory_of_a_pid_that_is_gone_is_not_released() {
 }
 
 #[test]
-fn memory_of_a_hidden_process_is_only_mentioned() {
+fn memory_of_a_hidden_process_is_info() {
     let mut hidden = holder(ProcessState::Running);
     hidden.reading.presence = Some(Presence::Hidden);
     hidden.reading.state = None;
@@ -180,15 +180,16 @@ fn memory_of_a_hidden_process_is_only_mentioned() {
 }
 
 #[test]
-fn accounted_unified_and_unknown_memory_is_no_ghost() {
+fn accounted_unified_and_unknown_memory_is_not_ghost_memory() {
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(1200.0, |tester, _| TestSample {
         gpus: vec![used(tester, 90, 40)],
         processes: vec![holder(ProcessState::Running)],
     });
-    let mut untold = holder(ProcessState::Running);
-    untold.gpus[0].gpu_memory_bytes = None;
-    tester.run(1200.0, |tester, _| TestSample { gpus: vec![used(tester, 90, 60)], processes: vec![untold.clone()] });
+    let mut unreported = holder(ProcessState::Running);
+    unreported.gpus[0].gpu_memory_bytes = None;
+    tester
+        .run(1200.0, |tester, _| TestSample { gpus: vec![used(tester, 90, 60)], processes: vec![unreported.clone()] });
     let mut unified = gpus(0..1);
     unified[0].unified_memory = Some(true);
     let mut other = RuleTester::new(unified);

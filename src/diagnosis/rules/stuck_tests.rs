@@ -4,7 +4,7 @@ use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostId};
 use crate::wire::{Ancestor, GpuHealth, GpuHealthColumns, GpuReading, RecentPast};
 
-/// One process a GPU, all below one torchrun.
+/// One process per GPU, all started by one torchrun.
 fn ranks(count: u16, cores: f32) -> Vec<TestProcess> {
     (0..count)
         .map(|gpu| {
@@ -51,8 +51,8 @@ fn a_hang_after_healthy_work_warns_at_five_and_is_critical_at_ten_minutes() {
     let finding = tester.finding("stuck-spin");
     let sentence = finding.sentence.to_string();
     assert!(
-        sentence.starts_with("GPUs 0-7 say 100 % busy for 10 min but draw 104 W of 700 W (was 5")
-            && sentence.ends_with(" W) and move no memory: train.py (alice, pid 4312 and 7 more) looks hung"),
+        sentence.starts_with("GPUs 0-7 read 100 % busy for 10 min but draw 104 W of 700 W (was 5")
+            && sentence.ends_with(" W) and access no memory: train.py (alice, pid 4312 and 7 more) looks hung"),
         "{sentence}"
     );
     assert_eq!(finding.next_check, "py-spy dump --pid 4312");
@@ -60,7 +60,7 @@ fn a_hang_after_healthy_work_warns_at_five_and_is_critical_at_ten_minutes() {
 }
 
 #[test]
-fn other_models_and_threads_that_sleep_are_judged_alike() {
+fn gpu_model_and_cpu_usage_do_not_matter() {
     for (limit, healthy_watts, spin_watts, cores) in
         [(700.0, 560.0, 152.0, 1.0), (250.0, 200.0, 44.0, 1.0), (300.0, 240.0, 69.0, 0.0), (700.0, 560.0, 104.0, 0.0)]
     {
@@ -79,7 +79,7 @@ fn other_models_and_threads_that_sleep_are_judged_alike() {
 }
 
 #[test]
-fn a_hang_that_was_never_seen_healthy_is_only_suspected() {
+fn a_hang_without_observed_healthy_work_is_a_suspect() {
     let mut tester = RuleTester::new(gpus(0..2));
     tester.run(1800.0, |tester, _| hung(tester, 2, 104.0, 1.0));
     assert_eq!(tester.fired(), [("stuck-spin-suspect", "warn")]);
@@ -87,7 +87,7 @@ fn a_hang_that_was_never_seen_healthy_is_only_suspected() {
 }
 
 #[test]
-fn what_the_driver_remembers_counts_from_the_first_sample() {
+fn the_history_of_the_driver_counts() {
     let mut tester = RuleTester::new(gpus(0..1));
     let test_sample = hung(&mut tester, 1, 104.0, 1.0);
     let past = RecentPast {
@@ -104,7 +104,7 @@ fn what_the_driver_remembers_counts_from_the_first_sample() {
 }
 
 #[test]
-fn checkpoints_and_evaluations_are_no_hang() {
+fn checkpoints_and_evaluations_are_not_hangs() {
     let mut tester = RuleTester::new(gpus(0..8));
     // A checkpoint of 40 s every 4 min, and one of 2 min every 15.
     tester.run(7200.0, |tester, t| {
@@ -137,7 +137,7 @@ fn a_barrier_while_one_rank_writes_is_never_critical() {
 }
 
 #[test]
-fn the_rank_that_never_arrived_is_named() {
+fn a_missing_rank_is_named() {
     let mut tester = after_healthy_work(4);
     tester.run(320.0, |tester, _| {
         let mut test_sample = hung(tester, 4, 152.0, 1.0);
@@ -146,10 +146,10 @@ fn the_rank_that_never_arrived_is_named() {
         }
         test_sample
     });
-    assert_eq!(tester.firing(), [("missing-rank", "warn")], "and stuck-spin is not told beside it");
+    assert_eq!(tester.firing(), [("missing-rank", "warn")], "stuck-spin is inhibited");
     let finding = tester.finding("missing-rank");
     assert!(
-        finding.sentence.starts_with("the rank on GPUs 1-3 on hgx-00 never arrived: at rest for 5 min with up to 70 GiB held, while GPU 0 waits at 15"),
+        finding.sentence.starts_with("the rank on GPUs 1-3 on hgx-00 never arrived: idle for 5 min while holding up to 70 GiB, and GPU 0 waits at 15"),
         "{}",
         finding.sentence
     );
@@ -158,13 +158,13 @@ fn the_rank_that_never_arrived_is_named() {
 
 #[test]
 fn work_near_the_spin_power_is_not_a_hang() {
-    // Bound by communication: the power swings, and it was no higher before.
+    // Bound by communication: the power varies, and was not higher before.
     let mut tester = RuleTester::new(gpus(0..8));
     tester.run(3600.0, |tester, t| {
         let watts = if ((t / 10.0) as u32).is_multiple_of(3) { 150.0 } else { 480.0 };
         TestSample { gpus: (0..8).map(|_| tester.gpu(100, watts, 12, 70)).collect(), processes: ranks(8, 1.4) }
     });
-    // Decoding one sequence: little power, but memory is read.
+    // Decoding one sequence: low power, but high memory utilisation.
     tester.run(3600.0, |tester, _| TestSample {
         gpus: (0..8).map(|_| tester.gpu(97, 190.0, 38, 70)).collect(),
         processes: ranks(8, 1.4),
@@ -173,7 +173,7 @@ fn work_near_the_spin_power_is_not_a_hang() {
 }
 
 #[test]
-fn launch_bound_work_is_never_more_than_suspected() {
+fn launch_bound_work_is_at_most_a_suspect() {
     let mut infos = gpus(0..1);
     infos[0].power_limit_watts = Some(140.0);
     let mut tester = RuleTester::new(infos);
@@ -186,7 +186,7 @@ fn launch_bound_work_is_never_more_than_suspected() {
 }
 
 #[test]
-fn power_smoothing_switches_the_rule_off_and_says_so() {
+fn power_smoothing_disables_the_rule_and_is_listed() {
     let mut tester = RuleTester::new(gpus(0..2));
     let smooth = |snapshot: &mut crate::wire::Snapshot, _: f64| {
         let health = GpuHealth { power_smoothing: Some(true), ..GpuHealth::default() };
@@ -195,12 +195,12 @@ fn power_smoothing_switches_the_rule_off_and_says_so() {
     tester.run_edited(1200.0, |tester, _| healthy(tester, 2), smooth);
     tester.run_edited(1800.0, |tester, _| hung(tester, 2, 190.0, 1.0), smooth);
     assert_eq!(tester.fired(), []);
-    let said: Vec<String> = tester.engine.not_judged().iter().map(ToString::to_string).collect();
-    assert_eq!(said, ["2 GPUs with power smoothing: rules about power are off"]);
+    let listed: Vec<String> = tester.engine.not_judged().iter().map(ToString::to_string).collect();
+    assert_eq!(listed, ["2 GPUs with power smoothing (power rules do not apply)"]);
 }
 
 #[test]
-fn a_gap_holds_the_state_and_one_notification_stays_one() {
+fn a_gap_holds_the_finding_without_another_notification() {
     let mut tester = after_healthy_work(8);
     tester.run(330.0, |tester, _| hung(tester, 8, 104.0, 1.0));
     assert_eq!(tester.firing(), [("stuck-spin", "warn")]);
@@ -213,7 +213,7 @@ fn a_gap_holds_the_state_and_one_notification_stays_one() {
 }
 
 #[test]
-fn dropped_samples_change_nothing() {
+fn dropped_samples_do_not_delay_a_finding() {
     let mut tester = after_healthy_work(8);
     let mut sample = 0;
     let begin = tester.t;
@@ -247,5 +247,5 @@ fn a_gpu_that_changes_its_index_keeps_its_finding() {
     tester.run(60.0, |tester, _| hung(tester, 1, 104.0, 1.0));
     assert_eq!(tester.firing(), [("stuck-spin", "warn")]);
     assert_eq!(tester.notified(), 1);
-    assert!(tester.finding("stuck-spin").sentence.starts_with("GPU 5 says"));
+    assert!(tester.finding("stuck-spin").sentence.starts_with("GPU 5 reads"));
 }

@@ -1,93 +1,95 @@
-//! What is remembered of one GPU.
+//! The state kept for one GPU, and its spin power.
 
-use crate::diagnosis::evaluation::Run;
-use crate::diagnosis::power::{SPIN_SHARE, UNLEARNED_IDLE_SHARE};
-use crate::diagnosis::window::{Window, WindowPoint};
+use super::window::{Window, WindowPoint};
+use crate::diagnosis::condition::Run;
 use crate::wire::{DriverErrorKind, GpuHealth, GpuInfo, GpuReading, RecentPast, SafeText};
 use std::collections::VecDeque;
 
-/// Context-idle power is learned from this many seconds at 0 %.
+/// How far above its context-idle power, as a share of the range from that to the limit, a GPU may draw and still count as
+/// spinning. Fitted to reported hangs: H100 104 to 152 of 700 W, V100 44 of 250 W, A100-PCIe 69 of 300 W
+/// (NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968). Healthy work on the same H100 draws 500 to 690 W.
+const SPIN_SHARE: f32 = 0.12;
+/// The context-idle power as a share of the limit, until it is learned for this GPU.
+const UNLEARNED_IDLE_SHARE: f32 = 0.20;
+/// The seconds at 0 % from which the context-idle power is learned.
 const LEARN_SECONDS: f64 = 60.0;
-/// What is learned lies within these shares of the limit: a GPU that sleeps deeper than it does between kernels, or
-/// whose sensor fails, must not move the spin power out of the range of the reports it was fitted to.
+/// The range of the learned power, as shares of the limit. A GPU in a deeper sleep state than between kernels, or with a
+/// broken sensor, must not move the spin power out of the range of the reports.
 const LEARNED_SHARES: std::ops::RangeInclusive<f32> = 0.12..=0.40;
-/// Minutes of used memory that are kept.
+/// The number of minutes of used memory that are kept.
 const MEMORY_MINUTES: usize = 31;
 
-/// What is remembered of one GPU, and what it reads now.
-#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
+/// The state kept for one GPU, and its current readings.
+#[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 #[derive(Debug, Clone, Default)]
-pub(in crate::diagnosis) struct GpuTrack {
-    /// By what it is recognised.
-    pub(in crate::diagnosis) identity: SafeText,
-    pub(in crate::diagnosis) index: u32,
-    pub(in crate::diagnosis) is_instance: bool,
-    pub(in crate::diagnosis) is_mig_parent: bool,
-    pub(in crate::diagnosis) is_unified: bool,
-    pub(in crate::diagnosis) error: Option<DriverErrorKind>,
-    /// Its readings are of now: no error, no call that hangs.
-    pub(in crate::diagnosis) is_readable: bool,
-    pub(in crate::diagnosis) utilization: Option<u8>,
-    pub(in crate::diagnosis) memory_utilization: Option<u8>,
-    pub(in crate::diagnosis) power: Option<f32>,
-    pub(in crate::diagnosis) limit: Option<f32>,
-    pub(in crate::diagnosis) used_bytes: Option<u64>,
-    pub(in crate::diagnosis) reserved_bytes: Option<u64>,
-    pub(in crate::diagnosis) total_bytes: Option<u64>,
-    pub(in crate::diagnosis) has_power_smoothing: bool,
-    pub(in crate::diagnosis) window: Window,
-    /// Busy at spin power, without moving memory.
-    pub(in crate::diagnosis) spin_run: Option<Run>,
-    /// The same where the memory's utilisation may be anything: an observation.
-    pub(in crate::diagnosis) is_low_power: bool,
-    /// Hardly busy.
-    pub(in crate::diagnosis) idle_run: Option<Run>,
-    /// Learned context-idle power, in watts.
-    pub(in crate::diagnosis) idle_watts: Option<f32>,
-    /// Seconds and joules of the present run at 0 % with a context.
+pub(crate) struct GpuTrack {
+    /// See [`gpu_identity`].
+    pub(crate) identity: SafeText,
+    pub(crate) index: u32,
+    pub(crate) is_instance: bool,
+    pub(crate) is_mig_parent: bool,
+    pub(crate) is_unified: bool,
+    pub(crate) error: Option<DriverErrorKind>,
+    /// The readings are current: there is no error and no blocked call.
+    pub(crate) is_readable: bool,
+    pub(crate) utilization: Option<u8>,
+    pub(crate) memory_utilization: Option<u8>,
+    pub(crate) power: Option<f32>,
+    pub(crate) limit: Option<f32>,
+    pub(crate) used_bytes: Option<u64>,
+    pub(crate) reserved_bytes: Option<u64>,
+    pub(crate) total_bytes: Option<u64>,
+    pub(crate) has_power_smoothing: bool,
+    pub(crate) window: Window,
+    /// Busy below the spin power and without memory accesses.
+    pub(crate) spin_run: Option<Run>,
+    /// Busy below the spin power at any memory utilisation: an observation, not a finding.
+    pub(crate) is_low_power: bool,
+    /// Idle or nearly idle.
+    pub(crate) idle_run: Option<Run>,
+    /// The learned context-idle power, in watts.
+    pub(crate) idle_watts: Option<f32>,
+    /// The seconds and joules of the current run at 0 % with a context.
     learning: (f64, f64),
-    /// MiB used, a point a minute.
-    pub(in crate::diagnosis) memory: VecDeque<(f32, u32)>,
+    /// The used memory in MiB, one point per minute.
+    pub(crate) memory: VecDeque<(f32, u32)>,
     thermal_counter: Option<f64>,
     brake_counter: Option<f64>,
-    /// Uncorrectable errors at the first look.
-    pub(in crate::diagnosis) ecc_baseline: Option<u64>,
-    /// NVLinks that have been up.
-    pub(in crate::diagnosis) links_seen: u64,
-    /// Samples in a row in which it was an error.
-    pub(in crate::diagnosis) lost_samples: u32,
+    /// The number of uncorrectable errors at the first sample.
+    pub(crate) ecc_baseline: Option<u64>,
+    /// The NVLinks that have been up, as a bit mask.
+    pub(crate) links_seen: u64,
+    /// The number of samples in a row in which the GPU was lost or needed a reset.
+    pub(crate) lost_samples: u32,
 }
 
-/// Bounds of the sample's predicates.
+/// The thresholds, in percent, of the conditions that a track evaluates per sample.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::diagnosis) struct SpinThresholds {
-    pub(in crate::diagnosis) utilization: f64,
-    pub(in crate::diagnosis) memory: f64,
-    pub(in crate::diagnosis) rest: f64,
+pub(crate) struct SpinThresholds {
+    pub(crate) utilization: f64,
+    pub(crate) memory: f64,
+    pub(crate) rest: f64,
 }
 
 impl GpuTrack {
-    /// One that was not seen before; `idle_watts` is what an earlier run of the program learned of it.
-    pub(in crate::diagnosis) fn new(identity: SafeText, idle_watts: Option<f32>) -> Self {
+    /// A new GPU. `idle_watts` is the context-idle power that an earlier run learned.
+    pub(crate) fn new(identity: SafeText, idle_watts: Option<f32>) -> Self {
         Self { identity, idle_watts, ..Self::default() }
     }
 
-    /// `Pspin` in watts; `None` without a limit.
-    pub(in crate::diagnosis) fn spin_watts(&self) -> Option<f32> {
-        let limit = self.limit?;
-        let idle = self.idle_watts.unwrap_or(UNLEARNED_IDLE_SHARE * limit);
-        let idle = idle.clamp(LEARNED_SHARES.start() * limit, LEARNED_SHARES.end() * limit);
-        Some(idle + SPIN_SHARE * (limit - idle))
+    /// The spin power in watts; `None` without a power limit.
+    pub(crate) fn spin_watts(&self) -> Option<f32> {
+        Some(spin_power_watts(self.limit?, self.learned_watts()))
     }
 
-    /// The learned context-idle power, as `is_low_power` of this module's neighbours takes it.
-    pub(in crate::diagnosis) fn learned_watts(&self) -> Option<f32> {
+    /// The learned context-idle power in watts, limited to a plausible range.
+    pub(crate) fn learned_watts(&self) -> Option<f32> {
         let limit = self.limit?;
         self.idle_watts.map(|watts| watts.clamp(LEARNED_SHARES.start() * limit, LEARNED_SHARES.end() * limit))
     }
 
-    /// Takes a reading in.
-    pub(in crate::diagnosis) fn update(
+    /// Updates the track with one sample.
+    pub(crate) fn update(
         &mut self,
         info: &GpuInfo,
         reading: &GpuReading,
@@ -117,13 +119,13 @@ impl GpuTrack {
         if !self.is_readable {
             return;
         }
-        let thermal = share_of_time(
+        let thermal = slowdown_seconds(
             &mut self.thermal_counter,
             reading.thermal_violation_seconds,
             reading.clocks_event_reasons.map(|reasons| reasons & 0x40 != 0),
             dt,
         );
-        let brake = share_of_time(
+        let brake = slowdown_seconds(
             &mut self.brake_counter,
             reading.power_brake_seconds,
             reading.clocks_event_reasons.map(|reasons| reasons & 0x80 != 0),
@@ -136,17 +138,17 @@ impl GpuTrack {
             thermal,
             brake,
         };
-        self.take(t, dt, point, bounds);
-        self.learn(has_context, dt);
+        self.add_point(t, dt, point, bounds);
+        self.learn_idle_power(has_context, dt);
         self.record_memory(t);
     }
 
-    /// Takes what the driver remembers from before the first sample, the oldest first. `end` is when the last was
-    /// taken.
-    pub(in crate::diagnosis) fn backfill(&mut self, past: &RecentPast, end: f64, bounds: SpinThresholds) {
+    /// Fills the window with the history that the driver kept before the first sample. `end` is the time of its last
+    /// entry.
+    pub(crate) fn backfill(&mut self, past: &RecentPast, end: f64, bounds: SpinThresholds) {
         let length = [past.utilization_percent.len(), past.memory_utilization_percent.len(), past.power_watts.len()];
         let length = length.into_iter().max().unwrap_or(0).min(600);
-        // The lists end together: a shorter one begins later.
+        // The lists end at the same time: a shorter one begins later.
         let at = |list_length: usize, back: usize| list_length.checked_sub(back);
         for back in (1..=length).rev() {
             let utilization = at(past.utilization_percent.len(), back).and_then(|i| past.utilization_percent[i]);
@@ -154,21 +156,21 @@ impl GpuTrack {
             let power = at(past.power_watts.len(), back).and_then(|i| past.power_watts[i]);
             let memory_utilization = memory.and_then(|i| past.memory_utilization_percent[i]);
             let point = WindowPoint { utilization, memory_utilization, power, ..WindowPoint::default() };
-            self.take(end - (back - 1) as f64, 1.0, point, bounds);
+            self.add_point(end - (back - 1) as f64, 1.0, point, bounds);
         }
     }
 
-    fn take(&mut self, t: f64, dt: f64, point: WindowPoint, bounds: SpinThresholds) {
-        let low = match (point.utilization, point.power, self.spin_watts()) {
+    fn add_point(&mut self, t: f64, dt: f64, point: WindowPoint, bounds: SpinThresholds) {
+        let is_low = match (point.utilization, point.power, self.spin_watts()) {
             (Some(utilization), Some(power), Some(spin)) if !self.has_power_smoothing => {
                 Some(f64::from(utilization) >= bounds.utilization && power < spin)
             }
             (Some(_), _, _) if self.has_power_smoothing => Some(false),
             _ => None,
         };
-        self.is_low_power = low == Some(true);
-        let still = point.memory_utilization.map(|memory| f64::from(memory) <= bounds.memory);
-        match (low, still) {
+        self.is_low_power = is_low == Some(true);
+        let is_memory_still = point.memory_utilization.map(|memory| f64::from(memory) <= bounds.memory);
+        match (is_low, is_memory_still) {
             (Some(true), Some(true)) => {
                 if self.spin_run.is_none() {
                     self.window.start_bucket(t);
@@ -186,7 +188,7 @@ impl GpuTrack {
         self.window.push(t, dt, point);
     }
 
-    fn learn(&mut self, has_context: bool, dt: f64) {
+    fn learn_idle_power(&mut self, has_context: bool, dt: f64) {
         let (Some(0), Some(power), true) = (self.utilization, self.power, has_context && !self.has_power_smoothing)
         else {
             self.learning = (0.0, 0.0);
@@ -217,7 +219,7 @@ impl GpuTrack {
     fn update_health(&mut self, health: &GpuHealth) {
         self.has_power_smoothing = health.power_smoothing == Some(true);
         if let Some(total) = health.ecc_uncorrectable_volatile {
-            // A counter that fell began anew with the driver.
+            // A counter that fell was reset with the driver.
             self.ecc_baseline = Some(self.ecc_baseline.map_or(total, |baseline| baseline.min(total)));
         }
         if let Some(active) = health.nvlinks_active {
@@ -225,18 +227,91 @@ impl GpuTrack {
         }
     }
 
-    pub(in crate::diagnosis) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.window.memory_bytes() + self.memory.capacity() * std::mem::size_of::<(f32, u32)>()
     }
 }
 
-/// Seconds of the last `dt` that a counter rose by, else all of them where the reason is set.
-fn share_of_time(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<bool>, dt: f64) -> Option<f32> {
+/// The rise of a counter within the last `dt` seconds. Without a counter, all of `dt` if the clocks event reason is set.
+fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<bool>, dt: f64) -> Option<f32> {
     if let Some(now) = now {
         let before = counter.replace(now);
-        // A counter that fell began anew, and the first sight has nothing to compare with.
+        // A counter that fell was reset, and the first value has nothing to compare with.
         let rise = before.map(|before| (now - before).clamp(0.0, dt));
         return rise.map(|rise| rise as f32);
     }
     is_set.map(|is_set| if is_set { dt as f32 } else { 0.0 })
+}
+
+/// The spin power in watts: `Pspin = I + 0.12 (L - I)`, with the power limit L and the context-idle power I. A GPU that reads
+/// busy below it does almost no work.
+fn spin_power_watts(limit_watts: f32, idle_watts: Option<f32>) -> f32 {
+    let idle = idle_watts.unwrap_or(UNLEARNED_IDLE_SHARE * limit_watts);
+    idle + SPIN_SHARE * (limit_watts - idle)
+}
+
+/// The identity of a GPU across samples: its UUID, otherwise its index.
+pub(crate) fn gpu_identity(info: &GpuInfo) -> SafeText {
+    info.uuid.clone().unwrap_or_else(|| SafeText::from(format!("index {}", info.index)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reported_hangs_are_below_the_spin_power_and_healthy_work_is_above() {
+        for (model, watts, limit) in
+            [("H100", 104.0, 700.0), ("H100", 152.0, 700.0), ("V100-PCIe", 44.0, 250.0), ("A100-PCIe", 69.0, 300.0)]
+        {
+            assert!(watts < spin_power_watts(limit, None), "{model}");
+        }
+        assert!(560.0 > spin_power_watts(700.0, None), "H100 at work");
+        assert!(250.0 > spin_power_watts(700.0, None), "FSDP, bound by communication");
+    }
+
+    #[test]
+    fn the_spin_power_follows_the_learned_idle_power() {
+        assert!((spin_power_watts(700.0, None) - 207.2).abs() < 0.01);
+        assert!((spin_power_watts(700.0, Some(122.0)) - 191.36).abs() < 0.01);
+    }
+
+    fn updated(reading: GpuReading, idle_watts: Option<f32>) -> GpuTrack {
+        let mut track = GpuTrack::new("GPU-0".into(), idle_watts);
+        let info = GpuInfo { power_limit_watts: Some(700.0), ..GpuInfo::default() };
+        let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, rest: 5.0 };
+        track.update(&info, &reading, None, true, bounds, (10.0, 10.0));
+        track
+    }
+
+    #[test]
+    fn an_implausible_learned_power_is_limited() {
+        let reading = GpuReading::default();
+        assert_eq!(updated(reading.clone(), Some(900.0)).learned_watts(), Some(280.0));
+        assert_eq!(updated(reading, Some(1.0)).learned_watts(), Some(84.0));
+    }
+
+    #[test]
+    fn low_power_prefers_mean_power_and_the_current_limit() {
+        let reading = GpuReading {
+            utilization_percent: Some(100),
+            power_watts: Some(104.0),
+            power_mean_watts: Some(500.0),
+            ..GpuReading::default()
+        };
+        assert!(!updated(reading.clone(), None).is_low_power);
+        let lowered = GpuReading { power_mean_watts: Some(104.0), power_limit_watts: Some(300.0), ..reading };
+        assert!(!updated(lowered.clone(), None).is_low_power);
+        assert!(updated(lowered, Some(95.0)).is_low_power);
+    }
+
+    #[test]
+    fn low_power_needs_a_busy_gpu_and_all_readings() {
+        let reading =
+            |utilization_percent, power_watts| GpuReading { utilization_percent, power_watts, ..GpuReading::default() };
+        assert!(updated(reading(Some(90), Some(104.0)), None).is_low_power);
+        assert!(!updated(reading(Some(89), Some(104.0)), None).is_low_power);
+        assert!(!updated(reading(Some(100), None), None).is_low_power, "no power");
+        assert!(!updated(reading(None, Some(50.0)), None).is_low_power, "a MIG parent");
+    }
 }

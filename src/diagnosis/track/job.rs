@@ -1,91 +1,91 @@
-//! What is remembered of one job on one host.
+//! The state kept for one job on one host: how it uses its GPUs now, how it used them before, and how balanced they are.
 
-use super::balance::{Balance, Straggler, compare};
-use super::{Baseline, GpuTrack, ProcessTrack};
-use crate::diagnosis::evaluation::Run;
+use super::{GpuTrack, ProcessTrack};
+use crate::diagnosis::condition::Run;
+use crate::diagnosis::saved_state::SavedGpuUsage;
 use crate::fleet::JobKey;
 use crate::wire::SafeText;
 
-/// A minute of utilisation becomes a part of the past when it is this old, in seconds, so that what is judged now is
-/// not compared with itself.
+/// A minute of utilisation enters the baseline when it is this old, in seconds, so that the present is not compared with
+/// itself.
 const BASELINE_DELAY: f64 = 660.0;
-/// What lies further back is no longer in a GPU's window.
+/// Utilisation older than this, in seconds, is no longer in the window of a GPU.
 const BASELINE_REACH: f64 = 1200.0;
 
-/// A GPU computes in earnest above this many times its spin power.
-pub(in crate::diagnosis) const COMPUTES_ABOVE: f32 = 1.15;
+/// A GPU does real work above this many times its spin power.
+pub(crate) const COMPUTES_ABOVE: f32 = 1.15;
 
 /// One GPU of a job.
 #[derive(Debug, Clone)]
-pub(in crate::diagnosis) struct JobGpu {
-    pub(in crate::diagnosis) identity: SafeText,
-    pub(in crate::diagnosis) position: usize,
-    /// Nobody else computes there.
-    pub(in crate::diagnosis) is_exclusive: bool,
-    pub(in crate::diagnosis) memory_bytes: Option<u64>,
-    /// Utilisation of this job there; the GPU's own where it is alone.
-    pub(in crate::diagnosis) activity: Option<u8>,
-    pub(in crate::diagnosis) baseline: Baseline,
+pub(crate) struct JobGpu {
+    pub(crate) identity: SafeText,
+    pub(crate) position: usize,
+    /// No other job computes on the GPU.
+    pub(crate) is_exclusive: bool,
+    pub(crate) memory_bytes: Option<u64>,
+    /// The utilisation of this job on the GPU, or of the GPU if no other job uses it.
+    pub(crate) activity: Option<u8>,
+    pub(crate) baseline: Baseline,
 }
 
 /// One job on one host.
-#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
+#[allow(clippy::struct_excessive_bools, reason = "independent properties")]
 #[derive(Debug, Clone)]
-pub(in crate::diagnosis) struct JobTrack {
-    pub(in crate::diagnosis) key: JobKey,
-    /// Its processes, by their place among the host's.
-    pub(in crate::diagnosis) members: Vec<usize>,
-    pub(in crate::diagnosis) gpus: Vec<JobGpu>,
-    /// While its processes are sorted anew: the GPUs it had.
+pub(crate) struct JobTrack {
+    pub(crate) key: JobKey,
+    /// Its processes, as indexes into the processes of the host.
+    pub(crate) members: Vec<usize>,
+    pub(crate) gpus: Vec<JobGpu>,
+    /// The GPUs from before, while the processes are regrouped.
     previous_gpus: Vec<JobGpu>,
-    pub(in crate::diagnosis) first_seen: f64,
-    pub(in crate::diagnosis) is_server: bool,
-    pub(in crate::diagnosis) is_notebook: bool,
-    pub(in crate::diagnosis) is_mine: bool,
-    /// Every GPU of it was read in this sample, and none of its processes is held over from an earlier one.
-    pub(in crate::diagnosis) is_readable: bool,
-    /// Cores that its processes use, smoothed; `None` where one does not tell.
-    pub(in crate::diagnosis) cores: Option<f64>,
-    /// Nobody computes: every GPU at rest and hardly any CPU.
-    pub(in crate::diagnosis) idle_run: Option<Run>,
-    /// What is known of the time before it was watched: it has done nothing since then at the latest.
-    pub(in crate::diagnosis) idle_since: Option<f64>,
-    /// Since when it was quiet before a long gap, and the CPU time it had used.
-    pub(in crate::diagnosis) before_gap: Option<(f64, f64)>,
-    /// Nothing at all happens.
-    pub(in crate::diagnosis) stalled_run: Option<Run>,
-    /// The longest time in which nothing happened and after which its GPUs worked again, in seconds.
-    pub(in crate::diagnosis) longest_pause: f32,
-    /// When a member last did something on the host that the others may wait for.
-    pub(in crate::diagnosis) host_work_at: Option<f64>,
-    /// When one of its GPUs last computed in earnest.
-    pub(in crate::diagnosis) computed_at: Option<f64>,
-    /// Its GPUs were once about as busy as each other.
+    pub(crate) first_seen: f64,
+    pub(crate) is_server: bool,
+    pub(crate) is_notebook: bool,
+    pub(crate) is_mine: bool,
+    /// All its GPUs were read in this sample, and none of its processes is stale.
+    pub(crate) is_readable: bool,
+    /// The smoothed CPU cores that its processes use; `None` if one of them is unknown.
+    pub(crate) cores: Option<f64>,
+    /// All GPUs are idle and the processes use almost no CPU.
+    pub(crate) idle_run: Option<Run>,
+    /// The job has been idle since this time, known from CPU time, before `idle_run` began.
+    pub(crate) idle_since: Option<f64>,
+    /// Before a long gap: since when the job was idle, and its CPU time.
+    pub(crate) before_gap: Option<(f64, f64)>,
+    /// Idle, and without any reads, writes or new processes.
+    pub(crate) stalled_run: Option<Run>,
+    /// The longest stall, in seconds, after which the GPUs worked again.
+    pub(crate) longest_pause: f32,
+    /// When a process last did work on the host that the others may wait for.
+    pub(crate) host_work_at: Option<f64>,
+    /// When one of its GPUs last did real work.
+    pub(crate) computed_at: Option<f64>,
+    /// Its GPUs were balanced before.
     was_balanced: bool,
-    /// Which jobs of other hosts are parts of the same, by the engine's list.
-    pub(in crate::diagnosis) group: Option<usize>,
-    /// Up to when its utilisation is in the past.
+    /// The index of its distributed job in the list of the engine.
+    pub(crate) group: Option<usize>,
+    /// The time up to which the utilisation is in the baseline.
     baseline_until: f64,
     balance_due: f64,
-    /// The GPU that does less than the others, as of the last comparison.
-    pub(in crate::diagnosis) imbalance: Option<Straggler>,
+    /// The GPU that does less than the others, from the last comparison.
+    pub(crate) imbalance: Option<Straggler>,
 }
 
-/// Bounds of the job's predicates.
+/// The thresholds of the conditions that a track evaluates per sample.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::diagnosis) struct IdleThresholds {
-    pub(in crate::diagnosis) idle_utilization: f64,
-    pub(in crate::diagnosis) idle_cores: f64,
-    pub(in crate::diagnosis) still_utilization: f64,
-    pub(in crate::diagnosis) still_cores: f64,
-    pub(in crate::diagnosis) active_utilization: f64,
-    pub(in crate::diagnosis) young: f64,
-    /// Points of utilisation, and share of power, by which a GPU is off.
-    pub(in crate::diagnosis) straggler: (f64, f64),
+pub(crate) struct IdleThresholds {
+    pub(crate) idle_utilization: f64,
+    pub(crate) idle_cores: f64,
+    pub(crate) still_utilization: f64,
+    pub(crate) still_cores: f64,
+    pub(crate) active_utilization: f64,
+    pub(crate) young: f64,
+    /// The percentage points of utilisation, and the share of power, by which a straggler is behind.
+    pub(crate) straggler: (f64, f64),
 }
 
 impl JobTrack {
-    pub(in crate::diagnosis) fn new(key: JobKey, t: f64) -> Self {
+    pub(crate) fn new(key: JobKey, t: f64) -> Self {
         Self {
             key,
             members: Vec::new(),
@@ -112,25 +112,49 @@ impl JobTrack {
         }
     }
 
-    /// Memory that it holds on all its GPUs; `None` where nobody tells.
-    pub(in crate::diagnosis) fn memory_bytes(&self) -> Option<u64> {
+    /// The processes of the job. `processes` are those of the host.
+    pub(crate) fn members<'a>(
+        &'a self,
+        processes: &'a [ProcessTrack],
+    ) -> impl Iterator<Item = &'a ProcessTrack> + use<'a> {
+        self.members.iter().filter_map(move |member| processes.get(*member))
+    }
+
+    /// The CPU time of all its processes in seconds; `None` if one of them is unknown.
+    pub(crate) fn cpu_seconds(&self, processes: &[ProcessTrack]) -> Option<f64> {
+        self.members(processes).map(|process| process.cpu_seconds).sum()
+    }
+
+    /// The start of the idle time, including the time known from CPU time; `None` while the job works.
+    pub(crate) fn idle_start(&self) -> Option<f64> {
+        self.idle_run.map(|run| self.idle_since.map_or(run.since, |since| since.min(run.since)))
+    }
+
+    /// The positions of its GPUs.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = usize> {
+        self.gpus.iter().map(|gpu| gpu.position)
+    }
+
+    /// The memory that the job holds on all its GPUs; `None` if it is unknown on all of them.
+    pub(crate) fn memory_bytes(&self) -> Option<u64> {
         self.gpus.iter().filter_map(|gpu| gpu.memory_bytes).reduce(u64::saturating_add)
     }
 
-    /// Takes a sample in, after its GPUs and processes.
-    pub(in crate::diagnosis) fn update(
+    /// Updates the track with one sample, after its GPUs and processes.
+    pub(crate) fn update(
         &mut self,
         gpus: &[GpuTrack],
         processes: &[ProcessTrack],
         bounds: IdleThresholds,
         (t, dt): (f64, f64),
     ) {
-        let members = || self.members.iter().filter_map(|member| processes.get(*member));
+        let members = || self.members(processes);
         let age = members().filter_map(|process| process.age).fold(0.0, f64::max).max(t - self.first_seen);
         let is_young = age < bounds.young;
-        self.cores = members().map(|process| process.smoothed_cores).sum();
+        let smoothed_cores: Option<f64> = members().map(|process| process.smoothed_cores).sum();
         let now_cores: Option<f64> = members().map(|process| process.cores).sum();
-        let stirred = members().filter_map(|process| process.last_io_at).fold(f64::NEG_INFINITY, f64::max);
+        let last_io = members().filter_map(|process| process.last_io_at).fold(f64::NEG_INFINITY, f64::max);
+        self.cores = smoothed_cores;
         self.update_host_work(processes, t);
         if !self.is_readable {
             return;
@@ -140,7 +164,6 @@ impl JobTrack {
             let Some(activity) = gpu.activity else { continue };
             if f64::from(activity) >= bounds.active_utilization {
                 gpu.baseline.active_seconds += dt as f32;
-                gpu.baseline.active_at = Some(t);
             }
             let computes = |power: f32, spin: f32| gpu.is_exclusive && activity >= 20 && power > COMPUTES_ABOVE * spin;
             if track.power.zip(track.spin_watts()).is_some_and(|(power, spin)| computes(power, spin)) {
@@ -154,16 +177,16 @@ impl JobTrack {
             }
         }
         self.extend_baseline(gpus, is_young, t);
-        self.compare(gpus, bounds, t);
+        self.update_balance(gpus, bounds, t);
         let most = self.gpus.iter().map(|gpu| gpu.activity).reduce(|a, b| Some(a?.max(b?))).flatten().map(f64::from);
-        let rests = |most: Option<f64>, percent: f64, cores: Option<f64>, limit: f64| match (most, cores) {
+        let is_idle = |most: Option<f64>, percent: f64, cores: Option<f64>, limit: f64| match (most, cores) {
             (Some(most), _) if most > percent => Some(false),
             (Some(_), Some(cores)) => Some(cores <= limit),
             _ => None,
         };
-        // Work shows at once, and so does its end: the smoothed value is only for the sample_time of a thread that wakes.
+        // The start and the end of work take effect at once. Smoothing only hides short wake-ups of a thread.
         let cores = self.cores.zip(now_cores).map(|(slow, now)| if now > 0.5 { now } else { slow.min(now) });
-        match rests(most, bounds.idle_utilization, cores, bounds.idle_cores) {
+        match is_idle(most, bounds.idle_utilization, cores, bounds.idle_cores) {
             Some(true) => Run::extend(&mut self.idle_run, t, dt),
             Some(false) => {
                 self.idle_run = None;
@@ -171,26 +194,26 @@ impl JobTrack {
             }
             None => {}
         }
-        match rests(most, bounds.still_utilization, cores, bounds.still_cores) {
-            Some(true) if stirred < t => Run::extend(&mut self.stalled_run, t, dt),
+        match is_idle(most, bounds.still_utilization, cores, bounds.still_cores) {
+            Some(true) if last_io < t => Run::extend(&mut self.stalled_run, t, dt),
             Some(_) => {
                 let works = most.is_some_and(|most| most >= bounds.active_utilization);
-                if let (Some(rest), true) = (self.stalled_run.take(), works) {
-                    self.longest_pause = self.longest_pause.max((t - rest.since) as f32);
+                if let (Some(stall), true) = (self.stalled_run.take(), works) {
+                    self.longest_pause = self.longest_pause.max((t - stall.since) as f32);
                 }
             }
             None => {}
         }
     }
 
-    /// Notices who works on the host. A waiting rank spins on about one core; one that saves or evaluates uses more than
-    /// the others, writes, or goes in and out of disk sleep.
+    /// Detects work on the host. A waiting rank spins on about one core. A rank that saves or evaluates uses more cores than
+    /// the others, writes, or enters and leaves disk sleep.
     fn update_host_work(&mut self, processes: &[ProcessTrack], t: f64) {
-        let members = || self.members.iter().filter_map(|member| processes.get(*member));
+        let members = || self.members(processes);
         let mut cores: Vec<f64> = members().filter_map(|process| process.smoothed_cores).collect();
         cores.sort_by(f64::total_cmp);
         let median = cores.get(cores.len().saturating_sub(1) / 2).copied().unwrap_or(0.0);
-        // Smoothed, so that a thread that wakes is no work; and now, so that what is over no longer counts.
+        // The smoothed value excludes short wake-ups, the current one excludes work that has ended.
         let least = (median + 0.5).max(1.5);
         let is_more = |cores: Option<f64>| cores.is_some_and(|cores| cores > least);
         let uses_more = members().any(|process| is_more(process.smoothed_cores) && is_more(process.cores));
@@ -203,18 +226,18 @@ impl JobTrack {
     }
 
     /// Compares its GPUs with each other, once a minute.
-    fn compare(&mut self, gpus: &[GpuTrack], bounds: IdleThresholds, t: f64) {
+    fn update_balance(&mut self, gpus: &[GpuTrack], bounds: IdleThresholds, t: f64) {
         if t < self.balance_due {
             return;
         }
         self.balance_due = t + 60.0;
-        match compare(&self.gpus, gpus, bounds.straggler, t) {
-            Some(Balance::Even) => {
+        match balance(&self.gpus, gpus, bounds.straggler, t) {
+            Some(Balance::Balanced) => {
                 self.was_balanced = true;
                 self.imbalance = None;
             }
             Some(Balance::Straggler(straggler)) if self.was_balanced => self.imbalance = Some(straggler),
-            Some(Balance::Uneven | Balance::Straggler(_)) => self.imbalance = None,
+            Some(Balance::Unbalanced | Balance::Straggler(_)) => self.imbalance = None,
             None => {}
         }
     }
@@ -237,18 +260,16 @@ impl JobTrack {
             self.baseline_until = end;
         }
     }
-}
 
-impl JobTrack {
-    /// Without its members, which are listed anew; its GPUs stay until [`JobTrack::drop_removed_gpus`].
-    pub(in crate::diagnosis) fn without_members(mut self) -> Self {
+    /// Removes the processes, to be listed again. The GPUs are kept until [`JobTrack::drop_removed_gpus`].
+    pub(crate) fn without_members(mut self) -> Self {
         self.members.clear();
         self.previous_gpus = std::mem::take(&mut self.gpus);
         self
     }
 
-    /// One of its GPUs with what is remembered of it.
-    pub(in crate::diagnosis) fn take_gpu(&mut self, position: usize, identity: &SafeText) -> JobGpu {
+    /// One of its GPUs, with its baseline if the job had it before.
+    pub(crate) fn take_gpu(&mut self, position: usize, identity: &SafeText) -> JobGpu {
         let earlier = self.previous_gpus.iter().position(|gpu| gpu.identity == *identity);
         match earlier.map(|place| self.previous_gpus.swap_remove(place)) {
             Some(gpu) => JobGpu { position, ..gpu },
@@ -263,12 +284,258 @@ impl JobTrack {
         }
     }
 
-    pub(in crate::diagnosis) fn track_memory_bytes(&self) -> usize {
+    pub(crate) fn track_memory_bytes(&self) -> usize {
         std::mem::size_of::<Self>() + self.gpus.capacity() * std::mem::size_of::<JobGpu>() + self.members.capacity() * 8
     }
 
-    /// Forgets GPUs that it no longer has.
-    pub(in crate::diagnosis) fn drop_removed_gpus(&mut self) {
+    /// Drops the GPUs that the job no longer has.
+    pub(crate) fn drop_removed_gpus(&mut self) {
         self.previous_gpus = Vec::new();
+    }
+}
+
+/// The number of power bins, each a fortieth of the limit wide. The last one holds everything above.
+const POWER_BINS: usize = 42;
+const POWER_STEP: f32 = 1.0 / 40.0;
+/// The number of utilisation bins, ten percentage points each.
+const UTILIZATION_BINS: usize = 11;
+
+/// The maximum number of seconds restored from an earlier run.
+const MAX_RESTORED_SECONDS: f64 = 3600.0;
+
+/// How a job used one GPU before the present windows: histograms of seconds by power and by utilisation, for medians. The
+/// counts are halved when one is full, so that recent behaviour outweighs old behaviour.
+#[derive(Debug, Clone)]
+pub(crate) struct Baseline {
+    power: [u16; POWER_BINS],
+    utilization: [u16; UTILIZATION_BINS],
+    /// The seconds with the utilisation of `job_stalled.active_utilization` or more.
+    pub(crate) active_seconds: f32,
+    /// The power limit, in watts.
+    limit: f32,
+}
+
+impl Default for Baseline {
+    fn default() -> Self {
+        Self { power: [0; POWER_BINS], utilization: [0; UTILIZATION_BINS], active_seconds: 0.0, limit: 0.0 }
+    }
+}
+
+impl Baseline {
+    /// Adds `seconds` of healthy work at this power.
+    pub(crate) fn add_power(&mut self, watts: f32, limit: f32, seconds: f32) {
+        if limit <= 0.0 || !watts.is_finite() {
+            return;
+        }
+        self.limit = limit;
+        let bin = ((watts / limit / POWER_STEP) as usize).min(POWER_BINS - 1);
+        add(&mut self.power, bin, seconds);
+    }
+
+    /// Adds `seconds` with this mean utilisation.
+    pub(crate) fn add_utilization(&mut self, percent: f32, seconds: f32) {
+        add(&mut self.utilization, (percent.max(0.0) as usize / 10).min(UTILIZATION_BINS - 1), seconds);
+    }
+
+    /// The values to save for the next run; `None` if the job has not worked yet.
+    pub(crate) fn to_saved(&self, gpu: &SafeText) -> Option<SavedGpuUsage> {
+        let saved = SavedGpuUsage {
+            gpu: gpu.clone(),
+            healthy_watts: self.median_power(),
+            limit_watts: self.limit,
+            healthy_seconds: self.power_seconds(),
+            utilization_percent: self.median_utilization(),
+            utilization_seconds: self.utilization_seconds(),
+            active_seconds: self.active_seconds,
+        };
+        (saved.active_seconds > 0.0 || saved.utilization_seconds > 0.0).then_some(saved)
+    }
+
+    /// Restores the values of an earlier run. Only the medians were saved, so they count for at most an hour.
+    pub(crate) fn restore(&mut self, saved: &SavedGpuUsage) {
+        let seconds =
+            |seconds: f64| if seconds.is_finite() { seconds.clamp(0.0, MAX_RESTORED_SECONDS) as f32 } else { 0.0 };
+        if let Some(watts) = saved.healthy_watts.filter(|watts| (0.0..1e6).contains(watts)) {
+            self.add_power(watts, saved.limit_watts, seconds(saved.healthy_seconds));
+        }
+        if let Some(percent) = saved.utilization_percent.filter(|percent| (0.0..=100.0).contains(percent)) {
+            self.add_utilization(percent, seconds(saved.utilization_seconds));
+        }
+        self.active_seconds += seconds(f64::from(saved.active_seconds));
+    }
+
+    /// The seconds of healthy work.
+    pub(crate) fn power_seconds(&self) -> f64 {
+        self.power.iter().map(|count| f64::from(*count)).sum()
+    }
+
+    /// The median power of healthy work in watts, to within a fortieth of the limit.
+    pub(crate) fn median_power(&self) -> Option<f32> {
+        median(&self.power).map(|bin| (bin as f32 + 0.5) * POWER_STEP * self.limit)
+    }
+
+    /// The median utilisation, in percent.
+    pub(crate) fn median_utilization(&self) -> Option<f32> {
+        median(&self.utilization).map(|bin| (bin * 10) as f32)
+    }
+
+    /// The seconds with a known utilisation.
+    pub(crate) fn utilization_seconds(&self) -> f64 {
+        self.utilization.iter().map(|count| f64::from(*count)).sum()
+    }
+}
+
+fn add(bins: &mut [u16], bin: usize, seconds: f32) {
+    let count = f32::from(bins[bin]) + seconds.max(0.0);
+    if count >= f32::from(u16::MAX) {
+        for count in bins.iter_mut() {
+            *count /= 2;
+        }
+    }
+    bins[bin] = bins[bin].saturating_add(seconds.max(0.0).round() as u16);
+}
+
+fn median(bins: &[u16]) -> Option<usize> {
+    let total: u32 = bins.iter().map(|count| u32::from(*count)).sum();
+    let mut seen = 0;
+    bins.iter().position(|count| {
+        seen += u32::from(*count);
+        total > 0 && seen * 2 >= total
+    })
+}
+
+/// The seconds over which GPUs must have been balanced.
+const BALANCED_SECONDS: f64 = 600.0;
+/// The seconds over which a straggler is detected.
+const STRAGGLER_SECONDS: f64 = 180.0;
+/// GPUs are balanced within this many percentage points of utilisation and this share of power.
+const BALANCED_POINTS: f32 = 10.0;
+const BALANCED_POWER: f32 = 0.15;
+
+/// A GPU that does less than the others. Powers are in watts, utilisations in percent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Straggler {
+    pub(crate) position: usize,
+    pub(crate) utilization: f32,
+    pub(crate) watts: f32,
+    pub(crate) others_utilization: f32,
+    pub(crate) others_watts: f32,
+}
+
+/// How balanced the GPUs of a job are.
+enum Balance {
+    Balanced,
+    Straggler(Straggler),
+    Unbalanced,
+}
+
+/// Compares the GPUs by their means of the last minutes: ten to call them balanced, three to detect a straggler. `None` if too
+/// little is known.
+fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t: f64) -> Option<Balance> {
+    if gpus.len() < 2 || gpus.iter().any(|gpu| !gpu.is_exclusive) {
+        return None;
+    }
+    let mut means: Vec<(usize, f32, f32)> = Vec::with_capacity(gpus.len());
+    let mut long: Vec<(usize, f32, f32)> = Vec::with_capacity(gpus.len());
+    let mut limit = None;
+    for gpu in gpus {
+        let track = tracks.get(gpu.position)?;
+        if *limit.get_or_insert(track.limit) != track.limit || track.has_power_smoothing {
+            return None;
+        }
+        let stats = track.window.stats(t - BALANCED_SECONDS);
+        let recent = track.window.stats(t - STRAGGLER_SECONDS);
+        if stats.covered < 0.8 * BALANCED_SECONDS || recent.covered < 0.6 * STRAGGLER_SECONDS {
+            return None;
+        }
+        long.push((gpu.position, stats.mean_utilization?, stats.mean_power?));
+        means.push((gpu.position, recent.mean_utilization?, recent.mean_power?));
+    }
+    let spread = |values: &mut dyn Iterator<Item = f32>| {
+        values.fold((f32::INFINITY, f32::NEG_INFINITY), |(least, most), value| (least.min(value), most.max(value)))
+    };
+    let are_balanced = |means: &[(usize, f32, f32)]| {
+        let (low, high) = spread(&mut means.iter().map(|mean| mean.1));
+        let (weak, strong) = spread(&mut means.iter().map(|mean| mean.2));
+        high - low <= BALANCED_POINTS && strong - weak <= BALANCED_POWER * strong
+    };
+    if are_balanced(&long) && are_balanced(&means) {
+        let is_busy = long.iter().all(|mean| mean.1 >= 20.0);
+        return Some(if is_busy { Balance::Balanced } else { Balance::Unbalanced });
+    }
+    means.sort_by(|a, b| a.1.total_cmp(&b.1));
+    let (position, utilization, watts) = *means.first()?;
+    let others = means.get(1..)?;
+    let (_, others_utilization, _) = *others.get(others.len() / 2)?;
+    let mut powers: Vec<f32> = others.iter().map(|mean| mean.2).collect();
+    powers.sort_by(f32::total_cmp);
+    let others_watts = *powers.get(powers.len() / 2)?;
+    let is_off = f64::from(others_utilization - utilization) >= points
+        && f64::from(others_watts - watts) >= power * f64::from(others_watts);
+    let straggler = Straggler { position, utilization, watts, others_utilization, others_watts };
+    Some(if is_off && are_balanced(others) { Balance::Straggler(straggler) } else { Balance::Unbalanced })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_survive_pauses_and_full_counters() {
+        let mut baseline = Baseline::default();
+        assert_eq!((baseline.median_power(), baseline.median_utilization()), (None, None));
+        for _ in 0..100_000 {
+            baseline.add_power(560.0, 700.0, 10.0);
+            baseline.add_power(200.0, 700.0, 2.0);
+            baseline.add_utilization(97.0, 10.0);
+            baseline.add_utilization(0.0, 2.0);
+        }
+        assert!((baseline.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
+        assert_eq!(baseline.median_utilization(), Some(90.0));
+        assert!(baseline.power_seconds() > 30_000.0);
+    }
+
+    #[test]
+    fn medians_survive_a_restart_and_absurd_ones_are_dropped() {
+        let mut baseline = Baseline::default();
+        assert_eq!(baseline.to_saved(&"GPU-0".into()), None);
+        for _ in 0..2000 {
+            baseline.add_power(560.0, 700.0, 10.0);
+            baseline.add_utilization(97.0, 10.0);
+            baseline.active_seconds += 10.0;
+        }
+        let kept = baseline.to_saved(&"GPU-0".into()).expect("the job has worked");
+        let mut next = Baseline::default();
+        next.restore(&kept);
+        assert_eq!(
+            (next.median_power(), next.median_utilization()),
+            (baseline.median_power(), baseline.median_utilization())
+        );
+        assert!((next.power_seconds() - MAX_RESTORED_SECONDS).abs() < 1.0 && next.active_seconds >= 3600.0);
+        let mut absurd = Baseline::default();
+        for watts in [f32::NAN, f32::INFINITY, -1.0] {
+            let seconds = f64::from(watts);
+            absurd.restore(&SavedGpuUsage {
+                healthy_watts: Some(watts),
+                limit_watts: watts,
+                healthy_seconds: seconds,
+                utilization_percent: Some(watts),
+                utilization_seconds: seconds,
+                active_seconds: watts,
+                ..kept.clone()
+            });
+        }
+        assert_eq!((absurd.median_power(), absurd.median_utilization()), (None, None));
+    }
+
+    #[test]
+    fn absurd_values_are_ignored() {
+        let mut baseline = Baseline::default();
+        baseline.add_power(f32::NAN, 700.0, 10.0);
+        baseline.add_power(5.0, 0.0, 10.0);
+        baseline.add_power(1e30, 700.0, 10.0);
+        assert!((baseline.power_seconds() - 10.0).abs() < 1e-9);
+        baseline.add_utilization(f32::NAN, 1.0);
+        assert_eq!(baseline.median_utilization(), Some(0.0));
     }
 }

@@ -1,15 +1,13 @@
-//! What is remembered of a host from one sample to the next, beyond the history that charts are drawn from: bounded,
-//! and no more than the rules need.
+//! The state kept for each GPU, process and job of a host between samples, beyond the history that charts show. It is
+//! bounded, and holds only what the rules need.
 
-mod balance;
-mod baseline;
 mod gpu;
-mod host;
 mod job;
+mod leak;
 mod process;
+mod window;
 
-pub(super) use baseline::Baseline;
-pub(super) use gpu::{GpuTrack, SpinThresholds};
-pub(super) use host::{EndedJob, HostTrack, push_bounded};
-pub(super) use job::{COMPUTES_ABOVE, IdleThresholds, JobGpu, JobTrack};
-pub(super) use process::ProcessTrack;
+pub(super) use gpu::{GpuTrack, SpinThresholds, gpu_identity};
+pub(super) use job::{Baseline, COMPUTES_ABOVE, IdleThresholds, JobGpu, JobTrack};
+pub(super) use leak::detect_leak;
+pub(super) use process::{ProcessTrack, gpu_positions, group_by_job};

@@ -1,94 +1,93 @@
-//! What is remembered of one process.
+//! The state kept for one process.
 
-use crate::diagnosis::evaluation::Run;
-use crate::diagnosis::rules::memory::Leak;
-use crate::fleet::{Process, ProcessInfo, ProcessKey};
-use crate::wire::{Presence, ProcessState};
+use super::leak::Leak;
+use crate::diagnosis::condition::Run;
+use crate::fleet::{JobKey, Process, ProcessInfo, ProcessKey, program_name};
+use crate::wire::{Presence, ProcessState, SafeText};
 use std::sync::Arc;
 
-/// CPU use is smoothed over about this many seconds: a heartbeat thread that wakes is no work.
+/// The time constant, in seconds, for smoothing CPU usage: a heartbeat thread that wakes up is not work.
 const CPU_SECONDS: f64 = 60.0;
-/// Growth of the written bytes that is no mere log line.
+/// The growth of written or read bytes that is more than log lines.
 const WRITE_BYTES: u64 = 1 << 20;
-/// A process is looked at for leaks when it has been watched for this long, in seconds.
+/// A process is first checked for leaks when it has been observed for this long, in seconds.
 const LEAK_AFTER: f64 = 96.0 * 60.0;
-/// An age that has been told for this long, in seconds, is no longer that of an old look: a probe looks every tenth sample
-/// at least, of a minute at most.
+/// How long the probe may repeat a log age, in seconds: it checks at least every tenth sample, of at most a minute each.
 const MAX_LOG_AGE_REPEAT: f64 = 660.0;
-/// Gaps between writes of the log that are kept.
+/// The number of gaps between log writes that are kept.
 const GAPS: usize = 31;
 
-/// What is remembered of one process, and what it reads now.
+/// The state kept for one process, and its current readings.
 #[derive(Debug, Clone)]
-pub(in crate::diagnosis) struct ProcessTrack {
-    pub(in crate::diagnosis) key: ProcessKey,
-    pub(in crate::diagnosis) info: Arc<ProcessInfo>,
-    pub(in crate::diagnosis) first_seen: f64,
-    pub(in crate::diagnosis) last_seen: f64,
-    pub(in crate::diagnosis) age: Option<f64>,
-    pub(in crate::diagnosis) state: Option<ProcessState>,
-    pub(in crate::diagnosis) presence: Option<Presence>,
-    /// Its readings are those of an earlier sample.
-    pub(in crate::diagnosis) is_stale: bool,
-    /// Positions of its GPUs.
-    pub(in crate::diagnosis) positions: Vec<usize>,
-    pub(in crate::diagnosis) memory_bytes: Option<u64>,
-    /// Since when it has held 500 MiB or more.
-    pub(in crate::diagnosis) held_since: Option<f64>,
-    pub(in crate::diagnosis) most_memory: u64,
-    /// Cores that it and its helpers use, now and smoothed.
-    pub(in crate::diagnosis) cores: Option<f64>,
-    pub(in crate::diagnosis) smoothed_cores: Option<f64>,
-    pub(in crate::diagnosis) cpu_seconds: Option<f64>,
-    pub(in crate::diagnosis) descendants: Option<u32>,
-    pub(in crate::diagnosis) descendants_cpu: Option<f32>,
-    pub(in crate::diagnosis) descendants_blocked: Option<u32>,
-    /// JobPart of the last samples in which a helper was in disk sleep.
-    pub(in crate::diagnosis) helper_blocked: f64,
-    /// Whether it, and whether a helper, was in disk sleep in the last sample.
+pub(crate) struct ProcessTrack {
+    pub(crate) key: ProcessKey,
+    pub(crate) info: Arc<ProcessInfo>,
+    pub(crate) first_seen: f64,
+    pub(crate) last_seen: f64,
+    pub(crate) age: Option<f64>,
+    pub(crate) state: Option<ProcessState>,
+    pub(crate) presence: Option<Presence>,
+    /// The readings are those of an earlier sample.
+    pub(crate) is_stale: bool,
+    /// The positions of its GPUs.
+    pub(crate) positions: Vec<usize>,
+    pub(crate) memory_bytes: Option<u64>,
+    /// Since when the process has held the memory of `job_ended.memory`.
+    pub(crate) held_since: Option<f64>,
+    pub(crate) most_memory: u64,
+    /// The CPU cores used by the process and its descendants, now and smoothed.
+    pub(crate) cores: Option<f64>,
+    pub(crate) smoothed_cores: Option<f64>,
+    pub(crate) cpu_seconds: Option<f64>,
+    pub(crate) descendants: Option<u32>,
+    pub(crate) descendants_cpu: Option<f32>,
+    pub(crate) descendants_blocked: Option<u32>,
+    /// The share of recent samples in which a descendant was in disk sleep.
+    pub(crate) descendants_blocked_share: f64,
+    /// Whether the process, and whether a descendant, was in disk sleep in the last sample.
     was_blocked: (bool, bool),
     write_bytes: Option<u64>,
     read_characters: Option<u64>,
-    /// When it last began a helper, or wrote or read.
-    pub(in crate::diagnosis) last_io_at: Option<f64>,
-    /// When it last did something on the host that other ranks may wait for.
-    pub(in crate::diagnosis) host_work_at: Option<f64>,
-    /// In uninterruptible sleep without a gain of CPU time.
-    pub(in crate::diagnosis) blocked: Option<Run>,
-    pub(in crate::diagnosis) blocked_thread: Option<u32>,
-    /// Seconds in that sleep, and in all, since the run began.
+    /// When the process last started a child, or wrote or read data.
+    pub(crate) last_io_at: Option<f64>,
+    /// When the process last did work on the host that other ranks may wait for.
+    pub(crate) host_work_at: Option<f64>,
+    /// Uninterruptible sleep without a gain of CPU time.
+    pub(crate) blocked: Option<Run>,
+    pub(crate) blocked_thread: Option<u32>,
+    /// The seconds in that sleep, and in total, since the run began.
     blocked_time: (f64, f64),
     blocked_cpu: f64,
-    pub(in crate::diagnosis) threads_live: Option<u32>,
-    pub(in crate::diagnosis) parent: Option<u32>,
-    /// It was seen to lose a parent that was no shell.
-    pub(in crate::diagnosis) lost_parent: bool,
-    /// Of one's own processes that write to a file.
-    pub(in crate::diagnosis) log: Option<Box<LogTrack>>,
-    /// As of the last look at its two hours of memory.
-    pub(in crate::diagnosis) leak: Option<Leak>,
-    /// When to look next.
-    pub(in crate::diagnosis) leak_due: f64,
+    pub(crate) threads_live: Option<u32>,
+    pub(crate) parent: Option<u32>,
+    /// The process was seen to lose a parent that was not a shell.
+    pub(crate) lost_parent: bool,
+    /// Only for the login user's processes that write to a file.
+    pub(crate) log: Option<Box<LogTrack>>,
+    /// The result of the last leak check.
+    pub(crate) leak: Option<Leak>,
+    /// When to check for leaks next.
+    pub(crate) leak_due: f64,
 }
 
-/// How a log is written, as far as it is seen: a probe looks at every tenth sample, and tells the same until it does.
+/// The writes to a log. The probe checks the log in every tenth sample and repeats its age in between.
 #[derive(Debug, Clone, Default)]
-pub(in crate::diagnosis) struct LogTrack {
-    /// What was told last, and when it was news.
+pub(crate) struct LogTrack {
+    /// The last reported age, and when it changed.
     reported: Option<(f64, f64)>,
-    /// When it was last written.
+    /// When the log was last written.
     written_at: Option<f64>,
-    pub(in crate::diagnosis) writes: u32,
-    /// The last gaps between writes, in seconds.
+    pub(crate) writes: u32,
+    /// The most recent gaps between writes, in seconds.
     gaps: Vec<f32>,
 }
 
-/// Ages are told in whole seconds, and looks come a little early or late.
+/// The tolerance in seconds: ages are whole seconds, and checks come a little early or late.
 const LOG_ROUNDING: f64 = 2.5;
 
 impl LogTrack {
     fn update(&mut self, age: Option<f64>, t: f64) {
-        // Where only growth can be seen, a file that has just grown has no age.
+        // If only growth is visible, a file that has just grown has no age.
         let age = age.unwrap_or(0.0);
         if self.reported.is_some_and(|(reported, _)| (reported - age).abs() < f64::EPSILON) {
             return;
@@ -110,15 +109,15 @@ impl LogTrack {
         self.written_at = Some(written_at);
     }
 
-    /// For how long it has not been written, in seconds. What is told again and again may be a log that is written in
-    /// the rhythm of the looks: then nothing is known of the time since the last news.
-    pub(in crate::diagnosis) fn age(&self, t: f64) -> Option<f64> {
-        let (age, news_at) = self.reported?;
-        Some(if t - news_at > MAX_LOG_AGE_REPEAT { age } else { t - self.written_at? })
+    /// The time since the last write, in seconds. An age that is repeated for long may belong to a log that is written
+    /// exactly once per check: then only that age is certain.
+    pub(crate) fn age(&self, t: f64) -> Option<f64> {
+        let (age, changed_at) = self.reported?;
+        Some(if t - changed_at > MAX_LOG_AGE_REPEAT { age } else { t - self.written_at? })
     }
 
     /// The median gap between writes, in seconds.
-    pub(in crate::diagnosis) fn median_gap(&self) -> Option<f64> {
+    pub(crate) fn median_gap(&self) -> Option<f64> {
         let mut gaps = self.gaps.clone();
         gaps.sort_by(f32::total_cmp);
         gaps.get(gaps.len() / 2).map(|gap| f64::from(*gap))
@@ -126,7 +125,7 @@ impl LogTrack {
 }
 
 impl ProcessTrack {
-    pub(in crate::diagnosis) fn new(process: &Process, t: f64) -> Self {
+    pub(crate) fn new(process: &Process, t: f64) -> Self {
         Self {
             key: process.key.clone(),
             info: Arc::clone(&process.info),
@@ -146,7 +145,7 @@ impl ProcessTrack {
             descendants: None,
             descendants_cpu: None,
             descendants_blocked: None,
-            helper_blocked: 0.0,
+            descendants_blocked_share: 0.0,
             was_blocked: (false, false),
             write_bytes: None,
             read_characters: None,
@@ -165,9 +164,36 @@ impl ProcessTrack {
         }
     }
 
-    /// Takes a sample in. `held_bytes` is what makes memory held; `share` the part of samples, in percent, in which a
-    /// thread must be in disk sleep.
-    pub(in crate::diagnosis) fn update(&mut self, process: &Process, held_bytes: u64, share: f64, (t, dt): (f64, f64)) {
+    /// "train.py (alice, pid 4312 and 7 more, Slurm 3385)": this process stands for `count` processes of `job`.
+    pub(crate) fn describe(&self, count: usize, job: Option<&JobKey>) -> String {
+        let others = if count > 1 { format!(" and {} more", count - 1) } else { String::new() };
+        let job = match job {
+            Some(JobKey::Slurm { job, .. }) => format!(", Slurm {job}"),
+            Some(JobKey::Container { runtime, id }) => {
+                format!(", {runtime} {}", id.chars().take(12).collect::<String>())
+            }
+            _ => String::new(),
+        };
+        let program = match program_name(&self.info.command) {
+            "" => "a process",
+            name => name,
+        };
+        format!("{program} ({}, pid {}{others}{job})", self.info.who, self.key.pid)
+    }
+
+    /// Whether the process belongs to this user.
+    pub(crate) fn belongs_to(&self, uid: Option<u32>) -> bool {
+        uid.is_some() && self.info.facts.as_ref().and_then(|facts| facts.uid) == uid
+    }
+
+    /// The path of the log, if the process writes one.
+    pub(crate) fn log_path(&self) -> Option<SafeText> {
+        self.info.facts.as_ref().and_then(|facts| facts.log_path.clone())
+    }
+
+    /// Updates the track with one sample. `held_bytes` is the threshold for held memory, and `share` the percentage of
+    /// samples in which a thread must be in disk sleep.
+    pub(crate) fn update(&mut self, process: &Process, held_bytes: u64, share: f64, (t, dt): (f64, f64)) {
         self.is_stale = process.is_stale;
         if process.is_stale {
             return;
@@ -216,8 +242,8 @@ impl ProcessTrack {
         self.parent = parent.or(self.parent);
     }
 
-    fn update_cpu(&mut self, own: Option<f32>, helpers: Option<f32>, dt: f64) {
-        self.cores = own.map(|own| f64::from(own + helpers.unwrap_or(0.0)) / 100.0);
+    fn update_cpu(&mut self, own: Option<f32>, descendants: Option<f32>, dt: f64) {
+        self.cores = own.map(|own| f64::from(own + descendants.unwrap_or(0.0)) / 100.0);
         if let Some(cores) = self.cores {
             let weight = (dt / CPU_SECONDS).min(1.0);
             self.smoothed_cores = Some(self.smoothed_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
@@ -235,14 +261,15 @@ impl ProcessTrack {
         if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
             self.last_io_at = Some(t);
         }
-        // A thread that hangs in disk sleep is stuck; one that goes in and out of it reads or writes.
-        let helpers_sleep = reading.descendants_blocked.unwrap_or(0) > 0;
+        // A thread that stays in disk sleep is stuck. One that enters and leaves it reads or writes.
+        let descendants_sleep = reading.descendants_blocked.unwrap_or(0) > 0;
         let own_sleep = reading.state == Some(ProcessState::DiskSleep) || reading.threads_blocked.unwrap_or(0) > 0;
-        let was_blocked = std::mem::replace(&mut self.was_blocked, (own_sleep, helpers_sleep));
+        let was_blocked = std::mem::replace(&mut self.was_blocked, (own_sleep, descendants_sleep));
         if wrote >= WRITE_BYTES || was_blocked != self.was_blocked {
             self.host_work_at = Some(t);
         }
-        self.helper_blocked += (dt / 600.0).min(1.0) * (f64::from(u8::from(helpers_sleep)) - self.helper_blocked);
+        self.descendants_blocked_share +=
+            (dt / 600.0).min(1.0) * (f64::from(u8::from(descendants_sleep)) - self.descendants_blocked_share);
         self.write_bytes = reading.write_bytes.or(self.write_bytes);
         self.read_characters = reading.read_characters.or(self.read_characters);
         self.descendants = reading.descendants;
@@ -250,8 +277,8 @@ impl ProcessTrack {
         self.descendants_blocked = reading.descendants_blocked;
     }
 
-    /// Follows a thread in uninterruptible sleep. The probe tells since when one has been, without a gain of CPU time;
-    /// where it does not, the leader's state and CPU time must say it.
+    /// Tracks a thread in uninterruptible sleep. The probe reports how long one has been without CPU time. If it does
+    /// not, the state and CPU time of the leader decide.
     fn update_blocked(&mut self, process: &Process, share: f64, (t, dt): (f64, f64)) {
         let reading = &process.reading;
         if let Some(seconds) = reading.blocked_seconds {
@@ -288,4 +315,26 @@ impl ProcessTrack {
             }
         }
     }
+}
+
+/// Groups processes by job, in the order of the first process of each job.
+pub(crate) fn group_by_job<'a>(
+    processes: impl Iterator<Item = &'a ProcessTrack>,
+) -> Vec<(&'a JobKey, Vec<&'a ProcessTrack>)> {
+    let mut jobs: Vec<(&JobKey, Vec<&ProcessTrack>)> = Vec::new();
+    for process in processes {
+        match jobs.iter_mut().find(|(job, _)| **job == process.info.job) {
+            Some((_, members)) => members.push(process),
+            None => jobs.push((&process.info.job, vec![process])),
+        }
+    }
+    jobs
+}
+
+/// The positions of the GPUs of all these processes, in order.
+pub(crate) fn gpu_positions(processes: &[&ProcessTrack]) -> Vec<usize> {
+    let mut positions: Vec<usize> = processes.iter().flat_map(|process| process.positions.iter().copied()).collect();
+    positions.sort_unstable();
+    positions.dedup();
+    positions
 }

@@ -1,41 +1,41 @@
-//! The last twenty minutes of one GPU in short buckets: what the rules' windows are computed from.
+//! The last twenty minutes of one GPU in short buckets, for statistics over the windows of the rules.
 
 use std::collections::VecDeque;
 
-/// Seconds that a bucket covers.
+/// The seconds that a bucket covers.
 const BUCKET_SECONDS: f64 = 30.0;
-/// Times in buckets are as good as this, in seconds, for months.
+/// The precision of `f32` times in buckets after months of uptime, in seconds.
 const ROUNDING: f64 = 0.2;
-/// Twenty minutes, and a few cut short.
+/// Twenty minutes, and a few shorter buckets.
 const BUCKETS: usize = 43;
-/// Room is made for so many at a time: most runs of the program are short.
+/// The number of buckets to allocate at a time: most runs of the program are short.
 const GROWTH: usize = 11;
 
-/// One reading.
+/// One sample.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct WindowPoint {
-    pub(super) utilization: Option<u8>,
-    pub(super) memory_utilization: Option<u8>,
-    pub(super) power: Option<f32>,
-    /// Seconds of the time since the reading before for which heat slowed the GPU down.
-    pub(super) thermal: Option<f32>,
-    /// The same for the power brake.
-    pub(super) brake: Option<f32>,
+pub(crate) struct WindowPoint {
+    pub(crate) utilization: Option<u8>,
+    pub(crate) memory_utilization: Option<u8>,
+    pub(crate) power: Option<f32>,
+    /// The seconds since the previous sample for which heat slowed the GPU down.
+    pub(crate) thermal: Option<f32>,
+    /// The seconds since the previous sample for which the power brake was active.
+    pub(crate) brake: Option<f32>,
 }
 
-/// Counts fit a byte: there are at most 120 readings in a bucket.
+/// The counts fit a byte because a bucket has at most 120 readings.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     begin: f32,
-    /// Seconds that the readings stand for.
+    /// The seconds that the readings stand for.
     covered: f32,
     readings: u8,
     least: u8,
-    /// Readings of 95 % or more.
+    /// The number of readings of 95 % or more.
     high: u8,
     memory_readings: u8,
     memory_most: u8,
-    /// Readings of 1 % or less.
+    /// The number of readings of 1 % or less.
     memory_low: u8,
     power_readings: u8,
     sum: u16,
@@ -47,36 +47,36 @@ struct Bucket {
     brake: f32,
 }
 
-/// What a window says.
+/// Statistics over a window.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub(super) struct WindowStats {
-    /// Seconds that the readings stand for.
-    pub(super) covered: f64,
-    pub(super) readings: u32,
-    pub(super) least_utilization: Option<u8>,
-    pub(super) mean_utilization: Option<f32>,
-    /// At least half of the readings were 95 % or more.
-    pub(super) is_median_high: bool,
-    pub(super) most_memory_utilization: Option<u8>,
-    pub(super) mean_memory_utilization: Option<f32>,
-    /// At least half of the readings were 1 % or less.
-    pub(super) is_memory_median_low: bool,
-    pub(super) mean_power: Option<f32>,
-    pub(super) most_power: Option<f32>,
-    /// Standard deviation over mean.
-    pub(super) power_variation: Option<f32>,
-    pub(super) thermal_seconds: f64,
-    pub(super) brake_seconds: f64,
+pub(crate) struct WindowStats {
+    /// The seconds that the readings stand for.
+    pub(crate) covered: f64,
+    pub(crate) readings: u32,
+    pub(crate) least_utilization: Option<u8>,
+    pub(crate) mean_utilization: Option<f32>,
+    /// At least half of the readings are 95 % or more.
+    pub(crate) is_median_high: bool,
+    pub(crate) most_memory_utilization: Option<u8>,
+    pub(crate) mean_memory_utilization: Option<f32>,
+    /// At least half of the readings are 1 % or less.
+    pub(crate) is_memory_median_low: bool,
+    pub(crate) mean_power: Option<f32>,
+    pub(crate) most_power: Option<f32>,
+    /// Standard deviation divided by mean.
+    pub(crate) power_variation: Option<f32>,
+    pub(crate) thermal_seconds: f64,
+    pub(crate) brake_seconds: f64,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(super) struct Window {
+pub(crate) struct Window {
     buckets: VecDeque<Bucket>,
 }
 
 impl Window {
-    /// Takes a reading at `t` that stands for `dt` seconds.
-    pub(super) fn push(&mut self, t: f64, dt: f64, point: WindowPoint) {
+    /// Adds a reading at `t` that stands for `dt` seconds.
+    pub(crate) fn push(&mut self, t: f64, dt: f64, point: WindowPoint) {
         let is_over =
             |last: &Bucket| t - f64::from(last.begin) >= BUCKET_SECONDS || t < f64::from(last.begin) - ROUNDING;
         if self.buckets.back().is_none_or(is_over) {
@@ -107,8 +107,8 @@ impl Window {
         bucket.brake += point.brake.unwrap_or(0.0);
     }
 
-    /// Begins a new bucket, so that a window can begin exactly here.
-    pub(super) fn start_bucket(&mut self, t: f64) {
+    /// Begins a new bucket, so that a window can begin exactly at `t`.
+    pub(crate) fn start_bucket(&mut self, t: f64) {
         if self.buckets.back().is_some_and(|last| last.readings == 0 && last.covered <= 0.0) {
             self.buckets.pop_back();
         }
@@ -122,13 +122,13 @@ impl Window {
         self.buckets.push_back(Bucket { begin: t as f32, ..Bucket::default() });
     }
 
-    /// What was read from `begin` on, to within a bucket, but never from before a cut at `begin`.
-    pub(super) fn stats(&self, begin: f64) -> WindowStats {
+    /// Statistics from `begin` on, to within a bucket, but never from before a bucket that starts at `begin`.
+    pub(crate) fn stats(&self, begin: f64) -> WindowStats {
         self.stats_between(begin, f64::INFINITY)
     }
 
-    /// What was read from `begin` until `end`, to within a bucket.
-    pub(super) fn stats_between(&self, begin: f64, end: f64) -> WindowStats {
+    /// Statistics from `begin` to `end`, to within a bucket.
+    pub(crate) fn stats_between(&self, begin: f64, end: f64) -> WindowStats {
         let mut least = u8::MAX;
         let mut stats = WindowStats::default();
         let (mut high, mut sum) = (0_u32, 0_u32);
@@ -175,7 +175,7 @@ impl Window {
         }
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.buckets.capacity() * std::mem::size_of::<Bucket>()
     }
 }
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_begins_at_a_cut_and_not_before() {
+    fn a_window_does_not_reach_before_a_started_bucket() {
         let mut window = Window::default();
         for second in 0..100 {
             window.push(f64::from(second), 1.0, point(50, 40, 500.0));
@@ -214,14 +214,14 @@ mod tests {
     }
 
     #[test]
-    fn nothing_known_is_not_zero_and_covers_nothing() {
+    fn unknown_readings_cover_no_time() {
         let mut window = Window::default();
         window.push(0.0, 10.0, WindowPoint::default());
         assert_eq!(window.stats(0.0), WindowStats::default());
     }
 
     #[test]
-    fn it_does_not_grow() {
+    fn a_window_is_bounded() {
         let mut window = Window::default();
         for second in 0..100_000 {
             window.push(f64::from(second), 1.0, point(50, 40, 500.0));

@@ -1,11 +1,10 @@
-//! Which processes serve a model: they hold memory and wait, and that is their work.
+//! Recognises model servers and notebooks by their command line: both hold memory while they wait.
 
-use super::rule_context::program;
 use crate::config::Thresholds;
-use crate::fleet::Process;
+use crate::fleet::{Process, program_name};
 use crate::wire::{ProcessFacts, SafeText};
 
-/// Programs and Python modules that serve models, as they are called on a command line.
+/// Programs and Python modules that serve models, as named on a command line.
 const SERVERS: [&str; 14] = [
     "vllm",
     "sglang",
@@ -23,25 +22,36 @@ const SERVERS: [&str; 14] = [
     "mii",
 ];
 
-/// Whether this process, or one of its parents, is a known model server.
+/// Whether this process or one of its ancestors is a known model server.
 ///
-/// Looked at are the program, the script or module that an interpreter runs, and the titles that servers give their
-/// workers (`VLLM::Worker`, `sglang::scheduler`). Later arguments are not: a training run may well name a server there.
-pub fn is_model_server(facts: &ProcessFacts) -> bool {
+/// Checks the program, the script or module that an interpreter runs, and the titles that servers give their workers
+/// (`VLLM::Worker`, `sglang::scheduler`). Later arguments do not count: a training run may name a server there.
+fn is_model_server(facts: &ProcessFacts) -> bool {
     let parents = facts.ancestors.iter().map(|parent| (parent.argv.as_slice(), Some(&parent.name)));
     std::iter::once((facts.argv.as_slice(), facts.name.as_ref()))
         .chain(parents)
         .any(|(argv, name)| is_server_title(name) || is_server_command(argv))
 }
 
-/// Whether this process serves models: a known server, one that hosts.toml names (`model_servers`), or anything on a host
-/// whose role is to serve.
+/// Whether this process serves models: a known server, a program listed in `model_servers` of hosts.toml, or any process on
+/// a host with `role = "serving"`.
 pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
-    let is_named = || limits.model_servers.iter().any(|name| name.as_str() == program(&process.info.command));
+    let is_named = || limits.model_servers.iter().any(|name| name.as_str() == program_name(&process.info.command));
     limits.is_serving || process.facts().is_some_and(is_model_server) || is_named()
 }
 
-/// Titles set by prctl(2) or setproctitle. The kernel keeps 15 characters of them.
+/// Whether this process is a notebook kernel or an interactive Python session.
+pub(super) fn is_notebook(process: &Process) -> bool {
+    let Some(facts) = process.facts() else { return false };
+    let name = program_name(&process.info.command);
+    facts.runs_in.as_ref().is_some_and(|place| *place == "jupyter")
+        || facts.argv.iter().any(|argument| argument.contains("ipykernel") || argument.contains("jupyter"))
+        || name == "ipython"
+        || name == "ipython3"
+        || (facts.argv.len() == 1 && name.starts_with("python"))
+}
+
+/// Checks a title set by prctl(2) or setproctitle. The kernel keeps 15 characters of it.
 fn is_server_title(name: Option<&SafeText>) -> bool {
     name.is_some_and(|name| is_server_word(name) || name.starts_with("VLLM::") || name.starts_with("sglang::"))
 }
@@ -51,7 +61,7 @@ fn is_server_command(argv: &[SafeText]) -> bool {
     if program.starts_with("VLLM::") || program.starts_with("sglang::") || is_server_word(base_name(program)) {
         return true;
     }
-    // An interpreter's options come before what it runs; those that take a value of their own are rare.
+    // Options come before the script. Options with a separate value are rare.
     let is_interpreter = base_name(program).starts_with("python") || base_name(program) == "uv";
     let mut runs = arguments.iter().skip_while(|argument| argument.starts_with('-') && *argument != "-m");
     match (is_interpreter, runs.next()) {
@@ -85,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_are_known_by_program_script_module_and_title() {
+    fn servers_are_recognised_by_program_script_module_and_title() {
         for (name, argv) in [
             ("vllm", "/opt/venv/bin/python3 /opt/venv/bin/vllm serve qwen --tp 4"),
             ("python", "python -m vllm.entrypoints.openai.api_server --model m"),
@@ -102,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn work_is_not_taken_for_a_server() {
+    fn other_programs_are_not_servers() {
         for (name, argv) in [
             ("python", "python train.py --backend vllm"),
             ("python", "python -m torch.distributed.run train.py"),
@@ -116,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_is_known_by_its_parent() {
+    fn a_worker_is_recognised_by_its_parent() {
         let parent = Ancestor {
             name: "python".into(),
             argv: ["python", "/usr/bin/vllm", "serve"].map(SafeText::new).to_vec(),

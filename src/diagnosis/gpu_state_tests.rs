@@ -5,7 +5,7 @@ use crate::fleet::fixture::{TestHost, TestProcess, at, gpus, process, reading};
 use crate::wire::{DeviceError, DriverErrorKind, GpuInfo, GpuProcessKind, GpuProcessReading, GpuReading, Snapshot};
 use std::sync::Arc;
 
-/// A host with its tracker, seen every two seconds.
+/// A host with its tracker and a sample every two seconds.
 struct TrackedHost {
     host: TestHost,
     tracker: StateTracker,
@@ -60,27 +60,27 @@ fn train() -> TestProcess {
 }
 
 #[test]
-fn before_the_first_readings_nothing_is_known() {
+fn states_are_unknown_before_the_first_sample() {
     let mut tracked = TrackedHost::new(gpus(0..2));
     tracked.tracker.update(&tracked.host.host, at(1.0));
     assert_eq!(tracked.states().iter().map(|(state, _)| *state).collect::<Vec<_>>(), ["unknown"; 2]);
 }
 
 #[test]
-fn a_gpu_at_work_is_in_use_since_it_was_first_seen() {
+fn a_working_gpu_is_in_use_since_its_first_sample() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     assert_eq!(state(&tracked.hold(10, 60, &[reading(97, 40)], &[train()])), ("in_use", Some(10.0)));
 }
 
 #[test]
-fn five_percent_is_work_and_four_is_not() {
+fn five_percent_utilisation_counts_as_work() {
     let mut tracked = TrackedHost::new(gpus(0..2));
     tracked.hold(0, 400, &[reading(5, 40), reading(4, 40)], &[train(), process(8, "python", &[(1, 40)])]);
     assert_eq!(tracked.states(), [("in_use", Some(0.0)), ("idle", Some(0.0))]);
 }
 
 #[test]
-fn what_is_held_without_work_is_idle_after_five_minutes_and_since_it_last_worked() {
+fn a_held_gpu_is_idle_five_minutes_after_its_last_work() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.hold(0, 100, &[reading(97, 40)], &[train()]);
     assert_eq!(state(&tracked.hold(102, 398, &[reading(0, 40)], &[train()])), ("in_use", Some(0.0)));
@@ -90,7 +90,7 @@ fn what_is_held_without_work_is_idle_after_five_minutes_and_since_it_last_worked
 }
 
 #[test]
-fn on_attach_idleness_is_counted_from_the_first_look() {
+fn idle_time_counts_from_the_first_sample() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     assert_eq!(state(&tracked.send_snapshot(50.0, &[reading(0, 40)], &[train()])), ("in_use", Some(50.0)));
     assert_eq!(state(&tracked.hold(52, 350, &[reading(0, 40)], &[train()])), ("idle", Some(50.0)));
@@ -102,14 +102,14 @@ fn an_idle_model_server_is_waiting() {
     let server = process(7, "python -m vllm.entrypoints.openai.api_server", &[(0, 60)]);
     let helper = process(8, "python tokenize.py", &[(0, 1)]);
     assert_eq!(state(&tracked.hold(0, 300, &[reading(0, 61)], &[server.clone(), helper])), ("waiting", Some(0.0)));
-    // A small server beside a large idle job does not excuse the job.
+    // A small server beside a large idle job does not make the GPU waiting.
     let mut tracked = TrackedHost::new(gpus(0..1));
     let small = process(9, "ollama runner", &[(0, 2)]);
     assert_eq!(state(&tracked.hold(0, 300, &[reading(0, 42)], &[train(), small])), ("idle", Some(0.0)));
 }
 
 #[test]
-fn what_the_configuration_calls_a_server_is_waiting_too() {
+fn a_server_named_in_the_configuration_is_waiting() {
     let config = |thresholds| HostConfig { thresholds: Some(Arc::new(thresholds)), ..HostConfig::named("hgx-00") };
     let own = process(7, "python /srv/answer.py --port 80", &[(0, 60)]);
     let named = Thresholds { model_servers: vec!["answer.py".into()], ..Thresholds::default() };
@@ -120,7 +120,7 @@ fn what_the_configuration_calls_a_server_is_waiting_too() {
     let serving = Thresholds { is_serving: true, ..Thresholds::default() };
     let mut tracked = TrackedHost::with_config(config(serving.clone()), gpus(0..1));
     assert_eq!(state(&tracked.hold(0, 300, &[reading(0, 61)], &[own])).0, "waiting");
-    // Memory that nobody is listed for serves nothing.
+    // Memory without a process is not a server.
     let mut tracked = TrackedHost::with_config(config(serving), gpus(0..1));
     assert_eq!(state(&tracked.hold(0, 300, &[reading(0, 61)], &[])).0, "idle");
 }
@@ -132,15 +132,11 @@ fn an_empty_gpu_is_free() {
     // 2 % of 80 GiB, reserved memory aside.
     let used = |mib: u64| GpuReading { memory_used_bytes: Some((mib + 512) << 20), ..reading(0, 0) };
     assert_eq!(state(&tracked.send_snapshot(12.0, &[used(1600)], &[])).0, "free");
-    assert_eq!(
-        state(&tracked.send_snapshot(14.0, &[used(1700)], &[])).0,
-        "in_use",
-        "something holds it, whatever it is"
-    );
+    assert_eq!(state(&tracked.send_snapshot(14.0, &[used(1700)], &[])).0, "in_use", "something holds the memory");
 }
 
 #[test]
-fn a_gpu_that_was_let_go_is_free_a_minute_later() {
+fn a_released_gpu_is_free_a_minute_later() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.hold(0, 100, &[reading(97, 40)], &[train()]);
     assert_eq!(state(&tracked.hold(102, 158, &[reading(0, 0)], &[])).0, "in_use");
@@ -156,18 +152,18 @@ fn a_reserved_gpu_is_never_free() {
 }
 
 #[test]
-fn where_slurm_gives_out_gpus_none_is_free() {
+fn empty_gpus_of_a_slurm_host_are_unused() {
     let mut tracked = TrackedHost::new(gpus(0..2));
     let mut job = train();
     job.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
     tracked.send_snapshot(0.0, &[reading(97, 40), reading(0, 0)], &[job]);
     assert_eq!(tracked.states()[1].0, "unused");
     tracked.hold(2, 80, &[reading(0, 0), reading(0, 0)], &[]);
-    assert_eq!(tracked.states()[0].0, "unused", "the job has ended, Slurm has not");
+    assert_eq!(tracked.states()[0].0, "unused", "Slurm still manages the host");
 }
 
 #[test]
-fn where_slurm_tells_what_it_gave_out_the_others_are_free() {
+fn gpus_that_slurm_has_not_allocated_are_free() {
     let mut tracked = TrackedHost::new(gpus(0..3));
     let mut job = train();
     job.facts.owner = Some(Owner::Slurm { job: "3385".into(), step: None });
@@ -178,7 +174,7 @@ fn where_slurm_tells_what_it_gave_out_the_others_are_free() {
     tracked.tracker.update(&tracked.host.host, at(0.0));
     let words = |tracked: &TrackedHost| tracked.states().iter().map(|(state, _)| *state).collect::<Vec<_>>();
     assert_eq!(words(&tracked), ["in_use", "unused", "free"]);
-    // It is asked once a minute: what it said last holds.
+    // Slurm is queried once a minute: its last answer holds.
     tracked.send_snapshot(2.0, &readings, &[job]);
     assert_eq!(words(&tracked), ["in_use", "unused", "free"]);
     let mut snapshot = tracked.host.snapshot(90.0, &[reading(0, 0), reading(0, 0), reading(0, 0)], &[]);
@@ -189,7 +185,7 @@ fn where_slurm_tells_what_it_gave_out_the_others_are_free() {
 }
 
 #[test]
-fn a_desktop_does_not_take_a_gpu() {
+fn a_desktop_leaves_a_gpu_free() {
     let desktop = |memory| {
         let mut xorg = process(9, "Xorg", &[]);
         xorg.gpus = vec![GpuProcessReading {
@@ -216,7 +212,7 @@ fn a_small_idle_context_leaves_a_gpu_unused() {
     small.gpus[0].gpu_memory_bytes = Some(300 << 20);
     let used = GpuReading { memory_used_bytes: Some((512 + 350) << 20), ..reading(0, 0) };
     assert_eq!(state(&tracked.hold(0, 300, &[used], std::slice::from_ref(&small))), ("unused", Some(0.0)));
-    // Where the driver does not tell the memory, a context is there all the same.
+    // If the memory is unknown, there is still a context.
     small.gpus[0].gpu_memory_bytes = None;
     let mut tracked = TrackedHost::new(gpus(0..1));
     let unknown = GpuReading { memory_used_bytes: None, ..reading(0, 0) };
@@ -224,7 +220,7 @@ fn a_small_idle_context_leaves_a_gpu_unused() {
 }
 
 #[test]
-fn a_new_holder_starts_anew() {
+fn a_new_holder_restarts_the_idle_time() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.hold(0, 400, &[reading(0, 40)], &[train()]);
     let next = process(8, "python next.py", &[(0, 40)]);
@@ -232,13 +228,13 @@ fn a_new_holder_starts_anew() {
         state(&tracked.send_snapshot(402.0, &[reading(0, 40)], std::slice::from_ref(&next))),
         ("in_use", Some(402.0))
     );
-    // One more beside it does not.
+    // An additional process does not.
     let both = [process(9, "python third.py", &[(0, 1)]), next];
     assert_eq!(state(&tracked.hold(404, 702, &[reading(0, 41)], &both)), ("idle", Some(402.0)));
 }
 
 #[test]
-fn errors_are_faults_unless_the_driver_just_does_not_answer() {
+fn errors_are_faults_unless_the_driver_is_blocked() {
     let failed = |kind| GpuReading {
         error: Some(DeviceError { kind, code: None, message: "".into() }),
         ..GpuReading::default()
@@ -252,20 +248,20 @@ fn errors_are_faults_unless_the_driver_just_does_not_answer() {
 }
 
 #[test]
-fn missing_data_is_unknown_and_what_was_remembered_counts_afterwards() {
+fn a_state_continues_after_missing_data() {
     let mut tracked = TrackedHost::new(gpus(0..2));
     let idle = [reading(0, 40), reading(0, 0)];
     tracked.hold(0, 400, &idle, &[train()]);
     assert!(!tracked.tracker.tick(&tracked.host.host, at(404.0)));
     assert!(tracked.tracker.tick(&tracked.host.host, at(407.0)));
-    assert_eq!(tracked.states(), [("unknown", Some(400.0)); 2], "since the last readings");
+    assert_eq!(tracked.states(), [("unknown", Some(400.0)); 2], "since the last sample");
     assert!(!tracked.tracker.tick(&tracked.host.host, at(408.0)));
     tracked.send_snapshot(4000.0, &idle, &[train()]);
     assert_eq!(tracked.states(), [("idle", Some(0.0)), ("free", Some(0.0))]);
 }
 
 #[test]
-fn a_lost_link_is_unknown_at_once() {
+fn a_lost_link_makes_states_unknown_at_once() {
     let mut tracked = TrackedHost::new(gpus(0..1));
     tracked.send_snapshot(0.0, &[reading(97, 40)], &[train()]);
     tracked.host.host.apply(HostUpdate::Silent, at(3.0));
@@ -274,18 +270,18 @@ fn a_lost_link_is_unknown_at_once() {
 }
 
 #[test]
-fn one_reading_that_is_missing_is_not_zero() {
+fn a_missing_reading_is_not_zero() {
     let mut tracked = TrackedHost::new(gpus(0..3));
     let no_utilization = GpuReading { utilization_percent: None, ..reading(0, 40) };
     let no_memory = GpuReading { memory_used_bytes: None, ..reading(0, 0) };
     let neither = GpuReading { memory_used_bytes: None, utilization_percent: None, ..reading(0, 0) };
     tracked.hold(0, 400, &[no_utilization, no_memory, neither], &[train()]);
     let words: Vec<_> = tracked.states().iter().map(|(state, _)| *state).collect();
-    assert_eq!(words, ["in_use", "unknown", "unknown"], "held, and nobody knows that it rests");
+    assert_eq!(words, ["in_use", "unknown", "unknown"], "held, and not known to be idle");
 }
 
 #[test]
-fn shared_memory_says_nothing_about_who_uses_the_gpu() {
+fn unified_memory_does_not_make_a_gpu_taken() {
     let mut unified = gpus(0..1);
     unified[0].unified_memory = Some(true);
     unified[0].memory_total_bytes = None;
@@ -295,7 +291,7 @@ fn shared_memory_says_nothing_about_who_uses_the_gpu() {
 }
 
 #[test]
-fn a_gpu_in_multi_instance_mode_is_what_its_instances_are() {
+fn a_mig_parent_takes_the_state_of_its_instances() {
     let mut all = gpus(0..1);
     all[0].mig_enabled = Some(true);
     for instance in 0..2 {

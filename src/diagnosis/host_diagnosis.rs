@@ -1,26 +1,171 @@
-//! One sample is taken in: GPUs, processes, jobs and the host's counters, each beside what is remembered of it.
+//! The diagnosis state of one host: its tracks and conditions, and how a sample updates them.
 
-use super::engine::HostDiagnosis;
-use super::evaluation::SampleTime;
-use super::model_server::serves_models;
-use super::rule_context::{format_process, program};
-use super::rules::memory::leak;
-use super::track::{EndedJob, GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, push_bounded};
+use super::condition::SampleTime;
+use super::conditions::Conditions;
+use super::process_kind::{is_notebook, serves_models};
+use super::track::{
+    GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak, gpu_identity, gpu_positions,
+    group_by_job,
+};
 use crate::config::Thresholds;
-use crate::fleet::{Host, JobKey, Process, ProcessMetric, SeriesKey};
+use crate::fleet::{Host, JobKey, Moment, Process, ProcessMetric, SeriesKey};
 use crate::wire::{GpuInfo, Presence, SafeText};
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// GPUs that left the inventory and may come back keep what was learned of them, up to this many.
+/// The maximum number of GPUs that left the inventory and keep their track in case they come back.
 const MAX_ABSENT: usize = 16;
-/// The most processes that are followed on a host.
+/// The maximum number of processes tracked on a host.
 const MAX_PROCESSES: usize = 256;
 
-const MIB: u64 = 1 << 20;
+/// The CPU time that an idle process may use between two observations: this many seconds plus this share of the time.
+const IDLE_CPU_SECONDS: f64 = 1.0;
+const IDLE_CPU_SHARE: f64 = 0.002;
+
+/// The maximum number of events kept, per kind.
+const MAX_EVENTS: usize = 64;
+
+/// A job, or the part of a job on this host, that has ended.
+#[derive(Debug, Clone)]
+pub(crate) struct EndedJob {
+    pub(crate) job: JobKey,
+    /// The job ended between `last_seen` and `missed_at`.
+    pub(crate) last_seen: f64,
+    pub(crate) missed_at: f64,
+    /// See [`ProcessTrack::describe`].
+    pub(crate) label: String,
+    pub(crate) user: Option<SafeText>,
+    pub(crate) is_mine: bool,
+    /// How long the job ran, in seconds.
+    pub(crate) age: Option<f64>,
+    pub(crate) most_memory: u64,
+    pub(crate) positions: Vec<usize>,
+    pub(crate) log_path: Option<SafeText>,
+    pub(crate) by_reboot: bool,
+}
+
+/// The state kept for a host apart from its GPUs, processes and jobs.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostTrack {
+    pub(crate) boot_id: Option<SafeText>,
+    /// The number of samples.
+    pub(crate) samples: u64,
+    /// The time of the last sample.
+    pub(crate) sampled_at: Option<f64>,
+    /// The time of the first sample.
+    pub(crate) first_at: Option<f64>,
+    pub(crate) oom_kills: Option<u64>,
+    /// OOM kills: the time and the number of processes.
+    pub(crate) oom_events: VecDeque<(f64, u64)>,
+    /// Xids: the time, the GPU and the number.
+    pub(crate) xids: VecDeque<(f64, SafeText, u64)>,
+    pub(crate) ended: VecDeque<EndedJob>,
+    /// The GPUs, without MIG instances, seen since boot.
+    pub(crate) known_gpus: Vec<SafeText>,
+    /// The number of samples in a row with fewer GPUs than expected.
+    pub(crate) missing_gpu_samples: u32,
+    /// The expected number of GPUs.
+    pub(crate) expected_gpus: usize,
+    /// Since when the driver has not answered, on a host without an inventory.
+    pub(crate) waiting_since: Option<f64>,
+}
+
+impl HostTrack {
+    /// Records the jobs of these processes as ended if they held enough memory for long enough.
+    fn record_job_ends<'a>(
+        &mut self,
+        processes: impl Iterator<Item = &'a ProcessTrack>,
+        host: &Host,
+        limits: &Thresholds,
+        t: f64,
+        by_reboot: bool,
+    ) {
+        let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
+        for (job, members) in group_by_job(processes) {
+            let held = members.iter().filter_map(|process| {
+                let observed = process.last_seen - process.held_since?;
+                // A process that held its memory when it was first seen held it for its whole age.
+                let age = process.age.filter(|_| process.held_since.is_some_and(|at| at <= process.first_seen));
+                Some(age.unwrap_or(0.0).max(observed))
+            });
+            let Some(first) = members.first() else { continue };
+            if held.fold(0.0, f64::max) < limits.job_ended.held_for {
+                continue;
+            }
+            let ended = EndedJob {
+                job: job.clone(),
+                last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
+                missed_at: t,
+                label: first.describe(members.len(), Some(job)),
+                user: Some(first.info.who.clone()),
+                is_mine: first.belongs_to(login),
+                age: members.iter().filter_map(|process| process.age).reduce(f64::max),
+                most_memory: members.iter().map(|process| process.most_memory).sum(),
+                positions: gpu_positions(&members),
+                log_path: first.log_path(),
+                by_reboot,
+            };
+            push_bounded(&mut self.ended, ended);
+        }
+    }
+}
+
+/// Adds an event and drops the oldest one beyond the limit.
+pub(crate) fn push_bounded<T>(events: &mut VecDeque<T>, event: T) {
+    if events.len() >= MAX_EVENTS {
+        events.pop_front();
+    }
+    events.push_back(event);
+}
+
+/// The tracks and conditions of one host.
+#[derive(Debug, Clone, Default)]
+pub(super) struct HostDiagnosis {
+    pub(super) gpus: Vec<GpuTrack>,
+    /// GPUs that left the inventory.
+    absent: Vec<GpuTrack>,
+    pub(super) processes: Vec<ProcessTrack>,
+    pub(super) jobs: Vec<JobTrack>,
+    pub(super) host_track: HostTrack,
+    pub(super) conditions: Conditions,
+    /// `host-unreachable`: separate, because it is evaluated on the tick and not with samples.
+    pub(super) link_conditions: Conditions,
+    /// The context-idle power that an earlier run learned, in watts, by GPU UUID.
+    pub(super) restored_idle_watts: HashMap<SafeText, f32>,
+    /// When the last evaluated snapshot was received, and its sequence number.
+    last_sample: Option<(Moment, u64)>,
+    /// The sample interval in seconds.
+    interval: f64,
+    /// Since when the host has had no link.
+    pub(super) link_lost_at: Option<f64>,
+}
 
 impl HostDiagnosis {
-    /// Takes a sample in. Returns whether the processes or their jobs changed.
+    /// Whether the last sample is at most three intervals old.
+    pub(super) fn is_recent(&self, t: f64) -> bool {
+        self.host_track.sampled_at.is_some_and(|at| t - at <= 3.0 * self.interval.max(1.0))
+    }
+
+    /// The sample interval in seconds.
+    pub(super) fn interval(&self) -> f64 {
+        self.interval
+    }
+
+    /// The time of the current sample, or `None` if it was already evaluated.
+    pub(super) fn new_sample(&mut self, host: &Host) -> Option<SampleTime> {
+        let sample = (host.received_at?, host.snapshot.as_ref()?.sequence);
+        if self.last_sample == Some(sample) {
+            return None;
+        }
+        self.last_sample = Some(sample);
+        self.interval = host.interval().as_secs_f64().max(0.25);
+        let t = sample.0.since_start().as_secs_f64();
+        let since = self.host_track.sampled_at.map_or(self.interval, |at| t - at);
+        Some(SampleTime::new(sample.0, since.clamp(0.0, 3.0 * self.interval.max(1.0))))
+    }
+
+    /// Updates the tracks with the current sample. Returns whether the processes or their jobs changed.
     pub(super) fn update(&mut self, host: &Host, limits: &Thresholds, sample_time: SampleTime) -> bool {
         let boot_id = host.hello.as_ref().and_then(|hello| hello.boot_id.clone());
         let is_reboot = self.host_track.boot_id.is_some() && boot_id.is_some() && self.host_track.boot_id != boot_id;
@@ -29,7 +174,7 @@ impl HostDiagnosis {
         }
         self.host_track.boot_id = boot_id.or(self.host_track.boot_id.take());
         let before: Vec<SafeText> = self.gpus.iter().map(|gpu| gpu.identity.clone()).collect();
-        let has_moved = self.align(host);
+        let has_moved = self.align_gpus(host);
         self.update_gpus(host, limits, sample_time);
         let has_changed = self.update_processes(host, limits, &before, sample_time);
         if has_changed || has_moved {
@@ -41,11 +186,10 @@ impl HostDiagnosis {
         has_changed || has_moved
     }
 
-    /// Nothing that ran before a reboot runs now.
+    /// Resets the tracks after a reboot: all processes have ended.
     fn reboot(&mut self, host: &Host, limits: &Thresholds, t: f64) {
-        let all: Vec<usize> = (0..self.processes.len()).collect();
-        self.record_job_ends(&all, host, limits, t, true);
-        self.processes.clear();
+        let ended = std::mem::take(&mut self.processes);
+        self.host_track.record_job_ends(ended.iter(), host, limits, t, true);
         self.jobs.clear();
         self.host_track.known_gpus.clear();
         self.host_track.oom_kills = None;
@@ -55,11 +199,11 @@ impl HostDiagnosis {
         }
     }
 
-    /// Brings what is remembered of GPUs into the order of the inventory. Returns whether that changed.
-    fn align(&mut self, host: &Host) -> bool {
+    /// Brings the GPU tracks into the order of the inventory. Returns whether they changed.
+    fn align_gpus(&mut self, host: &Host) -> bool {
         let same = |track: &GpuTrack, info: &GpuInfo| match &info.uuid {
             Some(uuid) => track.identity == *uuid,
-            None => track.identity == identity(info),
+            None => track.identity == gpu_identity(info),
         };
         let is_aligned = self.gpus.len() == host.gpus().len()
             && self.gpus.iter().zip(host.gpus()).all(|(track, (info, _))| same(track, info));
@@ -72,7 +216,7 @@ impl HostDiagnosis {
             let track = if let Some(place) = old.iter().position(|track| same(track, info)) {
                 old.swap_remove(place)
             } else {
-                let identity = identity(info);
+                let identity = gpu_identity(info);
                 let learned = self.restored_idle_watts.get(&identity).copied();
                 GpuTrack::new(identity, learned)
             };
@@ -91,7 +235,7 @@ impl HostDiagnosis {
         };
         let past = host.snapshot.as_ref().map(|snapshot| (snapshot.monotonic_seconds, &snapshot.recent_past));
         for (position, (track, (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
-            // What the driver remembers is from before the first sample; later it would be told twice.
+            // The driver's history counts only before the first sample; later it would be counted twice.
             if let (Some((monotonic, past)), true) = (past, self.host_track.samples == 0) {
                 track.limit = reading.power_limit_watts.or(info.power_limit_watts);
                 for past in past.iter().filter(|past| usize::from(past.gpu) == position) {
@@ -111,7 +255,7 @@ impl HostDiagnosis {
         }
     }
 
-    /// Returns whether there are other processes than before, or other facts about them.
+    /// Updates the process tracks. Returns whether the processes or their facts changed.
     fn update_processes(
         &mut self,
         host: &Host,
@@ -121,12 +265,12 @@ impl HostDiagnosis {
     ) -> bool {
         let count = host.processes().len().min(MAX_PROCESSES);
         let same = |(track, process): (&ProcessTrack, &Process)| is_same_process(track, process);
-        // Both lists are by ascending pid and most of the time the same.
+        // Both lists are ordered by pid and usually equal.
         let has_moved = self.processes.len() != count || !self.processes.iter().zip(host.processes()).all(same);
         if has_moved {
             self.align_processes(host, limits, before, sample_time);
         }
-        let held_bytes = (limits.job_ended.memory * MIB as f64) as u64;
+        let held_bytes = (limits.job_ended.memory * 1_048_576.0) as u64;
         let mut has_changed = has_moved;
         for (track, process) in self.processes.iter_mut().zip(host.processes()) {
             has_changed |= !Arc::ptr_eq(&track.info, &process.info) || track.is_stale != process.is_stale;
@@ -137,8 +281,7 @@ impl HostDiagnosis {
         has_changed
     }
 
-    /// Brings what is remembered of processes into the order of the host's, with those that are new; what is missing
-    /// has ended.
+    /// Brings the process tracks into the order of the host, adds new ones, and records jobs whose last process ended.
     fn align_processes(&mut self, host: &Host, limits: &Thresholds, before: &[SafeText], sample_time: SampleTime) {
         let mut old: Vec<Option<ProcessTrack>> = std::mem::take(&mut self.processes).into_iter().map(Some).collect();
         let aligned = host.processes().take(MAX_PROCESSES).map(|process| {
@@ -153,70 +296,13 @@ impl HostDiagnosis {
         };
         let ended: Vec<ProcessTrack> =
             old.into_iter().flatten().filter(|track| !is_cut && !has_lost_gpu(track)).collect();
-        if !ended.is_empty() {
-            let places: Vec<usize> = (0..ended.len()).collect();
-            self.processes = ended;
-            self.detect_job_ends(&aligned, &places, host, limits, sample_time.t);
-        }
+        // A job ends with its last process.
+        let is_job_over = |track: &&ProcessTrack| !aligned.iter().any(|process| process.info.job == track.info.job);
+        self.host_track.record_job_ends(ended.iter().filter(is_job_over), host, limits, sample_time.t, false);
         self.processes = aligned;
     }
 
-    fn detect_job_ends(&mut self, alive: &[ProcessTrack], ended: &[usize], host: &Host, limits: &Thresholds, t: f64) {
-        // A job ends with its last process.
-        let is_over = |place: &usize| {
-            let job = &self.processes[*place].info.job;
-            !alive.iter().any(|process| process.info.job == *job)
-        };
-        let over: Vec<usize> = ended.iter().copied().filter(is_over).collect();
-        self.record_job_ends(&over, host, limits, t, false);
-    }
-
-    /// Notes the jobs of these processes as ended, when they held enough memory for long enough.
-    fn record_job_ends(&mut self, places: &[usize], host: &Host, limits: &Thresholds, t: f64, by_reboot: bool) {
-        let login = host.hello.as_ref().and_then(|hello| hello.login_uid);
-        let mut jobs: Vec<(&JobKey, Vec<&ProcessTrack>)> = Vec::new();
-        for process in places.iter().filter_map(|place| self.processes.get(*place)) {
-            match jobs.iter_mut().find(|(job, _)| **job == process.info.job) {
-                Some((_, members)) => members.push(process),
-                None => jobs.push((&process.info.job, vec![process])),
-            }
-        }
-        let min_held = limits.job_ended.held_for;
-        let mut ended = Vec::new();
-        for (job, members) in jobs {
-            let held = members.iter().filter_map(|process| {
-                let watched = process.last_seen - process.held_since?;
-                // A process that held its memory when it was first seen has held it for longer than that.
-                let age = process.age.filter(|_| process.held_since.is_some_and(|at| at <= process.first_seen));
-                Some(age.unwrap_or(0.0).max(watched))
-            });
-            let Some(first) = members.first() else { continue };
-            if held.fold(0.0, f64::max) < min_held {
-                continue;
-            }
-            let mut positions: Vec<usize> = members.iter().flat_map(|process| process.positions.clone()).collect();
-            positions.sort_unstable();
-            positions.dedup();
-            ended.push(EndedJob {
-                job: job.clone(),
-                last_seen: members.iter().map(|process| process.last_seen).fold(f64::NEG_INFINITY, f64::max),
-                missed_at: t,
-                label: format_process(first, members.len(), Some(job)),
-                user: Some(first.info.who.clone()),
-                is_mine: login.is_some() && first.info.facts.as_ref().and_then(|facts| facts.uid) == login,
-                age: members.iter().filter_map(|process| process.age).reduce(f64::max),
-                most_memory: members.iter().map(|process| process.most_memory).sum(),
-                positions,
-                log_path: first.info.facts.as_ref().and_then(|facts| facts.log_path.clone()),
-                by_reboot,
-            });
-        }
-        for job in ended {
-            push_bounded(&mut self.host_track.ended, job);
-        }
-    }
-
-    /// Sorts the processes into jobs; a job that goes on keeps what is remembered of it.
+    /// Groups the processes into jobs. A job that continues keeps its track.
     fn group_into_jobs(&mut self, host: &Host, limits: &Thresholds, t: f64) {
         let mut old = std::mem::take(&mut self.jobs);
         let mut jobs: Vec<JobTrack> = Vec::new();
@@ -251,7 +337,7 @@ impl HostDiagnosis {
         let computing: Vec<usize> = jobs.iter().flat_map(|job| job.gpus.iter().map(|gpu| gpu.position)).collect();
         for job in &mut jobs {
             job.drop_removed_gpus();
-            // Most jobs are of one process on one GPU, and a list that grows has room for four.
+            // Most jobs have one process on one GPU, and a vector that grows allocates room for four.
             job.gpus.shrink_to_fit();
             job.members.shrink_to_fit();
             job.gpus.sort_by_key(|gpu| gpu.position);
@@ -292,7 +378,7 @@ impl HostDiagnosis {
         }
     }
 
-    /// Looks at the two hours of one process: each has its turn once a minute or so.
+    /// Checks the last two hours of one process for a leak. Each process is checked about once a minute.
     fn check_leaks(&mut self, host: &Host, limits: &Thresholds, sample_time: SampleTime) {
         let due = self.processes.iter_mut().filter(|process| !process.is_stale && process.leak_due <= sample_time.t);
         let Some(process) = due.min_by(|a, b| a.leak_due.total_cmp(&b.leak_due)) else { return };
@@ -304,7 +390,7 @@ impl HostDiagnosis {
         let used: Option<u64> = gpus().map(|gpu| gpu.used_bytes).sum();
         let (Some(total), Some(used)) = (total, used) else { return };
         let free = total.saturating_sub(used) as f64;
-        process.leak = leak(&points, total as f64, free, &limits.gpu_mem_leak);
+        process.leak = detect_leak(&points, total as f64, free, &limits.gpu_mem_leak);
     }
 
     fn update_host(&mut self, host: &Host, t: f64) {
@@ -334,7 +420,7 @@ impl HostDiagnosis {
         let is_listed = host.inventory.as_ref().is_some_and(|inventory| inventory.error.is_none());
         let present = self.gpus.iter().filter(|gpu| !gpu.is_instance).count();
         let on_bus = snapshot.host.nvidia_pci_devices.map(|count| count as usize);
-        // What an administrator took from the driver is not on the driver's bus either.
+        // A GPU that an administrator detached from the driver is not counted among these devices either.
         track.expected_gpus = on_bus.unwrap_or(track.known_gpus.len());
         track.missing_gpu_samples = match is_listed && snapshot.driver_error.is_none() {
             true if present < track.expected_gpus => track.missing_gpu_samples.saturating_add(1),
@@ -347,9 +433,43 @@ impl HostDiagnosis {
             }
         }
     }
+
+    /// Restarts pending conditions and runs after a long gap. Firing conditions continue.
+    pub(super) fn restart_pending(&mut self) {
+        self.conditions.restart_pending();
+        for gpu in &mut self.gpus {
+            gpu.spin_run = None;
+            gpu.idle_run = None;
+        }
+        for process in &mut self.processes {
+            process.blocked = None;
+        }
+        for job in &mut self.jobs {
+            job.stalled_run = None;
+            job.before_gap = job.idle_start().zip(job.cpu_seconds(&self.processes));
+            job.idle_run = None;
+        }
+    }
+
+    /// Continues the idle time from before a gap if CPU time proves that nothing ran in between.
+    pub(super) fn bridge_idle_gap(&mut self, gap: f64) {
+        for job in self.jobs.iter_mut().filter(|job| job.before_gap.is_some()) {
+            let cpu = job.cpu_seconds(&self.processes);
+            let Some((since, before)) = job.before_gap.take() else { continue };
+            let is_idle = cpu.is_some_and(|cpu| is_idle_cpu_growth(cpu - before, gap));
+            if is_idle && job.idle_run.is_some() {
+                job.idle_since = Some(since);
+            }
+        }
+    }
 }
 
-/// Whether this is what is remembered of a process. A start that is known only now makes no other process of it.
+/// Whether a process that used `seconds` of CPU time within `gap` seconds was idle.
+pub(super) fn is_idle_cpu_growth(seconds: f64, gap: f64) -> bool {
+    (0.0..=IDLE_CPU_SECONDS + IDLE_CPU_SHARE * gap).contains(&seconds)
+}
+
+/// Whether the track belongs to this process. A start time that becomes known later does not make it another process.
 fn is_same_process(track: &ProcessTrack, process: &Process) -> bool {
     track.key == process.key
         || (track.key.pid == process.key.pid
@@ -357,25 +477,9 @@ fn is_same_process(track: &ProcessTrack, process: &Process) -> bool {
             && track.key.boot_id == process.key.boot_id)
 }
 
-/// What a job does on a GPU that others use too: its own share, where the driver tells shares at all.
+/// The utilisation of a job on a shared GPU: its own share, or 0 if the driver reports only shares of other jobs.
 fn shared_activity(own: Option<u8>, processes: &[&Process], position: usize) -> Option<u8> {
     let is_reported =
         || processes.iter().filter_map(|process| process.usage_on(position)).any(|usage| usage.sm_percent.is_some());
     own.or_else(|| is_reported().then_some(0))
-}
-
-/// What a GPU is recognised by.
-fn identity(info: &GpuInfo) -> SafeText {
-    info.uuid.clone().unwrap_or_else(|| SafeText::from(format!("index {}", info.index)))
-}
-
-/// Whether a person types into it.
-fn is_notebook(process: &Process) -> bool {
-    let Some(facts) = process.facts() else { return false };
-    let name = program(&process.info.command);
-    facts.runs_in.as_ref().is_some_and(|place| *place == "jupyter")
-        || facts.argv.iter().any(|argument| argument.contains("ipykernel") || argument.contains("jupyter"))
-        || name == "ipython"
-        || name == "ipython3"
-        || (facts.argv.len() == 1 && name.starts_with("python"))
 }

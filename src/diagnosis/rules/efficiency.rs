@@ -1,0 +1,205 @@
+//! Jobs that could be faster: input-stall, low-power-high-util, gpu-imbalance.
+
+use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::finding::FindingTarget;
+use crate::diagnosis::rule_context::{RuleContext, duration};
+use crate::diagnosis::track::{JobGpu, JobTrack};
+use crate::diagnosis::{Confidence, RuleId, Severity};
+
+/// How long the condition must hold after the mean over the whole window has fallen, in seconds.
+const MIN_STALL_SECONDS: f64 = 120.0;
+
+enum Cause {
+    Cpu,
+    Storage,
+    Unknown,
+}
+
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    for job in context.jobs.iter().filter(|job| job.is_readable && job.gpus.iter().all(|gpu| gpu.is_exclusive)) {
+        let target = FindingTarget::Job(job.key.clone());
+        if !job.is_server && !job.is_notebook {
+            input_stall(context, conditions, job, &target);
+        }
+        low_power(context, conditions, job, &target);
+        imbalance(context, conditions, job, &target);
+    }
+}
+
+fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let limits = &context.limits.input_stall;
+    let t = context.sample_time.t;
+    let age = context.members(job).filter_map(|process| process.age).reduce(f64::max);
+    let age = age.unwrap_or(0.0).max(t - job.first_seen);
+    if age < limits.young || t - job.first_seen < limits.warn_after {
+        return;
+    }
+    let is_known = |gpu: &&JobGpu| gpu.baseline.utilization_seconds() >= 300.0;
+    let medians: Vec<f32> =
+        job.gpus.iter().filter(is_known).filter_map(|gpu| gpu.baseline.median_utilization()).collect();
+    if medians.len() * 2 < job.gpus.len() || medians.is_empty() {
+        return;
+    }
+    let earlier = medians.iter().sum::<f32>() / medians.len() as f32;
+    // The short window first: it rejects most samples.
+    let Some(now) = mean_utilization(context, job, MIN_STALL_SECONDS) else {
+        conditions.unknown(RuleId::InputStall, target);
+        return;
+    };
+    if f64::from(earlier) < limits.earlier || f64::from(now) >= 1.5 * limits.utilization {
+        return;
+    }
+    let Some(mean) = mean_utilization(context, job, limits.warn_after) else {
+        conditions.unknown(RuleId::InputStall, target);
+        return;
+    };
+    if f64::from(mean) >= limits.utilization {
+        conditions.in_hysteresis(RuleId::InputStall, target);
+        return;
+    }
+    let Some(cause) = cause(context, job, mean) else { return };
+    let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
+    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, MIN_STALL_SECONDS), confidence, MIN_STALL_SECONDS);
+    conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
+        let gpus = context.format_gpus(job.positions());
+        let (why, next) = match cause {
+            Cause::Cpu => {
+                let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
+                let next = "use more data loader workers, or cheaper transforms".to_owned();
+                (format!("its {workers} workers use all of their CPU"), next)
+            }
+            Cause::Storage => ("its workers wait for storage".to_owned(), "iostat -x 2; nfsiostat 2".to_owned()),
+            Cause::Unknown => {
+                ("for an unknown reason".to_owned(), format!("py-spy dump --pid {}", context.first_pid(job)))
+            }
+        };
+        let sentence = format!(
+            "{gpus} were busy for {mean:.0} % of the last 10 min (median before: {earlier:.0} %): {} waits for data, {why}",
+            context.format_job(job),
+        );
+        context.job_details(job, sentence, next)
+    });
+}
+
+/// The mean utilisation of the job's GPUs over the last `seconds`; `None` if too little of it was observed.
+fn mean_utilization(context: &RuleContext, job: &JobTrack, seconds: f64) -> Option<f32> {
+    let mut sum = 0.0;
+    for gpu in &job.gpus {
+        // Windows begin at whole buckets: half a bucket more contains a full window.
+        let stats = context.gpus.get(gpu.position)?.window.stats(context.sample_time.t - seconds - 15.0);
+        if stats.covered < MIN_COVERAGE * seconds {
+            return None;
+        }
+        sum += stats.mean_utilization?;
+    }
+    Some(sum / job.gpus.len().max(1) as f32)
+}
+
+/// What the job waits for; `None` if it is idle or does other work.
+fn cause(context: &RuleContext, job: &JobTrack, mean: f32) -> Option<Cause> {
+    let limits = &context.limits.input_stall;
+    let is_blocked = context.members(job).any(|process| process.descendants_blocked_share * 100.0 >= limits.blocked);
+    // A job that writes, or whose GPUs are idle, saves or evaluates. It does not wait for input.
+    let saves = job.host_work_at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS) || mean < 2.0;
+    let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
+    if is_blocked || (!saves && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
+        return Some(Cause::Storage);
+    }
+    let (workers, percent) = context.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
+        (workers + process.descendants.unwrap_or(0), percent + process.descendants_cpu.unwrap_or(0.0))
+    });
+    if workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers) {
+        return Some(Cause::Cpu);
+    }
+    job.cores.filter(|cores| !saves && *cores > context.limits.idle_hog.cpu).map(|_| Cause::Unknown)
+}
+
+/// The window of the means for low-power-high-util, in seconds.
+const WINDOW: f64 = 300.0;
+
+fn low_power(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let limits = &context.limits.low_power_high_util;
+    // The current samples first: most jobs that are not busy stop here.
+    let is_busy = |position: usize| context.gpus.get(position).is_some_and(|track| track.utilization >= Some(50));
+    if !job.gpus.iter().all(|gpu| is_busy(gpu.position)) {
+        if job.gpus.iter().any(|gpu| is_busy(gpu.position)) {
+            conditions.unknown(RuleId::LowPowerHighUtil, target);
+        }
+        return;
+    }
+    let mut watts = 0.0;
+    let mut utilization = 0.0;
+    let mut limit_watts = 0.0;
+    for gpu in &job.gpus {
+        let Some(track) = context.gpus.get(gpu.position).filter(|track| !track.has_power_smoothing) else { return };
+        let stats = track.window.stats(context.sample_time.t - WINDOW);
+        let (Some(power), Some(spin), Some(limit), Some(mean)) =
+            (stats.mean_power, track.spin_watts(), track.limit, stats.mean_utilization)
+        else {
+            conditions.unknown(RuleId::LowPowerHighUtil, target);
+            return;
+        };
+        if stats.covered < MIN_COVERAGE * WINDOW - 30.0 {
+            conditions.unknown(RuleId::LowPowerHighUtil, target);
+            return;
+        }
+        let memory = stats.mean_memory_utilization.map_or(100.0, f64::from);
+        let is_low = power >= spin && f64::from(power) < limits.power * f64::from(limit);
+        if f64::from(mean) < limits.utilization || !is_low || memory >= limits.memory_utilization {
+            // Hysteresis near the thresholds.
+            if f64::from(mean) >= 0.9 * limits.utilization
+                && f64::from(power) < 1.1 * limits.power * f64::from(limit)
+                && power >= spin
+            {
+                conditions.in_hysteresis(RuleId::LowPowerHighUtil, target);
+            }
+            return;
+        }
+        watts += power;
+        limit_watts += limit;
+        utilization += mean;
+    }
+    let count = job.gpus.len().max(1) as f32;
+    let (watts, limit, utilization) = (watts / count, limit_watts / count, utilization / count);
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.info_after), Confidence::Likely, WINDOW);
+    conditions.met(RuleId::LowPowerHighUtil, target, evaluation, |lasted, _| {
+        let gpus = context.format_gpus(job.positions());
+        let sentence = format!(
+            "{gpus}: {utilization:.0} % busy for {} at {watts:.0} W of {limit:.0} W: {} could be faster",
+            duration(lasted),
+            context.format_job(job),
+        );
+        context.job_details(job, sentence, "nsys profile, or try a larger batch".to_owned())
+    });
+}
+
+/// How long the means need to show a straggler, in seconds.
+const FOUND_AFTER: f64 = 90.0;
+
+fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let Some(straggler) = &job.imbalance else { return };
+    let evaluation = Evaluation::new(
+        Escalation::one(Severity::Info, context.limits.gpu_imbalance.info_after - FOUND_AFTER),
+        Confidence::Suspected,
+        300.0,
+    );
+    conditions.met(RuleId::GpuImbalance, target, evaluation, |_, _| {
+        let sentence = format!(
+            "{} does less than the other GPUs of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W; they \
+             were balanced before",
+            context.format_gpus([straggler.position]),
+            context.format_job(job),
+            straggler.utilization,
+            straggler.watts,
+            straggler.others_utilization,
+            straggler.others_watts,
+        );
+        let next = "nvidia-smi -q -d PERFORMANCE,CLOCK on that GPU; read the log of that rank";
+        context.job_details(job, sentence, next.to_owned())
+    });
+}
+
+#[cfg(test)]
+#[path = "efficiency_tests.rs"]
+mod tests;

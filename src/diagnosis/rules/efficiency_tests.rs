@@ -1,0 +1,105 @@
+use crate::diagnosis::Confidence;
+use crate::diagnosis::testing::{RuleTester, TestSample};
+use crate::fleet::fixture::{TestProcess, gpus, process};
+
+fn job(workers: u32, percent: f32, blocked: u32) -> Vec<TestProcess> {
+    let mut job = process(7, "python train.py", &[(0, 60)]);
+    job.reading.cpu_percent = Some(60.0);
+    job.reading.descendants = Some(workers);
+    job.reading.descendants_cpu_percent = Some(percent * workers as f32);
+    job.reading.descendants_blocked = Some(blocked);
+    vec![job]
+}
+
+fn works(tester: &mut RuleTester) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(97, 550.0, 45, 60)], processes: job(8, 30.0, 0) }
+}
+
+fn starves(tester: &mut RuleTester, t: f64, percent: f32, blocked: u32) -> TestSample {
+    let busy = ((t / 10.0) as u32).is_multiple_of(8);
+    let gpu = if busy { tester.gpu(60, 380.0, 30, 60) } else { tester.gpu(3, 140.0, 0, 60) };
+    TestSample { gpus: vec![gpu], processes: job(8, percent, blocked) }
+}
+
+#[test]
+fn starved_jobs_warn_after_ten_minutes_with_the_cause() {
+    for (percent, blocked, cause, confidence) in [
+        (97.0, 0, "its 8 workers use all of their CPU", Confidence::Likely),
+        (10.0, 3, "its workers wait for storage", Confidence::Likely),
+        (20.0, 0, "for an unknown reason", Confidence::Suspected),
+    ] {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run(580.0, |tester, t| starves(tester, t, percent, blocked));
+        assert_eq!(tester.fired(), []);
+        tester.run(300.0, |tester, t| starves(tester, t, percent, blocked));
+        assert_eq!(tester.firing(), [("input-stall", "warn")], "{cause}");
+        let finding = tester.finding("input-stall");
+        assert!(finding.sentence.ends_with(cause), "{}", finding.sentence);
+        assert_eq!(finding.confidence, confidence);
+        tester.run(600.0, |tester, _| works(tester));
+        assert_eq!(tester.firing(), []);
+    }
+}
+
+#[test]
+fn short_dips_and_jobs_that_were_never_busy_are_ignored() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    for _ in 0..4 {
+        tester.run(2400.0, |tester, _| works(tester));
+        tester.run(540.0, |tester, t| starves(tester, t, 97.0, 0));
+    }
+    assert_eq!(tester.fired(), [], "dips of nine minutes");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(7200.0, |tester, t| starves(tester, t, 97.0, 0));
+    assert_eq!(tester.fired(), []);
+}
+
+fn job_on(count: u16) -> Vec<TestProcess> {
+    let on: Vec<(u16, u64)> = (0..count).map(|gpu| (gpu, 60)).collect();
+    vec![process(7, "python train.py", &on)]
+}
+
+#[test]
+fn low_power_at_high_utilisation_is_info_after_thirty_minutes() {
+    let mut tester = RuleTester::new(gpus(0..2));
+    tester.run(3000.0, |tester, _| TestSample {
+        gpus: (0..2).map(|_| tester.gpu(95, 250.0, 20, 60)).collect(),
+        processes: job_on(2),
+    });
+    assert_eq!(tester.fired(), [("low-power-high-util", "info")]);
+    let sentence = tester.finding("low-power-high-util").sentence.to_string();
+    assert!(sentence.starts_with("GPUs 0,1: 95 % busy for 4"), "{sentence}");
+    assert!(sentence.contains(" W of 700 W: train.py (alice, pid 7) could be faster"), "{sentence}");
+}
+
+#[test]
+fn memory_bound_and_ordinary_work_is_ignored() {
+    for (watts, memory) in [(250.0, 60), (560.0, 40)] {
+        let mut tester = RuleTester::new(gpus(0..2));
+        tester.run(3600.0, |tester, _| TestSample {
+            gpus: (0..2).map(|_| tester.gpu(95, watts, memory, 60)).collect(),
+            processes: job_on(2),
+        });
+        assert_eq!(tester.fired(), []);
+    }
+}
+
+#[test]
+fn a_straggler_is_info_if_the_gpus_were_balanced_before() {
+    let work = |tester: &mut RuleTester, odd: Option<(u8, f32)>| {
+        let mut gpus: Vec<_> = (0..4).map(|_| tester.gpu(97, 560.0, 45, 60)).collect();
+        if let Some((utilization, watts)) = odd {
+            gpus[2] = tester.gpu(utilization, watts, 45, 60);
+        }
+        TestSample { gpus, processes: job_on(4) }
+    };
+    let mut tester = RuleTester::new(gpus(0..4));
+    tester.run(1800.0, |tester, _| work(tester, None));
+    tester.run(1200.0, |tester, _| work(tester, Some((70, 320.0))));
+    assert_eq!(tester.fired(), [("gpu-imbalance", "info")]);
+    assert!(tester.finding("gpu-imbalance").sentence.starts_with("GPU 2 does less than the other GPUs of train.py"));
+    let mut tester = RuleTester::new(gpus(0..4));
+    tester.run(3600.0, |tester, _| work(tester, Some((70, 320.0))));
+    assert_eq!(tester.fired(), [], "a pipeline");
+}

@@ -1,0 +1,274 @@
+use crate::diagnosis::testing::{RuleTester, TestSample};
+use crate::fleet::fixture::{TestProcess, gpus, process};
+use crate::fleet::{GpuState, HostId};
+use crate::wire::XidEvent;
+
+fn job(command: &str, cores: f32) -> Vec<TestProcess> {
+    let mut job = process(7, command, &[(0, 40)]);
+    job.reading.cpu_percent = Some(cores * 100.0);
+    vec![job]
+}
+
+fn works(tester: &mut RuleTester, command: &str) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes: job(command, 1.2) }
+}
+
+fn idles(tester: &mut RuleTester, command: &str, cores: f32) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(0, 122.0, 0, 40)], processes: job(command, cores) }
+}
+
+#[test]
+fn a_job_that_worked_and_is_idle_is_stalled() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    tester.run(21_600.0, |tester, _| works(tester, "python train.py"));
+    // The smoothed CPU usage takes a few minutes to fall.
+    tester.run(1290.0, |tester, _| idles(tester, "python train.py", 0.0));
+    assert_eq!(tester.firing(), [("job-stalled", "warn")]);
+    tester.run(900.0, |tester, _| idles(tester, "python train.py", 0.0));
+    assert_eq!(tester.firing(), [("job-stalled", "crit")]);
+    tester.run(12_000.0, |tester, _| idles(tester, "python train.py", 0.0));
+    assert_eq!(tester.firing(), [("job-stalled", "crit")], "idle-hog is inhibited");
+}
+
+#[test]
+fn notebooks_and_servers_are_not_stalled() {
+    for command in ["python -m ipykernel_launcher -f k.json", "python -m vllm.entrypoints.openai.api_server"] {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 30.0;
+        tester.run(3600.0, |tester, _| works(tester, command));
+        tester.run(2700.0, |tester, _| idles(tester, command, 0.0));
+        assert_eq!(tester.fired(), [], "{command}");
+    }
+}
+
+#[test]
+fn idle_hog_rises_from_info_to_warn() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    tester.run(3500.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
+    assert_eq!(tester.fired(), []);
+    tester.run(200.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
+    assert_eq!(tester.firing(), [("idle-hog", "info")]);
+    assert_eq!(tester.notified(), 0, "info does not notify");
+    tester.run(7200.0, |tester, _| idles(tester, "python -m ipykernel_launcher", 0.004));
+    assert_eq!(tester.firing(), [("idle-hog", "warn")]);
+    assert!(
+        tester
+            .finding("idle-hog")
+            .sentence
+            .starts_with("ipykernel_launcher (alice, pid 7) holds 40 GiB of GPU 0 and has done nothing for 3 h"),
+        "{}",
+        tester.finding("idle-hog").sentence
+    );
+}
+
+#[test]
+fn an_occasional_notebook_cell_is_work() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 10.0;
+    tester.run(14_400.0, |tester, t| {
+        if t % 1500.0 < 30.0 {
+            works(tester, "python -m ipykernel_launcher")
+        } else {
+            idles(tester, "python -m ipykernel_launcher", 0.004)
+        }
+    });
+    assert_eq!(tester.fired(), []);
+}
+
+#[test]
+fn short_idle_times_and_servers_are_at_most_info() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    tester.run(3000.0, |tester, _| idles(tester, "python train.py", 0.0));
+    assert_eq!(tester.fired(), [], "idle for under an hour");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    tester.run(86_400.0, |tester, _| idles(tester, "python -m vllm.entrypoints.openai.api_server", 2.0));
+    assert_eq!(tester.fired(), []);
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 60.0;
+    tester.run(172_800.0, |tester, _| idles(tester, "ollama runner", 0.0));
+    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
+}
+
+/// The first snapshot of a connection has no rates.
+fn without_rates(test_sample: &mut TestSample, passed: f64) {
+    if passed <= 0.0 {
+        test_sample.processes.iter_mut().for_each(|process| process.reading.cpu_percent = None);
+    }
+}
+
+#[test]
+fn idle_time_survives_a_restart_if_cpu_time_proves_it() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    let notebook = |cpu: f64| {
+        move |tester: &mut RuleTester, passed: f64| {
+            let mut test_sample = idles(tester, "python -m ipykernel_launcher", 0.0);
+            test_sample.processes[0].reading.cpu_seconds = Some(cpu);
+            without_rates(&mut test_sample, passed);
+            test_sample
+        }
+    };
+    tester.run(1800.0, notebook(5000.0));
+    let saved = tester.engine.to_saved_state(&tester.fleet, tester.now());
+    let text = serde_json::to_string(&saved).expect("encodes");
+    for (grown, fires) in [(0.5, true), (400.0, false)] {
+        let mut next = RuleTester::new(gpus(0..1));
+        next.interval = 30.0;
+        // Two hours later, by the wall clock.
+        next.t = tester.t + 7200.0;
+        let saved = crate::diagnosis::SavedState::parse(&text).expect("reads");
+        next.engine.restore(saved, next.now());
+        next.run(300.0, notebook(5000.0 + grown));
+        assert_eq!(next.firing() == [("idle-hog", "warn")], fires, "{:?}", next.firing());
+        if fires {
+            let finding = next.finding("idle-hog");
+            assert!(
+                finding.at_least
+                    && finding.sentence.contains("2 h 3")
+                    && finding.sentence.contains("at least, according to its CPU time"),
+                "{}",
+                finding.sentence
+            );
+        }
+    }
+}
+
+#[test]
+fn tiny_cpu_time_proves_idle_time_at_the_first_sample() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let test_sample = |tester: &mut RuleTester, cpu: f64, passed: f64| {
+        let mut test_sample = idles(tester, "python -m ipykernel_launcher", 0.0);
+        test_sample.processes[0].reading.cpu_seconds = Some(cpu);
+        without_rates(&mut test_sample, passed);
+        test_sample
+    };
+    // The processes of `RuleTester` are 10,000 s old at its start.
+    tester.run(200.0, |tester, passed| test_sample(tester, 40.0, passed));
+    assert_eq!(tester.firing(), [("idle-hog", "warn")]);
+    let (state, since) = tester.engine.states(HostId(0))[0];
+    assert_eq!(state, GpuState::Idle, "the state follows the finding before five minutes have passed");
+    let idle = tester.now().since(since.expect("known"));
+    assert!((9000..11_000).contains(&idle.as_secs()), "{idle:?}");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(200.0, |tester, passed| test_sample(tester, 300.0, passed));
+    assert_eq!(tester.firing(), [], "it may have worked an hour ago");
+    assert_eq!(tester.engine.states(HostId(0))[0].0, GpuState::InUse);
+}
+
+fn trains(tester: &mut RuleTester) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(97, 500.0, 40, 40)], processes: vec![process(7, "python train.py", &[(0, 40)])] }
+}
+
+fn empty(tester: &mut RuleTester) -> TestSample {
+    TestSample { gpus: vec![tester.gpu(0, 70.0, 0, 0)], processes: vec![] }
+}
+
+#[test]
+fn an_ended_job_is_listed_for_ten_minutes() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(900.0, |tester, _| trains(tester));
+    tester.run(20.0, |tester, _| empty(tester));
+    assert_eq!((tester.firing(), tester.notified()), (vec![("job-ended", "info")], 0));
+    assert_eq!(
+        tester.finding("job-ended").sentence,
+        "train.py (alice, pid 7) ended after 3 h 18 min: it left GPU 0 and released 40 GiB"
+    );
+    tester.run(600.0, |tester, _| empty(tester));
+    assert_eq!(tester.firing(), []);
+}
+
+#[test]
+fn a_job_that_ends_with_an_xid_or_a_reboot_warns() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(900.0, |tester, _| trains(tester));
+    tester.run_edited(
+        20.0,
+        |tester, _| empty(tester),
+        |snapshot, _| {
+            snapshot.xid_events = vec![XidEvent { gpu: Some(0), xid: 31, monotonic_seconds: 0.0 }];
+        },
+    );
+    assert_eq!(tester.firing(), [("job-ended", "warn"), ("xid-seen", "info")]);
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(900.0, |tester, _| trains(tester));
+    tester.reboot(0);
+    tester.run(20.0, |tester, _| empty(tester));
+    assert_eq!(tester.firing(), [("job-ended", "warn")]);
+    assert!(tester.finding("job-ended").sentence.ends_with("; the host was rebooted"));
+}
+
+#[test]
+fn the_end_of_a_small_job_is_not_reported() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    let mut small = process(7, "python a.py", &[(0, 0)]);
+    small.gpus[0].gpu_memory_bytes = Some(100 << 20);
+    tester.run(900.0, |tester, _| TestSample { processes: vec![small.clone()], ..empty(tester) });
+    tester.run(20.0, |tester, _| empty(tester));
+    assert_eq!(tester.fired(), []);
+}
+
+#[test]
+fn a_job_that_ended_between_two_runs_is_reported() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(900.0, |tester, _| trains(tester));
+    let saved = tester.engine.to_saved_state(&tester.fleet, tester.now());
+    let mut next = RuleTester::new(gpus(0..1));
+    next.t = tester.t + 7200.0;
+    next.engine.restore(saved, next.now());
+    next.run(20.0, |tester, _| empty(tester));
+    assert_eq!(next.firing(), [("job-ended", "info")]);
+    let sentence = next.finding("job-ended").sentence.to_string();
+    assert!(sentence.contains("ended within the last 2 h without data"), "{sentence}");
+}
+
+#[test]
+fn a_log_without_writes_is_info() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 20.0;
+    let logging = |age: f64| {
+        move |tester: &mut RuleTester, _: f64| {
+            let mut test_sample = trains(tester);
+            test_sample.processes[0].facts.log_path = Some("/home/alice/run.log".into());
+            test_sample.processes[0].reading.log_age_seconds = Some(age);
+            test_sample
+        }
+    };
+    for _ in 0..60 {
+        tester.run(20.0, logging(2.0));
+        tester.run(20.0, logging(22.0));
+    }
+    assert_eq!(tester.fired(), []);
+    let begin = tester.t;
+    tester.run(1900.0, |tester, _| {
+        let age = 22.0 + tester.t - begin;
+        logging(age)(tester, 0.0)
+    });
+    assert_eq!(tester.firing(), [("log-silent", "info")]);
+    tester.run(20.0, logging(1.0));
+    assert_eq!(tester.firing(), []);
+}
+
+#[test]
+fn a_repeated_log_age_is_not_a_write() {
+    // As the probe reports it: checked in every tenth sample and repeated in between.
+    let fired_for = |written_every: f64, stops_at: f64| {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.interval = 2.0;
+        let begin = tester.t;
+        tester.run(4000.0, move |tester, passed| {
+            let mut test_sample = trains(tester);
+            let checked_at = (passed / 20.0).floor() * 20.0;
+            let age = if checked_at < stops_at { checked_at % written_every } else { checked_at - stops_at };
+            test_sample.processes[0].reading.log_age_seconds = Some(age.trunc());
+            test_sample
+        });
+        (tester.fired(), tester.t - begin)
+    };
+    assert_eq!(fired_for(1e9, 1e9).0, [], "never written");
+    assert_eq!(fired_for(7.3, 1e9).0, [], "written regularly");
+    assert_eq!(fired_for(7.3, 1500.0).0, [("log-silent", "info")], "not written any more");
+}

@@ -1,0 +1,156 @@
+//! Detects memory that grows for hours in the history of one process.
+
+use crate::config::thresholds::GpuMemLeak;
+
+/// A memory leak of one process.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Leak {
+    /// In bytes.
+    pub(crate) growth: f64,
+    /// The seconds in which the memory grew: two hours, or the time since the process was first seen.
+    pub(crate) span: f64,
+    /// The seconds until the memory of its GPUs is full.
+    pub(crate) full_in: f64,
+}
+
+/// The number of points needed, of 120.
+const MIN_POINTS: usize = 96;
+
+/// Looks for a leak in the memory of a process: one point per minute in bytes, oldest first. `total` is the memory of its
+/// GPUs and `free` the free part, in bytes.
+pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
+    let series: Vec<(f64, f64)> =
+        points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();
+    if series.len() < MIN_POINTS {
+        return None;
+    }
+    let smooth: Vec<(f64, f64)> = (0..series.len())
+        .map(|place| {
+            let from = place.saturating_sub(2).min(series.len() - 5);
+            let mut five: Vec<f64> = series[from..from + 5].iter().map(|point| point.1).collect();
+            five.sort_by(f64::total_cmp);
+            (series[place].0, five[2])
+        })
+        .collect();
+    let third = smooth.len() / 3;
+    let value = |place: usize| smooth[place.min(smooth.len() - 1)].1;
+    let growth = value(smooth.len() - 1) - value(0);
+    let least = (limits.growth * 1_048_576.0).max(limits.share / 100.0 * total);
+    // The cheap check first: it rejects nearly every process.
+    if growth < least {
+        return None;
+    }
+    let thirds = [value(third) - value(0), value(2 * third) - value(third), value(smooth.len() - 1) - value(2 * third)];
+    if thirds.iter().any(|third| *third <= 0.0) || thirds[2] < limits.last_third * thirds[0] {
+        return None;
+    }
+    let steps = || smooth.windows(2).map(|pair| pair[1].1 - pair[0].1);
+    let falls: f64 = steps().filter(|step| *step < 0.0).map(f64::abs).sum();
+    // A rise counts if it exceeds the noise. A jump may be spread over the means of two minutes.
+    let mut level = value(0);
+    let mut rises = 0_u32;
+    for point in &smooth {
+        if point.1 >= level + growth / 60.0 {
+            level = point.1;
+            rises += 1;
+        }
+    }
+    let jump = smooth.windows(4).map(|four| four[3].1 - four[0].1).fold(0.0, f64::max);
+    if falls > limits.falls / 100.0 * growth || f64::from(rises) < limits.rises || jump > limits.jump * growth {
+        return None;
+    }
+    let slope = theil_sen(&smooth)?;
+    let full_in = if slope > 0.0 { free / (slope / 60.0) } else { f64::INFINITY };
+    if full_in >= limits.full_in || mann_kendall(&smooth) < limits.trend {
+        return None;
+    }
+    let span = 60.0 * (smooth.last()?.0 - smooth.first()?.0);
+    Some(Leak { growth, span, full_in })
+}
+
+/// The Mann-Kendall z of the trend, corrected for ties.
+fn mann_kendall(series: &[(f64, f64)]) -> f64 {
+    let count = series.len() as f64;
+    let mut score = 0.0;
+    for (place, one) in series.iter().enumerate() {
+        for other in &series[place + 1..] {
+            score += (other.1 - one.1).partial_cmp(&0.0).map_or(0.0, |order| f64::from(order as i8));
+        }
+    }
+    let mut sorted: Vec<f64> = series.iter().map(|point| point.1).collect();
+    sorted.sort_by(f64::total_cmp);
+    let ties: f64 = sorted
+        .chunk_by(|a, b| (a - b).abs() < 0.5)
+        .map(|group| {
+            let size = group.len() as f64;
+            size * (size - 1.0) * (2.0 * size + 5.0)
+        })
+        .sum();
+    let variance = (count * (count - 1.0) * (2.0 * count + 5.0) - ties) / 18.0;
+    if variance <= 0.0 { 0.0 } else { (score - f64::signum(score)) / variance.sqrt() }
+}
+
+/// The Theil-Sen slope per minute: the median of the slopes between all pairs.
+fn theil_sen(series: &[(f64, f64)]) -> Option<f64> {
+    let mut slopes: Vec<f64> = Vec::with_capacity(series.len() * series.len() / 2);
+    for (place, one) in series.iter().enumerate() {
+        slopes.extend(series[place + 1..].iter().map(|other| (other.1 - one.1) / (other.0 - one.0)));
+    }
+    let middle = slopes.len() / 2;
+    (!slopes.is_empty()).then(|| *slopes.select_nth_unstable_by(middle, f64::total_cmp).1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GIB: f64 = (1_u64 << 30) as f64;
+
+    /// Whether 120 minutes of memory in GiB are a leak.
+    fn is_leak(gib: impl Fn(f64) -> f64) -> bool {
+        let points: Vec<Option<f32>> = (0..120).map(|minute| Some((gib(f64::from(minute)) * GIB) as f32)).collect();
+        detect_leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default()).is_some()
+    }
+
+    /// A pseudo-random number around zero for a minute.
+    fn noise(minute: f64) -> f64 {
+        ((minute * 12.9898).sin() * 43_758.545).fract() - 0.5
+    }
+
+    #[test]
+    fn steady_growth_is_a_leak() {
+        assert!(is_leak(|minute| 20.0 + minute * 0.05), "3 GB an hour");
+        assert!(is_leak(|minute| 20.0 + minute * 0.05 + 0.04 * noise(minute)), "with noise");
+        assert!(is_leak(|minute| 20.0 + (minute / 6.0).floor() * 0.3), "stairs");
+    }
+
+    #[test]
+    fn other_patterns_are_not_leaks() {
+        assert!(!is_leak(|minute| 20.0 + 8.0 * (1.0 - (-minute / 25.0).exp())), "saturating");
+        assert!(!is_leak(|minute| 20.0 + (minute % 20.0) * 0.3), "sawtooth");
+        assert!(!is_leak(|minute| if minute < 60.0 { 20.0 } else { 26.0 }), "one jump");
+        assert!(!is_leak(|minute| 20.0 + (minute / 40.0).floor() * 3.0), "a curriculum that steps up");
+        assert!(!is_leak(|_| 72.0), "flat at 90 %");
+        for seed in 0..50 {
+            let mut level = 20.0;
+            let walk: Vec<f64> = (0..120)
+                .map(|minute| {
+                    level += 0.6 * noise(f64::from(minute + seed * 131));
+                    level
+                })
+                .collect();
+            assert!(!is_leak(|minute| walk[minute as usize]), "random walk {seed}");
+        }
+    }
+
+    #[test]
+    fn too_few_points_and_slow_growth_are_not_leaks() {
+        let points: Vec<Option<f32>> = (0..120)
+            .map(|minute| (minute % 4 != 0).then_some(((20.0 + f64::from(minute) * 0.05) * GIB) as f32))
+            .collect();
+        assert_eq!(detect_leak(&points, 80.0 * GIB, 40.0 * GIB, &GpuMemLeak::default()), None);
+        let slow: Vec<Option<f32>> =
+            (0..120).map(|minute| Some(((20.0 + f64::from(minute) * 0.016) * GIB) as f32)).collect();
+        assert_eq!(detect_leak(&slow, 80.0 * GIB, 60.0 * GIB, &GpuMemLeak::default()), None, "full in two days");
+    }
+}
