@@ -59,7 +59,7 @@ fn sections(info: &RuleInfo) -> [(&'static str, String); 6] {
         ("Fires when", info.fires.to_owned()),
         ("Means", info.means.to_owned()),
         ("What to do", info.next.to_owned()),
-        ("It is not", format!("{}.", info.not)),
+        ("Similar but harmless", format!("{}.", info.not)),
         ("Limits", info.limits.to_owned()),
         ("Source", format!("{}.", info.source)),
     ]

@@ -28,7 +28,7 @@ fn sentence_case(text: &str) -> String {
 
 #[test]
 fn the_document_says_what_the_table_of_rules_says() {
-    const BEGIN: &str = "<!-- The rules below are made of the table in src/diagnosis/rules: GPUFLEET_WRITE_DOCS=1 cargo test the_document -->\n";
+    const BEGIN: &str = "<!-- The rules below are generated from src/diagnosis/rule.rs: GPUFLEET_WRITE_DOCS=1 cargo test --lib the_document -->\n";
     let (head, old) = DOCUMENT.split_once(BEGIN).expect("the mark");
     if std::env::var_os("GPUFLEET_WRITE_DOCS").is_some() {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/diagnosis.md");
@@ -42,7 +42,10 @@ fn the_document_says_what_the_table_of_rules_says() {
 fn every_rule_has_a_line_in_the_list() {
     let list = list();
     assert_eq!(list.lines().count(), RuleId::ALL.len());
-    assert!(list.starts_with("stuck-spin           GPUs say busy, draw little and move no memory\n"), "{list}");
+    assert!(
+        list.starts_with("stuck-spin           GPUs read as busy but draw little power and access no memory\n"),
+        "{list}"
+    );
 }
 
 #[test]
@@ -75,19 +78,20 @@ fn one_explanation_in_full() {
 oom-kill: the kernel killed a process because memory ran out
 
 Fires when
-    The kernel's count of such kills rises. GPU processes that vanished with it are named.
+    The kernel's count of such kills rises. The finding names GPU processes that disappeared at the
+    same time.
 
 Means
     The host, a container or a Slurm job ran out of memory.
 
 What to do
-    `dmesg | grep -i 'killed process'` names the process, its size and its group.
+    Run `dmesg | grep -i 'killed process'` for the process, its size and its cgroup.
 
-It is not
-    an out-of-memory error of a GPU, which a program reports itself.
+Similar but harmless
+    an out-of-memory error on a GPU, which the program reports.
 
 Limits
-    Which process it was, only the kernel's log says.
+    Only the kernel log names the killed process.
 
 Source
     /proc/vmstat oom_kill.

@@ -100,122 +100,122 @@ macro_rules! thresholds {
 
 thresholds! {
     StuckSpin stuck_spin "stuck-spin" {
-        warn_after: Time = 300.0, "how long it lasts before it warns";
-        crit_after: Time = 600.0, "how long it lasts before it is critical (PyTorch's own NCCL timeout is 10 min)";
-        waiting_after: Time = 600.0, "how long the others wait for a rank that works on the host before that warns";
-        utilization: Percent = 90.0, "every reading of the GPU's utilisation is at least this";
-        median_utilization: Percent = 95.0, "and their median at least this";
-        memory_max: Percent = 3.0, "no reading of the memory's utilisation is above this";
-        memory_median: Percent = 1.0, "and their median is at most this";
-        power_variation: Share = 0.05, "standard deviation of the power over its mean, at most";
-        power_drop: Share = 0.5, "power now over the job's earlier median, at most";
-        history: Time = 300.0, "how much healthy work of the job must have been seen";
-        clear_utilization: Percent = 80.0, "it is over when utilisation falls below this";
-        clear_power: Share = 1.15, "or when power rises above this many times the spin power";
-        clear_after: Time = 60.0, "for this long";
+        warn_after: Time = 300.0, "duration of the condition before it warns";
+        crit_after: Time = 600.0, "duration of the condition before it is critical (PyTorch's NCCL timeout is 10 min)";
+        waiting_after: Time = 600.0, "duration before it warns while a rank works on the host";
+        utilization: Percent = 90.0, "every GPU utilisation reading is at least this";
+        median_utilization: Percent = 95.0, "median GPU utilisation is at least this";
+        memory_max: Percent = 3.0, "no memory utilisation reading is above this";
+        memory_median: Percent = 1.0, "median memory utilisation is at most this";
+        power_variation: Share = 0.05, "standard deviation of the power divided by its mean, at most";
+        power_drop: Share = 0.5, "current power divided by the job's earlier median, at most";
+        history: Time = 300.0, "duration of healthy work that must have been observed";
+        clear_utilization: Percent = 80.0, "clears when the utilisation falls below this";
+        clear_power: Share = 1.15, "clears when the power rises above this many times the spin power";
+        clear_after: Time = 60.0, "how long one of these must hold before it clears";
     }
     StuckSpinSuspect stuck_spin_suspect "stuck-spin-suspect" {
-        warn_after: Time = 600.0, "how long it lasts before it warns";
+        warn_after: Time = 600.0, "duration of the condition before it warns";
     }
     MissingRank missing_rank "missing-rank" {
-        utilization: Percent = 5.0, "a rank that never arrived is busy for at most this";
-        memory: Share = 0.5, "and holds at least this much of the group's median memory";
+        utilization: Percent = 5.0, "utilisation of a missing rank, at most";
+        memory: Share = 0.5, "memory of a missing rank divided by the job's median, at least";
     }
     JobStalled job_stalled "job-stalled" {
-        warn_after: Time = 900.0, "how long it lasts before it warns";
-        crit_after: Time = 1800.0, "how long it lasts before it is critical";
-        active_utilization: Percent = 20.0, "a job was at work when it was busy for at least this";
-        active_for: Time = 300.0, "for at least this long";
-        utilization: Percent = 1.0, "it stands still when it is busy for at most this";
-        cpu: Cores = 0.02, "and uses at most this much CPU";
+        warn_after: Time = 900.0, "duration of the condition before it warns";
+        crit_after: Time = 1800.0, "duration of the condition before it is critical";
+        active_utilization: Percent = 20.0, "utilisation from which a job counts as working";
+        active_for: Time = 300.0, "how long the job must have worked";
+        utilization: Percent = 1.0, "utilisation of a stalled job, at most";
+        cpu: Cores = 0.02, "CPU usage of a stalled job, at most";
     }
     InputStall input_stall "input-stall" {
-        warn_after: Time = 600.0, "over how long the mean is taken, and how long it lasts before it warns";
-        utilization: Percent = 20.0, "mean utilisation below this";
-        earlier: Percent = 50.0, "where the job's earlier median was at least this";
-        worker_cpu: Percent = 80.0, "workers at this share of a CPU each mean that the CPU is the bottleneck";
-        blocked: Percent = 30.0, "a worker in disk sleep in this share of readings means that storage is";
-        pressure: Percent = 20.0, "so does PSI io some avg60 of this";
-        young: Time = 600.0, "processes younger than this are still loading";
+        warn_after: Time = 600.0, "window of the mean, and duration before it warns";
+        utilization: Percent = 20.0, "mean utilisation is below this";
+        earlier: Percent = 50.0, "the job's earlier median was at least this";
+        worker_cpu: Percent = 80.0, "CPU usage per worker from which the cause is CPU";
+        blocked: Percent = 30.0, "share of samples with a worker in disk sleep from which the cause is storage";
+        pressure: Percent = 20.0, "PSI io some avg60 from which the cause is storage";
+        young: Time = 600.0, "a younger process is still loading";
     }
     DstateHang dstate_hang "dstate-hang" {
-        warn_after: Time = 120.0, "how long it lasts before it warns";
-        crit_after: Time = 300.0, "how long it lasts before it is critical";
-        share: Percent = 90.0, "in at least this share of readings the thread is in disk sleep";
+        warn_after: Time = 120.0, "duration of the condition before it warns";
+        crit_after: Time = 300.0, "duration of the condition before it is critical";
+        share: Percent = 90.0, "share of samples in which the thread is in disk sleep, at least";
     }
     StoppedHoldingGpu stopped_holding_gpu "stopped-holding-gpu" {
-        warn_after: Time = 300.0, "how long a stopped process holds memory before it warns";
-        traced_after: Time = 1800.0, "how long one in a debugger does before it is mentioned";
-        memory: Mebibytes = 500.0, "memory that it holds at least";
+        warn_after: Time = 300.0, "how long a process is stopped before it warns";
+        traced_after: Time = 1800.0, "how long a process is in a debugger before it is info";
+        memory: Mebibytes = 500.0, "memory held, at least";
     }
     ZombieHoldingGpu zombie_holding_gpu "zombie-holding-gpu" {
-        warn_after: Time = 60.0, "how long it lasts before it warns";
-        crit_after: Time = 300.0, "how long it lasts before it is critical";
+        warn_after: Time = 60.0, "duration of the condition before it warns";
+        crit_after: Time = 300.0, "duration of the condition before it is critical";
     }
     OrphanHoldingGpu orphan_holding_gpu "orphan-holding-gpu" {
-        warn_after: Time = 600.0, "how long it lasts before it warns";
-        utilization: Percent = 1.0, "its GPUs are busy for at most this";
+        warn_after: Time = 600.0, "duration of the condition before it warns";
+        utilization: Percent = 1.0, "utilisation of its GPUs, at most";
     }
     GhostMemory ghost_memory "ghost-memory" {
-        after: Time = 300.0, "how long it lasts before it fires";
-        memory: Mebibytes = 500.0, "memory that no visible process accounts for, at least";
-        share: Percent = 2.0, "and at least this share of the GPU's memory";
-        utilization: Percent = 90.0, "critical when the GPU is busy for at least this with nobody on it";
+        after: Time = 300.0, "duration of the condition before it fires";
+        memory: Mebibytes = 500.0, "unaccounted memory, at least";
+        share: Percent = 2.0, "and as a share of the GPU's memory, at least";
+        utilization: Percent = 90.0, "critical from this utilisation without a visible process";
     }
     IdleHog idle_hog "idle-hog" {
-        info_after: Time = 3600.0, "how long it lasts before it is mentioned";
-        warn_after: Time = 7200.0, "how long it lasts before it warns";
-        crit_after: Time = 43_200.0, "how long it lasts before it is critical";
-        memory: Mebibytes = 1024.0, "memory that it holds at least";
-        share: Percent = 5.0, "and at least this share of the GPU's memory";
-        utilization: Percent = 1.0, "its GPUs are busy for at most this";
-        cpu: Cores = 0.05, "and it uses at most this much CPU";
+        info_after: Time = 3600.0, "duration of the condition before it is info";
+        warn_after: Time = 7200.0, "duration of the condition before it warns";
+        crit_after: Time = 43_200.0, "duration of the condition before it is critical";
+        memory: Mebibytes = 1024.0, "memory held, at least";
+        share: Percent = 5.0, "and as a share of the GPU's memory, at least";
+        utilization: Percent = 1.0, "utilisation of its GPUs, at most";
+        cpu: Cores = 0.05, "CPU usage of the job, at most";
     }
     JobEnded job_ended "job-ended" {
-        memory: Mebibytes = 500.0, "memory that it held at least";
-        held_for: Time = 600.0, "for at least this long";
-        coincidence: Time = 60.0, "an event this near to its end may be the cause";
+        memory: Mebibytes = 500.0, "memory held, at least";
+        held_for: Time = 600.0, "how long the job must have worked";
+        coincidence: Time = 60.0, "an event this close to the end may be the cause";
     }
     LogSilent log_silent "log-silent" {
-        after: Time = 1800.0, "how long the log has not been written, at least";
-        gaps: Share = 10.0, "and at least this many times its median gap";
-        writes: Count = 20.0, "writes that must have been seen before";
-        utilization: Percent = 20.0, "mean utilisation of its GPUs, at least";
+        after: Time = 1800.0, "time since the last write, at least";
+        gaps: Share = 10.0, "and as a multiple of the median gap between writes, at least";
+        writes: Count = 20.0, "number of writes that must have been observed before";
+        utilization: Percent = 20.0, "utilisation of its GPUs, at least";
     }
     LowPowerHighUtil low_power_high_util "low-power-high-util" {
-        info_after: Time = 1800.0, "how long it lasts before it is mentioned";
+        info_after: Time = 1800.0, "duration of the condition before it is info";
         utilization: Percent = 90.0, "mean utilisation, at least";
-        power: Share = 0.40, "mean power below this share of the limit";
-        memory_utilization: Percent = 40.0, "memory that is busier than this explains it";
+        power: Share = 0.40, "mean power is below this share of the limit";
+        memory_utilization: Percent = 40.0, "mean memory utilisation is below this";
     }
     GpuImbalance gpu_imbalance "gpu-imbalance" {
-        info_after: Time = 600.0, "over how long the means are taken";
-        power: Share = 0.25, "power off the group's median, at least";
-        utilization: Percent = 15.0, "and utilisation off by at least this many points";
+        info_after: Time = 600.0, "window of the means";
+        power: Share = 0.25, "power below the median of the others, at least";
+        utilization: Percent = 15.0, "and utilisation below it in percentage points, at least";
     }
     GpuMemPressure gpu_mem_pressure "gpu-mem-pressure" {
-        free: Mebibytes = 1024.0, "free memory below this";
+        free: Mebibytes = 1024.0, "free memory is below this";
         free_share: Percent = 2.0, "or below this share of the GPU's memory";
-        growth: Mebibytes = 256.0, "where use grew by at least this";
+        growth: Mebibytes = 256.0, "usage grew by at least this";
         window: Time = 1800.0, "within this time";
-        full_in: Time = 900.0, "or the memory would be full in less than this";
+        full_in: Time = 900.0, "or the memory is full in less than this";
     }
     GpuMemLeak gpu_mem_leak "gpu-mem-leak" {
         growth: Mebibytes = 1024.0, "growth over two hours, at least";
-        share: Percent = 2.0, "and at least this share of the GPU's memory";
+        share: Percent = 2.0, "and as a share of the GPU's memory, at least";
         trend: Share = 3.3, "Mann-Kendall z, at least";
-        full_in: Time = 86_400.0, "at the Theil-Sen slope the memory is full in less than this";
-        last_third: Share = 0.6, "growth in the last third over that in the first, at least";
-        jump: Share = 0.4, "no single step makes up more than this part of the growth";
-        rises: Count = 8.0, "steps up, at least";
-        falls: Percent = 10.0, "falls sum up to at most this part of the growth";
+        full_in: Time = 86_400.0, "at the Theil-Sen slope, the memory is full in less than this";
+        last_third: Share = 0.6, "growth in the last third divided by growth in the first, at least";
+        jump: Share = 0.4, "largest step as a share of the growth, at most";
+        rises: Count = 8.0, "number of rises, at least";
+        falls: Percent = 10.0, "sum of all falls as a share of the growth, at most";
     }
     ProbeBlocked probe_blocked "probe-blocked" {
-        warn_after: Time = 15.0, "how long a call into the driver has not come back before it warns";
-        crit_after: Time = 60.0, "and before it is critical";
+        warn_after: Time = 15.0, "how long a driver call has not returned before it warns";
+        crit_after: Time = 60.0, "duration before it is critical";
     }
     GpuLost gpu_lost "gpu-lost" {
-        samples: Count = 2.0, "readings in a row that say so";
+        samples: Count = 2.0, "number of samples in a row";
     }
     GpuNeedsAction gpu_needs_action "gpu-needs-action" {}
     XidSeen xid_seen "xid-seen" {
@@ -224,48 +224,48 @@ thresholds! {
     DriverMismatch driver_mismatch "driver-mismatch" {}
     DriverSkew driver_skew "driver-skew" {}
     ThermalThrottle thermal_throttle "thermal-throttle" {
-        window: Time = 300.0, "over how long it is measured";
-        warn: Percent = 5.0, "share of that time in which heat slowed the GPU down, to warn";
-        crit: Percent = 30.0, "and to be critical";
+        window: Time = 300.0, "window";
+        warn: Percent = 5.0, "share of the window with thermal slowdown before it warns";
+        crit: Percent = 30.0, "level at which it is critical";
     }
     PowerBrake power_brake "power-brake" {
-        window: Time = 120.0, "over how long it is measured";
-        crit: Percent = 1.0, "share of that time in which the brake was pulled";
+        window: Time = 120.0, "window";
+        crit: Percent = 1.0, "share of the window with the power brake active";
     }
     Temperature temperature "temperature" {
-        margin: Celsius = 3.0, "distance to the slowdown threshold, at most";
-        clear_margin: Celsius = 6.0, "it is over at this distance";
-        after: Time = 300.0, "how long it lasts before it warns";
+        margin: Celsius = 3.0, "distance to the slowdown temperature, at most";
+        clear_margin: Celsius = 6.0, "clears from this distance";
+        after: Time = 300.0, "duration of the condition before it warns";
     }
     EccUncorrectable ecc_uncorrectable "ecc-uncorrectable" {}
     RowRemap row_remap "row-remap" {}
     PcieDegraded pcie_degraded "pcie-degraded" {
-        after: Time = 120.0, "how long it lasts before it warns";
-        utilization: Percent = 50.0, "the link is judged while the GPU is busy for at least this";
+        after: Time = 120.0, "duration of the condition before it warns";
+        utilization: Percent = 50.0, "utilisation from which the link is evaluated";
     }
     NvlinkDown nvlink_down "nvlink-down" {
-        after: Time = 60.0, "how long it lasts before it fires";
+        after: Time = 60.0, "duration of the condition before it fires";
     }
     PersistenceOff persistence_off "persistence-off" {}
     HostUnreachable host_unreachable "host-unreachable" {
-        warn_after: Time = 30.0, "how long the connection is gone before it warns (three misses of 10 s)";
-        crit_after: Time = 300.0, "and before it is critical";
+        warn_after: Time = 30.0, "how long the connection is lost before it warns";
+        crit_after: Time = 300.0, "duration before it is critical";
     }
     HostRamLow host_ram_low "host-ram-low" {
-        warn: Percent = 90.0, "memory in use, to warn";
-        clear: Percent = 80.0, "it is over below this";
-        crit: Percent = 98.0, "and to be critical";
-        after: Time = 30.0, "how long it lasts before it fires";
+        warn: Percent = 90.0, "memory in use from which it warns";
+        clear: Percent = 80.0, "clears below this";
+        crit: Percent = 98.0, "level at which it is critical";
+        after: Time = 30.0, "duration of the condition before it fires";
     }
     OomKill oom_kill "oom-kill" {}
     DiskFull disk_full "disk-full" {
-        warn: Percent = 90.0, "space in use, to warn";
-        crit: Percent = 98.0, "and to be critical";
-        clear: Percent = 88.0, "it is over below this";
+        warn: Percent = 90.0, "space in use from which it warns";
+        crit: Percent = 98.0, "level at which it is critical";
+        clear: Percent = 88.0, "clears below this";
     }
     NfsHang nfs_hang "nfs-hang" {
         warn_after: Time = 5.0, "how long a filesystem has not answered before it warns";
-        timeouts: Count = 5.0, "tries in a row without an answer, to be critical";
+        timeouts: Count = 5.0, "attempts in a row without an answer before it is critical";
     }
 }
 

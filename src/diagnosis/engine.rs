@@ -246,18 +246,18 @@ impl Engine {
 
     /// The learned context-idle power of a GPU in watts, by its position in the inventory.
     pub fn idle_watts(&self, id: HostId, position: usize) -> Option<f32> {
-        self.hosts.get(id.0 as usize)?.gpus.get(position)?.learned_watts()
+        self.host(id)?.gpus.get(position)?.learned_watts()
     }
 
     /// Whether a GPU reads busy and draws less than its spin power: an observation from the first sample on, not a finding.
     pub fn is_low_power(&self, id: HostId, position: usize) -> bool {
-        let gpu = self.hosts.get(id.0 as usize).and_then(|host| host.gpus.get(position));
+        let gpu = self.host(id).and_then(|host| host.gpus.get(position));
         gpu.is_some_and(|gpu| gpu.is_readable && gpu.is_low_power)
     }
 
     /// The median power of healthy work of the current job on a GPU in watts, after five minutes of such work.
     pub fn healthy_watts(&self, id: HostId, position: usize) -> Option<f32> {
-        let host = self.hosts.get(id.0 as usize)?;
+        let host = self.host(id)?;
         let gpus = host.jobs.iter().flat_map(|job| &job.gpus);
         let baseline =
             gpus.into_iter().find(|gpu| gpu.position == position && gpu.is_exclusive).map(|gpu| &gpu.baseline)?;
@@ -266,7 +266,7 @@ impl Engine {
 
     /// The approximate size of the state of one host in bytes, without the fleet's data.
     pub fn memory_bytes(&self, id: HostId) -> usize {
-        let Some(host) = self.hosts.get(id.0 as usize) else { return 0 };
+        let Some(host) = self.host(id) else { return 0 };
         let gpus = host.gpus.iter().map(|gpu| gpu.memory_bytes() + std::mem::size_of::<GpuTrack>()).sum::<usize>();
         let jobs = host.jobs.iter().map(JobTrack::track_memory_bytes).sum::<usize>();
         gpus + jobs + host.processes.capacity() * std::mem::size_of::<ProcessTrack>() + host.conditions.memory_bytes()
@@ -281,7 +281,7 @@ impl Engine {
             SavedState { version: SAVED_STATE_VERSION, saved_unix_seconds: unix, ..(*self.saved_state).clone() };
         let seen = || {
             fleet.hosts().iter().filter_map(|host| {
-                let known = self.hosts.get(host.id.0 as usize)?;
+                let known = self.host(host.id)?;
                 (known.host_track.samples > 0).then_some((host, known))
             })
         };
@@ -360,6 +360,11 @@ impl Engine {
         host.config.thresholds.clone().unwrap_or_else(|| Arc::clone(&self.thresholds))
     }
 
+    fn host(&self, id: HostId) -> Option<&HostDiagnosis> {
+        self.hosts.get(id.0 as usize)
+    }
+
+    /// Makes room for the host.
     fn reserve(&mut self, id: HostId) {
         let index = id.0 as usize;
         if self.hosts.len() <= index {

@@ -213,8 +213,8 @@ impl HostDiagnosis {
         let mut old = std::mem::take(&mut self.gpus);
         old.append(&mut self.absent);
         for (info, _) in host.gpus() {
-            let track = if let Some(place) = old.iter().position(|track| same(track, info)) {
-                old.swap_remove(place)
+            let track = if let Some(index) = old.iter().position(|track| same(track, info)) {
+                old.swap_remove(index)
             } else {
                 let identity = gpu_identity(info);
                 let learned = self.restored_idle_watts.get(&identity).copied();
@@ -231,7 +231,7 @@ impl HostDiagnosis {
         let bounds = SpinThresholds {
             utilization: limits.stuck_spin.utilization,
             memory: limits.stuck_spin.memory_max,
-            rest: limits.missing_rank.utilization,
+            idle: limits.missing_rank.utilization,
         };
         let past = host.snapshot.as_ref().map(|snapshot| (snapshot.monotonic_seconds, &snapshot.recent_past));
         for (position, (track, (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
@@ -306,7 +306,7 @@ impl HostDiagnosis {
     fn group_into_jobs(&mut self, host: &Host, limits: &Thresholds, t: f64) {
         let mut old = std::mem::take(&mut self.jobs);
         let mut jobs: Vec<JobTrack> = Vec::new();
-        for (place, process) in host.processes().take(MAX_PROCESSES).enumerate() {
+        for (index, process) in host.processes().take(MAX_PROCESSES).enumerate() {
             let is_gone = process.reading.presence == Some(Presence::Gone) || process.key.pid == 0;
             let positions: Vec<usize> =
                 process.gpu_positions().filter(|position| process.computes_on(*position)).collect();
@@ -316,13 +316,13 @@ impl HostDiagnosis {
             let key = &process.info.job;
             let at = jobs.iter().position(|job| job.key == *key).unwrap_or_else(|| {
                 jobs.push(match old.iter().position(|job| job.key == *key) {
-                    Some(place) => old.swap_remove(place).without_members(),
+                    Some(index) => old.swap_remove(index).without_members(),
                     None => JobTrack::new(key.clone(), t),
                 });
                 jobs.len() - 1
             });
             let job = &mut jobs[at];
-            job.members.push(place);
+            job.members.push(index);
             job.is_server |= serves_models(process, limits);
             job.is_notebook |= is_notebook(process);
             job.is_mine |= host.belongs_to_login_user(process);

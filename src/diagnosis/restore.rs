@@ -23,8 +23,8 @@ impl HostDiagnosis {
         let jobs = self
             .jobs
             .iter()
-            .flat_map(|job| job.members.iter().enumerate().map(move |(rank, member)| (job, rank, *member)));
-        jobs.filter_map(move |(job, rank, member)| {
+            .flat_map(|job| job.members.iter().enumerate().map(move |(number, member)| (job, number, *member)));
+        jobs.filter_map(move |(job, number, member)| {
             let process = self.processes.get(member)?;
             Some(SavedProcess {
                 host: host.name().clone(),
@@ -43,7 +43,7 @@ impl HostDiagnosis {
                 held_since_unix_seconds: process.held_since.map(wall),
                 gpus: process.positions.iter().filter_map(|position| u16::try_from(*position).ok()).collect(),
                 log_path: process.log_path(),
-                gpu_usage: if rank == 0 { gpu_usage(job) } else { Vec::new() },
+                gpu_usage: if number == 0 { gpu_usage(job) } else { Vec::new() },
             })
         })
     }

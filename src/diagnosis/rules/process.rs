@@ -286,7 +286,7 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
             _ => String::new(),
         };
         let sentence = format!(
-            "{}: {} of {} are unaccounted for since {}{busy}: {holder}",
+            "{}: no visible process has accounted for {} of {} for {}{busy}: {holder}",
             context.format_gpus([position]),
             gibibytes(unaccounted),
             gibibytes(total),

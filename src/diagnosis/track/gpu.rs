@@ -68,7 +68,7 @@ pub(crate) struct GpuTrack {
 pub(crate) struct SpinThresholds {
     pub(crate) utilization: f64,
     pub(crate) memory: f64,
-    pub(crate) rest: f64,
+    pub(crate) idle: f64,
 }
 
 impl GpuTrack {
@@ -180,7 +180,7 @@ impl GpuTrack {
             (Some(false), _) | (_, Some(false)) => self.spin_run = None,
             _ => {}
         }
-        match point.utilization.map(|percent| f64::from(percent) <= bounds.rest) {
+        match point.utilization.map(|percent| f64::from(percent) <= bounds.idle) {
             Some(true) => Run::extend(&mut self.idle_run, t, dt),
             Some(false) => self.idle_run = None,
             None => {}
@@ -279,7 +279,7 @@ mod tests {
     fn updated(reading: GpuReading, idle_watts: Option<f32>) -> GpuTrack {
         let mut track = GpuTrack::new("GPU-0".into(), idle_watts);
         let info = GpuInfo { power_limit_watts: Some(700.0), ..GpuInfo::default() };
-        let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, rest: 5.0 };
+        let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, idle: 5.0 };
         track.update(&info, &reading, None, true, bounds, (10.0, 10.0));
         track
     }
