@@ -78,8 +78,8 @@ fn one_explanation_in_full() {
 oom-kill: the kernel killed a process because memory ran out
 
 Fires when
-    The kernel's count of such kills rises. The finding names GPU processes that disappeared at the
-    same time.
+    The kernel's count of such kills rises. The finding names GPU processes that disappeared at
+    the same time.
 
 Means
     The host, a container or a Slurm job ran out of memory.

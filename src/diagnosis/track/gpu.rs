@@ -276,19 +276,19 @@ mod tests {
         assert!((spin_power_watts(700.0, Some(122.0)) - 191.36).abs() < 0.01);
     }
 
-    fn updated(reading: GpuReading, idle_watts: Option<f32>) -> GpuTrack {
+    fn updated(reading: &GpuReading, idle_watts: Option<f32>) -> GpuTrack {
         let mut track = GpuTrack::new("GPU-0".into(), idle_watts);
         let info = GpuInfo { power_limit_watts: Some(700.0), ..GpuInfo::default() };
         let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, idle: 5.0 };
-        track.update(&info, &reading, None, true, bounds, (10.0, 10.0));
+        track.update(&info, reading, None, true, bounds, (10.0, 10.0));
         track
     }
 
     #[test]
     fn an_implausible_learned_power_is_limited() {
         let reading = GpuReading::default();
-        assert_eq!(updated(reading.clone(), Some(900.0)).learned_watts(), Some(280.0));
-        assert_eq!(updated(reading, Some(1.0)).learned_watts(), Some(84.0));
+        assert_eq!(updated(&reading, Some(900.0)).learned_watts(), Some(280.0));
+        assert_eq!(updated(&reading, Some(1.0)).learned_watts(), Some(84.0));
     }
 
     #[test]
@@ -299,19 +299,19 @@ mod tests {
             power_mean_watts: Some(500.0),
             ..GpuReading::default()
         };
-        assert!(!updated(reading.clone(), None).is_low_power);
+        assert!(!updated(&reading, None).is_low_power);
         let lowered = GpuReading { power_mean_watts: Some(104.0), power_limit_watts: Some(300.0), ..reading };
-        assert!(!updated(lowered.clone(), None).is_low_power);
-        assert!(updated(lowered, Some(95.0)).is_low_power);
+        assert!(!updated(&lowered, None).is_low_power);
+        assert!(updated(&lowered, Some(95.0)).is_low_power);
     }
 
     #[test]
     fn low_power_needs_a_busy_gpu_and_all_readings() {
         let reading =
             |utilization_percent, power_watts| GpuReading { utilization_percent, power_watts, ..GpuReading::default() };
-        assert!(updated(reading(Some(90), Some(104.0)), None).is_low_power);
-        assert!(!updated(reading(Some(89), Some(104.0)), None).is_low_power);
-        assert!(!updated(reading(Some(100), None), None).is_low_power, "no power");
-        assert!(!updated(reading(None, Some(50.0)), None).is_low_power, "a MIG parent");
+        assert!(updated(&reading(Some(90), Some(104.0)), None).is_low_power);
+        assert!(!updated(&reading(Some(89), Some(104.0)), None).is_low_power);
+        assert!(!updated(&reading(Some(100), None), None).is_low_power, "no power");
+        assert!(!updated(&reading(None, Some(50.0)), None).is_low_power, "a MIG parent");
     }
 }
