@@ -1,8 +1,8 @@
 //! Turns conditions into findings that are pending, fire, resolve and are notified once.
 //!
 //! For each sample a rule reports that its condition is [met](Conditions::met) for a target, lies
-//! [between](Conditions::in_hysteresis) the firing and the clearing threshold, or is [unknown](Conditions::unknown). A target
-//! that a rule does not mention is clear. The rules keep no phases; all of that is here.
+//! [between](Conditions::in_hysteresis) the firing and the clearing threshold, or is [unknown](Conditions::unknown). A
+//! target that a rule does not mention is clear. The rules keep no phases; all of that is here.
 
 use super::condition::{Condition, Evaluation, Run, SampleTime, seconds};
 use super::finding::{FindingDetails, FindingTarget, fingerprint};
@@ -51,8 +51,8 @@ impl Conditions {
         }
     }
 
-    /// Reports that the condition of a rule holds for a target. `details` is called when the text is due to be rewritten,
-    /// with the seconds that the condition has held and the severity.
+    /// Reports that the condition of a rule holds for a target. `details` is called when the text is due to be
+    /// rewritten, with the seconds that the condition has held and the severity.
     pub(super) fn met(
         &mut self,
         rule: RuleId,
@@ -179,8 +179,8 @@ impl Conditions {
         }
     }
 
-    /// Ends a sample: conditions that no rule mentioned are clear. Conditions whose target does not exist any more clear
-    /// without delay.
+    /// Ends a sample: conditions that no rule mentioned are clear. Conditions whose target does not exist any more
+    /// clear without delay.
     pub(super) fn finish_sample(&mut self, exists: impl Fn(&FindingTarget) -> bool) {
         let Some(sample_time) = self.sample_time else { return };
         for condition in self.all.iter_mut().filter(|condition| condition.last_sample != self.sample) {

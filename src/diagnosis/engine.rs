@@ -21,9 +21,9 @@ use std::time::Duration;
 /// After a gap this long, in seconds, pending conditions start again: no window would have enough samples.
 const LONG_GAP: f64 = 900.0;
 
-/// Evaluates the fleet: call [`Engine::evaluate_host`] after each update of a host and [`Engine::tick`] every second. Both
-/// return the findings that changed. The engine has no clock and does no IO; [`Engine::to_saved_state`] returns what to keep
-/// for the next run.
+/// Evaluates the fleet: call [`Engine::evaluate_host`] after each update of a host and [`Engine::tick`] every second.
+/// Both return the findings that changed. The engine has no clock and does no IO; [`Engine::to_saved_state`] returns
+/// what to keep for the next run.
 #[derive(Debug, Clone, Default)]
 pub struct Engine {
     thresholds: Arc<Thresholds>,
@@ -159,7 +159,8 @@ impl Engine {
         self.fleet_wide.conditions.apply_notification_state_at(&self.notification_state, now);
     }
 
-    /// Evaluates what no sample shows: silent hosts, jobs across hosts and differing drivers. To be called every second.
+    /// Evaluates what no sample shows: silent hosts, jobs across hosts and differing drivers. To be called every
+    /// second.
     pub fn tick(&mut self, fleet: &Fleet, now: Moment) -> Vec<Transition> {
         let mut transitions = Vec::new();
         for host in fleet.hosts() {
@@ -195,8 +196,8 @@ impl Engine {
         }
     }
 
-    /// All firing, resolving and pending findings, ordered by severity, confidence, number of GPUs and age. Snoozed findings
-    /// follow the others, pending ones come last.
+    /// All firing, resolving and pending findings, ordered by severity, confidence, number of GPUs and age. Snoozed
+    /// findings follow the others, pending ones come last.
     pub fn findings(&self) -> impl Iterator<Item = &Finding> {
         let of_hosts =
             self.hosts.iter().flat_map(|host| host.conditions.findings().chain(host.link_conditions.findings()));
@@ -230,8 +231,8 @@ impl Engine {
         not_judged::list(&self.hosts, self.fleet_wide.last_tick())
     }
 
-    /// The rules that need a longer history than some host has, each with the time it observes before it fires, shortest
-    /// first.
+    /// The rules that need a longer history than some host has, each with the time it observes before it fires,
+    /// shortest first.
     pub fn rules_with_too_little_history(&self, fleet: &Fleet) -> Vec<(RuleId, Duration)> {
         not_judged::rules_short_of_history(&self.hosts, self.fleet_wide.last_tick(), |index| {
             let host = fleet.hosts().get(index)?;
@@ -249,7 +250,8 @@ impl Engine {
         self.host(id)?.gpus.get(position)?.learned_watts()
     }
 
-    /// Whether a GPU reads busy and draws less than its spin power: an observation from the first sample on, not a finding.
+    /// Whether a GPU reads busy and draws less than its spin power: an observation from the first sample on, not a
+    /// finding.
     pub fn is_low_power(&self, id: HostId, position: usize) -> bool {
         let gpu = self.host(id).and_then(|host| host.gpus.get(position));
         gpu.is_some_and(|gpu| gpu.is_readable && gpu.is_low_power)
@@ -373,8 +375,8 @@ impl Engine {
     }
 }
 
-/// GPU states that follow from the findings of this host: position, state and since when. GPUs hang while a stuck-* finding
-/// fires. They are idle by idle-hog, which may know a longer time than was observed.
+/// GPU states that follow from the findings of this host: position, state and since when. GPUs hang while a stuck-*
+/// finding fires. They are idle by idle-hog, which may know a longer time than was observed.
 fn finding_states(diagnosis: &HostDiagnosis, host: &Host) -> Vec<(usize, GpuState, Moment)> {
     const STUCK: [RuleId; 3] = [RuleId::StuckSpin, RuleId::StuckSpinSuspect, RuleId::MissingRank];
     let mut finding_states = Vec::new();

@@ -226,8 +226,8 @@ impl GpuStateRecord {
 
 /// Derives the state of every GPU, and since when it holds.
 ///
-/// A state seen in the first sample holds since that sample, because the time before is unknown. Missing data makes a GPU
-/// [`GpuState::Unknown`]; afterwards the earlier state continues if it still holds.
+/// A state seen in the first sample holds since that sample, because the time before is unknown. Missing data makes a
+/// GPU [`GpuState::Unknown`]; afterwards the earlier state continues if it still holds.
 #[derive(Debug, Clone, Default)]
 pub struct StateTracker {
     hosts: Vec<HostStates>,
@@ -383,8 +383,8 @@ fn is_mig_parent(info: &GpuInfo) -> bool {
     info.mig_enabled == Some(true) && info.mig_parent_uuid.is_none()
 }
 
-/// Whether Slurm has allocated this GPU to a job. If its allocations are unknown, any GPU of a host with Slurm jobs may be
-/// allocated.
+/// Whether Slurm has allocated this GPU to a job. If its allocations are unknown, any GPU of a host with Slurm jobs may
+/// be allocated.
 fn is_allocated(host: &Host, info: &GpuInfo, is_slurm: bool) -> bool {
     match host.slurm_allocated_gpus() {
         None => is_slurm,

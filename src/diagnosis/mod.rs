@@ -1,11 +1,12 @@
 //! Judges the fleet: the state of each GPU, and findings.
 //!
-//! Each sample of a host updates its tracks ([`HostDiagnosis`](host_diagnosis), `track`). Rules (`rules`) are pure functions
-//! of one [`RuleContext`](rule_context): the host, its tracks and the other hosts of its jobs. They report to `Conditions`,
+//! Each sample of a host updates its tracks (`HostDiagnosis`, `track`). Rules (`rules`) are pure functions
+//! of one `RuleContext`: the host, its tracks and the other hosts of its jobs. They report to `Conditions`,
 //! which turns conditions that hold into findings that are pending, fire and resolve, the same way for all rules. The
 //! [`Engine`] owns all state and runs the steps in order. Time is an argument; there is no clock and no IO.
 //!
-//! Layers, bottom to top: `rule`, `finding`, `condition`, `conditions`, `track`, `host_diagnosis`, `rule_context`, `rules`,
+//! Layers, bottom to top: `rule`, `finding`, `condition`, `conditions`, `track`, `host_diagnosis`, `rule_context`,
+//! `rules`,
 //! `inhibit`, `engine`. Each imports only from below.
 
 mod condition;

@@ -86,8 +86,8 @@ pub(super) fn list(hosts: &[HostDiagnosis], now: Option<Moment>) -> Vec<NotJudge
     list
 }
 
-/// How long a rule observes before it can fire, in seconds; 0 if one sample is enough. History from the driver, `/proc` or
-/// an earlier run can shorten it.
+/// How long a rule observes before it can fire, in seconds; 0 if one sample is enough. History from the driver, `/proc`
+/// or an earlier run can shorten it.
 pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 {
     let limits = thresholds;
     match rule {

@@ -103,7 +103,8 @@ impl NotificationState {
         }
     }
 
-    /// Ends a snooze that lasts until the finding changes. `severity` is the new severity; `None` if the finding cleared.
+    /// Ends a snooze that lasts until the finding changes. `severity` is the new severity; `None` if the finding
+    /// cleared.
     pub(super) fn finding_changed(&mut self, id: &SafeText, severity: Option<Severity>) {
         let ends = |snooze: &Snooze| {
             snooze.until_unix_seconds.is_none() && severity.is_none_or(|severity| severity > snooze.severity)

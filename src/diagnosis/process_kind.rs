@@ -33,8 +33,8 @@ fn is_model_server(facts: &ProcessFacts) -> bool {
         .any(|(argv, name)| is_server_title(name) || is_server_command(argv))
 }
 
-/// Whether this process serves models: a known server, a program listed in `model_servers` of hosts.toml, or any process on
-/// a host with `role = "serving"`.
+/// Whether this process serves models: a known server, a program listed in `model_servers` of hosts.toml, or any
+/// process on a host with `role = "serving"`.
 pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
     let is_named = || limits.model_servers.iter().any(|name| name.as_str() == program_name(&process.info.command));
     limits.is_serving || process.facts().is_some_and(is_model_server) || is_named()

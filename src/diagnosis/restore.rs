@@ -12,7 +12,8 @@ use crate::wire::SafeText;
 const NEW_JOB_SECONDS: f64 = 90.0;
 
 impl HostDiagnosis {
-    /// The processes of all jobs, to be saved. `unix` and `t` are the current time in seconds since 1970 and since the start.
+    /// The processes of all jobs, to be saved. `unix` and `t` are the current time in seconds since 1970 and since the
+    /// start.
     pub(super) fn saved_processes<'a>(
         &'a self,
         host: &'a Host,
@@ -48,8 +49,8 @@ impl HostDiagnosis {
         })
     }
 
-    /// Restores the learned idle power, and records the jobs that ended since they were last seen. Called with the first
-    /// sample.
+    /// Restores the learned idle power, and records the jobs that ended since they were last seen. Called with the
+    /// first sample.
     pub(super) fn restore(&mut self, host: &Host, saved: &SavedState, limits: &Thresholds, sample_time: SampleTime) {
         let uuids = host.gpus().filter_map(|(info, _)| info.uuid.as_ref());
         self.restored_idle_watts =
@@ -138,8 +139,8 @@ impl HostDiagnosis {
         }
     }
 
-    /// Restores how long new jobs have been idle: CPU time that did not grow since an earlier run proves that nothing ran in
-    /// between. Without an earlier run, CPU time that is tiny for the age of the process proves it.
+    /// Restores how long new jobs have been idle: CPU time that did not grow since an earlier run proves that nothing
+    /// ran in between. Without an earlier run, CPU time that is tiny for the age of the process proves it.
     pub(super) fn restore_idle_time(
         &mut self,
         host: &Host,

@@ -1,5 +1,5 @@
-//! Errors that the driver reports, and a driver that does not answer: probe-blocked, gpu-lost, gpu-needs-action, xid-seen,
-//! driver-mismatch.
+//! Errors that the driver reports, and a driver that does not answer: probe-blocked, gpu-lost, gpu-needs-action,
+//! xid-seen, driver-mismatch.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;

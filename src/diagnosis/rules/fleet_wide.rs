@@ -1,4 +1,5 @@
-//! Rules about the fleet as a whole: host-unreachable with common causes, and driver-skew. Evaluated on the one-second tick.
+//! Rules about the fleet as a whole: host-unreachable with common causes, and driver-skew. Evaluated on the one-second
+//! tick.
 
 use crate::config::Thresholds;
 use crate::config::thresholds::HostUnreachable;

@@ -1,5 +1,5 @@
-//! The health of a GPU: thermal-throttle, power-brake, temperature, ecc-uncorrectable, row-remap, pcie-degraded, nvlink-down,
-//! persistence-off.
+//! The health of a GPU: thermal-throttle, power-brake, temperature, ecc-uncorrectable, row-remap, pcie-degraded,
+//! nvlink-down, persistence-off.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;

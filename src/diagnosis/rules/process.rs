@@ -1,5 +1,5 @@
-//! Processes that hold a GPU but cannot use it: dstate-hang, stopped-holding-gpu, zombie-holding-gpu, orphan-holding-gpu,
-//! ghost-memory.
+//! Processes that hold a GPU but cannot use it: dstate-hang, stopped-holding-gpu, zombie-holding-gpu,
+//! orphan-holding-gpu, ghost-memory.
 
 use crate::diagnosis::condition::{Escalation, Evaluation};
 use crate::diagnosis::conditions::Conditions;

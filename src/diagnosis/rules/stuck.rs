@@ -1,7 +1,7 @@
 //! Jobs that hang while their GPUs read as busy: stuck-spin, stuck-spin-suspect, missing-rank.
 //!
-//! A rank that waits in a collective runs one small kernel that spins: the driver reports 100 % busy, the power falls to
-//! slightly more than that of an idle context, and the memory is not accessed.
+//! A rank that waits in a collective runs one small kernel that spins: the driver reports 100 % busy, the power falls
+//! to slightly more than that of an idle context, and the memory is not accessed.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
@@ -11,8 +11,8 @@ use crate::diagnosis::track::{Baseline, COMPUTES_ABOVE, GpuTrack, JobGpu, JobTra
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{GpuListStyle, format_gpu_list};
 
-/// How long after work on the host the other ranks count as waiting for it, in seconds: minimum and maximum. The probe checks
-/// the bytes written by a process in every tenth sample.
+/// How long after work on the host the other ranks count as waiting for it, in seconds: minimum and maximum. The probe
+/// checks the bytes written by a process in every tenth sample.
 const HOST_WORK_GRACE: (f64, f64) = (90.0, 720.0);
 
 /// One GPU that spins.

@@ -5,16 +5,16 @@ use crate::diagnosis::condition::Run;
 use crate::wire::{DriverErrorKind, GpuHealth, GpuInfo, GpuReading, RecentPast, SafeText};
 use std::collections::VecDeque;
 
-/// How far above its context-idle power, as a share of the range from that to the limit, a GPU may draw and still count as
-/// spinning. Fitted to reported hangs: H100 104 to 152 of 700 W, V100 44 of 250 W, A100-PCIe 69 of 300 W
+/// How far above its context-idle power, as a share of the range from that to the limit, a GPU may draw and still count
+/// as spinning. Fitted to reported hangs: H100 104 to 152 of 700 W, V100 44 of 250 W, A100-PCIe 69 of 300 W
 /// (NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968). Healthy work on the same H100 draws 500 to 690 W.
 const SPIN_SHARE: f32 = 0.12;
 /// The context-idle power as a share of the limit, until it is learned for this GPU.
 const UNLEARNED_IDLE_SHARE: f32 = 0.20;
 /// The seconds at 0 % from which the context-idle power is learned.
 const LEARN_SECONDS: f64 = 60.0;
-/// The range of the learned power, as shares of the limit. A GPU in a deeper sleep state than between kernels, or with a
-/// broken sensor, must not move the spin power out of the range of the reports.
+/// The range of the learned power, as shares of the limit. A GPU in a deeper sleep state than between kernels, or with
+/// a broken sensor, must not move the spin power out of the range of the reports.
 const LEARNED_SHARES: std::ops::RangeInclusive<f32> = 0.12..=0.40;
 /// The number of minutes of used memory that are kept.
 const MEMORY_MINUTES: usize = 31;
@@ -232,7 +232,8 @@ impl GpuTrack {
     }
 }
 
-/// The rise of a counter within the last `dt` seconds. Without a counter, all of `dt` if the clocks event reason is set.
+/// The rise of a counter within the last `dt` seconds. Without a counter, all of `dt` if the clocks event reason is
+/// set.
 fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<bool>, dt: f64) -> Option<f32> {
     if let Some(now) = now {
         let before = counter.replace(now);
@@ -243,8 +244,8 @@ fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<
     is_set.map(|is_set| if is_set { dt as f32 } else { 0.0 })
 }
 
-/// The spin power in watts: `Pspin = I + 0.12 (L - I)`, with the power limit L and the context-idle power I. A GPU that reads
-/// busy below it does almost no work.
+/// The spin power in watts: `Pspin = I + 0.12 (L - I)`, with the power limit L and the context-idle power I. A GPU that
+/// reads busy below it does almost no work.
 fn spin_power_watts(limit_watts: f32, idle_watts: Option<f32>) -> f32 {
     let idle = idle_watts.unwrap_or(UNLEARNED_IDLE_SHARE * limit_watts);
     idle + SPIN_SHARE * (limit_watts - idle)

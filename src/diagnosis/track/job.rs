@@ -1,4 +1,5 @@
-//! The state kept for one job on one host: how it uses its GPUs now, how it used them before, and how balanced they are.
+//! The state kept for one job on one host: how it uses its GPUs now, how it used them before, and how balanced they
+//! are.
 
 use super::{GpuTrack, ProcessTrack};
 use crate::diagnosis::condition::Run;
@@ -6,8 +7,8 @@ use crate::diagnosis::saved_state::SavedGpuUsage;
 use crate::fleet::JobKey;
 use crate::wire::SafeText;
 
-/// A minute of utilisation enters the baseline when it is this old, in seconds, so that the present is not compared with
-/// itself.
+/// A minute of utilisation enters the baseline when it is this old, in seconds, so that the present is not compared
+/// with itself.
 const BASELINE_DELAY: f64 = 660.0;
 /// Utilisation older than this, in seconds, is no longer in the window of a GPU.
 const BASELINE_REACH: f64 = 1200.0;
@@ -206,8 +207,8 @@ impl JobTrack {
         }
     }
 
-    /// Detects work on the host. A waiting rank spins on about one core. A rank that saves or evaluates uses more cores than
-    /// the others, writes, or enters and leaves disk sleep.
+    /// Detects work on the host. A waiting rank spins on about one core. A rank that saves or evaluates uses more cores
+    /// than the others, writes, or enters and leaves disk sleep.
     fn update_host_work(&mut self, processes: &[ProcessTrack], t: f64) {
         let members = || self.members(processes);
         let mut cores: Vec<f64> = members().filter_map(|process| process.smoothed_cores).collect();
@@ -303,8 +304,8 @@ const UTILIZATION_BINS: usize = 11;
 /// The maximum number of seconds restored from an earlier run.
 const MAX_RESTORED_SECONDS: f64 = 3600.0;
 
-/// How a job used one GPU before the present windows: histograms of seconds by power and by utilisation, for medians. The
-/// counts are halved when one is full, so that recent behaviour outweighs old behaviour.
+/// How a job used one GPU before the present windows: histograms of seconds by power and by utilisation, for medians.
+/// The counts are halved when one is full, so that recent behaviour outweighs old behaviour.
 #[derive(Debug, Clone)]
 pub(crate) struct Baseline {
     power: [u16; POWER_BINS],
@@ -429,8 +430,8 @@ enum Balance {
     Unbalanced,
 }
 
-/// Compares the GPUs by their means of the last minutes: ten to call them balanced, three to detect a straggler. `None` if too
-/// little is known.
+/// Compares the GPUs by their means of the last minutes: ten to call them balanced, three to detect a straggler. `None`
+/// if too little is known.
 fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t: f64) -> Option<Balance> {
     if gpus.len() < 2 || gpus.iter().any(|gpu| !gpu.is_exclusive) {
         return None;

@@ -16,8 +16,8 @@ pub(crate) struct Leak {
 /// The number of points needed, of 120.
 const MIN_POINTS: usize = 96;
 
-/// Looks for a leak in the memory of a process: one point per minute in bytes, oldest first. `total` is the memory of its
-/// GPUs and `free` the free part, in bytes.
+/// Looks for a leak in the memory of a process: one point per minute in bytes, oldest first. `total` is the memory of
+/// its GPUs and `free` the free part, in bytes.
 pub(crate) fn detect_leak(points: &[Option<f32>], total: f64, free: f64, limits: &GpuMemLeak) -> Option<Leak> {
     let series: Vec<(f64, f64)> =
         points.iter().enumerate().filter_map(|(minute, bytes)| Some((minute as f64, f64::from((*bytes)?)))).collect();

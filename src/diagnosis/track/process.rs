@@ -12,7 +12,8 @@ const CPU_SECONDS: f64 = 60.0;
 const WRITE_BYTES: u64 = 1 << 20;
 /// A process is first checked for leaks when it has been observed for this long, in seconds.
 const LEAK_AFTER: f64 = 96.0 * 60.0;
-/// How long the probe may repeat a log age, in seconds: it checks at least every tenth sample, of at most a minute each.
+/// How long the probe may repeat a log age, in seconds: it checks at least every tenth sample, of at most a minute
+/// each.
 const MAX_LOG_AGE_REPEAT: f64 = 660.0;
 /// The number of gaps between log writes that are kept.
 const GAPS: usize = 31;
