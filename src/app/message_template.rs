@@ -147,7 +147,7 @@ impl MessageTemplate {
                     };
                     let name = &text[at + 1..end];
                     let Some((_, field)) = Field::ALL.iter().find(|(known, _)| *known == name) else {
-                        let nearest = crate::config::nearest::nearest(name, Field::ALL.map(|(known, _)| known));
+                        let nearest = crate::config::nearest(name, Field::ALL.map(|(known, _)| known));
                         let all = Field::ALL.map(|(known, _)| known).join(", ");
                         let hint =
                             nearest.map_or_else(|| format!("one of: {all}"), |one| format!("did you mean {{{one}}}?"));

@@ -3,7 +3,7 @@
 use super::bindings::Key;
 use super::keymap::{Assignment, named_actions};
 use super::{Density, Keymap, MessageTemplate, ThemeChoice};
-use crate::config::nearest::did_you_mean;
+use crate::config::did_you_mean;
 use crate::config::{Diagnostic, FileDiagnostics, boolean, mismatch, not_among, unknown_key};
 use std::ops::Range;
 use toml::Spanned;

@@ -2,7 +2,7 @@
 
 use super::CommandError;
 use super::command_context::CommandContext;
-use super::for_each_host;
+use super::one_shot::for_each_host;
 use crate::collect::{Cleaned, clean};
 use crate::fleet::LinkError;
 use crate::wire::SafeText;
@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 /// Removes the probes and says which.
 pub async fn run(setup: CommandContext) -> Result<ExitCode, CommandError> {
-    for_each_host::run(setup, "clean", |ssh, host| async move { report(&host.name, clean(ssh, &host).await) }).await
+    for_each_host(setup, "clean", |ssh, host| async move { report(&host.name, clean(ssh, &host).await) }).await
 }
 
 fn report(host: &SafeText, outcome: Result<Cleaned, LinkError>) -> Result<String, String> {

@@ -1,7 +1,7 @@
 //! Which hosts are meant, and the way to them: what `watch` and `status` begin with.
 
-use super::{CommandError, fd_limit};
-use crate::cli::arguments::{Cli, GlobalArgs};
+use super::CommandError;
+use super::arguments::{Cli, GlobalArgs};
 use crate::collect::{OpenChannel, Opening, Progress, Source};
 use crate::config::{
     Backend, HostConfig, HostTarget, HostsFile, MAX_FILE_BYTES, Notifications, Overrides, Selection, Target,
@@ -11,6 +11,7 @@ use crate::fleet::Clock;
 use crate::sim::SimulatedFleet;
 use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, TraceEvent};
 use crate::store::{Directories, read_text};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -184,7 +185,7 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
         subcommands: &subcommands,
     };
     let hosts = select(&selection).map_err(CommandError::usage)?;
-    fd_limit::allow(&hosts)?;
+    raise_fd_limit(&hosts)?;
     Ok(SelectedHosts::Real(hosts, notifications))
 }
 
@@ -296,4 +297,61 @@ fn local_host(global: &GlobalArgs) -> Option<SelectedHosts> {
         overrides(global).apply(&mut host);
         SelectedHosts::Real(vec![host], Notifications::default())
     })
+}
+
+/// The terminal, the agent, jump hosts, files that are read and written meanwhile.
+const BESIDES: u64 = 40;
+/// Nobody needs more, and some systems mean "no limit" by a number that programs cannot take.
+const ENOUGH: u64 = 65_536;
+
+/// Raises the limit so far that all hosts can be connected to at once.
+///
+/// # Errors
+/// Where the system does not allow as many files as the hosts need.
+fn raise_fd_limit(hosts: &[HostConfig]) -> Result<(), CommandError> {
+    let needed = needed_fds(hosts);
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    let possible = maximum.unwrap_or(u64::MAX).min(ENOUGH.max(needed));
+    let mut allowed = current.unwrap_or(u64::MAX);
+    if allowed < possible && setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum }).is_ok() {
+        allowed = possible;
+    }
+    check_fd_limit(hosts.len(), needed, allowed)
+}
+
+/// A socket a host and what looks for its name, or the pipes of its `ssh` program.
+fn needed_fds(hosts: &[HostConfig]) -> u64 {
+    let each = hosts.iter().map(|host| match host.backend {
+        Backend::System | Backend::Local => 4,
+        Backend::Auto | Backend::Native => 2,
+    });
+    BESIDES + each.sum::<u64>()
+}
+
+fn check_fd_limit(hosts: usize, needed: u64, allowed: u64) -> Result<(), CommandError> {
+    if allowed >= needed {
+        return Ok(());
+    }
+    let fit = allowed.saturating_sub(BESIDES) * hosts as u64 / (needed - BESIDES).max(1);
+    Err(CommandError::failed(format!(
+        "only {allowed} files may be open at once here, which is enough for {fit} of these {hosts} hosts\n  hint: \
+         ulimit -n {needed}, or fewer hosts"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_files_are_told_with_how_many_hosts_would_do() {
+        let hosts = vec![HostConfig::named("gpu"); 200];
+        assert_eq!(needed_fds(&hosts), 440);
+        assert!(check_fd_limit(200, 440, 440).is_ok());
+        assert_eq!(
+            check_fd_limit(200, 440, 256).unwrap_err().to_string(),
+            "gpufleet: only 256 files may be open at once here, which is enough for 108 of these 200 hosts\n  hint: \
+             ulimit -n 440, or fewer hosts\n"
+        );
+    }
 }

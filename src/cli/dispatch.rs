@@ -1,114 +1,84 @@
-//! From the command line to the command.
+//! Runs the subcommand that the command line names.
 
-use super::command_context::{self, CommandContext, HostSelectionError, SelectedHosts};
+use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
+use super::terminal_prompts::is_interactive;
 use super::{CommandError, clean, doctor, explain, findings, free, init, print, record, status, tui};
-use crate::cli::arguments::{Cli, Command};
+use crate::cli::arguments::{Cli, Command, FindingsArgs};
 use crate::ssh::Interaction;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
-/// Runs what the command line says.
+/// Up to this many hosts share one thread with the screen.
+const SINGLE_THREAD_HOSTS: usize = 64;
+/// The program ends after this time even if a system call on a worker thread does not return, for example a name lookup
+/// or a write to a file server that does not answer.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs the subcommand, or the screen without one.
 pub fn run(cli: &Cli) -> Result<ExitCode, CommandError> {
     if cli.version {
-        print(&version())?;
+        print(&format!("{}\n", crate::collect::version_text()))?;
         return Ok(ExitCode::SUCCESS);
     }
     cli.check().map_err(CommandError::usage)?;
     match &cli.command {
-        Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
-        Some(Command::Explain(arguments)) => explain::run(arguments),
-        Some(Command::Doctor(arguments)) => {
-            let (hosts, runtime) = prepare(cli, &arguments.targets, HostSelectionError::for_status)?;
-            run_to_completion(runtime, async {
-                let (setup, trace_events) = CommandContext::with_trace_events(&cli.global, hosts, interaction());
-                doctor::run(setup, trace_events).await
-            })
-        }
-        Some(Command::Clean(arguments)) => {
-            let (hosts, runtime) = prepare(cli, &arguments.targets, HostSelectionError::for_status)?;
-            run_to_completion(runtime, async {
-                clean::run(CommandContext::new(&cli.global, hosts, interaction())).await
-            })
-        }
-        Some(Command::Status(arguments)) => {
-            let (hosts, runtime) = prepare(cli, &arguments.targets, HostSelectionError::for_status)?;
-            run_to_completion(runtime, async {
-                status::run(CommandContext::new(&cli.global, hosts, interaction()), arguments).await
-            })
-        }
-        Some(Command::Findings(arguments)) => {
-            if let Some(recording) = &arguments.replay {
-                return findings::replay(recording, arguments);
-            }
-            let (hosts, runtime) = prepare(cli, &arguments.targets, HostSelectionError::for_status)?;
-            run_to_completion(runtime, async {
-                findings::run(CommandContext::new(&cli.global, hosts, interaction()), arguments).await
-            })
-        }
-        Some(Command::Free(arguments)) => {
-            let (hosts, runtime) = prepare(cli, &arguments.targets, HostSelectionError::for_status)?;
-            run_to_completion(runtime, async {
-                free::run(CommandContext::new(&cli.global, hosts, interaction()), arguments).await
-            })
-        }
-        Some(Command::Record(arguments)) => {
-            let (hosts, runtime) = prepare(cli, &arguments.targets, HostSelectionError::for_status)?;
-            run_to_completion(runtime, async {
-                record::run(CommandContext::new(&cli.global, hosts, interaction()), arguments).await
-            })
-        }
         None => {
             let (hosts, runtime) = prepare(cli, &cli.targets, HostSelectionError::for_tui)?;
             run_to_completion(runtime, async {
                 tui::event_loop::run(CommandContext::new(&cli.global, hosts, Interaction::Ask), &cli.screen).await
             })
         }
+        Some(Command::Init(arguments)) => init::run(&cli.global, arguments),
+        Some(Command::Explain(arguments)) => explain::run(arguments),
+        Some(Command::Findings(FindingsArgs { replay: Some(recording), min_severity, json, .. })) => {
+            findings::replay(recording, *min_severity, *json)
+        }
+        Some(command) => run_on_hosts(cli, command),
     }
 }
 
-/// Questions are asked where somebody can answer them.
-fn interaction() -> Interaction {
-    if super::terminal_prompts::is_interactive() { Interaction::Ask } else { Interaction::Refuse }
+/// Runs a subcommand that connects to hosts.
+fn run_on_hosts(cli: &Cli, command: &Command) -> Result<ExitCode, CommandError> {
+    let (hosts, runtime) = prepare(cli, command.targets(), HostSelectionError::for_status)?;
+    let interaction = if is_interactive() { Interaction::Ask } else { Interaction::Refuse };
+    run_to_completion(runtime, async {
+        if let Command::Doctor(_) = command {
+            let (setup, trace_events) = CommandContext::with_trace_events(&cli.global, hosts, interaction);
+            return doctor::run(setup, trace_events).await;
+        }
+        let setup = CommandContext::new(&cli.global, hosts, interaction);
+        match command {
+            Command::Clean(_) => clean::run(setup).await,
+            Command::Status(arguments) => status::run(setup, arguments).await,
+            Command::Findings(arguments) => findings::run(setup, arguments).await,
+            Command::Free(arguments) => free::run(setup, arguments).await,
+            Command::Record(arguments) => record::run(setup, arguments).await,
+            Command::Doctor(_) | Command::Init(_) | Command::Explain(_) => Ok(ExitCode::SUCCESS),
+        }
+    })
 }
 
-fn version() -> String {
-    format!("{}\n", crate::collect::version_text())
-}
-
-/// The hosts that a command is for, and what reaches them.
+/// Selects the hosts and starts a runtime for them.
 fn prepare(
     cli: &Cli,
     targets: &[String],
-    why_none: fn(HostSelectionError) -> CommandError,
+    selection_error: fn(HostSelectionError) -> CommandError,
 ) -> Result<(SelectedHosts, Runtime), CommandError> {
-    let hosts = command_context::select_hosts(&cli.global, targets).map_err(why_none)?;
-    let runtime = runtime(hosts.count())?;
-    Ok((hosts, runtime))
-}
-
-/// A call of the system's that does not return, for a name server or a disk that does not answer, keeps no command from
-/// ending for longer.
-const END_LIMIT: Duration = Duration::from_secs(1);
-
-/// Runs a command to its end.
-fn run_to_completion<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
-    let result = runtime.block_on(command);
-    runtime.shutdown_timeout(END_LIMIT);
-    result
-}
-
-/// Up to this many hosts share one thread with the screen.
-const SINGLE_THREAD_HOSTS: usize = 64;
-
-fn runtime(hosts: usize) -> Result<Runtime, CommandError> {
-    // A host takes 4 ms of a core to log in, and half a millisecond a second from then on. Threads that wake each other
-    // for that cost a twentieth more of CPU, and each has an arena of the allocator. A second one pays where the hosts
-    // alone would keep the screen waiting.
-    let mut builder = match hosts {
+    let hosts = select_hosts(&cli.global, targets).map_err(selection_error)?;
+    // A host takes 4 ms of a core to log in and 0.5 ms per second after that. Threads that wake each other cost 5 % more
+    // CPU, and each has its own allocator arena. A second thread pays only if the hosts would delay the screen.
+    let mut builder = match hosts.count() {
         ..=SINGLE_THREAD_HOSTS => Builder::new_current_thread(),
         _ => Builder::new_multi_thread(),
     };
     let runtime = builder.worker_threads(1).enable_all().build();
-    runtime.map_err(|error| CommandError::failed(format!("cannot start: {error}")))
+    let runtime = runtime.map_err(|error| CommandError::failed(format!("cannot start the async runtime: {error}")))?;
+    Ok((hosts, runtime))
+}
+
+fn run_to_completion<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
+    let result = runtime.block_on(command);
+    runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+    result
 }

@@ -2,7 +2,7 @@
 
 use super::CommandError;
 use super::command_context::CommandContext;
-use super::for_each_host;
+use super::one_shot::for_each_host;
 use crate::collect::{CheckStep, check_connection};
 use crate::ssh::{SshPhase, TraceEvent};
 use crate::wire::SafeText;
@@ -23,7 +23,7 @@ struct TraceLog {
 /// Walks the way to every host and prints it, with the remedy for what fails first.
 pub async fn run(setup: CommandContext, trace_events: UnboundedReceiver<TraceEvent>) -> Result<ExitCode, CommandError> {
     let trace_log = Arc::new(Mutex::new(TraceLog { receiver: Some(trace_events), by_host: HashMap::new() }));
-    for_each_host::run(setup, "doctor", move |ssh, host| {
+    for_each_host(setup, "doctor", move |ssh, host| {
         let trace_log = Arc::clone(&trace_log);
         async move {
             let name = host.name.to_string();

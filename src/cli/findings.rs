@@ -2,11 +2,11 @@
 
 use super::background_writer::{BackgroundWriter, END_LIMIT};
 use super::command_context::CommandContext;
-use super::diagnosis_memory::MemoryFile;
-use super::exit::INCOMPLETE;
+use super::exit::{FINDINGS_FIRING, INCOMPLETE, print_json, stdout_paint, warn};
 use super::notify::Notifier;
-use super::prompter::{self, Prompter};
 use super::replay::{Replay, ReplayError};
+use super::saved_state::SavedStateFile;
+use super::terminal_prompts::{Prompter, wait_until};
 use super::{CommandError, ExitSignals, print};
 use crate::cli::arguments::{FindingsArgs, Level};
 use crate::collect::Collector;
@@ -19,38 +19,35 @@ use crate::store::Directories;
 use crate::wire::SafeText;
 use crate::wire::format::io_cause;
 use std::fs::File;
-use std::io::{self, BufReader, IsTerminal as _, Write as _};
+use std::io::BufReader;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// Something is firing.
-const FINDINGS_FIRING: u8 = 4;
 /// How long the hosts are watched when nothing is said.
 const DEFAULT_SPAN: Duration = Duration::from_secs(30);
 
 /// Watches the hosts for a while, prints what was found, and tells by the exit code whether anything is firing.
 pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
     let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
-    let mut exit_signals =
-        ExitSignals::new().map_err(|error| CommandError::failed(format!("cannot take signals: {error}")))?;
+    let mut exit_signals = ExitSignals::new()?;
     let start = clock.now();
     let mut run = FindingsRun {
         fleet: Fleet::new(&hosts, simulated, start),
         engine: Engine::new(Arc::new(Thresholds::default())),
         clock,
         start,
-        printer: Printer::new(arguments, start),
+        printer: Printer::new(arguments.min_severity, arguments.json, start),
         // Without a screen there is no terminal to ring; a look that ends prints what it has found.
         notifier: arguments.watch.then(|| Notifier::new(&notifications, false, false)),
     };
     // What is simulated is not remembered.
     let mut memory = None;
     if !simulated {
-        let (file, message) = MemoryFile::load(&Directories::find(), &mut run.engine, start);
+        let (file, message) = SavedStateFile::load(&Directories::find(), &mut run.engine, start);
         memory = file.map(BackgroundWriter::new);
         if let Some(message) = message {
             warn(&message);
@@ -62,7 +59,7 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
         (None, false) => Some(DEFAULT_SPAN),
     };
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
-    let prompter = ssh.map(Prompter::new);
+    let prompter = Prompter::new(ssh);
     let code = tokio::select! {
         code = exit_signals.next() => Some(code),
         watched = run.watch(&mut updates, prompter, span.map(|span| span.div_f64(clock.speed())), memory.as_mut()) => {
@@ -88,15 +85,15 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
 }
 
 /// Plays a recording and prints every change with its time.
-pub fn replay(path: &Path, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
+pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCode, CommandError> {
     let shown = SafeText::new(&path.to_string_lossy());
     let failure = |error: &dyn std::fmt::Display| CommandError::failed(format!("cannot replay {shown}: {error}"));
     let file = File::open(path).map_err(|error| failure(&io_cause(&error)))?;
     let mut replay = Replay::new(Arc::new(Thresholds::default()));
-    let printer = Printer::new(arguments, Moment::default());
+    let printer = Printer::new(min_severity, as_json, Moment::default());
     let mut found = false;
     let played = replay.play(BufReader::new(file), |replay, transition| {
-        found |= transition.to == FindingPhase::Firing && transition.severity >= printer.least;
+        found |= transition.to == FindingPhase::Firing && transition.severity >= printer.min_severity;
         let finding = replay.engine().findings().find(|finding| finding.id == transition.id);
         printer.transition(transition, finding).map_err(ReplayStopped::Print)
     });
@@ -136,9 +133,9 @@ impl FindingsRun {
     async fn watch(
         &mut self,
         updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
-        mut prompter: Option<Prompter>,
+        mut prompter: Prompter,
         span: Option<Duration>,
-        mut memory: Option<&mut BackgroundWriter<MemoryFile>>,
+        mut memory: Option<&mut BackgroundWriter<SavedStateFile>>,
     ) -> Result<(), CommandError> {
         let began = Instant::now();
         // A second of the fleet's clock; a simulation that runs faster is looked at no more often than 20 times a second.
@@ -146,12 +143,10 @@ impl FindingsRun {
         let mut tick = interval(second);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         loop {
-            let waited = prompter.as_ref().map(Prompter::waited).unwrap_or_default();
-            let is_asking = prompter.as_ref().is_some_and(Prompter::is_asking);
-            let end = began + span.unwrap_or_default() + waited;
+            let deadline = span.and_then(|span| prompter.deadline(began, span));
             let transitions = tokio::select! {
                 biased;
-                () = sleep_until(end), if span.is_some() && !is_asking => return Ok(()),
+                () = wait_until(deadline) => return Ok(()),
                 message = failure(self.notifier.as_mut()) => {
                     warn(&message);
                     Vec::new()
@@ -172,7 +167,7 @@ impl FindingsRun {
                     }
                     None => return Ok(()),
                 },
-                () = prompter::step(prompter.as_mut()) => Vec::new(),
+                () = prompter.step() => Vec::new(),
             };
             if let Some(notifier) = &mut self.notifier {
                 notifier.take(&self.engine.notifications(&transitions));
@@ -185,7 +180,7 @@ impl FindingsRun {
     }
 
     /// Writes what diagnosis remembers when that is due, beside the look at the hosts.
-    fn remember(&self, memory: &mut BackgroundWriter<MemoryFile>, now: Moment) {
+    fn remember(&self, memory: &mut BackgroundWriter<SavedStateFile>, now: Moment) {
         if let Some(message) = memory.take_message() {
             warn(&message);
         }
@@ -207,7 +202,7 @@ impl FindingsRun {
     fn finish(&self, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
         let now = self.clock.now();
         let found: Vec<&Finding> =
-            self.engine.findings().filter(|finding| findings::is_shown(finding, self.printer.least)).collect();
+            self.engine.findings().filter(|finding| findings::is_shown(finding, self.printer.min_severity)).collect();
         let report = FindingsReport {
             fleet: &self.fleet,
             findings: &found,
@@ -217,12 +212,11 @@ impl FindingsRun {
             now,
         };
         if !arguments.watch {
-            let text = if arguments.json {
-                findings::line(&report).map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?
+            if arguments.json {
+                print_json(findings::line(&report))?;
             } else {
-                findings::list(&report, self.printer.paint)
-            };
-            print(&text)?;
+                print(&findings::list(&report, self.printer.paint))?;
+            }
         }
         let is_firing = |finding: &&&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
         let are_all_heard = self
@@ -246,40 +240,31 @@ async fn failure(notifier: Option<&mut Notifier>) -> SafeText {
     }
 }
 
-/// What went wrong beside the fleet goes to standard error; where that is closed nobody can be told.
-fn warn(message: &str) {
-    let _ = writeln!(io::stderr(), "gpufleet: {message}");
-}
-
 /// How changes are printed.
 struct Printer {
     as_json: bool,
-    least: Severity,
+    min_severity: Severity,
     start: Moment,
     paint: Paint,
 }
 
 impl Printer {
-    fn new(arguments: &FindingsArgs, start: Moment) -> Self {
-        let variable = |name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
-        let (no_color, term) = (variable("NO_COLOR"), variable("TERM"));
-        let least = match arguments.min_severity {
+    fn new(min_severity: Level, as_json: bool, start: Moment) -> Self {
+        let min_severity = match min_severity {
             Level::Info => Severity::Info,
             Level::Warn => Severity::Warn,
             Level::Crit => Severity::Crit,
         };
-        let paint = Paint::of_terminal(io::stdout().is_terminal(), no_color.as_deref(), term.as_deref());
-        Self { as_json: arguments.json, least, start, paint }
+        Self { as_json, min_severity, start, paint: stdout_paint() }
     }
 
     fn transition(&self, transition: &Transition, finding: Option<&Finding>) -> Result<(), CommandError> {
-        if transition.severity < self.least {
+        if transition.severity < self.min_severity {
             return Ok(());
         }
         if !self.as_json {
             return print(&findings::transition(transition, self.start, self.paint));
         }
-        let line = findings::transition_line(transition, finding, self.start);
-        print(&line.map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?)
+        print_json(findings::transition_line(transition, finding, self.start))
     }
 }

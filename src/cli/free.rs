@@ -1,8 +1,8 @@
-//! `gpufleet free`: GPUs that are free for the taking, and what to type to use them.
+//! `gpufleet free`: prints free GPUs and the commands to use them.
 
 use super::command_context::CommandContext;
-use super::exit::{INCOMPLETE, NOTHING_FREE};
-use super::prompter::{self, Prompter};
+use super::exit::{INCOMPLETE, NOTHING_FREE, print_json};
+use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::FreeArgs;
 use crate::collect::Collector;
@@ -12,18 +12,17 @@ use crate::output::Report;
 use crate::output::free::{FreeReport, json_line, text};
 use std::process::ExitCode;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-/// Looks for GPUs that suit, prints what to type, and tells by the exit code whether there are any.
+/// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.
 pub async fn run(setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode, CommandError> {
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
-    let mut exit_signals =
-        ExitSignals::new().map_err(|error| CommandError::failed(format!("cannot take signals: {error}")))?;
+    let mut exit_signals = ExitSignals::new()?;
     let mut search = Search {
         one_shot: OneShotFleet::new(&hosts, simulated, clock.now()),
         tracker: StateTracker::default(),
         clock,
-        prompter: ssh.map(Prompter::new),
+        prompter: Prompter::new(ssh),
         arguments,
     };
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
@@ -31,7 +30,7 @@ pub async fn run(setup: CommandContext, arguments: &FreeArgs) -> Result<ExitCode
         code = exit_signals.next() => return Ok(ExitCode::from(code)),
         found = search.run(&mut updates) => found,
     };
-    // Connections end before anything is printed: a reader that stops reading holds no server's slot.
+    // Close the connections first: a reader that stops reading must not hold a session on a server.
     drop(collector);
     search.print(found.as_deref())?;
     Ok(match found {
@@ -45,40 +44,36 @@ struct Search<'a> {
     one_shot: OneShotFleet,
     tracker: StateTracker,
     clock: Clock,
-    prompter: Option<Prompter>,
+    prompter: Prompter,
     arguments: &'a FreeArgs,
 }
 
 impl Search<'_> {
-    /// Takes updates until every host has reported or failed, or the time is over, questions not counted. With `--wait`
-    /// it goes on until what is wished for is there.
+    /// Applies updates until every host has reported or failed, or the timeout passes. With `--wait` the search goes on
+    /// until it finds something. Time with an open prompt does not count.
     async fn run(&mut self, updates: &mut mpsc::Receiver<(HostId, HostUpdate)>) -> Option<Vec<FreeHost>> {
         let began = Instant::now();
+        let (timeout, wait) = (self.arguments.timeout, self.arguments.wait);
+        let mut has_timed_out = false;
         loop {
-            let is_over = self.one_shot.is_complete();
-            if is_over || self.arguments.wait {
+            let is_complete = self.one_shot.is_complete();
+            if is_complete || wait {
                 let found = self.find();
-                // While hosts are still on their way a better one may come, unless it has been waited for long enough.
-                if found.is_some() && (is_over || began.elapsed() >= self.arguments.timeout) {
+                // Before the timeout, a host that has not reported yet may offer better GPUs.
+                if found.is_some() && (is_complete || began.elapsed() >= timeout) {
                     return found;
                 }
-                if is_over && !self.arguments.wait {
+                if is_complete && !wait {
                     return None;
                 }
             }
-            let waited = self.prompter.as_ref().map(Prompter::waited).unwrap_or_default();
-            let is_asking = self.prompter.as_ref().is_some_and(Prompter::is_asking);
-            let end = began + self.arguments.timeout + waited;
-            let is_limited = !is_asking && (!self.arguments.wait || Instant::now() < end);
-            tokio::select! {
-                update = updates.recv() => match update {
-                    Some((id, update)) => self.apply(id, update),
-                    None => return self.find(),
-                },
-                () = prompter::step(self.prompter.as_mut()) => {}
-                () = sleep_until(end), if is_limited => {
+            match self.prompter.next_update(updates, began, (!has_timed_out).then_some(timeout)).await {
+                NextUpdate::Update(id, update) => self.apply(id, update),
+                NextUpdate::Closed => return self.find(),
+                NextUpdate::TimedOut => {
+                    has_timed_out = true;
                     let found = self.find();
-                    if found.is_some() || !self.arguments.wait {
+                    if found.is_some() || !wait {
                         return found;
                     }
                 }
@@ -94,13 +89,13 @@ impl Search<'_> {
         }
     }
 
-    /// What suits: as many as are asked for, or all when no number is.
+    /// Returns as many matching GPUs as requested, or all of them if no number is given.
     fn find(&self) -> Option<Vec<FreeHost>> {
-        let wish = GpuRequirements { memory_bytes: self.arguments.mem, model: self.arguments.model.clone() };
+        let requirements = GpuRequirements { memory_bytes: self.arguments.mem, model: self.arguments.model.clone() };
         let now = self.clock.now();
         let hosts = self.one_shot.fleet().hosts().iter();
         let free: Vec<FreeHost> =
-            hosts.filter_map(|host| free_gpus(host, self.tracker.states(host.id), &wish, now)).collect();
+            hosts.filter_map(|host| free_gpus(host, self.tracker.states(host.id), &requirements, now)).collect();
         match self.arguments.count {
             Some(count) => choose_gpus(&free, count as usize, self.arguments.same_host),
             None => (!free.is_empty()).then_some(free),
@@ -110,12 +105,7 @@ impl Search<'_> {
     fn print(&self, found: Option<&[FreeHost]>) -> Result<(), CommandError> {
         let states = |id| self.tracker.states(id).to_vec();
         let report = Report { fleet: self.one_shot.fleet(), states: &states, findings: &[], now: self.clock.now() };
-        let offer = FreeReport { report: &report, found };
-        if self.arguments.json {
-            return print(
-                &json_line(&offer).map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?,
-            );
-        }
-        print(&text(&offer))
+        let free_report = FreeReport { report: &report, found };
+        if self.arguments.json { print_json(json_line(&free_report)) } else { print(&text(&free_report)) }
     }
 }

@@ -1,4 +1,8 @@
-//! One file a subcommand, and what they share: the hosts that were meant, prompts on the terminal, exit codes.
+//! The command line: one file per subcommand, and the interactive screen in [`tui`].
+//!
+//! [`run`] dispatches the parsed [`arguments`]. A subcommand that connects to hosts gets a
+//! [`CommandContext`](command_context::CommandContext) and returns its exit code or a [`CommandError`]. Prompts of the
+//! connections appear on the terminal ([`terminal_prompts`]) or, in the screen, in a dialog.
 
 pub mod arguments;
 pub mod clean;
@@ -12,24 +16,19 @@ pub mod record;
 pub mod replay;
 pub mod status;
 pub mod terminal_prompts;
+pub mod tui;
 
 mod background_writer;
-mod diagnosis_memory;
 mod dispatch;
 mod exit;
-mod exit_signals;
-mod fd_limit;
-mod for_each_host;
+mod notification_hook;
 mod notify;
 mod one_shot;
-mod prompter;
+mod saved_state;
 
 #[cfg(test)]
 mod demo_rules_tests;
 
-pub mod tui;
-
 pub use dispatch::run;
-pub use exit::{CommandError, print};
-pub use exit_signals::ExitSignals;
+pub use exit::{CommandError, ExitSignals, print};
 pub use one_shot::OneShotFleet;

@@ -1,8 +1,15 @@
 //! The fleet on its way to being complete: when `status` may print, and what it then exits with.
 
+use super::command_context::CommandContext;
+use super::exit::INCOMPLETE;
+use super::terminal_prompts::Prompter;
+use super::{CommandError, ExitSignals, print};
+use crate::collect::{OpenChannel, Source};
 use crate::config::HostConfig;
 use crate::fleet::{Fleet, Host, HostChange, HostId, HostUpdate, Link, Moment};
+use std::process::ExitCode;
 use std::sync::Arc;
+use tokio::task::JoinSet;
 
 /// Snapshots that make a host complete: shares of time exist from the second on.
 const SNAPSHOTS: u32 = 2;
@@ -50,6 +57,56 @@ impl OneShotFleet {
             |host: &Host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. });
         self.fleet.hosts().iter().all(has_reported)
     }
+}
+
+/// Runs `action` on all hosts at once and prints each result in the order of the hosts, as soon as those before it are
+/// printed. An `Err` is printed as well and makes the exit code 3.
+pub(super) async fn for_each_host<F, R>(
+    setup: CommandContext,
+    command: &str,
+    action: F,
+) -> Result<ExitCode, CommandError>
+where
+    F: Fn(Arc<dyn OpenChannel>, Arc<HostConfig>) -> R,
+    R: Future<Output = Result<String, String>> + Send + 'static,
+{
+    let CommandContext { hosts, source, ssh, .. } = setup;
+    let Source::Ssh(open) = source else {
+        return Err(CommandError::usage(format!(
+            "`{command}` does not work on the simulated fleet\n  hint: leave --demo out"
+        )));
+    };
+    let mut exit_signals = ExitSignals::new()?;
+    let mut prompter = Prompter::new(ssh);
+    let mut tasks = JoinSet::new();
+    for (index, host) in hosts.iter().enumerate() {
+        let action = action(Arc::clone(&open), Arc::clone(host));
+        tasks.spawn(async move { (index, action.await) });
+    }
+    let mut outcomes: Vec<Option<Result<String, String>>> = hosts.iter().map(|_| None).collect();
+    let (mut printed, mut is_success) = (0, true);
+    while printed < outcomes.len() {
+        tokio::select! {
+            code = exit_signals.next() => return Ok(ExitCode::from(code)),
+            () = prompter.step() => {}
+            Some(done) = tasks.join_next() => {
+                let (index, outcome) = done.map_err(|error| CommandError::failed(format!("a task failed: {error}")))?;
+                if let Some(slot) = outcomes.get_mut(index) {
+                    *slot = Some(outcome);
+                }
+            }
+        }
+        // Output must not interrupt an open prompt.
+        if prompter.is_asking() {
+            continue;
+        }
+        while let Some(outcome) = outcomes.get_mut(printed).and_then(Option::take) {
+            is_success &= outcome.is_ok();
+            print(&outcome.unwrap_or_else(|text| text))?;
+            printed += 1;
+        }
+    }
+    Ok(if is_success { ExitCode::SUCCESS } else { ExitCode::from(INCOMPLETE) })
 }
 
 #[cfg(test)]

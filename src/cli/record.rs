@@ -1,8 +1,8 @@
-//! `gpufleet record FILE`: what the hosts send, written down for a replay.
+//! `gpufleet record FILE`: writes the updates of all hosts to a file for replay.
 
 use super::command_context::CommandContext;
 use super::exit::INCOMPLETE;
-use super::prompter::{self, Prompter};
+use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals};
 use crate::cli::arguments::RecordArgs;
 use crate::collect::Collector;
@@ -12,13 +12,12 @@ use crate::store::LineFile;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
-/// Records until a signal comes or the time is over, and tells by the exit code whether every host sent readings.
+/// Records until a signal arrives or the time is over. The exit code tells whether every host sent readings.
 pub async fn run(setup: CommandContext, arguments: &RecordArgs) -> Result<ExitCode, CommandError> {
     let CommandContext { hosts, source, ssh, clock, simulated, .. } = setup;
-    let mut exit_signals =
-        ExitSignals::new().map_err(|error| CommandError::failed(format!("cannot take signals: {error}")))?;
+    let mut exit_signals = ExitSignals::new()?;
     let file = LineFile::create(&arguments.file).map_err(CommandError::failed)?;
     let start = clock.now();
     let redactor = arguments.redact.then(Redactor::default);
@@ -33,18 +32,17 @@ pub async fn run(setup: CommandContext, arguments: &RecordArgs) -> Result<ExitCo
     let started = jiff::Timestamp::from_second(start.unix.as_secs().cast_signed()).map(|time| time.to_string());
     recording.append(&Line::Start { started: started.unwrap_or_default().into() })?;
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
-    let prompter = ssh.map(Prompter::new);
-    let real = arguments.duration.map(|duration| duration.div_f64(clock.speed()));
+    let wall_time = arguments.duration.map(|duration| duration.div_f64(clock.speed()));
     tokio::select! {
         _ = exit_signals.next() => {}
-        written = recording.write(&mut updates, prompter, real) => written?,
+        written = recording.write(&mut updates, Prompter::new(ssh), wall_time) => written?,
     }
     drop(collector);
     recording.finish()
 }
 
 struct Recording {
-    /// Knows how each host stands, for the last words.
+    /// The state of each host, for the summary at the end.
     fleet: Fleet,
     recorder: Recorder,
     file: LineFile,
@@ -54,27 +52,18 @@ struct Recording {
 }
 
 impl Recording {
-    /// Takes updates until the time is over, questions not counted.
+    /// Writes updates until the time is over. Time with an open prompt does not count.
     async fn write(
         &mut self,
         updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
-        mut prompter: Option<Prompter>,
+        mut prompter: Prompter,
         duration: Option<Duration>,
     ) -> Result<(), CommandError> {
         let began = Instant::now();
-        loop {
-            let waited = prompter.as_ref().map(Prompter::waited).unwrap_or_default();
-            let is_asking = prompter.as_ref().is_some_and(Prompter::is_asking);
-            let end = began + duration.unwrap_or_default() + waited;
-            tokio::select! {
-                update = updates.recv() => match update {
-                    Some((id, update)) => self.take(id, update)?,
-                    None => return Ok(()),
-                },
-                () = prompter::step(prompter.as_mut()) => {}
-                () = sleep_until(end), if duration.is_some() && !is_asking => return Ok(()),
-            }
+        while let NextUpdate::Update(id, update) = prompter.next_update(updates, began, duration).await {
+            self.take(id, update)?;
         }
+        Ok(())
     }
 
     fn take(&mut self, id: HostId, update: HostUpdate) -> Result<(), CommandError> {
@@ -88,14 +77,14 @@ impl Recording {
     }
 
     fn append(&mut self, line: &Line) -> Result<(), CommandError> {
-        let bytes = encode(line).map_err(|error| CommandError::failed(format!("cannot write JSON: {error}")))?;
+        let bytes = encode(line).map_err(|error| CommandError::failed(format!("cannot encode JSON: {error}")))?;
         self.file.append(&bytes).map_err(CommandError::failed)?;
         self.lines += 1;
         self.bytes += bytes.len() as u64;
         Ok(())
     }
 
-    /// Says what was recorded, and which hosts are missing from it.
+    /// Prints how much was recorded and which hosts are missing.
     fn finish(self) -> Result<ExitCode, CommandError> {
         self.file.finish().map_err(CommandError::failed)?;
         let hosts = self.fleet.hosts();

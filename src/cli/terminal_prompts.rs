@@ -1,14 +1,16 @@
 //! Prompts of a command without a screen: asked on the terminal, one at a time, secrets without echo.
 
-use crate::ssh::{Answer, Prompt, PromptEvent, PromptId, PromptKind, Secret};
+use crate::fleet::{HostId, HostUpdate};
+use crate::ssh::{Answer, Context, Prompt, PromptEvent, PromptId, PromptKind, Secret};
 use crate::wire::SafeText;
 use rustix::termios::{LocalModes, OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 use zeroize::{Zeroize as _, Zeroizing};
 
 /// The longest answer, in bytes: what a terminal hands out as one line.
@@ -261,6 +263,89 @@ impl Drop for EchoOff {
     fn drop(&mut self) {
         // Nothing can be done about a terminal that has gone.
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
+    }
+}
+
+/// Shows the prompts of all connections on the terminal while a command waits for its hosts.
+pub(super) struct Prompter {
+    /// `None` for a simulated fleet, which has no prompts.
+    ssh: Option<(Arc<Context>, mpsc::Receiver<PromptEvent>)>,
+    /// Opened by the first prompt.
+    terminal_prompts: Option<TerminalPrompts>,
+}
+
+/// The result of [`Prompter::next_update`].
+pub(super) enum NextUpdate {
+    /// A host sent an update.
+    Update(HostId, HostUpdate),
+    /// The time is over.
+    TimedOut,
+    /// All host tasks have ended.
+    Closed,
+}
+
+impl Prompter {
+    /// Shows the prompts of these connections.
+    pub(super) fn new(ssh: Option<(Arc<Context>, mpsc::Receiver<PromptEvent>)>) -> Self {
+        Self { ssh, terminal_prompts: None }
+    }
+
+    /// Whether a prompt is open.
+    pub(super) fn is_asking(&self) -> bool {
+        self.terminal_prompts.as_ref().is_some_and(TerminalPrompts::is_open)
+    }
+
+    /// The end of a wait of `limit` since `began`, extended by the time in which prompts were open; `None` while one is
+    /// open.
+    pub(super) fn deadline(&self, began: Instant, limit: Duration) -> Option<Instant> {
+        let waited = self.terminal_prompts.as_ref().map(TerminalPrompts::waited).unwrap_or_default();
+        (!self.is_asking()).then(|| began + limit + waited)
+    }
+
+    /// Waits for the next update, at most until [`Prompter::deadline`], and handles prompts meanwhile. Cancel safe.
+    pub(super) async fn next_update(
+        &mut self,
+        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        began: Instant,
+        limit: Option<Duration>,
+    ) -> NextUpdate {
+        loop {
+            let deadline = limit.and_then(|limit| self.deadline(began, limit));
+            tokio::select! {
+                update = updates.recv() => {
+                    return update.map_or(NextUpdate::Closed, |(id, update)| NextUpdate::Update(id, update));
+                }
+                () = self.step() => {}
+                () = wait_until(deadline) => return NextUpdate::TimedOut,
+            }
+        }
+    }
+
+    /// Waits for one prompt or one answer; forever if there are no connections. Cancel safe.
+    pub(super) async fn step(&mut self) {
+        let Some((context, prompts)) = &mut self.ssh else { return std::future::pending().await };
+        let Some(terminal_prompts) = &mut self.terminal_prompts else {
+            let Some(event) = prompts.recv().await else { return std::future::pending().await };
+            match (TerminalPrompts::open(), event) {
+                (Ok(terminal_prompts), event) => self.terminal_prompts.insert(terminal_prompts).take(event),
+                // The terminal was there at the start and is gone: nobody can answer.
+                (Err(_), PromptEvent::Opened(prompt)) => context.answer(prompt.id, Answer::Decline),
+                (Err(_), PromptEvent::Withdrawn(_)) => {}
+            }
+            return;
+        };
+        tokio::select! {
+            Some(event) = prompts.recv() => terminal_prompts.take(event),
+            (id, answer) = terminal_prompts.answer() => context.answer(id, answer),
+        }
+    }
+}
+
+/// Waits until `deadline`; forever if it is `None`.
+pub(super) async fn wait_until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::wire::SafeText;
 use std::fmt;
 use std::ops::Range;
+use strsim::osa_distance;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// The most diagnostics printed about one file; a file with more is probably of another kind.
@@ -135,6 +136,26 @@ fn last_characters(text: &str, count: usize) -> (&str, bool) {
     }
 }
 
+/// The candidate nearest to `word`, when it is near enough to have been meant: a third of its letters at most differ.
+/// Upper and lower case count as the same. Of equals the first wins.
+pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if word.len() > 64 {
+        return None;
+    }
+    let word = word.to_lowercase();
+    candidates
+        .into_iter()
+        .map(|candidate| (osa_distance(&word, &candidate.to_lowercase()), candidate))
+        .filter(|(distance, candidate)| *distance <= (candidate.chars().count().max(word.chars().count()) / 3).max(1))
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, candidate)| candidate)
+}
+
+/// The hint that names the nearest candidate: ``did you mean `word`?``.
+pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
+    nearest(word, candidates).map(|near| format!("did you mean `{near}`?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -187,5 +208,16 @@ mod tests {
         let output = FileDiagnostics::new("hosts.toml", &"x".repeat(30), diagnostics).to_string();
         assert!(output.starts_with("hosts.toml:1:1: number 0\n"), "{output}");
         assert!(output.ends_with("30 errors in hosts.toml, 20 shown\n"), "{output}");
+    }
+
+    #[test]
+    fn the_nearest_is_named_only_when_it_is_near() {
+        let keys = ["address", "port", "identity_file"];
+        assert_eq!(nearest("adress", keys), Some("address"));
+        assert_eq!(nearest("prot", keys), Some("port"), "a swap is one edit");
+        assert_eq!(nearest("PORT", keys), Some("port"));
+        assert_eq!(nearest("identityfile", keys), Some("identity_file"));
+        assert_eq!(nearest("frobnicate", keys), None);
+        assert_eq!(nearest(&"x".repeat(10_000), keys), None);
     }
 }

@@ -2,9 +2,11 @@
 
 use super::diagnostic::{FileDiagnostics, line_and_column};
 use super::notifications::Notifications;
-use super::section::{FileScope, KEYS, ParseContext, Section, SpannedValue, kind, mismatch, signals, unknown_key};
-use super::thresholds_file::ThresholdChanges;
-use super::{Diagnostic, HostConfig, SignalRule, address, nodeset};
+use super::section::{FileScope, KEYS, Section, signals};
+use super::targets::{bracketed_ipv6, check_host, is_ipv6};
+use super::thresholds::ThresholdChanges;
+use super::values::{ParseContext, SpannedValue, kind, mismatch, unknown_key};
+use super::{Diagnostic, HostConfig, SignalRule, nodeset};
 use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
@@ -220,7 +222,7 @@ fn hosts_of(section: &Section, file_scope: &FileScope) -> Result<Vec<SpannedHost
         addresses(address, &names)?.into_iter().map(Some).collect()
     } else {
         for host in &names {
-            address::check_host(host, name.at.clone())?;
+            check_host(host, name.at.clone())?;
         }
         vec![None; names.len()]
     };
@@ -249,15 +251,15 @@ fn addresses(address: &SpannedValue<String>, names: &[String]) -> Result<Vec<Str
     let text = &address.value;
     let list = if text.contains(NAME_MARK) {
         names.iter().map(|name| text.replace(NAME_MARK, name)).collect()
-    } else if let Some(inside) = address::bracketed_ipv6(text) {
+    } else if let Some(inside) = bracketed_ipv6(text) {
         vec![inside.to_owned()]
-    } else if address::is_ipv6(text) {
+    } else if is_ipv6(text) {
         vec![text.clone()]
     } else {
         nodeset::expand(text).map_err(|diagnostic| address.relocate(diagnostic))?
     };
     for address_text in &list {
-        address::check_host(address_text, address.at.clone())?;
+        check_host(address_text, address.at.clone())?;
     }
     if list.len() == names.len() {
         return Ok(list);
@@ -295,3 +297,7 @@ fn duplicates(hosts: &[SpannedHost]) -> Vec<Diagnostic> {
     }
     diagnostics
 }
+
+#[cfg(test)]
+#[path = "file_tests.rs"]
+mod tests;

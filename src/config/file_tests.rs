@@ -1,7 +1,7 @@
 //! Whole files, good and bad.
 
-use super::section::KEYS;
 use super::*;
+use crate::config::{Backend, Hop, ProbeChoice, RULES, Thresholds};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn the_example_is_read_and_explains_every_key() {
     let file = parse(EXAMPLE);
     let names: Vec<&str> = file.entries.iter().map(|entry| entry.config.name.as_str()).collect();
     assert_eq!(names, ["hgx-01", "hgx-02", "hgx-03", "hgx-04", "a6k-01", "this-machine"]);
-    for key in KEYS.into_iter().chain(super::notifications::KEYS) {
+    for key in KEYS.into_iter().chain(crate::config::notifications::KEYS) {
         let is_set = EXAMPLE.lines().any(|line| line.starts_with(&format!("{key} = ")));
         assert!(is_set, "hosts.example.toml does not set `{key}`");
     }

@@ -1,33 +1,27 @@
-//! `hosts.toml`: which hosts there are and how to reach them, as plain data.
+//! `hosts.toml` and the targets of the command line: text goes in, [`HostConfig`]s come out.
 //!
-//! No processes, no network, no clock: text goes in, [`HostConfig`]s or an error with file, line and column come out.
-
-pub mod address;
-pub mod jump;
-pub mod nearest;
-pub mod nodeset;
-pub mod values;
+//! [`HostsFile::parse`] reads a file, [`parse_target`] one word of the command line, and [`select`] merges both into the
+//! hosts of the fleet. Errors carry the path, line and column of every mistake and a hint ([`FileDiagnostics`]).
+//!
+//! The module is pure: it starts no process, opens no socket and reads no clock.
 
 mod diagnostic;
 mod file;
-#[cfg(test)]
-mod file_tests;
 mod host_config;
+mod nodeset;
 mod notifications;
 mod section;
 mod select;
-mod ssh_command;
 mod targets;
 pub mod thresholds;
-mod thresholds_file;
+mod values;
 
-pub use diagnostic::{Diagnostic, FileDiagnostics};
+pub use diagnostic::{Diagnostic, FileDiagnostics, did_you_mean, nearest};
 pub use file::{HostEntry, HostsFile, MAX_FILE_BYTES, SourceLocation};
-pub use host_config::{Backend, HostConfig, ProbeChoice, SignalRule};
-pub use jump::{Hop, parse_hops};
+pub use host_config::{Backend, HostConfig, ProbeChoice, SignalRule, shell_word};
 pub use notifications::{MinSeverity, Notifications, Rate};
-pub(crate) use section::{boolean, mismatch, not_among, unknown_key};
 pub use select::{Overrides, SelectError, Selection, select};
-pub use ssh_command::shell_word;
-pub use targets::{HostTarget, Target, TargetError, parse_target, parse_word_list};
+pub use targets::{Hop, HostTarget, Target, TargetError, parse_hops, parse_target, parse_word_list};
 pub use thresholds::{PARAMETERS, RULES, Thresholds};
+pub use values::{DurationError, parse_interval, parse_seconds};
+pub(crate) use values::{boolean, mismatch, not_among, unknown_key};

@@ -3,10 +3,10 @@
 use super::Diagnostic;
 
 /// The most names that one nodeset may stand for, and the most hosts of a fleet.
-pub const MAX_HOSTS: usize = 10_000;
+pub(super) const MAX_HOSTS: usize = 10_000;
 
 /// The longest name, as in DNS.
-pub const MAX_NAME_BYTES: usize = 253;
+const MAX_NAME_BYTES: usize = 253;
 
 /// The most digits of a number in brackets: more would not fit the arithmetic.
 const MAX_DIGITS: usize = 15;
@@ -15,7 +15,7 @@ const MAX_DIGITS: usize = 15;
 /// fastest. Zero padding is kept: `[08-10]` gives `08`, `09`, `10`.
 ///
 /// An error says where in `text` it lies, in bytes.
-pub fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
+pub(super) fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
     let items = split_list(text)?;
     let mut names = Vec::new();
     for (start, item) in items {
@@ -42,7 +42,7 @@ pub fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
 }
 
 /// Whether the text stands for names other than itself.
-pub fn is_pattern(text: &str) -> bool {
+pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['[', ']', ','])
 }
 

@@ -1,9 +1,7 @@
 //! `[notifications]` of hosts.toml: how somebody is told of a finding while they look elsewhere.
 
-use super::Diagnostic;
-use super::nearest::nearest;
-use super::section::{ParseContext, boolean, kind, mismatch, not_among, unknown_key};
-use super::values::parse_path;
+use super::diagnostic::{Diagnostic, nearest};
+use super::values::{ParseContext, boolean, kind, mismatch, not_among, parse_path, unknown_key};
 use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};

@@ -1,11 +1,15 @@
 //! One table of hosts.toml: `[defaults]` or one of the `[[hosts]]`, key by key.
 
-use super::nearest::{did_you_mean, nearest};
-use super::thresholds_file::{ThresholdChanges, role};
-use super::{Backend, Diagnostic, Hop, HostConfig, ProbeChoice, SignalRule, Thresholds, address, parse_hops, values};
+use super::targets::{check_user, parse_port};
+use super::thresholds::{ThresholdChanges, role};
+use super::values::{
+    ParseContext, SpannedValue, boolean, mismatch, not_among, parse_indexes, parse_interval, parse_path, spanned, text,
+    unknown_key,
+};
+use super::{Backend, Diagnostic, Hop, HostConfig, ProbeChoice, SignalRule, Thresholds, parse_hops};
 use crate::wire::SafeText;
 use std::ops::Range;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use toml::Spanned;
@@ -35,25 +39,6 @@ pub(super) const KEYS: [&str; 21] = [
     "role",
     "diagnosis",
 ];
-
-/// A value, and the bytes of the file that hold it.
-#[derive(Debug, Clone)]
-pub(super) struct SpannedValue<T> {
-    pub(super) value: T,
-    pub(super) at: Range<usize>,
-    /// Where the text begins within a plain quoted string, so that a place within it can be shown.
-    pub(super) text_start: Option<usize>,
-}
-
-impl SpannedValue<String> {
-    /// Moves a diagnostic about this text to its place in the file.
-    pub(super) fn relocate(&self, diagnostic: Diagnostic) -> Diagnostic {
-        match self.text_start {
-            Some(offset) => diagnostic.offset_by(offset),
-            None => Diagnostic { at: self.at.clone(), ..diagnostic },
-        }
-    }
-}
 
 /// What stands above the sections of a file.
 #[derive(Debug, Default)]
@@ -102,16 +87,6 @@ pub(super) struct Section {
     diagnosis: Option<ThresholdChanges>,
 }
 
-/// What reading a section needs besides the section itself.
-pub(super) struct ParseContext<'a> {
-    /// The whole file.
-    pub(super) text: &'a str,
-    /// Where relative paths begin.
-    pub(super) base: &'a Path,
-    /// What `~` stands for.
-    pub(super) home: Option<&'a Path>,
-}
-
 impl Section {
     /// Reads every key; what is wrong goes to `diagnostics`, and what is right is kept.
     pub(super) fn read(table: &DeTable<'_>, context: &ParseContext<'_>, diagnostics: &mut Vec<Diagnostic>) -> Self {
@@ -133,14 +108,14 @@ impl Section {
         context: &ParseContext<'_>,
     ) -> Result<(), Diagnostic> {
         let at = value.span();
-        let path = |key| values::parse_path(text(key, value)?, value.span(), context.base, context.home);
+        let path = |key| parse_path(text(key, value)?, value.span(), context.base, context.home);
         match key.get_ref().as_ref() {
             "name" => self.name = Some(spanned("name", value, context.text)?),
             "address" => self.address = Some(spanned("address", value, context.text)?),
             "port" => self.port = Some(port(value)?),
             "user" => {
                 let user = text("user", value)?;
-                address::check_user(user, at)?;
+                check_user(user, at)?;
                 self.user = Some(user.to_owned());
             }
             "identity_file" => self.identity_file = Some(path("identity_file")?),
@@ -155,7 +130,7 @@ impl Section {
             "tags" => self.tags = Some(tags(value)?),
             "group" => self.group = Some(SafeText::new(text("group", value)?)),
             "note" => self.note = Some(SafeText::new(text("note", value)?)),
-            "reserved" => self.reserved = Some(values::parse_indexes(text("reserved", value)?, at)?),
+            "reserved" => self.reserved = Some(parse_indexes(text("reserved", value)?, at)?),
             "signals" => self.signals = Some(signals(text("signals", value)?, at)?),
             "shared_account" => self.shared_account = Some(boolean("shared_account", value)?),
             "role" => self.is_serving = Some(role(value)?),
@@ -224,72 +199,17 @@ impl Section {
     }
 }
 
-/// The diagnostic about a key that no section has.
-pub(crate) fn unknown_key(
-    key: &str,
-    at: Range<usize>,
-    known: impl IntoIterator<Item = &'static str> + Clone,
-) -> Diagnostic {
-    let hint = did_you_mean(key, known.clone())
-        .unwrap_or_else(|| format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")));
-    Diagnostic::at(at, format!("unknown key `{key}`"), hint)
-}
-
-/// What TOML calls a value of this kind.
-pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
-    match value {
-        DeValue::String(_) => "a string",
-        DeValue::Integer(_) => "an integer",
-        DeValue::Float(_) => "a float",
-        DeValue::Boolean(_) => "a boolean",
-        DeValue::Datetime(_) => "a date",
-        DeValue::Array(_) => "an array",
-        DeValue::Table(_) => "a table",
-    }
-}
-
-pub(crate) fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Diagnostic {
-    Diagnostic::at(
-        value.span(),
-        format!("`{key}` must be {wanted}, not {}", kind(value.get_ref())),
-        format!("as in {example}"),
-    )
-}
-
-fn text<'a>(key: &str, value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Diagnostic> {
-    let example = match key {
-        "reserved" => "reserved = \"0-3\"".to_owned(),
-        "name" => "name = \"hgx-[01-04]\"".to_owned(),
-        _ => format!("{key} = \"...\""),
-    };
-    value.get_ref().as_str().ok_or_else(|| mismatch(key, "a string", value, &example))
-}
-
-fn spanned(key: &str, value: &Spanned<DeValue<'_>>, source: &str) -> Result<SpannedValue<String>, Diagnostic> {
-    let text = text(key, value)?.to_owned();
-    let at = value.span();
-    // Only a string without escapes has the same places inside the file as in itself.
-    let is_plain = source.get(at.start + 1..at.end.saturating_sub(1)) == Some(text.as_str());
-    Ok(SpannedValue { text_start: is_plain.then_some(at.start + 1), at, value: text })
-}
-
 fn port(value: &Spanned<DeValue<'_>>) -> Result<u16, Diagnostic> {
     match value.get_ref() {
-        DeValue::Integer(number) if number.radix() == 10 => {
-            address::parse_port(&number.as_str().replace('_', ""), value.span())
-        }
+        DeValue::Integer(number) if number.radix() == 10 => parse_port(&number.as_str().replace('_', ""), value.span()),
         DeValue::Integer(_) => Err(Diagnostic::at(value.span(), "a port is written in decimal", "as in port = 2222")),
         _ => Err(mismatch("port", "an integer", value, "port = 2222")),
     }
 }
 
-pub(crate) fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Diagnostic> {
-    value.get_ref().as_bool().ok_or_else(|| mismatch(key, "true or false", value, &format!("{key} = true")))
-}
-
 fn interval(value: &Spanned<DeValue<'_>>) -> Result<Duration, Diagnostic> {
     match value.get_ref() {
-        DeValue::String(text) => values::parse_interval(text, value.span()),
+        DeValue::String(text) => parse_interval(text, value.span()),
         _ => Err(mismatch("interval", "a string with a unit", value, "interval = \"2s\"")),
     }
 }
@@ -339,14 +259,6 @@ fn probe(word: &str, at: Range<usize>) -> Result<ProbeChoice, Diagnostic> {
         path if path.starts_with('/') => Ok(ProbeChoice::Path(remote_path(path, at)?)),
         _ => Err(not_among("probe", word, at, &["upload", "nvidia-smi", "/path/on/the/host"])),
     }
-}
-
-pub(crate) fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Diagnostic {
-    let hint = match nearest(word, words.iter().copied()) {
-        Some(near) => format!("did you mean \"{near}\"?"),
-        None => format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")),
-    };
-    Diagnostic::at(at, format!("`{key}` cannot be \"{word}\""), hint)
 }
 
 /// A path on the host. It is quoted for the shell there, but a line break or a NUL cannot be.

@@ -6,7 +6,7 @@
 //!   which the ssh configuration speaks. `[defaults]` are for the hosts of their own file.
 //! - Nothing: the standard hosts.toml.
 
-use super::nearest::did_you_mean;
+use super::diagnostic::did_you_mean;
 use super::{HostConfig, HostEntry, HostTarget, HostsFile, nodeset};
 use crate::wire::SafeText;
 use std::collections::HashMap;

@@ -1,9 +1,11 @@
 //! What a word on the command line stands for: a file, standard input, or hosts.
 
-use super::diagnostic::snippet;
-use super::{Diagnostic, address, nodeset};
+use super::diagnostic::{Diagnostic, snippet};
+use super::nodeset;
 use crate::wire::SafeText;
 use std::fmt;
+use std::net::Ipv6Addr;
+use std::ops::Range;
 use std::path::PathBuf;
 
 /// The prefix that makes any word a host, as OpenSSH writes it: `ssh://[user@]host[:port]`.
@@ -88,20 +90,20 @@ fn parse_hosts(text: &str) -> Result<HostTarget, Diagnostic> {
     let rest = text[start..].strip_suffix('/').filter(|_| is_host).unwrap_or(&text[start..]);
     let (user, host, host_at) = match rest.rsplit_once('@') {
         Some((user, host)) => {
-            address::check_user(user, start..start + user.len())?;
+            check_user(user, start..start + user.len())?;
             (Some(user.to_owned()), host, start + user.len() + 1)
         }
         None => (None, rest, start),
     };
     let (host, port) = split_port(host, host_at)?;
-    let host = address::bracketed_ipv6(host).unwrap_or(host);
-    let names = if address::is_ipv6(host) {
+    let host = bracketed_ipv6(host).unwrap_or(host);
+    let names = if is_ipv6(host) {
         vec![host.to_owned()]
     } else {
         nodeset::expand(host).map_err(|diagnostic| diagnostic.offset_by(host_at))?
     };
     for name in &names {
-        address::check_host(name, host_at..host_at + host.len())?;
+        check_host(name, host_at..host_at + host.len())?;
     }
     let is_bare = user.is_none() && port.is_none() && !is_host && !nodeset::is_pattern(host);
     Ok(HostTarget { text: text.to_owned(), user, port, names, nodeset: host.to_owned(), is_bare })
@@ -109,18 +111,160 @@ fn parse_hosts(text: &str) -> Result<HostTarget, Diagnostic> {
 
 /// Splits `host:port`. Colons within brackets, and those of an IPv6 address without brackets, are not the port's.
 fn split_port(host: &str, at: usize) -> Result<(&str, Option<u16>), Diagnostic> {
-    if address::is_ipv6(host) {
+    if is_ipv6(host) {
         return Ok((host, None));
     }
     let after_brackets = host.rfind(']').map_or(0, |bracket| bracket + 1);
     match host[after_brackets..].rfind(':') {
         Some(colon) => {
             let colon = after_brackets + colon;
-            let port = address::parse_port(&host[colon + 1..], at + colon + 1..at + host.len())?;
+            let port = parse_port(&host[colon + 1..], at + colon + 1..at + host.len())?;
             Ok((&host[..colon], Some(port)))
         }
         None => Ok((host, None)),
     }
+}
+
+/// Characters that OpenSSH refuses in a host or user name given to it, since a shell behind `ProxyCommand` or `Match
+/// exec` would obey them (ssh.c, `valid_hostname`, `valid_ruser`).
+const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
+
+/// Says what is wrong with a host name or address that stands at `at`.
+pub(super) fn check_host(name: &str, at: Range<usize>) -> Result<(), Diagnostic> {
+    if is_ipv6(name) {
+        return Ok(());
+    }
+    if name.is_empty() {
+        return Err(Diagnostic::at(at, "an empty host name", "write what `ssh` would be given"));
+    }
+    if name.starts_with('-') {
+        return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would take it for an option"));
+    }
+    let is_bad = |character: char| {
+        SHELL_CHARACTERS.contains(character)
+            || character.is_whitespace()
+            || character.is_control()
+            || matches!(character, '/' | '@' | ':' | '[' | ']' | ',' | '*' | '?' | '#' | '!')
+    };
+    match name.chars().find(|&character| is_bad(character)) {
+        None => Ok(()),
+        Some(':') => Err(Diagnostic::at(at, format!("`{name}` is neither a host name nor an IPv6 address"), PORT_HINT)),
+        Some('@') => Err(Diagnostic::at(at, format!("`{name}` holds a user name"), "the user has a place of its own")),
+        Some(character) => Err(Diagnostic::at(
+            at,
+            format!("`{character}` cannot be in a host name"),
+            "write what `ssh` would be given",
+        )),
+    }
+}
+
+const PORT_HINT: &str = "the port has a place of its own";
+
+/// Says what is wrong with a login name that stands at `at`.
+pub(super) fn check_user(name: &str, at: Range<usize>) -> Result<(), Diagnostic> {
+    if name.is_empty() {
+        return Err(Diagnostic::at(at, "an empty user name", "leave it out for the one of the ssh configuration"));
+    }
+    if name.starts_with('-') {
+        return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would take it for an option"));
+    }
+    let is_bad =
+        |character: char| SHELL_CHARACTERS.contains(character) || character.is_whitespace() || character.is_control();
+    match name.chars().find(|&character| is_bad(character)) {
+        None => Ok(()),
+        Some(character) => Err(Diagnostic::at(
+            at,
+            format!("`{character}` cannot be in a user name"),
+            "write what `ssh -l` would be given",
+        )),
+    }
+}
+
+/// Whether the text is an IPv6 address, with or without a zone (`fe80::1%eth0`).
+pub(super) fn is_ipv6(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').unwrap_or((text, "0"));
+    let is_zone = !zone.is_empty() && zone.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'));
+    is_zone && address.parse::<Ipv6Addr>().is_ok()
+}
+
+/// The address within brackets (`[::1]` gives `::1`), where the text is one.
+pub(super) fn bracketed_ipv6(text: &str) -> Option<&str> {
+    text.strip_prefix('[')?.strip_suffix(']').filter(|inside| is_ipv6(inside))
+}
+
+/// Reads a port, 1 to 65535, that stands at `at`.
+pub(super) fn parse_port(text: &str, at: Range<usize>) -> Result<u16, Diagnostic> {
+    let hint = "a port is a number from 1 to 65535";
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    match text.parse::<u16>() {
+        Ok(port) if port > 0 && is_number => Ok(port),
+        _ if text.is_empty() => Err(Diagnostic::at(at, "the port is missing", hint)),
+        _ => Err(Diagnostic::at(at, format!("`{text}` is not a port"), hint)),
+    }
+}
+
+/// More jumps than this are a mistake.
+const MAX_HOPS: usize = 8;
+
+/// One jump host.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Hop {
+    /// Login name, where given.
+    pub user: Option<String>,
+    /// Its name, as ssh knows it.
+    pub host: String,
+    /// TCP port, where given.
+    pub port: Option<u16>,
+}
+
+impl fmt::Display for Hop {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(user) = &self.user {
+            write!(formatter, "{user}@")?;
+        }
+        match self.port {
+            Some(port) if is_ipv6(&self.host) => write!(formatter, "[{}]:{port}", self.host),
+            Some(port) => write!(formatter, "{}:{port}", self.host),
+            None => formatter.write_str(&self.host),
+        }
+    }
+}
+
+/// Reads a list of jump hosts that stands at `at`; `none` is an empty list.
+pub fn parse_hops(text: &str, at: Range<usize>) -> Result<Vec<Hop>, Diagnostic> {
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(Vec::new());
+    }
+    let hops = text.split(',').map(|hop| parse_hop(hop, at.clone())).collect::<Result<Vec<_>, _>>()?;
+    if hops.len() > MAX_HOPS {
+        let message = format!("{} jump hosts; the limit is {MAX_HOPS}", hops.len());
+        return Err(Diagnostic::at(at, message, "the first is nearest to here, the last nearest to the host"));
+    }
+    Ok(hops)
+}
+
+fn parse_hop(text: &str, at: Range<usize>) -> Result<Hop, Diagnostic> {
+    let text = text.trim();
+    let text = text.strip_prefix("ssh://").map_or(text, |rest| rest.trim_end_matches('/'));
+    let (user, place) = match text.rsplit_once('@') {
+        Some((user, place)) => {
+            check_user(user, at.clone())?;
+            (Some(user.to_owned()), place)
+        }
+        None => (None, text),
+    };
+    let (host, port) = if is_ipv6(place) {
+        (place, None)
+    } else {
+        match place.rsplit_once(':') {
+            Some((host, port)) if !port.ends_with(']') => (host, Some(parse_port(port, at.clone())?)),
+            _ => (place, None),
+        }
+    };
+    // `ssh -G` prints every name with a port in brackets.
+    let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    check_host(host, at)?;
+    Ok(Hop { user, host: host.to_owned(), port })
 }
 
 #[cfg(test)]
@@ -202,6 +346,78 @@ mod tests {
         fn what_is_put_together_comes_apart(user in "[a-z]{1,8}", host in "[a-z][a-z0-9.-]{0,8}[a-z]", port in 1_u16..) {
             let (read_user, names, read_port, is_bare) = hosts(&format!("{user}@{host}:{port}"));
             prop_assert_eq!((read_user, names, read_port, is_bare), (Some(user), vec![host], Some(port), false));
+        }
+    }
+
+    #[test]
+    fn names_that_ssh_takes_are_taken() {
+        for name in ["hgx-01", "gpu_1.cs.uni.example", "10.0.0.7", "::1", "fe80::1%eth0", "größe", "a+b"] {
+            assert_eq!(check_host(name, 0..0), Ok(()), "{name}");
+        }
+        for name in ["alice", "alice@EXAMPLE.ORG", "svc+gpu", "a.b_c-d"] {
+            assert_eq!(check_user(name, 0..0), Ok(()), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_a_shell_or_an_option_parser_would_obey_is_refused() {
+        for name in ["", "-oProxyCommand=x", "a b", "a;b", "$(x)", "a`b`", "a|b", "a\nb", "a/b", "a:b", "a@b", "a*"] {
+            assert!(check_host(name, 0..0).is_err(), "{name}");
+        }
+        for name in ["", "-l", "a b", "a;b", "$x", "a\\"] {
+            assert!(check_user(name, 0..0).is_err(), "{name}");
+        }
+    }
+
+    #[test]
+    fn ports_are_in_range() {
+        assert_eq!(parse_port("22", 0..0), Ok(22));
+        assert_eq!(parse_port("65535", 0..0), Ok(65535));
+        for text in ["", "0", "65536", "-1", "+22", "ssh", "99999999999999999999"] {
+            assert!(parse_port(text, 0..0).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn ipv6_has_brackets_only_around_it() {
+        assert_eq!(bracketed_ipv6("[::1]"), Some("::1"));
+        assert_eq!(bracketed_ipv6("[1,3]"), None);
+        assert!(!is_ipv6("fe80::1%"));
+        assert!(!is_ipv6("fe80::1%a;b"));
+    }
+
+    fn read(text: &str) -> Result<Vec<String>, String> {
+        let hops = parse_hops(text, 0..text.len()).map_err(|diagnostic| diagnostic.message)?;
+        Ok(hops.iter().map(ToString::to_string).collect())
+    }
+
+    #[test]
+    fn lists_as_ssh_takes_them() {
+        for (text, hops) in [
+            ("bastion", vec!["bastion"]),
+            ("bob@gate.lab:2222, inner", vec!["bob@gate.lab:2222", "inner"]),
+            ("ssh://bob@gate:22/", vec!["bob@gate:22"]),
+            ("[::1]:22", vec!["[::1]:22"]),
+            ("bob@[gate.lab]:2222,[10.0.0.1]:22", vec!["bob@gate.lab:2222", "10.0.0.1:22"]),
+            ("bob@fe80::1%eth0", vec!["bob@fe80::1%eth0"]),
+            ("none", vec![]),
+        ] {
+            assert_eq!(read(text), Ok(hops.into_iter().map(str::to_owned).collect()), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_jump_host() {
+        for (text, message) in [
+            ("", "an empty host name"),
+            ("a,,b", "an empty host name"),
+            ("-oProxyCommand=x", "`-oProxyCommand=x` begins with `-`"),
+            ("a;b", "`;` cannot be in a host name"),
+            ("$(x)@a", "`$` cannot be in a user name"),
+            ("a:99999", "`99999` is not a port"),
+            ("a,b,c,d,e,f,g,h,i", "9 jump hosts; the limit is 8"),
+        ] {
+            assert_eq!(read(text), Err(message.to_owned()), "{text}");
         }
     }
 }

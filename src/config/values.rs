@@ -1,20 +1,27 @@
 //! Values that are written as text: durations, GPU indexes, paths.
 
-use super::{Diagnostic, HostConfig};
+use super::diagnostic::{Diagnostic, did_you_mean, nearest};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use toml::Spanned;
+use toml::de::DeValue;
 
 /// The highest GPU index that can be reserved.
 const MAX_GPU_INDEX: u32 = 1023;
+
+/// The shortest interval between snapshots.
+pub(super) const MIN_INTERVAL: Duration = Duration::from_millis(250);
+/// The longest interval between snapshots.
+pub(super) const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 const INTERVAL_HINT: &str = "write a number and a unit, \"250ms\" to \"60s\", as in interval = \"2s\"";
 
 /// Why a text is not a time with a unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum NotATime {
+pub enum DurationError {
     /// The number stands alone.
-    NoUnit(f64),
+    MissingUnit(f64),
     /// Not a number with one of the units.
     Malformed,
 }
@@ -23,12 +30,12 @@ pub enum NotATime {
 /// between them.
 ///
 /// # Errors
-/// [`NotATime`].
-pub fn parse_seconds(text: &str) -> Result<f64, NotATime> {
+/// [`DurationError`].
+pub fn parse_seconds(text: &str) -> Result<f64, DurationError> {
     let text = text.trim();
     let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
-    let number = number.parse::<f64>().map_err(|_| NotATime::Malformed)?;
+    let number = number.parse::<f64>().map_err(|_| DurationError::Malformed)?;
     match unit.trim_start() {
         "ms" => Ok(number * 0.001),
         "s" => Ok(number),
@@ -36,8 +43,8 @@ pub fn parse_seconds(text: &str) -> Result<f64, NotATime> {
         "h" => Ok(number * 3600.0),
         "d" => Ok(number * 86_400.0),
         "w" => Ok(number * 604_800.0),
-        "" => Err(NotATime::NoUnit(number)),
-        _ => Err(NotATime::Malformed),
+        "" => Err(DurationError::MissingUnit(number)),
+        _ => Err(DurationError::Malformed),
     }
 }
 
@@ -46,26 +53,26 @@ pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Diagnost
     let text = text.trim();
     let seconds = match parse_seconds(text) {
         Ok(seconds) => seconds,
-        Err(NotATime::NoUnit(_)) => {
+        Err(DurationError::MissingUnit(_)) => {
             return Err(Diagnostic::at(at, format!("the interval `{text}` has no unit"), INTERVAL_HINT));
         }
-        Err(NotATime::Malformed) => {
+        Err(DurationError::Malformed) => {
             return Err(Diagnostic::at(at, format!("`{text}` is not an interval"), INTERVAL_HINT));
         }
     };
     let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
-    if interval < HostConfig::MIN_INTERVAL {
+    if interval < MIN_INTERVAL {
         let hint = "the shortest is 250ms: below it the driver has no new readings";
         return Err(Diagnostic::at(at, format!("the interval `{text}` is too short"), hint));
     }
-    if interval > HostConfig::MAX_INTERVAL {
+    if interval > MAX_INTERVAL {
         return Err(Diagnostic::at(at, format!("the interval `{text}` is too long"), "the longest is 60s"));
     }
     Ok(interval)
 }
 
 /// Reads GPU indexes, `0-3` or `0,2`, ascending and each once.
-pub fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnostic> {
+pub(super) fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnostic> {
     let hint = "write GPU indexes as in reserved = \"0-3\" or \"0,2\"";
     let number = |word: &str| {
         let word = word.trim();
@@ -98,7 +105,12 @@ pub fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnosti
 }
 
 /// Reads a path on this machine: `~/` is the home directory, and what is relative begins at `base`.
-pub fn parse_path(text: &str, at: Range<usize>, base: &Path, home: Option<&Path>) -> Result<PathBuf, Diagnostic> {
+pub(super) fn parse_path(
+    text: &str,
+    at: Range<usize>,
+    base: &Path,
+    home: Option<&Path>,
+) -> Result<PathBuf, Diagnostic> {
     if text.is_empty() {
         return Err(Diagnostic::at(at, "an empty path", "leave the key out for the usual place"));
     }
@@ -119,6 +131,100 @@ pub fn parse_path(text: &str, at: Range<usize>, base: &Path, home: Option<&Path>
     }
 }
 
+/// A value, and the bytes of the file that hold it.
+#[derive(Debug, Clone)]
+pub(super) struct SpannedValue<T> {
+    pub(super) value: T,
+    pub(super) at: Range<usize>,
+    /// Where the text begins within a plain quoted string, so that a place within it can be shown.
+    pub(super) text_start: Option<usize>,
+}
+
+impl SpannedValue<String> {
+    /// Moves a diagnostic about this text to its place in the file.
+    pub(super) fn relocate(&self, diagnostic: Diagnostic) -> Diagnostic {
+        match self.text_start {
+            Some(offset) => diagnostic.offset_by(offset),
+            None => Diagnostic { at: self.at.clone(), ..diagnostic },
+        }
+    }
+}
+
+/// What reading a section needs besides the section itself.
+pub(super) struct ParseContext<'a> {
+    /// The whole file.
+    pub(super) text: &'a str,
+    /// Where relative paths begin.
+    pub(super) base: &'a Path,
+    /// What `~` stands for.
+    pub(super) home: Option<&'a Path>,
+}
+
+/// The diagnostic about a key that no section has.
+pub(crate) fn unknown_key(
+    key: &str,
+    at: Range<usize>,
+    known: impl IntoIterator<Item = &'static str> + Clone,
+) -> Diagnostic {
+    let hint = did_you_mean(key, known.clone())
+        .unwrap_or_else(|| format!("the keys are {}", known.into_iter().collect::<Vec<_>>().join(", ")));
+    Diagnostic::at(at, format!("unknown key `{key}`"), hint)
+}
+
+/// What TOML calls a value of this kind.
+pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
+    match value {
+        DeValue::String(_) => "a string",
+        DeValue::Integer(_) => "an integer",
+        DeValue::Float(_) => "a float",
+        DeValue::Boolean(_) => "a boolean",
+        DeValue::Datetime(_) => "a date",
+        DeValue::Array(_) => "an array",
+        DeValue::Table(_) => "a table",
+    }
+}
+
+pub(crate) fn mismatch(key: &str, wanted: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Diagnostic {
+    Diagnostic::at(
+        value.span(),
+        format!("`{key}` must be {wanted}, not {}", kind(value.get_ref())),
+        format!("as in {example}"),
+    )
+}
+
+pub(super) fn text<'a>(key: &str, value: &'a Spanned<DeValue<'_>>) -> Result<&'a str, Diagnostic> {
+    let example = match key {
+        "reserved" => "reserved = \"0-3\"".to_owned(),
+        "name" => "name = \"hgx-[01-04]\"".to_owned(),
+        _ => format!("{key} = \"...\""),
+    };
+    value.get_ref().as_str().ok_or_else(|| mismatch(key, "a string", value, &example))
+}
+
+pub(super) fn spanned(
+    key: &str,
+    value: &Spanned<DeValue<'_>>,
+    source: &str,
+) -> Result<SpannedValue<String>, Diagnostic> {
+    let text = text(key, value)?.to_owned();
+    let at = value.span();
+    // Only a string without escapes has the same places inside the file as in itself.
+    let is_plain = source.get(at.start + 1..at.end.saturating_sub(1)) == Some(text.as_str());
+    Ok(SpannedValue { text_start: is_plain.then_some(at.start + 1), at, value: text })
+}
+
+pub(crate) fn boolean(key: &str, value: &Spanned<DeValue<'_>>) -> Result<bool, Diagnostic> {
+    value.get_ref().as_bool().ok_or_else(|| mismatch(key, "true or false", value, &format!("{key} = true")))
+}
+
+pub(crate) fn not_among(key: &str, word: &str, at: Range<usize>, words: &[&str]) -> Diagnostic {
+    let hint = match nearest(word, words.iter().copied()) {
+        Some(near) => format!("did you mean \"{near}\"?"),
+        None => format!("one of {}", words.iter().map(|word| format!("\"{word}\"")).collect::<Vec<_>>().join(", ")),
+    };
+    Diagnostic::at(at, format!("`{key}` cannot be \"{word}\""), hint)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -128,9 +234,9 @@ mod tests {
     fn times_have_units() {
         let times = ["250ms", " 1.5 s", "2m", "2 min", "1h", "1d", "1w"].map(parse_seconds);
         assert_eq!(times, [0.25, 1.5, 120.0, 120.0, 3600.0, 86_400.0, 604_800.0].map(Ok));
-        assert_eq!(parse_seconds("90"), Err(NotATime::NoUnit(90.0)));
+        assert_eq!(parse_seconds("90"), Err(DurationError::MissingUnit(90.0)));
         for text in ["", "s", "-1s", "1.2.3s", "infs", "1e3s", "5 weeks"] {
-            assert_eq!(parse_seconds(text), Err(NotATime::Malformed), "{text}");
+            assert_eq!(parse_seconds(text), Err(DurationError::Malformed), "{text}");
         }
     }
 
@@ -183,7 +289,7 @@ mod tests {
         #[test]
         fn no_text_panics_and_what_is_read_is_in_range(text in "\\PC{0,12}") {
             if let Ok(interval) = parse_interval(&text, 0..0) {
-                prop_assert!((HostConfig::MIN_INTERVAL..=HostConfig::MAX_INTERVAL).contains(&interval));
+                prop_assert!((MIN_INTERVAL..=MAX_INTERVAL).contains(&interval));
             }
             let _ = parse_indexes(&text, 0..0);
         }

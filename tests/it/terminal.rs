@@ -57,8 +57,8 @@ fn the_terminal_is_as_it_was_however_the_program_ends() {
         assert_eq!(pty.stty(), before, "{how}: the line discipline");
         let screen = pty.screen(vt100::Screen::contents);
         let said = match panics {
-            "loop" => "gpufleet panicked at src/cli/tui/test_panic.rs",
-            "task" => "gpufleet: a task panicked at src/cli/tui/test_panic.rs",
+            "loop" => "gpufleet panicked at src/cli/tui/event_loop.rs",
+            "task" => "gpufleet: a task panicked at src/cli/tui/event_loop.rs",
             _ => "",
         };
         assert!(screen.contains(said), "{how}: {screen}");

@@ -6,22 +6,19 @@
 //!                                                  draw, at most 3 a second unless somebody waits for it
 //! ```
 
-use super::appearance::{settings, utc_offset_seconds};
-use super::background_color::{self, TerminalReply};
 use super::clipboard::Clipboard;
-use super::job_control::{JobControlEvent, JobControlSignals};
-use super::log_file::LogFile;
-use super::persistence::PersistentFiles;
+use super::keyboard::{self, TerminalReply};
+use super::persistence::{LogFile, PersistentFiles, SignalLog, ViewFile};
 use super::redraw_scheduler::{RedrawScheduler, SuspendDetector};
-use super::signal_log::SignalLog;
+use super::settings::{read_preferences, settings, settings_notice, utc_offset_seconds};
 use super::terminal::complain;
-use super::terminal_manager::{TerminalInput, TerminalManager};
-use super::view_file::{ViewFile, read_preferences, settings_notice};
+use super::terminal_manager::{JobControlEvent, JobControlSignals, TerminalInput, TerminalManager};
 use crate::app::{App, Effect, Event, SettingsFile};
 use crate::cli::arguments::{ScreenArgs, Theme};
 use crate::cli::command_context::CommandContext;
-use crate::cli::diagnosis_memory::MemoryFile;
+use crate::cli::exit::INTERRUPTED;
 use crate::cli::notify::Notifier;
+use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
 use crate::collect::{Collector, Command};
 use crate::config::HostConfig;
@@ -41,8 +38,6 @@ use tokio::time::{Interval, MissedTickBehavior};
 
 /// Events taken in a row before the screen gets its turn.
 const BATCH: usize = 256;
-/// The exit code for SIGINT.
-const INTERRUPTED: u8 = 130;
 /// A terminal that does not say what its background is like is not waited for any longer.
 const QUERY_LIMIT: Duration = Duration::from_millis(200);
 
@@ -54,11 +49,7 @@ pub async fn run(setup: CommandContext, arguments: &ScreenArgs) -> Result<ExitCo
     let directories = Directories::find();
     let (preferences, wrong) = read_preferences(&directories);
     let log = arguments.log.as_deref().map(LogFile::open).transpose()?;
-    let code = show(setup, arguments, &preferences, wrong.as_deref(), log).await.map_err(|error| {
-        CommandError::failed(format!(
-            "cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"
-        ))
-    })?;
+    let code = show(setup, arguments, &preferences, wrong.as_deref(), log).await?;
     if let Some(wrong) = wrong {
         // On the screen there was a line of it.
         complain(&format!("gpufleet: the built-in settings held:\n{}\n", wrong.trim_end()));
@@ -72,7 +63,12 @@ async fn show(
     preferences: &SettingsFile,
     wrong: Option<&str>,
     log: Option<LogFile>,
-) -> io::Result<ExitCode> {
+) -> Result<ExitCode, CommandError> {
+    let cannot_show = |error: io::Error| {
+        CommandError::failed(format!(
+            "cannot show the screen: {error}\n  hint: `gpufleet status` prints the fleet once"
+        ))
+    };
     let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
     let (context, prompts) = match ssh {
         Some((context, prompts)) => (Some(context), Some(prompts)),
@@ -82,12 +78,12 @@ async fn show(
     let directories = Directories::find();
     let mut engine = Engine::default();
     // What is simulated is not remembered.
-    let (memory, message) = if simulated { (None, None) } else { MemoryFile::load(&directories, &mut engine, now) };
+    let (memory, message) = if simulated { (None, None) } else { SavedStateFile::load(&directories, &mut engine, now) };
     let (view, remembered, forgotten) = if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
     let (collector, updates) = Collector::start(&hosts, source, clock);
     let exit_signals = ExitSignals::new()?;
-    let job_control_signals = JobControlSignals::new()?;
+    let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
     // From here on the terminal is not as it was; a signal waits for the loop, which gives it back.
     let reply = query_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), reply.is_light);
@@ -104,7 +100,7 @@ async fn show(
     // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
     crossterm::style::force_color_output(true);
     let mut event_loop = EventLoop {
-        terminal: TerminalManager::enter(preferences.mouse, reply)?,
+        terminal: TerminalManager::enter(preferences.mouse, reply).map_err(cannot_show)?,
         app,
         hosts: &hosts,
         clock,
@@ -113,13 +109,14 @@ async fn show(
         files: PersistentFiles::new(memory, view, log, signals),
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
-        host_effects: HostEffects { hosts: hosts.len(), collector: &collector, context: context.as_deref() },
+        collector: &collector,
+        context,
         exit_signals,
         job_control_signals,
         prompts,
         updates,
     };
-    let code = event_loop.run().await?;
+    let code = event_loop.run().await.map_err(cannot_show)?;
     let EventLoop { terminal, mut app, files, notifier, .. } = event_loop;
     // The terminal is given back first: a hook may take a moment.
     drop(terminal);
@@ -142,7 +139,9 @@ struct EventLoop<'a> {
     files: PersistentFiles,
     notifier: Notifier,
     clipboard: Clipboard,
-    host_effects: HostEffects<'a>,
+    collector: &'a Collector,
+    /// `None` for a simulation.
+    context: Option<Arc<Context>>,
     exit_signals: ExitSignals,
     job_control_signals: JobControlSignals,
     prompts: Option<mpsc::Receiver<PromptEvent>>,
@@ -241,15 +240,15 @@ impl EventLoop<'_> {
     /// What is done each second, whatever happens.
     fn tick(&mut self) -> io::Result<Event> {
         #[cfg(debug_assertions)]
-        super::test_panic::panic_for_test();
+        panic_for_test();
         let now = self.clock.now();
         if let Some(sequence) = self.notifier.tick(self.app.live_fleet(), now) {
             self.terminal.send_or_defer(sequence)?;
         }
         self.app.settings.utc_offset_seconds = utc_offset_seconds();
         self.files.tick(&mut self.app, now);
-        if self.sleep.as_mut().is_some_and(|event_loop| event_loop.slept(now)) {
-            self.host_effects.retry_all();
+        if self.sleep.as_mut().is_some_and(|detector| detector.slept(now)) {
+            self.command_all(&Command::Retry);
             return Ok(Event::Resumed);
         }
         Ok(Event::Ticked)
@@ -299,9 +298,27 @@ impl EventLoop<'_> {
             Effect::Notify(news) => self.notifier.take(&news),
             Effect::SaveDiagnosisState => self.files.save_memory(&self.app, now),
             Effect::LogSignal(line) => self.files.log_signal(&line),
-            other => self.host_effects.perform(other),
+            Effect::Retry(id) => self.command(id, Command::Retry),
+            Effect::SetInterval(interval) => self.command_all(&Command::Interval(interval)),
+            Effect::Request(id, request) => self.command(id, Command::Request(request)),
+            Effect::Answer(id, answer) => {
+                if let Some(context) = &self.context {
+                    context.answer(id, answer);
+                }
+            }
+            // `take` ends the loop.
+            Effect::Quit => {}
         }
         Ok(())
+    }
+
+    fn command(&self, id: HostId, command: Command) {
+        // A host task that has ended takes no commands; its link state already shows that.
+        let _taken = self.collector.command(id, command);
+    }
+
+    fn command_all(&self, command: &Command) {
+        (0..self.hosts.len()).for_each(|id| self.command(HostId(id as u32), command.clone()));
     }
 }
 
@@ -312,7 +329,7 @@ async fn query_background(arguments: &ScreenArgs, preferences: &SettingsFile) ->
     if !is_open || !io::stdout().is_terminal() {
         return TerminalReply::default();
     }
-    tokio::task::spawn_blocking(|| background_color::query(QUERY_LIMIT)).await.unwrap_or_default()
+    tokio::task::spawn_blocking(|| keyboard::query_background(QUERY_LIMIT)).await.unwrap_or_default()
 }
 
 async fn next_prompt(prompts: &mut Option<mpsc::Receiver<PromptEvent>>) -> Option<PromptEvent> {
@@ -332,46 +349,15 @@ fn terminal_event(event: TerminalEvent) -> Option<Event> {
     }
 }
 
-/// Performs the effects that concern hosts and prompts.
-struct HostEffects<'a> {
-    hosts: usize,
-    collector: &'a Collector,
-    context: Option<&'a Context>,
-}
-
-impl HostEffects<'_> {
-    fn perform(&self, effect: Effect) {
-        match effect {
-            Effect::Retry(id) => self.command(id, Command::Retry),
-            Effect::SetInterval(interval) => self.each(|id| self.command(id, Command::Interval(interval))),
-            Effect::Request(id, request) => self.command(id, Command::Request(request)),
-            Effect::Answer(id, answer) => {
-                if let Some(context) = self.context {
-                    context.answer(id, answer);
-                }
-            }
-            Effect::Quit
-            | Effect::Repaint
-            | Effect::Suspend
-            | Effect::Shell(_)
-            | Effect::Copy(_)
-            | Effect::Mouse(_)
-            | Effect::Notify(_)
-            | Effect::SaveDiagnosisState
-            | Effect::LogSignal(_) => {}
-        }
-    }
-
-    fn retry_all(&self) {
-        self.each(|id| self.command(id, Command::Retry));
-    }
-
-    fn command(&self, id: HostId, command: Command) {
-        // A host that does not take commands is shown as what it is; there is nothing to add.
-        let _taken = self.collector.command(id, command);
-    }
-
-    fn each(&self, act: impl Fn(HostId)) {
-        (0..self.hosts).for_each(|id| act(HostId(id as u32)));
-    }
+/// Panics once if `GPUFLEET_TEST_PANIC` is set: in the event loop (`loop`) or in a task (`task`). The tests of the whole
+/// program check that a panic restores the terminal and that its message, which could come from a host, is cleaned.
+#[cfg(debug_assertions)]
+fn panic_for_test() {
+    static DONE: std::sync::Once = std::sync::Once::new();
+    let wanted = std::env::var("GPUFLEET_TEST_PANIC").unwrap_or_default();
+    DONE.call_once(|| match wanted.as_str() {
+        "loop" => panic!("on purpose, in the loop \x1b]0;pwned\x07"),
+        "task" => drop(tokio::spawn(async { panic!("on purpose, in a task \x1b]0;pwned\x07") })),
+        _ => {}
+    });
 }

@@ -15,14 +15,14 @@ const SAVE_EVERY: Duration = Duration::from_secs(60);
 
 /// The file, once it has been read.
 #[derive(Debug)]
-pub(super) struct MemoryFile {
+pub(super) struct SavedStateFile {
     path: PathBuf,
     saved: Moment,
     /// It could not be written; said once.
     has_failed: bool,
 }
 
-impl MemoryFile {
+impl SavedStateFile {
     /// Reads the file into the engine. The text is for a person: what is wrong with it, and where it has gone. `None`
     /// where there is no state directory, because there is no home.
     pub(super) fn load(directories: &Directories, engine: &mut Engine, now: Moment) -> (Option<Self>, Option<String>) {
@@ -40,7 +40,7 @@ impl MemoryFile {
     }
 
     /// Reads the file into the engine of a command that writes none: what is wrong with it is left for one that does.
-    pub(super) fn peek(directories: &Directories, engine: &mut Engine, now: Moment) {
+    pub(super) fn restore_only(directories: &Directories, engine: &mut Engine, now: Moment) {
         let path = directories.state().map(|directory| directory.join(NAME));
         let text = path.ok().and_then(|path| read_text(&path, MAX_BYTES).ok());
         if let Some(memory) = text.and_then(|text| SavedState::parse(&text).ok()) {
@@ -125,7 +125,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state").join(NAME);
         assert_eq!(read(&path), Ok(None));
-        let mut file = MemoryFile { path: path.clone(), saved: at(0), has_failed: false };
+        let mut file = SavedStateFile { path: path.clone(), saved: at(0), has_failed: false };
         assert!(!file.is_due(at(59)) && file.is_due(at(60)));
         let mut memory = SavedState { version: SAVED_STATE_VERSION, ..SavedState::default() };
         memory.idle_watts.insert("GPU-1".into(), 61.5);
@@ -155,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(NAME);
         let (mut first, mut second) =
-            [(); 2].map(|()| MemoryFile { path: path.clone(), saved: at(0), has_failed: false }).into();
+            [(); 2].map(|()| SavedStateFile { path: path.clone(), saved: at(0), has_failed: false }).into();
         let memory = |gpu: &str| SavedState {
             version: SAVED_STATE_VERSION,
             idle_watts: [(gpu.into(), 61.5)].into(),
@@ -180,7 +180,7 @@ mod tests {
         // A file stands where the directory should be.
         std::fs::write(folder.path().join("state"), "").expect("writes");
         let path = folder.path().join("state").join(NAME);
-        let mut file = MemoryFile { path, saved: at(0), has_failed: false };
+        let mut file = SavedStateFile { path, saved: at(0), has_failed: false };
         let memory = SavedState::default();
         assert!(file.save(memory.clone(), at(1)).is_some_and(|message| message.starts_with("cannot read ")));
         assert_eq!(file.save(memory, at(2)), None);

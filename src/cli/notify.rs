@@ -1,10 +1,84 @@
-//! When to tell what: pure, so that it can be tested without a terminal and without a clock.
+//! All ways of telling, as hosts.toml says them.
 
-use crate::config::{MinSeverity, Rate};
+use super::notification_hook::Hook;
+use crate::config::{MinSeverity, Notifications, Rate};
 use crate::diagnosis::{FindingNotification, Severity};
-use crate::fleet::Moment;
-use crate::output::notification::Notification;
+use crate::fleet::{Fleet, Moment};
+use crate::output::notification::{Notification, line, osc9, summary};
+use crate::wire::SafeText;
 use std::collections::VecDeque;
+
+/// Who is told of findings, and how.
+#[derive(Debug)]
+pub(super) struct Notifier {
+    terminal: Option<Terminal>,
+    hook: Option<(NotificationQueue, Hook)>,
+}
+
+/// The terminal's own ways.
+#[derive(Debug)]
+struct Terminal {
+    queue: NotificationQueue,
+    bell: bool,
+    desktop: bool,
+    is_tmux: bool,
+}
+
+impl Notifier {
+    /// As `settings` say. `has_screen` says that there is a terminal to ring, `is_tmux` that it is one of tmux.
+    pub(super) fn new(settings: &Notifications, has_screen: bool, is_tmux: bool) -> Self {
+        let queue = || NotificationQueue::new(settings.min_severity, settings.rate);
+        let (bell, desktop) = (settings.bell, settings.desktop);
+        let terminal = (has_screen && (bell || desktop)).then(|| Terminal { queue: queue(), bell, desktop, is_tmux });
+        let hook = (!settings.on_finding.is_empty()).then(|| (queue(), Hook::new(settings.on_finding.clone())));
+        Self { terminal, hook }
+    }
+
+    /// Takes in what is to be told with the next [`Notifier::tick`].
+    pub(super) fn take(&mut self, news: &[FindingNotification]) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.queue.take(news);
+        }
+        if let Some((queue, _)) = &mut self.hook {
+            queue.take(news);
+        }
+    }
+
+    /// Tells what is due: starts the hook, and returns what is to be written to the terminal. To be called once a second,
+    /// so that what comes together is told together.
+    pub(super) fn tick(&mut self, fleet: &Fleet, now: Moment) -> Option<String> {
+        if let Some((queue, hook)) = self.hook.as_mut().filter(|(_, hook)| hook.is_free())
+            && let Some(notification) = queue.next(now)
+            // Plain data always encodes.
+            && let Ok(input) = line(&notification, fleet, now)
+        {
+            hook.start(input);
+        }
+        let terminal = self.terminal.as_mut()?;
+        let text = summary(&terminal.queue.next(now)?);
+        let desktop = if terminal.desktop { osc9(&text, terminal.is_tmux) } else { String::new() };
+        Some(if terminal.bell { desktop + "\x07" } else { desktop })
+    }
+
+    /// Waits until a hook has failed, and says why; for ever where none does. May be dropped at any time.
+    pub(super) async fn failure(&mut self) -> SafeText {
+        match &mut self.hook {
+            Some((_, hook)) => SafeText::from(hook.failure().await.to_string()),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The program ends: the hook gets what still waits, and a little time. Returns why it failed, if it did.
+    pub(super) async fn finish(self, fleet: &Fleet, now: Moment) -> Vec<SafeText> {
+        let Some((mut queue, mut hook)) = self.hook else { return Vec::new() };
+        if let Some(notification) = queue.drain()
+            && let Ok(input) = line(&notification, fleet, now)
+        {
+            hook.start(input);
+        }
+        hook.finish().await.iter().map(|error| SafeText::from(error.to_string())).collect()
+    }
+}
 
 /// Findings that wait to be told; a fleet in which more is wrong at once is told so by a number.
 const MAX_WAITING: usize = 100;
@@ -12,7 +86,7 @@ const MAX_WAITING: usize = 100;
 /// What is to be told by one way of telling, and when its rate allows it. What comes while it does not is told together
 /// later: a finding fires once, so nothing may be dropped.
 #[derive(Debug)]
-pub(super) struct NotificationQueue {
+struct NotificationQueue {
     min_severity: Severity,
     rate: Rate,
     waiting: Vec<FindingNotification>,
@@ -65,6 +139,25 @@ mod tests {
     use super::*;
     use crate::diagnosis::testing::notification;
     use std::time::Duration;
+
+    fn told(settings: &Notifications, has_screen: bool) -> Option<String> {
+        let mut notifier = Notifier::new(settings, has_screen, false);
+        notifier.take(&[notification("gpu-lost/hgx-01", Severity::Crit)]);
+        let told = notifier.tick(&Fleet::default(), Moment::default());
+        assert_eq!(notifier.tick(&Fleet::default(), Moment::default()), None, "once");
+        told
+    }
+
+    #[test]
+    fn the_terminal_is_told_as_it_was_asked_for() {
+        let settings = |bell, desktop| Notifications { bell, desktop, ..Notifications::default() };
+        assert_eq!(told(&settings(false, false), true), None);
+        assert_eq!(told(&settings(true, true), false), None, "without a screen there is nothing to ring");
+        assert_eq!(told(&settings(true, false), true).as_deref(), Some("\x07"));
+        let sequence = "\x1b]9;gpufleet: crit hgx-01: a sentence\x1b\\";
+        assert_eq!(told(&settings(false, true), true).as_deref(), Some(sequence));
+        assert_eq!(told(&settings(true, true), true), Some(format!("{sequence}\x07")));
+    }
 
     fn at(seconds: u64) -> Moment {
         Moment::new(Duration::from_secs(seconds), Duration::from_secs(1_700_000_000 + seconds))

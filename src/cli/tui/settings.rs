@@ -2,6 +2,8 @@
 
 use crate::app::{ColorDepth, DisplaySettings, SettingsFile, ThemeChoice};
 use crate::cli::arguments::{ScreenArgs, Theme};
+use crate::config::MAX_FILE_BYTES;
+use crate::store::{Directories, read_text};
 
 /// What the arguments, the settings and the environment say about the looks.
 ///
@@ -48,6 +50,38 @@ pub(super) fn utc_offset_seconds() -> i32 {
     jiff::Zoned::now().offset().seconds()
 }
 
+/// Reads the settings. Where they cannot be used: those built in, and what is wrong with the file, which stays as it is.
+pub(super) fn read_preferences(directories: &Directories) -> (SettingsFile, Option<String>) {
+    let Some(path) = directories.settings_files().into_iter().find(|path| path.exists()) else {
+        return (SettingsFile::default(), None);
+    };
+    let text = match read_text(&path, MAX_FILE_BYTES) {
+        Ok(text) => text,
+        Err(error) => return (SettingsFile::default(), Some(error.to_string())),
+    };
+    match SettingsFile::parse(&path.to_string_lossy(), &text) {
+        Ok(preferences) => (preferences, None),
+        Err(diagnostics) => (SettingsFile::default(), Some(diagnostics.to_string())),
+    }
+}
+
+/// What is wrong with the settings in one line for the screen; the whole of it is printed at the end.
+pub(super) fn settings_notice(wrong: &str) -> String {
+    let first = wrong.lines().next().unwrap_or_default();
+    let more = wrong.lines().filter(|line| is_caret(line)).count().saturating_sub(1);
+    let more = match more {
+        0 => String::new(),
+        1 => ", and 1 more mistake".to_owned(),
+        count => format!(", and {count} more mistakes"),
+    };
+    format!("{first}{more}; the built-in settings hold")
+}
+
+/// The line below one of the file that marks what is meant.
+fn is_caret(line: &str) -> bool {
+    line.trim_start().strip_prefix('|').is_some_and(|rest| rest.trim_start().starts_with('^'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +118,19 @@ mod tests {
         assert_eq!(looks(None, &[("COLORTERM", "truecolor")]).color_depth, ColorDepth::TrueColor);
         assert_eq!(looks(None, &[("TERM", "tmux-256color")]).color_depth, ColorDepth::Indexed256);
         assert_eq!(looks(None, &[("TERM", "linux")]).color_depth, ColorDepth::Basic16);
+    }
+
+    #[test]
+    fn mistakes_in_the_settings_are_one_line_on_the_screen() {
+        let wrong =
+            SettingsFile::parse("/c/settings.toml", "theem = 1\nmouse = 1\n").expect_err("two mistakes").to_string();
+        assert_eq!(
+            settings_notice(&wrong),
+            "/c/settings.toml:1:1: unknown key `theem`, and 1 more mistake; the built-in settings hold"
+        );
+        assert_eq!(
+            settings_notice("cannot read /c/settings.toml: Permission denied\n  hint: x\n"),
+            "cannot read /c/settings.toml: Permission denied; the built-in settings hold"
+        );
     }
 }

@@ -1,14 +1,10 @@
 //! The command line.
 
-mod check;
-mod values;
-
-pub use check::UsageError;
-
+use crate::config::{DurationError, parse_interval, parse_seconds};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
-use values::{interval, size, span, speed, timeout};
 
 /// A terminal monitor for the GPU servers of a small lab, over plain SSH.
 #[derive(Debug, Parser)]
@@ -241,15 +237,7 @@ pub struct GlobalArgs {
 
 impl Cli {
     fn all_targets(&self) -> impl Iterator<Item = &String> {
-        let of_command = match &self.command {
-            Some(Command::Status(status)) => &status.targets[..],
-            Some(Command::Findings(findings)) => &findings.targets[..],
-            Some(Command::Free(free)) => &free.targets[..],
-            Some(Command::Record(record)) => &record.targets[..],
-            Some(Command::Doctor(hosts) | Command::Clean(hosts)) => &hosts.targets[..],
-            Some(Command::Init(_) | Command::Explain(_)) | None => &[],
-        };
-        self.targets.iter().chain(of_command)
+        self.targets.iter().chain(self.command.iter().flat_map(Command::targets))
     }
 
     /// The words that name a subcommand, `help` among them.
@@ -261,6 +249,18 @@ impl Cli {
 }
 
 impl Command {
+    /// The targets given after the subcommand.
+    pub fn targets(&self) -> &[String] {
+        match self {
+            Self::Status(status) => &status.targets,
+            Self::Findings(findings) => &findings.targets,
+            Self::Free(free) => &free.targets,
+            Self::Record(record) => &record.targets,
+            Self::Doctor(hosts) | Self::Clean(hosts) => &hosts.targets,
+            Self::Init(_) | Self::Explain(_) => &[],
+        }
+    }
+
     fn name(&self) -> &'static str {
         match self {
             Self::Status(_) => "status",
@@ -272,6 +272,158 @@ impl Command {
             Self::Init(_) => "init",
             Self::Explain(_) => "explain",
         }
+    }
+}
+
+/// Arguments that are right one by one and wrong together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UsageError {
+    message: String,
+    hint: String,
+}
+
+impl fmt::Display for UsageError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(formatter, "{}\n  hint: {}", self.message, self.hint)
+    }
+}
+
+impl std::error::Error for UsageError {}
+
+impl Cli {
+    /// Checks what clap cannot: it does not enforce relations of global options across a subcommand.
+    pub fn check(&self) -> Result<(), UsageError> {
+        let error = |message: String, hint: &str| Err(UsageError { message, hint: hint.to_owned() });
+        let Self { global, screen, .. } = self;
+        let of_demo = [
+            ("--demo-hosts", global.demo_hosts.is_some()),
+            ("--demo-gpus", global.demo_gpus.is_some()),
+            ("--demo-speed", global.demo_speed.is_some()),
+        ];
+        let of_connections =
+            [("--identity-file", global.identity_file.is_some()), ("--ssh-config", global.ssh_config.is_some())];
+        let of_screen = [
+            ("--ascii", screen.ascii),
+            ("--readonly", screen.readonly),
+            ("--log", screen.log.is_some()),
+            ("--theme", screen.theme.is_some()),
+        ];
+        match (first(&of_demo), first(&of_connections)) {
+            (Some(option), _) if !global.demo => {
+                return error(format!("{option} is for the simulated fleet"), "add --demo");
+            }
+            (_, Some(option)) if global.demo => {
+                return error(format!("--demo connects to nothing, and takes no {option}"), "leave one of them out");
+            }
+            _ => {}
+        }
+        if global.demo && self.all_targets().next().is_some() {
+            return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
+        }
+        let Some(command) = &self.command else { return Ok(()) };
+        if let Some(option) = first(&of_screen) {
+            return error(format!("{option} is for the screen"), "leave it out with a subcommand");
+        }
+        if !self.targets.is_empty() {
+            return error(
+                format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
+                "write the subcommand first, then its targets",
+            );
+        }
+        match command {
+            Command::Free(FreeArgs { same_host: true, count: None, .. }) => {
+                error("--same-host tells where that many GPUs shall be, and no number is given".to_owned(), "add -n N")
+            }
+            Command::Findings(FindingsArgs { replay: Some(_), targets, duration, watch, .. }) => {
+                let others = [
+                    ("TARGET", !targets.is_empty()),
+                    ("--demo", global.demo),
+                    ("--for", duration.is_some()),
+                    ("--watch", *watch),
+                    ("--interval", global.interval.is_some()),
+                ];
+                match first(&others).or(first(&of_connections)) {
+                    Some(other) => error(
+                        format!("--replay judges a recording from its beginning to its end, and takes no {other}"),
+                        "leave one of them out",
+                    ),
+                    None => Ok(()),
+                }
+            }
+            Command::Explain(_) if global.demo || global.interval.is_some() || first(&of_connections).is_some() => {
+                error(
+                    "`explain` connects nowhere, and takes no such option".to_owned(),
+                    "write `gpufleet explain RULE`",
+                )
+            }
+            Command::Doctor(_) | Command::Clean(_) if global.demo => {
+                error(format!("`{}` is for machines, not for the simulated fleet", command.name()), "leave --demo out")
+            }
+            Command::Init(_) if global.demo => error("`init` has no simulation".to_owned(), "leave --demo out"),
+            Command::Init(_) if global.interval.is_some() || global.identity_file.is_some() => {
+                let hint = "write the file, then set `interval` or `identity_file` in it";
+                error("`init` takes neither --interval nor --identity-file".to_owned(), hint)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first of the options that is given.
+fn first<'a>(options: &[(&'a str, bool)]) -> Option<&'a str> {
+    options.iter().find(|(_, is_given)| *is_given).map(|(option, _)| *option)
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    parse_interval(text, 0..text.len()).map_err(|diagnostic| match diagnostic.hint {
+        Some(hint) => format!("{} ({hint})", diagnostic.message),
+        None => diagnostic.message,
+    })
+}
+
+/// Memory: `40G`, `512M`, `1.5T`; a bare number is GiB, as nearly everybody means it.
+fn size(text: &str) -> Result<u64, String> {
+    let (number, unit) = match text.find(|character: char| character.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "G"),
+    };
+    let shift = match unit.to_ascii_uppercase().trim_end_matches('B').trim_end_matches('I') {
+        "M" => 20,
+        "G" => 30,
+        "T" => 40,
+        _ => return Err("write a size with M, G or T, for example 40G".to_owned()),
+    };
+    match number.parse::<f64>() {
+        Ok(number) if number > 0.0 && number <= 1_000_000.0 => Ok((number * (1_u64 << shift) as f64) as u64),
+        _ => Err("write a size, for example 40G".to_owned()),
+    }
+}
+
+fn timeout(text: &str) -> Result<Duration, String> {
+    seconds_up_to(3600, text)
+}
+
+/// A time to observe on the fleet's clock: up to 30 days.
+fn span(text: &str) -> Result<Duration, String> {
+    seconds_up_to(2_592_000, text)
+}
+
+/// A time with a unit, or seconds without one.
+fn seconds_up_to(most: u32, text: &str) -> Result<Duration, String> {
+    let seconds = match parse_seconds(text) {
+        Ok(seconds) | Err(DurationError::MissingUnit(seconds)) => Some(seconds),
+        Err(DurationError::Malformed) => None,
+    };
+    match seconds.filter(|seconds| (0.1..=f64::from(most)).contains(seconds)) {
+        Some(seconds) => Ok(Duration::from_secs_f64(seconds)),
+        None => Err(format!("write seconds, from 0.1 to {most}")),
+    }
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(speed) if (0.1..=1000.0).contains(&speed) => Ok(speed),
+        _ => Err("write a number from 0.1 to 1000".to_owned()),
     }
 }
 
@@ -391,5 +543,28 @@ mod tests {
             Cli::subcommands(),
             ["status", "free", "findings", "record", "doctor", "clean", "init", "explain", "help"]
         );
+    }
+
+    #[test]
+    fn seconds_may_stand_alone() {
+        let half_a_minute = Ok(Duration::from_secs(30));
+        for text in ["30", "30s", "0.5m"] {
+            assert_eq!(timeout(text), half_a_minute, "{text}");
+        }
+        for text in ["", "s", "0", "-1", "nan", "2h", "3601"] {
+            assert_eq!(timeout(text), Err("write seconds, from 0.1 to 3600".to_owned()), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_are_binary() {
+        for (text, bytes) in
+            [("40G", 40 << 30), ("40", 40 << 30), ("512MiB", 512 << 20), ("1.5t", 3 << 39), ("40gb", 40 << 30)]
+        {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "G", "-1G", "40K", "nanG", "40G5", "1e99G"] {
+            assert!(size(text).is_err(), "{text}");
+        }
     }
 }
