@@ -1,4 +1,4 @@
-//! What is wrong with a piece of text, and how it is shown beside the text.
+//! Diagnostics of text files: a message, its byte range, and a display with the source line and a caret.
 
 use crate::wire::SafeText;
 use std::fmt;
@@ -6,37 +6,37 @@ use std::ops::Range;
 use strsim::osa_distance;
 use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
-/// The most diagnostics printed about one file; a file with more is probably of another kind.
+/// At most this many diagnostics are shown for one file.
 const MAX_SHOWN: usize = 20;
 
-/// The widest piece of a source line that is shown, in columns.
+/// The width of the source line in a diagnostic, in columns.
 const MAX_LINE_COLUMNS: usize = 100;
 
-/// What is wrong with a piece of text.
+/// An error at one place of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Where in the text, in bytes.
+    /// The byte range in the text.
     pub at: Range<usize>,
-    /// What is wrong, without a full stop.
+    /// The message, without a full stop.
     pub message: String,
-    /// Another place that belongs to it, and what is there.
+    /// Another range of the text that belongs to the error, with its label.
     pub related: Option<(Range<usize>, String)>,
-    /// The way out.
+    /// How to correct the error.
     pub hint: Option<String>,
 }
 
 impl Diagnostic {
-    /// A diagnostic with a way out.
+    /// Creates a diagnostic with a hint.
     pub fn at(at: Range<usize>, message: impl Into<String>, hint: impl Into<String>) -> Self {
         Self { at, message: message.into(), related: None, hint: Some(hint.into()) }
     }
 
-    /// A diagnostic for which the message says all.
+    /// Creates a diagnostic without a hint.
     pub fn without_hint(at: Range<usize>, message: impl Into<String>) -> Self {
         Self { at, message: message.into(), related: None, hint: None }
     }
 
-    /// The same about a text that stands `offset` bytes further on.
+    /// Moves the range by `offset` bytes, for a text that is part of a larger one.
     #[must_use]
     pub fn offset_by(mut self, offset: usize) -> Self {
         self.at = self.at.start + offset..self.at.end + offset;
@@ -44,7 +44,7 @@ impl Diagnostic {
     }
 }
 
-/// Everything that is wrong with one file; `Display` shows each place with its line and a caret.
+/// All diagnostics of one file. `Display` shows each one with its source line and a caret.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileDiagnostics {
     path: SafeText,
@@ -53,7 +53,7 @@ pub struct FileDiagnostics {
 }
 
 impl FileDiagnostics {
-    /// Complaints about the file that is shown as `path` and holds `text`, in the order of their places.
+    /// Sorts the diagnostics of the file `path`, whose content is `text`, by their position.
     pub fn new(path: &str, text: &str, mut diagnostics: Vec<Diagnostic>) -> Self {
         diagnostics.sort_by_key(|diagnostic| diagnostic.at.start);
         Self { path: SafeText::new(path), text: text.to_owned(), diagnostics }
@@ -92,14 +92,14 @@ impl fmt::Display for FileDiagnostics {
 
 impl std::error::Error for FileDiagnostics {}
 
-/// Line and column of a byte, both from 1; the column counts characters, as editors do.
+/// Returns line and column of a byte offset, both from 1. The column counts characters, as editors do.
 pub(super) fn line_and_column(text: &str, at: usize) -> (usize, usize) {
     let before = text.get(..at.min(text.len())).unwrap_or(text);
     let start = before.rfind('\n').map_or(0, |newline| newline + 1);
     (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
-/// The line in which `at` begins, cut to what can be shown, and the carets below it.
+/// Returns the line in which `at` begins, shortened around it, and the carets for the line below.
 pub(super) fn snippet(text: &str, at: &Range<usize>) -> (String, String) {
     let begin = at.start.min(text.len());
     let start = text[..begin].rfind('\n').map_or(0, |newline| newline + 1);
@@ -136,8 +136,8 @@ fn last_characters(text: &str, count: usize) -> (&str, bool) {
     }
 }
 
-/// The candidate nearest to `word`, when it is near enough to have been meant: a third of its letters at most differ.
-/// Upper and lower case count as the same. Of equals the first wins.
+/// Returns the candidate nearest to `word` if at most a third of its letters differ. Case is ignored. Of equal
+/// candidates the first one wins.
 pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     if word.len() > 64 {
         return None;
@@ -151,7 +151,7 @@ pub fn nearest<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The hint that names the nearest candidate: ``did you mean `word`?``.
+/// Returns the hint ``did you mean `candidate`?`` for the nearest candidate.
 pub fn did_you_mean<'a>(word: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
     nearest(word, candidates).map(|near| format!("did you mean `{near}`?"))
 }
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_complaint_shows_its_place() {
+    fn a_diagnostic_shows_its_source_line() {
         let text = "[[hosts]]\nname = \"größe\"\tadress = 1\n";
         let at = text.find("adress").expect("there");
         assert_eq!(
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_file_and_wide_characters_have_places_too() {
+    fn carets_are_right_at_the_end_of_a_file_and_after_wide_characters() {
         assert_eq!(
             shown("a", Diagnostic::without_hint(1..1, "ends too soon")),
             "hosts.toml:1:2: ends too soon\n  1 | a\n    |  ^\n"
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lines_are_cut_around_the_place() {
+    fn long_lines_are_shortened_around_the_error() {
         let text = format!("{}HERE{}", "a".repeat(5000), "b".repeat(5000));
         let output = shown(&text, Diagnostic::without_hint(5000..5004, "long"));
         let lines: Vec<&str> = output.lines().collect();
@@ -197,13 +197,13 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_the_file_are_not_passed_on() {
+    fn control_characters_are_not_printed() {
         let output = shown("x = \"\x1b[2J\"", Diagnostic::without_hint(0..1, "unknown key"));
         assert!(!output.contains('\x1b'), "{output}");
     }
 
     #[test]
-    fn many_complaints_are_counted_and_the_first_are_shown() {
+    fn at_most_twenty_diagnostics_are_shown() {
         let diagnostics = (0..30).rev().map(|at| Diagnostic::without_hint(at..at, format!("number {at}"))).collect();
         let output = FileDiagnostics::new("hosts.toml", &"x".repeat(30), diagnostics).to_string();
         assert!(output.starts_with("hosts.toml:1:1: number 0\n"), "{output}");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_is_named_only_when_it_is_near() {
+    fn nearest_ignores_distant_candidates() {
         let keys = ["address", "port", "identity_file"];
         assert_eq!(nearest("adress", keys), Some("address"));
         assert_eq!(nearest("prot", keys), Some("port"), "a swap is one edit");

@@ -1,4 +1,4 @@
-//! hosts.toml as a whole: from its text to the hosts that it names.
+//! The whole of hosts.toml: from its text to its hosts.
 
 use super::diagnostic::{FileDiagnostics, line_and_column};
 use super::notifications::Notifications;
@@ -14,33 +14,33 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// The largest hosts.toml that is read, in bytes.
+/// The maximum size of hosts.toml, in bytes.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
 
-/// The hosts of one file, in its order.
+/// The hosts of one file, in file order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostsFile {
-    /// The file, as messages name it.
+    /// The path of the file, for messages.
     pub path: String,
-    /// Its hosts; never empty.
+    /// The hosts; never empty.
     pub entries: Vec<HostEntry>,
-    /// What it says of notifications, where it has that table.
+    /// The `[notifications]` table, if the file has one.
     pub notifications: Option<Notifications>,
 }
 
-/// One host, and where the file names it.
+/// One host and its position in the file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostEntry {
-    /// What the file says of it.
+    /// The configuration of the host.
     pub config: HostConfig,
-    /// Where it is named.
+    /// The position of its name.
     pub location: SourceLocation,
 }
 
-/// A place in a file, as compilers write it.
+/// A position in a file. `Display` writes `path:line:column`, as compilers do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceLocation {
-    /// The file.
+    /// The path of the file.
     pub path: String,
     /// Line, from 1.
     pub line: usize,
@@ -55,13 +55,16 @@ impl fmt::Display for SourceLocation {
 }
 
 impl HostsFile {
-    /// Reads the text of the file that messages call `path`; `home` is what `~` stands for. Relative paths in it begin
-    /// at the file's own directory. All that is wrong is reported at once.
+    /// Parses `text`, the content of the file `path`. `~` stands for `home`; relative paths begin at the directory of
+    /// the file.
+    ///
+    /// # Errors
+    /// All mistakes of the file at once.
     pub fn parse(path: &str, text: &str, home: Option<&Path>) -> Result<Self, FileDiagnostics> {
         let failure = |diagnostics| FileDiagnostics::new(path, text, diagnostics);
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
-            // What stands behind a syntax error would be complained about wrongly.
+            // A syntax error makes everything after it unreliable, so only syntax errors are reported.
             return Err(failure(errors.iter().map(syntax_error).collect()));
         }
         let base = Path::new(path).parent().unwrap_or(Path::new(""));
@@ -70,7 +73,7 @@ impl HostsFile {
             read_document(document.get_ref(), &ParseContext { text, base, home }, &mut diagnostics);
         if hosts.is_empty() && diagnostics.is_empty() {
             let hint = "add a section: [[hosts]] with name = \"hgx-01\"";
-            diagnostics.push(Diagnostic::at(text.len()..text.len(), "the file names no hosts", hint));
+            diagnostics.push(Diagnostic::at(text.len()..text.len(), "the file has no hosts", hint));
         }
         if !diagnostics.is_empty() {
             return Err(failure(diagnostics));
@@ -127,7 +130,7 @@ fn read_document(
         .collect();
     if hosts.len() > nodeset::MAX_HOSTS {
         let message = format!("{} hosts in one file; the limit is {}", hosts.len(), nodeset::MAX_HOSTS);
-        diagnostics.push(Diagnostic::at(hosts[nodeset::MAX_HOSTS].1.clone(), message, "split it over several fleets"));
+        diagnostics.push(Diagnostic::at(hosts[nodeset::MAX_HOSTS].1.clone(), message, "split it into several files"));
     }
     diagnostics.extend(duplicates(&hosts));
     (hosts, notifications)
@@ -141,10 +144,10 @@ fn wrong_kind(key: &Spanned<impl AsRef<str>>, value: &Spanned<DeValue<'_>>, want
 fn unknown_at_top(key: &str, at: Range<usize>) -> Diagnostic {
     if KEYS.contains(&key) {
         let hint = "put it under [defaults] or [[hosts]]";
-        return Diagnostic::at(at, format!("`{key}` stands outside of any section"), hint);
+        return Diagnostic::at(at, format!("`{key}` is outside of any section"), hint);
     }
     if super::notifications::KEYS.contains(&key) {
-        return Diagnostic::at(at, format!("`{key}` stands outside of any section"), "put it under [notifications]");
+        return Diagnostic::at(at, format!("`{key}` is outside of any section"), "put it under [notifications]");
     }
     unknown_key(key, at, ["defaults", "diagnosis", "hosts", "notifications", "tag"])
 }
@@ -152,16 +155,16 @@ fn unknown_at_top(key: &str, at: Range<usize>) -> Diagnostic {
 fn read_defaults(table: &DeTable<'_>, context: &ParseContext<'_>, diagnostics: &mut Vec<Diagnostic>) -> Section {
     let mut defaults = Section::read(table, context, diagnostics);
     if let Some(name) = defaults.name.take() {
-        diagnostics.push(Diagnostic::at(name.at, "`name` cannot have a default", "names stand under [[hosts]]"));
+        diagnostics.push(Diagnostic::at(name.at, "`name` cannot have a default", "set names under [[hosts]]"));
     }
     if let Some(address) = defaults.address.take_if(|address| !address.value.contains(NAME_MARK)) {
         let hint = "as in address = \"{name}.cluster.example\"";
-        diagnostics.push(Diagnostic::at(address.at, "one address for all hosts must hold `{name}`", hint));
+        diagnostics.push(Diagnostic::at(address.at, "a default address must contain `{name}`", hint));
     }
     defaults
 }
 
-/// `[tag.NAME]`: what holds for the hosts that have a tag.
+/// Reads `[tag.NAME]`: settings for all hosts with a tag.
 fn read_tags(table: &DeTable<'_>, diagnostics: &mut Vec<Diagnostic>) -> Vec<(String, SignalRule)> {
     let mut rules = Vec::new();
     for (tag, value) in table {
@@ -211,10 +214,10 @@ fn read_sections<'a>(
     sections
 }
 
-/// Stands in an address for the host's name.
+/// The placeholder for the host's name in an address.
 const NAME_MARK: &str = "{name}";
 
-/// The hosts that one section stands for.
+/// Returns the hosts of one section.
 fn hosts_of(section: &Section, file_scope: &FileScope) -> Result<Vec<SpannedHost>, Diagnostic> {
     let Some(name) = &section.name else { return Ok(Vec::new()) };
     let names = nodeset::expand(&name.value).map_err(|diagnostic| name.relocate(diagnostic))?;
@@ -235,13 +238,14 @@ fn hosts_of(section: &Section, file_scope: &FileScope) -> Result<Vec<SpannedHost
         .collect()
 }
 
-/// A name that has an address of its own is only shown; still it must be one word that a target can name.
+/// Checks a host name that is only displayed, because the host has an address. It must still be one word, so that a
+/// target can select it.
 fn check_shown_name(host: &str, name: &SpannedValue<String>) -> Result<(), Diagnostic> {
     let is_bad = |character: char| character.is_whitespace() || character.is_control() || character == '@';
     match host.chars().find(|&character| is_bad(character)) {
         Some(character) => {
             let message = format!("{character:?} cannot be in a host name");
-            Err(Diagnostic::at(name.at.clone(), message, "a remark belongs into `note`"))
+            Err(Diagnostic::at(name.at.clone(), message, "use `note` for remarks"))
         }
         None => Ok(()),
     }
@@ -265,19 +269,19 @@ fn addresses(address: &SpannedValue<String>, names: &[String]) -> Result<Vec<Str
         return Ok(list);
     }
     let message = if nodeset::is_pattern(text) {
-        format!("{} addresses, where the name stands for {}", list.len(), hosts_in_words(names.len()))
+        format!("{} addresses for {}", list.len(), host_count_text(names.len()))
     } else {
-        format!("one address, where the name stands for {}", hosts_in_words(names.len()))
+        format!("one address for {}", host_count_text(names.len()))
     };
     let hint = "write as many addresses as names, as in \"10.0.0.[11-14]\", or a pattern, as in \"{name}.cluster\"";
     Err(Diagnostic::at(address.at.clone(), message, hint))
 }
 
-fn hosts_in_words(count: usize) -> String {
+fn host_count_text(count: usize) -> String {
     if count == 1 { "one host".to_owned() } else { format!("{count} hosts") }
 }
 
-/// One diagnostic for each pair of sections that name the same host.
+/// Returns one diagnostic for each pair of sections with the same host.
 fn duplicates(hosts: &[SpannedHost]) -> Vec<Diagnostic> {
     let mut first: HashMap<&str, &Range<usize>> = HashMap::new();
     let mut diagnostics: Vec<Diagnostic> = Vec::new();

@@ -1,4 +1,4 @@
-//! Whole files, good and bad.
+//! Tests of whole files.
 
 use super::*;
 use crate::config::{Backend, Hop, ProbeChoice, RULES, Thresholds};
@@ -23,7 +23,7 @@ fn messages(text: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_example_is_read_and_explains_every_key() {
+fn the_example_file_parses_and_sets_every_key() {
     let file = parse(EXAMPLE);
     let names: Vec<&str> = file.entries.iter().map(|entry| entry.config.name.as_str()).collect();
     assert_eq!(names, ["hgx-01", "hgx-02", "hgx-03", "hgx-04", "a6k-01", "this-machine"]);
@@ -33,7 +33,7 @@ fn the_example_is_read_and_explains_every_key() {
     }
 }
 
-/// Those of the example: these rules are off, and stuck-spin warns after so many seconds.
+/// The thresholds of the example file: these rules are off, and stuck-spin warns after `warn_after` seconds.
 fn thresholds(off: &[&str], warn_after: f64) -> Thresholds {
     let mut thresholds = Thresholds { model_servers: vec!["serve.py".into()], ..Thresholds::default() };
     for rule in off {
@@ -44,7 +44,7 @@ fn thresholds(off: &[&str], warn_after: f64) -> Thresholds {
 }
 
 #[test]
-fn the_example_becomes_what_it_says() {
+fn the_example_file_gives_the_expected_hosts() {
     let file = parse(EXAMPLE);
     let hgx = HostConfig {
         address: Some("10.0.0.12".to_owned()),
@@ -80,7 +80,7 @@ fn the_example_becomes_what_it_says() {
 }
 
 #[test]
-fn addresses_follow_names() {
+fn addresses_expand_with_names() {
     let addresses = |text: &str| -> Vec<String> {
         parse(text).entries.iter().map(|entry| entry.config.address().to_owned()).collect()
     };
@@ -119,7 +119,7 @@ hosts.toml:9:3: unknown key `host`
 }
 
 #[test]
-fn a_duplicate_host_names_both_places() {
+fn a_duplicate_host_is_reported_with_both_positions() {
     assert_eq!(
         error("[[hosts]]\nname = \"hgx-02\"\n\n[[hosts]]\nname = \"hgx-[01-04]\"\n"),
         "\
@@ -133,7 +133,7 @@ hosts.toml:5:8: the host `hgx-02` is named twice
 }
 
 #[test]
-fn a_bad_nodeset_shows_the_place_within_it() {
+fn a_nodeset_error_points_into_the_string() {
     assert_eq!(
         error("[[hosts]]\nname = \"hgx-[04-01]\"\n"),
         "\
@@ -147,7 +147,7 @@ hosts.toml:2:14: the range runs backwards
 }
 
 #[test]
-fn every_kind_of_bad_value_has_its_message() {
+fn every_kind_of_bad_value_has_a_message() {
     let host = |line: &str| messages(&format!("[[hosts]]\nname = \"a\"\n{line}\n"));
     let table = [
         ("port = 99999", "3:8: `99999` is not a port"),
@@ -162,8 +162,8 @@ fn every_kind_of_bad_value_has_its_message() {
         ("user = 1", "3:8: `user` must be a string, not an integer"),
         ("backend = \"sytem\"", "3:11: `backend` cannot be \"sytem\""),
         ("probe = \"probe\"", "3:9: `probe` cannot be \"probe\""),
-        ("nvml_library = \"libnvidia-ml.so\"", "3:16: `libnvidia-ml.so` is not a whole path"),
-        ("nvml_library = \"/a\\nb\"", "3:16: a path with control characters"),
+        ("nvml_library = \"libnvidia-ml.so\"", "3:16: `libnvidia-ml.so` is not an absolute path"),
+        ("nvml_library = \"/a\\nb\"", "3:16: the path contains control characters"),
         ("allow_shm = \"yes\"", "3:13: `allow_shm` must be true or false, not a string"),
         ("signals = \"mine\"", "3:11: `signals` cannot be \"mine\""),
         ("shared_account = 1", "3:18: `shared_account` must be true or false, not an integer"),
@@ -173,9 +173,9 @@ fn every_kind_of_bad_value_has_its_message() {
         ("reserved = \"a\"", "3:12: `a` is not a GPU index"),
         ("identity_file = \"~bob/k\"", "3:17: `~bob/k`: only `~/` is expanded"),
         ("address = \"a;b\"", "3:11: `;` cannot be in a host name"),
-        ("address = \"bob@a\"", "3:11: `bob@a` holds a user name"),
+        ("address = \"bob@a\"", "3:11: `bob@a` contains a user name"),
         ("address = \"a:22\"", "3:11: `a:22` is neither a host name nor an IPv6 address"),
-        ("address = \"b[1-2]\"", "3:11: 2 addresses, where the name stands for one host"),
+        ("address = \"b[1-2]\"", "3:11: 2 addresses for one host"),
         ("address = \"-b\"", "3:11: `-b` begins with `-`"),
     ];
     for (line, message) in table {
@@ -184,11 +184,11 @@ fn every_kind_of_bad_value_has_its_message() {
 }
 
 #[test]
-fn the_shape_of_the_file_is_checked() {
+fn structural_errors_are_reported() {
     let table = [
-        ("", "1:1: the file names no hosts"),
-        ("[defaults]\n", "2:1: the file names no hosts"),
-        ("hosts = []", "1:11: the file names no hosts"),
+        ("", "1:1: the file has no hosts"),
+        ("[defaults]\n", "2:1: the file has no hosts"),
+        ("hosts = []", "1:11: the file has no hosts"),
         ("hosts = \"a\"", "1:1: `hosts` must be an array of tables, not a string"),
         ("[hosts]\nname = \"a\"", "1:2: `hosts` must be an array of tables, not a table"),
         ("hosts = [\"a\"]", "1:10: a host must be a table, not a string"),
@@ -198,10 +198,10 @@ fn the_shape_of_the_file_is_checked() {
         ("[[hosts]]\nname = \"a b\"", "2:8: ` ` cannot be in a host name"),
         ("[[hosts]]\nname = \"a b\"\naddress = \"x\"", "2:8: ' ' cannot be in a host name"),
         ("[[hosts]]\nname = \"a[1-99999]\"", "2:9: more than 10000 hosts in one nodeset"),
-        ("[[hosts]]\nname = \"a,b\"\naddress = \"x\"", "3:11: one address, where the name stands for 2 hosts"),
-        ("port = 1\n[[hosts]]\nname = \"a\"", "1:1: `port` stands outside of any section"),
+        ("[[hosts]]\nname = \"a,b\"\naddress = \"x\"", "3:11: one address for 2 hosts"),
+        ("port = 1\n[[hosts]]\nname = \"a\"", "1:1: `port` is outside of any section"),
         ("[defaults]\nname = \"a\"\n[[hosts]]\nname = \"b\"", "2:8: `name` cannot have a default"),
-        ("[defaults]\naddress = \"a\"\n[[hosts]]\nname = \"b\"", "2:11: one address for all hosts must hold `{name}`"),
+        ("[defaults]\naddress = \"a\"\n[[hosts]]\nname = \"b\"", "2:11: a default address must contain `{name}`"),
         (
             "[[hosts]]\nname = \"a[1-9000]\"\n[[hosts]]\nname = \"b[1-9000]\"",
             "4:8: 18000 hosts in one file; the limit is 10000",
@@ -213,7 +213,7 @@ fn the_shape_of_the_file_is_checked() {
 }
 
 #[test]
-fn syntax_errors_are_all_reported_and_nothing_else() {
+fn all_syntax_errors_are_reported_and_nothing_else() {
     let text = "[[hosts]]\nname = \"a\nport = \nfrobnicate = 1\n";
     let messages = messages(text);
     assert!(messages.iter().any(|message| message.starts_with("2:")), "{messages:?}");
@@ -223,7 +223,7 @@ fn syntax_errors_are_all_reported_and_nothing_else() {
 
 proptest::proptest! {
     #[test]
-    fn no_file_panics(text in "(\\[\\[?(hosts|defaults)\\]\\]?\n|(name|port|tags|interval|x) = (\"[a-c\\[\\],0-9-]{0,8}\"|[0-9]{1,6}|\\[\"a\"\\])\n|\\PC{0,6}\n){0,8}") {
+    fn parsing_never_panics(text in "(\\[\\[?(hosts|defaults)\\]\\]?\n|(name|port|tags|interval|x) = (\"[a-c\\[\\],0-9-]{0,8}\"|[0-9]{1,6}|\\[\"a\"\\])\n|\\PC{0,6}\n){0,8}") {
         if let Err(error) = HostsFile::parse("hosts.toml", &text, None) {
             assert!(error.to_string().starts_with("hosts.toml:"));
         }
@@ -231,7 +231,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn signals_are_ruled_by_host_then_by_the_strictest_tag_then_by_default() {
+fn signal_rules_apply_in_the_order_host_strictest_tag_default() {
     let text = "[defaults]\nsignals = \"own\"\n[tag.prod]\nsignals = \"none\"\n[tag.lab]\nsignals = \"all\"\n\
                 [[hosts]]\nname = \"a\"\n[[hosts]]\nname = \"b\"\ntags = [\"lab\"]\n\
                 [[hosts]]\nname = \"c\"\ntags = [\"lab\", \"prod\"]\n\

@@ -1,4 +1,4 @@
-//! One host's configuration after defaults and the command line have been merged in.
+//! The configuration of one host, and the `ssh` command that uses the same settings.
 
 use super::{Hop, Thresholds, values};
 use crate::wire::SafeText;
@@ -6,59 +6,60 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Everything the configuration says about one host. `None` leaves the value to the ssh configuration.
+/// The configuration of one host after defaults and command-line options are applied. `None` leaves a value to the ssh
+/// configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HostConfig {
-    /// The name it is shown by; unique in a fleet.
+    /// The displayed name; unique in a fleet.
     pub name: SafeText,
-    /// What is connected to (host name or IP address); the name when not given.
+    /// The host name or IP address to connect to; the name if `None`.
     pub address: Option<String>,
     /// TCP port.
     pub port: Option<u16>,
     /// Login name.
     pub user: Option<String>,
-    /// A key offered first, as `ssh -i` does.
+    /// A key that is offered first, as with `ssh -i`.
     pub identity_file: Option<PathBuf>,
-    /// A file used instead of the usual known_hosts files.
+    /// Replaces the usual known_hosts files.
     pub known_hosts: Option<PathBuf>,
-    /// Jump hosts on the way, the nearest to here first, instead of what the ssh configuration says. Empty: none.
+    /// Jump hosts, the nearest one first. Empty means a direct connection; `None` leaves it to the ssh configuration.
     pub proxy_jump: Option<Vec<Hop>>,
-    /// Read by the `ssh` program instead of the usual configuration files (`ssh -F`).
+    /// Replaces the usual ssh configuration files, as `ssh -F` does.
     pub ssh_config: Option<PathBuf>,
-    /// How the host is reached.
+    /// How to connect to the host.
     pub backend: Backend,
     /// Where the probe comes from.
     pub probe: ProbeChoice,
-    /// Whether the probe may be put in `/dev/shm`; security tools flag binaries there.
+    /// Whether the probe may be installed in `/dev/shm`, where security tools flag binaries.
     pub allow_shm: bool,
-    /// The NVML library on that host, for unusual installs and for tests.
+    /// The path of the NVML library on the host, for unusual installations and for tests.
     pub nvml_library: Option<String>,
-    /// Time between snapshots, 0.25 to 60 s.
+    /// The time between snapshots, 0.25 to 60 s.
     pub interval: Duration,
-    /// Words to filter by.
+    /// Words for filters.
     pub tags: Vec<SafeText>,
-    /// A heading to group by, for example a rack.
+    /// The group of the host, for example a rack.
     pub group: Option<SafeText>,
-    /// A line for people.
+    /// A free-text remark.
     pub note: Option<SafeText>,
-    /// Indexes of GPUs that are never called free.
+    /// Indexes of GPUs that are never shown as free.
     pub reserved: Vec<u32>,
-    /// Whose processes may be sent signals from here.
+    /// The processes that may be sent signals.
     pub signals: SignalRule,
-    /// Several people use this account: what runs as it need not be one's own.
+    /// Several people share this account, so a process of the same user may belong to someone else.
     pub shared_account: bool,
-    /// When the rules of diagnosis fire here; `None` for as built in.
+    /// The rule thresholds of this host; `None` for the defaults.
     pub thresholds: Option<Arc<Thresholds>>,
 }
 
-/// How a host is reached.
+/// How to connect to a host.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Backend {
-    /// `local` for `localhost` without a user or port; `system` where the ssh configuration asks for what the library
-    /// built in cannot do (a running ControlMaster, PKCS#11 and the like); else `native`.
+    /// `local` for `localhost` without a user or port; `system` if the ssh configuration needs a feature that the
+    /// built-in client lacks, for example a running ControlMaster or PKCS#11; otherwise `native`.
     #[default]
     Auto,
-    /// The SSH library built in.
+    /// The built-in SSH client.
     Native,
     /// The `ssh` program.
     System,
@@ -66,39 +67,39 @@ pub enum Backend {
     Local,
 }
 
-/// Whose processes may be sent signals. What the kernel does not permit stays forbidden.
+/// The processes that may be sent signals. The permissions of the kernel apply as well.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum SignalRule {
-    /// Nobody's.
+    /// No process.
     None,
-    /// Those of the account that logged in.
+    /// Processes of the login user.
     #[default]
     Own,
-    /// Everybody's, for root.
+    /// Processes of all users, if the login user is root.
     All,
 }
 
 /// Where the probe comes from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ProbeChoice {
-    /// Uploaded when it is not there yet.
+    /// Upload the probe if it is not installed yet.
     #[default]
     Upload,
-    /// A path on the host; nothing is uploaded.
+    /// A path on the host. Nothing is uploaded.
     Path(String),
-    /// `nvidia-smi` is asked instead; nothing is uploaded.
+    /// Run `nvidia-smi` instead of a probe. Nothing is uploaded.
     NvidiaSmi,
 }
 
 impl HostConfig {
-    /// The interval when nothing else is said.
+    /// The default interval.
     pub const DEFAULT_INTERVAL: Duration = Duration::from_secs(2);
     /// The shortest interval.
     pub const MIN_INTERVAL: Duration = values::MIN_INTERVAL;
     /// The longest interval.
     pub const MAX_INTERVAL: Duration = values::MAX_INTERVAL;
 
-    /// A host of this name with everything else as built in.
+    /// A host with this name and default settings.
     pub fn named(name: impl Into<SafeText>) -> Self {
         Self {
             name: name.into(),
@@ -124,12 +125,12 @@ impl HostConfig {
         }
     }
 
-    /// What is connected to.
+    /// Returns the host name or IP address to connect to.
     pub fn address(&self) -> &str {
         self.address.as_deref().unwrap_or(&self.name)
     }
 
-    /// Whether this host is the machine one sits at.
+    /// Whether this host is the local machine.
     pub fn is_local(&self) -> bool {
         match self.backend {
             Backend::Local => true,
@@ -140,19 +141,19 @@ impl HostConfig {
 }
 
 impl HostConfig {
-    /// What the `ssh` program is given to log in here: everything that hosts.toml and the command line say of the way.
-    /// The rest it finds in the ssh configuration, as we do.
+    /// Returns the arguments with which the `ssh` program logs in as gpufleet does. They contain the settings of
+    /// hosts.toml and of the command line; `ssh` reads the ssh configuration itself.
     pub fn login_arguments(&self) -> Vec<String> {
         let mut arguments = self.connection_options();
         if let Some(user) = &self.user {
             arguments.extend(["-l".to_owned(), user.clone()]);
         }
-        // An address that begins with a dash is no option.
+        // `--` keeps an address that begins with a dash from being read as an option.
         arguments.extend(["--".to_owned(), self.address().to_owned()]);
         arguments
     }
 
-    /// The same as a line to paste, `ssh -p 2222 alice@10.0.0.7`; `None` for the machine one sits at.
+    /// Returns the login as a shell command, for example `ssh -p 2222 alice@10.0.0.7`; `None` for the local machine.
     pub fn ssh_line(&self) -> Option<SafeText> {
         if self.is_local() {
             return None;
@@ -168,11 +169,11 @@ impl HostConfig {
             words.push("--".to_owned());
         }
         words.push(shell_word(&destination));
-        // A path may hold anything; what reaches a terminal may not.
+        // A path may contain control characters.
         Some(SafeText::new(&words.join(" ")))
     }
 
-    /// Everything but the user and the address.
+    /// Returns the options without user and address.
     fn connection_options(&self) -> Vec<String> {
         let mut words = Vec::new();
         let mut add = |option: &str, value: String| words.extend([option.to_owned(), value]);
@@ -199,12 +200,12 @@ impl HostConfig {
     }
 }
 
-/// A path of hosts.toml, in which a `%` is a character like any other; ssh would expand it.
+/// Escapes `%` in a path of hosts.toml, because `ssh` expands it.
 fn without_tokens(path: &Path) -> String {
     path.to_string_lossy().replace('%', "%%")
 }
 
-/// As a POSIX shell takes it for one word.
+/// Quotes a word for a POSIX shell.
 pub fn shell_word(word: &str) -> String {
     let is_plain = |character: char| character.is_ascii_alphanumeric() || "@%+=:,./-_".contains(character);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -225,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_way_to_a_host_is_the_one_that_gpufleet_takes() {
+    fn ssh_line_uses_the_settings_of_the_host() {
         let line = |config: &HostConfig| config.ssh_line().map(|line| line.as_str().to_owned());
         assert_eq!(line(&config(|_| {})).as_deref(), Some("ssh hgx-01"));
         assert_eq!(line(&config(|config| config.backend = Backend::Local)), None);
@@ -238,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_hosts_toml_says_is_passed_on() {
+    fn login_arguments_contain_every_setting() {
         let host = config(|config| {
             config.address = Some("-10.0.0.11".into());
             config.user = Some("alice".into());
@@ -270,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn words_survive_a_shell() {
+    fn shell_word_quotes_special_characters() {
         assert_eq!(shell_word("a b"), "'a b'");
         assert_eq!(shell_word(""), "''");
         assert_eq!(shell_word("$(x)'y"), r"'$(x)'\''y'");

@@ -1,20 +1,21 @@
-//! Many host names in one word: `hgx-[01-04]`, `a,b`, `r[1-2]n[1,3,5-7]`, as ClusterShell, pdsh and Slurm write them.
+//! Host lists in the syntax of Slurm, ClusterShell and pdsh: `hgx-[01-04]`, `a,b`, `r[1-2]n[1,3,5-7]`.
 
 use super::Diagnostic;
 
-/// The most names that one nodeset may stand for, and the most hosts of a fleet.
+/// The maximum number of hosts in a nodeset and in a fleet.
 pub(super) const MAX_HOSTS: usize = 10_000;
 
-/// The longest name, as in DNS.
+/// The maximum length of a host name, as in DNS.
 const MAX_NAME_BYTES: usize = 253;
 
-/// The most digits of a number in brackets: more would not fit the arithmetic.
+/// The maximum number of digits in brackets; longer numbers would overflow.
 const MAX_DIGITS: usize = 15;
 
-/// The names that `text` stands for, in the order in which they are written; of several brackets the last counts
-/// fastest. Zero padding is kept: `[08-10]` gives `08`, `09`, `10`.
+/// Returns the host names of a nodeset in written order. With several brackets, the last one varies fastest. Zero
+/// padding is kept: `[08-10]` gives `08`, `09`, `10`.
 ///
-/// An error says where in `text` it lies, in bytes.
+/// # Errors
+/// The diagnostic's range is in bytes of `text`.
 pub(super) fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
     let items = split_list(text)?;
     let mut names = Vec::new();
@@ -25,7 +26,7 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
             return Err(Diagnostic::at(
                 start..start + item.len(),
                 format!("more than {MAX_HOSTS} hosts in one nodeset"),
-                "split it over several fleets",
+                "split it into several files",
             ));
         }
         let longest: usize = parts.iter().map(Part::longest).sum();
@@ -33,7 +34,7 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
             return Err(Diagnostic::at(
                 start..start + item.len(),
                 format!("a host name of {longest} bytes; the limit is {MAX_NAME_BYTES}"),
-                "a name is what `ssh NAME` takes; a remark belongs into `note`",
+                "a name is what `ssh NAME` accepts; use `note` for remarks",
             ));
         }
         names.extend(combine(&parts));
@@ -41,18 +42,18 @@ pub(super) fn expand(text: &str) -> Result<Vec<String>, Diagnostic> {
     Ok(names)
 }
 
-/// Whether the text stands for names other than itself.
+/// Whether the text is a list or contains brackets.
 pub(super) fn is_pattern(text: &str) -> bool {
     text.contains(['[', ']', ','])
 }
 
-/// A piece of a name: text, or a bracket with the numbers it stands for.
+/// A part of a name: literal text or a bracket with its ranges.
 enum Part<'a> {
     Text(&'a str),
     Numbers(Vec<Range>),
 }
 
-/// `7`, or `01-04` with its padding.
+/// A number `7` or a range `01-04` with its padding.
 struct Range {
     first: u64,
     last: u64,
@@ -101,7 +102,7 @@ fn combine(parts: &[Part<'_>]) -> Vec<String> {
     })
 }
 
-/// Splits at the commas outside brackets, with the place of each item. Spaces around an item are dropped.
+/// Splits at the commas outside of brackets and returns each item with its offset. Spaces around an item are dropped.
 fn split_list(text: &str) -> Result<Vec<(usize, &str)>, Diagnostic> {
     let mut items = Vec::new();
     let (mut start, mut open) = (0, None);
@@ -143,7 +144,7 @@ fn parse_item(item: &str, start: usize) -> Result<Vec<Part<'_>>, Diagnostic> {
     let mut rest = item;
     while !rest.is_empty() {
         let at = start + item.len() - rest.len();
-        // Brackets are balanced and not nested: `split_list` has seen to that.
+        // `split_list` has checked that brackets are balanced and not nested.
         if let Some((inside, after)) = rest.strip_prefix('[').and_then(|inner| inner.split_once(']')) {
             parts.push(Part::Numbers(parse_ranges(inside, at + 1)?));
             rest = after;
@@ -207,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_field_writes_is_read() {
+    fn nodesets_expand_as_in_slurm_and_clustershell() {
         assert_eq!(names("gpu1"), ["gpu1"]);
         assert_eq!(names("a,b"), ["a", "b"]);
         assert_eq!(names("a, b"), ["a", "b"]);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn each_mistake_has_its_place_and_its_way_out() {
+    fn each_error_has_a_range_and_a_message() {
         let span = |text: &str| {
             let diagnostic = expand(text).expect_err(text);
             (diagnostic.at.start, diagnostic.at.end, diagnostic.message)
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_are_refused_before_they_are_expanded() {
+    fn huge_nodesets_are_rejected_before_they_are_expanded() {
         for text in
             ["a[1-10001]", "a[0-999999999999999]", "a[0-99]b[0-99]c[0-99]d[0-99]e[0-99]f[0-99]", "a[1-9999],b[1-2]"]
         {
@@ -278,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn any_text_gives_names_or_a_place_within_it(text in "[a-c0-3\\[\\],\\- é]{0,12}") {
+        fn any_text_gives_names_or_a_valid_range(text in "[a-c0-3\\[\\],\\- é]{0,12}") {
             match expand(&text) {
                 Ok(names) => {
                     prop_assert!(!names.is_empty());
@@ -292,7 +293,7 @@ mod tests {
         }
 
         #[test]
-        fn two_brackets_multiply_and_the_last_counts_fastest(a in 1_u64..9, b in 1_u64..9) {
+        fn two_brackets_multiply_and_the_last_one_varies_fastest(a in 1_u64..9, b in 1_u64..9) {
             let names = names(&format!("x[1-{a}]y[1-{b}]"));
             prop_assert_eq!(names.len() as u64, a * b);
             let expected: Vec<String> = (1..=a).flat_map(|i| (1..=b).map(move |j| format!("x{i}y{j}"))).collect();

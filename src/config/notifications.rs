@@ -1,4 +1,4 @@
-//! `[notifications]` of hosts.toml: how somebody is told of a finding while they look elsewhere.
+//! `[notifications]` of hosts.toml: how to notify the user of findings.
 
 use super::diagnostic::{Diagnostic, nearest};
 use super::values::{ParseContext, boolean, kind, mismatch, not_among, parse_path, unknown_key};
@@ -6,60 +6,60 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Every key of the table.
+/// The keys of the table.
 pub(super) const KEYS: [&str; 5] = ["bell", "desktop", "on_finding", "min_severity", "rate"];
 
-/// The most words of a command.
+/// The maximum number of words in `on_finding`.
 const MAX_WORDS: usize = 64;
-/// The most notifications of a rate.
+/// The maximum count of a rate.
 const MAX_COUNT: u32 = 1000;
 
 const COMMAND_EXAMPLE: &str = "on_finding = [\"notify-lab\", \"--room\", \"gpu\"]";
-const RATE_HINT: &str = "write how many and a unit, s, min or h, as in rate = \"20/h\"";
+const RATE_HINT: &str = "write a count and a unit (s, min or h), as in rate = \"20/h\"";
 
-/// How somebody is told of a finding. All of it is off until it is asked for.
+/// How to notify the user of findings. Everything is off by default.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Notifications {
     /// Ring the terminal's bell.
     pub bell: bool,
-    /// Let the terminal show a desktop notification (OSC 9).
+    /// Show a desktop notification through the terminal (OSC 9).
     pub desktop: bool,
-    /// A program and its arguments, run without a shell; empty for none. What was found is on its standard input.
+    /// A program and its arguments, run without a shell, with the findings as JSON on standard input; empty if not set.
     pub on_finding: Vec<String>,
-    /// From which severity on.
+    /// The least severity that is notified.
     pub min_severity: MinSeverity,
-    /// How often at most.
+    /// The maximum rate of notifications.
     pub rate: Rate,
 }
 
-/// The severities that notifications can begin at: what matters less calls nobody.
+/// The least severity that is notified. Findings of severity info are never notified.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum MinSeverity {
-    /// Somebody should look.
+    /// Warnings and critical findings.
     #[default]
     Warn,
-    /// Work is lost, or will be.
+    /// Critical findings only.
     Crit,
 }
 
-/// So many in any span of this length.
+/// A maximum count in any period of the given length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many; never zero.
+    /// The count; never zero.
     pub count: u32,
-    /// In any span of this length.
+    /// The period.
     pub span: Duration,
 }
 
 impl Default for Rate {
-    /// 20 in an hour.
+    /// 20 per hour.
     fn default() -> Self {
         Self { count: 20, span: Duration::from_secs(3600) }
     }
 }
 
 impl Notifications {
-    /// Reads the table; what is wrong goes to `diagnostics`, and what is right is kept.
+    /// Reads the table. Errors go to `diagnostics`; valid keys are kept.
     pub(super) fn read(table: &DeTable<'_>, context: &ParseContext<'_>, diagnostics: &mut Vec<Diagnostic>) -> Self {
         let mut read = Self::default();
         for (key, value) in table {
@@ -76,18 +76,18 @@ impl Notifications {
         read
     }
 
-    /// Whether anybody is to be told at all.
+    /// Whether any kind of notification is on.
     pub fn is_on(&self) -> bool {
         self.bell || self.desktop || !self.on_finding.is_empty()
     }
 }
 
-/// A program and its arguments. A program that is named by a path begins at home or at the file, as other paths do; one
-/// without a slash is looked for as a shell would.
+/// Reads a program and its arguments. A program with a slash is resolved like other paths; one without is searched in
+/// `PATH`.
 fn command(value: &Spanned<DeValue<'_>>, context: &ParseContext<'_>) -> Result<Vec<String>, Diagnostic> {
     let Some(array) = value.get_ref().as_array() else {
         let message = format!("`on_finding` must be an array of strings, not {}", kind(value.get_ref()));
-        let hint = format!("no shell reads it: write the program and each argument, as in {COMMAND_EXAMPLE}");
+        let hint = format!("it runs without a shell: list the program and each argument, as in {COMMAND_EXAMPLE}");
         return Err(Diagnostic::at(value.span(), message, hint));
     };
     let mut argv = Vec::new();
@@ -98,14 +98,14 @@ fn command(value: &Spanned<DeValue<'_>>, context: &ParseContext<'_>) -> Result<V
         if word.contains('\0') {
             return Err(Diagnostic::at(
                 item.span(),
-                "an argument cannot hold a NUL",
+                "an argument cannot contain a NUL character",
                 format!("as in {COMMAND_EXAMPLE}"),
             ));
         }
         let is_program = argv.is_empty();
         if is_program && word.trim().is_empty() {
-            let hint = format!("name the program first, as in {COMMAND_EXAMPLE}");
-            return Err(Diagnostic::at(item.span(), "`on_finding` names no program", hint));
+            let hint = format!("write the program first, as in {COMMAND_EXAMPLE}");
+            return Err(Diagnostic::at(item.span(), "`on_finding` has no program", hint));
         }
         let word = if is_program && word.contains('/') {
             parse_path(word, item.span(), context.base, context.home)?.to_string_lossy().into_owned()
@@ -115,8 +115,8 @@ fn command(value: &Spanned<DeValue<'_>>, context: &ParseContext<'_>) -> Result<V
         argv.push(word);
     }
     if argv.is_empty() {
-        let hint = format!("leave the key out for none, or write it as in {COMMAND_EXAMPLE}");
-        return Err(Diagnostic::at(value.span(), "`on_finding` names no program", hint));
+        let hint = format!("remove the key, or write it as in {COMMAND_EXAMPLE}");
+        return Err(Diagnostic::at(value.span(), "`on_finding` has no program", hint));
     }
     if argv.len() > MAX_WORDS {
         let hint = "put them into a script";
@@ -131,15 +131,15 @@ fn min_severity(value: &Spanned<DeValue<'_>>) -> Result<MinSeverity, Diagnostic>
         Some("crit") => Ok(MinSeverity::Crit),
         Some("info") => Err(Diagnostic::at(
             value.span(),
-            "nobody is called for findings of severity info",
-            "one of \"warn\", \"crit\"; `gpufleet findings --watch` prints all",
+            "notifications do not cover findings of severity info",
+            "use \"warn\" or \"crit\"; `gpufleet findings --watch` prints all findings",
         )),
         Some(other) => Err(not_among("min_severity", other, value.span(), &["warn", "crit"])),
         None => Err(mismatch("min_severity", "a string", value, "min_severity = \"crit\"")),
     }
 }
 
-/// `20/h`, `5/min`, `1/10s` is not one: the unit stands alone.
+/// Reads `20/h` or `5/min`. The unit has no number: `1/10s` is an error.
 fn rate(value: &Spanned<DeValue<'_>>) -> Result<Rate, Diagnostic> {
     let Some(text) = value.get_ref().as_str() else {
         return Err(mismatch("rate", "a string", value, "rate = \"20/h\""));
@@ -165,10 +165,11 @@ fn rate(value: &Spanned<DeValue<'_>>) -> Result<Rate, Diagnostic> {
     };
     match count.parse::<u32>() {
         Ok(count) if (1..=MAX_COUNT).contains(&count) => Ok(Rate { count, span: Duration::from_secs(seconds) }),
-        Ok(0) => {
-            Err(diagnostic("a rate of nothing".to_owned(), "leave `bell`, `desktop` and `on_finding` out for silence"))
-        }
-        Ok(_) => Err(diagnostic(format!("`{text}` is too often"), "the most is 1000 of a unit")),
+        Ok(0) => Err(diagnostic(
+            "the rate is zero".to_owned(),
+            "to turn notifications off, remove `bell`, `desktop` and `on_finding`",
+        )),
+        Ok(_) => Err(diagnostic(format!("`{text}` is too high a rate"), "the limit is 1000 per unit")),
         Err(_) => Err(diagnostic(format!("`{text}` is not a rate"), RATE_HINT)),
     }
 }
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_on_until_it_is_asked_for() {
+    fn notifications_are_off_by_default() {
         let file = HostsFile::parse("hosts.toml", "[[hosts]]\nname = \"a\"\n", None).expect("reads");
         assert_eq!(file.notifications, None);
         assert_eq!(read(""), Notifications::default());
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_begins_where_other_paths_do_and_arguments_are_left_alone() {
+    fn the_program_path_is_resolved_and_arguments_are_unchanged() {
         let argv = |program: &str| read(&format!("on_finding = [\"{program}\", \"~/x\", \"a b\", \"\"]")).on_finding;
         for (program, becomes) in [
             ("notify-lab", "notify-lab"),
@@ -217,14 +218,14 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_show_their_place_and_the_way_out() {
+    fn errors_have_positions_and_hints() {
         for (line, head, hint) in [
             ("bel = true", "2:1: unknown key `bel`", "did you mean `bell`?"),
             ("bell = 1", "2:8: `bell` must be true or false, not an integer", "as in bell = true"),
             (
                 "on_finding = \"notify --room gpu\"",
                 "2:14: `on_finding` must be an array of strings, not a string",
-                "no shell reads it: write the program and each argument, as in on_finding = [\"notify-lab\", \"--room\", \
+                "it runs without a shell: list the program and each argument, as in on_finding = [\"notify-lab\", \"--room\", \
                  \"gpu\"]",
             ),
             (
@@ -234,25 +235,29 @@ mod tests {
             ),
             (
                 "on_finding = []",
-                "2:14: `on_finding` names no program",
-                "leave the key out for none, or write it as in on_finding = [\"notify-lab\", \"--room\", \"gpu\"]",
+                "2:14: `on_finding` has no program",
+                "remove the key, or write it as in on_finding = [\"notify-lab\", \"--room\", \"gpu\"]",
             ),
             (
                 "on_finding = [\"\"]",
-                "2:15: `on_finding` names no program",
-                "name the program first, as in on_finding = [\"notify-lab\", \"--room\", \"gpu\"]",
+                "2:15: `on_finding` has no program",
+                "write the program first, as in on_finding = [\"notify-lab\", \"--room\", \"gpu\"]",
             ),
             ("min_severity = \"critt\"", "2:16: `min_severity` cannot be \"critt\"", "did you mean \"crit\"?"),
             (
                 "min_severity = \"info\"",
-                "2:16: nobody is called for findings of severity info",
-                "one of \"warn\", \"crit\"; `gpufleet findings --watch` prints all",
+                "2:16: notifications do not cover findings of severity info",
+                "use \"warn\" or \"crit\"; `gpufleet findings --watch` prints all findings",
             ),
             ("rate = \"often\"", "2:8: `often` is not a rate", RATE_HINT),
             ("rate = \"5/hours\"", "2:8: `hours` is not a unit of time", "did you mean `/h`?"),
             ("rate = \"5/week\"", "2:8: `week` is not a unit of time", RATE_HINT),
-            ("rate = \"0/h\"", "2:8: a rate of nothing", "leave `bell`, `desktop` and `on_finding` out for silence"),
-            ("rate = \"2000/h\"", "2:8: `2000/h` is too often", "the most is 1000 of a unit"),
+            (
+                "rate = \"0/h\"",
+                "2:8: the rate is zero",
+                "to turn notifications off, remove `bell`, `desktop` and `on_finding`",
+            ),
+            ("rate = \"2000/h\"", "2:8: `2000/h` is too high a rate", "the limit is 1000 per unit"),
             ("rate = 5", "2:8: `rate` must be a string, not an integer", "as in rate = \"20/h\""),
         ] {
             let text = format!("[notifications]\n{line}\n[[hosts]]\nname = \"a\"\n");

@@ -1,4 +1,4 @@
-//! One table of hosts.toml: `[defaults]` or one of the `[[hosts]]`, key by key.
+//! One table of hosts.toml: `[defaults]` or a `[[hosts]]` section.
 
 use super::targets::{check_user, parse_port};
 use super::thresholds::{ThresholdChanges, role};
@@ -15,7 +15,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Every key of a `[[hosts]]` section. `[defaults]` takes the same, less `name`.
+/// The keys of a `[[hosts]]` section. `[defaults]` takes the same keys except `name`.
 pub(super) const KEYS: [&str; 21] = [
     "name",
     "address",
@@ -40,17 +40,17 @@ pub(super) const KEYS: [&str; 21] = [
     "diagnosis",
 ];
 
-/// What stands above the sections of a file.
+/// The settings of a file that apply to all of its sections.
 #[derive(Debug, Default)]
 pub(super) struct FileScope {
     pub(super) defaults: Section,
     pub(super) diagnosis: ThresholdChanges,
-    /// Whose processes may be sent signals, by tag.
+    /// The signal rule of each tag.
     pub(super) signals: Vec<(String, SignalRule)>,
 }
 
 impl FileScope {
-    /// What the tags of a host say of signals: the strictest of them.
+    /// Returns the strictest signal rule of a host's tags.
     fn signals_of(&self, tags: &[SafeText]) -> Option<SignalRule> {
         let own = self.signals.iter().filter(|(tag, _)| tags.iter().any(|own| **own == **tag));
         own.map(|(_, rule)| *rule).min_by_key(|rule| match rule {
@@ -61,7 +61,7 @@ impl FileScope {
     }
 }
 
-/// What one section says; what it does not say is `None`.
+/// The keys of one section; `None` for a key that is not set.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Section {
     pub(super) name: Option<SpannedValue<String>>,
@@ -88,7 +88,7 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// Reads every key; what is wrong goes to `diagnostics`, and what is right is kept.
+    /// Reads every key. Errors go to `diagnostics`; valid keys are kept.
     pub(super) fn read(table: &DeTable<'_>, context: &ParseContext<'_>, diagnostics: &mut Vec<Diagnostic>) -> Self {
         let mut section = Self::default();
         for (key, value) in table {
@@ -146,8 +146,8 @@ impl Section {
         }
     }
 
-    /// The configuration of one host of this section, with what it leaves out taken from the rest of the file.
-    /// Name and address are the caller's: one section can stand for several hosts.
+    /// Returns the configuration of one host of this section, with missing keys filled in from the file. The caller
+    /// gives name and address, because one section can stand for several hosts.
     pub(super) fn host(&self, file_scope: &FileScope, name: &str, address: Option<String>) -> HostConfig {
         let (defaults, all) = (&file_scope.defaults, &file_scope.diagnosis);
         let built_in = HostConfig::named(name);
@@ -182,7 +182,8 @@ impl Section {
         }
     }
 
-    /// What is built in, changed by the whole file, its tags, the defaults and this section; `None` without a change.
+    /// Applies the changes of the file, its tags, the defaults and this section to the built-in thresholds; `None`
+    /// without any change.
     fn thresholds(&self, defaults: &Self, all: &ThresholdChanges, tags: &[SafeText]) -> Option<Arc<Thresholds>> {
         let is_serving = self.is_serving.or(defaults.is_serving);
         let own = [&defaults.diagnosis, &self.diagnosis];
@@ -225,7 +226,7 @@ fn tags(value: &Spanned<DeValue<'_>>) -> Result<Vec<SafeText>, Diagnostic> {
             return Err(Diagnostic::at(
                 item.span(),
                 format!("`{word}` is not one word"),
-                "a tag is a word to filter by",
+                "a tag is a single word for filters",
             ));
         }
         Ok(SafeText::new(word))
@@ -261,13 +262,17 @@ fn probe(word: &str, at: Range<usize>) -> Result<ProbeChoice, Diagnostic> {
     }
 }
 
-/// A path on the host. It is quoted for the shell there, but a line break or a NUL cannot be.
+/// Checks a path on the host. Shell quoting cannot protect a line break or a NUL.
 fn remote_path(path: &str, at: Range<usize>) -> Result<String, Diagnostic> {
     if !path.starts_with('/') {
-        return Err(Diagnostic::at(at, format!("`{path}` is not a whole path"), "a path on the host begins with `/`"));
+        return Err(Diagnostic::at(
+            at,
+            format!("`{path}` is not an absolute path"),
+            "a path on the host begins with `/`",
+        ));
     }
     if path.chars().any(char::is_control) {
-        return Err(Diagnostic::at(at, "a path with control characters", "write the path as `ls` shows it"));
+        return Err(Diagnostic::at(at, "the path contains control characters", "write the path as `ls` shows it"));
     }
     Ok(path.to_owned())
 }

@@ -1,10 +1,10 @@
-//! From targets and files to the hosts of the fleet.
+//! Selects the hosts of the fleet from targets and files.
 //!
-//! - Files alone: all their hosts.
-//! - Files and names: the names select hosts of the files; `user@host` and `host:port` may also name others.
-//! - Names alone: a name that the standard hosts.toml has takes its settings from there; any other is a plain host, for
-//!   which the ssh configuration speaks. `[defaults]` are for the hosts of their own file.
-//! - Nothing: the standard hosts.toml.
+//! - Files only: all of their hosts.
+//! - Files and names: the names select hosts of the files; `user@host` and `host:port` may also name other hosts.
+//! - Names only: a name from the standard hosts.toml uses the settings there; any other name uses the ssh
+//!   configuration. `[defaults]` apply only to hosts of the same file.
+//! - Nothing: all hosts of the standard hosts.toml.
 
 use super::diagnostic::did_you_mean;
 use super::{HostConfig, HostEntry, HostTarget, HostsFile, nodeset};
@@ -15,36 +15,36 @@ use std::path::PathBuf;
 use std::time::Duration;
 use strsim::osa_distance;
 
-/// What is selected from what.
+/// The input of [`select`].
 #[derive(Debug, Clone, Default)]
 pub struct Selection<'a> {
-    /// The files that were named.
+    /// The files given on the command line.
     pub files: Vec<HostsFile>,
-    /// The standard hosts.toml, where there is one and no file was named.
+    /// The standard hosts.toml, if it exists and no file is given.
     pub standard: Option<HostsFile>,
-    /// The hosts that were named.
+    /// The hosts given on the command line.
     pub targets: Vec<HostTarget>,
-    /// All targets as they were typed, for what is said of one of them.
+    /// All targets as typed, for hints.
     pub words: &'a [String],
-    /// What the command line says for every host.
+    /// Command-line options that apply to every host.
     pub overrides: Overrides,
-    /// The words that name a subcommand.
+    /// The names of the subcommands.
     pub subcommands: &'a [&'a str],
 }
 
-/// What the command line says for every host, above any file.
+/// Command-line options that take precedence over the settings of every file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// Time between snapshots.
+    /// The time between snapshots.
     pub interval: Option<Duration>,
-    /// A key offered first.
+    /// A key that is offered first.
     pub identity_file: Option<PathBuf>,
-    /// Read instead of the usual ssh configuration files.
+    /// Replaces the usual ssh configuration files.
     pub ssh_config: Option<PathBuf>,
 }
 
 impl Overrides {
-    /// Puts these values into one host's configuration.
+    /// Applies the options to the configuration of one host.
     pub fn apply(&self, config: &mut HostConfig) {
         if let Some(interval) = self.interval {
             config.interval = interval;
@@ -58,7 +58,7 @@ impl Overrides {
     }
 }
 
-/// Why no fleet can be made of it.
+/// The targets do not make a fleet: a message and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SelectError {
     message: String,
@@ -74,7 +74,7 @@ impl fmt::Display for SelectError {
 
 impl std::error::Error for SelectError {}
 
-/// The hosts of the fleet, each name once, in the order in which they were named.
+/// Returns the hosts of the fleet in the order of the targets, each name once.
 pub fn select(selection: &Selection<'_>) -> Result<Vec<HostConfig>, SelectError> {
     check_words(selection)?;
     let entries = index(&selection.files)?;
@@ -115,7 +115,7 @@ pub fn select(selection: &Selection<'_>) -> Result<Vec<HostConfig>, SelectError>
     Ok(hosts)
 }
 
-/// The hosts so far. A host that is named twice is one host; under another login it is a second one.
+/// The hosts selected so far. The same host is added once; with another login it is a second host.
 #[derive(Default)]
 struct Fleet {
     hosts: Vec<HostConfig>,
@@ -155,7 +155,7 @@ fn with_login(mut host: HostConfig, target: &HostTarget) -> HostConfig {
     host
 }
 
-/// All hosts of all files by name; a name that two files have is an error.
+/// Indexes the hosts of all files by name. A name in two files is an error.
 fn index(files: &[HostsFile]) -> Result<HashMap<&str, &HostEntry>, SelectError> {
     let mut entries: HashMap<&str, &HostEntry> = HashMap::new();
     for entry in files.iter().flat_map(|file| &file.entries) {
@@ -165,7 +165,7 @@ fn index(files: &[HostsFile]) -> Result<HashMap<&str, &HostEntry>, SelectError> 
                     "the host `{}` is named twice: at {} and at {}",
                     entry.config.name, earlier.location, entry.location
                 ),
-                hint: "give the files different hosts, or name one file only".to_owned(),
+                hint: "remove it from one of the files, or use only one file".to_owned(),
             });
         }
     }
@@ -176,13 +176,12 @@ fn not_in_files(name: &str, selection: &Selection<'_>) -> SelectError {
     let files: Vec<&str> = selection.files.iter().map(|file| file.path.as_str()).collect();
     let names = selection.files.iter().flat_map(|file| &file.entries).map(|entry| entry.config.name.as_str());
     let hint = did_you_mean(name, names).unwrap_or_else(|| {
-        format!("a name beside a file selects from it; for a host of its own write `user@{name}` or `{name}:22`")
+        format!("with a file, a name selects a host from it; for another host write `user@{name}` or `{name}:22`")
     });
     SelectError { message: format!("no host `{name}` in {}", files.join(", ")), hint }
 }
 
-/// A bare word that is a subcommand, or one slip of the fingers from one, is not taken for a host in silence.
-/// A name that a hosts.toml has is no slip.
+/// Rejects a bare word that is a subcommand or one edit away from one, unless a hosts.toml has a host of that name.
 fn check_words(selection: &Selection<'_>) -> Result<(), SelectError> {
     let files = selection.files.iter().chain(&selection.standard);
     let is_known = |name: &str| files.clone().any(|file| file.entries.iter().any(|entry| entry.config.name == *name));
@@ -202,9 +201,9 @@ fn check_word(target: &HostTarget, selection: &Selection<'_>, is_known: bool) ->
     let command: String = others.map(|other| format!(" {other}")).collect();
     Err(SelectError {
         message: if meant == word {
-            format!("`{word}` is a subcommand, and stands where a host is expected")
+            format!("`{word}` is a subcommand, but a host is expected here")
         } else {
-            format!("`{word}` is no subcommand; as a host it is one letter from `{meant}`")
+            format!("`{word}` is not a subcommand, and as a host name it is one letter from `{meant}`")
         },
         hint: format!("for the subcommand write `gpufleet {meant}{command}`, for a host of that name `ssh://{word}`"),
     })
@@ -245,14 +244,14 @@ mod tests {
     }
 
     #[test]
-    fn files_alone_give_all_their_hosts() {
+    fn files_select_all_of_their_hosts() {
         let all = ["lab@gpu1:2200", "lab@gpu2:2200", "lab@gpu3:2200", "lab@stats"];
         assert_eq!(logins(&selection(&[], vec![lab()], None)), all);
         assert_eq!(logins(&selection(&[], vec![], Some(lab()))), all);
     }
 
     #[test]
-    fn names_beside_a_file_select_from_it() {
+    fn names_select_hosts_of_a_file() {
         assert_eq!(logins(&selection(&["gpu[2-3]"], vec![lab()], None)), ["lab@gpu2:2200", "lab@gpu3:2200"]);
         assert_eq!(logins(&selection(&["bob@gpu2:22"], vec![lab()], None)), ["bob@gpu2:22"]);
         assert_eq!(
@@ -261,7 +260,7 @@ mod tests {
         );
         assert_eq!(
             error(&selection(&["elsewhere"], vec![lab()], None)),
-            "no host `elsewhere` in lab.toml\n  hint: a name beside a file selects from it; for a host of its own write \
+            "no host `elsewhere` in lab.toml\n  hint: with a file, a name selects a host from it; for another host write \
              `user@elsewhere` or `elsewhere:22`\n"
         );
         assert_eq!(logins(&selection(&["gpu1", "bob@new"], vec![lab()], None)), ["lab@gpu1:2200", "bob@new"]);
@@ -269,13 +268,13 @@ mod tests {
     }
 
     #[test]
-    fn names_alone_take_their_settings_from_the_standard_file_where_it_has_them() {
+    fn names_use_the_settings_of_the_standard_file() {
         assert_eq!(logins(&selection(&["gpu1", "other"], vec![], Some(lab()))), ["lab@gpu1:2200", "other"]);
         assert_eq!(logins(&selection(&["gpu1", "a,b"], vec![], None)), ["gpu1", "a", "b"]);
     }
 
     #[test]
-    fn a_host_named_twice_is_one_and_under_another_login_a_second_one() {
+    fn a_repeated_host_is_added_once_unless_its_login_differs() {
         assert_eq!(logins(&selection(&["a", "a,b", "ssh://a"], vec![], None)), ["a", "b"]);
         let hosts = select(&selection(&["alice@a", "bob@a:22", "bob@a:22"], vec![], None)).expect("selects");
         let names: Vec<_> = hosts.iter().map(|host| (host.name.as_str(), host.address())).collect();
@@ -283,13 +282,13 @@ mod tests {
     }
 
     #[test]
-    fn a_word_near_a_subcommand_names_both_readings() {
+    fn a_word_near_a_subcommand_is_rejected_with_both_alternatives() {
         assert_eq!(
             error(&Selection {
                 words: &["statsu", "gpu1"].map(str::to_owned),
                 ..selection(&["statsu", "gpu1"], vec![], None)
             }),
-            "`statsu` is no subcommand; as a host it is one letter from `status`\n  hint: for the subcommand write \
+            "`statsu` is not a subcommand, and as a host name it is one letter from `status`\n  hint: for the subcommand write \
              `gpufleet status gpu1`, for a host of that name `ssh://statsu`\n"
         );
         assert_eq!(
@@ -297,7 +296,7 @@ mod tests {
                 words: &["lab.toml", "status"].map(str::to_owned),
                 ..selection(&["status"], vec![lab()], None)
             }),
-            "`status` is a subcommand, and stands where a host is expected\n  hint: for the subcommand write \
+            "`status` is a subcommand, but a host is expected here\n  hint: for the subcommand write \
              `gpufleet status lab.toml`, for a host of that name `ssh://status`\n"
         );
         assert_eq!(logins(&selection(&["ssh://statsu"], vec![], None)), ["statsu"]);
@@ -306,17 +305,17 @@ mod tests {
     }
 
     #[test]
-    fn two_files_may_not_name_one_host() {
+    fn a_host_in_two_files_is_an_error() {
         let other = file("b.toml", "# the same again\n[[hosts]]\nname = \"gpu2\"\n");
         assert_eq!(
             error(&selection(&[], vec![lab(), other], None)),
-            "the host `gpu2` is named twice: at lab.toml:4:8 and at b.toml:3:8\n  hint: give the files different hosts, or \
-             name one file only\n"
+            "the host `gpu2` is named twice: at lab.toml:4:8 and at b.toml:3:8\n  hint: remove it from one of the files, or \
+             use only one file\n"
         );
     }
 
     #[test]
-    fn the_command_line_wins_over_the_files() {
+    fn command_line_options_override_the_files() {
         let mut selection = selection(&["gpu1"], vec![lab()], None);
         selection.overrides = Overrides {
             interval: Some(Duration::from_secs(9)),

@@ -1,4 +1,5 @@
-//! What a word on the command line stands for: a file, standard input, or hosts.
+//! Targets of the command line (a file, standard input or hosts), and the parts that name a host: addresses, users,
+//! ports and jump hosts.
 
 use super::diagnostic::{Diagnostic, snippet};
 use super::nodeset;
@@ -8,38 +9,38 @@ use std::net::Ipv6Addr;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// The prefix that makes any word a host, as OpenSSH writes it: `ssh://[user@]host[:port]`.
+/// The prefix that marks any word as a host, as in OpenSSH: `ssh://[user@]host[:port]`.
 const SCHEME: &str = "ssh://";
 
-/// What one word stands for.
+/// The meaning of one word of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A hosts.toml: it ends in `.toml` or holds a `/`.
+    /// A hosts.toml: the word ends in `.toml` or contains a `/`.
     File(PathBuf),
-    /// `-`: targets are read from standard input.
+    /// `-`: read targets from standard input.
     Stdin,
     /// Hosts.
     Hosts(HostTarget),
 }
 
-/// Hosts that are named on the command line.
+/// Hosts given on the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostTarget {
-    /// The word as it was typed.
+    /// The word as typed.
     pub text: String,
-    /// Login name, where given.
+    /// Login name, if given.
     pub user: Option<String>,
-    /// TCP port, where given.
+    /// TCP port, if given.
     pub port: Option<u16>,
-    /// The names or addresses that the word stands for.
+    /// The names or addresses of the hosts.
     pub names: Vec<String>,
-    /// The part of the word that names them, as hosts.toml takes it for `name`.
+    /// The nodeset in the word, as `name` of hosts.toml takes it.
     pub nodeset: String,
-    /// Nothing but one name: it could be a mistyped subcommand.
+    /// The word is a single name without user, port or scheme, so it may be a mistyped subcommand.
     pub is_bare: bool,
 }
 
-/// Why a word cannot be a target.
+/// A word that is not a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetError {
     text: String,
@@ -61,7 +62,7 @@ impl fmt::Display for TargetError {
 
 impl std::error::Error for TargetError {}
 
-/// Reads one word: `hosts.toml`, `-`, `hgx-[01-04]`, `user@host:port`, `[::1]:22`, `ssh://user@host:port`.
+/// Parses one word: `hosts.toml`, `-`, `hgx-[01-04]`, `user@host:port`, `[::1]:22`, `ssh://user@host:port`.
 pub fn parse_target(text: &str) -> Result<Target, TargetError> {
     let is_host = text.starts_with(SCHEME);
     if text == "-" {
@@ -75,7 +76,7 @@ pub fn parse_target(text: &str) -> Result<Target, TargetError> {
         .map_err(|diagnostic| TargetError { text: text.to_owned(), diagnostic: Box::new(diagnostic) })
 }
 
-/// The words of a list of targets, one or more a line; what follows a `#` is a remark.
+/// Splits a list of targets at white space and line ends. A `#` begins a comment.
 pub fn parse_word_list(text: &str) -> impl Iterator<Item = &str> {
     text.lines().flat_map(|line| line.split('#').next().unwrap_or("").split_whitespace())
 }
@@ -109,7 +110,7 @@ fn parse_hosts(text: &str) -> Result<HostTarget, Diagnostic> {
     Ok(HostTarget { text: text.to_owned(), user, port, names, nodeset: host.to_owned(), is_bare })
 }
 
-/// Splits `host:port`. Colons within brackets, and those of an IPv6 address without brackets, are not the port's.
+/// Splits `host:port`. Colons in brackets and in an unbracketed IPv6 address do not separate a port.
 fn split_port(host: &str, at: usize) -> Result<(&str, Option<u16>), Diagnostic> {
     if is_ipv6(host) {
         return Ok((host, None));
@@ -125,20 +126,20 @@ fn split_port(host: &str, at: usize) -> Result<(&str, Option<u16>), Diagnostic> 
     }
 }
 
-/// Characters that OpenSSH refuses in a host or user name given to it, since a shell behind `ProxyCommand` or `Match
-/// exec` would obey them (ssh.c, `valid_hostname`, `valid_ruser`).
+/// Characters that OpenSSH rejects in host and user names, because a shell behind `ProxyCommand` or `Match exec` would
+/// interpret them (ssh.c, `valid_hostname`, `valid_ruser`).
 const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
 
-/// Says what is wrong with a host name or address that stands at `at`.
+/// Checks a host name or address at the range `at`.
 pub(super) fn check_host(name: &str, at: Range<usize>) -> Result<(), Diagnostic> {
     if is_ipv6(name) {
         return Ok(());
     }
     if name.is_empty() {
-        return Err(Diagnostic::at(at, "an empty host name", "write what `ssh` would be given"));
+        return Err(Diagnostic::at(at, "an empty host name", "use a name that `ssh` accepts"));
     }
     if name.starts_with('-') {
-        return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would take it for an option"));
+        return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would read it as an option"));
     }
     let is_bad = |character: char| {
         SHELL_CHARACTERS.contains(character)
@@ -149,24 +150,22 @@ pub(super) fn check_host(name: &str, at: Range<usize>) -> Result<(), Diagnostic>
     match name.chars().find(|&character| is_bad(character)) {
         None => Ok(()),
         Some(':') => Err(Diagnostic::at(at, format!("`{name}` is neither a host name nor an IPv6 address"), PORT_HINT)),
-        Some('@') => Err(Diagnostic::at(at, format!("`{name}` holds a user name"), "the user has a place of its own")),
-        Some(character) => Err(Diagnostic::at(
-            at,
-            format!("`{character}` cannot be in a host name"),
-            "write what `ssh` would be given",
-        )),
+        Some('@') => Err(Diagnostic::at(at, format!("`{name}` contains a user name"), "write the user in `user`")),
+        Some(character) => {
+            Err(Diagnostic::at(at, format!("`{character}` cannot be in a host name"), "use a name that `ssh` accepts"))
+        }
     }
 }
 
-const PORT_HINT: &str = "the port has a place of its own";
+const PORT_HINT: &str = "write the port in `port`, or as `host:port` for a single host";
 
-/// Says what is wrong with a login name that stands at `at`.
+/// Checks a login name at the range `at`.
 pub(super) fn check_user(name: &str, at: Range<usize>) -> Result<(), Diagnostic> {
     if name.is_empty() {
-        return Err(Diagnostic::at(at, "an empty user name", "leave it out for the one of the ssh configuration"));
+        return Err(Diagnostic::at(at, "an empty user name", "leave it out to use the user of the ssh configuration"));
     }
     if name.starts_with('-') {
-        return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would take it for an option"));
+        return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would read it as an option"));
     }
     let is_bad =
         |character: char| SHELL_CHARACTERS.contains(character) || character.is_whitespace() || character.is_control();
@@ -175,7 +174,7 @@ pub(super) fn check_user(name: &str, at: Range<usize>) -> Result<(), Diagnostic>
         Some(character) => Err(Diagnostic::at(
             at,
             format!("`{character}` cannot be in a user name"),
-            "write what `ssh -l` would be given",
+            "use a name that `ssh -l` accepts",
         )),
     }
 }
@@ -187,12 +186,12 @@ pub(super) fn is_ipv6(text: &str) -> bool {
     is_zone && address.parse::<Ipv6Addr>().is_ok()
 }
 
-/// The address within brackets (`[::1]` gives `::1`), where the text is one.
+/// Returns the IPv6 address in brackets: `[::1]` gives `::1`.
 pub(super) fn bracketed_ipv6(text: &str) -> Option<&str> {
     text.strip_prefix('[')?.strip_suffix(']').filter(|inside| is_ipv6(inside))
 }
 
-/// Reads a port, 1 to 65535, that stands at `at`.
+/// Parses a port, 1 to 65535, at the range `at`.
 pub(super) fn parse_port(text: &str, at: Range<usize>) -> Result<u16, Diagnostic> {
     let hint = "a port is a number from 1 to 65535";
     let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
@@ -203,17 +202,17 @@ pub(super) fn parse_port(text: &str, at: Range<usize>) -> Result<u16, Diagnostic
     }
 }
 
-/// More jumps than this are a mistake.
+/// The maximum number of jump hosts.
 const MAX_HOPS: usize = 8;
 
 /// One jump host.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Hop {
-    /// Login name, where given.
+    /// Login name, if given.
     pub user: Option<String>,
-    /// Its name, as ssh knows it.
+    /// Host name as ssh knows it.
     pub host: String,
-    /// TCP port, where given.
+    /// TCP port, if given.
     pub port: Option<u16>,
 }
 
@@ -230,7 +229,8 @@ impl fmt::Display for Hop {
     }
 }
 
-/// Reads a list of jump hosts that stands at `at`; `none` is an empty list.
+/// Parses jump hosts at the range `at` as `ssh -J` does: `[user@]host[:port]`, separated by commas, the nearest one
+/// first. `none` gives an empty list.
 pub fn parse_hops(text: &str, at: Range<usize>) -> Result<Vec<Hop>, Diagnostic> {
     if text.eq_ignore_ascii_case("none") {
         return Ok(Vec::new());
@@ -238,7 +238,7 @@ pub fn parse_hops(text: &str, at: Range<usize>) -> Result<Vec<Hop>, Diagnostic> 
     let hops = text.split(',').map(|hop| parse_hop(hop, at.clone())).collect::<Result<Vec<_>, _>>()?;
     if hops.len() > MAX_HOPS {
         let message = format!("{} jump hosts; the limit is {MAX_HOPS}", hops.len());
-        return Err(Diagnostic::at(at, message, "the first is nearest to here, the last nearest to the host"));
+        return Err(Diagnostic::at(at, message, "use fewer jump hosts"));
     }
     Ok(hops)
 }
@@ -261,7 +261,7 @@ fn parse_hop(text: &str, at: Range<usize>) -> Result<Hop, Diagnostic> {
             _ => (place, None),
         }
     };
-    // `ssh -G` prints every name with a port in brackets.
+    // `ssh -G` prints every host with a port in brackets.
     let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
     check_host(host, at)?;
     Ok(Hop { user, host: host.to_owned(), port })
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_of_a_host_is_read() {
+    fn every_form_of_a_host_is_parsed() {
         assert_eq!(hosts("gpu1"), plain(None, &["gpu1"], None, true));
         assert_eq!(hosts("bob@gpu1:2222"), plain(Some("bob"), &["gpu1"], Some(2222), false));
         assert_eq!(hosts("bob@EXAMPLE.ORG@gpu1"), plain(Some("bob@EXAMPLE.ORG"), &["gpu1"], None, false));
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn files_and_standard_input_are_told_apart_from_hosts() {
+    fn files_and_standard_input_are_recognized() {
         assert_eq!(parse_target("hosts.toml"), Ok(Target::File("hosts.toml".into())));
         assert_eq!(parse_target("./lab"), Ok(Target::File("./lab".into())));
         assert_eq!(parse_target("-"), Ok(Target::Stdin));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_show_their_place() {
+    fn errors_point_into_the_word() {
         let error = parse_target("bob@hgx-[01-04").expect_err("unclosed").to_string();
         assert_eq!(
             error,
@@ -329,28 +329,28 @@ mod tests {
     }
 
     #[test]
-    fn lists_may_hold_remarks() {
+    fn word_lists_may_contain_comments() {
         let words: Vec<&str> = parse_word_list("gpu1 gpu2 # the old ones\n\n# none\nbob@gpu3\n").collect();
         assert_eq!(words, ["gpu1", "gpu2", "bob@gpu3"]);
     }
 
     proptest! {
         #[test]
-        fn no_text_panics(text in "\\PC{0,16}") {
+        fn parsing_never_panics(text in "\\PC{0,16}") {
             if let Err(error) = parse_target(&text) {
                 prop_assert!(error.to_string().starts_with("not a target: "));
             }
         }
 
         #[test]
-        fn what_is_put_together_comes_apart(user in "[a-z]{1,8}", host in "[a-z][a-z0-9.-]{0,8}[a-z]", port in 1_u16..) {
+        fn user_host_and_port_round_trip(user in "[a-z]{1,8}", host in "[a-z][a-z0-9.-]{0,8}[a-z]", port in 1_u16..) {
             let (read_user, names, read_port, is_bare) = hosts(&format!("{user}@{host}:{port}"));
             prop_assert_eq!((read_user, names, read_port, is_bare), (Some(user), vec![host], Some(port), false));
         }
     }
 
     #[test]
-    fn names_that_ssh_takes_are_taken() {
+    fn names_that_ssh_accepts_are_valid() {
         for name in ["hgx-01", "gpu_1.cs.uni.example", "10.0.0.7", "::1", "fe80::1%eth0", "größe", "a+b"] {
             assert_eq!(check_host(name, 0..0), Ok(()), "{name}");
         }
@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_shell_or_an_option_parser_would_obey_is_refused() {
+    fn names_with_shell_characters_or_a_leading_dash_are_rejected() {
         for name in ["", "-oProxyCommand=x", "a b", "a;b", "$(x)", "a`b`", "a|b", "a\nb", "a/b", "a:b", "a@b", "a*"] {
             assert!(check_host(name, 0..0).is_err(), "{name}");
         }
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_has_brackets_only_around_it() {
+    fn only_whole_ipv6_addresses_are_unbracketed() {
         assert_eq!(bracketed_ipv6("[::1]"), Some("::1"));
         assert_eq!(bracketed_ipv6("[1,3]"), None);
         assert!(!is_ipv6("fe80::1%"));
@@ -392,7 +392,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_as_ssh_takes_them() {
+    fn jump_hosts_are_parsed_as_by_ssh() {
         for (text, hops) in [
             ("bastion", vec!["bastion"]),
             ("bob@gate.lab:2222, inner", vec!["bob@gate.lab:2222", "inner"]),
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_jump_host() {
+    fn invalid_jump_hosts_are_rejected() {
         for (text, message) in [
             ("", "an empty host name"),
             ("a,,b", "an empty host name"),

@@ -1,4 +1,5 @@
-//! When the rules of diagnosis fire: plain data with documented defaults, settable under `[diagnosis]` of hosts.toml.
+//! The thresholds of the diagnosis rules with their defaults, and the `[diagnosis]` tables of hosts.toml that change
+//! them.
 
 use super::diagnostic::{Diagnostic, did_you_mean, nearest};
 use super::values::{self, mismatch, parse_seconds};
@@ -7,14 +8,14 @@ use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// What a threshold is measured in, and so how it is written.
+/// The unit of a threshold, which also decides how it is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Unit {
     /// A duration in seconds, written as `"5m"`.
     Time,
     /// 0 to 100.
     Percent,
-    /// A part of something else, or how many times it.
+    /// A ratio.
     Share,
     /// MiB of memory.
     Mebibytes,
@@ -22,12 +23,12 @@ pub enum Unit {
     Celsius,
     /// CPU cores.
     Cores,
-    /// A number of things.
+    /// A count.
     Count,
 }
 
 impl Unit {
-    /// In words, for messages and documents.
+    /// Returns the name of the unit for messages and documentation.
     pub fn words(self) -> &'static str {
         match self {
             Self::Time => "a duration",
@@ -41,16 +42,16 @@ impl Unit {
     }
 }
 
-/// One threshold, for documents and for reading hosts.toml.
+/// The description of one threshold.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameter {
-    /// The rule it belongs to.
+    /// The id of its rule.
     pub rule: &'static str,
-    /// Its key below that rule.
+    /// Its key in the rule's table.
     pub key: &'static str,
-    /// What it is measured in.
+    /// Its unit.
     pub unit: Unit,
-    /// What holds when nothing is said.
+    /// Its default.
     pub default: f64,
     /// What it decides, as a phrase.
     pub about: &'static str,
@@ -61,7 +62,7 @@ macro_rules! thresholds {
         $(
             #[doc = concat!("Thresholds of `", $word, "`; durations are in seconds.")]
             #[derive(Debug, Clone, PartialEq)]
-            pub struct $Rule { $(#[doc = concat!("As a quantity of this kind (`Unit::", stringify!($unit), "`): ", $about, ".")] pub $key: f64,)* }
+            pub struct $Rule { $(#[doc = concat!("In [`Unit::", stringify!($unit), "`]: ", $about, ".")] pub $key: f64,)* }
 
             impl Default for $Rule {
                 fn default() -> Self {
@@ -70,29 +71,28 @@ macro_rules! thresholds {
             }
         )*
 
-        /// The rules' words, in the order of the sheet; a rule's place in it is its bit in [`Thresholds::off`].
+        /// The ids of all rules. The index of a rule is its bit in [`Thresholds::off`].
         pub const RULES: [&str; [$($word),*].len()] = [$($word),*];
 
-        /// Every threshold.
+        /// All thresholds.
         pub const PARAMETERS: &[Parameter] = &[$($(Parameter {
             rule: $word, key: stringify!($key), unit: Unit::$unit, default: $default, about: $about,
         },)*)*];
 
-        /// When the rules fire on one host.
+        /// The thresholds of all rules on one host.
         #[derive(Debug, Clone, Default, PartialEq)]
         pub struct Thresholds {
-            /// One bit a rule that is switched off, by its place in [`RULES`].
+            /// One bit per disabled rule, by its index in [`RULES`].
             pub off: u64,
-            /// Programs that serve models, beyond those that are known: as they stand first on a command line, or after
-            /// the interpreter.
+            /// Additional model servers: the name of the program, or of the script after the interpreter.
             pub model_servers: Vec<SafeText>,
-            /// The host serves models: what waits there is at work.
+            /// The host serves models, so its idle jobs wait for requests.
             pub is_serving: bool,
             $(#[doc = concat!("`", $word, "`.")] pub $rule: $Rule,)*
         }
 
         impl Thresholds {
-            /// The value of one threshold, to be read or set; `None` where the rule has no such key.
+            /// Returns the value of one threshold; `None` if the rule has no such key.
             pub fn value_mut(&mut self, rule: &str, key: &str) -> Option<&mut f64> {
                 match (rule, key) {
                     $($(($word, stringify!($key)) => Some(&mut self.$rule.$key),)*)*
@@ -224,7 +224,7 @@ thresholds! {
     }
     GpuNeedsAction gpu_needs_action "gpu-needs-action" {}
     XidSeen xid_seen "xid-seen" {
-        merge: Time = 600.0, "the same Xid on the same GPU within this time is one finding";
+        merge: Time = 600.0, "an Xid that repeats on a GPU within this time is one finding";
     }
     DriverMismatch driver_mismatch "driver-mismatch" {}
     DriverSkew driver_skew "driver-skew" {}
@@ -275,29 +275,29 @@ thresholds! {
 }
 
 impl Thresholds {
-    /// Whether the rule at this place of [`RULES`] is switched off.
+    /// Whether the rule with this index in [`RULES`] is disabled.
     pub fn is_off(&self, rule: usize) -> bool {
         self.off & (1 << rule) != 0
     }
 }
 
-/// Keys of such a table besides the rules.
+/// The keys of a `[diagnosis]` table besides the rules.
 const KEYS: [&str; 4] = ["off", "model_servers", "role", "tag"];
 
-/// What one table says: changes to be made, in order.
+/// The changes of one table, in order.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ThresholdChanges {
     values: Vec<(&'static Parameter, f64)>,
-    /// Rules, by their place in [`RULES`], and whether each is off.
+    /// Rules by their index in [`RULES`], and whether each is disabled.
     switches: Vec<(usize, bool)>,
     model_servers: Vec<SafeText>,
     is_serving: Option<bool>,
-    /// Changes for the hosts that have a tag.
+    /// Changes for the hosts with a tag.
     tags: Vec<(SafeText, ThresholdChanges)>,
 }
 
 impl ThresholdChanges {
-    /// Reads a table; what is wrong goes to `diagnostics`. Only the table of the whole file may name tags.
+    /// Reads a table. Errors go to `diagnostics`. Only the table at the top of the file may contain tags.
     pub(super) fn read(table: &DeTable<'_>, takes_tags: bool, diagnostics: &mut Vec<Diagnostic>) -> Self {
         let mut changes = Self::default();
         for (key, value) in table {
@@ -323,7 +323,7 @@ impl ThresholdChanges {
         changes
     }
 
-    /// Whether it changes nothing.
+    /// Whether the table changes nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.values.is_empty()
             && self.switches.is_empty()
@@ -332,7 +332,7 @@ impl ThresholdChanges {
             && self.tags.is_empty()
     }
 
-    /// Makes the changes, first those for all, then those for the tags that a host has.
+    /// Applies the changes, and after them those of the host's tags.
     pub(super) fn apply(&self, thresholds: &mut Thresholds, tags: &[SafeText]) {
         for (parameter, value) in &self.values {
             if let Some(slot) = thresholds.value_mut(parameter.rule, parameter.key) {
@@ -411,7 +411,7 @@ fn words(key: &str, value: &Spanned<DeValue<'_>>, example: &str) -> Result<Vec<(
     array.iter().map(word).collect()
 }
 
-/// Reads `role`: `"serving"` or `"training"`.
+/// Reads `role`: `"serving"` gives `true`, `"training"` gives `false`.
 pub(super) fn role(value: &Spanned<DeValue<'_>>) -> Result<bool, Diagnostic> {
     match value.get_ref().as_str() {
         Some("serving") => Ok(true),
@@ -442,7 +442,7 @@ fn unknown_parameter(rule: &str, key: &str, at: Range<usize>) -> Diagnostic {
     let hint = match (did_you_mean(key, keys()), keys().next()) {
         (Some(hint), _) => hint,
         (None, Some(_)) => format!("its thresholds are {}", keys().collect::<Vec<_>>().join(", ")),
-        (None, None) => format!("it has none; switch it off with {rule} = false"),
+        (None, None) => format!("the rule has no thresholds; turn it off with {rule} = false"),
     };
     Diagnostic::at(at, format!("`{rule}` has no threshold `{key}`"), hint)
 }
@@ -479,7 +479,7 @@ fn quantity(parameter: &Parameter, value: &Spanned<DeValue<'_>>) -> Result<f64, 
     Ok(number)
 }
 
-/// A time in seconds, up to a year.
+/// Parses a duration of at most a year, in seconds.
 fn time(text: &str) -> Option<f64> {
     parse_seconds(text).ok().filter(|seconds| (0.0..=366.0 * 86_400.0).contains(seconds))
 }
@@ -490,7 +490,7 @@ mod tests {
     use crate::config::HostsFile;
 
     #[test]
-    fn every_threshold_can_be_set_and_has_its_default() {
+    fn every_threshold_has_its_default_and_can_be_set() {
         let mut thresholds = Thresholds::default();
         for parameter in PARAMETERS {
             let value = thresholds.value_mut(parameter.rule, parameter.key).expect(parameter.key);
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_bit_for_every_rule() {
+    fn disabled_rules_are_bits() {
         assert!(RULES.len() <= 64);
         let off = Thresholds { off: 1 << 3, ..Thresholds::default() };
         assert!(off.is_off(3) && !off.is_off(2));
@@ -519,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn the_whole_file_a_tag_and_a_host_change_thresholds_in_this_order() {
+    fn thresholds_apply_in_the_order_file_tag_host() {
         let text = "[diagnosis]\noff = [\"persistence-off\"]\nmodel_servers = [\"serve.py\"]\n\
                     stuck-spin = { warn_after = \"3m\", utilization = 80 }\ngpu-imbalance = false\n\
                     [diagnosis.tag.lazy]\nidle-hog = { warn_after = \"1d\" }\nstuck-spin = { warn_after = \"4m\" }\n\
@@ -537,13 +537,13 @@ mod tests {
     }
 
     #[test]
-    fn hosts_without_changes_have_no_thresholds_of_their_own() {
+    fn hosts_without_changes_have_no_thresholds() {
         let file = HostsFile::parse("hosts.toml", "[[hosts]]\nname = \"a\"\n", None).expect("reads");
         assert_eq!(file.entries[0].config.thresholds, None);
     }
 
     #[test]
-    fn mistakes_show_their_place_and_the_nearest_key() {
+    fn errors_have_positions_and_hints() {
         assert_eq!(
             error("[diagnosis]\nstuck-spn = false"),
             "hosts.toml:2:1: unknown key `stuck-spn`\n  2 | stuck-spn = false\n    | ^^^^^^^^^\n    = hint: did you mean `stuck-spin`?\n"
@@ -568,7 +568,7 @@ mod tests {
             (
                 "[diagnosis.oom-kill]\nafter = 1",
                 "2:1: `oom-kill` has no threshold `after`",
-                "it has none; switch it off with oom-kill = false",
+                "the rule has no thresholds; turn it off with oom-kill = false",
             ),
             ("[diagnosis]\noff = [\"idle\"]", "2:8: no rule `idle`", "`gpufleet explain` lists the rules"),
             (

@@ -1,4 +1,4 @@
-//! Values that are written as text: durations, GPU indexes, paths.
+//! Values of TOML documents: typed reading with positions, and values written as text (durations, GPU indexes, paths).
 
 use super::diagnostic::{Diagnostic, did_you_mean, nearest};
 use std::ops::Range;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::DeValue;
 
-/// The highest GPU index that can be reserved.
+/// The highest GPU index in `reserved`.
 const MAX_GPU_INDEX: u32 = 1023;
 
 /// The shortest interval between snapshots.
@@ -17,20 +17,17 @@ pub(super) const MAX_INTERVAL: Duration = Duration::from_secs(60);
 
 const INTERVAL_HINT: &str = "write a number and a unit, \"250ms\" to \"60s\", as in interval = \"2s\"";
 
-/// Why a text is not a time with a unit.
+/// A text is not a duration with a unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum DurationError {
-    /// The number stands alone.
+    /// The number has no unit.
     MissingUnit(f64),
-    /// Not a number with one of the units.
+    /// The text is not a number with a known unit.
     Malformed,
 }
 
-/// Reads a time in seconds: a decimal number and a unit, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. Spaces may stand
-/// between them.
-///
-/// # Errors
-/// [`DurationError`].
+/// Parses a duration in seconds: a decimal number and a unit, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. Spaces between
+/// them are allowed.
 pub fn parse_seconds(text: &str) -> Result<f64, DurationError> {
     let text = text.trim();
     let split = text.find(|character: char| !character.is_ascii_digit() && character != '.').unwrap_or(text.len());
@@ -48,7 +45,7 @@ pub fn parse_seconds(text: &str) -> Result<f64, DurationError> {
     }
 }
 
-/// Reads an interval, `250ms`, `2s`, `1.5s`, `1m`, from 0.25 s to 60 s.
+/// Parses an interval from 0.25 s to 60 s: `250ms`, `2s`, `1.5s`, `1m`.
 pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Diagnostic> {
     let text = text.trim();
     let seconds = match parse_seconds(text) {
@@ -62,16 +59,16 @@ pub fn parse_interval(text: &str, at: Range<usize>) -> Result<Duration, Diagnost
     };
     let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if interval < MIN_INTERVAL {
-        let hint = "the shortest is 250ms: below it the driver has no new readings";
+        let hint = "the minimum is 250ms: the driver updates its readings no faster";
         return Err(Diagnostic::at(at, format!("the interval `{text}` is too short"), hint));
     }
     if interval > MAX_INTERVAL {
-        return Err(Diagnostic::at(at, format!("the interval `{text}` is too long"), "the longest is 60s"));
+        return Err(Diagnostic::at(at, format!("the interval `{text}` is too long"), "the maximum is 60s"));
     }
     Ok(interval)
 }
 
-/// Reads GPU indexes, `0-3` or `0,2`, ascending and each once.
+/// Parses GPU indexes, `0-3` or `0,2`, and returns them sorted without duplicates.
 pub(super) fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Diagnostic> {
     let hint = "write GPU indexes as in reserved = \"0-3\" or \"0,2\"";
     let number = |word: &str| {
@@ -81,7 +78,7 @@ pub(super) fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Di
             Ok(index) if is_number && index <= MAX_GPU_INDEX => Ok(index),
             Ok(index) if is_number => Err(Diagnostic::at(
                 at.clone(),
-                format!("no host has a GPU {index}"),
+                format!("the GPU index {index} is too large"),
                 format!("the limit is {MAX_GPU_INDEX}"),
             )),
             _ => Err(Diagnostic::at(at.clone(), format!("`{word}` is not a GPU index"), hint)),
@@ -104,7 +101,7 @@ pub(super) fn parse_indexes(text: &str, at: Range<usize>) -> Result<Vec<u32>, Di
     Ok(indexes)
 }
 
-/// Reads a path on this machine: `~/` is the home directory, and what is relative begins at `base`.
+/// Parses a local path. `~/` is the home directory; a relative path begins at `base`.
 pub(super) fn parse_path(
     text: &str,
     at: Range<usize>,
@@ -112,7 +109,7 @@ pub(super) fn parse_path(
     home: Option<&Path>,
 ) -> Result<PathBuf, Diagnostic> {
     if text.is_empty() {
-        return Err(Diagnostic::at(at, "an empty path", "leave the key out for the usual place"));
+        return Err(Diagnostic::at(at, "an empty path", "remove the key to use the default"));
     }
     let Some(after) = text.strip_prefix('~') else {
         return Ok(base.join(text));
@@ -120,23 +117,24 @@ pub(super) fn parse_path(
     let Some(home) = home else {
         return Err(Diagnostic::at(
             at,
-            "`~` cannot be expanded: the home directory is not known",
-            "set HOME, or write the whole path",
+            "`~` cannot be expanded: the home directory is unknown",
+            "set HOME, or write an absolute path",
         ));
     };
     match after.strip_prefix('/') {
         Some(rest) => Ok(home.join(rest)),
         None if after.is_empty() => Ok(home.to_owned()),
-        None => Err(Diagnostic::at(at, format!("`{text}`: only `~/` is expanded"), "write the whole path")),
+        None => Err(Diagnostic::at(at, format!("`{text}`: only `~/` is expanded"), "write an absolute path")),
     }
 }
 
-/// A value, and the bytes of the file that hold it.
+/// A value and its byte range in the file.
 #[derive(Debug, Clone)]
 pub(super) struct SpannedValue<T> {
     pub(super) value: T,
     pub(super) at: Range<usize>,
-    /// Where the text begins within a plain quoted string, so that a place within it can be shown.
+    /// The offset of the text if the value is a quoted string without escapes, so that a range within the text can be
+    /// shown.
     pub(super) text_start: Option<usize>,
 }
 
@@ -150,17 +148,17 @@ impl SpannedValue<String> {
     }
 }
 
-/// What reading a section needs besides the section itself.
+/// The input for reading a table besides the table itself.
 pub(super) struct ParseContext<'a> {
-    /// The whole file.
+    /// The content of the file.
     pub(super) text: &'a str,
-    /// Where relative paths begin.
+    /// The directory at which relative paths begin.
     pub(super) base: &'a Path,
-    /// What `~` stands for.
+    /// The directory that `~` stands for.
     pub(super) home: Option<&'a Path>,
 }
 
-/// The diagnostic about a key that no section has.
+/// The diagnostic for an unknown key, with the nearest known one as a hint.
 pub(crate) fn unknown_key(
     key: &str,
     at: Range<usize>,
@@ -171,7 +169,7 @@ pub(crate) fn unknown_key(
     Diagnostic::at(at, format!("unknown key `{key}`"), hint)
 }
 
-/// What TOML calls a value of this kind.
+/// Returns the TOML type of a value, for messages.
 pub(super) fn kind(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "a string",
@@ -208,7 +206,7 @@ pub(super) fn spanned(
 ) -> Result<SpannedValue<String>, Diagnostic> {
     let text = text(key, value)?.to_owned();
     let at = value.span();
-    // Only a string without escapes has the same places inside the file as in itself.
+    // In a string with escapes, offsets differ from those in the file.
     let is_plain = source.get(at.start + 1..at.end.saturating_sub(1)) == Some(text.as_str());
     Ok(SpannedValue { text_start: is_plain.then_some(at.start + 1), at, value: text })
 }
@@ -231,7 +229,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn times_have_units() {
+    fn durations_need_a_unit() {
         let times = ["250ms", " 1.5 s", "2m", "2 min", "1h", "1d", "1w"].map(parse_seconds);
         assert_eq!(times, [0.25, 1.5, 120.0, 120.0, 3600.0, 86_400.0, 604_800.0].map(Ok));
         assert_eq!(parse_seconds("90"), Err(DurationError::MissingUnit(90.0)));
@@ -241,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_have_units_and_limits() {
+    fn intervals_need_a_unit_and_have_limits() {
         let read = |text: &str| parse_interval(text, 0..0).map_err(|diagnostic| diagnostic.message);
         assert_eq!(read("2s"), Ok(Duration::from_secs(2)));
         assert_eq!(read("250ms"), Ok(Duration::from_millis(250)));
@@ -261,19 +259,19 @@ mod tests {
     }
 
     #[test]
-    fn indexes_are_read_in_order() {
+    fn gpu_indexes_are_sorted() {
         let read = |text: &str| parse_indexes(text, 0..0).map_err(|diagnostic| diagnostic.message);
         assert_eq!(read("0-3"), Ok(vec![0, 1, 2, 3]));
         assert_eq!(read("2, 0,2"), Ok(vec![0, 2]));
         assert_eq!(read(""), Ok(vec![]));
         assert_eq!(read("3-0"), Err("the range `3-0` runs backwards".to_owned()));
-        assert_eq!(read("0-4000000000"), Err("no host has a GPU 4000000000".to_owned()));
+        assert_eq!(read("0-4000000000"), Err("the GPU index 4000000000 is too large".to_owned()));
         assert_eq!(read("all"), Err("`all` is not a GPU index".to_owned()));
         assert_eq!(read("1,"), Err("`` is not a GPU index".to_owned()));
     }
 
     #[test]
-    fn paths_begin_at_home_or_at_the_file() {
+    fn paths_are_relative_to_home_or_to_the_file() {
         let read = |text: &str, home: Option<&str>| {
             parse_path(text, 0..0, Path::new("/etc/lab"), home.map(Path::new)).map_err(|diagnostic| diagnostic.message)
         };
@@ -287,7 +285,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_panics_and_what_is_read_is_in_range(text in "\\PC{0,12}") {
+        fn parsing_never_panics_and_intervals_are_in_range(text in "\\PC{0,12}") {
             if let Ok(interval) = parse_interval(&text, 0..0) {
                 prop_assert!((MIN_INTERVAL..=MAX_INTERVAL).contains(&interval));
             }
