@@ -1,29 +1,30 @@
 //! gpufleet watches the GPU servers of a small lab from one terminal, over plain SSH.
 //!
-//! A reading enters at the bottom left and rises: the probe on a server samples NVML and /proc ([`probe`]), writes
-//! lines of JSON ([`wire`]), the controller reads them over SSH ([`ssh`], [`collect`]), merges them ([`fleet`]), judges
-//! them ([`diagnosis`]) and shows them ([`app`], [`ui`], [`output`]). It never turns back.
+//! Readings flow in one direction. The probe on a server samples NVML and `/proc` ([`probe`]) and writes lines of JSON
+//! ([`wire`]). The controller reads them over SSH ([`ssh`], [`collect`]), merges them into one state ([`fleet`]),
+//! evaluates the rules ([`diagnosis`]) and shows the result ([`app`], [`ui`], [`output`]).
 //!
-//! # Floors
-//! A module imports only from floors below its own, never sideways:
+//! # Layers
+//! A module imports only from the layers below its own:
 //!
 //! ```text
 //! main, cli, ui
 //! app, output
-//! diagnosis, collect, demo, store
+//! diagnosis, collect, sim, store
 //! fleet, ssh, probe
 //! wire, config
 //! ```
 //!
-//! `probe` stands on `wire` alone, `ssh` on `config`, `wire::safe_text` and `wire::format`; `config` uses `wire::safe_text` for what is shown.
+//! `probe` depends on `wire` alone. `ssh` depends on `config`, `wire::safe_text` and `wire::format`. `config` uses
+//! `wire::safe_text` for text that is displayed.
 //!
 //! # Invariants
-//! - `wire`, `config`, `fleet`, `diagnosis` and `app` know no tokio, no russh and no terminal; of crossterm `app`
-//!   names the types of keys alone. `ui` knows no IO.
-//! - Time is an argument ([`fleet::Moment`]); only the event loop and the host tasks hold a [`fleet::Clock`].
-//! - One owner of the state, one closed event type, bounded channels; an update returns effects as data.
-//! - Missing is not zero: every reading is optional, and an error has its own place beside the readings.
-//! - What comes from a remote is [`wire::SafeText`] before it reaches a screen, a log or an export.
+//! - `wire`, `config`, `fleet`, `diagnosis` and `app` use no tokio, no russh and no terminal; `app` names only the key
+//!   types of crossterm. `ui` performs no IO.
+//! - Time is an argument ([`fleet::Moment`]). Only the event loop and the host tasks hold a [`fleet::Clock`].
+//! - The state has one owner, one closed event type and bounded channels. An update returns effects as data.
+//! - Unknown values are never 0: every reading is optional, and errors are stored beside the readings.
+//! - Text from a remote is [`wire::SafeText`] before it reaches a screen, a log or an export.
 
 pub mod wire;
 

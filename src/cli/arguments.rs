@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line: its definition for clap, the values of its options, and checks that clap cannot do.
 
 use crate::config::{DurationError, parse_interval, parse_seconds};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
@@ -10,19 +10,19 @@ use std::time::Duration;
 #[derive(Debug, Parser)]
 #[command(name = "gpufleet", disable_version_flag = true, max_term_width = 100, override_usage = USAGE, after_help = TARGETS_HELP)]
 pub struct Cli {
-    /// What to do; the screen when nothing is said.
+    /// The subcommand; the screen without one.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// A hosts.toml, hosts, or `-` for hosts on standard input; hosts.toml of the configuration directory by default.
+    /// A hosts.toml, hosts, or `-` for targets on standard input [default: hosts.toml in the configuration directory].
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
-    /// How the screen looks.
+    /// Options of the screen.
     #[command(flatten)]
     pub screen: ScreenArgs,
-    /// What every command takes.
+    /// Options of all subcommands.
     #[command(flatten)]
     pub global: GlobalArgs,
-    /// Print the version and the probes that are carried.
+    /// Print the version and the embedded probes.
     #[arg(short = 'V', long)]
     pub version: bool,
 }
@@ -33,153 +33,153 @@ gpufleet [OPTIONS] [TARGET]...
 
 const TARGETS_HELP: &str = "\
 A TARGET is
-  hosts.toml, ./lab    a file: it ends in .toml or holds a /
-  gpu1, hgx-[01-04]    hosts, as ssh knows them; names beside a file select from it
+  hosts.toml, ./lab    a file: it ends in .toml or contains a /
+  gpu1, hgx-[01-04]    hosts as ssh knows them; with a file, hosts of that file
   gpu*                 the hosts of ~/.ssh/config whose names match
   user@host:port       with login name and port; [::1]:22 for IPv6
-  ssh://NAME           a host, whatever its name (\"status\" is a subcommand)
-  -                    targets on standard input";
+  ssh://NAME           a host, even if its name is a subcommand
+  -                    read targets from standard input";
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Print the fleet once and exit.
+    /// Print the state of all hosts once and exit.
     Status(StatusArgs),
-    /// Print GPUs that are free, and what to type to use them.
+    /// Print free GPUs and the commands to use them.
     Free(FreeArgs),
-    /// Print what is stuck, idle or failing, and why; --replay judges a recording.
+    /// Print hung, idle or failing work with its cause; --replay evaluates a recording.
     Findings(FindingsArgs),
-    /// Write what the hosts send into a file, until Ctrl-C; docs/recording.md describes it.
+    /// Record the updates of all hosts to a file, until Ctrl-C; see docs/recording.md.
     Record(RecordArgs),
-    /// Walk the way to each host step by step, and say what to do where it ends.
+    /// Check the connection to each host step by step and suggest how to repair it.
     Doctor(HostsArgs),
-    /// Remove the probes that gpufleet has put on the hosts.
+    /// Remove the probes that gpufleet installed on the hosts.
     Clean(HostsArgs),
-    /// Write a hosts.toml to fill in; overwrites nothing, connects nowhere.
+    /// Write a hosts.toml to edit; overwrites nothing and does not connect.
     Init(InitArgs),
-    /// Explain a kind of finding, or list them all; connects nowhere.
+    /// Explain a rule of the diagnosis, or list all rules; does not connect.
     Explain(ExplainArgs),
 }
 
-/// What `status` takes.
+/// Options of `status`.
 #[derive(Debug, Args)]
 pub struct StatusArgs {
-    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
-    /// Print JSON, one line; docs/status-json.md describes it.
+    /// Print one line of JSON; see docs/status-json.md.
     #[arg(long)]
     pub json: bool,
-    /// Print what there is after this many seconds. Time in which a question waits for you is not counted.
+    /// Print the state after this many seconds. Time with an open prompt does not count.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
 }
 
-/// What `free` takes.
+/// Options of `free`.
 #[derive(Debug, Args)]
 pub struct FreeArgs {
-    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
-    /// Choose this many, on as few hosts as possible [default: all that are free].
+    /// Select this many GPUs on as few hosts as possible [default: all free GPUs].
     #[arg(short = 'n', long = "count", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub count: Option<u32>,
-    /// Each with at least this much unused memory, for example 40G or 512M.
+    /// Minimum unused memory of each GPU, for example 40G or 512M.
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub mem: Option<u64>,
-    /// Each of a model that contains this, for example H100.
+    /// Select GPUs whose model contains this text, for example H100.
     #[arg(long, value_name = "TEXT")]
     pub model: Option<String>,
-    /// All of them on one host; needs -n.
+    /// Select GPUs of a single host; needs -n.
     #[arg(long)]
     pub same_host: bool,
-    /// Wait until there are some, however long it takes.
+    /// Wait until enough GPUs are free, without a time limit.
     #[arg(long)]
     pub wait: bool,
-    /// Print JSON, one line; docs/free-json.md describes it.
+    /// Print one line of JSON; see docs/free-json.md.
     #[arg(long)]
     pub json: bool,
-    /// Decide with the hosts that have reported after this many seconds.
+    /// After this many seconds, use the hosts that have reported by then.
     #[arg(long, value_name = "S", default_value = "10", value_parser = timeout)]
     pub timeout: Duration,
 }
 
-/// What `findings` takes.
+/// Options of `findings`.
 #[derive(Debug, Args)]
 pub struct FindingsArgs {
-    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
     /// Watch for this many seconds before printing [default: 30].
     #[arg(long = "for", value_name = "S", value_parser = span)]
     pub duration: Option<Duration>,
-    /// Print JSON, one line; docs/findings-json.md describes it.
+    /// Print one line of JSON; see docs/findings-json.md.
     #[arg(long)]
     pub json: bool,
-    /// Print every change as it happens, until Ctrl-C.
+    /// Print every change when it happens, until Ctrl-C.
     #[arg(long)]
     pub watch: bool,
-    /// Leave out what matters less.
+    /// Print only findings of at least this severity.
     #[arg(long, value_enum, value_name = "S", default_value = "info")]
     pub min_severity: Level,
-    /// Judge a recording in its own time, and print every change; docs/recording.md describes it.
+    /// Evaluate a recording instead of hosts and print every change; see docs/recording.md.
     #[arg(long, value_name = "FILE")]
     pub replay: Option<PathBuf>,
 }
 
-/// How much a finding matters.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Level {
-    /// Worth knowing.
+    /// For information.
     Info,
-    /// Somebody should look.
+    /// Needs attention.
     Warn,
-    /// Work is lost, or will be.
+    /// Work is lost or will be lost.
     Crit,
 }
 
-/// What `record` takes.
+/// Options of `record`.
 #[derive(Debug, Args)]
 pub struct RecordArgs {
-    /// The file to write; one that exists is left alone.
+    /// The file to write; an existing file is not overwritten.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
-    /// Leave out user names and the arguments of commands.
+    /// Leave out user names and command arguments.
     #[arg(long)]
     pub redact: bool,
-    /// End after this many seconds [default: at Ctrl-C].
+    /// Stop after this many seconds [default: at Ctrl-C].
     #[arg(long = "for", value_name = "S", value_parser = span)]
     pub duration: Option<Duration>,
 }
 
-/// What a command takes that does one thing on each host.
+/// Arguments of a command that runs once on each host.
 #[derive(Debug, Args)]
 pub struct HostsArgs {
-    /// A hosts.toml, hosts, or `-`; as without a subcommand.
+    /// A hosts.toml, hosts, or `-` for standard input, as without a subcommand.
     #[arg(value_name = "TARGET")]
     pub targets: Vec<String>,
 }
 
-/// What `init` takes.
+/// Arguments of `init`.
 #[derive(Debug, Args)]
 pub struct InitArgs {
-    /// Hosts to put into it; without them, those of ~/.ssh/config.
+    /// Hosts to write into the file [default: the hosts of ~/.ssh/config].
     #[arg(value_name = "HOST")]
     pub hosts: Vec<String>,
 }
 
-/// What `explain` takes.
+/// Arguments of `explain`.
 #[derive(Debug, Args)]
 pub struct ExplainArgs {
-    /// A rule, for example stuck-spin; all are listed when none is named.
+    /// A rule, for example stuck-spin [default: list all rules].
     #[arg(value_name = "RULE")]
     pub rule: Option<String>,
 }
 
-/// How the screen looks.
+/// Options of the screen.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct ScreenArgs {
     /// Colours of the screen [default: auto].
@@ -188,10 +188,10 @@ pub struct ScreenArgs {
     /// Draw with ASCII characters only.
     #[arg(long)]
     pub ascii: bool,
-    /// Change nothing on any host: send no signals, open no shell.
+    /// Read-only: send no signals and open no shell.
     #[arg(long)]
     pub readonly: bool,
-    /// Also write what is done to reach each host, step by step, at the end of this file.
+    /// Append every connection step of each host to this file.
     #[arg(long, value_name = "FILE")]
     pub log: Option<PathBuf>,
 }
@@ -199,7 +199,7 @@ pub struct ScreenArgs {
 /// The colours of the screen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Theme {
-    /// As the terminal's background is.
+    /// Follow the background of the terminal.
     Auto,
     /// For a dark background.
     Dark,
@@ -209,28 +209,28 @@ pub enum Theme {
     Mono,
 }
 
-/// What every command takes.
+/// Options of all subcommands.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct GlobalArgs {
-    /// Time between readings, 250ms to 60s [default: 2s, or as hosts.toml says].
+    /// Time between readings, 250ms to 60s [default: 2s, or the value in hosts.toml].
     #[arg(long, global = true, value_name = "TIME", value_parser = interval)]
     pub interval: Option<Duration>,
-    /// A key that is offered first, as `ssh -i` does.
+    /// A private key to try first, as with `ssh -i`.
     #[arg(short, long, global = true, value_name = "FILE")]
     pub identity_file: Option<PathBuf>,
-    /// Read this instead of ~/.ssh/config, as `ssh -F` does.
+    /// Read this file instead of ~/.ssh/config, as with `ssh -F`.
     #[arg(long, global = true, value_name = "FILE")]
     pub ssh_config: Option<PathBuf>,
-    /// Show a simulated fleet; nothing is connected to.
+    /// Show a simulated fleet; does not connect.
     #[arg(long, global = true)]
     pub demo: bool,
-    /// Hosts of the simulated fleet, 1 to 10000 [default: 6].
+    /// Number of simulated hosts, 1 to 10000 [default: 6].
     #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub demo_hosts: Option<u32>,
-    /// GPUs of each simulated host, 1 to 64 [default: 8].
+    /// Number of GPUs per simulated host, 1 to 64 [default: 8].
     #[arg(long, global = true, value_name = "M", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub demo_gpus: Option<u32>,
-    /// How fast simulated time passes, 0.1 to 1000 [default: 1].
+    /// Speed of simulated time, 0.1 to 1000 [default: 1].
     #[arg(long, global = true, value_name = "X", value_parser = speed)]
     pub demo_speed: Option<f64>,
 }
@@ -240,7 +240,7 @@ impl Cli {
         self.targets.iter().chain(self.command.iter().flat_map(Command::targets))
     }
 
-    /// The words that name a subcommand, `help` among them.
+    /// Returns the names of the subcommands, including `help`.
     pub fn subcommands() -> Vec<String> {
         let mut command = Self::command();
         command.build();
@@ -275,7 +275,7 @@ impl Command {
     }
 }
 
-/// Arguments that are right one by one and wrong together.
+/// Arguments that are valid one by one but not together: a message and a hint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UsageError {
     message: String,
@@ -291,48 +291,51 @@ impl fmt::Display for UsageError {
 impl std::error::Error for UsageError {}
 
 impl Cli {
-    /// Checks what clap cannot: it does not enforce relations of global options across a subcommand.
+    /// Checks relations between options. clap does not enforce them between a global option and a subcommand.
     pub fn check(&self) -> Result<(), UsageError> {
         let error = |message: String, hint: &str| Err(UsageError { message, hint: hint.to_owned() });
         let Self { global, screen, .. } = self;
-        let of_demo = [
+        let demo_options = [
             ("--demo-hosts", global.demo_hosts.is_some()),
             ("--demo-gpus", global.demo_gpus.is_some()),
             ("--demo-speed", global.demo_speed.is_some()),
         ];
-        let of_connections =
+        let connection_options =
             [("--identity-file", global.identity_file.is_some()), ("--ssh-config", global.ssh_config.is_some())];
-        let of_screen = [
+        let screen_options = [
             ("--ascii", screen.ascii),
             ("--readonly", screen.readonly),
             ("--log", screen.log.is_some()),
             ("--theme", screen.theme.is_some()),
         ];
-        match (first(&of_demo), first(&of_connections)) {
+        match (first(&demo_options), first(&connection_options)) {
             (Some(option), _) if !global.demo => {
-                return error(format!("{option} is for the simulated fleet"), "add --demo");
+                return error(format!("{option} needs --demo"), "add --demo");
             }
             (_, Some(option)) if global.demo => {
-                return error(format!("--demo connects to nothing, and takes no {option}"), "leave one of them out");
+                return error(
+                    format!("--demo does not connect to hosts and does not take {option}"),
+                    "leave one of them out",
+                );
             }
             _ => {}
         }
         if global.demo && self.all_targets().next().is_some() {
-            return error("--demo has its own hosts, and takes no TARGET".to_owned(), "leave one of them out");
+            return error("--demo simulates its hosts and does not take a TARGET".to_owned(), "leave one of them out");
         }
         let Some(command) = &self.command else { return Ok(()) };
-        if let Some(option) = first(&of_screen) {
-            return error(format!("{option} is for the screen"), "leave it out with a subcommand");
+        if let Some(option) = first(&screen_options) {
+            return error(format!("{option} applies only to the screen"), "leave it out with a subcommand");
         }
         if !self.targets.is_empty() {
             return error(
-                format!("`{}` stands before the subcommand `{}`", self.targets.join(" "), command.name()),
+                format!("`{}` is before the subcommand `{}`", self.targets.join(" "), command.name()),
                 "write the subcommand first, then its targets",
             );
         }
         match command {
             Command::Free(FreeArgs { same_host: true, count: None, .. }) => {
-                error("--same-host tells where that many GPUs shall be, and no number is given".to_owned(), "add -n N")
+                error("--same-host needs a number of GPUs".to_owned(), "add -n N")
             }
             Command::Findings(FindingsArgs { replay: Some(_), targets, duration, watch, .. }) => {
                 let others = [
@@ -342,24 +345,26 @@ impl Cli {
                     ("--watch", *watch),
                     ("--interval", global.interval.is_some()),
                 ];
-                match first(&others).or(first(&of_connections)) {
+                match first(&others).or(first(&connection_options)) {
                     Some(other) => error(
-                        format!("--replay judges a recording from its beginning to its end, and takes no {other}"),
+                        format!("--replay evaluates a recording and does not take {other}"),
                         "leave one of them out",
                     ),
                     None => Ok(()),
                 }
             }
-            Command::Explain(_) if global.demo || global.interval.is_some() || first(&of_connections).is_some() => {
+            Command::Explain(_) if global.demo || global.interval.is_some() || first(&connection_options).is_some() => {
                 error(
-                    "`explain` connects nowhere, and takes no such option".to_owned(),
+                    "`explain` does not connect to hosts and does not take this option".to_owned(),
                     "write `gpufleet explain RULE`",
                 )
             }
             Command::Doctor(_) | Command::Clean(_) if global.demo => {
-                error(format!("`{}` is for machines, not for the simulated fleet", command.name()), "leave --demo out")
+                error(format!("`{}` does not work on the simulated fleet", command.name()), "leave --demo out")
             }
-            Command::Init(_) if global.demo => error("`init` has no simulation".to_owned(), "leave --demo out"),
+            Command::Init(_) if global.demo => {
+                error("`init` does not work on the simulated fleet".to_owned(), "leave --demo out")
+            }
             Command::Init(_) if global.interval.is_some() || global.identity_file.is_some() => {
                 let hint = "write the file, then set `interval` or `identity_file` in it";
                 error("`init` takes neither --interval nor --identity-file".to_owned(), hint)
@@ -369,7 +374,7 @@ impl Cli {
     }
 }
 
-/// The first of the options that is given.
+/// Returns the first option that is set.
 fn first<'a>(options: &[(&'a str, bool)]) -> Option<&'a str> {
     options.iter().find(|(_, is_given)| *is_given).map(|(option, _)| *option)
 }
@@ -381,7 +386,7 @@ fn interval(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// Memory: `40G`, `512M`, `1.5T`; a bare number is GiB, as nearly everybody means it.
+/// Parses a memory size, `40G`, `512M` or `1.5T`. A number without a unit is in GiB.
 fn size(text: &str) -> Result<u64, String> {
     let (number, unit) = match text.find(|character: char| character.is_ascii_alphabetic()) {
         Some(at) => text.split_at(at),
@@ -403,12 +408,12 @@ fn timeout(text: &str) -> Result<Duration, String> {
     seconds_up_to(3600, text)
 }
 
-/// A time to observe on the fleet's clock: up to 30 days.
+/// Parses a duration of up to 30 days on the clock of the fleet.
 fn span(text: &str) -> Result<Duration, String> {
     seconds_up_to(2_592_000, text)
 }
 
-/// A time with a unit, or seconds without one.
+/// Parses a duration with a unit, or a number of seconds.
 fn seconds_up_to(most: u32, text: &str) -> Result<Duration, String> {
     let seconds = match parse_seconds(text) {
         Ok(seconds) | Err(DurationError::MissingUnit(seconds)) => Some(seconds),
@@ -443,12 +448,12 @@ mod tests {
     }
 
     #[test]
-    fn clap_finds_no_fault_in_the_definition() {
+    fn the_clap_definition_is_valid() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn what_people_type_is_taken() {
+    fn valid_command_lines_are_accepted() {
         for line in [
             "",
             "hosts.toml",
@@ -478,30 +483,24 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_together_is_said() {
+    fn conflicting_options_are_rejected() {
         let table = [
-            ("--demo-hosts 3", "--demo-hosts is for the simulated fleet"),
-            ("status --demo-speed 3", "--demo-speed is for the simulated fleet"),
-            ("--demo gpu1", "--demo has its own hosts, and takes no TARGET"),
-            ("--demo status gpu1", "--demo has its own hosts, and takes no TARGET"),
-            ("--demo --ssh-config c", "--demo connects to nothing, and takes no --ssh-config"),
-            ("--demo -i k", "--demo connects to nothing, and takes no --identity-file"),
-            (
-                "findings --replay lab.jsonl gpu1",
-                "--replay judges a recording from its beginning to its end, and takes no TARGET",
-            ),
-            (
-                "--demo findings --replay lab.jsonl",
-                "--replay judges a recording from its beginning to its end, and takes no --demo",
-            ),
-            ("--demo record lab.jsonl gpu1", "--demo has its own hosts, and takes no TARGET"),
-            ("free --same-host", "--same-host tells where that many GPUs shall be, and no number is given"),
-            ("--demo free gpu1", "--demo has its own hosts, and takes no TARGET"),
-            ("--theme dark status", "--theme is for the screen"),
-            ("--readonly status gpu1", "--readonly is for the screen"),
-            ("--ascii status gpu1", "--ascii is for the screen"),
-            ("--demo init", "`init` has no simulation"),
-            ("explain --demo", "`explain` connects nowhere, and takes no such option"),
+            ("--demo-hosts 3", "--demo-hosts needs --demo"),
+            ("status --demo-speed 3", "--demo-speed needs --demo"),
+            ("--demo gpu1", "--demo simulates its hosts and does not take a TARGET"),
+            ("--demo status gpu1", "--demo simulates its hosts and does not take a TARGET"),
+            ("--demo --ssh-config c", "--demo does not connect to hosts and does not take --ssh-config"),
+            ("--demo -i k", "--demo does not connect to hosts and does not take --identity-file"),
+            ("findings --replay lab.jsonl gpu1", "--replay evaluates a recording and does not take TARGET"),
+            ("--demo findings --replay lab.jsonl", "--replay evaluates a recording and does not take --demo"),
+            ("--demo record lab.jsonl gpu1", "--demo simulates its hosts and does not take a TARGET"),
+            ("free --same-host", "--same-host needs a number of GPUs"),
+            ("--demo free gpu1", "--demo simulates its hosts and does not take a TARGET"),
+            ("--theme dark status", "--theme applies only to the screen"),
+            ("--readonly status gpu1", "--readonly applies only to the screen"),
+            ("--ascii status gpu1", "--ascii applies only to the screen"),
+            ("--demo init", "`init` does not work on the simulated fleet"),
+            ("explain --demo", "`explain` does not connect to hosts and does not take this option"),
             ("init --interval 2s", "`init` takes neither --interval nor --identity-file"),
         ];
         for (line, message) in table {
@@ -510,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_checked() {
+    fn invalid_values_are_rejected() {
         let table = [
             (
                 "--interval 2",
@@ -535,9 +534,9 @@ mod tests {
     }
 
     #[test]
-    fn a_subcommand_after_a_target_never_passes_in_silence() {
+    fn a_subcommand_after_a_target_is_parsed_as_a_target() {
         let cli = Cli::try_parse_from(["gpufleet", "hosts.toml", "status"]).expect("parses");
-        // clap takes the word for a target; the selection of hosts refuses it there.
+        // clap reads the word as a target; the selection of hosts rejects it.
         assert!(cli.check().is_err() || cli.targets == ["hosts.toml", "status"]);
         assert_eq!(
             Cli::subcommands(),
@@ -546,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn seconds_may_stand_alone() {
+    fn durations_may_have_no_unit() {
         let half_a_minute = Ok(Duration::from_secs(30));
         for text in ["30", "30s", "0.5m"] {
             assert_eq!(timeout(text), half_a_minute, "{text}");
@@ -557,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_binary() {
+    fn sizes_are_in_binary_units() {
         for (text, bytes) in
             [("40G", 40 << 30), ("40", 40 << 30), ("512MiB", 512 << 20), ("1.5t", 3 << 39), ("40gb", 40 << 30)]
         {

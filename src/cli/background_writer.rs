@@ -1,64 +1,64 @@
-//! A file that is written beside the event loop: a disk that is busy, or a file server that does not answer, holds up
-//! neither the screen nor any host.
+//! Writes files on a blocking thread, so that a busy disk or a file server that does not answer never blocks the event
+//! loop.
 
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 
-/// A disk that has not taken a file by then does not keep the program from ending.
+/// The program ends after this time even if the disk has not taken a file.
 pub(super) const END_LIMIT: Duration = Duration::from_secs(3);
 
-/// A file of ours, and whether it is being written.
+/// A file and the state of its last write.
 #[derive(Debug)]
 pub(super) struct BackgroundWriter<F> {
-    /// `None` while it is being written.
+    /// `None` during a write.
     idle_file: Option<F>,
     writing: Option<oneshot::Receiver<(F, Option<String>)>>,
 }
 
 impl<F: Send + 'static> BackgroundWriter<F> {
-    /// Nothing is written yet.
+    /// Creates a writer without starting a write.
     pub(super) fn new(file: F) -> Self {
         Self { idle_file: Some(file), writing: None }
     }
 
-    /// The file, unless it is being written.
+    /// Returns the file unless a write is in progress.
     pub(super) fn idle_file(&mut self) -> Option<&mut F> {
         self.idle_file.as_mut()
     }
 
-    /// Writes it on a thread for calls that may wait; `write` returns what a person should know. Nothing happens while an
-    /// earlier write goes on. To be called within a tokio runtime.
+    /// Runs `write` on a blocking thread; it returns a message for the user or `None`. Does nothing while an earlier
+    /// write is in progress. Must be called within a tokio runtime.
     pub(super) fn start_write(&mut self, write: impl FnOnce(&mut F) -> Option<String> + Send + 'static) {
         let Some(mut file) = self.idle_file.take() else { return };
         let (sender, writing) = oneshot::channel();
         self.writing = Some(writing);
         tokio::task::spawn_blocking(move || {
             let message = write(&mut file);
-            // At the end of the program nobody waits any longer.
+            // The receiver is gone when the program ends.
             let _taken = sender.send((file, message));
         });
     }
 
-    /// What a person should know of the last write, once after it has ended.
+    /// Returns the message of the last write, once after it has ended.
     pub(super) fn take_message(&mut self) -> Option<String> {
         let written = self.writing.as_mut()?.try_recv().ok()?;
         self.finish_write(written)
     }
 
-    /// Writes it for the last time, after what is being written now. Waits no longer than `limit` for both.
+    /// Waits for the write in progress, then runs `write`. Waits at most `limit` for both.
     pub(super) async fn finish(
         mut self,
         limit: Duration,
         write: impl FnOnce(&mut F) -> Option<String> + Send + 'static,
     ) -> Option<String> {
         let end = Instant::now() + limit;
-        let before = self.refresh_derived_state(end).await;
+        let before = self.wait_for_write(end).await;
         self.start_write(write);
-        self.refresh_derived_state(end).await.or(before)
+        self.wait_for_write(end).await.or(before)
     }
 
-    async fn refresh_derived_state(&mut self, end: Instant) -> Option<String> {
+    async fn wait_for_write(&mut self, end: Instant) -> Option<String> {
         let written = timeout_at(end, self.writing.as_mut()?).await.ok()?.ok()?;
         self.finish_write(written)
     }
@@ -69,6 +69,11 @@ impl<F: Send + 'static> BackgroundWriter<F> {
     }
 }
 
+/// Returns the first line of an error, for messages that must fit a status bar.
+pub(super) fn first_line(error: &impl std::fmt::Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,7 +81,7 @@ mod tests {
 
     const DEADLINE: Duration = Duration::from_secs(5);
 
-    /// A write that lasts until the sender is used or dropped.
+    /// A write that blocks until the sender is used or dropped.
     fn slow(message: &'static str) -> (Sender<()>, impl FnOnce(&mut Vec<u8>) -> Option<String> + Send) {
         let (release, released): (_, Receiver<()>) = channel();
         let write = move |file: &mut Vec<u8>| {
@@ -88,7 +93,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_write_that_lasts_holds_up_nobody_and_is_heard_of_once() {
+    async fn a_slow_write_does_not_block_and_its_message_is_returned_once() {
         let mut file = BackgroundWriter::new(Vec::new());
         let (release, write) = slow("the disk is full");
         file.start_write(write);
@@ -101,7 +106,7 @@ mod tests {
             if let Some(message) = file.take_message() {
                 break message;
             }
-            assert!(Instant::now() < end, "it does not end");
+            assert!(Instant::now() < end, "the write does not end");
             tokio::task::yield_now().await;
         };
         assert_eq!((message.as_str(), file.idle_file().map(|file| file.len())), ("the disk is full", Some(1)));
@@ -109,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_last_write_comes_after_the_one_before() {
+    async fn finish_waits_for_the_earlier_write() {
         let mut file = BackgroundWriter::new(Vec::new());
         let (release, write) = slow("the first");
         file.start_write(write);
@@ -119,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_disk_that_does_not_answer_is_not_waited_for_at_the_end() {
+    async fn finish_gives_up_after_its_limit() {
         let mut file = BackgroundWriter::new(Vec::new());
         let (release, write) = slow("too late");
         file.start_write(write);

@@ -1,4 +1,4 @@
-//! `gpufleet clean [TARGET]...`: our probes removed from the hosts.
+//! `gpufleet clean [TARGET]...`: removes the probes that gpufleet installed.
 
 use super::CommandError;
 use super::command_context::CommandContext;
@@ -9,7 +9,7 @@ use crate::wire::SafeText;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// Removes the probes and says which.
+/// Removes the probes and prints their paths.
 pub async fn run(setup: CommandContext) -> Result<ExitCode, CommandError> {
     for_each_host(setup, "clean", |ssh, host| async move { report(&host.name, clean(ssh, &host).await) }).await
 }
@@ -45,7 +45,7 @@ mod tests {
     use crate::fleet::LinkErrorKind;
 
     #[test]
-    fn each_host_says_what_became_of_its_probes() {
+    fn the_report_lists_removed_and_remaining_probes() {
         let host = SafeText::new("hgx-01");
         let both = Cleaned { removed: vec!["/a".into()], kept: vec!["/b".into()] };
         assert_eq!(report(&host, Ok(both)), Err("hgx-01: removed /a\nhgx-01: cannot remove /b\n".into()));

@@ -1,4 +1,4 @@
-//! Which hosts are meant, and the way to them: what `watch` and `status` begin with.
+//! The hosts that a command works with and how to reach them.
 
 use super::CommandError;
 use super::arguments::{Cli, GlobalArgs};
@@ -17,32 +17,32 @@ use std::path::Path;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
-/// Hosts and the way to them. Nothing is connected to yet.
+/// The selected hosts, their source, the clock and the prompts. Nothing is connected yet.
 pub struct CommandContext {
-    /// The hosts, in order.
+    /// The hosts in order.
     pub hosts: Vec<Arc<HostConfig>>,
-    /// Where their bytes come from.
+    /// Opens the channel to a host.
     pub source: Source,
-    /// What all connections share, and the prompts that they raise; `None` for a simulation.
+    /// The shared state of all connections and their prompts; `None` for a simulated fleet.
     pub ssh: Option<(Arc<Context>, mpsc::Receiver<PromptEvent>)>,
-    /// The clock of fleet and hosts.
+    /// The clock of the fleet and of the host tasks.
     pub clock: Clock,
-    /// The data is simulated.
+    /// The fleet is simulated.
     pub simulated: bool,
-    /// How somebody is told of findings.
+    /// How to notify the user of findings.
     pub notifications: Notifications,
 }
 
-/// Hosts by their configuration, or a simulation.
+/// The hosts of a command.
 pub enum SelectedHosts {
-    /// Machines, and what their hosts.toml says of notifications.
+    /// Configured hosts, and the `[notifications]` table of their file.
     Real(Vec<HostConfig>, Notifications),
-    /// None: so many are simulated.
+    /// A simulated fleet with this many hosts.
     Simulated(u32),
 }
 
 impl SelectedHosts {
-    /// How many there are.
+    /// Returns the number of hosts.
     pub fn count(&self) -> usize {
         match self {
             Self::Real(hosts, _) => hosts.len(),
@@ -51,15 +51,15 @@ impl SelectedHosts {
     }
 }
 
-/// Why there are no hosts to begin with.
+/// An error that leaves a command without hosts.
 pub enum HostSelectionError {
-    /// Nothing was named, and nothing was found.
+    /// There is no target, no hosts.toml and no local GPU.
     NoTarget,
-    /// What was named cannot be used.
+    /// A target or a file cannot be used.
     Failed(CommandError),
 }
 
-/// What to type when nothing was named.
+/// The message without a target.
 const NO_TARGET: &str = "\
 gpufleet HOST...   watch hosts that ssh can reach; there is no hosts.toml, and no NVIDIA driver on this machine
 gpufleet init      write a hosts.toml to fill in
@@ -67,12 +67,12 @@ gpufleet --demo    watch a simulated fleet
 ";
 
 impl HostSelectionError {
-    /// The failure of the screen: without a target it is a matter of usage.
+    /// Returns the error of the screen, for which a missing target is a usage error.
     pub fn for_tui(self) -> CommandError {
         self.into_failure(2)
     }
 
-    /// The failure of `status`: without a target nothing could be shown.
+    /// Returns the error of a subcommand, for which a missing target is a failure.
     pub fn for_status(self) -> CommandError {
         self.into_failure(1)
     }
@@ -92,7 +92,7 @@ impl From<CommandError> for HostSelectionError {
 }
 
 impl CommandContext {
-    /// The same with what is learned of each connection on the way.
+    /// Like [`CommandContext::new`], with the trace events of every connection.
     pub fn with_trace_events(
         global: &GlobalArgs,
         hosts: SelectedHosts,
@@ -103,7 +103,7 @@ impl CommandContext {
         (Self::with_options(global, hosts, options), trace_events)
     }
 
-    /// The way to these hosts. To be called within a tokio runtime.
+    /// Prepares the connections to these hosts. Must be called within a tokio runtime.
     pub fn new(global: &GlobalArgs, hosts: SelectedHosts, interaction: Interaction) -> Self {
         Self::with_options(global, hosts, Options::from_environment(interaction))
     }
@@ -142,7 +142,7 @@ impl CommandContext {
     }
 }
 
-/// Opens channels over SSH, all with one context.
+/// Opens channels over SSH with one shared context.
 struct OverSsh(Arc<Context>);
 
 impl OpenChannel for OverSsh {
@@ -151,7 +151,7 @@ impl OpenChannel for OverSsh {
     }
 }
 
-/// The hosts that the targets name, or the standard ones.
+/// Returns the hosts of the targets, or those of the standard hosts.toml.
 pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedHosts, HostSelectionError> {
     if global.demo {
         return Ok(SelectedHosts::Simulated(global.demo_hosts.unwrap_or(6)));
@@ -163,7 +163,7 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
         match parse_target(word).map_err(CommandError::usage)? {
             Target::File(path) => files.push(path),
             Target::Hosts(target) => plain.push(target),
-            Target::Stdin => return Err(CommandError::usage("`-` stands within standard input itself").into()),
+            Target::Stdin => return Err(CommandError::usage("`-` is not allowed in the list on standard input").into()),
         }
     }
     reject_subcommand_targets(&plain, &words)?;
@@ -172,7 +172,7 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
     if files.is_empty() && plain.is_empty() && standard.is_none() {
         return local_host(global).ok_or(HostSelectionError::NoTarget);
     }
-    // Of several files the first that speaks of it says how somebody is told.
+    // The first file with a `[notifications]` table applies.
     let notifications = files.iter().chain(&standard).find_map(|file| file.notifications.clone()).unwrap_or_default();
     let subcommands = Cli::subcommands();
     let subcommands: Vec<&str> = subcommands.iter().map(String::as_str).collect();
@@ -189,7 +189,7 @@ pub fn select_hosts(global: &GlobalArgs, targets: &[String]) -> Result<SelectedH
     Ok(SelectedHosts::Real(hosts, notifications))
 }
 
-/// A subcommand among the targets is told before any file is read: what it is beside does not matter.
+/// Rejects a subcommand among the targets before any file is read.
 fn reject_subcommand_targets(targets: &[HostTarget], words: &[String]) -> Result<(), CommandError> {
     let subcommands = Cli::subcommands();
     let is_subcommand = |target: &&HostTarget| target.is_bare && subcommands.contains(&target.text);
@@ -207,7 +207,7 @@ fn overrides(global: &GlobalArgs) -> Overrides {
     }
 }
 
-/// The words, with patterns (`gpu*`) replaced by the names of the ssh configuration that match.
+/// Replaces patterns (`gpu*`) by the matching host names of the ssh configuration.
 fn expand_patterns(
     words: Vec<String>,
     global: &GlobalArgs,
@@ -238,7 +238,7 @@ fn expand_patterns(
     Ok(names)
 }
 
-/// The ssh configuration's file, for people, and the names in it.
+/// Returns the displayed path of the ssh configuration and its host names.
 pub(super) fn aliases(global: &GlobalArgs, directories: &Directories) -> (String, Aliases) {
     match (&global.ssh_config, directories.home()) {
         (Some(path), home) => (path.display().to_string(), Aliases::read(path, home)),
@@ -247,7 +247,7 @@ pub(super) fn aliases(global: &GlobalArgs, directories: &Directories) -> (String
     }
 }
 
-/// The targets, with those of standard input in the place of `-`.
+/// Replaces `-` by the targets on standard input.
 fn read_targets(targets: &[String]) -> Result<Vec<String>, CommandError> {
     let mut words = Vec::new();
     for target in targets {
@@ -289,7 +289,7 @@ fn standard_file(directories: &Directories) -> Result<Option<HostsFile>, Command
     }
 }
 
-/// This machine, where it has an NVIDIA driver.
+/// Returns the local machine if it has an NVIDIA driver.
 fn local_host(global: &GlobalArgs) -> Option<SelectedHosts> {
     let signs = ["/proc/driver/nvidia/version", "/dev/nvidiactl"];
     signs.iter().any(|path| Path::new(path).exists()).then(|| {
@@ -299,19 +299,19 @@ fn local_host(global: &GlobalArgs) -> Option<SelectedHosts> {
     })
 }
 
-/// The terminal, the agent, jump hosts, files that are read and written meanwhile.
-const BESIDES: u64 = 40;
-/// Nobody needs more, and some systems mean "no limit" by a number that programs cannot take.
-const ENOUGH: u64 = 65_536;
+/// File descriptors for the terminal, the agent, jump hosts and files.
+const BASE_FDS: u64 = 40;
+/// The limit is not raised above this value, because some systems report a huge number for "unlimited".
+const MAX_FD_LIMIT: u64 = 65_536;
 
-/// Raises the limit so far that all hosts can be connected to at once.
+/// Raises the limit of open files so that all hosts can be connected at once.
 ///
 /// # Errors
-/// Where the system does not allow as many files as the hosts need.
+/// The hard limit is too low for the hosts.
 fn raise_fd_limit(hosts: &[HostConfig]) -> Result<(), CommandError> {
     let needed = needed_fds(hosts);
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let possible = maximum.unwrap_or(u64::MAX).min(ENOUGH.max(needed));
+    let possible = maximum.unwrap_or(u64::MAX).min(MAX_FD_LIMIT.max(needed));
     let mut allowed = current.unwrap_or(u64::MAX);
     if allowed < possible && setrlimit(Resource::Nofile, Rlimit { current: Some(possible), maximum }).is_ok() {
         allowed = possible;
@@ -319,23 +319,23 @@ fn raise_fd_limit(hosts: &[HostConfig]) -> Result<(), CommandError> {
     check_fd_limit(hosts.len(), needed, allowed)
 }
 
-/// A socket a host and what looks for its name, or the pipes of its `ssh` program.
+/// Returns the number of file descriptors: a socket and a name lookup for each host, or the pipes of its `ssh` process.
 fn needed_fds(hosts: &[HostConfig]) -> u64 {
     let each = hosts.iter().map(|host| match host.backend {
         Backend::System | Backend::Local => 4,
         Backend::Auto | Backend::Native => 2,
     });
-    BESIDES + each.sum::<u64>()
+    BASE_FDS + each.sum::<u64>()
 }
 
 fn check_fd_limit(hosts: usize, needed: u64, allowed: u64) -> Result<(), CommandError> {
     if allowed >= needed {
         return Ok(());
     }
-    let fit = allowed.saturating_sub(BESIDES) * hosts as u64 / (needed - BESIDES).max(1);
+    let fit = allowed.saturating_sub(BASE_FDS) * hosts as u64 / (needed - BASE_FDS).max(1);
     Err(CommandError::failed(format!(
-        "only {allowed} files may be open at once here, which is enough for {fit} of these {hosts} hosts\n  hint: \
-         ulimit -n {needed}, or fewer hosts"
+        "only {allowed} files may be open at once, which is enough for {fit} of {hosts} hosts\n  hint: \
+         run `ulimit -n {needed}`, or watch fewer hosts"
     )))
 }
 
@@ -344,14 +344,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn too_few_files_are_told_with_how_many_hosts_would_do() {
+    fn a_low_limit_is_reported_with_the_number_of_hosts_that_fit() {
         let hosts = vec![HostConfig::named("gpu"); 200];
         assert_eq!(needed_fds(&hosts), 440);
         assert!(check_fd_limit(200, 440, 440).is_ok());
         assert_eq!(
             check_fd_limit(200, 440, 256).unwrap_err().to_string(),
-            "gpufleet: only 256 files may be open at once here, which is enough for 108 of these 200 hosts\n  hint: \
-             ulimit -n 440, or fewer hosts\n"
+            "gpufleet: only 256 files may be open at once, which is enough for 108 of 200 hosts\n  hint: \
+             run `ulimit -n 440`, or watch fewer hosts\n"
         );
     }
 }

@@ -1,5 +1,5 @@
-//! The demo tells of everything that diagnosis knows: each rule fires on the default fleet within two hours of its time,
-//! which are two minutes at `--demo-speed 60`.
+//! Every rule fires on the default simulated fleet within two hours of simulated time, which is two minutes at
+//! `--demo-speed 60`.
 
 use crate::config::Thresholds;
 use crate::diagnosis::{Engine, FindingPhase, RuleId, Transition};
@@ -11,13 +11,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SPEED: f64 = 60.0;
-/// Two minutes of a watch.
+/// Two minutes of real time.
 const SECONDS: u64 = 120 * 60;
-/// A connection is stale, and given up, after this much silence; both are real time.
+/// Seconds of silence until a connection is stale, and until it is dropped; both in real time.
 const STALE: f64 = 3.0 * SPEED;
 const DROPPED: f64 = 10.0 * SPEED;
 
-/// One host and the connection to it, as `collect` keeps it.
+/// One host and its connection, as `collect` keeps it.
 struct Line {
     probe: Option<SimulatedProbe>,
     heard: f64,
@@ -25,7 +25,7 @@ struct Line {
 }
 
 impl Line {
-    /// What reaches the fleet from it in this moment.
+    /// Returns the updates that reach the fleet at `now`.
     fn updates(&mut self, demo: &SimulatedFleet, id: HostId, now: Moment, interval: Duration) -> Vec<HostUpdate> {
         let t = now.since_start().as_secs_f64();
         let Some(probe) = &mut self.probe else {
@@ -63,7 +63,7 @@ fn update(message: Message) -> Option<HostUpdate> {
     })
 }
 
-/// Watches a simulated fleet for some seconds of its time.
+/// Runs a simulated fleet for `seconds` of simulated time.
 fn watch(hosts: u32, gpus: u32, seconds: u64) -> Vec<Transition> {
     let demo = SimulatedFleet::new(hosts, gpus, Clock::start(SPEED));
     let configs = demo.configs();
@@ -87,7 +87,7 @@ fn watch(hosts: u32, gpus: u32, seconds: u64) -> Vec<Transition> {
     transitions
 }
 
-/// The minute at which each rule fired first.
+/// Returns the minute in which each rule fired first.
 fn fired(transitions: &[Transition]) -> BTreeMap<&'static str, u64> {
     let mut fired = BTreeMap::new();
     for transition in transitions.iter().filter(|transition| transition.to == FindingPhase::Firing) {
@@ -105,7 +105,7 @@ fn each_rule_fires_within_two_minutes_at_sixty_times_the_speed() {
 }
 
 #[test]
-fn the_first_minutes_are_an_ordinary_day() {
+fn the_first_minutes_show_only_driver_findings() {
     let transitions = watch(6, 8, 70);
     let fired = fired(&transitions);
     let known = ["driver-mismatch", "driver-skew", "persistence-off"];
@@ -113,7 +113,7 @@ fn the_first_minutes_are_an_ordinary_day() {
 }
 
 #[test]
-fn a_small_fleet_has_a_story_too() {
+fn a_small_fleet_has_findings_too() {
     let fired = fired(&watch(3, 2, 1000));
     assert!(fired.contains_key("stuck-spin-suspect"), "{fired:?}");
 }

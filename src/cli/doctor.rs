@@ -1,4 +1,4 @@
-//! `gpufleet doctor [TARGET]...`: the way to each host, step by step.
+//! `gpufleet doctor [TARGET]...`: checks the connection to each host step by step.
 
 use super::CommandError;
 use super::command_context::CommandContext;
@@ -13,14 +13,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// What the connections have told, by host.
+/// Trace events by host.
 #[derive(Default)]
 struct TraceLog {
     receiver: Option<UnboundedReceiver<TraceEvent>>,
     by_host: HashMap<String, Vec<(SshPhase, String)>>,
 }
 
-/// Walks the way to every host and prints it, with the remedy for what fails first.
+/// Checks every host and prints the steps, with a hint for the first one that fails.
 pub async fn run(setup: CommandContext, trace_events: UnboundedReceiver<TraceEvent>) -> Result<ExitCode, CommandError> {
     let trace_log = Arc::new(Mutex::new(TraceLog { receiver: Some(trace_events), by_host: HashMap::new() }));
     for_each_host(setup, "doctor", move |ssh, host| {
@@ -35,12 +35,12 @@ pub async fn run(setup: CommandContext, trace_events: UnboundedReceiver<TraceEve
     .await
 }
 
-/// What was told of this host so far.
+/// Returns the trace events of this host since the last call.
 fn drain_trace(trace_log: &Mutex<TraceLog>, host: &str) -> Vec<(SshPhase, String)> {
     let mut trace_log = trace_log.lock().unwrap_or_else(PoisonError::into_inner);
     let TraceLog { receiver, by_host } = &mut *trace_log;
-    while let Some(Ok(remark)) = receiver.as_mut().map(UnboundedReceiver::try_recv) {
-        by_host.entry(remark.host).or_default().push((remark.phase, remark.text));
+    while let Some(Ok(event)) = receiver.as_mut().map(UnboundedReceiver::try_recv) {
+        by_host.entry(event.host).or_default().push((event.phase, event.text));
     }
     by_host.remove(host).unwrap_or_default()
 }
@@ -71,7 +71,7 @@ fn report(host: &SafeText, steps: &[CheckStep]) -> String {
     text
 }
 
-/// A time in three digits.
+/// Formats a duration with about three digits.
 fn took(duration: Duration) -> String {
     let milliseconds = duration.as_secs_f64() * 1e3;
     match milliseconds {
@@ -87,7 +87,7 @@ mod tests {
     use crate::fleet::{LinkError, LinkErrorKind};
 
     #[test]
-    fn steps_stand_in_columns_and_the_failure_names_its_remedy() {
+    fn the_report_has_columns_and_a_hint_for_the_failed_step() {
         let step = |name, lines: &[&str], milliseconds, error| CheckStep {
             name,
             lines: lines.iter().map(|line| SafeText::new(line)).collect(),

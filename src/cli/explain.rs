@@ -1,4 +1,4 @@
-//! `gpufleet explain [RULE]`: what a finding means, what to do, and its limits.
+//! `gpufleet explain [RULE]`: prints the meaning of a rule, the next steps, and its limits.
 
 use super::{CommandError, print};
 use crate::cli::arguments::ExplainArgs;
@@ -8,7 +8,7 @@ use crate::diagnosis::{RuleId, RuleInfo};
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// Prints one rule, or the list of all.
+/// Prints one rule, or the list of all rules.
 pub fn run(arguments: &ExplainArgs) -> Result<ExitCode, CommandError> {
     let Some(word) = &arguments.rule else {
         print(&list())?;
@@ -16,14 +16,17 @@ pub fn run(arguments: &ExplainArgs) -> Result<ExitCode, CommandError> {
     };
     let Some(rule) = RuleId::from_word(word) else {
         let hint = did_you_mean(word, RuleId::ALL.iter().map(|rule| rule.word()))
-            .unwrap_or_else(|| "`gpufleet explain` lists them".to_owned());
-        return Err(CommandError::usage(format!("no rule `{}`\n  hint: {hint}", crate::wire::SafeText::new(word))));
+            .unwrap_or_else(|| "`gpufleet explain` lists the rules".to_owned());
+        return Err(CommandError::usage(format!(
+            "unknown rule `{}`\n  hint: {hint}",
+            crate::wire::SafeText::new(word)
+        )));
     };
     print(&explanation(rule.info()))?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// Every rule with its title, one a line.
+/// Returns one line per rule with its title.
 fn list() -> String {
     let width = RuleId::ALL.iter().map(|rule| rule.word().len()).max().unwrap_or(0);
     let mut text = String::new();
@@ -34,7 +37,7 @@ fn list() -> String {
     text
 }
 
-/// One rule for the terminal.
+/// Returns the explanation of one rule for the terminal.
 fn explanation(info: &RuleInfo) -> String {
     let mut text = format!("{}: {}\n", info.word, info.title);
     for (label, words) in sections(info) {
@@ -53,7 +56,7 @@ fn explanation(info: &RuleInfo) -> String {
     text
 }
 
-/// The sections of a rule: a heading, and what stands below it.
+/// Returns the headings and texts of a rule.
 fn sections(info: &RuleInfo) -> [(&'static str, String); 6] {
     [
         ("Fires when", info.fires.to_owned()),
@@ -70,7 +73,7 @@ fn parameters(info: &RuleInfo) -> impl Iterator<Item = &'static Parameter> {
     PARAMETERS.iter().filter(move |parameter| parameter.rule == word)
 }
 
-/// A default as hosts.toml would say it.
+/// Formats a default as hosts.toml takes it.
 fn default_of(parameter: &Parameter) -> String {
     if parameter.unit != Unit::Time {
         return parameter.default.to_string();
@@ -83,7 +86,7 @@ fn default_of(parameter: &Parameter) -> String {
     }
 }
 
-/// Words in lines of at most `width` columns, each begun with `indent` spaces.
+/// Wraps words to lines of at most `width` columns, each indented by `indent` spaces.
 fn wrapped(words: &str, indent: usize, width: usize) -> String {
     let mut text = String::new();
     let mut column = 0;
@@ -113,7 +116,7 @@ mod tests {
 
     const DOCUMENT: &str = include_str!("../../docs/diagnosis.md");
 
-    /// The part of docs/diagnosis.md that is made of the table of rules.
+    /// Returns the part of docs/diagnosis.md that is generated from the rules.
     fn chapter() -> String {
         let mut text = String::new();
         for info in RuleId::ALL.iter().map(|rule| rule.info()) {
@@ -138,8 +141,8 @@ mod tests {
     }
 
     #[test]
-    fn the_document_says_what_the_table_of_rules_says() {
-        const BEGIN: &str = "<!-- The rules below are made of the table in src/diagnosis/rules: GPUFLEET_WRITE_DOCS=1 cargo test the_document -->\n";
+    fn the_document_matches_the_rules() {
+        const BEGIN: &str = "<!-- The rules below are generated from src/diagnosis/rule.rs: GPUFLEET_WRITE_DOCS=1 cargo test --lib the_document -->\n";
         let (head, old) = DOCUMENT.split_once(BEGIN).expect("the mark");
         if std::env::var_os("GPUFLEET_WRITE_DOCS").is_some() {
             let path = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/diagnosis.md");
@@ -150,19 +153,19 @@ mod tests {
     }
 
     #[test]
-    fn every_rule_has_a_line_in_the_list() {
+    fn the_list_has_a_line_for_every_rule() {
         let list = list();
         assert_eq!(list.lines().count(), RuleId::ALL.len());
-        assert!(list.starts_with("stuck-spin           GPUs say busy, draw little and move no memory\n"), "{list}");
+        assert!(list.starts_with("stuck-spin           GPUs read as busy but draw little power and access no memory\n"), "{list}");
     }
 
     #[test]
-    fn an_explanation_fits_a_terminal_and_can_be_pasted() {
+    fn explanations_fit_a_terminal_and_their_thresholds_parse() {
         for rule in RuleId::ALL {
             let text = explanation(rule.info());
             let (words, _) = text.split_once("\nThresholds").unwrap_or((&text, ""));
             assert!(words.lines().all(|line| line.chars().count() <= 100), "{text}");
-            // What it says of thresholds is what hosts.toml takes.
+            // hosts.toml must accept the printed thresholds.
             let settings: String = text
                 .lines()
                 .skip_while(|line| !line.contains("[diagnosis"))
@@ -180,26 +183,27 @@ mod tests {
     }
 
     #[test]
-    fn one_explanation_in_full() {
+    fn the_explanation_of_one_rule() {
         assert_eq!(
             explanation(RuleId::OomKill.info()),
             "\
 oom-kill: the kernel killed a process because memory ran out
 
 Fires when
-    The kernel's count of such kills rises. GPU processes that vanished with it are named.
+    The kernel's count of such kills rises. The finding names GPU processes that disappeared at
+    the same time.
 
 Means
     The host, a container or a Slurm job ran out of memory.
 
 What to do
-    `dmesg | grep -i 'killed process'` names the process, its size and its group.
+    Run `dmesg | grep -i 'killed process'` for the process, its size and its cgroup.
 
-It is not
-    an out-of-memory error of a GPU, which a program reports itself.
+Similar but harmless
+    an out-of-memory error on a GPU, which the program reports.
 
 Limits
-    Which process it was, only the kernel's log says.
+    Only the kernel log names the killed process.
 
 Source
     /proc/vmstat oom_kill.
@@ -212,10 +216,10 @@ Switch it off
     }
 
     #[test]
-    fn a_rule_that_is_not_there_names_the_nearest() {
+    fn an_unknown_rule_suggests_the_nearest_one() {
         let failure = run(&ExplainArgs { rule: Some("stuck-spn".to_owned()) }).expect_err("a failure");
         assert!(
-            format!("{failure:?}").contains("no rule `stuck-spn`\\n  hint: did you mean `stuck-spin`?"),
+            format!("{failure:?}").contains("unknown rule `stuck-spn`\\n  hint: did you mean `stuck-spin`?"),
             "{failure:?}"
         );
     }

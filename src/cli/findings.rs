@@ -1,4 +1,4 @@
-//! `gpufleet findings`: what diagnosis says of the fleet after a while, as it happens, or of a recording.
+//! `gpufleet findings`: prints the findings after a while, as they change, or of a recording.
 
 use super::background_writer::{BackgroundWriter, END_LIMIT};
 use super::command_context::CommandContext;
@@ -27,10 +27,10 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-/// How long the hosts are watched when nothing is said.
+/// How long to watch the hosts without `--for`.
 const DEFAULT_SPAN: Duration = Duration::from_secs(30);
 
-/// Watches the hosts for a while, prints what was found, and tells by the exit code whether anything is firing.
+/// Watches the hosts and prints the findings. The exit code tells whether a finding is firing.
 pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<ExitCode, CommandError> {
     let CommandContext { hosts, source, ssh, clock, simulated, notifications } = setup;
     let mut exit_signals = ExitSignals::new()?;
@@ -41,14 +41,15 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
         clock,
         start,
         printer: Printer::new(arguments.min_severity, arguments.json, start),
-        // Without a screen there is no terminal to ring; a look that ends prints what it has found.
+        // Only `--watch` notifies, since otherwise the findings are printed anyway; there is no screen to show a bell
+        // on.
         notifier: arguments.watch.then(|| Notifier::new(&notifications, false, false)),
     };
-    // What is simulated is not remembered.
-    let mut memory = None;
+    // The state of a simulated fleet is not saved.
+    let mut state_file = None;
     if !simulated {
         let (file, message) = SavedStateFile::load(&Directories::find(), &mut run.engine, start);
-        memory = file.map(BackgroundWriter::new);
+        state_file = file.map(BackgroundWriter::new);
         if let Some(message) = message {
             warn(&message);
         }
@@ -60,31 +61,32 @@ pub async fn run(setup: CommandContext, arguments: &FindingsArgs) -> Result<Exit
     };
     let (collector, mut updates) = Collector::start(&hosts, source, clock);
     let prompter = Prompter::new(ssh);
+    let wall_time = span.map(|span| span.div_f64(clock.speed()));
     let code = tokio::select! {
         code = exit_signals.next() => Some(code),
-        watched = run.watch(&mut updates, prompter, span.map(|span| span.div_f64(clock.speed())), memory.as_mut()) => {
+        watched = run.watch(&mut updates, prompter, wall_time, state_file.as_mut()) => {
             watched?;
             None
         }
     };
-    // Connections end before anything is printed: a reader that stops reading holds no server's slot.
+    // Close the connections first: a reader that stops reading must not hold a session on a server.
     drop(collector);
     run.finish_hooks().await;
     let now = clock.now();
-    if let Some(memory) = memory {
-        let remembered = run.engine.to_saved_state(&run.fleet, now);
-        if let Some(message) = memory.finish(END_LIMIT, move |file| file.save(remembered, now)).await {
+    if let Some(state_file) = state_file {
+        let state = run.engine.to_saved_state(&run.fleet, now);
+        if let Some(message) = state_file.finish(END_LIMIT, move |file| file.save(state, now)).await {
             warn(&message);
         }
     }
     match code {
-        // What was told so far is all that a watcher wanted; a look that was cut short says nothing.
+        // With `--watch` everything is printed already. Without it, an interrupted run prints nothing.
         Some(code) if !arguments.watch => Ok(ExitCode::from(code)),
         _ => run.finish(arguments),
     }
 }
 
-/// Plays a recording and prints every change with its time.
+/// Replays a recording and prints every change with its time.
 pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCode, CommandError> {
     let shown = SafeText::new(&path.to_string_lossy());
     let failure = |error: &dyn std::fmt::Display| CommandError::failed(format!("cannot replay {shown}: {error}"));
@@ -105,7 +107,7 @@ pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCod
     }
 }
 
-/// Why a replay did not come to its end.
+/// The reason why a replay stopped.
 enum ReplayStopped {
     Replay(ReplayError),
     Print(CommandError),
@@ -117,28 +119,28 @@ impl From<ReplayError> for ReplayStopped {
     }
 }
 
-/// The fleet and what is thought of it.
+/// The fleet and its diagnosis.
 struct FindingsRun {
     fleet: Fleet,
     engine: Engine,
     clock: Clock,
     start: Moment,
     printer: Printer,
-    /// While changes are printed as they happen.
+    /// Only with `--watch`.
     notifier: Option<Notifier>,
 }
 
 impl FindingsRun {
-    /// Takes updates and ticks until the time is over, questions not counted.
+    /// Applies updates and ticks until the time is over. Time with an open prompt does not count.
     async fn watch(
         &mut self,
         updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
         mut prompter: Prompter,
         span: Option<Duration>,
-        mut memory: Option<&mut BackgroundWriter<SavedStateFile>>,
+        mut state_file: Option<&mut BackgroundWriter<SavedStateFile>>,
     ) -> Result<(), CommandError> {
         let began = Instant::now();
-        // A second of the fleet's clock; a simulation that runs faster is looked at no more often than 20 times a second.
+        // One second of the fleet's clock, but at most 20 ticks per second for a fast simulation.
         let second = Duration::from_secs(1).div_f64(self.clock.speed()).max(Duration::from_millis(50));
         let mut tick = interval(second);
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -153,8 +155,8 @@ impl FindingsRun {
                 }
                 _ = tick.tick() => {
                     let now = self.clock.now();
-                    if let Some(memory) = &mut memory {
-                        self.remember(memory, now);
+                    if let Some(state_file) = &mut state_file {
+                        self.save_state(state_file, now);
                     }
                     let _nothing_to_ring = self.notifier.as_mut().and_then(|it| it.tick(&self.fleet, now));
                     self.engine.tick(&self.fleet, now)
@@ -179,18 +181,18 @@ impl FindingsRun {
         }
     }
 
-    /// Writes what diagnosis remembers when that is due, beside the look at the hosts.
-    fn remember(&self, memory: &mut BackgroundWriter<SavedStateFile>, now: Moment) {
-        if let Some(message) = memory.take_message() {
+    /// Saves the state of the engine when it is due.
+    fn save_state(&self, state_file: &mut BackgroundWriter<SavedStateFile>, now: Moment) {
+        if let Some(message) = state_file.take_message() {
             warn(&message);
         }
-        if memory.idle_file().is_some_and(|file| file.is_due(now)) {
-            let remembered = self.engine.to_saved_state(&self.fleet, now);
-            memory.start_write(move |file| file.save(remembered, now));
+        if state_file.idle_file().is_some_and(|file| file.is_due(now)) {
+            let state = self.engine.to_saved_state(&self.fleet, now);
+            state_file.start_write(move |file| file.save(state, now));
         }
     }
 
-    /// Lets hooks end.
+    /// Waits for running hooks.
     async fn finish_hooks(&mut self) {
         if let Some(notifier) = self.notifier.take() {
             for message in notifier.finish(&self.fleet, self.clock.now()).await {
@@ -219,20 +221,20 @@ impl FindingsRun {
             }
         }
         let is_firing = |finding: &&&Finding| matches!(finding.phase, FindingPhase::Firing | FindingPhase::Resolving);
-        let are_all_heard = self
+        let have_all_reported = self
             .fleet
             .hosts()
             .iter()
             .all(|host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. }));
         Ok(match found.iter().find(is_firing) {
             Some(_) => ExitCode::from(FINDINGS_FIRING),
-            None if are_all_heard => ExitCode::SUCCESS,
+            None if have_all_reported => ExitCode::SUCCESS,
             None => ExitCode::from(INCOMPLETE),
         })
     }
 }
 
-/// Waits until a hook has failed; for ever where there is none.
+/// Waits until a hook fails; forever without one.
 async fn failure(notifier: Option<&mut Notifier>) -> SafeText {
     match notifier {
         Some(notifier) => notifier.failure().await,
@@ -240,7 +242,7 @@ async fn failure(notifier: Option<&mut Notifier>) -> SafeText {
     }
 }
 
-/// How changes are printed.
+/// Prints changes.
 struct Printer {
     as_json: bool,
     min_severity: Severity,

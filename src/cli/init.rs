@@ -1,4 +1,4 @@
-//! `gpufleet init [HOST]...`: a hosts.toml to fill in, from the names given and those of the ssh configuration.
+//! `gpufleet init [HOST]...`: writes a hosts.toml with the given hosts or those of the ssh configuration.
 
 use super::command_context::aliases;
 use super::{CommandError, print};
@@ -10,10 +10,10 @@ use crate::wire::SafeText;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-/// What explains every key.
+/// The example file, which explains every key.
 const EXAMPLE: &str = include_str!("../../hosts.example.toml");
 
-/// Where people push code to: nobody has GPUs there. A name matches with all that stands before it.
+/// Code hosting services, which are not GPU servers. Subdomains match as well.
 const FORGES: [&str; 12] = [
     "github.com",
     "gitlab.com",
@@ -29,7 +29,7 @@ const FORGES: [&str; 12] = [
     "hf.co",
 ];
 
-/// Writes the file, and says where it is. Nothing is connected to.
+/// Writes the file and prints its path. Does not connect.
 pub fn run(global: &GlobalArgs, arguments: &InitArgs) -> Result<ExitCode, CommandError> {
     let targets = arguments.hosts.iter().map(|word| match parse_target(word).map_err(CommandError::usage)? {
         Target::Hosts(target) => Ok(target),
@@ -39,51 +39,51 @@ pub fn run(global: &GlobalArgs, arguments: &InitArgs) -> Result<ExitCode, Comman
     let directories = Directories::find();
     let path = directories.config().map_err(CommandError::failed)?.join("hosts.toml");
     let (config, aliases) = aliases(global, &directories);
-    let found = SshConfigHosts { config: &config, aliases: &aliases, are_wanted: targets.is_empty() };
+    let found = SshConfigHosts { config: &config, aliases: &aliases, are_selected: targets.is_empty() };
     let (text, hosts) = text(&targets, &found);
     if hosts > 0 {
-        // A host that was named twice is told now, not when the file is first used.
+        // Reports a duplicate host now, not when the file is first used.
         HostsFile::parse(&path.to_string_lossy(), &text, directories.home())
-            .map_err(|error| CommandError::usage(format!("these hosts do not make a fleet:\n{error}")))?;
+            .map_err(|error| CommandError::usage(format!("these hosts cannot be used together:\n{error}")))?;
     }
     create_new(&path, text.as_bytes()).map_err(CommandError::failed)?;
     let path = path.display();
     print(&match (hosts, targets.is_empty()) {
-        (0, _) => format!("wrote {path}: no hosts yet, put their names in\n"),
-        (_, false) => format!("wrote {path}: `gpufleet` shows these hosts now\n"),
+        (0, _) => format!("wrote {path}: it has no hosts yet; add their names\n"),
+        (_, false) => format!("wrote {path}: run `gpufleet` to watch these hosts\n"),
         (1, true) => {
-            format!("wrote {path}: `gpufleet` shows the host of {config} now; edit the file if it has no GPUs\n")
+            format!("wrote {path}: run `gpufleet` to watch the host of {config}; edit the file if it has no GPUs\n")
         }
         (_, true) => {
-            format!("wrote {path}: `gpufleet` shows {hosts} hosts of {config} now; take out those without GPUs\n")
+            format!("wrote {path}: run `gpufleet` to watch {hosts} hosts of {config}; remove those without GPUs\n")
         }
     })?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// What the ssh configuration names.
+/// The hosts of the ssh configuration.
 struct SshConfigHosts<'a> {
-    /// The file, for people.
+    /// The displayed path of the file.
     config: &'a str,
     aliases: &'a Aliases,
-    /// Nothing else was named, so its hosts are the fleet.
-    are_wanted: bool,
+    /// No hosts were given on the command line, so these are the fleet.
+    are_selected: bool,
 }
 
-/// The hosts, then the example as remarks; and how many sections are no remarks.
+/// Returns the content of the file, with the example as comments, and the number of active sections.
 fn text(targets: &[HostTarget], found: &SshConfigHosts) -> (String, usize) {
     let mut text = String::from("# The hosts that `gpufleet` watches. Every key is explained below.\n\n");
     for target in targets {
         text += &section(target);
     }
-    let from_config = from_config(targets, found, &mut text);
+    let added = add_ssh_config_hosts(targets, found, &mut text);
     text += "# ---- Every key, explained ----\n#\n";
     for line in EXAMPLE.lines() {
         text += if line.is_empty() { "#" } else { "# " };
         text += line;
         text += "\n";
     }
-    (text, targets.len() + from_config)
+    (text, targets.len() + added)
 }
 
 fn section(target: &HostTarget) -> String {
@@ -92,11 +92,11 @@ fn section(target: &HostTarget) -> String {
     format!("[[hosts]]\nname = \"{}\"\n{user}{port}\n", target.nodeset)
 }
 
-/// The hosts of the ssh configuration: what cannot be a GPU server, or was not asked for, as a remark. `ssh` keeps to
-/// say how each is reached, so a name is all that is written.
-fn from_config(targets: &[HostTarget], found: &SshConfigHosts, text: &mut String) -> usize {
+/// Appends the hosts of the ssh configuration and returns their number. Names that are not GPU servers or were not
+/// selected become comments. A section needs only the name, because `ssh` knows how to reach the host.
+fn add_ssh_config_hosts(targets: &[HostTarget], found: &SshConfigHosts, text: &mut String) -> usize {
     let is_named = |alias: &&Alias| !targets.iter().any(|target| target.names.contains(&alias.name));
-    let (mut wanted, mut remarks) = (0, String::new());
+    let (mut wanted, mut comments) = (0, String::new());
     for alias in found.aliases.hosts.iter().filter(is_named) {
         let name = SafeText::new(&alias.name);
         let section = match parse_target(&alias.name) {
@@ -105,38 +105,38 @@ fn from_config(targets: &[HostTarget], found: &SshConfigHosts, text: &mut String
             }
             _ => String::new(),
         };
-        match why_not(alias, found) {
+        match exclusion_reason(alias, found) {
             None if !section.is_empty() => {
                 let _ = writeln!(text, "{section}");
                 wanted += 1;
             }
             why => {
-                let why = why.unwrap_or("no name for a host here");
-                let _ = writeln!(remarks, "# {name}: {why}");
+                let why = why.unwrap_or("not a valid host name");
+                let _ = writeln!(comments, "# {name}: {why}");
                 for line in section.lines() {
-                    let _ = writeln!(remarks, "# {line}");
+                    let _ = writeln!(comments, "# {line}");
                 }
             }
         }
     }
-    if !remarks.is_empty() {
-        let _ = write!(text, "# ---- Also in {} ----\n#\n{remarks}\n", found.config);
+    if !comments.is_empty() {
+        let _ = write!(text, "# ---- Also in {} ----\n#\n{comments}\n", found.config);
     }
     wanted
 }
 
-/// Why a name of the ssh configuration is no host of the fleet.
-fn why_not(alias: &Alias, found: &SshConfigHosts) -> Option<&'static str> {
+/// Returns the reason why a name of the ssh configuration is not a host of the fleet.
+fn exclusion_reason(alias: &Alias, found: &SshConfigHosts) -> Option<&'static str> {
     let address = alias.hostname.as_deref().unwrap_or(&alias.name).to_ascii_lowercase();
     let is_forge =
         |forge: &str| address.strip_suffix(forge).is_some_and(|before| before.is_empty() || before.ends_with('.'));
     if alias.is_pattern() {
-        Some("a pattern, no host")
+        Some("a pattern, not a host")
     } else if alias.user.as_deref() == Some("git") || FORGES.into_iter().any(is_forge) {
-        Some("a place for code")
+        Some("a code hosting service")
     } else if found.aliases.jump_hosts.contains(&alias.name) || found.aliases.jump_hosts.contains(&address) {
-        Some("a jump host, used by others on their way")
-    } else if found.are_wanted {
+        Some("a jump host of other hosts")
+    } else if found.are_selected {
         None
     } else {
         Some("not named on the command line")
@@ -160,7 +160,7 @@ mod tests {
     }
 
     fn written(targets: &[HostTarget], aliases: &Aliases) -> (String, Vec<String>) {
-        let found = SshConfigHosts { config: "~/.ssh/config", aliases, are_wanted: targets.is_empty() };
+        let found = SshConfigHosts { config: "~/.ssh/config", aliases, are_selected: targets.is_empty() };
         let (text, hosts) = text(targets, &found);
         if hosts == 0 {
             return (text, Vec::new());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_as_it_was_meant() {
+    fn the_file_parses_to_the_given_hosts() {
         let targets = ["hgx-[01-02]", "bob@gpu1:2222", "[::1]:22", "ssh://status"].map(target);
         let (text, names) = written(&targets, &nothing());
         assert_eq!(names, ["hgx-01", "hgx-02", "gpu1", "::1", "status"]);
@@ -178,14 +178,14 @@ mod tests {
     }
 
     #[test]
-    fn without_hosts_everything_is_a_remark() {
+    fn without_hosts_every_line_is_a_comment() {
         let (text, _) = written(&[], &nothing());
         assert!(text.lines().all(|line| line.is_empty() || line.starts_with('#')), "{text}");
         assert!(text.contains("# name = \"hgx-[01-04]\""), "{text}");
     }
 
     #[test]
-    fn the_ssh_configuration_gives_hosts_and_what_is_none_as_remarks() {
+    fn hosts_of_the_ssh_configuration_are_sections_or_comments() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("config");
         let config = "Host hgx-01 hgx-02\n ProxyJump bob@gate:22\nHost gate\nHost github.com\nHost work\n HostName \
@@ -194,15 +194,15 @@ mod tests {
         let aliases = Aliases::read(Path::new(&path), None);
         let (text, names) = written(&[], &aliases);
         assert_eq!(names, ["hgx-01", "hgx-02", "notgithub.com"]);
-        let remarks =
+        let comments =
             text.split("# ---- Also in ~/.ssh/config ----\n").nth(1).unwrap().split("# ---- Every").next().unwrap();
         assert_eq!(
-            remarks,
-            "#\n# gate: a jump host, used by others on their way\n# [[hosts]]\n# name = \"gate\"\n\
-             # github.com: a place for code\n# [[hosts]]\n# name = \"github.com\"\n\
-             # work: a place for code\n# [[hosts]]\n# name = \"work\"\n\
-             # *: a pattern, no host\n\
-             # a;b: no name for a host here\n# x␉y: no name for a host here\n# gpu[1]: no name for a host here\n\n"
+            comments,
+            "#\n# gate: a jump host of other hosts\n# [[hosts]]\n# name = \"gate\"\n\
+             # github.com: a code hosting service\n# [[hosts]]\n# name = \"github.com\"\n\
+             # work: a code hosting service\n# [[hosts]]\n# name = \"work\"\n\
+             # *: a pattern, not a host\n\
+             # a;b: not a valid host name\n# x␉y: not a valid host name\n# gpu[1]: not a valid host name\n\n"
         );
         let (text, names) = written(&[target("bob@hgx-01")], &aliases);
         assert_eq!(names, ["hgx-01"]);

@@ -1,4 +1,4 @@
-//! `on_finding`: a program of the user's that is run for findings.
+//! `on_finding`: runs a program of the user for findings.
 
 use crate::wire::SafeText;
 use crate::wire::format::io_cause;
@@ -14,20 +14,20 @@ use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-/// So many run at a time; what is found meanwhile is told together when one of them has ended.
+/// At most this many programs run at once. Findings that occur meanwhile are sent together when one has ended.
 const MAX_RUNNING: usize = 2;
-/// A program that has not ended by then is killed, with all that it has started.
+/// A program that runs longer is killed with its children.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// At the end of gpufleet programs that run are given this long.
+/// How long to wait for running programs when gpufleet ends.
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
-/// What a program may write to standard error after it has ended, through what it started: it is not waited for longer.
+/// How long to read the standard error after the program has ended, since its children may keep it open.
 const STDERR_GRACE: Duration = Duration::from_millis(200);
-/// So much of its standard error is kept, in bytes.
+/// How much of the standard error is kept, in bytes.
 const MAX_STDERR_BYTES: usize = 4096;
-/// So much of that is shown, in characters.
+/// How much of it is shown, in characters.
 const SHOWN_CHARACTERS: usize = 120;
 
-/// The program, and what runs of it now. Dropping it kills what runs.
+/// The program and its running processes. Dropping it kills them.
 #[derive(Debug)]
 pub(super) struct Hook {
     argv: Vec<String>,
@@ -35,7 +35,7 @@ pub(super) struct Hook {
     running: JoinSet<Result<(), HookError>>,
 }
 
-/// Why the program did not do its work.
+/// The program failed.
 #[derive(Debug)]
 pub(super) struct HookError {
     program: SafeText,
@@ -66,14 +66,14 @@ impl fmt::Display for HookError {
                 if !stderr_text.is_empty() {
                     write!(formatter, ", {stderr_text}")?;
                 }
-                formatter.write_str("; docs/notifications.md shows how to try it by hand")
+                formatter.write_str("; see docs/notifications.md for how to test it")
             }
             Cause::TooSlow { deadline } => write!(
                 formatter,
-                "on_finding `{program}` was killed after {} s; give it a time limit of its own",
+                "on_finding `{program}` was killed after {} s; set a shorter time limit in the program",
                 deadline.as_secs()
             ),
-            Cause::Lost => write!(formatter, "on_finding `{program}` cannot be waited for; look at what it did"),
+            Cause::Lost => write!(formatter, "on_finding `{program}` could not be waited for; check what it did"),
         }
     }
 }
@@ -81,22 +81,22 @@ impl fmt::Display for HookError {
 impl std::error::Error for HookError {}
 
 impl Hook {
-    /// A program and its arguments; `argv` is not empty.
+    /// Creates a hook for a program and its arguments; `argv` is not empty.
     pub(super) fn new(argv: Vec<String>) -> Self {
         Self { argv, deadline: DEADLINE, running: JoinSet::new() }
     }
 
-    /// Whether one more may run.
+    /// Whether another process may start.
     pub(super) fn is_free(&self) -> bool {
         self.running.len() < MAX_RUNNING
     }
 
-    /// Runs it with this on its standard input. To be called within a tokio runtime.
+    /// Runs the program with `input` on its standard input. Must be called within a tokio runtime.
     pub(super) fn start(&mut self, input: String) {
         self.running.spawn(run(self.argv.clone(), input, self.deadline));
     }
 
-    /// Waits until one has failed; for ever where none does. May be dropped at any time.
+    /// Waits until a program fails; forever if none does. Cancel safe.
     pub(super) async fn failure(&mut self) -> HookError {
         loop {
             match self.running.join_next().await {
@@ -108,7 +108,7 @@ impl Hook {
         }
     }
 
-    /// Waits a little for those that run, and tells why the others failed.
+    /// Waits for running programs for a short time and returns their errors.
     pub(super) async fn finish(mut self) -> Vec<HookError> {
         let mut errors = Vec::new();
         let all = async {
@@ -137,19 +137,19 @@ fn error(argv: &[String], cause: Cause) -> HookError {
     HookError { program: SafeText::new(&name), cause }
 }
 
-/// One run: feeds it, hears what it complains of, waits for its end.
+/// Runs the program once: writes its input, reads its standard error, waits for its end.
 async fn run(argv: Vec<String>, input: String, deadline: Duration) -> Result<(), HookError> {
     let failure = |cause| error(&argv, cause);
     let Some((program, arguments)) = argv.split_first() else { return Ok(()) };
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // A group of its own: Ctrl-C at the terminal is not for it, and what it starts ends with it.
+    // In its own process group the program does not get Ctrl-C, and can be killed with its children.
     command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().map_err(|error| {
         let hint = match error.kind() {
-            ErrorKind::NotFound => "is it installed, and in PATH? a path begins at the directory of hosts.toml",
+            ErrorKind::NotFound => "install it or add it to PATH; relative paths begin at the directory of hosts.toml",
             ErrorKind::PermissionDenied => "make it executable with chmod +x",
-            _ => "try it by hand",
+            _ => "run it by hand to see the error",
         };
         failure(Cause::CannotStart { error: SafeText::from(io_cause(&error)), hint })
     })?;
@@ -158,7 +158,7 @@ async fn run(argv: Vec<String>, input: String, deadline: Duration) -> Result<(),
     let ended = timeout(deadline, feed_and_wait(&mut child, input, &mut stderr_text)).await;
     let Ok(ended) = ended else {
         drop(group);
-        // It is dead; only its remains are collected.
+        // The process is killed; this only reaps it.
         let _ = timeout(STDERR_GRACE, child.wait()).await;
         return Err(failure(Cause::TooSlow { deadline }));
     };
@@ -170,37 +170,37 @@ async fn run(argv: Vec<String>, input: String, deadline: Duration) -> Result<(),
     }
 }
 
-/// Hands over the input and listens until the program ends.
+/// Writes the input and reads the standard error until the program ends.
 async fn feed_and_wait(child: &mut Child, input: String, stderr_text: &mut Vec<u8>) -> std::io::Result<ExitStatus> {
     let stdin = child.stdin.take();
     let mut feed = pin!(async move {
         if let Some(mut stdin) = stdin {
-            // A program that does not read is free to: it has been started, which may be all that it wants.
+            // A program may ignore its input.
             let _ = stdin.write_all(input.as_bytes()).await;
         }
     });
     let stderr = child.stderr.take();
-    let mut hear = pin!(async {
+    let mut listen = pin!(async {
         if let Some(stderr) = stderr {
             read_head(stderr, stderr_text).await;
         }
     });
-    let (mut is_fed, mut is_heard) = (false, false);
+    let (mut is_fed, mut is_read) = (false, false);
     loop {
         tokio::select! {
             status = child.wait() => {
-                if !is_heard {
-                    let _ = timeout(STDERR_GRACE, &mut hear).await;
+                if !is_read {
+                    let _ = timeout(STDERR_GRACE, &mut listen).await;
                 }
                 return status;
             }
             () = &mut feed, if !is_fed => is_fed = true,
-            () = &mut hear, if !is_heard => is_heard = true,
+            () = &mut listen, if !is_read => is_read = true,
         }
     }
 }
 
-/// Reads to the end, so that the writer never waits, and keeps the beginning.
+/// Reads to the end, so that the writer never blocks, and keeps the beginning.
 async fn read_head(mut from: impl AsyncRead + Unpin, stderr_text: &mut Vec<u8>) {
     let mut buffer = [0; 1024];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
@@ -209,14 +209,14 @@ async fn read_head(mut from: impl AsyncRead + Unpin, stderr_text: &mut Vec<u8>) 
     }
 }
 
-/// The first line that says anything, cut to what a status bar shows.
+/// Returns the first non-empty line, shortened for the status bar.
 fn first_line(stderr_text: &[u8]) -> SafeText {
     let text = String::from_utf8_lossy(stderr_text);
     let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
     SafeText::from(line.chars().take(SHOWN_CHARACTERS).collect::<String>())
 }
 
-/// The process group of a running program; dropping it kills the group.
+/// The process group of a running program. Dropping it kills the group.
 struct ProcessGroup(Option<Pid>);
 
 impl ProcessGroup {
@@ -224,7 +224,7 @@ impl ProcessGroup {
         Self(child.id().and_then(|id| Pid::from_raw(id as i32)))
     }
 
-    /// The program has ended and been waited for: its number may belong to another one by now.
+    /// The program has been reaped, so its process id may already belong to another process.
     fn forget(mut self) {
         self.0 = None;
     }
@@ -233,7 +233,7 @@ impl ProcessGroup {
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
         if let Some(group) = self.0 {
-            // It may have ended in this moment.
+            // The group may have ended already.
             let _ = kill_process_group(group, Signal::KILL);
         }
     }
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn it_gets_what_was_found_and_its_arguments_as_they_are() {
+    async fn the_program_gets_input_and_arguments_unchanged() {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("a file; with $signs");
         let mut argv = shell("cat > \"$1\"");
@@ -270,19 +270,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn failures_are_told_with_their_cause_and_a_way_out() {
+    async fn errors_have_a_cause_and_a_hint() {
         let failed =
             words(run(shell("echo; echo '  no route\x1b[31m to chat' >&2; exit 7"), String::new(), DEADLINE).await);
         assert_eq!(
             failed,
-            "on_finding `sh` failed: exit status 7, no route␛[31m to chat; docs/notifications.md shows how to try it by hand"
+            "on_finding `sh` failed: exit status 7, no route␛[31m to chat; see docs/notifications.md for how to test it"
         );
         let killed = words(run(shell("kill -9 $$"), String::new(), DEADLINE).await);
         assert!(killed.starts_with("on_finding `sh` failed: killed by signal 9"), "{killed}");
         let missing = words(run(vec!["no-such-program".to_owned()], String::new(), DEADLINE).await);
         assert_eq!(
             missing,
-            "cannot run on_finding `no-such-program`: No such file or directory; is it installed, and in PATH? a path begins \
+            "cannot run on_finding `no-such-program`: No such file or directory; install it or add it to PATH; relative paths begin \
              at the directory of hosts.toml"
         );
         let folder = tempfile::tempdir().expect("a folder");
@@ -293,16 +293,16 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_does_not_end_is_killed_with_what_it_started() {
+    async fn a_slow_program_is_killed_with_its_children() {
         let folder = tempfile::tempdir().expect("a folder");
         let file: PathBuf = folder.path().join("pid");
         let script = format!("sleep 600 & echo $! > {}; wait", file.display());
         let error = words(run(shell(&script), String::new(), Duration::from_secs(1)).await);
-        assert_eq!(error, "on_finding `sh` was killed after 1 s; give it a time limit of its own");
+        assert_eq!(error, "on_finding `sh` was killed after 1 s; set a shorter time limit in the program");
         let pid = std::fs::read_to_string(&file).expect("it was started");
         let alive = || {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
-            // A process that was killed may stay as a zombie until init has looked.
+            // A killed process stays a zombie until init reaps it.
             stat.rsplit(')').next().is_some_and(|rest| !rest.is_empty() && !rest.trim_start().starts_with('Z'))
         };
         let deadline = std::time::Instant::now() + Duration::from_secs(20);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn few_run_at_a_time_and_failures_come_one_by_one() {
+    async fn at_most_two_programs_run_at_once() {
         let mut hook = Hook::new(shell("exit 3"));
         hook.start(String::new());
         assert!(hook.is_free());

@@ -1,4 +1,4 @@
-//! All ways of telling, as hosts.toml says them.
+//! Notifies the user of findings as `[notifications]` of hosts.toml says: bell, desktop notification, hook.
 
 use super::notification_hook::Hook;
 use crate::config::{MinSeverity, Notifications, Rate};
@@ -8,14 +8,14 @@ use crate::output::notification::{Notification, line, osc9, summary};
 use crate::wire::SafeText;
 use std::collections::VecDeque;
 
-/// Who is told of findings, and how.
+/// Sends notifications to the terminal and to the hook.
 #[derive(Debug)]
 pub(super) struct Notifier {
     terminal: Option<Terminal>,
     hook: Option<(NotificationQueue, Hook)>,
 }
 
-/// The terminal's own ways.
+/// Notifications through the terminal.
 #[derive(Debug)]
 struct Terminal {
     queue: NotificationQueue,
@@ -25,7 +25,8 @@ struct Terminal {
 }
 
 impl Notifier {
-    /// As `settings` say. `has_screen` says that there is a terminal to ring, `is_tmux` that it is one of tmux.
+    /// Creates a notifier. Without a screen (`has_screen`) the terminal gets no notifications. `is_tmux` wraps
+    /// sequences for tmux.
     pub(super) fn new(settings: &Notifications, has_screen: bool, is_tmux: bool) -> Self {
         let queue = || NotificationQueue::new(settings.min_severity, settings.rate);
         let (bell, desktop) = (settings.bell, settings.desktop);
@@ -34,7 +35,7 @@ impl Notifier {
         Self { terminal, hook }
     }
 
-    /// Takes in what is to be told with the next [`Notifier::tick`].
+    /// Queues notifications for the next [`Notifier::tick`].
     pub(super) fn take(&mut self, news: &[FindingNotification]) {
         if let Some(terminal) = &mut self.terminal {
             terminal.queue.take(news);
@@ -44,8 +45,8 @@ impl Notifier {
         }
     }
 
-    /// Tells what is due: starts the hook, and returns what is to be written to the terminal. To be called once a second,
-    /// so that what comes together is told together.
+    /// Sends the notifications that are due: starts the hook, and returns the bytes for the terminal. Call it once per
+    /// second, so that simultaneous findings are sent together.
     pub(super) fn tick(&mut self, fleet: &Fleet, now: Moment) -> Option<String> {
         if let Some((queue, hook)) = self.hook.as_mut().filter(|(_, hook)| hook.is_free())
             && let Some(notification) = queue.next(now)
@@ -60,7 +61,7 @@ impl Notifier {
         Some(if terminal.bell { desktop + "\x07" } else { desktop })
     }
 
-    /// Waits until a hook has failed, and says why; for ever where none does. May be dropped at any time.
+    /// Waits until a hook fails and returns the message; forever without a hook. Cancel safe.
     pub(super) async fn failure(&mut self) -> SafeText {
         match &mut self.hook {
             Some((_, hook)) => SafeText::from(hook.failure().await.to_string()),
@@ -68,7 +69,7 @@ impl Notifier {
         }
     }
 
-    /// The program ends: the hook gets what still waits, and a little time. Returns why it failed, if it did.
+    /// Sends everything that is queued to the hook, waits for a short time, and returns the errors.
     pub(super) async fn finish(self, fleet: &Fleet, now: Moment) -> Vec<SafeText> {
         let Some((mut queue, mut hook)) = self.hook else { return Vec::new() };
         if let Some(notification) = queue.drain()
@@ -80,18 +81,18 @@ impl Notifier {
     }
 }
 
-/// Findings that wait to be told; a fleet in which more is wrong at once is told so by a number.
+/// The maximum number of queued findings; further ones are only counted.
 const MAX_WAITING: usize = 100;
 
-/// What is to be told by one way of telling, and when its rate allows it. What comes while it does not is told together
-/// later: a finding fires once, so nothing may be dropped.
+/// The queued notifications of one destination. Findings that exceed the rate are sent together later: a finding fires
+/// only once, so it must not be dropped.
 #[derive(Debug)]
 struct NotificationQueue {
     min_severity: Severity,
     rate: Rate,
     waiting: Vec<FindingNotification>,
     left_out: u32,
-    /// When the last ones were told, at most `rate.count` of them.
+    /// The times of the last notifications, at most `rate.count`.
     sent_at: VecDeque<Moment>,
 }
 
@@ -104,7 +105,7 @@ impl NotificationQueue {
         Self { min_severity, rate, waiting: Vec::new(), left_out: 0, sent_at: VecDeque::new() }
     }
 
-    /// Takes in what is to be told. What became worse while it waited is told as it is now.
+    /// Queues notifications. A finding that is already queued is replaced.
     pub(super) fn take(&mut self, news: &[FindingNotification]) {
         for one in news.iter().filter(|news| news.transition.severity >= self.min_severity) {
             self.waiting.retain(|other| other.transition.id != one.transition.id);
@@ -116,7 +117,7 @@ impl NotificationQueue {
         }
     }
 
-    /// What is to be told now, if anything.
+    /// Returns the next notification if the rate allows one now.
     pub(super) fn next(&mut self, now: Moment) -> Option<Notification> {
         self.sent_at.retain(|sent_at| now.since(*sent_at) < self.rate.span);
         if self.waiting.is_empty() || self.sent_at.len() >= self.rate.count as usize {
@@ -126,7 +127,7 @@ impl NotificationQueue {
         self.drain()
     }
 
-    /// All that waits, whatever the rate: nobody can be told later.
+    /// Returns everything that is queued, regardless of the rate.
     pub(super) fn drain(&mut self) -> Option<Notification> {
         let news = std::mem::take(&mut self.waiting);
         let left_out = std::mem::take(&mut self.left_out);
@@ -140,23 +141,27 @@ mod tests {
     use crate::diagnosis::testing::notification;
     use std::time::Duration;
 
-    fn told(settings: &Notifications, has_screen: bool) -> Option<String> {
+    fn sequence_of_one_finding(settings: &Notifications, has_screen: bool) -> Option<String> {
         let mut notifier = Notifier::new(settings, has_screen, false);
         notifier.take(&[notification("gpu-lost/hgx-01", Severity::Crit)]);
-        let told = notifier.tick(&Fleet::default(), Moment::default());
+        let sequence_of_one_finding = notifier.tick(&Fleet::default(), Moment::default());
         assert_eq!(notifier.tick(&Fleet::default(), Moment::default()), None, "once");
-        told
+        sequence_of_one_finding
     }
 
     #[test]
-    fn the_terminal_is_told_as_it_was_asked_for() {
+    fn the_terminal_gets_the_configured_sequences() {
         let settings = |bell, desktop| Notifications { bell, desktop, ..Notifications::default() };
-        assert_eq!(told(&settings(false, false), true), None);
-        assert_eq!(told(&settings(true, true), false), None, "without a screen there is nothing to ring");
-        assert_eq!(told(&settings(true, false), true).as_deref(), Some("\x07"));
+        assert_eq!(sequence_of_one_finding(&settings(false, false), true), None);
+        assert_eq!(
+            sequence_of_one_finding(&settings(true, true), false),
+            None,
+            "without a screen there is nothing to ring"
+        );
+        assert_eq!(sequence_of_one_finding(&settings(true, false), true).as_deref(), Some("\x07"));
         let sequence = "\x1b]9;gpufleet: crit hgx-01: a sentence\x1b\\";
-        assert_eq!(told(&settings(false, true), true).as_deref(), Some(sequence));
-        assert_eq!(told(&settings(true, true), true), Some(format!("{sequence}\x07")));
+        assert_eq!(sequence_of_one_finding(&settings(false, true), true).as_deref(), Some(sequence));
+        assert_eq!(sequence_of_one_finding(&settings(true, true), true), Some(format!("{sequence}\x07")));
     }
 
     fn at(seconds: u64) -> Moment {
@@ -173,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_together_is_told_together_and_once() {
+    fn simultaneous_findings_are_sent_together_once() {
         let mut queue = queue(20, 3600);
         assert_eq!(queue.next(at(0)), None);
         queue.take(&[notification("a", Severity::Warn)]);
@@ -183,14 +188,14 @@ mod tests {
     }
 
     #[test]
-    fn what_matters_less_calls_nobody() {
+    fn findings_below_the_minimum_severity_are_dropped() {
         let mut queue = NotificationQueue::new(MinSeverity::Crit, Rate::default());
         queue.take(&[notification("a", Severity::Warn), notification("b", Severity::Crit)]);
         assert_eq!(ids(queue.next(at(0))), ["b"]);
     }
 
     #[test]
-    fn what_the_rate_does_not_allow_waits_and_is_told_together_later() {
+    fn findings_above_the_rate_are_sent_together_later() {
         let mut queue = queue(2, 60);
         let mut sent_at = Vec::new();
         for second in 0..130 {
@@ -204,26 +209,26 @@ mod tests {
     }
 
     #[test]
-    fn what_grew_worse_while_it_waited_is_told_once_as_it_is_now() {
+    fn a_queued_finding_is_replaced_by_its_escalation() {
         let mut queue = queue(20, 3600);
         queue.take(&[
             notification("a", Severity::Warn),
             notification("b", Severity::Warn),
             notification("a", Severity::Crit),
         ]);
-        let notification = queue.next(at(0)).expect("is told");
+        let notification = queue.next(at(0)).expect("a notification");
         let sent_at: Vec<_> =
             notification.news.iter().map(|news| (&*news.transition.id, news.transition.severity)).collect();
         assert_eq!(sent_at, [("b", Severity::Warn), ("a", Severity::Crit)]);
     }
 
     #[test]
-    fn what_waits_is_bounded_and_the_rest_is_counted() {
+    fn the_queue_is_bounded_and_counts_the_rest() {
         let mut queue = queue(1, 3600);
         for number in 0..250 {
             queue.take(&[notification(&format!("f{number}"), Severity::Warn)]);
         }
-        let notification = queue.next(at(0)).expect("is told");
+        let notification = queue.next(at(0)).expect("a notification");
         assert_eq!((notification.news.len(), notification.left_out), (MAX_WAITING, 150));
         assert_eq!(queue.next(at(10_000)), None);
     }

@@ -1,4 +1,4 @@
-//! The fleet on its way to being complete: when `status` may print, and what it then exits with.
+//! Commands that look at every host once: the fleet of `status` and `free`, and the loop of `doctor` and `clean`.
 
 use super::command_context::CommandContext;
 use super::exit::INCOMPLETE;
@@ -11,23 +11,23 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
-/// Snapshots that make a host complete: shares of time exist from the second on.
+/// A host is complete after this many snapshots. CPU and SM shares exist from the second one on.
 const SNAPSHOTS: u32 = 2;
 
-/// A fleet that is gathered once. A host counts as done with its second snapshot, or when it has failed: what it
-/// tries after that is no longer waited for, and does not hide why it failed.
+/// A fleet that is read once. A host is done after its second snapshot or its first failure. Retries after a failure
+/// are not waited for and do not hide its cause.
 pub struct OneShotFleet {
     fleet: Fleet,
     failed: Vec<bool>,
 }
 
 impl OneShotFleet {
-    /// Nothing has been heard yet.
+    /// Creates a fleet without any updates.
     pub fn new(hosts: &[Arc<HostConfig>], simulated: bool, now: Moment) -> Self {
         Self { fleet: Fleet::new(hosts, simulated, now), failed: vec![false; hosts.len()] }
     }
 
-    /// Takes one host's update.
+    /// Applies one host's update.
     pub fn apply(&mut self, id: HostId, update: HostUpdate, now: Moment) -> HostChange {
         let Some(failed) = self.failed.get_mut(id.0 as usize) else { return HostChange::Nothing };
         match update {
@@ -39,19 +39,18 @@ impl OneShotFleet {
         self.fleet.apply(id, update, now)
     }
 
-    /// The fleet so far.
+    /// Returns the fleet.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    /// Whether there is nothing left to wait for.
+    /// Whether every host is done.
     pub fn is_complete(&self) -> bool {
         let mut hosts = self.fleet.hosts().iter().zip(&self.failed);
         hosts.all(|(host, failed)| *failed || host.snapshots_seen >= SNAPSHOTS)
     }
 
-    /// Whether every host has reported. One whose driver is missing has, and so has one that fell silent after its
-    /// readings.
+    /// Whether every host has reported. A host without a driver, or one that fell silent after its readings, has.
     pub fn all_reported(&self) -> bool {
         let has_reported =
             |host: &Host| host.snapshot.is_some() && matches!(host.link, Link::Live | Link::Stale { .. });
@@ -136,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_complete_when_every_host_has_sent_two_snapshots_or_failed() {
+    fn the_fleet_is_complete_when_every_host_has_two_snapshots_or_failed() {
         let mut one_shot = one_shot(2);
         feed(&mut one_shot, 0, [snapshot(1)]);
         assert!(!one_shot.is_complete());
@@ -157,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_try_does_not_hide_why_a_host_failed() {
+    fn a_retry_does_not_hide_the_error() {
         let mut one_shot = one_shot(1);
         feed(&mut one_shot, 0, [down(), HostUpdate::Connecting { attempt: 2, phase: ConnectPhase::Tcp }]);
         assert!(one_shot.is_complete());
@@ -166,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_comes_back_meanwhile_is_shown_with_its_readings() {
+    fn a_host_that_reconnects_has_reported() {
         let mut one_shot = one_shot(1);
         feed(&mut one_shot, 0, [down(), snapshot(1)]);
         assert!(!one_shot.is_complete());
@@ -174,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_needs_a_person_is_not_waited_for() {
+    fn a_host_that_needs_the_user_is_done() {
         let mut one_shot = one_shot(1);
         let error = LinkError::new(LinkErrorKind::HostKeyUnknown, "the host key is not known");
         feed(&mut one_shot, 0, [HostUpdate::NeedsUser(error)]);

@@ -1,4 +1,4 @@
-//! A recording played through the same fleet and engine as a live one, in its own time.
+//! Replays a recording through fleet and engine on the clock of the recording.
 
 use crate::config::{HostConfig, Thresholds};
 use crate::diagnosis::{Engine, Transition};
@@ -11,35 +11,34 @@ use std::io::{self, BufRead, Read as _};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The longest time without a line. What is further apart is no time that was watched, and each second of it is played.
+/// The longest gap between two lines. Every second of a gap is evaluated, so a corrupt time would take forever.
 const MAX_PAUSE: Duration = Duration::from_secs(31 * 86_400);
-/// The longest line: a message within its bounds, and what stands around it.
+/// The maximum length of a line: a message and its envelope.
 const MAX_BYTES: u64 = MAX_LINE_BYTES as u64 + 8192;
 
-/// Fleet and engine while a recording is played. Its clock is the lines' `t`; it ticks once a second of that, also where
-/// no line falls.
+/// Fleet and engine of a replay. The `t` of the lines is the clock, which ticks once per second also between lines.
 pub struct Replay {
     fleet: Fleet,
     engine: Engine,
     players: Vec<HostReplay>,
     ids: HashMap<SafeText, HostId>,
-    /// What the wall clock said when the recording was started.
+    /// The wall-clock time at the start of the recording, since the Unix epoch.
     started: Duration,
     now: Moment,
-    /// The second that the next tick belongs to.
+    /// The second of the next tick.
     next_tick: u64,
 }
 
-/// Why a recording could not be played to its end.
+/// A recording cannot be replayed to its end.
 #[derive(Debug)]
 pub enum ReplayError {
     /// The file cannot be read.
     Io(io::Error),
-    /// A line cannot be read.
+    /// A line is invalid.
     Line(RecordingError),
-    /// A line lies too far after the one before.
+    /// A line is too far after the one before.
     Pause {
-        /// Its number, from 1.
+        /// The line number, from 1.
         line: usize,
     },
 }
@@ -49,7 +48,7 @@ impl fmt::Display for ReplayError {
         match self {
             Self::Io(error) => error.fmt(formatter),
             Self::Line(error) => error.fmt(formatter),
-            Self::Pause { line } => write!(formatter, "line {line}: `t` lies more than 31 days after the line before"),
+            Self::Pause { line } => write!(formatter, "line {line}: `t` is more than 31 days after the line before"),
         }
     }
 }
@@ -57,7 +56,7 @@ impl fmt::Display for ReplayError {
 impl std::error::Error for ReplayError {}
 
 impl Replay {
-    /// Nothing has been played yet.
+    /// Creates an empty replay.
     pub fn new(thresholds: Arc<Thresholds>) -> Self {
         Self {
             fleet: Fleet::default(),
@@ -70,23 +69,23 @@ impl Replay {
         }
     }
 
-    /// The fleet as it stands.
+    /// Returns the fleet.
     pub fn fleet(&self) -> &Fleet {
         &self.fleet
     }
 
-    /// The engine as it stands.
+    /// Returns the engine.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// The moment that has been reached.
+    /// Returns the time of the replay.
     pub fn now(&self) -> Moment {
         self.now
     }
 
-    /// Plays one line, and the seconds before it. A line whose `t` lies before that of the last one belongs to the
-    /// moment of that one.
+    /// Replays one line and the seconds before it. A line whose `t` is before that of the last line gets the time of
+    /// the last line.
     pub fn take(&mut self, line: Line) -> Vec<Transition> {
         match line {
             Line::Start { started } => {
@@ -104,7 +103,7 @@ impl Replay {
         }
     }
 
-    /// Plays the seconds up to `t`, that one included.
+    /// Replays the seconds up to and including `t`.
     pub fn tick_until(&mut self, t: f64) -> Vec<Transition> {
         let mut transitions = Vec::new();
         while self.next_tick as f64 <= t {
@@ -125,7 +124,7 @@ impl Replay {
         self.engine.evaluate_host(&self.fleet, id, self.now)
     }
 
-    /// Hosts join in the order in which they are named first.
+    /// Adds hosts in the order in which they first appear.
     fn id_of(&mut self, name: &SafeText) -> HostId {
         if let Some(id) = self.ids.get(name) {
             return *id;
@@ -140,11 +139,11 @@ impl Replay {
         Moment::new(elapsed, self.started + elapsed)
     }
 
-    /// Plays a whole recording and hands over each transition as it happens.
+    /// Replays a whole recording and passes each transition to `each`.
     ///
     /// # Errors
-    /// When the file or one of its lines cannot be read; what came before has been played. A last line that is cut is
-    /// left out.
+    /// The file cannot be read or one of its lines is invalid. The lines before it have been replayed. A truncated last
+    /// line is ignored.
     pub fn play<E: From<ReplayError>>(
         &mut self,
         mut recording: impl BufRead,
@@ -189,15 +188,15 @@ fn unix_of(started: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn played(text: &str) -> (Replay, Result<(), ReplayError>) {
+    fn replayed(text: &str) -> (Replay, Result<(), ReplayError>) {
         let mut replay = Replay::new(Arc::default());
         let ended = replay.play(text.as_bytes(), |_, _| Ok::<(), ReplayError>(()));
         (replay, ended)
     }
 
     #[test]
-    fn the_clock_is_that_of_the_lines() {
-        let (replay, ended) = played(concat!(
+    fn the_recording_sets_the_clock() {
+        let (replay, ended) = replayed(concat!(
             "{\"recording\":1,\"started\":\"2026-03-01T13:44:00Z\"}\n",
             "{\"t\":0.5,\"host\":\"a\",\"link\":\"connecting\"}\n",
             "\n",
@@ -208,16 +207,16 @@ mod tests {
         assert!(ended.is_ok(), "{ended:?}");
         assert_eq!(replay.now().since_start(), Duration::from_millis(90_250));
         assert_eq!(replay.now().unix, Duration::from_secs(1_772_372_640) + Duration::from_millis(90_250));
-        assert_eq!(replay.next_tick, 91, "each second was played");
+        assert_eq!(replay.next_tick, 91, "each second was replayed");
         let names: Vec<&str> = replay.fleet().hosts().iter().map(|host| host.name().as_str()).collect();
         assert_eq!(names, ["a", "b"]);
         assert_eq!(replay.fleet().hosts()[0].link.word(), "stale");
     }
 
     #[test]
-    fn what_cannot_be_played_is_said_with_its_line() {
+    fn errors_name_the_line() {
         let start = "{\"recording\":1,\"started\":\"\"}\n";
-        let error = |text: &str| played(text).1.expect_err("an error").to_string();
+        let error = |text: &str| replayed(text).1.expect_err("an error").to_string();
         assert_eq!(error("x\n"), "line 1: not a recording: the first line should begin with {\"recording\":1");
         assert_eq!(
             error(&format!("{start}{{\"t\":1,\"host\":\"a\"}}\n{{}}\n")),
@@ -225,7 +224,7 @@ mod tests {
         );
         assert_eq!(
             error(&format!("{start}{{\"t\":1e12,\"host\":\"a\",\"link\":\"live\"}}\n")),
-            "line 2: `t` lies more than 31 days after the line before"
+            "line 2: `t` is more than 31 days after the line before"
         );
         let endless = format!("{start}{}", "x".repeat(MAX_BYTES as usize + 10));
         assert_eq!(error(&endless), "line 2: protocol violation: a line of more than 1048576 bytes");

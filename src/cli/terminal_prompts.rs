@@ -1,4 +1,4 @@
-//! Prompts of a command without a screen: asked on the terminal, one at a time, secrets without echo.
+//! Prompts of a command without a screen: shown on the terminal one at a time, secrets without echo.
 
 use crate::fleet::{HostId, HostUpdate};
 use crate::ssh::{Answer, Context, Prompt, PromptEvent, PromptId, PromptKind, Secret};
@@ -13,41 +13,41 @@ use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// The longest answer, in bytes: what a terminal hands out as one line.
+/// The maximum length of an answer in bytes, which is the line limit of a terminal.
 const MAX_ANSWER_BYTES: usize = 4096;
 
-/// Whether there is a person at a terminal: what is typed comes from one, and questions can be read on one.
+/// Whether a user can read prompts and answer them: standard input and standard error are terminals.
 pub fn is_interactive() -> bool {
     io::stdin().is_terminal() && io::stderr().is_terminal()
 }
 
-/// The questions that are open, the first of them on the terminal.
+/// The open prompts; the first one is on the terminal.
 pub struct TerminalPrompts {
     terminal: File,
     waiting: VecDeque<Prompt>,
     current: Option<OpenPrompt>,
     reader: LineReader,
-    /// For how long questions stood on the terminal that stand there no longer.
+    /// The total time for which earlier prompts were open.
     waited: Duration,
 }
 
-/// The question on the terminal.
+/// The prompt on the terminal.
 struct OpenPrompt {
     prompt: Prompt,
     since: Instant,
-    /// Puts the echo back when the question goes, in whatever way.
+    /// Turns the echo on again when the prompt is closed.
     _echo: Option<EchoOff>,
 }
 
 impl TerminalPrompts {
-    /// Prompts on the terminal of this process.
+    /// Opens the terminal of this process.
     pub fn open() -> io::Result<Self> {
         let terminal = File::options().read(true).write(true).open("/dev/tty")?;
         let reader = LineReader::start(terminal.try_clone()?);
         Ok(Self { terminal, waiting: VecDeque::new(), current: None, reader, waited: Duration::ZERO })
     }
 
-    /// Takes what the connections ask or no longer ask.
+    /// Adds a prompt or withdraws one.
     pub fn take(&mut self, event: PromptEvent) {
         match event {
             PromptEvent::Opened(prompt) => self.add_prompt(prompt),
@@ -69,17 +69,17 @@ impl TerminalPrompts {
         }
     }
 
-    /// Whether a question stands on the terminal.
+    /// Whether a prompt is on the terminal.
     pub fn is_open(&self) -> bool {
         self.current.is_some()
     }
 
-    /// For how long questions have stood on the terminal in all.
+    /// Returns the total time for which prompts were open.
     pub fn waited(&self) -> Duration {
         self.waited + self.current.as_ref().map(|open_prompt| open_prompt.since.elapsed()).unwrap_or_default()
     }
 
-    /// Waits for the next answer. Dropping the future loses nothing.
+    /// Waits for the next answer. Cancel safe.
     pub async fn answer(&mut self) -> (PromptId, Answer) {
         loop {
             let line = self.reader.line().await;
@@ -101,7 +101,7 @@ impl TerminalPrompts {
             return;
         }
         let Some(prompt) = self.waiting.pop_front() else { return };
-        // Before the question stands there: what is typed at once must neither be shown nor thrown away.
+        // Before the prompt is written, because input that follows it at once must be neither shown nor dropped.
         let echo = if echoes_input(&prompt.kind) { None } else { EchoOff::begin(&self.terminal) };
         self.write(&prompt_text(&prompt));
         self.current = Some(OpenPrompt { prompt, since: Instant::now(), _echo: echo });
@@ -113,13 +113,13 @@ impl TerminalPrompts {
             self.waited += open_prompt.since.elapsed();
             let is_silent = !echoes_input(&open_prompt.prompt.kind);
             drop(open_prompt);
-            // The line break that was typed has not been shown.
+            // The line break of the answer was not echoed.
             self.write(&format!("{}{words}", if is_silent { "\n" } else { "" }));
         }
     }
 
     fn write(&mut self, text: &str) {
-        // A terminal that is gone ends the reading too, and that declines the question.
+        // If the terminal is gone, reading fails as well and declines the prompt.
         let _ = self.terminal.write_all(text.as_bytes()).and_then(|()| self.terminal.flush());
     }
 }
@@ -132,7 +132,7 @@ fn echoes_input(kind: &PromptKind) -> bool {
     }
 }
 
-/// What a typed line means for a question; `None` when it must be asked again.
+/// Returns the answer of a typed line, or `None` if the user must answer again.
 fn parse_answer(kind: &PromptKind, line: Zeroizing<String>) -> Option<Answer> {
     if !matches!(kind, PromptKind::HostKey { .. }) {
         return Some(Answer::Secret(Secret::new(line)));
@@ -145,14 +145,14 @@ fn parse_answer(kind: &PromptKind, line: Zeroizing<String>) -> Option<Answer> {
     }
 }
 
-/// The words of a question. Parts of them come from servers: they pass as safe text only.
+/// Returns the text of a prompt. Parts of it come from servers and are cleaned.
 fn prompt_text(prompt: &Prompt) -> String {
     let hosts = match prompt.hosts.as_slice() {
         [] => String::new(),
         [host] => format!(" ({})", SafeText::new(host)),
         [first, others @ ..] => format!(" ({} and {} more)", SafeText::new(first), others.len()),
     };
-    let again = |failures: u32| if failures > 0 { "That was not it. " } else { "" };
+    let again = |failures: u32| if failures > 0 { "Wrong answer. " } else { "" };
     match &prompt.kind {
         PromptKind::HostKey { target, key_type, fingerprint, known_hosts, also_known_as } => {
             let names: Vec<String> = also_known_as.iter().map(|name| SafeText::new(name).to_string()).collect();
@@ -179,18 +179,18 @@ fn prompt_text(prompt: &Prompt) -> String {
     }
 }
 
-/// Several lines of a server's, each as safe text.
+/// Cleans each line of a server's text.
 fn lines(text: &str) -> String {
     let safe: Vec<String> = text.trim().lines().map(|line| SafeText::new(line).to_string()).collect();
     safe.join("\n")
 }
 
-/// Reads the terminal in a thread of its own, one line when told to. The thread ends with the process: nothing else
-/// ends a read of a terminal.
+/// Reads lines from the terminal on a thread, one per request. The thread lives as long as the process, because a
+/// blocking read of a terminal cannot be interrupted.
 struct LineReader {
     requests: mpsc::Sender<()>,
     lines: mpsc::Receiver<Option<Zeroizing<String>>>,
-    /// A read is under way, perhaps for a question that has gone.
+    /// A read is in progress, possibly for a prompt that was withdrawn.
     is_reading: bool,
 }
 
@@ -214,7 +214,7 @@ impl LineReader {
         }
     }
 
-    /// The next line; `None` at the end of input. Pending for ever when nothing is being read.
+    /// Returns the next line; `None` at the end of input. Pending forever while no read is in progress.
     async fn line(&mut self) -> Option<Zeroizing<String>> {
         if !self.is_reading {
             return std::future::pending().await;
@@ -225,7 +225,7 @@ impl LineReader {
     }
 }
 
-/// One line without its end; `None` at the end of input or when it cannot be read.
+/// Reads one line without its end; `None` at the end of input or on an error.
 fn read_line(terminal: &mut File) -> Option<Zeroizing<String>> {
     let mut buffer = Zeroizing::new([0_u8; MAX_ANSWER_BYTES]);
     let mut length = 0;
@@ -241,14 +241,14 @@ fn read_line(terminal: &mut File) -> Option<Zeroizing<String>> {
     Some(Zeroizing::new(text))
 }
 
-/// The terminal without echo, until dropped.
+/// Turns the echo of the terminal off until dropped.
 struct EchoOff {
     terminal: File,
     before: Termios,
 }
 
 impl EchoOff {
-    /// Typed characters are no longer shown; what was typed before is thrown away. `None` when the terminal has gone.
+    /// Turns the echo off and drops earlier input. `None` if the terminal is gone.
     fn begin(terminal: &File) -> Option<Self> {
         let terminal = terminal.try_clone().ok()?;
         let before = tcgetattr(&terminal).ok()?;
@@ -261,7 +261,7 @@ impl EchoOff {
 
 impl Drop for EchoOff {
     fn drop(&mut self) {
-        // Nothing can be done about a terminal that has gone.
+        // The terminal may be gone.
         let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
     }
 }
@@ -328,7 +328,7 @@ impl Prompter {
             let Some(event) = prompts.recv().await else { return std::future::pending().await };
             match (TerminalPrompts::open(), event) {
                 (Ok(terminal_prompts), event) => self.terminal_prompts.insert(terminal_prompts).take(event),
-                // The terminal was there at the start and is gone: nobody can answer.
+                // The terminal is gone, so nobody can answer.
                 (Err(_), PromptEvent::Opened(prompt)) => context.answer(prompt.id, Answer::Decline),
                 (Err(_), PromptEvent::Withdrawn(_)) => {}
             }
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_name_what_they_are_for() {
+    fn prompts_name_their_subject() {
         assert_eq!(
             prompt_text(&prompt(&["gpu1"], host_key())),
             "The host key of gpu1 [10.0.0.1]:22 is not known (gpu1).\n  ssh-ed25519 SHA256:abc\n  also the key of gpu2\n\
@@ -377,12 +377,12 @@ mod tests {
         let passphrase = PromptKind::Passphrase { path: "/k".to_owned(), fingerprint: None, failures: 1 };
         assert_eq!(
             prompt_text(&prompt(&["a", "b", "c"], passphrase)),
-            "That was not it. Passphrase for /k (a and 2 more): "
+            "Wrong answer. Passphrase for /k (a and 2 more): "
         );
     }
 
     #[test]
-    fn a_servers_words_cannot_drive_the_terminal() {
+    fn text_of_a_server_cannot_contain_escape_sequences() {
         let secret = PromptKind::Secret {
             text: "Code\x1b[2J".to_owned(),
             instruction: "one\r\n\x1b]0;two\x07".to_owned(),
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn only_clear_words_trust_a_key() {
+    fn only_explicit_answers_trust_a_key() {
         let answer = |line: &str| format!("{:?}", parse_answer(&host_key(), Zeroizing::new(line.to_owned())));
         assert_eq!(answer("yes"), "Some(TrustAndSave)");
         assert_eq!(answer(" Once "), "Some(TrustOnce)");
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_taken_as_they_are_typed() {
+    fn secrets_are_not_trimmed() {
         let kind = PromptKind::Passphrase { path: "/k".to_owned(), fingerprint: None, failures: 0 };
         let Some(Answer::Secret(secret)) = parse_answer(&kind, Zeroizing::new(" no ".to_owned())) else {
             panic!("a secret");

@@ -4,8 +4,8 @@
 //! stuck`, `/regex/`, `!not`. A space means "and", `|` means "or".
 
 use super::{GpuState, Host, Moment, ProcessTrouble, Row};
-use crate::config::nearest::did_you_mean;
-use crate::config::values::parse_seconds;
+use crate::config::did_you_mean;
+use crate::config::parse_seconds;
 use regex_lite::{Regex, RegexBuilder};
 use std::fmt;
 use std::ops::Range;

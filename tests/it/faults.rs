@@ -370,7 +370,7 @@ fn a_low_limit_of_open_files_is_raised_or_told() {
     assert_eq!((told.status.code(), told.stdout.len()), (Some(1), 0));
     assert_eq!(
         String::from_utf8_lossy(&told.stderr),
-        "gpufleet: only 256 files may be open at once here, which is enough for 108 of these 200 hosts\n  hint: \
-         ulimit -n 440, or fewer hosts\n"
+        "gpufleet: only 256 files may be open at once, which is enough for 108 of 200 hosts\n  hint: \
+         run `ulimit -n 440`, or watch fewer hosts\n"
     );
 }

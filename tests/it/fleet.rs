@@ -261,7 +261,7 @@ fn what_diagnosis_remembers_survives_and_a_broken_file_is_kept_aside() {
     assert_eq!(read()["processes"][0]["pid"], lab.hosts[0].worker_pid());
     std::fs::write(&memory, "{\"version\":").expect("writes");
     let pty = Pty::gpufleet((160, 30), &[&hosts], &[("XDG_STATE_HOME", state)]);
-    pty.wait_for("diagnosis begins anew, its memory is kept as memory.json.bad-1");
+    pty.wait_for("the diagnosis starts without saved state, the unusable file is kept as memory.json.bad-1");
     pty.wait_for("4 GPUs");
     leave(pty);
     assert_eq!(std::fs::read(folder.path().join("gpufleet/memory.json.bad-1")).expect("is kept"), b"{\"version\":");

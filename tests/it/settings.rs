@@ -52,14 +52,17 @@ fn keys_of_the_settings_hold_and_a_broken_file_is_told_and_left_alone() {
     let broken = "theem = \"dark\"\n[keys]\nwall = \"m\"\n";
     let bad = Folders::new(broken);
     let mut pty = bad.watch(&["--demo", "--theme", "dark"]);
-    pty.wait_for("settings.toml:1:1: unknown key `theem`, and 1 more mistake; the built-in settings hold");
+    pty.wait_for("settings.toml:1:1: unknown key `theem`, and 1 more mistake; the default settings apply");
     pty.keys("2");
     pty.wait_for("Free now");
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
     let bytes = pty.bytes();
     let text = String::from_utf8_lossy(&bytes);
-    assert!(text.contains("gpufleet: the built-in settings held:"), "all mistakes are told at the end");
+    assert!(
+        text.contains("gpufleet: the default settings were used because of these mistakes:"),
+        "all mistakes are told at the end"
+    );
     assert!(text.contains("another key, or another one for `mine` as well"));
     assert_eq!(std::fs::read_to_string(bad.settings()).expect("is there"), broken);
 }
@@ -93,7 +96,7 @@ fn the_view_and_hidden_hosts_are_found_again_and_a_broken_file_is_kept_aside() {
 
     std::fs::write(folders.view(), "{\"version\":").expect("writes");
     let mut pty = folders.watch(&[&hosts]);
-    pty.wait_for("the screen begins as new, what it remembered is kept as view.json.bad-1");
+    pty.wait_for("the screen starts without saved state, the unusable file is kept as view.json.bad-1");
     pty.wait_for("hgx-01");
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);

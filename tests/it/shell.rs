@@ -42,7 +42,7 @@ fn a_shell_on_a_host_has_the_terminal_and_the_screen_comes_back_to_the_same_plac
     pty.wait("the second host alone", |text| text.contains(" hgx-02   4 x") && !text.contains("hgx-01   4 x"));
     // What is typed right behind the key is not for the shell, nor for the screen afterwards.
     pty.keys("sq\r");
-    pty.wait_for("# the screen comes back when it ends");
+    pty.wait_for("# the screen returns when it ends");
     pty.wait("a shell", |text| text.contains('$') || text.contains('#') && text.lines().count() > 2);
     pty.screen(|screen| {
         assert!(!screen.alternate_screen(), "the shell has the main screen");
@@ -71,9 +71,9 @@ fn a_shell_that_ssh_cannot_open_says_why_before_the_screen_comes_back() {
     lab.hosts[0].sshd.stop();
     pty.keys("s");
     pty.wait_for("Connection refused");
-    pty.wait_for("gpufleet: ssh to hgx-01 failed (exit status 255). Enter goes back to the screen.");
+    pty.wait_for("gpufleet: ssh to hgx-01 failed (exit status 255). Press Enter to return to the screen.");
     pty.keys("\r");
-    pty.wait_for("ssh to hgx-01 failed (exit status 255); L tells how gpufleet gets there");
+    pty.wait_for("ssh to hgx-01 failed (exit status 255); press L for the ssh log");
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
 }
@@ -85,7 +85,7 @@ fn a_signal_that_ends_the_program_while_a_shell_is_open_leaves_a_terminal_as_it_
     let mut pty = watch(&lab.hosts_toml(""), state.path());
     pty.wait_for("97%");
     pty.keys("s");
-    pty.wait_for("# the screen comes back when it ends");
+    pty.wait_for("# the screen returns when it ends");
     // Ctrl-C is the shell's.
     pty.signal("INT");
     pty.keys("echo still-$((40 + 2))\r");

@@ -168,12 +168,12 @@ fn usage_errors_name_the_way_out() {
     let table = [
         (
             &["hosts.toml", "status"][..],
-            "gpufleet: `status` is a subcommand, and stands where a host is expected\n  hint: for the subcommand write \
+            "gpufleet: `status` is a subcommand, but a host is expected here\n  hint: for the subcommand write \
              `gpufleet status hosts.toml`, for a host of that name `ssh://status`\n",
         ),
         (
             &["statsu", "gpu1"],
-            "gpufleet: `statsu` is no subcommand; as a host it is one letter from `status`\n  hint: for the subcommand \
+            "gpufleet: `statsu` is not a subcommand, and as a host name it is one letter from `status`\n  hint: for the subcommand \
              write `gpufleet status gpu1`, for a host of that name `ssh://statsu`\n",
         ),
         (
@@ -183,13 +183,13 @@ fn usage_errors_name_the_way_out() {
         (
             &["status", "--", "-oProxyCommand=x"],
             "gpufleet: not a target: `-oProxyCommand=x` begins with `-`\n  -oProxyCommand=x\n  ^^^^^^^^^^^^^^^^\n  hint: ssh \
-             would take it for an option\n",
+             would read it as an option\n",
         ),
         (
             &["--demo", "gpu1"],
-            "gpufleet: --demo has its own hosts, and takes no TARGET\n  hint: leave one of them out\n",
+            "gpufleet: --demo simulates its hosts and does not take a TARGET\n  hint: leave one of them out\n",
         ),
-        (&["status", "--demo-hosts", "3"], "gpufleet: --demo-hosts is for the simulated fleet\n  hint: add --demo\n"),
+        (&["status", "--demo-hosts", "3"], "gpufleet: --demo-hosts needs --demo\n  hint: add --demo\n"),
         (
             &["--interval", "2"],
             "error: invalid value '2' for '--interval <TIME>': the interval `2` has no unit (write a number and a unit, \
@@ -286,7 +286,7 @@ fn init_writes_a_file_that_works_and_overwrites_nothing() {
     let home = Home::new();
     let path = home.path().join(".config/gpufleet/hosts.toml");
     let ran = home.run(&["init", "hgx-[01-02]", "bob@gpu1:2222"]);
-    let words = format!("wrote {}: `gpufleet` shows these hosts now\n", path.display());
+    let words = format!("wrote {}: run `gpufleet` to watch these hosts\n", path.display());
     assert_eq!(ran, Ran { code: Some(0), stdout: words, stderr: String::new() });
     let written = fs::read_to_string(&path).expect("written");
     assert!(written.contains("[[hosts]]\nname = \"gpu1\"\nuser = \"bob\"\nport = 2222\n"), "{written}");

@@ -78,13 +78,13 @@ fn a_hook_that_fails_is_said_on_the_screen_with_its_cause() {
     let hosts = lab.hosts_toml(&format!("[notifications]\non_finding = [\"/bin/sh\", \"{hook}\"]"));
     let pty = Pty::gpufleet((160, 40), &[&hosts], &[("TMUX", "")]);
     pty.wait_for(
-        "on_finding `sh` failed: exit status 3, no route to chat; docs/notifications.md shows how to try it by hand",
+        "on_finding `sh` failed: exit status 3, no route to chat; see docs/notifications.md for how to test it",
     );
     let bytes = quit(pty);
     assert!(!bytes.contains('\x07') && !bytes.contains("\x1b]9;"), "nothing was asked for but the hook");
     let hosts = lab.hosts_toml("[notifications]\non_finding = [\"./no-such-hook\"]");
     let pty = Pty::gpufleet((160, 40), &[&hosts], &[]);
-    pty.wait_for("cannot run on_finding `no-such-hook`: No such file or directory; is it installed, and in PATH?");
+    pty.wait_for("cannot run on_finding `no-such-hook`: No such file or directory; install it or add it to PATH");
     quit(pty);
 }
 
@@ -110,7 +110,7 @@ fn a_watch_without_a_screen_calls_the_hook_and_complains_on_standard_error() {
     assert!(words.contains("gpu-lost  clear -> firing (notified)") && !words.contains('\x07'), "{words}");
     assert_eq!(
         diagnostic,
-        "gpufleet: on_finding `sh` failed: exit status 1, half of it; docs/notifications.md shows how to try it by hand\n"
+        "gpufleet: on_finding `sh` failed: exit status 1, half of it; see docs/notifications.md for how to test it\n"
     );
 }
 
@@ -197,7 +197,9 @@ fn what_is_remembered_and_cannot_be_read_is_kept_aside_and_said() {
     ] {
         std::fs::write(&file, text).expect("writes");
         let pty = Pty::gpufleet((160, 40), &[&hosts], &[("XDG_STATE_HOME", state.to_str().expect("UTF-8"))]);
-        let begins = format!("diagnosis begins anew, its memory is kept as memory.json.bad-{number}: {why}");
+        let begins = format!(
+            "the diagnosis starts without saved state, the unusable file is kept as memory.json.bad-{number}: {why}"
+        );
         pty.wait_for(&begins);
         pty.wait_for("1 finding");
         quit(pty);
@@ -213,7 +215,7 @@ fn what_is_remembered_and_cannot_be_read_is_kept_aside_and_said() {
     assert_eq!(std::fs::read_to_string(&file).expect("is there"), "noise");
     let output = gpufleet_in(&state, &["findings", "--for", "3", &hosts]);
     let diagnostic = String::from_utf8_lossy(&output.stderr);
-    let begins = "gpufleet: diagnosis begins anew, its memory is kept as memory.json.bad-3: not a memory";
+    let begins = "gpufleet: the diagnosis starts without saved state, the unusable file is kept as memory.json.bad-3: not a memory";
     assert!(diagnostic.starts_with(begins), "{diagnostic}");
     assert_eq!(output.status.code(), Some(4));
 }

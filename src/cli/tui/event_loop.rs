@@ -1,9 +1,9 @@
-//! `gpufleet [TARGET]...`: the screen. The event loop, and nothing that could be decided without it.
+//! `gpufleet [TARGET]...`: the event loop of the screen.
 //!
 //! ```text
 //! keys, host tasks, prompts, the tick --Event--> App::update --Effect--> here
 //!                                                    |
-//!                                                  draw, at most 3 a second unless somebody waits for it
+//!                                                  draw, at most 3 times per second unless a user is waiting
 //! ```
 
 use super::clipboard::Clipboard;
@@ -11,7 +11,7 @@ use super::keyboard::{self, TerminalReply};
 use super::persistence::{LogFile, PersistentFiles, SignalLog, ViewFile};
 use super::redraw_scheduler::{RedrawScheduler, SuspendDetector};
 use super::settings::{read_preferences, settings, settings_notice, utc_offset_seconds};
-use super::terminal::complain;
+use super::terminal::print_error;
 use super::terminal_manager::{JobControlEvent, JobControlSignals, TerminalInput, TerminalManager};
 use crate::app::{App, Effect, Event, SettingsFile};
 use crate::cli::arguments::{ScreenArgs, Theme};
@@ -36,23 +36,26 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{Interval, MissedTickBehavior};
 
-/// Events taken in a row before the screen gets its turn.
+/// The maximum number of events between two draws.
 const BATCH: usize = 256;
-/// A terminal that does not say what its background is like is not waited for any longer.
+/// How long to wait for the terminal's reply about its background.
 const QUERY_LIMIT: Duration = Duration::from_millis(200);
 
-/// Shows the fleet until the person leaves.
+/// Shows the fleet until the user quits.
 ///
 /// # Errors
-/// When standard output is no terminal, or the terminal goes away.
+/// Standard output is not a terminal, or the terminal is gone.
 pub async fn run(setup: CommandContext, arguments: &ScreenArgs) -> Result<ExitCode, CommandError> {
     let directories = Directories::find();
-    let (preferences, wrong) = read_preferences(&directories);
+    let (preferences, settings_errors) = read_preferences(&directories);
     let log = arguments.log.as_deref().map(LogFile::open).transpose()?;
-    let code = show(setup, arguments, &preferences, wrong.as_deref(), log).await?;
-    if let Some(wrong) = wrong {
-        // On the screen there was a line of it.
-        complain(&format!("gpufleet: the built-in settings held:\n{}\n", wrong.trim_end()));
+    let code = show(setup, arguments, &preferences, settings_errors.as_deref(), log).await?;
+    if let Some(settings_errors) = settings_errors {
+        // The screen showed only one line of it.
+        print_error(&format!(
+            "gpufleet: the default settings were used because of these mistakes:\n{}\n",
+            settings_errors.trim_end()
+        ));
     }
     Ok(code)
 }
@@ -61,7 +64,7 @@ async fn show(
     setup: CommandContext,
     arguments: &ScreenArgs,
     preferences: &SettingsFile,
-    wrong: Option<&str>,
+    settings_errors: Option<&str>,
     log: Option<LogFile>,
 ) -> Result<ExitCode, CommandError> {
     let cannot_show = |error: io::Error| {
@@ -77,27 +80,29 @@ async fn show(
     let now = clock.now();
     let directories = Directories::find();
     let mut engine = Engine::default();
-    // What is simulated is not remembered.
-    let (memory, message) = if simulated { (None, None) } else { SavedStateFile::load(&directories, &mut engine, now) };
-    let (view, remembered, forgotten) = if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
+    // The state of a simulated fleet is neither loaded nor saved.
+    let (state_file, message) =
+        if simulated { (None, None) } else { SavedStateFile::load(&directories, &mut engine, now) };
+    let (view, view_state, view_message) =
+        if simulated { (None, None, None) } else { ViewFile::load(&directories, now) };
     let signals = if simulated { None } else { SignalLog::find(&directories) };
     let (collector, updates) = Collector::start(&hosts, source, clock);
     let exit_signals = ExitSignals::new()?;
     let job_control_signals = JobControlSignals::new().map_err(cannot_show)?;
-    // From here on the terminal is not as it was; a signal waits for the loop, which gives it back.
+    // From here on the terminal's settings are changed. A signal waits for the event loop, which restores them.
     let reply = query_background(arguments, preferences).await;
     let settings = settings(arguments, preferences, &|name| std::env::var(name).ok(), reply.is_light);
     let mut app = App::new(Fleet::new(&hosts, simulated, now), settings, engine, now);
     app.apply_settings_file(preferences);
-    if let Some(remembered) = remembered {
-        app.restore_view_state(&remembered);
+    if let Some(view_state) = view_state {
+        app.restore_view_state(&view_state);
         app.apply_settings_file(preferences);
     }
-    for message in [message, forgotten, wrong.map(settings_notice)].into_iter().flatten() {
+    for message in [message, view_message, settings_errors.map(settings_notice)].into_iter().flatten() {
         app.report_message(message, now);
     }
     let is_tmux = std::env::var_os("TMUX").is_some_and(|name| !name.is_empty());
-    // NO_COLOR is the theme's business; crossterm would also drop bold and reverse.
+    // The theme handles NO_COLOR; crossterm would drop bold and reverse as well.
     crossterm::style::force_color_output(true);
     let mut event_loop = EventLoop {
         terminal: TerminalManager::enter(preferences.mouse, reply).map_err(cannot_show)?,
@@ -105,8 +110,8 @@ async fn show(
         hosts: &hosts,
         clock,
         redraw: RedrawScheduler::new(),
-        sleep: (!simulated).then(|| SuspendDetector::new(clock.now())),
-        files: PersistentFiles::new(memory, view, log, signals),
+        suspend_detector: (!simulated).then(|| SuspendDetector::new(clock.now())),
+        files: PersistentFiles::new(state_file, view, log, signals),
         notifier: Notifier::new(&notifications, true, is_tmux),
         clipboard: Clipboard::find((!simulated).then_some(&directories), &|name| std::env::var(name).ok()),
         collector: &collector,
@@ -118,24 +123,24 @@ async fn show(
     };
     let code = event_loop.run().await.map_err(cannot_show)?;
     let EventLoop { terminal, mut app, files, notifier, .. } = event_loop;
-    // The terminal is given back first: a hook may take a moment.
+    // Restore the terminal first, because hooks may take a moment.
     drop(terminal);
     for message in notifier.finish(app.live_fleet(), clock.now()).await {
-        complain(&format!("gpufleet: {message}\n"));
+        print_error(&format!("gpufleet: {message}\n"));
     }
     files.finish(&mut app, clock.now()).await;
     Ok(code)
 }
 
-/// The running screen: what it hears, what it shows, and what it does for the app.
+/// The running screen.
 struct EventLoop<'a> {
     terminal: TerminalManager,
     app: App,
     hosts: &'a [Arc<HostConfig>],
     clock: Clock,
     redraw: RedrawScheduler,
-    /// `None` for a simulation: it has no connections that a sleep could break.
-    sleep: Option<SuspendDetector>,
+    /// `None` for a simulation, which has no connections that a suspended computer would break.
+    suspend_detector: Option<SuspendDetector>,
     files: PersistentFiles,
     notifier: Notifier,
     clipboard: Clipboard,
@@ -148,20 +153,20 @@ struct EventLoop<'a> {
     updates: mpsc::Receiver<(HostId, HostUpdate)>,
 }
 
-/// What comes next.
+/// The next step of the loop.
 enum LoopEvent {
-    /// Something for the app, or only a frame.
+    /// An event for the app, or only a redraw.
     Event(Option<Event>),
-    /// The second has passed.
+    /// A second has passed.
     Tick,
-    /// The end, with this exit code.
+    /// The program ends with this exit code.
     End(ExitCode),
 }
 
 impl EventLoop<'_> {
-    /// Until the person leaves, a signal ends the program, or the terminal is gone.
+    /// Runs until the user quits, a signal arrives, or the terminal is gone.
     async fn run(&mut self) -> io::Result<ExitCode> {
-        self.measure()?;
+        self.update_size()?;
         let mut tick = tokio::time::interval(Duration::from_secs(1));
         tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
         self.redraw.request(true);
@@ -183,45 +188,49 @@ impl EventLoop<'_> {
         }
     }
 
-    /// Learns the terminal's size anew: nobody tells of a change while another program has the terminal.
-    fn measure(&mut self) -> io::Result<()> {
+    /// Reads the terminal's size. No resize event arrives while another program uses the terminal.
+    fn update_size(&mut self) -> io::Result<()> {
         let (columns, rows) = crossterm::terminal::size()?;
         self.app.update(Event::Resized(columns, rows), self.clock.now());
         Ok(())
     }
 
-    /// Waits for whatever comes first; a signal goes before all else, and the keyboard before the hosts.
+    /// Waits for the next step. Signals have priority over the keyboard, and the keyboard over the hosts.
     async fn next(&mut self, tick: &mut Interval) -> io::Result<LoopEvent> {
-        let is_lent = self.terminal.is_shell_running();
+        let is_shell_running = self.terminal.is_shell_running();
         let writer = self.terminal.screen.writer().clone();
         let frame = async {
-            // While the terminal takes nothing no frame is drawn, and everything else goes on.
+            // While the terminal accepts no output, no frame is drawn and everything else goes on.
             writer.idle().await;
             self.redraw.wait_until_due().await;
         };
         Ok(tokio::select! {
             biased;
             code = self.exit_signals.next() => {
-                // Ctrl-C at a prompt of ssh's is for ssh.
-                if is_lent && code == INTERRUPTED { LoopEvent::Event(None) } else { LoopEvent::End(ExitCode::from(code)) }
+                // Ctrl-C at a prompt of `ssh` is meant for `ssh`.
+                if is_shell_running && code == INTERRUPTED {
+                    LoopEvent::Event(None)
+                } else {
+                    LoopEvent::End(ExitCode::from(code))
+                }
             }
             change = self.job_control_signals.next() => {
                 match change {
                     JobControlEvent::Stop => self.terminal.suspend(&mut self.job_control_signals)?,
                     JobControlEvent::Continued => self.terminal.restore()?,
                 }
-                self.measure()?;
+                self.update_size()?;
                 self.redraw.request(true);
                 LoopEvent::Event(None)
             }
-            heard = self.terminal.next() => match heard {
+            input = self.terminal.next() => match input {
                 TerminalInput::Input(Some(Ok(input))) => LoopEvent::Event(terminal_event(input)),
-                // The terminal is gone: its reader ends or fails, and there is nobody to show anything to.
+                // The keyboard reader ends or fails when the terminal is gone.
                 TerminalInput::Input(Some(Err(error))) => return Err(error),
                 TerminalInput::Input(None) => LoopEvent::End(ExitCode::SUCCESS),
                 TerminalInput::ShellEnded(message) => {
                     self.terminal.reacquire()?;
-                    self.measure()?;
+                    self.update_size()?;
                     LoopEvent::Event(Some(Event::ActionFinished(SafeText::new(&message))))
                 }
             },
@@ -233,11 +242,11 @@ impl EventLoop<'_> {
             message = self.notifier.failure() => LoopEvent::Event(Some(Event::ProblemReported(message))),
             message = self.clipboard.next_message() => LoopEvent::Event(Some(Event::ActionFinished(message))),
             _ = tick.tick() => LoopEvent::Tick,
-            () = frame, if !is_lent => LoopEvent::Event(None),
+            () = frame, if !is_shell_running => LoopEvent::Event(None),
         })
     }
 
-    /// What is done each second, whatever happens.
+    /// Does the work of each second.
     fn tick(&mut self) -> io::Result<Event> {
         #[cfg(debug_assertions)]
         panic_for_test();
@@ -247,14 +256,14 @@ impl EventLoop<'_> {
         }
         self.app.settings.utc_offset_seconds = utc_offset_seconds();
         self.files.tick(&mut self.app, now);
-        if self.sleep.as_mut().is_some_and(|detector| detector.slept(now)) {
+        if self.suspend_detector.as_mut().is_some_and(|detector| detector.was_suspended(now)) {
             self.command_all(&Command::Retry);
             return Ok(Event::Resumed);
         }
         Ok(Event::Ticked)
     }
 
-    /// Gives the app an event and what hosts have sent meanwhile, and does what it wants. Returns whether it wants to end.
+    /// Passes an event and the waiting host updates to the app, and performs the effects. Returns whether to quit.
     async fn take(&mut self, event: Option<Event>) -> io::Result<bool> {
         let mut next = event;
         let mut is_over = false;
@@ -266,7 +275,7 @@ impl EventLoop<'_> {
                 is_over |= matches!(effect, Effect::Quit);
                 self.perform(effect).await?;
             }
-            // What is ready already is taken before the one draw.
+            // Take all waiting updates before the next draw.
             next = self.updates.try_recv().ok().map(|(id, update)| Event::Host(id, Box::new(update)));
         }
         Ok(is_over)
@@ -277,26 +286,26 @@ impl EventLoop<'_> {
         match effect {
             Effect::Repaint if self.terminal.is_shell_running() => {}
             Effect::Repaint => {
-                self.measure()?;
+                self.update_size()?;
                 self.terminal.screen.invalidate();
             }
             Effect::Suspend => {
                 self.terminal.suspend(&mut self.job_control_signals)?;
-                self.measure()?;
+                self.update_size()?;
                 self.redraw.request(true);
             }
             Effect::Shell(id) => {
                 if let Some(host) = self.hosts.get(id.0 as usize)
                     && let Some(message) = self.terminal.start_remote_shell(host).await?
                 {
-                    self.measure()?;
+                    self.update_size()?;
                     self.app.update(Event::ActionFinished(SafeText::new(&message)), now);
                 }
             }
             Effect::Mouse(is_on) => self.terminal.screen.set_mouse(is_on)?,
             Effect::Copy(copied) => self.terminal.screen.send(&self.clipboard.take(&copied))?,
             Effect::Notify(news) => self.notifier.take(&news),
-            Effect::SaveDiagnosisState => self.files.save_memory(&self.app, now),
+            Effect::SaveDiagnosisState => self.files.save_diagnosis_state(&self.app, now),
             Effect::LogSignal(line) => self.files.log_signal(&line),
             Effect::Retry(id) => self.command(id, Command::Retry),
             Effect::SetInterval(interval) => self.command_all(&Command::Interval(interval)),
@@ -322,10 +331,10 @@ impl EventLoop<'_> {
     }
 }
 
-/// Asks the terminal for its background where nothing else says which theme to use.
+/// Queries the terminal's background if no option or setting names a theme.
 async fn query_background(arguments: &ScreenArgs, preferences: &SettingsFile) -> TerminalReply {
     let is_open = arguments.theme.is_none_or(|theme| theme == Theme::Auto) && preferences.theme.is_none();
-    // A screen that nobody sees asks no terminal; it is refused later.
+    // Without a terminal there is nothing to query; `TerminalManager::enter` reports the error.
     if !is_open || !io::stdout().is_terminal() {
         return TerminalReply::default();
     }

@@ -1,4 +1,8 @@
-//! What the terminal sends: keys, pastes, clicks, sizes.
+//! Input from the terminal: keys, pastes, clicks and sizes, and the reply to a query of the background colour.
+//!
+//! The query runs before the screen starts. crossterm would read the reply as keys and does not return unread bytes, so
+//! this module reads the terminal itself during the query ([`InputParser`]) and passes the keys that were typed
+//! meanwhile to the screen. A reply that arrives after the timeout is dropped ([`LateReplyFilter`]).
 
 use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
@@ -13,27 +17,27 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
 
-/// Events that may wait for the loop; it takes them at once.
-const WAITING: usize = 64;
-/// How long crossterm waits for more that is there already; it does not look at all when it is given no time.
-const LOOK: Duration = Duration::from_millis(1);
-/// How long crossterm waits for a terminal that poll(2) does not support. macOS returns POLLNVAL for `/dev/tty`; crossterm
-/// uses select(2) there. The wait is short, so that the thread notices its end soon.
+/// The capacity of the event channel.
+const CHANNEL_CAPACITY: usize = 64;
+/// How long crossterm waits for further input. With a zero timeout it does not read at all.
+const READ_TIMEOUT: Duration = Duration::from_millis(1);
+/// How long crossterm waits for a terminal that poll(2) does not support. macOS returns POLLNVAL for `/dev/tty`, which
+/// crossterm reads with select(2). The wait is short, so that the thread notices its end soon.
 const UNPOLLABLE_WAIT: Duration = Duration::from_millis(50);
-/// The thread that reads ends at once; one that hangs in a terminal that is gone is not waited for.
-const END_LIMIT: Duration = Duration::from_millis(500);
+/// How long to wait for the end of the thread. A thread that blocks in a terminal that is gone does not end.
+const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Reads the terminal in a thread of its own; dropping it ends the thread.
+/// Reads the terminal on a thread. Dropping it ends the thread.
 ///
-/// crossterm's own stream has a thread, too, which holds a lock nearly always: each poll of the loop yielded the CPU
-/// about twenty times before it gave up (measured with 16 hosts at 1 s: 320 calls of `sched_yield` a second), and there
-/// is no knowing when the thread has ended, so that it took the first key that was meant for a shell. This one waits in
-/// poll(2) for the terminal and for its own end, and is heard when it has ended.
+/// crossterm's `EventStream` has a thread as well, but it holds a lock nearly always, so that each poll of the loop
+/// yields the CPU about twenty times (measured with 16 hosts at 1 s: 320 calls of `sched_yield` per second). Its end
+/// cannot be awaited either, so it took the first key that was meant for a remote shell. This thread waits in poll(2)
+/// for input or its end, and reports when it has ended.
 #[derive(Debug)]
 pub(super) struct Keyboard {
-    /// Keys that were read already, before all others.
+    /// Keys that come before those of the thread.
     ready: VecDeque<KeyEvent>,
-    late: LateReplyFilter,
+    late_reply: LateReplyFilter,
     events: mpsc::Receiver<io::Result<Event>>,
     resized: Signal,
     /// Closing it ends the thread.
@@ -42,46 +46,43 @@ pub(super) struct Keyboard {
 }
 
 impl Keyboard {
-    /// Begins to read. To be called within a tokio runtime, once the terminal is in raw mode.
+    /// Starts to read. Must be called within a tokio runtime, in raw mode.
     ///
     /// # Errors
-    /// When there is no terminal to read, or no pipe to be had.
+    /// There is no terminal, or no pipe can be created.
     pub(super) fn start() -> io::Result<Self> {
         Self::after(TerminalReply::default())
     }
 
-    /// The same after the terminal was asked something: what was typed meanwhile comes first.
-    ///
-    /// # Errors
-    /// As [`Keyboard::start`].
+    /// Like [`Keyboard::start`], and returns the keys that were typed during a query first.
     pub(super) fn after(reply: TerminalReply) -> io::Result<Self> {
-        let (sender, events) = mpsc::channel(WAITING);
-        let (tell_end, ended) = oneshot::channel();
+        let (sender, events) = mpsc::channel(CHANNEL_CAPACITY);
+        let (end_sender, ended) = oneshot::channel();
         let (closed, alive) = io::pipe()?;
         let resized = signal(SignalKind::window_change())?;
         let terminal = open_input()?;
         thread::Builder::new().name("keyboard".to_owned()).spawn(move || {
             if let Err(error) = read_events(&terminal, &closed, &sender) {
-                // Nobody listens once the loop has ended.
+                // The receiver is gone when the loop has ended.
                 let _sent = sender.blocking_send(Err(error));
             }
-            let _heard = tell_end.send(());
+            let _received = end_sender.send(());
         })?;
-        let late = LateReplyFilter::new(reply.may_reply_late);
-        Ok(Self { ready: reply.typed_keys.into(), late, events, resized, alive, ended })
+        let late_reply = LateReplyFilter::new(reply.may_reply_late);
+        Ok(Self { ready: reply.typed_keys.into(), late_reply, events, resized, alive, ended })
     }
 
-    /// Ends the reading, so that another program can have the terminal's input: when this returns nothing is read any
-    /// more, and what was read and not looked at is dropped.
+    /// Stops reading, so that another program can read the terminal. Events that were read but not returned are
+    /// dropped.
     pub(super) async fn stop(self) {
         let Self { events, alive, ended, .. } = self;
         drop((events, alive));
-        // One that does not end hangs in a terminal that is gone.
-        let _ended = tokio::time::timeout(END_LIMIT, ended).await;
+        // A thread that does not end blocks in a terminal that is gone.
+        let _ended = tokio::time::timeout(STOP_TIMEOUT, ended).await;
         discard();
     }
 
-    /// The next event, an error when the terminal cannot be read, `None` when it has ended.
+    /// Returns the next event, an error if the terminal cannot be read, or `None` if it is gone.
     pub(super) async fn next(&mut self) -> Option<io::Result<Event>> {
         loop {
             if let Some(key) = self.ready.pop_front() {
@@ -94,21 +95,21 @@ impl Keyboard {
                 }
             };
             match event {
-                Some(Ok(Event::Key(key))) => self.ready.extend(self.late.filter(key)),
+                Some(Ok(Event::Key(key))) => self.ready.extend(self.late_reply.filter(key)),
                 other => return other,
             }
         }
     }
 }
 
-/// Opens the terminal for input: standard input if it is a terminal, otherwise `/dev/tty`, which poll(2) does not support
-/// on macOS.
+/// Opens the terminal for input: standard input if it is a terminal, otherwise `/dev/tty`, which poll(2) does not
+/// support on macOS.
 fn open_input() -> io::Result<File> {
     let stdin = io::stdin();
     if stdin.is_terminal() { Ok(File::from(stdin.as_fd().try_clone_to_owned()?)) } else { File::open("/dev/tty") }
 }
 
-/// Reads until the other end of `closed` is closed, the terminal has gone, or nobody listens any more.
+/// Reads until the other end of `closed` is closed, the terminal is gone, or the receiver is dropped.
 fn read_events(terminal: &File, closed: &io::PipeReader, sender: &mpsc::Sender<io::Result<Event>>) -> io::Result<()> {
     loop {
         let mut wanted = [PollFd::new(terminal, PollFlags::IN), PollFd::new(closed, PollFlags::IN)];
@@ -117,13 +118,14 @@ fn read_events(terminal: &File, closed: &io::PipeReader, sender: &mpsc::Sender<i
             result => result?,
         };
         let [terminal, closed] = wanted.map(|fd| fd.revents());
-        // crossterm would read a terminal that is gone again and again.
+        // crossterm would read a terminal that is gone in a busy loop. On macOS POLLNVAL means that poll(2) does not
+        // support `/dev/tty`, which is not an error: crossterm reads it with select(2).
         let cannot_poll = cfg!(target_os = "macos") && terminal.contains(PollFlags::NVAL);
         if !closed.is_empty() || !cannot_poll && terminal.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
         {
             return Ok(());
         }
-        let wait = if cannot_poll { UNPOLLABLE_WAIT } else { LOOK };
+        let wait = if cannot_poll { UNPOLLABLE_WAIT } else { READ_TIMEOUT };
         while event::poll(wait)? {
             if sender.blocking_send(event::read()).is_err() {
                 return Ok(());
@@ -132,38 +134,38 @@ fn read_events(terminal: &File, closed: &io::PipeReader, sender: &mpsc::Sender<i
     }
 }
 
-/// Drops what has been typed and not been looked at: it was meant for what was on the screen then.
+/// Drops pending input, which was typed for an earlier screen.
 pub(super) fn discard() {
-    while event::poll(LOOK).unwrap_or(false) {
-        // What cannot be read is not there to be dropped.
+    while event::poll(READ_TIMEOUT).unwrap_or(false) {
+        // Input that cannot be read need not be dropped.
         if event::read().is_err() {
             return;
         }
     }
 }
 
-/// OSC 11 asks for the background; every terminal answers the question behind it (DA1), so that one which does not know
-/// the first is not waited for.
+/// OSC 11 queries the background. Every terminal replies to DA1 after it, so there is no wait for a terminal that does
+/// not support OSC 11.
 const QUERY: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
-/// The bytes of a key come together: an escape that nothing follows for so long is the Esc key.
+/// The bytes of a key arrive together: an escape that is alone for this long is the Esc key.
 const ESCAPE_TIMEOUT: Duration = Duration::from_millis(20);
-/// More than a person types and a terminal answers in that time; a paste beyond it is left for the screen.
+/// The maximum input during the query. The rest of a larger paste is left for the screen.
 const MAX_BYTES: usize = 4096;
 
-/// What came of asking.
+/// The result of a query.
 #[derive(Debug, Default)]
 pub(super) struct TerminalReply {
-    /// What the terminal says; `None` where it does not.
+    /// Whether the background is light; `None` without a reply.
     pub(super) is_light: Option<bool>,
-    /// What was typed meanwhile, in order.
+    /// The keys that were typed during the query, in order.
     pub(super) typed_keys: Vec<KeyEvent>,
-    /// The terminal was asked and has not answered: it may still do so.
+    /// The terminal has not replied and may still do so.
     pub(super) may_reply_late: bool,
 }
 
-/// Asks, and waits at most so long. To be called before anything else reads the terminal.
+/// Queries the background and waits at most `limit`. Must be called before anything else reads the terminal.
 pub(super) fn query_background(limit: Duration) -> TerminalReply {
-    // A terminal that is gone is noticed by whoever draws on it.
+    // If the terminal is gone, drawing reports it.
     let stdout = io::stdout().as_fd().try_clone_to_owned();
     let (Ok(mut input), Ok(mut output)) = (open_input(), stdout.map(File::from)) else {
         return TerminalReply::default();
@@ -175,7 +177,7 @@ pub(super) fn query_background(limit: Duration) -> TerminalReply {
     let typed = if output.write_all(QUERY).is_ok() { read_reply(&mut input, limit) } else { InputParser::default() };
     let _set = disable_raw_mode();
     TerminalReply {
-        may_reply_late: !typed.is_answered(),
+        may_reply_late: !typed.has_replied(),
         is_light: typed.background().and_then(parse_background),
         typed_keys: typed.into_keys(),
     }
@@ -184,8 +186,8 @@ pub(super) fn query_background(limit: Duration) -> TerminalReply {
 fn read_reply(terminal: &mut File, limit: Duration) -> InputParser {
     let mut typed = InputParser::default();
     let (end, mut count) = (Instant::now() + limit, 0);
-    // What has begun is read to its end: the rest of a key would be another one.
-    while count < MAX_BYTES && !(typed.is_answered() && typed.is_between()) {
+    // Read what has begun to its end, because the rest of a sequence would be read as other keys.
+    while count < MAX_BYTES && !(typed.has_replied() && typed.is_complete()) {
         let left = end.saturating_duration_since(Instant::now());
         let wait = if typed.is_escape() { left.min(ESCAPE_TIMEOUT) } else { left };
         match wait_for(terminal, wait) {
@@ -208,7 +210,7 @@ fn read_reply(terminal: &mut File, limit: Duration) -> InputParser {
     typed
 }
 
-/// Whether there is something to read, `None` when the terminal is gone.
+/// Whether input arrives within `limit`; `None` if the terminal is gone.
 fn wait_for(terminal: &File, limit: Duration) -> Option<bool> {
     let limit = Timespec { tv_sec: limit.as_secs() as _, tv_nsec: limit.subsec_nanos() as _ };
     let mut wanted = [PollFd::new(terminal, PollFlags::IN)];
@@ -227,7 +229,7 @@ fn takes_bytes(terminal: &File) -> bool {
     poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
-/// `11;rgb:RRRR/GGGG/BBBB`, with one to four digits each.
+/// Parses `11;rgb:RRRR/GGGG/BBBB`, with one to four digits each, and returns whether the colour is light.
 fn parse_background(answer: &str) -> Option<bool> {
     let colour = answer.strip_prefix("11;rgb")?;
     let colour = colour.strip_prefix('a').unwrap_or(colour).strip_prefix(':')?;
@@ -240,32 +242,32 @@ fn parse_background(answer: &str) -> Option<bool> {
 }
 
 const ESCAPE: u8 = 0x1b;
-/// What has not ended by then never will.
+/// A sequence that is longer than this is dropped.
 const MAX_SEQUENCE: usize = 256;
 
-/// The bytes so far, read as keys and answers.
+/// Splits bytes into keys and replies.
 #[derive(Debug, Default)]
 pub(super) struct InputParser {
-    /// The beginning of something.
+    /// The beginning of an unfinished sequence.
     rest: Vec<u8>,
     keys: Vec<KeyEvent>,
     background: Option<String>,
-    is_answered: bool,
+    has_replied: bool,
 }
 
-/// What the first bytes are.
+/// The meaning of the first bytes.
 enum Token {
     Key(KeyEvent),
-    /// Text to the terminal's program, without its frame: `11;rgb:ffff/ffff/ffff`.
+    /// An OSC, DCS or similar string without its delimiters: `11;rgb:ffff/ffff/ffff`.
     Text(String),
-    /// What kind of terminal it is, the answer to DA1.
+    /// The reply to DA1.
     Attributes,
-    /// Nothing that means anything here.
+    /// A sequence without a meaning here.
     Other,
 }
 
 impl InputParser {
-    /// Takes what was read.
+    /// Adds bytes.
     pub(super) fn take(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
         while let Some((first, used)) = next_token(&self.rest) {
@@ -273,39 +275,39 @@ impl InputParser {
             match first {
                 Token::Key(key) => self.keys.push(key),
                 Token::Text(text) if text.starts_with("11;") => self.background = Some(text),
-                Token::Attributes => self.is_answered = true,
+                Token::Attributes => self.has_replied = true,
                 Token::Text(_) | Token::Other => {}
             }
         }
     }
 
-    /// Whether an escape has come that may be the Esc key, or the beginning of more.
+    /// Whether the unfinished sequence is a single escape: the Esc key or the beginning of a sequence.
     pub(super) fn is_escape(&self) -> bool {
         self.rest == [ESCAPE]
     }
 
-    /// Nothing followed the escape: it was the key.
+    /// Takes the single escape as the Esc key.
     pub(super) fn end_escape(&mut self) {
         self.rest.clear();
         self.keys.push(KeyCode::Esc.into());
     }
 
-    /// Whether everything that has begun has ended.
-    pub(super) fn is_between(&self) -> bool {
+    /// Whether no sequence is unfinished.
+    pub(super) fn is_complete(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Whether the terminal has answered the last question.
-    pub(super) fn is_answered(&self) -> bool {
-        self.is_answered
+    /// Whether the terminal has replied to DA1.
+    pub(super) fn has_replied(&self) -> bool {
+        self.has_replied
     }
 
-    /// What it says of its background: `11;rgb:ffff/ffff/ffff`.
+    /// Returns the reply to OSC 11: `11;rgb:ffff/ffff/ffff`.
     pub(super) fn background(&self) -> Option<&str> {
         self.background.as_deref()
     }
 
-    /// The keys, in the order in which they were typed.
+    /// Returns the keys in the order in which they were typed.
     pub(super) fn into_keys(mut self) -> Vec<KeyEvent> {
         if self.is_escape() {
             self.end_escape();
@@ -314,7 +316,7 @@ impl InputParser {
     }
 }
 
-/// The first key or answer and its bytes; `None` while it has not ended.
+/// Returns the first key or reply and its length; `None` while it is unfinished.
 fn next_token(bytes: &[u8]) -> Option<(Token, usize)> {
     match bytes {
         [] | [ESCAPE] | [ESCAPE, b'O'] => None,
@@ -330,9 +332,9 @@ fn next_token(bytes: &[u8]) -> Option<(Token, usize)> {
     }
 }
 
-/// Behind `ESC [`: parameters, and a letter or `~`.
+/// Parses the bytes after `ESC [`: parameters, and a letter or `~`.
 fn control_sequence(bytes: &[u8]) -> Option<(Token, usize)> {
-    // The Linux console's F1 to F5: `ESC [ [ A`.
+    // F1 to F5 of the Linux console: `ESC [ [ A`.
     if bytes.first() == Some(&b'[') {
         let key = bytes.get(1)?.checked_sub(b'A').filter(|number| *number < 5).map(|number| KeyCode::F(number + 1));
         return Some((key_or_other(key, KeyModifiers::NONE), 2));
@@ -349,7 +351,7 @@ fn control_sequence(bytes: &[u8]) -> Option<(Token, usize)> {
         .map(|number| number.split(':').next().and_then(|number| number.parse().ok()).unwrap_or(0))
         .collect();
     let number = |place: usize| numbers.get(place).copied().unwrap_or(0);
-    // 1 and a bit for each: Shift, Alt, Control.
+    // The parameter is 1 plus a bit each for Shift, Alt and Control.
     let held = number(1).saturating_sub(1);
     let modifiers = [(1, KeyModifiers::SHIFT), (2, KeyModifiers::ALT), (4, KeyModifiers::CONTROL)]
         .into_iter()
@@ -367,7 +369,7 @@ fn key_or_other(key: Option<KeyCode>, modifiers: KeyModifiers) -> Token {
     key.map_or(Token::Other, |code| Token::Key(KeyEvent::new(code, modifiers)))
 }
 
-/// The key behind `ESC O`, and behind `ESC [` without a number.
+/// Returns the key after `ESC O`, or after `ESC [` without a number.
 fn letter_key(letter: u8) -> Option<KeyCode> {
     Some(match letter {
         b'A' => KeyCode::Up,
@@ -381,7 +383,7 @@ fn letter_key(letter: u8) -> Option<KeyCode> {
     })
 }
 
-/// The key of `ESC [ number ~`.
+/// Returns the key of `ESC [ number ~`.
 fn numbered_key(number: u8) -> Option<KeyCode> {
     Some(match number {
         1 | 7 => KeyCode::Home,
@@ -397,7 +399,7 @@ fn numbered_key(number: u8) -> Option<KeyCode> {
     })
 }
 
-/// Behind the beginning of a text: all of it, to BEL or `ESC \`.
+/// Parses a string up to BEL or `ESC \`, after its introducer.
 fn text(bytes: &[u8]) -> Option<(Token, usize)> {
     let bell = bytes.iter().position(|byte| *byte == 0x07).map(|at| (at, 1));
     let end = bytes.windows(2).position(|pair| pair == [ESCAPE, b'\\']).map(|at| (at, 2));
@@ -407,7 +409,7 @@ fn text(bytes: &[u8]) -> Option<(Token, usize)> {
     }
 }
 
-/// A character, or a key that sends one byte; no key where it is no character at all.
+/// Parses a character or a key that sends one byte; `None` inside for an invalid byte.
 fn character(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     let control = |letter: u8| KeyEvent::new(KeyCode::Char(char::from(letter)), KeyModifiers::CONTROL);
     let byte = *bytes.first()?;
@@ -433,9 +435,9 @@ fn utf8(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
         _ => return Some((None, 1)),
     };
     let Some(whole) = bytes.get(..length) else {
-        // Only what can still become a character is waited for.
-        let is_begun = bytes[1..].iter().all(|byte| (0x80..0xc0).contains(byte));
-        return if is_begun { None } else { Some((None, 1)) };
+        // Wait only for bytes that can still complete a character.
+        let is_unfinished = bytes[1..].iter().all(|byte| (0x80..0xc0).contains(byte));
+        return if is_unfinished { None } else { Some((None, 1)) };
     };
     let Some(character) = std::str::from_utf8(whole).ok().and_then(|text| text.chars().next()) else {
         return Some((None, 1));
@@ -444,26 +446,26 @@ fn utf8(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     Some((Some(KeyEvent::new(KeyCode::Char(character), modifiers)), length))
 }
 
-/// Keeps an answer that comes after its time from being taken for keys.
+/// Drops a reply that arrives after its deadline, so that it is not read as keys.
 ///
-/// crossterm reads `ESC ] 11;rgb:ffff/ffff/ffff ESC \` as Alt-], then letters, then Alt-\. (The answer to DA1 it knows and
-/// drops.) Nobody types that beginning, and what follows it is bounded.
+/// crossterm reads `ESC ] 11;rgb:ffff/ffff/ffff ESC \` as Alt-], letters and Alt-\. (It drops the reply to DA1 itself.)
+/// No user types this beginning, and the length of the rest is limited.
 #[derive(Debug)]
 pub(super) struct LateReplyFilter {
-    /// Keys that may be its beginning.
+    /// Keys that may be the beginning of a reply.
     held: Vec<KeyEvent>,
-    /// How many keys of it have passed; 0 before its beginning is certain.
+    /// The number of keys of the reply so far; 0 before its beginning is complete.
     passed: usize,
     is_over: bool,
 }
 
 impl LateReplyFilter {
-    /// Where a terminal may still answer.
-    pub(super) fn new(may_answer: bool) -> Self {
-        Self { held: Vec::new(), passed: 0, is_over: !may_answer }
+    /// Creates a filter. It is active only if the terminal may still reply.
+    pub(super) fn new(may_reply: bool) -> Self {
+        Self { held: Vec::new(), passed: 0, is_over: !may_reply }
     }
 
-    /// The keys that are the person's, of this one and those held back before it.
+    /// Returns the keys of the user among this key and those held back before it.
     pub(super) fn filter(&mut self, key: KeyEvent) -> Vec<KeyEvent> {
         const BEGINNING: [char; 4] = [']', '1', '1', ';'];
         if self.is_over {
@@ -496,7 +498,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn answers_of_terminals_are_understood() {
+    fn background_replies_are_parsed() {
         for (answer, light) in [
             ("11;rgb:ffff/ffff/ffff", Some(true)),
             ("11;rgb:1e1e/1e1e/2e2e", Some(false)),
@@ -521,7 +523,7 @@ mod tests {
         KeyEvent::new(code, modifiers)
     }
 
-    /// What keyboards send, and the keys that crossterm makes of it.
+    /// The bytes of keys, and the keys that crossterm reads from them.
     const KEYS: [(&[u8], KeyCode, KeyModifiers); 34] = {
         use KeyCode::{
             BackTab, Backspace, Char, Delete, Down, End, Enter, F, Home, Insert, Left, PageDown, PageUp, Right, Tab, Up,
@@ -566,7 +568,7 @@ mod tests {
         ]
     };
 
-    const ANSWERS: [&[u8]; 4] = [
+    const REPLIES: [&[u8]; 4] = [
         b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c",
         b"\x1b]11;rgb:ffff/ffff/ffff\x07\x1b[?6c",
         b"\x1b[?1;2c",
@@ -574,7 +576,7 @@ mod tests {
     ];
 
     #[test]
-    fn keys_have_the_names_that_crossterm_gives_them() {
+    fn keys_match_those_of_crossterm() {
         for (bytes, code, modifiers) in KEYS {
             assert_eq!(typed(bytes), [key(code, modifiers)], "{:?}", String::from_utf8_lossy(bytes));
         }
@@ -583,7 +585,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_none() {
+    fn other_sequences_give_no_keys() {
         for bytes in [&b"\xff\xfe"[..], b"\x1b[I", b"\x1b[200~", b"\x1b[99~", b"\x1bPtext\x1b\\", b"\xe5\xa4", b"\xf5"]
         {
             assert_eq!(typed(bytes), [], "{bytes:?}");
@@ -597,14 +599,14 @@ mod tests {
     }
 
     proptest! {
-        /// Keys before and after the answers, read in pieces of any size.
+        /// Keys before and after the reply, read in pieces of any size.
         #[test]
-        fn keys_between_answers_are_kept_in_order(
+        fn keys_around_a_reply_are_kept_in_order(
             before in prop::collection::vec(0..KEYS.len(), 0..6), after in prop::collection::vec(0..KEYS.len(), 0..6),
-            answer in 0..ANSWERS.len(), pieces in prop::collection::vec(1..9_usize, 1..40),
+            answer in 0..REPLIES.len(), pieces in prop::collection::vec(1..9_usize, 1..40),
         ) {
             let bytes = |places: &[usize]| places.iter().flat_map(|place| KEYS[*place].0.to_vec()).collect::<Vec<_>>();
-            let all = [bytes(&before), ANSWERS[answer].to_vec(), bytes(&after)].concat();
+            let all = [bytes(&before), REPLIES[answer].to_vec(), bytes(&after)].concat();
             let mut ahead = InputParser::default();
             let (mut rest, mut pieces) = (&all[..], pieces.into_iter().cycle());
             while !rest.is_empty() {
@@ -612,7 +614,7 @@ mod tests {
                 ahead.take(piece);
                 rest = left;
             }
-            prop_assert!(ahead.is_answered() && ahead.is_between());
+            prop_assert!(ahead.has_replied() && ahead.is_complete());
             prop_assert_eq!(ahead.background().is_some(), answer != 2);
             let expected: Vec<KeyEvent> =
                 before.iter().chain(&after).map(|place| key(KEYS[*place].1, KEYS[*place].2)).collect();
@@ -620,7 +622,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic_or_grow(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+        fn arbitrary_bytes_never_panic_or_fill_memory(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
             let mut ahead = InputParser::default();
             for piece in bytes.chunks(7) {
                 ahead.take(piece);
@@ -629,7 +631,7 @@ mod tests {
         }
     }
 
-    /// As crossterm reads it.
+    /// The reply as crossterm reads it.
     fn late(answer: &str) -> Vec<KeyEvent> {
         let alt = |letter| key(KeyCode::Char(letter), KeyModifiers::ALT);
         let letters = answer.chars().map(|letter| KeyCode::Char(letter).into());
@@ -637,9 +639,9 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_after_its_time_is_no_key() {
-        let filter = |may_answer: bool, keys: &[KeyEvent]| -> Vec<KeyEvent> {
-            let mut late = LateReplyFilter::new(may_answer);
+    fn a_late_reply_is_dropped() {
+        let filter = |may_reply: bool, keys: &[KeyEvent]| -> Vec<KeyEvent> {
+            let mut late = LateReplyFilter::new(may_reply);
             keys.iter().flat_map(|key| late.filter(*key)).collect()
         };
         let q: KeyEvent = KeyCode::Char('q').into();
@@ -647,7 +649,7 @@ mod tests {
         assert_eq!(filter(true, &[&[q], &answer[..], &[q]].concat()), [q, q]);
         let bell = key(KeyCode::Char('g'), KeyModifiers::CONTROL);
         assert_eq!(filter(true, &[&answer[..answer.len() - 1], &[bell, q]].concat()), [q]);
-        // Whoever types something like it types it.
+        // Similar input of a user is kept.
         let like_it = late("12;");
         assert_eq!(filter(true, &like_it), like_it);
         assert_eq!(filter(false, &answer), answer, "nothing was asked");

@@ -1,4 +1,8 @@
-//! The interactive screen: the event loop, the terminal, the keyboard, and the files written while it runs.
+//! The interactive screen.
+//!
+//! [`event_loop`] waits for input and host updates, passes them to the app as events, performs its effects and draws.
+//! The other files hold the parts with side effects: the terminal (`terminal`, and `terminal_manager` for its hand-over
+//! to a `remote_shell`), its input (`keyboard`), the files written meanwhile (`persistence`) and the clipboard.
 
 mod clipboard;
 pub mod event_loop;

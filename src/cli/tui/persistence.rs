@@ -1,11 +1,11 @@
-//! The files that are written while the screen is shown: what diagnosis remembers, how the view stands, logs.
+//! The files that the screen writes while it runs: diagnosis state, view state, ssh log and signal log.
 
 use crate::app::{App, ViewState};
 use crate::cli::CommandError;
-use crate::cli::background_writer::{BackgroundWriter, END_LIMIT};
-use crate::cli::saved_state::SavedStateFile;
+use crate::cli::background_writer::{BackgroundWriter, END_LIMIT, first_line};
+use crate::cli::saved_state::{SavedStateFile, read_state};
 use crate::fleet::{Fleet, LogLine, Moment};
-use crate::store::{Directories, append_line, read_text, rename_bad_file, write_atomic};
+use crate::store::{Directories, append_line, write_atomic};
 use crate::wire::SafeText;
 use std::fs::{File, OpenOptions};
 use std::io::Write as _;
@@ -13,53 +13,53 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The files; those that there are.
+/// The files that exist in this run.
 pub(super) struct PersistentFiles {
-    memory: Option<BackgroundWriter<SavedStateFile>>,
+    diagnosis: Option<BackgroundWriter<SavedStateFile>>,
     view: Option<BackgroundWriter<ViewFile>>,
     log: Option<LogFile>,
     signals: Option<SignalLog>,
-    /// What diagnosis remembers has changed in a way that is to be kept, while it was being written.
-    save_memory_again: bool,
+    /// The diagnosis state must be saved again, because it changed during a write.
+    save_diagnosis_again: bool,
 }
 
 impl PersistentFiles {
-    /// These files, as they were read.
+    /// Wraps the files that were opened at the start.
     pub(super) fn new(
-        memory: Option<SavedStateFile>,
+        diagnosis: Option<SavedStateFile>,
         view: Option<ViewFile>,
         log: Option<LogFile>,
         signals: Option<SignalLog>,
     ) -> Self {
         Self {
-            memory: memory.map(BackgroundWriter::new),
+            diagnosis: diagnosis.map(BackgroundWriter::new),
             view: view.map(BackgroundWriter::new),
             log,
             signals,
-            save_memory_again: false,
+            save_diagnosis_again: false,
         }
     }
 
-    /// Each second: writes what is due. The app says what could not be written.
+    /// Writes what is due. Errors are reported to the app. Call it once per second.
     pub(super) fn tick(&mut self, app: &mut App, now: Moment) {
         let message = [
-            self.memory.as_mut().and_then(BackgroundWriter::take_message),
+            self.diagnosis.as_mut().and_then(BackgroundWriter::take_message),
             self.view.as_mut().and_then(BackgroundWriter::take_message),
             self.signals.as_mut().and_then(SignalLog::tick),
         ];
         for message in message.into_iter().flatten() {
             app.report_message(message, now);
         }
-        let is_due = self.memory.as_mut().and_then(BackgroundWriter::idle_file).is_some_and(|file| file.is_due(now));
-        if is_due || self.save_memory_again {
-            self.save_memory(app, now);
+        let is_due = self.diagnosis.as_mut().and_then(BackgroundWriter::idle_file).is_some_and(|file| file.is_due(now));
+        if is_due || self.save_diagnosis_again {
+            self.save_diagnosis_state(app, now);
         }
         if let Some(view) = &mut self.view
             && let Some(file) = view.idle_file().filter(|file| file.is_due(now))
         {
-            let remembered = app.view_state();
-            if file.has_changed(&remembered, now) {
-                view.start_write(move |file| file.save(remembered, now));
+            let state = app.view_state();
+            if file.has_changed(&state, now) {
+                view.start_write(move |file| file.save(state, now));
             }
         }
         if let Some(failed) = self.log.as_mut().and_then(|log| log.tick(app.live_fleet())) {
@@ -68,36 +68,35 @@ impl PersistentFiles {
         }
     }
 
-    /// Writes what diagnosis remembers; that it cannot be written is said once.
-    pub(super) fn save_memory(&mut self, app: &App, now: Moment) {
-        let Some(memory) = &mut self.memory else { return };
-        self.save_memory_again = memory.idle_file().is_none();
-        if !self.save_memory_again {
-            let remembered = app.memory(now);
-            memory.start_write(move |file| file.save(remembered, now));
+    /// Saves the diagnosis state, or notes that this is still to be done if a write is in progress.
+    pub(super) fn save_diagnosis_state(&mut self, app: &App, now: Moment) {
+        let Some(diagnosis) = &mut self.diagnosis else { return };
+        self.save_diagnosis_again = diagnosis.idle_file().is_none();
+        if !self.save_diagnosis_again {
+            let state = app.memory(now);
+            diagnosis.start_write(move |file| file.save(state, now));
         }
     }
 
-    /// Writes down a signal that was asked for, or its outcome.
+    /// Appends a signal request or its outcome to the signal log.
     pub(super) fn log_signal(&mut self, line: &SafeText) {
         if let Some(log) = &mut self.signals {
             log.take(line);
         }
     }
 
-    /// The program ends: everything is written once more. There is nobody left to tell if that fails, and the next start
-    /// begins with what was written before.
+    /// Writes everything once more at the end of the program. Errors cannot be shown any more.
     pub(super) async fn finish(self, app: &mut App, now: Moment) {
         app.acknowledge_ended_jobs(now);
-        let (view, memory, fleet) = (app.view_state(), app.memory(now), app.live_fleet());
+        let (view, diagnosis, fleet) = (app.view_state(), app.memory(now), app.live_fleet());
         let view = async {
             if let Some(file) = self.view {
                 let _said = file.finish(END_LIMIT, move |file| file.save(view, now)).await;
             }
         };
-        let memory = async {
-            if let Some(file) = self.memory {
-                let _said = file.finish(END_LIMIT, move |file| file.save(memory, now)).await;
+        let diagnosis = async {
+            if let Some(file) = self.diagnosis {
+                let _said = file.finish(END_LIMIT, move |file| file.save(diagnosis, now)).await;
             }
         };
         let log = async {
@@ -110,109 +109,94 @@ impl PersistentFiles {
                 log.finish(END_LIMIT).await;
             }
         };
-        // All at once: a file server that does not answer delays the end by one limit.
-        tokio::join!(view, memory, log, signals);
+        // In parallel, so that a file server that does not answer delays the end only once.
+        tokio::join!(view, diagnosis, log, signals);
     }
 }
 
-/// The name of the file in the state directory.
+/// The name of the view state file in the state directory.
 const VIEW_NAME: &str = "view.json";
-/// More than the bounds of what is remembered ever take.
+/// The maximum size of the view state file, above the bounds of a view state.
 const VIEW_MAX_BYTES: u64 = 4 * 1024 * 1024;
-/// What has changed is written this often, so that a crash loses little.
+/// How often the view state is saved, so that a crash loses little.
 const SAVE_EVERY: Duration = Duration::from_secs(10);
 
-/// The file of what the screen remembers.
+/// The saved view state.
 #[derive(Debug)]
 pub(super) struct ViewFile {
     path: PathBuf,
     saved: ViewState,
-    looked: Moment,
-    /// It could not be written; said once.
+    compared_at: Moment,
+    /// A write has failed and was reported.
     has_failed: bool,
 }
 
 impl ViewFile {
-    /// Reads the file. The text is for a person: what is wrong with it, and where it has gone. `None` where there is no
-    /// state directory, because there is no home.
+    /// Reads the file. Returns `None` without a state directory, and a message if the file is unusable.
     pub(super) fn load(directories: &Directories, now: Moment) -> (Option<Self>, Option<ViewState>, Option<String>) {
         let Ok(directory) = directories.state() else { return (None, None, None) };
         let path = directory.join(VIEW_NAME);
-        let (remembered, message) = match read(&path) {
-            Ok(remembered) => (remembered, None),
-            Err(why) => (None, Some(why)),
+        let (state, message) = match read_view_state(&path) {
+            Ok(state) => (state, None),
+            Err(message) => (None, Some(message)),
         };
-        let saved = remembered.clone().unwrap_or_default();
-        (Some(Self { path, saved, looked: now, has_failed: false }), remembered, message)
+        let saved = state.clone().unwrap_or_default();
+        (Some(Self { path, saved, compared_at: now, has_failed: false }), state, message)
     }
 
-    /// Whether it is time to look again for what has changed.
+    /// Whether it is time to compare the view state again.
     pub(super) fn is_due(&self, now: Moment) -> bool {
-        now.since(self.looked) >= SAVE_EVERY
+        now.since(self.compared_at) >= SAVE_EVERY
     }
 
-    /// Whether it is to be written; it is looked at again after the usual time.
-    pub(super) fn has_changed(&mut self, remembered: &ViewState, now: Moment) -> bool {
-        self.looked = now;
-        *remembered != self.saved
+    /// Whether the view state must be saved. Restarts the time of [`ViewFile::is_due`].
+    pub(super) fn has_changed(&mut self, state: &ViewState, now: Moment) -> bool {
+        self.compared_at = now;
+        *state != self.saved
     }
 
-    /// Writes what has changed. The text is for a person, the first time that it fails.
-    pub(super) fn save(&mut self, remembered: ViewState, now: Moment) -> Option<String> {
-        if !self.has_changed(&remembered, now) {
+    /// Saves the view state if it has changed. Returns a message for the first failure.
+    pub(super) fn save(&mut self, state: ViewState, now: Moment) -> Option<String> {
+        if !self.has_changed(&state, now) {
             return None;
         }
-        let text = match serde_json::to_vec_pretty(&remembered) {
+        let text = match serde_json::to_vec_pretty(&state) {
             Ok(text) => text,
-            Err(error) => return Some(format!("cannot write what the screen remembers: {error}")),
+            Err(error) => return Some(format!("cannot encode the view state: {error}")),
         };
         match write_atomic(&self.path, &text) {
             Ok(()) => {
-                self.saved = remembered;
+                self.saved = state;
                 None
             }
             Err(error) => {
                 let is_first = !std::mem::replace(&mut self.has_failed, true);
-                is_first.then(|| error.to_string().lines().next().unwrap_or_default().to_owned())
+                is_first.then(|| first_line(&error))
             }
         }
     }
 }
 
-/// What is in the file, `None` when there is none. What cannot be used is kept aside.
-fn read(path: &Path) -> Result<Option<ViewState>, String> {
-    let why = match read_text(path, VIEW_MAX_BYTES) {
-        Ok(text) => match ViewState::parse(&text) {
-            Ok(remembered) => return Ok(Some(remembered)),
-            Err(why) => why,
-        },
-        Err(error) if error.is_not_found() => return Ok(None),
-        Err(error) => error.to_string().lines().next().unwrap_or_default().to_owned(),
-    };
-    let shown = crate::wire::SafeText::new(&path.to_string_lossy());
-    Err(match rename_bad_file(path) {
-        Ok(aside) => format!("the screen begins as new, what it remembered is kept as {aside}: {why} ({shown})"),
-        Err(error) => format!("the screen begins as new, its file cannot be kept aside ({error}): {why} ({shown})"),
-    })
+fn read_view_state(path: &Path) -> Result<Option<ViewState>, String> {
+    read_state(path, VIEW_MAX_BYTES, "the screen", ViewState::parse)
 }
 
-/// The file, and how much of each host's log stands in it.
+/// `--log FILE`: the ssh logs of all hosts, and how many lines of each are in the file.
 pub(super) struct LogFile {
     file: BackgroundWriter<File>,
     written: Vec<u64>,
 }
 
 impl LogFile {
-    /// Opens the file to append to it; a new one is for its owner alone, for it names hosts and accounts.
+    /// Opens the file for appending. A new file is private, because it contains host and account names.
     pub(super) fn open(path: &Path) -> Result<Self, CommandError> {
         let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
         let file = file.map_err(|error| CommandError::failed(format!("cannot write {}: {error}", path.display())))?;
         Ok(Self { file: BackgroundWriter::new(file), written: Vec::new() })
     }
 
-    /// Writes what has come since the last call, on a thread; while an earlier text is being written the hosts' logs hold
-    /// what comes. To be called each second, within a tokio runtime. The answer is for a person: the file could not be
-    /// written.
+    /// Writes the new lines on a blocking thread. During a write, new lines stay in the logs of the hosts. Returns a
+    /// message if the file cannot be written. Call it once per second within a tokio runtime.
     pub(super) fn tick(&mut self, fleet: &Fleet) -> Option<String> {
         let failed = self.file.take_message();
         if self.file.idle_file().is_some() {
@@ -224,7 +208,7 @@ impl LogFile {
         failed
     }
 
-    /// Writes what has come since, and waits for the disk no longer than `limit`.
+    /// Writes the remaining lines and waits for the disk at most `limit`.
     pub(super) async fn finish(mut self, fleet: &Fleet, limit: Duration) {
         let news = self.news(fleet);
         let _failed = self.file.finish(limit, move |file| append_text(file, &news)).await;
@@ -240,7 +224,7 @@ impl LogFile {
             for (place, line) in log.lines().skip(log.lines().len() - kept).enumerate() {
                 let time = time(line);
                 if place == 0 && kept < new {
-                    // The host said more than its log holds.
+                    // The host logged more lines than its log keeps.
                     text.extend_from_slice(
                         format!("{time} {} ({} lines left out)\n", host.name(), new - kept).as_bytes(),
                     );
@@ -255,7 +239,7 @@ impl LogFile {
 
 fn append_text(file: &mut File, text: &[u8]) -> Option<String> {
     let error = file.write_all(text).err()?;
-    Some(format!("the log is no longer written: {error}"))
+    Some(format!("cannot write the ssh log any more: {error}"))
 }
 
 fn time(line: &LogLine) -> String {
@@ -263,15 +247,15 @@ fn time(line: &LogLine) -> String {
     jiff::Timestamp::from_second(seconds).map_or_else(|_| "-".to_owned(), |time| time.to_string())
 }
 
-/// The file's name.
+/// The name of the signal log in the state directory.
 const SIGNALS_NAME: &str = "signals.log";
-/// From this size on a new one is begun; one old one is kept.
+/// The log is rotated at this size; one old file is kept.
 const SIGNALS_MAX_BYTES: u64 = 1024 * 1024;
 
-/// Lines that wait while the disk does not answer; further ones are counted.
+/// The maximum number of lines that wait for the disk; further ones are only counted.
 const MAX_WAITING: usize = 256;
 
-/// Where signals are logged.
+/// `signals.log` in the state directory: one line for each signal request and for each outcome.
 #[derive(Debug)]
 pub(super) struct SignalLog {
     file: BackgroundWriter<PathBuf>,
@@ -280,7 +264,7 @@ pub(super) struct SignalLog {
 }
 
 impl SignalLog {
-    /// The log; `None` where there is no state directory, because there is no home.
+    /// Returns the log; `None` without a state directory.
     pub(super) fn find(directories: &Directories) -> Option<Self> {
         directories.state().ok().map(|directory| Self::at(directory.join(SIGNALS_NAME)))
     }
@@ -289,8 +273,8 @@ impl SignalLog {
         Self { file: BackgroundWriter::new(path), waiting: Vec::new(), left_out: 0 }
     }
 
-    /// Adds a line with the time. It is written at once, on a thread, unless earlier ones are being written. To be called
-    /// within a tokio runtime.
+    /// Appends a line with the current time. It is written at once on a blocking thread unless a write is in progress.
+    /// Must be called within a tokio runtime.
     pub(super) fn take(&mut self, line: &SafeText) {
         if self.waiting.len() < MAX_WAITING {
             self.waiting.push(format!("{:.0} {line}\n", jiff::Timestamp::now()));
@@ -300,14 +284,14 @@ impl SignalLog {
         self.write();
     }
 
-    /// Writes what still waits, and returns what a person should know of the last write. To be called each second.
+    /// Writes waiting lines and returns the message of the last write. Call it once per second.
     pub(super) fn tick(&mut self) -> Option<String> {
         let message = self.file.take_message();
         self.write();
         message
     }
 
-    /// Writes what still waits, and waits for the disk no longer than `limit`.
+    /// Writes waiting lines and waits for the disk at most `limit`.
     pub(super) async fn finish(mut self, limit: Duration) {
         let lines = self.lines();
         let _said = self.file.finish(limit, move |path| append_lines(path, &lines)).await;
@@ -324,16 +308,19 @@ impl SignalLog {
         let mut lines = std::mem::take(&mut self.waiting);
         let left_out = std::mem::take(&mut self.left_out);
         if left_out > 0 {
-            lines.push(format!("{:.0} {left_out} lines left out: the disk gave no answer\n", jiff::Timestamp::now()));
+            lines.push(format!(
+                "{:.0} {left_out} lines left out because the disk did not answer\n",
+                jiff::Timestamp::now()
+            ));
         }
         lines
     }
 }
 
-/// The text is for a person where that fails.
+/// Returns a message on failure.
 fn append_lines(path: &Path, lines: &[String]) -> Option<String> {
     let failed = lines.iter().find_map(|line| append_line(path, line.as_bytes(), SIGNALS_MAX_BYTES).err())?;
-    Some(failed.to_string().lines().next().unwrap_or_default().to_owned())
+    Some(first_line(&failed))
 }
 
 #[cfg(test)]
@@ -349,34 +336,35 @@ mod tests {
     }
 
     #[test]
-    fn what_has_changed_is_written_for_its_owner_alone() {
+    fn a_changed_view_state_is_written_to_a_private_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("state").join(VIEW_NAME);
-        assert_eq!(read(&path), Ok(None));
-        let mut file = ViewFile { path: path.clone(), saved: ViewState::default(), looked: at(0), has_failed: false };
+        assert_eq!(read_view_state(&path), Ok(None));
+        let mut file =
+            ViewFile { path: path.clone(), saved: ViewState::default(), compared_at: at(0), has_failed: false };
         assert_eq!(file.save(ViewState::default(), at(1)), None);
         assert!(!path.exists(), "nothing has changed");
         let changed = ViewState::parse("{\"version\":1,\"filter\":\"mem>1G\"}").expect("is right");
         assert!(!file.is_due(at(10)) && file.is_due(at(11)));
         assert_eq!(file.save(changed.clone(), at(11)), None);
         assert_eq!(std::fs::metadata(&path).expect("is there").permissions().mode() & 0o777, 0o600);
-        assert_eq!(read(&path), Ok(Some(changed)));
+        assert_eq!(read_view_state(&path), Ok(Some(changed)));
     }
 
     #[test]
-    fn a_broken_file_is_kept_aside_and_said() {
+    fn an_unusable_view_file_is_renamed_and_reported() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(VIEW_NAME);
         std::fs::write(&path, "{\"version\":9}").expect("writes");
         assert_eq!(
-            read(&path),
+            read_view_state(&path),
             Err(format!(
-                "the screen begins as new, what it remembered is kept as view.json.bad-1: it is of version 9, this \
+                "the screen starts without saved state, the unusable file is kept as view.json.bad-1: it is of version 9, this \
                  gpufleet reads 1 ({})",
                 path.display()
             ))
         );
-        assert_eq!(read(&path), Ok(None));
+        assert_eq!(read_view_state(&path), Ok(None));
         let aside = folder.path().join("view.json.bad-1");
         assert_eq!(std::fs::read_to_string(aside).expect("is kept"), "{\"version\":9}");
     }
@@ -384,7 +372,7 @@ mod tests {
     const DEADLINE: Duration = Duration::from_secs(5);
 
     #[tokio::test]
-    async fn each_line_is_written_once_in_the_order_of_the_hosts() {
+    async fn each_log_line_is_written_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("ssh.log");
         let mut file = LogFile::open(&path).expect("opens");
@@ -401,7 +389,7 @@ mod tests {
             assert_eq!(file.file.take_message(), None);
             tokio::task::yield_now().await;
         }
-        // The disk does not answer: what comes meanwhile is written later.
+        // The disk does not answer; new lines are written later.
         file.file.start_write(move |_| released.recv().err().and(None));
         step(&mut file, 0, ConnectPhase::Tcp);
         step(&mut file, 0, ConnectPhase::Login);
@@ -416,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_written_is_told() {
+    fn a_log_file_that_cannot_be_opened_is_an_error() {
         let Err(failure) = LogFile::open(Path::new("/nowhere/ssh.log")) else { panic!("opened") };
         assert_eq!(
             failure.to_string(),
@@ -425,7 +413,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn lines_wait_in_order_while_the_disk_does_not_answer_and_too_many_are_counted() {
+    async fn signal_lines_wait_in_order_and_are_bounded() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join(SIGNALS_NAME);
         let mut log = SignalLog::at(path.clone());
@@ -442,13 +430,13 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), MAX_WAITING + 1);
         assert!(lines[0].ends_with("Z line 0") && lines[MAX_WAITING - 1].ends_with("Z line 255"), "{text}");
-        assert!(lines[MAX_WAITING].ends_with("Z 3 lines left out: the disk gave no answer"), "{text}");
+        assert!(lines[MAX_WAITING].ends_with("Z 3 lines left out because the disk did not answer"), "{text}");
     }
 
     #[tokio::test]
-    async fn a_line_is_written_at_once_and_a_failure_is_said() {
+    async fn a_write_error_of_the_signal_log_is_reported() {
         let folder = tempfile::tempdir().expect("a folder");
-        // A file stands where the directory should be.
+        // A file is in the place of the directory.
         std::fs::write(folder.path().join("state"), "").expect("writes");
         let mut log = SignalLog::at(folder.path().join("state").join(SIGNALS_NAME));
         log.take(&SafeText::new("line"));

@@ -1,4 +1,4 @@
-//! When the screen is drawn, and whether the machine slept meanwhile.
+//! When to draw a frame, and the detection of a suspended computer.
 
 use crate::app::Event;
 use crate::fleet::{HostId, HostUpdate, Moment};
@@ -6,31 +6,31 @@ use std::collections::HashSet;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Readings are drawn at most this often; a key, a resize or a host's first readings are drawn at once.
+/// The minimum time between frames for new readings. Keys, resizes and a host's first readings are drawn at once.
 const DRAW_PERIOD: Duration = Duration::from_millis(333);
-/// The wall clock moved this much more than ours: the laptop slept.
-const SLEPT: Duration = Duration::from_secs(5);
+/// The computer was suspended if the wall clock advances this much more than the monotonic clock.
+const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
 
-/// When to draw.
+/// Decides when to draw.
 pub(super) struct RedrawScheduler {
     last_draw: Option<Instant>,
     wanted: bool,
     urgent: bool,
-    /// Hosts that introduced themselves and have not sent readings yet.
+    /// Hosts that are connected and have not sent readings yet.
     awaited: HashSet<HostId>,
 }
 
 impl RedrawScheduler {
-    /// Nothing is to be drawn yet.
+    /// Creates a scheduler without a pending frame.
     pub(super) fn new() -> Self {
         Self { last_draw: None, wanted: false, urgent: false, awaited: HashSet::new() }
     }
 
-    /// Whether somebody waits for what this event shows.
+    /// Whether the user is waiting for the result of this event.
     pub(super) fn is_urgent(&mut self, event: &Event) -> bool {
         let (id, update) = match event {
             Event::Host(id, update) => (id, update),
-            // It only moves ages on.
+            // A tick only updates ages.
             Event::Ticked => return false,
             _ => return true,
         };
@@ -44,28 +44,28 @@ impl RedrawScheduler {
         }
     }
 
-    /// Something has changed that a frame shows: at once where somebody waits for it, else when the time has come.
+    /// Requests a frame: at once if `urgent`, otherwise after the minimum time.
     pub(super) fn request(&mut self, urgent: bool) {
         self.wanted = true;
         self.urgent |= urgent;
     }
 
-    /// Whether a frame is to be drawn now.
+    /// Whether a frame is due now.
     pub(super) fn is_due(&self) -> bool {
         self.wanted && (self.urgent || self.last_draw.is_none_or(|last| last.elapsed() >= DRAW_PERIOD))
     }
 
-    /// Waits until a frame is to be drawn. May be dropped and called again.
+    /// Waits until a frame is due. Cancel safe.
     pub(super) async fn wait_until_due(&self) {
         match self.last_draw {
-            // It was due while the terminal took nothing.
+            // The frame became due while the terminal accepted no output.
             _ if self.is_due() => {}
             Some(last) if self.wanted => tokio::time::sleep_until(last + DRAW_PERIOD).await,
             _ => std::future::pending().await,
         }
     }
 
-    /// A frame was drawn.
+    /// Notes that a frame was drawn.
     pub(super) fn mark_drawn(&mut self) {
         self.last_draw = Some(Instant::now());
         self.wanted = false;
@@ -73,23 +73,23 @@ impl RedrawScheduler {
     }
 }
 
-/// Notices that the machine slept: the wall clock went on while the monotonic one stood still.
+/// Detects that the computer was suspended: the wall clock advanced while the monotonic clock stood still.
 pub(super) struct SuspendDetector {
     last: Moment,
 }
 
 impl SuspendDetector {
-    /// From this moment on.
+    /// Starts at this moment.
     pub(super) fn new(now: Moment) -> Self {
         Self { last: now }
     }
 
-    /// Whether the machine slept since this was asked last.
-    pub(super) fn slept(&mut self, now: Moment) -> bool {
+    /// Whether the computer was suspended since the last call.
+    pub(super) fn was_suspended(&mut self, now: Moment) -> bool {
         let wall = now.unix.saturating_sub(self.last.unix);
         let ours = now.since(self.last);
         self.last = now;
-        wall > ours + SLEPT
+        wall > ours + SUSPEND_THRESHOLD
     }
 }
 
@@ -104,12 +104,12 @@ mod tests {
     }
 
     #[test]
-    fn sleep_is_noticed_and_a_clock_set_back_is_not_sleep() {
+    fn a_suspend_is_detected_and_a_clock_set_back_is_not() {
         let mut watch = SuspendDetector::new(moment(10, 1000));
-        assert!(!watch.slept(moment(11, 1001)));
-        assert!(watch.slept(moment(12, 30_000)));
-        assert!(!watch.slept(moment(13, 30_001)));
-        assert!(!watch.slept(moment(14, 500)));
+        assert!(!watch.was_suspended(moment(11, 1001)));
+        assert!(watch.was_suspended(moment(12, 30_000)));
+        assert!(!watch.was_suspended(moment(13, 30_001)));
+        assert!(!watch.was_suspended(moment(14, 500)));
     }
 
     #[test]

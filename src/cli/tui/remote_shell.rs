@@ -1,8 +1,7 @@
-//! `s`: the terminal is lent to a shell on a host, and comes back when that ends.
+//! A shell on a host (`s`), which uses the terminal until it ends.
 //!
-//! The fleet is watched on meanwhile; nothing is drawn. The shell stands in our process group, as an editor that `git`
-//! starts does, so that Ctrl-Z at ssh's prompts stops both; SIGINT is meant for it alone, and the event loop passes it
-//! over.
+//! The fleet is updated meanwhile, but not drawn. The shell is in our process group, as an editor started by `git` is,
+//! so that Ctrl-Z at a prompt of `ssh` stops both. SIGINT is meant for the shell, and the event loop ignores it.
 
 use super::terminal::print_line;
 use crate::config::HostConfig;
@@ -13,35 +12,35 @@ use std::io::{self, IsTerminal as _};
 use std::process::{ExitStatus, Stdio};
 use tokio::process::{Child, Command};
 
-/// ssh's own failure, as against the status of the shell on the host.
+/// The exit status of `ssh` for its own errors.
 const SSH_FAILED: i32 = 255;
 
-/// A program that has the terminal.
+/// A process that uses the terminal.
 pub(super) struct RemoteShell {
     stage: Stage,
     host: SafeText,
     is_local: bool,
-    /// The terminal and how it was set: a program that is killed leaves it as it likes.
+    /// The terminal and its settings, since a killed program does not restore them.
     terminal: Option<(File, Termios)>,
 }
 
 enum Stage {
-    /// The shell runs.
+    /// The shell is running.
     Shell(Child),
-    /// ssh has said why it failed; a key is waited for, so that it can be read.
+    /// `ssh` failed and waits for Enter, so that its message can be read.
     AwaitEnter(Child),
 }
 
 impl RemoteShell {
-    /// Starts the shell on a terminal that has been given back.
+    /// Starts the shell on a released terminal.
     ///
     /// # Errors
-    /// What a person reads when it cannot be started.
+    /// A message for the user.
     pub(super) fn start(host: &HostConfig) -> Result<Self, String> {
         let name = host.name.clone();
         let is_local = host.is_local();
         let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty()).unwrap_or_else(|| "/bin/sh".into());
-        let shown =
+        let command_text =
             if is_local { SafeText::new(&shell.to_string_lossy()) } else { host.ssh_line().unwrap_or_default() };
         let mut command = if is_local {
             Command::new(&shell)
@@ -52,19 +51,19 @@ impl RemoteShell {
         };
         let terminal = OpenOptions::new().read(true).write(true).open("/dev/tty").ok();
         let terminal = terminal.and_then(|file| tcgetattr(&file).ok().map(|settings| (file, settings)));
-        // Targets may have come on standard input: then the terminal is somewhere else.
+        // Standard input may be a list of targets instead of the terminal.
         if let (false, Some((file, _))) = (io::stdin().is_terminal(), &terminal)
             && let Ok(file) = file.try_clone()
         {
             command.stdin(Stdio::from(file));
         }
-        print_line(&format!("gpufleet: {shown}   # the screen comes back when it ends"));
+        print_line(&format!("gpufleet: {command_text}   # the screen returns when it ends"));
         let child =
-            command.kill_on_drop(true).spawn().map_err(|error| cannot_start(&error, &shown, &name, is_local))?;
+            command.kill_on_drop(true).spawn().map_err(|error| cannot_start(&error, &command_text, &name, is_local))?;
         Ok(Self { stage: Stage::Shell(child), host: name, is_local, terminal })
     }
 
-    /// Waits until the terminal is free again; what came of it, as a message. May be dropped and called again.
+    /// Waits until the terminal is free again and returns a message for the user. Cancel safe.
     pub(super) async fn ended(&mut self) -> String {
         loop {
             match &mut self.stage {
@@ -79,12 +78,12 @@ impl RemoteShell {
                             continue;
                         }
                         Ok(status) => exit_message(&self.host, status),
-                        Err(error) => format!("back from {}: its end could not be seen: {error}", self.host),
+                        Err(error) => format!("back from {}: its exit status is unknown: {error}", self.host),
                     };
                     return message;
                 }
                 Stage::AwaitEnter(child) => {
-                    // Whatever ends it, what ssh said has been on the terminal.
+                    // Any end will do: the message of `ssh` has been shown.
                     let _status = child.wait().await;
                     return self.failed();
                 }
@@ -93,23 +92,23 @@ impl RemoteShell {
     }
 
     fn failed(&self) -> String {
-        format!("ssh to {} failed (exit status {SSH_FAILED}); L tells how gpufleet gets there", self.host)
+        format!("ssh to {} failed (exit status {SSH_FAILED}); press L for the ssh log", self.host)
     }
 
-    /// A line is read by a program of its own, which can be ended at any time, as a read of ours cannot.
+    /// Starts a process that reads a line. It can be killed at any time, unlike a read of our own.
     fn wait_for_enter(&self) -> Option<Child> {
         print_line(&format!(
-            "gpufleet: ssh to {} failed (exit status {SSH_FAILED}). Enter goes back to the screen.",
+            "gpufleet: ssh to {} failed (exit status {SSH_FAILED}). Press Enter to return to the screen.",
             self.host
         ));
         let mut command = Command::new("/bin/sh");
         command.args(["-c", "read -r line < /dev/tty"]).kill_on_drop(true).spawn().ok()
     }
 
-    /// Sets the terminal as it was.
+    /// Restores the settings of the terminal.
     fn restore_terminal(&self) {
         if let Some((file, settings)) = &self.terminal {
-            // A terminal that is gone needs no settings.
+            // The terminal may be gone.
             let _set = tcsetattr(file, OptionalActions::Now, settings);
         }
     }
@@ -118,7 +117,7 @@ impl RemoteShell {
 impl Drop for RemoteShell {
     fn drop(&mut self) {
         let (Stage::Shell(child) | Stage::AwaitEnter(child)) = &mut self.stage;
-        // One that has ended already cannot be ended.
+        // The process may have ended already.
         let _killed = child.start_kill();
         self.restore_terminal();
     }
@@ -127,9 +126,9 @@ impl Drop for RemoteShell {
 fn cannot_start(error: &io::Error, command: &SafeText, host: &SafeText, is_local: bool) -> String {
     match (error.kind(), is_local) {
         (io::ErrorKind::NotFound, false) => {
-            format!("no shell on {host}: there is no ssh program in PATH; install OpenSSH's client")
+            format!("no shell on {host}: no ssh program in PATH; install the OpenSSH client")
         }
-        (io::ErrorKind::NotFound, true) => format!("no shell: SHELL names {command}, which is not there"),
+        (io::ErrorKind::NotFound, true) => format!("no shell: {command} (from SHELL) does not exist"),
         _ => format!("no shell on {host}: starting `{command}` failed: {error}"),
     }
 }
@@ -150,7 +149,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt as _;
 
     #[test]
-    fn how_a_shell_ended_is_said() {
+    fn the_exit_message_contains_the_status() {
         let host = SafeText::new("hgx-01");
         for (status, message) in [
             (ExitStatus::from_raw(0), "back from hgx-01"),
@@ -162,16 +161,16 @@ mod tests {
     }
 
     #[test]
-    fn a_shell_that_cannot_be_started_is_said_with_the_way_out() {
+    fn start_errors_have_a_hint() {
         let (host, command) = (SafeText::new("hgx-01"), SafeText::new("ssh hgx-01"));
         let missing = io::Error::from(io::ErrorKind::NotFound);
         assert_eq!(
             cannot_start(&missing, &command, &host, false),
-            "no shell on hgx-01: there is no ssh program in PATH; install OpenSSH's client"
+            "no shell on hgx-01: no ssh program in PATH; install the OpenSSH client"
         );
         assert_eq!(
             cannot_start(&missing, &SafeText::new("/bin/fsh"), &host, true),
-            "no shell: SHELL names /bin/fsh, which is not there"
+            "no shell: /bin/fsh (from SHELL) does not exist"
         );
         let refused = io::Error::from(io::ErrorKind::PermissionDenied);
         assert_eq!(

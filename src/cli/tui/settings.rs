@@ -1,14 +1,14 @@
-//! What the screen looks like: from the arguments, settings.toml, the environment and the terminal.
+//! The display settings: `settings.toml`, the options of the screen, the environment and the terminal's background.
 
 use crate::app::{ColorDepth, DisplaySettings, SettingsFile, ThemeChoice};
 use crate::cli::arguments::{ScreenArgs, Theme};
 use crate::config::MAX_FILE_BYTES;
 use crate::store::{Directories, read_text};
 
-/// What the arguments, the settings and the environment say about the looks.
+/// Returns the display settings. Options take precedence over `settings.toml`.
 ///
-/// `NO_COLOR` (no-color.org) means no colours unless a theme is named. Where none is named, the terminal says whether its
-/// background is light, else `COLORFGBG`, which rxvt, Konsole and others set; everything else counts as dark.
+/// `NO_COLOR` (no-color.org) turns colours off unless a theme is named. Without a theme, the background that the
+/// terminal reports decides, then `COLORFGBG`, which rxvt, Konsole and others set; the default is dark.
 pub(super) fn settings(
     arguments: &ScreenArgs,
     preferences: &SettingsFile,
@@ -45,12 +45,12 @@ pub(super) fn settings(
     }
 }
 
-/// Seconds that local time is ahead of UTC now.
+/// Returns the current offset of local time from UTC in seconds.
 pub(super) fn utc_offset_seconds() -> i32 {
     jiff::Zoned::now().offset().seconds()
 }
 
-/// Reads the settings. Where they cannot be used: those built in, and what is wrong with the file, which stays as it is.
+/// Reads `settings.toml`. If it has mistakes, returns the defaults and the mistakes.
 pub(super) fn read_preferences(directories: &Directories) -> (SettingsFile, Option<String>) {
     let Some(path) = directories.settings_files().into_iter().find(|path| path.exists()) else {
         return (SettingsFile::default(), None);
@@ -65,19 +65,19 @@ pub(super) fn read_preferences(directories: &Directories) -> (SettingsFile, Opti
     }
 }
 
-/// What is wrong with the settings in one line for the screen; the whole of it is printed at the end.
-pub(super) fn settings_notice(wrong: &str) -> String {
-    let first = wrong.lines().next().unwrap_or_default();
-    let more = wrong.lines().filter(|line| is_caret(line)).count().saturating_sub(1);
+/// Returns the first mistake and the number of others as one line. The full text is printed at the end of the program.
+pub(super) fn settings_notice(errors: &str) -> String {
+    let first = errors.lines().next().unwrap_or_default();
+    let more = errors.lines().filter(|line| is_caret(line)).count().saturating_sub(1);
     let more = match more {
         0 => String::new(),
         1 => ", and 1 more mistake".to_owned(),
         count => format!(", and {count} more mistakes"),
     };
-    format!("{first}{more}; the built-in settings hold")
+    format!("{first}{more}; the default settings apply")
 }
 
-/// The line below one of the file that marks what is meant.
+/// Whether the line contains the carets below a source line.
 fn is_caret(line: &str) -> bool {
     line.trim_start().strip_prefix('|').is_some_and(|rest| rest.trim_start().starts_with('^'))
 }
@@ -86,14 +86,14 @@ fn is_caret(line: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn looks(theme: Option<Theme>, environment: &[(&str, &str)]) -> DisplaySettings {
+    fn display_settings(theme: Option<Theme>, environment: &[(&str, &str)]) -> DisplaySettings {
         let find = |name: &str| environment.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
         let arguments = ScreenArgs { theme, ascii: false, readonly: false, log: None };
         settings(&arguments, &SettingsFile::default(), &find, None)
     }
 
     #[test]
-    fn the_command_line_comes_before_the_settings_and_these_before_the_terminal() {
+    fn options_override_settings_and_settings_override_the_terminal() {
         let arguments = |theme| ScreenArgs { theme, ascii: false, readonly: false, log: None };
         let nothing = |_: &str| None;
         let light = SettingsFile { theme: Some(ThemeChoice::Light), readonly: true, ..SettingsFile::default() };
@@ -108,29 +108,29 @@ mod tests {
     }
 
     #[test]
-    fn the_environment_decides_what_the_arguments_leave_open() {
-        assert_eq!(looks(None, &[]).theme, ThemeChoice::Dark);
-        assert_eq!(looks(None, &[("COLORFGBG", "0;15")]).theme, ThemeChoice::Light);
-        assert_eq!(looks(None, &[("COLORFGBG", "15;default;0")]).theme, ThemeChoice::Dark);
-        assert_eq!(looks(None, &[("NO_COLOR", "1"), ("COLORFGBG", "0;15")]).theme, ThemeChoice::Mono);
-        assert_eq!(looks(None, &[("NO_COLOR", "")]).theme, ThemeChoice::Dark);
-        assert_eq!(looks(Some(Theme::Light), &[("NO_COLOR", "1")]).theme, ThemeChoice::Light);
-        assert_eq!(looks(None, &[("COLORTERM", "truecolor")]).color_depth, ColorDepth::TrueColor);
-        assert_eq!(looks(None, &[("TERM", "tmux-256color")]).color_depth, ColorDepth::Indexed256);
-        assert_eq!(looks(None, &[("TERM", "linux")]).color_depth, ColorDepth::Basic16);
+    fn the_environment_applies_without_options() {
+        assert_eq!(display_settings(None, &[]).theme, ThemeChoice::Dark);
+        assert_eq!(display_settings(None, &[("COLORFGBG", "0;15")]).theme, ThemeChoice::Light);
+        assert_eq!(display_settings(None, &[("COLORFGBG", "15;default;0")]).theme, ThemeChoice::Dark);
+        assert_eq!(display_settings(None, &[("NO_COLOR", "1"), ("COLORFGBG", "0;15")]).theme, ThemeChoice::Mono);
+        assert_eq!(display_settings(None, &[("NO_COLOR", "")]).theme, ThemeChoice::Dark);
+        assert_eq!(display_settings(Some(Theme::Light), &[("NO_COLOR", "1")]).theme, ThemeChoice::Light);
+        assert_eq!(display_settings(None, &[("COLORTERM", "truecolor")]).color_depth, ColorDepth::TrueColor);
+        assert_eq!(display_settings(None, &[("TERM", "tmux-256color")]).color_depth, ColorDepth::Indexed256);
+        assert_eq!(display_settings(None, &[("TERM", "linux")]).color_depth, ColorDepth::Basic16);
     }
 
     #[test]
-    fn mistakes_in_the_settings_are_one_line_on_the_screen() {
-        let wrong =
+    fn the_notice_is_one_line() {
+        let errors =
             SettingsFile::parse("/c/settings.toml", "theem = 1\nmouse = 1\n").expect_err("two mistakes").to_string();
         assert_eq!(
-            settings_notice(&wrong),
-            "/c/settings.toml:1:1: unknown key `theem`, and 1 more mistake; the built-in settings hold"
+            settings_notice(&errors),
+            "/c/settings.toml:1:1: unknown key `theem`, and 1 more mistake; the default settings apply"
         );
         assert_eq!(
             settings_notice("cannot read /c/settings.toml: Permission denied\n  hint: x\n"),
-            "cannot read /c/settings.toml: Permission denied; the built-in settings hold"
+            "cannot read /c/settings.toml: Permission denied; the default settings apply"
         );
     }
 }

@@ -1,13 +1,12 @@
-//! The terminal: taken over for the screen, and given back whatever happens.
+//! The terminal of the screen, and how it is restored.
 //!
-//! [`Screen`] gives it back when it is dropped; a panic of what draws gives it back before the message is printed;
-//! signals end the event loop, which drops the screen. A panic elsewhere (a host task) must not paint over the screen:
-//! its message is kept and printed once the terminal is back.
+//! [`Screen`] restores the terminal when it is dropped. A panic in the drawing thread restores it before its message is
+//! printed; signals end the event loop, which drops the screen. A panic elsewhere (in a host task) must not write over
+//! the screen: its message is printed when the terminal is restored.
 //!
-//! All bytes go through a [`TerminalWriter`], so that a terminal that takes none stops nothing else.
-//!
-//! A frame is one write inside a synchronized update, the clearing that a new size needs included, so that no terminal
-//! ever shows half of one, nor the blank before it.
+//! All output goes through a [`TerminalWriter`], so that a terminal that accepts no output blocks nothing else. A frame
+//! is one write inside a synchronized update, including the clear after a resize, so that no terminal shows half of a
+//! frame.
 
 use crate::wire::SafeText;
 use crossterm::cursor::{Hide, Show};
@@ -33,34 +32,34 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// Room for most frames from the beginning; a larger one makes its own.
+/// The initial capacity for a frame.
 const FRAME_BYTES: usize = 64 * 1024;
-/// What begins and ends a synchronized update.
+/// The begin and end of a synchronized update.
 const BEGIN: &[u8] = b"\x1b[?2026h";
 const END: &[u8] = b"\x1b[?2026l";
-/// A terminal that has not taken what gives it back by then is left as it is.
-const GIVE_BACK_LIMIT: Duration = Duration::from_secs(1);
+/// How long to wait until the terminal has accepted the sequences that restore it.
+const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The terminal is ours: entered, not yet restored.
-static ENTERED: AtomicBool = AtomicBool::new(false);
-/// Clicks and the wheel are ours, also after the terminal was somebody else's for a while.
+/// Raw mode is on.
+static IS_RAW: AtomicBool = AtomicBool::new(false);
+/// Mouse reporting is on, also after another program has used the terminal.
 static MOUSE: AtomicBool = AtomicBool::new(true);
-/// The thread whose panics end the program, unless a task panics there.
+/// The thread whose panics end the program, except panics of a task on it.
 static DRAWING_THREAD: Mutex<Option<ThreadId>> = Mutex::new(None);
-/// What panicked elsewhere, kept until the terminal is back.
+/// Messages of panics in other threads, until the terminal is restored.
 static DEFERRED_PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
-/// Writes to standard output; static for the panic hook.
+/// The writer to standard output; static because the panic hook needs it.
 static WRITER: OnceLock<TerminalWriter> = OnceLock::new();
 
-/// The terminal while it shows the screen.
+/// The terminal in raw mode, with the alternate screen.
 pub(super) struct Screen {
     terminal: Terminal<CrosstermBackend<FrameWriter<TerminalWriter>>>,
     writer: TerminalWriter,
-    /// What was drawn last, in cells.
+    /// The size of the last frame, in cells.
     area: Rect,
-    /// What the terminal shows is not what was drawn last.
+    /// The next frame must paint every cell.
     is_invalidated: bool,
-    /// The terminal was given back for good.
+    /// The terminal is restored for good.
     is_closed: Arc<AtomicBool>,
 }
 
@@ -71,10 +70,10 @@ impl fmt::Debug for Screen {
 }
 
 impl Screen {
-    /// Takes the terminal over: raw mode, alternate screen, no cursor, mouse clicks and wheel.
+    /// Enters raw mode and the alternate screen, hides the cursor, and turns mouse reporting on.
     ///
     /// # Errors
-    /// When standard output is no terminal, or the terminal refuses.
+    /// Standard output is not a terminal, or its settings cannot be changed.
     pub(super) fn enter(has_mouse: bool) -> io::Result<Self> {
         MOUSE.store(has_mouse, Ordering::SeqCst);
         if !io::stdout().is_terminal() {
@@ -86,21 +85,21 @@ impl Screen {
         enter_raw_mode()?;
         let frames = FrameWriter::new(writer.clone());
         let is_closed = Arc::clone(&frames.is_closed);
-        // A size of its own: else ratatui asks for the terminal's before each frame, and opens the terminal anew for it.
+        // With a fixed viewport ratatui does not query the terminal's size before each frame.
         let options = TerminalOptions { viewport: Viewport::Fixed(Rect::ZERO) };
         let terminal = Terminal::with_options(CrosstermBackend::new(frames), options).inspect_err(|_| restore())?;
         Ok(Self { terminal, writer, area: Rect::ZERO, is_invalidated: false, is_closed })
     }
 
-    /// The way to the terminal: it is idle when a frame can be drawn.
+    /// Returns the writer. A frame can be drawn while it is idle.
     pub(super) fn writer(&self) -> &TerminalWriter {
         &self.writer
     }
 
-    /// Draws one frame of so many columns and rows, as one write inside a synchronized update.
+    /// Draws a frame of the given columns and rows as one write inside a synchronized update.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn draw(&mut self, size: (u16, u16), render: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
         let area = Rect::new(0, 0, size.0, size.1);
         let is_anew = std::mem::take(&mut self.is_invalidated) || area != self.area;
@@ -108,49 +107,48 @@ impl Screen {
         draw(&mut self.terminal, is_anew.then_some(area), render)
     }
 
-    /// Forgets what the terminal shows, so that the next frame paints every cell.
+    /// Makes the next frame paint every cell.
     pub(super) fn invalidate(&mut self) {
         self.is_invalidated = true;
     }
 
-    /// Lets the terminal report clicks and the wheel, or leaves them to it.
+    /// Turns mouse reporting (clicks and wheel) on or off.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn set_mouse(&mut self, is_on: bool) -> io::Result<()> {
         MOUSE.store(is_on, Ordering::SeqCst);
         execute!(self.terminal.backend_mut(), ClicksAndWheel(is_on))
     }
 
-    /// Writes a sequence that moves nothing on the screen: a bell, a notification. It is dropped where the terminal has
-    /// not taken earlier ones.
+    /// Writes a sequence that does not change the screen, such as a bell. It is dropped if too much output is waiting.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn send(&mut self, sequence: &str) -> io::Result<()> {
         self.writer.offer(sequence.as_bytes())
     }
 
-    /// Takes the terminal over once more after it was used by others who did not say so: a shell, while a SIGSTOP kept
-    /// us from giving it back.
+    /// Enters raw mode again after another program changed the terminal without notice, for example the shell after a
+    /// SIGSTOP.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn force_reacquire(&mut self) -> io::Result<()> {
-        // crossterm takes it to be in raw mode still.
+        // crossterm assumes that raw mode is still on.
         disable_raw_mode()?;
         self.reacquire()
     }
 
-    /// Gives the terminal back while another program uses it. Nothing may be drawn until [`Screen::reacquire`].
+    /// Restores the terminal for another program. Nothing may be drawn until [`Screen::reacquire`].
     pub(super) fn release() {
         restore();
     }
 
-    /// Takes the terminal over again, and forgets what was on it.
+    /// Enters raw mode and the alternate screen again; the next frame paints every cell.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn reacquire(&mut self) -> io::Result<()> {
         enter_raw_mode()?;
         self.invalidate();
@@ -161,14 +159,14 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         restore();
-        // Ratatui's terminal shows the cursor once more when it is dropped, and where it cannot, because the window was
-        // closed, it prints that to a standard error that may be closed, too, and panics.
+        // When ratatui's terminal is dropped, it shows the cursor. If that fails, because the window is closed, it
+        // prints the error to standard error and panics if that is closed as well.
         self.is_closed.store(true, Ordering::SeqCst);
         print_deferred_panics();
     }
 }
 
-/// One frame; of this area where what the terminal shows is not what was drawn last.
+/// Draws one frame. With `anew`, clears this area first.
 fn draw<W: Write>(
     terminal: &mut Terminal<CrosstermBackend<W>>,
     anew: Option<Rect>,
@@ -176,19 +174,18 @@ fn draw<W: Write>(
 ) -> io::Result<()> {
     queue!(terminal.backend_mut(), BeginSynchronizedUpdate)?;
     if let Some(area) = anew {
-        // Not `Terminal::clear`: it asks the terminal for the cursor's place, and the answer goes to the event stream.
+        // `Terminal::clear` would query the cursor position, and the reply would arrive as input.
         terminal.resize(area)?;
     }
     terminal.draw(render)?;
     execute!(terminal.backend_mut(), EndSynchronizedUpdate)
 }
 
-/// Collects what is written and passes it on in one write, once it is whole: a flush within a synchronized update waits
-/// for the end of the update.
+/// Buffers a frame and passes it on as one write: a flush within a synchronized update waits for the end of the update.
 struct FrameWriter<W: Write> {
     bytes: Vec<u8>,
     terminal: W,
-    /// From now on nothing is written.
+    /// Nothing is written any more.
     is_closed: Arc<AtomicBool>,
 }
 
@@ -206,53 +203,53 @@ impl<W: Write> Write for FrameWriter<W> {
 
     fn flush(&mut self) -> io::Result<()> {
         if self.is_closed.load(Ordering::SeqCst) {
-            // Not even what standard output still holds: it may never take it.
+            // The terminal may never accept the rest.
             self.bytes.clear();
             return Ok(());
         }
         if self.bytes.starts_with(BEGIN) && !self.bytes.ends_with(END) {
             return Ok(());
         }
-        // What could not be written is not written twice.
+        // Bytes that could not be written are not written again.
         let written = self.terminal.write_all(&self.bytes).and_then(|()| self.terminal.flush());
         self.bytes.clear();
         written
     }
 }
 
-/// The writer to standard output, started by the first call.
+/// Returns the writer to standard output; the first call starts it.
 fn start_writer() -> io::Result<TerminalWriter> {
     if let Some(writer) = WRITER.get() {
         return Ok(writer.clone());
     }
-    // Not through `io::stdout()`: its lock would be held while the terminal takes nothing.
+    // The lock of `io::stdout()` would be held while the terminal accepts no output.
     let terminal = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     let writer = TerminalWriter::start(terminal)?;
     Ok(WRITER.get_or_init(|| writer).clone())
 }
 
-/// Writes a line while the terminal is lent, and waits a moment until the terminal has taken it.
+/// Writes a line to the restored terminal and waits briefly until the terminal has accepted it.
 pub(super) fn print_line(line: &str) {
     if let Some(mut writer) = WRITER.get().cloned() {
-        // Nobody reads it where the terminal is gone.
+        // The terminal may be gone.
         let _written = writeln!(writer, "{line}");
-        writer.wait(GIVE_BACK_LIMIT);
+        writer.wait(RESTORE_TIMEOUT);
     }
 }
 
-/// Writes to standard error after the terminal was given back, unless that is a terminal that takes nothing.
-pub(super) fn complain(text: &str) {
+/// Writes to standard error after the terminal is restored, unless that is a terminal that accepts no output.
+pub(super) fn print_error(text: &str) {
     let is_stuck = io::stderr().is_terminal() && WRITER.get().is_some_and(|writer| !writer.is_idle());
     if !is_stuck {
-        // A closed standard error leaves nowhere to write it.
+        // Standard error may be closed.
         let _ = io::stderr().write_all(text.as_bytes());
     }
 }
 
 fn enter_raw_mode() -> io::Result<()> {
     enable_raw_mode()?;
-    ENTERED.store(true, Ordering::SeqCst);
-    // Without a name of ours the window keeps the shell's; nothing of a host's ever goes into it.
+    IS_RAW.store(true, Ordering::SeqCst);
+    // Without a title of our own the window keeps that of the shell. Text from hosts never goes into the title.
     execute!(
         start_writer()?,
         EnterAlternateScreen,
@@ -264,12 +261,12 @@ fn enter_raw_mode() -> io::Result<()> {
     .inspect_err(|_| restore())
 }
 
-/// Gives the terminal back as it was. May be called at any time, from any thread, any number of times.
+/// Restores the terminal. May be called from any thread, any number of times.
 fn restore() {
-    if !ENTERED.swap(false, Ordering::SeqCst) {
+    if !IS_RAW.swap(false, Ordering::SeqCst) {
         return;
     }
-    // Nothing can be done about a terminal that is gone, so errors are passed over here and only here.
+    // Errors are ignored here, because the terminal may be gone.
     if let Some(writer) = WRITER.get() {
         let _ = execute!(
             writer.clone(),
@@ -280,18 +277,18 @@ fn restore() {
             Show,
             LeaveAlternateScreen
         );
-        writer.wait(GIVE_BACK_LIMIT);
+        writer.wait(RESTORE_TIMEOUT);
     }
     let _ = disable_raw_mode();
 }
 
-/// Mouse clicks and the wheel, without motion: crossterm's own capture turns on any-motion reports, which cost a
-/// wakeup for every move and take text selection away from the terminal.
+/// Mouse reports for clicks and the wheel. crossterm's `EnableMouseCapture` also reports motion, which wakes the
+/// program for every move and disables text selection in the terminal.
 struct ClicksAndWheel(bool);
 
 impl Command for ClicksAndWheel {
     fn write_ansi(&self, writer: &mut impl fmt::Write) -> fmt::Result {
-        // Off also clears the modes that only another program could have left on.
+        // Turning it off also clears modes that another program may have left on.
         writer.write_str(if self.0 { "\x1b[?1000h\x1b[?1006h" } else { "\x1b[?1006l\x1b[?1003l\x1b[?1002l\x1b[?1000l" })
     }
 }
@@ -301,24 +298,24 @@ fn install_panic_hook() {
     INSTALLED.call_once(|| {
         panic::set_hook(Box::new(move |info| {
             let drawing = *DRAWING_THREAD.lock().unwrap_or_else(PoisonError::into_inner);
-            // Host tasks may run on the same thread; what draws is none.
+            // Host tasks may run on the same thread.
             let is_drawing = drawing == Some(thread::current().id()) && tokio::task::try_id().is_none();
             let who = if is_drawing { "gpufleet" } else { "gpufleet: a task" };
             let message = panic_message(who, &info.to_string(), &Backtrace::capture());
             if is_drawing {
                 restore();
             }
-            if !is_drawing && ENTERED.load(Ordering::SeqCst) {
+            if !is_drawing && IS_RAW.load(Ordering::SeqCst) {
                 DEFERRED_PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(message);
             } else {
                 print_deferred_panics();
-                complain(&message);
+                print_error(&message);
             }
         }));
     });
 }
 
-/// What is said of a panic. Its text may hold what a host has sent: it is cleaned line by line.
+/// Returns the message of a panic. Its text may contain bytes from a host, so it is cleaned line by line.
 fn panic_message(who: &str, panic: &str, backtrace: &Backtrace) -> String {
     let clean = |text: &str| text.lines().fold(String::new(), |all, line| all + &SafeText::new(line) + "\n");
     let frames = match backtrace.status() {
@@ -330,14 +327,18 @@ fn panic_message(who: &str, panic: &str, backtrace: &Backtrace) -> String {
 
 fn print_deferred_panics() {
     for message in DEFERRED_PANICS.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
-        complain(&message);
+        print_error(&message);
     }
 }
 
-/// Bells and notifications are dropped while so many bytes wait.
+/// [`TerminalWriter::offer`] drops its bytes while this many are waiting.
 const MAX_WAITING: usize = 64 * 1024;
 
-/// Where the bytes go. A clone writes to the same terminal.
+/// Writes to the terminal on a thread, so that a terminal that accepts no output blocks neither the event loop nor the
+/// hosts. A clone writes to the same terminal.
+///
+/// The event loop draws only while the writer is idle. So at most one frame waits, and the next one shows the latest
+/// state.
 #[derive(Debug, Clone)]
 pub(super) struct TerminalWriter {
     shared: Arc<Shared>,
@@ -355,7 +356,7 @@ struct Shared {
 struct State {
     waiting: Vec<u8>,
     is_writing: bool,
-    /// Why the last write failed, until it is reported.
+    /// The error of the last write, until it is returned.
     error: Option<io::Error>,
 }
 
@@ -369,7 +370,7 @@ impl TerminalWriter {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system has no thread left.
+    /// No thread can be created.
     pub(super) fn start(terminal: impl Write + Send + 'static) -> io::Result<Self> {
         let shared = Arc::<Shared>::default();
         let writer = Self { shared: Arc::clone(&shared) };
@@ -382,7 +383,7 @@ impl TerminalWriter {
         self.shared.lock().is_idle()
     }
 
-    /// Waits until everything is written, or a write has failed. May be dropped and called again.
+    /// Waits until everything is written or a write has failed. Cancel safe.
     pub(super) async fn idle(&self) {
         loop {
             let became_idle = self.shared.became_idle.notified();
@@ -393,22 +394,22 @@ impl TerminalWriter {
         }
     }
 
-    /// Blocks until everything is written, at most so long. Returns whether it is.
+    /// Blocks until everything is written, at most `limit`. Returns whether it is.
     pub(super) fn wait(&self, limit: Duration) -> bool {
         let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), limit, |state| !state.is_idle());
         waited.unwrap_or_else(PoisonError::into_inner).0.is_idle()
     }
 
-    /// Writes what may get lost: nothing, while too much waits already.
+    /// Writes bytes that may be lost: they are dropped while too much is waiting.
     ///
     /// # Errors
-    /// As [`Write::write`] of this type.
+    /// As for [`Write::write`] of this type.
     pub(super) fn offer(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.shared.lock().waiting.len() + bytes.len() > MAX_WAITING { Ok(()) } else { self.write_all(bytes) }
     }
 }
 
-/// Returns at once. An error is that of an earlier write.
+/// Never blocks. Returns the error of an earlier write.
 impl Write for TerminalWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.shared.lock();
@@ -445,7 +446,7 @@ impl Shared {
             let mut state = self.lock();
             state.is_writing = false;
             if let Err(error) = written {
-                // The rest would be written behind half a frame.
+                // The rest would follow half a frame.
                 state.waiting.clear();
                 state.error = Some(error);
             }
@@ -467,7 +468,7 @@ mod tests {
     use std::rc::Rc;
     use std::sync::mpsc::{Receiver, Sender, channel};
 
-    /// Keeps what was written, write by write.
+    /// Records every write.
     #[derive(Clone, Default)]
     struct Writes(Rc<RefCell<Vec<Vec<u8>>>>);
 
@@ -482,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_frame_is_one_write_within_a_synchronized_update() {
+    fn a_frame_is_one_write_within_a_synchronized_update() {
         let (columns, rows) = (300, 90);
         let mut app = app(16, 8, (columns, rows));
         let writes = Writes::default();
@@ -501,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_frame_is_written_at_once() {
+    fn other_output_is_written_at_once() {
         let writes = Writes::default();
         let mut writer = FrameWriter::new(writes.clone());
         writer.write_all(b"\x07").expect("writes");
@@ -517,14 +518,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_panic_obeys_nobody() {
+    fn panic_messages_contain_no_escape_sequences() {
         let message = panic_message("gpufleet", "panicked at a.rs:1:1:\nno `\x1b]0;x\x07`", &Backtrace::disabled());
         assert_eq!(message, "gpufleet panicked at a.rs:1:1:\nno `␛]0;x␇`\nPlease report this as a bug.\n");
     }
 
     const DEADLINE: Duration = Duration::from_secs(5);
 
-    /// A terminal that takes a write for each message, and fails once nobody sends any more.
+    /// A terminal that accepts one write per message, and fails when the sender is dropped.
     struct Slow {
         turns: Receiver<()>,
         taken: Sender<Vec<u8>>,
@@ -547,7 +548,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_terminal_that_takes_nothing_holds_nobody_up() {
+    async fn writes_do_not_block_on_a_stopped_terminal() {
         let (mut writer, turn, took) = slow();
         assert!(writer.is_idle());
         writer.write_all(b"frame").expect("waits");
@@ -560,10 +561,10 @@ mod tests {
     }
 
     #[test]
-    fn what_may_get_lost_is_dropped_while_too_much_waits() {
+    fn offered_bytes_are_dropped_while_too_much_is_waiting() {
         let (mut writer, turn, took) = slow();
         writer.write_all(b"frame").expect("waits");
-        // The thread has taken the frame: what follows waits behind it.
+        // Once the thread has taken the frame, further bytes wait behind it.
         while !writer.shared.lock().is_writing {
             thread::yield_now();
         }
@@ -577,7 +578,7 @@ mod tests {
     }
 
     #[test]
-    fn a_terminal_that_is_gone_fails_the_next_write() {
+    fn a_write_error_is_returned_by_the_next_write() {
         let (mut writer, turn, _took) = slow();
         drop(turn);
         writer.write_all(b"frame").expect("waits");

@@ -1,4 +1,4 @@
-//! The terminal and who has it: the screen, or a shell that somebody opened from it.
+//! Hands the terminal over between the screen, a remote shell, and the shell that started gpufleet (job control).
 
 use super::keyboard::{self, Keyboard, TerminalReply};
 use super::remote_shell::RemoteShell;
@@ -8,42 +8,42 @@ use crossterm::event::Event as TerminalEvent;
 use std::io;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The terminal.
+/// The terminal with its current user.
 pub(super) struct TerminalManager {
-    /// What draws on it while it is ours.
+    /// Draws on the terminal.
     pub(super) screen: Screen,
-    /// What reads it while it is ours.
+    /// Reads the terminal; `None` while a shell uses it.
     keyboard: Option<Keyboard>,
     remote_shell: Option<RemoteShell>,
-    /// A bell or notification that came while somebody else had the terminal.
+    /// A bell or notification that arrived while a shell used the terminal.
     deferred_sequence: Option<String>,
 }
 
-/// What the terminal tells.
+/// The result of [`TerminalManager::next`].
 pub(super) enum TerminalInput {
-    /// A key, a click, a size. An error, or nothing, when the terminal is gone.
+    /// A key, a click or a size; an error or `None` if the terminal is gone.
     Input(Option<io::Result<TerminalEvent>>),
-    /// The shell has ended; what came of it, in words.
+    /// The shell has ended, with a message for the user.
     ShellEnded(String),
 }
 
 impl TerminalManager {
-    /// Takes the terminal over; what was typed while it was asked something comes first.
+    /// Takes the terminal over. Keys that were typed during a query come first.
     ///
     /// # Errors
-    /// When there is no terminal.
+    /// There is no terminal.
     pub(super) fn enter(has_mouse: bool, reply: TerminalReply) -> io::Result<Self> {
         let screen = Screen::enter(has_mouse)?;
         let keyboard = Some(Keyboard::after(reply)?);
         Ok(Self { screen, keyboard, remote_shell: None, deferred_sequence: None })
     }
 
-    /// Whether a shell has the terminal.
+    /// Whether a shell uses the terminal.
     pub(super) fn is_shell_running(&self) -> bool {
         self.remote_shell.is_some()
     }
 
-    /// The next thing it tells. May be dropped and called again.
+    /// Waits for the next input or for the end of the shell. Cancel safe.
     pub(super) async fn next(&mut self) -> TerminalInput {
         match (&mut self.remote_shell, &mut self.keyboard) {
             (Some(remote_shell), _) => TerminalInput::ShellEnded(remote_shell.ended().await),
@@ -52,10 +52,11 @@ impl TerminalManager {
         }
     }
 
-    /// Lends the terminal to a shell on a host. Where that cannot be started it is ours again, and the text says why.
+    /// Releases the terminal and starts a shell on a host. If that fails, takes the terminal back and returns a
+    /// message.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) async fn start_remote_shell(&mut self, host: &HostConfig) -> io::Result<Option<String>> {
         if let Some(keyboard) = self.keyboard.take() {
             keyboard.stop().await;
@@ -74,10 +75,10 @@ impl TerminalManager {
         }
     }
 
-    /// Takes the terminal back after a shell, whose last keys are not ours.
+    /// Takes the terminal back after a shell, and drops the last keys meant for the shell.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn reacquire(&mut self) -> io::Result<()> {
         self.remote_shell = None;
         self.screen.reacquire()?;
@@ -86,10 +87,10 @@ impl TerminalManager {
         self.deferred_sequence.take().map_or(Ok(()), |sequence| self.screen.send(&sequence))
     }
 
-    /// Sends a bell or a notification to the terminal; once it is ours again, where it is lent.
+    /// Writes a bell or notification, or keeps it while a shell uses the terminal.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn send_or_defer(&mut self, sequence: String) -> io::Result<()> {
         if self.is_shell_running() {
             self.deferred_sequence = Some(sequence);
@@ -98,11 +99,11 @@ impl TerminalManager {
         self.screen.send(&sequence)
     }
 
-    /// Gives the terminal back, stops the program, and takes the terminal over again once it continues. There is nothing
-    /// to give back while it is lent.
+    /// Restores the terminal, stops the process, and takes the terminal over again when it continues. A shell has
+    /// restored the terminal already.
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn suspend(&mut self, job_control_signals: &mut JobControlSignals) -> io::Result<()> {
         if self.is_shell_running() {
             return job_control_signals.stop();
@@ -112,37 +113,37 @@ impl TerminalManager {
         self.screen.reacquire()
     }
 
-    /// Repairs the screen after a stop that nobody could prepare for.
+    /// Repairs the screen after a stop without notice (SIGSTOP).
     ///
     /// # Errors
-    /// When the terminal is gone.
+    /// The terminal is gone.
     pub(super) fn restore(&mut self) -> io::Result<()> {
         if self.is_shell_running() { Ok(()) } else { self.screen.force_reacquire() }
     }
 }
 
-/// What somebody does with this job.
+/// A job control request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum JobControlEvent {
-    /// It is to stop.
+    /// Stop the process.
     Stop,
-    /// It was stopped, and not by itself, and continues: the terminal may be as others left it.
+    /// The process continues after a stop without notice, so another program may have changed the terminal.
     Continued,
 }
 
-/// SIGTSTP and SIGCONT from now on; SIGTSTP no longer stops the program by itself.
+/// Receives SIGTSTP and SIGCONT. SIGTSTP no longer stops the process by itself.
 pub(super) struct JobControlSignals {
     stop: Signal,
     resume: Signal,
-    /// The next continuation ends a stop of our own, after which the terminal was taken back already.
+    /// The next SIGCONT ends a stop of our own, after which the terminal is taken over anyway.
     is_expected: bool,
 }
 
 impl JobControlSignals {
-    /// Takes the signals over.
+    /// Installs the handlers.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// A handler cannot be installed.
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self {
             stop: signal(SignalKind::from_raw(rustix::process::Signal::TSTP.as_raw()))?,
@@ -151,7 +152,7 @@ impl JobControlSignals {
         })
     }
 
-    /// The next one. May be dropped and called again.
+    /// Waits for the next request. Cancel safe.
     pub(super) async fn next(&mut self) -> JobControlEvent {
         loop {
             tokio::select! {
@@ -165,14 +166,14 @@ impl JobControlSignals {
         }
     }
 
-    /// Stops this process as Ctrl-Z does to any program; returns once it continues.
+    /// Stops this process as Ctrl-Z does, and returns when it continues.
     ///
     /// # Errors
-    /// When the system refuses.
+    /// The signal cannot be sent.
     pub(super) fn stop(&mut self) -> io::Result<()> {
         self.is_expected = true;
-        // SIGTSTP is heard above. SIGTTIN stops a job as well, and, unlike SIGSTOP, does nothing to a program that no
-        // shell could continue.
+        // SIGTSTP is handled above. SIGTTIN stops the process as well but, unlike SIGSTOP, not if no shell could
+        // continue it.
         rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TTIN)?;
         Ok(())
     }
