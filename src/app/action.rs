@@ -1,246 +1,348 @@
-//! What a key can mean, and where.
+//! Actions and modes: what a key can do, and where.
 
 use crate::fleet::SortKey;
 
-/// What has the keys.
+/// The part of the screen that receives keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// The grid of hosts.
     Grid,
-    /// The combined list.
+    /// The list below the grid.
     List,
-    /// One host: its GPUs.
+    /// The GPUs in the view of a host.
     Host,
-    /// One host: its processes.
+    /// The list in the view of a host.
     HostList,
-    /// One GPU of a host.
+    /// The view of a GPU.
     Gpu,
-    /// What was done to reach a host.
+    /// The SSH log of a host.
     Log,
-    /// One cell a GPU.
+    /// The wall.
     Wall,
-    /// Who holds which GPUs.
+    /// The view of users.
     Users,
     /// The findings.
     Findings,
-    /// What has happened in this run.
+    /// The history of this run.
     History,
-    /// One process.
+    /// The view of a process.
     Process,
     /// The help.
     Help,
-    /// The combined list alone.
+    /// The list in full screen.
     Processes,
-    /// The line in which a filter is typed.
+    /// The input line for the filter.
     FilterLine,
     /// The list of users to choose from.
     UserPicker,
     /// The command palette.
     Palette,
-    /// After `o`: the letter that names a column.
+    /// After `o`: a letter chooses the sort column.
     SortMenu,
-    /// After F9: which signal.
+    /// After F9: a letter chooses the signal.
     SignalMenu,
-    /// The confirmation before a signal is sent.
+    /// The dialog that confirms a signal.
     SignalDialog,
-    /// The dialog about a host key.
+    /// The dialog for an unknown host key.
     HostKeyDialog,
     /// The dialog for a passphrase, a password or a code.
     SecretDialog,
 }
 
-/// What a key does.
+impl Mode {
+    /// Returns whether the mode covers a view: a dialog, a menu or an input line.
+    pub fn is_overlay(self) -> bool {
+        self.takes_text() || matches!(self, Self::SortMenu | Self::SignalMenu | Self::UserPicker)
+    }
+
+    /// Returns whether letters are text in this mode.
+    pub fn takes_text(self) -> bool {
+        matches!(self, Self::FilterLine | Self::Palette | Self::HostKeyDialog | Self::SecretDialog | Self::SignalDialog)
+    }
+
+    /// Returns the name of the mode for documentation and messages.
+    pub fn location(self) -> &'static str {
+        match self {
+            Self::Grid => "grid",
+            Self::List | Self::HostList | Self::Processes => "process list",
+            Self::Host => "host view",
+            Self::Gpu => "GPU view",
+            Self::Log => "ssh log",
+            Self::Wall => "wall",
+            Self::Users => "users view",
+            Self::Findings => "findings",
+            Self::History => "history",
+            Self::Process => "process view",
+            Self::Help => "help",
+            Self::FilterLine => "filter line",
+            Self::UserPicker => "user picker",
+            Self::Palette => "palette",
+            Self::SortMenu => "sort menu",
+            Self::SignalMenu => "signal menu",
+            Self::SignalDialog => "signal dialog",
+            Self::HostKeyDialog => "host key dialog",
+            Self::SecretDialog => "passphrase dialog",
+        }
+    }
+}
+
+/// The meaning of a key, independent of the key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Action {
-    /// One up.
+    /// Move up.
     Up,
-    /// One down.
+    /// Move down.
     Down,
-    /// One to the left.
+    /// Move left.
     Left,
-    /// One to the right.
+    /// Move right.
     Right,
-    /// One screen up.
+    /// Move up by one screen.
     PageUp,
-    /// One screen down.
+    /// Move down by one screen.
     PageDown,
-    /// Half a screen up.
+    /// Move up by half a screen.
     HalfPageUp,
-    /// Half a screen down.
+    /// Move down by half a screen.
     HalfPageDown,
-    /// To the first.
+    /// Move to the first item.
     First,
-    /// To the last.
+    /// Move to the last item.
     Last,
-    /// The keys go to the next part of the view.
+    /// Focus the next part of the view.
     NextFocus,
-    /// The keys go to the previous part of the view.
+    /// Focus the previous part of the view.
     PreviousFocus,
-    /// Into what is selected.
+    /// Open the selected item.
     Enter,
-    /// Up one level.
+    /// Go back one level.
     Back,
-    /// The next host, in its full pane.
+    /// Show the view of the next host.
     NextHost,
-    /// The previous host, in its full pane.
+    /// Show the view of the previous host.
     PreviousHost,
-    /// Another reading in charts and ramps.
+    /// Show the next metric in charts and wall cells.
     Metric,
-    /// Another length of charts.
+    /// Use the next chart span.
     Span,
-    /// Show the processes of the selected job.
-    FoldState,
-    /// Hide them.
+    /// Show the rows below the selected one.
+    Unfold,
+    /// Hide the rows below the selected one.
     Fold,
     /// Sort by the column to the left.
     SortLeft,
     /// Sort by the column to the right.
     SortRight,
-    /// Turn the order around.
+    /// Reverse the sort order.
     SortReverse,
-    /// Wait for the letter of a column.
+    /// Open the sort menu.
     SortMenu,
     /// Sort by this column.
     SortBy(SortKey),
-    /// Group by job, or not.
+    /// Use the next grouping.
     Group,
-    /// The combined list alone.
+    /// Show the list in full screen.
     Processes,
-    /// Open the line in which a filter is typed.
+    /// Open the filter line.
     Filter,
-    /// One's own work alone, or everybody's.
+    /// Toggle: only the user's own processes.
     Mine,
-    /// What needs a person alone, or everything.
+    /// Toggle: only problems.
     Problems,
-    /// What holds GPUs without work alone, or everything.
+    /// Toggle: only processes that hold GPUs without work.
     IdleOnly,
-    /// Choose a user.
+    /// Open the user picker.
     UserPicker,
-    /// Nothing is left out any more.
+    /// Clear all filters.
     ShowAll,
-    /// Ask before SIGINT is sent.
+    /// Open the dialog that sends SIGINT.
     Interrupt,
-    /// Ask before SIGTERM is sent.
+    /// Open the dialog that sends SIGTERM.
     Terminate,
-    /// Ask before SIGKILL is sent.
+    /// Open the dialog that sends SIGKILL.
     Kill,
-    /// Wait for the letter of a signal.
+    /// Open the signal menu.
     SignalMenu,
-    /// Tag the selected row.
+    /// Toggle the tag of the selected row.
     Tag,
-    /// Take all tags away.
+    /// Remove all tags.
     UntagAll,
-    /// The selection follows its process, or stays on its line.
+    /// Toggle: the selection follows its process or stays on its line.
     Follow,
-    /// A shell on the host under the selection.
+    /// Open a shell on the selected host.
     Shell,
-    /// Copy the line that fits what is under the selection.
+    /// Copy a text about the selected item.
     Copy,
-    /// The picture stands still, or moves again.
+    /// Freeze the view, or continue with the live fleet.
     Freeze,
-    /// Clicks and the wheel are ours, or the terminal's.
+    /// Toggle mouse reports.
     Mouse,
     /// Hide the selected host.
     Hide,
-    /// Show what was hidden.
+    /// Show all hidden hosts.
     ShowHidden,
-    /// The selected host stands first, or in its place.
+    /// Toggle whether the selected host is pinned to the top.
     Pin,
-    /// Panes as there is room.
+    /// Choose the density by the space on the screen.
     DensityAuto,
-    /// Small panes.
+    /// Use small panes.
     DensityCompact,
-    /// Full panes, scrolled.
+    /// Use full panes and scroll.
     DensityFull,
-    /// Look for an action by its words.
+    /// Open the command palette.
     Palette,
-    /// Try the selected host again now.
+    /// Connect to the selected host now.
     RetryHost,
-    /// Try every host again that is not connected.
+    /// Connect now to all hosts that are not connected.
     RetryAll,
-    /// Open the first question that waits.
+    /// Open the first prompt that waits.
     OpenPrompts,
     /// Sample more often.
     Faster,
     /// Sample less often.
     Slower,
-    /// Ask every host for its readings now.
+    /// Request new readings from every host.
     Refresh,
-    /// Draw the screen anew.
+    /// Draw the whole screen again.
     Repaint,
-    /// Stop, as any program does at Ctrl-Z.
+    /// Stop the process as Ctrl-Z does.
     Suspend,
-    /// The grid and the list.
+    /// Show the grid and the list.
     Overview,
-    /// One cell a GPU.
+    /// Show the wall.
     Wall,
-    /// Who holds which GPUs.
+    /// Show the view of users.
     Users,
-    /// What was done to reach the selected host.
+    /// Show the SSH log of the selected host.
     Log,
-    /// What diagnosis says.
+    /// Show the findings.
     Findings,
-    /// Silence the selected finding for an hour, or no longer.
+    /// Snooze the selected finding for an hour, or end its snooze.
     Snooze,
-    /// Silence it until it changes, or no longer.
+    /// Snooze the selected finding until it changes, or end its snooze.
     SnoozeUntilItChanges,
-    /// What has happened in this run.
+    /// Show the history of this run.
     History,
     /// Show the help.
     Help,
-    /// Leave.
+    /// Exit the program.
     Quit,
-    /// Dialog: no.
+    /// Dialog: decline.
     Skip,
-    /// Dialog: trust this key for this time.
+    /// Dialog: trust the host key for this run.
     TrustOnce,
-    /// Dialog: done typing.
+    /// Dialog or input line: accept the text.
     Submit,
-    /// Dialog: take a character back.
+    /// Dialog or input line: delete the previous character.
     EraseCharacter,
-    /// Dialog: take everything back.
+    /// Dialog or input line: delete the whole text.
     EraseLine,
-    /// Line: take a word back.
+    /// Input line: delete the previous word.
     EraseWord,
-    /// Line: take the next character away.
+    /// Input line: delete the next character.
     EraseNext,
 }
 
-/// Whether an action reaches out to processes of a host.
+/// Returns whether an action affects processes on a host. `--readonly` disables these actions.
 pub fn changes_hosts(action: Action) -> bool {
     matches!(action, Action::Interrupt | Action::Terminate | Action::Kill | Action::SignalMenu | Action::Shell)
 }
 
-impl Mode {
-    /// It lies over a view: a dialog, a menu, a line of text.
-    pub fn is_overlay(self) -> bool {
-        self.takes_text() || matches!(self, Self::SortMenu | Self::SignalMenu | Self::UserPicker)
-    }
-
-    /// Letters are text there.
-    pub fn takes_text(self) -> bool {
-        matches!(self, Self::FilterLine | Self::Palette | Self::HostKeyDialog | Self::SecretDialog | Self::SignalDialog)
-    }
-
-    /// Where it is, for a sentence.
-    pub fn location(self) -> &'static str {
+impl Action {
+    /// Returns the movement in the opposite vertical direction.
+    pub(super) fn reversed(self) -> Self {
         match self {
-            Self::Grid => "in the grid",
-            Self::List | Self::HostList | Self::Processes => "in the list of processes",
-            Self::Host => "in the view of a host",
-            Self::Gpu => "in the view of a GPU",
-            Self::Log => "in the ssh log",
-            Self::Wall => "on the wall",
-            Self::Users => "in the view of users",
-            Self::Findings => "among the findings",
-            Self::History => "in the history",
-            Self::Process => "in the view of a process",
-            Self::Help => "in the help",
-            Self::FilterLine => "in the filter's line",
-            Self::UserPicker => "in the list of users",
-            Self::Palette => "in the palette",
-            Self::SortMenu | Self::SignalMenu => "in a menu",
-            Self::SignalDialog | Self::HostKeyDialog | Self::SecretDialog => "in a dialog",
+            Self::Up => Self::Down,
+            Self::Down => Self::Up,
+            Self::PageUp => Self::PageDown,
+            Self::PageDown => Self::PageUp,
+            Self::HalfPageUp => Self::HalfPageDown,
+            Self::HalfPageDown => Self::HalfPageUp,
+            Self::First => Self::Last,
+            Self::Last => Self::First,
+            other => other,
         }
+    }
+
+    /// Returns the name in `settings.toml` and in the palette, or `None` if the keys of the action are fixed.
+    pub fn name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Up => "up",
+            Self::Down => "down",
+            Self::Left => "left",
+            Self::Right => "right",
+            Self::PageUp => "page-up",
+            Self::PageDown => "page-down",
+            Self::HalfPageUp => "half-page-up",
+            Self::HalfPageDown => "half-page-down",
+            Self::First => "first",
+            Self::Last => "last",
+            Self::NextFocus => "next-part",
+            Self::PreviousFocus => "previous-part",
+            Self::NextHost => "next-host",
+            Self::PreviousHost => "previous-host",
+            Self::Metric => "metric",
+            Self::Span => "span",
+            Self::Unfold => "unfold",
+            Self::Fold => "fold",
+            Self::SortLeft => "sort-left",
+            Self::SortRight => "sort-right",
+            Self::SortReverse => "sort-reverse",
+            Self::SortMenu => "sort-by",
+            Self::Group => "group",
+            Self::Filter => "filter",
+            Self::Mine => "mine",
+            Self::Problems => "problems",
+            Self::IdleOnly => "idle",
+            Self::UserPicker => "user",
+            Self::Interrupt => "interrupt",
+            Self::Terminate => "terminate",
+            Self::Kill => "kill",
+            Self::SignalMenu => "signal",
+            Self::Tag => "tag",
+            Self::UntagAll => "untag-all",
+            Self::Follow => "follow",
+            Self::RetryHost => "retry",
+            Self::RetryAll => "retry-all",
+            Self::OpenPrompts => "answer",
+            Self::Faster => "faster",
+            Self::Slower => "slower",
+            Self::Refresh => "refresh",
+            Self::Repaint => "repaint",
+            Self::Suspend => "suspend",
+            Self::Overview => "overview",
+            Self::Wall => "wall",
+            Self::Processes => "processes",
+            Self::Users => "users",
+            Self::Findings => "findings",
+            Self::Log => "ssh-log",
+            Self::Snooze => "snooze",
+            Self::SnoozeUntilItChanges => "snooze-until-it-changes",
+            Self::History => "history",
+            Self::Help => "help",
+            Self::Quit => "quit",
+            Self::Shell => "shell",
+            Self::Copy => "copy",
+            Self::Freeze => "freeze",
+            Self::Mouse => "mouse",
+            Self::Hide => "hide-host",
+            Self::ShowHidden => "show-hidden",
+            Self::Pin => "pin-host",
+            Self::DensityAuto => "density-auto",
+            Self::DensityCompact => "density-compact",
+            Self::DensityFull => "density-full",
+            Self::Palette => "palette",
+            Self::Enter
+            | Self::Back
+            | Self::ShowAll
+            | Self::SortBy(_)
+            | Self::Skip
+            | Self::TrustOnce
+            | Self::Submit
+            | Self::EraseCharacter
+            | Self::EraseLine
+            | Self::EraseWord
+            | Self::EraseNext => return None,
+        })
     }
 }

@@ -1,164 +1,153 @@
-//! The whole state of the program, and how an event changes it.
+//! The state of the interactive program and how events change it.
+//!
+//! [`App::update`] is the only way to change the state. It applies the event, then recomputes the derived state whose
+//! inputs changed. Host updates are the exception: hundreds of them arrive between two frames, so
+//! [`App::refresh_derived_state`] applies them together before the next frame is drawn.
 
-use super::host_layout::HostLayout;
-use super::host_visibility::Frozen;
-use super::layout::{LayoutInputs, ScreenLayout, compute_layout};
-use super::row_sparklines::RowSparklines;
+use super::action::{Mode, changes_hosts};
+use super::derived_state::{Changes, DerivedState, Inputs};
+use super::dialogs::{Palette, Prompts};
+use super::event::{Effect, Event};
+use super::findings::Findings;
+use super::host_summary::{HostSummary, LinkCounts};
+use super::keymap::{Binding, Keymap};
+use super::layout::{Density, HostLayout, ScreenLayout, compute_host_layout, compute_layout, findings_layout};
+use super::list_filter::ListFilter;
+use super::messages::{EventLog, StartupSummary};
+use super::screen::{Focus, HostVisibility, Screen, View};
+use super::settings::{DisplaySettings, SettingsFile};
 use super::signals::Signals;
-use super::snooze::StartupSummary;
-use super::{
-    Density, DisplaySettings, Effect, Event, EventLog, Findings, HostSummary, HostVisibility, Keymap, LinkCounts,
-    ListFilter, MessageTemplate, Palette, Prompts, Screen, SettingsFile, Users,
-};
+use super::users::Users;
+use super::wall::{WallLayout, WallLine};
 use crate::config::HostConfig;
-use crate::diagnosis::Engine;
-use crate::fleet::{Fleet, HostChange, HostId, HostUpdate, ListRow, Moment, RowCache, Totals, UsageLedger};
+use crate::diagnosis::{Engine, FindingNotification, SavedState, Transition};
+use crate::fleet::{
+    Fleet, Host, HostChange, HostId, HostUpdate, JobRows, ListRow, Moment, RowKey, Totals, UsageLedger,
+};
+use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
 use std::time::Duration;
-use zeroize::Zeroizing;
 
-/// How long a notice stays in the hint bar.
+/// How long the answer to a key stays in the hint bar.
 const NOTICE_DURATION: Duration = Duration::from_secs(4);
-
-/// How long it stays when it says what came of a key that took its time.
+/// How long the result of an action that took time stays in the hint bar.
 const RESULT_DURATION: Duration = Duration::from_secs(10);
-
-/// How long it stays when it says what nobody has asked for.
+/// How long a message that answers no key stays in the hint bar: the user may be looking elsewhere.
 const PROBLEM_DURATION: Duration = Duration::from_secs(60);
 
-/// The program's state. [`App::update`] is the only way in; the drawing only reads.
+/// The state of the interactive program. Drawing only reads it.
 #[derive(Debug)]
 pub struct App {
-    /// When the last event happened.
+    /// Time of the last event.
     pub(super) now: Moment,
-    /// How the screen shall look. The event loop keeps the offset from UTC current.
+    /// Columns and rows of the terminal.
+    pub(super) size: (u16, u16),
+    /// Time between samples.
+    pub(super) interval: Duration,
+    /// How the screen is drawn. The event loop keeps the offset from UTC current.
     pub settings: DisplaySettings,
+    pub(super) preferences: SettingsFile,
+
+    // Data.
     pub(super) fleet: Fleet,
+    pub(super) frozen: Option<Frozen>,
+    pub(super) engine: Engine,
+    pub(super) ledger: UsageLedger,
+
+    // The user's choices.
     pub(super) screen: Screen,
-    pub(super) prompts: Prompts,
-    pub(super) rows: Vec<ListRow>,
-    /// Jobs, or processes, that the list shows, and all of them.
-    pub(super) row_counts: (usize, usize),
     pub(super) list_filter: ListFilter,
-    pub(super) row_sparklines: RowSparklines,
-    pub(super) signals: Signals,
-    /// The hosts that are shown, in order.
-    pub(super) visible_hosts: Vec<usize>,
     pub(super) host_visibility: HostVisibility,
     pub(super) density: Density,
-    pub(super) frozen: Option<Frozen>,
+
+    // Dialogs and messages.
+    pub(super) prompts: Prompts,
+    pub(super) signals: Signals,
     pub(super) palette: Option<Palette>,
-    pub(super) keymap: Keymap,
-    /// Clicks and the wheel are ours.
-    pub(super) has_mouse: bool,
-    /// The note to somebody whose GPU is idle or may hang.
-    pub(super) message_template: MessageTemplate,
-    pub(super) interval: Duration,
-    pub(super) size: (u16, u16),
-    pub(super) previous_inputs: LayoutInputs,
-    pub(super) screen_layout: ScreenLayout,
-    pub(super) host_layout: HostLayout,
-    pub(super) engine: Engine,
-    pub(super) findings: Findings,
+    pub(super) notice: Option<(String, Moment)>,
     pub(super) event_log: EventLog,
     pub(super) startup_summary: StartupSummary,
-    pub(super) rows_view: RowCache,
-    pub(super) users: Users,
-    pub(super) ledger: UsageLedger,
-    pub(super) host_summaries: Vec<HostSummary>,
-    pub(super) totals: Totals,
-    pub(super) links: LinkCounts,
-    /// A host changed since the sums and the list were computed.
-    pub(super) derived_state_is_stale: bool,
-    pub(super) notice: Option<(String, Moment)>,
+
+    /// Boxed to keep `App`, and the future of the event loop, small.
+    pub(super) derived: Box<DerivedState>,
+    /// Data that changed since `derived` was last updated.
+    pub(super) changes: Changes,
+}
+
+/// A frozen view: `App::fleet` keeps the readings of one moment while this fleet continues to update.
+#[derive(Debug)]
+pub(super) struct Frozen {
+    since: Moment,
+    live: Fleet,
 }
 
 impl App {
-    /// The state before anything has happened.
+    /// Returns the state before the first event.
     pub fn new(fleet: Fleet, settings: DisplaySettings, engine: Engine, now: Moment) -> Self {
         let interval = fleet.hosts().iter().map(|host| host.config.interval).min();
         let mut app = Self {
             now,
-            settings,
-            host_summaries: vec![HostSummary::default(); fleet.hosts().len()],
-            fleet,
-            screen: Screen::default(),
-            prompts: Prompts::default(),
-            rows: Vec::new(),
-            row_counts: (0, 0),
-            list_filter: ListFilter::default(),
-            row_sparklines: RowSparklines::default(),
-            signals: Signals::default(),
-            visible_hosts: Vec::new(),
-            host_visibility: HostVisibility::default(),
-            density: Density::default(),
-            frozen: None,
-            palette: None,
-            keymap: Keymap::default(),
-            has_mouse: true,
-            message_template: MessageTemplate::default(),
-            interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
             size: (0, 0),
-            previous_inputs: LayoutInputs::default(),
-            screen_layout: compute_layout((0, 0), LayoutInputs::default(), None),
-            host_layout: HostLayout::default(),
+            interval: interval.unwrap_or(HostConfig::DEFAULT_INTERVAL),
+            settings,
+            preferences: SettingsFile::default(),
+            derived: Box::new(DerivedState::new(fleet.hosts().len())),
+            fleet,
+            frozen: None,
             startup_summary: StartupSummary::new(engine.last_run_at().is_some(), now),
             engine,
-            findings: Findings::default(),
-            event_log: EventLog::default(),
-            rows_view: RowCache::default(),
-            users: Users::default(),
             ledger: UsageLedger::default(),
-            totals: Totals::default(),
-            links: LinkCounts::default(),
-            derived_state_is_stale: false,
+            screen: Screen::default(),
+            list_filter: ListFilter::default(),
+            host_visibility: HostVisibility::default(),
+            density: Density::default(),
+            prompts: Prompts::default(),
+            signals: Signals::default(),
+            palette: None,
             notice: None,
+            event_log: EventLog::default(),
+            changes: Changes::default(),
         };
-        for index in 0..app.host_summaries.len() {
-            app.refresh_host(HostId(index as u32), now);
-        }
-        app.refresh_sums();
-        app.refresh_visible_hosts();
+        app.refresh_all_hosts(now);
+        app.refresh_derived_state();
         app
     }
 
-    /// Takes over what the settings say.
+    /// Applies `settings.toml`.
     pub fn apply_settings_file(&mut self, settings_file: &SettingsFile) {
-        self.keymap = settings_file.keymap.clone();
-        self.message_template = settings_file.message_template.clone();
-        self.has_mouse = settings_file.mouse;
+        self.preferences = settings_file.clone();
         self.density = settings_file.density.unwrap_or(self.density);
-        self.refresh_layout();
+        self.update_derived_state(Changes::default());
     }
 
-    /// Takes an event and says what shall be done.
+    /// Applies an event and returns what the event loop must do.
     pub fn update(&mut self, event: Event, now: Moment) -> Vec<Effect> {
         self.now = now;
-        let before = self.screen.list.top(self.rows.len(), self.list_capacity());
-        let effects = self.handle_event(event, now);
-        if self.screen.list.top(self.rows.len(), self.list_capacity()) != before {
-            self.refresh_sparklines();
+        let is_host_update = matches!(event, Event::Host(..));
+        let effects = self.apply_event(event, now);
+        if !is_host_update {
+            let findings = std::mem::take(&mut self.changes.findings);
+            self.update_derived_state(Changes { readings: false, findings });
         }
         effects
     }
 
-    fn handle_event(&mut self, event: Event, now: Moment) -> Vec<Effect> {
+    fn apply_event(&mut self, event: Event, now: Moment) -> Vec<Effect> {
         match event {
-            Event::Key(key) => return self.key(key, now),
-            Event::Pasted(text) => self.paste(&Zeroizing::new(text), now),
-            Event::Mouse(event) => return self.mouse(event, now),
+            Event::Key(key) => return self.press_key(&key, now),
+            Event::Pasted(text) => self.paste(&zeroize::Zeroizing::new(text), now),
+            Event::Mouse(event) => return self.use_mouse(event, now),
             Event::Resized(columns, rows) => {
                 self.size = (columns, rows);
-                self.refresh_layout();
                 return vec![Effect::Repaint];
             }
-            Event::Host(id, update) => return self.on_host_update(id, *update, now),
+            Event::Host(id, update) => return self.apply_host_update(id, *update, now),
             Event::Prompted(prompt) => {
-                let nothing_live = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
-                self.prompts.add(prompt, nothing_live, now);
+                let opens_at_once = self.fleet.hosts().iter().all(|host| host.snapshot.is_none());
+                self.prompts.add(prompt, opens_at_once, now);
             }
             Event::PromptWithdrawn(id) => self.prompts.withdraw(id, now),
-            Event::ProblemReported(text) => self.notify_and_log(text, now),
+            Event::ProblemReported(text) => self.report_message(text, now),
             Event::ActionFinished(text) => self.notify_for(text.as_str(), RESULT_DURATION, now),
             Event::Ticked => return self.tick(now),
             Event::Resumed => {
@@ -171,19 +160,117 @@ impl App {
         Vec::new()
     }
 
-    /// Somebody has seen, or could have, all that has ended so far.
+    fn apply_host_update(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
+        if let HostUpdate::Reply(reply) = &update {
+            return self.receive_signal_reply(id, reply, now);
+        }
+        let fleet = self.frozen.as_mut().map_or(&mut self.fleet, |frozen| &mut frozen.live);
+        match fleet.apply(id, update, now) {
+            HostChange::Nothing => Vec::new(),
+            HostChange::Link | HostChange::Data | HostChange::FirstData => {
+                let transitions = self.engine.evaluate_host(fleet, id, now);
+                if self.frozen.is_none() {
+                    self.refresh_host(id, now);
+                }
+                self.apply_transitions(&transitions)
+            }
+        }
+    }
+
+    fn tick(&mut self, now: Moment) -> Vec<Effect> {
+        let fleet = self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live);
+        let transitions = self.engine.tick(fleet, now);
+        if self.frozen.is_none() {
+            self.derived.tick(&self.fleet, &self.engine, now);
+            let fresh = self.derived.host_summaries.iter().filter(|summary| summary.is_fresh);
+            self.ledger.tick(fresh.map(|summary| summary.users.users.as_slice()), now);
+            // Findings start and end as time passes, even without readings.
+            self.changes.readings = true;
+        }
+        self.notice.take_if(|(_, until)| *until <= now);
+        let mut effects = self.apply_transitions(&transitions);
+        effects.extend(self.show_startup_summary(now));
+        effects.extend(self.tick_signals(now));
+        effects
+    }
+
+    /// Records findings that changed and returns the notifications they cause.
+    fn apply_transitions(&mut self, transitions: &[Transition]) -> Vec<Effect> {
+        self.event_log.record_transitions(transitions);
+        let news: Vec<FindingNotification> = self.engine.notifications(transitions);
+        if news.is_empty() { Vec::new() } else { vec![Effect::Notify(news)] }
+    }
+
+    /// Shows once, as soon as all hosts have reported, what ended and what looks hung since the last run.
+    fn show_startup_summary(&mut self, now: Moment) -> Vec<Effect> {
+        let Some(text) =
+            self.startup_summary.take_when_due(&self.fleet, &self.engine, self.settings.utc_offset_seconds, now)
+        else {
+            return Vec::new();
+        };
+        self.engine.mark_job_ends_reported(now);
+        self.report_message(text, now);
+        vec![Effect::SaveDiagnosisState]
+    }
+
+    fn refresh_host(&mut self, id: HostId, now: Moment) {
+        if let Some(host) = self.fleet.host(id) {
+            self.derived.update_host(host, &self.engine, now);
+            self.changes.readings = true;
+        }
+    }
+
+    fn refresh_all_hosts(&mut self, now: Moment) {
+        for index in 0..self.fleet.hosts().len() {
+            self.refresh_host(HostId(index as u32), now);
+        }
+        self.changes.readings = true;
+    }
+
+    /// Applies the readings that arrived since the last call to the totals, the list and the layout. Call it once
+    /// before drawing: 256 hosts send as many updates between two frames, and each would otherwise sort all rows.
+    pub fn refresh_derived_state(&mut self) {
+        if self.changes.readings {
+            self.changes = Changes::default();
+            self.update_derived_state(Changes::ALL);
+        }
+    }
+
+    pub(super) fn update_derived_state(&mut self, changes: Changes) {
+        let inputs = Inputs {
+            fleet: &self.fleet,
+            engine: &self.engine,
+            ledger: &self.ledger,
+            list_filter: &self.list_filter,
+            host_visibility: &self.host_visibility,
+            density: self.density,
+            size: self.size,
+            now: self.display_time(self.now),
+        };
+        self.derived.update(&inputs, &mut self.screen, changes);
+    }
+
+    /// Freezes the view, or continues with the live fleet. Hosts are monitored in both cases.
+    pub(super) fn toggle_freeze(&mut self, now: Moment) {
+        if let Some(frozen) = self.frozen.take() {
+            self.fleet = frozen.live;
+            self.refresh_all_hosts(now);
+            self.notify("the view is live again", now);
+        } else {
+            self.frozen = Some(Frozen { since: now, live: self.fleet.clone() });
+        }
+    }
+
+    /// Marks all job ends so far as seen by the user, so that the next run does not report them.
     pub fn acknowledge_ended_jobs(&mut self, now: Moment) {
         self.engine.mark_job_ends_reported(now);
     }
 
-    /// Tells the person something in the place of the hints, for a minute, and writes it into the history.
+    /// Shows a message in the hint bar for a minute and records it in the event log.
     pub fn report_message(&mut self, text: impl Into<SafeText>, now: Moment) {
-        self.notify_and_log(text.into(), now);
-    }
-
-    /// The same for a minute: nobody may be looking now.
-    pub(super) fn notify_for_a_minute(&mut self, text: impl Into<String>, now: Moment) {
-        self.notice = Some((text.into(), now.plus(PROBLEM_DURATION)));
+        let text = text.into();
+        self.notify_for(text.as_str(), PROBLEM_DURATION, now);
+        self.event_log.record_message(text, now);
     }
 
     pub(super) fn notify(&mut self, text: impl Into<String>, now: Moment) {
@@ -194,34 +281,272 @@ impl App {
         self.notice = Some((text.into(), now.plus(duration)));
     }
 
-    fn on_host_update(&mut self, id: HostId, update: HostUpdate, now: Moment) -> Vec<Effect> {
-        if let HostUpdate::Reply(reply) = &update {
-            return self.on_signal_reply(id, reply, now);
-        }
-        match self.live_fleet_mut().apply(id, update, now) {
-            HostChange::Nothing => Vec::new(),
-            HostChange::Link | HostChange::Data | HostChange::FirstData => {
-                let fleet = self.frozen.as_ref().map_or(&self.fleet, Frozen::live);
-                let transitions = self.engine.evaluate_host(fleet, id, now);
-                if self.frozen.is_none() {
-                    self.refresh_host(id, now);
-                    self.derived_state_is_stale = true;
+    /// Returns the notice in place of the hint bar, if there is one.
+    pub fn notice(&self, now: Moment) -> Option<&str> {
+        self.notice.as_ref().filter(|(_, until)| now < *until).map(|(text, _)| text.as_str())
+    }
+
+    /// Returns the fleet that is shown.
+    pub fn fleet(&self) -> &Fleet {
+        &self.fleet
+    }
+
+    /// Returns the current fleet, also while the view is frozen.
+    pub fn live_fleet(&self) -> &Fleet {
+        self.frozen.as_ref().map_or(&self.fleet, |frozen| &frozen.live)
+    }
+
+    /// Returns the time at which the view was frozen, or `None` if it is live.
+    pub fn frozen_since(&self) -> Option<Moment> {
+        self.frozen.as_ref().map(|frozen| frozen.since)
+    }
+
+    /// Returns the time that the screen shows: `now`, or the time at which the view was frozen.
+    pub fn display_time(&self, now: Moment) -> Moment {
+        self.frozen_since().unwrap_or(now)
+    }
+
+    /// Returns the state of the diagnosis engine to save for the next run.
+    pub fn memory(&self, now: Moment) -> SavedState {
+        self.engine.to_saved_state(self.live_fleet(), now)
+    }
+
+    /// Returns the power in watts that a GPU was seen to draw, with a label: idle, and doing the healthy work of its
+    /// current job.
+    pub fn learned_watts(&self, host: HostId, position: usize) -> impl Iterator<Item = (&'static str, f32)> {
+        let idle = self.engine.idle_watts(host, position).map(|watts| ("idle", watts));
+        let healthy = self.engine.healthy_watts(host, position).map(|watts| ("healthy", watts));
+        idle.into_iter().chain(healthy)
+    }
+
+    /// Returns the time between samples.
+    pub fn interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Returns columns and rows of the terminal.
+    pub fn size(&self) -> (u16, u16) {
+        self.size
+    }
+
+    /// Returns the navigation state.
+    pub fn screen(&self) -> &Screen {
+        &self.screen
+    }
+
+    /// Returns what the list is limited to.
+    pub fn list_filter(&self) -> &ListFilter {
+        &self.list_filter
+    }
+
+    /// Returns the prompts that wait for an answer.
+    pub fn prompts(&self) -> &Prompts {
+        &self.prompts
+    }
+
+    /// Returns the state of the signal dialog.
+    pub fn signals(&self) -> &Signals {
+        &self.signals
+    }
+
+    /// Returns the command palette, while it is open.
+    pub fn palette(&self) -> Option<&Palette> {
+        self.palette.as_ref()
+    }
+
+    /// Returns the entries of the open palette that match its text.
+    pub fn palette_entries(&self) -> Vec<&'static Binding> {
+        let is_offered = |binding: &Binding| !(self.settings.is_readonly && changes_hosts(binding.action));
+        self.palette.as_ref().map_or_else(Vec::new, |palette| palette.entries(is_offered))
+    }
+
+    /// Returns the keymap of this run.
+    pub fn keymap(&self) -> &Keymap {
+        &self.preferences.keymap
+    }
+
+    /// Returns the findings and messages of this run.
+    pub fn event_log(&self) -> &EventLog {
+        &self.event_log
+    }
+
+    /// Returns the figures of a host, or `None` if the host is unknown.
+    pub fn host_summary(&self, host: &Host) -> Option<&HostSummary> {
+        self.derived.host_summaries.get(host.id.0 as usize)
+    }
+
+    /// Returns the totals of all hosts.
+    pub fn totals(&self) -> &Totals {
+        &self.derived.totals
+    }
+
+    /// Returns the number of hosts in each connection state.
+    pub fn links(&self) -> LinkCounts {
+        self.derived.links
+    }
+
+    /// Returns the findings.
+    pub fn findings(&self) -> &Findings {
+        &self.derived.findings
+    }
+
+    /// Returns who holds which GPUs. Up to date while the view of users is shown.
+    pub fn users_view(&self) -> &Users {
+        &self.derived.users
+    }
+
+    /// Returns the rows of the list.
+    pub fn rows(&self) -> &[ListRow] {
+        &self.derived.rows
+    }
+
+    /// Returns the number of jobs that the list shows and the number of all jobs. Counts processes if the list is not
+    /// grouped.
+    pub fn row_counts(&self) -> (usize, usize) {
+        self.derived.row_counts
+    }
+
+    /// Returns the recent SM share of a row on the screen, the oldest point first.
+    pub fn sparkline(&self, row: &RowKey) -> Option<&[Option<f32>]> {
+        self.derived.sparkline(row)
+    }
+
+    /// Returns all jobs on a host, whatever the filter.
+    pub fn jobs(&self, id: HostId) -> &[JobRows] {
+        self.derived.row_cache.jobs(id)
+    }
+
+    /// Returns each user with processes, the GPU memory held in bytes and the number of jobs, the most memory first.
+    pub fn user_totals(&self) -> Vec<(SafeText, u64, usize)> {
+        let mut users: Vec<(SafeText, u64, usize)> = Vec::new();
+        let jobs = self.fleet.hosts().iter().flat_map(|host| self.jobs(host.id));
+        for row in jobs.map(|job| &job.row).filter(|row| row.ended_at.is_none()) {
+            let bytes = row.gpu_memory_bytes.unwrap_or(0);
+            match users.iter_mut().find(|(user, ..)| *user == row.who) {
+                Some((_, held, count)) => {
+                    *held = held.saturating_add(bytes);
+                    *count += 1;
                 }
-                self.handle_transitions(&transitions)
+                None => users.push((row.who.clone(), bytes, 1)),
             }
+        }
+        users.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+        users
+    }
+
+    /// Returns the hosts that are shown, by index, in the order of the screen.
+    pub fn visible_hosts(&self) -> &[usize] {
+        &self.derived.visible_hosts
+    }
+
+    /// Returns the number of hosts that the user has hidden, and the number of others that the filter excludes.
+    pub fn hidden_host_counts(&self) -> (usize, usize) {
+        let hidden = self.hidden_count();
+        (hidden, self.fleet.hosts().len().saturating_sub(hidden + self.visible_hosts().len()))
+    }
+
+    pub(super) fn hidden_count(&self) -> usize {
+        let hidden = &self.host_visibility.hidden;
+        self.fleet.hosts().iter().filter(|host| hidden.contains(host.name())).count()
+    }
+
+    /// Returns whether the user has pinned this host to the top.
+    pub fn is_pinned(&self, name: &SafeText) -> bool {
+        self.host_visibility.pinned.contains(name)
+    }
+
+    /// Returns the host whose view is shown.
+    pub fn host_in_view(&self) -> Option<&Host> {
+        self.screen.host_in_view().and_then(|id| self.fleet.host(id))
+    }
+
+    pub(super) fn gpus_in_view(&self) -> usize {
+        self.host_in_view().map_or(0, |host| self.gpu_count(host.id.0 as usize))
+    }
+
+    pub(super) fn gpu_count(&self, host: usize) -> usize {
+        self.derived.host_summaries.get(host).map_or(0, |summary| summary.gpus.len())
+    }
+
+    pub(super) fn list_capacity(&self) -> usize {
+        self.derived.list_capacity(&self.screen)
+    }
+
+    /// Returns the number of findings that their view shows at once.
+    pub(super) fn visible_finding_count(&self) -> usize {
+        usize::from(findings_layout(self.size.1.saturating_sub(2)).visible)
+    }
+
+    /// Returns the layout of a screen of this size.
+    pub fn screen_layout(&self, size: (u16, u16)) -> ScreenLayout {
+        if size == self.derived.screen_layout.size {
+            self.derived.screen_layout
+        } else {
+            compute_layout(size, self.derived.layout_inputs(&self.screen, self.density), None)
         }
     }
 
-    fn tick(&mut self, now: Moment) -> Vec<Effect> {
-        let fleet = self.frozen.as_ref().map_or(&self.fleet, Frozen::live);
-        let transitions = self.engine.tick(fleet, now);
-        if self.frozen.is_none() {
-            self.tick_summaries(now);
+    /// Returns the layout of the view of one host on a screen of this size.
+    pub fn host_layout(&self, size: (u16, u16)) -> HostLayout {
+        compute_host_layout(size, self.gpus_in_view(), self.screen.is_list_focused())
+    }
+
+    /// Returns the lines of the wall.
+    pub fn wall_lines(&self) -> Vec<WallLine> {
+        self.derived.wall_lines(&self.fleet)
+    }
+
+    /// Returns the layout of the wall on a screen of this size.
+    pub fn wall_layout(&self, size: (u16, u16)) -> WallLayout {
+        self.derived.wall_layout(&self.fleet, size)
+    }
+
+    /// Returns the part of the screen that receives keys.
+    pub fn mode(&self) -> Mode {
+        if let Some((prompt, _)) = self.prompts.open_dialog() {
+            return match prompt.kind {
+                PromptKind::HostKey { .. } => Mode::HostKeyDialog,
+                PromptKind::Passphrase { .. } | PromptKind::Secret { .. } => Mode::SecretDialog,
+            };
         }
-        self.notice.take_if(|(_, until)| *until <= now);
-        let mut effects = self.handle_transitions(&transitions);
-        effects.extend(self.show_startup_summary(now));
-        effects.extend(self.tick_signals(now));
-        effects
+        if self.signals.dialog().is_some() {
+            return Mode::SignalDialog;
+        }
+        if self.palette.is_some() {
+            return Mode::Palette;
+        }
+        if self.screen.help.is_some() {
+            return Mode::Help;
+        }
+        if self.screen.signal_menu {
+            return Mode::SignalMenu;
+        }
+        if self.screen.user_picker.is_some() {
+            return Mode::UserPicker;
+        }
+        if self.list_filter.line().is_some() {
+            return Mode::FilterLine;
+        }
+        if self.screen.sort_menu {
+            return Mode::SortMenu;
+        }
+        match (self.screen.view(), self.screen.focus()) {
+            (View::Overview, Focus::Panes) => Mode::Grid,
+            (View::Overview, Focus::List) => Mode::List,
+            (View::Host(_), Focus::Panes) => Mode::Host,
+            (View::Host(_), Focus::List) => Mode::HostList,
+            (View::Gpu(..), _) => Mode::Gpu,
+            (View::Processes, _) => Mode::Processes,
+            (View::Log(_), _) => Mode::Log,
+            (View::Wall, _) => Mode::Wall,
+            (View::Users, _) => Mode::Users,
+            (View::Findings, _) => Mode::Findings,
+            (View::History, _) => Mode::History,
+            (View::Process(_), _) => Mode::Process,
+        }
     }
 }
+
+#[cfg(test)]
+#[path = "app_tests.rs"]
+mod tests;

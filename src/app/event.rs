@@ -1,33 +1,82 @@
-//! What can happen, as one closed set.
+//! Input and output of [`App::update`](super::App::update): events and effects.
 
+use crate::diagnosis::FindingNotification;
 use crate::fleet::{HostId, HostUpdate};
-use crate::ssh::prompt::{Prompt, PromptId};
-use crate::wire::SafeText;
+use crate::ssh::prompt::{Answer, Prompt, PromptId};
+use crate::wire::{Request, SafeText};
 use crossterm::event::{KeyEvent, MouseEvent};
+use std::time::Duration;
 
-/// Something that happened, in the past tense. The event loop is the only place that makes one.
+/// Something that happened. Only the event loop creates events.
 #[derive(Debug)]
 pub enum Event {
-    /// A key was pressed (or repeated; releases are not reported).
+    /// A key was pressed or repeated. Key releases are not reported.
     Key(KeyEvent),
     /// Text was pasted.
     Pasted(String),
     /// The mouse was clicked or its wheel turned.
     Mouse(MouseEvent),
-    /// The terminal has this many columns and rows now.
+    /// The terminal was resized to this many columns and rows.
     Resized(u16, u16),
-    /// A host task reported.
+    /// A host task sent an update.
     Host(HostId, Box<HostUpdate>),
-    /// A question came up that a person must answer.
+    /// SSH needs an answer from the user.
     Prompted(Prompt),
-    /// A question is no longer open.
+    /// A prompt no longer needs an answer.
     PromptWithdrawn(PromptId),
-    /// Something went wrong beside the fleet, in one sentence with its way out: a hook failed, a file cannot be written.
+    /// Something outside the fleet failed, such as a hook or a file write. One sentence with a way out.
     ProblemReported(SafeText),
-    /// Something that was asked for is done, or cannot be: what came of it, for the hint bar.
+    /// An action that takes time has finished or failed. The text is for the hint bar.
     ActionFinished(SafeText),
-    /// A second has passed: ages, stale marks and missed data depend on it.
+    /// One second has passed. Ages, staleness and missing data depend on it.
     Ticked,
-    /// The program was stopped and continues (Ctrl-Z, laptop sleep).
+    /// The program continues after it was stopped (Ctrl-Z, laptop sleep).
     Resumed,
+}
+
+/// A command to the event loop. [`App::update`](super::App::update) returns effects; the event loop performs them.
+#[derive(Debug)]
+pub enum Effect {
+    /// Exit the program.
+    Quit,
+    /// Draw the whole screen again, whatever the terminal shows now.
+    Repaint,
+    /// Stop the process as Ctrl-Z does, and restore the screen when it continues.
+    Suspend,
+    /// Connect to this host now.
+    Retry(HostId),
+    /// Use this sampling interval on every host.
+    SetInterval(Duration),
+    /// Send a request to a host's probe.
+    Request(HostId, Request),
+    /// Send notifications about findings to the configured hooks and the desktop.
+    Notify(Vec<FindingNotification>),
+    /// Save the state of the diagnosis engine now.
+    SaveDiagnosisState,
+    /// Run a shell on this host in the terminal, and restore the screen when it ends.
+    Shell(HostId),
+    /// Enable or disable mouse reports of the terminal.
+    Mouse(bool),
+    /// Copy a text to the clipboard.
+    Copy(CopiedText),
+    /// Append a line to the log of signals.
+    LogSignal(SafeText),
+    /// Answer a prompt.
+    Answer(PromptId, Answer),
+}
+
+/// A text for the clipboard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopiedText {
+    /// A description for the notice: `the ssh command of hgx-01`.
+    pub what: String,
+    /// The lines of the text.
+    pub lines: Vec<SafeText>,
+}
+
+impl CopiedText {
+    /// Returns the lines joined by newlines.
+    pub fn text(&self) -> String {
+        self.lines.iter().map(SafeText::as_str).collect::<Vec<_>>().join("\n")
+    }
 }

@@ -1,12 +1,12 @@
-//! What diagnosis says, as the screen needs it: taken over from the engine before a frame, with the place in its list.
+//! The findings of the engine as the screen shows them, with the cursor of their view.
 
-use super::Action;
+use super::action::Action;
 use super::screen::move_index;
 use crate::diagnosis::{Engine, Finding, FindingPhase, NotJudged, RuleId, Severity};
 use crate::fleet::{HostId, Row};
 use crate::wire::SafeText;
 
-/// More findings than a person reads: in a fleet where everything burns the worst are shown, and the rest is counted.
+/// At most this many findings are listed, the worst first; the others are only counted.
 const MAX_FINDINGS: usize = 1000;
 
 /// The findings of the whole fleet, in the order of the screen.
@@ -15,33 +15,33 @@ pub struct Findings {
     list: Vec<Finding>,
     not_judged: Vec<NotJudged>,
     counts: FindingCounts,
-    /// The finding that was chosen, by what it is recognised by; `None` until one has been.
+    /// The id of the selected finding. `None` selects the first one.
     selected: Option<SafeText>,
     index: usize,
     top: usize,
 }
 
-/// How many findings there are.
+/// The number of findings of each kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FindingCounts {
-    /// Warnings and worse that fire.
+    /// Active warnings and critical findings.
     pub firing: u32,
-    /// Those of them about the user's own work.
+    /// Those about the user's own processes.
     pub mine: u32,
-    /// The worst of them.
+    /// The highest severity among them.
     pub worst: Option<Severity>,
-    /// What fires and calls nobody: notes, and what was so at the first look.
+    /// Active findings that cause no alert: notes, and conditions that held at the first sample.
     pub notes: u32,
-    /// What fires and somebody wants to hear nothing of for now.
+    /// Active findings that are snoozed.
     pub snoozed: u32,
-    /// Conditions that hold now, not yet for long enough.
+    /// Conditions that have not held for long enough yet.
     pub pending: u32,
-    /// Beyond what is shown.
+    /// Findings that are not listed.
     pub omitted: u32,
 }
 
 impl Findings {
-    /// Takes over what the engine says now. The selection stays with its finding.
+    /// Copies the findings of the engine. The selection stays with its finding. The screen shows `capacity` findings.
     pub(super) fn refresh(&mut self, engine: &Engine, capacity: usize) {
         self.counts = FindingCounts::default();
         self.list.clear();
@@ -58,12 +58,12 @@ impl Findings {
         self.select(found.unwrap_or(self.index), capacity, found.is_none());
     }
 
-    /// Selects a finding, wherever the order puts it.
+    /// Selects a finding by id.
     pub(super) fn select_id(&mut self, id: SafeText) {
         self.selected = Some(id);
     }
 
-    /// Selects the finding at a place.
+    /// Selects the finding at this index.
     pub(super) fn select_index(&mut self, index: usize, capacity: usize) {
         self.select(index, capacity, true);
     }
@@ -81,32 +81,32 @@ impl Findings {
         self.top = self.top(capacity);
     }
 
-    /// All findings, the worst first, snoozed ones below, pending ones last.
+    /// Returns the findings: the worst first, then snoozed ones, then pending ones.
     pub fn list(&self) -> &[Finding] {
         &self.list
     }
 
-    /// How many there are.
-    pub fn is_alerting(&self) -> FindingCounts {
+    /// Returns the number of findings of each kind.
+    pub fn counts(&self) -> FindingCounts {
         self.counts
     }
 
-    /// What could not be judged.
+    /// Returns the rules that could not be evaluated.
     pub fn not_judged(&self) -> &[NotJudged] {
         &self.not_judged
     }
 
-    /// The selected finding.
+    /// Returns the selected finding.
     pub fn selected(&self) -> Option<&Finding> {
         self.list.get(self.index)
     }
 
-    /// The index of the selected finding.
+    /// Returns the index of the selected finding.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// The index of the first finding on the screen, when there is room for `capacity`.
+    /// Returns the index of the first visible finding. The screen shows `capacity` findings.
     pub fn top(&self, capacity: usize) -> usize {
         let top = self.top.min(self.list.len().saturating_sub(capacity));
         if self.index < top {
@@ -118,19 +118,19 @@ impl Findings {
         }
     }
 
-    /// The findings about a host that fire, the worst first.
+    /// Returns the active findings about a host, the worst first.
     pub fn of_host(&self, id: HostId) -> impl Iterator<Item = &Finding> {
         self.list.iter().filter(move |finding| {
             finding.phase != FindingPhase::Pending && finding.hosts.iter().any(|(host, _)| *host == id)
         })
     }
 
-    /// The worst that calls for a person on a host.
+    /// Returns the highest severity of the alerts on a host.
     pub fn worst_severity_of_host(&self, id: HostId) -> Option<Severity> {
         self.of_host(id).filter(|finding| finding.is_alerting()).map(|finding| finding.severity).max()
     }
 
-    /// The findings about a row of the list, the worst first, pending ones last.
+    /// Returns the findings about a row of the list, the worst first, pending ones last.
     pub fn of_row<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = &'a Finding> {
         self.list.iter().filter(|finding| {
             let is_there = finding.hosts.iter().any(|(host, _)| *host == row.key.host);
@@ -139,19 +139,19 @@ impl Findings {
         })
     }
 
-    /// The finding that the STATE column tells of a row: the worst that fires and is about what the work does.
+    /// Returns text and finding for the STATE column: the worst active finding about the work of the row.
     pub fn state_of_row<'a>(&'a self, row: &'a Row) -> Option<(&'static str, &'a Finding)> {
         let firing = self.of_row(row).filter(|finding| finding.phase != FindingPhase::Pending);
         firing.filter(|finding| finding.severity >= Severity::Warn).find_map(|one| Some((state_label(one.rule)?, one)))
     }
 
-    /// Whether a rule about work that hangs fires for a row.
+    /// Returns whether an active finding says that the row may hang.
     pub(super) fn may_hang(&self, row: &Row) -> bool {
         self.of_row(row).any(|finding| finding.phase != FindingPhase::Pending && is_hang_rule(finding.rule))
     }
 
-    /// How much a row needs a person, for the order of the list: after what its GPUs and its processes say themselves.
-    /// What is only suspected so far comes last, before ordinary work.
+    /// Returns the rank of a row when the list is sorted by problems; lower ranks come first. The states of its GPUs and
+    /// processes rank before its findings, and pending findings rank last.
     pub(super) fn rank_of_row(&self, row: &Row) -> Option<u8> {
         let rank = |finding: &Finding| match (finding.phase, finding.severity) {
             (FindingPhase::Pending, _) => is_hang_rule(finding.rule).then_some(FIRST_RANK + 3),
@@ -167,7 +167,7 @@ impl Findings {
     }
 }
 
-/// Ranks below this are those of [`crate::fleet`]: hung, faulty, zombie and the like.
+/// [`Row::trouble_rank`] uses the ranks below this one.
 const FIRST_RANK: u8 = 10;
 
 impl FindingCounts {
@@ -186,12 +186,12 @@ impl FindingCounts {
     }
 }
 
-/// Whether a rule is about work that may hang.
+/// Returns whether a rule detects work that may hang.
 pub(super) fn is_hang_rule(rule: RuleId) -> bool {
     matches!(rule, RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank | RuleId::JobStalled)
 }
 
-/// What the STATE column says of a row for a rule; `None` for rules that are not about one piece of work.
+/// Returns the text of the STATE column for a rule, or `None` if the rule is not about a process or job.
 fn state_label(rule: RuleId) -> Option<&'static str> {
     Some(match rule {
         RuleId::StuckSpin | RuleId::StuckSpinSuspect | RuleId::MissingRank => "hung?",

@@ -1,6 +1,6 @@
-//! What a pane shows of a host, worked out when its readings arrive: the drawing only reads it.
+//! The values of a host and its GPUs that panes, tables and charts show, computed when a snapshot arrives.
 
-use super::chart::CHART_MAX_CELSIUS;
+use super::screen::{CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, Metric};
 use crate::diagnosis::Engine;
 use crate::fleet::{
     FreeHost, GpuMetric, GpuRequirements, GpuState, Host, HostUsers, Moment, SeriesKey, Totals, UNKNOWN_USER,
@@ -9,76 +9,76 @@ use crate::fleet::{
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
 use std::time::Duration;
 
-/// Degrees below the slowdown temperature at which a GPU counts as hot (diagnosis sheet, rule `temperature`).
+/// Degrees below the slowdown temperature from which a GPU counts as hot, as in the rule `temperature`.
 const HOT_MARGIN_CELSIUS: i32 = 3;
 
-/// Points of a sparkline: two for each column of the widest one.
+/// Points of a sparkline: two per column of the widest one.
 const SPARKLINE_POINTS: usize = 60;
-/// What one point of a sparkline covers.
+/// The period of one point.
 const SPARKLINE_STEP: Duration = Duration::from_secs(5);
 
-/// The figures of one host.
+/// The values of one host.
 #[derive(Debug, Clone, Default)]
 pub struct HostSummary {
-    /// Its GPUs, in inventory order.
+    /// The GPUs, in inventory order.
     pub gpus: Vec<GpuSummary>,
-    /// Their sums.
+    /// The totals of the GPUs.
     pub totals: Totals,
-    /// Those of its GPUs that are free for the taking.
+    /// The free GPUs.
     pub free: Option<FreeHost>,
-    /// Who holds its GPUs.
+    /// The users who hold GPUs.
     pub users: HostUsers,
-    /// The readings may be shown as current.
+    /// The readings are recent enough to be shown as current.
     pub is_fresh: bool,
 }
 
-/// The figures of one GPU.
+/// The values of one GPU.
 #[derive(Debug, Clone)]
 pub struct GpuSummary {
-    /// The index that is shown.
+    /// The index on the screen.
     pub index: u32,
-    /// The last readings.
+    /// The last reading.
     pub reading: GpuReading,
-    /// Its memory.
+    /// Total memory in bytes.
     pub memory_total_bytes: Option<u64>,
-    /// The power limit in force.
+    /// The current power limit in watts.
     pub power_limit_watts: Option<f32>,
-    /// Who holds the most memory on it.
+    /// The user who holds the most memory on it.
     pub main_user: Option<SafeText>,
-    /// How many others hold some.
+    /// The number of other users on it.
     pub other_users: u32,
-    /// What it is doing.
+    /// The state of the GPU.
     pub state: GpuState,
-    /// Since when, where that is known.
+    /// When the state began, if known.
     pub since: Option<Moment>,
-    /// Busy by the counter at the power of an idle card: an observation, not a verdict.
+    /// The utilization counter says busy while the power is that of an idle GPU. This alone is no finding.
     pub is_low_power: bool,
-    /// Utilisation of the last five minutes, five seconds a point, the oldest first.
+    /// Utilization of the last five minutes, one point per five seconds, the oldest first.
     pub sparkline: Vec<Option<f32>>,
-    /// Uncorrectable ECC errors since the driver was loaded.
+    /// Uncorrectable ECC errors since the driver was loaded (volatile counter of NVML).
     pub ecc_uncorrectable: Option<u64>,
-    /// So warm that it slows down, or is about to.
+    /// The GPU slows down because of heat, or is about to.
     pub is_hot: bool,
-    /// The temperature at which it slows down.
+    /// The slowdown temperature in degrees Celsius.
     pub slowdown_celsius: Option<i32>,
-    /// The id of the instance, where it is a part of the GPU of that index (MIG).
+    /// The GPU instance id if this is a MIG instance of the GPU at that index.
     pub instance: Option<u32>,
-    /// Its memory is the host's: what is told is the host's, too.
+    /// The GPU shares the memory of the host; the memory values are those of the host.
     pub is_unified: bool,
 }
 
 impl GpuSummary {
-    /// Whether low power is worth saying: what is idle, hung or faulty has its own word.
+    /// Returns whether to show the low power. Idle, hung and faulty GPUs have their own label.
     pub fn shows_low_power(&self) -> bool {
         self.is_low_power && self.state == GpuState::InUse && self.reading.error.is_none()
     }
 
-    /// The temperature that a chart ends at: where it slows down, else [`CHART_MAX_CELSIUS`].
+    /// Returns the upper end of a temperature chart: the slowdown temperature or [`CHART_MAX_CELSIUS`].
     pub fn chart_max_celsius(&self) -> f32 {
         self.slowdown_celsius.map_or(CHART_MAX_CELSIUS, |celsius| celsius as f32)
     }
 
-    /// A GPU of which nothing but the state is known.
+    /// Returns a GPU of which only the state is known.
     #[cfg(test)]
     pub(crate) fn blank(index: u32, state: GpuState) -> Self {
         Self {
@@ -100,19 +100,19 @@ impl GpuSummary {
         }
     }
 
-    /// The power that is shown: the sensor's, else the mean since the last snapshot.
+    /// Returns the power in watts: the sensor's reading, or the mean since the last snapshot.
     pub fn power_watts(&self) -> Option<f32> {
         self.reading.power_watts.or(self.reading.power_mean_watts)
     }
 }
 
 impl HostSummary {
-    /// How many GPUs are busy at the power of an idle card.
+    /// Returns the number of GPUs with low power.
     pub fn low_power_count(&self) -> usize {
         self.gpus.iter().filter(|gpu| gpu.shows_low_power()).count()
     }
 
-    /// Works out the figures of a host, with what the engine says of its GPUs.
+    /// Computes the values of a host and its GPUs.
     pub fn of(host: &Host, engine: &Engine, now: Moment) -> Self {
         let states = engine.states(host.id);
         let users = users_by_gpu(host);
@@ -127,7 +127,7 @@ impl HostSummary {
             let mut reading = reading.clone();
             let mut memory_total_bytes = info.memory_total_bytes;
             if let (true, Some(snapshot)) = (is_unified, &host.snapshot) {
-                // Such a part has no memory of its own, and most do not tell any.
+                // Most GPUs with unified memory report no memory; the host's counts for them.
                 reading.memory_used_bytes = reading.memory_used_bytes.or(snapshot.host.memory_used_bytes());
                 memory_total_bytes = memory_total_bytes.or(snapshot.host.memory_total_bytes);
             }
@@ -164,7 +164,7 @@ impl HostSummary {
     }
 }
 
-/// For each GPU who computes there and with how much memory, the most first.
+/// Returns for each GPU the users who compute on it with their memory in bytes, the most memory first.
 fn users_by_gpu(host: &Host) -> Vec<Vec<(SafeText, u64)>> {
     let mut users: Vec<Vec<(SafeText, u64)>> = vec![Vec::new(); host.gpus().len()];
     for process in host.processes() {
@@ -179,23 +179,75 @@ fn users_by_gpu(host: &Host) -> Vec<Vec<(SafeText, u64)>> {
         }
     }
     for users in &mut users {
-        // Somebody known says more than nobody, whatever is held.
+        // A known user comes before processes without a known user.
         users.sort_by_key(|(user, bytes)| (*user == UNKNOWN_USER, std::cmp::Reverse(*bytes)));
     }
     users
 }
 
-/// How many hosts are in each state of their connection.
+/// The number of hosts in each connection state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkCounts {
-    /// Being connected for the first time, or again.
+    /// Connecting or reconnecting.
     pub connecting: u32,
-    /// Connected, readings arrive.
+    /// Connected with fresh readings.
     pub live: u32,
-    /// Connected, nothing arrives.
+    /// Connected, but no readings arrive.
     pub stale: u32,
     /// Not connected.
     pub down: u32,
-    /// Waiting for a person.
+    /// Waiting for the user.
     pub needs_user: u32,
+}
+
+impl Metric {
+    /// Returns the reading as a percentage of its maximum, or `None` if the reading or the maximum is unknown.
+    pub fn share_of(self, gpu: &GpuSummary) -> Option<f32> {
+        let reading = &gpu.reading;
+        let share = match self {
+            Self::Utilization => f32::from(reading.utilization_percent?),
+            Self::MemoryBusy => f32::from(reading.memory_utilization_percent?),
+            Self::Memory => {
+                let total = gpu.memory_total_bytes.filter(|total| *total > 0)?;
+                (reading.memory_used_bytes? as f64 / total as f64 * 100.0) as f32
+            }
+            Self::Power => gpu.power_watts()? / gpu.power_limit_watts.filter(|limit| *limit > 0.0)? * 100.0,
+            Self::Temperature => {
+                (reading.temperature_celsius? as f32 - CHART_MIN_CELSIUS)
+                    / (gpu.chart_max_celsius() - CHART_MIN_CELSIUS).max(1.0)
+                    * 100.0
+            }
+        };
+        Some(share.clamp(0.0, 100.0))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpu() -> GpuSummary {
+        GpuSummary {
+            memory_total_bytes: Some(80 << 30),
+            power_limit_watts: Some(700.0),
+            slowdown_celsius: Some(90),
+            reading: GpuReading {
+                utilization_percent: Some(97),
+                memory_used_bytes: Some(60 << 30),
+                power_watts: Some(350.0),
+                temperature_celsius: Some(55),
+                ..GpuReading::default()
+            },
+            ..GpuSummary::blank(0, GpuState::InUse)
+        }
+    }
+
+    #[test]
+    fn share_is_none_if_reading_or_maximum_is_unknown() {
+        let gpu = gpu();
+        let shares = Metric::ALL.map(|metric| metric.share_of(&gpu));
+        assert_eq!(shares, [Some(97.0), None, Some(75.0), Some(50.0), Some(50.0)]);
+        let unknown = GpuSummary { memory_total_bytes: None, power_limit_watts: None, ..gpu };
+        assert_eq!((Metric::Memory.share_of(&unknown), Metric::Power.share_of(&unknown)), (None, None));
+    }
 }

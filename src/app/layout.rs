@@ -1,45 +1,43 @@
-//! How the screen is divided: pure geometry in columns and rows, known to the keys as well as to the drawing.
+//! Layout of the overview and of the view of one host: pure geometry in columns and rows, for input and drawing.
 //!
 //! ```text
 //! header                                1 row
-//! ┌ pane ┐┌ pane ┐┌ pane ┐              grid: the rows that its level needs
+//! ┌ pane ┐┌ pane ┐┌ pane ┐              grid: as many rows as its detail level needs
 //! └──────┘└──────┘└──────┘
-//! list of processes                     the rest, never under 30 % nor 7 rows
-//! hints                                 1 row
+//! list of processes                     the rest, at least 30 % and 7 rows
+//! hint bar                              1 row
 //! ```
 
-use super::Density;
-
-/// The smallest screen on which anything but a line can be shown: columns, rows.
+/// The smallest screen with a layout: columns, rows.
 pub const MIN_SIZE: (u16, u16) = (40, 10);
-/// A body with fewer rows shows the grid or the list, not both.
+/// A body with fewer rows shows either the grid or the list.
 pub const SHARED_BODY_ROWS: u16 = 18;
-/// The list never has fewer rows beside a grid.
+/// The fewest rows of the list below a grid.
 const LIST_MIN_ROWS: u16 = 7;
-/// Columns between two inner columns of a pane.
+/// Columns between two columns of GPU lines in a pane.
 pub const INNER_GAP: u16 = 2;
-/// GPUs a host is taken to have before any has said.
+/// The number of GPUs per host to assume before any host has reported.
 const ASSUMED_GPUS: usize = 8;
 
-/// How much each GPU line shows. All panes of a grid share one level.
+/// How much one GPU line shows. All panes of a grid have the same level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DetailLevel {
-    /// One line a host.
+    /// One line per host.
     Line,
-    /// Two GPUs a line.
+    /// Two GPUs per line.
     Pairs,
-    /// A short bar and the used memory (27 columns).
+    /// A short bar and used memory (27 columns).
     Short,
-    /// A full bar and the memory's total (36 columns).
+    /// A full bar and total memory (36 columns).
     Medium,
-    /// Power as well (46 columns).
+    /// With power (46 columns).
     Power,
-    /// A sparkline as well (54 columns).
+    /// With a sparkline (54 columns).
     Sparkline,
 }
 
 impl DetailLevel {
-    /// The fewest columns of a GPU line at this level.
+    /// Returns the fewest columns of a GPU line at this level.
     pub fn min_columns(self) -> u16 {
         match self {
             Self::Line | Self::Pairs => 13,
@@ -57,23 +55,23 @@ impl DetailLevel {
     }
 }
 
-/// What surrounds a pane.
+/// The frame of a pane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PaneFrame {
-    /// Nothing: the pane is one line.
+    /// No frame: the pane is one line.
     Bare,
-    /// A rule with the title above.
+    /// A line with the title above the pane.
     Rule,
-    /// A box with the title in its top and the host's readings in its bottom.
+    /// A box with the title in its top edge and the host's readings in its bottom edge.
     Boxed,
 }
 
 /// The grid of host panes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GridLayout {
-    /// How much each pane shows.
+    /// The detail level of the panes.
     pub level: DetailLevel,
-    /// What surrounds each pane.
+    /// The frame of the panes.
     pub frame: PaneFrame,
     /// Panes side by side.
     pub per_row: u16,
@@ -81,59 +79,61 @@ pub struct GridLayout {
     pub inner_columns: u16,
     /// Columns of one GPU line.
     pub cell_columns: u16,
-    /// Columns of one pane, its frame and the gap beside it included.
+    /// Columns of one pane, including its frame and the gap beside it.
     pub pane_columns: u16,
-    /// Rows of one pane, its frame included.
+    /// Rows of one pane, including its frame.
     pub pane_rows: u16,
-    /// Rows of panes that are on the screen at once.
+    /// Visible rows of panes.
     pub visible_rows: u16,
-    /// Rows of panes in all.
+    /// All rows of panes.
     pub total_rows: u16,
 }
 
 impl GridLayout {
-    /// Rows of the screen that the grid takes, with the line that counts the hosts which do not fit.
+    /// Returns the rows of the screen that the grid takes, including the line that counts the hosts outside of it.
     pub fn rows(&self) -> u16 {
         self.visible_rows * self.pane_rows + u16::from(self.overflows())
     }
 
-    /// Whether some hosts are not on the screen.
+    /// Returns whether some hosts are not visible.
     pub fn overflows(&self) -> bool {
         self.visible_rows < self.total_rows
     }
 
-    /// How many panes are on the screen at once.
+    /// Returns the number of visible panes.
     pub fn visible_panes(&self) -> usize {
         usize::from(self.visible_rows) * usize::from(self.per_row)
     }
 }
 
-/// The division of the screen.
+/// The division of the screen between grid and list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScreenLayout {
     /// Columns and rows of the whole screen.
     pub size: (u16, u16),
-    /// The grid, unless the list has the whole body.
+    /// The grid, or `None` if the list has the whole body.
     pub grid: Option<GridLayout>,
-    /// Rows of the list, its frame included; 0 when the grid has the whole body.
+    /// Rows of the list, including its frame. 0 if the grid has the whole body.
     pub list_rows: u16,
 }
 
-/// What the division depends on beside the size.
+/// The values, besides the screen size, that the layout depends on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LayoutInputs {
     /// Hosts in the grid.
     pub hosts: usize,
-    /// The most GPUs that a host has, 0 while none has said.
+    /// The highest number of GPUs of a host, 0 before any host has reported.
     pub gpus: usize,
-    /// The keys go to the list: on a small screen it has the whole body.
+    /// The list has the focus. On a small screen it then has the whole body.
     pub is_list_focused: bool,
-    /// How much the panes show.
+    /// The density.
     pub density: Density,
 }
 
-/// Divides the screen. `previous` is the grid until now: a richer level needs slack, so that a border that is dragged
-/// does not make the panes jump to and fro.
+/// Computes the layout of the overview.
+///
+/// A higher detail level than that of `previous`, the current grid, needs some spare room. Otherwise the panes would
+/// alternate between two levels while the user resizes the terminal.
 pub fn compute_layout(size: (u16, u16), layout_inputs: LayoutInputs, previous: Option<&GridLayout>) -> ScreenLayout {
     let (columns, rows) = size;
     let body = rows.saturating_sub(2);
@@ -181,7 +181,7 @@ fn compute_grid(columns: u16, rows: u16, layout_inputs: LayoutInputs, previous: 
         .unwrap_or_else(|| line_grid(columns, rows, hosts, gpus))
 }
 
-/// Two GPUs a line where every host fits like that, else a line a host.
+/// Returns a grid with two GPUs per line if all hosts fit, otherwise one line per host.
 fn compact_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
     candidates(columns, hosts, gpus)
         .filter(|layout| {
@@ -191,18 +191,18 @@ fn compact_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
         .unwrap_or_else(|| line_grid(columns, rows, hosts, gpus))
 }
 
-/// The richest panes, as many side by side as that allows; `None` where not even one row of them fits.
+/// Returns the grid with the highest detail level, or `None` if not even one row of panes fits.
 fn full_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> Option<GridLayout> {
     let layout = candidates(columns, hosts, gpus)
         .filter(|layout| layout.frame == PaneFrame::Boxed && layout.inner_columns == 1)
         .max_by_key(|layout| (layout.level, layout.per_row))?;
     let fits = layout.total_rows.saturating_mul(layout.pane_rows) <= rows;
-    // A row is for the line that counts the hosts which do not fit.
+    // One row is for the line that counts the hosts outside the grid.
     let visible_rows = if fits { layout.total_rows } else { rows.saturating_sub(1) / layout.pane_rows };
     (visible_rows > 0).then_some(GridLayout { visible_rows, ..layout })
 }
 
-/// Every grid of panes, whether it fits into the rows or not.
+/// Returns all grids of this width, whatever their height.
 fn candidates(columns: u16, hosts: u16, gpus: u16) -> impl Iterator<Item = GridLayout> {
     let max_per_row = (columns / DetailLevel::Short.min_columns()).clamp(1, hosts.max(1));
     (1..=max_per_row)
@@ -213,7 +213,7 @@ fn candidates(columns: u16, hosts: u16, gpus: u16) -> impl Iterator<Item = GridL
             let side = if frame == PaneFrame::Boxed { 2 } else { u16::from(per_row > 1) };
             let cell_columns = (pane_columns - side - (inner_columns - 1) * INNER_GAP) / inner_columns;
             let level = DetailLevel::of_columns(cell_columns)?;
-            // A single narrow column of GPUs wastes the half of the pane that two would fill.
+            // One narrow column of GPUs would leave half of the pane empty.
             if inner_columns > gpus.max(1) || (level == DetailLevel::Pairs && inner_columns == 1) {
                 return None;
             }
@@ -234,11 +234,11 @@ fn candidates(columns: u16, hosts: u16, gpus: u16) -> impl Iterator<Item = GridL
         })
 }
 
-/// One line a host, in as many columns as there is room for whole lines, so that the rows go to the list, and in as many
-/// as are needed; what still does not fit is scrolled.
+/// Returns a grid with one line per host, in as many columns as fit, so that the list gets the rows. Hosts that still do
+/// not fit are scrolled.
 fn line_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
-    // A mark, a name of twelve columns, a cell for each GPU, a count; before anything is scrolled the count goes and the
-    // name is shortened, as on the wall.
+    // A line has a mark, a name of twelve columns, a cell per GPU and a count. Before the grid scrolls, the count is
+    // dropped and the name is shortened, as on the wall.
     let wanted = hosts.div_ceil(rows.max(1));
     let max_per_row = |least: u16| (columns / least.min(columns)).max(1);
     let whole = max_per_row(40 + gpus).min(hosts.max(1));
@@ -260,33 +260,184 @@ fn line_grid(columns: u16, rows: u16, hosts: u16, gpus: u16) -> GridLayout {
     }
 }
 
-/// Rows of the list that are not processes: its title, its column heads, its lower edge.
+/// Rows of the list that show no processes: title, column headers and lower edge.
 pub const LIST_FRAME_ROWS: u16 = 3;
 
-/// Rows of the list of findings that are not findings: its column heads.
+/// Rows of the list of findings that show no findings: the column headers.
 pub const FINDINGS_HEADER_ROWS: u16 = 1;
 
-/// The division of the view of findings.
+/// The layout of the view of findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FindingsLayout {
-    /// Findings that are on the screen at once.
+    /// The number of visible findings.
     pub visible: u16,
-    /// Rows for the selected one, its frame included; 0 where there is no room.
+    /// Rows for the details of the selected finding, including the frame. 0 if there is no room.
     pub detail_rows: u16,
 }
 
-/// Divides a body of so many rows: the detail has up to twelve, and never more than half.
+/// Computes the layout for a body of this many rows. Details take up to twelve rows and at most half of the body.
 pub fn findings_layout(body_rows: u16) -> FindingsLayout {
     const DETAIL_ROWS: u16 = 12;
     let detail_rows = if body_rows >= 14 { DETAIL_ROWS.min(body_rows / 2) } else { 0 };
     FindingsLayout { visible: (body_rows - detail_rows).saturating_sub(FINDINGS_HEADER_ROWS + 2), detail_rows }
 }
 
-/// Divides a body of so many rows between the combined list and the selected process: rows of each.
+/// Divides a body of this many rows between the list and the details of the selected process. Returns the rows of each.
 pub fn processes_layout(body_rows: u16) -> (u16, u16) {
     const DETAIL_ROWS: u16 = 7;
     let detail_rows = if body_rows >= 20 { DETAIL_ROWS } else { 0 };
     (body_rows - detail_rows, detail_rows)
+}
+
+/// The user's choice of how much panes show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub enum Density {
+    /// As much as fits with all hosts visible.
+    #[default]
+    Auto,
+    /// Two GPUs per line, or one line per host.
+    Compact,
+    /// As much as a pane can show. Hosts that do not fit are scrolled.
+    Full,
+}
+
+impl Density {
+    /// All densities.
+    pub const ALL: [Self; 3] = [Self::Auto, Self::Compact, Self::Full];
+
+    /// Returns the name in settings.toml and on the screen.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Compact => "compact",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// Rows of the GPU table that show no GPUs: title and column headers.
+pub const TABLE_HEADER_ROWS: u16 = 2;
+/// The fewest columns of a GPU card: readings, axis labels and a chart of forty points.
+pub const CARD_MIN_COLUMNS: u16 = 46;
+/// The fewest rows of a card: title and four readings.
+const CARD_MIN_ROWS: u16 = 5;
+/// The most rows of a card in a single row of cards. A higher card shows nothing more.
+const CARD_MAX_ROWS: u16 = 13;
+/// The most rows of a card in several rows of cards. The rest goes to the selected GPU and the processes.
+const CARD_TARGET_ROWS: u16 = 8;
+/// The row below the cards with the time axis of their charts.
+pub const TIME_AXIS_ROWS: u16 = 1;
+/// Rows for the selected GPU below the GPU table.
+const DETAIL_ROWS: u16 = 6;
+/// The fewest and the most rows for the selected GPU below cards.
+const DETAIL_BELOW_CARDS: (u16, u16) = (6, 9);
+
+/// The layout of the view of one host.
+///
+/// ```text
+/// facts of the host              2 to 4 rows
+/// GPUs: a card with a chart each if every card has room for four readings
+///       or one line each         title, column headers, GPUs
+/// details of the selected GPU    up to 9 rows
+/// list of its processes          the rest
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostLayout {
+    /// Rows for facts of the host.
+    pub facts_rows: u16,
+    /// The cards, or `None` if the GPUs are in a table.
+    pub cards: Option<Cards>,
+    /// The number of visible GPUs.
+    pub visible_gpus: u16,
+    /// Rows for the details of the selected GPU.
+    pub detail_rows: u16,
+    /// Rows of the list, including its frame.
+    pub list_rows: u16,
+}
+
+/// The layout of GPUs as cards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cards {
+    /// Cards side by side.
+    pub per_row: u16,
+    /// Rows of cards.
+    pub rows_of_cards: u16,
+    /// Columns of one card, including the gap beside it.
+    pub columns: u16,
+    /// Rows of one card, including its title.
+    pub rows: u16,
+}
+
+impl Cards {
+    /// Returns the rows of all cards and the time axis.
+    pub fn all_rows(&self) -> u16 {
+        self.rows_of_cards * self.rows + TIME_AXIS_ROWS
+    }
+}
+
+impl HostLayout {
+    /// Returns the rows of the table or the cards.
+    pub fn gpu_rows(&self) -> u16 {
+        match self.cards {
+            Some(cards) => cards.all_rows(),
+            None if self.visible_gpus == 0 => 0,
+            None => self.visible_gpus + TABLE_HEADER_ROWS,
+        }
+    }
+}
+
+/// Computes the layout of the view of one host on a screen of this size.
+pub fn compute_host_layout(size: (u16, u16), gpus: usize, is_list_focused: bool) -> HostLayout {
+    let body = size.1.saturating_sub(2);
+    let facts_rows = match body {
+        0..SHARED_BODY_ROWS => 2.min(body),
+        SHARED_BODY_ROWS..32 => 3,
+        _ => 4,
+    };
+    let rest = body - facts_rows;
+    let gpus = gpus.clamp(1, 512) as u16;
+    if body < SHARED_BODY_ROWS {
+        if is_list_focused {
+            return HostLayout { facts_rows, list_rows: rest, ..HostLayout::default() };
+        }
+        let visible_gpus = gpus.min(rest.saturating_sub(TABLE_HEADER_ROWS)).max(1);
+        let detail_rows = rest.saturating_sub(TABLE_HEADER_ROWS + visible_gpus).min(DETAIL_ROWS);
+        return HostLayout { facts_rows, visible_gpus, detail_rows, ..HostLayout::default() };
+    }
+    // At least two processes must be visible; GPUs come before details.
+    let list_min_rows = LIST_FRAME_ROWS + 2;
+    let room = rest.saturating_sub(list_min_rows.max(body / 4));
+    if let Some(cards) = cards(size.0, room, gpus) {
+        let left = room - cards.all_rows();
+        let (least, most) = DETAIL_BELOW_CARDS;
+        let detail_rows = if left >= least { left.min(most) } else { 0 };
+        let list_rows = rest - cards.all_rows() - detail_rows;
+        return HostLayout { facts_rows, cards: Some(cards), visible_gpus: gpus, detail_rows, list_rows };
+    }
+    let visible_gpus = gpus.min(rest - list_min_rows - TABLE_HEADER_ROWS);
+    let rest = rest - TABLE_HEADER_ROWS - visible_gpus;
+    let detail_rows = (rest - list_min_rows).min(DETAIL_ROWS);
+    HostLayout { facts_rows, cards: None, visible_gpus, detail_rows, list_rows: rest - detail_rows }
+}
+
+/// Returns the cards that fit into this many rows. Prefers high cards, then rows without empty places, then few cards
+/// side by side.
+fn cards(columns: u16, rows: u16, gpus: u16) -> Option<Cards> {
+    let rows = rows.checked_sub(TIME_AXIS_ROWS)?;
+    let max_per_row = (columns / CARD_MIN_COLUMNS).min(gpus);
+    (1..=max_per_row)
+        .filter_map(|per_row| {
+            let rows_of_cards = gpus.div_ceil(per_row);
+            let most = if rows_of_cards == 1 { CARD_MAX_ROWS } else { CARD_TARGET_ROWS };
+            let card_rows = (rows / rows_of_cards).min(most);
+            let columns = columns / per_row;
+            (card_rows >= CARD_MIN_ROWS).then_some(Cards { per_row, rows_of_cards, columns, rows: card_rows })
+        })
+        .max_by_key(|cards| {
+            let empty = cards.per_row * cards.rows_of_cards - gpus;
+            let height = cards.rows.min(CARD_TARGET_ROWS);
+            (height, std::cmp::Reverse(empty), std::cmp::Reverse(cards.per_row))
+        })
 }
 
 #[cfg(test)]
@@ -302,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn the_sizes_of_the_sheet() {
+    fn common_screen_sizes() {
         use DetailLevel::{Line, Medium, Pairs, Power, Sparkline};
         use PaneFrame::{Bare, Boxed, Rule};
         assert_eq!(layout((80, 24), 4, 4), (Medium, Boxed, 2, 1));
@@ -317,14 +468,14 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_gpus_stand_in_two_columns_before_anything_is_dropped() {
+    fn sixteen_gpus_use_two_columns_before_the_level_drops() {
         assert_eq!(layout((120, 40), 1, 16), (DetailLevel::Sparkline, PaneFrame::Boxed, 1, 1));
         assert_eq!(layout((200, 60), 4, 16), (DetailLevel::Sparkline, PaneFrame::Boxed, 2, 1));
         assert_eq!(layout((120, 26), 1, 16), (DetailLevel::Sparkline, PaneFrame::Boxed, 1, 2));
     }
 
     #[test]
-    fn the_list_keeps_its_share() {
+    fn the_list_has_at_least_its_share() {
         for hosts in 1..65 {
             let screen_layout = compute_layout(
                 (120, 40),
@@ -338,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_body_shows_the_grid_or_the_list() {
+    fn a_small_body_shows_either_grid_or_list() {
         let layout_inputs = LayoutInputs { hosts: 4, gpus: 8, is_list_focused: false, ..LayoutInputs::default() };
         let grid = compute_layout((80, 19), layout_inputs, None);
         assert!(grid.grid.is_some() && grid.list_rows == 0);
@@ -349,9 +500,9 @@ mod tests {
     }
 
     #[test]
-    fn a_richer_level_needs_slack_and_the_same_level_none() {
+    fn a_higher_level_needs_spare_room_and_the_same_level_does_not() {
         let tight = LayoutInputs { hosts: 6, gpus: 8, is_list_focused: false, ..LayoutInputs::default() };
-        // All rows are used, 2 x 9 of 18, and a column more than the level needs is left.
+        // All rows are used (2 x 9 of 18), and one column is spare.
         let fresh = compute_layout((114, 29), tight, None).grid.expect("a grid");
         assert_eq!(fresh.level, DetailLevel::Medium);
         let before = GridLayout { level: DetailLevel::Short, ..fresh };
@@ -362,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_scrolled_and_counted() {
+    fn hosts_that_do_not_fit_are_scrolled() {
         let grid = compute_layout(
             (40, 10),
             LayoutInputs { hosts: 64, gpus: 8, is_list_focused: false, ..LayoutInputs::default() },
@@ -376,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn the_person_has_a_say_in_how_much_panes_show() {
+    fn density_overrides_the_level() {
         let layout = |density, size| {
             let layout_inputs = LayoutInputs { hosts: 6, gpus: 8, density, ..LayoutInputs::default() };
             compute_layout(size, layout_inputs, None).grid.expect("a grid")
@@ -387,13 +538,13 @@ mod tests {
         let full = layout(Density::Full, (120, 40));
         assert_eq!((full.level, full.frame, full.per_row), (DetailLevel::Sparkline, PaneFrame::Boxed, 2));
         assert!(full.overflows() && full.rows() <= 40, "{full:?}");
-        // Where no full pane fits it is as without a say.
+        // If no full pane fits, full is the same as auto.
         assert_eq!(layout(Density::Full, (80, 12)), layout(Density::Auto, (80, 12)));
     }
 
     proptest! {
         #[test]
-        fn every_division_stays_within_the_screen(
+        fn every_layout_stays_within_the_screen(
             columns in 1u16..300, rows in 1u16..90, hosts in 0usize..70, gpus in 0usize..20, is_list_focused: bool,
             density in proptest::sample::select(Density::ALL.to_vec())
         ) {
@@ -406,6 +557,46 @@ mod tests {
                 prop_assert!(grid.cell_columns <= grid.pane_columns);
                 prop_assert!(grid.visible_rows >= 1);
                 prop_assert!(usize::from(grid.total_rows) * usize::from(grid.per_row) >= hosts);
+            }
+        }
+    }
+
+    fn card_grid(size: (u16, u16), gpus: usize) -> Option<(u16, u16, u16)> {
+        compute_host_layout(size, gpus, false).cards.map(|cards| (cards.per_row, cards.rows_of_cards, cards.rows))
+    }
+
+    #[test]
+    fn cards_are_used_if_each_has_room_for_its_readings() {
+        assert_eq!(card_grid((120, 40), 1), Some((1, 1, 13)));
+        assert_eq!(card_grid((120, 40), 4), Some((2, 2, 8)));
+        assert_eq!(card_grid((120, 40), 8), Some((2, 4, 6)));
+        assert_eq!(card_grid((120, 40), 16), None);
+        assert_eq!(card_grid((200, 60), 8), Some((2, 4, 8)));
+        assert_eq!(card_grid((200, 60), 16), Some((4, 4, 8)));
+        assert_eq!(card_grid((80, 24), 8), None);
+        assert_eq!(card_grid((80, 24), 1), Some((1, 1, 13)));
+    }
+
+    #[test]
+    fn a_table_gives_room_to_gpus_then_details_then_processes() {
+        let small = compute_host_layout((80, 24), 8, false);
+        let expected = HostLayout { facts_rows: 3, cards: None, visible_gpus: 8, detail_rows: 4, list_rows: 5 };
+        assert_eq!(small, expected);
+        let tiny = compute_host_layout((80, 16), 8, true);
+        assert_eq!((tiny.visible_gpus, tiny.list_rows), (0, 12));
+    }
+
+    proptest! {
+        #[test]
+        fn the_host_layout_stays_within_the_screen(
+            columns in 1u16..300, rows in 1u16..90, gpus in 0usize..140, is_list_focused: bool
+        ) {
+            let layout = compute_host_layout((columns, rows), gpus, is_list_focused);
+            let used = layout.facts_rows + layout.gpu_rows() + layout.detail_rows + layout.list_rows;
+            prop_assert!(rows < MIN_SIZE.1 || used <= rows - 2, "{:?}", layout);
+            if let Some(cards) = layout.cards {
+                prop_assert!(cards.per_row * cards.columns <= columns);
+                prop_assert!(usize::from(cards.per_row * cards.rows_of_cards) >= gpus);
             }
         }
     }

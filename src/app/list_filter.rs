@@ -1,43 +1,53 @@
-//! What the combined list is narrowed to: the filter, one's own, one user, what is idle, what is in trouble.
+//! The conditions that limit the list: filter text, own processes, idle, problems, one user.
 
-use super::{Action, Findings, HostSummary};
+use super::action::Action;
+use super::findings::Findings;
+use super::host_summary::{GpuSummary, HostSummary};
 use crate::fleet::{Filter, FilterError, FilterInput, GpuState, Host, Moment, Row, RowFacts};
 use crate::wire::SafeText;
 use tui_input::{Input, InputRequest};
 
-/// What the list is narrowed to.
+/// The conditions that limit the list, and the input line of the filter.
 #[derive(Debug, Default)]
 pub struct ListFilter {
-    /// The last filter that was understood.
+    /// The last valid filter.
     filter: Filter,
-    /// Its text.
+    /// The text of that filter.
     text: String,
     line: Option<FilterLine>,
-    /// One's own alone.
+    /// Show only the user's own processes.
     pub mine: bool,
-    /// What holds GPUs without work alone.
+    /// Show only processes that hold GPUs without work.
     pub idle: bool,
-    /// What needs a person alone.
+    /// Show only problems.
     pub problems: bool,
-    /// One user's alone.
+    /// Show only the processes of this user.
     pub user: Option<SafeText>,
 }
 
-/// The line in which a filter is typed.
+/// The conditions of a [`ListFilter`] in a form that can be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FilterConditions {
+    text: String,
+    toggles: [bool; 3],
+    user: Option<SafeText>,
+}
+
+/// The input line of the filter.
 #[derive(Debug, Default)]
 pub struct FilterLine {
     input: Input,
-    /// What is wrong with what stands in it; the list shows the last good one.
+    /// The error in the text of the line. The last valid filter stays in effect.
     pub error: Option<FilterError>,
 }
 
 impl FilterLine {
-    /// What has been typed.
+    /// Returns the text of the line.
     pub fn text(&self) -> &str {
         self.input.value()
     }
 
-    /// Where the next character goes, in characters from the beginning.
+    /// Returns the position of the cursor in characters.
     pub fn cursor(&self) -> usize {
         self.input.cursor()
     }
@@ -47,29 +57,33 @@ impl FilterLine {
 const MAX_CHARACTERS: usize = 500;
 
 impl ListFilter {
-    /// The text of the filter in force, empty without one.
+    /// Returns the text of the filter, empty if there is no filter.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The line in which a filter is typed, while it is open.
+    /// Returns the input line, while it is open.
     pub fn line(&self) -> Option<&FilterLine> {
         self.line.as_ref()
     }
 
-    /// Whether anything is left out.
+    /// Returns the conditions in a form that can be compared.
+    pub(super) fn conditions(&self) -> FilterConditions {
+        let toggles = [self.mine, self.idle, self.problems];
+        FilterConditions { text: self.text.clone(), toggles, user: self.user.clone() }
+    }
+
+    /// Returns whether any condition is set.
     pub fn is_active(&self) -> bool {
         !self.filter.is_empty() || self.mine || self.idle || self.problems || self.user.is_some()
     }
 
-    /// Shows everything again. Returns whether that changes anything.
-    pub fn clear(&mut self) -> bool {
-        let was_active = self.is_active();
+    /// Removes all conditions.
+    pub fn clear(&mut self) {
         *self = Self::default();
-        was_active
     }
 
-    /// Puts a text in force that was kept from before; one that is not understood is left out.
+    /// Sets the filter of the last run. An invalid text is ignored.
     pub fn restore(&mut self, text: &str) {
         if let Ok(filter) = Filter::parse(text) {
             self.filter = filter;
@@ -77,12 +91,12 @@ impl ListFilter {
         }
     }
 
-    /// Opens the line with what is in force.
+    /// Opens the input line with the current filter.
     pub fn open_line(&mut self) {
         self.line = Some(FilterLine { input: Input::new(self.text.clone()), error: None });
     }
 
-    /// Adds what was typed or pasted.
+    /// Inserts typed or pasted text.
     pub fn type_text(&mut self, text: &str) {
         let Some(line) = &mut self.line else { return };
         for character in text.chars().filter(|character| !character.is_control()) {
@@ -93,12 +107,12 @@ impl ListFilter {
         self.apply_line();
     }
 
-    /// Performs a key of the line: moves, erases, keeps (where it is understood) or clears.
+    /// Performs an action of the input line: move, delete, keep the filter or clear it.
     pub fn act(&mut self, action: Action) {
         let Some(line) = &mut self.line else { return };
         let request = match action {
             Action::Submit => {
-                // What is not understood stays open, with what is wrong with it.
+                // The line stays open while its text is invalid.
                 if line.error.is_none() {
                     self.line = None;
                 }
@@ -124,7 +138,7 @@ impl ListFilter {
         self.apply_line();
     }
 
-    /// What stands in the line is put in force where it is understood.
+    /// Applies the text of the line if it is valid.
     fn apply_line(&mut self) {
         let Some(line) = &mut self.line else { return };
         match Filter::parse(line.input.value()) {
@@ -137,12 +151,12 @@ impl ListFilter {
         }
     }
 
-    /// Whether a host is shown: unless the filter rules it out, whatever runs on it.
+    /// Returns whether a host is shown. A filter about processes excludes no host.
     pub(super) fn matches_host(&self, host: &FilterInput<'_>) -> bool {
         self.filter.is_empty() || self.filter.matches(host) != Some(false)
     }
 
-    /// Whether a row is shown. `rank` is how much it needs a person.
+    /// Returns whether a row is shown.
     pub(super) fn matches(&self, row: &Row, subject: &RowSubject<'_>) -> bool {
         let is_idle = || matches!(row.state, Some((GpuState::Idle, _)));
         let is_problem = || subject.findings.rank_of_row(row).or_else(|| row.trouble_rank()).is_some();
@@ -154,7 +168,7 @@ impl ListFilter {
     }
 }
 
-/// What is known beside a row.
+/// The context of a row.
 pub(super) struct RowSubject<'a> {
     pub(super) host: &'a Host,
     pub(super) summary: &'a HostSummary,
@@ -165,7 +179,7 @@ pub(super) struct RowSubject<'a> {
 impl RowSubject<'_> {
     fn of<'r>(&'r self, row: &'r Row) -> FilterInput<'r> {
         let on_row = |index: u32| row.gpu_indexes.contains(&index);
-        let watts = self.summary.gpus.iter().filter(|gpu| on_row(gpu.index)).filter_map(super::GpuSummary::power_watts);
+        let watts = self.summary.gpus.iter().filter(|gpu| on_row(gpu.index)).filter_map(GpuSummary::power_watts);
         let facts = RowFacts {
             row,
             power_watts: watts.fold(None, |range, watts| {
@@ -180,6 +194,7 @@ impl RowSubject<'_> {
     }
 }
 
+/// Returns the number of free GPUs, or `None` if the readings are stale.
 pub(super) fn free_gpus(summary: &HostSummary) -> Option<u32> {
     summary.is_fresh.then(|| summary.totals.in_state(GpuState::Free))
 }
@@ -189,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_that_is_not_understood_keeps_the_last_good_one() {
+    fn an_invalid_filter_keeps_the_last_valid_one() {
         let mut list_filter = ListFilter::default();
         list_filter.open_line();
         list_filter.type_text("mem");
@@ -209,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_is_edited_in_place_and_bounded() {
+    fn the_input_line_edits_text_up_to_its_limit() {
         let mut list_filter = ListFilter::default();
         list_filter.open_line();
         list_filter.type_text("ac\n\u{1b}");
@@ -231,12 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_kept_is_restored_unless_it_is_broken() {
+    fn restore_ignores_an_invalid_filter() {
         let mut list_filter = ListFilter::default();
         list_filter.restore("mem>");
         assert!(!list_filter.is_active());
         list_filter.restore("mem>1G");
         assert_eq!(list_filter.text(), "mem>1G");
-        assert!(list_filter.clear() && !list_filter.clear());
+        list_filter.clear();
+        assert!(!list_filter.is_active());
     }
 }

@@ -1,14 +1,14 @@
-//! The note to somebody whose GPU is idle or may hang: a template, and the facts that fill it.
+//! The message to the user of an idle or hung GPU: a template with fields.
 
 use crate::fleet::{GpuListStyle, Moment, format_gpu_list};
 use crate::wire::SafeText;
 use std::ops::Range;
 
-/// The template that is built in.
+/// The built-in template.
 pub const DEFAULT_TEMPLATE: &str = "Hi {name}, on {host} your `{program}` (pid {pid}) has held {gpus}[ ({memory})][ since {held}].\
 [ {fact}] If you no longer need it: `{end}`. Seen {seen}.";
 
-/// A template: `{field}` is a fact, and what stands in brackets is left out where a fact in it is not known. A doubled
+/// A template. `{field}` is replaced by a fact; a part in `[brackets]` is left out if a fact in it is unknown. A doubled
 /// brace or bracket stands for itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MessageTemplate(Vec<Part>);
@@ -20,7 +20,7 @@ enum Part {
     Optional(Vec<Part>),
 }
 
-/// A fact that a template may name.
+/// A field of a template.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Field {
     Name,
@@ -52,41 +52,41 @@ impl Field {
     ];
 }
 
-/// What is wrong with a template, and where, in bytes.
+/// An error in a template.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TemplateError {
-    /// The part that is meant.
+    /// The position, in bytes.
     pub at: Range<usize>,
     /// What is wrong.
     pub message: String,
-    /// The way out.
+    /// How to fix it.
     pub hint: String,
 }
 
-/// What is known; what is not is `None`, and never made up.
+/// The facts that fill a template. Unknown facts are `None`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MessageFacts {
-    /// First name, where the host knows a full one, else the user.
+    /// The first name if the host knows the full name, otherwise the user name.
     pub name: String,
-    /// The user.
+    /// The user name.
     pub user: String,
-    /// The host.
+    /// The host name.
     pub host: String,
-    /// What a person would call the process.
+    /// The short name of the program.
     pub program: String,
-    /// Its pid, or its launcher's.
+    /// The pid of the process or of its launcher.
     pub pid: Option<u32>,
-    /// Indexes of the GPUs that it holds.
+    /// Indexes of the GPUs it holds.
     pub gpu_indexes: Vec<u32>,
-    /// Memory that it holds on them, in bytes.
+    /// GPU memory it holds, in bytes.
     pub memory_bytes: Option<u64>,
-    /// When it began, as local time.
+    /// When it started, in local time.
     pub held: Option<String>,
-    /// What is wrong, as a sentence.
+    /// The problem, as a sentence.
     pub fact: Option<String>,
-    /// What ends it.
+    /// The command that ends it.
     pub end: Option<String>,
-    /// When this was seen, as local time.
+    /// When the facts were read, in local time.
     pub seen: String,
 }
 
@@ -111,16 +111,16 @@ impl MessageFacts {
 
 impl Default for MessageTemplate {
     fn default() -> Self {
-        // The built-in text is tested to be right.
+        // A test parses the built-in template.
         Self::parse(DEFAULT_TEMPLATE).unwrap_or_else(|_| Self(vec![Part::Text(DEFAULT_TEMPLATE.to_owned())]))
     }
 }
 
 impl MessageTemplate {
-    /// Reads a template.
+    /// Parses a template.
     ///
     /// # Errors
-    /// Where a field is not known, or a brace or bracket has no partner.
+    /// Returns the first unknown field or unbalanced brace or bracket.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut optional: Option<(usize, Vec<Part>)> = None;
@@ -143,7 +143,7 @@ impl MessageTemplate {
                 '{' => {
                     let end = text[at..].find('}').map(|length| at + length);
                     let Some(end) = end else {
-                        return Err(error(at..at + 1, "this `{` has no `}`".to_owned(), "write {{ for the brace"));
+                        return Err(error(at..at + 1, "`{` without `}`".to_owned(), "write {{ for a literal brace"));
                     };
                     let name = &text[at + 1..end];
                     let Some((_, field)) = Field::ALL.iter().find(|(known, _)| *known == name) else {
@@ -151,7 +151,7 @@ impl MessageTemplate {
                         let all = Field::ALL.map(|(known, _)| known).join(", ");
                         let hint =
                             nearest.map_or_else(|| format!("one of: {all}"), |one| format!("did you mean {{{one}}}?"));
-                        return Err(error(at..end + 1, format!("there is no field `{name}`"), &hint));
+                        return Err(error(at..end + 1, format!("unknown field `{name}`"), &hint));
                     };
                     open.push(Part::Field(*field));
                     while characters.next_if(|(offset, _)| *offset <= end).is_some() {}
@@ -159,13 +159,17 @@ impl MessageTemplate {
                 '[' if optional.is_none() => optional = Some((at, Vec::new())),
                 ']' if optional.is_some() => parts.extend(optional.take().map(|(_, inner)| Part::Optional(inner))),
                 _ => {
-                    let message = format!("this `{character}` stands alone, or within another");
-                    return Err(error(at..at + 1, message, "double it for the character itself"));
+                    let message = format!("unexpected `{character}`");
+                    return Err(error(
+                        at..at + 1,
+                        message,
+                        "double it for a literal character; brackets cannot be nested",
+                    ));
                 }
             }
         }
         if let Some((at, _)) = optional {
-            return Err(error(at..at + 1, "this `[` has no `]`".to_owned(), "write [[ for the bracket"));
+            return Err(error(at..at + 1, "`[` without `]`".to_owned(), "write [[ for a literal bracket"));
         }
         if !literal.is_empty() {
             parts.push(Part::Text(literal));
@@ -173,7 +177,7 @@ impl MessageTemplate {
         Ok(Self(parts))
     }
 
-    /// The note. A fact that is not known and stands outside brackets is a `?`.
+    /// Returns the message. An unknown fact outside brackets becomes `?`.
     pub fn render(&self, facts: &MessageFacts) -> SafeText {
         SafeText::new(&render_parts(&self.0, facts, false).unwrap_or_default())
     }
@@ -195,12 +199,12 @@ fn render_parts(parts: &[Part], facts: &MessageFacts, is_optional: bool) -> Opti
     Some(out)
 }
 
-/// `140 GiB`.
+/// Formats bytes: `140 GiB`.
 pub(super) fn gib(bytes: u64) -> String {
     format!("{:.0} GiB", bytes as f64 / f64::from(1_u32 << 30))
 }
 
-/// `04:22`, with the day where that is another than today's: `20 Nov 04:22`.
+/// Formats a local time: `04:22`, or `20 Nov 04:22` if it is not today.
 pub(super) fn local_time(moment: Moment, now: Moment, utc_offset_seconds: i32) -> Option<String> {
     let local = |moment: Moment| {
         let stamp = jiff::Timestamp::from_second(i64::try_from(moment.unix.as_secs()).ok()?).ok()?;
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_says_what_is_known_and_nothing_else() {
+    fn the_built_in_template_leaves_out_unknown_facts() {
         let note = MessageTemplate::parse(DEFAULT_TEMPLATE).expect("the built-in template is right");
         assert_eq!(
             note.render(&facts()),
@@ -249,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_template_of_ones_own_is_filled_and_stays_one_safe_line() {
+    fn a_custom_template_renders_one_safe_line() {
         let template =
             MessageTemplate::parse("{user}@{host} [[{pid}]]{{x}}[ {memory}]: {end}\u{1b}").expect("is right");
         let unknown = MessageFacts { memory_bytes: None, end: None, ..facts() };
@@ -257,19 +261,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_template_is_said_with_its_place() {
+    fn parse_errors_have_position_and_hint() {
         for (text, at, message, hint) in [
-            ("Hi {nam}", 3..8, "there is no field `nam`", "did you mean {name}?"),
+            ("Hi {nam}", 3..8, "unknown field `nam`", "did you mean {name}?"),
             (
                 "{weather}",
                 0..9,
-                "there is no field `weather`",
+                "unknown field `weather`",
                 "one of: name, user, host, program, pid, gpus, memory, held, fact, end, seen",
             ),
-            ("a {name", 2..3, "this `{` has no `}`", "write {{ for the brace"),
-            ("a [b", 2..3, "this `[` has no `]`", "write [[ for the bracket"),
-            ("a ] b", 2..3, "this `]` stands alone, or within another", "double it for the character itself"),
-            ("[a [b]]", 3..4, "this `[` stands alone, or within another", "double it for the character itself"),
+            ("a {name", 2..3, "`{` without `}`", "write {{ for a literal brace"),
+            ("a [b", 2..3, "`[` without `]`", "write [[ for a literal bracket"),
+            ("a ] b", 2..3, "unexpected `]`", "double it for a literal character; brackets cannot be nested"),
+            ("[a [b]]", 3..4, "unexpected `[`", "double it for a literal character; brackets cannot be nested"),
         ] {
             let error = MessageTemplate::parse(text).expect_err(text);
             assert_eq!((error.at, error.message.as_str(), error.hint.as_str()), (at, message, hint), "{text}");
@@ -277,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn another_day_is_named() {
+    fn local_time_names_another_day() {
         let at = |seconds| Moment { unix: Duration::from_secs(seconds), ..Moment::default() };
         let now = at(1_763_042_551);
         assert_eq!(local_time(at(1_763_042_551 - 3600), now, 0).as_deref(), Some("13:02"));

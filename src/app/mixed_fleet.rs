@@ -1,4 +1,4 @@
-//! A lab of unlike machines for tests: what a real one has beside its servers.
+//! A fleet of unlike hosts for tests.
 
 use super::testing::{NOW, at, connecting, report, update};
 use crate::app::{App, Event};
@@ -10,12 +10,12 @@ use crate::wire::{
 
 const GIB: u64 = 1 << 30;
 
-/// A process: pid, user (none where the host hides it), command, GPU position, GiB, kind.
+/// A process: pid, user (`None` if the host hides it), command, GPU position, GiB, kind.
 type Work<'a> = (u32, Option<&'a str>, &'a str, u16, Option<u64>, GpuProcessKind);
 
-/// Eight hosts: a server with MIG, one with unified memory, a workstation with a desktop, one whose other users are
-/// hidden, one seen from inside a Slurm job, one from inside a container and through `nvidia-smi`, one that needs a
-/// person, and an ordinary one.
+/// Returns an app with eight hosts: a server with MIG, one with unified memory, a workstation with a desktop, one that
+/// hides other users' processes, one seen from inside a Slurm job, one seen from inside a container through
+/// `nvidia-smi`, one that waits for the user, and an ordinary one.
 pub(crate) fn mixed_fleet(size: (u16, u16)) -> App {
     let names = ["mig-01", "spark-01", "ws-07", "shared-02", "slurm-11", "pod-03", "hgx-new", "hgx-01"];
     let mut app = connecting(&names.map(str::to_owned), size);
@@ -34,7 +34,7 @@ pub(crate) fn mixed_fleet(size: (u16, u16)) -> App {
     app
 }
 
-/// A machine of the lab.
+/// A host of the fleet.
 struct Machine<'a> {
     scope: Scope,
     source: Option<ReadingSource>,
@@ -65,7 +65,7 @@ fn busy(percent: u8, used_gib: u64) -> GpuReading {
     }
 }
 
-/// A GPU cut into three, of which one instance is free, and a whole one.
+/// A GPU with three MIG instances, one of them free, and a GPU without MIG.
 fn mig() -> Machine<'static> {
     let mut parent = info(0, "NVIDIA A100-SXM4-80GB", 80);
     parent.mig_enabled = Some(true);
@@ -99,7 +99,7 @@ fn mig() -> Machine<'static> {
     }
 }
 
-/// The GPU shares the memory of the host, and does not tell a total of its own.
+/// The GPU shares the memory of the host and reports no total.
 fn unified() -> Machine<'static> {
     let mut gpu = info(0, "NVIDIA GB10", 0);
     gpu.memory_total_bytes = None;
@@ -115,7 +115,7 @@ fn unified() -> Machine<'static> {
     }
 }
 
-/// A desktop draws on the only card: it is free all the same.
+/// A desktop uses the only GPU, which counts as free.
 fn workstation() -> Machine<'static> {
     Machine {
         scope: Scope::Host,
@@ -129,7 +129,7 @@ fn workstation() -> Machine<'static> {
     }
 }
 
-/// Other people's processes are hidden by the host.
+/// The host hides other users' processes.
 fn hidden() -> Machine<'static> {
     Machine {
         scope: Scope::Host,
@@ -140,7 +140,7 @@ fn hidden() -> Machine<'static> {
     }
 }
 
-/// The login is inside a job: only the job's GPUs are there.
+/// The login is inside a Slurm job and sees only its GPUs.
 fn slurm() -> Machine<'static> {
     Machine {
         scope: Scope::SlurmJob("3385".into()),
@@ -157,7 +157,7 @@ fn slurm() -> Machine<'static> {
     }
 }
 
-/// A container in which no probe can run.
+/// A container in which the probe cannot run.
 fn container() -> Machine<'static> {
     Machine {
         scope: Scope::Container("pytorch".into()),

@@ -1,73 +1,54 @@
-//! The program's state between events: pure, events in, effects out.
+//! The state of the interactive program, without terminal and IO.
+//!
+//! [`App::update`] takes an [`Event`], changes the state and returns [`Effect`]s for the event loop; drawing only reads
+//! the state. Input goes from `input` through the keymap to `actions`. The state has three parts: data (the fleet and
+//! the diagnosis engine), choices of the user (`screen`, `list_filter`, `settings`) and `derived_state`, which is
+//! recomputed from the other two. `dialogs`, `signals` and `messages` hold what covers or follows a view. `layout` and
+//! `wall` are pure geometry that both keys and drawing use.
 
-mod accessors;
 pub mod action;
 mod actions;
 mod app;
-pub mod bindings;
-mod chart;
 mod copy;
-mod density;
 mod derived_state;
-mod display_settings;
-pub mod effect;
-pub mod event;
-mod event_log;
+pub mod dialogs;
+mod event;
 mod findings;
 pub mod help;
-pub mod host_layout;
 mod host_summary;
-mod host_visibility;
-mod key_input;
+mod input;
 pub mod keymap;
-#[cfg(test)]
-mod keys_doc_tests;
 pub mod layout;
-mod list_cursor;
 mod list_filter;
 mod message_template;
+mod messages;
 #[cfg(test)]
 pub(crate) mod mixed_fleet;
-mod mouse;
-mod navigation;
-mod palette;
-pub mod prompts;
-mod row_sparklines;
 pub mod screen;
-pub mod secret_input;
-mod settings_file;
-mod signal_target;
+mod settings;
+mod signal_actions;
 pub mod signals;
-mod snooze;
 #[cfg(test)]
 pub(crate) mod testing;
-#[cfg(test)]
-mod tests;
 pub mod users;
 mod view_state;
 pub mod wall;
 
 pub use action::{Action, Mode};
 pub use app::App;
-pub use chart::{CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, ChartSpan, Metric};
-pub use copy::CopiedText;
-pub use density::Density;
-pub use display_settings::{ColorDepth, DisplaySettings, ThemeChoice};
-pub use effect::Effect;
-pub use event::Event;
-pub use event_log::{EventKind, EventLog, EventLogEntry};
+pub use dialogs::{Palette, Prompts, SecretInput};
+pub use event::{CopiedText, Effect, Event};
 pub use findings::{FindingCounts, Findings};
 pub use host_summary::{GpuSummary, HostSummary, LinkCounts};
-pub use host_visibility::HostVisibility;
 pub use keymap::Keymap;
-pub use list_cursor::ListCursor;
+pub use layout::Density;
 pub use list_filter::{FilterLine, ListFilter};
 pub use message_template::{DEFAULT_TEMPLATE, MessageFacts, MessageTemplate, TemplateError};
-pub use palette::Palette;
-pub use prompts::Prompts;
-pub use screen::{Focus, Screen, View};
-pub use secret_input::SecretInput;
-pub use settings_file::SettingsFile;
-pub use signal_target::SignalTarget;
+pub use messages::{EventKind, EventLog, EventLogEntry};
+pub use screen::{
+    CHART_MAX_CELSIUS, CHART_MIN_CELSIUS, ChartSpan, Focus, HostVisibility, ListCursor, Metric, Screen, View,
+};
+pub use settings::{ColorDepth, DisplaySettings, SettingsFile, ThemeChoice};
+pub use signals::SignalTarget;
 pub use users::{UnheldGpus, UserSort, Users};
 pub use view_state::{VIEW_STATE_VERSION, ViewState};

@@ -1,89 +1,100 @@
-//! Which view is shown, and where the keys go in it.
+//! Navigation state: the view, its focus, and the cursors in it. It holds choices of the user and no data.
 
-use super::host_layout::HostLayout;
-use super::layout::{GridLayout, LIST_FRAME_ROWS, ScreenLayout, processes_layout};
+use super::action::Action;
+use super::layout::{GridLayout, HostLayout, LIST_FRAME_ROWS, ScreenLayout, processes_layout};
 use super::wall::WallCursor;
-use super::{Action, ChartSpan, ListCursor, Metric};
-use crate::fleet::{HostId, RowKey};
+use crate::fleet::{FoldState, GpuMetric, Group, HostId, ListOrder, ListRow, RowKey, SortKey};
+use crate::wire::SafeText;
+use std::collections::{BTreeSet, HashSet};
+use std::time::Duration;
 
-/// What fills the screen.
+/// The view that fills the body of the screen.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum View {
-    /// The grid of hosts and the combined list.
+    /// The grid of hosts and the list.
     #[default]
     Overview,
-    /// One host in full.
+    /// One host.
     Host(HostId),
-    /// The GPU at this position of a host, in full.
+    /// The GPU at this position of a host.
     Gpu(HostId, usize),
-    /// What was done to reach a host.
+    /// The SSH log of a host.
     Log(HostId),
-    /// One cell a GPU.
+    /// The wall: one cell per GPU.
     Wall,
-    /// Who holds which GPUs.
+    /// The users and the GPUs they hold.
     Users,
-    /// The combined list alone.
+    /// The list in full screen.
     Processes,
-    /// What diagnosis says.
+    /// The findings.
     Findings,
-    /// What has happened in this run.
+    /// The history of this run.
     History,
-    /// One process, or one job.
+    /// One process or job.
     Process(RowKey),
 }
 
-/// Which part of a view has the keys.
+impl View {
+    fn host(&self) -> Option<HostId> {
+        match self {
+            Self::Host(id) | Self::Gpu(id, _) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
+/// The part of a split view that receives keys.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Focus {
-    /// The grid of hosts, or the table of one host's GPUs.
+    /// The grid of hosts, or the GPUs of one host.
     #[default]
     Panes,
     /// The list of processes.
     List,
 }
 
-/// The state of the screen, without any data.
+/// The navigation state.
 #[derive(Debug, Default)]
 pub struct Screen {
     view: View,
-    /// The views that Esc leads back to, with what had the keys there.
+    /// The views that Esc returns to, with their focus.
     back_stack: Vec<(View, Focus)>,
     focus: Focus,
-    /// First line of the help that is shown, while it is open.
+    /// The first visible line of the help, while it is open.
     pub help: Option<usize>,
-    /// The letter of a column is waited for.
+    /// The sort menu is open.
     pub sort_menu: bool,
-    /// Which signal is waited for.
+    /// The signal menu is open.
     pub signal_menu: bool,
-    /// The line of the list of users that is selected, while it is open; 0 is everybody.
+    /// The selected line of the user picker, while it is open. Line 0 stands for all users.
     pub user_picker: Option<usize>,
     /// Index of the selected host in the fleet.
     pub host: usize,
-    /// First row of panes that is shown.
+    /// The first visible row of panes.
     pub grid_top: u16,
-    /// Position of the selected GPU in one host's full pane.
+    /// Position of the selected GPU in the view of a host.
     pub gpu: usize,
-    /// Rows of the log of a host below the screen.
+    /// Rows of the SSH log below the screen.
     pub log_scroll: usize,
-    /// Place on the wall.
+    /// The cursor of the wall.
     pub wall: WallCursor,
-    /// What charts and ramps show.
+    /// The metric that charts and wall cells show.
     pub metric: Metric,
-    /// How far back charts go.
+    /// The chart span.
     pub span: ChartSpan,
-    /// Place in the list.
+    /// The cursor of the list.
     pub list: ListCursor,
 }
 
 impl Screen {
-    /// The view.
+    /// Returns the view.
     pub fn view(&self) -> &View {
         &self.view
     }
 
-    /// The view at the top that one comes back to in the end.
+    /// Returns the top-level view that Esc returns to in the end, for the next run.
     pub fn root_view(&self) -> &View {
-        // What is entered from a view at the top other than the overview stands above that, and the overview below.
+        // The stack holds the overview and then the top-level view that was shown from it.
         let views = || self.back_stack.iter().map(|(view, _)| view).chain([&self.view]);
         views()
             .take(2)
@@ -92,19 +103,17 @@ impl Screen {
             .unwrap_or(&View::Overview)
     }
 
-    /// The host to which the list is narrowed: the one in full, also while one of its processes is looked at.
-    pub fn list_host(&self) -> Option<HostId> {
-        let host = |view: &View| match view {
-            View::Host(id) | View::Gpu(id, _) => Some(*id),
-            _ => None,
-        };
-        match &self.view {
-            View::Process(_) => self.back_stack.last().and_then(|(view, _)| host(view)),
-            view => host(view),
-        }
+    /// Returns the host whose view or GPU is shown.
+    pub fn host_in_view(&self) -> Option<HostId> {
+        self.view.host()
     }
 
-    /// The view whose list is shown, also while one of its processes is looked at.
+    /// Returns the host to which the list is limited: the host in view, also while one of its processes is shown.
+    pub fn list_host(&self) -> Option<HostId> {
+        self.list_view().host()
+    }
+
+    /// Returns the view that the list belongs to, also while a process of that list is shown.
     fn list_view(&self) -> &View {
         match &self.view {
             View::Process(_) => self.back_stack.last().map_or(&self.view, |(view, _)| view),
@@ -112,17 +121,22 @@ impl Screen {
         }
     }
 
-    /// Which part of it has the keys.
+    /// Returns the focus.
     pub fn focus(&self) -> Focus {
         self.focus
     }
 
-    /// Whether the list has them.
+    /// Returns whether the list has the focus.
     pub fn is_list_focused(&self) -> bool {
         self.focus == Focus::List
     }
 
-    /// Into a view.
+    /// Returns the selected host.
+    pub fn selected_host(&self) -> HostId {
+        HostId(self.host as u32)
+    }
+
+    /// Opens a view on top of the current one.
     pub fn enter(&mut self, view: View) {
         let before = std::mem::replace(&mut self.view, view);
         self.back_stack.push((before, self.focus));
@@ -132,10 +146,10 @@ impl Screen {
         }
     }
 
-    /// One of the views at the top; where it is shown already nothing happens. Returns whether the view changed.
-    pub fn show(&mut self, view: View) -> bool {
+    /// Shows a top-level view.
+    pub fn show(&mut self, view: View) {
         if self.view == view {
-            return false;
+            return;
         }
         self.back_stack.clear();
         self.focus = if view == View::Processes { Focus::List } else { Focus::Panes };
@@ -143,23 +157,27 @@ impl Screen {
             self.back_stack.push((View::Overview, Focus::Panes));
         }
         self.view = view;
-        true
     }
 
-    /// The same level, another view: the next host, the next process.
+    /// Shows another view at the same level, such as the next host.
     pub fn replace(&mut self, view: View) {
         self.view = view;
     }
 
-    /// Up one level; at the top nothing happens. Returns whether the view changed.
-    pub fn back(&mut self) -> bool {
-        let Some((view, focus)) = self.back_stack.pop() else { return false };
-        self.view = view;
-        self.focus = focus;
-        true
+    /// Returns to the previous view, if there is one.
+    pub fn back(&mut self) {
+        if let Some((view, focus)) = self.back_stack.pop() {
+            self.view = view;
+            self.focus = focus;
+        }
     }
 
-    /// The keys go to the other part.
+    /// Focuses a part of the view.
+    pub fn set_focus(&mut self, focus: Focus) {
+        self.focus = focus;
+    }
+
+    /// Focuses the other part of the view.
     pub fn next_focus(&mut self) {
         self.focus = match self.focus {
             Focus::Panes => Focus::List,
@@ -167,7 +185,7 @@ impl Screen {
         };
     }
 
-    /// Moves among the panes.
+    /// Moves the selection in the grid.
     pub fn move_in_grid(&mut self, action: Action, hosts: &[usize], layout: &GridLayout) {
         let per_row = usize::from(layout.per_row).max(1);
         let page = usize::from(layout.visible_rows).max(1) * per_row;
@@ -178,7 +196,7 @@ impl Screen {
             Action::Left => at.saturating_sub(1),
             Action::Right => at + 1,
             Action::Up if at >= per_row => at - per_row,
-            // From the last full row into a shorter one below it.
+            // Down from a full row may lead into a shorter last row.
             Action::Down if at / per_row < last / per_row => at + per_row,
             Action::PageUp => at.saturating_sub(page),
             Action::PageDown => at + page,
@@ -190,10 +208,9 @@ impl Screen {
         }
         .min(last);
         self.host = hosts.get(index).copied().unwrap_or(self.host);
-        self.show_host(index, layout);
     }
 
-    /// Moves among the GPUs of one host.
+    /// Moves the selection among the GPUs of a host.
     pub fn move_among_gpus(&mut self, action: Action, gpus: usize, layout: &HostLayout) {
         let per_row = layout.cards.map_or(1, |cards| usize::from(cards.per_row));
         let last = gpus.saturating_sub(1);
@@ -208,8 +225,8 @@ impl Screen {
         .min(last);
     }
 
-    /// Scrolls so that the pane at this index is on the screen.
-    pub fn show_host(&mut self, index: usize, layout: &GridLayout) {
+    /// Scrolls the grid so that the pane at this index is visible.
+    pub fn scroll_to_host(&mut self, index: usize, layout: &GridLayout) {
         let row = (index / usize::from(layout.per_row).max(1)) as u16;
         let top = self.grid_top.min(layout.total_rows.saturating_sub(layout.visible_rows));
         self.grid_top = if row < top {
@@ -222,7 +239,7 @@ impl Screen {
     }
 }
 
-/// The index that a movement leads to among `count` things of which `page` are on the screen.
+/// Returns the index after a movement among `count` items, of which the screen shows `page`.
 pub fn move_index(index: usize, action: Action, count: usize, page: usize) -> usize {
     let (page, half) = (page.max(1), (page / 2).max(1));
     match action {
@@ -239,21 +256,21 @@ pub fn move_index(index: usize, action: Action, count: usize, page: usize) -> us
     .min(count.saturating_sub(1))
 }
 
-/// Rows of the screen that are not history: its frame, the header, the hints.
+/// Rows of the history view that show no entries: header, frame and hint bar.
 pub const HISTORY_FRAME_ROWS: u16 = 4;
 
-/// Rows of the help that are not help: its frame, the header, the hints.
+/// Rows of the help that show no lines: header, frame and hint bar.
 const HELP_FRAME_ROWS: u16 = 4;
-/// A screen of this many columns shows the help in two columns.
+/// From this many columns on, the help has two columns.
 pub const HELP_WIDE_COLUMNS: u16 = 100;
 
-/// How many lines of the help fit on the screen.
+/// Returns the number of help lines on the screen.
 pub fn help_page_rows(size: (u16, u16)) -> usize {
     let rows = usize::from(size.1.saturating_sub(HELP_FRAME_ROWS)).max(1);
     if size.0 >= HELP_WIDE_COLUMNS { 2 * rows } else { rows }
 }
 
-/// How many processes the list shows at once.
+/// Returns the number of rows that the list shows at once.
 pub fn list_capacity(screen: &Screen, overview: &ScreenLayout, host: &HostLayout) -> usize {
     let rows = match screen.list_view() {
         View::Host(_) | View::Gpu(..) => host.list_rows,
@@ -261,4 +278,279 @@ pub fn list_capacity(screen: &Screen, overview: &ScreenLayout, host: &HostLayout
         _ => overview.list_rows,
     };
     usize::from(rows.saturating_sub(LIST_FRAME_ROWS))
+}
+
+/// Selection, tags, unfolded rows, order and scroll position of the list. The selection belongs to a process, not to a
+/// line of the screen.
+#[derive(Debug, Clone, Default)]
+pub struct ListCursor {
+    /// The selected row. `None` selects the first row.
+    selected: Option<RowKey>,
+    /// The index of the selected row, which remains if the row disappears.
+    index: usize,
+    top: usize,
+    order: ListOrder,
+    unfolded: HashSet<RowKey>,
+    tagged: HashSet<RowKey>,
+    /// The selection stays on its line instead of following its process.
+    stays_on_line: bool,
+}
+
+impl ListCursor {
+    /// Returns the order of the rows.
+    pub fn order(&self) -> ListOrder {
+        self.order
+    }
+
+    /// Returns the unfolded rows.
+    pub fn unfolded(&self) -> &HashSet<RowKey> {
+        &self.unfolded
+    }
+
+    /// Returns the tagged rows.
+    pub fn tagged(&self) -> &HashSet<RowKey> {
+        &self.tagged
+    }
+
+    /// Tags or untags the selected row.
+    pub fn toggle_tag(&mut self, rows: &[ListRow]) {
+        if let Some(row) = rows.get(self.index)
+            && !self.tagged.remove(&row.key)
+        {
+            self.tagged.insert(row.key.clone());
+        }
+    }
+
+    /// Removes the tags of all rows for which `keep` is false.
+    pub fn retain_tags(&mut self, keep: impl Fn(&RowKey) -> bool) {
+        self.tagged.retain(keep);
+    }
+
+    /// Returns whether the selection follows its process.
+    pub fn follows(&self) -> bool {
+        !self.stays_on_line
+    }
+
+    /// Toggles whether the selection follows its process.
+    pub fn toggle_follow(&mut self) {
+        self.stays_on_line = !self.stays_on_line;
+    }
+
+    /// Returns the index of the selected row.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Returns the index of the first visible row. The list has `count` rows and shows `capacity` of them.
+    pub fn top(&self, count: usize, capacity: usize) -> usize {
+        let top = self.top.min(count.saturating_sub(capacity));
+        if self.index < top {
+            self.index
+        } else if capacity > 0 && self.index >= top + capacity {
+            self.index + 1 - capacity
+        } else {
+            top
+        }
+    }
+
+    /// Finds the selected row after the rows changed, and scrolls to it.
+    pub fn follow(&mut self, rows: &[ListRow], capacity: usize) {
+        let found = match &self.selected {
+            _ if self.stays_on_line => None,
+            None => Some(0),
+            // A process whose job is folded is represented by its job.
+            Some(key) => rows.iter().position(|row| row.key == *key).or_else(|| {
+                let same = |row: &ListRow| row.key.host == key.host && row.key.process == key.process;
+                if key.process.pid == 0 { None } else { rows.iter().position(same) }
+            }),
+        };
+        self.index = found.unwrap_or(self.index).min(rows.len().saturating_sub(1));
+        if found.is_none() {
+            self.selected = rows.get(self.index).map(|row| row.key.clone());
+        }
+        self.top = self.top(rows.len(), capacity);
+    }
+
+    /// Selects the row at `index`, or the last row.
+    pub fn select(&mut self, rows: &[ListRow], index: usize, capacity: usize) {
+        self.index = index.min(rows.len().saturating_sub(1));
+        self.selected = rows.get(self.index).map(|row| row.key.clone());
+        self.top = self.top(rows.len(), capacity);
+    }
+
+    /// Shows the rows below the selected row.
+    pub fn unfold(&mut self, rows: &[ListRow]) {
+        if let Some(row) = rows.get(self.index).filter(|row| row.fold_state == FoldState::Folded) {
+            self.unfolded.insert(row.key.clone());
+        }
+    }
+
+    /// Hides the rows below the selected row, or below the row that it belongs to.
+    pub fn fold(&mut self, rows: &[ListRow]) {
+        let Some(selected) = rows.get(self.index) else { return };
+        let above = || rows.iter().take(self.index).rev().find(|row| row.depth < selected.depth);
+        let is_open = |row: &&ListRow| row.fold_state == FoldState::Open;
+        if let Some(parent) = Some(selected).filter(is_open).or_else(|| above().filter(is_open)) {
+            self.selected = Some(parent.key.clone());
+            self.unfolded.remove(&parent.key);
+        }
+    }
+
+    /// Sorts by a column in its default direction.
+    pub fn sort_by(&mut self, key: SortKey) {
+        self.order = ListOrder::default_for(key, self.order.group);
+    }
+
+    /// Sorts by the next (1) or the previous (-1) column.
+    pub fn sort_by_adjacent_column(&mut self, step: isize) {
+        let keys = &SortKey::ALL;
+        let current = keys.iter().position(|key| *key == self.order.key).unwrap_or(0) as isize;
+        self.sort_by(keys[(current + step).rem_euclid(keys.len() as isize) as usize]);
+    }
+
+    /// Reverses the order.
+    pub fn reverse(&mut self) {
+        self.order.is_descending = !self.order.is_descending;
+    }
+
+    /// Uses the next grouping.
+    pub fn next_group(&mut self) {
+        let current = Group::ALL.iter().position(|group| *group == self.order.group).unwrap_or(0);
+        self.order.group = Group::ALL[(current + 1) % Group::ALL.len()];
+    }
+
+    /// Sets the order.
+    pub fn set_order(&mut self, order: ListOrder) {
+        self.order = order;
+    }
+}
+
+/// The GPU reading that charts and wall cells show.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Metric {
+    /// Share of time in which a kernel ran, in percent.
+    #[default]
+    Utilization,
+    /// Share of time in which memory was read or written, in percent.
+    MemoryBusy,
+    /// Used memory.
+    Memory,
+    /// Power draw.
+    Power,
+    /// GPU temperature.
+    Temperature,
+}
+
+/// The lower end of temperature charts, in degrees Celsius.
+pub const CHART_MIN_CELSIUS: f32 = 20.0;
+/// The upper end of temperature charts if the slowdown temperature is unknown, in degrees Celsius.
+pub const CHART_MAX_CELSIUS: f32 = 100.0;
+
+impl Metric {
+    /// All metrics, in the order of the key `v`.
+    pub const ALL: [Self; 5] = [Self::Utilization, Self::MemoryBusy, Self::Memory, Self::Power, Self::Temperature];
+
+    /// Returns the next one; the first follows the last.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+
+    /// Returns the name on the screen.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Utilization => "GPU",
+            Self::MemoryBusy => "mem-busy",
+            Self::Memory => "memory",
+            Self::Power => "power",
+            Self::Temperature => "temperature",
+        }
+    }
+
+    /// Returns the time series of the metric.
+    pub fn series(self) -> GpuMetric {
+        match self {
+            Self::Utilization => GpuMetric::Utilization,
+            Self::MemoryBusy => GpuMetric::MemoryUtilization,
+            Self::Memory => GpuMetric::MemoryUsed,
+            Self::Power => GpuMetric::Power,
+            Self::Temperature => GpuMetric::Temperature,
+        }
+    }
+}
+
+/// The period that a chart covers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ChartSpan {
+    /// Two minutes: each reading is one point.
+    TwoMinutes,
+    /// Ten minutes.
+    #[default]
+    TenMinutes,
+    /// One hour. Older points are ten-second means.
+    Hour,
+    /// Two hours, the whole history.
+    TwoHours,
+}
+
+impl ChartSpan {
+    /// All spans, in the order of the key `w`.
+    pub const ALL: [Self; 4] = [Self::TwoMinutes, Self::TenMinutes, Self::Hour, Self::TwoHours];
+
+    /// Returns the next one; the first follows the last.
+    #[must_use]
+    pub fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+
+    /// Returns the duration.
+    pub fn duration(self) -> Duration {
+        Duration::from_secs(match self {
+            Self::TwoMinutes => 120,
+            Self::TenMinutes => 600,
+            Self::Hour => 3600,
+            Self::TwoHours => 7200,
+        })
+    }
+
+    /// Returns the text on the screen: `10m`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::TwoMinutes => "2m",
+            Self::TenMinutes => "10m",
+            Self::Hour => "1h",
+            Self::TwoHours => "2h",
+        }
+    }
+
+    /// Returns half of the span for the middle of the time axis.
+    pub fn half_word(self) -> &'static str {
+        match self {
+            Self::TwoMinutes => "1m",
+            Self::TenMinutes => "5m",
+            Self::Hour => "30m",
+            Self::TwoHours => "1h",
+        }
+    }
+}
+
+/// The hosts that the user has hidden or pinned. They are identified by name because the order in hosts.toml may change.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostVisibility {
+    /// Hosts that are not shown.
+    pub hidden: BTreeSet<SafeText>,
+    /// Hosts that are shown before all others.
+    pub pinned: BTreeSet<SafeText>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_returns_to_the_first_metric_and_span() {
+        let metric = Metric::ALL.iter().fold(Metric::default(), |metric, _| metric.next());
+        let span = ChartSpan::ALL.iter().fold(ChartSpan::default(), |span, _| span.next());
+        assert_eq!((metric, span), (Metric::default(), ChartSpan::default()));
+    }
 }

@@ -1,6 +1,6 @@
-use super::super::testing::{NOW, app, at, press, report};
-use super::super::{App, Effect, Event, Mode};
 use super::*;
+use crate::app::testing::{NOW, app, at, press, report};
+use crate::app::{Event, Mode};
 use crate::config::{HostConfig, SignalRule};
 use crate::fleet::HostUpdate;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 const SIZE: (u16, u16) = (120, 40);
 
-/// An app on whose third screen this user's first job is selected.
+/// Returns an app in whose full-screen list this user's first job is selected.
 fn app_with_job_of(user: &str) -> App {
     let mut app = app(6, 8, SIZE);
     select(&mut app, |row| row.who == user && row.workers > 1);
@@ -61,7 +61,7 @@ fn refusal_of(app: &mut App, key: &str) -> String {
 }
 
 #[test]
-fn ones_own_job_gets_term_at_its_launcher_after_y() {
+fn y_sends_term_to_the_launcher_of_an_own_job() {
     let mut app = app_with_job_of("erika");
     assert!(press(&mut app, "T").is_empty());
     assert_eq!(app.mode(), Mode::SignalDialog);
@@ -79,11 +79,11 @@ fn ones_own_job_gets_term_at_its_launcher_after_y() {
     let name = app.fleet().host(host).expect("a host").name().clone();
     assert_eq!(app.notice(at(NOW)), Some(format!("TERM to pid {pid} on {name}: sent").as_str()));
     assert!(logged(&effects)[0].contains(" sent: "), "{:?}", logged(&effects));
-    assert!(answer(&mut app, host, 1, ReplyOutcome::Gone, NOW).is_empty(), "only the first answer counts");
+    assert!(answer(&mut app, host, 1, ReplyOutcome::Gone, NOW).is_empty(), "only the first reply counts");
 }
 
 #[test]
-fn the_focus_is_on_cancel() {
+fn enter_and_esc_cancel_the_dialog() {
     for key in ["\n", "\u{1b}"] {
         let mut app = app_with_job_of("erika");
         press(&mut app, "T");
@@ -98,7 +98,7 @@ fn the_focus_is_on_cancel() {
 }
 
 #[test]
-fn kill_and_shared_accounts_ask_for_the_hosts_name() {
+fn kill_and_shared_accounts_need_the_host_name_typed() {
     let mut kill = app_with_job_of("erika");
     press(&mut kill, "K");
     let mut shared = app_with_job_of("erika");
@@ -119,14 +119,14 @@ fn kill_and_shared_accounts_ask_for_the_hosts_name() {
 }
 
 #[test]
-fn what_cannot_succeed_is_said_before_anything_is_typed() {
+fn a_signal_that_cannot_succeed_is_refused_in_the_dialog() {
     let mut app = app_with_job_of("dmitri");
     let name = app.rows()[app.screen().list.index()].host_name.clone();
-    let own = format!("it is not yours, and hosts.toml allows your own alone on {name} (signals = \"own\")");
+    let own = format!("it is not your process, and hosts.toml allows only your own on {name} (signals = \"own\")");
     assert_eq!(refusal_of(&mut app, "T"), own);
     assert!(press(&mut app, "y\n").is_empty(), "Enter closes");
     configure(&mut app, |config| config.signals = SignalRule::All);
-    assert_eq!(refusal_of(&mut app, "T"), "it is not yours: only dmitri or root may signal it");
+    assert_eq!(refusal_of(&mut app, "T"), "it is not your process: only dmitri or root may signal it");
     press(&mut app, "\u{1b}");
     configure(&mut app, |config| config.signals = SignalRule::None);
     assert_eq!(refusal_of(&mut app, "I"), format!("hosts.toml allows no signals on {name} (signals = \"none\")"));
@@ -138,16 +138,16 @@ fn what_cannot_succeed_is_said_before_anything_is_typed() {
 }
 
 #[test]
-fn readonly_takes_the_keys_away() {
+fn readonly_disables_signals() {
     let mut app = app_with_job_of("erika");
     app.settings.is_readonly = true;
     press(&mut app, "T");
     assert!(app.signals().dialog().is_none());
-    assert!(app.notice(at(NOW)).is_some_and(|words| words.starts_with("signals are off")));
+    assert!(app.notice(at(NOW)).is_some_and(|words| words.starts_with("signals are disabled")));
 }
 
 #[test]
-fn several_hosts_ask_for_the_number_and_each_outcome_is_told() {
+fn several_hosts_need_the_number_typed_and_show_each_outcome() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3m");
     let jobs: Vec<usize> =
@@ -165,19 +165,22 @@ fn several_hosts_ask_for_the_number_and_each_outcome_is_told() {
     type_word(&mut app, &count.to_string());
     let sent = requests(&press(&mut app, "\n"));
     assert_eq!(sent.len(), count);
-    assert!(app.screen().list.tagged().is_empty(), "what was signalled is no longer tagged");
+    assert!(app.screen().list.tagged().is_empty(), "sending removes the tags");
     answer(&mut app, sent[0].0, sent[0].1, ReplyOutcome::Reused, NOW);
-    assert!(answer(&mut app, sent[0].0, sent[1].1, ReplyOutcome::Sent, NOW).is_empty(), "another host cannot answer");
+    assert!(
+        answer(&mut app, sent[0].0, sent[1].1, ReplyOutcome::Sent, NOW).is_empty(),
+        "a reply from another host is ignored"
+    );
     app.update(Event::Ticked, at(NOW + 11));
     let outcomes = app.signals().dialog().and_then(|dialog| dialog.outcomes.clone()).expect("outcomes");
-    assert_eq!(outcomes[0].as_deref(), Some("reused: that pid is another process now, nothing was sent"));
-    assert_eq!(outcomes[1].as_deref(), Some("no answer: it is not known whether it was sent"));
+    assert_eq!(outcomes[0].as_deref(), Some("not sent: another process has this pid now"));
+    assert_eq!(outcomes[1].as_deref(), Some("no reply: the signal may or may not have been sent"));
     press(&mut app, "\n");
     assert_eq!(app.mode(), Mode::Processes);
 }
 
 #[test]
-fn workers_that_outlive_their_launchers_signal_are_offered_for_kill() {
+fn kill_is_offered_for_workers_that_survive_their_launcher() {
     let mut app = app_with_job_of("erika");
     press(&mut app, "T");
     let (host, id, ..) = requests(&press(&mut app, "y"))[0];
@@ -191,25 +194,25 @@ fn workers_that_outlive_their_launchers_signal_are_offered_for_kill() {
     assert_eq!((dialog.signal, dialog.targets.len()), (Signal::Kill, 8));
     let escape = Event::Key(KeyEvent::from(KeyCode::Esc));
     app.update(escape, at(NOW + 30));
-    assert!(app.signals().dialog().is_some(), "keys of the first half second are ignored");
+    assert!(app.signals().dialog().is_some(), "keys in the first half second are ignored");
     app.update(Event::Key(KeyEvent::from(KeyCode::Esc)), at(NOW + 31));
     assert!(app.signals().dialog().is_none());
 }
 
 #[test]
-fn a_group_of_jobs_is_not_signalled_as_one() {
+fn a_group_row_gets_no_signal() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3tttgT");
-    assert_eq!(app.notice(at(NOW)), Some("unfold it and choose the jobs below"));
+    assert_eq!(app.notice(at(NOW)), Some("unfold this row and select the jobs below it"));
     press(&mut app, "\u{1b}");
 }
 
 #[test]
-fn every_outcome_has_its_words() {
+fn outcome_texts() {
     for (outcome, words) in [
         (ReplyOutcome::Sent, "sent"),
-        (ReplyOutcome::Gone, "gone: it had ended already"),
-        (ReplyOutcome::NotPermitted, "not permitted: only its user or root may"),
+        (ReplyOutcome::Gone, "not sent: the process had ended"),
+        (ReplyOutcome::NotPermitted, "not permitted: only its user or root may signal it"),
         (ReplyOutcome::Refused("no pidfd".into()), "refused: no pidfd"),
     ] {
         assert_eq!(outcome_text(&outcome), words);

@@ -1,5 +1,4 @@
-//! A small simulated fleet for the tests of the state and of the screen: every figure follows from a host's number, none
-//! from chance.
+//! A small simulated fleet for the tests of app and ui. All values follow from the number of the host.
 
 use crate::app::{App, DisplaySettings, Event};
 use crate::config::HostConfig;
@@ -24,7 +23,7 @@ const COMMANDS: [&str; 5] = [
     "python render.py --scene city",
 ];
 
-/// 14:02:31 at the end of every story.
+/// Returns a time that many seconds after the start. [`NOW`] is 14:02:31.
 pub(crate) fn at(seconds: u64) -> Moment {
     Moment {
         elapsed: Some(Duration::from_secs(seconds)),
@@ -32,10 +31,10 @@ pub(crate) fn at(seconds: u64) -> Moment {
     }
 }
 
-/// The moment that screens are drawn at.
+/// The time at which tests draw screens.
 pub(crate) const NOW: u64 = 400;
 
-/// An app that has watched `hosts` hosts of `gpus` GPUs for `NOW` seconds, on a screen of this size.
+/// Returns an app that has monitored `hosts` hosts with `gpus` GPUs each for `NOW` seconds.
 pub(crate) fn app(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
     for seconds in report_times() {
@@ -46,16 +45,15 @@ pub(crate) fn app(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
     app
 }
 
-/// When the hosts report: long enough for idle GPUs to be called so, dense at the end.
+/// Returns the times at which the hosts report: long enough to find idle GPUs, and dense at the end.
 fn report_times() -> impl Iterator<Item = u64> {
     (0..NOW - 100).step_by(50).chain((NOW - 100..=NOW).step_by(5))
 }
 
-/// When the story of [`app_with_hung_jobs`] ends.
+/// The time up to which [`app_with_hung_jobs`] runs.
 pub(crate) const LATER: u64 = 1500;
 
-/// An app that has watched for so long that what hung from the beginning is called so; the last host went away at the
-/// end.
+/// Returns an app that has run long enough to find the hung jobs. The last host goes down at the end.
 pub(crate) fn app_with_hung_jobs(hosts: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
     for seconds in (0..=LATER).step_by(5) {
@@ -73,7 +71,7 @@ pub(crate) fn app_with_hung_jobs(hosts: usize, size: (u16, u16)) -> App {
     app
 }
 
-/// An app whose hosts have reported once.
+/// Returns an app whose hosts have reported once.
 pub(crate) fn reported_once(hosts: usize, gpus: usize, size: (u16, u16)) -> App {
     let mut app = connecting(&(1..=hosts).map(|host| format!("hgx-{host:02}")).collect::<Vec<_>>(), size);
     for host in 0..hosts {
@@ -82,7 +80,7 @@ pub(crate) fn reported_once(hosts: usize, gpus: usize, size: (u16, u16)) -> App 
     app
 }
 
-/// An app whose hosts have these names and have not been reached.
+/// Returns an app whose hosts are not connected yet.
 pub(crate) fn connecting(names: &[String], size: (u16, u16)) -> App {
     let configs: Vec<_> = names.iter().map(|name| Arc::new(HostConfig::named(name.as_str()))).collect();
     let mut app = App::new(Fleet::new(&configs, false, at(0)), DisplaySettings::default(), Engine::default(), at(0));
@@ -90,7 +88,7 @@ pub(crate) fn connecting(names: &[String], size: (u16, u16)) -> App {
     app
 }
 
-/// One host reports for the first time, or again.
+/// Sends a snapshot of a host, with hello and inventory before the first one.
 pub(crate) fn report(app: &mut App, host: usize, gpus: usize, seconds: u64) {
     let id = HostId(host as u32);
     if app.fleet().host(id).is_some_and(|host| host.hello.is_none()) {
@@ -170,20 +168,20 @@ fn inventory(gpus: usize) -> Inventory {
     }
 }
 
-/// What one GPU does: who, with how much memory, how busy.
+/// The work of one GPU.
 #[derive(Clone, Copy)]
 enum Work {
     /// Part of a job over several GPUs.
     Job,
-    /// A process of its own.
+    /// A single process.
     Single {
         percent: u8,
     },
-    /// A notebook that holds memory.
+    /// A notebook that holds memory without work.
     Idle,
-    /// Busy by the counter, at the power of an idle card.
+    /// Busy by the counter, with the power of an idle GPU.
     Spinning,
-    /// Hotter than it should be.
+    /// Slowed down by heat.
     Hot,
     Free,
 }
@@ -218,7 +216,7 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
         };
         readings.push(GpuReading {
             utilization_percent: Some(percent),
-            // What hangs moves no memory.
+            // A hung GPU moves no memory.
             memory_utilization_percent: Some(if matches!(work(host, gpu), Work::Spinning) { 0 } else { percent / 3 }),
             memory_used_bytes: Some(used * GIB),
             temperature_celsius: Some(celsius),
@@ -252,7 +250,7 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
             _ => (COMMANDS[(host + gpu) % COMMANDS.len()], None),
         };
         usages.push(usage(pid, gpu, used * GIB - GIB / 2, percent));
-        // Somebody's scratch session beside the main process.
+        // A second user's interactive session beside the main process.
         if gpu == 3 && host.is_multiple_of(4) {
             let scratch = pid + 20;
             usages.push(usage(scratch, gpu, GIB / 2, 0));
@@ -340,7 +338,7 @@ fn facts_of(pid: u32, user: &str, argv: &str, parent: Option<u32>) -> ProcessFac
     }
 }
 
-/// Six hosts, each in another state: connecting, down, stale, an unknown host key, a locked key, no driver.
+/// Returns an app with hosts in different states: connecting, down, stale, an unknown host key, a locked key, no driver.
 pub(crate) fn host_states(size: (u16, u16)) -> App {
     use crate::ssh::prompt::{Prompt, PromptId, PromptKind};
     let names: Vec<String> = (6..=12).map(|host| format!("hgx-{host:02}")).collect();

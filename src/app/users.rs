@@ -1,31 +1,32 @@
-//! The view of users: who holds what, in which order, and who is selected.
+//! The view of users: GPUs per user, their order and the selected user.
 
+use super::action::Action;
+use super::host_summary::HostSummary;
 use super::screen::move_index;
-use super::{Action, HostSummary};
 use crate::fleet::{GpuState, HostId, Row, UsageLedger, UserUsage, users};
 use crate::wire::SafeText;
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-/// Bodies with fewer rows show no panel of the selected user.
+/// A body with fewer rows has no panel for the selected user.
 const PANEL_MIN_BODY_ROWS: u16 = 16;
-/// Rows above the users: their sum and the heads of the columns.
+/// Rows above the users: the totals and the column headers.
 pub const USERS_HEADER_ROWS: u16 = 2;
 
-/// How many rows of the body are not the panel of the selected user.
+/// Returns the rows of the table, without the panel for the selected user.
 pub fn users_table_rows(body: u16) -> u16 {
     if body >= PANEL_MIN_BODY_ROWS { body - body / 3 } else { body }
 }
 
-/// How many users are on the screen at once in a body of so many rows.
+/// Returns the number of users that a body of this many rows shows at once.
 pub fn visible_user_count(body: u16) -> u16 {
     users_table_rows(body).saturating_sub(USERS_HEADER_ROWS)
 }
 
-/// What users can be sorted by.
+/// The column by which users are sorted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum UserSort {
-    /// Their name.
+    /// User name.
     Name,
     /// GPUs held.
     #[default]
@@ -34,7 +35,7 @@ pub enum UserSort {
     InUse,
     /// GPUs held idle.
     Idle,
-    /// GPUs that may hang.
+    /// GPUs that look hung.
     Hung,
     /// Memory held.
     Memory,
@@ -42,12 +43,12 @@ pub enum UserSort {
     IdleMemory,
     /// GPU-hours held since the program began.
     Held,
-    /// How long the GPU that has been idle for longest has been so.
+    /// Duration of the longest idle GPU.
     LongestIdle,
 }
 
 impl UserSort {
-    /// Every order, as the columns stand.
+    /// All columns, from left to right.
     pub const ALL: [Self; 9] = [
         Self::Name,
         Self::Gpus,
@@ -60,13 +61,13 @@ impl UserSort {
         Self::LongestIdle,
     ];
 
-    /// The one `step` columns beside it; the columns are a ring.
+    /// Returns the column `step` places to the right; the first follows the last.
     fn adjacent(self, step: isize) -> Self {
         let count = Self::ALL.len() as isize;
         Self::ALL[(self as isize + step).rem_euclid(count) as usize]
     }
 
-    /// The largest first; names from the beginning.
+    /// Orders the largest value first, and names alphabetically.
     fn compare(self, a: &UserUsage, b: &UserUsage) -> Ordering {
         let state = |user: &UserUsage, state| user.sum.in_state(state);
         match self {
@@ -78,7 +79,7 @@ impl UserSort {
             Self::Memory => b.sum.memory_bytes.cmp(&a.sum.memory_bytes),
             Self::IdleMemory => b.sum.idle_memory_bytes.cmp(&a.sum.idle_memory_bytes),
             Self::Held => b.gpu_hours.held_hours.total_cmp(&a.gpu_hours.held_hours),
-            // Nobody idle comes last.
+            // Users without an idle GPU come last.
             Self::LongestIdle => match (a.sum.idle_since, b.sum.idle_since) {
                 (Some(a), Some(b)) => a.cmp(&b),
                 (a, b) => b.is_some().cmp(&a.is_some()),
@@ -87,25 +88,25 @@ impl UserSort {
     }
 }
 
-/// GPUs of the hosts that can be seen which nobody holds whose name is known.
+/// GPUs that no known user holds, on hosts with fresh readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct UnheldGpus {
-    /// GPUs that somebody holds, each counted once.
+    /// GPUs that a user holds, each counted once.
     pub held: u32,
-    /// Free for the taking.
+    /// Free GPUs.
     pub free: u32,
-    /// Unused and not for the taking.
+    /// Unused GPUs that are not available.
     pub unused: u32,
-    /// All others: faulty, unknown, or used by what the driver does not name.
+    /// All others: faulty, unknown, or used by a process that the driver does not name.
     pub others: u32,
 }
 
-/// The users, kept from one reading to the next.
+/// The users with the cursor of their view.
 #[derive(Debug, Default)]
 pub struct Users {
     list: Vec<UserUsage>,
     unheld: UnheldGpus,
-    /// What the selected one runs.
+    /// The jobs of the selected user.
     rows: Vec<Arc<Row>>,
     index: usize,
     selected: Option<SafeText>,
@@ -113,38 +114,50 @@ pub struct Users {
     is_reversed: bool,
 }
 
+/// The user's choices in the view, in a form that can be compared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UserInputs {
+    order: (UserSort, bool),
+    selected: Option<SafeText>,
+}
+
 impl Users {
-    /// The users in their order.
+    /// Returns the user's choices in the view.
+    pub(super) fn inputs(&self) -> UserInputs {
+        UserInputs { order: self.order(), selected: self.selected.clone() }
+    }
+
+    /// Returns the users in their order.
     pub fn list(&self) -> &[UserUsage] {
         &self.list
     }
 
-    /// The rest of the GPUs.
+    /// Returns the GPUs that no known user holds.
     pub fn unheld(&self) -> UnheldGpus {
         self.unheld
     }
 
-    /// What the selected user runs, a row a job.
+    /// Returns the jobs of the selected user.
     pub fn rows(&self) -> &[Arc<Row>] {
         &self.rows
     }
 
-    /// The position of the selected user.
+    /// Returns the index of the selected user.
     pub fn index(&self) -> usize {
         self.index
     }
 
-    /// Who is selected.
+    /// Returns the selected user.
     pub fn selected(&self) -> Option<&UserUsage> {
         self.list.get(self.index)
     }
 
-    /// What they are sorted by, and whether backwards.
+    /// Returns the sort column and whether the order is reversed.
     pub fn order(&self) -> (UserSort, bool) {
         (self.sort, self.is_reversed)
     }
 
-    /// Takes the users of the hosts that can be seen.
+    /// Recomputes the users from the hosts with fresh readings.
     pub(super) fn refresh(&mut self, hosts: &[HostSummary], ledger: &UsageLedger) {
         let seen = || hosts.iter().enumerate().filter(|(_, summary)| summary.totals.hosts_covered > 0);
         self.list = users(seen().map(|(id, summary)| (HostId(id as u32), summary.users.users.as_slice())), ledger);
@@ -159,10 +172,10 @@ impl Users {
         self.sort_list();
     }
 
-    /// The selection follows the user, not the position.
+    /// Sorts the users. The selection follows the user, not the line.
     fn sort_list(&mut self) {
         let (sort, is_reversed) = (self.sort, self.is_reversed);
-        // The order in which they come, GPUs and memory, decides between equals.
+        // The sort is stable: users with equal values stay ordered by GPUs and memory.
         self.list.sort_by(|a, b| {
             let order = sort.compare(a, b);
             if is_reversed { order.reverse() } else { order }
@@ -171,17 +184,17 @@ impl Users {
         self.index = position.unwrap_or(self.index).min(self.list.len().saturating_sub(1));
     }
 
-    /// Takes what the selected user runs.
+    /// Sets the jobs of the selected user.
     pub(super) fn set_rows(&mut self, rows: Vec<Arc<Row>>) {
         self.rows = rows;
     }
 
-    /// The position of the first user on the screen, where there is room for `shown`.
-    pub fn top(&self, shown: usize) -> usize {
-        (self.index + 1).saturating_sub(shown)
+    /// Returns the index of the first visible user. The screen shows `capacity` users.
+    pub fn top(&self, capacity: usize) -> usize {
+        (self.index + 1).saturating_sub(capacity)
     }
 
-    /// Selects the user at a position.
+    /// Selects the user at this index.
     pub(super) fn select_index(&mut self, index: usize) {
         self.index = index.min(self.list.len().saturating_sub(1));
         self.selected = self.selected().map(|user| user.sum.who.clone());
@@ -189,11 +202,10 @@ impl Users {
 
     /// Moves the selection.
     pub(super) fn navigate(&mut self, action: Action, page: usize) {
-        self.index = move_index(self.index, action, self.list.len(), page);
-        self.selected = self.selected().map(|user| user.sum.who.clone());
+        self.select_index(move_index(self.index, action, self.list.len(), page));
     }
 
-    /// Sorts by another column, or backwards.
+    /// Sorts by the adjacent column, or reverses the order.
     pub(super) fn sort(&mut self, action: Action) {
         match action {
             Action::SortLeft => self.sort = self.sort.adjacent(-1),

@@ -1,17 +1,20 @@
-//! What the screen remembers from one run to the next: the view, the order, what is left out, which hosts stand where.
+//! The choices of the user that are kept between runs.
 
-use super::{App, ChartSpan, Density, HostVisibility, Metric, View};
+use super::App;
+use super::derived_state::Changes;
+use super::layout::Density;
+use super::screen::{ChartSpan, HostVisibility, Metric, View};
 use crate::fleet::{Group, ListOrder, SortKey};
 use crate::wire::SafeText;
 use serde::{Deserialize, Serialize};
 
-/// The version of the file. It rises when a field changes its meaning, not when one is added.
+/// The version of the file. It increases when a field changes its meaning, not when a field is added.
 pub const VIEW_STATE_VERSION: u32 = 1;
-/// More names of hosts are not kept.
+/// At most this many host names are kept per list.
 const MAX_HOSTS: usize = 10_000;
 
-/// What is remembered. A word that this version does not know leaves that part as built in.
-#[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own, as the keys are")]
+/// View, order, filter, host visibility, density and charts. An unknown value leaves the default in place.
+#[allow(clippy::struct_excessive_bools, reason = "each is an independent choice")]
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ViewState {
@@ -42,21 +45,21 @@ const VIEWS: [(&str, View); 5] = [
 ];
 
 impl ViewState {
-    /// Reads the text of the file.
+    /// Parses the text of the file.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
+    /// Returns the cause if the text is not valid JSON or has another version.
     pub fn parse(text: &str) -> Result<Self, String> {
         let view_state: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
         match view_state.version {
             VIEW_STATE_VERSION => Ok(view_state),
-            other => Err(format!("it is of version {other}, this gpufleet reads {VIEW_STATE_VERSION}")),
+            other => Err(format!("it has version {other}, but this gpufleet reads version {VIEW_STATE_VERSION}")),
         }
     }
 }
 
 impl App {
-    /// What the screen shall remember.
+    /// Returns the choices to keep for the next run.
     pub fn view_state(&self) -> ViewState {
         let order = self.screen.list.order();
         let top = self.screen.root_view();
@@ -80,7 +83,7 @@ impl App {
         }
     }
 
-    /// Takes up what was remembered.
+    /// Restores the choices of the last run.
     pub fn restore_view_state(&mut self, view_state: &ViewState) {
         let group = Group::ALL.into_iter().find(|group| group.word() == view_state.group);
         if let Some(key) = SortKey::ALL.into_iter().find(|key| key.word() == view_state.sort) {
@@ -94,7 +97,7 @@ impl App {
         self.list_filter.user.clone_from(&view_state.user);
         let names = |names: &[SafeText]| names.iter().take(MAX_HOSTS).cloned().collect();
         self.host_visibility = HostVisibility { hidden: names(&view_state.hidden), pinned: names(&view_state.pinned) };
-        // A fleet of which nothing is shown looks broken.
+        // An empty screen looks broken.
         if self.fleet.hosts().iter().all(|host| self.host_visibility.hidden.contains(host.name())) {
             self.host_visibility.hidden.clear();
         }
@@ -107,8 +110,7 @@ impl App {
         if let Some((_, view)) = VIEWS.into_iter().find(|(word, _)| *word == view_state.view) {
             self.screen.show(view);
         }
-        self.host_visibility_changed();
-        self.view_changed();
+        self.update_derived_state(Changes::default());
     }
 }
 
@@ -118,7 +120,7 @@ mod tests {
     use crate::app::testing::{NOW, app, at, press};
 
     #[test]
-    fn what_was_left_is_found_again() {
+    fn a_restored_view_state_equals_the_saved_one() {
         let mut first = app(4, 8, (120, 40));
         press(&mut first, "→D←*c\tog/user:erika\nm3");
         let view_state = first.view_state();
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_as_built_in() {
+    fn unknown_values_leave_the_defaults() {
         let mut app = app(2, 8, (120, 40));
         let before = app.view_state();
         let text = r#"{"version":1,"view":"moon","group":"x","sort":"y","filter":"mem>","density":"z","new":1,
@@ -144,9 +146,12 @@ mod tests {
     }
 
     #[test]
-    fn a_broken_file_is_told() {
-        assert_eq!(ViewState::parse("{\"version\":7}"), Err("it is of version 7, this gpufleet reads 1".to_owned()));
-        assert_eq!(ViewState::parse("{}"), Err("it is of version 0, this gpufleet reads 1".to_owned()));
+    fn parse_rejects_other_versions_and_broken_json() {
+        assert_eq!(
+            ViewState::parse("{\"version\":7}"),
+            Err("it has version 7, but this gpufleet reads version 1".to_owned())
+        );
+        assert_eq!(ViewState::parse("{}"), Err("it has version 0, but this gpufleet reads version 1".to_owned()));
         assert!(ViewState::parse("{\"version\":").is_err_and(|error| error.starts_with("EOF while parsing")));
     }
 }

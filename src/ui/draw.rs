@@ -132,7 +132,7 @@ fn left_side(canvas: &Canvas<'_>, app: &App) -> Segments {
         }
     }
     grid::add_counts(&mut line, canvas, totals, 2);
-    let findings = app.findings().is_alerting();
+    let findings = app.findings().counts();
     if findings.firing > 0 {
         let style = findings.worst.map_or(theme.warn, |worst| theme.severity_style(worst));
         line.add(13, 3, short!("{} finding{}", findings.firing, plural(findings.firing as usize)), style);

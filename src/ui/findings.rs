@@ -57,13 +57,13 @@ fn draw_list(canvas: &mut Canvas<'_>, area: Rect, app: &App, now: Moment) {
         let row = Rect { y: inner.y + FINDINGS_HEADER_ROWS + line as u16, height: 1, ..inner };
         column_widths.row(canvas, row, finding, index == findings.index(), (now, app.settings.utc_offset_seconds));
     }
-    let below = findings.list().len().saturating_sub(top + capacity) + findings.is_alerting().omitted as usize;
+    let below = findings.list().len().saturating_sub(top + capacity) + findings.counts().omitted as usize;
     canvas.more_below(area, below, "");
 }
 
 fn title(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     let theme = canvas.theme;
-    let counts = app.findings().is_alerting();
+    let counts = app.findings().counts();
     let in_phase = |severity| {
         let of = |finding: &&Finding| finding.is_alerting() && finding.severity == severity;
         app.findings().list().iter().filter(of).count()

@@ -26,7 +26,7 @@ use super::format::{
     wrap,
 };
 use super::{areas, gpu, gpu_line, host_state, list};
-use crate::app::host_layout::{Cards, HostLayout};
+use crate::app::layout::{Cards, HostLayout};
 use crate::app::{App, Focus, GpuSummary, HostSummary, Metric, Screen};
 use crate::fleet::{Host, Link, Moment, SeriesKey, UNKNOWN_USER, gpu_list};
 use crate::wire::{Filesystem, ReadingSource, RecoveryAction, Scope};

@@ -89,7 +89,7 @@ fn a_finding_leads_to_its_process_and_back() {
 fn a_snoozed_finding_is_dim_and_counted_separately() {
     let mut app = app_with_hung_jobs(4, (120, 40));
     press(&mut app, "5");
-    let firing = app.findings().is_alerting().firing;
+    let firing = app.findings().counts().firing;
     app.update(Event::Key(KeyEvent::new(KeyCode::Char('x'), KeyModifiers::NONE)), at(LATER));
     let cells = cells_at(&app, (120, 40), LATER);
     let text = lines(&cells);

@@ -61,9 +61,9 @@ fn keys_of_the_settings_hold_and_a_broken_file_is_told_and_left_alone() {
     let text = String::from_utf8_lossy(&bytes);
     assert!(
         text.contains("gpufleet: the default settings were used because of these mistakes:"),
-        "all mistakes are told at the end"
+        "all mistakes are reported at the end"
     );
-    assert!(text.contains("another key, or another one for `mine` as well"));
+    assert!(text.contains("use another key, or change the key of `mine` too"));
     assert_eq!(std::fs::read_to_string(bad.settings()).expect("is there"), broken);
 }
 
@@ -121,7 +121,7 @@ fn a_click_selects_the_wheel_scrolls_and_no_motion_is_asked_for() {
     pty.keys("\x1b");
     pty.wait("the grid", |text| text.contains("hgx-06"));
     pty.keys("M");
-    pty.wait_for("the mouse is the terminal's; M takes it back");
+    pty.wait_for("mouse off: the terminal selects text; M turns it on");
     pty.screen(|screen| assert_eq!(screen.mouse_protocol_mode(), vt100::MouseProtocolMode::None));
     pty.keys("Z");
     pty.wait_for("FROZEN (Z)");

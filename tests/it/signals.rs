@@ -61,7 +61,7 @@ fn the_process_that_was_found_gets_term_and_no_other_does() {
     signal(first, "KILL");
     wait_for_end(first);
     pty.keys("hgx-01\r");
-    pty.wait_for(&format!("KILL to pid {first} on hgx-01: gone"));
+    pty.wait_for(&format!("KILL to pid {first} on hgx-01: not sent"));
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
     let path = state.path().join("gpufleet/signals.log");
@@ -70,10 +70,10 @@ fn the_process_that_was_found_gets_term_and_no_other_does() {
     let lines: Vec<&str> = log.lines().collect();
     assert_eq!(lines.len(), 4, "{log}");
     for (line, name, host, pid, words) in [
-        (lines[0], "TERM", "hgx-02", second, "asked"),
+        (lines[0], "TERM", "hgx-02", second, "requested"),
         (lines[1], "TERM", "hgx-02", second, "sent"),
-        (lines[2], "KILL", "hgx-01", first, "asked"),
-        (lines[3], "KILL", "hgx-01", first, "gone: it had ended already"),
+        (lines[2], "KILL", "hgx-01", first, "requested"),
+        (lines[3], "KILL", "hgx-01", first, "not sent: the process had ended"),
     ] {
         assert!(line.contains(&format!("Z {name} host={host} pid={pid} start_ticks=")), "{line}");
         assert!(line.contains(&format!(" {words}: sleep 3600")), "{line}");
@@ -89,7 +89,7 @@ fn readonly_and_hosts_toml_take_signals_away() {
     pty.keys("3");
     pty.wait_for(&pid.to_string());
     pty.keys("T");
-    pty.wait_for("signals are off");
+    pty.wait_for("signals are disabled");
     drop(pty);
     let mut pty = watch(&lab, "signals = \"none\"", state.path(), &[]);
     pty.keys("3");

@@ -359,8 +359,8 @@ mod tests {
         assert_eq!(
             read_view_state(&path),
             Err(format!(
-                "the screen starts without saved state, the unusable file is kept as view.json.bad-1: it is of version 9, this \
-                 gpufleet reads 1 ({})",
+                "the screen starts without saved state, the unusable file is kept as view.json.bad-1: it has version 9, but this \
+                 gpufleet reads version 1 ({})",
                 path.display()
             ))
         );

@@ -1,36 +1,87 @@
-//! `settings.toml`: how the screen looks and which keys it has, as the person wants it.
+//! `settings.toml` and the settings that drawing uses.
 
-use super::bindings::Key;
-use super::keymap::{Assignment, named_actions};
-use super::{Density, Keymap, MessageTemplate, ThemeChoice};
+use super::keymap::{Assignment, Key, Keymap, named_actions};
+use super::layout::Density;
+use super::message_template::MessageTemplate;
 use crate::config::did_you_mean;
 use crate::config::{Diagnostic, FileDiagnostics, boolean, mismatch, not_among, unknown_key};
 use std::ops::Range;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Every key of the file.
+/// How the screen is drawn; decided before the first frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DisplaySettings {
+    /// The colours.
+    pub theme: ThemeChoice,
+    /// The number of colours of the terminal.
+    pub color_depth: ColorDepth,
+    /// Draw with ASCII characters only (`--ascii`).
+    pub ascii: bool,
+    /// Send no signals and open no shell (`--readonly`).
+    pub is_readonly: bool,
+    /// Seconds by which local time is ahead of UTC. The event loop updates it because daylight saving time may begin.
+    pub utc_offset_seconds: i32,
+}
+
+impl Default for DisplaySettings {
+    fn default() -> Self {
+        Self {
+            theme: ThemeChoice::Dark,
+            color_depth: ColorDepth::Indexed256,
+            ascii: false,
+            is_readonly: false,
+            utc_offset_seconds: 0,
+        }
+    }
+}
+
+/// The colours. `NO_COLOR` means [`ThemeChoice::Mono`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ThemeChoice {
+    /// For dark backgrounds.
+    #[default]
+    Dark,
+    /// For light backgrounds.
+    Light,
+    /// Attributes (bold, reverse, dim) instead of colours.
+    Mono,
+}
+
+/// The number of colours of the terminal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ColorDepth {
+    /// 24-bit colours (`COLORTERM=truecolor`).
+    TrueColor,
+    /// The xterm palette of 256 colours.
+    #[default]
+    Indexed256,
+    /// The 16 colours of the terminal's theme.
+    Basic16,
+}
+
+/// All keys of the file.
 const KEYS: [&str; 7] = ["theme", "ascii", "mouse", "readonly", "density", "note", "keys"];
 
-/// More keys for one action are a mistake.
+/// The most keys for one action.
 const MAX_KEYS: usize = 8;
 
-/// What the settings say; what they leave out is as built in.
+/// The parsed `settings.toml` with defaults for missing keys.
 #[derive(Debug, Clone)]
 pub struct SettingsFile {
-    /// Which colours; `None` for as the terminal's background is.
+    /// The colours. `None` chooses by the background of the terminal.
     pub theme: Option<ThemeChoice>,
-    /// Draw with ASCII alone.
+    /// Draw with ASCII characters only.
     pub ascii: bool,
-    /// Clicks and the wheel are ours.
+    /// Report clicks and the wheel to gpufleet.
     pub mouse: bool,
-    /// Change nothing on any host.
+    /// Send no signals and open no shell.
     pub readonly: bool,
-    /// How much panes show; `None` for as it was left.
+    /// The density. `None` keeps the density of the last run.
     pub density: Option<Density>,
-    /// The note to somebody whose GPU is idle or may hang.
+    /// The message to the user of an idle or hung GPU.
     pub message_template: MessageTemplate,
-    /// The keys.
+    /// The bindings.
     pub keymap: Keymap,
 }
 
@@ -49,10 +100,10 @@ impl Default for SettingsFile {
 }
 
 impl SettingsFile {
-    /// Reads the text of the file that is shown as `path`.
+    /// Parses the text of the file. Diagnostics name it `path`.
     ///
     /// # Errors
-    /// All mistakes at once, each with its line and column.
+    /// Returns all errors, each with line and column.
     pub fn parse(path: &str, text: &str) -> Result<Self, FileDiagnostics> {
         let failure = |diagnostics| FileDiagnostics::new(path, text, diagnostics);
         let (document, errors) = DeTable::parse_recoverable(text);
@@ -101,7 +152,7 @@ impl SettingsFile {
             "note" => {
                 let template = word("note = \"{name}, is {program} on {host} still needed?\"")?;
                 self.message_template = MessageTemplate::parse(template).map_err(|error| {
-                    // Behind the quote; what is escaped or in three quotes is shown from its beginning.
+                    // The offset is exact only in a plain string without escapes.
                     let start = value.span().start + 1;
                     let is_plain = value.span().len() == template.len() + 2;
                     let at = if is_plain { start + error.at.start..start + error.at.end } else { value.span() };
@@ -118,7 +169,7 @@ impl SettingsFile {
     }
 }
 
-/// The keys that the table gives to actions.
+/// Parses the table `[keys]`.
 fn keys(table: &DeTable<'_>, diagnostics: &mut Vec<Diagnostic>) -> Keymap {
     let named = named_actions();
     let mut assignments: Vec<Assignment> = Vec::new();
@@ -128,7 +179,7 @@ fn keys(table: &DeTable<'_>, diagnostics: &mut Vec<Diagnostic>) -> Keymap {
         let Some((_, action)) = named.iter().find(|(known, _)| *known == word) else {
             let hint = did_you_mean(word, named.iter().map(|(known, _)| *known))
                 .unwrap_or_else(|| "docs/keys.md lists the actions".to_owned());
-            diagnostics.push(Diagnostic::at(name.span(), format!("there is no action `{word}`"), hint));
+            diagnostics.push(Diagnostic::at(name.span(), format!("unknown action `{word}`"), hint));
             continue;
         };
         let example = format!("{word} = [\"x\", \"C-x\", \"F2\"]");
@@ -137,7 +188,7 @@ fn keys(table: &DeTable<'_>, diagnostics: &mut Vec<Diagnostic>) -> Keymap {
             single => vec![(value.span(), single.as_str())],
         };
         if texts.is_empty() || texts.len() > MAX_KEYS {
-            let message = format!("{} keys for `{word}`; it has 1 to {MAX_KEYS}", texts.len());
+            let message = format!("`{word}` has {} keys; 1 to {MAX_KEYS} are allowed", texts.len());
             diagnostics.push(Diagnostic::at(value.span(), message, format!("as in {example}")));
             continue;
         }
@@ -150,8 +201,8 @@ fn keys(table: &DeTable<'_>, diagnostics: &mut Vec<Diagnostic>) -> Keymap {
                 }
                 Some((text, None)) => diagnostics.push(Diagnostic::at(
                     at,
-                    format!("\"{text}\" is no key"),
-                    "a character, C- and a small letter, F1 to F12, or Up, PgDn, Home, Tab, Space, Enter and the like",
+                    format!("\"{text}\" is not a key"),
+                    "use a character, C- and a lower-case letter, F1 to F12, or a name such as Up, PgDn, Home, Tab, Space or Enter",
                 )),
                 None => diagnostics.push(mismatch(word, "a key or a list of keys", value, &example)),
             }
@@ -185,10 +236,10 @@ mod tests {
     }
 
     #[test]
-    fn the_example_is_read_and_explains_every_key() {
+    fn the_example_file_is_valid_and_sets_every_key() {
         let settings = SettingsFile::parse("settings.example.toml", EXAMPLE).expect("is right");
         assert_eq!((settings.theme, settings.mouse, settings.readonly), (None, true, false));
-        assert_eq!(settings.message_template, MessageTemplate::default(), "it shows the note that is built in");
+        assert_eq!(settings.message_template, MessageTemplate::default(), "it shows the built-in template");
         for key in KEYS {
             let is_set =
                 EXAMPLE.lines().any(|line| line.starts_with(&format!("{key} = ")) || line == format!("[{key}]"));
@@ -197,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_taken() {
+    fn parse_returns_the_values_of_the_file() {
         let text = "theme = \"light\"\nmouse = false\nreadonly = true\ndensity = \"full\"\nnote = \"{user}?\"\n[keys]\n\
                     shell = [\"C-s\", \"F2\"]\nquit = \"Q\"\n";
         let settings = SettingsFile::parse("settings.toml", text).expect("is right");
@@ -210,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn all_mistakes_are_told_at_once_with_their_places() {
+    fn parse_reports_all_errors_with_line_and_column() {
         let text = "theem = \"dark\"\ndensity = \"fill\"\nnote = \"{nam}\"\nmouse = 1\n[keys]\nshel = \"x\"\nshell = \
                     \"Ctrl-x\"\ncopy = \"m\"\nwall = []\n";
         assert_eq!(
@@ -224,7 +275,7 @@ settings.toml:2:11: `density` cannot be \"fill\"
   2 | density = \"fill\"
     |           ^^^^^^
     = hint: did you mean \"full\"?
-settings.toml:3:9: there is no field `nam`
+settings.toml:3:9: unknown field `nam`
   3 | note = \"{nam}\"
     |         ^^^^^
     = hint: did you mean {name}?
@@ -232,19 +283,19 @@ settings.toml:4:9: `mouse` must be true or false, not an integer
   4 | mouse = 1
     |         ^
     = hint: as in mouse = true
-settings.toml:6:1: there is no action `shel`
+settings.toml:6:1: unknown action `shel`
   6 | shel = \"x\"
     | ^^^^
     = hint: did you mean `shell`?
-settings.toml:7:9: \"Ctrl-x\" is no key
+settings.toml:7:9: \"Ctrl-x\" is not a key
   7 | shell = \"Ctrl-x\"
     |         ^^^^^^^^
-    = hint: a character, C- and a small letter, F1 to F12, or Up, PgDn, Home, Tab, Space, Enter and the like
-settings.toml:8:8: `m` for `copy` means something else in the grid: your own processes alone
+    = hint: use a character, C- and a lower-case letter, F1 to F12, or a name such as Up, PgDn, Home, Tab, Space or Enter
+settings.toml:8:8: `m` for `copy` has another meaning (grid): only your own processes
   8 | copy = \"m\"
     |        ^^^
-    = hint: another key, or another one for `mine` as well
-settings.toml:9:8: 0 keys for `wall`; it has 1 to 8
+    = hint: use another key, or change the key of `mine` too
+settings.toml:9:8: `wall` has 0 keys; 1 to 8 are allowed
   9 | wall = []
     |        ^^
     = hint: as in wall = [\"x\", \"C-x\", \"F2\"]

@@ -1,6 +1,6 @@
 use super::*;
-use crate::app::testing::{NOW, app, app_with_hung_jobs, at, press};
-use crate::app::{Event, View};
+use crate::app::Event;
+use crate::app::testing::{NOW, app, app_with_hung_jobs, at, press, reported_once};
 use crossterm::event::KeyModifiers;
 
 const SIZE: (u16, u16) = (120, 40);
@@ -14,7 +14,7 @@ fn click(app: &mut App, column: u16, row: u16) -> Vec<Effect> {
     mouse(app, MouseEventKind::Down(MouseButton::Left), column, row)
 }
 
-/// Where this text stands on the screen.
+/// Returns column and row of a text on the screen.
 #[track_caller]
 fn find_text(app: &App, text: &str) -> (u16, u16) {
     let area = ratatui::layout::Rect::new(0, 0, app.size.0, app.size.1);
@@ -30,7 +30,7 @@ fn find_text(app: &App, text: &str) -> (u16, u16) {
 }
 
 #[test]
-fn a_click_selects_a_pane_and_another_one_goes_in() {
+fn a_click_selects_and_a_second_click_opens() {
     let mut app = app(6, 8, SIZE);
     let (column, row) = find_text(&app, "hgx-05");
     assert!(click(&mut app, column, row + 3).is_empty());
@@ -45,12 +45,12 @@ fn a_click_selects_a_pane_and_another_one_goes_in() {
 }
 
 #[test]
-fn a_click_on_a_row_moves_the_keys_into_the_list() {
+fn a_click_on_a_row_focuses_the_list() {
     let mut app = app(6, 8, SIZE);
     let row = app.screen_layout(SIZE).grid.expect("a grid").rows() + 1 + 2;
     click(&mut app, 30, row + 2);
     assert_eq!((app.mode(), app.screen().list.index()), (Mode::List, 2));
-    // The frame is no row: it only takes the keys.
+    // A click on the frame only focuses the list.
     press(&mut app, "\t");
     click(&mut app, 30, row - 2);
     assert_eq!((app.mode(), app.screen().list.index()), (Mode::List, 2));
@@ -61,7 +61,7 @@ fn a_click_on_a_row_moves_the_keys_into_the_list() {
 }
 
 #[test]
-fn the_wall_and_the_findings_are_clicked_where_they_are_drawn() {
+fn clicks_select_wall_cells_and_findings() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "2");
     let (column, row) = find_text(&app, "hgx-03");
@@ -80,7 +80,7 @@ fn the_wall_and_the_findings_are_clicked_where_they_are_drawn() {
 }
 
 #[test]
-fn what_lies_over_a_view_is_not_clicked_through() {
+fn clicks_do_not_pass_through_an_overlay() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "?");
     let top = app.screen().help;
@@ -92,7 +92,7 @@ fn what_lies_over_a_view_is_not_clicked_through() {
 }
 
 #[test]
-fn the_mouse_is_given_to_the_terminal_and_taken_back() {
+fn m_toggles_mouse_reports() {
     let mut app = app(2, 8, SIZE);
     assert!(matches!(press(&mut app, "M")[..], [Effect::Mouse(false)]));
     assert!(matches!(press(&mut app, "M")[..], [Effect::Mouse(true)]));
@@ -100,11 +100,11 @@ fn the_mouse_is_given_to_the_terminal_and_taken_back() {
 
 proptest::proptest! {
     #[test]
-    fn no_click_and_no_wheel_harms_whatever_is_under_it(
+    fn any_click_or_wheel_step_is_safe(
         view in "[12345\n\t?:/]{0,3}", columns in 1u16..220, rows in 1u16..70,
         clicks in proptest::collection::vec((0u16..230, 0u16..80, 0u8..3), 1..12),
     ) {
-        let mut app = crate::app::testing::reported_once(5, 4, (columns, rows));
+        let mut app = reported_once(5, 4, (columns, rows));
         press(&mut app, &view);
         for (column, row, kind) in clicks {
             let kind = match kind {

@@ -1,12 +1,9 @@
-//! Events in, effects out.
-
-use super::testing::{NOW, app, at, connecting, host_states, press, report, update};
-use super::{App, Effect, Event, Focus, Mode, View};
-use crate::fleet::{FoldState, Group, HostId, HostUpdate, LinkError, LinkErrorKind, SortKey};
+use super::*;
+use crate::app::testing::{NOW, app, at, connecting, host_states, press, report, reported_once, update};
+use crate::fleet::{FoldState, Group, LinkError, LinkErrorKind, SortKey};
 use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind};
 use crate::wire::Request;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use std::time::Duration;
 
 const SIZE: (u16, u16) = (120, 40);
 
@@ -28,7 +25,7 @@ fn passphrase(id: u64) -> Prompt {
 }
 
 #[test]
-fn q_and_control_c_leave_and_escape_does_not() {
+fn q_and_ctrl_c_quit_and_esc_does_not() {
     let mut app = app(2, 8, SIZE);
     assert!(matches!(press(&mut app, "q")[..], [Effect::Quit]));
     assert!(matches!(control(&mut app, 'c')[..], [Effect::Quit]));
@@ -38,7 +35,7 @@ fn q_and_control_c_leave_and_escape_does_not() {
 }
 
 #[test]
-fn arrows_move_among_the_panes_and_stay_within() {
+fn arrows_move_among_the_panes() {
     let mut app = app(7, 8, (120, 40));
     let across = usize::from(app.screen_layout(SIZE).grid.expect("a grid").per_row);
     assert_eq!(across, 4);
@@ -67,7 +64,7 @@ fn tab_moves_the_focus_and_changes_the_mode() {
     assert_eq!(app.mode(), Mode::List);
     key(&mut app, KeyCode::BackTab);
     assert_eq!(app.mode(), Mode::Grid);
-    let mut small = super::testing::reported_once(2, 8, (80, 16));
+    let mut small = reported_once(2, 8, (80, 16));
     assert_eq!(small.screen_layout((80, 16)).list_rows, 0);
     press(&mut small, "\t");
     assert_eq!(small.screen_layout((80, 16)).list_rows, 14, "a small body shows one of the two");
@@ -87,11 +84,11 @@ fn the_selection_follows_its_process() {
     assert_eq!(selected(&app).key, chosen);
     let capacity = usize::from(app.screen_layout(SIZE).list_rows) - 3;
     let top = app.screen().list.top(app.rows().len(), capacity);
-    assert!((top..top + capacity).contains(&app.screen().list.index()), "and stays on the screen");
+    assert!((top..top + capacity).contains(&app.screen().list.index()), "and remains visible");
 }
 
 #[test]
-fn a_job_unfolds_and_folds_and_keeps_the_selection() {
+fn unfolding_and_folding_a_job_keeps_the_selection() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "\t");
     let index = app.rows().iter().position(|row| row.workers == 8).expect("a job of eight");
@@ -118,7 +115,7 @@ fn type_text(app: &mut App, text: &str) {
 }
 
 #[test]
-fn a_filter_narrows_as_it_is_typed_and_escape_shows_all_again() {
+fn a_filter_applies_while_it_is_typed_and_esc_clears_it() {
     let mut app = app(6, 8, SIZE);
     let (all, total) = app.row_counts();
     assert_eq!(all, total);
@@ -133,7 +130,7 @@ fn a_filter_narrows_as_it_is_typed_and_escape_shows_all_again() {
     assert!(app.rows().iter().all(|row| row.who == "dmitri"));
     type_text(&mut app, " !");
     assert!(app.list_filter().line().is_some_and(|line| line.error.is_some()));
-    assert_eq!(app.row_counts().0, kept, "the last good result is kept");
+    assert_eq!(app.row_counts().0, kept, "the last valid filter stays");
     type_text(&mut app, "mem>0G");
     press(&mut app, "\n");
     assert_eq!((app.mode(), app.row_counts().0), (Mode::Grid, 0));
@@ -146,7 +143,7 @@ fn a_filter_narrows_as_it_is_typed_and_escape_shows_all_again() {
 }
 
 #[test]
-fn mine_idle_problems_and_a_user_narrow_together() {
+fn mine_idle_problems_and_user_filters_combine() {
     let mut app = app(6, 8, SIZE);
     let (all, _) = app.row_counts();
     press(&mut app, "m");
@@ -163,13 +160,13 @@ fn mine_idle_problems_and_a_user_narrow_together() {
     press(&mut app, "↓\n");
     assert!(app.rows().iter().all(|row| row.who == first) && !app.rows().is_empty());
     press(&mut app, "u");
-    assert_eq!(app.screen().user_picker, Some(1), "it opens at whom it shows");
+    assert_eq!(app.screen().user_picker, Some(1), "it opens at the chosen user");
     press(&mut app, "g\n");
     assert_eq!(app.row_counts().0, all);
 }
 
 #[test]
-fn a_process_that_is_looked_at_stays_whatever_the_filter_says_of_it_later() {
+fn the_viewed_process_stays_in_the_list_when_the_filter_no_longer_matches() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3tt/");
     type_text(&mut app, "sm>90");
@@ -182,31 +179,31 @@ fn a_process_that_is_looked_at_stays_whatever_the_filter_says_of_it_later() {
 }
 
 #[test]
-fn the_list_fills_the_screen_and_escape_comes_back() {
+fn the_full_screen_list_has_only_one_focus_and_esc_leaves_it() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3");
     assert_eq!((app.mode(), app.screen().focus()), (Mode::Processes, Focus::List));
     press(&mut app, "↓↓\t");
-    assert_eq!(app.mode(), Mode::Processes, "there is nothing else that could have the keys");
+    assert_eq!(app.mode(), Mode::Processes, "the view has one part");
     press(&mut app, "\u{1b}");
     assert_eq!(app.mode(), Mode::Grid);
 }
 
 #[test]
-fn tags_stay_with_their_rows_and_go_with_them() {
+fn tags_follow_their_rows() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3tt  ");
     assert_eq!((app.screen().list.tagged().len(), app.screen().list.index()), (2, 2));
     report(&mut app, 0, 8, NOW + 2);
     assert_eq!(app.screen().list.tagged().len(), 2);
     press(&mut app, "↑ ");
-    assert_eq!(app.screen().list.tagged().len(), 1, "a second time takes the tag away");
+    assert_eq!(app.screen().list.tagged().len(), 1, "the key toggles the tag");
     press(&mut app, "U");
     assert!(app.screen().list.tagged().is_empty());
 }
 
 #[test]
-fn without_following_the_selection_stays_on_its_line() {
+fn f_keeps_the_selection_on_its_line() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3F↓↓");
     let (index, key) = (app.screen().list.index(), selected(&app).key.clone());
@@ -216,7 +213,7 @@ fn without_following_the_selection_stays_on_its_line() {
 }
 
 #[test]
-fn the_rows_on_the_screen_have_a_history() {
+fn visible_rows_have_sparklines() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "3");
     for row in app.rows().iter().take(10) {
@@ -225,20 +222,20 @@ fn the_rows_on_the_screen_have_a_history() {
     }
     press(&mut app, "G");
     let last = &app.rows()[app.rows().len() - 1].key;
-    assert!(app.sparkline(last).is_some(), "also after the list has moved");
+    assert!(app.sparkline(last).is_some(), "also after scrolling");
 }
 
 #[test]
-fn a_frozen_picture_keeps_its_histories() {
+fn a_frozen_view_keeps_its_sparklines() {
     let mut app = app(2, 8, (120, 40));
     press(&mut app, "Z");
     app.update(Event::Resized(200, 60), at(NOW + 300));
     let last = app.rows().last().expect("a row").key.clone();
-    assert!(app.sparkline(&last).is_some(), "two minutes up to the moment that is shown");
+    assert!(app.sparkline(&last).is_some(), "two minutes up to the display time");
 }
 
 #[test]
-fn without_groups_every_process_is_a_row() {
+fn t_steps_through_the_groupings() {
     let mut app = app(2, 8, SIZE);
     press(&mut app, "\ttt");
     assert_eq!(app.screen().list.order().group, Group::None);
@@ -249,22 +246,22 @@ fn without_groups_every_process_is_a_row() {
     press(&mut app, "→↓");
     assert_eq!(selected(&app).depth, 1);
     press(&mut app, "←");
-    assert_eq!(selected(&app).depth, 0, "folding takes the selection along");
+    assert_eq!(selected(&app).depth, 0, "folding moves the selection to the parent");
     press(&mut app, "t");
     assert_eq!(app.screen().list.order().group, Group::Host);
     press(&mut app, "\n\n");
-    assert!(matches!(app.screen().view(), View::Host(_)), "an open host leads to the host");
+    assert!(matches!(app.screen().view(), View::Host(_)), "Enter on an unfolded host opens it");
     press(&mut app, "\u{1b}t");
     assert_eq!(app.screen().list.order().group, Group::Job);
 }
 
 #[test]
-fn columns_are_sorted_by_in_turn_by_letter_and_backwards() {
+fn the_sort_column_is_chosen_by_step_or_by_letter() {
     let mut app = app(2, 8, SIZE);
     press(&mut app, "\t.");
     assert_eq!(app.screen().list.order().key, SortKey::Host);
     press(&mut app, ",,");
-    assert_eq!(app.screen().list.order().key, SortKey::Command, "the columns are a ring");
+    assert_eq!(app.screen().list.order().key, SortKey::Command, "the last column precedes the first");
     press(&mut app, "o");
     assert_eq!(app.mode(), Mode::SortMenu);
     press(&mut app, "g");
@@ -279,7 +276,7 @@ fn columns_are_sorted_by_in_turn_by_letter_and_backwards() {
 }
 
 #[test]
-fn a_host_in_full_lists_its_own_processes_and_its_neighbours_are_beside_it() {
+fn the_host_view_lists_its_processes_and_steps_to_adjacent_hosts() {
     let mut app = app(3, 8, SIZE);
     let all = app.rows().len();
     press(&mut app, "→\n");
@@ -290,7 +287,7 @@ fn a_host_in_full_lists_its_own_processes_and_its_neighbours_are_beside_it() {
     press(&mut app, "]");
     assert_eq!((app.screen().view(), app.screen().gpu), (&View::Host(HostId(2)), 0));
     press(&mut app, "]");
-    assert_eq!(app.screen().view(), &View::Host(HostId(0)), "the hosts are a ring");
+    assert_eq!(app.screen().view(), &View::Host(HostId(0)), "the first host follows the last");
     press(&mut app, "[");
     assert_eq!(app.screen().view(), &View::Host(HostId(2)));
     press(&mut app, "\t");
@@ -298,11 +295,11 @@ fn a_host_in_full_lists_its_own_processes_and_its_neighbours_are_beside_it() {
     press(&mut app, "\u{1b}");
     assert_eq!((app.screen().view(), app.screen().focus()), (&View::Overview, Focus::Panes));
     assert_eq!(app.rows().len(), all);
-    assert_eq!(app.screen().host, 2, "where one was last");
+    assert_eq!(app.screen().host, 2, "the last viewed host is selected");
 }
 
 #[test]
-fn a_process_in_full_stays_with_its_process() {
+fn the_process_view_follows_its_process() {
     let mut app = app(6, 8, SIZE);
     press(&mut app, "\ttt↓↓\n");
     let View::Process(key) = app.screen().view().clone() else { panic!("a process") };
@@ -315,7 +312,7 @@ fn a_process_in_full_stays_with_its_process() {
     assert_eq!(app.screen().view(), &View::Process(key));
     press(&mut app, "\u{1b}");
     assert_eq!(app.mode(), Mode::List);
-    // From one host's list the rows stay those of that host.
+    // The process view opened from a host view keeps the list of that host.
     press(&mut app, "\t\n\t\n");
     report(&mut app, 1, 8, NOW + 2);
     assert!(app.rows().iter().all(|row| row.key.host == HostId(0)));
@@ -324,7 +321,7 @@ fn a_process_in_full_stays_with_its_process() {
 }
 
 #[test]
-fn the_help_scrolls_to_its_end_and_no_further() {
+fn the_help_scrolls_to_its_end() {
     let mut app = app(1, 2, (80, 24));
     press(&mut app, "?");
     assert_eq!(app.mode(), Mode::Help);
@@ -335,11 +332,11 @@ fn the_help_scrolls_to_its_end_and_no_further() {
     press(&mut app, "\u{1b}");
     assert_eq!(app.mode(), Mode::Grid);
     press(&mut app, "??");
-    assert_eq!(app.mode(), Mode::Grid, "the key that opens it closes it");
+    assert_eq!(app.mode(), Mode::Grid, "the same key closes it");
 }
 
 #[test]
-fn retry_is_for_hosts_that_are_not_connected() {
+fn retry_connects_only_hosts_that_are_not_live() {
     let mut app = app(3, 8, SIZE);
     assert!(press(&mut app, "r").is_empty());
     assert_eq!(app.notice(at(NOW)), Some("hgx-01 is connected"));
@@ -354,13 +351,13 @@ fn retry_is_for_hosts_that_are_not_connected() {
     assert!(matches!(press(&mut app, "r")[..], [Effect::Retry(HostId(0))]));
     assert!(matches!(press(&mut app, "R")[..], [Effect::Retry(HostId(0)), Effect::Retry(HostId(2))]));
     press(&mut app, "\t");
-    assert!(press(&mut app, "r").is_empty(), "in the list it turns the order around");
+    assert!(press(&mut app, "r").is_empty(), "in the list it reverses the order");
     assert_eq!(app.links().down, 2);
     assert_eq!(app.totals().hosts_covered, 1);
 }
 
 #[test]
-fn the_interval_goes_in_steps_between_its_bounds() {
+fn the_interval_changes_in_steps_between_its_limits() {
     let mut app = app(1, 2, SIZE);
     assert_eq!(app.interval(), Duration::from_secs(2));
     assert!(matches!(press(&mut app, "-")[..], [Effect::SetInterval(interval)] if interval == Duration::from_secs(5)));
@@ -372,14 +369,14 @@ fn the_interval_goes_in_steps_between_its_bounds() {
 }
 
 #[test]
-fn refresh_asks_the_hosts_that_are_connected() {
+fn refresh_requests_readings_from_live_hosts() {
     let mut app = app(2, 2, SIZE);
     update(&mut app, 0, HostUpdate::Silent, NOW);
     assert!(matches!(control(&mut app, 'r')[..], [Effect::Request(HostId(1), Request::Resend)]));
 }
 
 #[test]
-fn a_question_opens_at_once_only_while_nothing_is_live() {
+fn a_prompt_opens_by_itself_only_before_any_host_has_data() {
     let mut fresh = connecting(&["hgx-01".to_owned()], SIZE);
     fresh.update(Event::Prompted(passphrase(1)), at(10));
     assert_eq!(fresh.mode(), Mode::SecretDialog);
@@ -391,11 +388,11 @@ fn a_question_opens_at_once_only_while_nothing_is_live() {
     live.update(Event::PromptWithdrawn(PromptId(1)), at(NOW));
     assert_eq!(live.mode(), Mode::Grid);
     press(&mut live, "P");
-    assert_eq!(live.notice(at(NOW)), Some("no question waits"));
+    assert_eq!(live.notice(at(NOW)), Some("no prompt is waiting"));
 }
 
 #[test]
-fn a_passphrase_is_typed_or_pasted_and_handed_over() {
+fn a_passphrase_is_typed_and_pasted() {
     let mut app = connecting(&["hgx-01".to_owned()], SIZE);
     app.update(Event::Prompted(passphrase(7)), at(NOW - 1));
     assert!(press(&mut app, "qs?").is_empty(), "letters are text here");
@@ -408,7 +405,7 @@ fn a_passphrase_is_typed_or_pasted_and_handed_over() {
 }
 
 #[test]
-fn a_host_key_is_skipped_trusted_once_or_saved() {
+fn a_host_key_is_declined_trusted_once_or_saved() {
     for (keys, expected) in [("s", "Decline"), ("\u{1b}", "Decline"), ("o", "TrustOnce"), ("yes\n", "TrustAndSave")] {
         let mut app = host_states(SIZE);
         app.update(Event::Key(KeyEvent::new(KeyCode::Char('P'), KeyModifiers::SHIFT)), at(NOW - 5));
@@ -420,12 +417,12 @@ fn a_host_key_is_skipped_trusted_once_or_saved() {
     }
     let mut app = host_states(SIZE);
     press(&mut app, "P");
-    assert!(press(&mut app, "o").is_empty(), "keys of the first half second are ignored");
-    assert!(matches!(control(&mut app, 'c')[..], [Effect::Quit]), "but for leaving");
+    assert!(press(&mut app, "o").is_empty(), "keys in the first half second are ignored");
+    assert!(matches!(control(&mut app, 'c')[..], [Effect::Quit]), "except Ctrl-C");
 }
 
 #[test]
-fn a_host_that_falls_silent_is_noticed_by_the_tick() {
+fn the_tick_marks_silent_hosts_as_stale() {
     let mut app = app(2, 8, SIZE);
     assert_eq!(app.totals().hosts_covered, 2);
     app.update(Event::Ticked, at(NOW + 5));
@@ -439,9 +436,123 @@ fn a_host_that_falls_silent_is_noticed_by_the_tick() {
 }
 
 #[test]
-fn an_unknown_host_and_an_empty_fleet_change_nothing() {
+fn an_unknown_host_and_an_empty_fleet_are_ignored() {
     let mut app = connecting(&[], SIZE);
     update(&mut app, 9, HostUpdate::Silent, 1);
     assert!(press(&mut app, "\n→↓r]R\t\n↓").is_empty());
     assert_eq!(app.screen().view(), &View::Overview);
+}
+
+fn names(app: &App) -> Vec<&str> {
+    app.visible_hosts().iter().map(|index| app.fleet().hosts()[*index].name().as_str()).collect()
+}
+
+fn filter(app: &mut App, text: &str) {
+    press(app, "/");
+    app.update(Event::Key(KeyEvent::new(KeyCode::Char('u'), KeyModifiers::CONTROL)), at(NOW));
+    press(app, text);
+    press(app, "\n");
+}
+
+#[test]
+fn hiding_a_host_selects_its_neighbour() {
+    let mut app = app(4, 8, SIZE);
+    press(&mut app, "→D");
+    assert_eq!(names(&app), ["hgx-01", "hgx-03", "hgx-04"]);
+    assert_eq!(app.notice(at(NOW)), Some("hgx-02 is hidden; H shows it again"));
+    assert_eq!(app.screen().host, 2);
+    assert_eq!(app.hidden_host_counts(), (1, 0));
+    assert!(app.rows().iter().all(|row| row.host_name != "hgx-02"), "its processes are not listed");
+    let (kept, total) = app.row_counts();
+    assert!(kept < total, "and the counts show that");
+    // `]` skips it, and the wall does not show it.
+    press(&mut app, "k\n]");
+    assert!(matches!(app.screen().view(), View::Host(HostId(3))), "{:?}", app.screen().view());
+    assert_eq!(app.wall_lines().len(), 3);
+    press(&mut app, "1H");
+    assert_eq!(names(&app).len(), 4);
+    press(&mut app, "DDDD");
+    assert_eq!(names(&app).len(), 1, "the last visible host cannot be hidden");
+}
+
+#[test]
+fn a_pinned_host_comes_first() {
+    let mut app = app(4, 8, SIZE);
+    press(&mut app, "→→*");
+    assert_eq!(names(&app), ["hgx-03", "hgx-01", "hgx-02", "hgx-04"]);
+    assert_eq!(app.screen().host, 2, "the selection does not change");
+    press(&mut app, "→");
+    assert_eq!(app.screen().host, 0);
+    press(&mut app, "←*");
+    assert_eq!(names(&app), ["hgx-01", "hgx-02", "hgx-03", "hgx-04"]);
+}
+
+#[test]
+fn a_filter_on_hosts_hides_hosts() {
+    let mut app = app(4, 8, SIZE);
+    filter(&mut app, "host:hgx-03");
+    assert_eq!(names(&app), ["hgx-03"]);
+    assert_eq!((app.hidden_host_counts(), app.screen().host), ((0, 3), 2));
+    filter(&mut app, "user:erika");
+    assert_eq!(names(&app).len(), 4, "a condition on processes hides no host");
+    filter(&mut app, "host:nowhere");
+    assert!(names(&app).is_empty());
+    press(&mut app, "→j\n[]vD*");
+    press(&mut app, "1\u{1b}");
+    assert_eq!(names(&app).len(), 4);
+}
+
+#[test]
+fn a_frozen_view_does_not_change_and_the_live_fleet_does() {
+    let mut app = app(2, 8, SIZE);
+    let before = app.fleet().hosts()[0].snapshots_seen;
+    press(&mut app, "Z");
+    assert_eq!(app.frozen_since(), Some(at(NOW)));
+    for seconds in [NOW + 5, NOW + 10] {
+        report(&mut app, 0, 8, seconds);
+        app.update(Event::Ticked, at(seconds));
+        app.refresh_derived_state();
+    }
+    assert_eq!(app.fleet().hosts()[0].snapshots_seen, before);
+    assert_eq!(app.live_fleet().hosts()[0].snapshots_seen, before + 2);
+    assert_eq!(app.display_time(at(NOW + 10)), at(NOW));
+    press(&mut app, "→\t↓");
+    assert_eq!((app.screen().host, app.mode()), (1, Mode::List), "navigation works");
+    press(&mut app, "Z");
+    assert_eq!(app.frozen_since(), None);
+    assert_eq!(app.fleet().hosts()[0].snapshots_seen, before + 2);
+}
+
+#[test]
+fn density_keys_change_the_panes() {
+    let mut app = app(6, 8, SIZE);
+    let rows = |app: &App| app.screen_layout(SIZE).grid.expect("a grid").pane_rows;
+    let auto = rows(&app);
+    press(&mut app, "c");
+    assert!(rows(&app) < auto);
+    assert_eq!((app.density, app.notice(at(NOW))), (Density::Compact, Some("density compact")));
+    press(&mut app, "f");
+    assert!(app.screen_layout(SIZE).grid.expect("a grid").overflows());
+    press(&mut app, "a");
+    assert_eq!(rows(&app), auto);
+}
+
+#[test]
+fn the_palette_performs_the_selected_action() {
+    let mut app = app(3, 8, SIZE);
+    press(&mut app, ":");
+    assert_eq!(app.mode(), Mode::Palette);
+    press(&mut app, "wall\n");
+    assert_eq!((app.mode(), app.screen().view()), (Mode::Wall, &View::Wall));
+    press(&mut app, ":quit");
+    assert!(matches!(press(&mut app, "\n")[..], [Effect::Quit]));
+    press(&mut app, "1:q\u{1b}");
+    assert_eq!(app.mode(), Mode::Grid);
+    press(&mut app, "\t:sort by the next\n");
+    assert_eq!(app.screen().list.order().key, SortKey::ALL[1]);
+    press(&mut app, ":no such thing\n");
+    assert_eq!(app.mode(), Mode::List);
+    app.settings.is_readonly = true;
+    press(&mut app, ":send\n");
+    assert!(app.signals().dialog().is_none());
 }

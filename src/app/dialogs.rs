@@ -1,0 +1,526 @@
+//! Dialogs with text input: prompts from SSH, the field for secrets, and the command palette.
+
+use super::action::{Action, Mode};
+use super::keymap::{BINDINGS, Binding};
+use super::screen::move_index;
+use crate::fleet::Moment;
+use crate::ssh::prompt::{Answer, Prompt, PromptId, PromptKind, Secret};
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+use tui_input::{Input, InputRequest};
+use zeroize::{Zeroize, Zeroizing};
+
+/// For this long after a dialog opened by itself, its keys are ignored: they were meant for the view behind it.
+pub const IGNORE_KEYS_FOR: Duration = Duration::from_millis(500);
+/// The word that saves a host key. A single key could be pressed by accident.
+pub const SAVE_WORD: &str = "yes";
+
+/// The prompts that wait for an answer. The dialog shows the first one while it is open.
+#[derive(Debug, Default)]
+pub struct Prompts {
+    waiting: VecDeque<Prompt>,
+    dialog: Option<PromptDialog>,
+    answered: usize,
+}
+
+/// The dialog for the first prompt.
+#[derive(Debug)]
+pub struct PromptDialog {
+    /// When the dialog opened.
+    pub opened_at: Moment,
+    /// The text typed so far.
+    pub input: SecretInput,
+    /// Keys were pressed while keys were ignored.
+    pub ignored_keys: bool,
+    /// Enter was pressed without the word that saves a host key.
+    pub needs_save_word: bool,
+}
+
+impl PromptDialog {
+    fn new(now: Moment) -> Self {
+        Self { opened_at: now, input: SecretInput::new(), ignored_keys: false, needs_save_word: false }
+    }
+}
+
+impl Prompts {
+    /// Returns the number of waiting prompts, including the one in the dialog.
+    pub fn count(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Returns the open dialog and its prompt.
+    pub fn open_dialog(&self) -> Option<(&Prompt, &PromptDialog)> {
+        self.waiting.front().zip(self.dialog.as_ref())
+    }
+
+    /// Returns the number of the open dialog and the number of all prompts since the queue was last empty.
+    pub fn position(&self) -> (usize, usize) {
+        (self.answered + 1, self.answered + self.waiting.len())
+    }
+
+    /// Returns the first prompt that a host waits for.
+    pub fn of_host(&self, host: &str) -> Option<&Prompt> {
+        self.waiting.iter().find(|prompt| prompt.hosts.iter().any(|name| name == host))
+    }
+
+    /// Adds a prompt, or updates it if more hosts wait for it or the answer was wrong.
+    pub fn add(&mut self, prompt: Prompt, open_at_once: bool, now: Moment) {
+        if let Some(index) = self.waiting.iter().position(|known| known.id == prompt.id) {
+            let is_new_attempt = self.waiting[index].kind != prompt.kind;
+            self.waiting[index] = prompt;
+            if index == 0 && is_new_attempt && self.dialog.is_some() {
+                self.dialog = Some(PromptDialog::new(now));
+            }
+        } else {
+            self.waiting.push_back(prompt);
+        }
+        if open_at_once {
+            self.open(now);
+        }
+    }
+
+    /// Removes a prompt that no longer needs an answer.
+    pub fn withdraw(&mut self, id: PromptId, now: Moment) {
+        let Some(index) = self.waiting.iter().position(|prompt| prompt.id == id) else { return };
+        self.waiting.remove(index);
+        if index == 0 && self.dialog.take().is_some() {
+            self.open(now);
+        }
+        self.reset_count_when_empty();
+    }
+
+    /// Opens the dialog for the first prompt, unless a dialog is open.
+    pub fn open(&mut self, now: Moment) {
+        if self.dialog.is_none() && !self.waiting.is_empty() {
+            self.dialog = Some(PromptDialog::new(now));
+        }
+    }
+
+    /// Handles a key of the dialog and returns the answer, if the key gives one.
+    pub fn act(&mut self, key: DialogKey, now: Moment) -> Option<(PromptId, Answer)> {
+        let (prompt, dialog) = (self.waiting.front()?, self.dialog.as_mut()?);
+        if now.since(dialog.opened_at) < IGNORE_KEYS_FOR {
+            dialog.ignored_keys = true;
+            return None;
+        }
+        let is_host_key = matches!(prompt.kind, PromptKind::HostKey { .. });
+        let answer = match key {
+            DialogKey::Action(Action::Skip) => Answer::Decline,
+            DialogKey::Action(Action::TrustOnce) if is_host_key => Answer::TrustOnce,
+            DialogKey::Action(Action::Submit) if is_host_key => {
+                if dialog.input.text() != SAVE_WORD {
+                    dialog.needs_save_word = true;
+                    return None;
+                }
+                Answer::TrustAndSave
+            }
+            DialogKey::Action(Action::Submit) => Answer::Secret(dialog.input.take()),
+            DialogKey::Action(Action::EraseCharacter) => {
+                dialog.input.pop();
+                return None;
+            }
+            DialogKey::Action(Action::EraseLine) => {
+                dialog.input.clear();
+                return None;
+            }
+            DialogKey::Action(_) => return None,
+            DialogKey::Character(character) => {
+                let full = is_host_key && dialog.input.text().len() >= SAVE_WORD.len();
+                if !full {
+                    dialog.input.push(character);
+                }
+                return None;
+            }
+        };
+        let id = prompt.id;
+        self.waiting.pop_front();
+        self.answered += 1;
+        self.dialog = None;
+        // The user is present and can answer the next prompt, which ignores keys that were typed too fast.
+        self.open(now);
+        self.reset_count_when_empty();
+        Some((id, answer))
+    }
+
+    fn reset_count_when_empty(&mut self) {
+        if self.waiting.is_empty() {
+            self.answered = 0;
+        }
+    }
+}
+
+/// A key in a dialog.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DialogKey {
+    /// A key with an action.
+    Action(Action),
+    /// A text character.
+    Character(char),
+}
+
+/// The longest secret, in bytes.
+const MAX_SECRET_BYTES: usize = 1024;
+
+/// An input field for a secret, in one buffer that is zeroized.
+///
+/// The buffer has its full capacity from the start, because a buffer that grows leaves copies in freed memory. The type
+/// is not `Clone`, and `Debug` does not show the text.
+pub struct SecretInput {
+    text: Zeroizing<String>,
+}
+
+impl SecretInput {
+    /// Returns an empty field.
+    pub fn new() -> Self {
+        Self { text: Zeroizing::new(String::with_capacity(MAX_SECRET_BYTES)) }
+    }
+
+    /// Adds a character; what goes beyond [`MAX_BYTES`] or controls a terminal is not taken.
+    pub fn push(&mut self, character: char) {
+        if !character.is_control() && self.text.len() + character.len_utf8() <= MAX_SECRET_BYTES {
+            self.text.push(character);
+        }
+    }
+
+    /// Removes the last character.
+    pub fn pop(&mut self) {
+        if let Some((start, _)) = self.text.char_indices().next_back() {
+            // Truncation alone would leave the bytes in the buffer.
+            let mut tail = self.text.split_off(start);
+            tail.zeroize();
+        }
+    }
+
+    /// Removes the text.
+    pub fn clear(&mut self) {
+        self.text.zeroize();
+    }
+
+    /// Returns whether the field is empty.
+    pub fn is_empty(&self) -> bool {
+        self.text.is_empty()
+    }
+
+    /// Returns the text, for prompts whose answer may be shown.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the secret and leaves the field empty.
+    pub fn take(&mut self) -> Secret {
+        Secret::new(std::mem::replace(&mut self.text, Zeroizing::new(String::with_capacity(MAX_SECRET_BYTES))))
+    }
+}
+
+impl Default for SecretInput {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for SecretInput {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("SecretInput(...)")
+    }
+}
+
+/// The longest text in the palette, in characters.
+const MAX_PALETTE_CHARACTERS: usize = 60;
+
+/// The open command palette, which finds an action by its description.
+#[derive(Debug)]
+pub struct Palette {
+    /// The mode whose actions it offers.
+    pub mode: Mode,
+    input: Input,
+    index: usize,
+}
+
+impl Palette {
+    /// Returns an empty palette for a mode.
+    pub fn new(mode: Mode) -> Self {
+        Self { mode, input: Input::default(), index: 0 }
+    }
+
+    /// Returns the text typed so far.
+    pub fn text(&self) -> &str {
+        self.input.value()
+    }
+
+    /// Returns the index of the selected entry.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Returns the bindings that match the text, the best match first. An empty text matches all, in the order of the table.
+    pub fn entries(&self, is_offered: impl Fn(&Binding) -> bool) -> Vec<&'static Binding> {
+        let words: Vec<String> = self.text().to_lowercase().split_whitespace().map(str::to_owned).collect();
+        let all = BINDINGS.iter().filter(|line| line.modes.contains(&self.mode) && is_entry(line) && is_offered(line));
+        let mut found: Vec<(u32, &'static Binding)> =
+            all.filter_map(|line| Some((score(line, &words)?, line))).collect();
+        // If some entries contain the words as typed, entries with only their scattered letters are dropped.
+        let whole = words.len() as u32 * WITHIN_A_WORD;
+        if found.iter().any(|(score, _)| *score <= whole) {
+            found.retain(|(score, _)| *score <= whole);
+        }
+        // The sort is stable: equal matches stay in the order of the table.
+        found.sort_by_key(|(score, _)| *score);
+        found.into_iter().map(|(_, line)| line).collect()
+    }
+
+    /// Inserts typed or pasted text.
+    pub fn type_text(&mut self, text: &str) {
+        for character in text.chars().filter(|character| !character.is_control()) {
+            if self.text().chars().count() < MAX_PALETTE_CHARACTERS {
+                self.input.handle(InputRequest::InsertChar(character));
+            }
+        }
+        self.index = 0;
+    }
+
+    /// Performs an action of the input line or of the list below it.
+    pub fn act(&mut self, action: Action, count: usize) {
+        let request = match action {
+            Action::Up | Action::Down => {
+                self.index = move_index(self.index, action, count, 1);
+                return;
+            }
+            Action::EraseCharacter => InputRequest::DeletePrevChar,
+            Action::EraseWord => InputRequest::DeletePrevWord,
+            Action::EraseLine => InputRequest::DeleteLine,
+            _ => return,
+        };
+        self.input.handle(request);
+        self.index = 0;
+    }
+}
+
+/// Returns whether the palette lists a binding. Movement keys are left out.
+fn is_entry(line: &Binding) -> bool {
+    !matches!(
+        line.action,
+        Action::Up
+            | Action::Down
+            | Action::Left
+            | Action::Right
+            | Action::PageUp
+            | Action::PageDown
+            | Action::HalfPageUp
+            | Action::HalfPageDown
+            | Action::First
+            | Action::Last
+            | Action::Palette
+    )
+}
+
+/// Returns how badly a binding matches the words, or `None` if a word does not match. Lower is better.
+fn score(line: &Binding, words: &[String]) -> Option<u32> {
+    let name = line.action.name().unwrap_or_default();
+    let text = line.description.to_lowercase();
+    words.iter().map(|word| [name, &text].into_iter().filter_map(|text| distance(text, word)).min()).sum()
+}
+
+/// The distance of a word that occurs in the middle of a word of the text.
+const WITHIN_A_WORD: u32 = 2;
+
+/// Returns 0 if the text begins with `word`, 1 if a word of it does, 2 if `word` occurs elsewhere; otherwise, if the
+/// letters of `word` occur in order, 3 plus the number of letters between them.
+fn distance(text: &str, word: &str) -> Option<u32> {
+    if text.starts_with(word) {
+        return Some(0);
+    }
+    if let Some(at) = text.find(word) {
+        let is_start = text[..at].ends_with(|before: char| !before.is_alphanumeric());
+        return Some(if is_start { 1 } else { WITHIN_A_WORD });
+    }
+    let mut rest = text.char_indices();
+    let mut previous: Option<usize> = None;
+    let mut between = 0;
+    for wanted in word.chars() {
+        let (at, _) = rest.find(|(_, character)| *character == wanted)?;
+        between += previous.map_or(0, |previous| at - previous - 1);
+        previous = Some(at);
+    }
+    Some(WITHIN_A_WORD + 1 + between as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Moment {
+        Moment::default().plus(Duration::from_millis(milliseconds))
+    }
+
+    fn host_key(id: u64) -> Prompt {
+        Prompt {
+            id: PromptId(id),
+            hosts: vec!["hgx-10".into()],
+            kind: PromptKind::HostKey {
+                target: "hgx-10.lab (10.2.0.20:22)".into(),
+                key_type: "ssh-ed25519".into(),
+                fingerprint: "SHA256:abc".into(),
+                known_hosts: "~/.ssh/known_hosts".into(),
+                also_known_as: Vec::new(),
+            },
+        }
+    }
+
+    fn passphrase(id: u64, failures: u32) -> Prompt {
+        let kind = PromptKind::Passphrase { path: "~/.ssh/id_ed25519".into(), fingerprint: None, failures };
+        Prompt { id: PromptId(id), hosts: vec!["hgx-11".into(), "hgx-12".into()], kind }
+    }
+
+    fn type_text(prompts: &mut Prompts, text: &str, now: Moment) {
+        for character in text.chars() {
+            assert!(prompts.act(DialogKey::Character(character), now).is_none());
+        }
+    }
+
+    #[test]
+    fn keys_in_the_first_half_second_are_ignored() {
+        let mut prompts = Prompts::default();
+        prompts.add(host_key(1), true, at(1000));
+        assert!(prompts.act(DialogKey::Action(Action::TrustOnce), at(1499)).is_none());
+        assert!(prompts.open_dialog().expect("open").1.ignored_keys);
+        let (id, answer) = prompts.act(DialogKey::Action(Action::TrustOnce), at(1500)).expect("answered");
+        assert_eq!(id, PromptId(1));
+        assert!(matches!(answer, Answer::TrustOnce));
+        assert_eq!(prompts.count(), 0);
+    }
+
+    #[test]
+    fn a_host_key_is_saved_only_after_the_word_yes() {
+        let mut prompts = Prompts::default();
+        prompts.add(host_key(1), true, at(0));
+        type_text(&mut prompts, "ye", at(600));
+        assert!(prompts.act(DialogKey::Action(Action::Submit), at(600)).is_none());
+        assert!(prompts.open_dialog().expect("open").1.needs_save_word);
+        type_text(&mut prompts, "s!", at(600));
+        let (_, answer) = prompts.act(DialogKey::Action(Action::Submit), at(600)).expect("answered");
+        assert!(matches!(answer, Answer::TrustAndSave));
+    }
+
+    #[test]
+    fn submit_returns_the_passphrase_and_opens_the_next_prompt() {
+        let mut prompts = Prompts::default();
+        prompts.add(passphrase(1, 0), true, at(0));
+        prompts.add(host_key(2), true, at(0));
+        assert_eq!(prompts.position(), (1, 2));
+        type_text(&mut prompts, "sesamx", at(600));
+        assert!(prompts.act(DialogKey::Action(Action::EraseCharacter), at(600)).is_none());
+        type_text(&mut prompts, "e", at(600));
+        let Some((PromptId(1), Answer::Secret(secret))) = prompts.act(DialogKey::Action(Action::Submit), at(600))
+        else {
+            panic!("no secret")
+        };
+        assert_eq!(secret.expose(), "sesame");
+        assert_eq!(prompts.position(), (2, 2));
+        assert!(prompts.act(DialogKey::Action(Action::Skip), at(700)).is_none(), "guarded");
+        let (id, answer) = prompts.act(DialogKey::Action(Action::Skip), at(1200)).expect("answered");
+        assert_eq!(id, PromptId(2));
+        assert!(matches!(answer, Answer::Decline));
+        assert_eq!(prompts.position(), (1, 0));
+    }
+
+    #[test]
+    fn a_later_prompt_waits_until_it_is_opened() {
+        let mut prompts = Prompts::default();
+        prompts.add(host_key(1), false, at(0));
+        assert!(prompts.open_dialog().is_none());
+        assert!(prompts.act(DialogKey::Action(Action::TrustOnce), at(900)).is_none());
+        assert_eq!(prompts.of_host("hgx-10").map(|prompt| prompt.id), Some(PromptId(1)));
+        prompts.open(at(1000));
+        assert!(prompts.open_dialog().is_some());
+    }
+
+    #[test]
+    fn a_new_attempt_clears_the_field_and_more_hosts_do_not() {
+        let mut prompts = Prompts::default();
+        prompts.add(passphrase(1, 0), true, at(0));
+        type_text(&mut prompts, "abc", at(600));
+        let more = Prompt { hosts: vec!["a".into(); 5], ..passphrase(1, 0) };
+        prompts.add(more, false, at(700));
+        assert!(!prompts.open_dialog().expect("open").1.input.is_empty());
+        prompts.add(passphrase(1, 1), false, at(800));
+        assert_eq!(prompts.count(), 1);
+        let dialog = prompts.open_dialog().expect("open").1;
+        assert!(dialog.input.is_empty());
+        assert_eq!(dialog.opened_at, at(800));
+    }
+
+    #[test]
+    fn withdrawing_a_prompt_opens_the_next_one() {
+        let mut prompts = Prompts::default();
+        prompts.add(host_key(1), true, at(0));
+        prompts.add(passphrase(2, 0), true, at(0));
+        prompts.withdraw(PromptId(1), at(100));
+        assert_eq!(prompts.open_dialog().expect("open").0.id, PromptId(2));
+        prompts.withdraw(PromptId(9), at(100));
+        prompts.withdraw(PromptId(2), at(100));
+        assert!(prompts.open_dialog().is_none());
+    }
+
+    #[test]
+    fn the_secret_buffer_does_not_move_or_grow() {
+        let mut input = SecretInput::new();
+        let pointer = input.text.as_ptr();
+        for _ in 0..MAX_SECRET_BYTES {
+            input.push('ä');
+        }
+        assert_eq!(input.text.len(), MAX_SECRET_BYTES);
+        assert_eq!(input.text.as_ptr(), pointer);
+        assert_eq!(input.text.capacity(), MAX_SECRET_BYTES);
+    }
+
+    #[test]
+    fn take_and_clear_leave_an_empty_field() {
+        let mut input = SecretInput::new();
+        for character in "correct\u{8} horse\n".chars() {
+            input.push(character);
+        }
+        input.pop();
+        assert_eq!(format!("{input:?}"), "SecretInput(...)");
+        assert_eq!(input.take().expose(), "correct hors");
+        assert!(input.is_empty());
+        input.push('x');
+        input.clear();
+        assert!(input.is_empty());
+    }
+
+    fn found(mode: Mode, text: &str) -> Vec<Action> {
+        let mut palette = Palette::new(mode);
+        palette.type_text(text);
+        palette.entries(|_| true).iter().map(|line| line.action).collect()
+    }
+
+    #[test]
+    fn the_palette_finds_actions_by_a_few_letters() {
+        assert_eq!(found(Mode::Grid, "shell").first(), Some(&Action::Shell));
+        assert_eq!(found(Mode::Grid, "wall").first(), Some(&Action::Wall));
+        assert_eq!(found(Mode::List, "sort colu").first(), Some(&Action::SortRight));
+        assert_eq!(found(Mode::Grid, "hidhst").first(), Some(&Action::Hide));
+        assert_eq!(found(Mode::Grid, "QUIT").first(), Some(&Action::Quit));
+        assert_eq!(found(Mode::Grid, "zzzz"), []);
+        let sorting = [Action::SortRight, Action::SortLeft, Action::SortReverse, Action::SortMenu];
+        assert!(found(Mode::List, "sort").iter().all(|action| sorting.contains(action)), "no scattered letters");
+        assert!(!found(Mode::Grid, "").contains(&Action::Terminate), "only actions of this mode");
+        assert!(found(Mode::List, "").contains(&Action::Terminate));
+    }
+
+    #[test]
+    fn palette_text_and_selection_are_bounded() {
+        let mut palette = Palette::new(Mode::Grid);
+        palette.type_text(&"x\u{1b}".repeat(100));
+        assert_eq!(palette.text().len(), MAX_PALETTE_CHARACTERS);
+        palette.act(Action::EraseLine, 0);
+        let count = palette.entries(|_| true).len();
+        for _ in 0..2 * count {
+            palette.act(Action::Down, count);
+        }
+        assert_eq!(palette.index(), count - 1);
+        palette.type_text("w");
+        assert_eq!(palette.index(), 0);
+    }
+}
