@@ -133,7 +133,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     &[SecretDialog], [key(KeyCode::Enter)], Action::Submit, "Enter", "send the text", Some("send");
     PROMPT_DIALOGS, [key(KeyCode::Backspace)], Action::EraseCharacter, "Backspace", "delete the previous character", None;
     PROMPT_DIALOGS, [ctrl('u')], Action::EraseLine, "C-u", "delete the whole text", None;
-    SORT_MENU, [char('n')], Action::SortBy(SortKey::Trouble), "n", "problems first, then your own, then GPU memory", Some("problems first");
+    SORT_MENU, [char('n')], Action::SortBy(SortKey::Trouble), "n", "problems first, then your own, then memory", Some("problems first");
     SORT_MENU, [char('h')], Action::SortBy(SortKey::Host), "h", "host", Some("host");
     SORT_MENU, [char('u')], Action::SortBy(SortKey::User), "u", "user", Some("user");
     SORT_MENU, [char('p')], Action::SortBy(SortKey::Pid), "p", "process id", Some("pid");
@@ -160,35 +160,35 @@ pub static BINDINGS: &[Binding] = bindings! {
     &[Grid, List], [key(KeyCode::Esc)], Action::ShowAll, "Esc", "clear all filters", Some("show all");
     LIVE, [char('P')], Action::OpenPrompts, "P", "answer prompts for host keys and passphrases", Some("answer");
     &[Grid, List], [key(KeyCode::Tab)], Action::NextFocus, "Tab", "focus hosts or the process list", Some("hosts/processes");
-    HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "in the host view: focus GPUs or the process list", Some("GPUs/processes");
+    HOSTS, [key(KeyCode::Tab)], Action::NextFocus, "Tab", "host view: focus GPUs or the process list", Some("GPUs/processes");
     SPLIT, [key(KeyCode::BackTab)], Action::PreviousFocus, "S-Tab", "focus the previous part", None;
     HOSTS, [char(']')], Action::NextHost, "]", "show the next host", Some("next host");
     HOSTS, [char('[')], Action::PreviousHost, "[", "show the previous host", Some("previous");
-    &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: next metric (GPU, mem-busy, memory, power, temperature)", Some("metric");
+    &[Host, HostList, Wall], [char('v')], Action::Metric, "v", "charts: next metric (GPU, memory, power, ...)", Some("metric");
     CHARTS, [char('w')], Action::Span, "w", "charts: next span (2 minutes to 2 hours)", Some("span");
     &[Grid, Host, Wall], [char('r')], Action::RetryHost, "r", "connect to this host now", Some("retry");
     &[Grid, Host, HostList, Gpu, Wall], [char('L')], Action::Log, "L", "ssh log of this host", None;
-    WITH_SELECTION, [char('s')], Action::Shell, "s", "open a shell on the host; the screen returns when it ends", None;
-    WITH_SELECTION, [char('y')], Action::Copy, "y", "copy an ssh command, a pid, commands for a free GPU or a message", None;
+    WITH_SELECTION, [char('s')], Action::Shell, "s", "open a shell on the host", None;
+    WITH_SELECTION, [char('y')], Action::Copy, "y", "copy ssh command, pid, message or GPU setup", None;
     HIDEABLE, [char('D')], Action::Hide, "D", "hide this host", None;
     &[Grid, List, Wall], [char('H')], Action::ShowHidden, "H", "show hidden hosts", None;
     HIDEABLE, [char('*')], Action::Pin, "*", "pin this host to the top, or unpin it", None;
-    OVERVIEW, [char('a')], Action::DensityAuto, "a", "density: choose panes by the space", None;
+    OVERVIEW, [char('a')], Action::DensityAuto, "a", "density: as much as fits", None;
     OVERVIEW, [char('c')], Action::DensityCompact, "c", "density: small panes", None;
-    OVERVIEW, [char('f')], Action::DensityFull, "f", "density: full panes, scrolled if they do not fit", None;
-    LIVE, [char('R')], Action::RetryAll, "R", "connect now to all hosts that are not connected", None;
+    OVERVIEW, [char('f')], Action::DensityFull, "f", "density: full panes; scroll if they do not fit", None;
+    LIVE, [char('R')], Action::RetryAll, "R", "connect to all unconnected hosts now", None;
 
     PANES, [char('/'), key(KeyCode::F(4))], Action::Filter, "/ F4", "filter processes and hosts", Some("filter");
     LISTS, [key(KeyCode::Right), char('l')], Action::Unfold, "Right l", "unfold: show the rows below", Some("unfold");
     LISTS, [key(KeyCode::Left), char('h')], Action::Fold, "Left h", "fold: hide the rows below", None;
-    LISTS, [char('t'), key(KeyCode::F(5))], Action::Group, "t F5", "next grouping: job, across hosts, none, user, host", Some("group");
+    LISTS, [char('t'), key(KeyCode::F(5))], Action::Group, "t F5", "next grouping: job, across hosts, user, ...", Some("group");
     SORTABLE, [char('.')], Action::SortRight, ".", "sort by the next column", Some("sort");
     SORTABLE, [char(',')], Action::SortLeft, ",", "sort by the previous column", None;
     SORTABLE, [char('r')], Action::SortReverse, "r", "reverse the order", Some("reverse");
     LISTS, [char('o'), key(KeyCode::F(6))], Action::SortMenu, "o F6", "sort menu: choose a column by its letter", Some("sort by");
     LISTS, [char(' ')], Action::Tag, "Space", "tag or untag this row", Some("tag");
     LISTS, [char('U')], Action::UntagAll, "U", "remove all tags", Some("untag all");
-    LISTS, [char('F')], Action::Follow, "F", "selection follows its process, or stays on its line", None;
+    LISTS, [char('F')], Action::Follow, "F", "selection follows its process, or its line", None;
     SIGNALLABLE, [char('I')], Action::Interrupt, "I", "send INT after a confirmation", None;
     SIGNALLABLE, [char('T')], Action::Terminate, "T", "send TERM after a confirmation", Some("TERM");
     SIGNALLABLE, [char('K')], Action::Kill, "K", "send KILL after a confirmation", None;
@@ -233,7 +233,7 @@ pub static BINDINGS: &[Binding] = bindings! {
     LIVE, [char('-')], Action::Slower, "-", "sample less often", None;
     LIVE, [char('+'), char('=')], Action::Faster, "+", "sample more often", None;
     VIEWS, [char('Z')], Action::Freeze, "Z", "freeze or unfreeze the view", None;
-    VIEWS, [char('M')], Action::Mouse, "M", "mouse on or off; off lets the terminal select text", None;
+    VIEWS, [char('M')], Action::Mouse, "M", "mouse on or off (off: terminal selects text)", None;
     VIEWS, [char(':')], Action::Palette, ":", "command palette: find a command by name", None;
     LIVE, [ctrl('r')], Action::Refresh, "C-r", "request new readings from all hosts", None;
     ALL, [ctrl('l')], Action::Repaint, "C-l", "redraw the screen", None;
@@ -554,10 +554,8 @@ mod tests {
             [
                 KeyConflict {
                     assignment_and_key: (0, 1),
-                    message:
-                        "`y` for `shell` has another meaning (grid): copy an ssh command, a pid, commands for a free \
-                              GPU or a message"
-                            .into(),
+                    message: "`y` for `shell` has another meaning (grid): copy ssh command, pid, message or GPU setup"
+                        .into(),
                     hint: "use another key, or change the key of `copy` too".into(),
                 },
                 KeyConflict {
