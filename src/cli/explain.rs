@@ -156,7 +156,10 @@ mod tests {
     fn the_list_has_a_line_for_every_rule() {
         let list = list();
         assert_eq!(list.lines().count(), RuleId::ALL.len());
-        assert!(list.starts_with("stuck-spin           GPUs read as busy but draw little power and access no memory\n"), "{list}");
+        assert!(
+            list.starts_with("stuck-spin           GPUs read as busy but draw little power and access no memory\n"),
+            "{list}"
+        );
     }
 
     #[test]

@@ -123,7 +123,7 @@ fn draw_targets(writer: &mut LineWriter<'_, '_>, targets: &[SignalTarget], outco
 fn draw_choices(writer: &mut LineWriter<'_, '_>, dialog: &SignalDialog, now: Moment) {
     let theme = writer.canvas.theme;
     let name = signal_name(dialog.signal);
-    let counts = !dialog.is_kill_offer || now.since(dialog.opened_at) >= signals::IGNORE_KEYS_FOR;
+    let counts = !dialog.is_kill_offer || now.since(dialog.opened_at) >= crate::app::dialogs::IGNORE_KEYS_FOR;
     let send = short!("Send {name}");
     match &dialog.confirmation {
         Confirmation::Impossible => writer.labelled("Close", LABEL, "Esc or Enter"),
