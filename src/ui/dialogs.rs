@@ -14,7 +14,7 @@ use super::areas::centered;
 use super::canvas::{Canvas, LineWriter};
 use super::format::{columns, memory, plural, short, strip_directories};
 use crate::app::dialogs::{IGNORE_KEYS_FOR, PromptDialog, SAVE_WORD};
-use crate::app::signals::{self, Confirmation, SignalDialog, signal_name};
+use crate::app::signals::{Confirmation, SignalDialog, signal_name};
 use crate::app::{App, SignalTarget};
 use crate::fleet::{Moment, gpu_list};
 use crate::ssh::prompt::{Prompt, PromptKind};
