@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! crit  gpu-03  stuck-spin, likely, for 14 min
-//!       GPUs 0-7 say 100 % busy for 14 min but draw 104 W of 700 W (was 560 W) and move no memory: ...
+//!       GPUs 0-7 read 100 % busy for 14 min but draw 104 W of 700 W (was 560 W) and access no memory: ...
 //!       next: py-spy dump --pid 4312
 //!       not:  a barrier while one rank saves or evaluates
 //! watching

@@ -7,7 +7,7 @@ fn the_list_as_text() {
     with_report(|report| {
         let expected = "\
 crit  hgx-01  stuck-spin, likely, for 14 min
-      GPUs 0-1 say 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung
+      GPUs 0-1 read 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung
       next: py-spy dump --pid 4312
       not:  a checkpoint: no rank writes
 warn  hgx-02  disk-full, certain, for at least 30 s, already present at the first sample, snoozed for 59 min
@@ -42,7 +42,7 @@ fn a_fleet_without_findings_has_a_summary_line() {
 #[test]
 fn a_transition_is_one_line() {
     let text: String = transitions().iter().map(|change| transition(change, moment(0.0), Paint::OFF)).collect();
-    let sentence = "GPUs 0-1 say 100 % busy but draw 104 W of 700 W: train.py looks hung";
+    let sentence = "GPUs 0-1 read 100 % busy but draw 104 W of 700 W: train.py looks hung";
     let expected = format!(
         "   0:00:10  warn  hgx-01  stuck-spin  clear -> pending  {sentence}
    0:05:10  warn  hgx-01  stuck-spin  pending -> firing (notified)  {sentence}

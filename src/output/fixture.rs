@@ -241,7 +241,7 @@ pub(super) fn hang() -> Finding {
     finding.processes = vec![FindingProcess { host: HostId(0), key, command: "python train.py".into() }];
     finding.user = Some("alice".into());
     finding.is_mine = true;
-    finding.sentence = "GPUs 0-1 say 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung".into();
+    finding.sentence = "GPUs 0-1 read 100 % busy for 14 min but draw 104 W of 700 W: train.py looks hung".into();
     finding.next_check = "py-spy dump --pid 4312".into();
     finding.not = "a checkpoint: no rank writes";
     finding
@@ -314,7 +314,7 @@ pub(super) fn transitions() -> Vec<Transition> {
         severity,
         notify: to == FindingPhase::Firing,
         is_reminder: false,
-        sentence: "GPUs 0-1 say 100 % busy but draw 104 W of 700 W: train.py looks hung".into(),
+        sentence: "GPUs 0-1 read 100 % busy but draw 104 W of 700 W: train.py looks hung".into(),
     };
     vec![
         transition(10.0, FindingPhase::Clear, FindingPhase::Pending, Severity::Warn),

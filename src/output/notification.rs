@@ -40,7 +40,7 @@ pub struct JsonNotification {
     pub left_out: u32,
 }
 
-/// The notification in one line: `crit hgx-04: GPUs 4,5 say 100 % busy ...`, or `3 findings: crit gpu-lost on hgx-01,
+/// The notification in one line: `crit hgx-04: GPUs 4,5 read 100 % busy ...`, or `3 findings: crit gpu-lost on hgx-01,
 /// ...`.
 pub fn summary(notification: &Notification) -> SafeText {
     let host = |news: &FindingNotification| match &news.finding.hosts[..] {

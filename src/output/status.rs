@@ -7,7 +7,7 @@
 //! hgx-02  down: nothing listens on port 22
 //!   hint: is sshd running there?
 //! findings: 1 firing, 1 watched (`gpufleet findings` watches for longer)
-//!   crit  hgx-01  stuck-spin  GPUs 4,5 say 100 % busy for 18 min but draw 104 W of 700 W ...
+//!   crit  hgx-01  stuck-spin  GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W ...
 //!   info  hgx-01  idle-hog    watched: GPU 3 idle > 30 min with 12 GiB held
 //! ```
 

@@ -3,12 +3,12 @@
 //! ```text
 //! ╭─ Findings  2 crit  1 warn  3 notes  1 watched ─────────────────────────────────────────────╮
 //! │  SINCE HOST   GPU  WHO     WHAT                                                            │
-//! │▸?  18m hgx-04 4,5  dmitri  GPUs 4,5 say 100 % busy for 18 min but draw 104 W of 700 W ...  │
+//! │▸?  18m hgx-04 4,5  dmitri  GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W ...  │
 //! │ z   2h hgx-02 1    bob     notebook.py (bob, pid 4471) holds 31 GiB and has done nothing   │
 //! │ ?   2m hgx-06 7    fumi    watching 2m of 10m: GPU 7 says 100 % busy but draws 98 W ...    │
 //! ╰────────────────────────────────────────────────────────────────────────────────────────────╯
 //! ╭─ hung?  hgx-04 GPU 4,5  dmitri ─────────────────────────────────────────── crit, likely ───╮
-//! │GPUs 4,5 say 100 % busy for 18 min but draw 104 W of 700 W (was 560 W) and move no memory.  │
+//! │GPUs 4,5 read 100 % busy for 18 min but draw 104 W of 700 W (was 560 W) and access no memory.  │
 //! │check     py-spy dump --pid 12001                                                           │
 //! │not       a slow loader, a checkpoint                                                       │
 //! ╰─ rule stuck-spin ──────────────────────────────────── gpufleet explain stuck-spin ─────────╯

@@ -224,7 +224,7 @@ fn main_users(summary: &HostSummary) -> Option<String> {
 fn draw_waiting_prompt(writer: &mut LineWriter<'_, '_>, prompt: &Prompt, waiting: usize) {
     let theme = writer.canvas.theme;
     let others = prompt.hosts.len().saturating_sub(1);
-    writer.pin_to_bottom("P answers", &short!("{waiting} waiting"));
+    writer.pin_to_bottom("press P to answer", &short!("{waiting} waiting"));
     match &prompt.kind {
         PromptKind::HostKey { key_type, fingerprint, .. } => {
             writer.marked("k", "unknown host key", theme.warn);

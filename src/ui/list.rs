@@ -1,7 +1,7 @@
 //! The process list of all hosts or of one, and the choice of its columns.
 //!
 //! ```text
-//! ╭─ Processes 1-3 of 30 ───────────────────────────────────── sort trouble, mine, memory  group job ─╮
+//! ╭─ Processes 1-3 of 30 ───────────────────────────────────── sort problems first  group job ─╮
 //! │ HOST   GPU       PID USER      GMEM  SM%  TIME STATE        COMMAND                               │
 //! │▸hgx-04 4,5     12001 dmitri    140G  100 9h40m hung? 18m      python sft.py --fsdp                │
 //! │ hgx-02 0-7      5061 erika     495G   96   55m              + x8 torchrun --nproc_per_node 8      │
@@ -114,8 +114,8 @@ fn draw_title(canvas: &mut Canvas<'_>, area: Rect, app: &App, top: usize, shown:
         Some(column) => {
             right.add(2, 0, short!("sort {}{}", column.header(), arrow(canvas, order.is_descending)), theme.dim);
         }
-        None if order.is_descending => right.add(2, 0, short!("sort trouble last"), theme.dim),
-        None => right.add(2, 0, short!("sort trouble, mine, memory"), theme.dim),
+        None if order.is_descending => right.add(2, 0, short!("sort problems last"), theme.dim),
+        None => right.add(2, 0, short!("sort problems first"), theme.dim),
     }
     right.add(1, 2, short!("group {}", order.group.word()), theme.dim);
     let available = area.width.saturating_sub(6);

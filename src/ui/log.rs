@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! ╭─ History  12 ──────────────────────────────────────────────────────────────────────────────╮
-//! │14:02:31 crit hgx-04 stuck-spin    worse      GPUs 4,5 say 100 % busy for 18 min but draw   │
-//! │13:57:31 warn hgx-04 stuck-spin    fires      GPUs 4,5 say 100 % busy for 13 min but draw   │
+//! │14:02:31 crit hgx-04 stuck-spin    worse      GPUs 4,5 read 100 % busy for 18 min but draw   │
+//! │13:57:31 warn hgx-04 stuck-spin    fires      GPUs 4,5 read 100 % busy for 13 min but draw   │
 //! │13:44:02 on_finding `notify-lab` failed: exit status 7, no route to chat; docs/notificat... │
 //! ╰─ ▼ 9 more ─────────────────────────────────────────────────────────────────────────────────╯
 //! ```

@@ -88,7 +88,7 @@ fn from_the_alarm_to_the_hung_job_and_the_signal_that_ends_it() {
     assert!(first.contains("hgx-02") && first.contains("hung?") && first.contains("sleep 3600"), "{grid}");
     pty.keys("5");
     let findings = pty.wait_for("may be hung");
-    assert!(findings.contains("GPUs 0,1 say 100 % busy"), "{findings}");
+    assert!(findings.contains("GPUs 0,1 read 100 % busy"), "{findings}");
     assert!(findings.contains(&format!("py-spy dump --pid {hung}")), "{findings}");
     pty.keys("\r");
     pty.wait("the process", |text| text.contains(&format!("pid {hung}")) && text.contains("command"));

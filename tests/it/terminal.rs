@@ -105,7 +105,7 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
         pty.wait("the screen", |text| {
             let widest = text.lines().map(|line| line.chars().count()).max();
             let is_whole = widest == Some(usize::from(columns)) && text.lines().count() == usize::from(rows);
-            is_whole && text.contains("SIMULATED") && text.contains("sort trouble, mine, memory")
+            is_whole && text.contains("SIMULATED") && text.contains("sort problems first")
         });
         assert!(pty.screen(vt100::Screen::alternate_screen));
         assert!(pty.screen(vt100::Screen::hide_cursor));

@@ -357,6 +357,16 @@ impl TrackedProcess {
         self.is_own = uid.is_some_and(|uid| uid == plan.own_uid || plan.own_uid == 0);
     }
 
+    /// Whether the command line is being read for the first time.
+    pub(super) fn awaits_first_command(&self) -> bool {
+        self.fingerprint == 0 && self.command_read.is_some()
+    }
+
+    /// Whether the first command line has been read and not yet collected.
+    pub(super) fn has_first_command(&self) -> bool {
+        self.fingerprint == 0 && self.command_read.as_ref().is_some_and(Pending::is_ready)
+    }
+
     /// Starts background reads of the command line and, if they are due, of the ancestors' command lines.
     fn start_reads(&mut self, pid: u32, pool: &BlockingPool) {
         let (parent, fingerprint) = (self.parent, self.fingerprint);
@@ -484,6 +494,9 @@ mod tests {
                 .filter(|&cpu_nanoseconds| tracked.cpu_nanoseconds == Some(cpu_nanoseconds));
             (reading.read_characters.unwrap(), cpu_nanoseconds)
         };
+        // A background read that ends later would refresh `stat`.
+        read(0.5, true);
+        pool.wait_until_idle(std::time::Instant::now() + std::time::Duration::from_secs(30));
         // The kernel updates the CPU clock when the process falls asleep.
         let (before, cpu_nanoseconds) = (1..1_000_000).map(|now| read(f64::from(now), true)).nth(100).unwrap();
         child.stdin.as_mut().unwrap().write_all(b"so many words\n").unwrap();

@@ -9,7 +9,7 @@ use crate::probe::external::ExternalSources;
 use crate::probe::nvml::ffi::page_size;
 use crate::probe::user_names::UserNames;
 use crate::wire::{ProcessFacts, ProcessReading, SafeText};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Maximum number of `stat` files kept open. The usual limit of a process is 1024 descriptors.
 const MAX_OPEN_STAT_FILES: usize = 400;
@@ -50,6 +50,9 @@ pub(crate) struct ProcessSampler {
     active_cursor: u32,
 }
 
+/// Time limit for the command lines of new processes within their first sample.
+const FIRST_COMMANDS_TIMEOUT: Duration = Duration::from_millis(50);
+
 impl ProcessSampler {
     pub(crate) fn new() -> Self {
         Self {
@@ -77,6 +80,36 @@ impl ProcessSampler {
         self.pool.wait_until_idle(deadline);
     }
 
+    fn first_commands_awaited(&self) -> usize {
+        self.tracked.iter().filter(|(_, process)| process.awaits_first_command()).count()
+    }
+
+    /// Makes the command lines of new processes part of their first sample, unless reading them takes longer than
+    /// [`FIRST_COMMANDS_TIMEOUT`]. It is called only if new reads have started, so a read that hangs delays no later
+    /// sample.
+    fn wait_for_first_commands(
+        &mut self,
+        context: SampleContext,
+        reader: &mut FileReader,
+        readings: &mut [ProcessReading],
+    ) {
+        self.pool.wait_until_idle(Instant::now() + FIRST_COMMANDS_TIMEOUT);
+        for (&mut (pid, ref mut tracked), reading) in self.tracked.iter_mut().zip(readings) {
+            if tracked.has_first_command() {
+                let plan = RefreshPlan {
+                    pid,
+                    context,
+                    page_bytes: self.page_bytes,
+                    read_cpu_clock: true,
+                    refresh_facts: false,
+                    refresh_stat: true,
+                    own_uid: self.own_uid,
+                };
+                *reading = tracked.read(plan, &self.pool, reader);
+            }
+        }
+    }
+
     /// Reads the processes with these pids, each with its SM percentage, and forgets all others.
     pub(crate) fn sample(
         &mut self,
@@ -91,6 +124,7 @@ impl ProcessSampler {
         let mut readings = Vec::with_capacity(self.tracked.len());
         let mut open_files = 0;
         self.schedule_cpu_clocks();
+        let commands_awaited = self.first_commands_awaited();
         let mut facts_budget = RefreshBudget::new(
             FACTS_REFRESH_SECONDS,
             context.now,
@@ -127,6 +161,9 @@ impl ProcessSampler {
             if open_files > MAX_OPEN_STAT_FILES {
                 tracked.stat_file = None;
             }
+        }
+        if self.first_commands_awaited() > commands_awaited {
+            self.wait_for_first_commands(context, reader, &mut readings);
         }
         self.read_threads(context.now, reader);
         let pids: Vec<u32> = self.tracked.iter().map(|&(pid, _)| pid).collect();
@@ -292,7 +329,6 @@ mod tests {
     use crate::probe::blocking::{MAX_THREADS, block};
     use crate::wire::{Presence, ProcessState};
     use std::process::{Child, Command as Process, Stdio};
-    use std::time::Duration;
 
     fn start_sleep() -> Child {
         let mut command = Process::new("sleep");
@@ -355,6 +391,7 @@ mod tests {
         assert_eq!((readings[0].presence, readings[0].cpu_percent), (Some(Presence::Visible), None));
         assert_eq!((readings[0].threads, facts[0].start_ticks), (Some(1), readings[0].start_ticks));
         assert_eq!(facts[0].ancestors[0].pid, std::process::id());
+        assert_eq!(facts[0].argv, ["sleep", "600"], "the command is part of the first sample");
         fixture.users.wait_until_resolved(Duration::from_secs(30));
         fixture.wait_until_idle();
         let (readings, facts) = fixture.sample(&[child.id()]);
