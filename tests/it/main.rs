@@ -9,6 +9,7 @@ mod faults;
 mod findings;
 mod fleet;
 mod free;
+mod imports;
 mod journeys;
 mod lab;
 mod left_out;
