@@ -38,13 +38,13 @@ fn doctor_walks_the_whole_way_and_clean_takes_the_probes_away() {
     );
     assert!(step(part, "login").ends_with(&format!("publickey {} (ED25519): accepted", sshd.client_key().display())));
     assert!(step(part, "shell").ends_with("/bin/sh answers: Linux x86_64"), "{part}");
-    assert!(step(part, "directory").contains("bytes sent and checked"), "{part}");
+    assert!(step(part, "directory").contains("probe uploaded and verified"), "{part}");
     assert!(step(part, "probe").contains("gpufleet-probe "), "{part}");
     assert!(step(part, "NVML").contains("4 GPUs: "), "{part}");
     assert!(step(part, "first snapshot").contains("round trip "), "{part}");
     // The second time it is there.
     let again = text(&gpufleet(&["doctor", &hosts]));
-    assert!(!again.contains("bytes sent"), "{again}");
+    assert!(!again.contains("probe uploaded"), "{again}");
     let cached = lab.cached("hgx-01").pop().expect("a probe");
     assert!(again.contains(&format!("the probe is {}", cached.display())), "{again}");
 

@@ -178,7 +178,7 @@ fn one_passphrase_opens_every_host_that_waits_for_the_key() {
         text.contains("Passphrase") && text.contains("and 1 more host") && text.contains('▏')
     });
     pty.keys("not this one\r");
-    pty.wait("it was wrong", |text| text.contains("Passphrase") && text.contains("wrong") && text.contains('▏'));
+    pty.wait("it was wrong", |text| text.contains("Passphrase") && text.contains("rejected") && text.contains('▏'));
     pty.keys(PASSPHRASE);
     pty.keys("\r");
     pty.wait("both hosts", |text| text.contains("8 GPUs") && text.contains("4 busy") && !text.contains("Passphrase"));

@@ -215,7 +215,7 @@ fn what_is_remembered_and_cannot_be_read_is_kept_aside_and_said() {
     assert_eq!(std::fs::read_to_string(&file).expect("is there"), "noise");
     let output = gpufleet_in(&state, &["findings", "--for", "3", &hosts]);
     let diagnostic = String::from_utf8_lossy(&output.stderr);
-    let begins = "gpufleet: the diagnosis starts without saved state, the unusable file is kept as memory.json.bad-3: not a memory";
+    let begins = "gpufleet: the diagnosis starts without saved state, the unusable file is kept as memory.json.bad-3: not a saved state";
     assert!(diagnostic.starts_with(begins), "{diagnostic}");
     assert_eq!(output.status.code(), Some(4));
 }

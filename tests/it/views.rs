@@ -38,7 +38,7 @@ fn the_ssh_log_is_shown_and_written_down() {
     assert_eq!(pty.exit_code(), 0);
     let log = std::fs::read_to_string(&path).expect("the log");
     assert!(log.lines().all(|line| line.contains(" hgx-01 ")), "{log}");
-    for words in ["try 1: ", " login", " speaks as ", "4 GPUs, driver ", "first readings"] {
+    for words in ["try 1: ", " login", " runs as ", "4 GPUs, driver ", "first readings"] {
         assert!(log.contains(words), "{words}: {log}");
     }
 }
