@@ -1,10 +1,12 @@
 //! The state behind the exported functions: the script as it was last read, and the clock.
 
-use super::scenario::{Device, Quirk, Scenario};
+use super::scenario::{Device, Quirk, Scenario, Value};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use rustix::time::{ClockId, clock_gettime};
 use std::collections::BTreeMap;
+use std::ffi::{CStr, c_char, c_uint, c_void};
 use std::io::Write;
+use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -104,6 +106,20 @@ impl Driver {
     }
 }
 
+/// `GPUFLEET_FAKE_NVML`, else `fake_nvml.json` beside this library.
+fn script_path() -> PathBuf {
+    if let Some(path) = std::env::var_os("GPUFLEET_FAKE_NVML") {
+        return path.into();
+    }
+    let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the address of a function of this library, and an out parameter.
+    let library = unsafe {
+        libc::dladdr(script_path as *const c_void, info.as_mut_ptr());
+        CStr::from_ptr(info.assume_init().dli_fname)
+    };
+    PathBuf::from(library.to_str().unwrap()).with_file_name("fake_nvml.json")
+}
+
 fn read(path: &Path) -> Scenario {
     let parsed = std::fs::read(path).map_err(|error| error.to_string());
     let parsed = parsed.and_then(|bytes| serde_json::from_slice(&bytes).map_err(|error| error.to_string()));
@@ -117,7 +133,7 @@ fn read(path: &Path) -> Scenario {
 pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = driver.get_or_insert_with(|| Driver {
-        path: super::script_path(),
+        path: script_path(),
         scenario: Scenario::default(),
         changed: None,
         checked_at: Duration::ZERO,
@@ -213,4 +229,49 @@ fn monotonic_coarse() -> Duration {
 pub(crate) fn monotonic() -> f64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
+}
+
+/// Writes an out parameter.
+pub(crate) fn put<T>(out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
+    if out.is_null() {
+        return Err(INVALID_ARGUMENT);
+    }
+    // SAFETY: the caller's out parameter, as nvml.h has it.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// Writes a structure of integers, or nothing but ones where the script wants that.
+pub(crate) fn put_structure<T>(driver: &Driver, out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
+    put(out, value)?;
+    if driver.has(Quirk::GarbageNumbers) {
+        // SAFETY: the caller's structure, all of it.
+        unsafe { out.cast::<u8>().write_bytes(0xFF, size_of::<T>()) };
+    }
+    Ok(())
+}
+
+/// Writes a text that ends in NUL, or fills the buffer where the script wants that.
+pub(crate) fn put_text(
+    driver: &Driver,
+    out: *mut c_char,
+    length: c_uint,
+    text: Option<&str>,
+) -> Result<(), nvmlReturn_t> {
+    let bytes = text.ok_or(NOT_SUPPORTED)?.as_bytes();
+    let length = length as usize;
+    if bytes.len() + 1 > length {
+        return Err(INSUFFICIENT_SIZE);
+    }
+    let filler = if driver.has(Quirk::UnterminatedTexts) { b'x' } else { 0 };
+    for index in 0..length {
+        let byte = bytes.get(index).copied().unwrap_or(filler);
+        // SAFETY: `index` is below the buffer's length, which the caller gave.
+        unsafe { out.add(index).write(byte as c_char) };
+    }
+    Ok(())
+}
+
+pub(crate) fn now(value: Option<Value>) -> Result<f64, nvmlReturn_t> {
+    value.map(|value| value.at(monotonic())).ok_or(NOT_SUPPORTED)
 }

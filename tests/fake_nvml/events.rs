@@ -1,11 +1,10 @@
 //! Xid events: a set hears what the script adds after the set was made.
 
 use super::driver::{
-    INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, gpu_and_slot, handle, system_call,
-    wait_for_change,
+    INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, gpu_and_slot, handle, put,
+    system_call, wait_for_change,
 };
-use super::put;
-use crate::scenario::Quirk;
+use super::scenario::Quirk;
 use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{c_uint, c_ulonglong};
 use std::time::{Duration, Instant};

@@ -1,9 +1,9 @@
 //! The calls that list processes, in every layout that drivers have had.
 
-use super::driver::{INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, gpu_and_slot};
-use super::{now, put};
-use crate::driver::Driver;
-use crate::scenario::{Device, Process, Quirk};
+use super::driver::{
+    Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, gpu_and_slot, now, put,
+};
+use super::scenario::{Device, Process, Quirk};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessUtilizationSample_t, nvmlReturn_t};
 use std::ffi::{c_uint, c_ulonglong, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,8 +1,7 @@
 //! The calls that start the driver, tell its versions, and find its devices.
 
-use super::driver::{INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNINITIALIZED, handle, system_call};
-use super::{put, put_text};
-use crate::scenario::{Device, Quirk};
+use super::driver::{INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNINITIALIZED, handle, put, put_text, system_call};
+use super::scenario::{Device, Quirk};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::sync::atomic::{AtomicU32, Ordering};

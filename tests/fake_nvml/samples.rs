@@ -1,14 +1,16 @@
-//! GPM: samples that remember when and of what they were taken.
+//! Samples: those of GPM, which the caller keeps, and those of power and utilization, which the driver buffers.
 
 use super::driver::{
-    Driver, INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, UNKNOWN, device_call, driver, find, gpu_and_slot, handle,
-    monotonic, system_call,
+    Driver, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, UNKNOWN, device_call, driver, find, gpu_and_slot,
+    handle, monotonic, put, system_call,
 };
-use super::put;
-use crate::scenario::{Gpm, Quirk};
+use super::scenario::{Device, Gpm, Quirk};
 use nvml_wrapper_sys::bindings::{self as sys, nvmlDevice_t, nvmlReturn_t};
-use std::ffi::c_uint;
+use std::ffi::{c_uint, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
 
+const POWER_PERIOD: f64 = 0.1;
+const UTILIZATION_PERIOD: f64 = 1.0 / 6.0;
 /// The counters are refreshed ten times a second (nvml.h).
 const SHORTEST_SECONDS: f64 = 0.1;
 const MIB: f64 = 1_048_576.0;
@@ -62,9 +64,7 @@ pub(crate) extern "C" fn nvmlGpmMigSampleGet(
 ) -> nvmlReturn_t {
     let gpu = gpu_and_slot(device).map_or(0, |(gpu, _)| gpu);
     device_call("nvmlGpmMigSampleGet", device, |_, device| {
-        let has_id = |slot: &Option<crate::scenario::Device>| {
-            slot.as_ref().is_some_and(|slot| slot.gpu_instance_id == Some(instance))
-        };
+        let has_id = |slot: &Option<Device>| slot.as_ref().is_some_and(|slot| slot.gpu_instance_id == Some(instance));
         let slot = device.mig.iter().position(has_id).ok_or(INVALID_ARGUMENT)?;
         device.mig[slot].as_ref().and_then(|slot| slot.gpm).ok_or(NOT_SUPPORTED)?;
         write_sample(handle(gpu, Some(slot)), into)
@@ -132,5 +132,63 @@ pub(crate) extern "C" fn nvmlGpmQueryDeviceSupport(
     device_call("nvmlGpmQueryDeviceSupport", device, |_, _| {
         let version = sys::NVML_GPM_SUPPORT_VERSION;
         put(out, sys::nvmlGpmSupport_t { version, isSupportedDevice: c_uint::from(supported) })
+    })
+}
+
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn nvmlDeviceGetSamples(
+    device: nvmlDevice_t,
+    kind: c_uint,
+    last_seen: c_ulonglong,
+    value_type: *mut c_uint,
+    count: *mut c_uint,
+    out: *mut sys::nvmlSample_t,
+) -> nvmlReturn_t {
+    device_call("nvmlDeviceGetSamples", device, |driver, device| {
+        let (value, unit, period) = match kind {
+            sys::nvmlSamplingType_enum_NVML_TOTAL_POWER_SAMPLES => (device.power_watts, 1000.0, POWER_PERIOD),
+            _ if device.mig_enabled == Some(true) => return Err(NOT_SUPPORTED),
+            sys::nvmlSamplingType_enum_NVML_GPU_UTILIZATION_SAMPLES => {
+                (device.utilization_percent, 1.0, UTILIZATION_PERIOD)
+            }
+            sys::nvmlSamplingType_enum_NVML_MEMORY_UTILIZATION_SAMPLES => {
+                (device.memory_utilization_percent, 1.0, UTILIZATION_PERIOD)
+            }
+            _ => return Err(NOT_SUPPORTED),
+        };
+        let (value, seconds) = value.zip(device.past_seconds).ok_or(NOT_SUPPORTED)?;
+        let wall = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64());
+        let stamps = (0..(seconds / period) as u32).map(|number| f64::from(number) * period).rev();
+        let mut samples: Vec<sys::nvmlSample_t> = stamps
+            .map(|age| sys::nvmlSample_t {
+                timeStamp: ((wall - age) * 1e6) as u64,
+                sampleValue: sys::nvmlValue_t { ullVal: (value.at(monotonic() - age) * unit) as u64 },
+            })
+            .filter(|sample| sample.timeStamp > last_seen)
+            .collect();
+        if driver.has(Quirk::JunkPast) {
+            let garbage = [0, 1, u64::MAX, u64::MAX / 2];
+            for (sample, stamp) in samples.iter_mut().zip(garbage.into_iter().cycle()) {
+                (sample.timeStamp, sample.sampleValue.ullVal) = (stamp, u64::MAX);
+            }
+        }
+        if samples.is_empty() {
+            return Err(NOT_FOUND);
+        }
+        put(value_type, sys::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT)?;
+        if count.is_null() {
+            return Err(INVALID_ARGUMENT);
+        }
+        if out.is_null() {
+            return put(count, samples.len() as c_uint);
+        }
+        // SAFETY: the caller's count, and room for so many.
+        let capacity = unsafe { *count } as usize;
+        let written = samples.len().min(capacity);
+        for (index, &sample) in samples.iter().take(written).enumerate() {
+            // SAFETY: below the room that the caller has.
+            unsafe { out.add(index).write(sample) };
+        }
+        put(count, if driver.has(Quirk::OverstatedCounts) { c_uint::MAX } else { written as c_uint })
     })
 }
