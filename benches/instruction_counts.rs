@@ -1,4 +1,4 @@
-//! One step of a snapshot's way through the controller, done so many times: `counted STEP TIMES`.
+//! One step of a snapshot's way through the controller, done so many times: `instruction_counts STEP TIMES`.
 //!
 //! `benches/guard` runs it under valgrind with few and with many times: the difference is what a step takes, in
 //! instructions. Whatever is set up before costs the same both times.
@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         _ if arguments.iter().any(|argument| argument == "--bench") => ExitCode::SUCCESS,
         _ => {
             let names = STEPS.map(|(name, _)| name).join(", ");
-            eprintln!("usage: counted STEP TIMES; steps: {names}");
+            eprintln!("usage: instruction_counts STEP TIMES; steps: {names}");
             ExitCode::from(2)
         }
     }
