@@ -1,4 +1,4 @@
-//! Plays a case: the lines of a recording, one step of all hosts after the other.
+//! Turns a case into the lines of a recording, one sample interval at a time.
 
 use super::case_file::{Case, Step, seconds};
 use super::rng::Rng;
@@ -7,16 +7,16 @@ use gpufleet::fleet::recording::{HostLine, Line, RecordedError, RecordedEvent, R
 use gpufleet::wire::{Message, SafeText};
 use std::fmt;
 
-/// How a case is watched.
+/// Which part of a case the monitor sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Variant {
     /// Every sample arrives.
     Plain,
-    /// One sample in twenty does not.
+    /// One sample in twenty is lost.
     Drops,
-    /// Every few minutes nothing comes for a minute.
+    /// Every few minutes no data arrives for a minute.
     Gaps,
-    /// The monitor begins in the middle.
+    /// The monitor starts in the middle of the case.
     Late,
 }
 
@@ -39,13 +39,13 @@ impl fmt::Display for Variant {
     }
 }
 
-/// A case that is being played.
+/// Iterates over the lines of a case, one list per sample interval.
 pub(crate) struct CaseRecording {
     hosts: Vec<HostRecording>,
     variant: Variant,
     interval: f64,
     length: f64,
-    /// When the monitor begins.
+    /// Seconds after the beginning of the case.
     monitor_starts: f64,
     step: u64,
     has_begun: bool,
@@ -55,17 +55,16 @@ struct HostRecording {
     host: SimHost,
     rng: Rng,
     offset: f64,
-    /// No connection: since when, and until when.
     outages: Vec<Outage>,
     is_connected: bool,
     gap: (f64, f64),
 }
 
-/// A time without a connection.
+/// A period without a connection, in seconds of the case.
 struct Outage {
     from: f64,
     to: f64,
-    /// The monitor's own host slept: nobody noticed.
+    /// The machine of the monitor sleeps, so nothing is recorded.
     is_sleep: bool,
     error: (&'static str, &'static str),
 }
@@ -99,12 +98,12 @@ impl CaseRecording {
         }
     }
 
-    /// When the monitor begins, seconds after the case does.
+    /// When the monitor starts, in seconds after the beginning of the case.
     pub(crate) fn monitor_starts(&self) -> f64 {
         self.monitor_starts
     }
 
-    fn play(&mut self) -> Vec<Line> {
+    fn next_lines(&mut self) -> Vec<Line> {
         let begin = self.step as f64 * self.interval;
         self.step += 1;
         let mut lines: Vec<HostLine> = Vec::new();
@@ -114,7 +113,7 @@ impl CaseRecording {
             if time < self.monitor_starts {
                 continue;
             }
-            host.play(begin, time, self.interval, self.variant, self.monitor_starts, &mut lines);
+            host.push_lines(begin, time, self.interval, self.variant, self.monitor_starts, &mut lines);
         }
         lines.sort_by(|one, other| one.t.total_cmp(&other.t));
         lines.into_iter().map(Line::Host).collect()
@@ -128,15 +127,15 @@ impl Iterator for CaseRecording {
         if !self.has_begun {
             self.has_begun = true;
             let unix = (START_UNIX + self.monitor_starts) as i64;
-            let started = jiff::Timestamp::from_second(unix).expect("a time").to_string();
+            let started = jiff::Timestamp::from_second(unix).expect("a valid timestamp").to_string();
             return Some(vec![Line::Start { started: SafeText::new(&started) }]);
         }
-        (self.step as f64 * self.interval < self.length).then(|| self.play())
+        (self.step as f64 * self.interval < self.length).then(|| self.next_lines())
     }
 }
 
 impl HostRecording {
-    fn play(
+    fn push_lines(
         &mut self,
         begin: f64,
         time: f64,
@@ -151,33 +150,36 @@ impl HostRecording {
             lines.push(HostLine { t, host: host.clone(), event });
         };
         let link = |word| RecordedEvent::Link(word, None);
-        if let Some(cut) = self.outages.iter().find(|cut| cut.from <= time && time < cut.to) {
-            if !cut.is_sleep {
-                let (kind, message) = cut.error;
+        if let Some(outage) = self.outages.iter().find(|outage| outage.from <= time && time < outage.to) {
+            if !outage.is_sleep {
+                let (kind, message) = outage.error;
                 let down = || {
                     let error = RecordedError { kind: kind.into(), message: message.into(), hint: None };
                     RecordedEvent::Link(RecordedLinkState::Down, Some(error))
                 };
                 let end = begin + interval;
-                // Nothing for 3 s, then for 10 s; after that a try every 20 s that takes 5.
-                let tries = (1..).map(|number| cut.from + 10.0 + 20.0 * f64::from(number)).take_while(|at| *at < end);
+                // Stale after 3 s, down after 10 s, then an attempt every 20 s that fails after 5 s.
+                let tries =
+                    (1..).map(|number| outage.from + 10.0 + 20.0 * f64::from(number)).take_while(|at| *at < end);
                 let tries = tries.flat_map(|at| [(at, link(RecordedLinkState::Connecting)), (at + 5.0, down())]);
-                let all = [(cut.from + 3.0, link(RecordedLinkState::Stale)), (cut.from + 10.0, down())]
+                let all = [(outage.from + 3.0, link(RecordedLinkState::Stale)), (outage.from + 10.0, down())]
                     .into_iter()
                     .chain(tries);
-                for (at, what) in all.filter(|(at, _)| *at >= begin && *at < end.min(cut.to - 0.5)) {
-                    push_line(at, what);
+                for (at, event) in all.filter(|(at, _)| *at >= begin && *at < end.min(outage.to - 0.5)) {
+                    push_line(at, event);
                 }
             }
-            self.is_connected = cut.is_sleep;
+            self.is_connected = outage.is_sleep;
             return;
         }
-        // It slept: what was connected is dead, and is noticed now.
-        if let Some(cut) = self.outages.iter().find(|cut| cut.is_sleep && cut.to <= time && time < cut.to + interval) {
+        // After a sleep the connections are dead, which the monitor notices now.
+        if let Some(outage) =
+            self.outages.iter().find(|outage| outage.is_sleep && outage.to <= time && time < outage.to + interval)
+        {
             let error =
                 RecordedError { kind: "silent".into(), message: "no data received for 10 s".into(), hint: None };
-            push_line(cut.to.max(time), link(RecordedLinkState::Stale));
-            push_line(cut.to.max(time) + 0.1, RecordedEvent::Link(RecordedLinkState::Down, Some(error)));
+            push_line(outage.to.max(time), link(RecordedLinkState::Stale));
+            push_line(outage.to.max(time) + 0.1, RecordedEvent::Link(RecordedLinkState::Down, Some(error)));
             self.is_connected = false;
             return;
         }
@@ -204,7 +206,7 @@ impl HostRecording {
             push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
             return;
         }
-        if self.is_missed(time, variant) {
+        if self.is_lost(time, variant) {
             return;
         }
         self.push_inventory(time, &mut push_line);
@@ -217,7 +219,7 @@ impl HostRecording {
         }
     }
 
-    fn is_missed(&mut self, time: f64, variant: Variant) -> bool {
+    fn is_lost(&mut self, time: f64, variant: Variant) -> bool {
         let is_skipped = self.host.active("skip", time).next().is_some();
         let dropped = self.rng.chance(0.05);
         if time >= self.gap.1 {
@@ -234,7 +236,7 @@ impl HostRecording {
 }
 
 fn outages(host: &SimHost, length: f64) -> Vec<Outage> {
-    let cut = |event: &Step, is_sleep| Outage {
+    let outage = |event: &Step, is_sleep| Outage {
         from: event.at,
         to: event.at + event.time("for").unwrap_or(length),
         is_sleep,
@@ -245,8 +247,8 @@ fn outages(host: &SimHost, length: f64) -> Vec<Outage> {
             _ => ("timeout", "no answer within 10 s"),
         },
     };
-    let down = host.events("down").map(|event| cut(event, false));
-    let sleep = host.events("sleep").map(|event| cut(event, true));
-    // While the monitor's host sleeps, nobody sees what else is cut.
+    let down = host.events("down").map(|event| outage(event, false));
+    let sleep = host.events("sleep").map(|event| outage(event, true));
+    // Sleeps come first: they hide other outages at the same time.
     sleep.chain(down).collect()
 }

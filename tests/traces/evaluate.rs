@@ -1,4 +1,4 @@
-//! Plays a case through fleet and engine and compares what was found with what had to be.
+//! Replays a case through the fleet and the diagnosis engine and compares the findings with the expected ones.
 
 use super::case_file::{Case, arguments, seconds};
 use super::case_recording::{CaseRecording, Variant};
@@ -7,7 +7,7 @@ use gpufleet::diagnosis::{FindingPhase, Severity};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A finding that fired, or rose.
+/// A finding that fired or rose in severity.
 #[derive(Debug, Clone)]
 pub(crate) struct Fired {
     /// Seconds after the case began.
@@ -19,31 +19,31 @@ pub(crate) struct Fired {
     pub(crate) sentence: String,
 }
 
-/// What had to be found, and when it was.
+/// A finding that the case must produce, and when it fired.
 #[derive(Debug, Clone)]
 pub(crate) struct ExpectedFinding {
     pub(crate) rule: String,
     pub(crate) severity: Severity,
-    /// Seconds from the beginning of the condition to the finding; `None` when it was missed.
+    /// Seconds from the beginning of the condition to the finding; `None` if the finding was missed.
     pub(crate) after: Option<f64>,
 }
 
-/// How a case came out.
+/// The result of one case in one variant with one seed.
 #[derive(Debug)]
 pub(crate) struct CaseResult {
     pub(crate) case: String,
     pub(crate) variant: Variant,
     pub(crate) seed: u64,
     pub(crate) expected: Vec<ExpectedFinding>,
-    /// At warn or above, and expected.
+    /// Findings at warn or above that the case demands or allows.
     pub(crate) true_positives: Vec<Fired>,
-    /// At warn or above, and not expected.
+    /// Other findings at warn or above.
     pub(crate) false_positives: Vec<Fired>,
-    /// Whole sentences on what is not as it should be.
+    /// Deviations from the expectations, one sentence each.
     pub(crate) problems: Vec<String>,
 }
 
-/// What a line of `must` says.
+/// A parsed line of `must`.
 struct Expectation {
     text: String,
     rule: String,
@@ -64,7 +64,7 @@ impl Expectation {
     }
 }
 
-/// `rule` or `rule severity`: the most that is allowed, or the least that is forbidden.
+/// Parses `rule` or `rule severity`: the highest allowed severity, or the lowest forbidden one.
 fn limit(text: &str, default: Severity) -> (String, Severity) {
     let (rule, word) = text.split_once(' ').unwrap_or((text, ""));
     (rule.to_owned(), if word.is_empty() { default } else { severity(word) })
@@ -79,35 +79,35 @@ fn severity(word: &str) -> Severity {
     }
 }
 
-/// Whether a case allows what fired, beside what it demands.
+/// Whether `may` of a case allows this finding.
 pub(crate) fn is_allowed(case: &Case, fired: &Fired) -> bool {
     let allowed = case.may.iter().map(|text| limit(text, Severity::Crit));
     allowed.into_iter().any(|(rule, most)| rule == fired.rule && fired.severity <= most)
 }
 
-/// Whether a case is played in a variant.
-pub(crate) fn is_played(case: &Case, variant: Variant) -> bool {
+/// Whether a case runs in a variant.
+pub(crate) fn runs_in(case: &Case, variant: Variant) -> bool {
     let is_excepted = case.except.iter().any(|except| except.split(':').next() == Some(variant.word()));
-    // Of a monitor that monitor_starts late, what it has to find must be said where something has to be found.
-    let is_open = variant == Variant::Late && !case.must.is_empty() && case.late.is_none();
-    !is_excepted && !is_open
+    // A case with `must` runs with a late monitor only if it says what that monitor must find.
+    let lacks_late_expectations = variant == Variant::Late && !case.must.is_empty() && case.late.is_none();
+    !is_excepted && !lacks_late_expectations
 }
 
-/// What happened while a case was played.
+/// The findings and notifications of one replay.
 pub(crate) struct CaseRun {
     pub(crate) fired: Vec<Fired>,
     notified: Vec<(&'static str, f64)>,
-    /// Rules of findings that are not over at the end.
-    standing: Vec<&'static str>,
+    /// Rules with an open finding at the end.
+    open: Vec<&'static str>,
     not_judged: String,
 }
 
-/// Plays a case.
+/// Replays a case.
 pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
     let player = CaseRecording::new(case, variant, seed);
     let monitor_starts = player.monitor_starts();
     let mut replay = Replay::new(Arc::default());
-    let mut run = CaseRun { fired: Vec::new(), notified: Vec::new(), standing: Vec::new(), not_judged: String::new() };
+    let mut run = CaseRun { fired: Vec::new(), notified: Vec::new(), open: Vec::new(), not_judged: String::new() };
     for lines in player {
         for line in lines {
             for transition in replay.take(line) {
@@ -116,7 +116,7 @@ pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
                 if transition.notify {
                     run.notified.push((rule, at));
                 }
-                // Coming back from resolving says nothing new.
+                // A finding that returns from resolving is not new.
                 let is_new =
                     matches!(transition.from, FindingPhase::Clear | FindingPhase::Pending | FindingPhase::Firing);
                 if transition.to == FindingPhase::Firing && is_new {
@@ -132,14 +132,14 @@ pub(crate) fn replay_case(case: &Case, variant: Variant, seed: u64) -> CaseRun {
             }
         }
     }
-    let standing = replay.engine().findings().filter(|finding| finding.phase != FindingPhase::Pending);
-    run.standing = standing.map(|finding| finding.rule.word()).collect();
+    let open = replay.engine().findings().filter(|finding| finding.phase != FindingPhase::Pending);
+    run.open = open.map(|finding| finding.rule.word()).collect();
     let missing: Vec<String> = replay.engine().not_judged().iter().map(ToString::to_string).collect();
     run.not_judged = missing.join(", ");
     run
 }
 
-/// Plays a case and judges what came of it.
+/// Replays a case and compares the result with its expectations.
 pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
     let run = replay_case(case, variant, seed);
     let is_late = variant == Variant::Late && !case.must.is_empty();
@@ -173,7 +173,7 @@ pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
         if is_allowed {
             result.true_positives.push(fired.clone());
         } else {
-            result.problems.push(format!("a false finding: {}", format_fired(fired)));
+            result.problems.push(format!("false finding: {}", format_fired(fired)));
             result.false_positives.push(fired.clone());
         }
     }
@@ -186,21 +186,21 @@ pub(crate) fn evaluate(case: &Case, variant: Variant, seed: u64) -> CaseResult {
         && run.notified.len() > most
     {
         result.problems.push(format!(
-            "{} notifications, at most {most} are right: {:?}",
+            "{} notifications instead of at most {most}: {:?}",
             run.notified.len(),
             run.notified
         ));
     }
-    for word in case.not_judged.iter().filter(|word| !holds(&run.not_judged, word)) {
-        result.problems.push(format!("`{word}` should be among what was not judged: `{}`", run.not_judged));
+    for word in case.not_judged.iter().filter(|word| !contains_ignoring_case(&run.not_judged, word)) {
+        result.problems.push(format!("`not_judged` should contain `{word}`: `{}`", run.not_judged));
     }
-    for rule in case.over.iter().filter(|rule| run.standing.contains(&rule.as_str())) {
-        result.problems.push(format!("`{rule}` should be over at the end"));
+    for rule in case.over.iter().filter(|rule| run.open.contains(&rule.as_str())) {
+        result.problems.push(format!("`{rule}` should have no open finding at the end"));
     }
     result
 }
 
-/// Looks for what a line demands; what is wrong with it is added to the problems.
+/// Checks one line of `must` and adds deviations to `problems`.
 fn check_expectation(
     must: &Expectation,
     run: &CaseRun,
@@ -210,15 +210,15 @@ fn check_expectation(
 ) -> ExpectedFinding {
     let from = must.time("from").unwrap_or(0.0);
     let due = from + must.time("at").unwrap_or(0.0);
-    // A sample may be missing, or a whole minute of them; the sheet's time counts from the first that shows it.
-    let patience = match variant {
+    // The design counts from the first sample that shows the condition, which may be missing.
+    let allowance = match variant {
         Variant::Plain | Variant::Late => 0.0,
         Variant::Drops => 4.0 * interval,
         Variant::Gaps => 180.0,
     };
-    let slack = must.time("slack").unwrap_or((3.5 * interval).max(30.0)) + patience;
+    let slack = must.time("slack").unwrap_or((3.5 * interval).max(30.0)) + allowance;
     let early = match variant {
-        // What was before may be proved by counters that are older than the look.
+        // Counters can prove that the condition began before the monitor did.
         Variant::Late => f64::INFINITY,
         _ => must.time("early").unwrap_or((2.5 * interval).max(20.0)),
     };
@@ -231,7 +231,7 @@ fn check_expectation(
     }
     if let Some(found) = found {
         for word in must.keys.get("says").iter().flat_map(|words| words.split(',')) {
-            if !of_rule.iter().any(|fired| holds(&fired.sentence, word)) {
+            if !of_rule.iter().any(|fired| contains_ignoring_case(&fired.sentence, word)) {
                 problems.push(format!("`{}` should say `{word}`: {}", must.text, format_fired(found)));
             }
         }
@@ -244,20 +244,20 @@ fn check_expectation(
             }
         }
         if let Some(most) = must.keys.get("told").and_then(|count| count.parse::<usize>().ok()) {
-            let told = run.notified.iter().filter(|(rule, _)| *rule == must.rule).count();
-            if told > most {
-                problems.push(format!("`{}`: told {told} times", must.text));
+            let count = run.notified.iter().filter(|(rule, _)| *rule == must.rule).count();
+            if count > most {
+                problems.push(format!("`{}`: {count} notifications instead of {most}", must.text));
             }
         }
     } else {
         let others: Vec<String> = of_rule.iter().map(|fired| format_fired(fired)).collect();
-        let others = if others.is_empty() { "it never fired".to_owned() } else { others.join("; ") };
+        let others = if others.is_empty() { "the rule never fired".to_owned() } else { others.join("; ") };
         problems.push(format!("missed `{}`: {others}", must.text));
     }
     ExpectedFinding { rule: must.rule.clone(), severity: must.severity, after: found.map(|fired| fired.at - from) }
 }
 
-fn holds(text: &str, word: &str) -> bool {
+fn contains_ignoring_case(text: &str, word: &str) -> bool {
     text.to_lowercase().contains(&word.to_lowercase())
 }
 

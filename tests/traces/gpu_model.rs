@@ -1,27 +1,32 @@
-//! Kinds of GPU, and what kinds of work look like on them.
+//! GPU models, and the load that each kind of work puts on them.
 //!
-//! Figures are those of public reports (hangs, idle contexts) and data sheets (limits); see the design sheet's sources.
+//! Figures come from public reports (hangs, idle contexts) and data sheets (limits).
 
 use super::case_file::Step;
 use super::rng::Rng;
 
-/// A kind of GPU.
+/// A GPU model.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct GpuModel {
+    /// Name in the case files.
     pub(crate) word: &'static str,
+    /// Name that the driver reports.
     pub(crate) name: &'static str,
-    /// GiB; `None` where the GPU shares the host's memory.
+    /// GiB; `None` if the GPU shares the memory of the host.
     pub(crate) memory: Option<f64>,
-    /// Enforced power limit, watts.
+    /// Enforced power limit in watts.
     pub(crate) limit: f64,
-    /// Power without a context.
+    /// Power without a CUDA context, in watts.
     pub(crate) bare: f64,
-    /// Power with a context that does nothing.
+    /// Power with an idle CUDA context, in watts.
     pub(crate) context: f64,
-    /// Power while a kernel spins and reaches no memory.
+    /// Power while a kernel spins without memory access, in watts.
     pub(crate) spin: f64,
+    /// Slowdown temperature in degrees Celsius.
     pub(crate) slowdown: i32,
+    /// PCIe generation.
     pub(crate) generation: u8,
+    /// Number of NVLinks.
     pub(crate) links: u8,
 }
 
@@ -124,48 +129,51 @@ const MODELS: [GpuModel; 8] = [
     },
 ];
 
-/// The model of this word.
+/// Returns the model with this name in the case files.
 pub(crate) fn model(word: &str) -> GpuModel {
-    MODELS.into_iter().find(|model| model.word == word).unwrap_or_else(|| panic!("no GPU `{word}`"))
+    MODELS.into_iter().find(|model| model.word == word).unwrap_or_else(|| panic!("no GPU model `{word}`"))
 }
 
-/// What one process does at one moment on each of its GPUs, and on the host.
+/// The load of one process at one moment, per GPU and on the host.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Load {
     /// Percent.
     pub(crate) utilization: f64,
-    /// Percent.
+    /// Memory utilization in percent.
     pub(crate) memory_activity: f64,
     pub(crate) watts: f64,
-    /// CPUs that the process keeps busy.
+    /// Number of CPUs that the process keeps busy.
     pub(crate) cpus: f64,
-    /// How likely a sample finds it in uninterruptible sleep.
+    /// Probability that a sample finds the process in uninterruptible sleep.
     pub(crate) waits: f64,
-    /// Bytes a second that it writes.
+    /// Bytes written per second.
     pub(crate) writes: f64,
-    /// Bytes a second that it reads.
+    /// Bytes read per second.
     pub(crate) reads: f64,
-    /// Worker processes, the CPUs each of them keeps busy, and how many wait for a disk.
+    /// Number of worker processes.
     pub(crate) helpers: f64,
+    /// Number of CPUs that each worker process keeps busy.
     pub(crate) helper_cpus: f64,
+    /// Number of worker processes that wait for a disk.
     pub(crate) helpers_waiting: f64,
 }
 
-/// Where a process stands in its phase.
+/// A process in one of its phases.
 pub(crate) struct PhaseContext<'a> {
     pub(crate) model: &'a GpuModel,
     pub(crate) phase: &'a Step,
     pub(crate) rank: usize,
-    /// Seconds that all processes of the job count alike, for their rhythms.
+    /// Seconds on a clock that all processes of the job share: their checkpoints coincide.
     pub(crate) job_time: f64,
-    /// Slow noise of this GPU, mean 0, deviation 1.
+    /// Slow noise of this GPU, mean 0, standard deviation 1.
     pub(crate) noise: f64,
-    /// The GPU's own deviation, a few hundredths.
+    /// Relative deviation of this GPU from the model, a few percent.
     pub(crate) offset: f64,
 }
 
 impl Load {
-    fn quiet(model: &GpuModel) -> Self {
+    /// An idle context.
+    fn idle(model: &GpuModel) -> Self {
         Self {
             utilization: 0.0,
             memory_activity: 0.0,
@@ -181,7 +189,7 @@ impl Load {
     }
 }
 
-/// The load of a process in its phase.
+/// Returns the load of a process in its phase.
 pub(crate) fn load(context: &PhaseContext, rng: &mut Rng) -> Load {
     let mut load = by_kind(context, rng);
     let phase = context.phase;
@@ -214,29 +222,29 @@ pub(crate) fn load(context: &PhaseContext, rng: &mut Rng) -> Load {
 
 fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
     let PhaseContext { model, phase, .. } = *context;
-    let quiet = Load::quiet(model);
+    let idle = Load::idle(model);
     let power = |mean: f64, variation: f64, rng: &mut Rng| {
         mean * (1.0 + context.offset + variation * (0.8 * context.noise + 0.6 * rng.normal()))
     };
     let watts = |default: f64| phase.number("watts").unwrap_or(default);
     match phase.word.as_str() {
         "train" => train(context, rng),
-        // Every sample at full utilisation, next to no power, no memory traffic.
+        // Full utilization in every sample, low power, no memory traffic.
         "spin" => Load {
             utilization: 100.0,
             watts: power(watts(model.spin), phase.number("cv").unwrap_or(0.008), rng),
             cpus: 1.0,
-            ..quiet
+            ..idle
         },
-        "idle" => Load { watts: power(watts(model.context), 0.008, rng), ..quiet },
-        "wait" => Load { watts: power(watts(model.context), 0.01, rng), cpus: 0.03, ..quiet },
+        "idle" => Load { watts: power(watts(model.context), 0.008, rng), ..idle },
+        "wait" => Load { watts: power(watts(model.context), 0.01, rng), cpus: 0.03, ..idle },
         "load" => Load {
             utilization: if rng.chance(0.1) { rng.between(1.0, 6.0) } else { 0.0 },
             watts: power(model.context, 0.02, rng),
             cpus: 0.9,
             waits: 0.25,
             reads: 4e8,
-            ..quiet
+            ..idle
         },
         "starve" => {
             let burst = if rng.chance(0.15) { rng.between(20.0, 75.0) } else { rng.between(0.0, 9.0) };
@@ -247,7 +255,7 @@ fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
                 watts: power(model.context + 0.5 * share * (model.limit - model.context), 0.05, rng),
                 cpus: 0.25,
                 reads: 3e7,
-                ..quiet
+                ..idle
             }
         }
         "decode" => Load {
@@ -255,16 +263,16 @@ fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
             memory_activity: (55.0 + 7.0 * rng.normal()).clamp(5.0, 95.0),
             watts: power(watts(0.42 * model.limit), 0.06, rng),
             cpus: 1.0,
-            ..quiet
+            ..idle
         },
         "fsdp" => Load {
             utilization: (95.0 + 1.5 * rng.normal()).clamp(91.0, 100.0),
             memory_activity: (18.0 + 4.0 * rng.normal()).max(4.0),
             watts: power(watts(0.357 * model.limit), 0.03, rng),
             cpus: 1.0,
-            ..quiet
+            ..idle
         },
-        // Phases of communication at little power between those of computing.
+        // Communication at low power alternates with computation.
         "comm" => {
             let communicates = (context.job_time / 20.0).fract() < 0.5;
             let (watts, activity) = if communicates { (0.214 * model.limit, 6.0) } else { (0.686 * model.limit, 44.0) };
@@ -273,18 +281,18 @@ fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
                 memory_activity: (activity + 2.0 * rng.normal()).max(1.0),
                 watts: power(watts, 0.05, rng),
                 cpus: 1.0,
-                ..quiet
+                ..idle
             }
         }
-        // Kernels so small that starting them takes all the time.
+        // Kernels so small that launching them takes most of the time.
         "tiny" => Load {
             utilization: rng.between(94.0, 98.0),
             memory_activity: phase.number("m").unwrap_or(0.0),
             watts: power(watts(model.spin), phase.number("cv").unwrap_or(0.03), rng),
             cpus: 1.0,
-            ..quiet
+            ..idle
         },
-        // A model server with requests now and then.
+        // A model server with occasional requests.
         "serve" => {
             let is_busy = (context.job_time / 97.0).fract() < 0.6 && rng.chance(0.85);
             let busy = if is_busy { rng.between(35.0, 96.0) } else { 0.0 };
@@ -293,22 +301,22 @@ fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
                 memory_activity: busy * 0.6,
                 watts: power(model.context + 0.006 * busy * (model.limit - model.context), 0.05, rng),
                 cpus: if is_busy { 0.9 } else { 0.2 },
-                ..quiet
+                ..idle
             }
         }
-        // One process works on the host, the others spin on the GPU until it comes back.
+        // One process works on the host while the others spin on their GPUs.
         "barrier" => barrier(context, rng),
-        "gone" => quiet,
-        other => panic!("no kind of work `{other}`"),
+        "gone" => idle,
+        other => panic!("unknown kind of work `{other}`"),
     }
 }
 
-/// Training: busy throughout, with a dip now and then (data loader) and a checkpoint in a rhythm.
+/// Training: busy, with occasional dips (data loader) and periodic checkpoints.
 fn train(context: &PhaseContext, rng: &mut Rng) -> Load {
     let PhaseContext { model, phase, .. } = *context;
     let every = phase.time("checkpoint").unwrap_or(1800.0);
     let lasts = phase.time("saves").unwrap_or(40.0);
-    // The first save never falls on the beginning of the case.
+    // A save ends each period, so that no case begins with one.
     if context.job_time.rem_euclid(every) > every - lasts {
         return if phase.text("style") == Some("all") { save(context, rng) } else { barrier(context, rng) };
     }
@@ -327,11 +335,11 @@ fn train(context: &PhaseContext, rng: &mut Rng) -> Load {
         reads: 3e8,
         helpers,
         helper_cpus: 0.4,
-        ..Load::quiet(model)
+        ..Load::idle(model)
     }
 }
 
-/// Every rank writes its part.
+/// A checkpoint to which every rank writes.
 fn save(context: &PhaseContext, rng: &mut Rng) -> Load {
     Load {
         utilization: if rng.chance(0.1) { rng.between(1.0, 4.0) } else { 0.0 },
@@ -340,12 +348,13 @@ fn save(context: &PhaseContext, rng: &mut Rng) -> Load {
         waits: 0.5,
         writes: 6e8,
         helpers: 4.0,
-        ..Load::quiet(context.model)
+        ..Load::idle(context.model)
     }
 }
 
+/// Rank 0 writes a checkpoint while the other ranks wait in a collective.
 fn barrier(context: &PhaseContext, rng: &mut Rng) -> Load {
-    let quiet = Load::quiet(context.model);
+    let idle = Load::idle(context.model);
     if context.rank == 0 {
         return Load {
             utilization: if rng.chance(0.1) { rng.between(1.0, 4.0) } else { 0.0 },
@@ -354,7 +363,7 @@ fn barrier(context: &PhaseContext, rng: &mut Rng) -> Load {
             waits: 0.4,
             writes: 1.4e9,
             helpers: 4.0,
-            ..quiet
+            ..idle
         };
     }
     Load {
@@ -362,6 +371,6 @@ fn barrier(context: &PhaseContext, rng: &mut Rng) -> Load {
         watts: context.model.spin * (1.0 + context.offset + 0.01 * rng.normal()),
         cpus: 1.0,
         helpers: 4.0,
-        ..quiet
+        ..idle
     }
 }

@@ -1,16 +1,17 @@
-//! Days on which nothing is false_positives: mixed work of a small lab, made from a seed. Whatever is found at warn or above on
-//! them is a false finding, but for what a drained host's reboot tells.
+//! Days without trouble: mixed work of a small lab, generated from a seed.
+//!
+//! Every finding at warn or above on such a day is false, except those about the reboot of a drained host.
 
 use super::case_file::{Case, Job, Step};
 use super::rng::Rng;
 
-/// Hosts of one fleet.
+/// Number of hosts of one fleet.
 pub(crate) const HOSTS: usize = 5;
-/// A day, in minutes.
+/// Minutes of a day.
 const DAY: f64 = 1440.0;
 const USERS: [&str; 5] = ["alice", "bob", "carol", "dmitri", "erika"];
 
-/// A fleet of [`HOSTS`] hosts for this many minutes.
+/// Generates a case with a fleet of [`HOSTS`] hosts for this many minutes.
 pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
     let mut rng = Rng::new(&[seed, 77]);
     let gpu = rng.pick(&["h100", "h100", "l40s", "rtx4090", "a100pcie", "v100"]);
@@ -37,9 +38,9 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
         late_may: Vec::new(),
         except: Vec::new(),
     };
-    // Now and then a host is drained and rebooted: that it is away then is told, and is right.
+    // Sometimes a host is drained and rebooted. A finding that it is unreachable is then correct.
     let reboot = rng.chance(0.3).then(|| rng.between(120.0, minutes.max(300.0) - 120.0));
-    // Or its first GPU is divided, and people use the parts.
+    // Sometimes the first GPU of a host is divided into MIG instances.
     let divided = gpu == "h100" && gpus > 2 && rng.chance(0.4);
     for host in 0..HOSTS {
         let mut gpu = 0;
@@ -68,7 +69,7 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
             case.events.push(format!("0 mig gpu=1-{} hosts={host}", gpus - 1));
         }
     }
-    // The person's laptop sleeps for a while.
+    // The laptop that runs gpufleet sleeps for a while.
     if rng.chance(0.5) {
         let at = rng.between(60.0, DAY - 200.0);
         case.events.push(format!("{:.0}m sleep for={:.0}m", at, rng.between(20.0, 120.0)));
@@ -76,17 +77,17 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
     case
 }
 
-/// Some GPUs of a host.
+/// Some GPUs of a host, on which one job runs at a time.
 struct GpuSlot<'a> {
     host: usize,
     gpus: &'a str,
     width: usize,
-    /// Of each, in GiB.
+    /// GiB per GPU.
     memory: f64,
 }
 
 impl GpuSlot<'_> {
-    /// What goes on there from one minute to another, one job after the other.
+    /// Adds one job after another, from one minute to another.
     fn fill(&self, jobs: &mut Vec<Job>, from: f64, until: f64, rng: &mut Rng) {
         let mut at = from;
         let user = rng.pick(&USERS);
@@ -97,7 +98,7 @@ impl GpuSlot<'_> {
                 ..0.36 => short(at, rng),
                 ..0.44 => notebook(at, rng),
                 ..0.56 => server(at, rng),
-                ..0.66 => special(at, rng),
+                ..0.66 => lookalike(at, rng),
                 ..0.74 => debugging(at, rng),
                 ..0.82 => simulating(at, rng),
                 ..0.90 if self.width > 1 => evaluated(at, rng),
@@ -111,7 +112,7 @@ impl GpuSlot<'_> {
         }
     }
 
-    /// A Slurm array: short jobs one right after the other. Returns when the last is over.
+    /// Adds a Slurm array: short jobs in direct succession. Returns the minute when the last one is over.
     fn array(&self, jobs: &mut Vec<Job>, mut at: f64, user: &str, rng: &mut Rng) -> f64 {
         for _ in 0..4 + rng.next() % 12 {
             let loads = rng.between(0.2, 1.0);
@@ -131,7 +132,7 @@ impl GpuSlot<'_> {
         at + rng.between(5.0, 90.0)
     }
 
-    /// One job; what would go on for longer than `until` is ended there.
+    /// Adds one job, which ends at `until` at the latest.
     fn push(&self, jobs: &mut Vec<Job>, user: &str, work: JobSpec, until: f64, rng: &mut Rng) {
         let JobSpec { command, launcher, steps, first, share } = work;
         let end = |mut steps: Vec<String>| {
@@ -141,7 +142,7 @@ impl GpuSlot<'_> {
             }
             steps
         };
-        // A Slurm job's number is its own.
+        // Each Slurm job needs a different number.
         let number = 4000 + jobs.len();
         let under = rng.pick(&["shell", "tmux", "slurm 3385", "docker 0123456789ab", "nohup"]);
         jobs.push(Job {
@@ -160,15 +161,15 @@ impl GpuSlot<'_> {
     }
 }
 
-/// What a job does.
+/// The work of a job.
 struct JobSpec {
     command: String,
-    /// What starts its processes, where there are several.
+    /// Command line of the parent, if the job has several processes.
     launcher: String,
     steps: Vec<String>,
-    /// What its first rank does instead.
+    /// Steps of the first rank, if they differ.
     first: Option<Vec<String>>,
-    /// Part of the memory that it takes.
+    /// Share of the GPU memory that it uses.
     share: f64,
 }
 
@@ -178,11 +179,12 @@ impl JobSpec {
     }
 }
 
-/// Minutes as a time of a script.
+/// Formats minutes as a time of a case file.
 fn time(minutes: f64) -> String {
     format!("{:.0}s", minutes * 60.0)
 }
 
+/// Training with checkpoints, slow data and evaluations. Returns the job and the minute of its end, like all below.
 fn training(at: f64, memory: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let loads = rng.between(1.0, 8.0);
     let lasts = rng.between(90.0, 600.0);
@@ -201,7 +203,7 @@ fn training(at: f64, memory: f64, rng: &mut Rng) -> (JobSpec, f64) {
     } else {
         work.push(format!("{} {kind} {rhythm} {grows}", time(now)));
     }
-    // Now and then the data comes slowly for a few minutes, or an evaluation lies between.
+    // Sometimes the data loader is slow for a few minutes, or an evaluation runs in between.
     while now + 60.0 < at + lasts {
         now += rng.between(40.0, 120.0);
         let turn = rng.unit();
@@ -224,6 +226,7 @@ fn training(at: f64, memory: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec::new(command, "torchrun --nproc-per-node gpu train.py", work, 0.85), ends)
 }
 
+/// A short evaluation job.
 fn short(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let loads = rng.between(0.5, 4.0);
     let lasts = rng.between(6.0, 50.0);
@@ -236,6 +239,7 @@ fn short(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec::new("python eval.py --split test", "accelerate launch eval.py", work, 0.5), at + loads + lasts)
 }
 
+/// A notebook: short cells with idle time between them.
 fn notebook(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let mut work = Vec::new();
@@ -251,6 +255,7 @@ fn notebook(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec::new(command, "", work, 0.2), now)
 }
 
+/// A model server with busy and idle periods.
 fn server(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let mut work = vec![format!("{} load", time(now))];
@@ -271,14 +276,14 @@ fn server(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec::new(command, "", work, 0.88), now)
 }
 
-/// Look-alikes of trouble.
-fn special(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
+/// Healthy work that looks like trouble.
+fn lookalike(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let loads = rng.between(1.0, 8.0);
     let lasts = rng.between(20.0, 120.0);
     let phase = match rng.next() % 3 {
-        // Kernels bound by their launches: busy, with little power that is not even.
+        // Launch-bound kernels: busy, at a low and uneven power.
         0 => "tiny m=7 m_noise=2 cv=0.08".to_owned(),
-        // Long saves, in which every rank writes.
+        // Long checkpoints to which every rank writes.
         1 => format!("train checkpoint=25m saves={:.0}s style=all", rng.between(120.0, 240.0)),
         _ => "serve".to_owned(),
     };
@@ -288,7 +293,7 @@ fn special(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec::new("python infer.py --batch 1", "torchrun infer.py", work, 0.4), at + loads + lasts)
 }
 
-/// Somebody looks for a mistake: steps, a debugger that holds the process, Ctrl-Z for a moment.
+/// Debugging: short runs, a debugger that holds the process, Ctrl-Z for a moment.
 fn debugging(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let ends = at + rng.between(30.0, 150.0);
@@ -305,24 +310,24 @@ fn debugging(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec::new("python -m debugpy --listen 5678 train.py", "torchrun train.py", work, 0.4), now)
 }
 
-/// Reinforcement learning: the CPUs play, then the GPU learns.
+/// Reinforcement learning: simulation on the CPUs alternates with training on the GPU.
 fn simulating(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let ends = at + rng.between(90.0, 500.0);
-    let (plays, learns) = (rng.between(1.0, 7.0), rng.between(1.0, 6.0));
+    let (simulation, training) = (rng.between(1.0, 7.0), rng.between(1.0, 6.0));
     let mut work = vec![format!("{} load", time(now))];
     now += rng.between(1.0, 4.0);
     while now < ends {
         work.push(format!("{} idle cpu=6 helpers=16 helper_cpu=0.7", time(now)));
-        now += plays * rng.between(0.8, 1.3);
+        now += simulation * rng.between(0.8, 1.3);
         work.push(format!("{} train checkpoint=9h helpers=16", time(now)));
-        now += learns * rng.between(0.8, 1.3);
+        now += training * rng.between(0.8, 1.3);
     }
     work.push(format!("{} gone", time(now)));
     (JobSpec::new("python ppo.py --envs 64", "torchrun ppo.py", work, 0.5), now)
 }
 
-/// Training whose first rank evaluates now and then, while the others wait in a barrier.
+/// Training whose first rank evaluates from time to time while the others wait in a barrier.
 fn evaluated(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let mut now = at.max(0.1);
     let ends = at + rng.between(120.0, 500.0);
@@ -346,6 +351,7 @@ fn evaluated(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     (JobSpec { first: Some(first), ..work }, now)
 }
 
+/// Adds harmless events: short loads, single lost samples, a short outage, brief throttling.
 fn events(events: &mut Vec<String>, host: usize, gpus: usize, minutes: f64, rng: &mut Rng) {
     let when = |rng: &mut Rng| time(rng.between(5.0, minutes.max(10.0) - 5.0));
     let mut push = |text: String| events.push(format!("{text} hosts={host}"));
@@ -359,7 +365,7 @@ fn events(events: &mut Vec<String>, host: usize, gpus: usize, minutes: f64, rng:
     for _ in 0..3 {
         push(format!("{} skip for=20s", when(rng)));
     }
-    // A connection that breaks and is back at the next try.
+    // A connection that breaks and returns at the next attempt.
     push(format!("{} down for=15s", when(rng)));
     push(format!("{} thermal gpu=0 share=0.02 for=10m", when(rng)));
 }

@@ -1,13 +1,13 @@
-//! How well the rules judge: precision, recall, time to detect, and false findings on healthy days.
+//! Measures diagnosis on labelled traces: precision, recall, time to detect, and false findings on healthy days.
 //!
-//! `tests/diagnosis-report --help` says what it takes; README.md describes the case files. `cargo test` runs the same
-//! cases as assertions (`tests.rs`).
+//! `tests/diagnosis-report --help` lists the options; README.md describes the case files. `cargo test` runs the cases as
+//! assertions (the tests below).
 #![allow(
     clippy::unwrap_used,
     clippy::expect_used,
     clippy::print_stdout,
     unreachable_pub,
-    reason = "a tool for developers: it ends with a panic where its own files are wrong"
+    reason = "a tool for developers, which panics if its case files are wrong"
 )]
 
 mod case_file;
@@ -26,21 +26,21 @@ fn main() {
 
 #[cfg(test)]
 mod tests {
-    //! Every case in every variant, as assertions. Which seed a run has is fixed here; `tests/diagnosis-report` takes others.
+    //! Every case in every variant, as assertions, with a fixed seed; `tests/diagnosis-report` accepts other seeds.
 
     use super::case_file::{FILES, cases, cases_of};
     use super::case_recording::{CaseRecording, Variant};
-    use super::evaluate::{evaluate, is_played};
+    use super::evaluate::{evaluate, runs_in};
     use gpufleet::cli::replay::{Replay, ReplayError};
     use gpufleet::fleet::recording::{Line, encode, lines};
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    /// Cases in all variants with one seed.
-    fn check(file: &str) {
+    /// Asserts that the cases of one file have no problems in any variant.
+    fn assert_cases(file: &str) {
         let mut problems = Vec::new();
         for case in cases_of(file) {
-            for variant in Variant::ALL.into_iter().filter(|variant| is_played(&case, *variant)) {
+            for variant in Variant::ALL.into_iter().filter(|variant| runs_in(&case, *variant)) {
                 let result = evaluate(&case, variant, 1);
                 if !result.problems.is_empty() {
                     problems.push(format!("{} ({variant})\n  {}", case.name, result.problems.join("\n  ")));
@@ -51,46 +51,46 @@ mod tests {
     }
 
     #[test]
-    fn jobs_that_spin_and_what_looks_like_it() {
-        check("spin");
+    fn spinning_jobs_and_lookalikes() {
+        assert_cases("spin");
     }
 
     #[test]
-    fn jobs_that_wait_or_idle() {
-        check("waste");
+    fn waiting_and_idle_jobs() {
+        assert_cases("waste");
     }
 
     #[test]
-    fn processes_in_trouble() {
-        check("processes");
+    fn stopped_dead_and_orphaned_processes() {
+        assert_cases("processes");
     }
 
     #[test]
-    fn memory_that_runs_out() {
-        check("memory");
+    fn growing_gpu_memory() {
+        assert_cases("memory");
     }
 
     #[test]
-    fn gpus_and_drivers() {
-        check("driver");
+    fn gpu_and_driver_faults() {
+        assert_cases("driver");
     }
 
     #[test]
-    fn hosts_and_networks() {
-        check("host");
+    fn host_and_network_faults() {
+        assert_cases("host");
     }
 
     #[test]
-    fn what_people_do_all_day_and_odd_trouble() {
-        check("lookalikes");
+    fn everyday_use_and_unusual_trouble() {
+        assert_cases("lookalikes");
     }
 
     #[test]
-    fn there_are_more_than_200_runs_and_each_trace_of_the_sheet_has_one() {
+    fn more_than_200_runs_cover_every_trace_of_the_design() {
         let cases = cases();
         let names: BTreeSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len(), "names are unique");
-        let runs = cases.iter().flat_map(|case| Variant::ALL.into_iter().filter(|variant| is_played(case, *variant)));
+        let runs = cases.iter().flat_map(|case| Variant::ALL.into_iter().filter(|variant| runs_in(case, *variant)));
         let runs = runs.count();
         assert!(runs > 200, "{runs}");
         let traces: BTreeSet<u32> = cases.iter().map(|case| case.trace).filter(|trace| *trace > 0).collect();
@@ -100,16 +100,16 @@ mod tests {
     }
 
     #[test]
-    fn the_same_seed_gives_the_same_lines_and_another_gives_others() {
+    fn lines_depend_only_on_the_seed() {
         let case = &cases()[0];
         let take = |seed| CaseRecording::new(case, Variant::Drops, seed).take(40).flatten().collect::<Vec<Line>>();
         assert_eq!(take(1), take(1));
         assert_ne!(take(1), take(2));
     }
 
-    /// What is written with `--write` is what the tests judge: through the file's text the transitions are the same.
+    /// A recording written with `--write` gives the same transitions as the case itself.
     #[test]
-    fn a_written_case_replays_as_it_was_judged() {
+    fn a_written_case_replays_with_the_same_transitions() {
         let cases = cases();
         for name in ["hang-h100", "bastion"] {
             let case = cases.iter().find(|case| case.name == name).expect("a case");

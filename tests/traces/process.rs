@@ -1,4 +1,4 @@
-//! One process of a case: its phases, its counters, and what /proc and the driver tell of it.
+//! One process of a case: its phases and counters, and its readings from `/proc` and from the driver.
 
 use super::case_file::{Job, Step, seconds};
 use super::gpu_model::{GpuModel, Load, PhaseContext, load};
@@ -7,13 +7,13 @@ use gpufleet::wire::{
     Ancestor, GpuProcessKind, GpuProcessReading, Owner, Presence, ProcessFacts, ProcessReading, ProcessState, SafeText,
 };
 
-/// Clock ticks of the kernel in a second.
+/// Kernel clock ticks per second.
 const TICKS: f64 = 100.0;
 pub(crate) const GIB: f64 = (1_u64 << 30) as f64;
-/// The account that the probe runs as: what only an owner may read is told of this user's processes.
-pub(crate) const VIEWER: &str = "alice";
+/// The account of the probe. Readings that only the owner may see exist for processes of this user.
+pub(crate) const PROBE_USER: &str = "alice";
 
-/// One process, as it stands after the last sample.
+/// One process after its last sample.
 #[derive(Debug)]
 pub(crate) struct Process {
     job: Job,
@@ -22,10 +22,10 @@ pub(crate) struct Process {
     steps: Vec<Step>,
     pid: u32,
     session: u32,
-    /// Seconds after boot at which it began.
-    began: f64,
-    /// The rhythm of its job.
-    rhythm: f64,
+    /// Start time in seconds after boot.
+    started: f64,
+    /// Offset of the job clock, equal for all processes of the job.
+    clock_offset: f64,
     phase: Option<usize>,
     now: LastSample,
     cpu_seconds: f64,
@@ -33,12 +33,13 @@ pub(crate) struct Process {
     read: f64,
     walk: f64,
     log_age: f64,
-    /// What was read when it was looked at last: bytes written and read, and the age of the log.
+    /// Bytes written, bytes read and log age at the last slow refresh.
     slow_readings: (u64, u64, f64),
-    waited: Option<f64>,
+    /// Start of the current uninterruptible sleep.
+    waiting_since: Option<f64>,
 }
 
-/// The last sample.
+/// Values of the last sample.
 #[derive(Debug, Clone, Copy, Default)]
 struct LastSample {
     time: f64,
@@ -53,19 +54,19 @@ struct LastSample {
 }
 
 impl Process {
-    /// The processes of a job on one host. `up` is for how long the host had been up when the case began.
+    /// Creates the processes of a job on one host. `up` is the uptime of the host at the beginning of the case, in seconds.
     pub(crate) fn of_job(job: &Job, number: usize, gpus: &[usize], up: f64, rng: &mut Rng) -> Vec<Self> {
         let ranks: Vec<Vec<usize>> =
             if job.single { vec![gpus.to_vec()] } else { gpus.iter().map(|gpu| vec![*gpu]).collect() };
         let session = 3000 + 4000 * number as u32 + (rng.next() % 900) as u32;
         let age = seconds(&job.age);
-        let rhythm = rng.between(200.0, 1500.0);
+        let clock_offset = rng.between(200.0, 1500.0);
         let process = |(rank, gpus): (usize, Vec<usize>)| {
             let work = job.ranks.get(&rank.to_string()).unwrap_or(&job.work);
             let steps: Vec<Step> = work.iter().map(|step| Step::parse(step)).collect();
-            // One that begins within the case is as young as its first phase.
+            // A process whose first phase is later than 0 starts with that phase.
             let first = steps.first().map_or(0.0, |step| step.at);
-            let began = if first > 0.0 { up + first } else { up - age };
+            let started = if first > 0.0 { up + first } else { up - age };
             Self {
                 job: job.clone(),
                 rank,
@@ -73,8 +74,8 @@ impl Process {
                 steps,
                 pid: session + 60 + rank as u32,
                 session,
-                began: began + 0.04 * rank as f64,
-                rhythm,
+                started: started + 0.04 * rank as f64,
+                clock_offset,
                 phase: None,
                 now: LastSample::default(),
                 cpu_seconds: if first > 0.0 { 0.0 } else { 0.7 * age },
@@ -83,13 +84,13 @@ impl Process {
                 walk: 0.0,
                 log_age: 4.0,
                 slow_readings: (0, 0, 4.0),
-                waited: None,
+                waiting_since: None,
             }
         };
         ranks.into_iter().enumerate().map(process).collect()
     }
 
-    /// Goes on to a moment; returns what it does on each of its GPUs, or nothing when it does not run.
+    /// Advances to a time. Returns the load on each GPU, or `None` while the process does not run.
     pub(crate) fn advance(
         &mut self,
         time: f64,
@@ -102,15 +103,16 @@ impl Process {
         let place = self.steps.iter().rposition(|phase| phase.at <= time)?;
         if self.phase != Some(place) {
             self.phase = Some(place);
-            self.waited = None;
+            self.waiting_since = None;
             if self.steps[place].has("restarted") {
-                self.began = up + self.steps[place].at;
+                self.started = up + self.steps[place].at;
                 self.cpu_seconds = 1.0;
             }
         }
         let phase = self.steps[place].clone();
         let into = time - phase.at;
-        let at = PhaseContext { model, phase: &phase, rank: self.rank, job_time: time + self.rhythm, noise, offset };
+        let at =
+            PhaseContext { model, phase: &phase, rank: self.rank, job_time: time + self.clock_offset, noise, offset };
         let mut load = load(&at, rng);
         if phase.has("state") {
             load.cpus = 0.0;
@@ -121,7 +123,7 @@ impl Process {
         self.walk += rng.normal() * phase.number("walk").unwrap_or(0.0) * (step / 60.0).sqrt();
         self.log_age = if phase.text("log") == Some("stops") { self.log_age + step } else { rng.between(0.2, 9.0) };
         let is_waiting = phase.text("state") == Some("D") || rng.chance(load.waits);
-        self.waited = if is_waiting { self.waited.or(Some(time)) } else { None };
+        self.waiting_since = if is_waiting { self.waiting_since.or(Some(time)) } else { None };
         self.now = LastSample {
             time,
             into,
@@ -134,12 +136,12 @@ impl Process {
             sm: load.utilization,
         };
         self.now.memory = self.memory(&phase, into, rng);
-        self.is_there().then_some(load)
+        self.is_running().then_some(load)
     }
 
-    /// What only its owner may read is read anew, or not.
-    pub(crate) fn refresh_slow_readings(&mut self, anew: bool) {
-        if anew {
+    /// Updates the readings that the probe takes only in some samples, if they are due.
+    pub(crate) fn refresh_slow_readings(&mut self, is_due: bool) {
+        if is_due {
             self.slow_readings = (self.written as u64, self.read as u64, self.log_age.trunc());
         }
     }
@@ -148,25 +150,25 @@ impl Process {
         self.phase.and_then(|place| self.steps.get(place))
     }
 
-    fn is_there(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.phase().is_some_and(|phase| phase.word != "gone")
     }
 
-    /// Whether the driver lists it.
+    /// Whether the driver lists the process.
     pub(crate) fn is_listed(&self) -> bool {
-        self.is_there() && self.phase().is_some_and(|phase| !phase.has("unlisted"))
+        self.is_running() && self.phase().is_some_and(|phase| !phase.has("unlisted"))
     }
 
-    /// Bytes that it holds on each of its GPUs.
-    pub(crate) fn held(&self) -> u64 {
-        if self.is_there() { (self.now.memory * GIB) as u64 } else { 0 }
+    /// Bytes of memory on each GPU.
+    pub(crate) fn gpu_memory_bytes(&self) -> u64 {
+        if self.is_running() { (self.now.memory * GIB) as u64 } else { 0 }
     }
 
-    /// GiB: what the phase says, and a shape over it.
+    /// GiB on each GPU: the base value of the phase plus its shapes.
     fn memory(&self, phase: &Step, into: f64, rng: &mut Rng) -> f64 {
         let number = |key| phase.number(key).unwrap_or(0.0);
         let every = |key| phase.time(key).unwrap_or(600.0);
-        // A shape may go on from an earlier phase.
+        // A shape may continue from an earlier phase.
         let into = phase.time("since").map_or(into, |since| self.now.time - since);
         let shape = number("grows") * into / 3600.0
             + number("stairs") / 6.0 * (into / 600.0).floor()
@@ -179,7 +181,7 @@ impl Process {
     }
 
     fn start_ticks(&self) -> u64 {
-        (self.began.max(0.0) * TICKS) as u64
+        (self.started.max(0.0) * TICKS) as u64
     }
 
     fn presence(&self) -> Presence {
@@ -190,7 +192,7 @@ impl Process {
         }
     }
 
-    /// What identifies the facts that were told: they are told again when this changes.
+    /// Identity of the process facts: the probe sends them again when it changes.
     pub(crate) fn facts_identity(&self) -> (u32, u64, bool) {
         (self.pid, self.start_ticks(), self.is_orphan())
     }
@@ -199,23 +201,23 @@ impl Process {
         self.phase().is_some_and(|phase| phase.has("orphan"))
     }
 
-    /// What it does on its GPUs.
+    /// The driver's readings, one per GPU.
     pub(crate) fn on_gpus(&self) -> Vec<GpuProcessReading> {
-        let tells_memory = self.phase().is_none_or(|phase| !phase.has("untold"));
+        let has_memory = self.phase().is_none_or(|phase| !phase.has("untold"));
         let is_dead = self.presence() != Presence::Visible;
         let is_client = self.phase().is_some_and(|phase| phase.has("mps"));
         let reading = |gpu: &usize| GpuProcessReading {
             pid: Some(self.pid),
             gpu: Some(*gpu as u16),
             kind: Some(if is_client { GpuProcessKind::Mps } else { GpuProcessKind::Compute }),
-            gpu_memory_bytes: tells_memory.then(|| self.held()),
+            gpu_memory_bytes: has_memory.then(|| self.gpu_memory_bytes()),
             sm_percent: (!is_dead).then(|| self.now.sm.clamp(0.0, 100.0) as u8),
             ..GpuProcessReading::default()
         };
         self.gpus.iter().map(reading).collect()
     }
 
-    /// What it does on the host. Rates need a sample before.
+    /// The readings from `/proc`. Rates need an earlier sample.
     pub(crate) fn on_host(&self, up: f64, has_rates: bool) -> ProcessReading {
         let presence = self.presence();
         if presence != Presence::Visible {
@@ -234,10 +236,10 @@ impl Process {
         };
         let is_zombie = state == ProcessState::Zombie;
         let live = phase.and_then(|phase| phase.number("live"));
-        // Of a zombie leader it is a thread that still waits.
+        // In a zombie the leader has exited, so another thread waits.
         let stuck_thread = (text("state") == Some("D")).then_some(0).or(live.filter(|live| *live > 0.0).map(|_| 3));
         let waits = stuck_thread.or(self.now.is_waiting.then_some(0));
-        let is_own = self.job.user == VIEWER && !is_zombie;
+        let is_own = self.job.user == PROBE_USER && !is_zombie;
         let is_orphan = self.is_orphan();
         ProcessReading {
             pid: Some(self.pid),
@@ -248,13 +250,13 @@ impl Process {
             cpu_seconds: Some((self.cpu_seconds * TICKS).floor() / TICKS),
             rss_bytes: Some(if is_zombie { 0 } else { 11 << 30 }),
             threads: Some(if is_zombie { 1 + live.unwrap_or(0.0) as u32 } else { 96 }),
-            age_seconds: Some(up + self.now.time - self.began),
+            age_seconds: Some(up + self.now.time - self.started),
             parent_pid: Some(if is_orphan { 1 } else { self.parent() }),
             threads_live: if is_zombie { Some(live.unwrap_or(0.0) as u32) } else { None },
             blocked_thread: waits.map(|thread| self.pid + thread),
             blocked_seconds: waits.map(|_| match stuck_thread {
                 Some(_) => self.now.into as f32,
-                None => self.waited.map_or(0.3, |since| 0.3 + (self.now.time - since) as f32 * 0.05),
+                None => self.waiting_since.map_or(0.3, |since| 0.3 + (self.now.time - since) as f32 * 0.05),
             }),
             threads_blocked: Some(u32::from(waits.is_some())),
             descendants: Some(self.now.helpers as u32),
@@ -275,12 +277,12 @@ impl Process {
         }
     }
 
-    /// What rarely changes; `None` where /proc does not show it.
+    /// The process facts; `None` if `/proc` does not show the process.
     pub(crate) fn facts(&self, boot_unix: f64) -> Option<ProcessFacts> {
         if self.presence() != Presence::Visible {
             return None;
         }
-        let is_own = self.job.user == VIEWER;
+        let is_own = self.job.user == PROBE_USER;
         let argv = words(&self.job.command);
         let uid = uid(&self.job.user);
         let init = || Ancestor { pid: 1, start_ticks: 1, uid: Some(0), name: "systemd".into(), ..Ancestor::default() };
@@ -290,7 +292,7 @@ impl Process {
         Some(ProcessFacts {
             pid: self.pid,
             start_ticks: Some(self.start_ticks()),
-            start_unix_seconds: Some((boot_unix + self.began) as i64),
+            start_unix_seconds: Some((boot_unix + self.started) as i64),
             uid: Some(uid),
             user: Some(self.job.user.as_str().into()),
             name: argv.first().map(|program| SafeText::new(short_name(program))),
@@ -311,7 +313,7 @@ impl Process {
             let argv = words(line);
             Ancestor {
                 pid,
-                start_ticks: ((self.began - back).max(0.0) * TICKS) as u64,
+                start_ticks: ((self.started - back).max(0.0) * TICKS) as u64,
                 uid: Some(uid),
                 name: argv.first().map(|program| SafeText::new(short_name(program))).unwrap_or_default(),
                 argv,
@@ -319,13 +321,13 @@ impl Process {
         };
         let mut ancestors = Vec::new();
         if !self.job.launcher.is_empty() {
-            // The same for all ranks: they are 0.04 s apart.
+            // All ranks must compute one start time; they start 0.04 s apart.
             ancestors.push(parent(self.session + 50, 2.0 + 0.04 * self.rank as f64, uid, &self.job.launcher));
         }
         match self.job.under.split(' ').next() {
             Some("slurm") => ancestors.push(parent(self.session - 1, 4.0, 0, "slurmstepd: [3385.0]")),
             Some("docker") => ancestors.push(parent(self.session - 1, 4.0, 0, "containerd-shim-runc-v2")),
-            // What nohup started is below init once the person has left.
+            // After a logout, a process started by nohup is a child of init.
             Some("service" | "nohup") => ancestors.push(init),
             _ => ancestors.push(parent(self.session, 5.0, uid, "-bash")),
         }
@@ -343,23 +345,23 @@ impl Process {
     }
 }
 
-/// Arguments, apart at `|` where there is one, else at spaces.
+/// Splits a command line at `|` if it contains one, otherwise at spaces.
 fn words(line: &str) -> Vec<SafeText> {
     let split: Vec<&str> = if line.contains('|') { line.split('|').collect() } else { line.split(' ').collect() };
     split.into_iter().map(SafeText::new).collect()
 }
 
-/// The kernel keeps 15 characters.
+/// The name in `/proc/PID/stat`: the kernel keeps 15 characters.
 fn short_name(program: &str) -> &str {
     let name = program.rsplit('/').next().unwrap_or(program).trim_start_matches('-');
     name.get(..15).unwrap_or(name)
 }
 
-/// The uid of a login name: 1001 for the viewer, others above it.
+/// Returns the uid of a login name: 1001 for the user of the probe, higher ones for others.
 pub(crate) fn uid(user: &str) -> u32 {
     match user {
         "root" => 0,
-        VIEWER => 1001,
+        PROBE_USER => 1001,
         other => 1002 + other.bytes().map(u32::from).sum::<u32>() % 500,
     }
 }

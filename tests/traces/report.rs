@@ -1,8 +1,8 @@
-//! The report, and cases written as recordings.
+//! The program: prints the report, or writes the cases as recordings.
 
 use super::case_file::{Case, cases};
 use super::case_recording::{CaseRecording, Variant};
-use super::evaluate::{CaseResult, evaluate, is_allowed, is_played, replay_case};
+use super::evaluate::{CaseResult, evaluate, is_allowed, replay_case, runs_in};
 use super::healthy;
 use gpufleet::diagnosis::Severity;
 use gpufleet::fleet::recording::encode;
@@ -15,21 +15,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const HELP: &str = "\
 tests/diagnosis-report [OPTIONS] [CASE]...
-Plays the labelled cases of tests/traces and healthy days, and prints how well the rules judge them.
+Replays the labelled cases of tests/traces and healthy days, and prints the precision and recall of the rules.
 
-  CASE              only cases whose name holds one of these words
+  CASE              only cases whose name contains one of these words
   --seed N          the first seed of the cases [default: 1]
-  --seeds N         how many seeds [default: 3]
+  --seeds N         number of seeds [default: 3]
   --variant WORD    only plain, drops, gaps or late
-  --host-days N     simulated days of healthy mixed work [default: 100; 0 with CASE]
-  --healthy-seed N  the first seed of those [default: 1]
-  --write DIR       write the cases as recordings into DIR instead, one file a case, variant and seed
+  --host-days N     simulated host-days of healthy mixed work [default: 100; 0 with CASE]
+  --healthy-seed N  the first seed of the healthy days [default: 1]
+  --write DIR       write the cases as recordings into DIR instead, one file per case, variant and seed
   --write-healthy   with --write: also the healthy days
   --list            print the names of the cases
-  --quiet           leave out what went wrong case by case
+  --quiet           omit the deviations of each case
 ";
 
-/// The arguments.
+/// The parsed command line.
 #[derive(Debug)]
 struct Options {
     name_filters: Vec<String>,
@@ -88,12 +88,12 @@ impl Options {
         cases().into_iter().filter(is_wanted).collect()
     }
 
-    /// Every case in every variant and with every seed.
+    /// Every case in every selected variant with every seed.
     fn runs<'a>(&self, cases: &'a [Case]) -> Vec<(&'a Case, Variant, u64)> {
         let mut runs = Vec::new();
         for case in cases {
             for variant in Variant::ALL {
-                if self.variant.is_some_and(|only| only != variant) || !is_played(case, variant) {
+                if self.variant.is_some_and(|only| only != variant) || !runs_in(case, variant) {
                     continue;
                 }
                 runs.extend((self.seed..self.seed + self.seeds).map(|seed| (case, variant, seed)));
@@ -104,10 +104,10 @@ impl Options {
 }
 
 fn number(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
-/// Runs what the command line says.
+/// Runs the command line.
 pub(crate) fn run() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--help" || argument == "-h") {
@@ -123,13 +123,13 @@ pub(crate) fn run() {
     };
     let cases = options.cases();
     if cases.is_empty() {
-        eprintln!("tests/diagnosis-report: no case has this name; --list prints them");
+        eprintln!("tests/diagnosis-report: no case name contains this word; --list prints the names");
         std::process::exit(2);
     }
     if options.list {
         let names = cases.iter().map(|case| format!("{:3}  {}\n", case.trace, case.name));
-        // A reader that has gone (`| head`) has what it wanted.
-        let _gone = std::io::stdout().write_all(names.collect::<String>().as_bytes());
+        // The reader may exit early (`| head`).
+        let _ignored = std::io::stdout().write_all(names.collect::<String>().as_bytes());
     } else if let Some(directory) = &options.write {
         write(&options, &cases, directory);
     } else {
@@ -138,8 +138,8 @@ pub(crate) fn run() {
     }
 }
 
-/// Does something with each item, on all cores, and gives the results in their order.
-fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
+/// Applies `work` to each item on all cores and returns the results in the order of the items.
+fn map_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -161,7 +161,7 @@ fn on_all_cores<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) ->
 }
 
 fn write(options: &Options, cases: &[Case], directory: &PathBuf) {
-    fs::create_dir_all(directory).unwrap_or_else(|error| panic!("cannot make {}: {error}", directory.display()));
+    fs::create_dir_all(directory).unwrap_or_else(|error| panic!("cannot create {}: {error}", directory.display()));
     let mut files: Vec<(Case, Variant, u64)> =
         options.runs(cases).into_iter().map(|(case, variant, seed)| (case.clone(), variant, seed)).collect();
     if options.write_healthy {
@@ -181,14 +181,16 @@ fn write(options: &Options, cases: &[Case], directory: &PathBuf) {
     println!("{} recordings in {}: gpufleet findings --replay FILE", files.len(), directory.display());
 }
 
-/// Counts of one rule, or of all.
+/// Counts of one rule, or of all rules.
 #[derive(Debug, Default, Clone)]
 struct RuleCounts {
     expected: usize,
     found: usize,
     true_positives: usize,
     false_positives: usize,
+    /// Times to detect, in seconds.
     after: Vec<f64>,
+    /// False findings on healthy days.
     healthy: usize,
 }
 
@@ -219,10 +221,10 @@ impl RuleCounts {
     }
 }
 
-/// Prints the report; whether the goals are met and every case is as it should be.
+/// Prints the report. Returns whether the goals for precision, recall and false findings are met.
 fn report(options: &Options, cases: &[Case]) -> bool {
     let runs = options.runs(cases);
-    let results = on_all_cores(&runs, |(case, variant, seed)| evaluate(case, *variant, *seed));
+    let results = map_parallel(&runs, |(case, variant, seed)| evaluate(case, *variant, *seed));
     let mut rules: BTreeMap<String, RuleCounts> = BTreeMap::new();
     for result in &results {
         count(result, &mut rules);
@@ -231,7 +233,7 @@ fn report(options: &Options, cases: &[Case]) -> bool {
     let fleets: Vec<u64> =
         (0..days.div_ceil(healthy::HOSTS) as u64).map(|fleet| options.healthy_seed + fleet).collect();
     let host_days = (fleets.len() * healthy::HOSTS) as f64;
-    let found = on_all_cores(&fleets, |seed| {
+    let found = map_parallel(&fleets, |seed| {
         let case = healthy::fleet(*seed, 1440.0);
         let run = replay_case(&case, Variant::Plain, *seed);
         (*seed, (case, run))
@@ -268,18 +270,18 @@ fn report(options: &Options, cases: &[Case]) -> bool {
         "{:<22} {:>9} {:>7} {:>7} {:>6} {:>6} {:>10} {:>12}",
         "rule", "precision", "recall", "wanted", "right", "false", "detects in", "false/day"
     );
-    for (rule, tally) in &rules {
-        println!("{}", tally.line(rule, host_days));
-        all.expected += tally.expected;
-        all.found += tally.found;
-        all.true_positives += tally.true_positives;
-        all.false_positives += tally.false_positives;
-        all.healthy += tally.healthy;
-        all.after.extend(&tally.after);
+    for (rule, counts) in &rules {
+        println!("{}", counts.line(rule, host_days));
+        all.expected += counts.expected;
+        all.found += counts.found;
+        all.true_positives += counts.true_positives;
+        all.false_positives += counts.false_positives;
+        all.healthy += counts.healthy;
+        all.after.extend(&counts.after);
     }
     println!("{}", all.line("all", host_days));
     println!(
-        "\n{} cases in {} runs (seeds {} to {}), {} not as they should be; {host_days:.0} healthy host-days (seeds {} to {})",
+        "\n{} cases in {} runs (seeds {} to {}), {} with deviations; {host_days:.0} healthy host-days (seeds {} to {})",
         cases.len(),
         runs.len(),
         options.seed,
@@ -294,7 +296,7 @@ fn report(options: &Options, cases: &[Case]) -> bool {
         && share(all.found, all.expected) >= 0.95
         && a_day <= 0.05;
     println!(
-        "goals (precision 0.98, recall 0.95, 0.05 false findings a host-day): {}",
+        "goals (precision 0.98, recall 0.95, 0.05 false findings per host-day): {}",
         if is_good { "met" } else { "not met" }
     );
     is_good
@@ -302,13 +304,13 @@ fn report(options: &Options, cases: &[Case]) -> bool {
 
 fn count(result: &CaseResult, rules: &mut BTreeMap<String, RuleCounts>) {
     for wanted in &result.expected {
-        let tally = rules.entry(wanted.rule.clone()).or_default();
-        tally.expected += 1;
-        tally.found += usize::from(wanted.after.is_some());
-        // A rule that rises is detected when it fires first.
+        let counts = rules.entry(wanted.rule.clone()).or_default();
+        counts.expected += 1;
+        counts.found += usize::from(wanted.after.is_some());
+        // A rule that rises in severity is detected when it first fires.
         let is_first =
             result.expected.iter().all(|other| other.rule != wanted.rule || other.severity >= wanted.severity);
-        tally.after.extend(wanted.after.filter(|_| is_first));
+        counts.after.extend(wanted.after.filter(|_| is_first));
     }
     for right in &result.true_positives {
         rules.entry(right.rule.to_owned()).or_default().true_positives += 1;

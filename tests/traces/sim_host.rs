@@ -1,8 +1,8 @@
-//! One host of a case: its GPUs, its processes and what befalls it; it speaks as the probe would.
+//! One host of a case: its GPUs, processes and events, and the messages that its probe would send.
 
 use super::case_file::{Case, Step, positions};
 use super::gpu_model::{GpuModel, Load, model};
-use super::process::{GIB, Process, VIEWER, uid};
+use super::process::{GIB, PROBE_USER, Process, uid};
 use super::rng::{CorrelatedNoise, Rng};
 use gpufleet::wire::{
     DeviceError, DriverError, DriverErrorKind, Filesystem, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo,
@@ -11,14 +11,14 @@ use gpufleet::wire::{
 };
 use std::collections::{BTreeSet, HashSet};
 
-/// Memory of each host.
+/// Bytes of memory of each host.
 const HOST_MEMORY: f64 = 1007.0 * GIB;
-/// Memory that the driver keeps for itself on each GPU.
+/// Bytes that the driver reserves on each GPU.
 const RESERVED: u64 = 551 << 20;
-/// 2026-03-02T00:00:00Z.
+/// Wall clock at the beginning of each case: 2026-03-02T00:00:00Z.
 pub(crate) const START_UNIX: f64 = 1_772_409_600.0;
 
-/// One host.
+/// A simulated host.
 pub(crate) struct SimHost {
     pub(crate) name: SafeText,
     model: GpuModel,
@@ -28,29 +28,29 @@ pub(crate) struct SimHost {
     rng: Rng,
     interval: f64,
     time: f64,
-    /// For how long it had been up when the case began.
+    /// Uptime at the beginning of the case, in seconds.
     up: f64,
     driver: String,
-    /// How many GPUs the driver shows.
+    /// Number of GPUs that the driver shows.
     shown: usize,
     generation: u32,
     xids: Vec<XidEvent>,
-    /// Xids that were told, of each event.
-    xids_sent: Vec<u64>,
+    /// Number of Xids generated so far, per event.
+    xid_counts: Vec<u64>,
     connection: ProbeConnection,
 }
 
-/// What a probe remembers of its connection.
+/// State of the probe, reset by each connection.
 #[derive(Default)]
 struct ProbeConnection {
-    began: f64,
+    started: f64,
     sequence: u64,
     sent_facts: HashSet<(u32, u64, bool)>,
-    /// The inventory that was sent last.
+    /// Generation of the last inventory sent.
     generation: Option<u32>,
 }
 
-/// One GPU.
+/// A simulated GPU.
 struct SimGpu {
     noise: CorrelatedNoise,
     offset: f64,
@@ -61,12 +61,12 @@ struct SimGpu {
     brake_seconds: f64,
     load: Option<Load>,
     used: u64,
-    /// Enforced power limit, watts.
+    /// Enforced power limit in watts.
     limit: f64,
 }
 
 impl SimHost {
-    /// The host number `index` of a case.
+    /// Creates the host with this position in the case.
     pub(crate) fn new(case: &Case, index: usize, seed: u64) -> Self {
         let mut rng = Rng::new(&[seed, index as u64, 1]);
         let up = rng.between(20.0, 90.0) * 86_400.0;
@@ -86,9 +86,9 @@ impl SimHost {
         let is_here = |hosts: &str| positions(hosts, case.hosts).contains(&index);
         let jobs = case.jobs.iter().enumerate().filter(|(_, job)| is_here(&job.hosts));
         let processes = jobs.flat_map(|(number, job)| {
-            // Ranks of one job keep time together, on whichever host they are.
-            let mut together = Rng::new(&[seed, number as u64, 2]);
-            Process::of_job(job, number, &positions(&job.gpus, case.gpus), up, &mut together)
+            // The ranks of a job share their random numbers across hosts, so that their checkpoints coincide.
+            let mut job_rng = Rng::new(&[seed, number as u64, 2]);
+            Process::of_job(job, number, &positions(&job.gpus, case.gpus), up, &mut job_rng)
         });
         let processes = processes.collect();
         let events = case.events.iter().map(|event| Step::parse(event));
@@ -105,7 +105,7 @@ impl SimHost {
             gpu_states,
             processes,
             driver: driver.unwrap_or("570.86.15").to_owned(),
-            xids_sent: vec![0; events.len()],
+            xid_counts: vec![0; events.len()],
             events,
             rng,
             interval: case.interval,
@@ -118,17 +118,17 @@ impl SimHost {
         }
     }
 
-    /// All that befalls it under a word.
+    /// All events of one kind.
     pub(crate) fn events<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a Step> {
         self.events.iter().filter(move |event| event.word == word)
     }
 
-    /// What befalls it at this moment under a word.
+    /// The events of one kind that are active at a time.
     pub(crate) fn active<'a>(&'a self, word: &'a str, time: f64) -> impl Iterator<Item = &'a Step> {
         self.events.iter().filter(move |event| event.word == word && is_active(event, time))
     }
 
-    /// Goes on to a moment.
+    /// Advances to a time.
     pub(crate) fn advance(&mut self, time: f64) {
         let step = (time - self.time).max(0.0);
         self.time = time;
@@ -145,8 +145,8 @@ impl SimHost {
                 continue;
             };
             for gpu in &process.gpus {
-                self.gpu_states[*gpu].used += process.held();
-                loads[*gpu] = Some(join(loads[*gpu], load, &self.model));
+                self.gpu_states[*gpu].used += process.gpu_memory_bytes();
+                loads[*gpu] = Some(combine(loads[*gpu], load, &self.model));
             }
         }
         for event in self.events.iter().filter(|event| is_active(event, time)) {
@@ -155,10 +155,10 @@ impl SimHost {
                 "ghost" => {
                     for gpu in of_gpus("0") {
                         self.gpu_states[gpu].used += (event.number("gib").unwrap_or(10.0) * GIB) as u64;
-                        loads[gpu] = Some(forced(event, &self.model));
+                        loads[gpu] = Some(event_load(event, &self.model));
                     }
                 }
-                "busy" => of_gpus("0").into_iter().for_each(|gpu| loads[gpu] = Some(forced(event, &self.model))),
+                "busy" => of_gpus("0").into_iter().for_each(|gpu| loads[gpu] = Some(event_load(event, &self.model))),
                 "thermal" => of_gpus("0").into_iter().for_each(|gpu| {
                     self.gpu_states[gpu].thermal_seconds += event.number("share").unwrap_or(0.2) * step;
                 }),
@@ -178,10 +178,10 @@ impl SimHost {
             gpu_state.celsius += (target - gpu_state.celsius) * (1.0 - (-step / 40.0).exp());
             gpu_state.load = *load;
         }
-        self.take_xids(time);
+        self.generate_xids(time);
     }
 
-    fn take_xids(&mut self, time: f64) {
+    fn generate_xids(&mut self, time: f64) {
         for (place, event) in self.events.iter().enumerate() {
             if event.word != "xid" || event.at > time {
                 continue;
@@ -191,26 +191,26 @@ impl SimHost {
             let happened = if over > 0.0 { (times * ((time - event.at) / over).min(1.0)).ceil() } else { times };
             let number = event.number("number").unwrap_or(31.0) as u64;
             let gpu = event.number("gpu").map(|gpu| gpu as u16);
-            for _ in self.xids_sent[place]..happened as u64 {
-                let monotonic_seconds = (time - self.connection.began - 0.5).max(0.0);
+            for _ in self.xid_counts[place]..happened as u64 {
+                let monotonic_seconds = (time - self.connection.started - 0.5).max(0.0);
                 self.xids.push(XidEvent { gpu, xid: number, monotonic_seconds });
             }
-            self.xids_sent[place] = happened as u64;
+            self.xid_counts[place] = happened as u64;
         }
     }
 
-    /// A probe begins.
+    /// Starts a new probe and returns its hello.
     pub(crate) fn connect(&mut self) -> Hello {
-        self.connection = ProbeConnection { began: self.time, ..ProbeConnection::default() };
-        // Xids from before are not told.
+        self.connection = ProbeConnection { started: self.time, ..ProbeConnection::default() };
+        // A probe does not report Xids from before its start.
         self.xids.clear();
         Hello {
             protocol: PROTOCOL,
             probe_version: "0.1.0".into(),
             boot_id: Some(self.boot_id()),
             host_name: Some(self.name.clone()),
-            login_user: Some(VIEWER.into()),
-            login_uid: Some(uid(VIEWER)),
+            login_user: Some(PROBE_USER.into()),
+            login_uid: Some(uid(PROBE_USER)),
             kernel: Some("6.8.0-60-generic".into()),
             arch: Some("x86_64".into()),
             cpu_count: Some(112),
@@ -226,7 +226,7 @@ impl SimHost {
         SafeText::new(&format!("5d4e0000-0000-4000-a000-{:08}{:04}", (self.up as u64) % 100_000_000, boots))
     }
 
-    /// The inventory, where it has to be told (again).
+    /// Returns the inventory if it has changed since it was last sent.
     pub(crate) fn inventory(&mut self) -> Option<Inventory> {
         let mismatch = self.active("mismatch", self.time).next().is_some();
         let generation = 1 + u32::from(self.shown < self.gpu_states.len()) + 2 * u32::from(mismatch);
@@ -253,20 +253,20 @@ impl SimHost {
         })
     }
 
-    /// All readings of this moment. `is_blind` leaves the GPUs out, as before the driver has answered.
+    /// Returns the snapshot of this time. `is_blind` omits the GPUs, as before the first answer of the driver.
     pub(crate) fn snapshot(&mut self, is_blind: bool) -> Snapshot {
         self.connection.sequence += 1;
         let sequence = self.connection.sequence;
         let has_rates = sequence > 1;
         let time = self.time;
-        let whole = self.driver_error();
-        let is_mute = is_blind || whole.is_some();
+        let driver_error = self.driver_error();
+        let without_gpus = is_blind || driver_error.is_some();
         let gpus: Vec<GpuReading> =
-            if is_mute { Vec::new() } else { (0..self.shown).map(|gpu| self.reading(gpu, has_rates)).collect() };
+            if without_gpus { Vec::new() } else { (0..self.shown).map(|gpu| self.reading(gpu, has_rates)).collect() };
         let (mut usages, mut rows, mut facts) = (Vec::new(), Vec::new(), Vec::new());
-        if !is_mute {
+        if !without_gpus {
             let is_readable = |gpu: &usize| gpus.get(*gpu).is_some_and(|reading| reading.error.is_none());
-            // What only an owner may read is looked at in every tenth sample.
+            // The probe refreshes readings that only the owner may see in every tenth sample.
             let is_slow_due = sequence % 10 == 1;
             for process in &mut self.processes {
                 process.refresh_slow_readings(is_slow_due);
@@ -280,13 +280,13 @@ impl SimHost {
                 }
             }
         }
-        // Health is told with the first snapshot and every tenth after it.
-        let tells_health = !is_mute && sequence % 10 == 1;
-        let health = if tells_health { (0..self.shown).map(|gpu| self.health(gpu)).collect() } else { Vec::new() };
+        // The probe sends health with the first snapshot and every tenth one after it.
+        let has_health = !without_gpus && sequence % 10 == 1;
+        let health = if has_health { (0..self.shown).map(|gpu| self.health(gpu)).collect() } else { Vec::new() };
         Snapshot {
             sequence,
             generation: if is_blind { 0 } else { self.generation },
-            monotonic_seconds: time - self.connection.began,
+            monotonic_seconds: time - self.connection.started,
             wall_unix_ms: ((START_UNIX + time) * 1e3) as i64,
             interval_seconds: Some(self.interval as f32),
             host: self.host(&rows, has_rates),
@@ -296,7 +296,7 @@ impl SimHost {
             gpu_processes: GpuProcessColumns::from_rows(&usages),
             processes: ProcessColumns::from_rows(&rows),
             facts,
-            driver_error: whole,
+            driver_error,
             ..Snapshot::default()
         }
     }
@@ -316,7 +316,7 @@ impl SimHost {
         let model = self.model;
         let uuid = |gpu: usize| SafeText::new(&format!("GPU-{}-{gpu:04}", &self.boot_id()[..13]));
         if self.is_instance(gpu) {
-            // A part of GPU 0, which tells nothing but its memory.
+            // A MIG instance of GPU 0, which reports only its memory.
             return GpuInfo {
                 index: gpu as u32,
                 uuid: Some(SafeText::new(&format!("MIG-{}-{gpu:04}", &self.boot_id()[..13]))),
@@ -387,7 +387,7 @@ impl SimHost {
         }
         let absurd = self.on_gpu("absurd", gpu).and_then(|event| event.number("share")).unwrap_or(0.0);
         if absurd > 0.0 && self.rng.chance(absurd) {
-            return self.nonsense();
+            return self.garbage_reading();
         }
         let counts_energy = self.on_gpu("no_energy", gpu).is_none();
         let noise = self.rng.normal();
@@ -442,8 +442,8 @@ impl SimHost {
         }
     }
 
-    /// What a confused driver says, each time something else.
-    fn nonsense(&mut self) -> GpuReading {
+    /// Out-of-range values of a broken driver, different in each call.
+    fn garbage_reading(&mut self) -> GpuReading {
         let watts = self.rng.pick(&[f32::NAN, f32::INFINITY, -40.0, 4e9]);
         GpuReading {
             utilization_percent: self.rng.pick(&[None, Some(255), Some(127)]),
@@ -510,7 +510,7 @@ impl SimHost {
             .map(|event| event.number("kills").unwrap_or(1.0))
             .sum();
         let waits = rows.iter().filter(|row| row.blocked_thread.is_some()).count() as u32;
-        // Parts of a GPU are no devices of their own.
+        // MIG instances are not PCI devices.
         let gpus = (0..self.gpu_states.len()).filter(|gpu| self.on_gpu("mig", *gpu).is_none()).count() as u32;
         let filesystems = self.filesystems();
         HostReading {
@@ -535,7 +535,7 @@ impl SimHost {
         }
     }
 
-    /// They are asked once a minute; one that does not answer is told in each sample.
+    /// The probe queries file systems once a minute and reports one that does not answer in each sample.
     fn filesystems(&self) -> Vec<Filesystem> {
         let silent: Vec<&Step> = self.active("nfs", self.time).collect();
         let every = (60.0 / self.interval).max(1.0) as u64;
@@ -566,13 +566,13 @@ impl SimHost {
 
 fn is_active(event: &Step, time: f64) -> bool {
     let into = time - event.at;
-    // With `every` it comes again and again.
+    // An event with `every` repeats.
     let into = if into >= 0.0 { event.time("every").map_or(into, |every| into % every) } else { into };
     into >= 0.0 && event.time("for").is_none_or(|lasts| into < lasts)
 }
 
-/// Two processes on one GPU.
-fn join(one: Option<Load>, other: Load, model: &GpuModel) -> Load {
+/// Combines the loads of two processes on one GPU.
+fn combine(one: Option<Load>, other: Load, model: &GpuModel) -> Load {
     let Some(one) = one else { return other };
     Load {
         utilization: one.utilization.max(other.utilization),
@@ -582,8 +582,8 @@ fn join(one: Option<Load>, other: Load, model: &GpuModel) -> Load {
     }
 }
 
-/// A GPU that something drives which no process is listed for.
-fn forced(event: &Step, model: &GpuModel) -> Load {
+/// The load of an event: the driver lists no process for it.
+fn event_load(event: &Step, model: &GpuModel) -> Load {
     Load {
         utilization: event.number("u").unwrap_or(0.0),
         memory_activity: event.number("m").unwrap_or(0.0),
