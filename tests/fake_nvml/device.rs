@@ -1,4 +1,4 @@
-//! The calls that read one GPU.
+//! Calls that read one GPU: sensors, memory, clocks, links, health, MIG and field values.
 
 use super::driver::{
     Driver, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, device_call, gpu_and_slot, handle, monotonic, now,
@@ -40,7 +40,7 @@ fn milli(value: Option<f64>) -> Result<c_uint, nvmlReturn_t> {
 }
 
 numbers! {
-    // In KB a second. A real one measures for 20 ms and blocks for so long; the probe never asks, nvtop does.
+    // In KB per second. A real driver blocks for 20 ms to measure. The probe never makes this call, nvtop does.
     nvmlDeviceGetPcieThroughput(kind) -> c_uint = |device| {
         std::thread::sleep(std::time::Duration::from_millis(20));
         let rate = match kind {
@@ -118,7 +118,7 @@ pub(crate) extern "C" fn nvmlDeviceGetUUID(device: nvmlDevice_t, out: *mut c_cha
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlDeviceGetPciInfo_v3(device: nvmlDevice_t, out: *mut sys::nvmlPciInfo_t) -> nvmlReturn_t {
     device_call("nvmlDeviceGetPciInfo_v3", device, |driver, device| {
-        // SAFETY: integers and arrays of them; all zeroes is a value.
+        // SAFETY: the structure contains only integers and arrays of integers, for which zero is valid.
         let mut info: sys::nvmlPciInfo_t = unsafe { MaybeUninit::zeroed().assume_init() };
         let length = info.busId.len() as c_uint;
         put_text(driver, info.busId.as_mut_ptr(), length, device.pci_bus_id.as_deref())?;
@@ -134,7 +134,7 @@ fn memory(device: &Device) -> Result<(u64, u64, u64), nvmlReturn_t> {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlDeviceGetMemoryInfo(device: nvmlDevice_t, out: *mut sys::nvmlMemory_t) -> nvmlReturn_t {
     device_call("nvmlDeviceGetMemoryInfo", device, |driver, device| {
-        // Version 1 counts the reserved part as used.
+        // Version 1 counts reserved memory as used.
         let (total, used, reserved) = memory(device)?;
         let used = used.saturating_add(reserved);
         put_structure(driver, out, sys::nvmlMemory_t { total, free: total.saturating_sub(used), used })
@@ -148,7 +148,7 @@ pub(crate) extern "C" fn nvmlDeviceGetMemoryInfo_v2(
 ) -> nvmlReturn_t {
     device_call("nvmlDeviceGetMemoryInfo_v2", device, |driver, device| {
         const VERSION: c_uint = 0x0200_0028;
-        // SAFETY: the caller's structure, whose version it has set.
+        // SAFETY: the structure of the caller, which has set the version.
         let version = unsafe { (*out).version };
         if version != VERSION {
             return Err(sys::nvmlReturn_enum_NVML_ERROR_ARGUMENT_VERSION_MISMATCH);
@@ -313,7 +313,7 @@ pub(crate) extern "C" fn nvmlDeviceGetRetiredPages(
         let single = sys::nvmlPageRetirementCause_enum_NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS;
         let number = if cause == single { pages.single_bit } else { pages.double_bit };
         put_structure(driver, count, number)?;
-        // The addresses would not fit into the room for none.
+        // The caller passes no buffer, so any address exceeds its size.
         if number == 0 { Ok(()) } else { Err(sys::nvmlReturn_enum_NVML_ERROR_INSUFFICIENT_SIZE) }
     })
 }
@@ -358,7 +358,7 @@ pub(crate) extern "C" fn nvmlDeviceGetNvLinkState(
         if device.nvlinks.is_empty() {
             return Err(NOT_SUPPORTED);
         }
-        // A driver gone wild has links without end.
+        // A broken driver reports every link as active.
         let out_of_range = driver.has(Quirk::GarbageNumbers).then_some(&true);
         let is_up = device.nvlinks.get(link as usize).or(out_of_range).ok_or(INVALID_ARGUMENT)?;
         put(out, c_uint::from(*is_up))
@@ -373,7 +373,7 @@ pub(crate) extern "C" fn nvmlDeviceGetFieldValues(
 ) -> nvmlReturn_t {
     device_call("nvmlDeviceGetFieldValues", device, |driver, device| {
         for index in 0..count as usize {
-            // SAFETY: the caller's array has `count` entries.
+            // SAFETY: the array of the caller has `count` entries.
             let value = unsafe { &mut *values.add(index) };
             match field(driver, device, value.fieldId, value.scopeId) {
                 Ok((kind, number)) => {
@@ -416,14 +416,14 @@ fn field(driver: &Driver, device: &Device, id: c_uint, scope: c_uint) -> Result<
         230 => int(device.recovery_action.map(u64::from)),
         _ if Some(id) == brake => nanoseconds(device.power_brake_seconds),
         _ if Some(id) == smoothing => int(device.power_smoothing.map(u64::from)),
-        // What else stands among the renumbered ones is no zero that could be taken for a reading.
+        // Other ids in the renumbered range return a value that no test can mistake for a reading.
         251..=273 => int(Some(0x00DE_FACE)),
         _ => None,
     }
     .ok_or(NOT_SUPPORTED)
 }
 
-/// The ids of power smoothing and of the power brake.
+/// Returns the field ids of power smoothing and of the power brake, which differ between driver versions.
 fn field_ids(version: &str) -> (Option<c_uint>, Option<c_uint>) {
     let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
     match (parts.next().unwrap_or(0), parts.next().unwrap_or(0)) {
@@ -435,7 +435,7 @@ fn field_ids(version: &str) -> (Option<c_uint>, Option<c_uint>) {
     }
 }
 
-/// A counter that has followed this rate since boot.
+/// Returns the integral of a rate since boot.
 fn counter_value(rate: Option<Value>) -> Option<u64> {
     rate.map(|rate| rate.integral(monotonic()) as u64)
 }

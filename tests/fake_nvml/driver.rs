@@ -1,4 +1,4 @@
-//! The state behind the exported functions: the script as it was last read, and the clock.
+//! The state behind the exported functions (scenario, energy counters, clock) and helpers for out parameters.
 
 use super::scenario::{Device, Quirk, Scenario, Value};
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlReturn_t};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
+// Return codes of nvml.h.
 pub(crate) const SUCCESS: nvmlReturn_t = 0;
 pub(crate) const UNINITIALIZED: nvmlReturn_t = 1;
 pub(crate) const TIMEOUT: nvmlReturn_t = 10;
@@ -21,29 +22,29 @@ pub(crate) const NOT_FOUND: nvmlReturn_t = 6;
 pub(crate) const INSUFFICIENT_SIZE: nvmlReturn_t = 7;
 pub(crate) const UNKNOWN: nvmlReturn_t = 999;
 
-/// How often the script is looked at for changes.
+/// Minimum time between two checks of the scenario file.
 const CHECK_PERIOD: Duration = Duration::from_millis(50);
-/// Handles are numbers from here on: so many for a GPU and its instances.
+/// Handles are numbers from here on, a block of them for each GPU and its MIG instances.
 const FIRST_HANDLE: usize = 0x1000;
 const HANDLES_PER_GPU: usize = 0x100;
 
 static DRIVER: Mutex<Option<Driver>> = Mutex::new(None);
-/// Told when the script was read anew.
+/// Notified when the scenario has been read again.
 static CHANGED: Condvar = Condvar::new();
 
-/// A script's file, by inode and time.
-pub(crate) type Script = (u64, i64, i64);
+/// Identifies a version of the scenario file: inode and modification time.
+pub(crate) type FileVersion = (u64, i64, i64);
 
-/// The script and what goes with it.
+/// The state of the driver.
 pub(crate) struct Driver {
     path: PathBuf,
     scenario: Scenario,
-    /// The script that was read last.
-    changed: Option<Script>,
-    /// When the file was looked at last, by the coarse clock: calls are many and cheap.
+    /// The version of the scenario that was read last.
+    version: Option<FileVersion>,
+    /// Time of the last check by the coarse clock, which is cheap enough for every call.
     checked_at: Duration,
     pub(crate) initialized: bool,
-    /// Energy counters by UUID: so many joules at a time, and from there on as the power says.
+    /// Energy counters by UUID: joules at a time in seconds. From then on they integrate the power.
     energy: BTreeMap<String, (f64, f64)>,
 }
 
@@ -52,16 +53,16 @@ impl Driver {
         &self.scenario
     }
 
-    /// The script that was read last.
-    pub(crate) fn script(&self) -> Option<Script> {
-        self.changed
+    /// Returns the version of the scenario that was read last.
+    pub(crate) fn scenario_version(&self) -> Option<FileVersion> {
+        self.version
     }
 
     pub(crate) fn has(&self, quirk: Quirk) -> bool {
         self.scenario.quirks.contains(&quirk)
     }
 
-    /// Writes a call down in `calls.log` beside the script, where a test has put one.
+    /// Appends the name of a call to `calls.log` beside the scenario, if that file exists.
     pub(crate) fn log(&self, call: &str) {
         let log = std::fs::OpenOptions::new().append(true).open(self.path.with_file_name("calls.log"));
         if let Ok(mut log) = log {
@@ -69,7 +70,7 @@ impl Driver {
         }
     }
 
-    /// A GPU's energy in joules, now.
+    /// Returns the energy counter of a GPU in joules.
     pub(crate) fn energy(&self, device: &Device) -> Option<f64> {
         let now = monotonic();
         let power = device.power_watts?;
@@ -84,19 +85,19 @@ impl Driver {
             return;
         }
         let now = monotonic_coarse();
-        if now.saturating_sub(self.checked_at) < CHECK_PERIOD && self.changed.is_some() {
+        if now.saturating_sub(self.checked_at) < CHECK_PERIOD && self.version.is_some() {
             return;
         }
         self.checked_at = now;
-        // Two scripts within one tick of the kernel's clock have one time, but are two files.
-        let changed = std::fs::metadata(&self.path)
+        // Two files written within one tick of the kernel clock have equal times but different inodes.
+        let version = std::fs::metadata(&self.path)
             .map(|metadata| (metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
             .ok();
-        if changed == self.changed && changed.is_some() {
+        if version == self.version && version.is_some() {
             return;
         }
-        self.changed = changed;
-        // The counters go on from where they are, whatever the power will be.
+        self.version = version;
+        // The counters continue from their current values, whatever the new power is.
         let now = monotonic();
         let devices = self.scenario.devices.iter();
         let counters = devices.filter_map(|device| Some((device.uuid.clone()?, (self.energy(device)?, now))));
@@ -106,15 +107,15 @@ impl Driver {
     }
 }
 
-/// `GPUFLEET_FAKE_NVML`, else `fake_nvml.json` beside this library.
-fn script_path() -> PathBuf {
+/// Returns `GPUFLEET_FAKE_NVML`, or the path of `fake_nvml.json` beside this library.
+fn scenario_path() -> PathBuf {
     if let Some(path) = std::env::var_os("GPUFLEET_FAKE_NVML") {
         return path.into();
     }
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     // SAFETY: the address of a function of this library, and an out parameter.
     let library = unsafe {
-        libc::dladdr(script_path as *const c_void, info.as_mut_ptr());
+        libc::dladdr(scenario_path as *const c_void, info.as_mut_ptr());
         CStr::from_ptr(info.assume_init().dli_fname)
     };
     PathBuf::from(library.to_str().unwrap()).with_file_name("fake_nvml.json")
@@ -129,13 +130,13 @@ fn read(path: &Path) -> Scenario {
     })
 }
 
-/// Runs `with` on the driver, its script up to date.
+/// Calls `with` on the driver after a check for a changed scenario.
 pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     let mut driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let driver = driver.get_or_insert_with(|| Driver {
-        path: script_path(),
+        path: scenario_path(),
         scenario: Scenario::default(),
-        changed: None,
+        version: None,
         checked_at: Duration::ZERO,
         initialized: false,
         energy: BTreeMap::new(),
@@ -144,15 +145,15 @@ pub(crate) fn driver<T>(with: impl FnOnce(&mut Driver) -> T) -> T {
     with(driver)
 }
 
-/// Sleeps until another call finds another script than this one, and no longer than the limit. It does not look itself:
-/// a real driver does not either, and what it costs is measured as the probe's.
-pub(crate) fn wait_for_change(script: Option<Script>, limit: Duration) {
+/// Waits until another call has read a scenario of another version, up to a limit. It does not check the file itself:
+/// benchmarks would count that work, which a real driver does not do, as work of the probe.
+pub(crate) fn wait_for_change(version: Option<FileVersion>, limit: Duration) {
     let driver = DRIVER.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_unchanged = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.changed == script);
+    let is_unchanged = |driver: &mut Option<Driver>| driver.as_ref().is_none_or(|driver| driver.version == version);
     drop(CHANGED.wait_timeout_while(driver, limit, is_unchanged));
 }
 
-/// A call that concerns no device: its hang and its error, then `with`.
+/// Runs a call without a device: applies the hang and the error of the scenario, then calls `with`.
 pub(crate) fn system_call(name: &str, with: impl FnOnce(&mut Driver) -> nvmlReturn_t) -> nvmlReturn_t {
     hang_while(|scenario| scenario.hang.iter().any(|hang| hang == name));
     driver(|driver| match driver.scenario.errors.get(name) {
@@ -161,7 +162,7 @@ pub(crate) fn system_call(name: &str, with: impl FnOnce(&mut Driver) -> nvmlRetu
     })
 }
 
-/// A call on a device: it must be initialised, the handle must be one of ours, then hang and errors as the script says.
+/// Runs a call on a device: checks the handle and the initialization, applies hangs and errors, then calls `with`.
 pub(crate) fn device_call(
     name: &str,
     handle: nvmlDevice_t,
@@ -179,33 +180,33 @@ pub(crate) fn device_call(
         }
         let scenario = &driver.scenario;
         let Some(device) = device(scenario, handle) else { return INVALID_ARGUMENT };
-        let refusal = scenario.errors.iter().find(|(call, _)| is_this(call)).map(|(_, &code)| code);
-        if let Some(code) = device.error.or(refusal) {
+        let listed_error = scenario.errors.iter().find(|(call, _)| is_this(call)).map(|(_, &code)| code);
+        if let Some(code) = device.error.or(listed_error) {
             return code;
         }
         with(driver, device).err().unwrap_or(SUCCESS)
     })
 }
 
-/// The device behind a handle, for calls that are not made on one.
+/// Returns the device of a handle, for calls that are not device calls.
 pub(crate) fn find(driver: &Driver, handle: nvmlDevice_t) -> Option<&Device> {
     device(&driver.scenario, handle)
 }
 
-/// Does not come back while the script says so.
+/// Returns when the scenario no longer lists the call as hanging.
 fn hang_while(hangs: impl Fn(&Scenario) -> bool) {
     while driver(|driver| hangs(&driver.scenario)) {
         std::thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// The handle of a GPU, or of the instance in one of its slots.
+/// Returns the handle of a GPU or of the MIG instance in one of its slots.
 pub(crate) fn handle(gpu: usize, slot: Option<usize>) -> nvmlDevice_t {
     let number = FIRST_HANDLE + gpu * HANDLES_PER_GPU + slot.map_or(0, |slot| slot + 1);
     std::ptr::without_provenance_mut(number)
 }
 
-/// The GPU and the slot that a handle stands for.
+/// Returns the GPU and the MIG slot of a handle.
 pub(crate) fn gpu_and_slot(handle: nvmlDevice_t) -> Option<(usize, Option<usize>)> {
     let number = handle.addr().checked_sub(FIRST_HANDLE)?;
     Some((number / HANDLES_PER_GPU, (number % HANDLES_PER_GPU).checked_sub(1)))
@@ -236,22 +237,22 @@ pub(crate) fn put<T>(out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
     if out.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: the caller's out parameter, as nvml.h has it.
+    // SAFETY: the out parameter of the caller, as documented in nvml.h.
     unsafe { out.write(value) };
     Ok(())
 }
 
-/// Writes a structure of integers, or nothing but ones where the script wants that.
+/// Writes a structure of integers, or sets all its bits with [`Quirk::GarbageNumbers`].
 pub(crate) fn put_structure<T>(driver: &Driver, out: *mut T, value: T) -> Result<(), nvmlReturn_t> {
     put(out, value)?;
     if driver.has(Quirk::GarbageNumbers) {
-        // SAFETY: the caller's structure, all of it.
+        // SAFETY: the structure of the caller, in its whole size.
         unsafe { out.cast::<u8>().write_bytes(0xFF, size_of::<T>()) };
     }
     Ok(())
 }
 
-/// Writes a text that ends in NUL, or fills the buffer where the script wants that.
+/// Writes a NUL-terminated string, or fills the buffer with [`Quirk::UnterminatedTexts`].
 pub(crate) fn put_text(
     driver: &Driver,
     out: *mut c_char,
@@ -266,12 +267,13 @@ pub(crate) fn put_text(
     let filler = if driver.has(Quirk::UnterminatedTexts) { b'x' } else { 0 };
     for index in 0..length {
         let byte = bytes.get(index).copied().unwrap_or(filler);
-        // SAFETY: `index` is below the buffer's length, which the caller gave.
+        // SAFETY: `index` is below the buffer length that the caller passed.
         unsafe { out.add(index).write(byte as c_char) };
     }
     Ok(())
 }
 
+/// Returns the current value, or `NVML_ERROR_NOT_SUPPORTED` if the scenario omits it.
 pub(crate) fn now(value: Option<Value>) -> Result<f64, nvmlReturn_t> {
     value.map(|value| value.at(monotonic())).ok_or(NOT_SUPPORTED)
 }

@@ -1,4 +1,4 @@
-//! Xid events: a set hears what the script adds after the set was made.
+//! Xid events. An event set receives the events that the scenario adds after its creation.
 
 use super::driver::{
     INVALID_ARGUMENT, NOT_SUPPORTED, SUCCESS, TIMEOUT, UNINITIALIZED, device_call, gpu_and_slot, handle, put,
@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 const XID_CRITICAL_ERROR: c_ulonglong = 8;
 
-/// What stands behind an `nvmlEventSet_t`.
+/// The target of an `nvmlEventSet_t`.
 struct EventSet {
     gpus: Vec<usize>,
-    /// How many of the script's faults are past.
+    /// Index of the next event in `xids` of the scenario.
     next_xid: usize,
 }
 
@@ -31,7 +31,7 @@ pub(crate) extern "C" fn nvmlEventSetFree(set: sys::nvmlEventSet_t) -> nvmlRetur
     if set.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: it came from `nvmlEventSetCreate` and is freed once.
+    // SAFETY: the set comes from `nvmlEventSetCreate` and is freed once.
     drop(unsafe { Box::from_raw(set.cast::<EventSet>()) });
     SUCCESS
 }
@@ -57,7 +57,7 @@ pub(crate) extern "C" fn nvmlDeviceRegisterEvents(
         if !device.xid_events || types & XID_CRITICAL_ERROR == 0 {
             return Err(NOT_SUPPORTED);
         }
-        // SAFETY: it came from `nvmlEventSetCreate`; nobody waits on it yet.
+        // SAFETY: the set comes from `nvmlEventSetCreate`, and no thread waits on it yet.
         unsafe { (*set.cast::<EventSet>()).gpus.push(gpu) };
         Ok(())
     })
@@ -72,21 +72,21 @@ pub(crate) extern "C" fn nvmlEventSetWait_v2(
     wait(set, out, milliseconds)
 }
 
-/// No exported function calls another one: a copy may lack its name.
+/// Shared by both versions of the call: a test may remove either name from the symbol table.
 fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: c_uint) -> nvmlReturn_t {
     if set.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: it came from `nvmlEventSetCreate`, and one thread waits on it.
+    // SAFETY: the set comes from `nvmlEventSetCreate`, and only one thread waits on it.
     let set = unsafe { &mut *set.cast::<EventSet>() };
     let deadline = Instant::now() + Duration::from_millis(u64::from(milliseconds));
     loop {
-        let (mut found, mut script) = (None, None);
+        let (mut found, mut version) = (None, None);
         let code = system_call("nvmlEventSetWait_v2", |driver| {
             if !driver.initialized {
                 return UNINITIALIZED;
             }
-            script = driver.script();
+            version = driver.scenario_version();
             while let Some(xid) = driver.scenario().xids.get(set.next_xid) {
                 set.next_xid += 1;
                 if set.gpus.contains(&xid.gpu) {
@@ -108,7 +108,7 @@ fn wait(set: sys::nvmlEventSet_t, out: *mut sys::nvmlEventData_t, milliseconds: 
             _ if code != SUCCESS => return code,
             Some(event) => return put(out, event).err().unwrap_or(SUCCESS),
             None if Instant::now() >= deadline => return TIMEOUT,
-            None => wait_for_change(script, deadline.saturating_duration_since(Instant::now())),
+            None => wait_for_change(version, deadline.saturating_duration_since(Instant::now())),
         }
     }
 }

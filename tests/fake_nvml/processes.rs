@@ -1,4 +1,4 @@
-//! The calls that list processes, in every layout that drivers have had.
+//! Calls that list processes, in every layout that drivers have used.
 
 use super::driver::{
     Driver, INSUFFICIENT_SIZE, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, device_call, gpu_and_slot, now, put,
@@ -8,17 +8,17 @@ use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessUtilizationSample_t, n
 use std::ffi::{c_uint, c_ulonglong, c_void};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A driver looks at what runs about six times a second.
+/// A driver samples process utilization about six times per second.
 const SAMPLE_MICROS: u64 = 166_667;
-/// Stands for "no instance".
+/// The id of "no MIG instance".
 const NO_INSTANCE: u64 = 0xFFFF_FFFF;
 
-/// Which list a call asks for: the kinds of process that are in it.
+/// The process kinds of each list.
 const COMPUTE: &[&str] = &["C", "C+G"];
 const GRAPHICS: &[&str] = &["G", "C+G"];
 const MPS: &[&str] = &["M"];
 
-/// Writes entries of so many 8-byte words each.
+/// Writes a process list whose entries have `entry_words` 8-byte words.
 fn list(
     name: &str,
     handle: nvmlDevice_t,
@@ -30,7 +30,7 @@ fn list(
     let slot = gpu_and_slot(handle).and_then(|(_, slot)| slot).map_or(NO_INSTANCE, |slot| slot as u64);
     device_call(name, handle, |driver, device| {
         let entry_words = if entry_words == 4 && !driver.has(Quirk::EarlyR535) { 3 } else { entry_words };
-        // A divided GPU lists the processes of all its instances.
+        // A GPU in MIG mode lists the processes of all its instances.
         let instances = device.mig.iter().flatten().flat_map(|instance| &instance.processes);
         let processes: Vec<&Process> =
             device.processes.iter().chain(instances).filter(|process| kinds.contains(&process.kind.as_str())).collect();
@@ -42,7 +42,7 @@ fn list(
         for (index, process) in processes.iter().enumerate() {
             let entry = [u64::from(process.pid), process.memory_bytes.unwrap_or(u64::MAX), slot | slot << 32, 0];
             for (word, &value) in entry.iter().take(entry_words).enumerate() {
-                // SAFETY: the caller's buffer has room for so many entries of this layout.
+                // SAFETY: the buffer of the caller has room for `capacity` entries of this layout.
                 unsafe { out.cast::<u64>().add(index * entry_words + word).write(value) };
             }
         }
@@ -57,11 +57,11 @@ fn capacity(count: *mut c_uint) -> Result<usize, nvmlReturn_t> {
     if count.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: the caller's count.
+    // SAFETY: the count of the caller.
     Ok(unsafe { *count } as usize)
 }
 
-/// Declares the exported lists.
+/// Declares the exported list functions.
 macro_rules! lists {
     ($($function:ident = $kinds:ident, $entry_words:literal;)*) => {
         $(#[unsafe(no_mangle)]
@@ -101,7 +101,7 @@ pub(crate) extern "C" fn nvmlDeviceGetProcessUtilization(
             return Err(INSUFFICIENT_SIZE);
         }
         for (index, &sample) in samples.iter().enumerate() {
-            // SAFETY: the caller's buffer has room for so many.
+            // SAFETY: the buffer of the caller has room for `capacity` samples.
             unsafe { out.add(index).write(sample) };
         }
         Ok(())
@@ -138,7 +138,8 @@ fn samples(
     Ok(samples)
 }
 
-/// Tell a driver of early R535 from others by their presence; nobody here calls them.
+/// The probe only checks whether the library exports this function and the next one: together they identify early R535
+/// drivers.
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn nvmlDeviceGetConfComputeMemSizeInfo(_device: nvmlDevice_t, _out: *mut c_void) -> nvmlReturn_t {
     NOT_SUPPORTED

@@ -1,4 +1,5 @@
-//! Samples: those of GPM, which the caller keeps, and those of power and utilization, which the driver buffers.
+//! GPM samples, which the caller owns, and `nvmlDeviceGetSamples`, the power and utilization samples that the driver
+//! buffers.
 
 use super::driver::{
     Driver, INVALID_ARGUMENT, NOT_FOUND, NOT_SUPPORTED, SUCCESS, UNKNOWN, device_call, driver, find, gpu_and_slot,
@@ -11,11 +12,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const POWER_PERIOD: f64 = 0.1;
 const UTILIZATION_PERIOD: f64 = 1.0 / 6.0;
-/// The counters are refreshed ten times a second (nvml.h).
+/// Minimum time between two samples: the driver refreshes the counters ten times per second (nvml.h).
 const SHORTEST_SECONDS: f64 = 0.1;
 const MIB: f64 = 1_048_576.0;
 
-/// What stands behind an `nvmlGpmSample_t`.
+/// The target of an `nvmlGpmSample_t`.
 #[derive(Default)]
 struct Sample {
     time: f64,
@@ -34,7 +35,7 @@ pub(crate) extern "C" fn nvmlGpmSampleFree(sample: sys::nvmlGpmSample_t) -> nvml
     if sample.is_null() {
         return INVALID_ARGUMENT;
     }
-    // SAFETY: it came from `nvmlGpmSampleAlloc` and is freed once.
+    // SAFETY: the sample comes from `nvmlGpmSampleAlloc` and is freed once.
     drop(unsafe { Box::from_raw(sample.cast::<Sample>()) });
     SUCCESS
 }
@@ -43,7 +44,7 @@ fn write_sample(device: nvmlDevice_t, into: sys::nvmlGpmSample_t) -> Result<(), 
     if into.is_null() {
         return Err(INVALID_ARGUMENT);
     }
-    // SAFETY: it came from `nvmlGpmSampleAlloc` and is the caller's alone.
+    // SAFETY: the sample comes from `nvmlGpmSampleAlloc`, and only the caller uses it.
     unsafe { *into.cast::<Sample>() = Sample { time: monotonic(), device: device.addr() } };
     Ok(())
 }
@@ -77,7 +78,7 @@ pub(crate) extern "C" fn nvmlGpmMetricsGet(get: *mut sys::nvmlGpmMetricsGet_t) -
         return INVALID_ARGUMENT;
     }
     system_call("nvmlGpmMetricsGet", |driver| {
-        // SAFETY: the caller's structure, whose samples came from `nvmlGpmSampleAlloc`.
+        // SAFETY: the structure of the caller; its samples come from `nvmlGpmSampleAlloc`.
         let (get, older, newer) = unsafe {
             let get = &mut *get;
             if get.sample1.is_null() || get.sample2.is_null() {
@@ -182,11 +183,11 @@ pub(crate) extern "C" fn nvmlDeviceGetSamples(
         if out.is_null() {
             return put(count, samples.len() as c_uint);
         }
-        // SAFETY: the caller's count, and room for so many.
+        // SAFETY: the count of the caller, which is the capacity of its buffer.
         let capacity = unsafe { *count } as usize;
         let written = samples.len().min(capacity);
         for (index, &sample) in samples.iter().take(written).enumerate() {
-            // SAFETY: below the room that the caller has.
+            // SAFETY: `index` is below the capacity of the buffer.
             unsafe { out.add(index).write(sample) };
         }
         put(count, if driver.has(Quirk::OverstatedCounts) { c_uint::MAX } else { written as c_uint })

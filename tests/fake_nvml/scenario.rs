@@ -1,29 +1,30 @@
-//! The script that the fake driver plays: a JSON file, read again when it changes.
+//! The scenario of the fake driver: a JSON file, read again when it changes.
 
 use serde::Deserialize;
 use std::collections::BTreeMap;
 
-/// Everything the fake driver says. What a script leaves out, the driver does not support.
+/// All values of the fake driver. The driver does not support values that the scenario omits.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Scenario {
-    /// The `nvmlReturn_t` of `nvmlInit_v2`, where it is to fail.
+    /// The `nvmlReturn_t` with which `nvmlInit_v2` fails.
     pub(crate) init_error: Option<u32>,
     /// For example `570.86.15`.
     pub(crate) driver_version: String,
-    /// 1000 times the major plus 10 times the minor version.
+    /// The CUDA version: 1000 * major + 10 * minor.
     pub(crate) cuda_version: i32,
-    /// This script does not change any more: its file is not looked at again, which a real driver has none of.
+    /// The file does not change any more, so the library does not check it again: a measurement must not include that
+    /// check, because a real driver has no such file.
     pub(crate) is_final: bool,
-    /// What is odd about this driver.
+    /// The oddities of this driver.
     pub(crate) quirks: Vec<Quirk>,
-    /// Calls, by name, that do not come back while they are named here. `NAME@1` is the call on device 1 only.
+    /// Names of calls that hang while they are listed here. `NAME@1` is the call on device 1 only.
     pub(crate) hang: Vec<String>,
-    /// Calls, by name, that fail with a code.
+    /// Calls that fail, by name, with the `nvmlReturn_t`.
     pub(crate) errors: BTreeMap<String, u32>,
-    /// What the driver counts, where that is not the number of `devices`.
+    /// The device count, if it differs from the number of `devices`.
     pub(crate) device_count: Option<u32>,
-    /// Faults, in the order in which they happen: those that a rewritten script adds are told to who waits.
+    /// Xid events in the order in which they happen. Waiting event sets receive those that a changed scenario adds.
     pub(crate) xids: Vec<XidFault>,
     /// The GPUs.
     pub(crate) devices: Vec<Device>,
@@ -46,42 +47,42 @@ impl Default for Scenario {
     }
 }
 
-/// An oddity that drivers have, or might have.
+/// An oddity that drivers have or could have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Quirk {
-    /// Version 3 of the process lists has entries of 32 bytes.
+    /// Version 3 of the process lists has entries of 32 bytes, as in early R535 drivers.
     EarlyR535,
-    /// Texts fill their buffer and have no terminator.
+    /// Strings fill their buffer without a NUL terminator.
     UnterminatedTexts,
     /// Lists claim more entries than the buffer holds.
     OverstatedCounts,
-    /// Share samples carry entries of unknown pids and absurd shares.
+    /// Process utilization samples contain unknown pids and values out of range.
     JunkSamples,
-    /// Every number is all ones, every structure too, and measurements are no numbers.
+    /// All bits of every number and structure are set, and GPM metrics are NaN or out of range.
     GarbageNumbers,
-    /// Field values have types that do not exist, and say that they succeeded.
+    /// Field values have unknown types and the return code `NVML_SUCCESS`.
     GarbageTypes,
-    /// The samples that the driver keeps have stamps from nowhere.
+    /// Buffered samples have invalid timestamps and values.
     JunkPast,
-    /// The number of GPUs is another in each call.
+    /// The device count differs in each call.
     FlickeringCount,
-    /// Events name a device that is not there.
+    /// Events refer to an unknown device.
     StrayEvents,
 }
 
-/// A fault of a GPU.
+/// An Xid event of a GPU.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct XidFault {
-    /// Place in `devices`.
+    /// Index in `devices`.
     pub(crate) gpu: usize,
     pub(crate) xid: u64,
     #[serde(default)]
     pub(crate) gpu_instance_id: Option<u32>,
 }
 
-/// What GPM measures. Absent metrics are not supported.
+/// GPM metrics. Absent ones are not supported.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Gpm {
@@ -95,7 +96,7 @@ pub(crate) struct Gpm {
     pub(crate) nvlink_transmit_bytes_per_second: Option<Value>,
 }
 
-/// Pages that are not used any more.
+/// Numbers of retired pages.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RetiredPages {
@@ -104,7 +105,7 @@ pub(crate) struct RetiredPages {
     pub(crate) pending: bool,
 }
 
-/// Rows of memory that were replaced.
+/// Numbers of remapped memory rows.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct RemappedRows {
@@ -114,7 +115,7 @@ pub(crate) struct RemappedRows {
     pub(crate) failed: bool,
 }
 
-/// One GPU, or one MIG instance. Names and units are those of the wire.
+/// One GPU or MIG instance. Names and units are those of the wire protocol.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Device {
@@ -133,7 +134,7 @@ pub(crate) struct Device {
     pub(crate) power_watts: Option<Value>,
     pub(crate) power_limit_watts: Option<f64>,
     pub(crate) power_limit_max_watts: Option<f64>,
-    /// What the energy counter showed when the machine was booted; since then it follows `power_watts`.
+    /// The energy counter at boot; it then integrates `power_watts`.
     pub(crate) energy_joules: Option<f64>,
     pub(crate) clock_graphics_mhz: Option<Value>,
     pub(crate) clock_sm_mhz: Option<Value>,
@@ -148,16 +149,16 @@ pub(crate) struct Device {
     pub(crate) decoder_percent: Option<Value>,
     pub(crate) pcie_generation: Option<u32>,
     pub(crate) pcie_width: Option<u32>,
-    /// Absent: as `pcie_generation`.
+    /// Default: `pcie_generation`.
     pub(crate) pcie_generation_max: Option<u32>,
-    /// Absent: as `pcie_width`.
+    /// Default: `pcie_width`.
     pub(crate) pcie_width_max: Option<u32>,
-    /// The counter of bytes follows it.
+    /// The byte counter integrates this rate.
     pub(crate) pcie_receive_bytes_per_second: Option<Value>,
     pub(crate) pcie_transmit_bytes_per_second: Option<Value>,
     /// Whether each link is up.
     pub(crate) nvlinks: Vec<bool>,
-    /// Of all links together; the counter of KiB follows it.
+    /// Sum over all links; the KiB counter integrates this rate.
     pub(crate) nvlink_receive_bytes_per_second: Option<Value>,
     pub(crate) nvlink_transmit_bytes_per_second: Option<Value>,
     pub(crate) gpm: Option<Gpm>,
@@ -177,22 +178,22 @@ pub(crate) struct Device {
     pub(crate) compute_mode: Option<u32>,
     pub(crate) bar1_total_bytes: Option<u64>,
     pub(crate) bar1_used_bytes: Option<u64>,
-    /// Absent: the place in `devices`.
+    /// Default: the index in `devices`.
     pub(crate) minor_number: Option<u32>,
     pub(crate) gpu_instance_id: Option<u32>,
     pub(crate) compute_instance_id: Option<u32>,
-    /// For so long the driver has kept samples of power and utilisation.
+    /// Age of the oldest buffered sample of power and utilization.
     pub(crate) past_seconds: Option<f64>,
-    /// Xids of this GPU are told.
+    /// Whether the GPU supports Xid events.
     pub(crate) xid_events: bool,
-    /// Absent: a part without MIG.
+    /// Absent: a GPU without MIG.
     pub(crate) mig_enabled: Option<bool>,
-    /// The slots of a divided GPU; `null` is an empty one.
+    /// The MIG slots; `null` is an empty one.
     pub(crate) mig: Vec<Option<Device>>,
     pub(crate) processes: Vec<Process>,
-    /// Every call on this GPU, the one for its handle aside, fails with this code.
+    /// Every call on this GPU fails with this code, except the one that returns its handle.
     pub(crate) error: Option<u32>,
-    /// The call for its handle fails with this code.
+    /// The call that returns the handle fails with this code.
     pub(crate) handle_error: Option<u32>,
 }
 
@@ -204,7 +205,7 @@ pub(crate) struct Process {
     /// `C`, `G`, `C+G` or `M`.
     #[serde(default = "compute")]
     pub(crate) kind: String,
-    /// Absent: the driver does not tell.
+    /// Absent: the driver reports no memory for this process.
     #[serde(default)]
     pub(crate) memory_bytes: Option<u64>,
     #[serde(default)]
@@ -217,25 +218,25 @@ fn compute() -> String {
     "C".to_owned()
 }
 
-/// A number that may change with time.
+/// A value that is constant or changes with time.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(untagged)]
 pub(crate) enum Value {
-    /// Always the same.
+    /// A constant.
     Constant(f64),
-    /// From one number to another and back.
+    /// A triangle wave between two numbers.
     Ramp {
         from: f64,
         to: f64,
-        /// There and back.
+        /// Period of the wave.
         period_seconds: f64,
     },
-    /// From one number to another, then from the first one again: it tells when it was read.
+    /// A sawtooth wave: the value encodes the time of the reading.
     Sawtooth { from: f64, to: f64, restart_seconds: f64 },
 }
 
 impl Value {
-    /// The value at a time in seconds.
+    /// Returns the value at a time in seconds.
     pub(crate) fn at(self, time: f64) -> f64 {
         match self {
             Self::Constant(value) => value,
@@ -249,14 +250,14 @@ impl Value {
         }
     }
 
-    /// The integral from 0 to a time in seconds.
+    /// Returns the integral from 0 to a time in seconds.
     pub(crate) fn integral(self, time: f64) -> f64 {
         match self {
             Self::Constant(value) => value * time,
             Self::Ramp { from, to, period_seconds } => {
                 let periods = (time / period_seconds).floor();
                 let phase = time / period_seconds - periods;
-                // Within a period: up along phase squared, then the same figure from the other end.
+                // The integral of the rising half is quadratic in the phase; the falling half mirrors it.
                 let rise = |phase: f64| from * phase + (to - from) * phase * phase;
                 let whole = f64::midpoint(from, to);
                 let part = if phase <= 0.5 { rise(phase) } else { whole - rise(1.0 - phase) };

@@ -1,4 +1,4 @@
-//! The calls that start the driver, tell its versions, and find its devices.
+//! Calls that initialize the driver, return its versions and find devices.
 
 use super::driver::{INVALID_ARGUMENT, NOT_FOUND, SUCCESS, UNINITIALIZED, handle, put, put_text, system_call};
 use super::scenario::{Device, Quirk};
@@ -119,14 +119,14 @@ pub(crate) extern "C" fn nvmlDeviceGetHandleByIndex(index: c_uint, out: *mut nvm
     nvmlDeviceGetHandleByIndex_v2(index, out)
 }
 
-/// A handle for the GPU whose `text` is what the caller asks for.
+/// Returns the handle of the GPU whose `text` equals `wanted`.
 fn handle_by(
     name: &str,
     wanted: *const c_char,
     out: *mut nvmlDevice_t,
     text: impl Fn(&Device) -> Option<&String>,
 ) -> nvmlReturn_t {
-    // SAFETY: a NUL-terminated text of the caller's.
+    // SAFETY: a NUL-terminated string of the caller.
     let wanted = unsafe { CStr::from_ptr(wanted) }.to_string_lossy();
     system_call(name, |driver| {
         let found =
