@@ -316,7 +316,7 @@ fn train(context: &PhaseContext, rng: &mut Rng) -> Load {
     let PhaseContext { model, phase, .. } = *context;
     let every = phase.time("checkpoint").unwrap_or(1800.0);
     let lasts = phase.time("saves").unwrap_or(40.0);
-    // A save ends each period, so that no case begins with one.
+    // The first save never falls on the beginning of the case.
     if context.job_time.rem_euclid(every) > every - lasts {
         return if phase.text("style") == Some("all") { save(context, rng) } else { barrier(context, rng) };
     }

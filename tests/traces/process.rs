@@ -54,7 +54,7 @@ struct LastSample {
 }
 
 impl Process {
-    /// Creates the processes of a job on one host. `up` is the uptime of the host at the beginning of the case, in seconds.
+    /// Creates the processes of a job on one host, which has been up for `up` seconds when the case begins.
     pub(crate) fn of_job(job: &Job, number: usize, gpus: &[usize], up: f64, rng: &mut Rng) -> Vec<Self> {
         let ranks: Vec<Vec<usize>> =
             if job.single { vec![gpus.to_vec()] } else { gpus.iter().map(|gpu| vec![*gpu]).collect() };
