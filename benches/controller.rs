@@ -1,10 +1,11 @@
-//! What one snapshot costs on its way through the controller, for a host of 8 GPUs and 40 processes.
+//! Time per step of a snapshot in the controller, for hosts with 8 GPUs and 40 processes: decoding, applying, listing,
+//! diagnosis and drawing.
 
 mod fixture;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use crossterm::event::{KeyCode, KeyEvent};
-use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
+use fixture::{at, diagnose_second, diagnosed_fleet, fleet, hello, inventory, snapshot};
 use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::config::HostConfig;
 use gpufleet::diagnosis::{Engine, StateTracker};
@@ -76,8 +77,8 @@ fn rows(criterion: &mut Criterion) {
     }
 }
 
-/// A fleet that has reported twice, with so many processes in all, on a screen of this size.
-fn screen_of(hosts: u32, processes: usize, (columns, rows): (u16, u16)) -> App {
+/// An app on a screen of this size whose hosts have sent two snapshots, with `processes` processes in total.
+fn app_with(hosts: u32, processes: usize, (columns, rows): (u16, u16)) -> App {
     let configs: Vec<_> = (1..=hosts).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:03}")))).collect();
     let mut app = App::new(Fleet::new(&configs, false, at(1)), DisplaySettings::default(), Engine::default(), at(1));
     app.update(Event::Resized(columns, rows), at(1));
@@ -87,13 +88,13 @@ fn screen_of(hosts: u32, processes: usize, (columns, rows): (u16, u16)) -> App {
         }
     }
     for sequence in [1, 2] {
-        report(&mut app, hosts, processes, sequence);
+        send_snapshots(&mut app, hosts, processes, sequence);
     }
     app
 }
 
-/// Every host reports once more, with other figures, and its share of the processes.
-fn report(app: &mut App, hosts: u32, processes: usize, sequence: u64) {
+/// Every host sends one more snapshot with other figures and its share of the processes.
+fn send_snapshots(app: &mut App, hosts: u32, processes: usize, sequence: u64) {
     for host in 0..hosts {
         let share = processes / hosts as usize + usize::from((host as usize) < processes % hosts as usize);
         let mut snapshot = snapshot(sequence);
@@ -107,14 +108,14 @@ fn report(app: &mut App, hosts: u32, processes: usize, sequence: u64) {
     app.refresh_derived_state();
 }
 
-/// Whole frames: every cell is drawn, compared with the frame before, and what differs is written.
+/// Whole frames: draws all cells, compares them with the frame before, and writes the differences.
 ///
-/// The goals: 0.8 ms at 200x60 with 32 hosts and 200 processes, 4 ms at 300x90 with 100 hosts and 2,000. All figures
-/// differ from the frame before; in the idle redraw none does, which is what a tick without news costs.
+/// Goals: 0.8 ms at 200x60 with 32 hosts and 200 processes, 4 ms at 300x90 with 100 hosts and 2,000. With "new figures"
+/// all figures differ from the frame before; "idle redraw" is the cost of a tick without a change.
 fn draw(criterion: &mut Criterion) {
     for (size, hosts, processes) in [((200, 60), 32, 200), ((300, 90), 100, 2000)] {
-        let mut apps = [screen_of(hosts, processes, size), screen_of(hosts, processes, size)];
-        report(&mut apps[1], hosts, processes, 3);
+        let mut apps = [app_with(hosts, processes, size), app_with(hosts, processes, size)];
+        send_snapshots(&mut apps[1], hosts, processes, 3);
         for (view, key) in [("grid", '1'), ("wall", '2'), ("processes", '3'), ("users", '4'), ("findings", '5')] {
             for app in &mut apps {
                 app.update(Event::Key(KeyEvent::from(KeyCode::Char(key))), at(4));
@@ -125,11 +126,11 @@ fn draw(criterion: &mut Criterion) {
                 let backend = CrosstermBackend::new(std::io::sink());
                 let Ok(mut terminal) = Terminal::with_options(backend, options) else { return };
                 let name = format!("{view} of {hosts} hosts, {processes} processes, {}x{}: {kind}", size.0, size.1);
-                let mut turn = 0;
+                let mut current = 0;
                 criterion.bench_function(&name, |bencher| {
                     bencher.iter(|| {
-                        turn = (turn + step) % 2;
-                        terminal.draw(|frame| ui::draw(black_box(&apps[turn]), frame, at(4))).map(|_| ())
+                        current = (current + step) % 2;
+                        terminal.draw(|frame| ui::draw(black_box(&apps[current]), frame, at(4))).map(|_| ())
                     });
                 });
             }
@@ -137,18 +138,18 @@ fn draw(criterion: &mut Criterion) {
     }
 }
 
-/// The goals: 0.3 ms for one host's snapshot, 80 ms for the second of 256 hosts (8 % of a core).
+/// Goals: 0.3 ms for a snapshot of one host, 80 ms for a second of 256 hosts (8 % of a core).
 fn diagnose(criterion: &mut Criterion) {
     for (name, hosts, mut second) in [
         ("diagnosis of one host's snapshot, 8 GPUs, 40 processes, 2 h of history", 1, 7200),
         ("diagnosis of a second of 256 hosts of 8 GPUs and 40 processes", 256, 60),
     ] {
-        let (mut fleet, mut engine) = watched(hosts, second);
+        let (mut fleet, mut engine) = diagnosed_fleet(hosts, second);
         criterion.bench_function(name, |bencher| {
             bencher.iter_custom(|iterations| {
                 let seconds = (0..iterations).map(|_| {
                     second += 1;
-                    judge(&mut fleet, &mut engine, hosts, second)
+                    diagnose_second(&mut fleet, &mut engine, hosts, second)
                 });
                 seconds.sum()
             });

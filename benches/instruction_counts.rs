@@ -1,11 +1,11 @@
-//! One step of a snapshot's way through the controller, done so many times: `instruction_counts STEP TIMES`.
+//! Repeats one step of a snapshot's way through the controller: `instruction_counts STEP TIMES`.
 //!
-//! `benches/guard` runs it under valgrind with few and with many times: the difference is what a step takes, in
-//! instructions. Whatever is set up before costs the same both times.
+//! `benches/guard` runs it under valgrind with few and with many repetitions. The difference gives the instructions per
+//! step, without the setup, which costs the same in both runs.
 
 mod fixture;
 
-use fixture::{at, fleet, hello, inventory, judge, snapshot, watched};
+use fixture::{at, diagnose_second, diagnosed_fleet, fleet, hello, inventory, snapshot};
 use gpufleet::app::{App, DisplaySettings, Event};
 use gpufleet::config::HostConfig;
 use gpufleet::diagnosis::{Engine, StateTracker};
@@ -19,7 +19,7 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// Does a step so many times.
+/// Repeats a step.
 type Step = fn(u64);
 
 const STEPS: [(&str, Step); 6] =
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
             step(times);
             ExitCode::SUCCESS
         }
-        // As `cargo bench` starts it: there is nothing to time.
+        // `cargo bench` passes `--bench`: this program has nothing to time.
         _ if arguments.iter().any(|argument| argument == "--bench") => ExitCode::SUCCESS,
         _ => {
             let names = STEPS.map(|(name, _)| name).join(", ");
@@ -50,7 +50,7 @@ fn line() -> Vec<u8> {
     line
 }
 
-/// A line of the wire becomes a snapshot.
+/// Decodes a line of the wire protocol.
 fn decode(times: u64) {
     let line = line();
     for _ in 0..times {
@@ -58,7 +58,7 @@ fn decode(times: u64) {
     }
 }
 
-/// A snapshot becomes a line, as the probe does it.
+/// Encodes a snapshot as a line, like the probe.
 fn encode(times: u64) {
     let message = Message::Snapshot(Box::new(snapshot(2)));
     for _ in 0..times {
@@ -66,7 +66,7 @@ fn encode(times: u64) {
     }
 }
 
-/// A snapshot enters the fleet and its history.
+/// Applies a snapshot to the fleet and its history.
 fn apply(times: u64) {
     let mut fleet = fleet(1);
     for second in 3..3 + times {
@@ -75,15 +75,15 @@ fn apply(times: u64) {
     black_box(&fleet);
 }
 
-/// A snapshot enters and is judged by all rules, after ten minutes of others.
+/// Applies a snapshot and evaluates all rules, after ten minutes of earlier ones.
 fn diagnose(times: u64) {
-    let (mut fleet, mut engine) = watched(1, 600);
+    let (mut fleet, mut engine) = diagnosed_fleet(1, 600);
     for second in 601..601 + times {
-        judge(&mut fleet, &mut engine, 1, second);
+        diagnose_second(&mut fleet, &mut engine, 1, second);
     }
 }
 
-/// The list of 200 processes in 25 jobs.
+/// Builds the list of 200 processes in 25 jobs.
 fn list(times: u64) {
     let fleet = fleet(5);
     let mut tracker = StateTracker::default();
@@ -97,7 +97,7 @@ fn list(times: u64) {
     }
 }
 
-/// One frame of 200x60 with 32 hosts.
+/// Draws a frame of 200x60 with 32 hosts.
 fn draw(times: u64) {
     let configs: Vec<_> = (1..=32).map(|host| Arc::new(HostConfig::named(format!("hgx-{host:02}")))).collect();
     let mut app = App::new(Fleet::new(&configs, false, at(1)), DisplaySettings::default(), Engine::default(), at(1));

@@ -1,11 +1,12 @@
-//! Servers and clients of the plainest kind, for `benches/scale`, in one process.
+//! Minimal SSH servers and clients for `benches/scale`, all in one process.
 //!
-//! `servers serve` reads lines `ADDRESS:PORT WAY` and serves them until its input ends. The ways: `live` (lets in whoever
-//! has the key, and runs what is asked for in a real shell), `silent` (takes a connection and says nothing), `exchange`
-//! (says who it is, then nothing), `authentication` (answers no request to be let in). It prints its host key.
+//! `servers serve` reads lines `ADDRESS:PORT BEHAVIOUR` and serves them until its input ends. It prints its host key. The
+//! behaviours are `live` (accepts any key and runs commands in a real shell), `silent` (accepts connections and sends
+//! nothing), `exchange` (sends its identification string, then nothing) and `authentication` (never answers an
+//! authentication request).
 //!
-//! `servers connect KEY ADDRESS:PORT...` connects to all of them at once with russh, as it comes, runs `true` on each, and
-//! prints the seconds that all of it took: what no program on russh can do much better than.
+//! `servers connect KEY ADDRESS:PORT...` connects to all of them at once with plain russh, runs `true` on each, and prints
+//! the seconds that this took: a lower bound for programs that use russh.
 
 use russh::keys::ssh_key::private::Ed25519Keypair;
 use russh::keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKeyOrCertificate, load_secret_key};
@@ -26,7 +27,7 @@ type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|argument| argument == "--bench") {
-        // As `cargo bench` starts it: there is nothing to time.
+        // `cargo bench` passes `--bench`: this program has nothing to time.
         return ExitCode::SUCCESS;
     }
     let runtime = tokio::runtime::Runtime::new();
@@ -46,7 +47,7 @@ fn main() -> ExitCode {
 
 /// How a server behaves.
 #[derive(Debug, Clone, Copy, PartialEq)]
-enum Way {
+enum Behaviour {
     Live,
     Silent,
     Exchange,
@@ -60,47 +61,47 @@ async fn serve() -> Outcome {
     let mut servers = JoinSet::new();
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await? {
-        let Some((address, way)) = line.split_once(' ') else {
-            // An empty line after the last one: all of them listen.
+        let Some((address, behaviour)) = line.split_once(' ') else {
+            // The empty line after the last address: all servers listen.
             println!("ready");
             continue;
         };
-        let way = match way {
-            "live" => Way::Live,
-            "silent" => Way::Silent,
-            "exchange" => Way::Exchange,
-            "authentication" => Way::Authentication,
-            other => return Err(format!("there is no way '{other}'").into()),
+        let behaviour = match behaviour {
+            "live" => Behaviour::Live,
+            "silent" => Behaviour::Silent,
+            "exchange" => Behaviour::Exchange,
+            "authentication" => Behaviour::Authentication,
+            other => return Err(format!("unknown behaviour '{other}'").into()),
         };
         let listener = TcpListener::bind(address).await.map_err(|error| format!("{address}: {error}"))?;
-        servers.spawn(listen(listener, way, Arc::clone(&config)));
+        servers.spawn(listen(listener, behaviour, Arc::clone(&config)));
     }
     Ok(())
 }
 
-async fn listen(listener: TcpListener, way: Way, config: Arc<russh::server::Config>) {
+async fn listen(listener: TcpListener, behaviour: Behaviour, config: Arc<russh::server::Config>) {
     let mut sessions = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         let config = Arc::clone(&config);
         sessions.spawn(async move {
-            // How a session ends is the client's affair.
-            let _ = session(stream, way, config).await;
+            // The client decides how a session ends.
+            let _ = session(stream, behaviour, config).await;
         });
     }
 }
 
-async fn session(mut stream: TcpStream, way: Way, config: Arc<russh::server::Config>) -> Outcome {
+async fn session(mut stream: TcpStream, behaviour: Behaviour, config: Arc<russh::server::Config>) -> Outcome {
     stream.set_nodelay(true)?;
-    match way {
-        Way::Silent | Way::Exchange => {
-            if way == Way::Exchange {
+    match behaviour {
+        Behaviour::Silent | Behaviour::Exchange => {
+            if behaviour == Behaviour::Exchange {
                 stream.write_all(b"SSH-2.0-OpenSSH_9.2\r\n").await?;
             }
-            // What comes is taken and forgotten, until the client goes away.
+            // Discards all input until the client disconnects.
             tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
         }
-        Way::Live | Way::Authentication => {
-            let account = Account { way, channels: HashMap::new() };
+        Behaviour::Live | Behaviour::Authentication => {
+            let account = Account { behaviour, channels: HashMap::new() };
             russh::server::run_stream(config, stream, account).await?.await?;
         }
     }
@@ -108,7 +109,7 @@ async fn session(mut stream: TcpStream, way: Way, config: Arc<russh::server::Con
 }
 
 struct Account {
-    way: Way,
+    behaviour: Behaviour,
     channels: HashMap<ChannelId, Channel<Msg>>,
 }
 
@@ -116,7 +117,7 @@ impl russh::server::Handler for Account {
     type Error = russh::Error;
 
     async fn auth_none(&mut self, _: &str) -> Result<Auth, russh::Error> {
-        if self.way == Way::Authentication {
+        if self.behaviour == Behaviour::Authentication {
             std::future::pending::<()>().await;
         }
         Ok(Auth::reject())
@@ -146,14 +147,14 @@ impl russh::server::Handler for Account {
         let Some(channel) = self.channels.remove(&id) else { return Ok(()) };
         let command = String::from_utf8_lossy(command).into_owned();
         tokio::spawn(async move {
-            // A shell that does not start ends the channel, as it should.
+            // If the shell does not start, the channel closes.
             let _ = shell(channel, &command).await;
         });
         Ok(())
     }
 }
 
-/// Runs a command between the two ends of a channel. It is killed when the client goes away.
+/// Runs a command with its input and output connected to a channel. Kills it when the client disconnects.
 async fn shell(channel: Channel<Msg>, command: &str) -> Outcome {
     let mut child = Command::new("/bin/sh")
         .args(["-c", command])
@@ -165,23 +166,23 @@ async fn shell(channel: Channel<Msg>, command: &str) -> Outcome {
     let (Some(mut input), Some(mut output)) = (child.stdin.take(), child.stdout.take()) else { return Ok(()) };
     let (mut reader, mut writer) = tokio::io::split(channel.into_stream());
     tokio::select! {
-        said = tokio::io::copy(&mut output, &mut writer) => {
-            said?;
+        copied = tokio::io::copy(&mut output, &mut writer) => {
+            copied?;
             writer.shutdown().await?;
         }
-        heard = tokio::io::copy(&mut reader, &mut input) => {
-            heard?;
+        copied = tokio::io::copy(&mut reader, &mut input) => {
+            copied?;
         }
     }
     Ok(())
 }
 
-struct Trusting;
+struct AcceptAnyKey;
 
-impl russh::client::Handler for Trusting {
+impl russh::client::Handler for AcceptAnyKey {
     type Error = russh::Error;
 
-    /// The servers are those of the lab, on loopback.
+    /// Accepts any key: the servers run on loopback.
     async fn check_server_key(&mut self, _: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
         Ok(true)
     }
@@ -193,7 +194,7 @@ async fn connect(key: &str, addresses: &[String]) -> Outcome {
     let begin = Instant::now();
     let mut all = JoinSet::new();
     for address in addresses.iter().cloned() {
-        all.spawn(one(address, user.clone(), Arc::clone(&key)));
+        all.spawn(connect_one(address, user.clone(), Arc::clone(&key)));
     }
     while let Some(done) = all.join_next().await {
         done??;
@@ -202,11 +203,11 @@ async fn connect(key: &str, addresses: &[String]) -> Outcome {
     Ok(())
 }
 
-async fn one(address: String, user: String, key: Arc<PrivateKey>) -> Outcome {
+async fn connect_one(address: String, user: String, key: Arc<PrivateKey>) -> Outcome {
     let config = russh::client::Config { nodelay: true, ..russh::client::Config::default() };
-    let mut handle = russh::client::connect(Arc::new(config), address.as_str(), Trusting).await?;
+    let mut handle = russh::client::connect(Arc::new(config), address.as_str(), AcceptAnyKey).await?;
     if !handle.authenticate_publickey(user, PrivateKeyWithHashAlg::new(key, None)).await?.success() {
-        return Err(format!("{address}: the key was refused").into());
+        return Err(format!("{address}: the server refused the key").into());
     }
     let mut channel = handle.channel_open_session().await?;
     channel.exec(true, "true").await?;

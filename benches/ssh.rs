@@ -1,11 +1,12 @@
-//! How long the way to a host takes, beside raw russh and the `ssh` program in the same run, and what a connection holds
-//! in memory. `cargo bench --bench ssh` prints a table; with `-- --save` it also stands in benches/results/ssh.md.
+//! Time to connect to a host, compared with plain russh and the `ssh` program, and memory per connection.
 //!
-//! Ours is the whole way: `ssh -G`, TCP, key exchange, host key, login, the remote script, the cached probe checked and
-//! started, its first snapshot. The others connect, log in and run `true`. Without a driver on the host: how long NVML
-//! takes to wake up is no matter of SSH.
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench fails by panicking")]
-#![allow(clippy::print_stdout, reason = "it prints its table")]
+//! `cargo bench --bench ssh` prints a table; `-- --save` also writes it to benches/results/ssh.md.
+//!
+//! gpufleet's time runs until the first snapshot: `ssh -G`, TCP, key exchange, host key, login, the remote script, check
+//! and start of the cached probe. The others connect, log in and run `true`. The host has no driver, so that the start of
+//! NVML does not count.
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a benchmark fails by panicking")]
+#![allow(clippy::print_stdout, reason = "the table goes to standard output")]
 
 #[allow(dead_code, reason = "the tests use all of it")]
 #[path = "../tests/it/sshd.rs"]
@@ -28,17 +29,17 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Rounds of the way to one host; each measures all three, one after the other.
+/// Rounds with one host; each measures all three programs in turn.
 const ROUNDS: usize = 41;
-/// Rounds of all hosts at once.
+/// Rounds with many hosts at once.
 const MANY_ROUNDS: usize = 5;
 const MANY: usize = 64;
-/// Longer than anything here takes.
+/// Deadline for the first snapshots.
 const LIMIT: Duration = Duration::from_secs(60);
 
 fn main() {
     let arguments: Vec<String> = std::env::args().collect();
-    // As the askpass of an `ssh`, or what gives it a session, this is another program.
+    // `ssh` starts this binary as its askpass program, or to get a new session.
     if gpufleet::ssh::run_helper_role().is_some() {
         return;
     }
@@ -47,13 +48,13 @@ fn main() {
     }
     let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 500"]);
     let runtime = runtime();
-    // The probe is put there, and everything is in the page cache.
-    runtime.block_on(async { ours(&sshd, 1).await });
+    // Installs the probe and fills the page cache.
+    runtime.block_on(async { connect_gpufleet(&sshd, 1).await });
     let one = one_host(&runtime, &sshd);
     let many = many_hosts(&runtime, &sshd);
-    let lost = lost(&runtime);
-    let each = measured_alone(&sshd);
-    let table = table(&one, &many, lost, each);
+    let dropped = dropped_connections(&runtime);
+    let memory = memory_per_connection(&sshd);
+    let table = table(&one, &many, dropped, memory);
     println!("{table}");
     if arguments.iter().any(|argument| argument == "--save") {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/results/ssh.md");
@@ -61,25 +62,27 @@ fn main() {
     }
 }
 
-/// As the program makes its own.
+/// A runtime like that of the program.
 fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime")
 }
 
-/// Times of ours, raw russh and `ssh`.
+/// Seconds of gpufleet, plain russh and `ssh`, per round.
 #[derive(Default)]
 struct Times {
-    ours: Vec<f64>,
-    raw: Vec<f64>,
-    program: Vec<f64>,
+    gpufleet: Vec<f64>,
+    russh: Vec<f64>,
+    ssh: Vec<f64>,
 }
 
 fn one_host(runtime: &Runtime, sshd: &Sshd) -> Times {
     let mut times = Times::default();
     for _ in 0..ROUNDS {
-        times.raw.push(timed(|| runtime.block_on(raw(sshd.address(), sshd.client_key(), sshd.user()))));
-        times.ours.push(timed(|| drop(runtime.block_on(ours(sshd, 1)))));
-        times.program.push(timed(|| program(sshd)));
+        times
+            .russh
+            .push(seconds_of(|| runtime.block_on(connect_russh(sshd.address(), sshd.client_key(), sshd.user()))));
+        times.gpufleet.push(seconds_of(|| drop(runtime.block_on(connect_gpufleet(sshd, 1)))));
+        times.ssh.push(seconds_of(|| run_ssh(sshd)));
     }
     times
 }
@@ -87,34 +90,34 @@ fn one_host(runtime: &Runtime, sshd: &Sshd) -> Times {
 fn many_hosts(runtime: &Runtime, sshd: &Sshd) -> Times {
     let mut times = Times::default();
     for _ in 0..MANY_ROUNDS {
-        times.raw.push(timed(|| {
+        times.russh.push(seconds_of(|| {
             runtime.block_on(async {
                 let mut all = JoinSet::new();
                 for _ in 0..MANY {
-                    all.spawn(raw(sshd.address(), sshd.client_key(), sshd.user()));
+                    all.spawn(connect_russh(sshd.address(), sshd.client_key(), sshd.user()));
                 }
                 all.join_all().await;
             });
         }));
-        times.ours.push(timed(|| drop(runtime.block_on(ours(sshd, MANY)))));
+        times.gpufleet.push(seconds_of(|| drop(runtime.block_on(connect_gpufleet(sshd, MANY)))));
     }
     times
 }
 
-/// How many connections of 64 hosts a server with the usual limits drops.
-fn lost(runtime: &Runtime) -> usize {
+/// Returns how many connections to 64 hosts a server with the default limit drops.
+fn dropped_connections(runtime: &Runtime) -> usize {
     let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 10:30:100"]);
-    drop(runtime.block_on(ours(&sshd, MANY)));
+    drop(runtime.block_on(connect_gpufleet(&sshd, MANY)));
     sshd.log().matches("MaxStartups").count()
 }
 
-fn timed(act: impl FnOnce()) -> f64 {
+fn seconds_of(act: impl FnOnce()) -> f64 {
     let began = Instant::now();
     act();
     began.elapsed().as_secs_f64()
 }
 
-fn program(sshd: &Sshd) {
+fn run_ssh(sshd: &Sshd) {
     let known_hosts = format!("UserKnownHostsFile={}", sshd.known_hosts().display());
     let status = Command::new("ssh")
         .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", &known_hosts, "-i"])
@@ -136,7 +139,7 @@ impl russh::client::Handler for AnyKey {
     }
 }
 
-async fn raw(address: SocketAddr, key: PathBuf, user: String) {
+async fn connect_russh(address: SocketAddr, key: PathBuf, user: String) {
     let config = Arc::new(russh::client::Config { nodelay: true, ..russh::client::Config::default() });
     let key = load_secret_key(key, None).expect("a key");
     let mut session = russh::client::connect(config, address, AnyKey).await.expect("connects");
@@ -147,26 +150,26 @@ async fn raw(address: SocketAddr, key: PathBuf, user: String) {
     while channel.wait().await.is_some() {}
 }
 
-/// Connections that live as long as this.
-struct Live {
+/// Keeps the connections open until it is dropped.
+struct Connections {
     _collector: Collector,
     _updates: mpsc::Receiver<(HostId, HostUpdate)>,
 }
 
-/// So many hosts, until each has sent its first snapshot.
-async fn ours(sshd: &Sshd, hosts: usize) -> Live {
+/// Connects to `hosts` hosts with gpufleet and waits for the first snapshot of each.
+async fn connect_gpufleet(sshd: &Sshd, hosts: usize) -> Connections {
     let host = HostConfig {
         address: Some(sshd.ip()),
         port: Some(sshd.port()),
         user: Some(sshd.user()),
         identity_file: Some(sshd.client_key()),
         known_hosts: Some(sshd.known_hosts()),
-        ..watched()
+        ..host_without_driver()
     };
-    watch(&host, hosts).await
+    wait_for_snapshots(&host, hosts).await
 }
 
-fn watched() -> HostConfig {
+fn host_without_driver() -> HostConfig {
     HostConfig {
         nvml_library: Some("/nonexistent/libnvidia-ml.so.1".to_owned()),
         backend: Backend::Auto,
@@ -174,7 +177,7 @@ fn watched() -> HostConfig {
     }
 }
 
-async fn watch(host: &HostConfig, count: usize) -> Live {
+async fn wait_for_snapshots(host: &HostConfig, count: usize) -> Connections {
     let options = Options {
         agent_socket: None,
         ssh_config: Some("/dev/null".into()),
@@ -196,11 +199,11 @@ async fn watch(host: &HostConfig, count: usize) -> Live {
             _ => {}
         }
     }
-    Live { _collector: collector, _updates: updates }
+    Connections { _collector: collector, _updates: updates }
 }
 
-/// The memory of a connection, in bytes, measured in a process that has done nothing else.
-fn measured_alone(sshd: &Sshd) -> u64 {
+/// Bytes of memory per connection, measured in a new process.
+fn memory_per_connection(sshd: &Sshd) -> u64 {
     let output = Command::new(std::env::current_exe().expect("a path"))
         .arg("--memory")
         .args([sshd.ip(), sshd.port().to_string(), sshd.user()])
@@ -211,7 +214,7 @@ fn measured_alone(sshd: &Sshd) -> u64 {
     text.trim().parse().unwrap_or_else(|_| panic!("{text}{}", String::from_utf8_lossy(&output.stderr)))
 }
 
-/// What each of 64 connections adds to the resident memory, after one that stands already.
+/// Bytes that each of 64 connections adds to the resident memory, after a first connection.
 fn memory(arguments: &[String]) -> u64 {
     let [ip, port, user, key, known_hosts] = arguments else { panic!("five arguments") };
     let host = HostConfig {
@@ -220,12 +223,12 @@ fn memory(arguments: &[String]) -> u64 {
         user: Some(user.clone()),
         identity_file: Some(key.into()),
         known_hosts: Some(known_hosts.into()),
-        ..watched()
+        ..host_without_driver()
     };
     runtime().block_on(async {
-        let _first = watch(&host, 1).await;
+        let _first = wait_for_snapshots(&host, 1).await;
         let before = resident();
-        let _others = watch(&host, MANY).await;
+        let _others = wait_for_snapshots(&host, MANY).await;
         (resident().saturating_sub(before)) / MANY as u64
     })
 }
@@ -242,14 +245,14 @@ fn median(times: &[f64]) -> f64 {
     sorted[sorted.len() / 2]
 }
 
-/// Median, least and most.
+/// Formats the median, the minimum and the maximum.
 fn milliseconds(times: &[f64]) -> String {
     let (least, most) =
         times.iter().fold((f64::MAX, 0.0_f64), |(least, most), time| (least.min(*time), most.max(*time)));
     format!("{:.0} ms ({:.0} to {:.0})", median(times) * 1e3, least * 1e3, most * 1e3)
 }
 
-fn table(one: &Times, many: &Times, lost: usize, each: u64) -> String {
+fn table(one: &Times, many: &Times, dropped: usize, memory: u64) -> String {
     let version = |program: &str, argument: &str| {
         let output = Command::new(program).arg(argument).output().expect("runs");
         let text = [output.stdout, output.stderr].concat();
@@ -266,27 +269,27 @@ fn table(one: &Times, many: &Times, lost: usize, each: u64) -> String {
     let _ = writeln!(
         text,
         "| 1 host | {} | {} | {} |",
-        milliseconds(&one.ours),
-        milliseconds(&one.raw),
-        milliseconds(&one.program)
+        milliseconds(&one.gpufleet),
+        milliseconds(&one.russh),
+        milliseconds(&one.ssh)
     );
     let _ = writeln!(
         text,
         "| {MANY} hosts behind one sshd | {} | {} | - |\n",
-        milliseconds(&many.ours),
-        milliseconds(&many.raw)
+        milliseconds(&many.gpufleet),
+        milliseconds(&many.russh)
     );
-    let mut figure = |what: &str, value: String, limit: &str, is_met: bool| {
-        let _ = writeln!(text, "- {what}: {value}, at most {limit}{}", if is_met { "" } else { ": **missed**" });
+    let mut figure = |name: &str, value: String, limit: &str, is_met: bool| {
+        let _ = writeln!(text, "- {name}: {value}, at most {limit}{}", if is_met { "" } else { ": **missed**" });
     };
     let ratio = |left: &[f64], right: &[f64]| median(left) / median(right);
-    let raw = ratio(&one.ours, &one.raw);
-    figure("gpufleet / raw russh, 1 host", format!("{raw:.2}"), "1.5", raw <= 1.5);
-    let program = ratio(&one.ours, &one.program);
-    figure("gpufleet / `ssh HOST true`, 1 host", format!("{program:.2}"), "0.8", program <= 0.8);
-    let at_once = ratio(&many.ours, &many.raw);
-    figure(&format!("gpufleet / raw russh, {MANY} hosts"), format!("{at_once:.2}"), "2.0", at_once <= 2.0);
-    figure("memory of a connection", format!("{:.0} kB", each as f64 / 1e3), "150 kB", each <= 150_000);
-    figure("connections that MaxStartups 10:30:100 drops", lost.to_string(), "0", lost == 0);
+    let ratio_russh = ratio(&one.gpufleet, &one.russh);
+    figure("gpufleet / raw russh, 1 host", format!("{ratio_russh:.2}"), "1.5", ratio_russh <= 1.5);
+    let ratio_ssh = ratio(&one.gpufleet, &one.ssh);
+    figure("gpufleet / `ssh HOST true`, 1 host", format!("{ratio_ssh:.2}"), "0.8", ratio_ssh <= 0.8);
+    let ratio_many = ratio(&many.gpufleet, &many.russh);
+    figure(&format!("gpufleet / raw russh, {MANY} hosts"), format!("{ratio_many:.2}"), "2.0", ratio_many <= 2.0);
+    figure("memory of a connection", format!("{:.0} kB", memory as f64 / 1e3), "150 kB", memory <= 150_000);
+    figure("connections that MaxStartups 10:30:100 drops", dropped.to_string(), "0", dropped == 0);
     text
 }

@@ -1,1 +1,1 @@
-"""What benches/fleet, benches/scale and benches/guard share."""
+"""Modules that benches/fleet, benches/scale and benches/probe share."""

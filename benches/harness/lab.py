@@ -1,7 +1,7 @@
 """A lab of real sshd "hosts" on loopback: the fake driver, real processes, and one host that can be made to fail.
 
-The hosts are addresses of 127.0.0.0/8. Keys, logs and caches are in a temporary folder; what is started is written down
-in target/benches/lab.json, so that the next run ends what a killed one has left.
+The hosts are addresses of 127.0.0.0/8. Keys, logs and caches are in a temporary folder. target/benches/lab.json records all
+started processes, so that the next run can end those that a killed run left behind.
 """
 
 import json
@@ -21,21 +21,21 @@ from . import usage
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GPUS, PROCESSES = 8, 40
-PATIENCE_SECONDS = 60
-# The utilisation of every GPU tells when it was read: from 9 to 98 %, five steps a second, then from the start.
+TIMEOUT_SECONDS = 60
+# The utilization of every GPU encodes the time of the reading: from 9 to 98 %, five steps per second, then again from 9 %.
 FIRST, STEPS_PER_SECOND, RESTART_SECONDS = 9, 5, 18
-# The host that is made to fail has this one, so that its old figures are not taken for another host's.
-ODD_UTILIZATION = 100
-# sshd takes at most so many addresses.
+# The faulty host has this constant utilization, which no other host can have.
+FAULTY_HOST_UTILIZATION = 100
+# The maximum number of listen addresses of one sshd.
 ADDRESSES_A_DAEMON = 16
 USERS = ["daemon", "bin", "games", "nobody"]
 
 NVIDIA_SMI = r"""#!/bin/bash
-# nvidia-smi of the lab: what the fake driver says, for the fields that monitors ask for. It costs less than any real one.
+# The nvidia-smi of the lab: the values of the fake driver, for the fields that monitors query. It is cheaper than a real one.
 case "$1" in
     --version) echo "NVIDIA-SMI version  : 570.86.15"; exit ;;
     --query-gpu=*) ;;
-    *) echo "this nvidia-smi knows --query-gpu only" >&2; exit 2 ;;
+    *) echo "this nvidia-smi supports only --query-gpu" >&2; exit 2 ;;
 esac
 read -r up _ </proc/uptime
 now=$(((10#${up/./} + @DELTA@) % 1800))
@@ -64,16 +64,16 @@ done
 
 
 def age(utilization, now):
-    """Seconds since a GPU had this utilisation, by the clock of this machine; None for the host that fails."""
-    if utilization >= ODD_UTILIZATION or utilization < FIRST:
+    """Seconds since a GPU had this utilization, by the clock of this machine; None for the faulty host."""
+    if utilization >= FAULTY_HOST_UTILIZATION or utilization < FIRST:
         return None
     seconds = (now % RESTART_SECONDS - (utilization - FIRST) / STEPS_PER_SECOND) % RESTART_SECONDS
-    # What was read within this step may seem to come from the future.
+    # A reading of the current step may seem to come from the future.
     return 0.0 if seconds > RESTART_SECONDS - 0.5 else seconds
 
 
 class Lab:
-    """Hosts, of which the last one is the odd one. `start`, and in any case `stop`."""
+    """Hosts, of which the last one is the faulty one. Callers must call `stop`, also if `start` fails."""
 
     def __init__(self, sshd, hosts, driver, tools=None):
         self.sshd, self.driver, self.tools = sshd, driver, tools
@@ -82,7 +82,7 @@ class Lab:
         self.names = [f"gpu{number + 1:02}" for number in range(hosts)]
         self.port = free_port()
         self.user = pwd.getpwuid(os.getuid()).pw_name
-        self.daemons, self.sleepers, self.odd, self.listener, self.login = [], [], None, None, None
+        self.daemons, self.sleepers, self.faulty, self.listener, self.login = [], [], None, None, None
         self.record = ROOT / "target/benches/lab.json"
 
     def start(self):
@@ -104,27 +104,27 @@ class Lab:
             self.sleepers.append(subprocess.Popen(["sleep", "3600"], stdin=subprocess.DEVNULL, cwd="/",
                                                   user=users[number % len(users)]))
         self.users = len(users)
-        self.write_down()
-        for name, odd in (("driver", False), ("odd-driver", True)):
-            self.install_driver(self.folder / name, odd)
+        self.save_record()
+        for name, is_faulty in (("driver", False), ("faulty-driver", True)):
+            self.install_driver(self.folder / name, is_faulty)
         if os.geteuid() == 0:
             pathlib.Path("/run/sshd").mkdir(exist_ok=True)
         ordinary = self.addresses[:-1]
         for first in range(0, len(ordinary), ADDRESSES_A_DAEMON):
             self.daemons.append(self.daemon(f"{first}", ordinary[first:first + ADDRESSES_A_DAEMON]))
-        self.odd_is("well")
+        self.set_faulty_host("healthy")
 
-    def install_driver(self, folder, odd):
-        """The fake driver as libnvidia-ml.so.1 with its script, and an nvidia-smi that says the same."""
+    def install_driver(self, folder, is_faulty):
+        """Installs the fake driver as libnvidia-ml.so.1 with a scenario, and an nvidia-smi with equal values."""
         folder.mkdir()
         shutil.copy(self.driver, folder / "libnvidia-ml.so.1")
         per_gpu = PROCESSES // GPUS
         last = FIRST + STEPS_PER_SECOND * RESTART_SECONDS
-        # The mark of 100 tells nothing of other hosts, whatever the age.
-        busy = ODD_UTILIZATION if odd else {"from": FIRST, "to": last, "restart_seconds": RESTART_SECONDS}
+        # `age` ignores the utilization of the faulty host.
+        busy = FAULTY_HOST_UTILIZATION if is_faulty else {"from": FIRST, "to": last, "restart_seconds": RESTART_SECONDS}
         devices = []
         for index in range(GPUS):
-            # Each has figures of its own, as real ones have: equal ones would be sent as one.
+            # Figures differ between GPUs, as on real ones: the wire sends equal values only once.
             mine = self.sleepers[index * per_gpu:(index + 1) * per_gpu]
             processes = [{"pid": sleeper.pid, "memory_bytes": (12 << 30) - (7 * index + place << 21),
                           "sm_percent": 10 + 3 * place + index, "memory_percent": 2 + place}
@@ -141,73 +141,73 @@ class Lab:
                 "clocks_event_reasons": 4, "mig_enabled": False, "processes": processes,
             })
         (folder / "fake_nvml.json").write_text(json.dumps({"devices": devices}))
-        # /proc/uptime may count a time asleep that the monotonic clock leaves out.
+        # /proc/uptime may include suspended time, which the monotonic clock excludes.
         up = float(pathlib.Path("/proc/uptime").read_text().split()[0])
         script = NVIDIA_SMI.replace("@DELTA@", str(round(100 * (time.monotonic() - up))))
-        script = script.replace("@UTILIZATION@", str(ODD_UTILIZATION) if odd else f"$(({FIRST} + now / 20))")
+        script = script.replace("@UTILIZATION@", str(FAULTY_HOST_UTILIZATION) if is_faulty else f"$(({FIRST} + now / 20))")
         (folder / "nvidia-smi").write_text(script)
         (folder / "nvidia-smi").chmod(0o755)
 
-    def daemon(self, name, addresses, more=(), odd=False):
-        driver = self.folder / ("odd-driver" if odd else "driver")
+    def daemon(self, name, addresses, more=(), is_faulty=False):
+        driver = self.folder / ("faulty-driver" if is_faulty else "driver")
         log = self.folder / f"sshd-{name}.log"
         path = ":".join([str(driver)] + ([str(self.tools)] if self.tools else []) + ["/usr/local/bin:/usr/bin:/bin"])
         lines = [f"ListenAddress {address}:{self.port}" for address in addresses] + [
             f"HostKey {self.folder}/host", f"AuthorizedKeysFile {self.folder}/authorized_keys", "PidFile none",
             "StrictModes no", "UsePAM no", "PermitRootLogin yes", "MaxStartups 400", "MaxSessions 40", "LogLevel VERBOSE",
-            # A nested shell does not read a .bashrc that may be slow.
+            # With SHLVL above 1, bash does not read .bashrc, which may be slow.
             f"SetEnv SHLVL=5 XDG_CACHE_HOME={self.folder}/cache LD_LIBRARY_PATH={driver} PATH={path}", *more,
         ]
         configuration = self.folder / f"sshd-{name}.conf"
         configuration.write_text("\n".join(lines) + "\n")
         daemon = subprocess.Popen([self.sshd, "-D", "-f", configuration, "-E", log], stdin=subprocess.DEVNULL)
-        self.write_down(daemon)
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        self.save_record(daemon)
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not all(listens(address, self.port) for address in addresses):
             if daemon.poll() is not None or time.monotonic() > deadline:
                 daemon.kill()
-                raise SystemExit(f"sshd does not start:\n{log.read_text() if log.exists() else ''}")
+                raise SystemExit(f"sshd failed to start:\n{log.read_text() if log.exists() else ''}")
             time.sleep(0.05)
         return daemon
 
-    def odd_is(self, what):
-        """`well`; `mute`: takes connections and says nothing; `slow`: every command begins 10 s late."""
-        self.end_odd()
+    def set_faulty_host(self, fault):
+        """`healthy`; `mute`: accepts connections and sends nothing; `slow`: every command starts 10 s late."""
+        self.remove_faulty_host()
         address = self.addresses[-1]
-        if what == "mute":
+        if fault == "mute":
             self.listener = socket.socket()
             self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self.listener.bind((address, self.port))
             self.listener.listen(64)
         else:
-            late = ['ForceCommand sleep 10; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"'] if what == "slow" else []
-            self.odd = self.daemon("odd", [address], late, odd=True)
+            late = ['ForceCommand sleep 10; exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"'] if fault == "slow" else []
+            self.faulty = self.daemon("faulty", [address], late, is_faulty=True)
 
-    def odd_dies(self):
-        """It stops in the middle of everything and closes nothing, as a host that has lost power."""
-        for pid in usage.Processes().tree([self.odd.pid]):
-            stop_or_end(pid, signal.SIGSTOP)
+    def stop_faulty_host(self):
+        """Stops all processes of the faulty host without closing connections, like a loss of power."""
+        for pid in usage.Processes().tree([self.faulty.pid]):
+            send_signal(pid, signal.SIGSTOP)
 
-    def end_odd(self):
+    def remove_faulty_host(self):
         if self.listener:
             self.listener.close()
             self.listener = None
-        if self.odd:
-            for pid in reversed(usage.Processes().tree([self.odd.pid])):
-                stop_or_end(pid, signal.SIGKILL)
-            self.odd.wait()
-            self.odd = None
+        if self.faulty:
+            for pid in reversed(usage.Processes().tree([self.faulty.pid])):
+                send_signal(pid, signal.SIGKILL)
+            self.faulty.wait()
+            self.faulty = None
 
     def servers(self):
-        """The pids of the sshds: below them is all that runs on the hosts."""
-        return [daemon.pid for daemon in self.daemons + [self.odd] if daemon]
+        """The pids of the sshds, whose descendants are all processes of the hosts."""
+        return [daemon.pid for daemon in self.daemons + [self.faulty] if daemon]
 
     def logins(self):
-        """How many connections have been let in, as the sshds wrote them down."""
+        """The number of logins in the logs of the sshds."""
         return sum(log.read_text(errors="replace").count("Accepted publickey") for log in self.folder.glob("sshd-*.log"))
 
     def bytes_of_login(self, command):
-        """What one connection of OpenSSH carries, both ways, to run this command."""
+        """Bytes in both directions of one OpenSSH connection that runs this command."""
         if self.login is None:
             done = subprocess.run(["ssh", "-v", "-F", self.folder / "ssh_config", self.names[0], command], text=True,
                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=60)
@@ -216,7 +216,7 @@ class Lab:
         return self.login
 
     def probes(self):
-        """The pids of gpufleet's probes that run from this lab's cache."""
+        """The pids of gpufleet probes that run from the cache of this lab."""
         pids = []
         for entry in os.scandir("/proc"):
             if entry.name.isdigit():
@@ -228,7 +228,7 @@ class Lab:
         return pids
 
     def environment(self):
-        """Of a client: a home of its own, and nothing of this session."""
+        """The environment of a client: a separate home, and no variables of the current session."""
         path = os.environ["PATH"]
         return {"HOME": str(self.folder / "home"), "PATH": path, "LANG": "C.UTF-8", "TERM": "xterm-256color",
                 "XDG_STATE_HOME": str(self.folder / "state"), "XDG_CONFIG_HOME": str(self.folder / "config")}
@@ -243,33 +243,33 @@ class Lab:
         for name, address in self.hosts(hosts):
             lines += ["[[hosts]]", f'name = "{name}"', f'address = "{address}"']
             if address == self.addresses[-1]:
-                lines.append(f'nvml_library = "{self.folder}/odd-driver/libnvidia-ml.so.1"')
+                lines.append(f'nvml_library = "{self.folder}/faulty-driver/libnvidia-ml.so.1"')
         path = self.folder / f"hosts-{hosts}.toml"
         path.write_text("\n".join(lines) + "\n")
         return path
 
     def warm_up(self, gpufleet, hosts):
-        """Has the probe put into the hosts' cache; an error where a host cannot be reached, as people would see it."""
+        """Installs the probe in the cache of the hosts. Exits with the output of gpufleet if a host cannot be reached."""
         done = subprocess.run([gpufleet, "status", self.hosts_toml(hosts)], env=self.environment(), text=True,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=PATIENCE_SECONDS)
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_SECONDS)
         if done.returncode:
-            raise SystemExit(f"the lab's hosts do not answer; gpufleet status says:\n{done.stdout[-1500:]}")
+            raise SystemExit(f"the hosts of the lab do not answer; gpufleet status printed:\n{done.stdout[-1500:]}")
 
     def hosts(self, count):
-        """So many hosts, the odd one last where all are asked for."""
+        """The first `count` hosts; the faulty one is the last of all."""
         return list(zip(self.names, self.addresses))[:count]
 
-    def write_down(self, *more):
+    def save_record(self, *more):
         self.record.parent.mkdir(parents=True, exist_ok=True)
-        mine = [process.pid for process in [*self.sleepers, *self.daemons, *more, *([self.odd] if self.odd else [])]]
+        mine = [process.pid for process in [*self.sleepers, *self.daemons, *more, *([self.faulty] if self.faulty else [])]]
         text = json.dumps({"owner": identity(os.getpid()), "folder": str(self.folder),
                            "started": [identity(pid) for pid in mine]})
         replace(self.record, text)
 
     def stop(self):
-        self.end_odd()
+        self.remove_faulty_host()
         for pid in reversed(usage.Processes().tree([daemon.pid for daemon in self.daemons])):
-            stop_or_end(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
         for process in self.daemons + self.sleepers:
             process.kill()
             process.wait()
@@ -277,25 +277,25 @@ class Lab:
         self.record.unlink(missing_ok=True)
 
 
-def heed_signals():
-    """An interruption, or being told to end, cleans up: also in the background, where a shell has the first ignored."""
+def interrupt_on_signals():
+    """Makes SIGINT and SIGTERM raise KeyboardInterrupt, also in the background, where a shell ignores SIGINT."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
 
 
-def clear_stale():
-    """Ends what an earlier run that was killed has left, and says so. Another run that still goes on is an error."""
+def remove_stale_lab():
+    """Ends the processes that an earlier, killed run left behind. Another run in progress is an error."""
     record = ROOT / "target/benches/lab.json"
     try:
         left = json.loads(record.read_text())
     except (OSError, ValueError):
         return
     if alive(left["owner"]):
-        raise SystemExit(f"a lab is running already, of process {left['owner'][0]}: wait for it, or end it")
+        raise SystemExit(f"another lab is running (process {left['owner'][0]}): wait for it, or end it")
     mine = [process[0] for process in left["started"] if alive(process)]
     pids = usage.Processes().tree(mine)
     for pid in reversed(pids):
-        stop_or_end(pid, signal.SIGKILL)
+        send_signal(pid, signal.SIGKILL)
     folder = pathlib.Path(left["folder"])
     if folder.name.startswith("gpufleet-bench-"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -304,7 +304,7 @@ def clear_stale():
 
 
 def identity(pid):
-    """A process for good: its pid, when it started, and the boot. A pid alone is used again."""
+    """Identifies a process by pid, start time and boot id, because the kernel reuses pids."""
     try:
         text = pathlib.Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -317,7 +317,7 @@ def alive(process):
     return bool(process[1]) and identity(process[0]) == process
 
 
-def stop_or_end(pid, number):
+def send_signal(pid, number):
     try:
         os.kill(pid, number)
     except ProcessLookupError:
@@ -325,7 +325,7 @@ def stop_or_end(pid, number):
 
 
 def replace(path, text):
-    """Writes a file in one step, so that an interruption leaves no half of one."""
+    """Replaces a file atomically."""
     new = path.with_name(path.name + ".new")
     new.write_text(text)
     new.replace(path)

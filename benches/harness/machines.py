@@ -1,6 +1,6 @@
-"""The probe on servers of several sizes, with every reading that a driver can give, spoken to as the controller does.
+"""The probe on servers of several sizes, with every reading that a driver can give, and a connection like the controller's.
 
-The lab's hosts share their 40 processes, of one thread each, which sleep; here they may have more, and run, as jobs do.
+The hosts of the lab share 40 sleeping processes of one thread each. The servers here have more processes, which can run.
 """
 
 import json
@@ -15,15 +15,15 @@ import time
 from . import usage
 from .lab import GPUS, USERS, known_user
 
-# The controller's own (src/collect/session.rs).
+# The values of the controller (src/collect/session.rs).
 HEARTBEAT_SECONDS = 2
 SNAPSHOT_LATE_SECONDS = 0.5
-PATIENCE_SECONDS = 60
-# By then a process is no news any more: jobs that are watched are hours old.
+TIMEOUT_SECONDS = 60
+# After this time the probe treats a process as old. Real jobs are hours old.
 AGE_SECONDS = 62
-# By then a probe has looked at each of them for the first time, also where there are thousands.
+# After this time a probe has read each process once, even with thousands of them.
 SETTLE_SECONDS = 15
-# Title, processes on the GPUs, threads of each, other processes of the server, seconds between two times that a process runs.
+# Title, processes on the GPUs, threads of each, other processes of the server, seconds between two runs of a process.
 SIZES = [
     ("40 processes that sleep", 40, 1, 0, 3600),
     ("40 processes that run", 40, 1, 0, 0.2),
@@ -32,15 +32,15 @@ SIZES = [
     ("200 processes that run, 9,800 others", 200, 1, 9800, 0.2),
 ]
 
-# Started with: processes, threads of each, others, seconds, users. It prints the pids, and all end with its standard input.
-# The first thread of a process of a GPU runs now and then, so that its CPU time never stands still; all others sleep.
-CROWD = r"""
+# Arguments: processes, threads of each, others, seconds, users. Prints the pids. All processes end with its standard input.
+# The first thread of each GPU process runs periodically, so that its CPU time advances; all other threads sleep.
+PROCESSES_SCRIPT = r"""
 import os, select, sys, threading
 processes, threads, others = map(int, sys.argv[1:4])
 seconds = float(sys.argv[4])
 users = [int(user) for user in sys.argv[5:]]
 end = os.dup(0)
-def live(number):
+def run_process(number):
     if users:
         os.setgroups([])
         os.setuid(users[number % len(users)])
@@ -57,7 +57,7 @@ pids = []
 for number in range(processes + others):
     pid = os.fork()
     if pid == 0:
-        live(number)
+        run_process(number)
     pids.append(pid)
 print(*pids[:processes], flush=True)
 select.select([end], [], [])
@@ -67,7 +67,7 @@ for pid in pids:
 
 
 class Machine:
-    """A server: a driver with its script, and processes. `stop` in any case."""
+    """A server: a fake driver with a scenario, and processes. Callers must call `stop`."""
 
     def __init__(self, folder, driver, processes, threads, others, seconds):
         self.folder = folder
@@ -75,11 +75,11 @@ class Machine:
         shutil.copy(driver, folder / "libnvidia-ml.so.1")
         users = [str(pwd.getpwnam(user).pw_uid) for user in USERS if os.geteuid() == 0 and known_user(user)]
         sizes = [str(size) for size in (processes, threads, others, seconds)]
-        # A program in a file, as jobs have it: its text is no part of the command that is told.
-        (folder / "train.py").write_text(CROWD)
-        self.crowd = subprocess.Popen([sys.executable, folder / "train.py", *sizes, *users], stdin=subprocess.PIPE,
-                                      stdout=subprocess.PIPE, text=True, cwd="/", start_new_session=True)
-        pids = [int(word) for word in self.crowd.stdout.readline().split()]
+        # A script in a file, like that of a job: its text must not become part of the command line.
+        (folder / "train.py").write_text(PROCESSES_SCRIPT)
+        self.processes = subprocess.Popen([sys.executable, folder / "train.py", *sizes, *users], stdin=subprocess.PIPE,
+                                          stdout=subprocess.PIPE, text=True, cwd="/", start_new_session=True)
+        pids = [int(word) for word in self.processes.stdout.readline().split()]
         if len(pids) != processes:
             raise SystemExit(f"{len(pids)} of {processes} processes could be started: `ulimit -u` or the memory is too small")
         each = processes // GPUS
@@ -87,18 +87,18 @@ class Machine:
         (folder / "fake_nvml.json").write_text(json.dumps({"is_final": True, "devices": devices}))
 
     def age(self):
-        """Waits until no process is new."""
+        """Waits until the probe treats all processes as old."""
         time.sleep(AGE_SECONDS)
 
     def stop(self):
-        self.crowd.stdin.close()
-        self.crowd.wait()
-        self.crowd.stdout.close()
+        self.processes.stdin.close()
+        self.processes.wait()
+        self.processes.stdout.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def device(index, pids):
-    """A GPU of which the driver tells everything that there is."""
+    """A GPU with every reading that the driver supports."""
     wave = lambda low, high, seconds: {"from": low, "to": high, "period_seconds": seconds + index}
     return {
         "name": "NVIDIA H100 80GB HBM3", "uuid": f"GPU-00000000-0000-4000-8000-{index:012}",
@@ -130,37 +130,37 @@ def device(index, pids):
 
 
 def measure(probe, machine, seconds, interval):
-    """What the probe takes for a refresh every so many seconds, once it has settled."""
+    """Measures the cost of the probe per refresh, after it has settled."""
     running = subprocess.Popen([probe, "--nvml-library", machine.folder / "libnvidia-ml.so.1",
                                 "--interval", str(interval)],
                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-    talk = Talk(running, interval)
+    connection = Connection(running, interval)
     try:
-        talk.go_on(SETTLE_SECONDS)
-        before, refreshes, size = usage.process_cpu(running.pid), talk.snapshots, talk.snapshot_bytes
-        talk.go_on(seconds)
-        refreshes, size = talk.snapshots - refreshes, talk.snapshot_bytes - size
+        connection.run_for(SETTLE_SECONDS)
+        before, refreshes, size = usage.process_cpu(running.pid), connection.snapshots, connection.snapshot_bytes
+        connection.run_for(seconds)
+        refreshes, size = connection.snapshots - refreshes, connection.snapshot_bytes - size
         if not refreshes:
-            raise SystemExit(f"{probe} sends nothing")
+            raise SystemExit(f"{probe} sends no snapshot")
         rss, own = usage.status(running.pid, "VmRSS", "RssAnon")
         return {"cpu_ms": 1000 * (usage.process_cpu(running.pid) - before) / refreshes, "rss_mb": rss / 1000,
                 "anonymous_mb": own / 1000, "snapshot_bytes": size / refreshes}
     finally:
         running.stdin.close()
         running.stdout.close()
-        running.wait(PATIENCE_SECONDS)
+        running.wait(TIMEOUT_SECONDS)
 
 
-class Talk:
-    """Reads the probe's lines and answers as the controller does: a heartbeat for every other snapshot, and every other
-    second where they do not come as often. The interval is a second at least."""
+class Connection:
+    """Reads the lines of the probe and sends heartbeats as the controller does: one for every other snapshot, and one
+    every 2 s if snapshots are less frequent. The interval must be at least a second."""
 
     def __init__(self, running, interval):
         self.running, self.interval, self.rest = running, interval, b""
         self.snapshots = self.snapshot_bytes = self.heartbeats = self.sequence = self.acknowledged = 0
         self.next_heartbeat = time.monotonic()
 
-    def go_on(self, seconds):
+    def run_for(self, seconds):
         end = time.monotonic() + seconds
         while (now := time.monotonic()) < end:
             if now >= self.next_heartbeat:
@@ -176,7 +176,7 @@ class Talk:
 
     def take(self, read):
         if not read:
-            raise SystemExit(f"the probe ended: {self.rest.decode(errors='replace')[-300:]}")
+            raise SystemExit(f"the probe exited: {self.rest.decode(errors='replace')[-300:]}")
         *lines, self.rest = (self.rest + read).split(b"\n")
         for line in lines:
             if line.startswith(b'{"snapshot"'):

@@ -1,4 +1,4 @@
-"""Line charts as SVG, both axes logarithmic: what grows in proportion is a straight line at half a right angle."""
+"""Line charts as SVG with logarithmic axes: proportional growth is a straight line at 45 degrees."""
 
 import math
 
@@ -8,11 +8,10 @@ STYLE = "text{font:13px sans-serif;fill:#555}.title{font-size:15px}line{stroke:#
 
 
 def line_chart(title, x_title, y_title, series):
-    """`series` is name to [(x, y)], all above zero. Each point has its value beside it."""
+    """Draws `series`, a dictionary of name to [(x, y)] with positive values, and labels each point with its value."""
     series = {name: sorted(points) for name, points in series.items() if points}
     every = [point for points in series.values() for point in points]
     spans = [span([point[axis] for point in every]) for axis in (0, 1)]
-    # One decade is as long on both axes where that fits.
     place = lambda value, axis, room: room * (math.log10(value) - spans[axis][0]) / (spans[axis][1] - spans[axis][0])
     x_of = lambda value: LEFT + place(value, 0, WIDTH - LEFT - RIGHT)
     y_of = lambda value: HEIGHT - BOTTOM - place(value, 1, HEIGHT - TOP - BOTTOM)
@@ -42,7 +41,7 @@ def line_chart(title, x_title, y_title, series):
 
 
 def span(values):
-    """The powers of ten that hold these values, with some room."""
+    """Returns the logarithms of the ends of an axis that holds these values, with a margin."""
     low, high = math.log10(min(values)), math.log10(max(values))
     return (math.floor(low * 2) / 2 - 0.2, math.ceil(high * 2) / 2 + 0.2) if high > low else (low - 0.5, high + 0.5)
 

@@ -1,4 +1,4 @@
-"""The programs that are measured: how each is installed, started, and read."""
+"""The measured programs: how to install each one, start it and read its screen."""
 
 import importlib.machinery
 import importlib.util
@@ -16,7 +16,7 @@ from .lab import GPUS, ROOT, free_port
 
 CACHE = ROOT / "target/benches"
 PACKAGES = ["nvidb==1.9.2", "gpustat-web==0.3.0", "ClusterShell==1.10.1", "gpustat==1.1.1", "nvitop==1.7.2"]
-# Their own server would listen on all interfaces.
+# Without this change gpustat-web would listen on all interfaces.
 GPUSTAT_WEB = "from gpustat_web import app; run = app.web.run_app; " \
     "app.web.run_app = lambda web, host, **more: run(web, host='127.0.0.1', **more); app.main()"
 QUERY = "nvidia-smi --query-gpu=index,utilization.gpu,memory.used,memory.total,temperature.gpu,power.draw " \
@@ -24,10 +24,10 @@ QUERY = "nvidia-smi --query-gpu=index,utilization.gpu,memory.used,memory.total,t
 
 
 class Program:
-    """One that is measured. `command` is how it is started, `figures` what utilisation its screen shows."""
+    """A measured program. `command` starts it, and `figures` returns the utilization on its screen."""
 
     name = title = note = ""
-    # Keys that open its help, what stands there, and the key that closes it.
+    # The key that opens the help, a text in the help, and the key that closes it.
     help = None
 
     def version(self):
@@ -45,8 +45,8 @@ class Program:
     def all_shown(self, terminal, hosts):
         return len(self.figures(terminal)) >= hosts * GPUS
 
-    def begun(self, terminal):
-        """Called again and again while it runs."""
+    def after_read(self, terminal):
+        """Called after each read while the program runs."""
 
 
 class Gpufleet(Program):
@@ -101,7 +101,7 @@ class Nvidb(Program):
     def __init__(self, tools):
         self.tools, self.collapsed = tools, None
 
-    def begun(self, terminal):
+    def after_read(self, terminal):
         if self.collapsed is not terminal and "Servers" in terminal.screen.text():
             self.collapsed = terminal
             terminal.type(b"c")
@@ -139,7 +139,7 @@ class GpustatWeb(Program):
         targets = [f"{address}:{lab.port}" for _, address in lab.hosts(hosts)]
         return [self.tools / "python", "-c", GPUSTAT_WEB, "--port", self.port, *targets]
 
-    def begun(self, terminal):
+    def after_read(self, terminal):
         now = time.monotonic()
         if now < self.asked + 0.2:
             return
@@ -155,7 +155,7 @@ class GpustatWeb(Program):
 
 
 class Lines(Program):
-    """A loop that prints a line a GPU. What counts is the last line of each."""
+    """A loop that prints a line per GPU, of which the last one counts."""
 
     line = re.compile(r"gpu(\d+): (\d+), (\d+), \d+")
 
@@ -191,14 +191,14 @@ class OpenSsh(Lines):
         return ["/bin/sh", "-c", f"while :; do clear; for host in {names}; do {ssh}; done; sleep 1; done"]
 
 
-class Alone(Program):
-    """A monitor of one host, run on it."""
+class LocalMonitor(Program):
+    """A monitor that runs on the host itself."""
 
     def environment(self, lab):
         return lab.environment() | {"LD_LIBRARY_PATH": str(lab.folder / "driver")}
 
 
-class Nvtop(Alone):
+class Nvtop(LocalMonitor):
     name = title = "nvtop"
     pattern = re.compile(r"GPU\[[| ]*(\d+)%")
 
@@ -212,7 +212,7 @@ class Nvtop(Alone):
         return [self.program, "-d", str(10 * seconds)]
 
 
-class Nvitop(Alone):
+class Nvitop(LocalMonitor):
     name = title = "nvitop"
     pattern = re.compile(r"│\s+(\d+)%\s+Default")
 
@@ -226,7 +226,7 @@ class Nvitop(Alone):
         return [self.tools / "nvitop", "--monitor", "full", "--interval", "1"]
 
 
-class Gpustat(Alone):
+class Gpustat(LocalMonitor):
     name, title = "gpustat", "gpustat -i 1"
     pattern = re.compile(r"\|\s*\d+.{1,2}C,\s*(\d+) %")
 
@@ -251,22 +251,22 @@ def package_version(tools, package):
 
 
 def install(wanted):
-    """The programs of these names that can be had, and why the others cannot: (programs, {name: reason})."""
+    """Installs programs by name. Returns the installed ones and why the others are missing: (programs, {name: reason})."""
     programs, left_out = [], {}
     CACHE.mkdir(parents=True, exist_ok=True)
-    python_ones = {"nvidb": Nvidb, "gpustat-web": GpustatWeb, "clush": Clush, "nvitop": Nvitop, "gpustat": Gpustat}
-    tools, reason = python_tools() if set(wanted) & {*python_ones, "nvtop"} else (None, "")
+    python_programs = {"nvidb": Nvidb, "gpustat-web": GpustatWeb, "clush": Clush, "nvitop": Nvitop, "gpustat": Gpustat}
+    tools, reason = python_tools() if set(wanted) & {*python_programs, "nvtop"} else (None, "")
     for name in wanted:
         if name == "all-smi":
             found, why = all_smi()
             program = found and AllSmi(found)
         elif name == "ssh":
-            program, why = (OpenSsh(), "") if shutil.which("ssh") else (None, "there is no ssh")
+            program, why = (OpenSsh(), "") if shutil.which("ssh") else (None, "ssh is missing")
         elif name == "nvtop":
             found, why = nvtop(tools) if tools else (None, reason)
             program = found and Nvtop(found)
         else:
-            program, why = (python_ones[name](tools), "") if tools else (None, reason)
+            program, why = (python_programs[name](tools), "") if tools else (None, reason)
         if program:
             programs.append(program)
         else:
@@ -276,7 +276,7 @@ def install(wanted):
 
 
 def python_tools():
-    """The folder of the programs from PyPI, installed once; or None and why not."""
+    """Installs the programs from PyPI once. Returns their folder, or None and the reason."""
     folder = CACHE / "venv"
     stamp = folder / "installed"
     if not stamp.exists() or stamp.read_text() != " ".join(PACKAGES):
@@ -291,18 +291,18 @@ def python_tools():
 
 
 def all_smi():
-    """all-smi from crates.io, the newest that a Rust here can build; or None and why not."""
+    """Builds the newest all-smi from crates.io that an installed Rust supports. Returns its path, or None and the reason."""
     program = CACHE / "cargo/bin/all-smi"
     if program.exists():
         return program, ""
     if not shutil.which(cargo()):
         return None, "cargo is missing: install Rust from https://rustup.rs"
     if not shutil.which("protoc"):
-        return None, "its build wants protoc. On Debian: sudo apt-get install protobuf-compiler libprotobuf-dev"
+        return None, "its build needs protoc. On Debian: sudo apt-get install protobuf-compiler libprotobuf-dev"
     print("building all-smi (minutes)", flush=True)
     install = ["install", "--quiet", "--locked", "--root", CACHE / "cargo", "all-smi"]
     why = step([cargo(), *install], 1800)
-    # The newest may want a Rust that only another toolchain is; else cargo names the newest that this one can build.
+    # The newest version may need another toolchain; otherwise cargo names the newest version that this one supports.
     if why and "requires rustc" in why and shutil.which("rustup"):
         for toolchain in first_words(["rustup", "toolchain", "list"]):
             if why:
@@ -314,7 +314,7 @@ def all_smi():
 
 
 def nvtop(tools):
-    """nvtop as tests/peers installs it."""
+    """Installs nvtop as tests/peers does."""
     path = ROOT / "tests/peers"
     loader = importlib.machinery.SourceFileLoader("peers", str(path))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("peers", loader))
@@ -327,7 +327,7 @@ def nvtop(tools):
 
 
 def build(program, driver):
-    """The release program and the fake driver; what is given is not built."""
+    """Builds the release program and the fake driver, except those that are given."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
     for given, what in ((program, []), (driver, ["--example", "fake_nvml"])):
         if not given:
@@ -346,7 +346,7 @@ def first_words(command):
 
 
 def step(command, seconds=600):
-    """Runs a step of an installation; returns what it said when it failed."""
+    """Runs a step of an installation. Returns its error output if it fails."""
     try:
         done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, errors="replace", timeout=seconds)
@@ -355,6 +355,6 @@ def step(command, seconds=600):
     if done.returncode == 0:
         return None
     lines = [line for line in done.stdout.strip().splitlines() if line.strip()]
-    # The sentence that tells why: neither what was tried before it nor what it leaves behind.
-    told = [line for line in lines if line.lower().startswith("error") or "requires rustc" in line or "supports rustc" in line]
-    return f"`{' '.join(map(str, command[:4]))}`: " + " ".join((told or lines)[-3:])[-300:]
+    # The lines that give the reason, without earlier output.
+    reasons = [line for line in lines if line.lower().startswith("error") or "requires rustc" in line or "supports rustc" in line]
+    return f"`{' '.join(map(str, command[:4]))}`: " + " ".join((reasons or lines)[-3:])[-300:]

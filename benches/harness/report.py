@@ -1,7 +1,6 @@
-"""The results as Markdown tables."""
+"""Formats the results as Markdown tables."""
 
 import json
-import pathlib
 import statistics
 
 from .lab import replace
@@ -24,7 +23,7 @@ ALONE_ROWS = [("cpu_ms", "CPU a second", "ms", 2), ("rss_mb", "RSS", "MB", 1)]
 
 
 def write(results):
-    """Makes fleet.md of the files of all parts that are there; returns it."""
+    """Writes fleet.md from the existing files of all parts, and returns its text."""
     parts = {name: json.loads((results / f"{name}.json").read_text()) for name in PARTS if (results / f"{name}.json").exists()}
     text = markdown(parts)
     replace(results / "fleet.md", text)
@@ -65,7 +64,7 @@ def values(rounds, key):
 
 
 def cell(found, unit, digits, base=None):
-    """`0.27 s (0.25 to 0.29), 1.3 x`."""
+    """Formats a cell like `0.27 s (0.25 to 0.29), 1.3 x`."""
     if not found:
         return ""
     known = [value for value in found if value is not None]

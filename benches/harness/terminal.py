@@ -1,4 +1,4 @@
-"""A program in a pseudo-terminal, and as much of a terminal as the measured programs use."""
+"""A program in a pseudo-terminal, and the terminal functions that the measured programs use."""
 
 import fcntl
 import os
@@ -11,35 +11,35 @@ import termios
 import time
 
 COLUMNS, ROWS = 200, 60
-# What a program may have written before the rest of it is forgotten.
+# The number of printed characters that the screen keeps.
 KEPT_CHARACTERS = 1 << 20
 
 TOKEN = re.compile(r"\x1b\[([0-9;?<=>]*)([@-~])|\x1b[\]P_^][^\x07\x1b]*(?:\x07|\x1b\\)?|\x1b[()#][A-Za-z0-9]|\x1b.|([\r\n\b\t])|([^\x00-\x1f\x7f]+)",
                    re.DOTALL)
 
-QUESTIONS = {("6", "n"): b"\x1b[@R", ("5", "n"): b"\x1b[0n", ("", "c"): b"\x1b[?62;22c", ("0", "c"): b"\x1b[?62;22c",
+TERMINAL_QUERIES = {("6", "n"): b"\x1b[@R", ("5", "n"): b"\x1b[0n", ("", "c"): b"\x1b[?62;22c", ("0", "c"): b"\x1b[?62;22c",
              (">", "c"): b"\x1b[>1;10;0c", (">", "q"): b"\x1bP>|bench 1\x1b\\"}
 
 
 class Screen:
-    """Cells of text. Colours, wide characters and scroll regions are left out: none of it is measured."""
+    """Cells of text. Ignores colours, wide characters and scroll regions, which no measurement needs."""
 
     def __init__(self, columns=COLUMNS, rows=ROWS):
         self.columns, self.rows = columns, rows
         self.cells = [[" "] * columns for _ in range(rows)]
         self.x = self.y = self.bytes = self.frames = 0
         self.saved = (0, 0)
-        # What was printed, in pieces: adding to one long text would copy it each time.
+        # The printed text in pieces, because appending to one long string would copy it each time.
         self.pieces, self.length = [], 0
         self.rest = b""
-        # What the program has asked of the terminal: some wait for an answer, as every terminal gives it.
+        # Answers to terminal queries, for which some programs wait.
         self.answers = []
 
     def feed(self, data):
         self.bytes += len(data)
         self.frames += data.count(b"\x1b[?2026l")
         data = self.rest + data
-        # What a read has cut in two waits for its end: a character, or a control sequence.
+        # A read can end within a character or a control sequence: keeps that part for the next one.
         cut = len(data)
         escape = data.rfind(b"\x1b", max(0, cut - 32))
         if escape >= 0 and not re.match(rb"\x1b(\[[0-9;?<=>]*[@-~]|[^\[])", data[escape:]):
@@ -54,8 +54,8 @@ class Screen:
                 self.put(text)
             elif control:
                 self.control(control)
-            elif final and (numbers, final) in QUESTIONS:
-                self.answers.append(QUESTIONS[numbers, final].replace(b"@", b"%d;%d" % (self.y + 1, self.x + 1)))
+            elif final and (numbers, final) in TERMINAL_QUERIES:
+                self.answers.append(TERMINAL_QUERIES[numbers, final].replace(b"@", b"%d;%d" % (self.y + 1, self.x + 1)))
             elif final and numbers[:1] not in ("?", "<", "=", ">"):
                 self.sequence([int(word) if word else 0 for word in numbers.split(";")], final)
 
@@ -68,7 +68,7 @@ class Screen:
 
     @property
     def printed(self):
-        """The last of what was printed, whatever of it is still on the screen."""
+        """The last printed text, whether or not it is still on the screen."""
         self.pieces = ["".join(self.pieces)]
         return self.pieces[0]
 
@@ -147,7 +147,7 @@ class Screen:
 
 
 class Terminal:
-    """Runs a command in a terminal of its own. It is a process group of its own too, and ends with `stop`."""
+    """Runs a command in a new terminal and process group until `stop`."""
 
     def __init__(self, command, environment, columns=COLUMNS, rows=ROWS, folder=None):
         self.begun = time.monotonic()
@@ -155,7 +155,7 @@ class Terminal:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             try:
-                # The size is there before the program looks.
+                # Sets the size before the program reads it.
                 fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
                 if folder:
                     os.chdir(folder)
@@ -167,7 +167,7 @@ class Terminal:
         self.ended = False
 
     def read(self, seconds):
-        """Reads what comes, for so long at most; true when something came."""
+        """Reads available output, waiting at most `seconds`. Returns whether there was any."""
         if self.ended:
             time.sleep(min(seconds, 0.05))
             return False
@@ -184,14 +184,14 @@ class Terminal:
         return bool(data)
 
     def drain(self, seconds, each=None):
-        """Reads for so long; calls `each` after everything that came."""
+        """Reads for `seconds` seconds, and calls `each` after each read."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if self.read(min(left, 0.1)) and each:
                 each()
 
     def until(self, condition, seconds):
-        """Seconds until the condition holds on the screen, or None."""
+        """Seconds until the condition holds for the screen, or None."""
         begun = time.monotonic()
         while (left := begun + seconds - time.monotonic()) > 0:
             if condition(self.screen):
@@ -204,23 +204,23 @@ class Terminal:
         os.write(self.master, keys)
 
     def stop(self):
-        """Ends the program and all that it started in this terminal, and waits for it."""
+        """Ends the process group of the program and waits for the program."""
         end(self.pid)
         os.close(self.master)
 
 
 def end(pid):
-    """Ends a process group that we started, first with a request, and waits for its leader."""
-    for number, patience in ((signal.SIGTERM, 2), (signal.SIGKILL, 10)):
+    """Ends a process group by SIGTERM, then SIGKILL, and waits for its leader."""
+    for number, timeout in ((signal.SIGTERM, 2), (signal.SIGKILL, 10)):
         try:
             os.killpg(pid, number)
         except ProcessLookupError:
             pass
-        limit = time.monotonic() + patience
+        limit = time.monotonic() + timeout
         while time.monotonic() < limit:
             try:
                 if os.waitpid(pid, os.WNOHANG)[0]:
-                    # What it left behind in its group goes too.
+                    # Also ends the rest of the group.
                     try:
                         os.killpg(pid, signal.SIGKILL)
                     except ProcessLookupError:

@@ -1,4 +1,4 @@
-"""What process trees have used, from /proc: CPU, memory, descriptors; and bytes of connections, from ss and sshd."""
+"""CPU, memory and descriptors of process trees, from /proc, and bytes of connections, from ss."""
 
 import os
 import pathlib
@@ -11,7 +11,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Processes:
-    """All processes as they are now, with their parents."""
+    """A list of all current processes with their parents."""
 
     def __init__(self):
         self.stat, self.children = {}, {}
@@ -26,7 +26,7 @@ class Processes:
                 self.children.setdefault(int(fields[1]), []).append(int(entry.name))
 
     def tree(self, roots):
-        """The processes below these, themselves included."""
+        """The descendants of these processes, including themselves."""
         found, waiting = [], [pid for pid in roots if pid in self.stat]
         while waiting:
             pid = waiting.pop()
@@ -35,36 +35,37 @@ class Processes:
         return found
 
     def cpu(self, roots):
-        """CPU seconds of these and all below them, with those of descendants that have ended."""
+        """CPU seconds of these processes and their descendants, including ended ones."""
         seconds = 0.0
         for pid in self.tree(roots):
             try:
                 seconds += process_cpu(pid)
             except OSError:
-                # It has ended since it was listed.
+                # The process has ended since the list was made.
                 seconds += sum(int(field) for field in self.stat[pid][1][11:13]) / TICKS
             seconds += sum(int(field) for field in self.stat[pid][1][13:15]) / TICKS
         return seconds
 
     def rss(self, roots, without=()):
-        """Resident bytes of these and all below them, without programs of these names."""
+        """Resident bytes of these processes and their descendants, except programs with the names in `without`."""
         return sum(PAGE * int(self.stat[pid][1][21]) for pid in self.tree(roots) if self.stat[pid][0] not in without)
 
 
 def process_cpu(pid):
-    """CPU seconds of one process, of its threads that have ended, too, in nanoseconds of resolution: /proc/PID/stat counts in
-    hundredths of a second. It is the process's clock, as clock_getcpuclockid(3) makes it."""
+    """CPU seconds of one process, including its ended threads, from its CPU clock (clock_getcpuclockid(3)).
+
+    /proc/PID/stat has a resolution of 10 ms only."""
     return time.clock_gettime(~pid << 3 | 2)
 
 
 def status(pid, *names):
-    """Kilobytes of lines of /proc/PID/status, such as VmRSS and RssAnon."""
+    """Values in kB of lines of /proc/PID/status, such as VmRSS and RssAnon."""
     lines = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines())
     return [int(lines[name].split()[0]) for name in names]
 
 
 def written(pid):
-    """Bytes that a process has written."""
+    """Bytes that a process has written (wchar)."""
     return int(re.search(r"wchar: (\d+)", pathlib.Path(f"/proc/{pid}/io").read_text()).group(1))
 
 
@@ -73,7 +74,7 @@ def descriptors(pid):
 
 
 def connections(port):
-    """Bytes sent and received by each connection that our sshd holds now, by the client's end."""
+    """Bytes sent and received by each open connection of the sshds, by the address of the client."""
     output = subprocess.run(["ss", "-Htino", f"( sport = :{port} )"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             text=True).stdout
     found = {}

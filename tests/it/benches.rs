@@ -31,11 +31,11 @@ fn a_step_that_grew_by_more_than_a_tenth_fails_and_is_named() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         "benches/guard: more instructions than benches/baseline.json allows:\n  draw: 1,101, 10 % above 1,000\n\
-         mend it, or, where it is worth it: benches/guard --update, and say why in the commit\n"
+         reduce the cost, or run benches/guard --update and give the reason in the commit\n"
     );
     let output = judge("{'draw': 1000, 'list': 1000}", "{'draw': 1100, 'list': 10}", "rustc 1");
     assert_eq!(output.status.code(), Some(0));
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 steps, none 10 % above the baseline\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "2 steps, all within 10 % of the baseline\n");
 }
 
 #[test]
@@ -45,9 +45,9 @@ fn a_step_that_one_side_does_not_know_fails_and_another_compiler_is_told() {
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         "benches/guard: more instructions than benches/baseline.json allows:\n  draw: 2,000, 100 % above 1,000\n  \
-         gone: only in the baseline\n  new: only counted now\n\
-         the baseline is of rustc 1, this is rustc 2: that alone may explain it\n\
-         mend it, or, where it is worth it: benches/guard --update, and say why in the commit\n"
+         gone: only in the baseline\n  new: only in this run\n\
+         the baseline is from rustc 1, this is rustc 2, which may explain the difference\n\
+         reduce the cost, or run benches/guard --update and give the reason in the commit\n"
     );
 }
 
@@ -155,7 +155,7 @@ fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_
     next.wait_for("round 1 of 1");
     let mut beside = Script::fleet(&driver);
     let owner = next.process.id();
-    let sentence = format!("benches/fleet: a lab is running already, of process {owner}: wait for it, or end it\n");
+    let sentence = format!("benches/fleet: another lab is running (process {owner}): wait for it, or end it\n");
     assert_eq!(beside.end(), (sentence, Some(1)));
 
     let (started, folder) = written_down();
