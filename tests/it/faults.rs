@@ -103,7 +103,7 @@ async fn a_probe_that_an_administrator_ends_stays_away_for_ten_minutes() {
     // A person may want it back at once.
     assert!(watch.collector.command(HostId(0), Command::Retry));
     let back = watch.live().await;
-    report("probe ended by TERM (r tries again)", noticed, Some(back));
+    report("probe ended by SIGTERM (r reconnects)", noticed, Some(back));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,7 +122,7 @@ async fn a_probe_that_is_killed_comes_back_after_five_seconds_and_the_second_tim
     let HostUpdate::Down { error, retry_at, .. } = update else { unreachable!() };
     assert_eq!(&*error.message, "the probe was killed (9) twice within 10 minutes, as by an administrator");
     assert!(retry_at.expect("a time").since(watch.clock.now()) > Duration::from_secs(590));
-    report("probe killed (9)", noticed, Some(back));
+    report("probe killed by SIGKILL", noticed, Some(back));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -138,7 +138,7 @@ async fn a_host_that_loses_power_and_comes_back() {
     lab.hosts[0].sshd.restart();
     let back = watch.live().await;
     assert!(back < Duration::from_secs(10), "{back:?}");
-    report("host dies, nothing listens, comes back", noticed, Some(back));
+    report("host dies and comes back", noticed, Some(back));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

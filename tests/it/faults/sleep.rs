@@ -72,5 +72,5 @@ async fn until_the_code_is_typed_one_line_says_so_and_no_host_counts_as_failed()
     let back = typed.elapsed();
     assert!(noticed < Duration::from_secs(2) && back < Duration::from_secs(15), "{noticed:?} {back:?}");
     assert_eq!(gate.connections(), 2, "one code opens both");
-    report("laptop sleeps, and a code is wanted", noticed, Some(back));
+    report("laptop sleeps, and the server asks for a code", noticed, Some(back));
 }
