@@ -176,7 +176,7 @@ impl SecretInput {
         Self { text: Zeroizing::new(String::with_capacity(MAX_SECRET_BYTES)) }
     }
 
-    /// Adds a character; what goes beyond [`MAX_BYTES`] or controls a terminal is not taken.
+    /// Adds a character. Ignores control characters and input beyond the limit.
     pub fn push(&mut self, character: char) {
         if !character.is_control() && self.text.len() + character.len_utf8() <= MAX_SECRET_BYTES {
             self.text.push(character);

@@ -1,8 +1,8 @@
 //! Watches hosts: one task per host connects, runs the probe and sends [`crate::fleet::HostUpdate`]s.
 //!
 //! The bytes come from an SSH channel, where the remote script finds or uploads the probe, or from a simulated probe in
-//! this process. From the byte stream on, both take the same path: [`session`] decodes lines and sends heartbeats, and
-//! [`host_task`] reconnects. Without a probe, [`nvidia_smi`] speaks the same protocol on behalf of the host.
+//! this process. From the byte stream on, both take the same path: `session` decodes lines and sends heartbeats, and
+//! `host_task` reconnects. Without a probe, `nvidia_smi` speaks the same protocol on behalf of the host.
 
 mod channels;
 mod clean;

@@ -1,6 +1,6 @@
 //! The readings of the last two hours of one host, for charts and for diagnosis.
 //!
-//! Each series holds its last [`RAW_POINTS`] readings, at most one per second, and [`MEANS`] means of ten seconds (two
+//! Each series holds its last `RAW_POINTS` readings, at most one per second, and `MEANS` means of ten seconds (two
 //! hours). Points are quantized to one or two bytes, so that a host with 8 GPUs and 40 processes takes less than 350
 //! kB. Gaps stay gaps. The time of a point is the time of its sample on the controller's clock, however late it
 //! arrived.

@@ -4,6 +4,7 @@
 //! `Host`, not of the `mod.rs` that re-exports it. Code under `#[cfg(test)]` does not count.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use syn::punctuated::Punctuated;
 use syn::visit::{self, Visit};
@@ -37,7 +38,7 @@ fn no_files_import_each_other() {
     for circle in imports.circles() {
         for file in &circle {
             for (target, name) in imports.uses[file].iter().filter(|(target, _)| circle.contains(*target)) {
-                report += &format!("{file} uses {name} of {target}\n");
+                let _ = writeln!(report, "{file} uses {name} of {target}");
             }
         }
         report += "\n";
@@ -398,7 +399,9 @@ impl<'ast> Visit<'ast> for UseCollector<'_> {
         let mut paths = Vec::new();
         // The names that a glob brings count where they are used.
         flatten(&item.tree, &mut Vec::new(), &mut |path, name| paths.extend(name.map(|_| path)));
-        paths.iter().for_each(|path| self.add(path));
+        for path in &paths {
+            self.add(path);
+        }
     }
 
     // The path in `pub(super)` uses nothing.
