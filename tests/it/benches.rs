@@ -1,17 +1,17 @@
-//! The scripts under `benches/`: what they judge, what they say where something is missing, and what they leave behind.
-//! Measuring itself is not for tests; the guard's counting runs in `tests/run --all`.
+//! The scripts under `benches/`: verdicts, error messages and cleanup. Measurements are not tested here; the guard counts
+//! instructions in `tests/run --all`.
 
 use crate::fake_driver::{FakeDriver, devices, gpu};
 use crate::lab::wait_gone;
-use crate::sshd::{DEADLINE, descendants};
+use crate::sshd::{TIMEOUT, descendants};
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Instant;
 
-/// Judges counts against a baseline: Python dictionaries of steps.
-fn judge(baseline: &str, counts: &str, rustc: &str) -> Output {
+/// Runs the verdict of `benches/guard` on Python dictionaries of instruction counts per step.
+fn run_verdict(baseline: &str, counts: &str, rustc: &str) -> Output {
     let script = format!(
         "import importlib.machinery, importlib.util, sys\n\
          sys.dont_write_bytecode = True\n\
@@ -25,22 +25,22 @@ fn judge(baseline: &str, counts: &str, rustc: &str) -> Output {
 }
 
 #[test]
-fn a_step_that_grew_by_more_than_a_tenth_fails_and_is_named() {
-    let output = judge("{'draw': 1000, 'list': 1000}", "{'draw': 1101, 'list': 1100}", "rustc 1");
+fn guard_fails_and_names_a_step_that_grew_by_more_than_ten_percent() {
+    let output = run_verdict("{'draw': 1000, 'list': 1000}", "{'draw': 1101, 'list': 1100}", "rustc 1");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
         "benches/guard: more instructions than benches/baseline.json allows:\n  draw: 1,101, 10 % above 1,000\n\
          reduce the cost, or run benches/guard --update and give the reason in the commit\n"
     );
-    let output = judge("{'draw': 1000, 'list': 1000}", "{'draw': 1100, 'list': 10}", "rustc 1");
+    let output = run_verdict("{'draw': 1000, 'list': 1000}", "{'draw': 1100, 'list': 10}", "rustc 1");
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(String::from_utf8_lossy(&output.stdout), "2 steps, all within 10 % of the baseline\n");
 }
 
 #[test]
-fn a_step_that_one_side_does_not_know_fails_and_another_compiler_is_told() {
-    let output = judge("{'draw': 1000, 'gone': 1}", "{'draw': 2000, 'new': 1}", "rustc 2");
+fn guard_reports_unmatched_steps_and_a_different_compiler() {
+    let output = run_verdict("{'draw': 1000, 'gone': 1}", "{'draw': 2000, 'new': 1}", "rustc 2");
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(
         String::from_utf8_lossy(&output.stderr),
@@ -53,15 +53,15 @@ fn a_step_that_one_side_does_not_know_fails_and_another_compiler_is_told() {
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// A script that measures, on its way.
+/// A running benchmark script.
 struct Script {
     process: Child,
     lines: Receiver<String>,
-    said: Vec<String>,
+    output: Vec<String>,
 }
 
 impl Script {
-    /// `benches/fleet` on one host.
+    /// Starts `benches/fleet` with one host.
     fn fleet(driver: &FakeDriver) -> Self {
         let arguments = ["--parts", "fleet", "--hosts", "1", "--only", "gpufleet"];
         Self::start("benches/fleet", &arguments, env!("CARGO_BIN_EXE_gpufleet"), driver)
@@ -86,15 +86,15 @@ impl Script {
                 let _nobody_reads = sender.send(line);
             }
         });
-        Self { process, lines, said: Vec::new() }
+        Self { process, lines, output: Vec::new() }
     }
 
     fn wait_for(&mut self, wanted: &str) {
-        let deadline = Instant::now() + DEADLINE;
-        while !self.said.iter().any(|line| line.contains(wanted)) {
+        let deadline = Instant::now() + TIMEOUT;
+        while !self.output.iter().any(|line| line.contains(wanted)) {
             let left = deadline.saturating_duration_since(Instant::now());
             let line = self.lines.recv_timeout(left);
-            self.said.push(line.unwrap_or_else(|error| panic!("no {wanted:?} in {:#?}: {error}", self.said)));
+            self.output.push(line.unwrap_or_else(|error| panic!("no {wanted:?} in {:#?}: {error}", self.output)));
         }
     }
 
@@ -102,17 +102,17 @@ impl Script {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), signal).expect("it runs");
     }
 
-    /// What it wrote to standard error, and its status.
+    /// Waits for the end. Returns standard error and the exit status.
     fn end(&mut self) -> (String, Option<i32>) {
-        let mut said = String::new();
-        self.process.stderr.take().expect("a pipe").read_to_string(&mut said).expect("UTF-8");
-        (said, self.process.wait().expect("ends").code())
+        let mut stderr = String::new();
+        self.process.stderr.take().expect("a pipe").read_to_string(&mut stderr).expect("UTF-8");
+        (stderr, self.process.wait().expect("ends").code())
     }
 }
 
 impl Drop for Script {
     fn drop(&mut self) {
-        // Where a test has failed on the way, the lab is to end as well.
+        // After a failed test the script must still stop its processes.
         if matches!(self.process.try_wait(), Ok(None)) {
             self.send(rustix::process::Signal::INT);
             let _ended = self.process.wait();
@@ -120,9 +120,10 @@ impl Drop for Script {
     }
 }
 
-/// The processes of the lab as it was written down, and its folder.
-fn written_down() -> (Vec<u32>, PathBuf) {
-    let text = std::fs::read_to_string(Path::new(ROOT).join("target/benches/lab.json")).expect("it was written down");
+/// The processes and the folder of the lab, from its state file.
+fn lab_state() -> (Vec<u32>, PathBuf) {
+    let text =
+        std::fs::read_to_string(Path::new(ROOT).join("target/benches/lab.json")).expect("the state file of the lab");
     let lab: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let started = lab["started"].as_array().expect("processes");
     let pids = started.iter().map(|process| process[0].as_u64().expect("a pid") as u32).collect();
@@ -137,12 +138,12 @@ fn results() -> Vec<(PathBuf, Vec<u8>)> {
 }
 
 #[test]
-fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_nothing() {
+fn fleet_bench_cleans_up_after_a_killed_run_and_after_an_interrupt() {
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
     let before = results();
     let mut killed = Script::fleet(&driver);
     killed.wait_for("round 1 of 1");
-    let (left, folder) = written_down();
+    let (left, folder) = lab_state();
     assert!(left.len() > 40, "an sshd and the processes on the GPUs: {left:?}");
     killed.send(rustix::process::Signal::KILL);
     killed.process.wait().expect("ends");
@@ -151,50 +152,50 @@ fn a_lab_that_was_killed_is_ended_by_the_next_one_and_an_interrupted_one_leaves_
     let mut next = Script::fleet(&driver);
     next.wait_for("processes that an earlier run had left");
     assert!(!folder.exists());
-    wait_gone(&left, DEADLINE);
+    wait_gone(&left, TIMEOUT);
     next.wait_for("round 1 of 1");
-    let mut beside = Script::fleet(&driver);
+    let mut second = Script::fleet(&driver);
     let owner = next.process.id();
-    let sentence = format!("benches/fleet: another lab is running (process {owner}): wait for it, or end it\n");
-    assert_eq!(beside.end(), (sentence, Some(1)));
+    let message = format!("benches/fleet: another lab is running (process {owner}): wait for it, or end it\n");
+    assert_eq!(second.end(), (message, Some(1)));
 
-    let (started, folder) = written_down();
+    let (started, folder) = lab_state();
     next.send(rustix::process::Signal::INT);
     assert_eq!(next.end(), ("benches/fleet: interrupted; nothing was written\n".to_owned(), Some(1)));
-    wait_gone(&started, DEADLINE);
+    wait_gone(&started, TIMEOUT);
     assert!(!folder.exists());
     assert_eq!(results(), before);
 }
 
 #[test]
-fn an_interrupted_look_at_the_probe_leaves_no_process_and_no_folder() {
+fn interrupted_probe_bench_leaves_no_process_and_no_folder() {
     let driver = FakeDriver::new(&devices(&[gpu(0)]));
     let before = results();
     let arguments = ["--only", "probe"];
     let mut script = Script::start("benches/probe", &arguments, env!("CARGO_BIN_EXE_gpufleet-probe"), &driver);
     script.wait_for("40 processes that sleep");
-    let deadline = Instant::now() + DEADLINE;
-    let crowd = loop {
-        // The program that starts the processes is one of them.
-        let crowd = descendants(script.process.id());
-        if crowd.len() == 41 {
-            break crowd;
+    let deadline = Instant::now() + TIMEOUT;
+    let processes = loop {
+        // The launcher of the 40 processes counts, too.
+        let processes = descendants(script.process.id());
+        if processes.len() == 41 {
+            break processes;
         }
-        assert!(Instant::now() < deadline, "41 processes, not {}", crowd.len());
+        assert!(Instant::now() < deadline, "41 processes, not {}", processes.len());
         std::thread::yield_now();
     };
-    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", crowd[0])).expect("it lives");
+    let command = std::fs::read_to_string(format!("/proc/{}/cmdline", processes[0])).expect("it lives");
     let program = PathBuf::from(command.split('\0').nth(1).expect("the program that it runs"));
     assert!(program.ends_with("server/train.py") && program.exists(), "{program:?}");
     script.send(rustix::process::Signal::INT);
     assert_eq!(script.end(), ("benches/probe: interrupted; nothing was written\n".to_owned(), Some(1)));
-    wait_gone(&crowd, DEADLINE);
+    wait_gone(&processes, TIMEOUT);
     assert!(!program.exists());
     assert_eq!(results(), before);
 }
 
 #[test]
-fn what_the_lab_needs_and_is_missing_is_told_with_its_package() {
+fn missing_program_is_reported_with_its_package() {
     let folder = tempfile::tempdir().expect("a folder");
     let python = Command::new("python3").args(["-c", "import sys; print(sys.executable)"]).output();
     let python = python.expect("these tests need python3: apt-get install python3");

@@ -1,16 +1,14 @@
-//! Builds the fake NVML library (`tests/fake_nvml`) once a test run, and gives each test a copy with a script.
-#![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
-
+//! Builds the fake NVML library (`tests/fake_nvml`) once per test run and gives each test a copy with a scenario.
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// A folder with `gpufleet-probe` and `libfake_nvml.so` to test in place of those built here: `tests/run --all` puts
-/// those of another architecture there.
+/// The environment variable with a folder that has another build of `gpufleet-probe` and `libfake_nvml.so` to test:
+/// `tests/run --all` uses it.
 const OTHER_BUILD: &str = "GPUFLEET_TESTS_OTHER_BUILD";
 
-/// The probe that is tested.
+/// The probe program under test.
 pub(crate) fn probe_program() -> PathBuf {
     match std::env::var_os(OTHER_BUILD) {
         Some(folder) => PathBuf::from(folder).join("gpufleet-probe"),
@@ -18,19 +16,19 @@ pub(crate) fn probe_program() -> PathBuf {
     }
 }
 
-/// A fake driver in a folder of its own: `libnvidia-ml.so.1` and its script beside it. Dropping it removes both.
+/// A fake driver in a temporary folder: `libnvidia-ml.so.1` and its scenario. Dropping it removes both.
 pub(crate) struct FakeDriver {
     folder: tempfile::TempDir,
 }
 
 impl FakeDriver {
-    /// A driver that plays `scenario` (`tests/fake_nvml/scenario.rs` says what may be in it).
+    /// A driver that plays `scenario` (see `tests/fake_nvml/scenario.rs`).
     pub(crate) fn new(scenario: &Value) -> Self {
         Self::without(&[], scenario)
     }
 
-    /// The same, as an older driver that lacks some functions: their names are overwritten in the copy, so that the
-    /// loader does not find them.
+    /// A driver without some functions, like an older one: their names are overwritten in the copy of the library, so
+    /// that the dynamic linker does not find them.
     pub(crate) fn without(names: &[&str], scenario: &Value) -> Self {
         let driver = Self { folder: tempfile::tempdir().expect("a folder") };
         let mut library = std::fs::read(built_library()).expect("the fake library was built");
@@ -42,28 +40,28 @@ impl FakeDriver {
         driver
     }
 
-    /// Changes the script; calls see it within a tenth of a second.
+    /// Changes the scenario; NVML calls see it within a tenth of a second.
     pub(crate) fn set(&self, scenario: &Value) {
         let new = self.folder.path().join("new.json");
         std::fs::write(&new, scenario.to_string()).expect("writes the script");
-        // Replaced in one step, so that no call reads half of it.
+        // An atomic rename, so that no call reads a partial file.
         std::fs::rename(new, self.folder.path().join("fake_nvml.json")).expect("replaces the script");
     }
 
-    /// Lets other users' probes load it.
+    /// Lets probes of other users load the library.
     pub(crate) fn open_to_all(&self) {
         let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(self.folder.path(), everybody).expect("opens the folder");
     }
 
-    /// From now on the driver writes down when it is started and shut down, a line each, into this file.
+    /// Makes the driver log each init and shutdown to the returned file, one line each.
     pub(crate) fn log_calls(&self) -> PathBuf {
         let log = self.folder.path().join("calls.log");
         std::fs::write(&log, "").expect("makes the log");
         log
     }
 
-    /// The script that it plays.
+    /// The path of the scenario.
     pub(crate) fn script(&self) -> PathBuf {
         self.folder.path().join("fake_nvml.json")
     }
@@ -74,7 +72,7 @@ impl FakeDriver {
     }
 }
 
-/// An ordinary GPU for scripts; `index` makes its UUID and bus id its own. Add processes or change readings by key.
+/// An idle H100 for scenarios; `index` gives it a unique UUID and bus id.
 pub(crate) fn gpu(index: u32) -> Value {
     json!({
         "name": "NVIDIA H100 80GB HBM3",
@@ -109,7 +107,7 @@ pub(crate) fn gpu(index: u32) -> Value {
     })
 }
 
-/// A GPU with these fields in place of the ordinary ones; `null` takes a field away.
+/// A [`gpu`] with these fields replaced; `null` removes a field.
 pub(crate) fn gpu_with(index: u32, fields: &Value) -> Value {
     let mut device = gpu(index);
     for (key, value) in fields.as_object().into_iter().flatten() {
@@ -118,12 +116,12 @@ pub(crate) fn gpu_with(index: u32, fields: &Value) -> Value {
     device
 }
 
-/// A script of such GPUs.
+/// A scenario of these GPUs.
 pub(crate) fn devices(devices: &[Value]) -> Value {
     json!({ "devices": devices })
 }
 
-/// Overwrites a name wherever it stands as a whole in the symbol tables.
+/// Overwrites every whole occurrence of a name in the symbol tables. Returns false if there is no occurrence.
 fn forget(library: &mut [u8], name: &str) -> bool {
     let wanted = [b"\0", name.as_bytes(), b"\0"].concat();
     let places: Vec<usize> =
@@ -149,7 +147,7 @@ fn built_library() -> &'static Path {
         if !cfg!(debug_assertions) {
             cargo.arg("--release");
         }
-        // What cargo says to this test about its package would make build scripts of others run again.
+        // The CARGO_* variables of this test run would make build scripts run again.
         for (name, _) in std::env::vars_os() {
             let name_text = name.to_string_lossy();
             let is_ours = name_text.starts_with("CARGO_") && !["CARGO_HOME", "CARGO_MAKEFLAGS"].contains(&&*name_text);

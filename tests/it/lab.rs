@@ -1,15 +1,25 @@
-//! A small lab on loopback: real sshds, each with a fake driver and real processes on its GPUs, and a hosts.toml.
+//! A lab on loopback: real sshds with fake drivers and real processes, runs of gpufleet on it, a collector without a
+//! screen, and tests that need root.
 
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use crate::sshd::Sshd;
+use gpufleet::collect::{Collector, OpenChannel, Source};
+use gpufleet::config::{Backend, HostConfig};
+use gpufleet::fleet::{Clock, HostId, HostUpdate};
+use gpufleet::ssh::{Context, Interaction, Options};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
+use std::fs;
+use std::io::Write as _;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use tokio::time::timeout_at;
 
 /// A host of the lab.
 pub(crate) struct LabHost {
@@ -20,7 +30,7 @@ pub(crate) struct LabHost {
     worker: Child,
 }
 
-/// Hosts and the folder with what belongs to them.
+/// Hosts and their common folder.
 pub(crate) struct Lab {
     pub(crate) hosts: Vec<LabHost>,
     folder: tempfile::TempDir,
@@ -32,11 +42,11 @@ impl Lab {
         Self::start_in(names, |_| None)
     }
 
-    /// The same, each in a mount namespace of its own where there are `mounts`: see [`Sshd::start_in`].
+    /// Like [`Self::start`], with mount namespaces: see [`Sshd::start_in`].
     pub(crate) fn start_in(names: &[&str], mut mounts: impl FnMut(&Path) -> Option<String>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let hosts = (1..).zip(names).map(|(number, name)| {
-            // Each host has a cache of its own, as machines without a shared home have.
+            // Each host has its own cache, like machines without a shared home directory.
             let environment =
                 format!("SetEnv SHLVL=5 XDG_CACHE_HOME={}", folder.path().join(name).join("cache").display());
             std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
@@ -99,7 +109,7 @@ impl Lab {
     }
 
     /// The probes in a host's cache, by name.
-    pub(crate) fn cached(&self, host: &str) -> Vec<PathBuf> {
+    pub(crate) fn cached_probes(&self, host: &str) -> Vec<PathBuf> {
         let cache = self.path(host).join("cache/gpufleet");
         std::fs::read_dir(cache).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
     }
@@ -120,13 +130,13 @@ impl LabHost {
 
 impl Drop for LabHost {
     fn drop(&mut self) {
-        // It may have been ended by the test.
+        // The test may have ended it.
         let _ = self.worker.kill();
         let _ = self.worker.wait();
     }
 }
 
-/// Four GPUs: the first two busy with one process, the third holding nothing, the fourth lost.
+/// Four GPUs: the first two busy with one process, the third free, the fourth lost.
 pub(crate) fn scenario(worker: u32, utilization: u8) -> Value {
     let busy = json!({
         "utilization_percent": utilization, "memory_used_bytes": 61_203_283_968_u64, "power_watts": 512,
@@ -136,13 +146,13 @@ pub(crate) fn scenario(worker: u32, utilization: u8) -> Value {
     devices(&[gpu_with(0, &busy), gpu_with(1, &busy), gpu(2), gpu_with(3, &json!({"error": 15}))])
 }
 
-/// Runs gpufleet without a terminal, remembering nothing, and waits for its end.
+/// Runs gpufleet without a terminal and with an empty state directory, and waits for its end.
 pub(crate) fn gpufleet(arguments: &[&str]) -> Output {
     let state = tempfile::tempdir().expect("a folder");
     gpufleet_in(state.path(), arguments)
 }
 
-/// The same with what it remembers in this folder.
+/// Like [`gpufleet`], with this state directory.
 pub(crate) fn gpufleet_in(state: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_gpufleet"))
         .args(arguments)
@@ -154,13 +164,13 @@ pub(crate) fn gpufleet_in(state: &Path, arguments: &[&str]) -> Output {
         .expect("gpufleet runs")
 }
 
-/// Waits for the end of these processes and tells how long it took.
+/// Waits for the end of these processes. Returns how long it took.
 #[track_caller]
 pub(crate) fn wait_gone(pids: &[u32], limit: Duration) -> Duration {
     let began = Instant::now();
     for &pid in pids {
         let pid = Pid::from_raw(pid as i32).expect("a pid");
-        // One that cannot be opened is gone already.
+        // A process that cannot be opened has ended.
         let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
         let left = limit.saturating_sub(began.elapsed());
         let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
@@ -168,4 +178,146 @@ pub(crate) fn wait_gone(pids: &[u32], limit: Duration) -> Duration {
         assert!(ended > 0, "{pid:?} still runs after {limit:?}");
     }
     began.elapsed()
+}
+
+// A collector without a screen.
+
+/// How long a test waits for an update.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
+
+/// A collector and the updates of its hosts.
+pub(crate) struct HostWatcher {
+    pub(crate) collector: Collector,
+    updates: mpsc::Receiver<(HostId, HostUpdate)>,
+    pub(crate) clock: Clock,
+    _context: Arc<Context>,
+}
+
+impl HostWatcher {
+    pub(crate) fn start(hosts: Vec<HostConfig>) -> Self {
+        let options = Options {
+            home: None,
+            agent_socket: None,
+            ssh_config: Some("/dev/null".into()),
+            helper_program: Some(env!("CARGO_BIN_EXE_gpufleet").into()),
+            ..Options::from_environment(Interaction::Refuse)
+        };
+        let (context, _) = Context::with_options(options);
+        let clock = Clock::start(1.0);
+        let hosts: Vec<_> = hosts.into_iter().map(Arc::new).collect();
+        let source = Source::Ssh(Arc::clone(&context) as Arc<dyn OpenChannel>);
+        let (collector, updates) = Collector::start(&hosts, source, clock);
+        Self { collector, updates, clock, _context: context }
+    }
+
+    /// The next update of any host.
+    pub(crate) async fn next(&mut self, what: &str) -> (HostId, HostUpdate) {
+        let next = timeout_at(tokio::time::Instant::now() + TIMEOUT, self.updates.recv()).await;
+        next.unwrap_or_else(|_| panic!("waited for {what}")).expect("the tasks have ended")
+    }
+
+    /// Waits for a wanted update and returns it with the time it took. Fails if a `never` update comes first.
+    pub(crate) async fn wait_until(
+        &mut self,
+        what: &str,
+        wanted: impl Fn(&HostUpdate) -> bool,
+        never: impl Fn(&HostUpdate) -> bool,
+    ) -> (Duration, HostUpdate) {
+        let began = tokio::time::Instant::now();
+        loop {
+            let next = timeout_at(began + TIMEOUT, self.updates.recv()).await;
+            let (_, update) = next.unwrap_or_else(|_| panic!("waited for {what}")).expect("the tasks have ended");
+            if wanted(&update) {
+                return (began.elapsed(), update);
+            }
+            assert!(!never(&update), "before {what}: {update:?}");
+        }
+    }
+
+    pub(crate) async fn wait_live(&mut self) -> Duration {
+        self.wait_until("a snapshot", is_snapshot, |_| false).await.0
+    }
+
+    /// All updates during `span`.
+    pub(crate) async fn updates_during(&mut self, span: Duration) -> Vec<HostUpdate> {
+        let end = tokio::time::Instant::now() + span;
+        let mut seen = Vec::new();
+        while let Ok(Some((_, update))) = timeout_at(end, self.updates.recv()).await {
+            seen.push(update);
+        }
+        seen
+    }
+}
+
+pub(crate) fn is_snapshot(update: &HostUpdate) -> bool {
+    matches!(update, HostUpdate::Snapshot(_))
+}
+
+pub(crate) fn is_down(update: &HostUpdate) -> bool {
+    matches!(update, HostUpdate::Down { .. })
+}
+
+pub(crate) fn no_update(_: &HostUpdate) -> bool {
+    false
+}
+
+/// The configuration of the lab's first host, optionally at another port on loopback.
+pub(crate) fn host_config(lab: &Lab, port: Option<u16>) -> HostConfig {
+    let sshd = &lab.hosts[0].sshd;
+    let port = port.unwrap_or(sshd.port());
+    let known_hosts = lab.path(&format!("known_hosts-{port}"));
+    fs::write(&known_hosts, format!("[127.0.0.1]:{port} {}\n", sshd.host_key("ed25519"))).unwrap();
+    HostConfig {
+        address: Some("127.0.0.1".into()),
+        port: Some(port),
+        user: Some(sshd.user()),
+        identity_file: Some(sshd.client_key()),
+        known_hosts: Some(known_hosts),
+        backend: Backend::Native,
+        nvml_library: Some(lab.hosts[0].driver.library().display().to_string()),
+        interval: Duration::from_secs(1),
+        ..HostConfig::named("hgx-01")
+    }
+}
+
+// Tests that cannot run everywhere are reported when they are skipped.
+
+/// The environment variable with the path of a file that gets a line for each skipped test; `tests/run` prints it.
+const SKIP_LIST: &str = "GPUFLEET_TESTS_LEFT_OUT";
+
+/// The environment variable that allows skipping tests that need root: `tests/run` sets it to 1 for an ordinary user.
+const ALLOW_WITHOUT_ROOT: &str = "GPUFLEET_TESTS_WITHOUT_ROOT";
+
+/// Whether the test runs as root, which mount namespaces need. Call it on the thread of the test.
+///
+/// Fails with instructions without root, unless the environment allows skipping such tests.
+#[track_caller]
+pub(crate) fn has_root() -> bool {
+    if rustix::process::getuid().is_root() {
+        return true;
+    }
+    assert!(
+        std::env::var(ALLOW_WITHOUT_ROOT).is_ok_and(|value| value == "1"),
+        "this test needs root, for a mount namespace: run it as root, or as `sudo -E env PATH=\"$PATH\" cargo test \
+         --test it {}`; {ALLOW_WITHOUT_ROOT}=1 leaves out all tests that do",
+        test_name()
+    );
+    skip("it needs root, for a mount namespace");
+    false
+}
+
+/// Reports that this test is skipped, and reason, in its output and in the list of `tests/run`.
+pub(crate) fn skip(reason: &str) {
+    let line = format!("{}: {reason}", test_name());
+    println!("left out: {line}");
+    if let Some(list) = std::env::var_os(SKIP_LIST) {
+        let mut list = std::fs::OpenOptions::new().append(true).create(true).open(list).expect("the list opens");
+        // One write, since other tests append to the file, too.
+        list.write_all(format!("{line}\n").as_bytes()).expect("the list takes a line");
+    }
+}
+
+/// The name of the test on this thread.
+fn test_name() -> String {
+    std::thread::current().name().unwrap_or("?").to_owned()
 }

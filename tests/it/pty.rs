@@ -1,4 +1,4 @@
-//! A real pseudo-terminal with a program in it, and a terminal emulator that reads every byte the program writes.
+//! A program in a pseudo-terminal, and a terminal emulator that reads every byte it writes.
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -9,26 +9,26 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long a test waits for something that should happen at once on an idle machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a test waits for something that happens at once on an idle machine.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program in a pseudo-terminal.
 pub(crate) struct Pty {
     child: Box<dyn Child + Send + Sync>,
     master: Box<dyn MasterPty + Send>,
     writer: Box<dyn Write + Send>,
-    seen: Arc<(Mutex<Seen>, Condvar)>,
-    /// Held while nobody reads what the program writes.
-    reading: Arc<Mutex<()>>,
+    received: Arc<(Mutex<Received>, Condvar)>,
+    /// Held while the test does not read from the terminal.
+    read_lock: Arc<Mutex<()>>,
     stty_at_start: String,
-    /// Where gpufleet keeps what it remembers; held so that it is removed at the end.
+    /// The state directory of gpufleet; removed on drop.
     _state: TempDir,
 }
 
-struct Seen {
+struct Received {
     parser: vt100::Parser,
     bytes: Vec<u8>,
-    /// When the last of them came.
+    /// When the last bytes arrived.
     wrote_at: Instant,
     ended: bool,
 }
@@ -39,7 +39,7 @@ impl Pty {
         Self::program(size, env!("CARGO_BIN_EXE_gpufleet"), arguments, environment)
     }
 
-    /// The same with another program.
+    /// Starts another program.
     pub(crate) fn program<S: AsRef<OsStr>>(
         size: (u16, u16),
         program: &str,
@@ -71,34 +71,34 @@ impl Pty {
         let mut reader = pty.master.try_clone_reader().expect("a reader");
         let writer = pty.master.take_writer().expect("a writer");
         let parser = vt100::Parser::new(cells(rows), cells(columns), 0);
-        let seen = Arc::new((
-            Mutex::new(Seen { parser, bytes: Vec::new(), wrote_at: Instant::now(), ended: false }),
+        let received = Arc::new((
+            Mutex::new(Received { parser, bytes: Vec::new(), wrote_at: Instant::now(), ended: false }),
             Condvar::new(),
         ));
-        let shared = Arc::clone(&seen);
-        let reading = Arc::<Mutex<()>>::default();
-        let may_read = Arc::clone(&reading);
+        let shared = Arc::clone(&received);
+        let read_lock = Arc::<Mutex<()>>::default();
+        let read_lock_of_reader = Arc::clone(&read_lock);
         std::thread::spawn(move || {
             let mut buffer = [0; 16 * 1024];
-            let mut held = Vec::new();
+            let mut pending = Vec::new();
             loop {
-                drop(may_read.lock());
+                drop(read_lock_of_reader.lock());
                 let count = reader.read(&mut buffer).unwrap_or(0);
-                held.extend_from_slice(&buffer[..count]);
-                let shown = shown(&held, count == 0);
-                let mut seen = shared.0.lock().expect("not poisoned");
-                seen.parser.process(&held[..shown]);
-                held.drain(..shown);
-                seen.bytes.extend_from_slice(&buffer[..count]);
-                seen.wrote_at = Instant::now();
-                seen.ended |= count == 0;
+                pending.extend_from_slice(&buffer[..count]);
+                let complete = complete_len(&pending, count == 0);
+                let mut received = shared.0.lock().expect("not poisoned");
+                received.parser.process(&pending[..complete]);
+                pending.drain(..complete);
+                received.bytes.extend_from_slice(&buffer[..count]);
+                received.wrote_at = Instant::now();
+                received.ended |= count == 0;
                 shared.1.notify_all();
                 if count == 0 {
                     return;
                 }
             }
         });
-        Self { child, master: pty.master, writer, seen, reading, stty_at_start, _state: state }
+        Self { child, master: pty.master, writer, received, read_lock, stty_at_start, _state: state }
     }
 
     /// Types these bytes.
@@ -107,19 +107,19 @@ impl Pty {
         self.writer.flush().expect("the terminal takes keys");
     }
 
-    /// Does this while nobody reads what the program writes, from the moment that the terminal takes no more.
-    pub(crate) fn stalled<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
-        let reading = Arc::clone(&self.reading);
-        let _nobody_reads = reading.lock().expect("not poisoned");
+    /// Stops read_lock from the terminal, waits until its buffer is full, and runs `act`.
+    pub(crate) fn while_blocked<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        let read_lock = Arc::clone(&self.read_lock);
+        let _paused = read_lock.lock().expect("not poisoned");
         let name = self.master.tty_name().expect("it has a name");
         let terminal = std::fs::OpenOptions::new().write(true).open(name).expect("the terminal opens");
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         let is_full = || {
             let mut wanted = [PollFd::new(&terminal, PollFlags::OUT)];
             let limit = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
             poll(&mut wanted, Some(&limit)).expect("polls") == 0
         };
-        // Each new size is painted whole.
+        // Each resize makes gpufleet draw a whole frame.
         let (rows, columns) = self.screen(vt100::Screen::size);
         let (rows, columns) = (rows.get(), columns.get());
         while !is_full() {
@@ -133,57 +133,57 @@ impl Pty {
 
     /// Changes the size of the terminal.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
-        self.seen.0.lock().expect("not poisoned").parser.screen_mut().set_size(cells(rows), cells(columns));
+        self.received.0.lock().expect("not poisoned").parser.screen_mut().set_size(cells(rows), cells(columns));
         let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         self.master.resize(size).expect("the terminal is resized");
     }
 
-    /// The settings of the terminal as `stty` writes them.
+    /// The terminal settings as printed by `stty -g`.
     pub(crate) fn stty(&self) -> String {
         stty(&*self.master)
     }
 
-    /// The same from before the program was started.
+    /// The terminal settings before the program was started.
     pub(crate) fn stty_at_start(&self) -> &str {
         &self.stty_at_start
     }
 
     /// All bytes the program has written.
     pub(crate) fn bytes(&self) -> Vec<u8> {
-        self.seen.0.lock().expect("not poisoned").bytes.clone()
+        self.received.0.lock().expect("not poisoned").bytes.clone()
     }
 
-    /// Asks something of the emulated screen.
-    pub(crate) fn screen<T>(&self, ask: impl FnOnce(&vt100::Screen) -> T) -> T {
-        ask(self.seen.0.lock().expect("not poisoned").parser.screen())
+    /// Reads from the emulated screen.
+    pub(crate) fn screen<T>(&self, read: impl FnOnce(&vt100::Screen) -> T) -> T {
+        read(self.received.0.lock().expect("not poisoned").parser.screen())
     }
 
     /// Waits until the text on the screen satisfies `condition` and returns it.
     #[track_caller]
     pub(crate) fn wait(&self, what: &str, condition: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = self.seen.0.lock().expect("not poisoned");
+        let deadline = Instant::now() + TIMEOUT;
+        let mut received = self.received.0.lock().expect("not poisoned");
         loop {
-            let text = seen.parser.screen().contents();
+            let text = received.parser.screen().contents();
             if condition(&text) {
                 return text;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(
-                !left.is_zero() && !seen.ended,
+                !left.is_zero() && !received.ended,
                 "waited for {what}; {}; the screen shows:\n{text}",
-                self.state_of(&seen)
+                self.describe_process(&received)
             );
-            seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
+            received = self.received.1.wait_timeout(received, left).expect("not poisoned").0;
         }
     }
 
-    /// What may explain that it does not show what it should: it has ended, is stopped, waits, or draws all the time.
-    fn state_of(&self, seen: &Seen) -> String {
+    /// Describes the process for the message of a failed wait: its state, and when it wrote last.
+    fn describe_process(&self, received: &Received) -> String {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
         let state = status.lines().find(|line| line.starts_with("State:")).unwrap_or("State: gone").replace('\t', " ");
-        let ended = if seen.ended { "its terminal is closed" } else { "its terminal is open" };
-        format!("{state}, {ended}, it wrote {:.1} s ago", seen.wrote_at.elapsed().as_secs_f64())
+        let ended = if received.ended { "its terminal is closed" } else { "its terminal is open" };
+        format!("{state}, {ended}, it wrote {:.1} s ago", received.wrote_at.elapsed().as_secs_f64())
     }
 
     /// Waits until the screen shows `text`.
@@ -195,12 +195,12 @@ impl Pty {
     /// Waits until the program has written these bytes.
     #[track_caller]
     pub(crate) fn wait_for_bytes(&self, bytes: &[u8]) {
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = self.seen.0.lock().expect("not poisoned");
-        while !seen.bytes.windows(bytes.len()).any(|window| window == bytes) {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut received = self.received.0.lock().expect("not poisoned");
+        while !received.bytes.windows(bytes.len()).any(|window| window == bytes) {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero() && !seen.ended, "waited for {:?}", String::from_utf8_lossy(bytes));
-            seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
+            assert!(!left.is_zero() && !received.ended, "waited for {:?}", String::from_utf8_lossy(bytes));
+            received = self.received.1.wait_timeout(received, left).expect("not poisoned").0;
         }
     }
 
@@ -209,37 +209,36 @@ impl Pty {
         self.child.process_id().expect("it has a pid")
     }
 
-    /// Sends the program a signal by its name.
+    /// Sends the program a signal.
     pub(crate) fn signal(&self, name: &str) {
         signal(self.pid(), name);
     }
 
-    /// Waits until the program has ended and everything it wrote was read; returns its exit code.
+    /// Waits until the program has ended and all of its output was read. Returns its exit code.
     #[track_caller]
     pub(crate) fn exit_code(&mut self) -> u32 {
-        let deadline = Instant::now() + PATIENCE;
-        let mut seen = self.seen.0.lock().expect("not poisoned");
-        while !seen.ended {
+        let deadline = Instant::now() + TIMEOUT;
+        let mut received = self.received.0.lock().expect("not poisoned");
+        while !received.ended {
             let left = deadline.saturating_duration_since(Instant::now());
-            assert!(!left.is_zero(), "it did not end; the screen shows:\n{}", seen.parser.screen().contents());
-            seen = self.seen.1.wait_timeout(seen, left).expect("not poisoned").0;
+            assert!(!left.is_zero(), "it did not end; the screen shows:\n{}", received.parser.screen().contents());
+            received = self.received.1.wait_timeout(received, left).expect("not poisoned").0;
         }
-        drop(seen);
+        drop(received);
         self.child.wait().expect("it can be waited for").exit_code()
     }
 }
 
 impl Drop for Pty {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The program may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// How many of these bytes a terminal shows: all before a synchronized update that has not ended, so that no test reads
-/// half a frame.
-fn shown(bytes: &[u8], is_over: bool) -> usize {
+/// The number of bytes before a synchronized update that has not ended, so that no test reads a partial frame.
+fn complete_len(bytes: &[u8], is_over: bool) -> usize {
     let last = |sequence: &[u8]| bytes.windows(sequence.len()).rposition(|window| window == sequence);
     match (last(b"\x1b[?2026h"), last(b"\x1b[?2026l")) {
         (Some(begin), end) if !is_over && end.is_none_or(|end| end < begin) => begin,
@@ -254,7 +253,7 @@ fn stty(master: &dyn MasterPty) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Sends a signal by its name.
+/// Sends a signal, such as "TERM".
 pub(crate) fn signal(pid: u32, name: &str) {
     let status = std::process::Command::new("kill").args([&format!("-{name}"), &pid.to_string()]).status();
     assert!(status.expect("kill runs").success(), "kill -{name} {pid}");
@@ -262,4 +261,20 @@ pub(crate) fn signal(pid: u32, name: &str) {
 
 fn cells(count: u16) -> NonZero<u16> {
     NonZero::new(count).expect("a terminal has rows and columns")
+}
+
+/// Whether a process has ended. A zombie has ended, too: its parent may be this test.
+pub(crate) fn has_ended(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with('Z'))
+}
+
+/// Waits until a process has ended.
+#[track_caller]
+pub(crate) fn wait_for_end(pid: u32) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !has_ended(pid) {
+        assert!(Instant::now() < deadline, "pid {pid} ends");
+        std::thread::yield_now();
+    }
 }

@@ -1,6 +1,6 @@
-//! Starts real OpenSSH servers on loopback, for tests.
+//! Real OpenSSH servers on loopback.
 
-// clippy exempts functions marked as tests, not what they call.
+// clippy exempts test functions, but not their helpers.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 use rustix::event::{PollFd, PollFlags};
@@ -18,21 +18,21 @@ use std::sync::{Arc, Condvar, LazyLock, Mutex};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything here may take before it counts as hung.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(20);
+/// How long any step may take before the test fails.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The passphrase of [`Sshd::locked_key`].
 pub(crate) const PASSPHRASE: &str = "correct horse battery staple";
 
-/// An sshd with host keys, accounts and logs of its own. It is killed with all its sessions when dropped.
+/// An sshd with its own host keys and log. Dropping it kills the server and all of its sessions.
 pub(crate) struct Sshd {
     folder: TempDir,
     address: SocketAddrV4,
     user: String,
     process: Option<Child>,
-    /// What it says, sessions included.
+    /// The log of the server and its sessions.
     log: Log,
-    /// Commands of a shell that run before it, in a mount namespace that is its own.
+    /// Shell commands that run before sshd in a separate mount namespace.
     mounts: Option<String>,
 }
 
@@ -42,14 +42,14 @@ impl Sshd {
         Self::start_at(Ipv4Addr::LOCALHOST, &[])
     }
 
-    /// A server on this address of 127.0.0.0/8 and a free port, with lines added to its configuration. The added lines
-    /// stand first, so they win.
+    /// A server on this address of 127.0.0.0/8 and a free port. The lines of `configuration` come first in its
+    /// configuration, so they take precedence.
     pub(crate) fn start_at(address: Ipv4Addr, configuration: &[&str]) -> Self {
         Self::start_in(address, configuration, |_| None)
     }
 
-    /// The same in a mount namespace of its own, where a shell first runs what `mounts` makes of the server's folder.
-    /// Only root may do that.
+    /// Like [`Self::start_at`], in a separate mount namespace if `mounts` returns shell commands. It gets the path of the
+    /// server's folder. This needs root.
     pub(crate) fn start_in(
         address: Ipv4Addr,
         configuration: &[&str],
@@ -76,7 +76,7 @@ impl Sshd {
         let address_of = SocketAddrV4::new(address, 0);
         let mut sshd = Self { folder, address: address_of, user, process: None, log: Log::default(), mounts };
         fs::write(sshd.file("known_hosts"), sshd.known_hosts_line("ed25519")).unwrap();
-        // Another program may take the port between our look and sshd's bind.
+        // Another program may take the port before sshd binds it.
         for _ in 0..5 {
             sshd.address.set_port(free_port(address));
             fs::write(sshd.file("known_hosts"), sshd.known_hosts_line("ed25519")).unwrap();
@@ -88,7 +88,7 @@ impl Sshd {
         panic!("sshd does not start:\n{}", sshd.log());
     }
 
-    /// Kills the server and every session, as if the host had lost power.
+    /// Kills the server and all sessions, as if the host had lost power.
     pub(crate) fn stop(&mut self) {
         let Some(mut process) = self.process.take() else { return };
         for pid in descendants(process.id()) {
@@ -98,21 +98,21 @@ impl Sshd {
         let _ = process.wait();
     }
 
-    /// The processes of its sessions.
+    /// The processes of the server's sessions.
     pub(crate) fn descendants(&self) -> Vec<u32> {
         self.process.as_ref().map(|process| descendants(process.id())).unwrap_or_default()
     }
 
-    /// Starts it again on the same port with the same keys.
+    /// Starts the server again on the same port with the same keys.
     pub(crate) fn restart(&mut self) {
         self.stop();
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + TIMEOUT;
         while !self.launch() {
             assert!(Instant::now() < deadline, "sshd does not start again:\n{}", self.log());
         }
     }
 
-    /// Replaces the host keys by new ones; takes effect with [`Sshd::restart`].
+    /// Replaces the host keys. Takes effect with [`Sshd::restart`].
     pub(crate) fn change_host_keys(&self) {
         for kind in ["ed25519", "ecdsa", "rsa"] {
             make_key(&self.file(&format!("host_{kind}")), kind, "");
@@ -132,32 +132,32 @@ impl Sshd {
         self.address.port()
     }
 
-    /// The account that the keys open: the one that runs the tests.
+    /// The user that runs the tests; the keys log in as this user.
     pub(crate) fn user(&self) -> String {
         self.user.clone()
     }
 
-    /// A private key that is let in.
+    /// An authorized private key.
     pub(crate) fn client_key(&self) -> PathBuf {
         self.file("client")
     }
 
-    /// A private key that is let in and needs [`PASSPHRASE`].
+    /// An authorized private key with [`PASSPHRASE`].
     pub(crate) fn locked_key(&self) -> PathBuf {
         self.file("locked")
     }
 
-    /// A private key that is not let in.
+    /// A private key that is not authorized.
     pub(crate) fn stranger_key(&self) -> PathBuf {
         self.file("stranger")
     }
 
-    /// A known_hosts file that names the server by its ed25519 key.
+    /// A known_hosts file with the server's ed25519 key.
     pub(crate) fn known_hosts(&self) -> PathBuf {
         self.file("known_hosts")
     }
 
-    /// A file of the server's own folder, for more of what a test needs.
+    /// A path in the server's folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
@@ -173,19 +173,19 @@ impl Sshd {
         fingerprint(&self.file(&format!("host_{kind}.pub")))
     }
 
-    /// The line of a known_hosts file that names the server by one of its keys.
+    /// The known_hosts line of the server for one of its keys.
     pub(crate) fn known_hosts_line(&self, kind: &str) -> String {
         format!("[{}]:{} {}\n", self.ip(), self.port(), self.host_key(kind))
     }
 
-    /// Everything the server has logged since it was started last.
+    /// The log since the last start.
     pub(crate) fn log(&self) -> String {
         self.log.text()
     }
 
     fn configuration(&self, added: &[&str]) -> String {
         let path = |name: &str| self.file(name).display().to_string();
-        // What follows a `Match` belongs to it.
+        // All lines after a `Match` belong to it, so these come last.
         let (matches, added): (Vec<&str>, Vec<&str>) = added.iter().partition(|line| line.starts_with("Match "));
         let mut lines: Vec<String> = added.iter().map(|line| (*line).to_owned()).collect();
         lines.push(format!("ListenAddress {}:{}", self.ip(), self.port()));
@@ -194,19 +194,19 @@ impl Sshd {
         lines.extend(
             [
                 "PidFile none",
-                // The folder is under a directory that everybody may write.
+                // The folder is in a world-writable directory.
                 "StrictModes no",
                 "UsePAM no",
                 "PermitRootLogin yes",
                 "PasswordAuthentication no",
                 "KbdInteractiveAuthentication no",
                 "LogLevel VERBOSE",
-                // bash sources .bashrc for a command only at the outermost level.
+                // bash reads .bashrc for a command only at the outermost shell level.
                 "SetEnv SHLVL=5",
             ]
             .map(str::to_owned),
         );
-        // Of this one sshd takes the last line, not the first.
+        // For MaxStartups sshd uses the last line, not the first.
         if !added.iter().any(|line| line.starts_with("MaxStartups")) {
             lines.push("MaxStartups 100".to_owned());
         }
@@ -214,13 +214,13 @@ impl Sshd {
         lines.join("\n") + "\n"
     }
 
-    /// Whether it came to listen.
+    /// Starts sshd and returns whether it listens.
     fn launch(&mut self) -> bool {
-        // Where sshd locks itself up between connections; only root may and must make it.
+        // The privilege separation directory of sshd; only root needs it.
         let _ = fs::create_dir_all("/run/sshd");
         let (reads, writes) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
         let mut program = match &self.mounts {
-            // Neither forks, so that the process is sshd in the end.
+            // Neither unshare nor the shell forks, so the child process becomes sshd.
             Some(mounts) => {
                 let mut unshare = Command::new("unshare");
                 unshare.args(["--mount", "/bin/sh", "-c", &format!("set -e\ncd /\n{mounts}\nexec \"$0\" \"$@\"")]);
@@ -248,12 +248,12 @@ impl Sshd {
     }
 }
 
-/// The standard error of a server and its sessions, read by a thread so that it never stands full.
+/// The standard error of a server and its sessions, read by a thread so that the pipe never fills up.
 #[derive(Clone, Default)]
-struct Log(Arc<(Mutex<Said>, Condvar)>);
+struct Log(Arc<(Mutex<LogState>, Condvar)>);
 
 #[derive(Default)]
-struct Said {
+struct LogState {
     pipe: Option<OwnedFd>,
     bytes: Vec<u8>,
 }
@@ -262,15 +262,15 @@ impl Log {
     fn follow(pipe: OwnedFd) -> Self {
         rustix::fs::fcntl_setfl(&pipe, OFlags::NONBLOCK).unwrap();
         let watched = pipe.try_clone().unwrap();
-        let log = Self(Arc::new((Mutex::new(Said { pipe: Some(pipe), bytes: Vec::new() }), Condvar::new())));
+        let log = Self(Arc::new((Mutex::new(LogState { pipe: Some(pipe), bytes: Vec::new() }), Condvar::new())));
         let thread = log.clone();
         std::thread::spawn(move || {
             loop {
                 let _ = rustix::event::poll(&mut [PollFd::new(&watched, PollFlags::IN)], None);
-                let mut said = thread.0.0.lock().unwrap();
-                said.take();
+                let mut state = thread.0.0.lock().unwrap();
+                state.take();
                 thread.0.1.notify_all();
-                if said.pipe.is_none() {
+                if state.pipe.is_none() {
                     return;
                 }
             }
@@ -278,32 +278,32 @@ impl Log {
         log
     }
 
-    /// Everything that was written until now.
+    /// The text so far.
     fn text(&self) -> String {
-        let mut said = self.0.0.lock().unwrap();
-        said.take();
-        String::from_utf8_lossy(&said.bytes).into_owned()
+        let mut state = self.0.0.lock().unwrap();
+        state.take();
+        String::from_utf8_lossy(&state.bytes).into_owned()
     }
 
-    /// Whether it comes to say so before it ends.
+    /// Waits until the text satisfies the condition. Returns false at the end of the log or after the timeout.
     fn wait(&self, condition: impl Fn(&str) -> bool) -> bool {
-        let deadline = Instant::now() + DEADLINE;
-        let mut said = self.0.0.lock().unwrap();
+        let deadline = Instant::now() + TIMEOUT;
+        let mut state = self.0.0.lock().unwrap();
         loop {
-            if condition(&String::from_utf8_lossy(&said.bytes)) {
+            if condition(&String::from_utf8_lossy(&state.bytes)) {
                 return true;
             }
             let left = deadline.saturating_duration_since(Instant::now());
-            if said.pipe.is_none() || left.is_zero() {
+            if state.pipe.is_none() || left.is_zero() {
                 return false;
             }
-            said = self.0.1.wait_timeout(said, left).unwrap().0;
+            state = self.0.1.wait_timeout(state, left).unwrap().0;
         }
     }
 }
 
-impl Said {
-    /// Takes what stands in the pipe; at its end the pipe goes.
+impl LogState {
+    /// Reads all available bytes and drops the pipe at its end.
     fn take(&mut self) {
         let Some(pipe) = &self.pipe else { return };
         let mut chunk = [0; 4096];
@@ -324,14 +324,14 @@ impl Drop for Sshd {
     }
 }
 
-/// A server that accepts TCP connections and never says a word; it is connected to once.
+/// A server that accepts one TCP connection and never sends anything.
 pub(crate) struct MuteServer {
     listener: TcpListener,
 }
 
 impl MuteServer {
     pub(crate) fn start() -> Self {
-        // The kernel completes connections as long as the backlog has room; nobody needs to accept them.
+        // The kernel completes connections in the backlog without accept.
         Self { listener: TcpListener::bind("127.0.0.1:0").unwrap() }
     }
 
@@ -342,8 +342,8 @@ impl MuteServer {
     /// Waits until the client has closed its connection.
     pub(crate) fn wait_for_end(&self) {
         let (mut stream, _) = self.listener.accept().unwrap();
-        stream.set_read_timeout(Some(DEADLINE)).unwrap();
-        // What it said first is of no interest; a connection that is reset is over, too.
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        // The data does not matter; a reset ends the connection, too.
         match stream.read_to_end(&mut Vec::new()) {
             Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("the connection stays open: {error}"),
             _ => {}
@@ -365,7 +365,7 @@ pub(crate) fn fingerprint(path: &Path) -> String {
 fn make_key(path: &Path, kind: &str, passphrase: &str) {
     let _ = fs::remove_file(path);
     let mut command = Command::new("ssh-keygen");
-    // Few rounds: a test has no secrets to keep.
+    // One KDF round is fast and enough for tests.
     command.args(["-q", "-t", kind, "-a", "1", "-C", kind, "-N", passphrase, "-f"]).arg(path);
     if kind == "rsa" {
         command.args(["-b", "2048"]);
@@ -373,7 +373,7 @@ fn make_key(path: &Path, kind: &str, passphrase: &str) {
     assert!(command.status().unwrap().success());
 }
 
-/// All servers of this process have one RSA key, because making one takes a second.
+/// All servers of this process share one RSA key, because generating one takes a second.
 fn copy_rsa_key(path: &Path) {
     static KEY: LazyLock<(Vec<u8>, Vec<u8>)> = LazyLock::new(|| {
         let folder = tempfile::tempdir().unwrap();

@@ -1,10 +1,9 @@
-//! The terminal as it was before, whatever ends the program, and nothing on it that flickers.
+//! Terminal state: restored however the program ends or stops, keys kept in order, whole frames only.
 
 use crate::fake_driver::gpu_with;
 use crate::lab::Lab;
-use crate::pty::{PATIENCE, Pty, signal};
-use crate::signals::wait_for_end;
-use crate::tell::wait_for_lines;
+use crate::notifications::wait_for_lines;
+use crate::pty::{Pty, TIMEOUT, signal, wait_for_end};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use std::io::Read;
 use std::time::{Duration, Instant};
@@ -30,7 +29,7 @@ fn assert_restored(pty: &Pty, how: &str) {
 }
 
 #[test]
-fn the_terminal_is_as_it_was_however_the_program_ends() {
+fn every_way_to_end_the_program_restores_the_terminal() {
     type End = fn(&mut Pty);
     let ends: [(&str, &str, u32, End); 8] = [
         ("q", "", 0, |pty| pty.keys("q")),
@@ -43,7 +42,7 @@ fn the_terminal_is_as_it_was_however_the_program_ends() {
         ("Ctrl-C in the help", "", 0, |pty| pty.keys("?\x03")),
     ];
     for (how, panics, code, end) in ends {
-        // A backtrace that is asked for belongs to the text.
+        // A backtrace would be part of the printed text.
         let environment = [("GPUFLEET_TEST_PANIC", panics), ("RUST_BACKTRACE", "0")];
         let mut pty = Pty::gpufleet((100, 30), &DEMO, &environment);
         let before = pty.stty_at_start().to_owned();
@@ -56,12 +55,12 @@ fn the_terminal_is_as_it_was_however_the_program_ends() {
         assert_restored(&pty, how);
         assert_eq!(pty.stty(), before, "{how}: the line discipline");
         let screen = pty.screen(vt100::Screen::contents);
-        let said = match panics {
+        let expected = match panics {
             "loop" => "gpufleet panicked at src/cli/tui/event_loop.rs",
             "task" => "gpufleet: a task panicked at src/cli/tui/event_loop.rs",
             _ => "",
         };
-        assert!(screen.contains(said), "{how}: {screen}");
+        assert!(screen.contains(expected), "{how}: {screen}");
         if panics.is_empty() {
             assert_eq!(screen.trim(), "", "{how}");
         } else {
@@ -72,7 +71,7 @@ fn the_terminal_is_as_it_was_however_the_program_ends() {
 }
 
 #[test]
-fn a_panic_in_a_task_paints_nothing_over_the_screen() {
+fn panic_in_a_task_writes_nothing_over_the_screen() {
     let mut pty = Pty::gpufleet((100, 30), &DEMO, &[("GPUFLEET_TEST_PANIC", "task")]);
     pty.wait_for("40 GPUs");
     pty.keys("2");
@@ -83,9 +82,9 @@ fn a_panic_in_a_task_paints_nothing_over_the_screen() {
 }
 
 #[test]
-fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back() {
+fn control_z_gives_the_terminal_to_the_shell_and_fg_restores_the_screen() {
     let program = env!("CARGO_BIN_EXE_gpufleet");
-    // Job control is the shell's; its prompt tells when it reads again.
+    // The shell does job control; its prompt shows when it reads again.
     let mut pty = Pty::program((100, 30), "sh", &["-i"], &[("PS1", "ready> "), ("ENV", ""), ("INPUTRC", "/dev/null")]);
     pty.wait_for("ready> ");
     let before = pty.stty();
@@ -93,7 +92,7 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
     pty.wait_for("40 GPUs");
     pty.keys("3");
     pty.wait_for("Processes");
-    // Nobody tells a program that is stopped of a new size.
+    // A stopped program gets no SIGWINCH, so the size must be read on resume.
     for (columns, rows) in [(120, 40), (90, 25)] {
         pty.keys("\x1a");
         pty.wait("the shell", |text| text.contains("topped") && text.trim_end().ends_with("ready>"));
@@ -101,7 +100,7 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
         assert_eq!(pty.stty(), before, "the shell has the terminal as it was");
         pty.resize(columns, rows);
         pty.keys("clear; fg\r");
-        // The same view is back, whole.
+        // The view from before the stop is drawn in the new size.
         pty.wait("the screen", |text| {
             let widest = text.lines().map(|line| line.chars().count()).max();
             let is_whole = widest == Some(usize::from(columns)) && text.lines().count() == usize::from(rows);
@@ -116,30 +115,30 @@ fn stopped_by_control_z_the_shell_has_its_terminal_and_fg_brings_the_screen_back
     assert_eq!(pty.stty(), before);
 }
 
-/// What gpufleet asks at the start where nothing says which theme to use, and what a light terminal answers.
-const QUESTION: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
-const ANSWER: &str = "\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c";
-/// Words of the view of processes, which `3` leads to.
-const PROCESSES: &str = "▸Processes";
+/// The OSC 11 query for the background color, sent when no theme is set, and the answer of a light terminal.
+const BACKGROUND_QUERY: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
+const BACKGROUND_ANSWER: &str = "\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;22c";
+/// The title of the process view, which the key `3` opens.
+const PROCESS_VIEW: &str = "▸Processes";
 
 #[track_caller]
 fn assert_typed(pty: &Pty, how: &str) {
-    // The keys were "3", Tab, "/", "sm>": the processes alone, and a filter that is being typed.
-    let screen = pty.wait(how, |text| text.contains(PROCESSES) && text.contains("/ sm>"));
+    // The keys `3/sm>` open the process view and start a filter.
+    let screen = pty.wait(how, |text| text.contains(PROCESS_VIEW) && text.contains("/ sm>"));
     assert!(!screen.contains("Command"), "{how}: {screen}");
 }
 
 #[test]
-fn keys_typed_while_the_terminal_is_asked_for_its_background_are_kept_in_order() {
-    // Where the answer stands among the keys; the last terminal never answers.
+fn keys_typed_during_the_background_color_query_are_kept_in_order() {
+    // The position of the answer among the keys; the last terminal never answers.
     for (how, before, answer, after) in [
-        ("before the answer", "3/sm>", ANSWER, ""),
-        ("around the answer", "3/", ANSWER, "sm>"),
-        ("behind the answer", "", ANSWER, "3/sm>"),
+        ("before the answer", "3/sm>", BACKGROUND_ANSWER, ""),
+        ("around the answer", "3/", BACKGROUND_ANSWER, "sm>"),
+        ("behind the answer", "", BACKGROUND_ANSWER, "3/sm>"),
         ("no answer", "3/sm>", "", ""),
     ] {
         let mut pty = Pty::gpufleet((100, 30), &["--demo"], &[("COLORFGBG", "")]);
-        pty.wait_for_bytes(QUESTION);
+        pty.wait_for_bytes(BACKGROUND_QUERY);
         pty.keys(&format!("{before}{answer}{after}"));
         assert_typed(&pty, how);
         pty.keys("\x03");
@@ -150,18 +149,18 @@ fn keys_typed_while_the_terminal_is_asked_for_its_background_are_kept_in_order()
 }
 
 #[test]
-fn an_answer_that_comes_when_nobody_waits_for_it_any_more_types_nothing() {
+fn late_answer_of_the_terminal_is_not_taken_for_keys() {
     let mut pty = Pty::gpufleet((100, 30), &["--demo"], &[("COLORFGBG", "")]);
     pty.wait_for("40 GPUs");
-    // Taken for keys it would open the palette (`:`) and type into it.
-    pty.keys(&format!("{ANSWER}3/sm>"));
+    // Taken for keys, the answer would open the command palette (`:`) and type into it.
+    pty.keys(&format!("{BACKGROUND_ANSWER}3/sm>"));
     assert_typed(&pty, "a late answer");
     pty.keys("\x03");
     assert_eq!(pty.exit_code(), 0);
 }
 
 #[test]
-fn a_stop_from_outside_gives_the_terminal_back_and_fg_brings_the_screen_back() {
+fn stop_signals_give_the_terminal_to_the_shell_and_fg_restores_the_screen() {
     let folder = tempfile::tempdir().expect("a folder");
     let pid_file = folder.path().join("pid");
     let program = env!("CARGO_BIN_EXE_gpufleet");
@@ -171,7 +170,7 @@ fn a_stop_from_outside_gives_the_terminal_back_and_fg_brings_the_screen_back() {
     pty.keys(&format!("sh -c 'echo $$ >{}; exec {program} --demo --theme dark'\r", pid_file.display()));
     pty.wait_for("40 GPUs");
     pty.keys("3");
-    pty.wait_for(PROCESSES);
+    pty.wait_for(PROCESS_VIEW);
     let pid = std::fs::read_to_string(&pid_file).expect("its pid");
     let pid = pid.trim().parse().expect("a number");
     for name in ["TSTP", "TSTP", "STOP"] {
@@ -181,19 +180,19 @@ fn a_stop_from_outside_gives_the_terminal_back_and_fg_brings_the_screen_back() {
             assert_restored(&pty, name);
             assert_eq!(pty.stty(), before, "the shell has the terminal as it was");
         }
-        // Nobody can restore anything at a SIGSTOP, and some shells leave the terminal raw: what they wrote into the
-        // screen is painted over.
+        // A program cannot restore the terminal at SIGSTOP, and some shells leave it raw: the screen is redrawn over
+        // their output.
         pty.keys("fg\n");
         pty.wait("the same view", |text| {
-            text.contains("SIMULATED") && text.contains(PROCESSES) && !text.contains("topped")
+            text.contains("SIMULATED") && text.contains(PROCESS_VIEW) && !text.contains("topped")
         });
         assert!(pty.screen(vt100::Screen::alternate_screen), "{name}");
         assert!(pty.screen(vt100::Screen::hide_cursor), "{name}");
-        // It is in raw mode: a key is heard without Enter, and not echoed.
+        // The terminal is in raw mode: a key works without Enter and is not echoed.
         pty.keys("?");
         pty.wait("the help", |text| text.contains("Keys") && !text.contains("ready>"));
         pty.keys("\x1b");
-        pty.wait("no help", |text| text.contains(PROCESSES) && !text.contains("Keys"));
+        pty.wait("no help", |text| text.contains(PROCESS_VIEW) && !text.contains("Keys"));
     }
     pty.keys("q");
     pty.wait("the shell", |text| text.trim_end().ends_with("ready>"));
@@ -202,19 +201,19 @@ fn a_stop_from_outside_gives_the_terminal_back_and_fg_brings_the_screen_back() {
 }
 
 #[test]
-fn a_stop_where_no_shell_could_continue_it_is_no_stop() {
+fn stop_signals_are_ignored_without_a_shell_that_could_continue() {
     let mut pty = Pty::gpufleet((100, 30), &DEMO, &[]);
     pty.wait_for("40 GPUs");
     pty.signal("TSTP");
     pty.keys("\x1a3");
-    pty.wait_for(PROCESSES);
+    pty.wait_for(PROCESS_VIEW);
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
     assert_restored(&pty, "after stops that were none");
 }
 
 #[test]
-fn a_terminal_that_takes_nothing_stops_neither_the_hosts_nor_the_hook_nor_a_signal() {
+fn blocked_terminal_stops_neither_hosts_nor_hooks_nor_signals() {
     let lab = Lab::start(&["stall-1"]);
     let (hook, called) = (lab.write("hook.sh", "#!/bin/sh\ncat >> \"$1\"\n"), lab.path("called.jsonl"));
     let hook = format!("on_finding = [\"/bin/sh\", \"{hook}\", \"{}\"]", called.display());
@@ -223,36 +222,36 @@ fn a_terminal_that_takes_nothing_stops_neither_the_hosts_nor_the_hook_nor_a_sign
     pty.wait_for("1 finding");
     wait_for_lines(&called, 1);
     let before = pty.stty_at_start().to_owned();
-    pty.stalled(|pty| {
-        // Only who reads snapshots knows that another GPU is lost.
+    pty.while_blocked(|pty| {
+        // The hook is called for the second lost GPU only if snapshots are still read.
         let script = std::fs::read_to_string(lab.hosts[0].driver.script()).expect("a script");
         let mut scenario: serde_json::Value = serde_json::from_str(&script).expect("JSON");
         scenario["devices"][2] = gpu_with(2, &serde_json::json!({"error": 15}));
         lab.hosts[0].driver.set(&scenario);
-        let told = wait_for_lines(&called, 2);
-        assert_eq!(told[1]["findings"][0]["gpus"][0]["index"], 2, "{:#}", told[1]);
-        let asked = Instant::now();
+        let calls = wait_for_lines(&called, 2);
+        assert_eq!(calls[1]["findings"][0]["gpus"][0]["index"], 2, "{:#}", calls[1]);
+        let signalled = Instant::now();
         pty.signal("TERM");
         wait_for_end(pty.pid());
-        assert!(asked.elapsed() < Duration::from_secs(10), "it ended after {:?}", asked.elapsed());
+        assert!(signalled.elapsed() < Duration::from_secs(10), "it ended after {:?}", signalled.elapsed());
         assert_eq!(pty.stty(), before, "the line discipline");
     });
     assert_eq!(pty.exit_code(), 143);
 }
 
 #[test]
-fn a_terminal_that_reads_on_shows_the_latest_state() {
+fn terminal_that_reads_again_shows_the_latest_state() {
     let mut pty = Pty::gpufleet((200, 60), &DEMO, &[]);
     pty.wait_for("40 GPUs");
-    pty.stalled(|pty| pty.keys("3"));
-    pty.wait_for(PROCESSES);
+    pty.while_blocked(|pty| pty.keys("3"));
+    pty.wait_for(PROCESS_VIEW);
     pty.keys("q");
     assert_eq!(pty.exit_code(), 0);
     assert_restored(&pty, "after a stall");
 }
 
 #[test]
-fn a_terminal_that_closes_ends_the_program() {
+fn closed_terminal_ends_the_program() {
     let pty = native_pty_system()
         .openpty(PtySize { rows: 30, cols: 100, pixel_width: 0, pixel_height: 0 })
         .expect("a pseudo-terminal");
@@ -277,17 +276,17 @@ fn a_terminal_that_closes_ends_the_program() {
         if let Some(status) = child.try_wait().expect("it can be waited for") {
             break status;
         }
-        if closed.elapsed() > PATIENCE {
+        if closed.elapsed() > TIMEOUT {
             signal(child.process_id().expect("a pid"), "KILL");
             panic!("it runs on without a terminal");
         }
         std::thread::yield_now();
     };
-    // The hangup is seen first, or the end of the keys, or that nothing can be written any more. It never panics.
+    // gpufleet sees SIGHUP, the end of its input, or a write error first. It never panics.
     assert!([129, 0, 1].contains(&status.exit_code()), "{status:?}");
 }
 
-/// What a frame is made of: what stands outside synchronized updates, and the updates.
+/// Splits the output into the text outside of synchronized updates and the updates.
 fn frames(bytes: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
     let (begin, end) = (b"\x1b[?2026h", b"\x1b[?2026l");
     let find = |from: usize, what: &[u8]| {
@@ -296,7 +295,7 @@ fn frames(bytes: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
     let (mut outside, mut frames, mut at) = (Vec::new(), Vec::new(), 0);
     while let Some(start) = find(at, begin) {
         outside.push(String::from_utf8_lossy(&bytes[at..start]).into_owned());
-        let stop = find(start, end).expect("an update that has begun is ended") + end.len();
+        let stop = find(start, end).expect("every update ends") + end.len();
         frames.push(bytes[start..stop].to_vec());
         at = stop;
     }
@@ -305,7 +304,7 @@ fn frames(bytes: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
 }
 
 #[test]
-fn every_byte_is_part_of_a_whole_frame_and_a_storm_of_sizes_shows_no_blank() {
+fn every_byte_is_in_a_synchronized_update_and_resizing_shows_no_blank_frame() {
     let mut pty = Pty::gpufleet((200, 60), &DEMO, &[]);
     pty.wait_for("hgx-06");
     let sizes = [(199, 60), (80, 24), (120, 40), (41, 11), (200, 60), (39, 9), (81, 25), (140, 50)];
@@ -313,9 +312,9 @@ fn every_byte_is_part_of_a_whole_frame_and_a_storm_of_sizes_shows_no_blank() {
         for (columns, rows) in sizes {
             pty.resize(columns, rows);
             if round == 0 {
-                // Each size is painted once in its own right; the rest comes as fast as it can.
-                let words = if columns < 40 { "needs 40x10" } else { "SIMULATED" };
-                pty.wait_for(words);
+                // In the first round each size is drawn; later rounds resize as fast as possible.
+                let expected = if columns < 40 { "needs 40x10" } else { "SIMULATED" };
+                pty.wait_for(expected);
             }
         }
         pty.keys(["2", "3", "1", "5", "1"][round]);
@@ -326,19 +325,19 @@ fn every_byte_is_part_of_a_whole_frame_and_a_storm_of_sizes_shows_no_blank() {
     assert_eq!(pty.exit_code(), 0);
     let (outside, frames) = frames(&pty.bytes());
     assert!(frames.len() > sizes.len(), "{} frames", frames.len());
-    // Before the first frame the terminal is taken over, after the last one given back, and nothing lies between.
+    // The terminal is set up before the first frame and restored after the last one; nothing is written in between.
     for (place, bytes) in outside[1..outside.len() - 1].iter().enumerate() {
         assert_eq!(bytes, "", "after frame {place}");
     }
     assert!(!outside[0].contains("\x1b[2J"), "{:?}", outside[0]);
-    // As a terminal shows them: only whole updates, each with the header in its first row.
+    // Every update leaves the header in the first row.
     let cells = |count| std::num::NonZero::new(count).expect("cells");
     let mut terminal = vt100::Parser::new(cells(60), cells(200), 0);
     for (place, frame) in frames.iter().enumerate() {
         terminal.process(frame);
         let first = terminal.screen().rows(0, 200).next().expect("a row");
         assert!(
-            ["gpufleet", "SIMULATED", "needs 40x10"].iter().any(|words| first.contains(words)),
+            ["gpufleet", "SIMULATED", "needs 40x10"].iter().any(|expected| first.contains(expected)),
             "frame {place}: {first:?}"
         );
     }

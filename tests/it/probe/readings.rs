@@ -1,15 +1,13 @@
-//! What it reads: GPUs and processes as the script has them, on drivers of every age and in every trouble.
+//! Readings of GPUs and processes equal the scenario, with drivers of every version and in every error state.
 
-#![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
-
-use super::process::{Probe, Sleeper, row_of};
+use super::harness::{Probe, Sleeper, process_row};
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use gpufleet::wire::{DriverErrorKind, GpuProcessKind, GpuReading, Owner, Presence, ReadingSource, Request};
 use serde_json::{Value, json};
 use std::path::Path;
 
 #[test]
-fn readings_equal_the_script() {
+fn readings_equal_the_scenario() {
     let sleeper = Sleeper::start();
     let busy = gpu_with(
         0,
@@ -22,9 +20,9 @@ fn readings_equal_the_script() {
         }),
     );
     let driver = FakeDriver::new(&devices(&[busy, gpu(1)]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     let snapshot = probe.wait_for("mean power and the user's name", |snapshot| {
-        // The first mean is off by how long a sample takes, which is long on an emulated machine.
+        // The first mean is off by the duration of a sample, which is long under emulation.
         snapshot.gpus.row(0).power_mean_watts.is_some_and(|watts| (watts - 612.5).abs() < 30.0) && snapshot.sequence > 1
     });
     let hello = probe.hello.as_ref().expect("hello came first");
@@ -48,7 +46,7 @@ fn readings_equal_the_script() {
     assert_eq!((snapshot.generation, snapshot.gpus.len()), (1, 2));
     let reading = snapshot.gpus.row(0);
     let mean = reading.power_mean_watts.expect("mean power");
-    assert!((mean - 612.5).abs() < 30.0, "the counter follows the power, and gave {mean} W");
+    assert!((mean - 612.5).abs() < 30.0, "the mean power from the energy counter is {mean} W");
     assert!(reading.energy_joules.is_some_and(|joules| joules > 1000.0));
     let expected = GpuReading {
         utilization_percent: Some(97),
@@ -79,11 +77,11 @@ fn readings_equal_the_script() {
     let on_gpu = snapshot.gpu_processes.row(0);
     assert_eq!((on_gpu.pid, on_gpu.gpu, on_gpu.kind), (Some(sleeper.pid()), Some(0), Some(GpuProcessKind::Compute)));
     assert_eq!((on_gpu.gpu_memory_bytes, on_gpu.sm_percent), (Some(39_000_000_000), Some(96)));
-    let process = snapshot.processes.row(row_of(&snapshot, sleeper.pid()));
+    let process = snapshot.processes.row(process_row(&snapshot, sleeper.pid()));
     assert_eq!((process.presence, process.start_ticks), (Some(Presence::Visible), Some(sleeper.start_ticks())));
     assert!(process.rss_bytes.is_some_and(|bytes| bytes > 0) && process.cpu_percent.is_some());
     assert!(snapshot.host.memory_total_bytes.is_some() && snapshot.host.cpu_percent.is_some());
-    let cost = snapshot.cost.expect("what the probe costs");
+    let cost = snapshot.cost.expect("the cost of the probe");
     assert!(cost.cpu_seconds > 0.0 && cost.rss_bytes.is_some_and(|bytes| bytes > 0));
     probe.request(&Request::Resend);
     let health = probe.wait_for("health again", |snapshot| !snapshot.health.is_empty()).health;
@@ -102,7 +100,7 @@ fn hello_uid(probe: &Probe) -> Option<u32> {
 }
 
 #[test]
-fn without_a_library_there_are_host_readings_and_the_reason() {
+fn missing_library_is_reported_and_host_readings_still_arrive() {
     let mut probe = Probe::start(Path::new("/nonexistent/libnvidia-ml.so.1"), &[]);
     let snapshot = probe.snapshot();
     let error = probe.inventory().error.clone().expect("a reason");
@@ -112,11 +110,11 @@ fn without_a_library_there_are_host_readings_and_the_reason() {
 }
 
 #[test]
-fn a_mismatched_driver_is_named_and_its_return_is_noticed() {
+fn version_mismatch_is_reported_and_recovery_is_noticed() {
     let mut scenario = devices(&[gpu(0)]);
     scenario["init_error"] = json!(18);
     let driver = FakeDriver::new(&scenario);
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     probe.snapshot();
     let error = probe.inventory().error.clone().expect("a reason");
     assert_eq!((error.kind, error.code), (DriverErrorKind::VersionMismatch, Some(18)));
@@ -128,7 +126,7 @@ fn a_mismatched_driver_is_named_and_its_return_is_noticed() {
 }
 
 #[test]
-fn each_refusal_of_nvml_has_its_kind() {
+fn each_nvml_init_error_has_its_kind() {
     for (code, kind) in [
         (12, DriverErrorKind::NoLibrary),
         (9, DriverErrorKind::DriverNotLoaded),
@@ -136,20 +134,20 @@ fn each_refusal_of_nvml_has_its_kind() {
         (999, DriverErrorKind::Unknown),
     ] {
         let driver = FakeDriver::new(&json!({ "init_error": code }));
-        let mut probe = Probe::on(&driver);
+        let mut probe = Probe::with_driver(&driver);
         probe.snapshot();
         assert_eq!(probe.inventory().error.as_ref().map(|error| (error.kind, error.code)), Some((kind, Some(code))));
     }
     let driver = FakeDriver::new(&devices(&[]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     probe.snapshot();
     assert_eq!(probe.inventory().error.as_ref().map(|error| error.kind), Some(DriverErrorKind::NoGpus));
 }
 
 #[test]
-fn a_lost_gpu_keeps_its_row_and_the_others_their_readings() {
+fn lost_gpu_keeps_its_row_and_does_not_affect_other_gpus() {
     let driver = FakeDriver::new(&devices(&[gpu(0), gpu(1)]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     probe.snapshot();
     driver.set(&devices(&[gpu_with(0, &json!({"error": 15})), gpu(1)]));
     let snapshot = probe.wait_for("the loss", |snapshot| snapshot.gpus.row(0).error.is_some());
@@ -157,7 +155,7 @@ fn a_lost_gpu_keeps_its_row_and_the_others_their_readings() {
     assert_eq!((error.kind, error.code), (DriverErrorKind::GpuLost, Some(15)));
     assert_eq!(snapshot.gpus.row(0), GpuReading { error: Some(error), ..GpuReading::default() });
     assert_eq!(snapshot.gpus.row(1).temperature_celsius, Some(31));
-    // The inventory is looked over in every tenth sample, and keeps the GPU.
+    // The inventory is checked with every tenth sample, and keeps the GPU.
     let later = snapshot.sequence + 12;
     probe.wait_for("a while later", |snapshot| snapshot.sequence >= later);
     assert_eq!((probe.inventory().generation, probe.inventory().gpus.len()), (1, 2));
@@ -166,9 +164,9 @@ fn a_lost_gpu_keeps_its_row_and_the_others_their_readings() {
 }
 
 #[test]
-fn a_gpu_that_is_lost_from_the_beginning_has_a_row_and_gets_its_name_later() {
+fn gpu_lost_at_the_start_has_a_row_and_gets_its_name_on_recovery() {
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"handle_error": 15})), gpu(1)]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     let snapshot = probe.snapshot();
     assert_eq!((probe.inventory().gpus.len(), &probe.inventory().gpus[0].uuid), (2, &None));
     assert_eq!(snapshot.gpus.row(0).error.map(|error| error.kind), Some(DriverErrorKind::GpuLost));
@@ -178,10 +176,10 @@ fn a_gpu_that_is_lost_from_the_beginning_has_a_row_and_gets_its_name_later() {
 }
 
 #[test]
-fn a_gpu_that_wants_a_reset_or_gives_unknown_errors_is_asked_again_each_time() {
+fn gpu_with_a_reset_or_unknown_error_is_read_again_in_each_sample() {
     let driver = FakeDriver::new(&devices(&[gpu(0), gpu(1)]));
-    let mut probe = Probe::on(&driver);
-    for (code, kind, words) in [
+    let mut probe = Probe::with_driver(&driver);
+    for (code, kind, prefix) in [
         (16, DriverErrorKind::ResetRequired, "the GPU must be reset: "),
         (999, DriverErrorKind::Unknown, "the driver returns an unknown error for this GPU: "),
     ] {
@@ -189,7 +187,7 @@ fn a_gpu_that_wants_a_reset_or_gives_unknown_errors_is_asked_again_each_time() {
         let snapshot = probe.wait_for("the error", |snapshot| snapshot.gpus.row(1).error.is_some());
         let error = snapshot.gpus.row(1).error.expect("an error");
         assert_eq!((error.kind, error.code), (kind, Some(code)));
-        assert!(error.message.starts_with(words), "{}", error.message);
+        assert!(error.message.starts_with(prefix), "{}", error.message);
         assert_eq!(snapshot.gpus.row(1), GpuReading { error: Some(error), ..GpuReading::default() });
         assert_eq!((snapshot.gpus.row(0).temperature_celsius, snapshot.driver_error), (Some(31), None));
         driver.set(&devices(&[gpu(0), gpu(1)]));
@@ -198,30 +196,30 @@ fn a_gpu_that_wants_a_reset_or_gives_unknown_errors_is_asked_again_each_time() {
 }
 
 #[test]
-fn numbers_of_an_instance_that_the_driver_cannot_name_are_unknown() {
+fn missing_mig_instance_ids_are_none() {
     let instance = json!({
         "uuid": "MIG-1", "memory_total_bytes": 1000, "gpu_instance_id": u32::MAX, "compute_instance_id": u32::MAX
     });
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"mig_enabled": true, "mig": [null, instance]}))]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     probe.snapshot();
     let info = &probe.inventory().gpus[1];
     assert_eq!((info.uuid.as_deref(), info.gpu_instance_id, info.compute_instance_id), (Some("MIG-1"), None, None));
 }
 
 #[test]
-fn one_reading_that_fails_is_only_missing() {
+fn one_failed_reading_does_not_affect_the_others() {
     let mut scenario = devices(&[gpu_with(0, &json!({"utilization_percent": null, "power_watts": null}))]);
     scenario["errors"] = json!({"nvmlDeviceGetTemperature": 999, "nvmlDeviceGetPerformanceState": 17});
     let driver = FakeDriver::new(&scenario);
-    let reading = Probe::on(&driver).snapshot().gpus.row(0);
+    let reading = Probe::with_driver(&driver).snapshot().gpus.row(0);
     assert_eq!((&reading.error, reading.utilization_percent, reading.power_watts), (&None, None, None));
     assert_eq!((reading.temperature_celsius, reading.performance_state), (None, None));
     assert_eq!(reading.clock_sm_mhz, Some(345));
 }
 
 #[test]
-fn gone_hidden_and_unknown_processes_have_rows() {
+fn gone_and_unknown_processes_have_rows() {
     let mut gone = Sleeper::start();
     let scenario = devices(&[gpu_with(
         0,
@@ -231,7 +229,7 @@ fn gone_hidden_and_unknown_processes_have_rows() {
         ]}),
     )]);
     let driver = FakeDriver::new(&scenario);
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     let snapshot = probe.snapshot();
     let rows: Vec<_> =
         (0..4).map(|row| snapshot.gpu_processes.row(row)).map(|row| (row.pid, row.gpu_memory_bytes)).collect();
@@ -239,20 +237,20 @@ fn gone_hidden_and_unknown_processes_have_rows() {
     let ticks = gone.start_ticks();
     gone.end();
     let snapshot = probe.wait_for("the end of the process", |snapshot| {
-        snapshot.processes.row(row_of(snapshot, gone.pid())).presence == Some(Presence::Gone)
+        snapshot.processes.row(process_row(snapshot, gone.pid())).presence == Some(Presence::Gone)
     });
-    assert_eq!(snapshot.processes.row(row_of(&snapshot, gone.pid())).start_ticks, Some(ticks));
-    let never = snapshot.processes.row(row_of(&snapshot, 4_194_305));
+    assert_eq!(snapshot.processes.row(process_row(&snapshot, gone.pid())).start_ticks, Some(ticks));
+    let never = snapshot.processes.row(process_row(&snapshot, 4_194_305));
     assert_eq!((never.presence, never.start_ticks), (Some(Presence::Gone), None));
 }
 
 #[test]
-fn of_thousands_of_processes_on_one_gpu_those_with_the_most_memory_are_told() {
-    // Pids that no kernel hands out, so that nothing of this machine is read for them.
+fn processes_with_the_most_memory_are_kept_when_there_are_too_many() {
+    // Pids above the kernel's maximum, so that /proc has no entry for them.
     let process = |number: u64| json!({"pid": 4_200_000 + number, "memory_bytes": 1000 + number, "sm_percent": 1});
     let processes: Vec<Value> = (0..5000).map(process).collect();
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &json!({"processes": processes}))]));
-    let snapshot = Probe::on(&driver).snapshot();
+    let snapshot = Probe::with_driver(&driver).snapshot();
     assert_eq!((snapshot.gpu_processes.len(), snapshot.processes_left_out), (4096, 904));
     let least = (0..4096).filter_map(|row| snapshot.gpu_processes.row(row).gpu_memory_bytes).min();
     assert_eq!(least, Some(1904));
@@ -264,35 +262,35 @@ fn of_thousands_of_processes_on_one_gpu_those_with_the_most_memory_are_told() {
 }
 
 #[test]
-fn a_process_in_several_lists_is_one_row_a_gpu() {
+fn process_in_several_lists_is_one_row_per_gpu() {
     let sleeper = Sleeper::start();
     let process = |kind| json!({"processes": [{"pid": sleeper.pid(), "kind": kind, "memory_bytes": 5000}]});
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &process("C+G")), gpu_with(1, &process("M"))]));
-    let snapshot = Probe::on(&driver).snapshot();
+    let snapshot = Probe::with_driver(&driver).snapshot();
     assert_eq!(snapshot.gpu_processes.kind, [Some(GpuProcessKind::ComputeAndGraphics), Some(GpuProcessKind::Mps)]);
     assert_eq!((snapshot.gpu_processes.gpu, snapshot.processes.len()), (vec![Some(0), Some(1)], 1));
 }
 
 #[test]
-fn a_process_that_comes_into_a_list_of_none_is_shown_and_one_that_leaves_is_not() {
+fn processes_that_join_or_leave_an_empty_list_are_noticed() {
     let sleeper = Sleeper::start();
     let with = |processes: Value| devices(&[gpu_with(0, &json!({"processes": processes}))]);
     let driver = FakeDriver::new(&with(json!([])));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     assert_eq!(probe.snapshot().gpu_processes.len(), 0);
-    // Lists without anybody are not asked for in every sample; DEADLINE is far longer than they wait.
+    // Empty process lists are not read in every sample; the timeout is far longer than their interval.
     for (kind, expected) in
         [("G", GpuProcessKind::Graphics), ("M", GpuProcessKind::Mps), ("C", GpuProcessKind::Compute)]
     {
         driver.set(&with(json!([{"pid": sleeper.pid(), "kind": kind, "memory_bytes": 5000}])));
         probe.wait_for(kind, |snapshot| snapshot.gpu_processes.kind == [Some(expected)]);
         driver.set(&with(json!([])));
-        probe.wait_for("nobody", |snapshot| snapshot.gpu_processes.is_empty());
+        probe.wait_for("no process", |snapshot| snapshot.gpu_processes.is_empty());
     }
 }
 
 #[test]
-fn drivers_of_every_age_are_read() {
+fn every_supported_driver_version_is_read() {
     let sleepers: Vec<Sleeper> = (0..3).map(|_| Sleeper::start()).collect();
     let processes: Vec<Value> =
         sleepers.iter().map(|sleeper| json!({"pid": sleeper.pid(), "memory_bytes": 5000})).collect();
@@ -303,35 +301,35 @@ fn drivers_of_every_age_are_read() {
     let v3: Vec<&str> = v3.iter().map(String::as_str).collect();
     let v2: Vec<&str> = v2.iter().map(String::as_str).collect();
     let old = ["nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetFanSpeed_v2"];
-    let ages: [(&str, Vec<&str>, &[&str]); 4] = [
+    let drivers: [(&str, Vec<&str>, &[&str]); 4] = [
         ("today", vec![], &[]),
         ("early R535", vec!["nvmlDeviceGetRunningProcessDetailList"], &["early_r535"]),
         ("R470", [v3.as_slice(), &old].concat(), &[]),
         ("R418", [v3.as_slice(), &v2, &old, &["nvmlDeviceGetMigMode"]].concat(), &[]),
     ];
-    for (age, missing, quirks) in ages {
+    for (name, missing, quirks) in drivers {
         scenario["quirks"] = json!(quirks);
         let driver = FakeDriver::without(&missing, &scenario);
-        let snapshot = Probe::on(&driver).snapshot();
+        let snapshot = Probe::with_driver(&driver).snapshot();
         let pids: Vec<Option<u32>> = sleepers.iter().map(|sleeper| Some(sleeper.pid())).collect();
-        assert_eq!(snapshot.gpu_processes.pid, pids, "{age}");
-        assert_eq!(snapshot.gpu_processes.gpu_memory_bytes, [Some(5000); 3], "{age}");
+        assert_eq!(snapshot.gpu_processes.pid, pids, "{name}");
+        assert_eq!(snapshot.gpu_processes.gpu_memory_bytes, [Some(5000); 3], "{name}");
         let reading = snapshot.gpus.row(0);
         let is_v1 = missing.contains(&"nvmlDeviceGetMemoryInfo_v2");
         let memory = if is_v1 { (Some(659_554_304), None) } else { (Some(4_194_304), Some(655_360_000)) };
-        assert_eq!((reading.memory_used_bytes, reading.memory_reserved_bytes), memory, "{age}");
-        assert_eq!(reading.clocks_event_reasons, Some(1), "{age}");
+        assert_eq!((reading.memory_used_bytes, reading.memory_reserved_bytes), memory, "{name}");
+        assert_eq!(reading.clocks_event_reasons, Some(1), "{name}");
     }
 }
 
 #[test]
-fn a_driver_that_overstates_and_forgets_terminators_is_survived() {
+fn overstated_counts_and_missing_terminators_are_survived() {
     let sleeper = Sleeper::start();
     let process = json!({"pid": sleeper.pid(), "memory_bytes": null, "sm_percent": 50});
     let mut scenario = devices(&[gpu_with(0, &json!({"processes": [process], "utilization_percent": 4_000_000}))]);
     scenario["quirks"] = json!(["unterminated_texts", "overstated_counts", "junk_samples"]);
     let driver = FakeDriver::new(&scenario);
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     let snapshot = probe.snapshot();
     let name = probe.inventory().gpus[0].name.clone().expect("a name");
     assert!(name.starts_with("NVIDIA H100 80GB HBM3xxx") && name.len() == 96, "{name}");
@@ -342,7 +340,7 @@ fn a_driver_that_overstates_and_forgets_terminators_is_survived() {
 }
 
 #[test]
-fn a_divided_gpu_is_followed_by_its_instances() {
+fn mig_instances_follow_their_gpu() {
     let sleeper = Sleeper::start();
     let instance = |number: u32, processes: Value| {
         json!({
@@ -356,7 +354,7 @@ fn a_divided_gpu_is_followed_by_its_instances() {
         gpu_with(0, &json!({"mig_enabled": true, "mig": slots}))
     };
     let driver = FakeDriver::new(&devices(&[divided(instance(2, ours.clone())), gpu(1)]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     let snapshot = probe.snapshot();
     let gpus = &probe.inventory().gpus;
     let seen: Vec<_> = gpus.iter().map(|gpu| (gpu.index, gpu.mig_parent_uuid.clone())).collect();
@@ -366,7 +364,7 @@ fn a_divided_gpu_is_followed_by_its_instances() {
     assert_eq!(snapshot.gpus.row(0).temperature_celsius, Some(31));
     assert_eq!(snapshot.gpus.row(2).memory_used_bytes, Some(200));
     assert_eq!(snapshot.gpus.row(3).utilization_percent, Some(0));
-    // The process is the instance's alone, not its parent's as well.
+    // The process belongs only to the instance, not to its parent GPU.
     assert_eq!((snapshot.gpu_processes.gpu, snapshot.gpu_processes.gpu_memory_bytes), (vec![Some(2)], vec![Some(77)]));
     driver.set(&devices(&[divided(Value::Null), gpu(1)]));
     let snapshot = probe.wait_for("one instance less", |snapshot| snapshot.gpus.len() == 3);
@@ -377,10 +375,10 @@ fn a_divided_gpu_is_followed_by_its_instances() {
 }
 
 #[test]
-fn memory_that_is_the_hosts_is_not_shown_as_the_gpus() {
+fn unified_memory_is_not_shown_as_gpu_memory() {
     let none = json!({"memory_total_bytes": null, "memory_used_bytes": null});
     let driver = FakeDriver::new(&devices(&[gpu_with(0, &none)]));
-    let mut probe = Probe::on(&driver);
+    let mut probe = Probe::with_driver(&driver);
     let snapshot = probe.snapshot();
     assert_eq!(
         (probe.inventory().gpus[0].unified_memory, probe.inventory().gpus[0].memory_total_bytes),

@@ -1,8 +1,6 @@
-//! `tests/real-gpu` from end to end, on the fake driver with a fake `nvidia-smi` beside it.
+//! The script `tests/real-gpu` on the fake driver, with a fake `nvidia-smi`.
 
-#![allow(clippy::expect_used, reason = "a helper of a test fails by panicking, like the test")]
-
-use super::process::Sleeper;
+use super::harness::Sleeper;
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with, probe_program};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -10,13 +8,13 @@ use std::process::Command;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Runs the script: on `driver`, beside an `nvidia-smi` that answers by `script`. Exit status and all that it printed.
-fn run(driver: &FakeDriver, script: &Path, record: &Path, loads: bool) -> (Option<i32>, String) {
+/// Runs the script on `driver`, with an `nvidia-smi` that answers from `script`. Returns exit status and output.
+fn run_script(driver: &FakeDriver, script: &Path, record: &Path, loads: bool) -> (Option<i32>, String) {
     driver.open_to_all();
     let mut command = Command::new("python3");
     command.arg(format!("{ROOT}/tests/real-gpu")).args(["--seconds", "2"]);
     if loads {
-        // Its nvcc builds a load that puts no load on anything.
+        // The fake nvcc builds a program that uses no GPU.
         let path = std::env::var("PATH").expect("a path");
         command.env("PATH", format!("{ROOT}/tests/fake_nvml:{path}"));
     } else {
@@ -24,7 +22,7 @@ fn run(driver: &FakeDriver, script: &Path, record: &Path, loads: bool) -> (Optio
     }
     command.arg("--probe").arg(probe_program()).arg("--library").arg(driver.library());
     command.arg("--nvidia-smi").arg(format!("{ROOT}/tests/fake_nvml/nvidia-smi")).arg("--record").arg(record);
-    // The driver plays the script that lies beside it.
+    // The driver reads its scenario from its own folder.
     command.env("GPUFLEET_FAKE_SMI", script);
     let output = command.output().expect("python3 runs");
     let text = [output.stdout, output.stderr].concat();
@@ -46,12 +44,12 @@ fn scenario(sleeper: &Sleeper) -> Value {
 }
 
 #[test]
-fn it_finds_nothing_where_nvidia_smi_says_the_same_and_keeps_a_recording() {
+fn equal_readings_report_no_difference_and_leave_a_recording() {
     let sleeper = Sleeper::start();
     let scenario = scenario(&sleeper);
     let driver = FakeDriver::new(&scenario);
     let record = driver.library().with_file_name("record.jsonl");
-    let (status, text) = run(&driver, &driver.script(), &record, true);
+    let (status, text) = run_script(&driver, &driver.script(), &record, true);
     assert_eq!(status, Some(0), "{text}");
     assert!(text.contains("2 GPUs and 1 processes compared") && text.contains(" 0 differ\n"), "{text}");
     if rustix::process::geteuid().is_root() {
@@ -59,7 +57,7 @@ fn it_finds_nothing_where_nvidia_smi_says_the_same_and_keeps_a_recording() {
         assert!(text.contains(user), "{text}");
     }
     assert!(text.contains("18 figures of dmon compared, 0 differ\n"), "{text}");
-    // What the probe measures over a quarter of a second, the script plays for all time.
+    // Both read the constant rate of the scenario.
     let both =
         |line: &str| line.contains("pcie_receive_bytes_per_second: the probe 1") && line.ends_with(", dmon 1500 MB/s");
     assert!(text.lines().any(both), "{text}");
@@ -79,7 +77,7 @@ fn it_finds_nothing_where_nvidia_smi_says_the_same_and_keeps_a_recording() {
 }
 
 #[test]
-fn it_names_each_field_that_differs() {
+fn each_differing_field_is_named() {
     let sleeper = Sleeper::start();
     let scenario = scenario(&sleeper);
     let driver = FakeDriver::new(&scenario);
@@ -91,7 +89,7 @@ fn it_names_each_field_that_differs() {
     other["devices"][1]["processes"] = json!([{"pid": 1, "memory_bytes": 1}]);
     let script = driver.library().with_file_name("other.json");
     std::fs::write(&script, other.to_string()).expect("writes");
-    let (status, text) = run(&driver, &script, &driver.library().with_file_name("record.jsonl"), false);
+    let (status, text) = run_script(&driver, &script, &driver.library().with_file_name("record.jsonl"), false);
     assert_eq!(status, Some(1), "{text}");
     for line in [
         "differs: GPU 0, ecc_corrected_volatile: 1, nvidia-smi has 9 and 9\n",

@@ -1,15 +1,22 @@
-//! The remote script under the shells and in the homes that accounts have, by a real sshd.
+//! The remote script with different login shells, home directories and PAM rules on a real sshd. The tests need root.
 
-use super::machine::{Account, Home, Machine};
-use crate::lab::gpufleet;
-use crate::left_out::have_root;
+use super::client::{client_with, secret};
+use super::servers::{Account, AccountServer, Home};
+use crate::lab::{HostWatcher, gpufleet, has_root, is_snapshot, no_update};
+use crate::sshd::{Sshd, TIMEOUT};
+use gpufleet::collect::Command as HostCommand;
+use gpufleet::config::{Backend, HostConfig};
+use gpufleet::fleet::{HostId, HostUpdate, LinkErrorKind};
+use gpufleet::ssh::{Interaction, PromptKind, SshErrorKind};
 use std::fs;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// What `gpufleet doctor` says of one host.
-fn part<'a>(report: &'a str, host: &str) -> &'a str {
+/// The part of the `gpufleet doctor` report about one host.
+fn host_part<'a>(report: &'a str, host: &str) -> &'a str {
     let begin = report.find(&format!("{host}\n  ")).unwrap_or_else(|| panic!("no {host} in:\n{report}"));
     let rest = &report[begin..];
     let end = rest.match_indices('\n').find(|(at, _)| rest[at + 1..].starts_with(|next: char| next != ' '));
@@ -21,7 +28,7 @@ fn is_live(part: &str) -> bool {
 }
 
 /// The path of the probe that was started.
-fn probe(part: &str) -> &str {
+fn probe_path(part: &str) -> &str {
     let rest = part.split("the probe is ").nth(1).unwrap_or_else(|| panic!("no probe in:\n{part}"));
     rest.lines().next().unwrap()
 }
@@ -35,8 +42,8 @@ const NOISE: &[(&str, &str)] =
 const READS: &[(&str, &str)] = &[(".bashrc", "cat >/dev/null\n")];
 
 #[test]
-fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
-    if !have_root() {
+fn every_login_shell_and_home_works_or_reports_what_is_wrong() {
+    if !has_root() {
         return;
     }
     let usual = |name, shell| Account::new(name, shell, Home::Usual);
@@ -62,18 +69,18 @@ fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
     for account in &accounts {
         assert!(Path::new(account.shell).exists(), "these tests need {}: tests/run installs it", account.shell);
     }
-    let machine = Machine::start(&accounts, "size=32m", &[]);
+    let server = AccountServer::start(&accounts, "size=32m", &[]);
     let names: Vec<&str> = accounts.iter().map(|account| account.name).collect();
-    let hosts = machine.hosts_toml(&names, "");
+    let hosts = server.hosts_toml(&names, "");
     let report = doctor(&hosts);
     println!("{report}");
     for name in ["in-bash", "in-dash", "in-zsh", "in-fish", "in-tcsh", "noisy"] {
-        let part = part(&report, name);
+        let part = host_part(&report, name);
         assert!(is_live(part), "{part}");
-        let cache = machine.home(name).join(".cache/gpufleet");
-        assert!(probe(part).starts_with(&*cache.to_string_lossy()), "{part}");
+        let cache = server.home(name).join(".cache/gpufleet");
+        assert!(probe_path(part).starts_with(&*cache.to_string_lossy()), "{part}");
     }
-    for (name, words) in [
+    for (name, expected) in [
         ("reading", "the remote shell did not answer within 10 s"),
         ("nobody-in", "the account has no login shell (exit status 1: This account is currently not available.)"),
         ("forced", "the login ended before /bin/sh answered (exit status 3: only backups here)"),
@@ -81,11 +88,11 @@ fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
         ("hung", "the remote shell did not answer within 10 s"),
         (
             "hung-cache",
-            &format!("the remote script hung at {}/.cache/gpufleet within 10 s", machine.home("hung-cache").display()),
+            &format!("the remote script hung at {}/.cache/gpufleet within 10 s", server.home("hung-cache").display()),
         ),
     ] {
-        let part = part(&report, name);
-        assert!(part.contains("FAIL") && part.contains(words), "{name}:\n{part}");
+        let part = host_part(&report, name);
+        assert!(part.contains("FAIL") && part.contains(expected), "{name}:\n{part}");
         assert!(part.contains("hint: "), "{name}:\n{part}");
     }
     for (name, why) in [
@@ -94,51 +101,51 @@ fn every_shell_and_every_home_works_or_says_what_is_wrong_with_it() {
         ("full", "No space left on device"),
         ("homeless", "Permission denied"),
     ] {
-        let part = part(&report, name);
-        let cache = machine.home(name).join(".cache/gpufleet");
+        let part = host_part(&report, name);
+        let cache = server.home(name).join(".cache/gpufleet");
         assert!(part.contains(&format!("not {}: {why}", cache.display())), "{name}:\n{part}");
-        assert!(is_live(part) && probe(part).starts_with("/tmp/gpufleet-"), "{name}:\n{part}");
+        assert!(is_live(part) && probe_path(part).starts_with("/tmp/gpufleet-"), "{name}:\n{part}");
     }
-    // The probe of another run is found where it was put.
+    // The second run finds the probe of the first one.
     let again = doctor(&hosts);
     for name in ["in-zsh", "in-fish", "in-tcsh", "noexec", "homeless"] {
-        assert_eq!(probe(part(&again, name)), probe(part(&report, name)));
-        assert!(!part(&again, name).contains("bytes sent"), "{again}");
+        assert_eq!(probe_path(host_part(&again, name)), probe_path(host_part(&report, name)));
+        assert!(!host_part(&again, name).contains("probe uploaded"), "{again}");
     }
 }
 
 #[test]
-fn without_a_place_for_programs_each_is_named_with_its_reason() {
-    if !have_root() {
+fn each_unusable_probe_directory_is_named_with_its_reason() {
+    if !has_root() {
         return;
     }
     let accounts = [
         Account::new("noexec", "/bin/bash", Home::Mounted("noexec")),
         Account::new("full", "/usr/bin/tcsh", Home::Mounted("size=64k")),
     ];
-    let machine = Machine::start(&accounts, "noexec", &[]);
-    let report = doctor(&machine.hosts_toml(&["noexec", "full"], ""));
+    let server = AccountServer::start(&accounts, "noexec", &[]);
+    let report = doctor(&server.hosts_toml(&["noexec", "full"], ""));
     println!("{report}");
     for (name, why) in [("noexec", "programs may not be run there"), ("full", "No space left on device")] {
-        let part = part(&report, name);
-        let cache = machine.home(name).join(".cache/gpufleet");
+        let part = host_part(&report, name);
+        let cache = server.home(name).join(".cache/gpufleet");
         let begin = format!("no directory for the probe: {}: {why}; /tmp/gpufleet-", cache.display());
-        let told = part.split(&begin).nth(1).unwrap_or_else(|| panic!("{name}:\n{part}"));
-        assert!(told.lines().next().unwrap().ends_with(": programs may not be run there"), "{part}");
-        // `nvidia-smi` is asked then, and there is none.
+        let directories = part.split(&begin).nth(1).unwrap_or_else(|| panic!("{name}:\n{part}"));
+        assert!(directories.lines().next().unwrap().ends_with(": programs may not be run there"), "{part}");
+        // gpufleet falls back to nvidia-smi, which does not exist here; the host itself is live.
         assert!(is_live(part), "{part}");
     }
 }
 
-/// The probes in a folder.
+/// The names of the files in a folder.
 fn entries(folder: &Path) -> Vec<String> {
     let names = fs::read_dir(folder).into_iter().flatten().flatten();
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 #[test]
-fn controllers_at_once_and_users_at_once_each_get_a_probe_of_their_own() {
-    if !have_root() {
+fn concurrent_controllers_share_one_probe_file_and_users_do_not() {
+    if !has_root() {
         return;
     }
     let accounts = [
@@ -146,8 +153,8 @@ fn controllers_at_once_and_users_at_once_each_get_a_probe_of_their_own() {
         Account::new("bob", "/bin/bash", Home::Missing),
         Account::new("eve", "/bin/bash", Home::Missing),
     ];
-    let machine = Machine::start(&accounts, "size=32m", &[]);
-    let hosts = machine.hosts_toml(&["ann", "bob", "eve"], "");
+    let server = AccountServer::start(&accounts, "size=32m", &[]);
+    let hosts = server.hosts_toml(&["ann", "bob", "eve"], "");
     let state = tempfile::tempdir().unwrap();
     let running: Vec<_> = (0..4)
         .map(|number| {
@@ -165,27 +172,27 @@ fn controllers_at_once_and_users_at_once_each_get_a_probe_of_their_own() {
         let output = one.wait_with_output().unwrap();
         assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
     }
-    let cache = machine.home("ann").join(".cache/gpufleet");
+    let cache = server.home("ann").join(".cache/gpufleet");
     let [name] = &entries(&cache)[..] else { panic!("{:?}", entries(&cache)) };
     let file = fs::metadata(cache.join(name)).unwrap();
     assert_eq!((file.mode() & 0o7777, file.nlink()), (0o700, 1));
-    // Those without a home have a directory each in /tmp, and nobody else may enter it.
+    // Each account without a home gets its own directory in /tmp.
     let report = doctor(&hosts);
-    let [bob, eve] = ["bob", "eve"].map(|name| probe(part(&report, name)).to_owned());
+    let [bob, eve] = ["bob", "eve"].map(|name| probe_path(host_part(&report, name)).to_owned());
     assert_ne!(Path::new(&bob).parent(), Path::new(&eve).parent());
 }
 
 #[test]
-fn what_another_user_plants_is_never_run() {
-    if !have_root() {
+fn files_planted_by_another_user_are_never_run() {
+    if !has_root() {
         return;
     }
     let accounts = [Account::new("ann", "/bin/sh", Home::Missing), Account::new("eve", "/bin/sh", Home::Missing)];
-    let machine = Machine::start(&accounts, "size=32m", &[]);
-    let hosts = machine.hosts_toml(&["ann"], "");
-    // Which name is it that the probe gets?
+    let server = AccountServer::start(&accounts, "size=32m", &[]);
+    let hosts = server.hosts_toml(&["ann"], "");
+    // Find out the file name of the probe.
     let first = doctor(&hosts);
-    let path = probe(part(&first, "ann")).to_owned();
+    let path = probe_path(host_part(&first, "ann")).to_owned();
     let name = path.rsplit('/').next().unwrap();
     assert!(String::from_utf8(gpufleet(&["clean", &hosts]).stdout).unwrap().contains("removed "));
     let planted = format!(
@@ -193,27 +200,27 @@ fn what_another_user_plants_is_never_run() {
          chmod 777 gpufleet-aaaaaaaa/{name}; mkdir -m 777 theirs && cp gpufleet-aaaaaaaa/{name} theirs && \
          ln -s /tmp/theirs gpufleet-bbbbbbbb; mkfifo -m 777 gpufleet-cccccccc; : >gpufleet-dddddddd; ls -ld /tmp/gpufleet-*"
     );
-    let eve = machine.hosts_toml(&["eve"], "");
+    let eve = server.hosts_toml(&["eve"], "");
     assert!(eve.ends_with("hosts.toml"));
-    let done = ssh(&machine, "eve", &planted);
-    assert_eq!(done.lines().count(), 4, "{done}");
-    let report = doctor(&machine.hosts_toml(&["ann"], ""));
+    let listing = ssh(&server, "eve", &planted);
+    assert_eq!(listing.lines().count(), 4, "{listing}");
+    let report = doctor(&server.hosts_toml(&["ann"], ""));
     println!("{report}");
-    let path = probe(part(&report, "ann"));
-    assert!(is_live(part(&report, "ann")) && path.starts_with("/tmp/gpufleet-"), "{report}");
-    for not in ["aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"] {
-        assert!(!path.contains(not), "{path}");
+    let path = probe_path(host_part(&report, "ann"));
+    assert!(is_live(host_part(&report, "ann")) && path.starts_with("/tmp/gpufleet-"), "{report}");
+    for planted in ["aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd"] {
+        assert!(!path.contains(planted), "{path}");
     }
-    let listed = ssh(&machine, "ann", &format!("stat -c '%U %a' {path} $(dirname {path}); ls /tmp/owned 2>/dev/null"));
+    let listed = ssh(&server, "ann", &format!("stat -c '%U %a' {path} $(dirname {path}); ls /tmp/owned 2>/dev/null"));
     assert_eq!(listed, "ann 700\nann 700\n");
-    // Nor is anything planted where nobody but its owner could: its own cache, by the account itself.
-    assert_eq!(ssh(&machine, "eve", &format!("echo evil >>{path} || echo refused")), "refused\n");
-    assert!(fs::set_permissions(machine.sshd.file("home"), fs::Permissions::from_mode(0o755)).is_err());
+    // Another user cannot write to the probe, and no home directory was created.
+    assert_eq!(ssh(&server, "eve", &format!("echo evil >>{path} || echo refused")), "refused\n");
+    assert!(fs::set_permissions(server.sshd.file("home"), fs::Permissions::from_mode(0o755)).is_err());
 }
 
-/// Runs a command as one of the accounts, with the plain `ssh`.
-fn ssh(machine: &Machine, account: &str, command: &str) -> String {
-    let sshd = &machine.sshd;
+/// Runs a command as one of the accounts with the ssh program.
+fn ssh(server: &AccountServer, account: &str, command: &str) -> String {
+    let sshd = &server.sshd;
     let output = Command::new("ssh")
         .args(["-F", "/dev/null", "-o", "BatchMode=yes", "-o", "IdentitiesOnly=yes", "-o", "GlobalKnownHostsFile=none"])
         .arg("-o")
@@ -225,4 +232,184 @@ fn ssh(machine: &Machine, account: &str, command: &str) -> String {
         .output()
         .unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+const ANN: Account = Account::new("ann", "/bin/sh", Home::Usual);
+
+/// The message of pam_slurm_adopt.
+const NO_JOB: &str = "Access denied by pam_slurm_adopt: you have no active jobs on this node";
+
+/// Writes a PAM configuration that refuses accounts unless the file `job` exists, and accepts each of `codes` once.
+fn write_pam(folder: &Path) {
+    fs::create_dir(folder.join("pam.d")).unwrap();
+    let at = folder.display();
+    let script = |name: &str, text: &str| {
+        fs::write(folder.join(name), format!("#!/bin/sh\n{text}\n")).unwrap();
+        fs::set_permissions(folder.join(name), fs::Permissions::from_mode(0o755)).unwrap();
+    };
+    script("account", &format!("[ -e {at}/job ] || {{ echo '{NO_JOB}'; exit 1; }}"));
+    script(
+        "code",
+        &format!("code=$(tr -d '\\0'); grep -qx -- \"$code\" {at}/codes && sed -i \"/^$code$/d\" {at}/codes"),
+    );
+    fs::write(
+        folder.join("pam.d/sshd"),
+        format!(
+            "auth required pam_permit.so\nauth required pam_exec.so quiet expose_authtok {at}/code\n\
+             account required pam_exec.so quiet stdout {at}/account\nsession required pam_permit.so\n"
+        ),
+    )
+    .unwrap();
+}
+
+fn start(added: &[&str]) -> AccountServer {
+    let mut lines = vec!["UsePAM yes"];
+    lines.extend(added);
+    AccountServer::start_with(&[ANN], "size=32m", &lines, write_pam)
+}
+
+fn host(server: &AccountServer) -> HostConfig {
+    HostConfig { user: Some("ann".into()), ..super::client::host(&server.sshd) }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pam_refusal_is_shown_and_the_account_is_retried() {
+    if !has_root() {
+        return;
+    }
+    let server = start(&[]);
+    let mut watcher = HostWatcher::start(vec![host(&server)]);
+    let is_down = |update: &HostUpdate| matches!(update, HostUpdate::Down { .. });
+    let (_, update) = watcher.wait_until("the refusal", is_down, is_snapshot).await;
+    let HostUpdate::Down { error, retry_at, .. } = update else { unreachable!() };
+    assert_eq!(
+        (error.kind, error.message.to_string()),
+        (LinkErrorKind::Refusal, format!("no job of ann runs here; the server says: {NO_JOB}")),
+        "{}",
+        server.sshd.log()
+    );
+    let again = retry_at.expect("a time").since(watcher.clock.now());
+    assert!(again > Duration::from_secs(290) && again < Duration::from_secs(331), "{again:?}");
+    let output = gpufleet(&["status", &server.hosts_toml(&["ann"], "")]);
+    assert_eq!(output.status.code(), Some(3));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        table.starts_with(&format!("ann  refused: no job of ann runs here; the server says: {NO_JOB}\n")),
+        "{table}"
+    );
+    // A job starts and the user retries by hand.
+    fs::write(server.sshd.file("job"), "").unwrap();
+    assert!(watcher.collector.command(HostId(0), HostCommand::Retry));
+    watcher.wait_live().await;
+    // The job ends: Slurm kills all of its processes, and the probe.
+    fs::remove_file(server.sshd.file("job")).unwrap();
+    kill_probes_of(&server.sshd);
+    let (_, update) = watcher.wait_until("the end", is_down, no_update).await;
+    let HostUpdate::Down { error, .. } = update else { unreachable!() };
+    assert_eq!(error.message, "the probe was killed (9)");
+    let refused =
+        |update: &HostUpdate| matches!(update, HostUpdate::Down { error, .. } if error.kind == LinkErrorKind::Refusal);
+    let (soon, _) = watcher.wait_until("the refusal", refused, is_snapshot).await;
+    assert!(soon < Duration::from_secs(10), "{soon:?}");
+}
+
+/// Kills the probes below a server.
+fn kill_probes_of(sshd: &Sshd) {
+    let mut killed = 0;
+    for pid in sshd.descendants() {
+        let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        if name.starts_with("gpufleet-probe") {
+            crate::pty::signal(pid, "KILL");
+            killed += 1;
+        }
+    }
+    assert_eq!(killed, 1, "probes");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_pam_code_at_a_jump_host_opens_all_hosts_behind_it() {
+    if !has_root() {
+        return;
+    }
+    let bastion = start(&["KbdInteractiveAuthentication yes", "AuthenticationMethods keyboard-interactive"]);
+    fs::write(bastion.sshd.file("job"), "").unwrap();
+    fs::write(bastion.sshd.file("codes"), "111111\n222222\n").unwrap();
+    let behind = Sshd::start_at(Ipv4Addr::new(127, 0, 0, 2), &[]);
+    let config = behind.file("ssh_config");
+    fs::write(
+        &config,
+        format!(
+            "Host gpu*\n HostName {}\n Port {}\n User {}\n IdentityFile {}\n UserKnownHostsFile {}\n ProxyJump \
+             bastion\nHost bastion\n HostName 127.0.0.1\n Port {}\n User ann\n UserKnownHostsFile {}\n",
+            behind.ip(),
+            behind.port(),
+            behind.user(),
+            behind.client_key().display(),
+            behind.known_hosts().display(),
+            bastion.sshd.port(),
+            bastion.sshd.known_hosts().display()
+        ),
+    )
+    .unwrap();
+    let mut client = client_with(Interaction::Ask, |options| {
+        options.ssh_config = Some(config);
+        options.limits.answer = Duration::from_millis(300);
+    });
+    let named = |name: &str| HostConfig { backend: Backend::Native, ..HostConfig::named(name) };
+    let login: Vec<_> = (0..8).map(|number| client.spawn(&named(&format!("gpu{number}")), "echo in")).collect();
+    let prompt = client.next_prompt().await;
+    let PromptKind::Secret { text, failures: 0, .. } = &prompt.kind else { panic!("{prompt:?}") };
+    assert!(text.contains("Password"), "{text}");
+    // Without an answer the client closes the connection before the server does, and opens a new one only on an answer.
+    let prompt = client.next_prompt_after(prompt.id).await;
+    let PromptKind::Secret { text, .. } = &prompt.kind else { panic!("{prompt:?}") };
+    assert_eq!(text, "Press Enter to log in to bastion:");
+    let connections = || bastion.sshd.log().matches("Connection from").count();
+    assert_eq!(connections(), 1);
+    client.context.answer(prompt.id, secret(""));
+    let prompt = client.next_prompt().await;
+    client.context.answer(prompt.id, secret("111111"));
+    for one in login {
+        let finished = tokio::time::timeout(TIMEOUT, one).await.unwrap().unwrap().unwrap();
+        assert_eq!(finished.stdout, "in\n");
+    }
+    assert_eq!(connections(), 2, "{}", bastion.sshd.log());
+    assert_eq!(fs::read_to_string(bastion.sshd.file("codes")).unwrap(), "222222\n");
+    assert!(client.prompts.try_recv().is_err(), "only one login prompts");
+}
+
+#[tokio::test]
+async fn wrong_or_used_pam_code_prompts_again() {
+    if !has_root() {
+        return;
+    }
+    let server = start(&["KbdInteractiveAuthentication yes", "AuthenticationMethods keyboard-interactive"]);
+    fs::write(server.sshd.file("job"), "").unwrap();
+    fs::write(server.sshd.file("codes"), "111111\n222222\n").unwrap();
+    let mut client = client_with(Interaction::Ask, |_| {});
+    for answers in [&["111111"][..], &["111111", "222222"]] {
+        let login = client.spawn(&host(&server), "echo in");
+        for answer in answers {
+            let prompt = client.next_prompt().await;
+            client.context.answer(prompt.id, secret(answer));
+        }
+        assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
+    }
+    // A key, followed by a code.
+    let both = start(&["KbdInteractiveAuthentication yes", "AuthenticationMethods publickey,keyboard-interactive"]);
+    fs::write(both.sshd.file("job"), "").unwrap();
+    fs::write(both.sshd.file("codes"), "333333\n").unwrap();
+    let login = client.spawn(&host(&both), "echo in");
+    let prompt = client.next_prompt().await;
+    client.context.answer(prompt.id, secret("333333"));
+    assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
+    // PAM refuses the account after the code was accepted: the error names the account, not the code.
+    fs::remove_file(both.sshd.file("job")).unwrap();
+    fs::write(both.sshd.file("codes"), "444444\n").unwrap();
+    let login = client.spawn(&host(&both), "echo in");
+    let prompt = client.next_prompt().await;
+    client.context.answer(prompt.id, secret("444444"));
+    let error = login.await.unwrap().unwrap_err();
+    assert_eq!(error.kind, SshErrorKind::SessionRefused, "{error:?}");
+    assert!(error.message.ends_with(NO_JOB), "{error}");
 }

@@ -1,7 +1,7 @@
-//! What the `ssh` program asks, through our queue of prompts and never on the terminal.
+//! Prompts of the `ssh` program go to the prompt queue (askpass) and never to the terminal.
 
-use super::harness::{host, person, person_with, secret};
-use super::server::{CODE, PASSWORD, Server, Way};
+use super::client::{client, client_with, host, secret};
+use super::servers::{CODE, LoginMethod, PASSWORD, Server};
 use crate::lab::Lab;
 use crate::pty::Pty;
 use crate::sshd::{PASSPHRASE, Sshd};
@@ -25,37 +25,37 @@ fn by_system(server: &Server, folder: &Path) -> HostConfig {
 }
 
 #[tokio::test]
-async fn a_password_and_a_code() {
-    let server = Server::start(Way::Password).await;
-    let mut person = person(Interaction::Ask);
-    let opening = person.spawn(&by_system(&server, person.home.path()), "true");
+async fn password_and_one_time_code_open_the_host() {
+    let server = Server::start(LoginMethod::Password).await;
+    let mut client = client(Interaction::Ask);
+    let login = client.spawn(&by_system(&server, client.home.path()), "true");
     for (failures, answer) in [(0, "wrong"), (1, PASSWORD)] {
-        let prompt = person.asked().await;
+        let prompt = client.next_prompt().await;
         assert_eq!(prompt.hosts, ["gpu01"]);
         let PromptKind::Secret { text, echo, failures: before, .. } = prompt.kind else { panic!("{prompt:?}") };
         assert_eq!((text.as_str(), echo, before), ("bob@127.0.0.1's password:", false, failures));
-        person.context.answer(prompt.id, secret(answer));
+        client.context.answer(prompt.id, secret(answer));
     }
-    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+    assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
 
-    let server = Server::start(Way::Questions).await;
-    let opening = person.spawn(&by_system(&server, person.home.path()), "true");
-    for (words, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
-        let prompt = person.asked().await;
-        assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains(words)), "{prompt:?}");
-        person.context.answer(prompt.id, secret(answer));
+    let server = Server::start(LoginMethod::Questions).await;
+    let login = client.spawn(&by_system(&server, client.home.path()), "true");
+    for (question, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
+        let prompt = client.next_prompt().await;
+        assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains(question)), "{prompt:?}");
+        client.context.answer(prompt.id, secret(answer));
     }
-    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+    assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_login_that_nobody_answers_is_ended_before_the_server_does_and_begun_anew_when_somebody_comes() {
-    let server = Server::start(Way::Questions).await;
-    let mut person = person_with(Interaction::Ask, |options| options.limits.answer = Duration::from_millis(300));
-    let direct = by_system(&server, person.home.path());
-    // The same by a jump host that only ssh can follow.
+async fn unanswered_login_is_closed_and_restarted_when_somebody_answers() {
+    let server = Server::start(LoginMethod::Questions).await;
+    let mut client = client_with(Interaction::Ask, |options| options.limits.answer = Duration::from_millis(300));
+    let direct = by_system(&server, client.home.path());
+    // The second host is behind a jump host that only the ssh program can use.
     let behind = Sshd::start();
-    let config = person.home.path().join("config");
+    let config = client.home.path().join("config");
     fs::write(
         &config,
         format!(
@@ -69,35 +69,35 @@ async fn a_login_that_nobody_answers_is_ended_before_the_server_does_and_begun_a
     through.ssh_config = Some(config);
     through.proxy_jump = Some(parse_hops("gate", 0..4).unwrap());
     for (host, name) in [(direct, "gpu01"), (through, "gpu01")] {
-        let opening = person.spawn(&host, "echo in");
-        let mut prompt = person.asked().await;
+        let login = client.spawn(&host, "echo in");
+        let mut prompt = client.next_prompt().await;
         assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains("Password:")), "{prompt:?}");
-        // Twice nobody is there.
+        // Two prompts time out.
         for _ in 0..2 {
-            prompt = person.asked_anew(prompt.id).await;
+            prompt = client.next_prompt_after(prompt.id).await;
             let PromptKind::Secret { text, .. } = &prompt.kind else { panic!("{prompt:?}") };
             assert_eq!(text, &format!("Press Enter to log in to {name}:"));
             let before = server.connections();
-            person.context.answer(prompt.id, secret(""));
-            prompt = person.asked().await;
-            assert_eq!(server.connections(), before + 1, "one connection, when somebody comes");
+            client.context.answer(prompt.id, secret(""));
+            prompt = client.next_prompt().await;
+            assert_eq!(server.connections(), before + 1, "the answer opens one connection");
         }
-        for (words, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
-            assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains(words)), "{prompt:?}");
-            person.context.answer(prompt.id, secret(answer));
-            if words == "Password:" {
-                prompt = person.asked().await;
+        for (question, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
+            assert!(matches!(&prompt.kind, PromptKind::Secret { text, .. } if text.contains(question)), "{prompt:?}");
+            client.context.answer(prompt.id, secret(answer));
+            if question == "Password:" {
+                prompt = client.next_prompt().await;
             }
         }
-        assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+        assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
     }
-    // Who does not want it any more says so.
-    let server = Server::start(Way::Questions).await;
-    let opening = person.spawn(&by_system(&server, person.home.path()), "true");
-    let first = person.asked().await;
-    let prompt = person.asked_anew(first.id).await;
-    person.context.answer(prompt.id, Answer::Decline);
-    let error = opening.await.unwrap().unwrap_err();
+    // Declining the prompt ends the login.
+    let server = Server::start(LoginMethod::Questions).await;
+    let login = client.spawn(&by_system(&server, client.home.path()), "true");
+    let first = client.next_prompt().await;
+    let prompt = client.next_prompt_after(first.id).await;
+    client.context.answer(prompt.id, Answer::Decline);
+    let error = login.await.unwrap().unwrap_err();
     assert_eq!(
         (error.kind, error.message.as_str()),
         (SshErrorKind::Declined, "the login as bob was cancelled at the prompt")
@@ -105,51 +105,51 @@ async fn a_login_that_nobody_answers_is_ended_before_the_server_does_and_begun_a
 }
 
 #[tokio::test]
-async fn one_passphrase_for_two_programs_and_a_refusal_ends_them() {
+async fn one_passphrase_serves_two_hosts_and_declining_ends_the_login() {
     let sshd = Sshd::start();
-    let mut person = person(Interaction::Ask);
+    let mut client = client(Interaction::Ask);
     let mut first = host(&sshd);
     first.backend = Backend::System;
     first.identity_file = Some(sshd.locked_key());
     let second = HostConfig { name: "gpu02".into(), ..first.clone() };
-    let opening = [person.spawn(&first, "echo in"), person.spawn(&second, "echo in")];
-    let mut prompt = person.asked().await;
+    let login = [client.spawn(&first, "echo in"), client.spawn(&second, "echo in")];
+    let mut prompt = client.next_prompt().await;
     while prompt.hosts.len() < 2 {
-        prompt = person.asked().await;
+        prompt = client.next_prompt().await;
     }
     let path = sshd.locked_key().display().to_string();
     assert_eq!(prompt.kind, PromptKind::Passphrase { path, fingerprint: None, failures: 0 });
-    person.context.answer(prompt.id, secret(PASSPHRASE));
-    for one in opening {
+    client.context.answer(prompt.id, secret(PASSPHRASE));
+    for one in login {
         assert_eq!(one.await.unwrap().unwrap().stdout, "in\n");
     }
-    let opening = person.spawn(&first, "true");
-    let prompt = person.asked().await;
-    person.context.answer(prompt.id, Answer::Decline);
-    let error = opening.await.unwrap().unwrap_err();
+    let login = client.spawn(&first, "true");
+    let prompt = client.next_prompt().await;
+    client.context.answer(prompt.id, Answer::Decline);
+    let error = login.await.unwrap().unwrap_err();
     assert_eq!(error.kind, SshErrorKind::Declined);
     assert_eq!(error.message, format!("the login as {} was cancelled at the prompt", sshd.user()));
     assert!(!sshd.log().contains("Failed password"), "{}", sshd.log());
 }
 
 #[tokio::test]
-async fn an_unknown_key_is_asked_about_in_the_words_of_ssh() {
+async fn unknown_host_key_prompt_shows_the_text_of_ssh() {
     let sshd = Sshd::start();
     fs::remove_file(sshd.known_hosts()).unwrap();
-    let mut person = person(Interaction::Ask);
+    let mut client = client(Interaction::Ask);
     let mut host = host(&sshd);
     host.backend = Backend::System;
-    let opening = person.spawn(&host, "echo in");
-    let prompt = person.asked().await;
+    let login = client.spawn(&host, "echo in");
+    let prompt = client.next_prompt().await;
     let PromptKind::Secret { text, instruction, echo, .. } = &prompt.kind else { panic!("{prompt:?}") };
     assert!(*echo && text.ends_with("(yes/no/[fingerprint])?"), "{text}");
     assert!(instruction.contains(&sshd.fingerprint("ed25519")), "{instruction}");
-    person.context.answer(prompt.id, secret("yes"));
-    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
+    client.context.answer(prompt.id, secret("yes"));
+    assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
     assert!(fs::read_to_string(sshd.known_hosts()).unwrap().contains(&sshd.host_key("ed25519")));
 }
 
-/// The hosts.toml of one host with more lines.
+/// Writes a hosts.toml with one host and these additional lines.
 fn hosts_toml(lab: &Lab, lines: &str) -> String {
     let sshd = &lab.hosts[0].sshd;
     let text = format!(
@@ -163,11 +163,11 @@ fn hosts_toml(lab: &Lab, lines: &str) -> String {
 }
 
 #[test]
-fn nothing_that_ssh_starts_paints_on_the_terminal() {
+fn programs_that_ssh_starts_cannot_write_to_the_terminal() {
     let lab = Lab::start(&["hgx-01"]);
     let sshd = &lab.hosts[0].sshd;
     let painted = lab.path("painted");
-    // Says on the terminal that it is there, notes whether it could, and leads on.
+    // Tries to write to the terminal, records the result, and connects to the server.
     let proxy = format!(
         "(echo PAINTED >/dev/tty && echo yes || echo no) >{} 2>&1; exec ssh -F /dev/null -o BatchMode=yes -o \
          UserKnownHostsFile={} -i {} -p {port} {}@127.0.0.1 -W 127.0.0.1:{port}",
@@ -184,14 +184,14 @@ fn nothing_that_ssh_starts_paints_on_the_terminal() {
         let hosts = hosts_toml(&lab, &format!("backend = \"{backend}\"\nssh_config = \"{config}\""));
         let pty = Pty::gpufleet((120, 40), &[&hosts], &[("SSH_AUTH_SOCK", "")]);
         pty.wait("the GPUs", |text| text.contains("4 GPUs") && text.contains("97%"));
-        assert!(fs::read_to_string(&painted).unwrap().ends_with("no\n"), "{backend}: there is a terminal");
+        assert!(fs::read_to_string(&painted).unwrap().ends_with("no\n"), "{backend}: the proxy can open the terminal");
         assert!(!String::from_utf8_lossy(&pty.bytes()).contains("PAINTED"), "{backend}");
         fs::remove_file(&painted).unwrap();
     }
 }
 
 #[test]
-fn status_asks_on_the_terminal_and_no_secret_is_left_anywhere() {
+fn status_prompts_on_the_terminal_and_stores_no_secret() {
     let lab = Lab::start(&["hgx-01"]);
     let sshd = &lab.hosts[0].sshd;
     let key = sshd.locked_key();
@@ -206,7 +206,7 @@ fn status_asks_on_the_terminal_and_no_secret_is_left_anywhere() {
             ("XDG_CACHE_HOME", folder.as_str()),
             ("XDG_CONFIG_HOME", folder.as_str()),
             ("XDG_RUNTIME_DIR", folder.as_str()),
-            // Whatever may log, may log everything.
+            // Everything that can log, logs everything.
             ("RUST_LOG", "trace"),
         ];
         let mut pty = Pty::gpufleet((120, 40), &["status", &hosts], &environment);
@@ -225,15 +225,15 @@ fn status_asks_on_the_terminal_and_no_secret_is_left_anywhere() {
                 .filter(|entry| entry.file_name().to_string_lossy().len() > 30)
                 .count(),
             0,
-            "the socket's folder is gone"
+            "the folder of the askpass socket is removed"
         );
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_typed_password_and_a_code_are_in_nothing_that_is_written() {
+async fn typed_password_and_code_are_in_no_written_file() {
     for backend in ["native", "system"] {
-        let server = Server::start(Way::Questions).await;
+        let server = Server::start(LoginMethod::Questions).await;
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name).display().to_string();
         fs::write(at("known_hosts"), server.known_hosts_line()).unwrap();
@@ -258,12 +258,12 @@ async fn a_typed_password_and_a_code_are_in_nothing_that_is_written() {
             ("RUST_LOG", "trace"),
         ];
         let mut pty = Pty::gpufleet((120, 40), &["--log", &at("ssh.log"), &at("hosts.toml")], &environment);
-        // The caret shows when keys count.
+        // The dialog shows its caret once it accepts keys.
         for (question, answer) in [("Password:", PASSWORD), ("Verification code:", CODE)] {
             pty.wait(question, |text| text.contains(question) && text.contains('▏'));
             pty.keys(&format!("{answer}\r"));
         }
-        // This server runs no shell. It is tried again soon, and then the log alone still says so.
+        // This server runs no shell. gpufleet retries soon, so only the log still has the error.
         let log = at("ssh.log");
         pty.wait("the end", |_| fs::read_to_string(&log).is_ok_and(|log| log.contains("the login ended before")));
         pty.signal("TERM");
@@ -275,7 +275,7 @@ async fn a_typed_password_and_a_code_are_in_nothing_that_is_written() {
     }
 }
 
-/// The files below a folder that hold a text.
+/// The files below a folder that contain a text.
 fn holding(folder: &Path, text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {

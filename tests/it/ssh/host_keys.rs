@@ -1,8 +1,11 @@
-//! Host keys: what is known, unknown, changed and revoked, beside a real sshd and a real ssh.
+//! Host keys against a real sshd: known, unknown, changed and revoked, compared with the real ssh.
 
-use super::harness::{host, person};
+use super::client::{client, host};
 use crate::sshd::Sshd;
 use gpufleet::ssh::{Answer, Interaction, PromptKind, SshError, SshErrorKind};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
 use std::fs;
 use std::process::Command;
 
@@ -10,20 +13,20 @@ fn shown(sshd: &Sshd) -> String {
     format!("ssh-ed25519 {}", sshd.fingerprint("ed25519"))
 }
 
-/// Whether the server has seen any attempt to log in.
+/// Whether the server has logged an authentication attempt.
 fn was_approached(sshd: &Sshd) -> bool {
     let log = sshd.log();
     log.contains("Accepted") || log.contains("Failed") || log.contains("Postponed")
 }
 
 #[tokio::test]
-async fn an_unknown_key_is_refused_when_nobody_can_be_asked() {
+async fn unknown_key_is_refused_without_prompts() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     fs::remove_file(sshd.known_hosts()).unwrap();
     let (user, port) = (sshd.user(), sshd.port());
     assert_eq!(
-        person.open(&host(&sshd), "true").await.unwrap_err(),
+        client.open(&host(&sshd), "true").await.unwrap_err(),
         SshError::new(
             SshErrorKind::HostKeyUnknown,
             format!("the host key of [127.0.0.1]:{port} is not known ({}), and no prompt is possible", shown(&sshd))
@@ -39,13 +42,13 @@ async fn an_unknown_key_is_refused_when_nobody_can_be_asked() {
 }
 
 #[tokio::test]
-async fn trust_once_lasts_for_the_process_and_writes_nothing() {
+async fn trust_once_lasts_for_the_process_and_writes_no_line() {
     let sshd = Sshd::start();
-    let mut person = person(Interaction::Ask);
+    let mut client = client(Interaction::Ask);
     fs::write(sshd.known_hosts(), format!("elsewhere {}\n", sshd.host_key("ed25519"))).unwrap();
     let host = host(&sshd);
-    let opening = person.spawn(&host, "echo in");
-    let prompt = person.asked().await;
+    let login = client.spawn(&host, "echo in");
+    let prompt = client.next_prompt().await;
     assert_eq!(prompt.hosts, ["gpu01"]);
     assert_eq!(
         prompt.kind,
@@ -58,60 +61,60 @@ async fn trust_once_lasts_for_the_process_and_writes_nothing() {
         }
     );
     assert!(!was_approached(&sshd), "{}", sshd.log());
-    person.context.answer(prompt.id, Answer::TrustOnce);
-    assert_eq!(opening.await.unwrap().unwrap().stdout, "in\n");
-    assert_eq!(person.run(&host, "echo again").await.unwrap().stdout, "again\n");
+    client.context.answer(prompt.id, Answer::TrustOnce);
+    assert_eq!(login.await.unwrap().unwrap().stdout, "in\n");
+    assert_eq!(client.run(&host, "echo again").await.unwrap().stdout, "again\n");
     assert!(fs::read_to_string(sshd.known_hosts()).unwrap().starts_with("elsewhere "));
 }
 
 #[tokio::test]
 async fn trust_and_save_asks_two_hosts_once_and_writes_one_line() {
     let sshd = Sshd::start();
-    let mut person = person(Interaction::Ask);
+    let mut client = client(Interaction::Ask);
     fs::remove_file(sshd.known_hosts()).unwrap();
     let first = host(&sshd);
     let mut second = first.clone();
     second.name = "gpu02".into();
-    let opening = [person.spawn(&first, "echo in"), person.spawn(&second, "echo in")];
-    let mut prompt = person.asked().await;
+    let login = [client.spawn(&first, "echo in"), client.spawn(&second, "echo in")];
+    let mut prompt = client.next_prompt().await;
     while prompt.hosts.len() < 2 {
-        prompt = person.asked().await;
+        prompt = client.next_prompt().await;
     }
-    person.context.answer(prompt.id, Answer::TrustAndSave);
-    for one in opening {
+    client.context.answer(prompt.id, Answer::TrustAndSave);
+    for one in login {
         assert_eq!(one.await.unwrap().unwrap().stdout, "in\n");
     }
     assert_eq!(fs::read_to_string(sshd.known_hosts()).unwrap(), sshd.known_hosts_line("ed25519"));
-    // Another process, and the real ssh, know it now.
-    let other = super::harness::person(Interaction::Refuse);
+    // A new process and the real ssh accept the key now.
+    let other = super::client::client(Interaction::Refuse);
     assert_eq!(other.run(&first, "echo in").await.unwrap().stdout, "in\n");
     assert!(ssh_accepts(&sshd));
 }
 
 #[tokio::test]
-async fn a_declined_key_ends_the_attempt() {
+async fn declined_key_ends_the_attempt() {
     let sshd = Sshd::start();
-    let mut person = person(Interaction::Ask);
+    let mut client = client(Interaction::Ask);
     fs::remove_file(sshd.known_hosts()).unwrap();
-    let opening = person.spawn(&host(&sshd), "true");
-    let prompt = person.asked().await;
-    person.context.answer(prompt.id, Answer::Decline);
+    let login = client.spawn(&host(&sshd), "true");
+    let prompt = client.next_prompt().await;
+    client.context.answer(prompt.id, Answer::Decline);
     assert_eq!(
-        opening.await.unwrap().unwrap_err(),
+        login.await.unwrap().unwrap_err(),
         SshError::new(SshErrorKind::Declined, format!("the host key {} was not trusted", sshd.fingerprint("ed25519")))
     );
 }
 
 #[tokio::test]
-async fn a_changed_key_stops_before_anything_is_sent() {
+async fn changed_key_stops_the_login_before_authentication() {
     let mut sshd = Sshd::start();
-    let person = person(Interaction::Ask);
+    let client = client(Interaction::Ask);
     let known = sshd.fingerprint("ed25519");
     sshd.change_host_keys();
     sshd.restart();
     let (port, file) = (sshd.port(), sshd.known_hosts());
     assert_eq!(
-        person.open(&host(&sshd), "true").await.unwrap_err(),
+        client.open(&host(&sshd), "true").await.unwrap_err(),
         SshError::new(
             SshErrorKind::HostKeyChanged,
             format!(
@@ -129,14 +132,14 @@ async fn a_changed_key_stops_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn a_revoked_key_stops_before_anything_is_sent() {
+async fn revoked_key_stops_the_login_before_authentication() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Ask);
+    let client = client(Interaction::Ask);
     let file = sshd.known_hosts();
     let revoked = sshd.host_key("ed25519").replace(' ', "\t");
     fs::write(&file, format!("{}@revoked\t*\t{revoked}\n", sshd.known_hosts_line("ed25519"))).unwrap();
     assert_eq!(
-        person.open(&host(&sshd), "true").await.unwrap_err(),
+        client.open(&host(&sshd), "true").await.unwrap_err(),
         SshError::new(
             SshErrorKind::HostKeyRevoked,
             format!("the host key {} is revoked by {}:2; nothing was sent to the server", shown(&sshd), file.display())
@@ -147,22 +150,22 @@ async fn a_revoked_key_stops_before_anything_is_sent() {
 }
 
 #[tokio::test]
-async fn the_known_type_is_asked_for_first() {
+async fn known_key_types_are_negotiated_first() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     for kind in ["rsa", "ecdsa"] {
         fs::write(sshd.known_hosts(), sshd.known_hosts_line(kind)).unwrap();
-        assert_eq!(person.run(&host(&sshd), "echo in").await.unwrap().stdout, "in\n", "{kind}");
+        assert_eq!(client.run(&host(&sshd), "echo in").await.unwrap().stdout, "in\n", "{kind}");
     }
 }
 
 #[tokio::test]
-async fn an_unreadable_file_is_an_error() {
+async fn unreadable_known_hosts_file_is_an_error() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Ask);
+    let client = client(Interaction::Ask);
     let mut host = host(&sshd);
     host.known_hosts = Some(sshd.file("."));
-    let error = person.open(&host, "true").await.unwrap_err();
+    let error = client.open(&host, "true").await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::KnownHosts);
     assert_eq!(
         error.message,
@@ -171,9 +174,9 @@ async fn an_unreadable_file_is_an_error() {
 }
 
 #[tokio::test]
-async fn whatever_the_file_says_we_accept_what_ssh_accepts_and_no_more() {
+async fn known_hosts_files_accept_no_more_than_ssh_accepts() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let key = sshd.host_key("ed25519");
     let tabs = key.replace(' ', "\t");
     let other = {
@@ -186,7 +189,7 @@ async fn whatever_the_file_says_we_accept_what_ssh_accepts_and_no_more() {
     fs::write(sshd.file("hashed"), &hashed).unwrap();
     assert!(Command::new("ssh-keygen").arg("-qHf").arg(sshd.file("hashed")).output().unwrap().status.success());
     hashed = fs::read_to_string(sshd.file("hashed")).unwrap();
-    // Each file, and whether we are stricter than ssh on purpose.
+    // Each file, and whether gpufleet is stricter than ssh on purpose.
     let files = [
         (format!("{name} {key}\n"), false),
         (format!("127.0.0.1 {key}\n"), false),
@@ -220,7 +223,7 @@ async fn whatever_the_file_says_we_accept_what_ssh_accepts_and_no_more() {
     ];
     for (text, stricter) in files {
         fs::write(sshd.known_hosts(), &text).unwrap();
-        let ours = person.run(&host(&sshd), "true").await;
+        let ours = client.run(&host(&sshd), "true").await;
         let theirs = ssh_accepts(&sshd);
         if stricter {
             assert!(ours.is_err() && theirs, "no longer stricter than ssh on:\n{text}\n{ours:?}");
@@ -244,4 +247,91 @@ pub(super) fn ssh_accepts(sshd: &Sshd) -> bool {
         .unwrap()
         .status;
     status.success()
+}
+
+/// The number of files to compare: ten times as many in a long run.
+fn files() -> u32 {
+    if std::env::var_os("GPUFLEET_TESTS_ALL").is_some() { 500 } else { 50 }
+}
+
+/// Host fields that match the server at `[127.0.0.1]:port`, match it partly, or match another server.
+fn hosts(port: u16) -> impl Strategy<Value = String> {
+    let exact = format!("[127.0.0.1]:{port}");
+    let others = ["127.0.0.1", "127.0.0.2", "[127.0.0.1]:1", "*", "127.0.0.?", "[*]:*", "*.0.1", "gpu01", ""];
+    let one = prop_oneof![
+        6 => Just(exact.clone()),
+        3 => prop::sample::select(others.to_vec()).prop_map(str::to_owned),
+        1 => prop::sample::select(vec![exact.clone(), "127.0.0.1".to_owned(), "gpu*".to_owned()])
+            .prop_map(|name| format!("!{name}")),
+    ];
+    prop_oneof![
+        5 => prop::collection::vec(one, 1..3).prop_map(|names| names.join(",")),
+        2 => prop::sample::select(vec![exact, "127.0.0.1".to_owned(), "gpu01".to_owned()]).prop_map(|name| hashed(&name)),
+        1 => prop::sample::select(vec!["|1|", "|1|AAAA|AAAA", "|2|a|b", "|"]).prop_map(str::to_owned),
+    ]
+}
+
+/// Hashes the name with `ssh-keygen -H`.
+fn hashed(name: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("known_hosts");
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdD7y3aLq454yWBdwLWbieU1ebz9/cu7/QEXn9OIeZJ";
+    fs::write(&path, format!("{name} {key}\n")).unwrap();
+    assert!(Command::new("ssh-keygen").arg("-qHf").arg(&path).output().unwrap().status.success());
+    let text = fs::read_to_string(&path).unwrap();
+    text.split(' ').next().unwrap().to_owned()
+}
+
+/// Whole lines; `own` are the keys of the server, `other` is a different key.
+fn line(port: u16, own: &[String], other: &str) -> impl Strategy<Value = String> + use<> {
+    let ed25519 = own[0].clone();
+    let keys = vec![
+        ed25519.clone(),
+        ed25519.clone(),
+        own[1].clone(),
+        own[2].clone(),
+        other.to_owned(),
+        other.to_owned(),
+        ed25519.replace(' ', "\t"),
+        format!("{ed25519} a comment"),
+        format!("{ed25519}\r"),
+        ed25519.replace("ssh-ed25519", "ssh-rsa"),
+        ed25519[..ed25519.len() - 8].to_owned(),
+        "ssh-ed25519 AAAA".to_owned(),
+        "ssh-future AAAAC3NzaC1lZDI1NTE5".to_owned(),
+        String::new(),
+    ];
+    let lead = prop::sample::select(vec!["", "", "", "", " ", "\t", "# "]);
+    let marker =
+        prop::sample::select(vec!["", "", "", "", "", "@revoked ", "@revoked\t", "@cert-authority ", "@odd ", "@"]);
+    let blank = prop::sample::select(vec![" ", " ", "  ", "\t", " \t"]);
+    (lead, marker, hosts(port), blank, prop::sample::select(keys))
+        .prop_map(|(lead, marker, hosts, blank, key)| format!("{lead}{marker}{hosts}{blank}{key}"))
+}
+
+#[tokio::test]
+async fn generated_known_hosts_files_never_accept_what_ssh_refuses() {
+    let sshd = Sshd::start();
+    let client = client(Interaction::Refuse);
+    let own = ["ed25519", "ecdsa", "rsa"].map(|kind| sshd.host_key(kind));
+    let other = fs::read_to_string(sshd.file("stranger.pub")).unwrap().trim().to_owned();
+    let ends = prop::sample::select(vec!["\n", "\n", ""]);
+    // With only malformed lines ssh would accept few files.
+    let good = Just(format!("[127.0.0.1]:{} {}", sshd.port(), own[0]));
+    let line = prop_oneof![4 => line(sshd.port(), &own, &other), 1 => good];
+    let strategy = (prop::collection::vec(line, 0..5), ends);
+    let mut runner = TestRunner::default();
+    let (mut accepted, mut refused) = (0, 0);
+    for _ in 0..files() {
+        let (lines, end) = strategy.new_tree(&mut runner).unwrap().current();
+        let text = lines.join("\n") + end;
+        fs::write(sshd.known_hosts(), &text).unwrap();
+        let ours = client.run(&host(&sshd), "true").await;
+        let theirs = ssh_accepts(&sshd);
+        assert!(ours.is_err() || theirs, "accepted what ssh refuses:\n{text}");
+        // gpufleet is stricter on purpose: it obeys a revocation that ssh cannot parse or that lacks the port.
+        assert!(ours.is_ok() || !theirs || text.contains("@revoked"), "refused what ssh accepts:\n{text}\n{ours:?}");
+        *(if theirs { &mut accepted } else { &mut refused }) += 1;
+    }
+    assert!(accepted > 4 && refused > 4, "the generated files are too uniform: {accepted} accepted, {refused} refused");
 }

@@ -1,12 +1,14 @@
-//! Commands, their streams and their ends, by each transport.
+//! Commands over each transport: streams, exit status, cancellation and connection errors.
 
-use super::harness::{Finished, finish, host, person, person_with};
-use crate::lab::wait_gone;
-use crate::sshd::{DEADLINE, MuteServer, Sshd, free_port};
+use super::client::{Finished, client, client_with, finish, host};
+use crate::faults::proxies::Link;
+use crate::lab::{Lab, has_root, wait_gone};
+use crate::sshd::{MuteServer, Sshd, TIMEOUT, free_port};
 use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{Channel, Exit, Interaction, SshError, SshErrorKind, SshPhase, open};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::{Command, Stdio};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -24,59 +26,59 @@ fn local() -> HostConfig {
 }
 
 #[tokio::test]
-async fn both_streams_and_the_exit_status_come_back() {
+async fn both_streams_and_the_exit_status_are_returned() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let mut host = host(&sshd);
     for backend in [Backend::Native, Backend::System, Backend::Auto] {
         host.backend = backend;
-        assert_eq!(person.run(&host, BOTH_STREAMS).await.unwrap(), both_streams(), "{backend:?}");
+        assert_eq!(client.run(&host, BOTH_STREAMS).await.unwrap(), both_streams(), "{backend:?}");
     }
-    assert_eq!(person.run(&local(), BOTH_STREAMS).await.unwrap(), both_streams());
+    assert_eq!(client.run(&local(), BOTH_STREAMS).await.unwrap(), both_streams());
 }
 
 #[tokio::test]
-async fn a_signal_is_told_by_name() {
+async fn terminating_signal_is_returned_by_name() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     for host in [host(&sshd), local()] {
-        let finished = person.run(&host, "kill -TERM $$").await.unwrap();
+        let finished = client.run(&host, "kill -TERM $$").await.unwrap();
         assert_eq!(finished.exit, Exit::Signal("TERM".into()));
     }
 }
 
 #[tokio::test]
-async fn a_mebibyte_goes_there_and_back() {
+async fn one_mebibyte_makes_a_round_trip() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let mut by_system = host(&sshd);
     by_system.backend = Backend::System;
     let sent: Vec<u8> = (0..1024 * 1024_u32).map(|index| (index.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
     for host in [host(&sshd), by_system, local()] {
-        let Channel { mut stdin, mut stdout, stderr: _stderr, exit, guard } = person.open(&host, "cat").await.unwrap();
+        let Channel { mut stdin, mut stdout, stderr: _stderr, exit, guard } = client.open(&host, "cat").await.unwrap();
         let mut received = Vec::new();
         let both = async {
             let writing = async {
                 stdin.write_all(&sent).await.unwrap();
-                // Its end is the end of the command's input.
+                // Dropping it closes the command's standard input.
                 drop(stdin);
             };
             let ((), read) = tokio::join!(writing, stdout.read_to_end(&mut received));
             read.unwrap();
         };
-        tokio::time::timeout(DEADLINE, both).await.expect("the round trip hangs");
-        assert!(received == sent, "{} of {} bytes came back, or others", received.len(), sent.len());
+        tokio::time::timeout(TIMEOUT, both).await.expect("the round trip hangs");
+        assert!(received == sent, "the {} of {} bytes that came back differ", received.len(), sent.len());
         assert_eq!(exit.await.unwrap(), Exit::Status(0));
         drop(guard);
     }
 }
 
 #[tokio::test]
-async fn new_keys_amid_a_stream_lose_nothing() {
+async fn rekeying_during_a_stream_loses_no_data() {
     let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["RekeyLimit 32K", "LogLevel DEBUG1"]);
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let lines = "i=0; while [ $i -lt 30000 ]; do echo \"a line of some length, number $i\"; i=$((i+1)); done";
-    let finished = person.run(&host(&sshd), lines).await.unwrap();
+    let finished = client.run(&host(&sshd), lines).await.unwrap();
     let expected: String = (0..30_000).map(|number| format!("a line of some length, number {number}\n")).collect();
     assert!(finished.stdout == expected, "{} of {} bytes", finished.stdout.len(), expected.len());
     let exchanges = sshd.log().matches("SSH2_MSG_NEWKEYS sent").count();
@@ -86,11 +88,11 @@ async fn new_keys_amid_a_stream_lose_nothing() {
 #[tokio::test]
 async fn dropping_the_channel_ends_the_command() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let mut by_system = host(&sshd);
     by_system.backend = Backend::System;
     for host in [host(&sshd), by_system, local()] {
-        let mut channel = person.open(&host, "echo $$; exec cat").await.unwrap();
+        let mut channel = client.open(&host, "echo $$; exec cat").await.unwrap();
         let pid = first_line(&mut channel).await;
         assert!(is_alive(&pid));
         drop(channel);
@@ -100,8 +102,8 @@ async fn dropping_the_channel_ends_the_command() {
 
 #[tokio::test]
 async fn dropping_a_local_channel_kills_the_whole_group() {
-    let person = person(Interaction::Refuse);
-    let mut channel = person.open(&local(), "sleep 1000 & echo $!; wait").await.unwrap();
+    let client = client(Interaction::Refuse);
+    let mut channel = client.open(&local(), "sleep 1000 & echo $!; wait").await.unwrap();
     let pid = first_line(&mut channel).await;
     assert!(is_alive(&pid));
     drop(channel);
@@ -109,11 +111,11 @@ async fn dropping_a_local_channel_kills_the_whole_group() {
 }
 
 #[tokio::test]
-async fn dropping_the_future_leaves_nothing_behind() {
+async fn dropping_the_future_closes_every_connection() {
     let sshd = Sshd::start();
     let (port, mut connections) = watched(sshd.address()).await;
     fs::write(sshd.known_hosts(), format!("[127.0.0.1]:{port} {}\n", sshd.host_key("ed25519"))).unwrap();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let host = HostConfig { port: Some(port), ..host(&sshd) };
     for phase in [SshPhase::Tcp, SshPhase::KeyExchange, SshPhase::Login, SshPhase::Exec] {
         let reached = tokio::sync::Notify::new();
@@ -122,37 +124,37 @@ async fn dropping_the_future_leaves_nothing_behind() {
                 reached.notify_one();
             }
         };
-        let opening = open(&person.context, &host, "cat", &progress);
+        let login = open(&client.context, &host, "cat", &progress);
         tokio::select! {
-            opened = opening => panic!("{phase:?} was not noticed: {opened:?}"),
+            opened = login => panic!("{phase:?} was not noticed: {opened:?}"),
             () = reached.notified() => {}
         }
     }
-    // What was given up is gone from the server's side as well: no connection is open. The one that was given up while it
-    // was being made may never have been there.
+    // The server side sees every abandoned connection close. The connection that was dropped during the TCP handshake
+    // may never have reached the server, so at least three are expected.
     let all_closed = connections.wait_for(|(made, closed)| *made >= 3 && made == closed);
-    tokio::time::timeout(DEADLINE, all_closed).await.expect("a connection that was given up stays open").unwrap();
+    tokio::time::timeout(TIMEOUT, all_closed).await.expect("a connection that was given up stays open").unwrap();
 }
 
 #[tokio::test]
-async fn a_server_that_dies_ends_the_channel() {
+async fn dead_server_ends_the_channel() {
     let mut sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
-    let mut channel = person.open(&host(&sshd), "echo ready; exec cat").await.unwrap();
+    let client = client(Interaction::Refuse);
+    let mut channel = client.open(&host(&sshd), "echo ready; exec cat").await.unwrap();
     assert_eq!(first_line(&mut channel).await, "ready");
     sshd.stop();
     assert!(matches!(finish(channel).await.exit, Exit::Closed(_) | Exit::Signal(_)));
     sshd.restart();
-    assert_eq!(person.run(&host(&sshd), BOTH_STREAMS).await.unwrap(), both_streams());
+    assert_eq!(client.run(&host(&sshd), BOTH_STREAMS).await.unwrap(), both_streams());
 }
 
 #[tokio::test]
-async fn phases_are_told_in_order() {
+async fn phases_are_reported_in_order() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let phases = Mutex::new(Vec::new());
     let note = |phase| phases.lock().unwrap().push(phase);
-    finish(open(&person.context, &host(&sshd), "true", &note).await.unwrap()).await;
+    finish(open(&client.context, &host(&sshd), "true", &note).await.unwrap()).await;
     assert_eq!(
         *phases.lock().unwrap(),
         [SshPhase::Queued, SshPhase::Name, SshPhase::Tcp, SshPhase::KeyExchange, SshPhase::Login, SshPhase::Exec]
@@ -160,38 +162,38 @@ async fn phases_are_told_in_order() {
 }
 
 #[tokio::test]
-async fn nothing_listens() {
+async fn refused_connection_is_reported() {
     let sshd = Sshd::start();
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let mut host = host(&sshd);
     let port = free_port(Ipv4Addr::LOCALHOST);
     host.port = Some(port);
     assert_eq!(
-        person.open(&host, "true").await.unwrap_err(),
+        client.open(&host, "true").await.unwrap_err(),
         SshError::new(SshErrorKind::ConnectionRefused, format!("nothing listens on 127.0.0.1 port {port}"))
             .with_hint("is sshd running there? Another port: `port = N` in hosts.toml")
     );
     host.backend = Backend::System;
-    let error = person.open(&host, "true").await.unwrap_err();
+    let error = client.open(&host, "true").await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::ConnectionRefused);
     assert_eq!(error.message, format!("ssh failed: ssh: connect to host 127.0.0.1 port {port}: Connection refused"));
 }
 
 #[tokio::test]
-async fn a_name_that_nobody_knows() {
-    let person = person(Interaction::Refuse);
+async fn unknown_host_name_is_a_dns_error() {
+    let client = client(Interaction::Refuse);
     let mut host = HostConfig::named("no-such-host.invalid");
     host.backend = Backend::Native;
     host.user = Some("bob".into());
-    let error = person.open(&host, "true").await.unwrap_err();
+    let error = client.open(&host, "true").await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::Dns, "{error:?}");
     assert!(error.message.starts_with("looking up no-such-host.invalid failed: "), "{error}");
 }
 
 #[tokio::test]
-async fn a_mute_server_is_left_after_the_limit() {
+async fn mute_server_times_out_in_key_exchange() {
     let mute = MuteServer::start();
-    let person = person_with(Interaction::Refuse, |options| {
+    let client = client_with(Interaction::Refuse, |options| {
         options.limits.key_exchange = Duration::from_millis(200);
     });
     let mut host = HostConfig::named("mute");
@@ -199,7 +201,7 @@ async fn a_mute_server_is_left_after_the_limit() {
     host.port = Some(mute.port());
     host.backend = Backend::Native;
     let started = Instant::now();
-    let error = person.open(&host, "true").await.unwrap_err();
+    let error = client.open(&host, "true").await.unwrap_err();
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(
         error,
@@ -213,33 +215,33 @@ async fn a_mute_server_is_left_after_the_limit() {
 }
 
 #[tokio::test]
-async fn a_full_server_says_so() {
+async fn server_without_free_slots_is_reported_as_busy() {
     let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 1"]);
-    let person = person(Interaction::Refuse);
-    // Somebody who takes the only place and says nothing.
+    let client = client(Interaction::Refuse);
+    // Another client occupies the only unauthenticated connection that the server allows.
     let mut other = TcpStream::connect(sshd.address()).unwrap();
     std::io::Read::read_exact(&mut other, &mut [0; 8]).unwrap();
-    let error = person.open(&host(&sshd), "true").await.unwrap_err();
+    let error = client.open(&host(&sshd), "true").await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::Busy, "{error:?}");
     assert!(error.message.starts_with(&format!("127.0.0.1 port {} closed the connection", sshd.port())), "{error}");
 }
 
 #[tokio::test]
-async fn an_address_that_is_punished_is_told_so() {
-    // OpenSSH before 9.8 punishes nobody, so its answer is played.
+async fn penalized_address_is_reported_as_rate_limited() {
+    // OpenSSH penalizes addresses only since 9.8 (PerSourcePenalties), so the test sends the server's answer itself.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let place = listener.local_addr().unwrap();
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         stream.write_all(b"Not allowed at this time\r\n").await.unwrap();
         stream.shutdown().await.unwrap();
-        // What is not read would turn the end into a reset, which may overtake the words.
+        // Unread data would turn the close into a reset, and the client could miss the text.
         tokio::io::copy(&mut stream, &mut tokio::io::sink()).await.unwrap();
     });
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let mut host = HostConfig::named("127.0.0.1");
     (host.port, host.backend) = (Some(place.port()), Backend::Native);
-    let error = person.open(&host, "true").await.unwrap_err();
+    let error = client.open(&host, "true").await.unwrap_err();
     server.await.unwrap();
     assert_eq!(error.kind, SshErrorKind::RateLimited);
     let message = format!(
@@ -251,11 +253,11 @@ async fn an_address_that_is_punished_is_told_so() {
 }
 
 #[tokio::test]
-async fn two_dozen_hosts_behind_one_sshd_lose_none() {
+async fn twenty_four_connections_to_one_sshd_all_succeed() {
     let sshd = Sshd::start_at(Ipv4Addr::LOCALHOST, &["MaxStartups 10:30:100"]);
-    let person = person(Interaction::Refuse);
+    let client = client(Interaction::Refuse);
     let host = host(&sshd);
-    let all: Vec<_> = (0..24).map(|_| person.spawn(&host, "echo in")).collect();
+    let all: Vec<_> = (0..24).map(|_| client.spawn(&host, "echo in")).collect();
     for one in all {
         assert_eq!(one.await.unwrap().unwrap().stdout, "in\n");
     }
@@ -263,14 +265,14 @@ async fn two_dozen_hosts_behind_one_sshd_lose_none() {
 }
 
 #[tokio::test]
-async fn what_only_ssh_can_do_goes_to_ssh() {
+async fn unsupported_options_use_the_ssh_program() {
     let sshd = Sshd::start();
     let config = sshd.file("ssh_config");
     std::fs::write(&config, "BindAddress 127.0.0.1\n").unwrap();
-    let person = person_with(Interaction::Refuse, |options| options.ssh_config = Some(config.clone()));
+    let client = client_with(Interaction::Refuse, |options| options.ssh_config = Some(config.clone()));
     let mut host = host(&sshd);
     assert_eq!(
-        person.open(&host, "true").await.unwrap_err(),
+        client.open(&host, "true").await.unwrap_err(),
         SshError::new(
             SshErrorKind::Unsupported,
             "the built-in client cannot do BindAddress, which the ssh configuration asks for"
@@ -278,28 +280,28 @@ async fn what_only_ssh_can_do_goes_to_ssh() {
         .with_hint("backend = \"system\" in hosts.toml uses the ssh program")
     );
     host.backend = Backend::Auto;
-    assert_eq!(person.run(&host, BOTH_STREAMS).await.unwrap(), both_streams());
+    assert_eq!(client.run(&host, BOTH_STREAMS).await.unwrap(), both_streams());
 }
 
 async fn first_line(channel: &mut Channel) -> String {
     let mut line = String::new();
     let mut stdout = BufReader::new(&mut channel.stdout);
-    tokio::time::timeout(DEADLINE, stdout.read_line(&mut line)).await.expect("no line came").unwrap();
+    tokio::time::timeout(TIMEOUT, stdout.read_line(&mut line)).await.expect("no line came").unwrap();
     line.trim().to_owned()
 }
 
 fn is_alive(pid: &str) -> bool {
-    // A zombie has ended.
+    // A zombie counts as ended.
     std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 
 /// Waits until a process has ended.
 async fn ended(pid: &str) {
     let pid = pid.parse().unwrap();
-    tokio::task::spawn_blocking(move || wait_gone(&[pid], DEADLINE)).await.unwrap();
+    tokio::task::spawn_blocking(move || wait_gone(&[pid], TIMEOUT)).await.unwrap();
 }
 
-/// A way to a server that tells how many connections were made through it, and how many of them their client closed.
+/// A TCP proxy that counts the connections through it and those that the client has closed.
 async fn watched(server: SocketAddr) -> (u16, watch::Receiver<(usize, usize)>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -312,7 +314,7 @@ async fn watched(server: SocketAddr) -> (u16, watch::Receiver<(usize, usize)>) {
                 let far = tokio::net::TcpStream::connect(server).await.unwrap();
                 let ((mut from_near, mut to_near), (mut from_far, mut to_far)) = (near.into_split(), far.into_split());
                 let back = tokio::spawn(async move { tokio::io::copy(&mut from_far, &mut to_near).await });
-                // It ends with the client's side of the connection, in whichever way.
+                // The copy ends when the client closes the connection, cleanly or not.
                 let _ = tokio::io::copy(&mut from_near, &mut to_far).await;
                 counts.send_modify(|(_, closed)| *closed += 1);
                 drop(to_far);
@@ -321,4 +323,95 @@ async fn watched(server: SocketAddr) -> (u16, watch::Receiver<(usize, usize)>) {
         }
     });
     (port, connections)
+}
+
+/// Longer than the configured keepalive timeout, and much shorter than the default of three times 15 s.
+const SOON: Duration = Duration::from_secs(9);
+
+/// Silently cuts the link of a running command. Returns the exit of the channel, if one comes within [`SOON`], and the
+/// time it took.
+async fn cut(backend: Backend, configuration: &str) -> (Option<Exit>, Duration) {
+    let sshd = Sshd::start();
+    let link = Link::start(sshd.address()).await;
+    let config = sshd.file("ssh_config");
+    fs::write(&config, configuration).unwrap();
+    let known = format!("[127.0.0.1]:{} {}\n", link.port(), sshd.host_key("ed25519"));
+    fs::write(sshd.known_hosts(), known).unwrap();
+    let client = client_with(Interaction::Refuse, |options| options.ssh_config = Some(config));
+    let host = HostConfig { port: Some(link.port()), backend, ..host(&sshd) };
+    let channel = client.open(&host, "echo ready; exec cat").await.unwrap();
+    // The client sends nothing meanwhile: otherwise TCP itself would notice the unacknowledged data.
+    let Channel { stdin: _stdin, stdout, stderr: _stderr, exit, guard: _guard } = channel;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line).await.unwrap();
+    assert_eq!(line, "ready\n");
+    link.cut();
+    let began = Instant::now();
+    let exit = tokio::time::timeout(SOON, exit).await;
+    (exit.ok().map(|exit| exit.unwrap_or(Exit::Closed(None))), began.elapsed())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_cut_is_noticed_after_the_configured_server_alive_interval() {
+    let wanted = "ServerAliveInterval 1\nServerAliveCountMax 2\n";
+    let (native, system, default) =
+        tokio::join!(cut(Backend::Native, wanted), cut(Backend::System, wanted), cut(Backend::Native, ""));
+    for (client, (exit, after)) in [("the built-in client", native), ("ssh", system)] {
+        assert!(exit.is_some(), "{client} has not noticed within {SOON:?}");
+        assert!(after > Duration::from_millis(900), "{client} noticed too early, after {after:?}");
+    }
+    assert_eq!(default.0, None, "without the setting the cut was noticed after {:?}", default.1);
+}
+
+#[tokio::test]
+async fn name_with_a_dead_address_is_reached_at_its_other_address() {
+    if !has_root() {
+        return;
+    }
+    let lab = Lab::start(&["other"]);
+    // The resolver sorts the address first that equals the source address, so 127.0.0.1 is the dead one.
+    let living = Sshd::start_at(Ipv4Addr::new(127, 0, 0, 9), &[]);
+    let port = living.port();
+    let socket = tokio::net::TcpSocket::new_v4().unwrap();
+    let dead: SocketAddr = (Ipv4Addr::LOCALHOST, port).into();
+    socket.bind(dead).unwrap();
+    let _listener = socket.listen(0).unwrap();
+    // A full backlog: Linux drops further connection requests, as a firewall does.
+    let mut queue = Vec::new();
+    while let Ok(stream) = TcpStream::connect_timeout(&dead, Duration::from_millis(300)) {
+        queue.push(stream);
+    }
+    let names = lab.write("hosts", "127.0.0.1 two-addresses.test\n127.0.0.9 two-addresses.test\n");
+    let known = lab.write("known", &format!("[two-addresses.test]:{port} {}\n", living.host_key("ed25519")));
+    let hosts = lab.write(
+        "hosts.toml",
+        &format!(
+            "[[hosts]]\nname = \"gpu\"\naddress = \"two-addresses.test\"\nport = {port}\nidentity_file = \
+             \"{}\"\nknown_hosts = \"{known}\"\nnvml_library = \"{}\"\n",
+            living.client_key().display(),
+            lab.hosts[0].driver.library().display()
+        ),
+    );
+    for backend in ["native", "system"] {
+        let text = fs::read_to_string(&hosts).unwrap();
+        fs::write(&hosts, format!("{}\nbackend = \"{backend}\"\n", text.split("\nbackend").next().unwrap())).unwrap();
+        let began = Instant::now();
+        let output = Command::new("unshare")
+            .args(["--mount", "/bin/sh", "-c", "mount --bind \"$1\" /etc/hosts && exec \"$0\" doctor \"$2\""])
+            .args([env!("CARGO_BIN_EXE_gpufleet"), &names, &hosts])
+            .env_remove("SSH_AUTH_SOCK")
+            .env("XDG_STATE_HOME", lab.path("state"))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let report = String::from_utf8_lossy(&output.stdout).into_owned();
+        println!("{backend} {:?}\n{report}", began.elapsed());
+        assert!(output.status.success() && report.contains("first snapshot"), "{backend}: {report}");
+        if backend == "native" {
+            assert!(report.contains("127.0.0.1, 127.0.0.9"), "the dead address is tried first: {report}");
+            assert!(report.contains(&format!("127.0.0.9 port {port}")), "{report}");
+            // Tried one after the other, the dead address alone would have used up the 5 s for all addresses.
+            assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+        }
+    }
 }

@@ -1,0 +1,9 @@
+//! The probe program on the fake driver.
+
+mod gpu_metrics;
+mod harness;
+mod host_and_processes;
+mod invalid_readings;
+mod lifecycle;
+mod readings;
+mod real_gpu;

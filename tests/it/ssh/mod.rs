@@ -1,0 +1,11 @@
+//! The transports against a real OpenSSH server.
+
+mod accounts;
+mod askpass;
+mod authentication;
+mod client;
+mod host_keys;
+mod jump_hosts;
+pub(crate) mod servers;
+mod ssh_config;
+mod transports;
