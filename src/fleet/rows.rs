@@ -119,7 +119,7 @@ impl Row {
             Some((GpuState::Fault, _)) => Some(1),
             _ => None,
         };
-        state.or(self.trouble.and_then(ProcessTrouble::rank))
+        state.or_else(|| self.trouble.and_then(ProcessTrouble::rank))
     }
 
     /// Combines the figures of `rows`: sums, the range of SM shares, the oldest age, the worst state and trouble. All

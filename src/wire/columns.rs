@@ -184,6 +184,7 @@ impl<T> ColumnSeed<T> {
 impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ColumnSeed<T> {
     type Value = EncodedColumn<T>;
 
+    #[inline]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<EncodedColumn<T>, D::Error> {
         deserializer.deserialize_any(self)
     }
@@ -196,6 +197,7 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnSeed<T> {
         formatter.write_str("a value for each row, or one for all")
     }
 
+    #[inline]
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
         let mut column = Vec::with_capacity(self.rows.min(MAX_PREALLOCATED_ROWS));
         while let Some(value) = values.next_element()? {

@@ -64,6 +64,7 @@ impl<'de, T: DerivedDeserialize<'de>> SerdeVisitor<'de> for Visitor<T> {
         T::deserialize_derived(word.into_deserializer())
     }
 
+    #[inline]
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<T, A::Error> {
         T::deserialize_derived(EnumAccessDeserializer::new(IgnoreUnknownData(MapAccessDeserializer::new(map))))
     }
@@ -89,6 +90,7 @@ impl<'de, A: VariantAccess<'de>> VariantAccess<'de> for IgnoreUnknownData<A> {
         self.0.newtype_variant::<IgnoredAny>().map(drop)
     }
 
+    #[inline]
     fn newtype_variant_seed<V: DeserializeSeed<'de>>(self, seed: V) -> Result<V::Value, A::Error> {
         self.0.newtype_variant_seed(seed)
     }
