@@ -1,4 +1,4 @@
-//! Host tasks over a piece of the test in place of SSH, in paused time.
+//! Host tasks over a simulated SSH client, in paused time.
 
 use super::super::collector::Collector;
 use super::super::probe_binary::ProbeBinary;
@@ -14,10 +14,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Longer than anything here takes, in time that passes by itself.
+/// A timeout beyond every limit in these tests; paused time advances by itself.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Where a host of [`Stuck`] hangs.
+/// The phase in which a host of [`Stuck`] hangs.
 #[derive(Clone, Copy, PartialEq)]
 enum Hang {
     Opening(SshPhase),
@@ -27,7 +27,7 @@ enum Hang {
     Nowhere,
 }
 
-/// SSH to hosts that hang, each in its own phase; the host's port says which.
+/// An SSH client whose hosts hang in the phase given by their port.
 struct Stuck(Vec<Hang>);
 
 impl OpenChannel for Stuck {
@@ -117,7 +117,7 @@ async fn a_host_that_hangs_in_any_phase_delays_no_other() {
         }
     }
     assert_eq!(deepest[..4], [ConnectPhase::Name, ConnectPhase::Tcp, ConnectPhase::KeyExchange, ConnectPhase::Login]);
-    // Those that hang behind SSH's own limits are given up after theirs.
+    // Hosts that hang within SSH end after the limits of SSH.
     let mut given_up = Vec::new();
     while given_up.len() < 3 {
         if let (id, HostUpdate::Down { error, .. }) = updates.recv().await.expect("tasks live")
@@ -158,11 +158,11 @@ async fn of_a_thousand_hosts_of_which_half_are_dead_the_living_are_there_at_once
             living.insert(id);
         }
     }
-    // No limit of a dead host has passed meanwhile.
+    // No limit of a dead host has passed yet.
     assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
 }
 
-/// SSH that fails or runs a command that ends.
+/// An SSH client that fails, or runs a command that ends.
 struct Ends(Mutex<Vec<Result<Exit, SshErrorKind>>>);
 
 impl OpenChannel for Ends {

@@ -1,4 +1,4 @@
-//! The script against the real shells of this machine, with a home directory of its own for each test.
+//! Runs the scripts in the real shells of this machine, each test with its own home directory.
 
 use super::*;
 use crate::collect::remote_command::RemoteCommand;
@@ -18,11 +18,11 @@ use tokio::time::timeout;
 
 const NONCE: &str = "00112233445566778899aabbccddeeff";
 const NAME: &str = "gpufleet-probe-0.1.0-0123456789abcdef";
-/// Stands in for the probe: says its arguments and what is set of the loader's variables, then waits for its end.
+/// Stands in for the probe: prints its arguments and the loader variables, then waits for the end of its input.
 const STAND_IN: &str =
     "#!/bin/sh\n[ \"$1\" = --version ] && exit 0\necho \"$0|$*|${LD_LIBRARY_PATH-unset}|$PWD\"\ncat\n";
 
-/// A home, what it is used by, and how often the probe's bytes were asked for.
+/// A home directory with its shell, and how often the bytes of the probe were loaded.
 struct TestHome {
     root: TempDir,
     uploads: Arc<AtomicU32>,
@@ -81,7 +81,7 @@ impl TestHome {
             .env("LD_LIBRARY_PATH", "/nonexistent")
             .env_remove("XDG_CACHE_HOME");
         if command.len() == 1 {
-            // Shells are more strictly POSIX under this name.
+            // Shells follow POSIX more strictly under this name.
             shell.arg0("sh");
         }
         remote(shell)
@@ -125,7 +125,7 @@ impl TestHome {
     }
 }
 
-/// What a shell that was left behind answers: it reads on as if nothing had been.
+/// Returns the reply of a shell that remains after the script, which must still read commands.
 async fn shell_reply(remote: &mut RemoteCommand) -> String {
     remote.stdin.write_all(b"echo still here\n").await.unwrap();
     let line = timeout(Duration::from_secs(10), remote.stdout.line()).await.expect("in time");
@@ -163,7 +163,7 @@ fn host() -> HostConfig {
     HostConfig { nvml_library: Some("/opt/it's here/lib.so".to_owned()), ..HostConfig::named("hgx-01") }
 }
 
-/// The POSIX shells of this machine. `dash` or `bash` is `/bin/sh` nearly everywhere.
+/// The POSIX shells of this machine. `/bin/sh` is usually `dash` or `bash`.
 fn shells() -> Vec<Vec<&'static str>> {
     let known: [&[&str]; 5] = [&["dash"], &["bash"], &["busybox", "sh"], &["zsh"], &["mksh"]];
     let paths = std::env::var_os("PATH").unwrap();
@@ -234,7 +234,7 @@ async fn a_directory_that_is_a_link_or_open_to_others_is_passed_over() {
         fs::set_permissions(home.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
         let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
         assert!(line.starts_with(&format!("{}/gpufleet-", home.at("tmp").display())), "{shell:?}: {line}");
-        // The directory with the random name is found again.
+        // The directory with the random name is reused.
         let again = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
         assert_eq!((again, home.uploads()), (line, 1), "{shell:?}");
     }
@@ -389,13 +389,13 @@ async fn a_probe_that_failed_before_is_not_tried_again() {
     assert_eq!((shell_reply(&mut remote).await, home.uploads()), ("still here".to_owned(), 0));
 }
 
-/// A "host" that is a piece of this test.
+/// A simulated host.
 async fn scripted(answers: &'static [u8]) -> Result<Started, LinkError> {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     tokio::spawn(async move {
         theirs.write_all(answers).await.unwrap();
         let mut chunk = [0; 4096];
-        // As a forced `cat` would: what is sent comes back.
+        // Echoes its input, like a forced `cat`.
         while let Ok(count @ 1..) = theirs.read(&mut chunk).await {
             if theirs.write_all(&chunk[..count]).await.is_err() {
                 return;
@@ -430,7 +430,7 @@ async fn an_echo_is_not_an_answer_and_every_step_has_its_deadline() {
     assert_eq!(error.hint.as_deref(), Some("perhaps a hung network file system"));
 }
 
-/// A "host" that answers the marker, and the script with these words, one each `pause`, again and again.
+/// A simulated host that answers the marker, and then the script with these answers, one per `pause`, repeatedly.
 async fn babbling(words: &'static [&'static str], pause: Duration) -> (LinkError, u32, Duration) {
     let (ours, mut theirs) = tokio::io::duplex(64 * 1024);
     tokio::spawn(async move {

@@ -1,4 +1,4 @@
-//! The adapter against the real shell, /proc and `ps` of this machine, with an `nvidia-smi` of the test's own.
+//! The adapter with the real shell, `/proc` and `ps` of this machine and a fake `nvidia-smi`.
 
 use super::*;
 use crate::wire::codec::decode;
@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 const NONCE: &str = "00112233445566778899aabbccddeeff";
 
-/// Knows the old fields only, and lists this test among its processes.
+/// Supports only the old fields, and lists this test as a process.
 const OLD_NVIDIA_SMI: &str = r#"#!/bin/sh
 case $1 in
   *memory.reserved*) echo 'Field "memory.reserved" is not a valid field to query.'; exit 2 ;;
@@ -22,7 +22,7 @@ esac
 const BROKEN_NVIDIA_SMI: &str =
     "#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'\nexit 18\n";
 
-/// A stream of messages from a shell in which `nvidia-smi` is this script.
+/// The messages of a shell with this script as `nvidia-smi`.
 struct Harness {
     remote: RemoteCommand,
     _directory: tempfile::TempDir,
@@ -53,7 +53,7 @@ impl Harness {
             exit,
             guard: Box::new(child),
         });
-        // An alias goes before every directory of PATH, so that a real nvidia-smi of this machine is not asked.
+        // An alias precedes every directory of PATH, so that a real nvidia-smi is not used.
         shell.stdin.write_all(format!("alias nvidia-smi={}\n", path.display()).as_bytes()).await.unwrap();
         Self {
             remote: adapt(shell, NONCE.to_owned(), Duration::from_secs(2), why.map(Into::into)),
@@ -254,7 +254,7 @@ fn odd_lines_are_left_out() {
     assert_eq!(hello.kernel.as_deref(), Some("6.1␛"));
 }
 
-/// One line of `/proc/PID/stat`.
+/// Builds a line of `/proc/PID/stat`.
 fn stat(pid: usize) -> String {
     format!("{pid} (python) R 4300 4312 4200 0 -1 4194304 1 0 0 0 1000 500 0 0 20 0 64 0 360000 99 262144 1")
 }

@@ -1,4 +1,4 @@
-//! A host task against a probe that is a piece of the test, in paused time: nothing here waits for a clock.
+//! A host task against a simulated probe, in paused time.
 
 use super::super::collector::Collector;
 use super::super::remote_command::Source;
@@ -11,10 +11,10 @@ use std::sync::Arc;
 use tokio::io::{AsyncReadExt, DuplexStream};
 use tokio::time::timeout;
 
-/// Longer than anything here takes, in time that passes by itself.
+/// A timeout beyond every limit in these tests; paused time advances by itself.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Hands out the probe's end of each stream that is opened.
+/// Returns the probe's end of each opened stream.
 struct Harness {
     collector: Collector,
     updates: mpsc::Receiver<(HostId, HostUpdate)>,
@@ -31,7 +31,7 @@ impl Harness {
         })
     }
 
-    /// A probe that has said hello at the interval of 2 s and was sent the first heartbeat.
+    /// Connects a probe that has sent its hello at an interval of 2 s and received the first heartbeat.
     async fn introduced() -> (Self, Probe) {
         let mut harness = Self::new();
         let mut probe = harness.probe().await;
@@ -59,7 +59,7 @@ impl Harness {
         timeout(LONG, self.updates.recv()).await.expect("an update").expect("the task lives").1
     }
 
-    /// The next update that is not about the way there.
+    /// Returns the next update other than `Connecting`.
     async fn next_state_update(&mut self) -> HostUpdate {
         loop {
             match self.update().await {
@@ -155,7 +155,7 @@ async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
     assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
     assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
     assert_eq!(last_message_at.elapsed().as_secs(), 3);
-    // A line makes it live again, and patience begins anew.
+    // A line makes the host live again and restarts the limits.
     probe.sample(2).await;
     let last_message_at = Instant::now();
     assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
@@ -173,11 +173,11 @@ async fn silence_is_stale_after_3_s_and_down_after_10_s_and_then_tried_again() {
     while probe.request().await.is_some() {}
 }
 
-/// A line in pieces of so many bytes, one each `pause`; how many have been sent.
+/// Sends a line in pieces of this many bytes, one per `pause`, and returns the number of bytes sent.
 async fn dribble(probe: &mut Probe, line: &[u8], piece: usize, pause: Duration) {
     for bytes in line.chunks(piece) {
         tokio::time::sleep(pause).await;
-        // The other side may have given up.
+        // The session may have dropped the connection.
         if probe.stream.write_all(bytes).await.is_err() {
             return;
         }
@@ -203,7 +203,7 @@ async fn a_line_that_comes_slowly_is_stale_and_waited_for_but_not_for_ever() {
         assert!(last_message_at.elapsed() >= Duration::from_secs(30), "{:?}", last_message_at.elapsed());
     };
     tokio::join!(sending, watching);
-    // A host that dribbles for ever is left.
+    // An endless incomplete line ends the connection.
     let endless = [b' '; 1000];
     let last_message_at = Instant::now();
     let watching = async {
@@ -249,7 +249,7 @@ async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
     probe.sample(1).await;
     assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
     assert!(matches!(harness.next_state_update().await, HostUpdate::Snapshot(_)));
-    // A line is a proof, and patience begins anew.
+    // A line ends the verification and restarts the limits.
     assert!(harness.collector.command(HostId(0), Command::Retry));
     assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
     probe.sample(2).await;
@@ -257,7 +257,7 @@ async fn a_connection_that_is_doubted_proves_itself_or_is_given_up_after_4_s() {
     let last_message_at = Instant::now();
     assert_eq!(harness.next_state_update().await, HostUpdate::Silent);
     assert_eq!(last_message_at.elapsed().as_secs(), 3);
-    // Silence after a doubt is none; nor is it known to be the host's fault, so the host is not down.
+    // A failed verification does not mean that the host is down, so it only reconnects.
     assert!(harness.collector.command(HostId(0), Command::Retry));
     let doubted = Instant::now();
     let update = harness.update().await;
@@ -329,7 +329,7 @@ async fn a_probe_that_says_nothing_or_sends_no_readings_is_given_up() {
         () = async {
             while let Some(request) = probe.request().await {
                 if let Request::Heartbeat { id, .. } = request {
-                    // The last one comes at the moment in which the session gives up.
+                    // The last one is sent at the moment at which the session drops the connection.
                     let _ = probe.stream.write_all(&encode(&Message::Echo { id }).unwrap()).await;
                 }
             }
@@ -422,20 +422,20 @@ async fn dropping_the_collector_closes_every_connection() {
     assert!(timeout(LONG, async { while harness.updates.recv().await.is_some() {} }).await.is_ok(), "no task is left");
 }
 
-/// Answers heartbeats, and nothing else, until the connection ends; whether a resend was asked for.
+/// Answers only heartbeats until the connection ends, and returns whether a resend was requested.
 async fn echo_only(probe: &mut Probe) -> bool {
     let mut was_resend_asked = false;
     while let Some(request) = probe.request().await {
         was_resend_asked |= request == Request::Resend;
         if let Request::Heartbeat { id, .. } = request {
-            // The last one may come at the moment in which the session gives up.
+            // The last one may arrive at the moment at which the session drops the connection.
             let _ = probe.stream.write_all(&encode(&Message::Echo { id }).unwrap()).await;
         }
     }
     was_resend_asked
 }
 
-/// A host that has sent one snapshot that names this interval.
+/// Connects a host that has sent one snapshot with this interval.
 async fn sampled(interval: Duration) -> (Harness, Probe) {
     let mut harness = Harness::new();
     let mut probe = harness.probe().await;
@@ -447,7 +447,7 @@ async fn sampled(interval: Duration) -> (Harness, Probe) {
     (harness, probe)
 }
 
-/// The next update that is no round trip.
+/// Returns the next update other than a round trip.
 async fn not_a_round_trip(harness: &mut Harness) -> HostUpdate {
     loop {
         match harness.next_state_update().await {
@@ -465,7 +465,7 @@ async fn heartbeats_without_readings_are_stale_after_3_intervals_and_down_10_s_l
         let watching = async {
             assert_eq!(not_a_round_trip(&mut harness).await, HostUpdate::Silent);
             assert_eq!(spoke.elapsed().as_secs(), stale);
-            // No round trip makes it live again.
+            // A round trip does not make it live again.
             let HostUpdate::Down { error, .. } = harness.next_state_update().await else { panic!("down") };
             assert_eq!(spoke.elapsed().as_secs(), down);
             let expected = format!("the probe answers heartbeats, but sent no readings for {down} s");
@@ -496,7 +496,7 @@ async fn readings_that_are_late_make_the_host_live_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_long_interval_of_the_probe_is_no_silence() {
-    // The administrator of the host allows no shorter one.
+    // A policy file enforces a longer interval.
     let (mut harness, mut probe) = sampled(Duration::from_secs(60)).await;
     let watching = async {
         for _ in 0..20 {
@@ -533,7 +533,7 @@ async fn heartbeats_acknowledge_and_measure() {
     assert!(matches!(harness.next_state_update().await, HostUpdate::Hello(_)));
     let HostUpdate::RoundTrip(round_trip) = harness.next_state_update().await else { panic!("a round trip") };
     assert_eq!(round_trip, Duration::from_millis(23));
-    // The second unacknowledged snapshot is acknowledged at once, or the probe would skip the third.
+    // The second unacknowledged snapshot is acknowledged at once; otherwise the probe would skip the third.
     probe.sample(1).await;
     probe.sample(2).await;
     assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 2, last_sequence: Some(2) }));
@@ -552,11 +552,11 @@ async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
             assert_eq!(probe.request().await, Some(Request::Heartbeat { id, last_sequence: Some(sequence) }));
         }
         if sequence < 6 {
-            // Some come late, as over a network.
+            // Some arrive late, as over a network.
             tokio::time::sleep(HEARTBEAT + Duration::from_millis(sequence % 3 * 200)).await;
         }
     }
-    // When no more come, the probe is asked whether it lives, before the host would be stale.
+    // Without further snapshots, a heartbeat is sent before the host would become stale.
     let last = Instant::now();
     assert_eq!(probe.request().await, Some(Request::Heartbeat { id: 5, last_sequence: Some(6) }));
     assert_eq!(last.elapsed().as_millis() / 10, 250);
@@ -588,7 +588,7 @@ async fn short_intervals_acknowledge_every_snapshot() {
     assert!(harness.collector.command(HostId(0), Command::Interval(Duration::from_millis(250))));
     probe.introduce().await;
     assert_eq!(probe.request().await, Some(Request::Interval { seconds: 2.0 }));
-    // The command waits and the first heartbeat is due: either may go first.
+    // A command and the first heartbeat are both due; either may be sent first.
     let both = [probe.request().await, probe.request().await];
     assert!(both.contains(&Some(Request::Interval { seconds: 0.25 })), "{both:?}");
     assert!(both.contains(&Some(Request::Heartbeat { id: 1, last_sequence: None })), "{both:?}");
