@@ -1,4 +1,4 @@
-//! What the environment requests and offers: the variables that the user sets, and the Rust installation.
+//! Reads the environment of the build: the variables that the user sets, and the Rust installation.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -46,7 +46,7 @@ impl Arch {
     }
 }
 
-/// What the user requests.
+/// The settings of the user.
 pub(crate) struct Plan {
     /// Why no probe is embedded at all.
     pub(crate) skip: Option<&'static str>,

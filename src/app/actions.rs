@@ -1,4 +1,4 @@
-//! What each [`Action`] does. An action only changes choices, dialogs and notices; [`App::update`] recomputes the
+//! Implements each [`Action`]. An action only changes choices, dialogs and notices; [`App::update`] recomputes the
 //! derived state afterwards, so an action sees the rows and the layout that are on the screen.
 
 use super::App;

@@ -256,7 +256,7 @@ pub struct Keymap {
 pub struct KeyConflict {
     /// Index of the assignment and index of the key in it.
     pub assignment_and_key: (usize, usize),
-    /// What is wrong with the key.
+    /// The problem with the key.
     pub message: String,
     /// How to fix it.
     pub hint: String,

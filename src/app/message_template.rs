@@ -57,7 +57,7 @@ impl Field {
 pub struct TemplateError {
     /// The position, in bytes.
     pub at: Range<usize>,
-    /// What is wrong.
+    /// The problem.
     pub message: String,
     /// How to fix it.
     pub hint: String,

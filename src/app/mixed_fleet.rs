@@ -186,19 +186,12 @@ impl Machine<'_> {
 
     fn hello(&self) -> Hello {
         Hello {
-            protocol: crate::wire::PROTOCOL,
-            probe_version: "0.1.0".into(),
-            boot_id: Some("boot".into()),
-            host_name: None,
-            login_user: Some("erika".into()),
-            login_uid: Some(1004),
-            kernel: Some("6.8.0-51".into()),
-            arch: Some("x86_64".into()),
             cpu_count: Some(32),
             memory_total_bytes: Some(self.memory.0 * GIB),
             scope: Some(self.scope.clone()),
             source: self.source.clone(),
             probe_pid: None,
+            ..super::testing::hello()
         }
     }
 

@@ -47,7 +47,7 @@ pub(super) struct RemoteOutput {
 pub(super) struct CommandEnd {
     /// Exit status, signal, or disconnect message.
     pub(super) exit: Exit,
-    /// Last line of standard error, empty if there is none.
+    /// Last line of standard error; empty if nothing was written.
     pub(super) stderr: SafeText,
 }
 

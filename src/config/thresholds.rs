@@ -53,7 +53,7 @@ pub struct Parameter {
     pub unit: Unit,
     /// Its default.
     pub default: f64,
-    /// What it decides, as a phrase.
+    /// Its effect, as a phrase.
     pub about: &'static str,
 }
 

@@ -79,7 +79,7 @@ impl Escalation {
     }
 }
 
-/// What a rule reports about a condition that holds.
+/// The report of a rule about a condition that holds.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Evaluation {
     pub(super) escalation: Escalation,

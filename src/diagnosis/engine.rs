@@ -226,7 +226,7 @@ impl Engine {
         notifying.filter_map(find).collect()
     }
 
-    /// What could not be evaluated, with the reasons.
+    /// The items that could not be evaluated, with the reasons.
     pub fn not_judged(&self) -> Vec<NotJudged> {
         not_judged::list(&self.hosts, self.fleet_wide.last_tick())
     }

@@ -141,7 +141,7 @@ pub struct Finding {
     pub is_mine: bool,
     /// The evidence, with its figures.
     pub sentence: SafeText,
-    /// What to check next: a command if there is one.
+    /// The next check: a command if there is one.
     pub next_check: SafeText,
     /// [`RuleInfo::not`](super::RuleInfo): similar but harmless situations.
     pub not: &'static str,

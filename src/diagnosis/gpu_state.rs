@@ -77,7 +77,7 @@ impl<'a> GpuSample<'a> {
     }
 }
 
-/// What is known about a GPU besides its readings.
+/// Knowledge about a GPU besides its readings.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct GpuContext<'a> {
     /// Set while a finding reports that the GPU hangs.

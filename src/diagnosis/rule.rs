@@ -7,17 +7,17 @@
 pub struct RuleInfo {
     /// The id, as in `[diagnosis]` of hosts.toml and in JSON.
     pub word: &'static str,
-    /// What the rule finds, in a few words.
+    /// The subject of the rule, in a few words.
     pub title: &'static str,
     /// When the rule fires, with the built-in thresholds.
     pub fires: &'static str,
     /// The usual cause.
     pub means: &'static str,
-    /// What to do or to check next.
+    /// The next action or check.
     pub next: &'static str,
     /// Similar situations that are harmless and do not fire.
     pub not: &'static str,
-    /// What the rule cannot detect.
+    /// Cases that the rule cannot detect.
     pub limits: &'static str,
     /// Where the rule or its thresholds come from.
     pub source: &'static str,
@@ -353,7 +353,7 @@ rules! {
         word: "power-brake",
         title: "the external power brake slows a GPU down",
         fires: "The power brake was active for more than 1 % of 2 min.",
-        means: "The chassis asked the GPU to draw less: a power supply failed, or the power budget is exceeded.",
+        means: "The chassis requests a lower power draw: a power supply failed, or the power budget is exceeded.",
         next: "Check the power supplies (`ipmitool sdr type \"Power Supply\"`).",
         not: "the ordinary power cap (0x4)",
         limits: "Needs a board with the power brake signal.",

@@ -61,7 +61,7 @@ pub struct SshError {
     pub kind: SshErrorKind,
     /// One sentence without the name of the host. It may quote the server: the caller must convert it to safe text.
     pub message: String,
-    /// What the user can do, as a command if possible.
+    /// A remedy, as a command if possible.
     pub hint: Option<String>,
     /// Whether the message names the jump host that failed.
     pub names_jump_host: bool,

@@ -497,7 +497,7 @@ pub(super) fn list_columns(width: u16, host: u16) -> Vec<(Column, u16)> {
         };
         *width_of = (*width_of).min(if width < 60 { least } else { u16::MAX });
     }
-    // The rest is taken from the state, whose first word matters most.
+    // The state column gives up the rest, whose first word matters most.
     let excess = used(&columns).saturating_sub(width + GAP);
     if let Some((_, state)) = columns.last_mut() {
         *state = state.saturating_sub(excess).max(5);

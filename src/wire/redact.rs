@@ -90,7 +90,7 @@ const SECRET_URL_PREFIXES: [&str; 3] = ["hooks.slack.com/", "discord.com/api/web
 /// Options whose value is `user:secret`, as in curl.
 const LOGIN_OPTIONS: [&str; 4] = ["-u", "--user", "-U", "--proxy-user"];
 
-/// What to redact in the following arguments.
+/// The rule for the following arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RedactNext {
     Nothing,

@@ -135,7 +135,7 @@ pub(super) enum JobControlEvent {
 pub(super) struct JobControlSignals {
     stop: Signal,
     resume: Signal,
-    /// The next SIGCONT ends a stop of our own, after which the terminal is taken over anyway.
+    /// The next SIGCONT ends a stop by gpufleet itself, which takes over the terminal without it.
     is_expected: bool,
 }
 

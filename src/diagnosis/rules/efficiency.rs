@@ -96,7 +96,7 @@ fn mean_utilization(context: &RuleContext, job: &JobTrack, seconds: f64) -> Opti
     Some(sum / job.gpus.len().max(1) as f32)
 }
 
-/// What the job waits for; `None` if it is idle or does other work.
+/// The resource that the job waits for; `None` if it is idle or does other work.
 fn cause(context: &RuleContext, job: &JobTrack, mean: f32) -> Option<Cause> {
     let limits = &context.limits.input_stall;
     let is_blocked = context.members(job).any(|process| process.descendants_blocked_share * 100.0 >= limits.blocked);

@@ -72,7 +72,7 @@ pub(super) struct TrackedProcess {
     blocked_thread: Option<u32>,
 }
 
-/// What one sample reads of a process.
+/// The parts of a process that one sample reads.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RefreshPlan {
     pub(super) pid: u32,

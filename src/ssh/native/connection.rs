@@ -63,7 +63,7 @@ impl std::fmt::Debug for Connection {
     }
 }
 
-/// What a byte stream runs through. It must live as long as the stream.
+/// The carrier of a byte stream. It must live as long as the stream.
 pub(super) enum StreamCarrier {
     Direct,
     /// The connection to a jump host, shared by the hosts behind it.
@@ -117,7 +117,7 @@ impl StreamCarrier {
     }
 }
 
-/// What the server reported, shared with [`ClientHandler`].
+/// The reports of the server, shared with [`ClientHandler`].
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectionEvents(Arc<Mutex<RecordedEvents>>);
 

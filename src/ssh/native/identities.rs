@@ -23,7 +23,7 @@ pub(super) struct Identity {
     pub(super) label: String,
 }
 
-/// What signs for an identity.
+/// The signer of an identity.
 #[derive(Debug, Clone)]
 pub(super) enum KeySource {
     Agent,

@@ -33,7 +33,7 @@ const APPROVAL: Duration = Duration::from_secs(90);
 /// The maximum number of keyboard-interactive rounds in one login.
 const MAX_ROUNDS: usize = 16;
 
-/// What one connection attempt keeps for the next one.
+/// State that one connection attempt keeps for the next one.
 #[derive(Debug, Default)]
 pub(super) struct LoginState {
     /// Fingerprints of the keys that the server refused. Offering them again would use up tries.
@@ -131,7 +131,7 @@ enum RsaHash {
     Sha1Only,
 }
 
-/// What is offered to the server.
+/// The credentials offered to the server.
 enum OfferedKey {
     Key(PublicKey),
     Certificate(Box<Certificate>),

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 
 /// The password of the account.
 pub(crate) const PASSWORD: &str = "pass word";
-/// The one-time code that is asked for after the password in [`LoginMethod::Questions`].
+/// The one-time code that the server requests after the password in [`LoginMethod::Questions`].
 pub(crate) const CODE: &str = "424242";
 
 /// How the server authenticates.
