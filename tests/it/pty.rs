@@ -195,9 +195,15 @@ impl Pty {
     /// Waits until the program has written these bytes.
     #[track_caller]
     pub(crate) fn wait_for_bytes(&self, bytes: &[u8]) {
+        self.wait_for_bytes_after(0, bytes);
+    }
+
+    /// Waits until the program has written these bytes after its first `start` bytes.
+    #[track_caller]
+    pub(crate) fn wait_for_bytes_after(&self, start: usize, bytes: &[u8]) {
         let deadline = Instant::now() + TIMEOUT;
         let mut received = self.received.0.lock().expect("not poisoned");
-        while !received.bytes.windows(bytes.len()).any(|window| window == bytes) {
+        while !received.bytes[start..].windows(bytes.len()).any(|window| window == bytes) {
             let left = deadline.saturating_duration_since(Instant::now());
             assert!(!left.is_zero() && !received.ended, "waited for {:?}", String::from_utf8_lossy(bytes));
             received = self.received.1.wait_timeout(received, left).expect("not poisoned").0;
