@@ -232,6 +232,7 @@ thresholds! {
         window: Time = 300.0, "window";
         warn: Percent = 5.0, "share of the window with thermal slowdown before it warns";
         crit: Percent = 30.0, "level at which it is critical";
+        software_after: Time = 600.0, "duration of the software thermal slowdown before it is listed";
     }
     PowerBrake power_brake "power-brake" {
         window: Time = 120.0, "window";
@@ -243,7 +244,22 @@ thresholds! {
         after: Time = 300.0, "duration of the condition before it warns";
     }
     EccUncorrectable ecc_uncorrectable "ecc-uncorrectable" {}
+    EccCorrected ecc_corrected "ecc-corrected" {
+        window: Time = 3600.0, "window";
+        info: Count = 100.0, "number of corrected errors in the window, at least";
+        warn: Count = 10_000.0, "number from which it warns";
+    }
     RowRemap row_remap "row-remap" {}
+    PowerLimitLow power_limit_low "power-limit-low" {
+        share: Share = 0.9, "power limit divided by the median of the same GPUs of the host, below";
+        after: Time = 300.0, "duration of the condition before it fires";
+    }
+    ClockStuck clock_stuck "clock-stuck" {
+        utilization: Percent = 90.0, "utilisation from which the clock is evaluated";
+        share: Share = 0.5, "SM clock divided by its maximum, at most";
+        sibling: Share = 0.8, "warns if the same share of another busy GPU of the host is at least this";
+        after: Time = 300.0, "duration of the condition before it fires";
+    }
     PcieDegraded pcie_degraded "pcie-degraded" {
         after: Time = 120.0, "duration of the condition before it warns";
         utilization: Percent = 50.0, "utilisation from which the link is evaluated";

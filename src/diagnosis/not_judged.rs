@@ -114,6 +114,10 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
         RuleId::Temperature => limits.temperature.after,
         RuleId::PcieDegraded => limits.pcie_degraded.after,
         RuleId::NvlinkDown => limits.nvlink_down.after,
+        RuleId::PowerLimitLow => limits.power_limit_low.after,
+        RuleId::ClockStuck => limits.clock_stuck.after,
+        // The full window; a storm of errors fires earlier.
+        RuleId::EccCorrected => limits.ecc_corrected.window,
         RuleId::HostUnreachable => limits.host_unreachable.warn_after,
         RuleId::HostRamLow => limits.host_ram_low.after,
         RuleId::NfsHang => limits.nfs_hang.warn_after,

@@ -342,11 +342,12 @@ rules! {
         word: "thermal-throttle",
         title: "heat slows a GPU down",
         fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
-               according to the violation time counter, or to reason bit 0x40 if there is no counter.",
+               according to the violation time counter, or to reason bit 0x40 if there is no counter. Info when the \
+               software thermal slowdown (0x20) is active for 10 min.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
-        limits: "Does not count software thermal slowdown (0x20).",
+        limits: "The software thermal slowdown costs some clock and protects the GPU; its cost is not measured.",
         source: "nvml.h nvmlClocksEventReasonHwThermalSlowdown, NVML_PERF_POLICY_THERMAL",
     }
     PowerBrake {
@@ -381,15 +382,55 @@ rules! {
         limits: "Needs ECC memory.",
         source: "nvmlDeviceGetTotalEccErrors, volatile",
     }
+    EccCorrected {
+        word: "ecc-corrected",
+        title: "many memory errors were corrected",
+        fires: "Within one hour, ECC corrected at least 100 errors (info) or 10,000 (warn).",
+        means: "A memory cell or a link to it is failing. The results are still right.",
+        next: "Run `nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT` and watch whether uncorrectable errors follow. \
+               Ask the vendor if the rate stays.",
+        not: "a few corrected errors per day, and the errors counted before gpufleet started",
+        limits: "Needs ECC memory, and an hour of history for the full window.",
+        source: "nvmlDeviceGetTotalEccErrors, volatile, corrected; NVIDIA GPU Memory Error Management. The numbers are \
+                gpufleet's",
+    }
     RowRemap {
         word: "row-remap",
-        title: "memory rows wait to be remapped, or cannot be",
-        fires: "Info when a row waits for a GPU reset to be remapped, critical when remapping failed.",
-        means: "Pending rows are harmless until the next reset. After a failed remapping the GPU has to be replaced.",
+        title: "memory rows or pages wait to be replaced, or cannot be",
+        fires: "Info when a row waits for a GPU reset to be remapped, or pages wait for a reboot to be retired. Critical \
+               when remapping failed.",
+        means: "Pending rows and pages are harmless until the next reset. After a failed remapping the GPU has to be \
+               replaced.",
         next: "Reset the GPU when no program uses it. If remapping failed, ask the vendor for a replacement.",
-        not: "rows that are already remapped",
-        limits: "Ampere and newer; older GPUs retire pages instead.",
-        source: "nvmlDeviceGetRemappedRows",
+        not: "rows that are already remapped, pages that are already retired",
+        limits: "Ampere and newer remap rows; older GPUs retire pages.",
+        source: "nvmlDeviceGetRemappedRows, nvmlDeviceGetRetiredPagesPendingStatus",
+    }
+    PowerLimitLow {
+        word: "power-limit-low",
+        title: "a GPU has a lower power limit than the same GPUs beside it",
+        fires: "For 5 min, the power limit of a GPU is below 90 % of the median of the other GPUs of its model on the \
+               host, and fewer than half of them are as low. Always info.",
+        means: "Somebody lowered the limit and forgot it, or the board lowered it itself. A job on all GPUs runs at the \
+               speed of the slowest.",
+        next: "Run `nvidia-smi -q -d POWER -i GPU`, and `sudo nvidia-smi -i GPU -pl WATTS` to set the limit.",
+        not: "a host on which every GPU, or half of them, has the lower limit",
+        limits: "Needs three GPUs of one model on the host.",
+        source: "nvmlDeviceGetEnforcedPowerLimit",
+    }
+    ClockStuck {
+        word: "clock-stuck",
+        title: "a busy GPU stays at a low clock without a reason",
+        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the driver \
+               gives no reason such as heat, the power cap or application clocks. Warn if another busy GPU of its model \
+               on the host reaches 80 % of the maximum, otherwise info.",
+        means: "The driver did not leave a low performance state, often after a driver error or a change of the power \
+               supply.",
+        next: "Run `nvidia-smi -q -d CLOCK,PERFORMANCE -i GPU`. End the job and reset the GPU, or reboot.",
+        not: "an idle GPU, clocks that heat, the power cap or a setting limits, a spinning GPU at its full clock",
+        limits: "Needs the clocks and the reasons for which they are limited. Locked clocks (`nvidia-smi -lgc`) may have \
+                no reason.",
+        source: "nvmlDeviceGetClockInfo, nvmlDeviceGetMaxClockInfo, nvmlDeviceGetCurrentClocksEventReasons",
     }
     PcieDegraded {
         word: "pcie-degraded",

@@ -1,5 +1,5 @@
-//! The health of a GPU: thermal-throttle, power-brake, temperature, ecc-uncorrectable, row-remap, pcie-degraded,
-//! nvlink-down, persistence-off.
+//! The health of a GPU: thermal-throttle, power-brake, temperature, ecc-uncorrectable, ecc-corrected, row-remap,
+//! power-limit-low, clock-stuck, pcie-degraded, nvlink-down, persistence-off.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, MIN_COVERAGE};
 use crate::diagnosis::conditions::Conditions;
@@ -18,11 +18,14 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
         let target = FindingTarget::Gpu(gpu.identity.clone());
         let health = context.host.gpu_health(position).unwrap_or(&unknown);
         if gpu.is_readable {
-            slowdowns(context, conditions, &target, position, gpu);
+            slowdowns(context, conditions, &target, position, (reading, gpu));
             temperature(context, conditions, &target, position, (info, reading));
             pcie(context, conditions, &target, position, (info, reading, gpu));
+            power_limit(context, conditions, &target, position, (info, gpu));
+            clock(context, conditions, &target, position, (info, reading, gpu));
         }
         errors(context, conditions, &target, position, gpu, health);
+        corrected_errors(context, conditions, &target, position, gpu);
         nvlink(context, conditions, &target, position, gpu, health);
     }
     persistence(context, conditions);
@@ -33,7 +36,7 @@ fn slowdowns(
     conditions: &mut Conditions,
     target: &FindingTarget,
     position: usize,
-    gpu: &GpuTrack,
+    (reading, gpu): (&GpuReading, &GpuTrack),
 ) {
     let limits = &context.limits.thermal_throttle;
     let stats = gpu.window.stats(context.sample_time.t - limits.window);
@@ -57,6 +60,19 @@ fn slowdowns(
         } else {
             conditions.unknown(RuleId::ThermalThrottle, target);
         }
+    } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
+        let evaluation =
+            Evaluation::new(Escalation::one(Severity::Info, limits.software_after), Confidence::Certain, 120.0);
+        conditions.met(RuleId::ThermalThrottle, target, evaluation, |lasted, _| {
+            let celsius =
+                reading.temperature_celsius.map_or_else(String::new, |celsius| format!(", at {celsius} C now"));
+            let sentence = format!(
+                "the driver has reduced the clocks of {} because of heat for {}{celsius}",
+                context.format_gpus([position]),
+                duration(lasted),
+            );
+            context.gpu_details(position, sentence, "nvidia-smi -q -d TEMPERATURE,PERFORMANCE".to_owned())
+        });
     }
     let limits = &context.limits.power_brake;
     if stats.brake_seconds <= 0.0 {
@@ -76,6 +92,11 @@ fn slowdowns(
         });
     }
 }
+
+/// nvml.h, `nvmlClocksEventReasonSwThermalSlowdown`.
+const SOFTWARE_THERMAL_SLOWDOWN: u64 = 0x20;
+/// nvml.h, `nvmlClocksEventReasonGpuIdle`: no reason for a low clock under load.
+const GPU_IDLE: u64 = 0x1;
 
 /// The percentage of a window; its buckets may reach a little beyond it.
 fn share_of(seconds: f64, window: f64) -> f64 {
@@ -169,9 +190,11 @@ fn errors(
             context.gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER".to_owned())
         });
     }
+    let is_retiring = health.retired_pages_pending == Some(true);
     let severity = match (health.row_remap_failed, health.row_remap_pending) {
         (Some(true), _) => Severity::Crit,
         (_, Some(true)) => Severity::Info,
+        _ if is_retiring => Severity::Info,
         _ => return,
     };
     let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 0.0);
@@ -179,10 +202,118 @@ fn errors(
         let gpu = context.format_gpus([position]);
         let (sentence, next) = if severity == Severity::Crit {
             (format!("{gpu} could not remap a failed memory row: replace the GPU"), "ask the vendor for a replacement")
+        } else if is_retiring {
+            (format!("{gpu} waits for a reboot to retire failed memory pages"), "reboot the host when it is free")
         } else {
             (format!("{gpu} waits for a reset to remap a failed memory row"), "nvidia-smi -r when it is free")
         };
         context.gpu_details(position, sentence, next.to_owned())
+    });
+}
+
+fn corrected_errors(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    gpu: &GpuTrack,
+) {
+    let limits = &context.limits.ecc_corrected;
+    let Some((rise, seconds)) = gpu.corrected_errors.rise(context.sample_time.t, limits.window) else { return };
+    let count = rise as f64;
+    if count < limits.info {
+        return;
+    }
+    let severity = if count >= limits.warn { Severity::Warn } else { Severity::Info };
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 600.0);
+    conditions.met(RuleId::EccCorrected, target, evaluation, |_, _| {
+        let sentence = format!(
+            "{} corrected {rise} memory errors in the last {}",
+            context.format_gpus([position]),
+            duration(seconds),
+        );
+        context.gpu_details(position, sentence, "nvidia-smi -q -d ECC,ROW_REMAPPER,PAGE_RETIREMENT".to_owned())
+    });
+}
+
+fn power_limit(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    (info, gpu): (&GpuInfo, &GpuTrack),
+) {
+    let limits = &context.limits.power_limit_low;
+    let Some(limit) = gpu.limit else { return };
+    let siblings = context.host.gpus().zip(context.gpus).enumerate().filter(|(place, ((other, _), track))| {
+        *place != position && other.name == info.name && other.name.is_some() && !track.is_instance
+    });
+    let mut others: Vec<f32> = siblings.filter_map(|(_, (_, track))| track.limit).collect();
+    if others.len() < 2 {
+        return;
+    }
+    others.sort_by(f32::total_cmp);
+    let median = others[others.len() / 2];
+    let is_low = |limit: f32| f64::from(limit) < limits.share * f64::from(median);
+    let low = 1 + others.iter().filter(|other| is_low(**other)).count();
+    if !is_low(limit) || low * 2 > others.len() {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 60.0);
+    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    conditions.met(RuleId::PowerLimitLow, target, evaluation, |_, _| {
+        let sentence = format!(
+            "{} has a power limit of {limit:.0} W, the others of its model {median:.0} W",
+            context.format_gpus([position]),
+        );
+        context.gpu_details(position, sentence, format!("nvidia-smi -q -d POWER -i {}", info.index))
+    });
+}
+
+fn clock(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    (info, reading, gpu): (&GpuInfo, &GpuReading, &GpuTrack),
+) {
+    let limits = &context.limits.clock_stuck;
+    let share = |info: &GpuInfo, reading: &GpuReading| {
+        let most = info.clock_sm_max_mhz.filter(|most| *most > 0)?;
+        Some((reading.clock_sm_mhz?, most))
+    };
+    let Some((now, most)) = share(info, reading) else { return };
+    let ratio = |now: u32, most: u32| f64::from(now) / f64::from(most);
+    if ratio(now, most) > limits.share {
+        return;
+    }
+    let is_busy = |gpu: &GpuTrack| gpu.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization);
+    if !is_busy(gpu) {
+        // Between two kernels the clock falls anyway: the finding keeps its phase.
+        conditions.unknown(RuleId::ClockStuck, target);
+        return;
+    }
+    if reading.clocks_event_reasons.is_none_or(|reasons| reasons & !GPU_IDLE != 0) {
+        return;
+    }
+    let is_faster = |((other, reading), track): &((&GpuInfo, &GpuReading), &GpuTrack)| {
+        other.name == info.name
+            && is_busy(track)
+            && share(other, reading).is_some_and(|(now, most)| ratio(now, most) >= limits.sibling)
+    };
+    let has_faster_sibling = context.host.gpus().zip(context.gpus).any(|pair| is_faster(&pair));
+    let (severity, confidence) = match has_faster_sibling {
+        true => (Severity::Warn, Confidence::Likely),
+        false => (Severity::Info, Confidence::Suspected),
+    };
+    let evaluation = Evaluation::new(Escalation::one(severity, limits.after), confidence, 60.0);
+    conditions.met(RuleId::ClockStuck, target, evaluation, |lasted, _| {
+        let sentence = format!(
+            "{} has been busy for {} at {now} of {most} MHz, and the driver gives no reason for the low clock",
+            context.format_gpus([position]),
+            duration(lasted),
+        );
+        context.gpu_details(position, sentence, format!("nvidia-smi -q -d CLOCK,PERFORMANCE -i {}", info.index))
     });
 }
 
@@ -359,6 +490,102 @@ mod tests {
         assert_eq!(tester.firing(), [("row-remap", "info")]);
         with_health(&mut tester, 20.0, GpuHealth { row_remap_failed: Some(true), ..GpuHealth::default() });
         assert_eq!(tester.firing(), [("row-remap", "crit")]);
+    }
+
+    #[test]
+    fn pages_that_wait_for_a_reboot_are_info() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 20.0, GpuHealth { retired_pages_pending: Some(true), ..GpuHealth::default() });
+        assert_eq!(tester.firing(), [("row-remap", "info")]);
+        assert_eq!(tester.finding("row-remap").sentence, "GPU 0 waits for a reboot to retire failed memory pages");
+    }
+
+    #[test]
+    fn many_corrected_errors_within_an_hour_are_reported() {
+        let health = |total| GpuHealth { ecc_corrected_volatile: Some(total), ..GpuHealth::default() };
+        let mut tester = RuleTester::new(gpus(0..1));
+        with_health(&mut tester, 60.0, health(70_000));
+        with_health(&mut tester, 60.0, health(70_099));
+        assert_eq!(tester.fired(), [], "old errors do not count");
+        with_health(&mut tester, 60.0, health(70_100));
+        assert_eq!(tester.firing(), [("ecc-corrected", "info")]);
+        with_health(&mut tester, 600.0, health(80_000));
+        assert_eq!(tester.firing(), [("ecc-corrected", "warn")]);
+        with_health(&mut tester, 5000.0, health(80_000));
+        assert_eq!(tester.firing(), [], "an hour without new ones");
+    }
+
+    #[test]
+    fn a_software_thermal_slowdown_of_ten_minutes_is_info() {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(590.0, |tester, _| busy(tester, |gpu| gpu.clocks_event_reasons = Some(0x24)));
+        assert_eq!(tester.fired(), []);
+        tester.run(60.0, |tester, _| busy(tester, |gpu| gpu.clocks_event_reasons = Some(0x24)));
+        assert_eq!(tester.firing(), [("thermal-throttle", "info")]);
+    }
+
+    fn with_limits(watts: &[f32], seconds: f64) -> RuleTester {
+        let mut infos = gpus(0..watts.len() as u32);
+        for (info, watts) in infos.iter_mut().zip(watts) {
+            info.name = Some("NVIDIA H100 80GB HBM3".into());
+            info.power_limit_watts = Some(*watts);
+        }
+        let mut tester = RuleTester::new(infos);
+        let count = watts.len();
+        tester.run(seconds, |tester, _| TestSample {
+            gpus: (0..count).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(),
+            processes: vec![],
+        });
+        tester
+    }
+
+    #[test]
+    fn a_power_limit_below_those_of_the_other_gpus_is_info() {
+        let tester = with_limits(&[700.0, 700.0, 500.0, 700.0], 400.0);
+        assert_eq!(tester.firing(), [("power-limit-low", "info")]);
+        assert_eq!(
+            tester.finding("power-limit-low").sentence,
+            "GPU 2 has a power limit of 500 W, the others of its model 700 W"
+        );
+        assert_eq!(tester.notified(), 0);
+        assert_eq!(with_limits(&[700.0, 700.0, 500.0, 700.0], 250.0).firing(), [], "not yet");
+        assert_eq!(with_limits(&[500.0; 4], 400.0).firing(), [], "all have the limit");
+        assert_eq!(with_limits(&[500.0, 500.0, 700.0, 700.0], 400.0).firing(), [], "half of them");
+        assert_eq!(with_limits(&[700.0, 650.0, 700.0, 700.0], 400.0).firing(), [], "93 %");
+        assert_eq!(with_limits(&[500.0, 700.0], 400.0).firing(), [], "either may be right");
+    }
+
+    /// Two GPUs at these SM clocks; the first one reports these reasons.
+    fn with_clocks(clocks: [u32; 2], utilization: u8, reasons: u64) -> RuleTester {
+        let mut infos = gpus(0..2);
+        for info in &mut infos {
+            info.name = Some("NVIDIA H100 80GB HBM3".into());
+            info.clock_sm_max_mhz = Some(1980);
+        }
+        let mut tester = RuleTester::new(infos);
+        tester.run(400.0, |tester, _| {
+            let gpus = clocks.iter().zip([reasons, 0]).map(|(mhz, reasons)| GpuReading {
+                clock_sm_mhz: Some(*mhz),
+                clocks_event_reasons: Some(reasons),
+                ..tester.gpu(utilization, 300.0, 40, 40)
+            });
+            TestSample { gpus: gpus.collect(), processes: vec![process(7, "python train.py", &[(0, 40), (1, 40)])] }
+        });
+        tester
+    }
+
+    #[test]
+    fn a_low_clock_without_a_reason_is_reported_under_load() {
+        let tester = with_clocks([345, 1980], 98, 0);
+        assert_eq!(tester.firing(), [("clock-stuck", "warn")]);
+        let sentence = tester.finding("clock-stuck").sentence.to_string();
+        assert!(sentence.starts_with("GPU 0 has been busy for 6 min at 345 of 1980 MHz"), "{sentence}");
+        assert_eq!(with_clocks([345, 1980], 98, 0x1).firing(), [("clock-stuck", "warn")], "\"idle\" is no reason");
+        assert_eq!(with_clocks([345, 345], 98, 0).firing(), [("clock-stuck", "info"); 2], "perhaps on purpose");
+        assert_eq!(with_clocks([345, 1980], 98, 0x4).fired(), [], "the power cap");
+        assert_eq!(with_clocks([345, 1980], 98, 0x2).fired(), [], "application clocks");
+        assert_eq!(with_clocks([345, 1980], 30, 0).fired(), [], "not busy");
+        assert_eq!(with_clocks([1410, 1980], 98, 0).fired(), []);
     }
 
     #[test]

@@ -57,6 +57,8 @@ pub(crate) struct GpuTrack {
     brake_counter: Option<f64>,
     /// The number of uncorrectable errors at the first sample.
     pub(crate) ecc_baseline: Option<u64>,
+    /// The corrected errors since the driver was loaded.
+    pub(crate) corrected_errors: CounterHistory,
     /// The NVLinks that have been up, as a bit mask.
     pub(crate) links_seen: u64,
     /// The number of samples in a row in which the GPU was lost or needed a reset.
@@ -114,7 +116,7 @@ impl GpuTrack {
         self.reserved_bytes = reading.memory_reserved_bytes;
         self.total_bytes = info.memory_total_bytes;
         if let Some(health) = health {
-            self.update_health(health);
+            self.update_health(health, t);
         }
         if !self.is_readable {
             return;
@@ -216,11 +218,14 @@ impl GpuTrack {
         }
     }
 
-    fn update_health(&mut self, health: &GpuHealth) {
+    fn update_health(&mut self, health: &GpuHealth, t: f64) {
         self.has_power_smoothing = health.power_smoothing == Some(true);
         if let Some(total) = health.ecc_uncorrectable_volatile {
             // A counter that fell was reset with the driver.
             self.ecc_baseline = Some(self.ecc_baseline.map_or(total, |baseline| baseline.min(total)));
+        }
+        if let Some(total) = health.ecc_corrected_volatile {
+            self.corrected_errors.push(t, total);
         }
         if let Some(active) = health.nvlinks_active {
             self.links_seen |= active;
@@ -228,7 +233,45 @@ impl GpuTrack {
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.window.memory_bytes() + self.memory.capacity() * std::mem::size_of::<(f32, u32)>()
+        self.window.memory_bytes()
+            + self.memory.capacity() * std::mem::size_of::<(f32, u32)>()
+            + self.corrected_errors.values.capacity() * std::mem::size_of::<(f32, u64)>()
+    }
+}
+
+/// The values of a slow counter over the last hour, about one per five minutes.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct CounterHistory {
+    values: VecDeque<(f32, u64)>,
+    last: Option<u64>,
+}
+
+impl CounterHistory {
+    /// The seconds between two stored values.
+    const STEP: f64 = 300.0;
+    /// The number of stored values: one more than an hour holds.
+    const LENGTH: usize = 13;
+
+    fn push(&mut self, t: f64, value: u64) {
+        if self.last.is_some_and(|last| value < last) {
+            // A counter that fell was reset with the driver.
+            self.values.clear();
+        }
+        self.last = Some(value);
+        if self.values.back().is_none_or(|(stored, _)| t - f64::from(*stored) >= Self::STEP) {
+            if self.values.len() >= Self::LENGTH {
+                self.values.pop_front();
+            }
+            self.values.push_back((t as f32, value));
+        }
+    }
+
+    /// Returns the rise within the last `window` seconds, and the seconds in which it was observed; `None` before the
+    /// first value.
+    pub(crate) fn rise(&self, t: f64, window: f64) -> Option<(u64, f64)> {
+        let (since, first) =
+            self.values.iter().copied().find(|(stored, _)| t - f64::from(*stored) <= window + Self::STEP / 2.0)?;
+        Some((self.last?.saturating_sub(first), (t - f64::from(since)).max(0.0)))
     }
 }
 
@@ -283,6 +326,20 @@ mod tests {
         let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, idle: 5.0 };
         track.update(&info, reading, None, true, bounds, (10.0, 10.0));
         track
+    }
+
+    #[test]
+    fn a_counter_history_gives_the_rise_within_an_hour() {
+        let mut history = CounterHistory::default();
+        assert_eq!(history.rise(0.0, 3600.0), None);
+        for minute in 0..180 {
+            history.push(f64::from(minute) * 60.0, 1000 + u64::from(minute as u32));
+        }
+        let (rise, seconds) = history.rise(179.0 * 60.0, 3600.0).unwrap();
+        assert!((59..=64).contains(&rise) && (3540.0..=3840.0).contains(&seconds), "{rise} in {seconds}");
+        assert!(history.values.len() <= CounterHistory::LENGTH);
+        history.push(180.0 * 60.0, 3);
+        assert_eq!(history.rise(180.0 * 60.0, 3600.0), Some((0, 0.0)));
     }
 
     #[test]
