@@ -113,7 +113,9 @@ thresholds! {
         memory_max: Percent = 3.0, "no memory utilisation reading is above this";
         memory_median: Percent = 1.0, "median memory utilisation is at most this";
         power_variation: Share = 0.05, "standard deviation of the power divided by its mean, at most";
-        power_drop: Share = 0.5, "current power divided by the job's earlier median, at most";
+        power_drop: Share = 0.5, "current power divided by the job's earlier median, both above an idle context, at most";
+        frozen_power: Share = 0.85, "or a constant power divided by the GPU's earlier median, at most";
+        frozen_variation: Share = 0.02, "standard deviation of a constant power divided by its mean, at most";
         history: Time = 300.0, "duration of healthy work that must have been observed";
         clear_utilization: Percent = 80.0, "clears when the utilisation falls below this";
         clear_power: Share = 1.15, "clears when the power rises above this many times the spin power";

@@ -211,6 +211,12 @@ impl Condition {
         finding.hosts.extend(details.hosts);
     }
 
+    /// Whether a flapping finding stays until it was steady for long. A job that works is not hung, however often it
+    /// waited before: findings about progress clear at once.
+    fn is_held(&self) -> bool {
+        self.is_flapping && !self.finding.rule.is_about_progress()
+    }
+
     /// Takes in a sample that did not mention the condition. `exists` is false if its target is gone.
     pub(super) fn clear(&mut self, sample_time: SampleTime, exists: bool) {
         if self.until.is_some_and(|until| sample_time.t < until) {
@@ -220,7 +226,7 @@ impl Condition {
             FindingPhase::Clear => {}
             FindingPhase::Pending => self.enter(FindingPhase::Clear, sample_time.t),
             FindingPhase::Firing | FindingPhase::Resolving => {
-                let needed = match (exists, self.until, self.is_flapping) {
+                let needed = match (exists, self.until, self.is_held()) {
                     (false, ..) | (true, Some(_), _) => 0.0,
                     (true, None, true) => FLAP_WINDOW,
                     (true, None, false) => self.clear_after,
@@ -244,7 +250,7 @@ impl Condition {
     fn published_phase(&self) -> FindingPhase {
         match self.phase {
             _ if self.is_inhibited => FindingPhase::Clear,
-            FindingPhase::Resolving if self.is_flapping => FindingPhase::Firing,
+            FindingPhase::Resolving if self.is_held() => FindingPhase::Firing,
             phase => phase,
         }
     }

@@ -315,9 +315,14 @@ impl HostDiagnosis {
             }
             let key = &process.info.job;
             let at = jobs.iter().position(|job| job.key == *key).unwrap_or_else(|| {
+                let former = self.processes.get(index).and_then(|track| track.grouped_as.as_ref());
                 jobs.push(match old.iter().position(|job| job.key == *key) {
                     Some(index) => old.swap_remove(index).without_members(),
-                    None => JobTrack::new(key.clone(), t),
+                    // The launcher has ended, so the process has another job key: its history continues.
+                    None => match old.iter().find(|job| Some(&job.key) == former) {
+                        Some(job) => job.renamed(key.clone()),
+                        None => JobTrack::new(key.clone(), t),
+                    },
                 });
                 jobs.len() - 1
             });
@@ -333,6 +338,9 @@ impl HostDiagnosis {
                     job.gpus.push(gpu);
                 }
             }
+        }
+        for process in &mut self.processes {
+            process.grouped_as = Some(process.info.job.clone());
         }
         let computing: Vec<usize> = jobs.iter().flat_map(|job| job.gpus.iter().map(|gpu| gpu.position)).collect();
         for job in &mut jobs {

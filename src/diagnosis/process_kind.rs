@@ -5,7 +5,7 @@ use crate::fleet::{Process, program_name};
 use crate::wire::{ProcessFacts, SafeText};
 
 /// Programs and Python modules that serve models, as named on a command line.
-const SERVERS: [&str; 14] = [
+const SERVERS: [&str; 40] = [
     "vllm",
     "sglang",
     "tritonserver",
@@ -20,7 +20,42 @@ const SERVERS: [&str; 14] = [
     "trtllm-serve",
     "tabbyapi",
     "mii",
+    // Web servers and frameworks.
+    "uvicorn",
+    "gunicorn",
+    "hypercorn",
+    "flask",
+    "fastapi",
+    "streamlit",
+    "gradio",
+    "torchserve",
+    "bentoml",
+    "litserve",
+    "fastchat",
+    "llama_cpp",
+    "infinity_emb",
+    "xinference",
+    "aphrodite",
+    "koboldcpp",
+    "comfyui",
+    "ComfyUI",
+    "invokeai-web",
+    "whisper-server",
+    // Workers that wait for tasks.
+    "raylet",
+    "dask",
+    "dask-worker",
+    "distributed",
+    "celery",
+    "flower-client-app",
 ];
+
+/// Names of scripts, without `.py`, that people give to the servers that they write.
+const SERVER_SCRIPTS: [&str; 9] =
+    ["app", "api", "server", "serve", "serving", "webui", "web_ui", "gradio_app", "streamlit_app"];
+
+/// The titles that servers and frameworks give to workers.
+const WORKER_TITLES: [&str; 3] = ["VLLM::", "sglang::", "ray::"];
 
 /// Whether this process or one of its ancestors is a known model server.
 ///
@@ -53,12 +88,12 @@ pub(super) fn is_notebook(process: &Process) -> bool {
 
 /// Checks a title set by prctl(2) or setproctitle. The kernel keeps 15 characters of it.
 fn is_server_title(name: Option<&SafeText>) -> bool {
-    name.is_some_and(|name| is_server_word(name) || name.starts_with("VLLM::") || name.starts_with("sglang::"))
+    name.is_some_and(|name| is_server_word(name) || WORKER_TITLES.iter().any(|title| name.starts_with(title)))
 }
 
 fn is_server_command(argv: &[SafeText]) -> bool {
     let Some((program, arguments)) = argv.split_first() else { return false };
-    if program.starts_with("VLLM::") || program.starts_with("sglang::") || is_server_word(base_name(program)) {
+    if WORKER_TITLES.iter().any(|title| program.starts_with(title)) || is_server_word(base_name(program)) {
         return true;
     }
     // Options come before the script. Options with a separate value are rare.
@@ -68,7 +103,7 @@ fn is_server_command(argv: &[SafeText]) -> bool {
         (true, Some(flag)) if *flag == "-m" => {
             runs.next().is_some_and(|module| is_server_word(module.split('.').next().unwrap_or_default()))
         }
-        (true, Some(script)) => is_server_word(base_name(script)),
+        (true, Some(script)) => is_server_word(base_name(script)) || is_server_script(script),
         _ => false,
     }
 }
@@ -79,6 +114,17 @@ fn base_name(path: &str) -> &str {
 
 fn is_server_word(word: &str) -> bool {
     SERVERS.contains(&word)
+}
+
+/// Whether a script is named as a server, or lies in the folder of one (`ComfyUI/main.py`).
+fn is_server_script(path: &str) -> bool {
+    let stem = base_name(path).strip_suffix(".py").unwrap_or_default();
+    let is_named = SERVER_SCRIPTS.contains(&stem)
+        || stem.ends_with("_server")
+        || stem.ends_with("_api")
+        || stem.ends_with("_webui")
+        || stem.starts_with("serve_");
+    is_named || path.rsplit('/').nth(1).is_some_and(is_server_word)
 }
 
 #[cfg(test)]
@@ -106,6 +152,13 @@ mod tests {
             ("ollama", "/usr/local/bin/ollama runner --port 38211"),
             ("text-generation", "/usr/local/bin/text-generation-server serve m"),
             ("llama-server", "./llama-server -m model.gguf"),
+            ("python", "python -m uvicorn main:app --port 8000"),
+            ("uvicorn", "/opt/venv/bin/python /opt/venv/bin/uvicorn main:app"),
+            ("python", "python app.py --share"),
+            ("python3", "python3 /srv/ComfyUI/main.py --listen"),
+            ("python", "python -m distributed.cli.dask_worker tcp://10.0.0.1:8786"),
+            ("python", "python model_server.py"),
+            ("ray::train", "ray::RolloutWorker.sample"),
         ] {
             assert!(is_model_server(&facts(name, argv)), "{argv}");
         }
@@ -117,6 +170,9 @@ mod tests {
             ("python", "python train.py --backend vllm"),
             ("python", "python -m torch.distributed.run train.py"),
             ("python", "python bench.py vllm serve"),
+            ("python", "python main.py"),
+            ("python", "python observer.py"),
+            ("python", "python train_app.py --server lab"),
             ("bash", "bash -c vllm"),
             ("python", ""),
             ("vim", "vim vllm.py"),

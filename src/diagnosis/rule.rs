@@ -45,30 +45,34 @@ rules! {
     StuckSpin {
         word: "stuck-spin",
         title: "GPUs read as busy but draw little power and access no memory",
-        fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves \
-               its memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at \
-               least 5 min of healthy work at twice that power. Warn after 5 min, critical after 10 min. While a \
-               rank works on the host (saving, evaluating), the other ranks may be waiting for it: the rule then \
-               warns after 10 min, never becomes critical, and starts counting again when that work ends.",
+        fires: "Every GPU involved reads at least 90 % busy (median 95 %), draws less than its spin power, leaves its \
+               memory idle (median at most 1 %, never above 3 %) and has steady power (within 5 %), after at least 5 \
+               min of healthy work at twice that power above an idle context. Or its power is constant (within 2 %) \
+               at no more than 85 % of that of its own work for 5 min, with at most a quarter of its memory accesses. \
+               Warn after 5 min, critical after 10 min; later if the job waited that long before and went on by \
+               itself. While another rank works on the host or shows signs of life (saving, evaluating), the others \
+               may be waiting for it: the finding is then info after 10 min, and counting starts again when that work \
+               ends.",
         means: "A collective (NCCL) or a kernel waits for something that never comes: a rank died, hangs in its data \
                loader or took a different code path. The driver counts the waiting kernel as 100 % busy.",
         next: "Run `py-spy dump --pid PID` for every rank and compare the stacks: the rank that differs is the \
               cause. Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
-        limits: "Needs the power limit, power and memory utilisation. Does not judge MIG instances, or GPUs whose \
-                power is held up by power smoothing. Misses a kernel that waits above the spin power (300 W on an \
-                H200), and a GPU whose power cap is so low that healthy work draws less than twice the waiting \
-                power. A job that was seen only while it hangs is reported as stuck-spin-suspect.",
+        limits: "Needs power and memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
+               power smoothing. The ranks of a known model server are a suspicion at info. A job that was seen only \
+               while it hangs is reported as stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
-                A100-PCIe 69 of 300 W); arXiv 2605.23918",
+               A100-PCIe 69 of 300 W); arXiv 2605.23918; telemetry of 306 public training runs (signs of life, \
+               constant power)",
     }
     StuckSpinSuspect {
         word: "stuck-spin-suspect",
         title: "looks stuck, but its healthy work was not observed",
-        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min (20 min while a \
-               rank works on the host), never critical. The confidence is \"likely\" when at least two GPUs of the \
-               job are flat at the same time.",
+        fires: "As stuck-spin, for a job that gpufleet has not observed at work. Warn after 10 min, never critical. \
+               Info for a job on a single GPU, which has no peer to wait for, while a rank works on the host, and for \
+               a model server. The confidence is \"likely\" when at least two GPUs of the job are flat at the same \
+               time.",
         means: "Usually the same as stuck-spin. A job made of tiny kernels looks like this from the start.",
         next: "Run `py-spy dump --pid PID` twice, a minute apart: the stacks of a working job differ.",
         not: "batch-1 decoding and communication-heavy work (higher memory utilisation or varying power)",
@@ -92,10 +96,12 @@ rules! {
     JobStalled {
         word: "job-stalled",
         title: "a job worked before and does nothing now",
-        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, it uses at most \
-               0.02 CPU cores, starts no child process, reads and writes nothing, and still holds its memory. Warn \
-               after 15 min, critical after 30 min. If the job paused before and resumed without help, it must be \
-               idle for 1.5 times that pause (warn) or 3 times (critical).",
+        fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
+               processes uses at most 0.02 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
+               child process, reads and writes nothing, and still holds its memory. Warn after 15 min, critical after \
+               30 min if it was at sustained work before. A Slurm job or several ranks of a launcher warn in any \
+               case; another process is info, since it may wait for requests. If the job paused before and resumed \
+               without help, it must be idle for 1.5 times that pause (warn) or 3 times (critical).",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Run `py-spy dump --pid PID` and read the end of the log.",
@@ -109,8 +115,11 @@ rules! {
         word: "input-stall",
         title: "GPUs wait for input data",
         fires: "The mean utilisation over 10 min is below 20 %, and the job's median was 50 % or more before. The \
-               finding names the cause: CPU (the workers use 80 % of a core each), storage (a worker is in disk \
-               sleep in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or unknown.",
+               finding names the cause: CPU (the workers use 80 % of a core each), storage (a worker is in disk sleep \
+               in 30 % of the samples, or the PSI value `io some avg60` is 20 or more), or unknown. A job that \
+               stopped at once is info first and warns after half an hour, since it may evaluate or prepare data; \
+               later if it paused that long before. Info at less than half of the earlier utilisation for 20 min if \
+               the CPU or the storage is the cause.",
         means: "The data loader cannot keep up: too few workers, slow storage, a cold cache, or another job on the \
                same disks.",
         next: "Check the workers with `top -p PID` and the disks with `iostat -x`. Use more workers, or copy the \
@@ -171,8 +180,8 @@ rules! {
         word: "ghost-memory",
         title: "GPU memory in use that no visible process accounts for",
         fires: "Used memory minus the memory of visible processes and of the driver exceeds 500 MiB and 2 % for 5 \
-               min. Info if the holder is hidden, warn if the holder is gone, critical if the GPU is at 90 % or more \
-               without a process.",
+               min. Info if the holder is hidden or unknown, warn if the holder is gone or a job ended on this GPU, \
+               critical if the GPU is at 90 % or more without a process, with any amount of memory.",
         means: "A process died and the driver did not release its memory, or the memory belongs to a container or a \
                user whose processes are not visible.",
         next: "Run `fuser -v /dev/nvidiaN` as root to see which processes have the device open. If there is no \
@@ -184,9 +193,10 @@ rules! {
     IdleHog {
         word: "idle-hog",
         title: "GPU memory held for hours without work",
-        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less, and it uses at most \
-               0.05 CPU cores. Info after 1 h, warn after 2 h, critical after 12 h. Always info for a known model \
-               server.",
+        fires: "The job holds at least 1 GiB and 5 % of a GPU, all its GPUs are at 1 % or less (a moment of use \
+               within 10 min does not count), and it uses at most 0.05 CPU cores, and 0.02 more for each further \
+               process; a notebook 0.15. Info after 1 h, warn after 2 h, critical after 12 h. Always info for a known \
+               model server.",
         means: "A forgotten notebook or debugger, or a job that finished but did not exit.",
         next: "Ask its owner. The memory is released when the process ends.",
         not: "a model server that waits for requests (`model_servers`, or `role = \"serving\"` in hosts.toml), a \
@@ -233,8 +243,9 @@ rules! {
     GpuImbalance {
         word: "gpu-imbalance",
         title: "one GPU of a job does less than the others",
-        fires: "Over 10 min, one GPU of a job is 25 % in power and 15 percentage points in utilisation below the \
-               median of the others, after all of them were balanced.",
+        fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and \
+               draws 25 % less power than the median of the others, or runs at 85 % of their clock or less, for 10 \
+               min. Always info.",
         means: "A straggler: a slow data shard, a throttled or degraded GPU, or a rank with extra work on the host.",
         next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
         not: "a pipeline, whose stages were never balanced",
@@ -247,7 +258,8 @@ rules! {
         fires: "Free memory is below 1 GiB or 2 %, and usage grew by 256 MiB within 30 min and still grows, or the \
                memory would be full in under 15 min. Memory allocated in the first 10 min of a process does not \
                count. One finding per job.",
-        means: "The next large tensor will not fit: an out-of-memory error is near.",
+        means: "The next larger batch or sequence may fail with CUDA out of memory. A caching allocator fills the \
+               memory, too, and runs on for hours: the finding is always info.",
         next: "Use a smaller batch, call `torch.cuda.empty_cache()` at a suitable point, or set \
               `expandable_segments:True`.",
         not: "a program that allocates nearly all memory at its start and stays there (JAX, TensorFlow, vLLM)",
@@ -527,6 +539,14 @@ impl RuleId {
     /// The id, as in `[diagnosis]` of hosts.toml and in JSON.
     pub fn word(self) -> &'static str {
         self.info().word
+    }
+
+    /// Whether the rule is about the progress of a job: evidence of work ends its findings at once.
+    pub fn is_about_progress(self) -> bool {
+        matches!(
+            self,
+            Self::StuckSpin | Self::StuckSpinSuspect | Self::MissingRank | Self::JobStalled | Self::InputStall
+        )
     }
 
     /// The rule with this id.

@@ -10,6 +10,13 @@ use crate::diagnosis::{Confidence, RuleId, Severity};
 /// How long the condition must hold after the mean over the whole window has fallen, in seconds.
 const MIN_STALL_SECONDS: f64 = 120.0;
 
+/// The share of the earlier utilisation below which a job counts as slow if its workers or its storage are the reason.
+const HALF_SPEED: f64 = 0.5;
+/// The window in which a job must have been slow at half speed, in seconds.
+const HALF_SPEED_WINDOW: f64 = 1200.0;
+/// How long a stopped job is observed before anybody is notified, in seconds.
+const STOPPED_WARN_AFTER: f64 = 1200.0;
+
 enum Cause {
     Cpu,
     Storage,
@@ -47,22 +54,35 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         conditions.unknown(RuleId::InputStall, target);
         return;
     };
-    if f64::from(earlier) < limits.earlier || f64::from(now) >= 1.5 * limits.utilization {
+    // At half of the earlier utilisation the input may be too slow, too.
+    let half = f64::from(earlier) * HALF_SPEED;
+    if f64::from(earlier) < limits.earlier || f64::from(now) >= (1.5 * limits.utilization).max(half) {
         return;
     }
     let Some(mean) = mean_utilization(context, job, limits.warn_after) else {
         conditions.unknown(RuleId::InputStall, target);
         return;
     };
-    if f64::from(mean) >= limits.utilization {
+    let is_slow = f64::from(mean) < limits.utilization;
+    let is_half = || mean_utilization(context, job, HALF_SPEED_WINDOW).is_some_and(|mean| f64::from(mean) < half);
+    if !is_slow && !is_half() {
         conditions.in_hysteresis(RuleId::InputStall, target);
         return;
     }
-    let Some(cause) = cause(context, job, mean) else { return };
+    let Some(cause) = cause(context, job).filter(|cause| is_slow || !matches!(cause, Cause::Unknown)) else { return };
     let confidence = if matches!(cause, Cause::Unknown) { Confidence::Suspected } else { Confidence::Likely };
-    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, MIN_STALL_SECONDS), confidence, MIN_STALL_SECONDS);
+    // A job at 0 % may evaluate or prepare data. One that paused before and went on by itself may pause as long again.
+    let is_stopped = job.was_quiet(t, limits.warn_after);
+    let patience = (1.5 * f64::from(job.longest_quiet) - limits.warn_after).max(STOPPED_WARN_AFTER);
+    let escalation = match (is_slow, is_stopped) {
+        (false, _) => Escalation::one(Severity::Info, 0.0),
+        (true, false) => Escalation::one(Severity::Warn, MIN_STALL_SECONDS),
+        (true, true) => Escalation::two((Severity::Info, MIN_STALL_SECONDS), (Severity::Warn, patience)),
+    };
+    let evaluation = Evaluation::new(escalation, confidence, MIN_STALL_SECONDS);
     conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
         let gpus = context.format_gpus(job.positions());
+        let were = if job.gpus.len() == 1 { "was" } else { "were" };
         let (why, next) = match cause {
             Cause::Cpu => {
                 let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
@@ -75,7 +95,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
             }
         };
         let sentence = format!(
-            "{gpus} were busy for {mean:.0} % of the last 10 min (median before: {earlier:.0} %): {} waits for data, {why}",
+            "{gpus} {were} busy for {mean:.0} % of the last 10 min (median before: {earlier:.0} %): {} waits for data, {why}",
             context.format_job(job),
         );
         context.job_details(job, sentence, next)
@@ -97,11 +117,11 @@ fn mean_utilization(context: &RuleContext, job: &JobTrack, seconds: f64) -> Opti
 }
 
 /// The resource that the job waits for; `None` if it is idle or does other work.
-fn cause(context: &RuleContext, job: &JobTrack, mean: f32) -> Option<Cause> {
+fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
     let limits = &context.limits.input_stall;
     let is_blocked = context.members(job).any(|process| process.descendants_blocked_share * 100.0 >= limits.blocked);
-    // A job that writes, or whose GPUs are idle, saves or evaluates. It does not wait for input.
-    let saves = job.host_work_at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS) || mean < 2.0;
+    // A job that writes saves or evaluates. It does not wait for input.
+    let saves = job.host_work_at.is_some_and(|at| context.sample_time.t - at <= MIN_STALL_SECONDS);
     let pressure = context.host.snapshot.as_ref().and_then(|snapshot| snapshot.host.pressure_io_percent);
     if is_blocked || (!saves && pressure.is_some_and(|percent| f64::from(percent) >= limits.pressure)) {
         return Some(Cause::Storage);
@@ -185,6 +205,18 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
         300.0,
     );
     conditions.met(RuleId::GpuImbalance, target, evaluation, |_, _| {
+        let next = "nvidia-smi -q -d PERFORMANCE,CLOCK on that GPU; read the log of that rank";
+        if let Some((slow, others)) = straggler.clocks {
+            let sentence = format!(
+                "{} runs at {:.0} % of its maximum clock and the other GPUs of {} at {:.0} %: they wait for it; they were \
+                 balanced before",
+                context.format_gpus([straggler.position]),
+                100.0 * slow,
+                context.format_job(job),
+                100.0 * others,
+            );
+            return context.job_details(job, sentence, next.to_owned());
+        }
         let sentence = format!(
             "{} does less than the other GPUs of {}: {:.0} % at {:.0} W for 10 min, the others {:.0} % at {:.0} W; they \
              were balanced before",
@@ -195,7 +227,6 @@ fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
             straggler.others_utilization,
             straggler.others_watts,
         );
-        let next = "nvidia-smi -q -d PERFORMANCE,CLOCK on that GPU; read the log of that rank";
         context.job_details(job, sentence, next.to_owned())
     });
 }

@@ -43,6 +43,49 @@ fn starved_jobs_warn_after_ten_minutes_with_the_cause() {
 }
 
 #[test]
+fn a_stall_does_not_become_the_past_with_which_it_is_compared() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(2400.0, |tester, _| works(tester));
+    tester.run(7200.0, |tester, t| starves(tester, t, 97.0, 0));
+    assert_eq!(tester.firing(), [("input-stall", "warn")]);
+    assert_eq!(tester.notified(), 1);
+}
+
+#[test]
+fn a_sudden_stop_with_some_cpu_usage_is_listed_and_then_warns() {
+    let stopped =
+        |tester: &mut RuleTester| TestSample { gpus: vec![tester.gpu(0, 122.0, 0, 60)], processes: job(8, 1.0, 0) };
+    for earlier in [70, 98] {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(2400.0, |tester, _| TestSample {
+            gpus: vec![tester.gpu(earlier, 500.0, 40, 60)],
+            processes: job(8, 30.0, 0),
+        });
+        tester.run(780.0, |tester, _| stopped(tester));
+        assert_eq!(tester.firing(), [("input-stall", "info")], "{earlier}");
+        tester.run(1200.0, |tester, _| stopped(tester));
+        assert_eq!(tester.firing(), [("input-stall", "warn")], "{earlier}");
+    }
+    // An evaluation as long as an earlier one.
+    let mut tester = RuleTester::new(gpus(0..1));
+    for _ in 0..3 {
+        tester.run(3000.0, |tester, _| works(tester));
+        tester.run(1500.0, |tester, _| stopped(tester));
+    }
+    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
+}
+
+#[test]
+fn input_at_half_speed_is_info() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(2400.0, |tester, _| works(tester));
+    tester
+        .run(2400.0, |tester, _| TestSample { gpus: vec![tester.gpu(33, 260.0, 15, 60)], processes: job(8, 97.0, 0) });
+    assert_eq!(tester.firing(), [("input-stall", "info")]);
+    assert!(tester.finding("input-stall").sentence.starts_with("GPU 0 was busy for 33 %"));
+}
+
+#[test]
 fn short_dips_and_jobs_that_were_never_busy_are_ignored() {
     let mut tester = RuleTester::new(gpus(0..1));
     for _ in 0..4 {

@@ -8,6 +8,7 @@ use crate::diagnosis::host_diagnosis::EndedJob;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
+use crate::fleet::JobKey;
 use crate::wire::{ProcessState, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
@@ -38,11 +39,14 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let is_judged = was_active && holds && !job.is_server && !job.is_notebook && !context.members(job).any(is_halted);
     let (Some(run), true) = (job.stalled_run, is_judged) else { return };
     // A job that paused and resumed without help may pause as long again.
-    let pause = f64::from(job.longest_pause);
-    let escalation = Escalation::two(
-        (Severity::Warn, limits.warn_after.max(1.5 * pause)),
-        (Severity::Crit, limits.crit_after.max(3.0 * pause)),
-    );
+    let pause = f64::from(job.longest_pause.max(job.longest_quiet));
+    let (warn_after, crit_after) = (limits.warn_after.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
+    // Somebody waits for a batch job and for a training run. Any other process may wait for requests.
+    let escalation = match (is_batch(context, job), job.was_training(run.since)) {
+        (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
+        (true, false) => Escalation::one(Severity::Warn, warn_after),
+        (false, false) => Escalation::one(Severity::Info, warn_after),
+    };
     let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
     conditions.met(RuleId::JobStalled, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(job.positions());
@@ -54,6 +58,12 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         );
         context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job)))
     });
+}
+
+/// Whether the job runs under Slurm, or has a launcher with several ranks.
+fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
+    let has_launcher = |process: &ProcessTrack| process.info.launcher.is_some();
+    matches!(job.key, JobKey::Slurm { .. }) || (job.members.len() > 1 && context.members(job).all(has_launcher))
 }
 
 fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {

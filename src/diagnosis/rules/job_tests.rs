@@ -31,6 +31,62 @@ fn a_job_that_worked_and_is_idle_is_stalled() {
     assert_eq!(tester.firing(), [("job-stalled", "crit")], "idle-hog is inhibited");
 }
 
+/// Eight ranks of one launcher, each with this CPU usage.
+fn eight_ranks(tester: &mut RuleTester, utilization: u8, cores: f32) -> TestSample {
+    let processes = (0..8).map(|gpu| {
+        let mut rank = process(4312 + u32::from(gpu), "python train.py", &[(gpu, 40)]);
+        let torchrun = crate::wire::Ancestor { pid: 4300, name: "torchrun".into(), ..crate::wire::Ancestor::default() };
+        rank.facts.ancestors = vec![torchrun];
+        rank.reading.cpu_percent = Some(cores * 100.0);
+        rank
+    });
+    let watts = if utilization > 50 { 500.0 } else { 122.0 };
+    let gpus = (0..8).map(|_| tester.gpu(utilization, watts, if utilization > 50 { 40 } else { 0 }, 40));
+    TestSample { gpus: gpus.collect(), processes: processes.collect() }
+}
+
+#[test]
+fn threads_of_watchdogs_do_not_hide_a_stall() {
+    for cores in [0.004, 0.05, 0.1] {
+        let mut tester = RuleTester::new(gpus(0..8));
+        tester.interval = 30.0;
+        tester.run(3600.0, |tester, _| eight_ranks(tester, 97, 1.3));
+        tester.run(2400.0, |tester, _| eight_ranks(tester, 0, cores));
+        assert!(tester.firing().contains(&("job-stalled", "crit")), "{cores}: {:?}", tester.firing());
+    }
+    let mut tester = RuleTester::new(gpus(0..8));
+    tester.interval = 30.0;
+    tester.run(3600.0, |tester, _| eight_ranks(tester, 97, 1.3));
+    tester.run(2400.0, |tester, _| eight_ranks(tester, 0, 0.8));
+    assert!(!tester.fired().iter().any(|(rule, _)| *rule == "job-stalled"), "{:?}", tester.fired());
+}
+
+#[test]
+fn a_single_process_that_was_not_training_is_stalled_at_info() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.interval = 30.0;
+    // Ten minutes of work in half an hour, as requests come.
+    tester.run(7200.0, |tester, t| {
+        if t % 1800.0 < 600.0 { works(tester, "python main.py") } else { idles(tester, "python main.py", 0.001) }
+    });
+    tester.run(7200.0, |tester, _| idles(tester, "python main.py", 0.001));
+    assert!(tester.fired().contains(&("job-stalled", "info")), "{:?}", tester.fired());
+    assert!(!tester.fired().iter().any(|(rule, severity)| *rule == "job-stalled" && *severity != "info"));
+}
+
+#[test]
+fn one_reading_above_one_percent_does_not_restart_the_idle_time() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(3700.0, |tester, t| {
+        let mut test_sample = idles(tester, "python -m ipykernel_launcher", 0.08);
+        if t % 1200.0 < 10.0 {
+            test_sample.gpus[0].utilization_percent = Some(4);
+        }
+        test_sample
+    });
+    assert_eq!(tester.firing(), [("idle-hog", "info")], "a kernel with a heartbeat");
+}
+
 #[test]
 fn notebooks_and_servers_are_not_stalled() {
     for command in ["python -m ipykernel_launcher -f k.json", "python -m vllm.entrypoints.openai.api_server"] {

@@ -64,7 +64,8 @@ fn pressure(context: &RuleContext, conditions: &mut Conditions) {
             None => by_target.push((target, job, vec![pressure])),
         }
     }
-    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, 20.0), Confidence::Likely, 300.0);
+    // A caching allocator fills a GPU and runs on: in telemetry of 29 real runs, only one of 47 such jobs failed.
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, 20.0), Confidence::Suspected, 300.0);
     for (target, job, all) in by_target {
         conditions.met(RuleId::GpuMemPressure, &target, evaluation, |_, _| pressure_details(context, job, &all));
     }
@@ -172,13 +173,13 @@ mod tests {
     }
 
     #[test]
-    fn nearly_full_memory_warns_only_while_it_grows() {
+    fn nearly_full_memory_is_listed_only_while_it_grows() {
         let mut tester = RuleTester::new(gpus(0..1));
         tester.run(3600.0, |tester, _| uses(tester, 80_400));
         assert_eq!(tester.fired(), [], "98 % and flat");
         let mut tester = RuleTester::new(gpus(0..1));
         tester.run(1800.0, |tester, t| uses(tester, 79_200 + (t / 3.0) as u64));
-        assert_eq!(tester.firing(), [("gpu-mem-pressure", "warn")]);
+        assert_eq!(tester.firing(), [("gpu-mem-pressure", "info")]);
     }
 
     #[test]
@@ -195,7 +196,7 @@ mod tests {
             let gpus = vec![full(tester), full(tester), full(tester), tester.gpu(0, 80.0, 0, 0)];
             TestSample { gpus, processes: vec![job] }
         });
-        assert_eq!(tester.firing(), [("gpu-mem-pressure", "warn")]);
+        assert_eq!(tester.firing(), [("gpu-mem-pressure", "info")]);
         let finding = tester.finding("gpu-mem-pressure");
         assert_eq!(finding.gpus.iter().map(|gpu| gpu.index).collect::<Vec<_>>(), [0, 1, 2]);
         let sentence = finding.sentence.to_string();
@@ -217,6 +218,6 @@ mod tests {
         let mut tester = RuleTester::new(gpus(0..1));
         let grows = |tester: &mut RuleTester, t: f64| uses(tester, 79_200 + (t / 3.0) as u64);
         tester.run_edited(2400.0, grows, young);
-        assert_eq!(tester.firing(), [("gpu-mem-pressure", "warn")]);
+        assert_eq!(tester.firing(), [("gpu-mem-pressure", "info")]);
     }
 }

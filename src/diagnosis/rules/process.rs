@@ -230,6 +230,11 @@ fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     });
 }
 
+/// Whether a job that used this GPU has ended: memory without a process that remains was not released.
+fn was_left_behind(context: &RuleContext, position: usize) -> bool {
+    context.host_track.ended.iter().any(|ended| ended.positions.contains(&position))
+}
+
 fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (usize, &GpuTrack), known: u64) {
     let limits = &context.limits.ghost_memory;
     let target = FindingTarget::Gpu(gpu.identity.clone());
@@ -244,8 +249,9 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
     let reserved = gpu.reserved_bytes.unwrap_or(1 << 30);
     let unaccounted = used.saturating_sub(reserved).saturating_sub(known);
     let least = (limits.memory * 1_048_576.0).max(limits.share / 100.0 * total as f64);
-    // Nearly every GPU stops here.
-    if (unaccounted as f64) <= least {
+    let is_busy = gpu.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization);
+    // Nearly every GPU stops here. A GPU that works for no process is reported with any amount of memory.
+    if (unaccounted as f64) <= least && !(is_busy && known == 0 && gpu.used_bytes > gpu.reserved_bytes) {
         return;
     }
     let on_it = || context.host.processes().filter(|process| process.usage_on(position).is_some());
@@ -261,7 +267,6 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
     }
     let hidden = on_it().find(|process| process.reading.presence == Some(Presence::Hidden) || process.key.pid == 0);
     let gone = on_it().find(|process| process.reading.presence == Some(Presence::Gone));
-    let is_busy = gpu.utilization.is_some_and(|percent| f64::from(percent) >= limits.utilization);
     let is_contained = matches!(context.scope(), Some(Scope::Container(_)));
     let severity = match (hidden, gone) {
         _ if is_contained => Severity::Info,
@@ -270,6 +275,7 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
         (_, Some(_)) => Severity::Warn,
         // Contexts and libraries of visible processes use memory that the driver does not count as theirs.
         (None, None) if visible().next().is_some() => return,
+        (None, None) if was_left_behind(context, position) => Severity::Warn,
         (None, None) => Severity::Info,
     };
     let confidence = if hidden.is_some() { Confidence::Suspected } else { Confidence::Likely };

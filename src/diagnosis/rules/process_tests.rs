@@ -196,3 +196,24 @@ fn accounted_unified_and_unknown_memory_is_not_ghost_memory() {
     other.run(1200.0, |tester, _| TestSample { gpus: vec![used(tester, 90, 60)], processes: vec![] });
     assert_eq!((tester.fired(), other.fired()), (vec![], vec![]));
 }
+
+#[test]
+fn a_gpu_that_works_for_no_process_is_critical_with_any_memory() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(400.0, |tester, _| {
+        let reading = GpuReading { memory_used_bytes: Some(900 << 20), ..used(tester, 100, 1) };
+        TestSample { gpus: vec![reading], processes: vec![] }
+    });
+    assert_eq!(tester.firing(), [("ghost-memory", "crit")]);
+}
+
+#[test]
+fn memory_that_an_ended_job_left_behind_warns() {
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(900.0, |tester, _| TestSample {
+        gpus: vec![used(tester, 97, 40)],
+        processes: vec![process(7, "python train.py", &[(0, 40)])],
+    });
+    tester.run(400.0, |tester, _| TestSample { gpus: vec![used(tester, 0, 38)], processes: vec![] });
+    assert!(tester.firing().contains(&("ghost-memory", "warn")), "{:?}", tester.firing());
+}

@@ -14,13 +14,21 @@ use crate::fleet::{GpuListStyle, format_gpu_list};
 /// How long after work on the host the other ranks count as waiting for it, in seconds: minimum and maximum. The probe
 /// checks the bytes written by a process in every tenth sample.
 const HOST_WORK_GRACE: (f64, f64) = (90.0, 720.0);
+/// How long after a sign of life on a resting GPU the other ranks count as waiting for it, in seconds. In telemetry of 29
+/// real saves by one rank, the longest time without a sign was 200 s.
+const ALIVE_GRACE: f64 = 240.0;
+/// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
+const MIN_HEALTHY_WATTS: f32 = 5.0;
+/// Without a known memory utilisation at healthy work, a frozen GPU may access its memory this much, in percent.
+const FROZEN_MEMORY_PERCENT: f32 = 1.0;
 
 /// One GPU that spins.
 struct SpinningGpu {
     position: usize,
     run: Run,
     watts: f32,
-    limit: f32,
+    /// `None` if the board reports no power limit.
+    limit: Option<f32>,
     utilization: f32,
     /// The median power of healthy work; `None` if too little of it was observed.
     earlier: Option<f32>,
@@ -50,21 +58,25 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
         }
         return;
     }
-    let (stuck, unseen): (Vec<&SpinningGpu>, Vec<&SpinningGpu>) =
-        spinning.iter().partition(|spinning| spinning.earlier.is_some());
-    let waits_for = describe_host_work(context, job);
-    if stuck.is_empty() {
-        suspect(context, conditions, job, &target, (&unseen, waits_for.is_some()));
+    let stuck: Vec<&SpinningGpu> = spinning.iter().filter(|spinning| spinning.earlier.is_some()).collect();
+    let waits_for = describe_host_work(context, job, &spinning);
+    // The ranks of a server spin while they wait for requests.
+    if stuck.is_empty() || job.is_server {
+        let suspects: Vec<&SpinningGpu> = spinning.iter().collect();
+        suspect(context, conditions, job, &target, (&suspects, waits_for.is_some()));
         return;
     }
     let run = earliest(&stuck);
+    // A job that waited before and went on by itself may wait as long again.
+    let wait = f64::from(job.longest_wait);
     // While one rank worked, the others waited for it: the hang began after that.
     let worked = (last_work(context, job) - run.since).max(0.0);
     let escalation = |grace: f64| match waits_for {
-        Some(_) => Escalation::one(Severity::Warn, limits.waiting_after + grace),
+        // A rank that works is the reason: the others are not hung.
+        Some(_) => Escalation::one(Severity::Info, limits.waiting_after + grace),
         None => Escalation::two(
-            (Severity::Warn, (limits.warn_after + worked).min(limits.waiting_after) + grace),
-            (Severity::Crit, limits.crit_after + worked),
+            (Severity::Warn, (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait) + grace),
+            (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait)),
         ),
     };
     let evaluation = Evaluation::new(escalation(0.0), Confidence::Likely, limits.clear_after);
@@ -80,7 +92,8 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     if missing.has_outdated_part {
         conditions.unknown(RuleId::MissingRank, &target);
     }
-    if let (Some(idle), true) = (missing.idle_run, spinning.len() + missing.count() >= 2) {
+    // An idle rank that saves or evaluates has not gone missing.
+    if let (Some(idle), true, None) = (missing.idle_run, spinning.len() + missing.count() >= 2, &waits_for) {
         let since = run.since.max(idle.since);
         let run = Run { since, covered: run.covered.min(idle.covered) };
         conditions.met(RuleId::MissingRank, &target, evaluation.since(run), |lasted, _| {
@@ -89,8 +102,13 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     }
 }
 
-/// Returns the GPU if it spins according to its whole window.
+/// Returns the GPU if it spins: below the spin power, or with its power frozen below that of its own earlier work.
 fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    below_spin_power(context, job, gpu, track).or_else(|| frozen(context, gpu, track))
+}
+
+/// Returns the GPU if it is below the spin power according to its whole window.
+fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
     let limits = &context.limits.stuck_spin;
     let run = track.spin_run?;
     let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
@@ -105,17 +123,47 @@ fn spinning(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: &GpuTrac
         let others = job.gpus.iter().map(|other| &other.baseline).filter(|past| has_history(past));
         others.filter_map(Baseline::median_power).reduce(f32::max)
     });
-    // The GPU drew about this power while it worked.
-    if earlier.is_some_and(|earlier| f64::from(watts) > limits.power_drop * f64::from(earlier)) {
+    // The GPU drew about this power while it worked. An idle context draws power, too: only what exceeds it is work.
+    let idle = track.context_watts().unwrap_or(0.0).min(watts);
+    let is_like = |earlier: f32| {
+        earlier - idle < MIN_HEALTHY_WATTS || f64::from(watts - idle) > limits.power_drop * f64::from(earlier - idle)
+    };
+    if earlier.is_some_and(is_like) {
         return None;
     }
     Some(SpinningGpu {
         position: gpu.position,
         run,
         watts,
-        limit: track.limit?,
+        limit: track.limit,
         utilization: stats.mean_utilization?,
         earlier,
+    })
+}
+
+/// Returns the GPU if it is busy without memory accesses at a constant power below that of its own work. This finds hangs
+/// whose kernels spin on every SM, and those of boards without a power limit.
+fn frozen(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Option<SpinningGpu> {
+    let limits = &context.limits.stuck_spin;
+    let run = track.still_run?;
+    let t = context.sample_time.t;
+    if !run.reaches(t, limits.warn_after) || track.has_power_smoothing || !gpu.is_exclusive {
+        return None;
+    }
+    let stats = track.window.stats(run.since.max(t - limits.warn_after));
+    let (watts, memory) = (stats.mean_power?, stats.mean_memory_utilization?);
+    let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history)?.median_power()?;
+    let most_memory = gpu.baseline.mean_memory_utilization().map_or(FROZEN_MEMORY_PERCENT, |healthy| healthy / 4.0);
+    let is_frozen = f64::from(stats.power_variation?) <= limits.frozen_variation
+        && f64::from(watts) <= limits.frozen_power * f64::from(earlier)
+        && memory <= most_memory;
+    is_frozen.then_some(SpinningGpu {
+        position: gpu.position,
+        run,
+        watts,
+        limit: track.limit,
+        utilization: stats.mean_utilization?,
+        earlier: Some(earlier),
     })
 }
 
@@ -144,16 +192,17 @@ fn last_work(context: &RuleContext, job: &JobTrack) -> f64 {
 }
 
 /// Describes a rank that works while the others may be waiting for it.
-fn describe_host_work(context: &RuleContext, job: &JobTrack) -> Option<String> {
+fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGpu]) -> Option<String> {
     let t = context.sample_time.t;
     let stays = (12.0 * context.sample_time.dt).clamp(HOST_WORK_GRACE.0, HOST_WORK_GRACE.1);
     let is_recent = |at: Option<f64>| at.is_some_and(|at| t - at <= stays);
     if is_recent(job.host_work_at) {
         return Some("a rank that is working on the host".to_owned());
     }
+    let rests = |gpu: &JobGpu| !spinning.iter().any(|spinning| spinning.position == gpu.position);
     // A GPU that does real work.
     let computes = |gpu: &&JobGpu| {
-        let track = context.gpus.get(gpu.position);
+        let track = context.gpus.get(gpu.position).filter(|_| rests(gpu));
         track.is_some_and(|track| match (track.utilization, track.power, track.spin_watts()) {
             (Some(utilization), Some(power), Some(spin)) => utilization >= 20 && power > COMPUTES_ABOVE * spin,
             _ => false,
@@ -161,6 +210,15 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack) -> Option<String> {
     };
     if let Some(gpu) = job.gpus.iter().find(computes) {
         return Some(format!("{}, which is computing", context.format_gpus([gpu.position])));
+    }
+    // A resting GPU that is used now and then: its rank saves or evaluates. One without any sign of life may be the culprit.
+    let is_alive = |gpu: &&JobGpu| {
+        let alive_at =
+            context.gpus.get(gpu.position).filter(|track| track.spin_run.is_none()).and_then(|track| track.alive_at);
+        rests(gpu) && alive_at.is_some_and(|at| t - at <= ALIVE_GRACE.max(stays))
+    };
+    if let Some(gpu) = job.gpus.iter().find(is_alive) {
+        return Some(format!("the rank on {}, which shows signs of life", context.format_gpus([gpu.position])));
     }
     let mut parts = context.peers.parts(job, context.host.id);
     parts
@@ -179,16 +237,24 @@ fn suspect(
     let confidence = if is_likely { Confidence::Likely } else { Confidence::Suspected };
     // A rank that works on the host gets additional time.
     let patience = if is_waiting { context.limits.stuck_spin.waiting_after } else { 0.0 };
-    let escalation = Escalation::one(Severity::Warn, context.limits.stuck_spin_suspect.warn_after + patience);
+    // A rank on a single GPU has no peer to wait for, and a server waits for requests.
+    let is_alone = job.gpus.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
+    let severity = if is_alone || is_waiting || job.is_server { Severity::Info } else { Severity::Warn };
+    let after = context.limits.stuck_spin_suspect.warn_after.max(1.5 * f64::from(job.longest_wait));
+    let escalation = Escalation::one(severity, after + patience);
     let evaluation =
         Evaluation::new(escalation, confidence, context.limits.stuck_spin.clear_after).since(earliest(unseen));
     conditions.met(RuleId::StuckSpinSuspect, target, evaluation, |lasted, _| {
         let gpus = context.format_gpus(unseen.iter().map(|spinning| spinning.position));
         let (watts, limit, utilization) = means(unseen);
         let (reads, draws, accesses) = verbs(unseen.len());
+        let doubt = match (job.is_server, unseen.iter().any(|spinning| spinning.earlier.is_some())) {
+            (true, _) => "may be hung, or wait for requests",
+            (false, true) => "may be hung",
+            (false, false) => "may be hung (seen only after it hung)",
+        };
         let sentence = format!(
-            "{gpus} {reads} {utilization:.0} % busy for {} but {draws} {watts:.0} W of {limit:.0} W and {accesses} no \
-             memory: {} may be hung (its healthy work was not observed)",
+            "{gpus} {reads} {utilization:.0} % busy for {} but {draws} {watts:.0} W{limit} and {accesses} no memory: {} {doubt}",
             duration(lasted),
             context.format_job(job),
         );
@@ -201,11 +267,13 @@ fn verbs(count: usize) -> (&'static str, &'static str, &'static str) {
     if count == 1 { ("reads", "draws", "accesses") } else { ("read", "draw", "access") }
 }
 
-/// The means of power, power limit and utilisation.
-fn means(spinning: &[&SpinningGpu]) -> (f32, f32, f32) {
+/// The mean power, " of 700 W" if the limit is known, and the mean utilisation.
+fn means(spinning: &[&SpinningGpu]) -> (f32, String, f32) {
     let count = spinning.len().max(1) as f32;
     let mean = |value: fn(&SpinningGpu) -> f32| spinning.iter().map(|spinning| value(spinning)).sum::<f32>() / count;
-    (mean(|one| one.watts), mean(|one| one.limit), mean(|one| one.utilization))
+    let limit: Option<f32> = spinning.iter().map(|spinning| spinning.limit).sum();
+    let limit = limit.map_or_else(String::new, |limit| format!(" of {:.0} W", limit / count));
+    (mean(|one| one.watts), limit, mean(|one| one.utilization))
 }
 
 fn stuck_details(
@@ -224,8 +292,8 @@ fn stuck_details(
         None => "looks hung".to_owned(),
     };
     let sentence = format!(
-        "{gpus} {reads} {utilization:.0} % busy for {} but {draws} {watts:.0} W of {limit:.0} W (was {earlier:.0} W) and \
-         {accesses} no memory: {} {verdict}",
+        "{gpus} {reads} {utilization:.0} % busy for {} but {draws} {watts:.0} W{limit} (was {earlier:.0} W) and {accesses} no \
+         memory: {} {verdict}",
         duration(lasted),
         context.format_job(job),
     );
@@ -323,8 +391,8 @@ fn missing_rank_details(
     );
     let likely = if context.peers.is_likely(job) && !missing.there.is_empty() { " (likely the same job)" } else { "" };
     let sentence = format!(
-        "the rank on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {} at {watts:.0} W of \
-         {limit:.0} W in {}",
+        "the rank on {} never arrived{likely}: idle for {} while holding up to {}, and {waiting} {} at {watts:.0} W{limit} in \
+         {}",
         places.join(" and "),
         duration(lasted),
         gibibytes(missing.memory_bytes),

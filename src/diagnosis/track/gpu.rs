@@ -13,9 +13,27 @@ const SPIN_SHARE: f32 = 0.12;
 const UNLEARNED_IDLE_SHARE: f32 = 0.20;
 /// The seconds at 0 % from which the context-idle power is learned.
 const LEARN_SECONDS: f64 = 60.0;
-/// The range of the learned power, as shares of the limit. A GPU in a deeper sleep state than between kernels, or with
-/// a broken sensor, must not move the spin power out of the range of the reports.
+/// The range of the learned power, as shares of the limit. A broken sensor must not move the spin power out of the range
+/// of the reports.
 const LEARNED_SHARES: std::ops::RangeInclusive<f32> = 0.12..=0.40;
+/// Small boards need more of their limit for the context than for the work: a T4 hangs at 40 of 70 W. The smallest
+/// context-idle power until it is learned, the highest that can be learned on any board, and the smallest margin of the
+/// spin power above it, in watts.
+const SMALL_BOARD_WATTS: (f32, f32, f32) = (25.0, 35.0, 20.0);
+/// The highest spin power, as a share of the limit.
+const MAX_SPIN_SHARE: f32 = 0.65;
+/// A limit below this share of the highest one that can be set is a cap by the administrator. The context-idle power of
+/// a board does not depend on its cap.
+const CAPPED_SHARE: f32 = 0.7;
+/// The context-idle power is learned only in the performance states of a GPU at work: in P8 it draws less than a waiting
+/// kernel does.
+const WORKING_STATES: std::ops::RangeInclusive<u8> = 0..=3;
+/// Without a performance state, the SM clock as a share of its maximum from which the GPU counts as at work.
+const WORKING_CLOCK_SHARE: f64 = 0.4;
+/// The change of used memory that shows that a process does something, in bytes.
+const ALIVE_MEMORY_BYTES: u64 = 200 << 20;
+/// The time constant for smoothing the clock under load, in seconds.
+const CLOCK_SECONDS: f64 = 60.0;
 /// The number of minutes of used memory that are kept.
 const MEMORY_MINUTES: usize = 31;
 
@@ -36,6 +54,8 @@ pub(crate) struct GpuTrack {
     pub(crate) memory_utilization: Option<u8>,
     pub(crate) power: Option<f32>,
     pub(crate) limit: Option<f32>,
+    /// The highest power limit that can be set.
+    max_limit: Option<f32>,
     pub(crate) used_bytes: Option<u64>,
     pub(crate) reserved_bytes: Option<u64>,
     pub(crate) total_bytes: Option<u64>,
@@ -45,8 +65,16 @@ pub(crate) struct GpuTrack {
     pub(crate) spin_run: Option<Run>,
     /// Busy below the spin power at any memory utilisation: an observation, not a finding.
     pub(crate) is_low_power: bool,
+    /// At least 95 % busy and without memory accesses, at any power.
+    pub(crate) still_run: Option<Run>,
     /// Idle or nearly idle.
     pub(crate) idle_run: Option<Run>,
+    /// When the GPU last showed activity other than spinning: more than 1 % busy, or a change of the used memory.
+    pub(crate) alive_at: Option<f64>,
+    /// The used memory at that time.
+    alive_bytes: u64,
+    /// The smoothed SM clock under load, as a share of its maximum.
+    pub(crate) clock_share: Option<f64>,
     /// The learned context-idle power, in watts.
     pub(crate) idle_watts: Option<f32>,
     /// The seconds and joules of the current run at 0 % with a context.
@@ -81,13 +109,25 @@ impl GpuTrack {
 
     /// The spin power in watts; `None` without a power limit.
     pub(crate) fn spin_watts(&self) -> Option<f32> {
-        Some(spin_power_watts(self.limit?, self.learned_watts()))
+        Some(spin_power_watts(self.board_limit()?, self.learned_watts()).min(MAX_SPIN_SHARE * self.limit?))
     }
 
     /// The learned context-idle power in watts, limited to a plausible range.
     pub(crate) fn learned_watts(&self) -> Option<f32> {
+        let limit = self.board_limit()?;
+        let most = (LEARNED_SHARES.end() * limit).max(SMALL_BOARD_WATTS.1);
+        self.idle_watts.map(|watts| watts.clamp(LEARNED_SHARES.start() * limit, most))
+    }
+
+    /// The context-idle power in watts, learned or assumed; `None` without a power limit.
+    pub(crate) fn context_watts(&self) -> Option<f32> {
+        self.learned_watts().or_else(|| self.board_limit().map(unlearned_idle_watts))
+    }
+
+    /// The power limit without a cap.
+    fn board_limit(&self) -> Option<f32> {
         let limit = self.limit?;
-        self.idle_watts.map(|watts| watts.clamp(LEARNED_SHARES.start() * limit, LEARNED_SHARES.end() * limit))
+        Some(self.max_limit.filter(|most| limit < CAPPED_SHARE * most).unwrap_or(limit))
     }
 
     /// Updates the track with one sample.
@@ -112,6 +152,7 @@ impl GpuTrack {
         self.memory_utilization = reading.memory_utilization_percent;
         self.power = reading.power_mean_watts.or(reading.power_watts);
         self.limit = reading.power_limit_watts.or(info.power_limit_watts);
+        self.max_limit = info.power_limit_max_watts;
         self.used_bytes = reading.memory_used_bytes;
         self.reserved_bytes = reading.memory_reserved_bytes;
         self.total_bytes = info.memory_total_bytes;
@@ -141,7 +182,18 @@ impl GpuTrack {
             brake,
         };
         self.add_point(t, dt, point, bounds);
-        self.learn_idle_power(has_context, dt);
+        let clock = clock_share(info, reading);
+        if let (Some(share), true) = (clock, self.utilization >= Some(50)) {
+            let weight = (dt / CLOCK_SECONDS).min(1.0);
+            self.clock_share = Some(self.clock_share.map_or(share, |slow| slow + weight * (share - slow)));
+        }
+        let is_at_work = match (reading.performance_state, clock) {
+            (Some(state), _) => WORKING_STATES.contains(&state),
+            (None, Some(share)) => share >= WORKING_CLOCK_SHARE,
+            (None, None) => true,
+        };
+        self.learn_idle_power(has_context && is_at_work, dt);
+        self.update_alive(t);
         self.record_memory(t);
     }
 
@@ -172,6 +224,11 @@ impl GpuTrack {
         };
         self.is_low_power = is_low == Some(true);
         let is_memory_still = point.memory_utilization.map(|memory| f64::from(memory) <= bounds.memory);
+        match point.utilization.zip(is_memory_still).map(|(percent, is_still)| percent >= 95 && is_still) {
+            Some(true) => Run::extend(&mut self.still_run, t, dt),
+            Some(false) => self.still_run = None,
+            None => {}
+        }
         match (is_low, is_memory_still) {
             (Some(true), Some(true)) => {
                 if self.spin_run.is_none() {
@@ -202,6 +259,20 @@ impl GpuTrack {
             let mean = (self.learning.1 / self.learning.0) as f32;
             self.idle_watts = Some(self.idle_watts.map_or(mean, |known| known.min(mean)));
             self.learning = (0.0, 0.0);
+        }
+    }
+
+    fn update_alive(&mut self, t: f64) {
+        let used = self.used_bytes.unwrap_or(0);
+        let is_active = self.utilization.is_some_and(|percent| percent > 1) && self.spin_run.is_none();
+        if is_active || self.alive_at.is_none() || used.abs_diff(self.alive_bytes) >= ALIVE_MEMORY_BYTES {
+            // The first sample is not a sign of life, but the value to compare with.
+            if is_active || self.alive_at.is_some() {
+                self.alive_at = Some(t);
+            } else {
+                self.alive_at = Some(f64::NEG_INFINITY);
+            }
+            self.alive_bytes = used;
         }
     }
 
@@ -287,11 +358,21 @@ fn slowdown_seconds(counter: &mut Option<f64>, now: Option<f64>, is_set: Option<
     is_set.map(|is_set| if is_set { dt as f32 } else { 0.0 })
 }
 
-/// The spin power in watts: `Pspin = I + 0.12 (L - I)`, with the power limit L and the context-idle power I. A GPU that
-/// reads busy below it does almost no work.
+/// The SM clock as a share of its maximum.
+fn clock_share(info: &GpuInfo, reading: &GpuReading) -> Option<f64> {
+    let most = info.clock_sm_max_mhz.filter(|most| *most > 0)?;
+    Some(f64::from(reading.clock_sm_mhz?) / f64::from(most))
+}
+
+/// The spin power in watts: `Pspin = I + max(0.12 (L - I), 20 W)`, with the power limit L and the context-idle power I. A
+/// GPU that reads busy below it does almost no work.
 fn spin_power_watts(limit_watts: f32, idle_watts: Option<f32>) -> f32 {
-    let idle = idle_watts.unwrap_or(UNLEARNED_IDLE_SHARE * limit_watts);
-    idle + SPIN_SHARE * (limit_watts - idle)
+    let idle = idle_watts.unwrap_or_else(|| unlearned_idle_watts(limit_watts));
+    idle + (SPIN_SHARE * (limit_watts - idle)).max(SMALL_BOARD_WATTS.2)
+}
+
+fn unlearned_idle_watts(limit_watts: f32) -> f32 {
+    (UNLEARNED_IDLE_SHARE * limit_watts).max(SMALL_BOARD_WATTS.0)
 }
 
 /// The identity of a GPU across samples: its UUID, otherwise its index.
@@ -312,6 +393,61 @@ mod tests {
         }
         assert!(560.0 > spin_power_watts(700.0, None), "H100 at work");
         assert!(250.0 > spin_power_watts(700.0, None), "FSDP, bound by communication");
+    }
+
+    #[test]
+    fn hangs_of_small_and_capped_boards_are_below_the_spin_power() {
+        assert!(40.0 < spin_power_watts(70.0, None) && 62.0 > spin_power_watts(70.0, None), "T4");
+        let track = |limit, most| GpuTrack { limit: Some(limit), max_limit: Some(most), ..GpuTrack::default() };
+        assert!(152.0 < track(350.0, 700.0).spin_watts().unwrap(), "an H100 that is capped at half of its power");
+        assert!(210.0 > track(350.0, 700.0).spin_watts().unwrap());
+        let rtx_4090 = track(450.0, 600.0).spin_watts().unwrap();
+        assert!((rtx_4090 - 133.2).abs() < 0.1, "the default limit is below the maximum: {rtx_4090}");
+    }
+
+    #[test]
+    fn idle_power_is_learned_only_in_working_performance_states() {
+        let info = GpuInfo { power_limit_watts: Some(300.0), clock_sm_max_mhz: Some(2000), ..GpuInfo::default() };
+        let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, idle: 5.0 };
+        let learned = |state, mhz| {
+            let reading = GpuReading {
+                utilization_percent: Some(0),
+                power_watts: Some(52.0),
+                performance_state: state,
+                clock_sm_mhz: mhz,
+                ..GpuReading::default()
+            };
+            let mut track = GpuTrack::new("GPU-0".into(), None);
+            for second in 0..100 {
+                track.update(&info, &reading, None, true, bounds, (f64::from(second), 1.0));
+            }
+            track.learned_watts()
+        };
+        assert_eq!(learned(Some(2), None), Some(52.0));
+        assert_eq!(learned(Some(8), None), None);
+        assert_eq!((learned(None, Some(210)), learned(None, Some(1800))), (None, Some(52.0)));
+        assert_eq!(learned(None, None), Some(52.0), "old drivers report neither");
+    }
+
+    #[test]
+    fn activity_and_changes_of_memory_are_signs_of_life() {
+        let info = GpuInfo { power_limit_watts: Some(300.0), ..GpuInfo::default() };
+        let bounds = SpinThresholds { utilization: 90.0, memory: 3.0, idle: 5.0 };
+        let mut track = GpuTrack::new("GPU-0".into(), None);
+        let mut alive_at = |t, utilization, mib: u64| {
+            let reading = GpuReading {
+                utilization_percent: Some(utilization),
+                memory_used_bytes: Some(mib << 20),
+                ..GpuReading::default()
+            };
+            track.update(&info, &reading, None, true, bounds, (t, 1.0));
+            track.alive_at.filter(|at| at.is_finite())
+        };
+        assert_eq!(alive_at(1.0, 0, 10_000), None);
+        assert_eq!(alive_at(2.0, 1, 10_100), None);
+        assert_eq!(alive_at(3.0, 0, 10_200), Some(3.0));
+        assert_eq!(alive_at(4.0, 0, 10_100), Some(3.0));
+        assert_eq!(alive_at(5.0, 4, 10_100), Some(5.0));
     }
 
     #[test]

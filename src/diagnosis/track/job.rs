@@ -12,6 +12,30 @@ use crate::wire::SafeText;
 const BASELINE_DELAY: f64 = 660.0;
 /// Utilisation older than this, in seconds, is no longer in the window of a GPU.
 const BASELINE_REACH: f64 = 1200.0;
+/// A minute with less than this share of the median utilisation does not enter the baseline: a stall must not become the
+/// past with which it is compared. After this many such minutes in a row they are the new normal.
+const BASELINE_LOW_SHARE: f32 = 0.5;
+const BASELINE_LOW_MINUTES: u32 = 360;
+/// The utilisation at most, in percent, of a job that is quiet.
+const QUIET_PERCENT: u8 = 5;
+/// A quiet time or a wait shorter than this, in seconds, is not remembered.
+const MIN_PAUSE: f64 = 60.0;
+/// An idle GPU may do this much within ten minutes, in percent times seconds: a heartbeat, or a look at a tensor.
+const IDLE_DISTURBANCE: f64 = 600.0;
+const DISTURBANCE_SECONDS: f64 = 600.0;
+/// The time constant of the healthy CPU usage, in seconds.
+const HEALTHY_CORES_SECONDS: f64 = 600.0;
+/// A stalled process may use this share of the CPU that it used at work, up to a limit in cores: threads of watchdogs and
+/// of loggers go on.
+const STILL_CORES_SHARE: f64 = 0.1;
+const STILL_CORES_MOST: f64 = 0.15;
+/// The CPU cores that each process beyond the first may use while the job is idle.
+const IDLE_CORES_PER_PROCESS: f64 = 0.02;
+/// A notebook kernel that waits for input uses up to this many cores.
+const NOTEBOOK_IDLE_CORES: f64 = 0.15;
+/// A job that worked for this many seconds and this share of the time was training: a server rests between requests.
+const TRAINING_SHARE: f32 = 0.7;
+const TRAINING_SECONDS: f32 = 1200.0;
 
 /// A GPU does real work above this many times its spin power.
 pub(crate) const COMPUTES_ABOVE: f32 = 1.15;
@@ -57,6 +81,19 @@ pub(crate) struct JobTrack {
     pub(crate) stalled_run: Option<Run>,
     /// The longest stall, in seconds, after which the GPUs worked again.
     pub(crate) longest_pause: f32,
+    /// The last time during which all GPUs were quiet, and the longest one after which they worked again.
+    last_quiet: Option<(f64, f64)>,
+    is_quiet: bool,
+    pub(crate) longest_quiet: f32,
+    /// Since when a GPU spins, and the longest such time after which one worked again.
+    spin_since: Option<f64>,
+    pub(crate) longest_wait: f32,
+    /// What the GPUs did since the job became idle, see [`IDLE_DISTURBANCE`].
+    idle_disturbance: f64,
+    /// The CPU cores per process while the GPUs worked.
+    healthy_cores: Option<f64>,
+    /// The number of minutes in a row that did not enter the baseline.
+    low_minutes: u32,
     /// When a process last did work on the host that the others may wait for.
     pub(crate) host_work_at: Option<f64>,
     /// When one of its GPUs last did real work.
@@ -103,6 +140,14 @@ impl JobTrack {
             before_gap: None,
             stalled_run: None,
             longest_pause: 0.0,
+            last_quiet: None,
+            is_quiet: false,
+            longest_quiet: 0.0,
+            spin_since: None,
+            longest_wait: 0.0,
+            idle_disturbance: 0.0,
+            healthy_cores: None,
+            low_minutes: 0,
             host_work_at: None,
             computed_at: None,
             was_balanced: false,
@@ -131,6 +176,18 @@ impl JobTrack {
         self.idle_run.map(|run| self.idle_since.map_or(run.since, |since| since.min(run.since)))
     }
 
+    /// Whether the job was at sustained work until `end`, as training is and a server between requests is not.
+    pub(crate) fn was_training(&self, end: f64) -> bool {
+        let observed = (end - self.first_seen).max(0.0) as f32;
+        let active = |gpu: &JobGpu| gpu.baseline.active_seconds;
+        self.gpus.iter().any(|gpu| active(gpu) >= TRAINING_SECONDS && active(gpu) >= TRAINING_SHARE * observed)
+    }
+
+    /// Whether the GPUs were quiet for two minutes or more within the last `seconds`.
+    pub(crate) fn was_quiet(&self, t: f64, seconds: f64) -> bool {
+        self.last_quiet.is_some_and(|(since, until)| until - since >= 120.0 && t - until <= seconds)
+    }
+
     /// The positions of its GPUs.
     pub(crate) fn positions(&self) -> impl Iterator<Item = usize> {
         self.gpus.iter().map(|gpu| gpu.position)
@@ -154,6 +211,10 @@ impl JobTrack {
         let is_young = age < bounds.young;
         let smoothed_cores: Option<f64> = members().map(|process| process.smoothed_cores).sum();
         let now_cores: Option<f64> = members().map(|process| process.cores).sum();
+        // The busiest process decides whether the job stands still.
+        let busiest = members().map(|process| quick_cores(process.smoothed_cores, process.cores));
+        let busiest = busiest.reduce(|a, b| Some(a?.max(b?))).flatten();
+        let processes_len = self.members.len();
         let last_io = members().filter_map(|process| process.last_io_at).fold(f64::NEG_INFINITY, f64::max);
         self.cores = smoothed_cores;
         self.update_host_work(processes, t);
@@ -166,16 +227,29 @@ impl JobTrack {
             if f64::from(activity) >= bounds.active_utilization {
                 gpu.baseline.active_seconds += dt as f32;
             }
+            // A GPU that is busy without memory accesses after other work may wait at any power.
+            let is_still = track.still_run.is_some() && gpu.baseline.power_seconds() >= STILL_HISTORY_SECONDS;
             let computes = |power: f32, spin: f32| gpu.is_exclusive && activity >= 20 && power > COMPUTES_ABOVE * spin;
-            if track.power.zip(track.spin_watts()).is_some_and(|(power, spin)| computes(power, spin)) {
+            if !is_still && track.power.zip(track.spin_watts()).is_some_and(|(power, spin)| computes(power, spin)) {
                 self.computed_at = Some(t);
             }
-            if let (true, Some(power), Some(limit), Some(spin)) =
-                (gpu.is_exclusive && activity >= 50, track.power, track.limit, track.spin_watts())
-                && power >= spin
+            // Without a limit only the own history of the job can show a hang.
+            let is_healthy = |power: f32| track.spin_watts().is_none_or(|spin| power >= spin);
+            if let (true, Some(power)) = (gpu.is_exclusive && activity >= 50 && !is_still, track.power)
+                && is_healthy(power)
             {
-                gpu.baseline.add_power(power, limit, dt as f32);
+                gpu.baseline.add_power(power, track.limit.unwrap_or(UNKNOWN_LIMIT_WATTS), dt as f32);
+                gpu.baseline.add_memory_utilization(track.memory_utilization, dt);
             }
+        }
+        let is_active =
+            |gpu: &JobGpu| gpu.activity.is_some_and(|percent| f64::from(percent) >= bounds.active_utilization);
+        if self.gpus.iter().any(is_active)
+            && let Some(cores) = smoothed_cores
+        {
+            let cores = cores / processes_len.max(1) as f64;
+            let weight = (dt / HEALTHY_CORES_SECONDS).min(1.0);
+            self.healthy_cores = Some(self.healthy_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
         }
         self.extend_baseline(gpus, is_young, t);
         self.update_balance(gpus, bounds, t);
@@ -185,17 +259,23 @@ impl JobTrack {
             (Some(_), Some(cores)) => Some(cores <= limit),
             _ => None,
         };
-        // The start and the end of work take effect at once. Smoothing only hides short wake-ups of a thread.
-        let cores = self.cores.zip(now_cores).map(|(slow, now)| if now > 0.5 { now } else { slow.min(now) });
-        match is_idle(most, bounds.idle_utilization, cores, bounds.idle_cores) {
+        let cores = quick_cores(self.cores, now_cores);
+        let idle_cores = if self.is_notebook { bounds.idle_cores.max(NOTEBOOK_IDLE_CORES) } else { bounds.idle_cores };
+        let idle_cores = idle_cores + IDLE_CORES_PER_PROCESS * (processes_len.max(1) - 1) as f64;
+        let is_quiet_enough = self.may_stay_idle(most, bounds.idle_utilization, dt);
+        let idle_most = most.map(|most| if is_quiet_enough { most.min(bounds.idle_utilization) } else { most });
+        match is_idle(idle_most, bounds.idle_utilization, cores, idle_cores) {
             Some(true) => Run::extend(&mut self.idle_run, t, dt),
             Some(false) => {
                 self.idle_run = None;
                 self.idle_since = None;
+                self.idle_disturbance = 0.0;
             }
             None => {}
         }
-        match is_idle(most, bounds.still_utilization, cores, bounds.still_cores) {
+        self.update_pauses(gpus, most, bounds, t);
+        let healthy = self.healthy_cores.map_or(0.0, |cores| (STILL_CORES_SHARE * cores).min(STILL_CORES_MOST));
+        match is_idle(most, bounds.still_utilization, busiest, bounds.still_cores.max(healthy)) {
             Some(true) if last_io < t => Run::extend(&mut self.stalled_run, t, dt),
             Some(_) => {
                 let works = most.is_some_and(|most| most >= bounds.active_utilization);
@@ -204,6 +284,41 @@ impl JobTrack {
                 }
             }
             None => {}
+        }
+    }
+
+    /// Whether an idle job stays idle although a GPU was used for a moment.
+    fn may_stay_idle(&mut self, most: Option<f64>, limit: f64, dt: f64) -> bool {
+        let Some(most) = most else { return false };
+        let added = if most > limit { most * dt } else { 0.0 };
+        self.idle_disturbance = self.idle_disturbance * (-dt / DISTURBANCE_SECONDS).exp() + added;
+        self.idle_run.is_some() && self.idle_disturbance <= IDLE_DISTURBANCE
+    }
+
+    /// Remembers how long the job was quiet, and how long one of its GPUs waited, before it worked again by itself.
+    fn update_pauses(&mut self, gpus: &[GpuTrack], most: Option<f64>, bounds: IdleThresholds, t: f64) {
+        let Some(most) = most else { return };
+        if most <= f64::from(QUIET_PERCENT) {
+            let since = self.last_quiet.filter(|_| self.is_quiet).map_or(t, |(since, _)| since);
+            self.last_quiet = Some((since, t));
+            self.is_quiet = true;
+        } else if most >= bounds.active_utilization && std::mem::take(&mut self.is_quiet) {
+            let lasted = self.last_quiet.map_or(0.0, |(since, until)| until - since);
+            if lasted >= MIN_PAUSE {
+                self.longest_quiet = self.longest_quiet.max(lasted as f32);
+            }
+        }
+        let spins = self.gpus.iter().filter_map(|gpu| gpus.get(gpu.position)?.spin_run);
+        match (spins.map(|run| run.since).reduce(f64::min), self.spin_since) {
+            (Some(since), _) => self.spin_since = Some(self.spin_since.map_or(since, |earlier| earlier.min(since))),
+            // The GPUs work again: the wait is over.
+            (None, Some(since)) if self.computed_at == Some(t) => {
+                self.spin_since = None;
+                if t - since >= MIN_PAUSE {
+                    self.longest_wait = self.longest_wait.max((t - since) as f32);
+                }
+            }
+            (None, _) => {}
         }
     }
 
@@ -251,15 +366,28 @@ impl JobTrack {
         self.baseline_until = self.baseline_until.max(t - BASELINE_REACH);
         while t - self.baseline_until >= BASELINE_DELAY {
             let (begin, end) = (self.baseline_until, self.baseline_until + 60.0);
+            let mut has_low = false;
             for gpu in &mut self.gpus {
                 let stats = gpus.get(gpu.position).map(|track| track.window.stats_between(begin, end));
                 if let Some((percent, covered)) = stats.and_then(|stats| Some((stats.mean_utilization?, stats.covered)))
                 {
-                    gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
+                    let median =
+                        gpu.baseline.median_utilization().filter(|_| gpu.baseline.utilization_seconds() >= 300.0);
+                    let is_low = median.is_some_and(|median| percent < BASELINE_LOW_SHARE * median);
+                    has_low |= is_low;
+                    if !is_low || self.low_minutes >= BASELINE_LOW_MINUTES {
+                        gpu.baseline.add_utilization(percent, covered.min(60.0) as f32);
+                    }
                 }
             }
+            self.low_minutes = if has_low { self.low_minutes.saturating_add(1) } else { 0 };
             self.baseline_until = end;
         }
+    }
+
+    /// The track for a part of the job that continues under another key, because its launcher is gone.
+    pub(crate) fn renamed(&self, key: JobKey) -> Self {
+        Self { key, is_server: false, is_notebook: false, is_mine: false, ..self.clone().without_members() }
     }
 
     /// Removes the processes, to be listed again. The GPUs are kept until [`JobTrack::drop_removed_gpus`].
@@ -295,6 +423,17 @@ impl JobTrack {
     }
 }
 
+/// The CPU usage that decides whether a process works. The start and the end of work take effect at once; smoothing only
+/// hides short wake-ups of a thread.
+fn quick_cores(smoothed: Option<f64>, now: Option<f64>) -> Option<f64> {
+    smoothed.zip(now).map(|(slow, now)| if now > 0.5 { now } else { slow.min(now) })
+}
+
+/// The seconds of healthy work after which a GPU without memory accesses no longer counts as healthy.
+const STILL_HISTORY_SECONDS: f64 = 300.0;
+/// Stands for the power limit of a board that reports none (GB10, Jetson), to divide its power into bins, in watts.
+const UNKNOWN_LIMIT_WATTS: f32 = 200.0;
+
 /// The number of power bins, each a fortieth of the limit wide. The last one holds everything above.
 const POWER_BINS: usize = 42;
 const POWER_STEP: f32 = 1.0 / 40.0;
@@ -314,11 +453,19 @@ pub(crate) struct Baseline {
     pub(crate) active_seconds: f32,
     /// The power limit, in watts.
     limit: f32,
+    /// The sum of memory utilisation times seconds at healthy work, and the seconds.
+    memory: (f32, f32),
 }
 
 impl Default for Baseline {
     fn default() -> Self {
-        Self { power: [0; POWER_BINS], utilization: [0; UTILIZATION_BINS], active_seconds: 0.0, limit: 0.0 }
+        Self {
+            power: [0; POWER_BINS],
+            utilization: [0; UTILIZATION_BINS],
+            active_seconds: 0.0,
+            limit: 0.0,
+            memory: (0.0, 0.0),
+        }
     }
 }
 
@@ -331,6 +478,21 @@ impl Baseline {
         self.limit = limit;
         let bin = ((watts / limit / POWER_STEP) as usize).min(POWER_BINS - 1);
         add(&mut self.power, bin, seconds);
+    }
+
+    /// Adds `seconds` of healthy work at this memory utilisation.
+    pub(crate) fn add_memory_utilization(&mut self, percent: Option<u8>, seconds: f64) {
+        let Some(percent) = percent else { return };
+        if self.memory.1 > MAX_RESTORED_SECONDS as f32 {
+            self.memory = (self.memory.0 / 2.0, self.memory.1 / 2.0);
+        }
+        self.memory.0 += f32::from(percent) * seconds as f32;
+        self.memory.1 += seconds as f32;
+    }
+
+    /// The mean memory utilisation at healthy work in percent; `None` if it is unknown.
+    pub(crate) fn mean_memory_utilization(&self) -> Option<f32> {
+        (self.memory.1 >= 60.0).then(|| self.memory.0 / self.memory.1)
     }
 
     /// Adds `seconds` with this mean utilisation.
@@ -412,6 +574,9 @@ const STRAGGLER_SECONDS: f64 = 180.0;
 /// GPUs are balanced within this many percentage points of utilisation and this share of power.
 const BALANCED_POINTS: f32 = 10.0;
 const BALANCED_POWER: f32 = 0.15;
+/// A clock at most this share of the median of the job is slow; the others differ by less than this.
+const SLOW_CLOCK: f64 = 0.85;
+const BALANCED_CLOCK: f64 = 0.93;
 
 /// A GPU that does less than the others. Powers are in watts, utilisations in percent.
 #[derive(Debug, Clone, Copy)]
@@ -421,6 +586,8 @@ pub(crate) struct Straggler {
     pub(crate) watts: f32,
     pub(crate) others_utilization: f32,
     pub(crate) others_watts: f32,
+    /// Its SM clock and that of the others as shares of the maximum, if only the clock tells them apart.
+    pub(crate) clocks: Option<(f64, f64)>,
 }
 
 /// How balanced the GPUs of a job are.
@@ -473,8 +640,38 @@ fn balance(gpus: &[JobGpu], tracks: &[GpuTrack], (points, power): (f64, f64), t:
     let others_watts = *powers.get(powers.len() / 2)?;
     let is_off = f64::from(others_utilization - utilization) >= points
         && f64::from(others_watts - watts) >= power * f64::from(others_watts);
-    let straggler = Straggler { position, utilization, watts, others_utilization, others_watts };
-    Some(if is_off && are_balanced(others) { Balance::Straggler(straggler) } else { Balance::Unbalanced })
+    let straggler = Straggler { position, utilization, watts, others_utilization, others_watts, clocks: None };
+    if is_off && are_balanced(others) {
+        return Some(Balance::Straggler(straggler));
+    }
+    Some(slow_clock(&means, tracks).map_or(Balance::Unbalanced, Balance::Straggler))
+}
+
+/// A GPU at a lower clock than the others of the job: they wait for it, so all read as busy and only the clock tells which
+/// one is slow.
+fn slow_clock(means: &[(usize, f32, f32)], tracks: &[GpuTrack]) -> Option<Straggler> {
+    let clock = |position: usize| tracks.get(position).and_then(|track| track.clock_share);
+    let mut clocks: Vec<f64> = means.iter().map(|mean| clock(mean.0)).collect::<Option<_>>()?;
+    if clocks.len() < 3 {
+        return None;
+    }
+    clocks.sort_by(f64::total_cmp);
+    let (slowest, second, median) = (*clocks.first()?, *clocks.get(1)?, *clocks.get(clocks.len() / 2)?);
+    if slowest > SLOW_CLOCK * median || second < BALANCED_CLOCK * median {
+        return None;
+    }
+    let (position, utilization, watts) = *means.iter().find(|mean| clock(mean.0) == Some(slowest))?;
+    let others = means.iter().filter(|mean| mean.0 != position);
+    let count = (means.len() - 1) as f32;
+    let (utilizations, powers) = others.fold((0.0, 0.0), |sums, mean| (sums.0 + mean.1, sums.1 + mean.2));
+    Some(Straggler {
+        position,
+        utilization,
+        watts,
+        others_utilization: utilizations / count,
+        others_watts: powers / count,
+        clocks: Some((slowest, median)),
+    })
 }
 
 #[cfg(test)]
@@ -494,6 +691,24 @@ mod tests {
         assert!((baseline.median_power().unwrap() - 560.0).abs() < 700.0 / 40.0);
         assert_eq!(baseline.median_utilization(), Some(90.0));
         assert!(baseline.power_seconds() > 30_000.0);
+    }
+
+    #[test]
+    fn a_gpu_at_a_lower_clock_is_the_straggler_although_all_are_busy() {
+        let track = |share| {
+            let mut track = GpuTrack::default();
+            track.clock_share = Some(share);
+            track
+        };
+        let tracks = |clocks: [f64; 4]| clocks.map(track).to_vec();
+        let means = [(0, 99.0, 410.0), (1, 99.0, 405.0), (2, 99.0, 330.0), (3, 99.0, 408.0)];
+        let straggler = slow_clock(&means, &tracks([0.95, 0.94, 0.7, 0.95])).expect("a straggler");
+        assert_eq!((straggler.position, straggler.clocks), (2, Some((0.7, 0.95))));
+        assert!(slow_clock(&means, &tracks([0.95, 0.94, 0.9, 0.95])).is_none());
+        assert!(
+            slow_clock(&means, &tracks([0.95, 0.7, 0.7, 0.95])).is_none(),
+            "two of four: a different kind of board"
+        );
     }
 
     #[test]

@@ -23,6 +23,8 @@ const GAPS: usize = 31;
 pub(crate) struct ProcessTrack {
     pub(crate) key: ProcessKey,
     pub(crate) info: Arc<ProcessInfo>,
+    /// The job in which it was last grouped.
+    pub(crate) grouped_as: Option<JobKey>,
     pub(crate) first_seen: f64,
     pub(crate) last_seen: f64,
     pub(crate) age: Option<f64>,
@@ -130,6 +132,7 @@ impl ProcessTrack {
         Self {
             key: process.key.clone(),
             info: Arc::clone(&process.info),
+            grouped_as: None,
             first_seen: t,
             last_seen: t,
             age: None,
