@@ -1,5 +1,6 @@
 """Curves of the independent cases: parsing, evaluation, times. Python standard library only."""
 
+import bisect
 import random
 import re
 
@@ -127,6 +128,7 @@ class Curve:
             self.segments.append((start, stop, Value(value, words), [Overlay(o, words) for o in overlays]))
         if self.segments[0][0] > 0:
             raise Invalid(f"no value at time 0: {text!r}")
+        self.starts = [segment[0] for segment in self.segments]
 
     def times(self):
         return [t for start, stop, _, overlays in self.segments
@@ -134,7 +136,7 @@ class Curve:
 
     def at(self, time, length, seed=None):
         """The value at `time`; with a seed, noise and random overlays are added."""
-        index = max(i for i, s in enumerate(self.segments) if s[0] <= max(time, 0))
+        index = bisect.bisect_right(self.starts, max(time, 0)) - 1
         start, stop, value, overlays = self.segments[index]
         following = self.segments[index + 1][0] if index + 1 < len(self.segments) else length
         end = stop if stop is not None else following
