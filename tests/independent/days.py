@@ -288,7 +288,8 @@ def expand(document, day, seed, cards):
     expansion = Expansion(document, day, seed, cards)
     number = 0
     for activity in day["activity"]:
-        for _ in range(round(expansion.draw.number(activity.get("count", 1)))):
+        more = day.get("more", 1) if "count" in activity else 1
+        for _ in range(round(expansion.draw.number(activity.get("count", 1)) * more)):
             number += 1
             expansion.place(activity, number)
     return expansion.finish()
