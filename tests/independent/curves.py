@@ -134,20 +134,21 @@ class Curve:
         return [t for start, stop, _, overlays in self.segments
                 for t in [start, stop or 0] + [o.start for o in overlays if o.period is None and o.rate is None]]
 
-    def at(self, time, length, seed=None):
-        """The value at `time`; with a seed, noise and random overlays are added."""
+    def at(self, time, length, seed=None, subject=""):
+        """The value at `time`; with a seed, noise (different per subject) and random overlays are added."""
         index = bisect.bisect_right(self.starts, max(time, 0)) - 1
         start, stop, value, overlays = self.segments[index]
         following = self.segments[index + 1][0] if index + 1 < len(self.segments) else length
         end = stop if stop is not None else following
+        begin = start
         for overlay in overlays:
-            if (overlay.rate is None or seed is not None) and overlay.covers(time, start, seed):
+            if (overlay.rate is None or seed is not None) and overlay.covers(time, begin, seed):
                 value, start, end = overlay.value, time, time + 1
         result = value.at((time - start) / max(end - start, 1e-9))
         if seed is None or not isinstance(result, float) or not value.deviation:
             return result
         step = value.correlation or 0.001
-        return result + random.Random(f"{seed}:{int(time / step)}").gauss(0, value.deviation)
+        return result + random.Random(f"{seed}:{subject}:{int(time / step)}").gauss(0, value.deviation)
 
 
 def indexes(text):
