@@ -33,14 +33,14 @@ impl Line {
                 return Vec::new();
             };
             assert_eq!(probe.take(&Request::Interval { seconds: interval.as_secs_f32() }, now), None);
-            let mut updates: Vec<HostUpdate> = probe.hello().into_iter().filter_map(update).collect();
-            updates.extend(update(probe.sample(now)));
+            let mut updates: Vec<HostUpdate> = update(probe.hello(now)).into_iter().collect();
+            updates.extend(probe.sample(now).into_iter().filter_map(update));
             *self = Self { probe: Some(probe), heard: t, is_stale: false };
             return updates;
         };
         if probe.is_reachable(now) {
             (self.heard, self.is_stale) = (t, false);
-            return update(probe.sample(now)).into_iter().collect();
+            return probe.sample(now).into_iter().filter_map(update).collect();
         }
         if t - self.heard >= DROPPED {
             self.probe = None;

@@ -1,17 +1,20 @@
-//! The simulated fleet of `--demo`: wire messages computed from a seed and the time, in this process.
+//! The simulator of GPU servers, for `--demo`, the labelled cases of diagnosis and tests.
 //!
-//! Every value is a function of the seed and the time, so values agree with each other and over time. `scenario` says who
-//! runs what and which faults occur, so that each rule of diagnosis has something to find within two hours of simulated
-//! time. `host_plan` applies it to a host, `workload` models the use of GPUs, `snapshot` makes wire messages, and
-//! `simulated_fleet` serves them on streams.
+//! A script says which jobs run on a host and what happens to it (`script`). `host` keeps its state and advances it from one
+//! time to the next: `gpu_model` models the use of GPUs, `process` the processes. `messages` makes the messages that a probe
+//! on the host would send; `builder` makes them from single values, for tests too. `demo` holds the scripts of the demo, and `simulated_fleet` serves them on streams. All random
+//! numbers come from a seed.
 
-mod fault;
-mod host_plan;
-mod job_processes;
-mod rng;
-mod scenario;
+pub mod builder;
+mod demo;
+pub mod gpu_model;
+mod host;
+mod messages;
+mod process;
+pub mod rng;
+pub mod script;
 mod simulated_fleet;
-mod snapshot;
-mod workload;
 
+pub use host::SimulatedHost;
+pub use messages::ProbeConnection;
 pub use simulated_fleet::{SimulatedFleet, SimulatedProbe};

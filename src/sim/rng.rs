@@ -1,35 +1,82 @@
-//! Reproducible random numbers, as a function of a seed and their purpose.
+//! Random numbers from a seed, equal on every machine and in every version.
+//!
+//! `fastrand` does not promise its sequence across versions, and the expectations of the cases depend on it.
 
-/// Returns a pseudo-random number that depends on all of `parts`, mixed as in SplitMix64 (Steele, Lea, Flood, 2014).
-pub(super) fn hash(parts: &[u64]) -> u64 {
-    parts.iter().fold(0x9E37_79B9_7F4A_7C15, |state, part| {
-        let mut word = (state ^ part).wrapping_add(0x9E37_79B9_7F4A_7C15);
+/// A stream of random numbers: SplitMix64 (Steele, Lea, Flood, 2014).
+#[derive(Debug, Clone)]
+pub struct Rng {
+    state: u64,
+}
+
+impl Rng {
+    /// Creates a separate stream for each list of seed parts.
+    pub fn new(parts: &[u64]) -> Self {
+        let mut rng = Self { state: 0x5851_F42D_4C95_7F2D };
+        for part in parts {
+            rng.state ^= part.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+            rng.state = rng.bits();
+        }
+        rng
+    }
+
+    /// Returns 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut word = self.state;
         word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         word ^ (word >> 31)
-    })
+    }
+
+    /// Uniform in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Uniform in [`low`, `high`).
+    pub fn between(&mut self, low: f64, high: f64) -> f64 {
+        low + (high - low) * self.unit()
+    }
+
+    /// True with this probability.
+    pub fn chance(&mut self, share: f64) -> bool {
+        self.unit() < share
+    }
+
+    /// Returns one of the choices, each with the same probability.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[(self.bits() % choices.len() as u64) as usize]
+    }
+
+    /// Standard normal distribution (Box and Muller).
+    pub fn normal(&mut self) -> f64 {
+        let radius = (-2.0 * self.unit().max(1e-300).ln()).sqrt();
+        radius * (std::f64::consts::TAU * self.unit()).cos()
+    }
 }
 
-/// Returns a pseudo-random number in 0..1.
-pub(super) fn unit(parts: &[u64]) -> f64 {
-    (hash(parts) >> 11) as f64 / (1_u64 << 53) as f64
+/// Correlated noise: a first-order autoregressive process with mean 0 and standard deviation 1.
+#[derive(Debug, Clone)]
+pub struct CorrelatedNoise {
+    value: f64,
+    /// Time constant: a deviation shrinks to 1/e in this time.
+    time_constant_seconds: f64,
 }
 
-/// Returns a pseudo-random number in `low..high`.
-pub(super) fn between(low: f64, high: f64, parts: &[u64]) -> f64 {
-    low + (high - low) * unit(parts)
-}
+impl CorrelatedNoise {
+    /// Starts at a random value.
+    pub fn new(time_constant_seconds: f64, rng: &mut Rng) -> Self {
+        Self { value: rng.normal(), time_constant_seconds }
+    }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+    /// Advances by some seconds.
+    pub fn step(&mut self, seconds: f64, rng: &mut Rng) {
+        let kept = (-seconds / self.time_constant_seconds).exp();
+        self.value = kept * self.value + (1.0 - kept * kept).sqrt() * rng.normal();
+    }
 
-    #[test]
-    fn random_numbers_are_reproducible_and_uniform() {
-        assert_eq!(hash(&[1, 2]), hash(&[1, 2]));
-        assert_ne!(hash(&[1, 2]), hash(&[2, 1]));
-        let mean = (0..10_000).map(|index| unit(&[7, index])).sum::<f64>() / 10_000.0;
-        assert!((mean - 0.5).abs() < 0.02, "{mean}");
-        assert!((0..1000).all(|index| (3.0..4.0).contains(&between(3.0, 4.0, &[index]))));
+    /// Returns the current value.
+    pub fn value(&self) -> f64 {
+        self.value
     }
 }

@@ -1,14 +1,14 @@
 //! The simulated hosts as streams: one task per connection speaks the wire protocol like a probe.
 
-use super::host_plan::HostPlan;
-use super::scenario::VIEWER;
-use super::snapshot::{SampleContext, SentFacts};
-use super::workload::Ended;
+use super::demo::Demo;
+use super::host::SimulatedHost;
+use super::messages::{PAST_SECONDS, ProbeConnection};
+use super::script::HostScript;
 use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, LinkError, LinkErrorKind, Moment};
 use crate::wire::codec::{LineBuffer, decode_json, encode};
-use crate::wire::{Message, Reply, ReplyOutcome, Request};
-use std::sync::{Arc, Mutex, PoisonError};
+use crate::wire::{Message, Reply, ReplyOutcome, Request, Snapshot};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tokio::time::{Instant, sleep_until};
@@ -32,7 +32,8 @@ pub struct SimulatedFleet {
 impl SimulatedFleet {
     /// Creates a fleet with this many hosts and GPUs per host. It is passive until [`SimulatedFleet::open`] is called.
     pub fn new(hosts: u32, gpus: u32, clock: Clock) -> Self {
-        let server = |index| Arc::new(Server::new(HostPlan::new(SEED, index, hosts, gpus as usize)));
+        let demo = Demo::new();
+        let server = |index| Arc::new(Server::new(&demo.host(SEED, index, hosts, gpus as usize)));
         Self { clock, servers: (0..hosts).map(server).collect() }
     }
 
@@ -40,7 +41,7 @@ impl SimulatedFleet {
     pub fn configs(&self) -> Vec<Arc<HostConfig>> {
         let shortest = SHORTEST_PAUSE.mul_f64(self.clock.speed());
         let config = |server: &Arc<Server>| {
-            let config = server.plan.config();
+            let config = server.config.clone();
             Arc::new(HostConfig { interval: config.interval.max(shortest), ..config })
         };
         self.servers.iter().map(config).collect()
@@ -64,14 +65,14 @@ impl SimulatedFleet {
                 .with_hint("this simulated host comes back by itself"));
         }
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let probe = ProbeConnection { probe, clock: self.clock, stream: theirs, requests: LineBuffer::default() };
+        let probe = Connection { probe, clock: self.clock, stream: theirs, requests: LineBuffer::default() };
         tokio::spawn(probe.run());
         Ok(ours)
     }
 }
 
 /// The probe task of one connection.
-struct ProbeConnection {
+struct Connection {
     probe: SimulatedProbe,
     clock: Clock,
     stream: DuplexStream,
@@ -81,12 +82,10 @@ struct ProbeConnection {
 /// The controller hung up or sent invalid data.
 struct Closed;
 
-impl ProbeConnection {
+impl Connection {
     async fn run(mut self) {
-        for message in self.probe.hello() {
-            if self.send(&message).await.is_err() {
-                return;
-            }
+        if self.send(&self.probe.hello(self.clock.now())).await.is_err() {
+            return;
         }
         let mut next = Instant::now();
         while self.step(&mut next).await.is_ok() {}
@@ -98,10 +97,11 @@ impl ProbeConnection {
             () = sleep_until(*next) => {
                 let now = self.clock.now();
                 if self.probe.is_reachable(now) {
-                    let snapshot = self.probe.sample(now);
-                    self.send(&snapshot).await?;
+                    for message in self.probe.sample(now) {
+                        self.send(&message).await?;
+                    }
                 }
-                let pause = if self.probe.sequence() == 1 { SECOND_SNAPSHOT } else { self.probe.interval() };
+                let pause = if self.probe.probe.sequence() == 1 { SECOND_SNAPSHOT } else { self.probe.interval() };
                 *next = Instant::now() + pause.div_f64(self.clock.speed()).max(SHORTEST_PAUSE);
                 Ok(())
             }
@@ -141,21 +141,21 @@ impl ProbeConnection {
     }
 }
 
-/// One simulated host. Its processes follow from the plan; signals sent to them are kept here, because they outlive a
-/// connection.
+/// One simulated host. Its state outlives a connection.
 #[derive(Debug)]
-pub(super) struct Server {
-    pub(super) plan: HostPlan,
-    ended: Mutex<Ended>,
+struct Server {
+    config: HostConfig,
+    host: Mutex<SimulatedHost>,
 }
 
 impl Server {
-    pub(super) fn new(plan: HostPlan) -> Self {
-        Self { plan, ended: Mutex::default() }
+    fn new(script: &HostScript) -> Self {
+        let config = HostConfig { tags: vec![script.model.word.into()], ..HostConfig::named(script.name.as_str()) };
+        Self { config, host: Mutex::new(SimulatedHost::new(script, -PAST_SECONDS, 0.0)) }
     }
 
-    fn ended<R>(&self, with: impl FnOnce(&mut Ended) -> R) -> R {
-        with(&mut self.ended.lock().unwrap_or_else(PoisonError::into_inner))
+    fn host(&self) -> MutexGuard<'_, SimulatedHost> {
+        self.host.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -165,35 +165,22 @@ pub struct SimulatedProbe {
     server: Arc<Server>,
     /// Interval in simulated time.
     interval: Duration,
-    sequence: u64,
-    before: Option<Moment>,
-    /// Time of the last sample with slow readings, which are part of every tenth snapshot.
-    slow_sample_at: Moment,
-    /// Processes whose facts are already sent.
-    sent_facts: SentFacts,
+    probe: ProbeConnection,
 }
 
 impl SimulatedProbe {
-    pub(super) fn new(server: Arc<Server>) -> Self {
-        let interval = HostConfig::DEFAULT_INTERVAL;
-        Self {
-            server,
-            interval,
-            sequence: 0,
-            before: None,
-            slow_sample_at: Moment::default(),
-            sent_facts: SentFacts::new(),
-        }
+    fn new(server: Arc<Server>) -> Self {
+        Self { server, interval: HostConfig::DEFAULT_INTERVAL, probe: ProbeConnection::default() }
     }
 
-    /// Returns the first messages.
-    pub fn hello(&self) -> [Message; 2] {
-        [Message::Hello(self.server.plan.hello()), Message::Inventory(self.server.plan.inventory())]
+    /// Returns the first message.
+    pub fn hello(&self, now: Moment) -> Message {
+        Message::Hello(self.server.host().hello(seconds(now)))
     }
 
     /// Returns whether the network of the host is up.
     pub fn is_reachable(&self, now: Moment) -> bool {
-        self.server.plan.is_reachable(now.since_start().as_secs_f64())
+        !self.server.host().events("down").any(|outage| outage.is_at(seconds(now)))
     }
 
     /// Returns the interval in simulated time.
@@ -201,24 +188,16 @@ impl SimulatedProbe {
         self.interval
     }
 
-    /// Returns the number of snapshots so far.
-    pub(super) fn sequence(&self) -> u64 {
-        self.sequence
-    }
-
-    /// Returns the next snapshot.
-    pub fn sample(&mut self, now: Moment) -> Message {
-        self.sequence += 1;
-        if self.sequence % 10 == 1 {
-            self.slow_sample_at = now;
-        }
-        let context =
-            SampleContext { now, before: self.before, sequence: self.sequence, slow_sample_at: self.slow_sample_at };
-        let ended = self.server.ended(|ended| ended.clone());
-        let mut snapshot = self.server.plan.snapshot(context, &ended, &mut self.sent_facts);
-        snapshot.interval_seconds = Some(self.interval.as_secs_f32());
-        self.before = Some(now);
-        Message::Snapshot(Box::new(snapshot))
+    /// Returns the next snapshot, after the inventory if that has changed.
+    pub fn sample(&mut self, now: Moment) -> Vec<Message> {
+        let mut host = self.server.host();
+        host.set_clock(now.unix.as_secs_f64() - seconds(now), self.interval.as_secs_f64());
+        let recent_past =
+            if self.probe.sequence() == 0 { self.probe.start(&mut host, seconds(now)) } else { Vec::new() };
+        host.advance(seconds(now));
+        let inventory = self.probe.inventory(&host).map(Message::Inventory);
+        let snapshot = Snapshot { recent_past, ..self.probe.snapshot(&mut host, false) };
+        inventory.into_iter().chain([Message::Snapshot(Box::new(snapshot))]).collect()
     }
 
     /// Handles a request and returns the reply. The caller must also send a snapshot after a resend.
@@ -231,39 +210,28 @@ impl SimulatedProbe {
                 None
             }
             Request::Resend => {
-                self.sent_facts.clear();
-                Some(Message::Inventory(self.server.plan.inventory()))
+                self.probe.resend();
+                None
             }
             Request::Signal { id, boot_id, pid, start_ticks, .. } => {
-                let is_same_boot = *boot_id == self.server.plan.boot_id();
-                let signal = || self.signal(*pid, *start_ticks, now);
-                reply(id, if is_same_boot { signal() } else { ReplyOutcome::Reused })
+                let mut host = self.server.host();
+                let is_same_boot = *boot_id == host.boot_id(seconds(now));
+                reply(id, if is_same_boot { host.signal(*pid, *start_ticks) } else { ReplyOutcome::Reused })
             }
             Request::Environment { id, .. } | Request::LogTail { id, .. } => {
                 reply(id, ReplyOutcome::Refused("a simulated process has no files".into()))
             }
         }
     }
+}
 
-    /// Ends the whole job of a process, as torchrun ends all ranks when one is gone.
-    fn signal(&self, pid: u32, start_ticks: u64, now: Moment) -> ReplyOutcome {
-        let plan = &self.server.plan;
-        self.server.ended(|ended| match plan.find(pid, now, ended) {
-            None => ReplyOutcome::Gone,
-            Some(found) if found.start_ticks != start_ticks => ReplyOutcome::Reused,
-            Some(found) if found.uid != VIEWER.uid => ReplyOutcome::NotPermitted,
-            Some(found) => {
-                let (job, age_seconds) = found.job;
-                ended.insert(job, age_seconds);
-                ReplyOutcome::Sent
-            }
-        })
-    }
+fn seconds(now: Moment) -> f64 {
+    now.since_start().as_secs_f64()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::scenario::VIEWER;
+    use super::super::demo::LOGIN;
     use super::*;
     use crate::wire::codec::decode;
     use crate::wire::{Reply, ReplyOutcome, Signal, Snapshot};
@@ -343,10 +311,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_signal_ends_ones_own_job_only_and_for_every_later_connection() {
         let demo = SimulatedFleet::new(6, 8, Clock::start(1.0));
-        let boot_id = || demo.servers[2].plan.boot_id();
+        let boot_id = || demo.servers[2].host().boot_id(0.0);
         let mut link = Link::open(&demo, 2);
         let facts = link.snapshot().await.facts;
-        let of = |own: bool| facts.iter().find(|facts| (facts.uid == Some(VIEWER.uid)) == own).expect("is there");
+        let of =
+            |own: bool| facts.iter().find(|facts| (facts.user.as_deref() == Some(LOGIN)) == own).expect("is there");
         let (own, other) = (of(true), of(false));
         let ticks = own.start_ticks.unwrap();
         assert_eq!(link.signal(own.pid, ticks, "another boot".into()).await, ReplyOutcome::Reused);

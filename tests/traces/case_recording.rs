@@ -1,11 +1,15 @@
 //! Turns a case into the lines of a recording, one sample interval at a time.
 
-use super::case_file::{Case, Step, seconds};
-use super::rng::Rng;
-use super::sim_host::{START_UNIX, SimHost};
+use super::case_file::Case;
 use gpufleet::fleet::recording::{HostLine, Line, RecordedError, RecordedEvent, RecordedLinkState};
+use gpufleet::sim::rng::Rng;
+use gpufleet::sim::script::{Seconds, Step};
+use gpufleet::sim::{ProbeConnection, SimulatedHost};
 use gpufleet::wire::{Message, SafeText};
 use std::fmt;
+
+/// Wall clock at the beginning of each case: 2026-03-02T00:00:00Z.
+const START_UNIX: f64 = 1_772_409_600.0;
 
 /// Which part of a case the monitor sees.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +56,8 @@ pub(crate) struct CaseRecording {
 }
 
 struct HostRecording {
-    host: SimHost,
+    host: SimulatedHost,
+    probe: ProbeConnection,
     rng: Rng,
     offset: f64,
     outages: Vec<Outage>,
@@ -71,14 +76,15 @@ struct Outage {
 
 impl CaseRecording {
     pub(crate) fn new(case: &Case, variant: Variant, seed: u64) -> Self {
-        let length = seconds(&case.length);
-        let late = case.late.as_ref().map_or(length / 2.0, |late| seconds(late));
+        let Seconds(length) = case.length;
+        let late = case.late.map_or(length / 2.0, |Seconds(late)| late);
         let hosts = (0..case.hosts).map(|index| {
-            let host = SimHost::new(case, index, seed);
+            let host = SimulatedHost::new(&case.host(index, seed), 0.0, START_UNIX);
             let mut rng = Rng::new(&[seed, index as u64, 3]);
             let outages = outages(&host, length);
             let gap = rng.between(200.0, 500.0);
             HostRecording {
+                probe: ProbeConnection::new(&host),
                 host,
                 offset: (index as f64 * 0.37 + 0.5) % case.interval.min(5.0),
                 outages,
@@ -144,7 +150,7 @@ impl HostRecording {
         monitor_starts: f64,
         lines: &mut Vec<HostLine>,
     ) {
-        let host = self.host.name.clone();
+        let host = self.host.name();
         let mut push_line = |at: f64, event| {
             let t = ((at - monitor_starts).max(0.0) * 1e3).round() / 1e3;
             lines.push(HostLine { t, host: host.clone(), event });
@@ -183,44 +189,53 @@ impl HostRecording {
             self.is_connected = false;
             return;
         }
-        let is_slow = self.host.active("slow_start", time).next().is_some();
+        let is_slow = self.host.active("slow_start").next().is_some();
         if !self.is_connected {
             self.is_connected = true;
             push_line(time - 0.4, link(RecordedLinkState::Connecting));
-            push_line(time - 0.2, RecordedEvent::Wire(Message::Hello(self.host.connect())));
+            self.probe = ProbeConnection::new(&self.host);
+            push_line(time - 0.2, RecordedEvent::Wire(Message::Hello(self.host.hello(time))));
             if is_slow {
                 push_line(time, link(RecordedLinkState::Live));
-                push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(true)))));
-                let late =
-                    self.host.active("slow_start", time).find_map(|event| event.number("answers")).unwrap_or(4.0);
+                push_line(
+                    time,
+                    RecordedEvent::Wire(Message::Snapshot(Box::new(self.probe.snapshot(&mut self.host, true)))),
+                );
+                let late = self.host.active("slow_start").find_map(|event| event.number("answers")).unwrap_or(4.0);
                 if late < interval
-                    && let Some(inventory) = self.host.inventory()
+                    && let Some(inventory) = self.probe.inventory(&self.host)
                 {
                     push_line(time + late, RecordedEvent::Wire(Message::Inventory(inventory)));
-                    push_line(time + late, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
+                    push_line(
+                        time + late,
+                        RecordedEvent::Wire(Message::Snapshot(Box::new(self.probe.snapshot(&mut self.host, false)))),
+                    );
                 }
                 return;
             }
             self.push_inventory(time - 0.1, &mut push_line);
             push_line(time, link(RecordedLinkState::Live));
-            push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
+            push_line(
+                time,
+                RecordedEvent::Wire(Message::Snapshot(Box::new(self.probe.snapshot(&mut self.host, false)))),
+            );
             return;
         }
         if self.is_lost(time, variant) {
             return;
         }
         self.push_inventory(time, &mut push_line);
-        push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.host.snapshot(false)))));
+        push_line(time, RecordedEvent::Wire(Message::Snapshot(Box::new(self.probe.snapshot(&mut self.host, false)))));
     }
 
     fn push_inventory(&mut self, time: f64, push_line: &mut impl FnMut(f64, RecordedEvent)) {
-        if let Some(inventory) = self.host.inventory() {
+        if let Some(inventory) = self.probe.inventory(&self.host) {
             push_line(time, RecordedEvent::Wire(Message::Inventory(inventory)));
         }
     }
 
     fn is_lost(&mut self, time: f64, variant: Variant) -> bool {
-        let is_skipped = self.host.active("skip", time).next().is_some();
+        let is_skipped = self.host.active("skip").next().is_some();
         let dropped = self.rng.chance(0.05);
         if time >= self.gap.1 {
             let next = time + self.rng.between(240.0, 600.0);
@@ -235,10 +250,10 @@ impl HostRecording {
     }
 }
 
-fn outages(host: &SimHost, length: f64) -> Vec<Outage> {
+fn outages(host: &SimulatedHost, length: f64) -> Vec<Outage> {
     let outage = |event: &Step, is_sleep| Outage {
         from: event.at,
-        to: event.at + event.time("for").unwrap_or(length),
+        to: event.at + event.number("for").unwrap_or(length),
         is_sleep,
         error: match event.text("error") {
             Some("refused") => ("refused", "nothing listens on port 22"),

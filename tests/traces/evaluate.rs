@@ -1,9 +1,10 @@
 //! Replays a case through the fleet and the diagnosis engine and compares the findings with the expected ones.
 
-use super::case_file::{Case, arguments, seconds};
+use super::case_file::Case;
 use super::case_recording::{CaseRecording, Variant};
 use gpufleet::cli::replay::Replay;
 use gpufleet::diagnosis::{FindingPhase, Severity};
+use gpufleet::sim::script::{arguments, seconds};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -56,11 +57,11 @@ impl Expectation {
         let mut words = text.split_whitespace();
         let rule = words.next().unwrap_or_else(|| panic!("an empty expectation")).to_owned();
         let severity = severity(words.next().unwrap_or_else(|| panic!("`{text}` has no severity")));
-        Self { text: text.to_owned(), rule, severity, keys: arguments(words) }
+        Self { text: text.to_owned(), rule, severity, keys: arguments(words).collect() }
     }
 
     fn time(&self, key: &str) -> Option<f64> {
-        self.keys.get(key).map(|text| seconds(text))
+        self.keys.get(key).map(|text| seconds(text).unwrap_or_else(|| panic!("`{text}` is not a time")))
     }
 }
 

@@ -2,8 +2,10 @@
 //!
 //! Every finding at warn or above on such a day is false, except those about the reboot of a drained host.
 
-use super::case_file::{Case, Job, Step};
-use super::rng::Rng;
+use super::case_file::Case;
+use gpufleet::sim::gpu_model::model;
+use gpufleet::sim::rng::Rng;
+use gpufleet::sim::script::{Job, Positions, Seconds, Step};
 
 /// Number of hosts of one fleet.
 pub(crate) const HOSTS: usize = 5;
@@ -16,27 +18,14 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
     let mut rng = Rng::new(&[seed, 77]);
     let gpu = rng.pick(&["h100", "h100", "l40s", "rtx4090", "a100pcie", "v100"]);
     let gpus = rng.pick(&[2, 4, 8]);
-    let memory = super::gpu_model::model(gpu).memory.unwrap_or(64.0);
+    let memory = model(gpu).and_then(|model| model.memory).unwrap_or(64.0);
     let mut case = Case {
         name: format!("healthy-{seed}"),
-        trace: 0,
         gpu: gpu.to_owned(),
         gpus,
         hosts: HOSTS,
-        interval: 10.0,
-        length: format!("{}s", minutes * 60.0),
-        jobs: Vec::new(),
-        events: Vec::new(),
-        must: Vec::new(),
-        may: Vec::new(),
-        must_not: Vec::new(),
-        notifications: None,
-        not_judged: Vec::new(),
-        over: Vec::new(),
-        late: None,
-        late_must: Vec::new(),
-        late_may: Vec::new(),
-        except: Vec::new(),
+        length: Seconds(minutes * 60.0),
+        ..Case::default()
     };
     // Sometimes a host is drained and rebooted. A finding that it is unreachable is then correct.
     let reboot = rng.chance(0.3).then(|| rng.between(120.0, minutes.max(300.0) - 120.0));
@@ -48,8 +37,7 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
         while gpu < gpus {
             let width = rng.pick(&[1, 1, 2, 4, 8]).min(gpus - gpu);
             let width = if is_last && divided { 1 } else { width };
-            let range = if width == 1 { gpu.to_string() } else { format!("{gpu}-{}", gpu + width - 1) };
-            let slot = GpuSlot { host, gpus: &range, width, memory };
+            let slot = GpuSlot { host, first: gpu, width, memory };
             match reboot.filter(|_| is_last) {
                 Some(at) => {
                     slot.fill(&mut case.jobs, 0.0, at - 5.0, &mut rng);
@@ -61,32 +49,32 @@ pub(crate) fn fleet(seed: u64, minutes: f64) -> Case {
         }
         events(&mut case.events, host, gpus, minutes, &mut rng);
         if let Some(at) = reboot.filter(|_| is_last) {
-            case.events.push(format!("{} down for=4m hosts={host} error=refused", time(at)));
-            case.events.push(format!("{} reboot hosts={host}", time(at + 1.0)));
+            case.events.push(step(&format!("{} down for=4m hosts={host} error=refused", time(at))));
+            case.events.push(step(&format!("{} reboot hosts={host}", time(at + 1.0))));
             case.may.push("host-unreachable warn".to_owned());
         }
         if is_last && divided {
-            case.events.push(format!("0 mig gpu=1-{} hosts={host}", gpus - 1));
+            case.events.push(step(&format!("0 mig gpu=1-{} hosts={host}", gpus - 1)));
         }
     }
     // The laptop that runs gpufleet sleeps for a while.
     if rng.chance(0.5) {
         let at = rng.between(60.0, DAY - 200.0);
-        case.events.push(format!("{:.0}m sleep for={:.0}m", at, rng.between(20.0, 120.0)));
+        case.events.push(step(&format!("{:.0}m sleep for={:.0}m", at, rng.between(20.0, 120.0))));
     }
     case
 }
 
 /// Some GPUs of a host, on which one job runs at a time.
-struct GpuSlot<'a> {
+struct GpuSlot {
     host: usize,
-    gpus: &'a str,
+    first: usize,
     width: usize,
     /// GiB per GPU.
     memory: f64,
 }
 
-impl GpuSlot<'_> {
+impl GpuSlot {
     /// Adds one job after another, from one minute to another.
     fn fill(&self, jobs: &mut Vec<Job>, from: f64, until: f64, rng: &mut Rng) {
         let mut at = from;
@@ -114,7 +102,7 @@ impl GpuSlot<'_> {
 
     /// Adds a Slurm array: short jobs in direct succession. Returns the minute when the last one is over.
     fn array(&self, jobs: &mut Vec<Job>, mut at: f64, user: &str, rng: &mut Rng) -> f64 {
-        for _ in 0..4 + rng.next() % 12 {
+        for _ in 0..4 + rng.bits() % 12 {
             let loads = rng.between(0.2, 1.0);
             let ends = at + loads + rng.between(1.5, 14.0);
             let kind = rng.pick(&["decode", "train checkpoint=9h", "tiny m=7 m_noise=2 cv=0.08"]);
@@ -135,12 +123,9 @@ impl GpuSlot<'_> {
     /// Adds one job, which ends at `until` at the latest.
     fn push(&self, jobs: &mut Vec<Job>, user: &str, work: JobSpec, until: f64, rng: &mut Rng) {
         let JobSpec { command, launcher, steps, first, share } = work;
-        let end = |mut steps: Vec<String>| {
-            steps.retain(|step| Step::parse(step).at < until * 60.0);
-            if until.is_finite() {
-                steps.push(format!("{} gone", time(until)));
-            }
-            steps
+        let end = |steps: Vec<String>| {
+            let steps = steps.iter().map(|text| step(text)).filter(|step| step.at < until * 60.0);
+            steps.chain(until.is_finite().then(|| step(&format!("{} gone", time(until))))).collect()
         };
         // Each Slurm job needs a different number.
         let number = 4000 + jobs.len();
@@ -148,15 +133,16 @@ impl GpuSlot<'_> {
         jobs.push(Job {
             user: user.to_owned(),
             command,
-            gpus: self.gpus.to_owned(),
-            hosts: self.host.to_string(),
+            gpus: Positions(vec![(self.first, self.first + self.width - 1)]),
+            hosts: Positions(vec![(self.host, self.host)]),
             single: self.width > 1 && first.is_none() && rng.chance(0.2),
             under: under.replace("3385", &number.to_string()).replace("9ab", &number.to_string()),
             launcher: if self.width > 1 { launcher } else { String::new() },
             memory: self.memory * share,
-            age: "5h".to_owned(),
+            age: Seconds(5.0 * 3600.0),
             work: end(steps),
             ranks: first.map(|steps| ("0".to_owned(), end(steps))).into_iter().collect(),
+            ..Job::default()
         });
     }
 }
@@ -177,6 +163,10 @@ impl JobSpec {
     fn new(command: &str, launcher: &str, steps: Vec<String>, share: f64) -> Self {
         Self { command: command.to_owned(), launcher: launcher.to_owned(), steps, first: None, share }
     }
+}
+
+fn step(text: &str) -> Step {
+    Step::parse(text).expect("a valid step")
 }
 
 /// Formats minutes as a time of a case file.
@@ -280,7 +270,7 @@ fn server(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
 fn lookalike(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
     let loads = rng.between(1.0, 8.0);
     let lasts = rng.between(20.0, 120.0);
-    let phase = match rng.next() % 3 {
+    let phase = match rng.bits() % 3 {
         // Launch-bound kernels: busy, at a low and uneven power.
         0 => "tiny m=7 m_noise=2 cv=0.08".to_owned(),
         // Long checkpoints to which every rank writes.
@@ -352,14 +342,14 @@ fn evaluated(at: f64, rng: &mut Rng) -> (JobSpec, f64) {
 }
 
 /// Adds harmless events: short loads, single lost samples, a short outage, brief throttling.
-fn events(events: &mut Vec<String>, host: usize, gpus: usize, minutes: f64, rng: &mut Rng) {
+fn events(events: &mut Vec<Step>, host: usize, gpus: usize, minutes: f64, rng: &mut Rng) {
     let when = |rng: &mut Rng| time(rng.between(5.0, minutes.max(10.0) - 5.0));
-    let mut push = |text: String| events.push(format!("{text} hosts={host}"));
+    let mut push = |text: String| events.push(step(&format!("{text} hosts={host}")));
     push(format!("0 disk mount=/home percent={:.0}", rng.between(30.0, 87.0)));
     push(format!("0 ram percent={:.0}", rng.between(20.0, 70.0)));
     push(format!("{} ram percent={:.0} for=20m", when(rng), rng.between(70.0, 86.0)));
     push(format!("0 ecc gpu=0 corrected={:.0} aggregate={:.0}", rng.between(0.0, 40.0), rng.between(0.0, 9.0)));
-    push(format!("0 blips gpu={} share=0.02", rng.next() as usize % gpus));
+    push(format!("0 blips gpu={} share=0.02", rng.bits() as usize % gpus));
     push(format!("0 capped gpu=0-{}", gpus - 1));
     push(format!("{} pressure io={:.0} for=4m", when(rng), rng.between(10.0, 40.0)));
     for _ in 0..3 {

@@ -13,12 +13,8 @@
 mod case_file;
 mod case_recording;
 mod evaluate;
-mod gpu_model;
 mod healthy;
-mod process;
 mod report;
-mod rng;
-mod sim_host;
 
 fn main() {
     report::run();

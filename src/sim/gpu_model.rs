@@ -2,217 +2,152 @@
 //!
 //! Figures come from public reports (hangs, idle contexts) and data sheets (limits).
 
-use super::case_file::Step;
 use super::rng::Rng;
+use super::script::Step;
 
 /// A GPU model.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct GpuModel {
-    /// Name in the case files.
-    pub(crate) word: &'static str,
+#[derive(Debug, Clone, PartialEq)]
+pub struct GpuModel {
+    /// Name in the scripts.
+    pub word: &'static str,
     /// Name that the driver reports.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// GiB; `None` if the GPU shares the memory of the host.
-    pub(crate) memory: Option<f64>,
+    pub memory: Option<f64>,
     /// Enforced power limit in watts.
-    pub(crate) limit: f64,
+    pub limit: f64,
     /// Power without a CUDA context, in watts.
-    pub(crate) bare: f64,
+    pub bare: f64,
     /// Power with an idle CUDA context, in watts.
-    pub(crate) context: f64,
+    pub context: f64,
     /// Power while a kernel spins without memory access, in watts.
-    pub(crate) spin: f64,
+    pub spin: f64,
     /// Slowdown temperature in degrees Celsius.
-    pub(crate) slowdown: i32,
+    pub slowdown: i32,
     /// PCIe generation.
-    pub(crate) generation: u8,
+    pub generation: u8,
     /// Number of NVLinks.
-    pub(crate) links: u8,
+    pub links: u8,
+    /// Highest SM clock in MHz.
+    pub sm_mhz: u32,
+    /// Memory clock in MHz.
+    pub memory_mhz: u32,
 }
 
-const MODELS: [GpuModel; 8] = [
-    GpuModel {
-        word: "h100",
-        name: "NVIDIA H100 80GB HBM3",
-        memory: Some(79.6),
-        limit: 700.0,
-        bare: 69.0,
-        context: 118.0,
-        spin: 104.0,
-        slowdown: 89,
-        generation: 5,
-        links: 18,
-    },
-    GpuModel {
-        word: "h200",
-        name: "NVIDIA H200",
-        memory: Some(140.4),
-        limit: 700.0,
-        bare: 76.0,
-        context: 121.0,
-        spin: 118.0,
-        slowdown: 89,
-        generation: 5,
-        links: 18,
-    },
-    GpuModel {
-        word: "a100pcie",
-        name: "NVIDIA A100-PCIE-40GB",
-        memory: Some(40.0),
-        limit: 300.0,
-        bare: 38.0,
-        context: 55.0,
-        spin: 69.0,
-        slowdown: 92,
-        generation: 4,
-        links: 0,
-    },
-    GpuModel {
-        word: "v100",
-        name: "Tesla V100-PCIE-32GB",
-        memory: Some(32.0),
-        limit: 250.0,
-        bare: 24.0,
-        context: 38.0,
-        spin: 44.0,
-        slowdown: 87,
-        generation: 3,
-        links: 0,
-    },
-    GpuModel {
-        word: "l40s",
-        name: "NVIDIA L40S",
-        memory: Some(45.0),
-        limit: 350.0,
-        bare: 34.0,
-        context: 88.0,
-        spin: 92.0,
-        slowdown: 92,
-        generation: 4,
-        links: 0,
-    },
-    GpuModel {
-        word: "rtx4090",
-        name: "NVIDIA GeForce RTX 4090",
-        memory: Some(24.0),
-        limit: 450.0,
-        bare: 18.0,
-        context: 32.0,
-        spin: 60.0,
-        slowdown: 92,
-        generation: 4,
-        links: 0,
-    },
-    GpuModel {
-        word: "b200",
-        name: "NVIDIA B200",
-        memory: Some(179.0),
-        limit: 1000.0,
-        bare: 135.0,
-        context: 180.0,
-        spin: 215.0,
-        slowdown: 92,
-        generation: 5,
-        links: 18,
-    },
-    GpuModel {
-        word: "gb10",
-        name: "NVIDIA GB10",
-        memory: None,
-        limit: 140.0,
-        bare: 4.0,
-        context: 9.0,
-        spin: 14.0,
-        slowdown: 95,
-        generation: 5,
-        links: 0,
-    },
+/// Creates a model: word, name, GiB, watts (limit, bare, context, spin), slowdown temperature, PCIe generation and NVLinks,
+/// clocks of SMs and memory in MHz.
+const fn gpu(
+    word: &'static str,
+    name: &'static str,
+    memory: Option<f64>,
+    [limit, bare, context, spin]: [f64; 4],
+    slowdown: i32,
+    [generation, links]: [u8; 2],
+    [sm_mhz, memory_mhz]: [u32; 2],
+) -> GpuModel {
+    GpuModel { word, name, memory, limit, bare, context, spin, slowdown, generation, links, sm_mhz, memory_mhz }
+}
+
+/// All models.
+#[rustfmt::skip]
+pub static MODELS: [GpuModel; 9] = [
+    gpu("h100", "NVIDIA H100 80GB HBM3", Some(79.6), [700.0, 69.0, 118.0, 104.0], 89, [5, 18], [1980, 2619]),
+    gpu("h200", "NVIDIA H200", Some(140.4), [700.0, 76.0, 121.0, 118.0], 89, [5, 18], [1980, 3201]),
+    gpu("a100", "NVIDIA A100-SXM4-80GB", Some(80.0), [400.0, 57.0, 80.0, 78.0], 92, [4, 12], [1410, 1593]),
+    gpu("a100pcie", "NVIDIA A100-PCIE-40GB", Some(40.0), [300.0, 38.0, 55.0, 69.0], 92, [4, 0], [1410, 1215]),
+    gpu("v100", "Tesla V100-PCIE-32GB", Some(32.0), [250.0, 24.0, 38.0, 44.0], 87, [3, 0], [1380, 877]),
+    gpu("l40s", "NVIDIA L40S", Some(45.0), [350.0, 34.0, 88.0, 92.0], 92, [4, 0], [2520, 9001]),
+    gpu("rtx4090", "NVIDIA GeForce RTX 4090", Some(24.0), [450.0, 18.0, 32.0, 60.0], 92, [4, 0], [3105, 10_501]),
+    gpu("b200", "NVIDIA B200", Some(179.0), [1000.0, 135.0, 180.0, 215.0], 92, [5, 18], [1965, 3996]),
+    gpu("gb10", "NVIDIA GB10", None, [140.0, 4.0, 9.0, 14.0], 95, [5, 0], [3003, 4266]),
 ];
 
-/// Returns the model with this name in the case files.
-pub(crate) fn model(word: &str) -> GpuModel {
-    MODELS.into_iter().find(|model| model.word == word).unwrap_or_else(|| panic!("no GPU model `{word}`"))
+/// Returns the model with this name in the scripts.
+pub fn model(word: &str) -> Option<&'static GpuModel> {
+    MODELS.iter().find(|model| model.word == word)
 }
 
 /// The load of one process at one moment, per GPU and on the host.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Load {
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Load {
     /// Percent.
-    pub(crate) utilization: f64,
+    pub(super) utilization: f64,
     /// Memory utilization in percent.
-    pub(crate) memory_activity: f64,
-    pub(crate) watts: f64,
+    pub(super) memory_activity: f64,
+    pub(super) watts: f64,
     /// Number of CPUs that the process keeps busy.
-    pub(crate) cpus: f64,
+    pub(super) cpus: f64,
     /// Probability that a sample finds the process in uninterruptible sleep.
-    pub(crate) waits: f64,
+    pub(super) waits: f64,
     /// Bytes written per second.
-    pub(crate) writes: f64,
+    pub(super) writes: f64,
     /// Bytes read per second.
-    pub(crate) reads: f64,
+    pub(super) reads: f64,
     /// Number of worker processes.
-    pub(crate) helpers: f64,
+    pub(super) helpers: f64,
     /// Number of CPUs that each worker process keeps busy.
-    pub(crate) helper_cpus: f64,
+    pub(super) helper_cpus: f64,
     /// Number of worker processes that wait for a disk.
-    pub(crate) helpers_waiting: f64,
+    pub(super) helpers_waiting: f64,
 }
 
 /// A process in one of its phases.
-pub(crate) struct PhaseContext<'a> {
-    pub(crate) model: &'a GpuModel,
-    pub(crate) phase: &'a Step,
-    pub(crate) rank: usize,
+pub(super) struct PhaseContext<'a> {
+    pub(super) model: &'a GpuModel,
+    pub(super) phase: &'a Step,
+    pub(super) rank: usize,
     /// Seconds on a clock that all processes of the job share: their checkpoints coincide.
-    pub(crate) job_time: f64,
+    pub(super) job_time: f64,
     /// Slow noise of this GPU, mean 0, standard deviation 1.
-    pub(crate) noise: f64,
+    pub(super) noise: f64,
     /// Relative deviation of this GPU from the model, a few percent.
-    pub(crate) offset: f64,
+    pub(super) offset: f64,
 }
 
 impl Load {
     /// An idle context.
     fn idle(model: &GpuModel) -> Self {
+        Self { watts: model.context, ..Self::default() }
+    }
+
+    /// The load of an event: the driver lists no process for it.
+    pub(super) fn of_event(event: &Step, model: &GpuModel) -> Self {
         Self {
-            utilization: 0.0,
-            memory_activity: 0.0,
-            watts: model.context,
-            cpus: 0.0,
-            waits: 0.0,
-            writes: 0.0,
-            reads: 0.0,
-            helpers: 0.0,
-            helper_cpus: 0.0,
-            helpers_waiting: 0.0,
+            utilization: event.number("u").unwrap_or(0.0),
+            memory_activity: event.number("m").unwrap_or(0.0),
+            watts: event.number("watts").unwrap_or(model.context),
+            ..Self::default()
+        }
+    }
+
+    /// Combines the loads of two processes on one GPU.
+    pub(super) fn with(self, other: Self, model: &GpuModel) -> Self {
+        Self {
+            utilization: self.utilization.max(other.utilization),
+            memory_activity: self.memory_activity.max(other.memory_activity),
+            watts: self.watts + other.watts - model.context,
+            ..other
         }
     }
 }
 
 /// Returns the load of a process in its phase.
-pub(crate) fn load(context: &PhaseContext, rng: &mut Rng) -> Load {
+pub(super) fn load(context: &PhaseContext, rng: &mut Rng) -> Load {
     let mut load = by_kind(context, rng);
     let phase = context.phase;
     if let Some(cpus) = phase.number("cpu") {
         load.cpus = cpus * (1.0 + 0.004 * rng.normal());
     }
-    if let Some(waits) = phase.number("waits") {
-        load.waits = waits;
-    }
-    if let Some(bytes) = phase.number("writes") {
-        load.writes = bytes;
-    }
-    if let Some(helpers) = phase.number("helpers") {
-        load.helpers = helpers;
-    }
-    if let Some(cpus) = phase.number("helper_cpu") {
-        load.helper_cpus = cpus;
-    }
-    if let Some(waiting) = phase.number("helpers_waiting") {
-        load.helpers_waiting = waiting;
-    }
-    if let Some(utilization) = phase.number("u") {
-        load.utilization = utilization;
+    let given = [
+        ("waits", &mut load.waits),
+        ("writes", &mut load.writes),
+        ("helpers", &mut load.helpers),
+        ("helper_cpu", &mut load.helper_cpus),
+        ("helpers_waiting", &mut load.helpers_waiting),
+        ("u", &mut load.utilization),
+    ];
+    for (key, value) in given {
+        *value = phase.number(key).unwrap_or(*value);
     }
     if let Some(activity) = phase.number("m") {
         load.memory_activity = (activity + rng.normal() * phase.number("m_noise").unwrap_or(0.0)).max(0.0);
@@ -306,16 +241,15 @@ fn by_kind(context: &PhaseContext, rng: &mut Rng) -> Load {
         }
         // One process works on the host while the others spin on their GPUs.
         "barrier" => barrier(context, rng),
-        "gone" => idle,
-        other => panic!("unknown kind of work `{other}`"),
+        _ => idle,
     }
 }
 
 /// Training: busy, with occasional dips (data loader) and periodic checkpoints.
 fn train(context: &PhaseContext, rng: &mut Rng) -> Load {
     let PhaseContext { model, phase, .. } = *context;
-    let every = phase.time("checkpoint").unwrap_or(1800.0);
-    let lasts = phase.time("saves").unwrap_or(40.0);
+    let every = phase.number("checkpoint").unwrap_or(1800.0);
+    let lasts = phase.number("saves").unwrap_or(40.0);
     // The first save never falls on the beginning of the case.
     if context.job_time.rem_euclid(every) > every - lasts {
         return if phase.text("style") == Some("all") { save(context, rng) } else { barrier(context, rng) };
