@@ -3,9 +3,10 @@
 use super::testing::{NOW, at, connecting, report, update};
 use crate::app::{App, Event};
 use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
+use crate::sim::builder::{self, ProcessSample};
 use crate::wire::{
-    GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading,
-    Inventory, Presence, ProcessColumns, ProcessFacts, ProcessReading, ProcessState, ReadingSource, Scope, Snapshot,
+    GpuInfo, GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Presence, ProcessReading,
+    ReadingSource, Scope, Snapshot,
 };
 
 const GIB: u64 = 1 << 30;
@@ -197,36 +198,9 @@ impl Machine<'_> {
 
     fn snapshot(&self, seconds: u64) -> Snapshot {
         let readings: Vec<GpuReading> = self.gpus.iter().map(|(_, reading)| reading.clone()).collect();
-        let usage = |(pid, _, _, gpu, gib, kind): &Work<'_>| GpuProcessReading {
-            pid: Some(*pid),
-            gpu: Some(*gpu),
-            kind: Some(*kind),
-            gpu_memory_bytes: gib.map(|gib| gib * GIB),
-            ..GpuProcessReading::default()
-        };
-        let process = |(pid, user, ..): &Work<'_>| ProcessReading {
-            pid: Some(*pid),
-            start_ticks: user.map(|_| u64::from(*pid)),
-            presence: Some(if user.is_some() { Presence::Visible } else { Presence::Hidden }),
-            state: user.map(|_| ProcessState::Running),
-            cpu_percent: user.map(|_| 100.0),
-            age_seconds: user.map(|_| 7200.0),
-            ..ProcessReading::default()
-        };
-        let facts = |(pid, user, command, ..): &Work<'_>| {
-            user.map(|user| ProcessFacts {
-                pid: *pid,
-                start_ticks: Some(u64::from(*pid)),
-                uid: Some(if user == "root" { 0 } else { 1000 + user.len() as u32 }),
-                user: Some(user.into()),
-                name: Some("python".into()),
-                argv: command.split(' ').map(Into::into).collect(),
-                ..ProcessFacts::default()
-            })
-        };
+        let processes: Vec<ProcessSample> = self.work.iter().map(process).collect();
         Snapshot {
             sequence: seconds + 1,
-            generation: 1,
             monotonic_seconds: seconds as f64,
             interval_seconds: Some(10.0),
             host: HostReading {
@@ -236,11 +210,27 @@ impl Machine<'_> {
                 memory_available_bytes: Some((self.memory.0 - self.memory.1) * GIB),
                 ..HostReading::default()
             },
-            gpus: GpuColumns::from_rows(&readings),
-            gpu_processes: GpuProcessColumns::from_rows(&self.work.iter().map(usage).collect::<Vec<_>>()),
-            processes: ProcessColumns::from_rows(&self.work.iter().map(process).collect::<Vec<_>>()),
-            facts: self.work.iter().filter_map(facts).collect(),
-            ..Snapshot::default()
+            ..builder::snapshot(&readings, &processes)
         }
     }
+}
+
+fn process((pid, user, command, gpu, gib, kind): &Work<'_>) -> ProcessSample {
+    let uid = user.map_or(0, |user| if user == "root" { 0 } else { 1000 + user.len() as u32 });
+    let mut process = ProcessSample::new(*pid, (user.unwrap_or_default(), uid), command, &[(*gpu, 0)]);
+    process.gpus[0] = GpuProcessReading {
+        kind: Some(*kind),
+        gpu_memory_bytes: gib.map(|gib| gib * GIB),
+        sm_percent: None,
+        ..process.gpus[0].clone()
+    };
+    process.facts.name = Some("python".into());
+    process.reading.rss_bytes = None;
+    process.reading.age_seconds = Some(7200.0);
+    if user.is_none() {
+        process.is_known = true;
+        process.reading =
+            ProcessReading { pid: Some(*pid), presence: Some(Presence::Hidden), ..ProcessReading::default() };
+    }
+    process
 }

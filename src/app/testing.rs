@@ -4,10 +4,11 @@ use crate::app::{App, DisplaySettings, Event};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
 use crate::fleet::{ConnectPhase, Fleet, HostId, HostUpdate, LinkError, LinkErrorKind, Moment};
+use crate::sim::builder::{self, ProcessSample};
+use crate::sim::gpu_model::MODELS;
 use crate::wire::{
-    Ancestor, DriverError, DriverErrorKind, GpuColumns, GpuHealth, GpuHealthColumns, GpuInfo, GpuProcessColumns,
-    GpuProcessKind, GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Presence, ProbeCost, ProcessColumns,
-    ProcessFacts, ProcessReading, ProcessState, Scope, Snapshot,
+    DriverError, DriverErrorKind, GpuHealth, GpuHealthColumns, GpuReading, Hello, HostReading, Inventory, ProbeCost,
+    ProcessState, Snapshot,
 };
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::Arc;
@@ -124,47 +125,17 @@ pub(crate) fn press(app: &mut App, keys: &str) -> Vec<crate::app::Effect> {
 }
 
 pub(crate) fn hello() -> Hello {
-    Hello {
-        protocol: crate::wire::PROTOCOL,
-        probe_version: "0.1.0".into(),
-        boot_id: Some("boot".into()),
-        host_name: None,
-        login_user: Some("erika".into()),
-        login_uid: Some(1004),
-        kernel: Some("6.8.0-51".into()),
-        arch: Some("x86_64".into()),
-        cpu_count: Some(112),
-        memory_total_bytes: Some(1007 * GIB),
-        scope: Some(Scope::Host),
-        source: None,
-        probe_pid: Some(77),
-    }
+    builder::hello("boot".into(), "erika", 1004)
 }
 
 fn inventory(gpus: usize) -> Inventory {
+    let gpu = |index| builder::gpu_info(&MODELS[0], index, format!("GPU-8f3a1c2e-{index:04}").into());
     Inventory {
         generation: 1,
         driver_version: Some("570.86.15".into()),
         cuda_version: Some("12.8".into()),
-        nvml_path: None,
-        gpus: (0..gpus as u32)
-            .map(|index| GpuInfo {
-                index,
-                uuid: Some(format!("GPU-8f3a1c2e-{index:04}").into()),
-                name: Some("NVIDIA H100 80GB HBM3".into()),
-                pci_bus_id: Some(format!("00000000:{:02X}:00.0", 0x1b + index).into()),
-                memory_total_bytes: Some(81_559 << 20),
-                power_limit_watts: Some(700.0),
-                power_limit_max_watts: Some(700.0),
-                clock_graphics_max_mhz: Some(1980),
-                clock_sm_max_mhz: Some(1980),
-                clock_memory_max_mhz: Some(2619),
-                temperature_slowdown_celsius: Some(87),
-                temperature_shutdown_celsius: Some(92),
-                ..GpuInfo::default()
-            })
-            .collect(),
-        error: None,
+        gpus: (0..gpus as u32).map(gpu).collect(),
+        ..Inventory::default()
     }
 }
 
@@ -200,9 +171,7 @@ fn work(host: usize, gpu: usize) -> Work {
 
 pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
     let mut readings = Vec::new();
-    let mut usages = Vec::new();
     let mut processes = Vec::new();
-    let mut facts = Vec::new();
     let launcher = 5000 + host as u32 * 100;
     for gpu in 0..gpus {
         let wave = ((seconds / 5 + gpu as u64) % 4) as u8;
@@ -249,22 +218,16 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
             Work::Idle => ("ipykernel_launcher -f kernel-8f3a.json", None),
             _ => (COMMANDS[(host + gpu) % COMMANDS.len()], None),
         };
-        usages.push(usage(pid, gpu, used * GIB - GIB / 2, percent));
+        processes.push(process(pid, user, argv, parent, gpu, used * GIB - GIB / 2, percent));
         // A second user's interactive session beside the main process.
         if gpu == 3 && host.is_multiple_of(4) {
-            let scratch = pid + 20;
-            usages.push(usage(scratch, gpu, GIB / 2, 0));
-            processes.push(reading(scratch, 0.0));
-            facts.push(facts_of(scratch, "fumi", "python -i scratch.py", None));
+            processes.push(process(pid + 20, "fumi", "python -i scratch.py", None, gpu, GIB / 2, 0));
         }
-        processes.push(reading(pid, f32::from(percent)));
-        facts.push(facts_of(pid, user, argv, parent));
     }
     let health = GpuHealth { ecc_uncorrectable_volatile: Some(0), ..GpuHealth::default() };
     Snapshot {
         health: GpuHealthColumns::from_rows(&vec![health; gpus]),
         sequence: seconds / 5 + 1,
-        generation: 1,
         monotonic_seconds: seconds as f64,
         interval_seconds: Some(2.0),
         host: HostReading {
@@ -278,64 +241,35 @@ pub(crate) fn snapshot(host: usize, gpus: usize, seconds: u64) -> Snapshot {
             uptime_seconds: Some(3_600_000.0),
             ..HostReading::default()
         },
-        gpus: GpuColumns::from_rows(&readings),
-        gpu_processes: GpuProcessColumns::from_rows(&usages),
-        processes: ProcessColumns::from_rows(&processes),
-        facts,
         cost: Some(ProbeCost { cpu_seconds: 0.4, rss_bytes: Some(3 << 20), sample_ms: 0.4, probes_on_host: Some(1) }),
-        ..Snapshot::default()
+        ..builder::snapshot(&readings, &processes)
     }
 }
 
-fn usage(pid: u32, gpu: usize, bytes: u64, percent: u8) -> GpuProcessReading {
-    GpuProcessReading {
-        pid: Some(pid),
-        gpu: Some(gpu as u16),
-        kind: Some(GpuProcessKind::Compute),
-        gpu_memory_bytes: Some(bytes),
-        sm_percent: Some(percent),
-        ..GpuProcessReading::default()
-    }
-}
-
-fn reading(pid: u32, cpu_percent: f32) -> ProcessReading {
-    ProcessReading {
-        pid: Some(pid),
-        start_ticks: Some(u64::from(pid) * 100),
-        presence: Some(Presence::Visible),
-        state: Some(if cpu_percent > 0.0 { ProcessState::Running } else { ProcessState::Sleeping }),
-        cpu_percent: Some(cpu_percent),
-        rss_bytes: Some((3 + u64::from(pid) % 40) * GIB),
-        age_seconds: Some(f64::from(pid % 97) * 1200.0),
-        ..ProcessReading::default()
-    }
-}
-
-fn facts_of(pid: u32, user: &str, argv: &str, parent: Option<u32>) -> ProcessFacts {
+fn process(
+    pid: u32,
+    user: &str,
+    command: &str,
+    parent: Option<u32>,
+    gpu: usize,
+    bytes: u64,
+    percent: u8,
+) -> ProcessSample {
     let uid = 1000 + USERS.iter().position(|known| *known == user).unwrap_or(0) as u32;
-    let ancestor = |pid: u32, name: &str, argv: &str| Ancestor {
-        pid,
-        start_ticks: u64::from(pid) * 100,
-        uid: Some(uid),
-        name: name.into(),
-        argv: argv.split(' ').map(Into::into).collect(),
-    };
-    let mut ancestors: Vec<Ancestor> = parent
-        .map(|parent| ancestor(parent, "torchrun", &format!("torchrun --nproc_per_node 8 {}", &argv[7..])))
-        .into_iter()
-        .collect();
-    ancestors.push(ancestor(400, "bash", "-bash"));
-    ProcessFacts {
-        pid,
-        start_ticks: Some(u64::from(pid) * 100),
-        uid: Some(uid),
-        user: Some(user.into()),
-        full_name: Some(format!("{} Example", user[..1].to_uppercase() + &user[1..]).into()),
-        name: Some("python".into()),
-        argv: argv.split(' ').map(Into::into).collect(),
-        ancestors,
-        ..ProcessFacts::default()
+    let mut process = ProcessSample::new(pid, (user, uid), command, &[(gpu as u16, 0)]);
+    if let Some(parent) = parent {
+        process = process.under(parent, &format!("torchrun --nproc_per_node 8 {}", &command[7..]));
     }
+    process = process.under(400, "-bash");
+    process.facts.full_name = Some(format!("{} Example", user[..1].to_uppercase() + &user[1..]).into());
+    process.facts.name = Some("python".into());
+    process.gpus[0].gpu_memory_bytes = Some(bytes);
+    process.gpus[0].sm_percent = Some(percent);
+    process.reading.state = Some(if percent > 0 { ProcessState::Running } else { ProcessState::Sleeping });
+    process.reading.cpu_percent = Some(f32::from(percent));
+    process.reading.rss_bytes = Some((3 + u64::from(pid) % 40) * GIB);
+    process.reading.age_seconds = Some(f64::from(pid % 97) * 1200.0);
+    process
 }
 
 /// Returns an app with hosts in different states: connecting, down, stale, an unknown host key, a locked key, no driver.

@@ -2,10 +2,9 @@
 
 use super::{Host, HostId, HostUpdate, Moment};
 use crate::config::HostConfig;
-use crate::wire::{
-    GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessReading, GpuReading, Hello, Inventory, PROTOCOL, Presence,
-    ProcessColumns, ProcessFacts, ProcessReading, ProcessState, Snapshot,
-};
+use crate::sim::builder;
+pub(crate) use crate::sim::builder::ProcessSample as TestProcess;
+use crate::wire::{GpuInfo, GpuReading, Inventory, Snapshot};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,48 +36,9 @@ pub(crate) fn reading(utilization: u8, used_gib: u64) -> GpuReading {
     }
 }
 
-/// The facts and readings of one process, as a probe sends them.
-#[derive(Clone)]
-pub(crate) struct TestProcess {
-    pub(crate) facts: ProcessFacts,
-    pub(crate) reading: ProcessReading,
-    pub(crate) gpus: Vec<GpuProcessReading>,
-}
-
 /// A running process of alice (uid 1000) with this command, on `(position, GiB)` of each GPU.
 pub(crate) fn process(pid: u32, command: &str, on: &[(u16, u64)]) -> TestProcess {
-    let start_ticks = Some(u64::from(pid) * 100);
-    TestProcess {
-        facts: ProcessFacts {
-            pid,
-            start_ticks,
-            uid: Some(1000),
-            user: Some("alice".into()),
-            name: command.split(' ').next().map(Into::into),
-            argv: command.split(' ').map(Into::into).collect(),
-            ..ProcessFacts::default()
-        },
-        reading: ProcessReading {
-            pid: Some(pid),
-            start_ticks,
-            presence: Some(Presence::Visible),
-            state: Some(ProcessState::Running),
-            cpu_percent: Some(100.0),
-            rss_bytes: Some(1 << 30),
-            age_seconds: Some(f64::from(pid)),
-            ..ProcessReading::default()
-        },
-        gpus: on
-            .iter()
-            .map(|(gpu, gib)| GpuProcessReading {
-                pid: Some(pid),
-                gpu: Some(*gpu),
-                gpu_memory_bytes: Some(gib << 30),
-                sm_percent: Some(90),
-                ..GpuProcessReading::default()
-            })
-            .collect(),
-    }
+    TestProcess::new(pid, ("alice", 1000), command, on)
 }
 
 /// A host under test, and the numbers of its last messages.
@@ -103,21 +63,7 @@ impl TestHost {
     }
 
     pub(crate) fn hello(&mut self, boot_id: &str) {
-        let hello = Hello {
-            protocol: PROTOCOL,
-            probe_version: "0.1.0".into(),
-            boot_id: Some(boot_id.into()),
-            host_name: None,
-            login_user: Some("alice".into()),
-            login_uid: Some(1000),
-            kernel: None,
-            arch: None,
-            cpu_count: None,
-            memory_total_bytes: None,
-            scope: None,
-            source: None,
-            probe_pid: None,
-        };
+        let hello = builder::hello(boot_id.into(), "alice", 1000);
         self.host.apply(HostUpdate::Hello(Box::new(hello)), at(0.0));
     }
 
@@ -130,18 +76,12 @@ impl TestHost {
     /// A snapshot as the probe sends it; apply it with [`TestHost::apply`].
     pub(crate) fn snapshot(&mut self, seconds: f64, gpus: &[GpuReading], processes: &[TestProcess]) -> Snapshot {
         self.sequence += 1;
-        let usages: Vec<GpuProcessReading> = processes.iter().flat_map(|process| process.gpus.clone()).collect();
-        let readings: Vec<ProcessReading> = processes.iter().map(|process| process.reading.clone()).collect();
         Snapshot {
             sequence: self.sequence,
             generation: self.generation,
             monotonic_seconds: seconds,
             interval_seconds: Some(2.0),
-            gpus: GpuColumns::from_rows(gpus),
-            gpu_processes: GpuProcessColumns::from_rows(&usages),
-            processes: ProcessColumns::from_rows(&readings),
-            facts: processes.iter().map(|process| process.facts.clone()).collect(),
-            ..Snapshot::default()
+            ..builder::snapshot(gpus, processes)
         }
     }
 

@@ -10,10 +10,11 @@ use crate::fleet::{
     ConnectPhase, Fleet, GpuState, HostId, HostUpdate, JobKey, LinkError, LinkErrorKind, Moment, ProcessKey,
     RetryPolicy,
 };
+use crate::sim::builder::{self, ProcessSample};
 use crate::wire::{
     Ancestor, DeviceError, DriverError, DriverErrorKind, GpuColumns, GpuInfo, GpuProcessColumns, GpuProcessKind,
-    GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Owner, Presence, ProbeCost, ProcessColumns,
-    ProcessFacts, ProcessReading, ProcessState, Scope, Snapshot,
+    GpuProcessReading, GpuReading, Hello, HostReading, Inventory, Owner, ProbeCost, ProcessColumns, ProcessFacts,
+    ProcessReading, Snapshot,
 };
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -89,18 +90,9 @@ fn fleet() -> Fleet {
 fn busy_host(apply: &mut dyn FnMut(f64, HostUpdate)) {
     let hello = Hello {
         protocol: 1,
-        probe_version: "0.1.0".into(),
-        boot_id: Some("5d4e".into()),
         host_name: Some("hgx-01".into()),
-        login_user: Some("alice".into()),
-        login_uid: Some(1000),
         kernel: Some("6.1.0".into()),
-        arch: Some("x86_64".into()),
-        cpu_count: Some(112),
-        memory_total_bytes: Some(1007 * GIB),
-        scope: Some(Scope::Host),
-        source: Some(crate::wire::ReadingSource::Probe),
-        probe_pid: Some(77),
+        ..builder::hello("5d4e".into(), "alice", 1000)
     };
     let gpus = (0..4).map(|index| GpuInfo {
         index,
@@ -155,26 +147,18 @@ fn busy_snapshot() -> Snapshot {
         usage(None, 1, None),
     ];
     let process = |pid: u32| ProcessReading {
-        pid: Some(pid),
         start_ticks: Some(u64::from(pid) * 10),
-        presence: Some(Presence::Visible),
-        state: Some(ProcessState::Running),
         cpu_percent: Some(101.5),
         rss_bytes: Some(12 * GIB),
         age_seconds: Some(3300.0),
-        ..ProcessReading::default()
+        ..ProcessSample::new(pid, ("", 0), "", &[]).reading
     };
     let facts = ProcessFacts {
-        pid: 2028,
         start_ticks: Some(20280),
         start_unix_seconds: Some(1_777_892_400),
-        uid: Some(1000),
-        user: Some("alice".into()),
-        name: Some("python".into()),
-        argv: vec!["python".into(), "train.py".into()],
         ancestors: vec![Ancestor { pid: 2000, start_ticks: 20000, name: "torchrun".into(), ..Ancestor::default() }],
         owner: Some(Owner::Slurm { job: "3385".into(), step: None }),
-        ..ProcessFacts::default()
+        ..ProcessSample::new(2028, ("alice", 1000), "python train.py", &[]).facts
     };
     let display = ProcessFacts { pid: 900, uid: Some(0), name: Some("Xorg".into()), ..ProcessFacts::default() };
     Snapshot {
