@@ -2,6 +2,7 @@
 
 use crate::config::{ProbeChoice, SignalRule};
 use crate::fleet::{Host, HostId, JobKey, Link, Moment, Process, ProcessKey, Row};
+use crate::wire::shell::plain_id;
 use crate::wire::{Owner, ReadingSource, ReplyOutcome, SafeText, Signal};
 use std::collections::HashMap;
 
@@ -105,25 +106,26 @@ fn refusal(host: &Host, row: &Row, process: &ProcessKey) -> Option<String> {
 }
 
 /// Returns the usual way to end a process that something else manages.
-fn alternative(job: &JobKey, owner: Option<&Owner>) -> Option<String> {
+pub(super) fn alternative(job: &JobKey, owner: Option<&Owner>) -> Option<String> {
     match (job, owner) {
         (JobKey::Slurm { .. }, _) => end_command(job),
         (_, Some(Owner::Pod { .. })) => {
             Some("Kubernetes restarts the pod: delete the pod, or scale it down".to_owned())
         }
-        (_, Some(Owner::Service(name))) => {
-            end_command(job).or_else(|| Some(format!("systemctl stop {name} (systemd may start it again)")))
-        }
+        (_, Some(Owner::Service(name))) => end_command(job)
+            .or_else(|| Some(format!("systemctl stop {} (systemd may start it again)", plain_id(name)?))),
         _ => end_command(job),
     }
 }
 
-/// Returns the command that ends a Slurm job or a container.
+/// Returns the command that ends a Slurm job or a container; `None` if a shell or a program would misread its id, which
+/// comes from the host.
 pub(super) fn end_command(job: &JobKey) -> Option<String> {
     match job {
-        JobKey::Slurm { job, .. } => Some(format!("scancel {job}")),
+        JobKey::Slurm { job, .. } => Some(format!("scancel {}", plain_id(job)?)),
         JobKey::Container { runtime, id } if *runtime == "docker" || *runtime == "podman" => {
-            Some(format!("{runtime} stop {}", id.chars().take(12).collect::<String>()))
+            let short: String = id.chars().take(12).collect();
+            Some(format!("{runtime} stop {}", plain_id(&short)?))
         }
         _ => None,
     }

@@ -1,8 +1,10 @@
 use super::*;
+use crate::app::signals::{alternative, end_command};
 use crate::app::testing::{NOW, app, at, press, report};
 use crate::app::{Event, Mode};
 use crate::config::{HostConfig, SignalRule};
 use crate::fleet::HostUpdate;
+use crate::wire::Owner;
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use std::sync::Arc;
 
@@ -205,6 +207,25 @@ fn a_group_row_gets_no_signal() {
     press(&mut app, "3tttgT");
     assert_eq!(app.notice(at(NOW)), Some("unfold this row and select the jobs below it"));
     press(&mut app, "\u{1b}");
+}
+
+#[test]
+fn the_better_way_contains_no_shell_syntax_of_a_host() {
+    let slurm = |job: &str| JobKey::Slurm { cluster: None, job: job.into() };
+    let container = |id: &str| JobKey::Container { runtime: "docker".into(), id: id.into() };
+    let launcher = JobKey::Launcher(ProcessKey { boot_id: None, pid: 7, start_ticks: Some(1) });
+    assert_eq!(end_command(&slurm("3385_4")).as_deref(), Some("scancel 3385_4"));
+    assert_eq!(end_command(&container("0123456789abcdef")).as_deref(), Some("docker stop 0123456789ab"));
+    let service = |name: &str| alternative(&launcher, Some(&Owner::Service(name.into())));
+    assert_eq!(
+        service("user@1000.service").as_deref(),
+        Some("systemctl stop user@1000.service (systemd may start it again)")
+    );
+    for hostile in ["1; touch /tmp/x #", "`id`;ls|sh", "$(id)", "-n", "1 2", "1\n2", "", "it's"] {
+        assert_eq!(end_command(&slurm(hostile)), None, "{hostile}");
+        assert_eq!(end_command(&container(hostile)), None, "{hostile}");
+        assert_eq!(service(hostile), None, "{hostile}");
+    }
 }
 
 #[test]

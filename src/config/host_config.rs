@@ -2,6 +2,7 @@
 
 use super::{Hop, Thresholds, values};
 use crate::wire::SafeText;
+use crate::wire::shell::shell_word;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -205,15 +206,6 @@ fn without_tokens(path: &Path) -> String {
     path.to_string_lossy().replace('%', "%%")
 }
 
-/// Quotes a word for a POSIX shell.
-pub fn shell_word(word: &str) -> String {
-    let is_plain = |character: char| character.is_ascii_alphanumeric() || "@%+=:,./-_".contains(character);
-    if !word.is_empty() && word.chars().all(is_plain) {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -268,12 +260,5 @@ mod tests {
             "-10.0.0.11",
         ];
         assert_eq!(host.login_arguments(), expected);
-    }
-
-    #[test]
-    fn shell_word_quotes_special_characters() {
-        assert_eq!(shell_word("a b"), "'a b'");
-        assert_eq!(shell_word(""), "''");
-        assert_eq!(shell_word("$(x)'y"), r"'$(x)'\''y'");
     }
 }

@@ -19,6 +19,8 @@ pub mod message;
 pub mod process;
 pub mod redact;
 pub mod safe_text;
+#[cfg(feature = "controller")]
+pub mod shell;
 
 mod columns;
 mod open_enum;

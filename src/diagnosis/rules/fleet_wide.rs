@@ -216,7 +216,7 @@ fn unreachable(
         let next = host.link.error().and_then(|error| error.hint.clone());
         FindingDetails {
             sentence: format!("no data for {}{why}; its other findings keep their last state", duration(lasted)),
-            next_check: next.map_or_else(|| format!("ssh {}", host.name()), |hint| hint.to_string()),
+            next_check: next.or_else(|| host.config.ssh_line()).map_or_else(String::new, |line| line.to_string()),
             ..FindingDetails::default()
         }
     });

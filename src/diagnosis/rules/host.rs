@@ -6,6 +6,7 @@ use crate::diagnosis::finding::FindingTarget;
 use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes, host_details};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::{Host, HostId};
+use crate::wire::shell::absolute_path;
 use crate::wire::{Filesystem, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
@@ -92,7 +93,11 @@ fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesys
             gibibytes(available),
             gibibytes(total),
         );
-        host_details(sentence, format!("du -xhd1 {}", filesystem.mount_point))
+        let next = match absolute_path(&filesystem.mount_point) {
+            Some(path) => format!("du -xhd1 {path}"),
+            None => "df -h".to_owned(),
+        };
+        host_details(sentence, next)
     });
 }
 
@@ -122,7 +127,11 @@ fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesyst
             filesystem.kind,
             duration(lasted)
         );
-        let mut details = host_details(sentence, format!("findmnt {}; nfsstat -m", filesystem.mount_point));
+        let next = match absolute_path(&filesystem.mount_point) {
+            Some(path) => format!("findmnt {path}; nfsstat -m"),
+            None => "findmnt; nfsstat -m".to_owned(),
+        };
+        let mut details = host_details(sentence, next);
         details.hosts = others;
         details.processes = waiting.iter().map(|process| context.finding_process(process)).collect();
         details
@@ -265,6 +274,31 @@ mod tests {
             (vec![("disk-full", "crit")], 1),
             "worse than at the first sample"
         );
+    }
+
+    #[test]
+    fn the_next_step_quotes_the_mount_point() {
+        for (mount_point, disk_next, nfs_next) in [
+            ("/home", "du -xhd1 /home", "findmnt /home; nfsstat -m"),
+            ("/a; rm -rf ~", "du -xhd1 '/a; rm -rf ~'", "findmnt '/a; rm -rf ~'; nfsstat -m"),
+            ("$(id)", "df -h", "findmnt; nfsstat -m"),
+        ] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            with_host(&mut tester, 400.0, |snapshot, t| {
+                snapshot.host.filesystems = vec![Filesystem {
+                    mount_point: mount_point.into(),
+                    silent_seconds: Some(t as f32),
+                    ..Filesystem::default()
+                }];
+            });
+            assert_eq!(tester.finding("nfs-hang").next_check, nfs_next);
+            let mut tester = RuleTester::new(gpus(0..1));
+            with_host(&mut tester, 60.0, |snapshot, t| {
+                disk(99)(snapshot, t);
+                snapshot.host.filesystems[0].mount_point = mount_point.into();
+            });
+            assert_eq!(tester.finding("disk-full").next_check, disk_next);
+        }
     }
 
     #[test]

