@@ -14,7 +14,7 @@
 use super::{ConnectPhase, Host, HostId, HostUpdate, Link, LinkError, LinkErrorKind, Moment, RetryPolicy};
 use crate::wire::codec::{self, CodecError, MAX_LINE_BYTES};
 use crate::wire::redact::REDACTED;
-use crate::wire::{Hello, Message, ProcessFacts, SafeText, Scope, Snapshot};
+use crate::wire::{Hello, Message, Owner, ProcessFacts, SafeText, Scope, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fmt;
@@ -307,13 +307,16 @@ impl Recorder {
     }
 }
 
-/// Replaces user names by `user1`, `user2`, ... in order of appearance, equal on all hosts, and reduces command lines
-/// to the program. Removes paths and messages that may contain a name.
+/// Replaces user names by `user1`, `user2`, ... in order of appearance, equal on all hosts, and likewise mount points,
+/// containers, pods, services, login sessions and Slurm clusters. Reduces command lines to the program, and removes other
+/// paths and messages, which may contain a name.
 ///
-/// The processes of one user and of one job remain recognizable.
+/// The processes of one user and of one job remain recognizable. A test lists every text of the wire protocol with the
+/// reason why it stays.
 #[derive(Debug, Default)]
 pub struct Redactor {
-    users: HashMap<SafeText, SafeText>,
+    /// The pseudonyms of each kind of name.
+    pseudonyms: HashMap<&'static str, HashMap<SafeText, SafeText>>,
 }
 
 impl Redactor {
@@ -322,7 +325,7 @@ impl Redactor {
         match message {
             Message::Hello(hello) => self.hello(hello),
             Message::Inventory(inventory) => {
-                self.paths(inventory.nvml_path.iter_mut());
+                remove(&mut inventory.nvml_path);
                 if let Some(error) = &mut inventory.error {
                     error.message = REDACTED.into();
                 }
@@ -344,7 +347,15 @@ impl Redactor {
         for facts in &mut snapshot.facts {
             self.facts(facts);
         }
-        self.paths(snapshot.host.filesystems.iter_mut().map(|filesystem| &mut filesystem.mount_point));
+        for filesystem in &mut snapshot.host.filesystems {
+            // The root directory has the same name everywhere.
+            if filesystem.mount_point != "/" {
+                self.pseudonym("/mount", &mut filesystem.mount_point);
+            }
+        }
+        if let Some(cluster) = &mut snapshot.host.slurm_cluster {
+            self.pseudonym("cluster", cluster);
+        }
         for error in snapshot.gpus.error.iter_mut().flatten() {
             error.message = REDACTED.into();
         }
@@ -361,53 +372,51 @@ impl Redactor {
         for ancestor in &mut facts.ancestors {
             program_only(&mut ancestor.argv);
         }
-        for text in [&mut facts.working_directory, &mut facts.log_path, &mut facts.container_name].into_iter().flatten()
-        {
-            *text = REDACTED.into();
+        remove(&mut facts.working_directory);
+        remove(&mut facts.log_path);
+        remove(&mut facts.container_name);
+        match &mut facts.owner {
+            Some(Owner::Pod { uid, container }) => {
+                self.pseudonym("pod", uid);
+                if let Some(container) = container {
+                    self.pseudonym("container", container);
+                }
+            }
+            Some(Owner::Container { id, .. }) => self.pseudonym("container", id),
+            Some(Owner::Service(name)) => self.pseudonym("service", name),
+            Some(Owner::Session(name)) => self.pseudonym("session", name),
+            // Job ids are numbers.
+            Some(Owner::Slurm { .. } | Owner::Unknown) | None => {}
         }
     }
 
     fn user(&mut self, user: &mut Option<SafeText>) {
-        if let Some(name) = user {
-            *name = self.pseudonym(name);
-        }
-    }
-
-    fn pseudonym(&mut self, name: &SafeText) -> SafeText {
         // Root is not a person.
-        if *name == "root" {
-            return name.clone();
+        if let Some(name) = user.as_mut().filter(|name| **name != "root") {
+            self.pseudonym("user", name);
         }
-        let next = self.users.len() + 1;
-        self.users.entry(name.clone()).or_insert_with(|| SafeText::new(&format!("user{next}"))).clone()
     }
 
-    /// Replaces the parts of paths that are or may be user names.
-    fn paths<'a>(&self, paths: impl Iterator<Item = &'a mut SafeText>) {
-        const HOMES: [&str; 4] = ["home", "users", "Users", "scratch"];
-        for path in paths {
-            let mut is_in_homes = false;
-            let parts = path.split('/').map(|part| {
-                let is_name = std::mem::replace(&mut is_in_homes, HOMES.contains(&part)) && !part.is_empty();
-                match self.users.get(&SafeText::new(part)) {
-                    Some(user) => user.as_str(),
-                    None if is_name => REDACTED,
-                    None => part,
-                }
-            });
-            let redacted = parts.collect::<Vec<_>>().join("/");
-            *path = SafeText::new(&redacted);
-        }
+    fn pseudonym(&mut self, kind: &'static str, name: &mut SafeText) {
+        let known = self.pseudonyms.entry(kind).or_default();
+        let next = known.len() + 1;
+        *name = known.entry(name.clone()).or_insert_with(|| SafeText::new(&format!("{kind}{next}"))).clone();
+    }
+}
+
+fn remove(text: &mut Option<SafeText>) {
+    if let Some(text) = text {
+        *text = REDACTED.into();
     }
 }
 
 /// Keeps the name of the program and marks that arguments followed.
 fn program_only(argv: &mut Vec<SafeText>) {
-    let Some(program) = argv.first() else { return };
-    let name = program.rsplit('/').next().unwrap_or_default();
+    let Some(first) = argv.first() else { return };
     // A process that set its own title has all arguments in one piece.
-    let mut kept = vec![SafeText::new(name.split(' ').next().unwrap_or_default())];
-    if argv.len() > 1 || name.contains(' ') {
+    let (program, arguments) = first.split_once(' ').unwrap_or((first, ""));
+    let mut kept = vec![SafeText::new(program.rsplit('/').next().unwrap_or_default())];
+    if argv.len() > 1 || !arguments.is_empty() {
         kept.push(REDACTED.into());
     }
     *argv = kept;

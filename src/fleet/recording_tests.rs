@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::HostConfig;
 use crate::wire::{Ancestor, Filesystem, HostReading, PROTOCOL, Reply, ReplyOutcome};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 fn recording() -> Vec<Line> {
@@ -206,16 +207,166 @@ fn redaction_removes_names_and_arguments() {
     assert_eq!(snapshot.facts[0].argv, words("python|***"));
     assert_eq!(snapshot.facts[0].ancestors[0].argv, words("torchrun|***"));
     let mounts: Vec<&str> = snapshot.host.filesystems.iter().map(|it| it.mount_point.as_str()).collect();
-    assert_eq!(mounts, ["/home/user2", "/data/user1/x", "/"]);
+    assert_eq!(mounts, ["/mount1", "/mount2", "/"]);
 }
 
 #[test]
-fn redaction_replaces_unknown_names_in_home_paths() {
+fn a_title_is_reduced_to_the_program() {
+    for (argv, kept) in [
+        ("worker --out /home/alice/secret", "worker|***"),
+        ("/home/alice/bin/worker", "worker"),
+        ("sshd: alice@pts/0", "sshd:|***"),
+        ("/opt/x/python3|/home/alice/train.py", "python3|***"),
+    ] {
+        let mut argv = words(argv);
+        program_only(&mut argv);
+        assert_eq!(argv, words(kept));
+    }
+}
+
+/// The texts of the wire protocol that a redacted recording contains, and the reason.
+const KEPT: [(&str, &str); 21] = [
+    ("Hello.probe_version", "a version"),
+    ("Hello.boot_id", "a random number, part of the identity of processes"),
+    ("Hello.host_name", "host names stay"),
+    ("Hello.kernel", "a version"),
+    ("Hello.arch", "an architecture"),
+    ("ReadingSource.Other", "the name of a program"),
+    ("Scope.SlurmJob", "job ids stay"),
+    ("Inventory.driver_version", "a version"),
+    ("Inventory.cuda_version", "a version"),
+    ("GpuInfo.uuid", "UUIDs of GPUs stay"),
+    ("GpuInfo.name", "a product"),
+    ("GpuInfo.pci_bus_id", "an address within the host"),
+    ("GpuInfo.mig_parent_uuid", "UUIDs of GPUs stay"),
+    ("ProcessColumns.wait_channel", "a kernel function"),
+    ("ProcessFacts.name", "process names stay"),
+    ("ProcessFacts.runs_in", "the name of a program"),
+    ("Ancestor.name", "process names stay"),
+    ("Owner.Slurm.job", "job ids stay"),
+    ("Owner.Slurm.step", "a number or a fixed word"),
+    ("Owner.Container.runtime", "the name of a program"),
+    ("Filesystem.kind", "a type of file system"),
+];
+
+/// The texts that no recording contains, because replies and requests are not recorded.
+const NOT_RECORDED: [&str; 7] = [
+    "Request.Signal.boot_id",
+    "Request.Environment.boot_id",
+    "Request.LogTail.boot_id",
+    "ReplyOutcome.Environment",
+    "ReplyOutcome.LogTail.path",
+    "ReplyOutcome.LogTail.lines",
+    "ReplyOutcome.Refused",
+];
+
+/// Messages in which every text is the name of its field in angle brackets.
+const MARKED: [&str; 5] = [
+    r#"{"hello":{"protocol":1,"probe_version":"<Hello.probe_version>","boot_id":"<Hello.boot_id>",
+        "host_name":"<Hello.host_name>","login_user":"<Hello.login_user>","kernel":"<Hello.kernel>",
+        "arch":"<Hello.arch>","scope":{"slurm_job":"<Scope.SlurmJob>"},"source":"<ReadingSource.Other>"}}"#,
+    r#"{"hello":{"protocol":1,"probe_version":"","scope":{"container":"<Scope.Container>"}}}"#,
+    r#"{"inventory":{"driver_version":"<Inventory.driver_version>","cuda_version":"<Inventory.cuda_version>",
+        "nvml_path":"/<Inventory.nvml_path>","gpus":[{"uuid":"<GpuInfo.uuid>","name":"<GpuInfo.name>",
+        "pci_bus_id":"<GpuInfo.pci_bus_id>","mig_parent_uuid":"<GpuInfo.mig_parent_uuid>"}],
+        "error":{"kind":"unknown","message":"<DriverError.message>"}}}"#,
+    r#"{"snapshot":{"host":{"slurm_cluster":"<HostReading.slurm_cluster>",
+        "filesystems":[{"mount_point":"/<Filesystem.mount_point>","kind":"<Filesystem.kind>"}]},
+        "gpus":{"rows":1,"error":[{"kind":"unknown","message":"<DeviceError.message>"}]},
+        "processes":{"rows":1,"wait_channel":"<ProcessColumns.wait_channel>"},
+        "facts":[{"user":"<ProcessFacts.user>","full_name":"<ProcessFacts.full_name>","name":"<ProcessFacts.name>",
+        "argv":["program","<ProcessFacts.argv>"],"ancestors":[{"name":"<Ancestor.name>",
+        "argv":["program","<Ancestor.argv>"]}],"working_directory":"/<ProcessFacts.working_directory>",
+        "log_path":"/<ProcessFacts.log_path>","container_name":"<ProcessFacts.container_name>",
+        "runs_in":"<ProcessFacts.runs_in>","owner":{"slurm":{"job":"<Owner.Slurm.job>","step":"<Owner.Slurm.step>"}}},
+        {"owner":{"pod":{"uid":"<Owner.Pod.uid>","container":"<Owner.Pod.container>"}}},
+        {"owner":{"container":{"runtime":"<Owner.Container.runtime>","id":"<Owner.Container.id>"}}},
+        {"owner":{"service":"<Owner.Service>"}},{"owner":{"session":"<Owner.Session>"}}],
+        "driver_error":{"kind":"unknown","message":"<DriverError.message>"},"notes":["<Snapshot.notes>"]}}"#,
+    r#"{"farewell":{"reason":"<Message.Farewell.reason>"}}"#,
+];
+
+/// Returns the names in angle brackets.
+fn markers(text: &str) -> BTreeSet<String> {
+    text.split('<').skip(1).filter_map(|rest| Some(rest.split_once('>')?.0.to_owned())).collect()
+}
+
+/// Returns the fields of the wire protocol that contain text, as `Struct.field`, `Enum.Variant` or `Enum.Variant.field`.
+fn text_fields_of_the_wire() -> BTreeSet<String> {
+    struct HasText(bool);
+    impl<'ast> syn::visit::Visit<'ast> for HasText {
+        fn visit_ident(&mut self, ident: &'ast syn::Ident) {
+            self.0 |= ["SafeText", "String", "str", "Value"].iter().any(|text| ident == text);
+        }
+    }
+    let add = |prefix: &str, fields: &syn::Fields, found: &mut BTreeSet<String>| {
+        for field in fields {
+            let mut has_text = HasText(false);
+            syn::visit::Visit::visit_type(&mut has_text, &field.ty);
+            if has_text.0 {
+                let name = field.ident.as_ref().map_or_else(String::new, |name| format!(".{name}"));
+                found.insert(format!("{prefix}{name}"));
+            }
+        }
+    };
+    let mut found = BTreeSet::new();
+    for entry in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/wire")).expect("the folder of wire") {
+        let source = std::fs::read_to_string(entry.expect("an entry").path()).expect("a source file");
+        for item in syn::parse_file(&source).expect("Rust").items {
+            match item {
+                syn::Item::Struct(item) if is_on_the_wire(&item.attrs) => {
+                    add(&item.ident.to_string(), &item.fields, &mut found);
+                }
+                syn::Item::Enum(item) if is_on_the_wire(&item.attrs) => {
+                    for variant in &item.variants {
+                        add(&format!("{}.{}", item.ident, variant.ident), &variant.fields, &mut found);
+                    }
+                }
+                syn::Item::Macro(item) if item.mac.path.is_ident("columns") => {
+                    let tokens = item.mac.tokens.to_string();
+                    let columns = tokens.split("columns ").nth(1).and_then(|rest| rest.split_once(';'));
+                    let (name, fields) = columns.expect("a name of the columns");
+                    for field in fields.split(',').filter(|field| field.trim_end().ends_with(": SafeText")) {
+                        let field = field.rsplit(':').nth(1).and_then(|field| field.split_whitespace().last());
+                        found.insert(format!("{}.{}", name.trim(), field.expect("a name of a column")));
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+    found
+}
+
+fn is_on_the_wire(attributes: &[syn::Attribute]) -> bool {
+    let mut is_encoded = false;
+    for attribute in attributes.iter().filter(|attribute| attribute.path().is_ident("derive")) {
+        let parsed = attribute.parse_nested_meta(|meta| {
+            is_encoded |= meta.path.is_ident("Serialize") || meta.path.is_ident("Deserialize");
+            Ok(())
+        });
+        parsed.expect("a list of traits");
+    }
+    is_encoded
+}
+
+#[test]
+fn every_text_of_the_wire_is_redacted_or_kept_for_a_reason() {
     let mut redactor = Redactor::default();
-    let mut message = snapshot(&[]);
-    redactor.redact(&mut message);
-    let Message::Snapshot(snapshot) = message else { panic!("a snapshot") };
-    assert_eq!(snapshot.host.filesystems[0].mount_point, "/home/***");
+    let mut given = BTreeSet::new();
+    let mut written = BTreeSet::new();
+    for line in MARKED {
+        given.extend(markers(line));
+        let mut message = codec::decode(line.replace('\n', "").as_bytes()).expect("decodes");
+        // Every text is read into its field.
+        let unredacted = String::from_utf8(codec::encode(&message).expect("encodes")).expect("UTF-8");
+        assert_eq!(markers(&unredacted), markers(line));
+        redactor.redact(&mut message);
+        written.extend(markers(&String::from_utf8(codec::encode(&message).expect("encodes")).expect("UTF-8")));
+    }
+    assert_eq!(written, KEPT.iter().map(|(field, _)| (*field).to_owned()).collect());
+    let decided: BTreeSet<String> = given.into_iter().chain(NOT_RECORDED.map(str::to_owned)).collect();
+    assert_eq!(decided, text_fields_of_the_wire(), "a text of the wire protocol has no decision");
 }
 
 /// Replays events on one host and returns the state of the link after each.
