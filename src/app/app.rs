@@ -28,6 +28,9 @@ use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
 use std::time::Duration;
 
+/// The largest part of a terminal that is drawn, in columns and rows. A terminal may report up to 65,535 of each, and a
+/// frame of that size takes gigabytes.
+pub(crate) const MAX_DRAWN_SIZE: (u16, u16) = (1000, 500);
 /// How long the answer to a key stays in the hint bar.
 const NOTICE_DURATION: Duration = Duration::from_secs(4);
 /// How long the result of an action that took time stays in the hint bar.
@@ -138,7 +141,7 @@ impl App {
             Event::Pasted(text) => self.paste(&zeroize::Zeroizing::new(text), now),
             Event::Mouse(event) => return self.use_mouse(event, now),
             Event::Resized(columns, rows) => {
-                self.size = (columns, rows);
+                self.size = (columns.min(MAX_DRAWN_SIZE.0), rows.min(MAX_DRAWN_SIZE.1));
                 return vec![Effect::Repaint];
             }
             Event::Host(id, update) => return self.apply_host_update(id, *update, now),

@@ -556,3 +556,19 @@ fn the_palette_performs_the_selected_action() {
     press(&mut app, ":send\n");
     assert!(app.signals().dialog().is_none());
 }
+
+#[test]
+fn only_a_part_of_a_huge_terminal_is_drawn() {
+    let mut app = app(2, 8, (120, 40));
+    for (columns, rows, drawn) in [
+        (u16::MAX, u16::MAX, MAX_DRAWN_SIZE),
+        (32_767, 32_767, MAX_DRAWN_SIZE),
+        (u16::MAX, 200, (MAX_DRAWN_SIZE.0, 200)),
+        (0, u16::MAX, (0, MAX_DRAWN_SIZE.1)),
+        (120, 40, (120, 40)),
+    ] {
+        app.update(Event::Resized(columns, rows), at(NOW));
+        assert_eq!(app.size(), drawn);
+        assert_eq!(app.derived.screen_layout.size, drawn);
+    }
+}

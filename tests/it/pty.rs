@@ -134,6 +134,11 @@ impl Pty {
     /// Changes the size of the terminal.
     pub(crate) fn resize(&self, columns: u16, rows: u16) {
         self.received.0.lock().expect("not poisoned").parser.screen_mut().set_size(cells(rows), cells(columns));
+        self.claim_size(columns, rows);
+    }
+
+    /// Changes the size that the terminal reports, but not that of the emulator.
+    pub(crate) fn claim_size(&self, columns: u16, rows: u16) {
         let size = PtySize { rows, cols: columns, pixel_width: 0, pixel_height: 0 };
         self.master.resize(size).expect("the terminal is resized");
     }

@@ -286,6 +286,26 @@ fn closed_terminal_ends_the_program() {
     assert!([129, 0, 1].contains(&status.exit_code()), "{status:?}");
 }
 
+#[test]
+fn a_terminal_that_claims_a_huge_size_is_drawn_in_part() {
+    let mut pty = Pty::gpufleet((100, 30), &DEMO, &[]);
+    pty.wait_for("40 GPUs");
+    for (columns, rows) in [(u16::MAX, u16::MAX), (32_767, 32_767), (u16::MAX, 200), (80, u16::MAX)] {
+        let written = pty.bytes().len();
+        pty.claim_size(columns, rows);
+        pty.wait_for_bytes_after(written, b"\x1b[?2026l");
+    }
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pty.pid())).expect("its status");
+    let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next());
+    let peak_kib: u64 = peak.expect("its peak memory").parse().expect("a number");
+    assert!(peak_kib < 300_000, "{peak_kib} KiB");
+    pty.resize(100, 30);
+    pty.wait("the usual size", |text| text.contains("hgx-06") && text.contains("SIMULATED"));
+    pty.keys("q");
+    assert_eq!(pty.exit_code(), 0);
+    assert_restored(&pty, "after a huge size");
+}
+
 /// Splits the output into the text outside of synchronized updates and the updates.
 fn frames(bytes: &[u8]) -> (Vec<String>, Vec<Vec<u8>>) {
     let (begin, end) = (b"\x1b[?2026h", b"\x1b[?2026l");
