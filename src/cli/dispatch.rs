@@ -1,6 +1,7 @@
 //! Runs the subcommand that the command line names.
 
 use super::command_context::{CommandContext, HostSelectionError, SelectedHosts, select_hosts};
+use super::exit::end_by_fatal_signal;
 use super::terminal_prompts::is_interactive;
 use super::{CommandError, clean, doctor, explain, findings, free, init, print, record, status, tui};
 use crate::cli::arguments::{Cli, Command, FindingsArgs};
@@ -80,5 +81,6 @@ fn prepare(
 fn run_to_completion<T>(runtime: Runtime, command: impl Future<Output = T>) -> T {
     let result = runtime.block_on(command);
     runtime.shutdown_timeout(SHUTDOWN_TIMEOUT);
+    end_by_fatal_signal();
     result
 }

@@ -1,10 +1,14 @@
 //! How a command ends: its output, its error message, its exit code, and the signals that end it early.
 
 use crate::output::paint::Paint;
+use rustix::process::Signal;
 use std::fmt;
+use std::future::poll_fn;
 use std::io::{self, IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::task::Poll;
+use tokio::signal::unix::{Signal as SignalReceiver, SignalKind, signal};
 
 /// The exit code if some hosts did not report.
 pub(super) const INCOMPLETE: u8 = 3;
@@ -85,32 +89,61 @@ pub(super) fn stdout_paint() -> Paint {
     Paint::of_terminal(io::stdout().is_terminal(), variable("NO_COLOR").as_deref(), variable("TERM").as_deref())
 }
 
-/// Receives SIGINT, SIGTERM and SIGHUP, which no longer end the process by themselves.
+/// The signals that end a program by default and leave it time to restore the terminal.
+const EXIT_SIGNALS: [Signal; 9] = [
+    Signal::HUP,
+    Signal::INT,
+    Signal::QUIT,
+    Signal::ABORT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::ALARM,
+    Signal::TERM,
+    Signal::XCPU,
+];
+/// Of these, the ones for which the program exits with a code of its own choice, after it has saved its state.
+const CLEAN_EXIT_SIGNALS: [Signal; 3] = [Signal::HUP, Signal::INT, Signal::TERM];
+
+/// The number of the signal by which the program must end, or 0.
+static FATAL_SIGNAL: AtomicI32 = AtomicI32::new(0);
+
+/// Receives the signals that end the program, which no longer end it by themselves.
 pub struct ExitSignals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
+    receivers: Vec<(Signal, SignalReceiver)>,
 }
 
 impl ExitSignals {
     /// Installs the handlers, so that the terminal can be restored before the program ends.
     pub fn new() -> Result<Self, CommandError> {
-        let receiver = |kind| {
-            signal(kind).map_err(|error| CommandError::failed(format!("cannot install signal handlers: {error}")))
-        };
-        Ok(Self {
-            interrupt: receiver(SignalKind::interrupt())?,
-            terminate: receiver(SignalKind::terminate())?,
-            hang_up: receiver(SignalKind::hangup())?,
-        })
+        let receiver = |kind: Signal| Ok((kind, signal(SignalKind::from_raw(kind.as_raw()))?));
+        let receivers: io::Result<Vec<_>> = EXIT_SIGNALS.into_iter().map(receiver).collect();
+        let receivers =
+            receivers.map_err(|error| CommandError::failed(format!("cannot install signal handlers: {error}")))?;
+        Ok(Self { receivers })
     }
 
-    /// Waits for a signal and returns the exit code that shells use for it, 128 plus its number.
+    /// Waits for a signal and returns the exit code that shells use for it, 128 plus its number. Cancel safe.
     pub async fn next(&mut self) -> u8 {
-        tokio::select! {
-            _ = self.interrupt.recv() => INTERRUPTED,
-            _ = self.terminate.recv() => 143,
-            _ = self.hang_up.recv() => 129,
+        let signal = poll_fn(|context| {
+            let mut receivers = self.receivers.iter_mut();
+            let received =
+                receivers.find_map(|(kind, receiver)| receiver.poll_recv(context).is_ready().then_some(*kind));
+            received.map_or(Poll::Pending, Poll::Ready)
+        });
+        let signal = signal.await;
+        if !CLEAN_EXIT_SIGNALS.contains(&signal) {
+            FATAL_SIGNAL.store(signal.as_raw(), Ordering::SeqCst);
         }
+        128_u8.saturating_add(signal.as_raw() as u8)
+    }
+}
+
+/// Ends the program by the last signal if that is one whose sender expects it, for example SIGQUIT with a core dump. Call
+/// it when the terminal is restored.
+pub(super) fn end_by_fatal_signal() {
+    let signal = FATAL_SIGNAL.load(Ordering::SeqCst);
+    if signal != 0 {
+        // If that fails, the exit code names the signal.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
     }
 }

@@ -31,12 +31,16 @@ fn assert_restored(pty: &Pty, how: &str) {
 #[test]
 fn every_way_to_end_the_program_restores_the_terminal() {
     type End = fn(&mut Pty);
-    let ends: [(&str, &str, u32, End); 8] = [
+    let ends: [(&str, &str, u32, End); 11] = [
         ("q", "", 0, |pty| pty.keys("q")),
         ("Ctrl-C", "", 0, |pty| pty.keys("\x03")),
         ("SIGINT", "", 130, |pty| pty.signal("INT")),
         ("SIGTERM", "", 143, |pty| pty.signal("TERM")),
         ("SIGHUP", "", 129, |pty| pty.signal("HUP")),
+        // After these it ends by the signal, for which `exit_code` returns 1.
+        ("SIGQUIT", "", 1, |pty| pty.signal("QUIT")),
+        ("SIGABRT", "", 1, |pty| pty.signal("ABRT")),
+        ("SIGUSR1", "", 1, |pty| pty.signal("USR1")),
         ("a panic in the loop", "loop", 101, |_| {}),
         ("a panic in a task", "task", 0, |pty| pty.keys("q")),
         ("Ctrl-C in the help", "", 0, |pty| pty.keys("?\x03")),

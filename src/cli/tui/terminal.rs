@@ -301,10 +301,11 @@ fn install_panic_hook() {
             // Host tasks may run on the same thread.
             let is_drawing = drawing == Some(thread::current().id()) && tokio::task::try_id().is_none();
             let who = if is_drawing { "gpufleet" } else { "gpufleet: a task" };
-            let message = panic_message(who, &info.to_string(), &Backtrace::capture());
             if is_drawing {
+                // First of all: a panic in the following lines aborts.
                 restore();
             }
+            let message = panic_message(who, &info.to_string(), &Backtrace::capture());
             if !is_drawing && IS_RAW.load(Ordering::SeqCst) {
                 DEFERRED_PANICS.lock().unwrap_or_else(PoisonError::into_inner).push(message);
             } else {
