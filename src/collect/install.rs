@@ -117,6 +117,12 @@ impl ScriptSession<'_> {
                 (self.request.on_event)(InstallEvent::Machine(format!("{system} {machine}")));
                 Ok(machine)
             }
+            Answer::Shell { system, .. } if system.is_empty() => Err(LinkError::new(
+                LinkErrorKind::NoProbe,
+                "`uname` cannot be run on the host, so its system is not known",
+            )
+            .with_hint("check that /usr/bin or /bin on the host has `uname`")
+            .with_retry(crate::fleet::RetryPolicy::OnRequest)),
             Answer::Shell { system, machine } => Err(LinkError::new(
                 LinkErrorKind::NoProbe,
                 format!("the probe runs on Linux, this host is {system} {machine}"),
@@ -250,7 +256,7 @@ impl Answer {
         let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
         Some(match word {
             "shell" => {
-                let (system, machine) = rest.split_once(' ')?;
+                let (system, machine) = rest.split_once(' ').unwrap_or((rest, ""));
                 Self::Shell {
                     system: SafeText::new(system).to_string(),
                     machine: SafeText::new(machine.trim()).to_string(),

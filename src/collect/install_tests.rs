@@ -187,7 +187,8 @@ async fn the_first_connection_uploads_and_the_second_does_not_under_every_shell(
         for _ in 0..2 {
             let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
             let path = home.cached();
-            let expected = format!("{}|--interval 0.25 --nvml-library /opt/it's here/lib.so|unset|/", path.display());
+            let directory = path.parent().unwrap().display();
+            let expected = format!("./{NAME}|--interval 0.25 --nvml-library /opt/it's here/lib.so|unset|{directory}");
             assert_eq!(line, expected, "{shell:?}");
             assert_eq!(home.uploads(), 1, "{shell:?}");
         }
@@ -233,7 +234,7 @@ async fn a_directory_that_is_a_link_or_open_to_others_is_passed_over() {
         symlink(home.at("tmp"), home.at("home/.cache/gpufleet")).unwrap();
         fs::set_permissions(home.at("run"), fs::Permissions::from_mode(0o777)).unwrap();
         let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
-        assert!(line.starts_with(&format!("{}/gpufleet-", home.at("tmp").display())), "{shell:?}: {line}");
+        assert!(line.contains(&format!("|{}/gpufleet-", home.at("tmp").display())), "{shell:?}: {line}");
         // The directory with the random name is reused.
         let again = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
         assert_eq!((again, home.uploads()), (line, 1), "{shell:?}");
@@ -247,7 +248,7 @@ async fn a_home_that_cannot_be_written_leads_to_the_next_directory() {
         fs::remove_dir(home.at("home")).unwrap();
         fs::write(home.at("home"), "in the way").unwrap();
         let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
-        assert!(line.starts_with(&*home.at("run/gpufleet").to_string_lossy()), "{shell:?}: {line}");
+        assert!(line.ends_with(&format!("|{}", home.at("run/gpufleet").display())), "{shell:?}: {line}");
     }
 }
 
@@ -280,12 +281,114 @@ async fn versions_beyond_the_newest_two_are_removed() {
         let home = TestHome::new();
         let cache = home.at("home/.cache/gpufleet");
         fs::create_dir_all(&cache).unwrap();
-        for (version, age_seconds) in [(1, 300), (2, 200), (3, 100)] {
-            let file = fs::File::create(cache.join(format!("gpufleet-probe-0.0.{version}-x"))).unwrap();
+        let name = |version: u32| format!("gpufleet-probe-0.0.{version}-fedcba9876543210");
+        for (version, age_seconds) in [(1, 300), (3, 100), (2, 200)] {
+            let file = fs::File::create(cache.join(name(version))).unwrap();
             file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age_seconds)).unwrap();
         }
         home.start(&mut home.shell(&shell), &host()).await.expect("starts");
-        assert_eq!(entries(&cache), ["gpufleet-probe-0.0.3-x", NAME], "{shell:?}");
+        assert_eq!(entries(&cache), [&name(3), NAME], "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn other_files_in_the_directory_are_kept() {
+    for shell in shells() {
+        let home = TestHome::new();
+        let cache = home.at("home/.cache/gpufleet");
+        fs::create_dir_all(&cache).unwrap();
+        let mut expected = vec![
+            NAME.to_owned(),
+            // One older probe is kept.
+            "gpufleet-probe-0.0.9-fedcba9876543210".to_owned(),
+            "b".to_owned(),
+            "important".to_owned(),
+            "gpufleet-probe-1-a b important".to_owned(),
+            "gpufleet-probe-1.0.0-abcdef\n01234567".to_owned(),
+            "gpufleet-probe-notes".to_owned(),
+            ".upload-notes".to_owned(),
+        ];
+        for name in &expected[1..] {
+            let file = fs::File::create(cache.join(name)).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(7200)).unwrap();
+        }
+        fs::create_dir(cache.join("gpufleet-probe-0.0.8-fedcba9876543210")).unwrap();
+        expected.push("gpufleet-probe-0.0.8-fedcba9876543210".to_owned());
+        for (name, age_seconds) in
+            [("ffffffffffffffffffffffffffffffff", 7200), ("eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee", 60)]
+        {
+            let file = fs::File::create(cache.join(format!(".upload-{name}"))).unwrap();
+            file.set_modified(std::time::SystemTime::now() - Duration::from_secs(age_seconds)).unwrap();
+        }
+        // It may belong to an upload in progress.
+        expected.push(".upload-eeeeeeeeeeeeeeeeeeeeeeeeeeeeeeee".to_owned());
+        expected.sort();
+        home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        assert_eq!(entries(&cache), expected, "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_probe_that_is_replaced_after_the_check_is_not_run() {
+    // The probe is asked for its version between the check and the start. It stands in for another member of the group
+    // of ~/.cache, who puts another directory in place at that moment.
+    let swap = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then\ncd \"$HOME/.cache\" && mv gpufleet aside && mkdir gpufleet && \
+         printf '#!/bin/sh\\necho foreign\\n' >gpufleet/{NAME} && chmod 755 gpufleet/{NAME}\nexit\nfi\necho checked\ncat\n"
+    );
+    for shell in shells() {
+        let home = TestHome::new();
+        let binary = ProbeBinary::from_bytes(NAME, swap.clone().into_bytes());
+        let line = home.start_image(&mut home.shell(&shell), &host(), Some(binary)).await.expect("starts");
+        assert!(home.at("home/.cache/aside").is_dir(), "{shell:?}: the directory was swapped");
+        assert_eq!(line, "checked", "{shell:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_below_one_that_a_group_may_write_to_is_skipped() {
+    let root = rustix::process::getuid().is_root();
+    for shell in shells() {
+        let home = TestHome::new();
+        let cache = home.at("home/.cache");
+        fs::create_dir(&cache).unwrap();
+        fs::set_permissions(&cache, fs::Permissions::from_mode(0o770)).unwrap();
+        if root {
+            std::os::unix::fs::chown(&cache, Some(0), Some(12345)).unwrap();
+            let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+            assert!(line.ends_with(&format!("|{}", home.at("run/gpufleet").display())), "{shell:?}: {line}");
+            // A group with the id of the user.
+            std::os::unix::fs::chown(&cache, Some(0), Some(0)).unwrap();
+            let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+            assert!(line.ends_with(&format!("|{}", cache.join("gpufleet").display())), "{shell:?}: {line}");
+        }
+        // An access control list: rwx for the owner, user 12345, the mask; nothing for the group and others. See acl(5).
+        let entries: [(u16, u16, u32); 5] =
+            [(1, 7, u32::MAX), (2, 7, 12345), (4, 0, u32::MAX), (0x10, 7, u32::MAX), (0x20, 0, u32::MAX)];
+        let mut list = 2_u32.to_le_bytes().to_vec();
+        for (tag, mode, id) in entries {
+            list.extend([tag.to_le_bytes(), mode.to_le_bytes()].concat());
+            list.extend(id.to_le_bytes());
+        }
+        let set = rustix::fs::setxattr(&cache, "system.posix_acl_access", &list, rustix::fs::XattrFlags::empty());
+        if set == Err(rustix::io::Errno::OPNOTSUPP) {
+            continue;
+        }
+        set.unwrap();
+        let line = home.start(&mut home.shell(&shell), &host()).await.expect("starts");
+        assert!(line.ends_with(&format!("|{}", home.at("run/gpufleet").display())), "{shell:?}: {line}");
+    }
+}
+
+#[tokio::test]
+async fn the_path_of_the_account_may_be_empty_or_have_another_uname() {
+    let home = TestHome::new();
+    let foreign = home.at("home/uname");
+    fs::write(&foreign, "#!/bin/sh\necho Plan9 mips\n").unwrap();
+    fs::set_permissions(&foreign, fs::Permissions::from_mode(0o755)).unwrap();
+    for path in [String::new(), home.at("home").display().to_string()] {
+        let mut remote = home.shell(&["/bin/sh", "-c", &format!("PATH={path}; export PATH; exec /bin/sh")]);
+        home.start(&mut remote, &host()).await.unwrap_or_else(|error| panic!("PATH={path}: {error:?}"));
     }
 }
 
@@ -327,7 +430,7 @@ async fn a_named_probe_is_started_or_what_is_wrong_with_it_is_said() {
         assert_eq!(*refused().await.message, format!("{name} on the host may not be executed"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
         let line = home.start(&mut home.shell(&shell), &host).await.expect("starts");
-        assert!(line.starts_with(name), "{shell:?}: {line}");
+        assert!(line.starts_with(name) && line.ends_with("|/"), "{shell:?}: {line}");
         let host = HostConfig { probe: ProbeChoice::Path("~/my 'own' probe".to_owned()), ..host.clone() };
         home.start(&mut home.shell(&shell), &host).await.expect("starts from home");
         assert_eq!(home.uploads(), 0);
@@ -478,6 +581,8 @@ async fn a_script_that_answers_without_end_is_left() {
 async fn another_system_than_linux_is_named() {
     let error = scripted(b"00112233445566778899aabbccddeeff shell Darwin arm64\n").await.expect_err("not Linux");
     assert_eq!(error.message, "the probe runs on Linux, this host is Darwin arm64");
+    let error = scripted(b"00112233445566778899aabbccddeeff shell \n").await.expect_err("not known");
+    assert_eq!(error.message, "`uname` cannot be run on the host, so its system is not known");
 }
 
 #[test]

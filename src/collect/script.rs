@@ -35,9 +35,10 @@ pub(super) fn new_nonce() -> String {
     format!("{:032x}", u128::from_le_bytes(bytes))
 }
 
-/// The first line, which makes the shell print its system and machine.
+/// The first line, which makes the shell print its system and machine. `uname` must not come from a directory in the PATH
+/// of the account, and the PATH may be empty.
 pub(super) fn marker(nonce: &str) -> String {
-    format!("printf '\\n%s shell %s\\n' {nonce} \"$(uname -sm)\"\n")
+    format!("printf '\\n%s shell %s\\n' {nonce} \"$(PATH={SYSTEM_PATH}; uname -sm)\"\n")
 }
 
 /// The script that finds or receives the probe and executes it. `shared_directories` are world-writable directories, tried
@@ -92,8 +93,9 @@ pub(super) fn probe_arguments(interval: Duration, nvml_library: Option<&str>) ->
 fn prologue(nonce: &str, arguments: &[String]) -> String {
     let arguments: String = arguments.iter().map(|argument| format!(" {}", quote(argument))).collect();
     format!(
-        "umask 077\nunset {CLEARED}\nLC_ALL=C PATH={SYSTEM_PATH}:$PATH N={nonce}\nexport LC_ALL PATH\n\
-         become() {{ say exec \"$1\"; cd /; exec \"$1\"{arguments}; }}\n"
+        // An empty entry at the end of PATH would be the current directory.
+        "umask 077\nunset {CLEARED}\nLC_ALL=C PATH={SYSTEM_PATH}${{PATH:+:$PATH}} N={nonce}\nexport LC_ALL PATH\n\
+         become() {{ say exec \"$1\"; shift; exec \"$@\"{arguments}; }}\n"
     )
 }
 

@@ -116,6 +116,8 @@ fn once(human_readable: bool, mut files: FileOptions) -> ExitCode {
 fn serve(interval: Duration, mut files: FileOptions) -> ExitCode {
     // The uploaded file may have any name, but `pkill gpufleet-probe` must find the process.
     let _ignored = rustix::thread::set_name(PROBE_NAME);
+    // The probe is started in its own directory, whose file system could not be unmounted otherwise.
+    let _ignored = rustix::process::chdir("/");
     let hello = hello();
     let boot_id = hello.boot_id.clone();
     let output = Arc::new(stdout());

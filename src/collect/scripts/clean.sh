@@ -7,7 +7,8 @@ say() { printf '\n%s %s\n' "$N" "$*"; }
 clear_out() {
   [ -d "$1" ] && [ ! -L "$1" ] && [ -O "$1" ] || return
   cd -P "$1" 2>/dev/null || return
-  for file in gpufleet-probe-* .upload-*; do
+  for file in gpufleet-probe-[0-9]*-???????????????? .upload-????????????????????????????????; do
+    case $file in *[!0-9A-Za-z.+-]*) continue ;; esac
     [ -f "$file" ] && [ ! -L "$file" ] && [ -O "$file" ] || continue
     if rm -f "./$file" 2>/dev/null; then say removed "$1/$file"; else say kept "$1/$file"; fi
   done
