@@ -102,7 +102,11 @@ pub(crate) fn listen<O: AsFd>(
     let mut bytes = [0_u8; 4096];
     let mut last_request = Instant::now();
     let mut is_awake = false;
+    let mut answers = AnswerQueue { output, bytes: Vec::new(), write_lock: None };
     loop {
+        if answers.write_without_waiting().is_err() {
+            return ListenerExit::IoError;
+        }
         let Some(remaining) =
             request_timeout.checked_sub(last_request.elapsed()).filter(|remaining| !remaining.is_zero())
         else {
@@ -112,11 +116,18 @@ pub(crate) fn listen<O: AsFd>(
             return ListenerExit::ForbiddenByPolicy(reason);
         }
         is_awake = false;
-        let remaining = remaining.min(policy.period.saturating_sub(policy.checked_at.elapsed()));
-        let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
+        let mut remaining = remaining.min(policy.period.saturating_sub(policy.checked_at.elapsed()));
+        if !answers.bytes.is_empty() {
+            remaining = remaining.min(FULL_PIPE_DELAY);
+        }
+        // With too many answers queued, requests stay in the pipe until the request timeout.
+        let is_full = answers.bytes.len() > MAX_QUEUED_BYTES;
+        let events = if is_full { PollFlags::RDHUP } else { PollFlags::IN };
+        let mut fds = [PollFd::from_borrowed_fd(input.as_fd(), events)];
         let timeout = Timespec { tv_sec: remaining.as_secs() as i64, tv_nsec: i64::from(remaining.subsec_nanos()) };
         match poll(&mut fds, Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => continue,
+            Ok(_) if is_full => return ListenerExit::InputClosed,
             Ok(_) => {}
             Err(_) => return ListenerExit::IoError,
         }
@@ -134,9 +145,9 @@ pub(crate) fn listen<O: AsFd>(
                     last_request = Instant::now();
                     is_awake = true;
                     if let Some(answer) = handle_request(line, control, boot_id)
-                        && output.send(&answer).is_err()
+                        && let Ok(line) = encode(&answer)
                     {
-                        return ListenerExit::IoError;
+                        answers.bytes.extend_from_slice(&line);
                     }
                 }
             }
@@ -324,6 +335,46 @@ impl Control {
     }
 }
 
+/// The listener stops reading requests when more bytes of answers wait for room in the pipe.
+const MAX_QUEUED_BYTES: usize = 64 * 1024;
+/// The delay between attempts to write queued answers.
+const FULL_PIPE_DELAY: Duration = Duration::from_millis(10);
+/// A pipe that is ready has room for this many bytes (`PIPE_BUF`).
+const MAX_BYTES_WITHOUT_WAITING: usize = 4096;
+
+/// Answers of the listener that wait for room in the pipe. The listener must never wait there: it ends the probe when
+/// standard input is closed or no request comes.
+struct AnswerQueue<'a, F> {
+    output: &'a Output<F>,
+    /// Whole lines, except that a part of the first one may have been written.
+    bytes: Vec<u8>,
+    /// Held while a line is in progress.
+    write_lock: Option<MutexGuard<'a, ()>>,
+}
+
+impl<F: AsFd> AnswerQueue<'_, F> {
+    fn write_without_waiting(&mut self) -> Result<(), Errno> {
+        if !self.bytes.is_empty() && self.write_lock.is_none() {
+            self.write_lock = match self.output.write_lock.try_lock() {
+                Ok(write_lock) => Some(write_lock),
+                Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            };
+        }
+        while self.write_lock.is_some() && self.output.is_ready() {
+            match write(&self.output.file, &self.bytes[..self.bytes.len().min(MAX_BYTES_WITHOUT_WAITING)]) {
+                Ok(count) => drop(self.bytes.drain(..count)),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                Err(error) => return Err(error),
+            }
+            if self.bytes.is_empty() {
+                self.write_lock = None;
+            }
+        }
+        Ok(())
+    }
+}
+
 /// How long the last message waits for a line in progress.
 const LAST_MESSAGE_TIMEOUT: Duration = Duration::from_millis(100);
 /// The delay between attempts to take the write lock.
@@ -355,13 +406,19 @@ impl<F: AsFd> Output<F> {
     /// Writes a last message if that is possible without waiting for the reader.
     pub(crate) fn send_last(&self, message: &Message) {
         let Some(write_lock) = self.lock_unless_blocked() else { return };
-        let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
-        let is_ready = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0);
-        // A pipe that is ready has room for a page, and the last message is shorter.
-        if is_ready && let Ok(line) = encode(message) {
+        // The last message is shorter than the room in a pipe that is ready.
+        if self.is_ready()
+            && let Ok(line) = encode(message)
+        {
             let _ignored: Result<(), Errno> = self.write_all(&line);
         }
         drop(write_lock);
+    }
+
+    /// Returns whether a short write would not wait.
+    fn is_ready(&self) -> bool {
+        let mut fds = [PollFd::from_borrowed_fd(self.file.as_fd(), PollFlags::OUT)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
     }
 
     /// Takes the write lock unless its holder waits for a full pipe. Otherwise a line takes microseconds.
@@ -480,6 +537,70 @@ mod tests {
             ListenerExit::RequestTimeout(REQUEST_TIMEOUT).farewell().as_deref(),
             Some("no request came for 30 s")
         );
+    }
+
+    /// Runs the listener with an output that nobody reads. `hold` keeps the write lock, as a sampling thread does that
+    /// waits for room in the pipe.
+    fn run_listener_with_full_output(hold: bool, requests: Vec<u8>, is_closed: bool, limit: Duration) -> ListenerExit {
+        let (ended, end) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let (input, mut requester) =
+                pipe().map(|(reader, writer)| (reader, std::fs::File::from(writer))).expect("pipe");
+            let (_reader, writer) = pipe().expect("pipe");
+            rustix::io::ioctl_fionbio(&writer, true).expect("non-blocking");
+            while write(&writer, &[0; 4096]).is_ok() {}
+            rustix::io::ioctl_fionbio(&writer, false).expect("blocking");
+            let output = Output::new(writer);
+            let write_lock = hold.then(|| output.write_lock.lock());
+            let requester = std::thread::spawn(move || {
+                // The pipe breaks when the listener ends.
+                let _ = requester.write_all(&requests);
+                (!is_closed).then_some(requester)
+            });
+            let control = Control::new(Duration::from_secs(2));
+            let end = listen(&input, &output, &control, None, &mut no_policy(), limit);
+            drop((write_lock, input));
+            drop(requester.join());
+            ended.send(end).expect("is awaited");
+        });
+        end.recv_timeout(Duration::from_secs(20)).expect("the listener ends")
+    }
+
+    #[test]
+    fn a_full_output_delays_neither_the_end_of_input_nor_the_request_timeout() {
+        let limit = Duration::from_millis(50);
+        let heartbeat = b"{\"heartbeat\":{\"id\":1}}\n";
+        for hold in [false, true] {
+            // The second fills the queue of answers, so that the listener stops reading.
+            for requests in [heartbeat.to_vec(), heartbeat.repeat(20_000)] {
+                let end = run_listener_with_full_output(hold, requests.clone(), false, limit);
+                assert_eq!(end, ListenerExit::RequestTimeout(limit), "{hold} {}", requests.len());
+            }
+            let end = run_listener_with_full_output(hold, heartbeat.to_vec(), true, REQUEST_TIMEOUT);
+            assert_eq!(end, ListenerExit::InputClosed, "{hold}");
+        }
+    }
+
+    #[test]
+    fn a_long_answer_is_written_whole_as_the_reader_takes_it() {
+        let (reader, writer) = pipe().expect("pipe");
+        let output = Output::new(writer);
+        let mut answers = AnswerQueue { output: &output, bytes: vec![b'x'; 200_000], write_lock: None };
+        answers.bytes.push(b'\n');
+        let mut reader = BufReader::new(std::fs::File::from(reader));
+        let mut line = Vec::new();
+        while !answers.bytes.is_empty() {
+            answers.write_without_waiting().expect("writes");
+            let waiting = reader.fill_buf().expect("reads");
+            line.extend_from_slice(waiting);
+            let count = waiting.len();
+            reader.consume(count);
+            assert_eq!(answers.bytes.is_empty(), output.write_lock.try_lock().is_ok(), "held to the end of the line");
+        }
+        drop(answers);
+        drop(output);
+        reader.read_to_end(&mut line).expect("reads");
+        assert_eq!(line.len(), 200_001);
     }
 
     #[test]

@@ -72,6 +72,8 @@ impl PolicyFiles {
             let Policy { refusal, min_interval, message } = match self.reader.read(path) {
                 Ok(text) => parse(path, text),
                 Err(Errno::NOENT | Errno::NOTDIR) => continue,
+                // A FIFO has no offset to read at.
+                Err(Errno::SPIPE) => Policy::refused(format!("{path} is not a regular file")),
                 Err(error) => Policy::refused(format!("{path} cannot be read: {error}")),
             };
             all.refusal = all.refusal.or(refusal);
@@ -139,6 +141,23 @@ mod tests {
             let refusal = policy(broken).refusal.expect("a refusal");
             assert!(refusal.starts_with("/p is invalid, so no probe may run: "), "{refusal}");
         }
+    }
+
+    #[test]
+    fn a_special_file_refuses_without_waiting() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = directory.path().join("policy.json");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, rustix::fs::Mode::RUSR, 0)
+            .expect("a FIFO");
+        let mut policy_files = PolicyFiles::new(None);
+        policy_files.paths = vec![path.to_string_lossy().into_owned()];
+        let (sender, policy) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(policy_files.read()));
+        let policy = policy.recv_timeout(Duration::from_secs(10)).expect("does not wait for a writer");
+        assert_eq!(policy.refusal, Some(format!("{} is not a regular file", path.display()).into()));
+        let mut policy_files = PolicyFiles::new(None);
+        policy_files.paths = vec!["/dev/zero".to_owned()];
+        assert!(policy_files.read().refusal.is_some());
     }
 
     #[test]

@@ -9,7 +9,8 @@ use std::fmt::{self, Write};
 
 /// Maximum number of bytes read from one file.
 const MAX_BYTES: usize = 64 * 1024;
-const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC);
+/// `NONBLOCK`: a FIFO in the place of a file is opened without a writer, and then cannot be read.
+const READ_ONLY: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK);
 
 /// Thread name that every probe sets for itself. The kernel keeps 15 bytes.
 pub(crate) const PROBE_NAME: &CStr = c"gpufleet-probe";
