@@ -10,12 +10,16 @@ use crate::config::{
 use crate::fleet::Clock;
 use crate::sim::SimulatedFleet;
 use crate::ssh::{self, Aliases, Context, Interaction, Options, PromptEvent, TraceEvent};
-use crate::store::{Directories, read_text};
+use crate::store::{Directories, read_text_or_pipe};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::Read as _;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc;
+
+/// How long a program may take to write hosts.toml into a pipe, as in `gpufleet <(generate-hosts)`.
+const PIPE_TIME_LIMIT: Duration = Duration::from_secs(60);
 
 /// The selected hosts, their source, the clock and the prompts. Nothing is connected yet.
 pub struct CommandContext {
@@ -277,7 +281,7 @@ fn standard_input() -> Result<String, CommandError> {
 }
 
 fn read_hosts(path: &Path, directories: &Directories) -> Result<HostsFile, CommandError> {
-    let text = read_text(path, MAX_FILE_BYTES).map_err(CommandError::failed)?;
+    let text = read_text_or_pipe(path, MAX_FILE_BYTES, PIPE_TIME_LIMIT).map_err(CommandError::failed)?;
     HostsFile::parse(&path.to_string_lossy(), &text, directories.home())
         .map_err(|error| CommandError::verbatim(error, 1))
 }

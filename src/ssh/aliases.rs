@@ -3,13 +3,13 @@
 //! Only the names and their locations come from here; `ssh -G` resolves their settings.
 
 use super::known_hosts::glob;
+use crate::store::read_regular;
 use std::collections::BTreeSet;
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// The maximum size of a configuration file.
-const MAX_BYTES: u64 = 1024 * 1024;
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 /// The depth to which ssh follows `Include`.
 const MAX_DEPTH: u32 = 16;
 /// The maximum number of included files.
@@ -71,10 +71,7 @@ impl Reader<'_> {
         if depth > MAX_DEPTH || self.files > MAX_FILES {
             return;
         }
-        let mut text = Vec::new();
-        if fs::File::open(path).and_then(|file| file.take(MAX_BYTES).read_to_end(&mut text)).is_err() {
-            return;
-        }
+        let Ok(text) = read_regular(path, MAX_BYTES) else { return };
         // The names of the current section, as a range of `found.hosts`.
         let mut section = 0..0;
         for (number, line) in String::from_utf8_lossy(&text).lines().enumerate() {

@@ -1,10 +1,14 @@
 //! Files: reads with a size limit, atomic private writes, locks and logs.
 
 use crate::wire::SafeText;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::OFlags;
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read, Write as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Error: a file cannot be read or written.
 #[derive(Debug)]
@@ -47,10 +51,82 @@ impl fmt::Display for FileError {
 
 impl std::error::Error for FileError {}
 
-/// Reads a UTF-8 file of at most `limit` bytes. Directories are refused; pipes are allowed, so that `<(...)` of a shell
-/// works.
+/// Opens a regular file, or /dev/null, and refuses all others: a FIFO would wait for its other end, and a device may have
+/// no end.
+pub fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    let file = open_at_once(path, options)?;
+    let about = file.metadata()?;
+    if about.is_dir() {
+        return Err(rustix::io::Errno::ISDIR.into());
+    }
+    let is_null = || fs::metadata("/dev/null").is_ok_and(|null| null.rdev() == about.rdev());
+    if about.is_file() || (about.file_type().is_char_device() && is_null()) {
+        return Ok(file);
+    }
+    Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file"))
+}
+
+/// Opens a file of any type without waiting for the other end of a FIFO.
+fn open_at_once(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
+    options.custom_flags(OFlags::NONBLOCK.bits() as i32).open(path)
+}
+
+/// Reads a regular file of at most `limit` bytes.
+pub fn read_regular(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
+    let file = open_regular(path, OpenOptions::new().read(true))?;
+    let mut bytes = Vec::new();
+    file.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit { Err(too_large(limit)) } else { Ok(bytes) }
+}
+
+fn too_large(limit: u64) -> io::Error {
+    io::Error::new(io::ErrorKind::FileTooLarge, format!("it is larger than {} KiB", limit / 1024))
+}
+
+/// Reads a pipe or device until its end.
+fn read_stream(mut file: File, limit: u64, time_limit: Duration) -> io::Result<Vec<u8>> {
+    let deadline = Instant::now() + time_limit;
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 8192]);
+    loop {
+        let rest = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: rest.as_secs() as i64, tv_nsec: rest.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&file, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                let text = format!("it has not ended after {} s", time_limit.as_secs_f32());
+                return Err(io::Error::new(io::ErrorKind::TimedOut, text));
+            }
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        match file.read(&mut chunk) {
+            Ok(0) => return Ok(bytes),
+            Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+            Err(error) => return Err(error),
+        }
+        if bytes.len() as u64 > limit {
+            return Err(too_large(limit));
+        }
+    }
+}
+
+/// Reads a regular UTF-8 file of at most `limit` bytes.
 pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
-    let failure = |error: &io::Error| FileError::new("read", path, error);
+    utf8(path, read_regular(path, limit))
+}
+
+/// Reads a UTF-8 file like [`read_text`], or a pipe, so that `<(...)` of a shell works. The writer of the pipe has
+/// `time_limit`.
+pub fn read_text_or_pipe(path: &Path, limit: u64, time_limit: Duration) -> Result<String, FileError> {
+    let is_special = fs::metadata(path).is_ok_and(|about| !about.is_file() && !about.is_dir());
+    if !is_special {
+        return read_text(path, limit);
+    }
+    let file = open_at_once(path, OpenOptions::new().read(true));
+    utf8(path, file.and_then(|file| read_stream(file, limit, time_limit)))
+}
+
+fn utf8(path: &Path, bytes: io::Result<Vec<u8>>) -> Result<String, FileError> {
     let refusal = |cause: String, hint| FileError {
         operation: "read",
         path: path.to_owned(),
@@ -58,15 +134,14 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String, FileError> {
         hint: Some(hint),
         kind: io::ErrorKind::InvalidData,
     };
-    if fs::metadata(path).map_err(|error| failure(&error))?.is_dir() {
-        return Err(refusal("it is a directory".to_owned(), "name a file in it"));
-    }
-    let mut bytes = Vec::new();
-    let file = File::open(path).map_err(|error| failure(&error))?;
-    file.take(limit + 1).read_to_end(&mut bytes).map_err(|error| failure(&error))?;
-    if bytes.len() as u64 > limit {
-        return Err(refusal(format!("it is larger than {} KiB", limit / 1024), "check that this is the right file"));
-    }
+    let bytes = bytes.map_err(|error| match error.kind() {
+        io::ErrorKind::IsADirectory => refusal("it is a directory".to_owned(), "name a file in it"),
+        io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => {
+            refusal(error.to_string(), "check that this is the right file")
+        }
+        io::ErrorKind::TimedOut => refusal(error.to_string(), "check the program that writes to it"),
+        _ => FileError::new("read", path, &error),
+    })?;
     String::from_utf8(bytes).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
         let line = error.as_bytes()[..valid].split(|&byte| byte == b'\n').count();
@@ -110,10 +185,8 @@ impl Drop for FileLock {
 /// 0600 if it is missing, but not its directory.
 pub fn try_lock(path: &Path) -> Option<FileLock> {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let file = options.open(path).ok()?;
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let file = open_regular(path, &mut options).ok()?;
     file.try_lock().ok()?;
     Some(FileLock(file))
 }
@@ -172,10 +245,8 @@ pub fn append_line(path: &Path, line: &[u8], limit: u64) -> Result<(), FileError
         fs::rename(path, old).map_err(|error| failure(&error))?;
     }
     let mut options = OpenOptions::new();
-    options.append(true).create(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path).and_then(|mut file| file.write_all(line)).map_err(|error| failure(&error))
+    options.append(true).create(true).mode(0o600);
+    open_regular(path, &mut options).and_then(|mut file| file.write_all(line)).map_err(|error| failure(&error))
 }
 
 fn temporary_name(path: &Path) -> io::Result<String> {
@@ -192,10 +263,7 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
 
 fn open_new(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)
+    options.write(true).create_new(true).mode(0o600).open(path)
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {
@@ -214,6 +282,64 @@ mod tests {
     fn error(path: &Path, limit: u64) -> String {
         let error = read_text(path, limit).expect_err("an error").to_string();
         error.replace(&path.to_string_lossy().into_owned(), "PATH")
+    }
+
+    fn make_fifo(path: &Path) {
+        let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo runs");
+        assert!(made.success());
+    }
+
+    #[test]
+    fn special_files_are_refused_without_waiting() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("memory.json");
+        make_fifo(&path);
+        let expected = "cannot read PATH: it is not a regular file\n  hint: check that this is the right file\n";
+        assert_eq!(error(&path, 9), expected);
+        assert_eq!(error(Path::new("/dev/zero"), 9), expected);
+        assert!(append_line(&path, b"line\n", 9).is_err() && try_lock(&path).is_none());
+        // ENXIO: nobody can open a socket as a file.
+        let socket = directory.path().join("socket");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).expect("binds");
+        assert!(read_regular(&socket, 9).is_err());
+        assert_eq!(read_text(Path::new("/dev/null"), 9).expect("is empty"), "");
+    }
+
+    #[test]
+    fn a_pipe_is_read_to_its_end_within_a_time_limit() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let path = directory.path().join("hosts.toml");
+        make_fifo(&path);
+        let limit = Duration::from_millis(20);
+        let read = |limit, time_limit| {
+            let read = read_text_or_pipe(&path, limit, time_limit).map_err(|error| error.to_string());
+            read.map_err(|error| error.replace(&path.to_string_lossy().into_owned(), "PATH"))
+        };
+        let late = "cannot read PATH: it has not ended after 0.02 s\n  hint: check the program that writes to it\n";
+        assert_eq!(read(99, limit), Err(late.to_owned()), "there is no writer");
+        let write = |text: &'static str| {
+            let path = path.clone();
+            std::thread::spawn(move || {
+                let mut writer = OpenOptions::new().write(true).open(path).expect("opens");
+                // The pipe breaks when the limit is reached.
+                let _ = writer.write_all(text.as_bytes());
+                writer
+            })
+        };
+        let writer = write("[[host]]\n");
+        // The writer stays open in the handle of the thread.
+        assert_eq!(read(99, Duration::from_secs(1)).map(drop), Err(late.replace("0.02", "1")));
+        drop(writer.join());
+        let long = Duration::from_secs(20);
+        std::thread::scope(|scope| {
+            scope.spawn(|| drop(write("name = \"a\"\n").join()));
+            assert_eq!(read(99, long), Ok("name = \"a\"\n".to_owned()));
+        });
+        let zero = read_text_or_pipe(Path::new("/dev/zero"), 2048, long).expect_err("has no end").to_string();
+        assert_eq!(zero, "cannot read /dev/zero: it is larger than 2 KiB\n  hint: check that this is the right file\n");
+        fs::remove_file(&path).expect("removes");
+        fs::write(&path, "x").expect("writes");
+        assert_eq!(read(99, limit), Ok("x".to_owned()));
     }
 
     #[test]

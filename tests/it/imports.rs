@@ -14,7 +14,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("wire", &[]),
     ("config", &["wire"]),
     ("probe", &["wire"]),
-    ("ssh", &["config", "wire"]),
+    ("ssh", &["config", "store", "wire"]),
     ("fleet", &["config", "wire"]),
     ("store", &["wire"]),
     ("sim", &["config", "fleet", "wire"]),

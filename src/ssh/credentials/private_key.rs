@@ -4,8 +4,10 @@ use super::broker::{Broker, PromptKey, Unanswered};
 use crate::config::shell_word;
 use crate::ssh::known_hosts::fingerprint;
 use crate::ssh::prompt::{Answer, PromptId, PromptKind};
+use crate::store::{open_regular, read_regular};
 use russh::keys::{Algorithm, PrivateKey, PublicKey, decode_secret_key};
 use std::collections::HashMap;
+use std::fs::OpenOptions;
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -106,7 +108,7 @@ fn read_private(path: &Path) -> Result<(Zeroizing<String>, FileVersion), KeyFile
         io::ErrorKind::NotFound => KeyFileError::Missing,
         _ => KeyFileError::unusable(format!("cannot be read: {}", crate::wire::format::io_cause(&error))),
     };
-    let file = std::fs::File::open(path).map_err(failed)?;
+    let file = open_regular(path, OpenOptions::new().read(true)).map_err(failed)?;
     let metadata = file.metadata().map_err(failed)?;
     if metadata.len() > MAX_BYTES {
         return Err(KeyFileError::unusable("is too large for a key"));
@@ -150,7 +152,8 @@ fn is_encrypted(text: &str) -> bool {
 fn read_pub_file(path: &Path) -> Option<PublicKey> {
     let mut pub_path = path.as_os_str().to_owned();
     pub_path.push(".pub");
-    std::fs::read_to_string(pub_path).ok()?.trim().parse().ok()
+    let bytes = read_regular(Path::new(&pub_path), MAX_BYTES).ok()?;
+    String::from_utf8(bytes).ok()?.trim().parse().ok()
 }
 
 /// The decrypted keys of this process, shared by all hosts.
@@ -309,6 +312,12 @@ mod tests {
         let path = folder.path().join("key");
         assert_eq!(KeyFile::read(&path).unwrap_err(), KeyFileError::Missing);
         assert_eq!(KeyFile::read(folder.path()).unwrap_err(), KeyFileError::unusable("cannot be read: Is a directory"));
+        let fifo = folder.path().join("fifo");
+        assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+        assert_eq!(
+            KeyFile::read(&fifo).unwrap_err(),
+            KeyFileError::unusable("cannot be read: it is not a regular file")
+        );
         std::fs::write(&path, "nonsense").unwrap();
         set_mode(&path, 0o600);
         assert_eq!(

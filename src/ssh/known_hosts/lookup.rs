@@ -3,16 +3,20 @@
 use super::line::{self, Line, Marker, Match};
 use crate::config::shell_word;
 use crate::ssh::transport::{SshError, SshErrorKind};
+use crate::store::{open_regular, read_regular};
 use crate::wire::format::io_cause;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, HashAlg, PublicKey};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// The maximum number of other names that are reported for an unknown key.
 const MAX_OTHER_NAMES: usize = 5;
+
+/// The maximum size of a known_hosts file: some 50,000 hosts.
+const MAX_BYTES: u64 = 16 * 1024 * 1024;
 
 /// The names under which the keys of a host are looked up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -82,8 +86,8 @@ impl KnownHosts {
     pub(crate) fn read<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Result<Self, SshError> {
         let mut files = Vec::new();
         for path in paths {
-            match std::fs::read(path) {
-                Ok(bytes) => files.push((path.clone(), String::from_utf8_lossy(&bytes).into_owned())),
+            match read_regular(path, MAX_BYTES) {
+                Ok(bytes) => files.push((path.clone(), text_of(bytes))),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => {
                     return Err(SshError::new(
@@ -233,11 +237,16 @@ fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io
     if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
     }
-    let mut file = OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)?;
+    let mut file = open_regular(path, OpenOptions::new().read(true).append(true).create(true).mode(0o600))?;
+    if !file.metadata()?.is_file() {
+        // Nothing can be saved in /dev/null.
+        return Ok(());
+    }
     file.lock()?;
     let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    let text = String::from_utf8_lossy(&bytes).into_owned();
+    (&file).take(MAX_BYTES).read_to_end(&mut bytes)?;
+    let length = bytes.len() as u64;
+    let text = text_of(bytes);
     let ends_with_newline = text.is_empty() || text.ends_with('\n');
     let known = KnownHosts::from_text(path, text);
     match known.check_key(name, key) {
@@ -258,8 +267,23 @@ fn append(path: &Path, name: &HostName, key: &PublicKey, hash_names: bool) -> io
     line.push_str(key.to_openssh().map_err(io::Error::other)?.trim_end());
     line.push('\n');
     // A single write in append mode, because OpenSSH does not take the lock.
-    file.write_all(line.as_bytes())?;
-    file.sync_all()
+    file.write_all(line.as_bytes()).and_then(|()| file.sync_all()).inspect_err(|_| {
+        // The first error is reported.
+        let _ = undo_append(&mut file, length, line.as_bytes());
+    })
+}
+
+/// Removes what a failed write, for example on a full disk, has left of `line` behind the first `length` bytes.
+fn undo_append(file: &mut File, length: u64, line: &[u8]) -> io::Result<()> {
+    let mut rest = Vec::new();
+    file.seek(SeekFrom::Start(length))?;
+    (&*file).take(line.len() as u64 + 1).read_to_end(&mut rest)?;
+    // OpenSSH may have appended another line meanwhile.
+    if line.starts_with(&rest) { file.set_len(length) } else { Ok(()) }
+}
+
+fn text_of(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
 }
 
 fn host_field(name: &HostName, hash_names: bool) -> io::Result<String> {

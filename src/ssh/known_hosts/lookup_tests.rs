@@ -286,3 +286,78 @@ mod against_openssh {
             .unwrap();
     }
 }
+
+fn error_with_path(error: SshError, path: &Path) -> String {
+    error.message.replace(&path.display().to_string(), "PATH")
+}
+
+#[test]
+fn special_and_large_files_are_refused_and_dev_null_is_empty() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("known_hosts");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    let (name, key) = (HostName::new("gpu01", 22, None), key(ED25519));
+    for path in [path.clone(), "/dev/zero".into()] {
+        let error = KnownHosts::read([&path]).unwrap_err();
+        assert_eq!(
+            error_with_path(error, &path),
+            "reading the known host keys in PATH failed: it is not a regular file"
+        );
+        let error = append_host_key(&path, &name, &key, false).unwrap_err();
+        assert_eq!(error_with_path(error, &path), "writing the host key to PATH failed: it is not a regular file");
+    }
+    fs::remove_file(&path).unwrap();
+    File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+    let error = KnownHosts::read([&path]).unwrap_err();
+    assert_eq!(
+        error_with_path(error, &path),
+        "reading the known host keys in PATH failed: it is larger than 16384 KiB"
+    );
+    let null = PathBuf::from("/dev/null");
+    assert_eq!(word(&KnownHosts::read([&null]).unwrap().check_key(&name, &key)), "unknown");
+    append_host_key(&null, &name, &key, false).unwrap();
+}
+
+#[test]
+fn what_a_failed_write_left_is_removed_unless_another_program_wrote_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("known_hosts");
+    let line = format!("gpu01 {ED25519}\n");
+    for (left, expected) in [
+        (line.as_str(), "first\n".to_owned()),
+        ("gpu01 ssh-ed", "first\n".to_owned()),
+        ("", "first\n".to_owned()),
+        ("gpu01 ssh-edgpu02 other\n", "first\ngpu01 ssh-edgpu02 other\n".to_owned()),
+    ] {
+        fs::write(&path, format!("first\n{left}")).unwrap();
+        let mut file = OpenOptions::new().read(true).append(true).open(&path).unwrap();
+        undo_append(&mut file, 6, line.as_bytes()).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), expected);
+    }
+}
+
+#[test]
+fn a_full_disk_leaves_no_half_line() {
+    if !rustix::process::getuid().is_root() {
+        return;
+    }
+    struct Mounted(tempfile::TempDir);
+    impl Drop for Mounted {
+        fn drop(&mut self) {
+            let _ = std::process::Command::new("umount").arg(self.0.path()).status();
+        }
+    }
+    let disk = Mounted(tempfile::tempdir().unwrap());
+    let mut mount = std::process::Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=4k", "tmpfs"]).arg(disk.0.path());
+    if !mount.status().unwrap().success() {
+        // Root of a container may not mount.
+        return;
+    }
+    let path = disk.0.path().join("known_hosts");
+    let before = format!("{}\n", "#".repeat(4080));
+    fs::write(&path, &before).unwrap();
+    let error = append_host_key(&path, &HostName::new("gpu01", 22, None), &key(ED25519), false).unwrap_err();
+    assert_eq!(error_with_path(error, &path), "writing the host key to PATH failed: No space left on device");
+    assert_eq!(fs::read_to_string(&path).unwrap(), before);
+}

@@ -3,10 +3,11 @@
 use crate::ssh::credentials::{EncryptedKey, KeyFile, KeyFileError};
 use crate::ssh::known_hosts::fingerprint;
 use crate::ssh::resolve::Resolved;
+use crate::store::read_regular;
 use crate::wire::format::io_cause;
 use russh::keys::agent::AgentIdentity;
 use russh::keys::{Algorithm, Certificate, PrivateKey, PublicKey};
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -258,11 +259,10 @@ pub(super) fn read_certificates(resolved: &Resolved) -> (Vec<CertificateFile>, V
 
 /// Returns `None` if there is no such file.
 fn read_certificate(path: &Path) -> Result<Option<Certificate>, String> {
-    let mut text = String::new();
-    match std::fs::File::open(path).and_then(|file| file.take(MAX_CERTIFICATE_BYTES).read_to_string(&mut text)) {
+    match read_regular(path, MAX_CERTIFICATE_BYTES) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(format!("cannot be read: {}", io_cause(&error))),
-        Ok(_) => match Certificate::from_openssh(text.trim()) {
+        Ok(bytes) => match Certificate::from_openssh(String::from_utf8_lossy(&bytes).trim()) {
             Ok(certificate) => Ok(Some(certificate)),
             Err(_) => Err("is not a valid certificate".to_owned()),
         },
