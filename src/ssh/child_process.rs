@@ -5,8 +5,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::pin::Pin;
-use std::process::{ExitStatus, Stdio};
-use tokio::io::AsyncRead;
+use std::process::{ExitStatus, Output, Stdio};
+use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::process::{ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::sync::oneshot;
 
@@ -48,6 +48,19 @@ impl Child {
     pub(in crate::ssh) async fn wait(&mut self) -> io::Result<ExitStatus> {
         self.group.0.wait().await
     }
+}
+
+/// Runs a command in its own process group and returns its output. Dropping the future kills the group, so that no child
+/// of a command that hangs stays behind.
+pub(in crate::ssh) async fn output(mut command: Command) -> io::Result<Output> {
+    command.process_group(0);
+    let Child { mut group, stdin, mut stdout, mut stderr } = Child::spawn(command)?;
+    drop(stdin);
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
+    let reading = async { tokio::try_join!(stdout.read_to_end(&mut output), stderr.read_to_end(&mut errors)) };
+    reading.await?;
+    let status = group.0.wait().await?;
+    Ok(Output { status, stdout: output, stderr: errors })
 }
 
 /// Makes a channel of a program.

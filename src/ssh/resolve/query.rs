@@ -4,11 +4,11 @@ use super::parse::{ParseContext, Tokens, parse};
 use super::resolved::{Algorithms, Proxy, Resolved};
 use crate::config::{HostConfig, shell_word};
 use crate::ssh::Context;
+use crate::ssh::child_process;
 use crate::ssh::transport::{SshError, SshErrorKind};
 use crate::wire::format::{DurationStyle, duration, io_cause};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 use tokio::time::timeout;
@@ -72,8 +72,8 @@ pub(in crate::ssh) async fn resolve(context: &Context, host: &HostConfig) -> Res
 async fn default_ssh_config(context: &Context) -> &str {
     let running = async {
         let mut command = Command::new("ssh");
-        command.args(["-G", "-T", "-F", "/dev/null", "--", "localhost"]).stdin(Stdio::null()).kill_on_drop(true);
-        match timeout(LIMIT, command.output()).await {
+        command.args(["-G", "-T", "-F", "/dev/null", "--", "localhost"]);
+        match timeout(LIMIT, child_process::output(command)).await {
             Ok(Ok(output)) if output.status.success() => String::from_utf8_lossy(&output.stdout).into_owned(),
             Ok(Ok(_) | Err(_)) | Err(_) => String::new(),
         }
@@ -95,13 +95,15 @@ async fn run_ssh_g(context: &Context, host: &HostConfig, name: &str) -> Result<O
     if let Some(port) = host.port {
         command.arg("-p").arg(port.to_string());
     }
-    command.arg("--").arg(name).stdin(Stdio::null()).kill_on_drop(true);
-    let mut running = pin!(timeout(LIMIT, command.output()));
-    let ended = timeout(PERMIT_LIMIT, &mut running).await;
-    drop(permit);
-    let ended = match ended {
-        Ok(ended) => ended,
-        Err(_) => running.await,
+    command.arg("--").arg(name);
+    let ended = {
+        let mut running = pin!(timeout(LIMIT, child_process::output(command)));
+        let ended = timeout(PERMIT_LIMIT, &mut running).await;
+        drop(permit);
+        match ended {
+            Ok(ended) => ended,
+            Err(_) => running.await,
+        }
     };
     let output = match ended {
         Ok(Ok(output)) => output,

@@ -110,6 +110,37 @@ async fn dropping_a_local_channel_kills_the_whole_group() {
     ended(&pid).await;
 }
 
+/// Each program in the ssh configuration starts a child, whose process id it writes to a file, and hangs.
+#[tokio::test]
+async fn programs_of_the_ssh_configuration_that_hang_leave_no_process_behind() {
+    for (option, backend) in
+        [("Match exec", Backend::Native), ("ProxyCommand", Backend::Native), ("ProxyCommand", Backend::System)]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let pids = folder.path().join("pids");
+        let script = folder.path().join("hang");
+        fs::write(&script, format!("sleep 1000 & echo $! $$ >{0}.new; mv {0}.new {0}; wait\n", pids.display())).unwrap();
+        let config = folder.path().join("config");
+        let command = match option {
+            "Match exec" => format!("Match originalhost gpu exec \"/bin/sh {}; true\"\n User other\n", script.display()),
+            _ => format!("Host gpu\n ProxyCommand /bin/sh -c '/bin/sh {}; true'\n", script.display()),
+        };
+        fs::write(&config, command).unwrap();
+        let client = client_with(Interaction::Refuse, |options| {
+            options.ssh_config = Some(config);
+            options.limits.name = Duration::from_millis(500);
+            options.limits.tcp = Duration::from_millis(500);
+            options.limits.key_exchange = Duration::from_millis(500);
+            options.limits.login = Duration::from_millis(500);
+        });
+        let error = client.open(&HostConfig { backend, ..HostConfig::named("gpu") }, "true").await.unwrap_err();
+        let pids = fs::read_to_string(&pids).unwrap_or_else(|_| panic!("{option} did not run: {error:?}"));
+        for pid in pids.split_whitespace() {
+            ended(pid).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn dropping_the_future_closes_every_connection() {
     let sshd = Sshd::start();
