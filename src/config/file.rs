@@ -3,7 +3,7 @@
 use super::diagnostic::{FileDiagnostics, line_and_column};
 use super::notifications::Notifications;
 use super::section::{FileScope, KEYS, Section, signals};
-use super::targets::{bracketed_ipv6, check_host, is_ipv6};
+use super::targets::{bracketed_ipv6, check_host, check_visible, is_ipv6};
 use super::thresholds::ThresholdChanges;
 use super::values::{ParseContext, SpannedValue, kind, mismatch, unknown_key};
 use super::{Diagnostic, HostConfig, SignalRule, nodeset};
@@ -241,7 +241,8 @@ fn hosts_of(section: &Section, file_scope: &FileScope) -> Result<Vec<SpannedHost
 /// Checks a host name that is only displayed, because the host has an address. It must still be one word, so that a
 /// target can select it.
 fn check_shown_name(host: &str, name: &SpannedValue<String>) -> Result<(), Diagnostic> {
-    let is_bad = |character: char| character.is_whitespace() || character.is_control() || character == '@';
+    check_visible(host, &name.at)?;
+    let is_bad = |character: char| character.is_whitespace() || character == '@';
     match host.chars().find(|&character| is_bad(character)) {
         Some(character) => {
             let message = format!("{character:?} cannot be in a host name");

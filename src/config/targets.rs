@@ -4,6 +4,7 @@
 use super::diagnostic::{Diagnostic, snippet};
 use super::nodeset;
 use crate::wire::SafeText;
+use crate::wire::safe_text::is_safe;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::ops::Range;
@@ -130,8 +131,22 @@ fn split_port(host: &str, at: usize) -> Result<(&str, Option<u16>), Diagnostic> 
 /// interpret them (ssh.c, `valid_hostname`, `valid_ruser`).
 const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
 
+/// Refuses characters that a screen does not show, such as U+202E, which reverses the text after it: the name would look
+/// like another one.
+pub(super) fn check_visible(name: &str, at: &Range<usize>) -> Result<(), Diagnostic> {
+    match name.chars().find(|character| !is_safe(*character)) {
+        None => Ok(()),
+        Some(character) => Err(Diagnostic::at(
+            at.clone(),
+            format!("the invisible character U+{:04X} cannot be in a name", u32::from(character)),
+            "type the name again: invisible characters come with copied text",
+        )),
+    }
+}
+
 /// Checks a host name or address at the range `at`.
 pub(super) fn check_host(name: &str, at: Range<usize>) -> Result<(), Diagnostic> {
+    check_visible(name, &at)?;
     if is_ipv6(name) {
         return Ok(());
     }
@@ -144,7 +159,6 @@ pub(super) fn check_host(name: &str, at: Range<usize>) -> Result<(), Diagnostic>
     let is_bad = |character: char| {
         SHELL_CHARACTERS.contains(character)
             || character.is_whitespace()
-            || character.is_control()
             || matches!(character, '/' | '@' | ':' | '[' | ']' | ',' | '*' | '?' | '#' | '!')
     };
     match name.chars().find(|&character| is_bad(character)) {
@@ -161,14 +175,14 @@ const PORT_HINT: &str = "write the port in `port`, or as `host:port` for a singl
 
 /// Checks a login name at the range `at`.
 pub(super) fn check_user(name: &str, at: Range<usize>) -> Result<(), Diagnostic> {
+    check_visible(name, &at)?;
     if name.is_empty() {
         return Err(Diagnostic::at(at, "an empty user name", "leave it out to use the user of the ssh configuration"));
     }
     if name.starts_with('-') {
         return Err(Diagnostic::at(at, format!("`{name}` begins with `-`"), "ssh would read it as an option"));
     }
-    let is_bad =
-        |character: char| SHELL_CHARACTERS.contains(character) || character.is_whitespace() || character.is_control();
+    let is_bad = |character: char| SHELL_CHARACTERS.contains(character) || character.is_whitespace();
     match name.chars().find(|&character| is_bad(character)) {
         None => Ok(()),
         Some(character) => Err(Diagnostic::at(
