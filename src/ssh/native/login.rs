@@ -27,6 +27,10 @@ use tokio::sync::OwnedMutexGuard;
 /// sshd ends the connection at the sixth refused key (`MaxAuthTries 6`).
 const MAX_KEYS: usize = 6;
 
+/// The hint if there are more keys than the server lets a client try.
+const TOO_MANY_KEYS_HINT: &str = "name the right key: `identity_file` in hosts.toml, or `IdentityFile` with \
+                                  `IdentitiesOnly yes` in the ssh configuration";
+
 /// How long a server may wait for an approval, such as a push notification, after an answer.
 const APPROVAL: Duration = Duration::from_secs(90);
 
@@ -42,6 +46,8 @@ pub(super) struct LoginState {
     offered_keys: Vec<String>,
     /// The key that was tried last, for display.
     last_key: Option<String>,
+    /// The number of keys that were not tried.
+    untried_keys: usize,
     /// A password that was typed and not tried yet.
     pub(super) password: Option<Arc<Answer>>,
     pub(super) wrong_passwords: u32,
@@ -165,10 +171,12 @@ impl Login<'_> {
                     if keys.is_none() {
                         keys = Some(self.keys().await);
                     }
+                    self.state.untried_keys = keys.as_ref().map_or(0, |keys| keys.waiting.len());
                     let identity = keys.as_mut().and_then(|keys| keys.waiting.next());
                     match (identity, keys.as_mut()) {
                         (Some(identity), Some(keys)) if self.state.offered_keys.len() < MAX_KEYS => {
                             self.state.last_key = Some(identity.label.clone());
+                            self.state.untried_keys -= 1;
                             self.offer(identity, keys).await?
                         }
                         _ => {
@@ -330,7 +338,10 @@ impl Login<'_> {
                 }
                 Ok(result.into())
             }
-            Err(SignError::ConnectionLost) => Err(self.connection_lost_error().into()),
+            Err(SignError::ConnectionLost) => {
+                self.state.offered_keys.push(label);
+                Err(self.connection_lost_error().into())
+            }
             Err(SignError::EncryptedKey(encrypted)) => self.passphrase_needed(encrypted, keys),
             Err(SignError::Failed(reason)) => {
                 keys.skip(format!("{label} was not used: {reason}"));
@@ -505,7 +516,7 @@ impl Login<'_> {
         drop(recorded);
         let mut error = self.refused_error(methods, &[]);
         error.message = format!("{}; then it closed the connection{reason}", error.message);
-        error.hint = Some("`identity_file` in hosts.toml names the key that is offered first".to_owned());
+        error.hint = Some(TOO_MANY_KEYS_HINT.to_owned());
         error
     }
 
@@ -536,7 +547,16 @@ impl Login<'_> {
         match &self.state.offered_keys[..] {
             [] if methods.contains(&MethodKind::PublicKey) => parts.push("there was no key to offer".to_owned()),
             [] => {}
-            offered => parts.push(format!("it was offered {}", offered.join(", "))),
+            [offered] if self.state.untried_keys == 0 => parts.push(format!("it was offered {offered}")),
+            offered => {
+                let keys = if offered.len() == 1 { "key" } else { "keys" };
+                parts.push(format!("it was offered {} {keys}: {}", offered.len(), offered.join(", ")));
+            }
+        }
+        match self.state.untried_keys {
+            0 => {}
+            1 => parts.push("1 other key was not tried".to_owned()),
+            count => parts.push(format!("{count} other keys were not tried")),
         }
         let prompting = [MethodKind::KeyboardInteractive, MethodKind::Password];
         match self.state.wrong_passwords {
@@ -558,6 +578,9 @@ impl Login<'_> {
             SshErrorKind::Authentication
         };
         let hint = skipped.iter().find_map(|skipped| skipped.hint.clone()).unwrap_or_else(|| {
+            if self.state.untried_keys > 0 {
+                return TOO_MANY_KEYS_HINT.to_owned();
+            }
             let copy = format!("ssh-copy-id {}", self.resolved.ssh_target());
             if self.state.offered_keys.is_empty() {
                 format!("{copy}   # after ssh-keygen -t ed25519, if there is no key yet")

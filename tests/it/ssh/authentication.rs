@@ -202,9 +202,9 @@ async fn configured_key_is_offered_before_agent_keys() {
     let agent = SshAgent::start(&sshd.file("."));
     for number in 0..8 {
         let key = sshd.file(&format!("other{number}"));
-        assert!(
-            Command::new("ssh-keygen").args(["-qN", "", "-t", "ed25519", "-f"]).arg(&key).status().unwrap().success()
-        );
+        let mut generate = Command::new("ssh-keygen");
+        generate.args(["-qN", "", "-t", "ed25519", "-C", &format!("other{number}"), "-f"]).arg(&key);
+        assert!(generate.status().unwrap().success());
         agent.add(&key);
     }
     let client = client_with(Interaction::Refuse, |options| options.agent_socket = Some(agent.socket.clone()));
@@ -213,8 +213,26 @@ async fn configured_key_is_offered_before_agent_keys() {
     host.identity_file = None;
     let error = client.open(&host, "true").await.unwrap_err();
     assert_eq!(error.kind, SshErrorKind::Authentication, "{error:?}");
-    assert!(error.message.ends_with("then it closed the connection: Too many authentication failures"), "{error}");
-    assert_eq!(error.hint.as_deref(), Some("`identity_file` in hosts.toml names the key that is offered first"));
+    let user = sshd.user();
+    assert_eq!(
+        error.message,
+        format!(
+            "the server refused the login as {user}; it accepts publickey; it was offered 2 keys: other0 (ED25519, \
+             agent), other1 (ED25519, agent); 6 other keys were not tried; then it closed the connection: Too many \
+             authentication failures"
+        )
+    );
+    let hint = "name the right key: `identity_file` in hosts.toml, or `IdentityFile` with `IdentitiesOnly yes` in the \
+                ssh configuration";
+    assert_eq!(error.hint.as_deref(), Some(hint));
+    // Without a limit of the server, gpufleet stops by itself.
+    let patient = Sshd::start_at(std::net::Ipv4Addr::LOCALHOST, &["MaxAuthTries 20"]);
+    let mut host = super::client::host(&patient);
+    host.identity_file = None;
+    let error = client.open(&host, "true").await.unwrap_err();
+    assert!(error.message.contains("; it was offered 6 keys: other0 "), "{error}");
+    assert!(error.message.ends_with("; 2 other keys were not tried"), "{error}");
+    assert_eq!(error.hint.as_deref(), Some(hint));
 }
 
 #[tokio::test]

@@ -119,10 +119,13 @@ async fn programs_of_the_ssh_configuration_that_hang_leave_no_process_behind() {
         let folder = tempfile::tempdir().unwrap();
         let pids = folder.path().join("pids");
         let script = folder.path().join("hang");
-        fs::write(&script, format!("sleep 1000 & echo $! $$ >{0}.new; mv {0}.new {0}; wait\n", pids.display())).unwrap();
+        fs::write(&script, format!("sleep 1000 & echo $! $$ >{0}.new; mv {0}.new {0}; wait\n", pids.display()))
+            .unwrap();
         let config = folder.path().join("config");
         let command = match option {
-            "Match exec" => format!("Match originalhost gpu exec \"/bin/sh {}; true\"\n User other\n", script.display()),
+            "Match exec" => {
+                format!("Match originalhost gpu exec \"/bin/sh {}; true\"\n User other\n", script.display())
+            }
             _ => format!("Host gpu\n ProxyCommand /bin/sh -c '/bin/sh {}; true'\n", script.display()),
         };
         fs::write(&config, command).unwrap();
