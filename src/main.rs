@@ -6,6 +6,7 @@ use gpufleet::ssh;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    ssh::forbid_memory_dumps();
     // `ssh` starts this program again as its askpass helper.
     ssh::run_helper_role()
         .unwrap_or_else(|| cli::run(&Cli::parse()).unwrap_or_else(|error| error.print_and_return_code()))

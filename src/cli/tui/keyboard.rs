@@ -1,14 +1,14 @@
 //! Input from the terminal: keys, pastes, clicks and sizes, and the reply to a query of the background colour.
 //!
-//! The query runs before the screen starts. crossterm would read the reply as keys and does not return unread bytes, so
-//! this module reads the terminal itself during the query ([`InputParser`]) and passes the keys that were typed
-//! meanwhile to the screen. A reply that arrives after the timeout is dropped ([`LateReplyFilter`]).
+//! [`InputParser`] reads keys as crossterm does, for two reasons. crossterm keeps the bytes that it has read, so a pasted
+//! passphrase would stay in memory; this module zeroizes its buffers. crossterm would also take the reply to the query,
+//! which runs before the screen starts, for keys.
 
-use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{self, Event, KeyCode, KeyEvent, KeyModifiers, MouseButton, MouseEvent, MouseEventKind};
 use crossterm::terminal::{disable_raw_mode, enable_raw_mode};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use std::collections::VecDeque;
+use rustix::termios::{QueueSelector, tcflush};
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::AsFd as _;
@@ -16,11 +16,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
+use zeroize::{Zeroize as _, Zeroizing};
 
 /// The capacity of the event channel.
 const CHANNEL_CAPACITY: usize = 64;
-/// How long crossterm waits for further input. With a zero timeout it does not read at all.
-const READ_TIMEOUT: Duration = Duration::from_millis(1);
+/// The number of bytes in one read.
+const READ_BYTES: usize = 1024;
 /// How long crossterm waits for a terminal that poll(2) does not support. macOS returns POLLNVAL for `/dev/tty`, which
 /// crossterm reads with select(2). The wait is short, so that the thread notices its end soon.
 const UNPOLLABLE_WAIT: Duration = Duration::from_millis(50);
@@ -35,9 +36,6 @@ const STOP_TIMEOUT: Duration = Duration::from_millis(500);
 /// for input or its end, and reports when it has ended.
 #[derive(Debug)]
 pub(super) struct Keyboard {
-    /// Keys that come before those of the thread.
-    ready: VecDeque<KeyEvent>,
-    late_reply: LateReplyFilter,
     events: mpsc::Receiver<io::Result<Event>>,
     resized: Signal,
     /// Closing it ends the thread.
@@ -54,7 +52,7 @@ impl Keyboard {
         Self::after(TerminalReply::default())
     }
 
-    /// Like [`Keyboard::start`], and returns the keys that were typed during a query first.
+    /// Like [`Keyboard::start`], and continues with the input that was read during a query.
     pub(super) fn after(reply: TerminalReply) -> io::Result<Self> {
         let (sender, events) = mpsc::channel(CHANNEL_CAPACITY);
         let (end_sender, ended) = oneshot::channel();
@@ -62,14 +60,13 @@ impl Keyboard {
         let resized = signal(SignalKind::window_change())?;
         let terminal = open_input()?;
         thread::Builder::new().name("keyboard".to_owned()).spawn(move || {
-            if let Err(error) = read_events(&terminal, &closed, &sender) {
+            if let Err(error) = read_events(terminal, &closed, &sender, reply.input) {
                 // The receiver is gone when the loop has ended.
                 let _sent = sender.blocking_send(Err(error));
             }
             let _received = end_sender.send(());
         })?;
-        let late_reply = LateReplyFilter::new(reply.may_reply_late);
-        Ok(Self { ready: reply.typed_keys.into(), late_reply, events, resized, alive, ended })
+        Ok(Self { events, resized, alive, ended })
     }
 
     /// Stops reading, so that another program can read the terminal. Events that were read but not returned are
@@ -84,19 +81,10 @@ impl Keyboard {
 
     /// Returns the next event, an error if the terminal cannot be read, or `None` if it is gone.
     pub(super) async fn next(&mut self) -> Option<io::Result<Event>> {
-        loop {
-            if let Some(key) = self.ready.pop_front() {
-                return Some(Ok(Event::Key(key)));
-            }
-            let event = tokio::select! {
-                event = self.events.recv() => event,
-                Some(()) = self.resized.recv() => {
-                    Some(crossterm::terminal::size().map(|(columns, rows)| Event::Resize(columns, rows)))
-                }
-            };
-            match event {
-                Some(Ok(Event::Key(key))) => self.ready.extend(self.late_reply.filter(key)),
-                other => return other,
+        tokio::select! {
+            event = self.events.recv() => event,
+            Some(()) = self.resized.recv() => {
+                Some(crossterm::terminal::size().map(|(columns, rows)| Event::Resize(columns, rows)))
             }
         }
     }
@@ -110,23 +98,54 @@ fn open_input() -> io::Result<File> {
 }
 
 /// Reads until the other end of `closed` is closed, the terminal is gone, or the receiver is dropped.
-fn read_events(terminal: &File, closed: &io::PipeReader, sender: &mpsc::Sender<io::Result<Event>>) -> io::Result<()> {
+fn read_events(
+    mut terminal: File,
+    closed: &io::PipeReader,
+    sender: &mpsc::Sender<io::Result<Event>>,
+    mut input: InputParser,
+) -> io::Result<()> {
     loop {
-        let mut wanted = [PollFd::new(terminal, PollFlags::IN), PollFd::new(closed, PollFlags::IN)];
-        match poll(&mut wanted, None) {
+        for event in input.take_events() {
+            if sender.blocking_send(Ok(event)).is_err() {
+                return Ok(());
+            }
+        }
+        let timeout = input.is_ambiguous().then_some(ESCAPE_TIMEOUT);
+        let timeout = timeout.map(|limit| Timespec { tv_sec: 0, tv_nsec: limit.subsec_nanos() as _ });
+        let mut wanted = [PollFd::new(&terminal, PollFlags::IN), PollFd::new(closed, PollFlags::IN)];
+        match poll(&mut wanted, timeout.as_ref()) {
+            Ok(0) => {
+                input.end_ambiguous();
+                continue;
+            }
             Err(Errno::INTR) => continue,
             result => result?,
         };
-        let [terminal, closed] = wanted.map(|fd| fd.revents());
-        // crossterm would read a terminal that is gone in a busy loop. On macOS POLLNVAL means that poll(2) does not
-        // support `/dev/tty`, which is not an error: crossterm reads it with select(2).
-        let cannot_poll = cfg!(target_os = "macos") && terminal.contains(PollFlags::NVAL);
-        if !closed.is_empty() || !cannot_poll && terminal.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
-        {
+        let [terminal_events, closed_events] = wanted.map(|fd| fd.revents());
+        if !closed_events.is_empty() {
             return Ok(());
         }
-        let wait = if cannot_poll { UNPOLLABLE_WAIT } else { READ_TIMEOUT };
-        while event::poll(wait)? {
+        // On macOS POLLNVAL means that poll(2) does not support `/dev/tty`, which is not an error.
+        if cfg!(target_os = "macos") && terminal_events.contains(PollFlags::NVAL) {
+            return read_with_crossterm(closed, sender);
+        }
+        if terminal_events.intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL) {
+            return Ok(());
+        }
+        if !terminal_events.is_empty() && !input.read_from(&mut terminal)? {
+            return Ok(());
+        }
+    }
+}
+
+/// Like [`read_events`], for a terminal that poll(2) does not support: crossterm reads it with select(2).
+fn read_with_crossterm(closed: &io::PipeReader, sender: &mpsc::Sender<io::Result<Event>>) -> io::Result<()> {
+    loop {
+        let mut wanted = [PollFd::new(closed, PollFlags::IN)];
+        if poll(&mut wanted, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            return Ok(());
+        }
+        while event::poll(UNPOLLABLE_WAIT)? {
             if sender.blocking_send(event::read()).is_err() {
                 return Ok(());
             }
@@ -136,12 +155,8 @@ fn read_events(terminal: &File, closed: &io::PipeReader, sender: &mpsc::Sender<i
 
 /// Drops pending input, which was typed for an earlier screen.
 pub(super) fn discard() {
-    while event::poll(READ_TIMEOUT).unwrap_or(false) {
-        // Input that cannot be read need not be dropped.
-        if event::read().is_err() {
-            return;
-        }
-    }
+    // Input that cannot be dropped is read.
+    let _ = open_input().map(|terminal| tcflush(&terminal, QueueSelector::IFlush));
 }
 
 /// OSC 11 queries the background. Every terminal replies to DA1 after it, so there is no wait for a terminal that does
@@ -149,18 +164,16 @@ pub(super) fn discard() {
 const QUERY: &[u8] = b"\x1b]11;?\x1b\\\x1b[c";
 /// The bytes of a key arrive together: an escape that is alone for this long is the Esc key.
 const ESCAPE_TIMEOUT: Duration = Duration::from_millis(20);
-/// The maximum input during the query. The rest of a larger paste is left for the screen.
-const MAX_BYTES: usize = 4096;
+/// The maximum number of reads during the query. The rest of a large paste is left for the screen.
+const MAX_READS: usize = 64;
 
 /// The result of a query.
 #[derive(Debug, Default)]
 pub(super) struct TerminalReply {
     /// Whether the background is light; `None` without a reply.
     pub(super) is_light: Option<bool>,
-    /// The keys that were typed during the query, in order.
-    pub(super) typed_keys: Vec<KeyEvent>,
-    /// The terminal has not replied and may still do so.
-    pub(super) may_reply_late: bool,
+    /// Other input during the query. A reply that arrives after the query ends here, too.
+    input: InputParser,
 }
 
 /// Queries the background and waits at most `limit`. Must be called before anything else reads the terminal.
@@ -174,40 +187,24 @@ pub(super) fn query_background(limit: Duration) -> TerminalReply {
     if !takes_bytes(&output) || !can_poll(&input) || enable_raw_mode().is_err() {
         return TerminalReply::default();
     }
-    let typed = if output.write_all(QUERY).is_ok() { read_reply(&mut input, limit) } else { InputParser::default() };
-    let _set = disable_raw_mode();
-    TerminalReply {
-        may_reply_late: !typed.has_replied(),
-        is_light: typed.background().and_then(parse_background),
-        typed_keys: typed.into_keys(),
+    let mut typed = InputParser::default();
+    if output.write_all(QUERY).is_ok() {
+        read_reply(&mut input, &mut typed, limit);
     }
+    let _set = disable_raw_mode();
+    TerminalReply { is_light: typed.background().and_then(parse_background), input: typed }
 }
 
-fn read_reply(terminal: &mut File, limit: Duration) -> InputParser {
-    let mut typed = InputParser::default();
+fn read_reply(terminal: &mut File, typed: &mut InputParser, limit: Duration) {
     let (end, mut count) = (Instant::now() + limit, 0);
-    // Read what has begun to its end, because the rest of a sequence would be read as other keys.
-    while count < MAX_BYTES && !(typed.has_replied() && typed.is_complete()) {
-        let left = end.saturating_duration_since(Instant::now());
-        let wait = if typed.is_escape() { left.min(ESCAPE_TIMEOUT) } else { left };
-        match wait_for(terminal, wait) {
-            Some(true) => {}
-            Some(false) if typed.is_escape() => {
-                typed.end_escape();
-                continue;
-            }
-            _ => break,
+    while count < MAX_READS && !typed.has_replied() {
+        if wait_for(terminal, end.saturating_duration_since(Instant::now())) != Some(true)
+            || !typed.read_from(terminal).unwrap_or(false)
+        {
+            return;
         }
-        let mut bytes = [0; 64];
-        match terminal.read(&mut bytes) {
-            Ok(read @ 1..) => {
-                typed.take(&bytes[..read]);
-                count += read;
-            }
-            _ => break,
-        }
+        count += 1;
     }
-    typed
 }
 
 /// Whether input arrives within `limit`; `None` if the terminal is gone.
@@ -244,20 +241,38 @@ fn parse_background(answer: &str) -> Option<bool> {
 const ESCAPE: u8 = 0x1b;
 /// A sequence that is longer than this is dropped.
 const MAX_SEQUENCE: usize = 256;
+/// The end of a bracketed paste.
+const PASTE_END: &[u8] = b"\x1b[201~";
+/// The maximum size of a paste; the rest is dropped.
+const MAX_PASTE_BYTES: usize = 64 * 1024;
 
-/// Splits bytes into keys and replies.
-#[derive(Debug, Default)]
+/// Splits bytes into keys, pastes, clicks and replies.
+///
+/// Bytes may be those of a passphrase. The buffers have their full capacity from the start, because a buffer that grows
+/// leaves copies in freed memory, and are zeroized after use.
+#[derive(Debug)]
 pub(super) struct InputParser {
-    /// The beginning of an unfinished sequence.
-    rest: Vec<u8>,
-    keys: Vec<KeyEvent>,
+    /// Bytes that are not parsed yet: the beginning of an unfinished sequence.
+    rest: Zeroizing<Vec<u8>>,
+    /// The text of an unfinished paste.
+    paste: Option<Zeroizing<Vec<u8>>>,
+    events: Vec<Event>,
     background: Option<String>,
     has_replied: bool,
 }
 
+impl Default for InputParser {
+    fn default() -> Self {
+        let rest = Zeroizing::new(Vec::with_capacity(READ_BYTES + 2 * MAX_SEQUENCE));
+        Self { rest, paste: None, events: Vec::new(), background: None, has_replied: false }
+    }
+}
+
 /// The meaning of the first bytes.
 enum Token {
-    Key(KeyEvent),
+    Event(Event),
+    /// The beginning of a bracketed paste.
+    Paste,
     /// An OSC, DCS or similar string without its delimiters: `11;rgb:ffff/ffff/ffff`.
     Text(String),
     /// The reply to DA1.
@@ -266,53 +281,115 @@ enum Token {
     Other,
 }
 
+impl From<KeyEvent> for Token {
+    fn from(key: KeyEvent) -> Self {
+        Self::Event(Event::Key(key))
+    }
+}
+
 impl InputParser {
-    /// Adds bytes.
-    pub(super) fn take(&mut self, bytes: &[u8]) {
+    /// Reads once from the terminal. Returns false at its end.
+    fn read_from(&mut self, terminal: &mut File) -> io::Result<bool> {
+        let mut bytes = Zeroizing::new([0; READ_BYTES]);
+        match terminal.read(&mut *bytes) {
+            Ok(count) => {
+                self.take(&bytes[..count]);
+                Ok(count > 0)
+            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds bytes, at most [`READ_BYTES`].
+    fn take(&mut self, bytes: &[u8]) {
         self.rest.extend_from_slice(bytes);
-        while let Some((first, used)) = next_token(&self.rest) {
-            self.rest.drain(..used);
+        let mut parsed = 0;
+        loop {
+            if self.paste.is_some() {
+                parsed += self.take_paste(parsed);
+                if self.paste.is_some() {
+                    break;
+                }
+            }
+            let Some((first, used)) = next_token(&self.rest[parsed..]) else { break };
+            parsed += used;
             match first {
-                Token::Key(key) => self.keys.push(key),
+                Token::Event(event) => self.events.push(event),
+                Token::Paste => self.paste = Some(Zeroizing::new(Vec::with_capacity(MAX_PASTE_BYTES))),
                 Token::Text(text) if text.starts_with("11;") => self.background = Some(text),
                 Token::Attributes => self.has_replied = true,
                 Token::Text(_) | Token::Other => {}
             }
         }
+        let mut kept = Zeroizing::new([0; PASTE_END.len() + 2 * MAX_SEQUENCE]);
+        let count = self.rest.len() - parsed;
+        match kept.get_mut(..count) {
+            Some(kept) => {
+                kept.copy_from_slice(&self.rest[parsed..]);
+                self.rest.zeroize();
+                self.rest.extend_from_slice(kept);
+            }
+            // Unreachable: an unfinished sequence is shorter.
+            None => self.rest.zeroize(),
+        }
     }
 
-    /// Whether the unfinished sequence is a single escape: the Esc key or the beginning of a sequence.
-    pub(super) fn is_escape(&self) -> bool {
-        self.rest == [ESCAPE]
+    /// Moves bytes of `rest` from `start` to the paste, and returns their number. The paste ends with its end mark.
+    fn take_paste(&mut self, start: usize) -> usize {
+        let bytes = &self.rest[start..];
+        let end = bytes.windows(PASTE_END.len()).position(|window| window == PASTE_END);
+        // The last bytes may be the beginning of the end mark.
+        let count = end.unwrap_or(bytes.len().saturating_sub(PASTE_END.len() - 1));
+        if let Some(paste) = &mut self.paste {
+            let room = MAX_PASTE_BYTES - paste.len();
+            paste.extend_from_slice(&bytes[..count.min(room)]);
+        }
+        if end.is_none() {
+            return count;
+        }
+        if let Some(mut paste) = self.paste.take() {
+            // Without a copy, unless the text is invalid. `App` zeroizes it.
+            let text = String::from_utf8(std::mem::take(&mut *paste)).unwrap_or_else(|error| {
+                let bytes = Zeroizing::new(error.into_bytes());
+                String::from_utf8_lossy(&bytes).into_owned()
+            });
+            self.events.push(Event::Paste(text));
+        }
+        count + PASTE_END.len()
     }
 
-    /// Takes the single escape as the Esc key.
-    pub(super) fn end_escape(&mut self) {
-        self.rest.clear();
-        self.keys.push(KeyCode::Esc.into());
+    /// Takes the events so far, in order.
+    fn take_events(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
     }
 
-    /// Whether no sequence is unfinished.
-    pub(super) fn is_complete(&self) -> bool {
-        self.rest.is_empty()
+    /// Whether the unfinished sequence may be a key by itself: Esc, or Alt and the second byte of a sequence.
+    fn is_ambiguous(&self) -> bool {
+        self.paste.is_none() && matches!(self.rest[..], [ESCAPE] | [ESCAPE, _])
+    }
+
+    /// Takes the ambiguous sequence as a key.
+    fn end_ambiguous(&mut self) {
+        if !self.is_ambiguous() {
+            return;
+        }
+        let key = match self.rest.get(1..).and_then(character) {
+            Some((Some(key), _)) => KeyEvent::new(key.code, key.modifiers | KeyModifiers::ALT),
+            Some((None, _)) | None => KeyCode::Esc.into(),
+        };
+        self.events.push(Event::Key(key));
+        self.rest.zeroize();
     }
 
     /// Whether the terminal has replied to DA1.
-    pub(super) fn has_replied(&self) -> bool {
+    fn has_replied(&self) -> bool {
         self.has_replied
     }
 
     /// Returns the reply to OSC 11: `11;rgb:ffff/ffff/ffff`.
-    pub(super) fn background(&self) -> Option<&str> {
+    fn background(&self) -> Option<&str> {
         self.background.as_deref()
-    }
-
-    /// Returns the keys in the order in which they were typed.
-    pub(super) fn into_keys(mut self) -> Vec<KeyEvent> {
-        if self.is_escape() {
-            self.end_escape();
-        }
-        self.keys
     }
 }
 
@@ -323,12 +400,12 @@ fn next_token(bytes: &[u8]) -> Option<(Token, usize)> {
         [ESCAPE, b'[', rest @ ..] => control_sequence(rest).map(|(first, used)| (first, used + 2)),
         [ESCAPE, b']' | b'P' | b'_' | b'^' | b'X', rest @ ..] => text(rest).map(|(first, used)| (first, used + 2)),
         [ESCAPE, b'O', letter, ..] => Some((key_or_other(letter_key(*letter), KeyModifiers::NONE), 3)),
-        [ESCAPE, ESCAPE, ..] => Some((Token::Key(KeyCode::Esc.into()), 1)),
+        [ESCAPE, ESCAPE, ..] => Some((KeyEvent::from(KeyCode::Esc).into(), 1)),
         [ESCAPE, rest @ ..] => character(rest).map(|(key, used)| {
             let with_alt = key.map(|key| KeyEvent::new(key.code, key.modifiers | KeyModifiers::ALT));
-            (with_alt.map_or(Token::Other, Token::Key), used + 1)
+            (with_alt.map_or(Token::Other, Token::from), used + 1)
         }),
-        _ => character(bytes).map(|(key, used)| (key.map_or(Token::Other, Token::Key), used)),
+        _ => character(bytes).map(|(key, used)| (key.map_or(Token::Other, Token::from), used)),
     }
 }
 
@@ -343,8 +420,17 @@ fn control_sequence(bytes: &[u8]) -> Option<(Token, usize)> {
         return (bytes.len() > MAX_SEQUENCE).then_some((Token::Other, bytes.len()));
     };
     let (parameters, last) = (&bytes[..end], bytes[end]);
-    if (parameters.first(), last) == (Some(&b'?'), b'c') {
-        return Some((Token::Attributes, end + 1));
+    match (parameters, last) {
+        ([b'?', ..], b'c') => return Some((Token::Attributes, end + 1)),
+        (b"200", b'~') => return Some((Token::Paste, end + 1)),
+        ([b'<', parameters @ ..], b'M' | b'm') => return Some((sgr_mouse(parameters, last == b'm'), end + 1)),
+        // The report of a terminal without the SGR mode: three bytes follow.
+        ([], b'M') => {
+            let [button, column, row] = *bytes.get(1..4)? else { return None };
+            let [column, row] = [column, row].map(|place| u16::from(place).saturating_sub(32));
+            return Some((mouse(u16::from(button).saturating_sub(32), column, row, false), 4));
+        }
+        _ => {}
     }
     let numbers: Vec<u8> = String::from_utf8_lossy(parameters)
         .split(';')
@@ -359,14 +445,49 @@ fn control_sequence(bytes: &[u8]) -> Option<(Token, usize)> {
         .fold(KeyModifiers::NONE, |all, (_, modifier)| all | modifier);
     let key = match last {
         b'~' => numbered_key(number(0)),
-        b'Z' => return Some((Token::Key(KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT)), end + 1)),
+        b'Z' => return Some((KeyEvent::new(KeyCode::BackTab, KeyModifiers::SHIFT).into(), end + 1)),
         letter => letter_key(letter),
     };
     Some((key_or_other(key, modifiers), end + 1))
 }
 
 fn key_or_other(key: Option<KeyCode>, modifiers: KeyModifiers) -> Token {
-    key.map_or(Token::Other, |code| Token::Key(KeyEvent::new(code, modifiers)))
+    key.map_or(Token::Other, |code| KeyEvent::new(code, modifiers).into())
+}
+
+/// Parses the parameters of a mouse report in the SGR mode: `BUTTON;COLUMN;ROW`.
+fn sgr_mouse(parameters: &[u8], is_release: bool) -> Token {
+    let text = String::from_utf8_lossy(parameters);
+    let mut numbers = text.split(';').map(str::parse::<u16>);
+    match (numbers.next(), numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(button)), Some(Ok(column)), Some(Ok(row)), None) => mouse(button, column, row, is_release),
+        _ => Token::Other,
+    }
+}
+
+/// Returns the click or wheel step of a mouse report, whose column and row begin at 1. Motion is not reported.
+fn mouse(code: u16, column: u16, row: u16, is_release: bool) -> Token {
+    // Bits 0, 1, 6 and 7 are the button; 2, 3 and 4 the modifiers; 5 marks motion.
+    let kind = match code & 0b1110_0011 {
+        0 if is_release => MouseEventKind::Up(MouseButton::Left),
+        1 if is_release => MouseEventKind::Up(MouseButton::Middle),
+        2 if is_release => MouseEventKind::Up(MouseButton::Right),
+        0 => MouseEventKind::Down(MouseButton::Left),
+        1 => MouseEventKind::Down(MouseButton::Middle),
+        2 => MouseEventKind::Down(MouseButton::Right),
+        3 => MouseEventKind::Up(MouseButton::Left),
+        64 => MouseEventKind::ScrollUp,
+        65 => MouseEventKind::ScrollDown,
+        66 => MouseEventKind::ScrollLeft,
+        67 => MouseEventKind::ScrollRight,
+        _ => return Token::Other,
+    };
+    let modifiers = [(4, KeyModifiers::SHIFT), (8, KeyModifiers::ALT), (16, KeyModifiers::CONTROL)]
+        .into_iter()
+        .filter(|(bit, _)| code & bit != 0)
+        .fold(KeyModifiers::NONE, |all, (_, modifier)| all | modifier);
+    let (column, row) = (column.saturating_sub(1), row.saturating_sub(1));
+    Token::Event(Event::Mouse(MouseEvent { kind, column, row, modifiers }))
 }
 
 /// Returns the key after `ESC O`, or after `ESC [` without a number.
@@ -446,52 +567,6 @@ fn utf8(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     Some((Some(KeyEvent::new(KeyCode::Char(character), modifiers)), length))
 }
 
-/// Drops a reply that arrives after its deadline, so that it is not read as keys.
-///
-/// crossterm reads `ESC ] 11;rgb:ffff/ffff/ffff ESC \` as Alt-], letters and Alt-\. (It drops the reply to DA1 itself.)
-/// No user types this beginning, and the length of the rest is limited.
-#[derive(Debug)]
-pub(super) struct LateReplyFilter {
-    /// Keys that may be the beginning of a reply.
-    held: Vec<KeyEvent>,
-    /// The number of keys of the reply so far; 0 before its beginning is complete.
-    passed: usize,
-    is_over: bool,
-}
-
-impl LateReplyFilter {
-    /// Creates a filter. It is active only if the terminal may still reply.
-    pub(super) fn new(may_reply: bool) -> Self {
-        Self { held: Vec::new(), passed: 0, is_over: !may_reply }
-    }
-
-    /// Returns the keys of the user among this key and those held back before it.
-    pub(super) fn filter(&mut self, key: KeyEvent) -> Vec<KeyEvent> {
-        const BEGINNING: [char; 4] = [']', '1', '1', ';'];
-        if self.is_over {
-            return vec![key];
-        }
-        if self.passed > 0 {
-            self.passed += 1;
-            let is_end = key.code == KeyCode::Char('\\') && key.modifiers == KeyModifiers::ALT
-                || key.code == KeyCode::Char('g') && key.modifiers == KeyModifiers::CONTROL;
-            self.is_over = is_end || self.passed > MAX_SEQUENCE;
-            return Vec::new();
-        }
-        let place = self.held.len();
-        let wanted = if place == 0 { KeyModifiers::ALT } else { KeyModifiers::NONE };
-        self.held.push(key);
-        if (key.code, key.modifiers) != (KeyCode::Char(BEGINNING[place]), wanted) {
-            return std::mem::take(&mut self.held);
-        }
-        if self.held.len() == BEGINNING.len() {
-            self.passed = self.held.len();
-            self.held.clear();
-        }
-        Vec::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -513,10 +588,19 @@ mod tests {
         }
     }
 
-    fn typed(bytes: &[u8]) -> Vec<KeyEvent> {
+    fn events(bytes: &[u8]) -> Vec<Event> {
         let mut typed = InputParser::default();
         typed.take(bytes);
-        typed.into_keys()
+        typed.end_ambiguous();
+        typed.take_events()
+    }
+
+    fn typed(bytes: &[u8]) -> Vec<KeyEvent> {
+        keys(events(bytes))
+    }
+
+    fn keys(events: Vec<Event>) -> Vec<KeyEvent> {
+        events.into_iter().map(|event| event.as_key_event().expect("a key")).collect()
     }
 
     fn key(code: KeyCode, modifiers: KeyModifiers) -> KeyEvent {
@@ -582,11 +666,72 @@ mod tests {
         }
         assert_eq!(typed(b"\x1b"), [KeyCode::Esc.into()], "nothing followed");
         assert_eq!(typed(b"\x1b\x1b[A"), [KeyCode::Esc.into(), KeyCode::Up.into()]);
+        for letter in ['[', 'O', ']', 'P'] {
+            let modifiers = if letter.is_uppercase() { KeyModifiers::SHIFT } else { KeyModifiers::NONE };
+            let expected = key(KeyCode::Char(letter), KeyModifiers::ALT | modifiers);
+            assert_eq!(typed(format!("\x1b{letter}").as_bytes()), [expected], "nothing followed {letter}");
+        }
+    }
+
+    #[test]
+    fn a_paste_is_one_event_in_pieces_of_any_size() {
+        let secret = "correct horse\r\n\x1b[31m battery \u{1f980}\x1b[201";
+        let bytes = [b"q\x1b[200~", secret.as_bytes(), b"\x1b[201~w\x1b[200~\xff\x1b[201~\x1b[200~\x1b[201~"].concat();
+        let expected = [
+            Event::Key(KeyCode::Char('q').into()),
+            Event::Paste(secret.to_owned()),
+            Event::Key(KeyCode::Char('w').into()),
+            Event::Paste("\u{fffd}".to_owned()),
+            Event::Paste(String::new()),
+        ];
+        for size in 1..bytes.len() {
+            let mut typed = InputParser::default();
+            bytes.chunks(size).for_each(|piece| typed.take(piece));
+            assert_eq!(typed.take_events(), expected, "{size}");
+        }
+        let long = [b"\x1b[200~".to_vec(), vec![b'x'; MAX_PASTE_BYTES + 5000], b"\x1b[201~q".to_vec()].concat();
+        let mut typed = InputParser::default();
+        long.chunks(READ_BYTES).for_each(|piece| typed.take(piece));
+        let [Event::Paste(text), Event::Key(_)] = &typed.take_events()[..] else { panic!("a paste and a key") };
+        assert_eq!(text.len(), MAX_PASTE_BYTES, "the rest is dropped");
+    }
+
+    #[test]
+    fn the_buffer_holds_only_an_unfinished_sequence_and_never_grows() {
+        let mut typed = InputParser::default();
+        let start = typed.rest.as_ptr();
+        typed.take(b"\x1b[200~correct horse\x1b[201~battery\x1b[");
+        assert_eq!((&typed.rest[..], typed.rest.as_ptr()), (&b"\x1b["[..], start));
+        let capacity = typed.rest.capacity();
+        typed.take(b"\x1b]");
+        typed.take(&[b'x'; READ_BYTES]);
+        assert_eq!((typed.rest.capacity(), typed.rest.as_ptr()), (capacity, start));
+    }
+
+    #[test]
+    fn clicks_and_wheel_steps_are_read() {
+        let mouse = |kind, column, row, modifiers| vec![Event::Mouse(MouseEvent { kind, column, row, modifiers })];
+        let left = MouseButton::Left;
+        for (bytes, expected) in [
+            (&b"\x1b[<0;10;5M"[..], mouse(MouseEventKind::Down(left), 9, 4, KeyModifiers::NONE)),
+            (b"\x1b[<0;10;5m", mouse(MouseEventKind::Up(left), 9, 4, KeyModifiers::NONE)),
+            (b"\x1b[<2;300;400M", mouse(MouseEventKind::Down(MouseButton::Right), 299, 399, KeyModifiers::NONE)),
+            (b"\x1b[<64;1;1M", mouse(MouseEventKind::ScrollUp, 0, 0, KeyModifiers::NONE)),
+            (b"\x1b[<65;1;1M", mouse(MouseEventKind::ScrollDown, 0, 0, KeyModifiers::NONE)),
+            (b"\x1b[<20;2;2M", mouse(MouseEventKind::Down(left), 1, 1, KeyModifiers::SHIFT | KeyModifiers::CONTROL)),
+            (b"\x1b[M \x2a\x25", mouse(MouseEventKind::Down(left), 9, 4, KeyModifiers::NONE)),
+            (b"\x1b[M#\x2a\x25", mouse(MouseEventKind::Up(left), 9, 4, KeyModifiers::NONE)),
+            (b"\x1b[<35;1;1M", Vec::new()),
+            (b"\x1b[<0;1M", Vec::new()),
+            (b"\x1b[<0;1;99999999M", Vec::new()),
+        ] {
+            assert_eq!(events(bytes), expected, "{}", String::from_utf8_lossy(bytes));
+        }
     }
 
     #[test]
     fn other_sequences_give_no_keys() {
-        for bytes in [&b"\xff\xfe"[..], b"\x1b[I", b"\x1b[200~", b"\x1b[99~", b"\x1bPtext\x1b\\", b"\xe5\xa4", b"\xf5"]
+        for bytes in [&b"\xff\xfe"[..], b"\x1b[I", b"\x1b[201~", b"\x1b[99~", b"\x1bPtext\x1b\\", b"\xe5\xa4", b"\xf5"]
         {
             assert_eq!(typed(bytes), [], "{bytes:?}");
         }
@@ -595,7 +740,7 @@ mod tests {
         let mut ahead = InputParser::default();
         ahead.take(&endless);
         ahead.take(b"q");
-        assert_eq!(ahead.into_keys(), [KeyCode::Char('q').into()], "what never ends is dropped");
+        assert_eq!(keys(ahead.take_events()), [KeyCode::Char('q').into()], "what never ends is dropped");
     }
 
     proptest! {
@@ -614,11 +759,11 @@ mod tests {
                 ahead.take(piece);
                 rest = left;
             }
-            prop_assert!(ahead.has_replied() && ahead.is_complete());
+            prop_assert!(ahead.has_replied() && ahead.rest.is_empty());
             prop_assert_eq!(ahead.background().is_some(), answer != 2);
             let expected: Vec<KeyEvent> =
                 before.iter().chain(&after).map(|place| key(KEYS[*place].1, KEYS[*place].2)).collect();
-            prop_assert_eq!(ahead.into_keys(), expected);
+            prop_assert_eq!(keys(ahead.take_events()), expected);
         }
 
         #[test]
@@ -629,33 +774,5 @@ mod tests {
                 prop_assert!(ahead.rest.len() <= MAX_SEQUENCE + 16);
             }
         }
-    }
-
-    /// The reply as crossterm reads it.
-    fn late(answer: &str) -> Vec<KeyEvent> {
-        let alt = |letter| key(KeyCode::Char(letter), KeyModifiers::ALT);
-        let letters = answer.chars().map(|letter| KeyCode::Char(letter).into());
-        [alt(']')].into_iter().chain(letters).chain([alt('\\')]).collect()
-    }
-
-    #[test]
-    fn a_late_reply_is_dropped() {
-        let filter = |may_reply: bool, keys: &[KeyEvent]| -> Vec<KeyEvent> {
-            let mut late = LateReplyFilter::new(may_reply);
-            keys.iter().flat_map(|key| late.filter(*key)).collect()
-        };
-        let q: KeyEvent = KeyCode::Char('q').into();
-        let answer = late("11;rgb:1e1e/1e1e/2e2e");
-        assert_eq!(filter(true, &[&[q], &answer[..], &[q]].concat()), [q, q]);
-        let bell = key(KeyCode::Char('g'), KeyModifiers::CONTROL);
-        assert_eq!(filter(true, &[&answer[..answer.len() - 1], &[bell, q]].concat()), [q]);
-        // Similar input of a user is kept.
-        let like_it = late("12;");
-        assert_eq!(filter(true, &like_it), like_it);
-        assert_eq!(filter(false, &answer), answer, "nothing was asked");
-        let twice = [&answer[..], &answer].concat();
-        assert_eq!(filter(true, &twice), answer, "it answers once");
-        let endless = late(&("11;".to_owned() + &"x".repeat(2 * MAX_SEQUENCE)));
-        assert!(!filter(true, &endless).is_empty(), "what never ends lets go");
     }
 }

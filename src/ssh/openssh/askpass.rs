@@ -9,6 +9,7 @@ use crate::ssh::limits::PausableTimeout;
 use crate::ssh::prompt::{Answer, PromptKind};
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -37,6 +38,19 @@ const TOKEN_VARIABLE: &str = "GPUFLEET_ASKPASS_TOKEN";
 
 /// The exit code of a shell for a program that cannot be started.
 const CANNOT_START: u8 = 127;
+
+/// Keeps passphrases and passwords of this process out of core dumps, and on Linux out of reach of a debugger of the same
+/// user. Programs that it starts are not affected on Linux.
+pub fn forbid_memory_dumps() {
+    // An error leaves the defaults of the system.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
+    #[cfg(not(target_os = "linux"))]
+    let _ = {
+        use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+        setrlimit(Resource::Core, Rlimit { current: Some(0), ..getrlimit(Resource::Core) })
+    };
+}
 
 /// Runs the helper role that the environment selects, if any. `main` calls it before anything else.
 pub fn run_helper_role() -> Option<ExitCode> {
@@ -153,7 +167,7 @@ struct AskpassServer {
     clients: Arc<AskpassClients>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct AskpassClients(Mutex<HashMap<String, Arc<AskpassClient>>>);
 
 /// One program that may ask.
@@ -179,12 +193,25 @@ pub(in crate::ssh) enum PromptAbandoned {
 }
 
 /// Lets one program ask, until dropped.
-#[derive(Debug)]
 pub(in crate::ssh) struct AskpassToken {
     clients: Arc<AskpassClients>,
+    /// A secret: the program with it can ask as this host.
     token: String,
     client: Arc<AskpassClient>,
     socket: PathBuf,
+}
+
+impl fmt::Debug for AskpassToken {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "AskpassToken({})", self.client.host)
+    }
+}
+
+impl fmt::Debug for AskpassClients {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The keys are the tokens.
+        write!(formatter, "AskpassClients({})", self.lock().len())
+    }
 }
 
 impl AskpassServer {
@@ -350,6 +377,16 @@ fn random_hex() -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn debug_output_shows_no_token() {
+        let (broker, _prompts) = Broker::new(crate::ssh::Interaction::Ask);
+        let server = AskpassServer::start(Arc::new(broker)).unwrap();
+        let limit = Duration::from_secs(1);
+        let token = server.token("gpu01", PausableTimeout::start(limit), limit).unwrap();
+        let text = format!("{token:?} {server:?}");
+        assert!(text.contains("gpu01") && !text.contains(&token.token), "{text}");
+    }
 
     #[test]
     fn ssh_questions_are_classified() {

@@ -6,6 +6,6 @@
 mod askpass;
 mod open;
 
-pub use askpass::run_helper_role;
 pub(super) use askpass::{Askpass, AskpassToken, PromptAbandoned};
+pub use askpass::{forbid_memory_dumps, run_helper_role};
 pub(super) use open::{arguments, open};

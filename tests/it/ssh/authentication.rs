@@ -3,15 +3,18 @@
 use super::client::{client, client_with, host, secret};
 use super::host_keys::ssh_accepts;
 use super::servers::{CODE, LoginMethod, PASSWORD, Server};
-use crate::sshd::{PASSPHRASE, Sshd, fingerprint};
+use crate::lab::has_root;
+use crate::pty::Pty;
+use crate::sshd::{PASSPHRASE, Sshd, TIMEOUT, fingerprint};
 use gpufleet::config::{Backend, HostConfig};
 use gpufleet::ssh::{Answer, Interaction, PromptKind, SshError, SshErrorKind};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::Ipv4Addr;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A running ssh-agent; killed when dropped.
 pub(super) struct SshAgent {
@@ -557,4 +560,88 @@ async fn error_for_a_host_certificate_names_the_other_host() {
         "{error}"
     );
     assert!(!sshd.log().contains("Accepted"), "{}", sshd.log());
+}
+
+/// The number of places in the writable memory of a process that hold `secret`. Reading it needs root.
+fn copies_in_memory(pid: u32, secret: &str) -> usize {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
+    let memory = fs::File::open(format!("/proc/{pid}/mem")).unwrap();
+    let mut copies = 0;
+    for line in maps.lines().filter(|line| line.split(' ').nth(1).is_some_and(|mode| mode.starts_with("rw"))) {
+        let (start, end) = line.split(' ').next().and_then(|range| range.split_once('-')).unwrap();
+        let [start, end] = [start, end].map(|address| u64::from_str_radix(address, 16).unwrap());
+        let mut bytes = vec![0; (end - start) as usize];
+        // A mapping may be gone by now.
+        if memory.read_exact_at(&mut bytes, start).is_ok() {
+            copies += bytes.windows(secret.len()).filter(|window| *window == secret.as_bytes()).count();
+        }
+    }
+    copies
+}
+
+#[track_caller]
+fn wait_until_wiped(pty: &Pty, secret: &str) {
+    let deadline = Instant::now() + TIMEOUT;
+    loop {
+        let copies = copies_in_memory(pty.pid(), secret);
+        if copies == 0 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{copies} copies of {secret:?} remain");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pasted_and_typed_secrets_are_wiped_after_the_login() {
+    if !has_root() {
+        return;
+    }
+    let paste = |secret: &str| format!("\x1b[200~{secret}\x1b[201~\r");
+    let typed = |secret: &str| format!("{secret}\r");
+    let start = |folder: &Path, section: String| {
+        let hosts = folder.join("hosts.toml");
+        fs::write(
+            &hosts,
+            format!("[[hosts]]\nname = \"gpu01\"\naddress = \"127.0.0.1\"\nbackend = \"native\"\n{section}"),
+        )
+        .unwrap();
+        Pty::gpufleet((120, 40), &["--theme", "dark", hosts.to_str().unwrap()], &[("SSH_AUTH_SOCK", "")])
+    };
+    let sshd = Sshd::start();
+    for input in [paste(PASSPHRASE), typed(PASSPHRASE)] {
+        let folder = tempfile::tempdir().unwrap();
+        let section = format!(
+            "port = {}\nidentity_file = \"{}\"\nknown_hosts = \"{}\"\n",
+            sshd.port(),
+            sshd.locked_key().display(),
+            sshd.known_hosts().display()
+        );
+        let mut pty = start(folder.path(), section);
+        pty.wait("the passphrase dialog", |text| text.contains("Passphrase") && text.contains('▏'));
+        assert_eq!(copies_in_memory(pty.pid(), PASSPHRASE), 0);
+        pty.keys(&input[..input.len() - 1]);
+        let deadline = Instant::now() + TIMEOUT;
+        while copies_in_memory(pty.pid(), PASSPHRASE) == 0 {
+            assert!(Instant::now() < deadline, "the input field holds it");
+        }
+        pty.keys("\r");
+        pty.wait("the login", |text| !text.contains("Passphrase"));
+        wait_until_wiped(&pty, PASSPHRASE);
+    }
+    for (method, dialog) in [(LoginMethod::Password, "password"), (LoginMethod::Questions, "Password:")] {
+        let server = Server::start(method).await;
+        let folder = tempfile::tempdir().unwrap();
+        let known_hosts = folder.path().join("known_hosts");
+        fs::write(&known_hosts, server.known_hosts_line()).unwrap();
+        let section = format!("port = {}\nuser = \"bob\"\nknown_hosts = \"{}\"\n", server.port, known_hosts.display());
+        let mut pty = start(folder.path(), section);
+        pty.wait("the password dialog", |text| text.contains(dialog) && text.contains('▏'));
+        pty.keys(&paste(PASSWORD));
+        if matches!(method, LoginMethod::Questions) {
+            pty.wait("the code dialog", |text| text.contains("Verification code") && text.contains('▏'));
+            pty.keys(&paste(CODE));
+        }
+        pty.wait("the login", |text| !text.contains(dialog) && !text.contains("Verification"));
+        wait_until_wiped(&pty, PASSWORD);
+    }
 }
