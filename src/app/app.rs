@@ -26,6 +26,7 @@ use crate::fleet::{
 };
 use crate::ssh::prompt::PromptKind;
 use crate::wire::SafeText;
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// The largest part of a terminal that is drawn, in columns and rows. A terminal may report up to 65,535 of each, and a
@@ -422,10 +423,12 @@ impl App {
     /// Returns each user with processes, the GPU memory held in bytes and the number of jobs, the most memory first.
     pub fn user_totals(&self) -> Vec<(SafeText, u64, usize)> {
         let mut users: Vec<(SafeText, u64, usize)> = Vec::new();
+        let mut indexes: HashMap<&SafeText, usize> = HashMap::new();
         let jobs = self.fleet.hosts().iter().flat_map(|host| self.jobs(host.id));
         for row in jobs.map(|job| &job.row).filter(|row| row.ended_at.is_none()) {
             let bytes = row.gpu_memory_bytes.unwrap_or(0);
-            match users.iter_mut().find(|(user, ..)| *user == row.who) {
+            let index = *indexes.entry(&row.who).or_insert(users.len());
+            match users.get_mut(index) {
                 Some((_, held, count)) => {
                     *held = held.saturating_add(bytes);
                     *count += 1;

@@ -7,6 +7,7 @@ use crate::fleet::{
     free_gpus, host_users,
 };
 use crate::wire::{ClocksEventReasons, GpuReading, SafeText};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Degrees below the slowdown temperature from which a GPU counts as hot, as in the rule `temperature`.
@@ -167,13 +168,15 @@ impl HostSummary {
 /// Returns for each GPU the users who compute on it with their memory in bytes, the most memory first.
 fn users_by_gpu(host: &Host) -> Vec<Vec<(SafeText, u64)>> {
     let mut users: Vec<Vec<(SafeText, u64)>> = vec![Vec::new(); host.gpus().len()];
+    let mut indexes: HashMap<(usize, &SafeText), usize> = HashMap::new();
     for process in host.processes() {
         let who = &process.info.who;
         for position in process.gpu_positions().filter(|&position| process.computes_on(position)) {
             let bytes = process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes).unwrap_or(0);
             let Some(users) = users.get_mut(position) else { continue };
-            match users.iter_mut().find(|(user, _)| user == who) {
-                Some((_, held)) => *held += bytes,
+            let index = *indexes.entry((position, who)).or_insert(users.len());
+            match users.get_mut(index) {
+                Some((_, held)) => *held = held.saturating_add(bytes),
                 None => users.push((who.clone(), bytes)),
             }
         }

@@ -233,6 +233,14 @@ impl HostDiagnosis {
             memory: limits.stuck_spin.memory_max,
             idle: limits.missing_rank.utilization,
         };
+        let mut has_context = vec![false; self.gpus.len()];
+        for process in host.processes().filter(|process| !process.is_stale) {
+            for position in process.gpu_positions().filter(|position| process.computes_on(*position)) {
+                if let Some(has_context) = has_context.get_mut(position) {
+                    *has_context = true;
+                }
+            }
+        }
         let past = host.snapshot.as_ref().map(|snapshot| (snapshot.monotonic_seconds, &snapshot.recent_past));
         for (position, (track, (info, reading))) in self.gpus.iter_mut().zip(host.gpus()).enumerate() {
             // The driver's history counts only before the first sample; later it would be counted twice.
@@ -243,12 +251,11 @@ impl HostDiagnosis {
                     track.backfill(past, sample_time.t - back.max(0.5), bounds);
                 }
             }
-            let has_context = host.processes().any(|process| !process.is_stale && process.computes_on(position));
             track.update(
                 info,
                 reading,
                 host.gpu_health(position),
-                has_context,
+                has_context[position],
                 bounds,
                 (sample_time.t, sample_time.dt),
             );

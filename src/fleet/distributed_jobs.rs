@@ -2,7 +2,7 @@
 
 use super::{Fleet, HostId, JobKey, Process};
 use crate::wire::SafeText;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// Maximum difference of the start times of two parts, in seconds.
 const MAX_START_SKEW_SECONDS: f64 = 120.0;
@@ -26,13 +26,12 @@ pub fn distributed_jobs(fleet: &Fleet) -> Vec<DistributedJob> {
     let mut slurm: HashMap<(&SafeText, &SafeText), Vec<(HostId, JobKey)>> = HashMap::new();
     let mut candidates: HashMap<(&SafeText, String), Vec<JobPart>> = HashMap::new();
     for host in fleet.hosts() {
-        let mut seen: Vec<&JobKey> = Vec::new();
+        let mut seen: HashSet<&JobKey> = HashSet::new();
         for process in host.processes() {
             let (info, job) = (&process.info, &process.info.job);
-            if seen.contains(&job) {
+            if !seen.insert(job) {
                 continue;
             }
-            seen.push(job);
             match job {
                 JobKey::Slurm { job: number, .. } => {
                     slurm.entry((number, &info.who)).or_default().push((host.id, job.clone()));

@@ -115,7 +115,9 @@ impl Process {
 
     /// The readings on the GPU at `position`.
     pub fn usage_on(&self, position: usize) -> Option<&GpuProcessReading> {
-        self.gpus.iter().find(|usage| usage.gpu.map(usize::from) == Some(position))
+        let position = u16::try_from(position).ok()?;
+        let index = self.gpus.binary_search_by_key(&Some(position), |usage| usage.gpu).ok()?;
+        self.gpus.get(index)
     }
 
     /// The condition that needs attention. [`Process::state_since`] gives its start.

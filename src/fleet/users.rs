@@ -116,11 +116,14 @@ pub fn host_users(host: &Host, states: &[(GpuState, Option<Moment>)]) -> HostUse
             }
         }
     }
-    let holders = |gpu: usize| users.values().filter(|(_, shares)| shares.contains_key(&gpu)).count();
+    let mut holders = vec![0_u32; physical.len()];
+    for gpu in users.values().flat_map(|(_, shares)| shares.keys()) {
+        holders[*gpu] += 1;
+    }
     let mut unheld = StateCounts::default();
     let mut held = 0;
     for (position, _) in host.gpus().enumerate().filter(|(_, (info, _))| info.mig_parent_uuid.is_none()) {
-        if holders(position) > 0 {
+        if holders[position] > 0 {
             held += 1;
         } else {
             let state = states.get(position).map_or(GpuState::Unknown, |(state, _)| *state);
@@ -131,16 +134,11 @@ pub fn host_users(host: &Host, states: &[(GpuState, Option<Moment>)]) -> HostUse
     HostUsers { users, held, unheld }
 }
 
-fn host_usage(
-    who: &SafeText,
-    is_mine: bool,
-    shares: &BTreeMap<usize, GpuShare>,
-    holders: &dyn Fn(usize) -> usize,
-) -> HostUsage {
+fn host_usage(who: &SafeText, is_mine: bool, shares: &BTreeMap<usize, GpuShare>, holders: &[u32]) -> HostUsage {
     let mut user = HostUsage { is_mine, ..HostUsage::new(who.clone()) };
     for (gpu, share) in shares {
         user.gpus += 1;
-        user.shared += u32::from(holders(*gpu) > 1);
+        user.shared += u32::from(holders[*gpu] > 1);
         user.by_state.add_one(share.state);
         user.memory_bytes = add_bytes(user.memory_bytes, share.bytes);
         if share.state == GpuState::Idle {

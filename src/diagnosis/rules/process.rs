@@ -254,7 +254,9 @@ fn ghost(context: &RuleContext, conditions: &mut Conditions, (position, gpu): (u
     if (unaccounted as f64) <= least && !(is_busy && known == 0 && gpu.used_bytes > gpu.reserved_bytes) {
         return;
     }
-    let on_it = || context.host.processes().filter(|process| process.usage_on(position).is_some());
+    let on_it = context.host.processes().filter(|process| process.usage_on(position).is_some());
+    let on_it: Vec<&Process> = on_it.collect();
+    let on_it = || on_it.iter().copied();
     if on_it().any(|process| process.is_stale) {
         return;
     }
