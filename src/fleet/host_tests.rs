@@ -164,6 +164,23 @@ fn processes_of_a_blocked_gpu_become_stale() {
 }
 
 #[test]
+fn stale_processes_do_not_add_up() {
+    const LISTED: u32 = 1500;
+    let mut host = TestHost::new(0, gpus(0..2));
+    let blocked = || GpuReading { blocked_seconds: Some(4.0), ..GpuReading::default() };
+    for round in 0..5 {
+        let pids = round * LISTED + 1..=(round + 1) * LISTED;
+        let listed: Vec<_> = pids.map(|pid| process(pid, "python a.py", &[(1, u64::from(pid / 100))])).collect();
+        host.send_snapshot(f64::from(round) + 1.0, &[reading(97, 30), blocked()], &listed);
+        let stale = host.host.processes().filter(|process| process.is_stale).count();
+        assert_eq!(host.host.processes().len(), 4096.min(1500 * (round as usize + 1)), "{stale} are stale");
+    }
+    let pids = pids(&host.host);
+    assert!(pids.is_sorted() && pids.last() == Some(&(5 * LISTED)));
+    assert!(!pids.contains(&1), "the processes with the most memory stay");
+}
+
+#[test]
 fn a_blocked_driver_makes_all_processes_stale() {
     let mut host = TestHost::new(0, gpus(0..1));
     host.send_snapshot(1.0, &[reading(97, 30)], &[process(7, "python a.py", &[(0, 30)])]);

@@ -2,9 +2,11 @@
 //! answer, and detects processes that have ended.
 
 use super::{EndedProcess, Moment, Process, ProcessInfo, ProcessKey, sanitize};
+use crate::wire::codec::MAX_PROCESSES;
 use crate::wire::{
     GpuInfo, GpuProcessReading, GpuReading, Presence, ProcessColumns, ProcessFacts, ProcessReading, SafeText, Snapshot,
 };
+use std::cmp::Reverse;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -138,6 +140,9 @@ impl ProcessTable {
     }
 
     /// Marks missing processes as ended, or keeps them as stale if their GPUs could not be read.
+    ///
+    /// Listed and stale processes together stay below the limit of one snapshot. A host with a broken GPU that lists other
+    /// processes each time would otherwise fill the memory.
     fn end_or_carry_over(&mut self, missing: Vec<Process>, is_truncated: bool, context: &SnapshotContext) {
         let is_readable = |position: usize| {
             context.readings.get(position).is_some_and(|gpu| gpu.error.is_none() && gpu.blocked_seconds.is_none())
@@ -153,7 +158,13 @@ impl ProcessTable {
             }
         }
         // A pid that is listed again belongs to the listed process.
-        carried_over.retain(|process| !self.live.iter().any(|live| live.key.pid == process.key.pid));
+        let is_listed = |pid: u32| self.live.binary_search_by_key(&pid, |process| process.key.pid).is_ok();
+        carried_over.retain(|process| !is_listed(process.key.pid));
+        let room = MAX_PROCESSES.saturating_sub(self.live.len());
+        if carried_over.len() > room {
+            carried_over.sort_by_key(|process| Reverse(process.gpu_memory_bytes()));
+            carried_over.truncate(room);
+        }
         if !carried_over.is_empty() {
             self.live.append(&mut carried_over);
             self.live.sort_by_key(|process| process.key.pid);
@@ -179,7 +190,7 @@ impl ProcessTable {
             }
             known.missed_snapshots < FACTS_RETAINED_SNAPSHOTS
         });
-        let limit = 2 * crate::wire::codec::MAX_PROCESSES;
+        let limit = 2 * MAX_PROCESSES;
         if self.known.len() > limit {
             self.known.retain(|_, known| known.missed_snapshots == 0);
         }
