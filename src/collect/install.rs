@@ -22,6 +22,8 @@ const STEP_LIMIT: Duration = Duration::from_secs(10);
 const SCRIPT_LIMIT: Duration = Duration::from_secs(30);
 /// Limit of answers. The script tries four directories, with at most three answers each.
 const MOST_ANSWERS: u32 = 16;
+/// Limit of uploads. A quota shows itself only on writing, so each directory may need one.
+const MOST_UPLOADS: u32 = 4;
 /// Slowest link on which an upload can finish within its deadline.
 const SLOWEST_BYTES_PER_SECOND: u64 = 2048;
 /// Limit of other output, such as banners and noisy start-up files.
@@ -135,8 +137,7 @@ impl ScriptSession<'_> {
     async fn run_script(&mut self, text: &str, binary: Option<&ProbeBinary>) -> Result<Started, LinkError> {
         let mut end = Instant::now() + SCRIPT_LIMIT;
         let mut deadline = Instant::now() + STEP_LIMIT;
-        // A quota shows itself only on writing, so each directory may need one upload.
-        let (mut was_sent, mut was_sent_here) = (false, false);
+        let (mut uploads, mut was_sent_here) = (0, false);
         self.send(text.as_bytes(), deadline).await?;
         let mut directory = SafeText::default();
         for _ in 0..MOST_ANSWERS {
@@ -165,12 +166,12 @@ impl ScriptSession<'_> {
                     (self.request.on_event)(InstallEvent::Skipped(why.clone()));
                     self.skipped.push(why);
                 }
-                (Answer::Need, Some(binary)) if !was_sent_here => {
+                (Answer::Need, Some(binary)) if !was_sent_here && uploads < MOST_UPLOADS => {
                     let upload = Duration::from_secs(binary.size_bytes / SLOWEST_BYTES_PER_SECOND);
-                    if !was_sent {
+                    if uploads == 0 {
                         end += upload;
                     }
-                    (was_sent, was_sent_here) = (true, true);
+                    (uploads, was_sent_here) = (uploads + 1, true);
                     deadline = (deadline + upload).min(end);
                     let bytes = binary.bytes().map_err(|why| LinkError::new(LinkErrorKind::NoProbe, why))?;
                     self.send(&bytes, deadline).await?;

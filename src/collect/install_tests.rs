@@ -573,6 +573,11 @@ async fn a_script_that_answers_without_end_is_left() {
     assert_eq!(error.message, "protocol violation: more than 16 answers of the remote script");
     let (error, uploads, _) = babbling(&["need"], moment).await;
     assert_eq!((&*error.message, uploads), ("protocol violation: unexpected answer of the remote script", 1));
+    let (error, uploads, _) = babbling(&["try /home/a", "need"], moment).await;
+    assert_eq!(
+        (&*error.message, uploads),
+        ("protocol violation: unexpected answer of the remote script", MOST_UPLOADS)
+    );
     let (error, _, took) = babbling(&["try /home/a"], Duration::from_secs(9)).await;
     assert_eq!((&*error.message, took), ("the remote script did not finish within 30 s", SCRIPT_LIMIT));
 }
