@@ -3,10 +3,11 @@
 use super::notification_hook::Hook;
 use crate::config::{MinSeverity, Notifications, Rate};
 use crate::diagnosis::{FindingNotification, Severity};
-use crate::fleet::{Fleet, Moment};
+use crate::fleet::{Fleet, HostId, Moment};
 use crate::output::notification::{Notification, line, osc9, summary};
 use crate::wire::SafeText;
-use std::collections::VecDeque;
+use std::cmp::Reverse;
+use std::collections::{HashSet, VecDeque};
 
 /// Sends notifications to the terminal and to the hook.
 #[derive(Debug)]
@@ -49,14 +50,14 @@ impl Notifier {
     /// second, so that simultaneous findings are sent together.
     pub(super) fn tick(&mut self, fleet: &Fleet, now: Moment) -> Option<String> {
         if let Some((queue, hook)) = self.hook.as_mut().filter(|(_, hook)| hook.is_free())
-            && let Some(notification) = queue.next(now)
+            && let Some(notification) = queue.next(fleet.hosts().len(), now)
             // Plain data always encodes.
             && let Ok(input) = line(&notification, fleet, now)
         {
             hook.start(input);
         }
         let terminal = self.terminal.as_mut()?;
-        let text = summary(&terminal.queue.next(now)?);
+        let text = summary(&terminal.queue.next(fleet.hosts().len(), now)?);
         let desktop = if terminal.desktop { osc9(&text, terminal.is_tmux) } else { String::new() };
         Some(if terminal.bell { desktop + "\x07" } else { desktop })
     }
@@ -84,16 +85,32 @@ impl Notifier {
 /// The maximum number of queued findings; further ones are only counted.
 const MAX_WAITING: usize = 100;
 
+/// A host causes at most this part of the notifications of a period, unless the fleet has fewer hosts.
+const HOST_PART: u32 = 4;
+/// This part of the notifications of a period is kept for critical findings.
+const RESERVED_PART: u32 = 4;
+
 /// The queued notifications of one destination. Findings that exceed the rate are sent together later: a finding fires
 /// only once, so it must not be dropped.
+///
+/// A notification carries everything that waits, but not everything may cause one. A host whose findings come and go has
+/// its share of the rate, and warnings leave a part of it to critical findings.
 #[derive(Debug)]
 struct NotificationQueue {
     min_severity: Severity,
     rate: Rate,
     waiting: Vec<FindingNotification>,
     left_out: u32,
-    /// The times of the last notifications, at most `rate.count`.
-    sent_at: VecDeque<Moment>,
+    /// The last notifications, at most `rate.count`.
+    sent: VecDeque<SentNotification>,
+}
+
+/// A notification within the period of the rate.
+#[derive(Debug)]
+struct SentNotification {
+    at: Moment,
+    /// The hosts that caused it.
+    hosts: HashSet<HostId>,
 }
 
 impl NotificationQueue {
@@ -102,34 +119,58 @@ impl NotificationQueue {
             MinSeverity::Warn => Severity::Warn,
             MinSeverity::Crit => Severity::Crit,
         };
-        Self { min_severity, rate, waiting: Vec::new(), left_out: 0, sent_at: VecDeque::new() }
+        Self { min_severity, rate, waiting: Vec::new(), left_out: 0, sent: VecDeque::new() }
     }
 
     /// Queues notifications. A finding that is already queued is replaced.
     pub(super) fn take(&mut self, news: &[FindingNotification]) {
-        for one in news.iter().filter(|news| news.transition.severity >= self.min_severity) {
+        let min_severity = self.min_severity;
+        for one in news.iter().filter(|news| news.transition.severity >= min_severity) {
             self.waiting.retain(|other| other.transition.id != one.transition.id);
-            if self.waiting.len() < MAX_WAITING {
-                self.waiting.push(one.clone());
-            } else {
-                self.left_out += 1;
+            self.waiting.push(one.clone());
+            if self.waiting.len() > MAX_WAITING {
+                self.leave_one_out();
             }
         }
     }
 
-    /// Returns the next notification if the rate allows one now.
-    pub(super) fn next(&mut self, now: Moment) -> Option<Notification> {
-        self.sent_at.retain(|sent_at| now.since(*sent_at) < self.rate.span);
-        if self.waiting.is_empty() || self.sent_at.len() >= self.rate.count as usize {
+    /// Drops the least important finding: of the lowest severity, then of the host with the most findings, then the newest.
+    fn leave_one_out(&mut self) {
+        let of_host = |host| self.waiting.iter().filter(|news| news.transition.host == host).count();
+        let importance =
+            |news: &FindingNotification| (news.transition.severity, Reverse(of_host(news.transition.host)));
+        let least =
+            self.waiting.iter().enumerate().rev().min_by_key(|(_, news)| importance(news)).map(|(index, _)| index);
+        if let Some(index) = least {
+            self.waiting.remove(index);
+            self.left_out += 1;
+        }
+    }
+
+    /// Returns the next notification if the rate allows one now in a fleet of this many hosts.
+    pub(super) fn next(&mut self, hosts: usize, now: Moment) -> Option<Notification> {
+        self.sent.retain(|sent| now.since(sent.at) < self.rate.span);
+        let count = self.rate.count;
+        let parts = HOST_PART.min(u32::try_from(hosts).unwrap_or(HOST_PART)).max(1);
+        let host_share = count.div_ceil(parts) as usize;
+        let sent = self.sent.len();
+        let may_cause = |news: &&FindingNotification| {
+            let limit = if news.transition.severity >= Severity::Crit { count } else { count - count / RESERVED_PART };
+            let of_host = self.sent.iter().filter(|sent| sent.hosts.contains(&news.transition.host)).count();
+            sent < limit as usize && of_host < host_share
+        };
+        let causes: HashSet<HostId> = self.waiting.iter().filter(may_cause).map(|news| news.transition.host).collect();
+        if causes.is_empty() {
             return None;
         }
-        self.sent_at.push_back(now);
+        self.sent.push_back(SentNotification { at: now, hosts: causes });
         self.drain()
     }
 
-    /// Returns everything that is queued, regardless of the rate.
+    /// Returns everything that is queued, regardless of the rate, critical findings first.
     pub(super) fn drain(&mut self) -> Option<Notification> {
-        let news = std::mem::take(&mut self.waiting);
+        let mut news = std::mem::take(&mut self.waiting);
+        news.sort_by_key(|news| Reverse(news.transition.severity));
         let left_out = std::mem::take(&mut self.left_out);
         (!news.is_empty()).then_some(Notification { news, left_out })
     }
@@ -180,18 +221,18 @@ mod tests {
     #[test]
     fn simultaneous_findings_are_sent_together_once() {
         let mut queue = queue(20, 3600);
-        assert_eq!(queue.next(at(0)), None);
+        assert_eq!(queue.next(1, at(0)), None);
         queue.take(&[notification("a", Severity::Warn)]);
         queue.take(&[notification("b", Severity::Crit)]);
-        assert_eq!(ids(queue.next(at(1))), ["a", "b"]);
-        assert_eq!(queue.next(at(2)), None);
+        assert_eq!(ids(queue.next(1, at(1))), ["b", "a"]);
+        assert_eq!(queue.next(1, at(2)), None);
     }
 
     #[test]
     fn findings_below_the_minimum_severity_are_dropped() {
         let mut queue = NotificationQueue::new(MinSeverity::Crit, Rate::default());
         queue.take(&[notification("a", Severity::Warn), notification("b", Severity::Crit)]);
-        assert_eq!(ids(queue.next(at(0))), ["b"]);
+        assert_eq!(ids(queue.next(1, at(0))), ["b"]);
     }
 
     #[test]
@@ -200,7 +241,7 @@ mod tests {
         let mut sent_at = Vec::new();
         for second in 0..130 {
             queue.take(&[notification(&format!("f{second}"), Severity::Warn)]);
-            let now = ids(queue.next(at(second)));
+            let now = ids(queue.next(1, at(second)));
             if !now.is_empty() {
                 sent_at.push((second, now.len()));
             }
@@ -216,10 +257,10 @@ mod tests {
             notification("b", Severity::Warn),
             notification("a", Severity::Crit),
         ]);
-        let notification = queue.next(at(0)).expect("a notification");
+        let notification = queue.next(1, at(0)).expect("a notification");
         let sent_at: Vec<_> =
             notification.news.iter().map(|news| (&*news.transition.id, news.transition.severity)).collect();
-        assert_eq!(sent_at, [("b", Severity::Warn), ("a", Severity::Crit)]);
+        assert_eq!(sent_at, [("a", Severity::Crit), ("b", Severity::Warn)]);
     }
 
     #[test]
@@ -228,8 +269,63 @@ mod tests {
         for number in 0..250 {
             queue.take(&[notification(&format!("f{number}"), Severity::Warn)]);
         }
-        let notification = queue.next(at(0)).expect("a notification");
+        let notification = queue.next(1, at(0)).expect("a notification");
         assert_eq!((notification.news.len(), notification.left_out), (MAX_WAITING, 150));
-        assert_eq!(queue.next(at(10_000)), None);
+        assert_eq!(queue.next(1, at(10_000)), None);
+    }
+
+    fn notification_of(host: u32, id: &str, severity: Severity) -> FindingNotification {
+        let mut news = notification(id, severity);
+        news.transition.host = HostId(host);
+        news
+    }
+
+    #[test]
+    fn a_host_that_flaps_leaves_the_rate_to_the_others() {
+        let mut queue = queue(20, 3600);
+        let mut sent = Vec::new();
+        for second in 0..600 {
+            queue.take(&[notification_of(0, &format!("f{second}"), Severity::Crit)]);
+            if second == 300 {
+                queue.take(&[notification_of(1, "gpu-lost", Severity::Crit)]);
+            }
+            sent.extend(queue.next(8, at(second)).map(|notification| (second, notification)));
+        }
+        let times: Vec<u64> = sent.iter().map(|(second, _)| *second).collect();
+        assert_eq!(times, [0, 1, 2, 3, 4, 300], "5 of 20 for the host that flaps");
+        assert!(sent[5].1.news.iter().any(|news| &*news.transition.id == "gpu-lost"));
+        assert_eq!(
+            (sent[5].1.news.len(), sent[5].1.left_out),
+            (MAX_WAITING, 197),
+            "the findings that waited come along"
+        );
+    }
+
+    #[test]
+    fn warnings_leave_a_part_of_the_rate_to_critical_findings() {
+        let mut queue = queue(20, 3600);
+        for host in 0..40 {
+            queue.take(&[notification_of(host, &format!("w{host}"), Severity::Warn)]);
+            assert_eq!(queue.next(40, at(u64::from(host))).is_some(), host < 15, "{host}");
+        }
+        for host in 40..50 {
+            queue.take(&[notification_of(host, &format!("c{host}"), Severity::Crit)]);
+            assert_eq!(queue.next(50, at(u64::from(host))).is_some(), host < 45, "{host}");
+        }
+    }
+
+    #[test]
+    fn a_full_queue_drops_warnings_of_the_host_with_the_most_findings() {
+        let mut queue = queue(20, 3600);
+        queue.take(&[notification_of(1, "w1", Severity::Warn)]);
+        for number in 0..MAX_WAITING {
+            queue.take(&[notification_of(0, &format!("w0-{number}"), Severity::Warn)]);
+        }
+        queue.take(&[notification_of(2, "c2", Severity::Crit)]);
+        let notification = queue.next(3, at(0)).expect("a notification");
+        assert_eq!((notification.news.len(), notification.left_out), (MAX_WAITING, 2));
+        let ids = ids(Some(notification));
+        assert_eq!((&*ids[0], ids.contains(&"w1".to_owned())), ("c2", true));
+        assert!(!ids.contains(&format!("w0-{}", MAX_WAITING - 1)), "the newest");
     }
 }

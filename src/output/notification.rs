@@ -17,7 +17,7 @@ const MAX_CHARACTERS: usize = 240;
 /// The findings of one notification.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Notification {
-    /// The findings, oldest first; never empty.
+    /// The findings, critical ones first, then the oldest first; never empty.
     pub news: Vec<FindingNotification>,
     /// Number of further findings beyond the limit.
     pub left_out: u32,
