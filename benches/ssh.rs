@@ -12,9 +12,9 @@
 #[path = "../tests/it/sshd.rs"]
 mod sshd;
 
-use gpufleet::collect::{Collector, OpenChannel, Source};
+use gpufleet::collect::{Collector, HostUpdates, OpenChannel, Source};
 use gpufleet::config::{Backend, HostConfig};
-use gpufleet::fleet::{Clock, HostId, HostUpdate};
+use gpufleet::fleet::{Clock, HostUpdate};
 use gpufleet::ssh::{Context, Interaction, Options};
 use russh::keys::{PrivateKeyWithHashAlg, PublicKeyOrCertificate, load_secret_key};
 use sshd::Sshd;
@@ -26,7 +26,6 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 /// Rounds with one host; each measures all three programs in turn.
@@ -153,7 +152,7 @@ async fn connect_russh(address: SocketAddr, key: PathBuf, user: String) {
 /// Keeps the connections open until it is dropped.
 struct Connections {
     _collector: Collector,
-    _updates: mpsc::Receiver<(HostId, HostUpdate)>,
+    _updates: HostUpdates,
 }
 
 /// Connects to `hosts` hosts with gpufleet and waits for the first snapshot of each.

@@ -9,10 +9,10 @@ use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{Prompter, wait_until};
 use super::{CommandError, ExitSignals, print};
 use crate::cli::arguments::{FindingsArgs, Level};
-use crate::collect::Collector;
+use crate::collect::{Collector, HostUpdates};
 use crate::config::Thresholds;
 use crate::diagnosis::{Engine, Finding, FindingPhase, Severity, Transition};
-use crate::fleet::{Clock, Fleet, HostId, HostUpdate, Link, Moment};
+use crate::fleet::{Clock, Fleet, Link, Moment};
 use crate::output::findings::{self, FindingsReport};
 use crate::output::paint::Paint;
 use crate::store::Directories;
@@ -24,7 +24,6 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 /// How long to watch the hosts without `--for`.
@@ -134,7 +133,7 @@ impl FindingsRun {
     /// Applies updates and ticks until the time is over. Time with an open prompt does not count.
     async fn watch(
         &mut self,
-        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        updates: &mut HostUpdates,
         mut prompter: Prompter,
         span: Option<Duration>,
         mut state_file: Option<&mut BackgroundWriter<SavedStateFile>>,

@@ -5,13 +5,12 @@ use super::exit::{INCOMPLETE, NOTHING_FREE, print_json};
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::FreeArgs;
-use crate::collect::Collector;
+use crate::collect::{Collector, HostUpdates};
 use crate::diagnosis::StateTracker;
 use crate::fleet::{Clock, FreeHost, GpuRequirements, HostId, HostUpdate, choose_gpus, free_gpus};
 use crate::output::Report;
 use crate::output::free::{FreeReport, json_line, text};
 use std::process::ExitCode;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Searches for free GPUs that meet the requirements and prints them. The exit code tells whether there are any.
@@ -51,7 +50,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// Applies updates until every host has reported or failed, or the timeout passes. With `--wait` the search goes on
     /// until it finds something. Time with an open prompt does not count.
-    async fn run(&mut self, updates: &mut mpsc::Receiver<(HostId, HostUpdate)>) -> Option<Vec<FreeHost>> {
+    async fn run(&mut self, updates: &mut HostUpdates) -> Option<Vec<FreeHost>> {
         let began = Instant::now();
         let (timeout, wait) = (self.arguments.timeout, self.arguments.wait);
         let mut has_timed_out = false;

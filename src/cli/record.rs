@@ -5,13 +5,12 @@ use super::exit::INCOMPLETE;
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals};
 use crate::cli::arguments::RecordArgs;
-use crate::collect::Collector;
+use crate::collect::{Collector, HostUpdates};
 use crate::fleet::recording::{Line, Recorder, Redactor, encode};
 use crate::fleet::{Clock, Fleet, HostId, HostUpdate};
 use crate::store::LineFile;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Records until a signal arrives or the time is over. The exit code tells whether every host sent readings.
@@ -55,7 +54,7 @@ impl Recording {
     /// Writes updates until the time is over. Time with an open prompt does not count.
     async fn write(
         &mut self,
-        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        updates: &mut HostUpdates,
         mut prompter: Prompter,
         duration: Option<Duration>,
     ) -> Result<(), CommandError> {

@@ -6,16 +6,15 @@ use super::saved_state::SavedStateFile;
 use super::terminal_prompts::{NextUpdate, Prompter};
 use super::{CommandError, ExitSignals, OneShotFleet, print};
 use crate::cli::arguments::StatusArgs;
-use crate::collect::Collector;
+use crate::collect::{Collector, HostUpdates};
 use crate::config::Thresholds;
 use crate::diagnosis::{Engine, Finding};
-use crate::fleet::{Clock, HostId, HostUpdate};
+use crate::fleet::Clock;
 use crate::output::{Report, json, status};
 use crate::store::Directories;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 /// Waits for the fleet and prints it. The exit code tells whether every host reported.
@@ -52,7 +51,7 @@ struct StatusRun {
 
 impl StatusRun {
     /// Applies updates until the fleet is complete or the timeout passes. Time with an open prompt does not count.
-    async fn gather(&mut self, updates: &mut mpsc::Receiver<(HostId, HostUpdate)>, timeout: Duration) {
+    async fn gather(&mut self, updates: &mut HostUpdates, timeout: Duration) {
         let began = Instant::now();
         while !self.one_shot.is_complete() {
             let NextUpdate::Update(id, update) = self.prompter.next_update(updates, began, Some(timeout)).await else {

@@ -1,5 +1,6 @@
 //! Prompts of a command without a screen: shown on the terminal one at a time, secrets without echo.
 
+use crate::collect::HostUpdates;
 use crate::fleet::{HostId, HostUpdate};
 use crate::ssh::{Answer, Context, Prompt, PromptEvent, PromptId, PromptKind, Secret};
 use crate::wire::SafeText;
@@ -305,7 +306,7 @@ impl Prompter {
     /// Waits for the next update, at most until [`Prompter::deadline`], and handles prompts meanwhile. Cancel safe.
     pub(super) async fn next_update(
         &mut self,
-        updates: &mut mpsc::Receiver<(HostId, HostUpdate)>,
+        updates: &mut HostUpdates,
         began: Instant,
         limit: Option<Duration>,
     ) -> NextUpdate {

@@ -2,14 +2,52 @@
 
 use crate::fleet::{HostId, HostUpdate};
 use crate::wire::{Reply, ReplyOutcome, Request};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+/// Limit of large updates of one host that wait in the channel: snapshots, inventories and replies. Further ones wait in the
+/// host task, which then reads nothing more from its host. No update is dropped: each snapshot may carry Xid events and
+/// process facts that are sent only once.
+const MAX_WAITING_LARGE: usize = 4;
+
+/// Returns the channel of all hosts for this many updates.
+pub(super) fn update_channel(capacity: usize) -> (mpsc::Sender<QueuedUpdate>, HostUpdates) {
+    let (sender, receiver) = mpsc::channel(capacity);
+    (sender, HostUpdates(receiver))
+}
 
 /// Sends the updates of one host to the fleet. The channel is bounded, so a slow consumer slows the hosts down.
 #[derive(Debug, Clone)]
 pub(super) struct UpdateSender {
     id: HostId,
-    updates: mpsc::Sender<(HostId, HostUpdate)>,
+    updates: mpsc::Sender<QueuedUpdate>,
+    large: Arc<Semaphore>,
+}
+
+/// An update that waits in the channel.
+#[derive(Debug)]
+pub(super) struct QueuedUpdate {
+    id: HostId,
+    update: HostUpdate,
+    /// Held by a large update until it is received.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+/// Receives the updates of all hosts.
+#[derive(Debug)]
+pub struct HostUpdates(mpsc::Receiver<QueuedUpdate>);
+
+impl HostUpdates {
+    /// Waits for the next update; `None` if all host tasks have ended. Cancel safe.
+    pub async fn recv(&mut self) -> Option<(HostId, HostUpdate)> {
+        self.0.recv().await.map(|queued| (queued.id, queued.update))
+    }
+
+    /// Returns the next update if one waits.
+    pub fn try_recv(&mut self) -> Option<(HostId, HostUpdate)> {
+        self.0.try_recv().ok().map(|queued| (queued.id, queued.update))
+    }
 }
 
 /// The receiver of the updates is gone, so the host task must end.
@@ -17,8 +55,8 @@ pub(super) struct UpdateSender {
 pub(super) struct ReceiverDropped;
 
 impl UpdateSender {
-    pub(super) fn new(id: HostId, updates: mpsc::Sender<(HostId, HostUpdate)>) -> Self {
-        Self { id, updates }
+    pub(super) fn new(id: HostId, updates: mpsc::Sender<QueuedUpdate>) -> Self {
+        Self { id, updates, large: Arc::new(Semaphore::new(MAX_WAITING_LARGE)) }
     }
 
     pub(super) fn id(&self) -> HostId {
@@ -26,7 +64,18 @@ impl UpdateSender {
     }
 
     pub(super) async fn send(&self, update: HostUpdate) -> Result<(), ReceiverDropped> {
-        self.updates.send((self.id, update)).await.map_err(|_| ReceiverDropped)
+        let is_large = matches!(update, HostUpdate::Snapshot(_) | HostUpdate::Inventory(_) | HostUpdate::Reply(_));
+        let permit = if is_large {
+            tokio::select! {
+                permit = Arc::clone(&self.large).acquire_owned() => permit.ok(),
+                // The updates in the channel are dropped with the receiver, but only after it is closed.
+                () = self.updates.closed() => return Err(ReceiverDropped),
+            }
+        } else {
+            None
+        };
+        let queued = QueuedUpdate { id: self.id, update, _permit: permit };
+        self.updates.send(queued).await.map_err(|_| ReceiverDropped)
     }
 
     /// Completes when the receiver is gone.

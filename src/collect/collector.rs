@@ -1,11 +1,11 @@
 //! Starts and owns the host tasks.
 
-use super::channels::{Command, UpdateSender};
+use super::channels::{Command, HostUpdates, UpdateSender, update_channel};
 use super::host_task::HostTask;
 use super::probe_binary::ProbeStore;
 use super::remote_command::Source;
 use crate::config::HostConfig;
-use crate::fleet::{Clock, HostId, HostUpdate};
+use crate::fleet::{Clock, HostId};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,11 +34,7 @@ impl Collector {
     /// Starts one task per host and returns the receiver of their updates. Must be called within a tokio runtime. The
     /// tasks also end when the receiver is dropped.
     #[allow(clippy::needless_pass_by_value, reason = "the collector owns the source")]
-    pub fn start(
-        hosts: &[Arc<HostConfig>],
-        source: Source,
-        clock: Clock,
-    ) -> (Self, mpsc::Receiver<(HostId, HostUpdate)>) {
+    pub fn start(hosts: &[Arc<HostConfig>], source: Source, clock: Clock) -> (Self, HostUpdates) {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self::with_probes(hosts, &source, clock, &super::probe_binary::embedded_probes(), cores)
     }
@@ -50,8 +46,8 @@ impl Collector {
         clock: Clock,
         probes: &Arc<dyn ProbeStore>,
         cores: usize,
-    ) -> (Self, mpsc::Receiver<(HostId, HostUpdate)>) {
-        let (updates, reports) = mpsc::channel(WAITING_UPDATES);
+    ) -> (Self, HostUpdates) {
+        let (updates, reports) = update_channel(WAITING_UPDATES);
         let mut tasks = JoinSet::new();
         let mut commands = Vec::with_capacity(hosts.len());
         for (id, config) in (0..).map(HostId).zip(hosts) {
@@ -102,3 +98,7 @@ mod tests {
         assert_eq!(start_delay(5, 0, 0), GROUP_PERIOD * 5);
     }
 }
+
+#[cfg(test)]
+#[path = "flood_tests.rs"]
+mod flood_tests;

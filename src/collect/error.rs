@@ -1,7 +1,7 @@
 //! Translates SSH errors and the exit of remote commands to [`LinkError`]s. Pure functions.
 
 use super::remote_command::CommandEnd;
-use crate::fleet::{ConnectPhase, LinkError, LinkErrorKind, RetryPolicy};
+use crate::fleet::{ConnectPhase, LinkError, LinkErrorKind, RetryPolicy, limited_text};
 use crate::ssh::transport::{Exit, SshError, SshErrorKind, SshPhase};
 use crate::wire::SafeText;
 use crate::wire::codec::CodecError;
@@ -190,6 +190,25 @@ pub(super) fn from_ssh(error: &SshError) -> LinkError {
         Some(hint) => translated.with_hint(hint.as_str()),
         None => translated,
     }
+}
+
+/// The host sends more than is read and does not wait for acknowledgements.
+pub(super) fn sends_too_much() -> LinkError {
+    let text = format!("protocol violation: the host {}", limited_text());
+    LinkError::new(LinkErrorKind::Protocol, text)
+        .with_hint("its probe is not that of gpufleet, or broken: `gpufleet clean HOST` removes it")
+}
+
+/// The host writes so much to standard error that it occupies this computer.
+pub(super) fn too_much_stderr() -> LinkError {
+    LinkError::new(LinkErrorKind::Protocol, "protocol violation: too much output on standard error")
+        .with_hint("see what the host prints: `ssh HOST true`")
+}
+
+/// Whether the network may be the cause, so that the next attempt may succeed at any moment.
+pub(super) fn concerns_network(kind: LinkErrorKind) -> bool {
+    use LinkErrorKind::{Dns, Network, Refused, Silent, Timeout};
+    matches!(kind, Dns | Network | Refused | Silent | Timeout)
 }
 
 /// Returns whether only the user can resolve this error: a key, a host key, a declined prompt.

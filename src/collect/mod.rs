@@ -13,11 +13,12 @@ mod host_task;
 mod install;
 mod nvidia_smi;
 mod probe_binary;
+mod read_budget;
 mod remote_command;
 mod script;
 mod session;
 
-pub use channels::Command;
+pub use channels::{Command, HostUpdates};
 pub use clean::{Cleaned, clean};
 pub use collector::Collector;
 pub use connection_check::{CheckStep, check_connection};

@@ -3,10 +3,11 @@
 
 use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
 use super::error;
+use super::read_budget::ReadBudget;
 use super::remote_command::{CommandEnd, RemoteCommand, RemoteOutput};
 use crate::config::HostConfig;
 use crate::fleet::{ConnectPhase, HostUpdate, LinkError, LinkErrorKind};
-use crate::wire::codec::{decode, encode};
+use crate::wire::codec::{MAX_LINE_BYTES, decode, encode};
 use crate::wire::{Message, PROTOCOL, Request, SafeText};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
@@ -36,6 +37,12 @@ pub(super) const VERIFY_LIMIT: Duration = Duration::from_secs(4);
 pub(super) const HELLO_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for the first snapshot; a driver may need seconds to initialise.
 pub(super) const SAMPLE_LIMIT: Duration = Duration::from_secs(30);
+/// Limit of bytes that wait because the host is limited. A probe stays below it: it sends at most two snapshots beyond the
+/// last acknowledged one. A host that sends more is disconnected, because a channel that nobody reads also stops the other
+/// hosts behind its jump host.
+const BACKLOG_LIMIT_BYTES: usize = 4 * MAX_LINE_BYTES;
+/// How often the fleet learns that a host is limited, as long as that is so.
+const LIMITED_PERIOD: Duration = Duration::from_secs(10);
 /// Limit of unsent requests. Requests beyond it are refused.
 const PENDING_LIMIT_BYTES: usize = 16 * 1024;
 
@@ -97,6 +104,8 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
         sequence: None,
         acknowledged: 0,
         pending: Vec::new(),
+        budget: ReadBudget::new(Instant::now(), session.speed),
+        limited_at: None,
     };
     if session.send_interval {
         state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
@@ -108,12 +117,17 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
             Err(end) => return end,
         }
         let heartbeat_at = state.next_heartbeat;
+        let read_at = state.budget.wait_until(Instant::now());
         tokio::select! {
+            () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => {}
             more = remote.stdout.fill() => {
                 if !more {
                     return SessionEnd::Ended(remote.wait_for_end().await, state.farewell);
                 }
                 state.partial_line_at = Some(Instant::now());
+                if remote.stdout.lines.remaining().len() > BACKLOG_LIMIT_BYTES {
+                    return SessionEnd::Failed(error::sends_too_much());
+                }
             }
             written = remote.stdin.write(&state.pending), if state.hello && !state.pending.is_empty() => match written {
                 Ok(count @ 1..) => {
@@ -188,28 +202,45 @@ struct SessionState<'a> {
     /// The last sequence number acknowledged by a heartbeat.
     acknowledged: u64,
     pending: Vec<u8>,
+    budget: ReadBudget,
+    /// When the fleet last learned that the host is limited.
+    limited_at: Option<Instant>,
 }
 
 impl SessionState<'_> {
     async fn take_lines(&mut self, stdout: &mut RemoteOutput) -> Result<(), SessionEnd> {
         loop {
-            let message = match stdout.lines.next_line() {
+            if self.budget.wait_until(Instant::now()).is_some() {
+                return self.report_limit().await;
+            }
+            let (message, line_bytes) = match stdout.lines.next_line() {
                 Ok(None) => {
                     if stdout.lines.remaining().is_empty() {
                         self.partial_line_at = None;
                     }
                     return Ok(());
                 }
-                Ok(Some(line)) => decode(line).map_err(|error| SessionEnd::Failed(error::protocol(&error)))?,
+                Ok(Some(line)) => {
+                    (decode(line).map_err(|error| SessionEnd::Failed(error::protocol(&error)))?, line.len())
+                }
                 Err(error) => return Err(SessionEnd::Failed(error::protocol(&error))),
             };
             let began = Instant::now();
+            self.budget.charge(&message, line_bytes, began);
             self.take(message).await?;
             self.last_line = Instant::now();
             self.last_readings += began.elapsed();
             self.stale = false;
             self.verify_since = None;
         }
+    }
+
+    async fn report_limit(&mut self) -> Result<(), SessionEnd> {
+        if self.limited_at.is_none_or(|at| at.elapsed() >= LIMITED_PERIOD) {
+            self.limited_at = Some(Instant::now());
+            self.updates.send(HostUpdate::Limited).await?;
+        }
+        Ok(())
     }
 
     async fn take(&mut self, message: Message) -> Result<(), SessionEnd> {

@@ -1,5 +1,6 @@
 //! A host task against a simulated probe, in paused time.
 
+use super::super::channels::HostUpdates;
 use super::super::collector::Collector;
 use super::super::remote_command::Source;
 use super::*;
@@ -17,7 +18,7 @@ const LONG: Duration = Duration::from_secs(300);
 /// Returns the probe's end of each opened stream.
 struct Harness {
     collector: Collector,
-    updates: mpsc::Receiver<(HostId, HostUpdate)>,
+    updates: HostUpdates,
     opened: mpsc::UnboundedReceiver<DuplexStream>,
 }
 
@@ -53,6 +54,12 @@ impl Harness {
     async fn probe(&mut self) -> Probe {
         let stream = timeout(LONG, self.opened.recv()).await.expect("opens").expect("is open");
         Probe { stream, requests: LineBuffer::default() }
+    }
+
+    /// Receives all further updates and drops them. A session waits for its updates to be received.
+    fn drop_updates(mut self) -> Collector {
+        tokio::spawn(async move { while self.updates.recv().await.is_some() {} });
+        self.collector
     }
 
     async fn update(&mut self) -> HostUpdate {
@@ -544,7 +551,8 @@ async fn heartbeats_acknowledge_and_measure() {
 
 #[tokio::test(start_paused = true)]
 async fn snapshots_that_come_in_time_are_acknowledged_two_at_a_time() {
-    let (_bench, mut probe) = Harness::introduced().await;
+    let (harness, mut probe) = Harness::introduced().await;
+    let _collector = harness.drop_updates();
     for sequence in 1..=6 {
         probe.sample(sequence).await;
         if sequence % 2 == 0 {
@@ -592,9 +600,48 @@ async fn short_intervals_acknowledge_every_snapshot() {
     let both = [probe.request().await, probe.request().await];
     assert!(both.contains(&Some(Request::Interval { seconds: 0.25 })), "{both:?}");
     assert!(both.contains(&Some(Request::Heartbeat { id: 1, last_sequence: None })), "{both:?}");
+    let _collector = harness.drop_updates();
     for sequence in 1..6 {
         probe.sample(sequence).await;
         let Some(Request::Heartbeat { last_sequence, .. }) = probe.request().await else { panic!("a heartbeat") };
         assert_eq!(last_sequence, Some(sequence));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_that_sends_without_waiting_for_acknowledgements_is_disconnected() {
+    let mut harness = Harness::new();
+    let mut probe = harness.probe().await;
+    probe.introduce().await;
+    let line = encode(&Message::Snapshot(Box::new(Snapshot { sequence: 1, ..Snapshot::default() }))).unwrap();
+    let began = Instant::now();
+    let (mut sent, mut snapshots) = (0, 0);
+    let flood = async {
+        // Ten times as many as are read.
+        while probe.stream.write_all(&line.repeat(8)).await.is_ok() {
+            sent += 8 * line.len();
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let watch = async {
+        loop {
+            match harness.next_state_update().await {
+                HostUpdate::Snapshot(_) => snapshots += 1,
+                HostUpdate::Down { error, .. } => break error,
+                _ => {}
+            }
+        }
+    };
+    let (error, ()) = tokio::join!(watch, flood);
+    let took = began.elapsed().as_secs();
+    assert_eq!(
+        (error.kind, &*error.message),
+        (
+            LinkErrorKind::Protocol,
+            "protocol violation: the host sends more than gpufleet reads: per second 8 snapshots, 1 MiB, 16384 processes or \
+             1024 GPUs"
+        )
+    );
+    assert!(snapshots as u64 <= (took + 5) * 8, "{snapshots} snapshots in {took} s");
+    assert!(sent > BACKLOG_LIMIT_BYTES && sent < 2 * BACKLOG_LIMIT_BYTES, "{sent} bytes");
 }

@@ -268,6 +268,24 @@ impl LinkErrorKind {
     }
 }
 
+/// Snapshots per second that are read from one host, twice as many as at the shortest interval.
+pub const MAX_SNAPSHOTS_PER_SECOND: u32 = 8;
+/// Bytes per second that are read from one host. A host with 64 processes sends 6 kB per snapshot.
+pub const MAX_BYTES_PER_SECOND: u32 = 1 << 20;
+/// Processes per second that are read from one host.
+pub const MAX_PROCESSES_PER_SECOND: u32 = 16_384;
+/// GPUs per second that are read from one host. A GPU has more readings and rules than a process.
+pub const MAX_GPUS_PER_SECOND: u32 = 1024;
+
+/// The text about a host that exceeds these limits.
+pub fn limited_text() -> String {
+    format!(
+        "sends more than gpufleet reads: per second {MAX_SNAPSHOTS_PER_SECOND} snapshots, {} MiB, \
+         {MAX_PROCESSES_PER_SECOND} processes or {MAX_GPUS_PER_SECOND} GPUs",
+        MAX_BYTES_PER_SECOND >> 20
+    )
+}
+
 /// A message from a host task to the fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostUpdate {
@@ -288,6 +306,8 @@ pub enum HostUpdate {
     RoundTrip(Duration),
     /// No line for 3 s, or no readings for 3 intervals.
     Silent,
+    /// The host sends more than is read. Repeated every 10 s as long as that is so.
+    Limited,
     /// The connection was lost or could not be made.
     Down {
         /// The cause.
@@ -409,6 +429,7 @@ impl ConnectionLog {
                 };
                 self.add(&format!("answer to request {}: {text}", reply.id), false, now);
             }
+            HostUpdate::Limited => self.add(&limited_text(), true, now),
             HostUpdate::RoundTrip(_) => {}
         }
     }

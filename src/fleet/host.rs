@@ -29,6 +29,9 @@ pub enum HostChange {
 /// A smaller difference between two clocks is not reported: it includes the network delay and normal drift.
 const CLOCK_ERROR_SECONDS: u64 = 60;
 
+/// How long a host counts as limited after [`HostUpdate::Limited`], which is repeated every 10 s.
+const LIMITED_DURATION: Duration = Duration::from_secs(15);
+
 /// One host. The last values remain whatever the state of the connection.
 #[derive(Debug, Clone)]
 pub struct Host {
@@ -53,6 +56,8 @@ pub struct Host {
     pub round_trip: Option<Duration>,
     /// When the host answered with a new boot id; `None` if it has not rebooted since the first connection.
     pub rebooted_at: Option<Moment>,
+    /// When the host last sent more than is read.
+    limited_at: Option<Moment>,
     /// Seconds by which the host's wall clock is ahead of this computer's; negative if it is behind. Includes the
     /// network delay: [`Host::clock_error_seconds`] leaves that out.
     clock_ahead_seconds: i64,
@@ -81,6 +86,7 @@ impl Host {
             snapshots_seen: 0,
             round_trip: None,
             rebooted_at: None,
+            limited_at: None,
             clock_ahead_seconds: 0,
             readings: Vec::new(),
             health: Vec::new(),
@@ -106,6 +112,11 @@ impl Host {
     pub fn interval(&self) -> Duration {
         let reported = self.snapshot.as_ref().and_then(|snapshot| snapshot.interval_seconds);
         reported.map_or(self.config.interval, Duration::from_secs_f32).min(HostConfig::MAX_INTERVAL)
+    }
+
+    /// Whether the host sends more than is read; see [`super::limited_text`].
+    pub fn is_limited(&self, now: Moment) -> bool {
+        self.limited_at.is_some_and(|at| now.since(at) < LIMITED_DURATION)
     }
 
     /// The seconds by which the host's wall clock is ahead (negative: behind), or `None` if the difference is below a
@@ -216,6 +227,10 @@ impl Host {
                     self.link = Link::Live;
                     return HostChange::Link;
                 }
+                HostChange::Nothing
+            }
+            HostUpdate::Limited => {
+                self.limited_at = Some(now);
                 HostChange::Nothing
             }
             HostUpdate::Silent => {

@@ -420,3 +420,17 @@ proptest::proptest! {
         }
     }
 }
+
+#[test]
+fn a_host_that_sends_too_much_is_limited_until_15_s_after_the_last_report() {
+    let mut host = TestHost::new(0, gpus(0..1));
+    assert!(!host.host.is_limited(at(1.0)));
+    assert_eq!(host.host.apply(HostUpdate::Limited, at(1.0)), HostChange::Nothing);
+    assert_eq!(host.host.apply(HostUpdate::Limited, at(11.0)), HostChange::Nothing);
+    assert_eq!([11.0, 25.0, 26.0].map(|seconds| host.host.is_limited(at(seconds))), [true, true, false]);
+    let line = host.host.log().lines().last().expect("a line");
+    assert_eq!(
+        (&*line.text, line.times),
+        ("sends more than gpufleet reads: per second 8 snapshots, 1 MiB, 16384 processes or 1024 GPUs", 2)
+    );
+}

@@ -277,7 +277,7 @@ impl Recorder {
             HostUpdate::Down { error, .. } | HostUpdate::NeedsUser(error) => {
                 (Some((RecordedLinkState::Down, Some(self.error(&error)))), None)
             }
-            HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) => (None, None),
+            HostUpdate::RoundTrip(_) | HostUpdate::Reply(_) | HostUpdate::Limited => (None, None),
         };
         let mut lines = Vec::new();
         // Rounded to milliseconds, the precision of the time of arrival.

@@ -65,6 +65,8 @@ pub struct JsonHost {
     pub age_seconds: Option<f64>,
     /// The round-trip time of the last heartbeat in milliseconds.
     pub round_trip_ms: Option<f64>,
+    /// Whether the host sends more than gpufleet reads.
+    pub limited: bool,
     /// The group in hosts.toml.
     pub group: Option<SafeText>,
     /// The tags in hosts.toml.
@@ -181,6 +183,7 @@ impl JsonHost {
             gpu_error: driver_error.or(inventory.and_then(|inventory| inventory.error.as_ref())).map(JsonGpuError::new),
             age_seconds: host.age(report.now).map(|age| age.as_secs_f64()),
             round_trip_ms: host.round_trip.map(|time| time.as_secs_f64() * 1000.0),
+            limited: host.is_limited(report.now),
             group: host.config.group.clone(),
             tags: host.config.tags.clone(),
             note: host.config.note.clone(),

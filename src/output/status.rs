@@ -15,7 +15,7 @@ use super::findings::severity_tone;
 use super::paint::{Paint, Tone};
 use super::report::{GpuView, Report, owner_label};
 use crate::diagnosis::{Finding, FindingPhase};
-use crate::fleet::{GpuState, Host, Link, Moment};
+use crate::fleet::{GpuState, Host, Link, Moment, limited_text};
 use crate::wire::format::{DurationStyle, duration};
 use crate::wire::{ReadingSource, SafeText};
 use std::collections::BTreeMap;
@@ -209,6 +209,9 @@ fn notes(host: &Host, now: Moment) -> Vec<(Tone, String)> {
         let why = host.snapshot.iter().flat_map(|snapshot| &snapshot.notes);
         notes.extend(why.map(|note| (Tone::Warn, note.to_string())));
     }
+    if host.is_limited(now) {
+        notes.push((Tone::Warn, limited_text()));
+    }
     let left_out = host.snapshot.as_ref().map_or(0, |snapshot| snapshot.processes_left_out);
     if left_out > 0 {
         notes.push((Tone::Warn, format!("{left_out} more processes are not listed")));
@@ -334,6 +337,17 @@ mod tests {
     #[test]
     fn the_table_of_a_fleet_in_every_state() {
         fixture::with_report(|report| insta::assert_snapshot!(table(report, Paint::OFF)));
+    }
+
+    #[test]
+    fn a_host_that_sends_too_much_is_named() {
+        let config = std::sync::Arc::new(crate::config::HostConfig::named("hgx-01"));
+        let mut host = Host::new(crate::fleet::HostId(0), config, Moment::default());
+        let words = limited_text();
+        let has_note = |host: &Host| notes(host, Moment::default()).iter().any(|(_, note)| *note == words);
+        assert!(!has_note(&host));
+        host.apply(crate::fleet::HostUpdate::Limited, Moment::default());
+        assert!(has_note(&host));
     }
 
     #[test]

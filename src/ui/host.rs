@@ -66,7 +66,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, body: Rect, app: &App, host: &Host, 
 /// Draws the facts. If there are few rows, the last lines are joined and their least important texts are dropped.
 fn draw_facts(canvas: &mut Canvas<'_>, area: Rect, app: &App, host: &Host, summary: &HostSummary, now: Moment) {
     let mut lines = vec![identity_line(canvas, app, host, summary, now), load_line(canvas, host)];
-    let (disks, probe) = (disks_and_health_line(canvas, app, host), probe_line(canvas, host));
+    let (disks, probe) = (disks_and_health_line(canvas, app, host), probe_line(canvas, host, now));
     if area.height > 3 {
         lines.extend([disks, probe]);
     } else {
@@ -286,12 +286,15 @@ fn add_errors(canvas: &Canvas<'_>, host: &Host, line: &mut Segments) {
 }
 
 /// Login, scope, source, cost of the probe, reserved GPUs and the note of hosts.toml.
-pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host) -> Segments {
+pub(super) fn probe_line(canvas: &Canvas<'_>, host: &Host, now: Moment) -> Segments {
     let theme = canvas.theme;
     let mut line = Segments::default();
     if let Link::Down { error, .. } | Link::NeedsUser { error, .. } = &host.link {
         line.add(20, 0, short!("{}", error.message.as_str()), theme.warn);
         return line;
+    }
+    if host.is_limited(now) {
+        line.add(19, 3, short!("sends more than gpufleet reads"), theme.warn);
     }
     if let Some(hello) = &host.hello {
         if let Some(user) = &hello.login_user {

@@ -7,7 +7,7 @@ use crate::app::testing::{
     LATER, NOW, app, app_with_hung_jobs, at, connecting, host_states, press, report, reported_once, update,
 };
 use crate::app::{App, ChartSpan, ColorDepth, DisplaySettings, Event, Metric, ThemeChoice, View};
-use crate::fleet::HostId;
+use crate::fleet::{HostId, HostUpdate};
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::buffer::{Buffer, Cell};
 use ratatui::style::{Color, Modifier, Style};
@@ -62,6 +62,19 @@ fn a_filtered_list_says_how_many_rows_match_and_by_what() {
         format!("group {}", app.screen().list.order().group.word()),
     ] {
         assert!(screen.contains(&words), "{words}: {screen}");
+    }
+}
+
+#[test]
+fn the_view_of_a_host_says_that_it_sends_too_much() {
+    for size in SIZES {
+        let mut app = app(2, 8, size);
+        press(&mut app, "\n");
+        let words = "sends more than gpufleet reads";
+        assert!(!text(&app, size).contains(words));
+        update(&mut app, 0, HostUpdate::Limited, NOW);
+        let screen = text(&app, size);
+        assert!(screen.contains(words), "{screen}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::fake_driver::{FakeDriver, devices, gpu, gpu_with};
 use crate::sshd::Sshd;
-use gpufleet::collect::{Collector, OpenChannel, Source};
+use gpufleet::collect::{Collector, HostUpdates, OpenChannel, Source};
 use gpufleet::config::{Backend, HostConfig};
 use gpufleet::fleet::{Clock, HostId, HostUpdate};
 use gpufleet::ssh::{Context, Interaction, Options};
@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 use tokio::time::timeout_at;
 
 /// A host of the lab.
@@ -188,7 +187,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(40);
 /// A collector and the updates of its hosts.
 pub(crate) struct HostWatcher {
     pub(crate) collector: Collector,
-    updates: mpsc::Receiver<(HostId, HostUpdate)>,
+    updates: HostUpdates,
     pub(crate) clock: Clock,
     _context: Arc<Context>,
 }

@@ -9,7 +9,7 @@
 use super::clipboard::Clipboard;
 use super::keyboard::{self, TerminalReply};
 use super::persistence::{LogFile, PersistentFiles, SignalLog, ViewFile};
-use super::redraw_scheduler::{RedrawScheduler, SuspendDetector};
+use super::redraw_scheduler::{FrameBudget, RedrawScheduler, SuspendDetector};
 use super::settings::{read_preferences, settings, settings_notice, utc_offset_seconds};
 use super::terminal::print_error;
 use super::terminal_manager::{JobControlEvent, JobControlSignals, TerminalInput, TerminalManager};
@@ -20,10 +20,10 @@ use crate::cli::exit::INTERRUPTED;
 use crate::cli::notify::Notifier;
 use crate::cli::saved_state::SavedStateFile;
 use crate::cli::{CommandError, ExitSignals};
-use crate::collect::{Collector, Command};
+use crate::collect::{Collector, Command, HostUpdates};
 use crate::config::HostConfig;
 use crate::diagnosis::Engine;
-use crate::fleet::{Clock, Fleet, HostId, HostUpdate};
+use crate::fleet::{Clock, Fleet, HostId};
 use crate::ssh::{Context, PromptEvent};
 use crate::store::Directories;
 use crate::ui;
@@ -34,10 +34,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
-use tokio::time::{Interval, MissedTickBehavior};
+use tokio::time::{Instant, Interval, MissedTickBehavior};
 
-/// The maximum number of events between two draws.
-const BATCH: usize = 256;
 /// How long to wait for the terminal's reply about its background.
 const QUERY_LIMIT: Duration = Duration::from_millis(200);
 
@@ -150,7 +148,7 @@ struct EventLoop<'a> {
     exit_signals: ExitSignals,
     job_control_signals: JobControlSignals,
     prompts: Option<mpsc::Receiver<PromptEvent>>,
-    updates: mpsc::Receiver<(HostId, HostUpdate)>,
+    updates: HostUpdates,
 }
 
 /// The next step of the loop.
@@ -195,7 +193,8 @@ impl EventLoop<'_> {
         Ok(())
     }
 
-    /// Waits for the next step. Signals have priority over the keyboard, and the keyboard over the hosts.
+    /// Waits for the next step. Signals have priority over the keyboard, and everything over the hosts: their updates may
+    /// arrive faster than they can be applied.
     async fn next(&mut self, tick: &mut Interval) -> io::Result<LoopEvent> {
         let is_shell_running = self.terminal.is_shell_running();
         let writer = self.terminal.screen.writer().clone();
@@ -238,10 +237,10 @@ impl EventLoop<'_> {
                 PromptEvent::Opened(prompt) => Event::Prompted(prompt),
                 PromptEvent::Withdrawn(id) => Event::PromptWithdrawn(id),
             })),
-            Some((id, update)) = self.updates.recv() => LoopEvent::Event(Some(Event::Host(id, Box::new(update)))),
             message = self.notifier.failure() => LoopEvent::Event(Some(Event::ProblemReported(message))),
             message = self.clipboard.next_message() => LoopEvent::Event(Some(Event::ActionFinished(message))),
             _ = tick.tick() => LoopEvent::Tick,
+            Some((id, update)) = self.updates.recv() => LoopEvent::Event(Some(Event::Host(id, Box::new(update)))),
             () = frame, if !is_shell_running => LoopEvent::Event(None),
         })
     }
@@ -267,16 +266,20 @@ impl EventLoop<'_> {
     async fn take(&mut self, event: Option<Event>) -> io::Result<bool> {
         let mut next = event;
         let mut is_over = false;
-        for _ in 0..BATCH {
-            let Some(event) = next else { break };
+        let mut budget = FrameBudget::new(Instant::now());
+        while let Some(event) = next {
             let urgent = self.redraw.is_urgent(&event);
             self.redraw.request(urgent);
             for effect in self.app.update(event, self.clock.now()) {
                 is_over |= matches!(effect, Effect::Quit);
                 self.perform(effect).await?;
             }
-            // Take all waiting updates before the next draw.
-            next = self.updates.try_recv().ok().map(|(id, update)| Event::Host(id, Box::new(update)));
+            // Take the waiting updates before the next draw.
+            next = if budget.allows_another(Instant::now()) {
+                self.updates.try_recv().map(|(id, update)| Event::Host(id, Box::new(update)))
+            } else {
+                None
+            };
         }
         Ok(is_over)
     }

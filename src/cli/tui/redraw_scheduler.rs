@@ -1,4 +1,4 @@
-//! When to draw a frame, and the detection of a suspended computer.
+//! When to draw a frame, the work between two frames, and the detection of a suspended computer.
 
 use crate::app::Event;
 use crate::fleet::{HostId, HostUpdate, Moment};
@@ -10,6 +10,30 @@ use tokio::time::Instant;
 const DRAW_PERIOD: Duration = Duration::from_millis(333);
 /// The computer was suspended if the wall clock advances this much more than the monotonic clock.
 const SUSPEND_THRESHOLD: Duration = Duration::from_secs(5);
+
+/// The maximum number of events between two draws.
+const FRAME_EVENTS: usize = 256;
+/// No further event is applied this long after the first one.
+const FRAME_WORK: Duration = Duration::from_millis(20);
+
+/// Limits the work between two frames, so that a key is answered soon however much the hosts send.
+pub(super) struct FrameBudget {
+    events: usize,
+    end: Instant,
+}
+
+impl FrameBudget {
+    /// Starts with the first event.
+    pub(super) fn new(now: Instant) -> Self {
+        Self { events: FRAME_EVENTS, end: now + FRAME_WORK }
+    }
+
+    /// Whether another event may be applied after one that ended now.
+    pub(super) fn allows_another(&mut self, now: Instant) -> bool {
+        self.events = self.events.saturating_sub(1);
+        self.events > 0 && now < self.end
+    }
+}
 
 /// Decides when to draw.
 pub(super) struct RedrawScheduler {
@@ -101,6 +125,24 @@ mod tests {
 
     fn moment(elapsed: u64, unix: u64) -> Moment {
         Moment::new(Duration::from_secs(elapsed), Duration::from_secs(unix))
+    }
+
+    #[test]
+    fn the_work_between_frames_is_limited_by_number_and_time() {
+        let begin = Instant::now();
+        // Returns how many updates are applied if each takes this long.
+        let applied = |each: Duration| {
+            let (mut budget, mut now, mut count) = (FrameBudget::new(begin), begin, 0);
+            loop {
+                (count, now) = (count + 1, now + each);
+                if !budget.allows_another(now) {
+                    return count;
+                }
+            }
+        };
+        assert_eq!(applied(Duration::from_micros(10)), FRAME_EVENTS);
+        assert_eq!(applied(Duration::from_millis(1)), 20);
+        assert_eq!(applied(Duration::from_millis(50)), 1, "the largest snapshots are applied one by one");
     }
 
     #[test]
