@@ -157,7 +157,9 @@ impl ConnectionLoop {
             without_probe: self.without_probe.as_ref(),
             on_event: &|_| {},
         };
+        let stderr_over_limit = remote.stderr_over_limit();
         tokio::select! {
+            () = stderr_over_limit => Err(SessionEnd::Failed(error::too_much_stderr())),
             started = install::start(&mut remote, &request) => match started.map_err(SessionEnd::Failed)? {
                 Started::Probe => Ok(remote),
                 Started::Shell(why) => {

@@ -29,6 +29,9 @@ const SECOND_SAMPLE: Duration = Duration::from_millis(500);
 const SECTION_BYTES: usize = 1 << 20;
 const SECTION_LINES: usize = 8192;
 
+/// Limit of the output between two samples. A host with 512 GPUs and 1,024 processes stays far below it.
+const SAMPLE_BYTES: usize = 8 << 20;
+
 /// Capacity of the pipe to the session.
 const PIPE_BYTES: usize = 64 * 1024;
 
@@ -69,6 +72,10 @@ struct Adapter {
     /// The current section of the output and its lines.
     section: String,
     lines: Section,
+    /// Bytes of output since the last request for a sample.
+    sample_bytes: usize,
+    /// Whether a sample was requested and has not arrived.
+    is_sampling: bool,
     sample: Sample,
     previous: PreviousSample,
     inventory: Option<Inventory>,
@@ -117,6 +124,8 @@ impl Adapter {
             started: Instant::now(),
             section: String::new(),
             lines: Section::default(),
+            sample_bytes: 0,
+            is_sampling: false,
             sample: Sample::default(),
             previous: PreviousSample::default(),
             inventory: None,
@@ -139,7 +148,15 @@ impl Adapter {
         let next_sample = self.next_sample;
         tokio::select! {
             line = self.shell.stdout.line() => match line {
-                Ok(Some(line)) => self.take_line(&String::from_utf8_lossy(&line)).await,
+                Ok(Some(line)) => {
+                    self.sample_bytes += line.len() + 1;
+                    if self.sample_bytes > SAMPLE_BYTES {
+                        let reason = format!("nvidia-smi printed more than {} MiB", SAMPLE_BYTES >> 20).into();
+                        self.send_message(&Message::Farewell { reason }).await?;
+                        return Err(Closed);
+                    }
+                    self.take_line(&String::from_utf8_lossy(&line)).await
+                }
                 Ok(None) | Err(_) => Err(Closed),
             },
             count = self.session.read(&mut chunk) => match count {
@@ -151,6 +168,8 @@ impl Adapter {
             },
             () = sleep_until(next_sample.unwrap_or(self.started)), if next_sample.is_some() => {
                 self.next_sample = None;
+                self.is_sampling = true;
+                self.sample_bytes = 0;
                 self.send_to_script("sample\n").await
             }
         }
@@ -196,7 +215,8 @@ impl Adapter {
             "apps" => self.sample.apps = lines,
             "processes" => self.sample.processes = lines,
             "users" => self.sample.users = lines,
-            "host" => {
+            // A sample that was not requested is dropped.
+            "host" if std::mem::take(&mut self.is_sampling) => {
                 self.sample.host = lines;
                 self.send_sample().await?;
             }

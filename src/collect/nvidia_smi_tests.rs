@@ -304,3 +304,50 @@ fn numbers_beyond_what_can_be_is_no_overflow() {
     assert_eq!(readings.gpu_processes.row(0).gpu_memory_bytes, Some(u64::MAX));
     assert_eq!(readings.host.memory_total_bytes, Some(u64::MAX));
 }
+
+#[tokio::test]
+async fn an_nvidia_smi_that_prints_without_end_is_left() {
+    let mut harness = Harness::new("#!/bin/sh\nexec yes\n").await;
+    assert!(matches!(harness.message().await, Message::Hello(_)));
+    let Message::Farewell { reason } = harness.message().await else { panic!("a farewell") };
+    assert_eq!(reason, "nvidia-smi printed more than 8 MiB");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sample_that_was_not_requested_is_dropped() {
+    let (ours, theirs) = tokio::io::duplex(64 * 1024);
+    let (mut requests, mut answers) = tokio::io::split(theirs);
+    let (requested, mut requests_seen) = tokio::sync::mpsc::unbounded_channel();
+    tokio::spawn(async move {
+        let mut text = String::new();
+        let mut chunk = [0; 4096];
+        while let Ok(count @ 1..) = requests.read(&mut chunk).await {
+            text.push_str(&String::from_utf8_lossy(&chunk[..count]));
+            while let Some(at) =
+                text.find("sample\n").filter(|_| !text.contains("main\n") || text.ends_with("sample\n"))
+            {
+                text.drain(..at + 7);
+                let _ = requested.send(());
+            }
+        }
+    });
+    tokio::spawn(async move {
+        answers.write_all(b"n hello\nkernel 6.1\nn end\n").await.unwrap();
+        while answers.write_all(b"n gpus\nn status 6\nn host\nn end\n").await.is_ok() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    });
+    let shell = RemoteCommand::new(super::super::remote_command::channel_from_stream(ours));
+    let mut remote = adapt(shell, "n".to_owned(), SHORTEST_INTERVAL, None);
+    let end = Instant::now() + Duration::from_secs(20);
+    let (mut snapshots, mut sent) = (0, 0);
+    while let Ok(line) = tokio::time::timeout_at(end, remote.stdout.line()).await {
+        let line = line.unwrap().expect("the adapter runs");
+        snapshots += usize::from(matches!(crate::wire::codec::decode(&line), Ok(Message::Snapshot(_))));
+    }
+    while requests_seen.try_recv().is_ok() {
+        sent += 1;
+    }
+    assert!((9..=12).contains(&snapshots), "{snapshots} snapshots in 20 s");
+    assert!(sent >= snapshots, "{sent} requests, {snapshots} snapshots");
+}

@@ -15,10 +15,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, DuplexStream};
 use tokio::sync::{oneshot, watch};
 use tokio::task::AbortHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 /// Size of the kept tail of standard error, which usually names the cause of the exit.
 const STDERR_TAIL_BYTES: usize = 4096;
+/// Standard error that a command may write at any time, in bytes.
+const STDERR_BURST_BYTES: f64 = 1_048_576.0;
+/// Standard error that a command may write per second, in bytes.
+const STDERR_BYTES_PER_SECOND: f64 = 16_384.0;
 /// Read size of standard output; a typical snapshot fits.
 const CHUNK_BYTES: usize = 4096;
 /// Time limit for the exit status and the rest of standard error after standard output has ended.
@@ -28,7 +32,7 @@ const ENDING_LIMIT: Duration = Duration::from_secs(1);
 pub(super) struct RemoteCommand {
     pub(super) stdin: Pin<Box<dyn AsyncWrite + Send>>,
     pub(super) stdout: RemoteOutput,
-    stderr: watch::Receiver<Vec<u8>>,
+    stderr: watch::Receiver<StderrTail>,
     exit: oneshot::Receiver<Exit>,
     _drain: AbortOnDrop,
     _guard: Box<dyn Any + Send>,
@@ -51,6 +55,14 @@ pub(super) struct CommandEnd {
     pub(super) stderr: SafeText,
 }
 
+/// The end of standard error.
+#[derive(Debug, Default)]
+struct StderrTail {
+    bytes: Vec<u8>,
+    /// The command wrote more than it may. Nothing more is read.
+    is_over_limit: bool,
+}
+
 struct AbortOnDrop(AbortHandle);
 
 impl Drop for AbortOnDrop {
@@ -61,7 +73,7 @@ impl Drop for AbortOnDrop {
 
 impl RemoteCommand {
     pub(super) fn new(channel: Channel) -> Self {
-        let (tail, stderr) = watch::channel(Vec::new());
+        let (tail, stderr) = watch::channel(StderrTail::default());
         // An unread channel stalls its whole SSH connection, so a task drains standard error independently.
         let drain = tokio::spawn(keep_tail(channel.stderr, tail)).abort_handle();
         Self {
@@ -87,7 +99,17 @@ impl RemoteCommand {
             while self.stderr.changed().await.is_ok() {}
         };
         let (exit, _) = tokio::join!(timeout(ENDING_LIMIT, exit), timeout(ENDING_LIMIT, stderr));
-        CommandEnd { exit: exit.unwrap_or(Exit::Closed(None)), stderr: last_line(&self.stderr.borrow()) }
+        CommandEnd { exit: exit.unwrap_or(Exit::Closed(None)), stderr: last_line(&self.stderr.borrow().bytes) }
+    }
+
+    /// Waits until the command has written too much to standard error.
+    pub(super) fn stderr_over_limit(&self) -> impl Future<Output = ()> + Send + 'static {
+        let mut stderr = self.stderr.clone();
+        async move {
+            if stderr.wait_for(|tail| tail.is_over_limit).await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 }
 
@@ -117,14 +139,22 @@ impl RemoteOutput {
     }
 }
 
-async fn keep_tail(mut stderr: Pin<Box<dyn AsyncRead + Send>>, tail: watch::Sender<Vec<u8>>) {
+async fn keep_tail(mut stderr: Pin<Box<dyn AsyncRead + Send>>, tail: watch::Sender<StderrTail>) {
     let mut chunk = [0; 1024];
+    let (mut credit, mut last_read) = (STDERR_BURST_BYTES, Instant::now());
     while let Ok(count @ 1..) = stderr.read(&mut chunk).await {
-        tail.send_modify(|kept| {
-            kept.extend_from_slice(&chunk[..count]);
-            let excess = kept.len().saturating_sub(STDERR_TAIL_BYTES);
-            kept.drain(..excess);
+        let earned = last_read.elapsed().as_secs_f64() * STDERR_BYTES_PER_SECOND;
+        credit = (credit + earned).min(STDERR_BURST_BYTES) - count as f64;
+        last_read = Instant::now();
+        tail.send_modify(|tail| {
+            tail.bytes.extend_from_slice(&chunk[..count]);
+            let excess = tail.bytes.len().saturating_sub(STDERR_TAIL_BYTES);
+            tail.bytes.drain(..excess);
+            tail.is_over_limit = credit < 0.0;
         });
+        if credit < 0.0 {
+            return;
+        }
     }
 }
 
@@ -212,7 +242,30 @@ mod tests {
         assert_eq!(remote.stdout.line().await, Ok(None));
         let end = remote.wait_for_end().await;
         assert_eq!(end, CommandEnd { exit: Exit::Signal("KILL".to_owned()), stderr: "killed".into() });
-        assert!(remote.stderr.borrow().len() <= STDERR_TAIL_BYTES);
+        assert!(remote.stderr.borrow().bytes.len() <= STDERR_TAIL_BYTES);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_endless_standard_error_is_reported() {
+        let (ours, _theirs) = tokio::io::duplex(64);
+        let (mut flood, stderr) = tokio::io::duplex(4096);
+        let (_never, exit) = oneshot::channel();
+        let (stdout, stdin) = tokio::io::split(ours);
+        let remote = RemoteCommand::new(Channel {
+            stdin: Box::pin(stdin),
+            stdout: Box::pin(stdout),
+            stderr: Box::pin(stderr),
+            exit,
+            guard: Box::new(()),
+        });
+        // A line per second for a day is no flood.
+        for _ in 0..86_400 {
+            flood.write_all(b"nvidia-smi: a warning that comes each time\n").await.expect("is drained");
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let over_limit = remote.stderr_over_limit();
+        let endless = async { while flood.write_all(&[b'x'; 1024]).await.is_ok() {} };
+        tokio::join!(over_limit, endless);
     }
 
     #[tokio::test(start_paused = true)]

@@ -110,6 +110,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
     if session.send_interval {
         state.queue(&Request::Interval { seconds: session.interval.as_secs_f32() });
     }
+    let mut stderr_over_limit = std::pin::pin!(remote.stderr_over_limit());
     loop {
         // The buffer may already hold lines that arrived with the last answer of the script.
         match state.take_lines(&mut remote.stdout).await {
@@ -119,6 +120,7 @@ pub(super) async fn run(mut remote: RemoteCommand, session: Session<'_>) -> Sess
         let heartbeat_at = state.next_heartbeat;
         let read_at = state.budget.wait_until(Instant::now());
         tokio::select! {
+            () = &mut stderr_over_limit => return SessionEnd::Failed(error::too_much_stderr()),
             () = sleep_until(read_at.unwrap_or_else(Instant::now)), if read_at.is_some() => {}
             more = remote.stdout.fill() => {
                 if !more {
