@@ -4,7 +4,8 @@ use crate::fleet::{HostId, HostUpdate};
 use crate::wire::{Reply, ReplyOutcome, Request};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
+use tokio::time::Instant;
 
 /// Limit of large updates of one host that wait in the channel: snapshots, inventories and replies. Further ones wait in the
 /// host task, which then reads nothing more from its host. No update is dropped: each snapshot may carry Xid events and
@@ -81,6 +82,53 @@ impl UpdateSender {
     /// Completes when the receiver is gone.
     pub(super) async fn closed(&self) {
         self.updates.closed().await;
+    }
+}
+
+/// A person counts as present for this long after the last key.
+const PRESENCE_DURATION: Duration = Duration::from_secs(5 * 60);
+/// Keys within this time of the last one are not passed on.
+const PRESENCE_RESOLUTION: Duration = Duration::from_secs(1);
+
+/// Returns both ends of the channel that tells the host tasks when a person used the screen.
+pub(super) fn presence_channel() -> (PresenceSender, Presence) {
+    let (sender, receiver) = watch::channel(None);
+    (PresenceSender(sender), Presence(receiver))
+}
+
+/// Tells the host tasks that a person uses the screen.
+#[derive(Debug)]
+pub(super) struct PresenceSender(watch::Sender<Option<Instant>>);
+
+impl PresenceSender {
+    pub(super) fn record_input(&self, now: Instant) {
+        self.0.send_if_modified(|last| {
+            let is_new = last.is_none_or(|last| now.saturating_duration_since(last) >= PRESENCE_RESOLUTION);
+            if is_new {
+                *last = Some(now);
+            }
+            is_new
+        });
+    }
+}
+
+/// Whether a person watches the screen.
+#[derive(Debug, Clone)]
+pub(super) struct Presence(watch::Receiver<Option<Instant>>);
+
+impl Presence {
+    pub(super) fn is_present(&self, now: Instant) -> bool {
+        self.0.borrow().is_some_and(|last| now.saturating_duration_since(last) < PRESENCE_DURATION)
+    }
+
+    /// Waits until a person is present. Cancel safe.
+    pub(super) async fn wait_for_input(&mut self) {
+        while !self.is_present(Instant::now()) {
+            // Without a screen the sender never sends; if it is gone, the host task ends.
+            if self.0.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Starts and owns the host tasks.
 
-use super::channels::{Command, HostUpdates, UpdateSender, update_channel};
+use super::channels::{Command, HostUpdates, PresenceSender, UpdateSender, presence_channel, update_channel};
 use super::host_task::HostTask;
 use super::probe_binary::ProbeStore;
 use super::remote_command::Source;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// Capacity of the update channel, which absorbs bursts such as the first snapshots of all hosts.
 const WAITING_UPDATES: usize = 1024;
@@ -27,6 +28,7 @@ const LAST_GROUP: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Collector {
     commands: Vec<mpsc::Sender<Command>>,
+    presence: PresenceSender,
     _tasks: JoinSet<()>,
 }
 
@@ -48,6 +50,7 @@ impl Collector {
         cores: usize,
     ) -> (Self, HostUpdates) {
         let (updates, reports) = update_channel(WAITING_UPDATES);
+        let (presence_sender, presence) = presence_channel();
         let mut tasks = JoinSet::new();
         let mut commands = Vec::with_capacity(hosts.len());
         for (id, config) in (0..).map(HostId).zip(hosts) {
@@ -60,11 +63,17 @@ impl Collector {
                 clock,
                 start_delay: start_delay(id.0, cores, hosts.len()),
                 updates: UpdateSender::new(id, updates.clone()),
+                presence: presence.clone(),
                 commands: orders,
             };
             tasks.spawn(task.run());
         }
-        (Self { commands, _tasks: tasks }, reports)
+        (Self { commands, presence: presence_sender, _tasks: tasks }, reports)
+    }
+
+    /// Records that a person used the screen. For some minutes, hosts that the network separates are tried more often.
+    pub fn record_input(&self) {
+        self.presence.record_input(Instant::now());
     }
 
     /// Sends a command to the task of a host without waiting. Returns `false` if there is no such host or its queue is

@@ -1,6 +1,6 @@
 //! The task of one host: connect, run a session, wait, reconnect. Tasks of different hosts share nothing.
 
-use super::channels::{Command, ReceiverDropped, UpdateSender, refusal_reply};
+use super::channels::{Command, Presence, ReceiverDropped, UpdateSender, refusal_reply};
 use super::install::{self, InstallRequest, Started};
 use super::probe_binary::ProbeStore;
 use super::remote_command::{self, RemoteCommand, Source};
@@ -24,6 +24,7 @@ pub(super) struct HostTask {
     /// Delay before the first connection attempt.
     pub(super) start_delay: Duration,
     pub(super) updates: UpdateSender,
+    pub(super) presence: Presence,
     pub(super) commands: mpsc::Receiver<Command>,
 }
 
@@ -34,7 +35,7 @@ impl HostTask {
         let start_delay = self.start_delay;
         let mut connection_loop =
             ConnectionLoop { task: self, interval, failures: 0, last_kill: None, without_probe: None };
-        if !start_delay.is_zero() && connection_loop.wait(Some(Instant::now() + start_delay)).await.is_err() {
+        if !start_delay.is_zero() && connection_loop.wait(Some(Instant::now() + start_delay), false).await.is_err() {
             return;
         }
         while connection_loop.connect_once().await.is_ok() {}
@@ -93,28 +94,41 @@ impl ConnectionLoop {
     }
 
     async fn report_and_wait(&mut self, error: LinkError) -> Result<(), ReceiverDropped> {
-        let delay = retry_delay(error.retry, self.failures, fastrand::f64());
-        let until = delay.map(|delay| Instant::now() + delay);
         if error::needs_user(&error) {
+            let delay = retry_delay(error.retry, self.failures, LAST_CEILING, fastrand::f64());
             self.task.updates.send(HostUpdate::NeedsUser(error)).await?;
-        } else {
-            let retry_at = delay.map(|delay| self.task.clock.after(delay));
-            self.task.updates.send(HostUpdate::Down { error, retry_at, attempt: self.failures }).await?;
+            return self.wait(delay.map(|delay| Instant::now() + delay), false).await.map(|_| ());
         }
-        self.wait(until).await
+        let is_shortened = error::concerns_network(error.kind);
+        loop {
+            let is_present = self.task.presence.is_present(Instant::now());
+            let ceiling = if is_shortened && is_present { WATCHED_CEILING } else { LAST_CEILING };
+            let delay = retry_delay(error.retry, self.failures, ceiling, fastrand::f64());
+            let retry_at = delay.map(|delay| self.task.clock.after(delay));
+            let down = HostUpdate::Down { error: error.clone(), retry_at, attempt: self.failures };
+            self.task.updates.send(down).await?;
+            let until = delay.map(|delay| Instant::now() + delay);
+            let ends_for_user = is_shortened && !is_present && delay.is_some_and(|delay| delay > WATCHED_CEILING);
+            match self.wait(until, ends_for_user).await? {
+                WaitEnd::Retry => return Ok(()),
+                WaitEnd::UserReturned => {}
+            }
+        }
     }
 
-    /// Waits until the given time, or until the user asks for a reconnect. `None` waits for the user only.
-    async fn wait(&mut self, until: Option<Instant>) -> Result<(), ReceiverDropped> {
+    /// Waits until the given time, or until the user asks for a reconnect. `None` waits for the user only. If
+    /// `ends_for_user`, a person who returns to the screen ends the wait as well.
+    async fn wait(&mut self, until: Option<Instant>, ends_for_user: bool) -> Result<WaitEnd, ReceiverDropped> {
         loop {
             tokio::select! {
-                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => return Ok(()),
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => return Ok(WaitEnd::Retry),
+                () = self.task.presence.wait_for_input(), if ends_for_user => return Ok(WaitEnd::UserReturned),
                 () = self.task.updates.closed() => return Err(ReceiverDropped),
                 command = self.task.commands.recv() => match command {
                     None => return Err(ReceiverDropped),
                     Some(Command::Retry) => {
                         self.without_probe = None;
-                        return Ok(());
+                        return Ok(WaitEnd::Retry);
                     }
                     Some(other) => self.handle_while_disconnected(other).await?,
                 },
@@ -209,10 +223,20 @@ impl ConnectionLoop {
     }
 }
 
+/// Why a wait before the next attempt ended.
+enum WaitEnd {
+    /// The time is over, or the user asked for a reconnect.
+    Retry,
+    /// A person returned to the screen.
+    UserReturned,
+}
+
 /// Upper bound of the delay after the first failure; it doubles with each further one.
 const FIRST_CEILING: Duration = Duration::from_secs(1);
 /// Upper bound of every delay.
 const LAST_CEILING: Duration = Duration::from_secs(60);
+/// Upper bound of every delay while a person watches and the network may be at fault. It may return at any moment.
+const WATCHED_CEILING: Duration = Duration::from_secs(5);
 /// Lower bound of every delay, so that jitter cannot cause a busy loop.
 const MIN_DELAY: Duration = Duration::from_millis(250);
 /// A fixed delay grows by up to this fraction, so that many hosts do not reconnect at the same time.
@@ -225,14 +249,14 @@ pub(super) const STABLE_CONNECTION: Duration = Duration::from_secs(60);
 /// Returns the delay after `failures` consecutive failures, or `None` if only the user may reconnect. `random` is uniform
 /// in 0..1.
 ///
-/// Uses full jitter: uniform between 0 and a ceiling that doubles from 1 s to 60 s ("Exponential Backoff And Jitter", AWS
-/// Architecture Blog, 2015).
-pub(super) fn retry_delay(retry: RetryPolicy, failures: u32, random: f64) -> Option<Duration> {
+/// Uses full jitter: uniform between 0 and a ceiling that doubles from 1 s to `last_ceiling` ("Exponential Backoff And
+/// Jitter", AWS Architecture Blog, 2015).
+fn retry_delay(retry: RetryPolicy, failures: u32, last_ceiling: Duration, random: f64) -> Option<Duration> {
     let random = random.clamp(0.0, 1.0);
     match retry {
         RetryPolicy::OnRequest => None,
         RetryPolicy::After(least) => Some(least + least.mul_f64(MAX_SPREAD * random)),
-        RetryPolicy::Backoff => Some(ceiling(failures).mul_f64(random).max(MIN_DELAY)),
+        RetryPolicy::Backoff => Some(ceiling(failures).min(last_ceiling).mul_f64(random).max(MIN_DELAY)),
     }
 }
 
@@ -258,17 +282,30 @@ mod retry_tests {
 
     #[test]
     fn the_wait_is_spread_over_the_whole_range_and_never_nothing() {
-        assert_eq!(retry_delay(RetryPolicy::Backoff, 5, 0.0), Some(MIN_DELAY));
-        assert_eq!(retry_delay(RetryPolicy::Backoff, 5, 0.5), Some(Duration::from_secs(8)));
-        assert_eq!(retry_delay(RetryPolicy::Backoff, u32::MAX, 1.0), Some(LAST_CEILING));
-        assert_eq!(retry_delay(RetryPolicy::Backoff, 3, f64::NAN.max(0.0)), Some(MIN_DELAY));
+        let delay = |failures, random| retry_delay(RetryPolicy::Backoff, failures, LAST_CEILING, random);
+        assert_eq!(delay(5, 0.0), Some(MIN_DELAY));
+        assert_eq!(delay(5, 0.5), Some(Duration::from_secs(8)));
+        assert_eq!(delay(u32::MAX, 1.0), Some(LAST_CEILING));
+        assert_eq!(delay(3, f64::NAN.max(0.0)), Some(MIN_DELAY));
+    }
+
+    #[test]
+    fn a_watched_host_is_tried_again_within_5_s() {
+        let delay = |failures, random| retry_delay(RetryPolicy::Backoff, failures, WATCHED_CEILING, random);
+        assert_eq!(delay(u32::MAX, 1.0), Some(Duration::from_secs(5)));
+        assert_eq!(delay(6, 0.5), Some(Duration::from_millis(2500)));
+        assert_eq!(delay(1, 1.0), Some(FIRST_CEILING), "the first delays stay short");
+        let five_minutes = RetryPolicy::After(Duration::from_secs(300));
+        assert_eq!(retry_delay(five_minutes, 9, WATCHED_CEILING, 0.0), Some(Duration::from_secs(300)));
+        assert_eq!(retry_delay(RetryPolicy::OnRequest, 1, WATCHED_CEILING, 0.5), None);
     }
 
     #[test]
     fn a_wait_that_was_asked_for_is_kept() {
         let five_minutes = Duration::from_secs(300);
-        assert_eq!(retry_delay(RetryPolicy::After(five_minutes), 1, 0.0), Some(five_minutes));
-        assert_eq!(retry_delay(RetryPolicy::After(five_minutes), 9, 1.0), Some(Duration::from_secs(330)));
-        assert_eq!(retry_delay(RetryPolicy::OnRequest, 1, 0.5), None);
+        let delay = |retry, failures, random| retry_delay(retry, failures, LAST_CEILING, random);
+        assert_eq!(delay(RetryPolicy::After(five_minutes), 1, 0.0), Some(five_minutes));
+        assert_eq!(delay(RetryPolicy::After(five_minutes), 9, 1.0), Some(Duration::from_secs(330)));
+        assert_eq!(delay(RetryPolicy::OnRequest, 1, 0.5), None);
     }
 }

@@ -1,5 +1,6 @@
 //! Host tasks over a simulated SSH client, in paused time.
 
+use super::super::channels::HostUpdates;
 use super::super::collector::Collector;
 use super::super::probe_binary::ProbeBinary;
 use super::super::remote_command::{OpenChannel, Opening, Progress, channel_from_stream};
@@ -222,4 +223,46 @@ async fn the_way_a_probe_ended_is_told_and_rules_the_next_try() {
     let waited: Vec<u64> = failed_at.windows(2).map(|pair| (pair[1] - pair[0]).as_secs()).collect();
     assert!((5..7).contains(&waited[0]) && (600..661).contains(&waited[1]), "{waited:?}");
     assert!(waited[2] <= 4 && waited[3] <= 8, "{waited:?}");
+}
+
+/// Waits for the next failure and returns its time.
+async fn next_failure(updates: &mut HostUpdates) -> Instant {
+    loop {
+        if let (_, HostUpdate::Down { .. }) =
+            timeout(LONG, updates.recv()).await.expect("an update").expect("the task lives")
+        {
+            return Instant::now();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_host_behind_a_cut_network_is_tried_every_few_seconds_while_a_person_watches() {
+    let ssh = Source::Ssh(Arc::new(Ends(Mutex::new((0..500).map(|_| Err(SshErrorKind::ConnectionRefused)).collect()))));
+    let probes: Arc<dyn ProbeStore> = Arc::new(AnyProbe);
+    let hosts = [Arc::new(HostConfig::named("hgx-01"))];
+    let (collector, mut updates) = Collector::with_probes(&hosts, &ssh, Clock::start(1.0), &probes, 64);
+    let mut last = next_failure(&mut updates).await;
+    let (mut longest, mut longest_unwatched) = (Duration::ZERO, Duration::ZERO);
+    for _ in 0..60 {
+        collector.record_input();
+        let failed_at = next_failure(&mut updates).await;
+        longest = longest.max(failed_at - last);
+        last = failed_at;
+    }
+    assert!(longest <= WATCHED_CEILING, "{longest:?}");
+    // Nobody presses a key for an hour.
+    let since = Instant::now();
+    while since.elapsed() < Duration::from_secs(3600) {
+        let failed_at = next_failure(&mut updates).await;
+        longest_unwatched = longest_unwatched.max(failed_at - last);
+        last = failed_at;
+    }
+    assert!(longest_unwatched > 4 * WATCHED_CEILING && longest_unwatched <= LAST_CEILING, "{longest_unwatched:?}");
+    // A key shortens the delay that is running.
+    collector.record_input();
+    let returned = Instant::now();
+    let opened = async { while !matches!(updates.recv().await, Some((_, HostUpdate::Connecting { .. }))) {} };
+    timeout(LONG, opened).await.expect("a connection attempt");
+    assert!(returned.elapsed() <= WATCHED_CEILING, "{:?}", returned.elapsed());
 }

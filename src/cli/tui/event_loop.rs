@@ -102,6 +102,8 @@ async fn show(
     let is_tmux = std::env::var_os("TMUX").is_some_and(|name| !name.is_empty());
     // The theme handles NO_COLOR; crossterm would drop bold and reverse as well.
     crossterm::style::force_color_output(true);
+    // A person who starts the program watches it.
+    collector.record_input();
     let mut event_loop = EventLoop {
         terminal: TerminalManager::enter(preferences.mouse, reply).map_err(cannot_show)?,
         app,
@@ -223,7 +225,10 @@ impl EventLoop<'_> {
                 LoopEvent::Event(None)
             }
             input = self.terminal.next() => match input {
-                TerminalInput::Input(Some(Ok(input))) => LoopEvent::Event(terminal_event(input)),
+                TerminalInput::Input(Some(Ok(input))) => {
+                    self.collector.record_input();
+                    LoopEvent::Event(terminal_event(input))
+                }
                 // The keyboard reader ends or fails when the terminal is gone.
                 TerminalInput::Input(Some(Err(error))) => return Err(error),
                 TerminalInput::Input(None) => LoopEvent::End(ExitCode::SUCCESS),
