@@ -139,8 +139,8 @@ pub(super) fn clear_if_all_none<T>(column: &mut Vec<Option<T>>) {
     }
 }
 
-/// Maximum number of rows to which a repeated column expands. It exceeds all limits of the codec, so that the codec
-/// still finds too many rows.
+/// Maximum number of rows of a column, and of those to which a repeated column expands. It exceeds all limits of the
+/// codec, so that the codec still finds and counts too many rows.
 pub(super) const MAX_ROWS: usize = 16 * 1024;
 
 /// Maximum number of rows for which memory is reserved when they are announced.
@@ -181,6 +181,37 @@ impl<T> ColumnSeed<T> {
     }
 }
 
+/// The methods of a visitor for values other than `null` and sequences: the value is deserialized as `T` and wrapped.
+macro_rules! visit_values {
+    ($wrap:path) => {
+        fn visit_map<A: MapAccess<'de>>(self, value: A) -> Result<Self::Value, A::Error> {
+            T::deserialize(MapAccessDeserializer::new(value)).map($wrap)
+        }
+
+        fn visit_str<E: Error>(self, value: &str) -> Result<Self::Value, E> {
+            T::deserialize(value.into_deserializer()).map($wrap)
+        }
+
+        fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
+            T::deserialize(value.into_deserializer()).map($wrap)
+        }
+
+        #[inline]
+        fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
+            T::deserialize(value.into_deserializer()).map($wrap)
+        }
+
+        fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
+            T::deserialize(value.into_deserializer()).map($wrap)
+        }
+
+        #[inline]
+        fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
+            T::deserialize(value.into_deserializer()).map($wrap)
+        }
+    };
+}
+
 impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for ColumnSeed<T> {
     type Value = EncodedColumn<T>;
 
@@ -200,39 +231,46 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for ColumnSeed<T> {
     #[inline]
     fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Self::Value, A::Error> {
         let mut column = Vec::with_capacity(self.rows.min(MAX_PREALLOCATED_ROWS));
-        while let Some(value) = values.next_element()? {
+        while let Some(value) = values.next_element_seed(OptionalValue(PhantomData))? {
+            if column.len() >= MAX_ROWS {
+                return Err(A::Error::custom(format_args!("more than {MAX_ROWS} rows")));
+            }
             column.push(value);
         }
         Ok(EncodedColumn::PerRow(column))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, value: A) -> Result<Self::Value, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(value)).map(EncodedColumn::Repeated)
-    }
-
-    fn visit_str<E: Error>(self, value: &str) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
-    }
-
-    fn visit_bool<E: Error>(self, value: bool) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
-    }
-
-    fn visit_u64<E: Error>(self, value: u64) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
-    }
-
-    fn visit_i64<E: Error>(self, value: i64) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
-    }
-
-    fn visit_f64<E: Error>(self, value: f64) -> Result<Self::Value, E> {
-        T::deserialize(value.into_deserializer()).map(EncodedColumn::Repeated)
-    }
-
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
         Ok(EncodedColumn::default())
     }
+
+    visit_values!(EncodedColumn::Repeated);
+}
+
+/// Deserializes a value of a column; `null` is `None`. It decodes the same values as `Option<T>` with one step less.
+struct OptionalValue<T>(PhantomData<T>);
+
+impl<'de, T: Deserialize<'de>> DeserializeSeed<'de> for OptionalValue<T> {
+    type Value = Option<T>;
+
+    #[inline]
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Option<T>, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Visitor<'de> for OptionalValue<T> {
+    type Value = Option<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("a value or null")
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    visit_values!(Some);
 }
 
 /// Serializes a column; a value shared by all rows is written once.
@@ -301,6 +339,24 @@ mod tests {
         let json = serde_json::to_string(&columns).expect("encodes");
         assert_eq!(json, r#"{"rows":2,"row_remap_failed":false,"persistence_mode":true,"compute_mode":"default"}"#);
         assert_eq!(serde_json::from_str::<GpuHealthColumns>(&json).expect("decodes"), columns);
+    }
+
+    #[test]
+    fn values_of_another_type_are_refused() {
+        for (columns, reason) in [
+            (r#"{"fan_percent":[1,"fast"]}"#, "invalid type: string \"fast\", expected u16 at line 1 column 24"),
+            (r#"{"fan_percent":[70000]}"#, "invalid value: integer `70000`, expected u16 at line 1 column 21"),
+            (r#"{"fan_percent":[-1]}"#, "invalid value: integer `-1`, expected u16 at line 1 column 18"),
+            (r#"{"fan_percent":[1.5]}"#, "invalid type: floating point `1.5`, expected u16 at line 1 column 19"),
+            (r#"{"fan_percent":[true]}"#, "invalid type: boolean `true`, expected u16 at line 1 column 20"),
+            (r#"{"power_watts":["1"]}"#, "invalid type: string \"1\", expected f32 at line 1 column 19"),
+        ] {
+            assert_eq!(serde_json::from_str::<GpuColumns>(columns).expect_err(columns).to_string(), reason);
+        }
+        assert!(serde_json::from_str::<GpuColumns>(r#"{"fan_percent":[[1]]}"#).is_err());
+        assert!(serde_json::from_str::<GpuColumns>(r#"{"error":[{"kind":1}]}"#).is_err());
+        let columns: GpuColumns = serde_json::from_str(r#"{"power_watts":[1,-1,2.5,null]}"#).expect("decodes");
+        assert_eq!(columns.power_watts, [Some(1.0), Some(-1.0), Some(2.5), None]);
     }
 
     #[test]
