@@ -211,6 +211,47 @@ impl ProcessInfo {
         });
         Self { who: who(facts.as_ref()), facts, job, launcher, command }
     }
+
+    /// The approximate size in bytes. Texts that several values share count several times.
+    pub fn memory_bytes(&self) -> usize {
+        let facts = self.facts.as_ref().map_or(0, |facts| {
+            let texts = [
+                &facts.user,
+                &facts.full_name,
+                &facts.name,
+                &facts.working_directory,
+                &facts.log_path,
+                &facts.container_name,
+                &facts.runs_in,
+            ];
+            let owner = match &facts.owner {
+                Some(Owner::Slurm { job, step }) => text_bytes(job) + step.as_ref().map_or(0, text_bytes),
+                Some(Owner::Pod { uid, container }) => text_bytes(uid) + container.as_ref().map_or(0, text_bytes),
+                Some(Owner::Container { runtime, id }) => text_bytes(runtime) + text_bytes(id),
+                Some(Owner::Service(name) | Owner::Session(name)) => text_bytes(name),
+                Some(Owner::Unknown) | None => 0,
+            };
+            let ancestors = facts
+                .ancestors
+                .iter()
+                .map(|ancestor| size_of_val(ancestor) + text_bytes(&ancestor.name) + list_bytes(&ancestor.argv));
+            texts.into_iter().flatten().map(text_bytes).sum::<usize>()
+                + owner
+                + list_bytes(&facts.argv)
+                + ancestors.sum::<usize>()
+        });
+        let launcher = self.launcher.as_ref().map_or(0, |launcher| text_bytes(&launcher.command));
+        size_of_val(self) + facts + launcher + text_bytes(&self.who) + text_bytes(&self.command)
+    }
+}
+
+/// The memory of a text: its bytes, the reference counts and the overhead of the allocator.
+fn text_bytes(text: &SafeText) -> usize {
+    if text.is_empty() { 0 } else { text.len() + 32 }
+}
+
+fn list_bytes(texts: &[SafeText]) -> usize {
+    texts.iter().map(|text| size_of_val(text) + text_bytes(text)).sum()
 }
 
 /// The arguments in one line, else the short name in brackets.

@@ -21,6 +21,13 @@ const MAX_ENDED: usize = 64;
 /// may be missing from one list.
 const FACTS_RETAINED_SNAPSHOTS: u16 = 60;
 
+/// Maximum memory of the facts of one host. A process takes 1 to 3 kB, so that the 4096 processes of a snapshot fit; a
+/// hostile host can send a megabyte per process.
+const MAX_FACTS_BYTES: usize = 16 << 20;
+
+/// Maximum memory of the facts of the ended processes of one host.
+const MAX_ENDED_FACTS_BYTES: usize = 2 << 20;
+
 #[derive(Debug, Clone, Default)]
 pub(super) struct ProcessTable {
     live: Vec<Process>,
@@ -34,6 +41,8 @@ struct KnownProcess {
     key: ProcessKey,
     presence: Option<Presence>,
     info: Arc<ProcessInfo>,
+    /// [`ProcessInfo::memory_bytes`].
+    info_bytes: usize,
     /// Number of snapshots since the process was last listed.
     missed_snapshots: u16,
 }
@@ -101,7 +110,10 @@ impl ProcessTable {
             self.identify(pid, &reading, Some(facts), context);
         }
         self.end_or_carry_over(missing, snapshot.processes_left_out > 0, context);
-        self.expire_facts();
+        let facts_bytes = self.expire_facts();
+        if facts_bytes > MAX_FACTS_BYTES {
+            self.drop_facts(facts_bytes - MAX_FACTS_BYTES);
+        }
     }
 
     /// Returns the identity and the properties of a pid. Facts of an earlier process with the same pid are dropped.
@@ -133,8 +145,13 @@ impl ProcessTable {
             None => facts,
         };
         let info = Arc::new(ProcessInfo::new(&key, facts, reading.presence));
-        let known =
-            KnownProcess { key: key.clone(), presence: reading.presence, info: Arc::clone(&info), missed_snapshots: 0 };
+        let known = KnownProcess {
+            key: key.clone(),
+            presence: reading.presence,
+            info: Arc::clone(&info),
+            info_bytes: info.memory_bytes(),
+            missed_snapshots: 0,
+        };
         self.known.insert(pid, known);
         (key, info)
     }
@@ -175,11 +192,22 @@ impl ProcessTable {
             context.now.since(ended.ended_at) < ENDED_ROW_RETENTION
                 && !live.iter().any(|process| process.key == ended.process.key)
         });
+        let has_new = !ended.is_empty();
         self.ended.extend(ended);
         self.ended.drain(..self.ended.len().saturating_sub(MAX_ENDED));
+        if has_new {
+            let mut bytes = 0;
+            let newest = self.ended.iter().rev().take_while(|ended| {
+                bytes += ended.process.info.memory_bytes();
+                bytes <= MAX_ENDED_FACTS_BYTES
+            });
+            let kept = newest.count();
+            self.ended.drain(..self.ended.len() - kept);
+        }
     }
 
-    fn expire_facts(&mut self) {
+    /// Drops the facts of processes that have not been listed for long. Returns the memory of the others.
+    fn expire_facts(&mut self) -> usize {
         let live = &self.live;
         self.known.retain(|pid, known| {
             // `live` is sorted by pid: see [`gpu_usages`] and [`ProcessTable::end_or_carry_over`].
@@ -193,6 +221,27 @@ impl ProcessTable {
         let limit = 2 * MAX_PROCESSES;
         if self.known.len() > limit {
             self.known.retain(|_, known| known.missed_snapshots == 0);
+        }
+        self.known.values().map(|known| known.info_bytes).sum()
+    }
+
+    /// Drops facts that take at least this many bytes together: those of the processes that have not been listed for
+    /// longest, then the largest. Listed processes stay without facts.
+    fn drop_facts(&mut self, bytes: usize) {
+        let mut order: Vec<(u16, usize, u32)> =
+            self.known.iter().map(|(pid, known)| (known.missed_snapshots, known.info_bytes, *pid)).collect();
+        order.sort_unstable_by(|one, other| other.cmp(one));
+        let mut dropped = 0;
+        for (_, info_bytes, pid) in order {
+            if dropped >= bytes {
+                break;
+            }
+            dropped += info_bytes;
+            self.known.remove(&pid);
+            if let Ok(index) = self.live.binary_search_by_key(&pid, |process| process.key.pid) {
+                let process = &mut self.live[index];
+                process.info = Arc::new(ProcessInfo::new(&process.key, None, process.reading.presence));
+            }
         }
     }
 }
@@ -262,4 +311,98 @@ pub(super) struct SnapshotContext<'a> {
     pub(super) is_first: bool,
     /// When the snapshot arrived.
     pub(super) now: Moment,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fleet::fixture::{at, gpus};
+    use crate::wire::{Ancestor, GpuProcessColumns};
+
+    /// Facts of about 100 kB.
+    fn large_facts(pid: u32) -> ProcessFacts {
+        let ancestor = Ancestor { argv: vec!["argument".into(); 40], ..Ancestor::default() };
+        ProcessFacts { pid, start_ticks: Some(1), ancestors: vec![ancestor; 50], ..ProcessFacts::default() }
+    }
+
+    /// Applies a snapshot that lists these processes on GPU 0.
+    fn apply(table: &mut ProcessTable, seconds: u32, listed: impl Iterator<Item = u32>, facts: Vec<ProcessFacts>) {
+        let listed: Vec<GpuProcessReading> = listed
+            .map(|pid| GpuProcessReading { pid: Some(pid), gpu: Some(0), ..GpuProcessReading::default() })
+            .collect();
+        let mut snapshot =
+            Snapshot { gpu_processes: GpuProcessColumns::from_rows(&listed), facts, ..Snapshot::default() };
+        let (infos, readings) = (gpus(0..1), [GpuReading::default()]);
+        let context = SnapshotContext {
+            boot_id: None,
+            infos: &infos,
+            readings: &readings,
+            is_listed: true,
+            is_first: seconds == 0,
+            now: at(f64::from(seconds)),
+        };
+        table.apply(&mut snapshot, &context);
+    }
+
+    fn facts_bytes(table: &ProcessTable) -> usize {
+        table.known.values().map(|known| known.info.memory_bytes()).sum()
+    }
+
+    fn ended_bytes(table: &ProcessTable) -> usize {
+        table.ended.iter().map(|ended| ended.process.info.memory_bytes()).sum()
+    }
+
+    #[test]
+    fn facts_of_unlisted_processes_are_dropped_beyond_a_number_of_bytes() {
+        let mut table = ProcessTable::default();
+        for second in 0..30 {
+            let pids = 1 + second * 10..1 + second * 10 + 10;
+            apply(&mut table, second, std::iter::once(9999), pids.map(large_facts).collect());
+        }
+        let bytes = facts_bytes(&table);
+        assert!(bytes <= MAX_FACTS_BYTES && bytes > MAX_FACTS_BYTES * 9 / 10, "{bytes}");
+        assert!(table.known.contains_key(&300) && !table.known.contains_key(&1), "the least recent ones are dropped");
+        assert!(table.known.contains_key(&9999), "listed processes are dropped last");
+    }
+
+    #[test]
+    fn facts_of_listed_processes_are_dropped_beyond_a_number_of_bytes() {
+        let mut table = ProcessTable::default();
+        apply(&mut table, 0, 1..=300, (1..=300).map(large_facts).collect());
+        let bytes = facts_bytes(&table);
+        assert!(bytes <= MAX_FACTS_BYTES && bytes > MAX_FACTS_BYTES * 9 / 10, "{bytes}");
+        let without_facts = table.live.iter().filter(|process| process.info.facts.is_none()).count();
+        assert!(table.live.len() == 300 && without_facts > 100, "{without_facts}");
+        let shown: usize = table.live.iter().map(|process| process.info.memory_bytes()).sum();
+        assert!(shown <= MAX_FACTS_BYTES + 300 * 1024, "the rows do not hold what was dropped: {shown}");
+    }
+
+    #[test]
+    fn ended_processes_hold_a_limited_number_of_bytes() {
+        let mut table = ProcessTable::default();
+        apply(&mut table, 0, 1..=60, (1..=60).map(large_facts).collect());
+        apply(&mut table, 1, 61..=62, Vec::new());
+        let bytes = ended_bytes(&table);
+        assert!(bytes <= MAX_ENDED_FACTS_BYTES && !table.ended.is_empty(), "{bytes}");
+        apply(&mut table, 2, 61..=61, Vec::new());
+        assert_eq!(table.ended.back().map(|ended| ended.process.key.pid), Some(62), "the latest one is kept");
+    }
+
+    #[test]
+    fn facts_of_a_full_snapshot_are_kept() {
+        let mut table = ProcessTable::default();
+        let arguments = vec![SafeText::from("--learning-rate=0.0001"); 12];
+        let ancestor = Ancestor { name: "torchrun".into(), argv: arguments.clone(), ..Ancestor::default() };
+        let facts = |pid| ProcessFacts {
+            pid,
+            start_ticks: Some(1),
+            user: Some("alice".into()),
+            argv: arguments.clone(),
+            ancestors: vec![ancestor.clone(), ancestor.clone()],
+            working_directory: Some("/home/alice/projects/pretraining".into()),
+            ..ProcessFacts::default()
+        };
+        apply(&mut table, 0, 1..=4096, (1..=4096).map(facts).collect());
+        assert!(table.live.iter().all(|process| process.info.facts.is_some()), "{}", facts_bytes(&table));
+    }
 }

@@ -2,16 +2,13 @@
 //! one line.
 
 use super::columns::MAX_ROWS;
+pub use super::limits::{MAX_GPUS, MAX_PROCESSES};
 use super::{Message, PROTOCOL, SafeText, Snapshot};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Maximum length of a line without its newline.
 pub const MAX_LINE_BYTES: usize = 1 << 20;
-/// Maximum number of processes in a snapshot. The sender keeps those with the most GPU memory and counts the rest.
-pub const MAX_PROCESSES: usize = 4096;
-/// Maximum number of GPUs, MIG instances included, in an inventory.
-pub const MAX_GPUS: usize = 512;
 
 // A repeated column expands to more rows than any limit, so that `check_limits` still finds too many.
 const _: () = assert!(MAX_ROWS > 2 * MAX_PROCESSES && MAX_ROWS > MAX_GPUS);
@@ -33,13 +30,13 @@ pub enum CodecError {
         /// Version of the probe.
         received: u32,
     },
-    /// A list has more entries than allowed.
+    /// Columns have more rows than allowed.
     TooMany {
-        /// Name of the list.
+        /// Name of the rows.
         items: &'static str,
-        /// Number of entries.
+        /// Number of rows.
         count: usize,
-        /// Maximum number of entries.
+        /// Maximum number of rows.
         limit: usize,
     },
 }
@@ -97,13 +94,13 @@ pub fn decode(line: &[u8]) -> Result<Message, CodecError> {
     Ok(message)
 }
 
-/// Checks protocol and limits of a message that was decoded as part of something else.
+/// Checks the protocol and the number of rows of a message that was decoded as part of something else. Decoding has
+/// checked the lists already.
 pub fn check_limits(message: &Message) -> Result<(), CodecError> {
     match message {
         Message::Hello(hello) if hello.protocol != PROTOCOL => {
             Err(CodecError::UnsupportedProtocol { received: hello.protocol })
         }
-        Message::Inventory(inventory) => check_count("GPUs", inventory.gpus.len(), MAX_GPUS),
         Message::Snapshot(snapshot) => check_snapshot(snapshot),
         _ => Ok(()),
     }
@@ -121,8 +118,7 @@ fn check_snapshot(snapshot: &Snapshot) -> Result<(), CodecError> {
     check_count("GPU readings", snapshot.gpus.len(), MAX_GPUS)?;
     check_count("GPU health readings", snapshot.health.len(), MAX_GPUS)?;
     check_count("processes", snapshot.processes.len(), MAX_PROCESSES)?;
-    check_count("processes on GPUs", snapshot.gpu_processes.len(), 2 * MAX_PROCESSES)?;
-    check_count("process facts", snapshot.facts.len(), MAX_PROCESSES)
+    check_count("processes on GPUs", snapshot.gpu_processes.len(), 2 * MAX_PROCESSES)
 }
 
 fn check_count(items: &'static str, count: usize, limit: usize) -> Result<(), CodecError> {

@@ -1,7 +1,7 @@
 //! GPUs: fixed facts ([`GpuInfo`]), readings ([`GpuReading`]), health ([`GpuHealth`]) and errors.
 
-use super::SafeText;
 use super::columns::columns;
+use super::{SafeText, limits};
 use serde::{Deserialize, Serialize};
 
 /// Fixed facts of one GPU, part of every [`super::Inventory`]. Its identity is the UUID; the index is only for display.
@@ -88,7 +88,8 @@ pub struct GpuInfo {
 columns! {
     /// Readings of one GPU in one sample.
     row GpuReading;
-    /// Readings of all GPUs of a host, in the order of the [`super::Inventory`] of the same generation.
+    /// Readings of all GPUs of a host, in the order of the [`super::Inventory`] of the same generation; at most
+    /// [`limits::MAX_GPUS`].
     columns GpuColumns;
 
     /// Why the GPU cannot be read now (lost, reset required, blocked); the other readings are then `None`. Absent if it
@@ -177,7 +178,7 @@ columns! {
     /// Health and settings of one GPU, which rarely change.
     row GpuHealth;
     /// Health of all GPUs of a host, in inventory order. Sent with the first snapshot and then with every tenth; it
-    /// holds until the next one.
+    /// holds until the next one. At most [`limits::MAX_GPUS`].
     columns GpuHealthColumns;
 
     /// Corrected ECC errors since the driver was loaded. `nvmlDeviceGetTotalEccErrors`, volatile.
@@ -309,14 +310,14 @@ pub struct RecentPast {
     pub gpu: u16,
     /// Time of the last value of each list, on the probe's monotonic clock. Earlier values are one second apart.
     pub end_monotonic_seconds: f64,
-    /// Oldest first. `NVML_GPU_UTILIZATION_SAMPLES`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Oldest first, at most [`limits::MAX_PAST_VALUES`]. `NVML_GPU_UTILIZATION_SAMPLES`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::past_values")]
     pub utilization_percent: Vec<Option<u8>>,
-    /// Oldest first. `NVML_MEMORY_UTILIZATION_SAMPLES`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Oldest first, at most [`limits::MAX_PAST_VALUES`]. `NVML_MEMORY_UTILIZATION_SAMPLES`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::past_values")]
     pub memory_utilization_percent: Vec<Option<u8>>,
-    /// Oldest first. `NVML_TOTAL_POWER_SAMPLES`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Oldest first, at most [`limits::MAX_PAST_VALUES`]. `NVML_TOTAL_POWER_SAMPLES`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::past_values")]
     pub power_watts: Vec<Option<f32>>,
 }
 

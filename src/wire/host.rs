@@ -1,6 +1,6 @@
 //! Readings of the host.
 
-use super::SafeText;
+use super::{SafeText, limits};
 use serde::{Deserialize, Serialize};
 
 /// Readings of the host in one sample. Rates cover the time since the previous snapshot, so the first snapshot has
@@ -73,12 +73,12 @@ pub struct HostReading {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvidia_pci_devices: Option<u32>,
     /// File systems of the home directory and of the working directories of GPU processes, when they have changed. The
-    /// last ones sent apply until the next.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// last ones sent apply until the next. At most [`limits::MAX_FILESYSTEMS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::filesystems")]
     pub filesystems: Vec<Filesystem>,
     /// Indices of the GPUs that Slurm has allocated to jobs, used or not, read once a minute. `scontrol -d -o show
-    /// node`, `GresUsed`. The last value sent applies until the next.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    /// node`, `GresUsed`. The last value sent applies until the next. At most [`limits::MAX_SLURM_GPUS`].
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::slurm_gpus")]
     pub slurm_allocated_gpus: Option<Vec<u32>>,
     /// Slurm cluster of this host. `scontrol show config`, `ClusterName`.
     #[serde(skip_serializing_if = "Option::is_none")]

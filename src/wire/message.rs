@@ -4,7 +4,7 @@
 use super::open_enum::open_enums;
 use super::{
     DriverError, GpuColumns, GpuHealthColumns, GpuInfo, GpuProcessColumns, HostReading, ProcessColumns, ProcessFacts,
-    RecentPast, SafeText, Scope, XidEvent,
+    RecentPast, SafeText, Scope, XidEvent, limits,
 };
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +137,8 @@ pub struct Inventory {
     /// Path of the NVML library in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvml_path: Option<SafeText>,
-    /// The GPUs in NVML's order, MIG instances after their parent.
+    /// The GPUs in NVML's order, MIG instances after their parent; at most [`limits::MAX_GPUS`].
+    #[serde(deserialize_with = "limits::gpus")]
     pub gpus: Vec<GpuInfo>,
     /// Why there are no GPUs or the driver cannot be read. Absent if it works.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -167,11 +168,12 @@ pub struct Snapshot {
     /// Health and settings of the GPUs, in inventory order. Left out when not due.
     #[serde(skip_serializing_if = "GpuHealthColumns::is_empty")]
     pub health: GpuHealthColumns,
-    /// Xids since the previous snapshot.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Xids since the previous snapshot, at most [`limits::MAX_XID_EVENTS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::xid_events")]
     pub xid_events: Vec<XidEvent>,
-    /// Samples that the driver buffered before the first snapshot. Sent with that snapshot only.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Samples that the driver buffered before the first snapshot. Sent with that snapshot only. At most
+    /// [`limits::MAX_GPUS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::recent_past")]
     pub recent_past: Vec<RecentPast>,
     /// Use of GPUs by processes, keyed by (pid, GPU).
     #[serde(skip_serializing_if = "GpuProcessColumns::is_empty")]
@@ -179,17 +181,17 @@ pub struct Snapshot {
     /// Readings of those processes on the host, keyed by pid.
     #[serde(skip_serializing_if = "ProcessColumns::is_empty")]
     pub processes: ProcessColumns,
-    /// Facts of processes that are new or have changed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Facts of processes that are new or have changed, at most [`limits::MAX_PROCESSES`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::facts")]
     pub facts: Vec<ProcessFacts>,
-    /// Number of processes left out because there were more than [`super::codec::MAX_PROCESSES`].
+    /// Number of processes left out because there were more than [`limits::MAX_PROCESSES`].
     #[serde(skip_serializing_if = "is_zero")]
     pub processes_left_out: u32,
     /// Why the driver as a whole cannot be read now, although it could before. Absent if it works.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver_error: Option<DriverError>,
-    /// Remarks that are not errors, such as readings out of range and refused calls.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Remarks that are not errors, such as readings out of range and refused calls; at most [`limits::MAX_NOTES`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::notes")]
     pub notes: Vec<SafeText>,
     /// Cost of the probe itself.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -308,13 +310,14 @@ pub enum ReplyOutcome {
     Reused,
     /// The kernel does not permit it (EPERM).
     NotPermitted,
-    /// The environment as `NAME=value`, secrets redacted, at most 64 KiB.
-    Environment(Vec<SafeText>),
+    /// The environment as `NAME=value`, secrets redacted, at most 64 KiB and [`limits::MAX_REPLY_LINES`].
+    Environment(#[serde(deserialize_with = "limits::reply_lines")] Vec<SafeText>),
     /// The end of the log file.
     LogTail {
         /// Path of the file.
         path: SafeText,
-        /// Its last lines, at most 4 KiB, secrets redacted.
+        /// Its last lines, at most 4 KiB and [`limits::MAX_REPLY_LINES`], secrets redacted.
+        #[serde(deserialize_with = "limits::reply_lines")]
         lines: Vec<SafeText>,
     },
     /// The request cannot be fulfilled here, with the reason.

@@ -6,7 +6,10 @@
 //! Rules for every field:
 //! - The unit is part of the name (`power_watts`, `memory_used_bytes`).
 //! - Every reading is optional. `None`, or a column that is left out, means "unknown", never zero.
-//! - Text is [`SafeText`]: a hostile host cannot send control or invisible characters to a terminal.
+//! - Text is [`SafeText`]: a hostile host cannot send control or invisible characters to a terminal. A text has at most
+//!   [`safe_text::MAX_BYTES`] bytes; a longer one is truncated.
+//! - Every list has a limit ([`limits`]), which is checked while the line is decoded. Columns have at most as many rows
+//!   as there are GPUs or processes ([`codec::check_limits`]).
 //! - Unknown fields are ignored and every enum has a variant for unknown values, so that a newer probe can talk to an
 //!   older controller of the same protocol. The probe refuses a [`Request`] that it does not know, by its id.
 
@@ -15,6 +18,7 @@ pub mod codec;
 pub mod format;
 pub mod gpu;
 pub mod host;
+pub mod limits;
 pub mod message;
 pub mod process;
 pub mod redact;

@@ -4,14 +4,14 @@
 //! [`GpuProcessReading`] per (pid, GPU) and [`ProcessReading`] per pid. [`ProcessFacts`] rarely change and are sent
 //! once.
 
-use super::SafeText;
 use super::columns::columns;
+use super::{SafeText, limits};
 use serde::{Deserialize, Serialize};
 
 columns! {
     /// Use of one GPU by one process.
     row GpuProcessReading;
-    /// One row per (pid, GPU) of a snapshot.
+    /// One row per (pid, GPU) of a snapshot; at most twice [`limits::MAX_PROCESSES`].
     columns GpuProcessColumns;
 
     /// Process id in the pid namespace of the host. Absent if the driver does not know it (0 and 2^32-1).
@@ -38,7 +38,7 @@ columns! {
 columns! {
     /// Readings of one process on the host.
     row ProcessReading;
-    /// One row per pid of a snapshot.
+    /// One row per pid of a snapshot; at most [`limits::MAX_PROCESSES`].
     columns ProcessColumns;
 
     /// Process id in the pid namespace of the host.
@@ -231,12 +231,13 @@ pub struct ProcessFacts {
     /// Short name. `/proc/PID/comm`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<SafeText>,
-    /// Arguments with secrets redacted, at most 4 KiB in all. `/proc/PID/cmdline`. Empty until they are read and for a
-    /// zombie.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Arguments with secrets redacted, at most 4 KiB in all and [`limits::MAX_ARGUMENTS`]. `/proc/PID/cmdline`. Empty
+    /// until they are read and for a zombie.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::arguments")]
     pub argv: Vec<SafeText>,
-    /// Ancestors from the parent up to the first shell, tmux, screen, sshd or init, which is included.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Ancestors from the parent up to the first shell, tmux, screen, sshd or init, which is included; at most
+    /// [`limits::MAX_ANCESTORS`].
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::ancestors")]
     pub ancestors: Vec<Ancestor>,
     /// Session id (setsid(2)), which groups the processes of a job whose parents have exited. `/proc/PID/stat` field 6.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -274,8 +275,8 @@ pub struct Ancestor {
     pub uid: Option<u32>,
     /// Short name. `/proc/PID/comm`.
     pub name: SafeText,
-    /// Arguments with secrets redacted, at most 1 KiB. `/proc/PID/cmdline`.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    /// Arguments with secrets redacted, at most 1 KiB in all and [`limits::MAX_ARGUMENTS`]. `/proc/PID/cmdline`.
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limits::arguments")]
     pub argv: Vec<SafeText>,
 }
 

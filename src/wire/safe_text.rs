@@ -28,6 +28,10 @@ pub struct SafeText(Arc<str>);
 impl SafeText {
     /// Sanitizes `text`.
     pub fn new(text: &str) -> Self {
+        // Empty texts share their memory, because a hostile host can send many of them in one line.
+        if text.is_empty() {
+            return Self::default();
+        }
         if text.len() <= MAX_BYTES && text.bytes().all(|byte| (0x20..0x7F).contains(&byte)) {
             return Self(Arc::from(text));
         }
@@ -47,7 +51,7 @@ impl SafeText {
 
 impl Default for SafeText {
     fn default() -> Self {
-        Self(Arc::from(""))
+        Self(Arc::default())
     }
 }
 
@@ -205,6 +209,11 @@ mod tests {
         assert_eq!(SafeText::new("a\u{202E}b\u{2066}c\u{200B}d\u{E0041}e\u{FEFF}f\u{2028}g"), {
             "a\u{FFFD}b\u{FFFD}c\u{FFFD}d\u{FFFD}e\u{FFFD}f\u{FFFD}g"
         });
+    }
+
+    #[test]
+    fn empty_texts_share_their_memory() {
+        assert!(Arc::ptr_eq(&SafeText::new("").0, &SafeText::default().0));
     }
 
     #[test]
