@@ -157,9 +157,10 @@ fn native_unsupported<'a>(option: &dyn Fn(&str) -> Option<&'a str>, flag: &dyn F
     option.or_else(|| FLAG_OPTIONS.iter().find(|(keyword, _)| flag(keyword))).map(|(_, name)| (*name).to_owned())
 }
 
-/// Overrides for the options under which ssh would not run the command or not read its input. Only options that are set
-/// get one, because an older ssh does not know all of them.
+/// Overrides for the options under which ssh would not run the command, would not read its input, or would continue after
+/// the host key has changed. Only options that are set get one, because an older ssh does not know all of them.
 fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static str> {
+    let accepts_changed_keys = matches!(value("stricthostkeychecking"), Some("false" | "no" | "off"));
     [
         ("remotecommand", "none", "RemoteCommand=none"),
         ("sessiontype", "default", "SessionType=default"),
@@ -169,6 +170,7 @@ fn option_overrides<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Vec<&'static
     .into_iter()
     .filter(|(keyword, default, _)| value(keyword).is_some_and(|value| value != *default))
     .map(|(_, _, option)| option)
+    .chain(accepts_changed_keys.then_some("StrictHostKeyChecking=accept-new"))
     .collect()
 }
 
@@ -311,6 +313,12 @@ mod tests {
         assert_eq!(resolved.methods, Methods { public_key: false, keyboard_interactive: false, password: false });
         assert!(resolved.user_known_hosts.is_empty() && resolved.identity_files.is_empty());
         assert_eq!(resolved.option_overrides, ["RemoteCommand=none", "SessionType=default"]);
+        for (checking, expected) in
+            [("false", &["StrictHostKeyChecking=accept-new"][..]), ("accept-new", &[]), ("ask", &[]), ("true", &[])]
+        {
+            let resolved = parsed(&format!("stricthostkeychecking {checking}\n"));
+            assert_eq!(resolved.option_overrides, expected, "{checking}");
+        }
         assert_eq!(resolved.control_path, Some("/home/ann/.ssh/b@::1".into()));
     }
 
