@@ -132,37 +132,40 @@ fn forget(library: &mut [u8], name: &str) -> bool {
     !places.is_empty()
 }
 
-/// `cargo build --example fake_nvml`, once: `cargo test --test it` alone does not build examples.
+/// The fake library, built once.
 fn built_library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
-    LIBRARY.get_or_init(|| {
-        if let Some(folder) = std::env::var_os(OTHER_BUILD) {
-            return PathBuf::from(folder).join("libfake_nvml.so");
-        }
-        let this = std::env::current_exe().expect("this test's path");
-        let target = this.ancestors().nth(3).expect("TARGET/PROFILE/deps/it-HASH");
-        let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-        cargo.args(["build", "--example", "fake_nvml", "--message-format=json", "--target-dir"]).arg(target);
-        cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
-        if !cfg!(debug_assertions) {
-            cargo.arg("--release");
-        }
-        // The CARGO_* variables of this test run would make build scripts run again.
-        for (name, _) in std::env::vars_os() {
-            let name_text = name.to_string_lossy();
-            let is_ours = name_text.starts_with("CARGO_") && !["CARGO_HOME", "CARGO_MAKEFLAGS"].contains(&&*name_text);
-            if is_ours || name_text == "OUT_DIR" {
-                cargo.env_remove(&name);
-            }
-        }
-        let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("cargo runs");
-        assert!(output.status.success(), "the fake library does not build");
-        let messages = String::from_utf8(output.stdout).expect("cargo writes JSON");
-        let artifact = messages
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok())
-            .find(|message| message["target"]["name"] == "fake_nvml" && message["filenames"].is_array())
-            .expect("cargo names what it built");
-        PathBuf::from(artifact["filenames"][0].as_str().expect("a path"))
+    LIBRARY.get_or_init(|| match std::env::var_os(OTHER_BUILD) {
+        Some(folder) => PathBuf::from(folder).join("libfake_nvml.so"),
+        None => build_example("fake_nvml"),
     })
+}
+
+/// `cargo build --example NAME`: `cargo test --test it` alone does not build examples. Returns the path of the result.
+pub(crate) fn build_example(name: &str) -> PathBuf {
+    let this = std::env::current_exe().expect("this test's path");
+    let target = this.ancestors().nth(3).expect("TARGET/PROFILE/deps/it-HASH");
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--example", name, "--message-format=json-render-diagnostics", "--target-dir"]).arg(target);
+    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")]);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    // The CARGO_* variables of this test run would make build scripts run again.
+    for (name, _) in std::env::vars_os() {
+        let name_text = name.to_string_lossy();
+        let is_ours = name_text.starts_with("CARGO_") && !["CARGO_HOME", "CARGO_MAKEFLAGS"].contains(&&*name_text);
+        if is_ours || name_text == "OUT_DIR" {
+            cargo.env_remove(&name);
+        }
+    }
+    let output = cargo.stdin(Stdio::null()).stderr(Stdio::inherit()).output().expect("cargo runs");
+    assert!(output.status.success(), "the example {name} does not build");
+    let messages = String::from_utf8(output.stdout).expect("cargo writes JSON");
+    let artifact = messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .find(|message| message["target"]["name"] == name && message["filenames"].is_array())
+        .expect("cargo names what it built");
+    PathBuf::from(artifact["filenames"][0].as_str().expect("a path"))
 }

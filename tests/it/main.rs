@@ -7,6 +7,7 @@ mod end_to_end;
 mod fake_driver;
 mod faults;
 mod findings;
+mod hostile;
 mod imports;
 mod lab;
 mod notifications;

@@ -183,6 +183,22 @@ impl Pty {
         }
     }
 
+    /// Calls `each` with the text on the screen, now and after each change, for `span`.
+    pub(crate) fn watch(&self, span: Duration, mut each: impl FnMut(&str)) {
+        let deadline = Instant::now() + span;
+        let mut received = self.received.0.lock().expect("not poisoned");
+        loop {
+            each(&received.parser.screen().contents());
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            // The text also ages when nothing arrives.
+            received =
+                self.received.1.wait_timeout(received, left.min(Duration::from_millis(50))).expect("not poisoned").0;
+        }
+    }
+
     /// Describes the process for the message of a failed wait: its state, and when it wrote last.
     fn describe_process(&self, received: &Received) -> String {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).unwrap_or_default();
