@@ -5,6 +5,7 @@ use super::findings::Findings;
 use super::host_summary::{GpuSummary, HostSummary};
 use crate::fleet::{Filter, FilterError, FilterInput, GpuState, Host, Moment, Row, RowFacts};
 use crate::wire::SafeText;
+use crate::wire::safe_text::is_safe;
 use tui_input::{Input, InputRequest};
 
 /// The conditions that limit the list, and the input line of the filter.
@@ -83,9 +84,12 @@ impl ListFilter {
         *self = Self::default();
     }
 
-    /// Sets the filter of the last run. An invalid text is ignored.
+    /// Sets the filter of the last run. An invalid text is ignored, and so is one that a terminal would interpret, which
+    /// cannot be typed.
     pub fn restore(&mut self, text: &str) {
-        if let Ok(filter) = Filter::parse(text) {
+        if text.chars().all(is_safe)
+            && let Ok(filter) = Filter::parse(text)
+        {
             self.filter = filter;
             text.clone_into(&mut self.text);
         }
@@ -248,8 +252,10 @@ mod tests {
     #[test]
     fn restore_ignores_an_invalid_filter() {
         let mut list_filter = ListFilter::default();
-        list_filter.restore("mem>");
-        assert!(!list_filter.is_active());
+        for invalid in ["mem>", "\u{1b}[31mann", "a\u{202e}nn"] {
+            list_filter.restore(invalid);
+            assert!(!list_filter.is_active() && list_filter.text().is_empty(), "{invalid:?}");
+        }
         list_filter.restore("mem>1G");
         assert_eq!(list_filter.text(), "mem>1G");
         list_filter.clear();
