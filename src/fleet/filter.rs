@@ -332,7 +332,8 @@ impl Filter {
     /// Returns the first error and its position.
     pub fn parse(text: &str) -> Result<Self, FilterError> {
         if text.len() > MAX_BYTES {
-            return Err(FilterError { at: MAX_BYTES..text.len(), message: "the filter is too long".to_owned() });
+            let start = (0..=MAX_BYTES).rfind(|at| text.is_char_boundary(*at)).unwrap_or_default();
+            return Err(FilterError { at: start..text.len(), message: "the filter is too long".to_owned() });
         }
         if text.trim().is_empty() {
             return Ok(Self::default());

@@ -6,7 +6,7 @@ use super::{
     DriverError, GpuColumns, GpuHealthColumns, GpuInfo, GpuProcessColumns, HostReading, ProcessColumns, ProcessFacts,
     RecentPast, SafeText, Scope, XidEvent, limits,
 };
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Version of the protocol. It changes when a field changes its meaning or a message is removed, not when a field, a
 /// message or a variant is added.
@@ -213,10 +213,17 @@ pub struct ProbeCost {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_bytes: Option<u64>,
     /// Wall time of the last sample.
+    #[serde(deserialize_with = "finite")]
     pub sample_ms: f32,
     /// Number of gpufleet probes on this host, this one included. Absent before the first complete scan of /proc.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub probes_on_host: Option<u32>,
+}
+
+/// Reads a number beyond the range of `f32` as the end of the range. JSON has no infinity: a recording of one could not be
+/// read.
+fn finite<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f32, D::Error> {
+    f32::deserialize(deserializer).map(|value| value.clamp(f32::MIN, f32::MAX))
 }
 
 /// A request from the controller.
@@ -330,6 +337,13 @@ pub enum ReplyOutcome {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn number_beyond_its_range_is_written_as_a_number() {
+        let cost: ProbeCost = serde_json::from_str(r#"{"sample_ms":1e308}"#).unwrap();
+        let again = serde_json::to_string(&cost).unwrap();
+        assert_eq!(serde_json::from_str::<ProbeCost>(&again).unwrap(), ProbeCost { sample_ms: f32::MAX, ..cost });
+    }
 
     #[test]
     fn reading_sources_are_encoded_by_name() {
