@@ -43,6 +43,9 @@ pub mod config;
 pub mod diagnosis;
 #[cfg(feature = "controller")]
 pub mod fleet;
+#[doc(hidden)]
+#[cfg(any(all(test, feature = "controller"), feature = "fuzzing"))]
+pub mod fuzzing;
 #[cfg(feature = "controller")]
 pub mod output;
 #[cfg(feature = "controller")]

@@ -22,5 +22,7 @@ pub use channels::{Command, HostUpdates};
 pub use clean::{Cleaned, clean};
 pub use collector::Collector;
 pub use connection_check::{CheckStep, check_connection};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use nvidia_smi::fuzz as fuzz_nvidia_smi;
 pub use probe_binary::{DamagedProbe, EmbeddedProbe, ProbeBinary, ProbeStore, version_text};
 pub use remote_command::{OpenChannel, OpenStream, Opening, Progress, Source};

@@ -690,6 +690,49 @@ impl CpuTimes {
     }
 }
 
+/// Reads two equal samples. A line that begins with `=` names the section of the lines after it. The snapshot is within the
+/// limits of the wire.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let (mut section, mut sample, mut lines) = ("", Sample::default(), Section::default());
+    for line in text.lines().chain(["=end"]) {
+        let Some(next) = line.strip_prefix('=') else {
+            lines.push(line);
+            continue;
+        };
+        let read = std::mem::take(&mut lines).lines;
+        match section {
+            "hello" => drop(hello(&read)),
+            "gpus" => sample.gpus = read,
+            "apps" => sample.apps = read,
+            "processes" => sample.processes = read,
+            "users" => sample.users = read,
+            "host" => sample.host = read,
+            _ => sample.status = section.parse().unwrap_or(sample.status),
+        }
+        section = next;
+    }
+    let mut previous = PreviousSample::default();
+    for at_seconds in [1.0, 3.0] {
+        let readings = sample.readings(at_seconds, &mut previous);
+        let snapshot = Snapshot {
+            host: readings.host,
+            gpus: readings.gpus,
+            gpu_processes: readings.gpu_processes,
+            processes: readings.processes,
+            facts: readings.facts,
+            ..Snapshot::default()
+        };
+        for message in [Message::Inventory(readings.inventory), Message::Snapshot(Box::new(snapshot))] {
+            let Ok(line) = encode(&message) else { panic!("{message:?} cannot be encoded") };
+            assert!(line.len() <= crate::wire::codec::MAX_LINE_BYTES, "{} bytes", line.len());
+            let decoded = crate::wire::codec::decode(line.trim_ascii_end());
+            assert!(decoded.is_ok(), "{decoded:?}");
+        }
+    }
+}
+
 #[cfg(test)]
 #[path = "nvidia_smi_tests.rs"]
 mod tests;

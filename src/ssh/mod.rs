@@ -26,3 +26,5 @@ pub use open::open;
 pub use openssh::{forbid_memory_dumps, run_helper_role};
 pub use prompt::{Answer, Interaction, Prompt, PromptEvent, PromptId, PromptKind, Secret};
 pub use transport::{Channel, Exit, SshError, SshErrorKind, SshPhase};
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use {known_hosts::fuzz as fuzz_known_hosts, resolve::fuzz as fuzz_ssh_config};

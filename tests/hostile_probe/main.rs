@@ -15,8 +15,13 @@ use std::os::fd::AsFd;
 use std::process::exit;
 use std::time::{Duration, Instant};
 
+/// Writes in place of the probe, after its hello.
+type ProbeAttack = fn(&mut Output);
+/// Writes in place of the shell. The second argument is the nonce.
+type ShellAttack = fn(&mut Output, &str);
+
 /// Ways to misbehave in place of the probe.
-const PROBE: [(&str, fn(&mut Output)); 15] = [
+const PROBE: [(&str, ProbeAttack); 15] = [
     ("honest", honest),
     ("endless-line", endless_line),
     ("gigabyte-lines", gigabyte_lines),
@@ -34,8 +39,8 @@ const PROBE: [(&str, fn(&mut Output)); 15] = [
     ("nested", nested),
 ];
 
-/// Ways to misbehave in place of the shell. The second argument is the nonce.
-const SHELL: [(&str, fn(&mut Output, &str)); 4] = [
+/// Ways to misbehave in place of the shell.
+const SHELL: [(&str, ShellAttack); 4] = [
     ("endless-skip", endless_skip),
     ("endless-noise", |output, _| output.repeat(b"Welcome to the lab!\n", usize::MAX)),
     ("nvidia-smi", nvidia_smi),
@@ -418,7 +423,7 @@ fn endless_skip(output: &mut Output, nonce: &str) {
 }
 
 /// Answers each request of the controller to the nvidia-smi script.
-fn requests(input: impl BufRead, output: &mut Output, nonce: &str, sample: fn(&mut Output, &str)) {
+fn requests(input: impl BufRead, output: &mut Output, nonce: &str, sample: ShellAttack) {
     for line in input.lines().map_while(Result::ok) {
         match line.split_once(' ') {
             Some(("echo", id)) => output.write(format!("\n{nonce} echo {id}\n").as_bytes()),

@@ -23,6 +23,7 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("output", &["diagnosis", "fleet", "wire"]),
     ("app", &["config", "diagnosis", "fleet", "ssh", "wire"]),
     ("ui", &["app", "diagnosis", "fleet", "ssh", "wire"]),
+    ("fuzzing", &["app", "collect", "config", "diagnosis", "fleet", "ssh", "ui", "wire"]),
     ("cli", &["app", "collect", "config", "diagnosis", "fleet", "output", "sim", "ssh", "store", "ui", "wire"]),
 ];
 

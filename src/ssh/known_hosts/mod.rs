@@ -4,10 +4,14 @@
 //! cannot be read is an error; an `@revoked` line with an unreadable key refuses its host, where OpenSSH skips the line;
 //! a host certificate without principals is valid for no host.
 
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzzing;
 mod host_certificate;
 mod line;
 mod lookup;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use fuzzing::fuzz;
 pub(crate) use host_certificate::CertificateCheck;
 pub(in crate::ssh) use line::glob;
 pub(crate) use lookup::{HostKeyStatus, HostName, KnownHosts, KnownHostsEntry, append_host_key, fingerprint};

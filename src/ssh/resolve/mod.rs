@@ -6,5 +6,7 @@ mod parse;
 mod query;
 mod resolved;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use parse::fuzz;
 pub(super) use query::resolve;
 pub(super) use resolved::{AgentSocket, Algorithms, Proxy, Resolved, StrictHostKeys};

@@ -105,6 +105,25 @@ pub(super) fn parse(output: &str, context: ParseContext<'_>) -> Result<Resolved,
     })
 }
 
+/// Parses the output of `ssh -G`. A proxy command never gets a host or user name that a shell would interpret.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) fn fuzz(data: &[u8]) {
+    let output = String::from_utf8_lossy(data);
+    let home = Path::new("/home/ann");
+    let context = ParseContext { name: "gpu01", home: Some(home), variable: |_| Some("/agent".into()) };
+    let _ = Algorithms::parse(&output, "ciphers a,b\nmacs c\n");
+    match parse(&output, context) {
+        Ok(resolved) => {
+            if matches!(resolved.proxy, Proxy::Command(_)) {
+                let is_harmless = |name: &str| !name.contains(['`', '$', ';', '|', '&', '<', '>', '"', '\'', '\\']);
+                assert!(is_harmless(&resolved.hostname) && is_harmless(&resolved.user), "{resolved:?}");
+            }
+            let _ = resolved.server_alive();
+        }
+        Err(reason) => assert!(!reason.is_empty()),
+    }
+}
+
 /// The enabled methods that `PreferredAuthentications`, if set, contains.
 fn methods<'a>(value: &dyn Fn(&str) -> Option<&'a str>) -> Methods {
     let preferred = |method: &str| {

@@ -60,8 +60,11 @@ fn changed_host_key_stops_every_connection() {
     }
 }
 
+/// Prepares a directory.
+type Prepare = fn(&Path);
+
 /// Directories for a cache that others can write to or replace, each prepared below a folder that the test owns.
-const OPEN_TO_OTHERS: [(&str, fn(&Path)); 6] = [
+const OPEN_TO_OTHERS: [(&str, Prepare); 6] = [
     ("writable by everybody", |cache| set_mode(cache, 0o777)),
     ("sticky and writable by everybody", |cache| set_mode(cache, 0o1777)),
     ("below a directory writable by everybody", |cache| set_mode(cache.parent().unwrap(), 0o777)),
@@ -139,8 +142,9 @@ fn assert_private(program: &Path, name: &str) {
         let is_open = metadata.mode() & 0o022 != 0 && metadata.mode() & 0o1000 == 0;
         assert!(
             !is_open && metadata.uid() == 0,
-            "{name}: {} runs, and others can write to {path:?}",
-            program.display()
+            "{name}: {} runs, and others can write to {}",
+            program.display(),
+            path.display()
         );
     }
 }

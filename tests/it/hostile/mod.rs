@@ -378,7 +378,7 @@ fn injected(bytes: &[u8]) -> Vec<String> {
                 }
             }
             '\r' | '\n' | '\u{8}' => {}
-            _ if !gpufleet::wire::safe_text::is_safe(character) && character != '\u{fffd}' => {
+            _ if !gpufleet::wire::safe_text::is_safe(character) => {
                 found.push(format!("U+{:04X}", character as u32));
             }
             _ => {}
