@@ -293,6 +293,8 @@ fn changing(output: &mut Output) {
 
 /// Answers to requests that nobody sent, as fast as possible.
 fn uninvited_replies(output: &mut Output) {
+    output.send(&inventory(1, 1, "NVIDIA H100"));
+    output.send(&snapshot(1, 1, 1, &json!({})));
     let line = |message: Value| format!("{message}\n");
     let environment = vec!["NAME=value".repeat(40); 160];
     let lines: String = (0..40)

@@ -1,4 +1,4 @@
-//! The scripts under `benches/`: verdicts, error messages and cleanup. Measurements are not tested here; the guard counts
+//! The scripts under `benches/` and `tests/soak`: verdicts, error messages and cleanup. Measurements are not tested here; the guard counts
 //! instructions in `tests/run --all`.
 
 use crate::fake_driver::{FakeDriver, devices, gpu};
@@ -49,6 +49,38 @@ fn guard_reports_unmatched_steps_and_a_different_compiler() {
          the baseline is from rustc 1, this is rustc 2, which may explain the difference\n\
          reduce the cost, or run benches/guard --update and give the reason in the commit\n"
     );
+}
+
+/// Runs the verdict of `tests/soak` on three hours in which memory grows by this many MiB a day.
+fn run_soak_verdict(growth: f64, target: &Path) -> Output {
+    let script = format!(
+        "import argparse, importlib.machinery, importlib.util, sys\n\
+         sys.dont_write_bytecode = True\n\
+         loader = importlib.machinery.SourceFileLoader('soak', 'tests/soak')\n\
+         soak = importlib.util.module_from_spec(importlib.util.spec_from_loader('soak', loader))\n\
+         loader.exec_module(soak)\n\
+         samples = [{{'seconds': 60 * minute, 'rss_mib': 30.0, 'descriptors': 40, 'threads': 5,\n\
+             'anonymous_mib': min(20, minute / 3) + {growth} * minute / 1440}} for minute in range(180)]\n\
+         soak.finish(samples, {{'gone': 2}}, argparse.Namespace(hours=3, seed=1))\n"
+    );
+    let mut python = Command::new("python3");
+    python.args(["-c", &script]).current_dir(env!("CARGO_MANIFEST_DIR")).env("CARGO_TARGET_DIR", target);
+    python.output().expect("these tests need python3: apt-get install python3")
+}
+
+#[test]
+fn soak_fails_if_memory_grows_after_the_first_hour() {
+    let target = tempfile::tempdir().expect("a folder");
+    let output = run_soak_verdict(0.9, target.path());
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout.contains("memory grows by 0.90 MiB a day; at most 1 are allowed"), "{stdout}");
+    for name in ["soak.json", "soak-memory.svg", "soak-descriptors.svg", "soak-threads.svg"] {
+        assert!(target.path().join(name).exists(), "{name}");
+    }
+    let output = run_soak_verdict(1.1, target.path());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("memory grows by 1.10 MiB a day; see "), "{output:?}");
 }
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
