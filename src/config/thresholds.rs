@@ -270,6 +270,33 @@ thresholds! {
         after: Time = 60.0, "duration of the condition before it fires";
     }
     PersistenceOff persistence_off "persistence-off" {}
+    RendezvousStuck rendezvous_stuck "rendezvous-stuck" {
+        warn_after: Time = 1200.0, "how long the ranks have done nothing before it warns";
+        young: Time = 900.0, "age at most when the ranks were first seen";
+    }
+    GpuShared gpu_shared "gpu-shared" {
+        after: Time = 900.0, "duration of the condition before it is info";
+        share: Percent = 20.0, "SM share of each of the jobs, at least";
+    }
+    StrayContexts stray_contexts "stray-contexts" {
+        after: Time = 900.0, "duration of the condition before it is info";
+        idle_after: Time = 1800.0, "how long the other GPUs of a single process have been idle";
+        memory: Mebibytes = 2048.0, "memory of a stray context, at most";
+    }
+    SlurmUnused slurm_unused "slurm-unused" {
+        info_after: Time = 1800.0, "how long an allocated GPU has had no process before it is info";
+        warn_after: Time = 14_400.0, "duration before it warns";
+    }
+    HostOverloaded host_overloaded "host-overloaded" {
+        load: Share = 1.5, "load average over 1 min divided by the number of CPUs, at least";
+        cpu: Percent = 90.0, "CPU utilisation, at least";
+        after: Time = 600.0, "duration of the condition before it is info";
+    }
+    HostThrashing host_thrashing "host-thrashing" {
+        pressure: Percent = 20.0, "PSI memory some avg60, at least";
+        swap: Mebibytes = 1024.0, "swap in use, at least";
+        after: Time = 180.0, "duration of the condition before it warns";
+    }
     HostUnreachable host_unreachable "host-unreachable" {
         warn_after: Time = 30.0, "how long the connection is lost before it warns";
         crit_after: Time = 300.0, "duration before it is critical";
@@ -282,12 +309,13 @@ thresholds! {
     }
     OomKill oom_kill "oom-kill" {}
     DiskFull disk_full "disk-full" {
-        warn: Percent = 90.0, "space in use from which it warns";
+        warn: Percent = 95.0, "space in use from which it warns";
         crit: Percent = 98.0, "level at which it is critical";
-        clear: Percent = 88.0, "clears below this";
+        clear: Percent = 93.0, "clears below this";
     }
     NfsHang nfs_hang "nfs-hang" {
-        warn_after: Time = 5.0, "how long a filesystem has not answered before it warns";
+        info_after: Time = 5.0, "how long a filesystem has not answered before it is info";
+        warn_after: Time = 120.0, "duration before it warns";
         timeouts: Count = 5.0, "attempts in a row without an answer before it is critical";
     }
 }

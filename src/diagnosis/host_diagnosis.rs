@@ -2,7 +2,7 @@
 
 use super::condition::SampleTime;
 use super::conditions::Conditions;
-use super::process_kind::{is_notebook, serves_models};
+use super::process_kind::{is_debugged, is_notebook, serves_models, waits_for_tasks};
 use super::track::{
     GpuTrack, IdleThresholds, JobGpu, JobTrack, ProcessTrack, SpinThresholds, detect_leak, gpu_identity, gpu_positions,
     group_by_job,
@@ -22,6 +22,9 @@ const MAX_PROCESSES: usize = 256;
 /// The CPU time that an idle process may use between two observations: this many seconds plus this share of the time.
 const IDLE_CPU_SECONDS: f64 = 1.0;
 const IDLE_CPU_SHARE: f64 = 0.002;
+
+/// The memory of a process that has created a context and no more, at most.
+const CONTEXT_BYTES: u64 = 1 << 30;
 
 /// The maximum number of events kept, per kind.
 const MAX_EVENTS: usize = 64;
@@ -259,6 +262,16 @@ impl HostDiagnosis {
                 bounds,
                 (sample_time.t, sample_time.dt),
             );
+            let is_allocated = host.slurm_allocated_gpus().is_some_and(|gpus| gpus.contains(&info.index));
+            // A context without data is not a use.
+            let holds = |process: &Process| {
+                let usage = process.usage_on(position);
+                usage.is_some_and(|usage| usage.gpu_memory_bytes.is_none_or(|bytes| bytes > CONTEXT_BYTES))
+            };
+            let is_used = track.utilization.is_none_or(|percent| percent > 1) || host.processes().any(holds);
+            let is_judged = !track.is_instance && !track.is_mig_parent && track.is_readable;
+            track.unused_since =
+                (is_allocated && !is_used && is_judged).then(|| track.unused_since.unwrap_or(sample_time.t));
         }
     }
 
@@ -335,7 +348,9 @@ impl HostDiagnosis {
             });
             let job = &mut jobs[at];
             job.members.push(index);
-            job.is_server |= serves_models(process, limits);
+            job.is_server |= serves_models(process, limits) || waits_for_tasks(process);
+            job.is_model_server |= serves_models(process, limits);
+            job.is_debugged |= is_debugged(process);
             job.is_notebook |= is_notebook(process);
             job.is_mine |= host.belongs_to_login_user(process);
             for position in positions {

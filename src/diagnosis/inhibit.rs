@@ -8,9 +8,9 @@ use super::{FindingPhase, RuleId};
 use crate::fleet::JobKey;
 
 use RuleId::{
-    DriverMismatch, DstateHang, GhostMemory, GpuImbalance, GpuLost, IdleHog, InputStall, JobStalled, LogSilent,
-    LowPowerHighUtil, MissingRank, NfsHang, OrphanHoldingGpu, ProbeBlocked, StoppedHoldingGpu, StuckSpin,
-    StuckSpinSuspect, Temperature, ThermalThrottle, ZombieHoldingGpu,
+    ClockStuck, DriverMismatch, DstateHang, GhostMemory, GpuImbalance, GpuLost, IdleHog, InputStall, JobStalled,
+    LogSilent, LowPowerHighUtil, MissingRank, NfsHang, OrphanHoldingGpu, ProbeBlocked, RendezvousStuck,
+    StoppedHoldingGpu, StuckSpin, StuckSpinSuspect, Temperature, ThermalThrottle, ZombieHoldingGpu,
 };
 
 /// Inhibits the conditions of one host that another condition explains, or that another host already reports.
@@ -70,11 +70,12 @@ fn is_inhibited_by(
             DstateHang | StoppedHoldingGpu | ZombieHoldingGpu | OrphanHoldingGpu,
             JobStalled | IdleHog | InputStall | GpuImbalance | LogSilent,
         )
-        | (JobStalled, IdleHog | InputStall)
+        | (JobStalled | RendezvousStuck, IdleHog | InputStall)
+        | (RendezvousStuck, JobStalled)
         | (ThermalThrottle, Temperature) => target == other,
-        (ZombieHoldingGpu, GhostMemory) | (ThermalThrottle, LowPowerHighUtil | GpuImbalance) => {
-            share_gpu(context, target, other)
-        }
+        (ZombieHoldingGpu, GhostMemory)
+        | (ThermalThrottle | ClockStuck, LowPowerHighUtil | GpuImbalance)
+        | (ClockStuck, StuckSpin | StuckSpinSuspect) => share_gpu(context, target, other),
         _ => false,
     }
 }

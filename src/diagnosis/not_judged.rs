@@ -116,6 +116,12 @@ pub(super) fn observation_seconds(rule: RuleId, thresholds: &Thresholds) -> f64 
         RuleId::NvlinkDown => limits.nvlink_down.after,
         RuleId::PowerLimitLow => limits.power_limit_low.after,
         RuleId::ClockStuck => limits.clock_stuck.after,
+        RuleId::RendezvousStuck => limits.rendezvous_stuck.warn_after,
+        RuleId::GpuShared => limits.gpu_shared.after,
+        RuleId::StrayContexts => limits.stray_contexts.after,
+        RuleId::SlurmUnused => limits.slurm_unused.info_after.max(limits.slurm_unused.warn_after),
+        RuleId::HostOverloaded => limits.host_overloaded.after,
+        RuleId::HostThrashing => limits.host_thrashing.after,
         // The full window; a storm of errors fires earlier.
         RuleId::EccCorrected => limits.ecc_corrected.window,
         RuleId::HostUnreachable => limits.host_unreachable.warn_after,

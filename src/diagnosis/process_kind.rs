@@ -5,7 +5,7 @@ use crate::fleet::{Process, program_name};
 use crate::wire::{ProcessFacts, SafeText};
 
 /// Programs and Python modules that serve models, as named on a command line.
-const SERVERS: [&str; 40] = [
+const SERVERS: [&str; 34] = [
     "vllm",
     "sglang",
     "tritonserver",
@@ -41,21 +41,23 @@ const SERVERS: [&str; 40] = [
     "ComfyUI",
     "invokeai-web",
     "whisper-server",
-    // Workers that wait for tasks.
-    "raylet",
-    "dask",
-    "dask-worker",
-    "distributed",
-    "celery",
-    "flower-client-app",
 ];
 
 /// Names of scripts, without `.py`, that people give to the servers that they write.
-const SERVER_SCRIPTS: [&str; 9] =
-    ["app", "api", "server", "serve", "serving", "webui", "web_ui", "gradio_app", "streamlit_app"];
+const SERVER_SCRIPTS: [&str; 10] =
+    ["app", "api", "demo", "server", "serve", "serving", "webui", "web_ui", "gradio_app", "streamlit_app"];
+
+/// Options of scripts that open a web server.
+const SERVER_OPTIONS: [&str; 5] = ["--share", "--listen", "--server-port", "--server_port", "--server-name"];
+
+/// Programs and modules whose processes wait for tasks from a scheduler.
+const TASK_WORKERS: [&str; 6] = ["raylet", "dask", "dask-worker", "distributed", "celery", "flower-client-app"];
+
+/// Debuggers that run a Python program.
+const DEBUGGERS: [&str; 6] = ["pdb", "ipdb", "pudb", "debugpy", "ptvsd", "pydevd.py"];
 
 /// The titles that servers and frameworks give to workers.
-const WORKER_TITLES: [&str; 3] = ["VLLM::", "sglang::", "ray::"];
+const WORKER_TITLES: [&str; 2] = ["VLLM::", "sglang::"];
 
 /// Whether this process or one of its ancestors is a known model server.
 ///
@@ -73,6 +75,23 @@ fn is_model_server(facts: &ProcessFacts) -> bool {
 pub(super) fn serves_models(process: &Process, limits: &Thresholds) -> bool {
     let is_named = || limits.model_servers.iter().any(|name| name.as_str() == program_name(&process.info.command));
     limits.is_serving || process.facts().is_some_and(is_model_server) || is_named()
+}
+
+/// Whether this process, or its parent, waits for tasks from a scheduler: a worker of Ray, Dask or Celery.
+pub(super) fn waits_for_tasks(process: &Process) -> bool {
+    let Some(facts) = process.facts() else { return false };
+    let is_worker = |argv: &[SafeText]| {
+        let mut words = argv.iter().take(4).map(|argument| base_name(argument));
+        argv.first().is_some_and(|program| program.starts_with("ray::"))
+            || words.any(|word| TASK_WORKERS.contains(&word.split('.').next().unwrap_or_default()))
+    };
+    is_worker(&facts.argv) || facts.ancestors.first().is_some_and(|parent| is_worker(&parent.argv))
+}
+
+/// Whether a debugger runs this process.
+pub(super) fn is_debugged(process: &Process) -> bool {
+    let Some(facts) = process.facts() else { return false };
+    facts.argv.iter().take(4).any(|argument| DEBUGGERS.contains(&base_name(argument)))
 }
 
 /// Whether this process is a notebook kernel or an interactive Python session.
@@ -103,7 +122,11 @@ fn is_server_command(argv: &[SafeText]) -> bool {
         (true, Some(flag)) if *flag == "-m" => {
             runs.next().is_some_and(|module| is_server_word(module.split('.').next().unwrap_or_default()))
         }
-        (true, Some(script)) => is_server_word(base_name(script)) || is_server_script(script),
+        (true, Some(script)) => {
+            is_server_word(base_name(script))
+                || is_server_script(script)
+                || runs.any(|argument| SERVER_OPTIONS.contains(&argument.split('=').next().unwrap_or_default()))
+        }
         _ => false,
     }
 }
@@ -156,9 +179,8 @@ mod tests {
             ("uvicorn", "/opt/venv/bin/python /opt/venv/bin/uvicorn main:app"),
             ("python", "python app.py --share"),
             ("python3", "python3 /srv/ComfyUI/main.py --listen"),
-            ("python", "python -m distributed.cli.dask_worker tcp://10.0.0.1:8786"),
+            ("python", "python generate.py --share"),
             ("python", "python model_server.py"),
-            ("ray::train", "ray::RolloutWorker.sample"),
         ] {
             assert!(is_model_server(&facts(name, argv)), "{argv}");
         }

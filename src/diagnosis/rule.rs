@@ -59,9 +59,10 @@ rules! {
               cause. Check `dmesg` for Xid errors. If PyTorch's NCCL timeout is set, it ends the job after 10 min.",
         not: "a long step, a checkpoint (memory and power change), small launch-bound kernels (no healthy phase), an \
              idle context (0 % busy)",
-        limits: "Needs power and memory utilisation. Does not judge MIG instances, or GPUs whose power is held up by \
-               power smoothing. The ranks of a known model server are a suspicion at info. A job that was seen only \
-               while it hangs is reported as stuck-spin-suspect.",
+        limits: "Needs power, and memory utilisation if the board reports it. Does not judge MIG instances, or GPUs \
+               whose power is held up by power smoothing. A rank that uses one CPU core while its GPU rests is \
+               believed to work for 15 min. The ranks of a known model server, and a job that somebody debugs, are at \
+               most info. A job that was seen only while it hangs is reported as stuck-spin-suspect.",
         source: "NVIDIA-NeMo/Speech#9291, NVIDIA/nccl#1550, #199, #968 (H100 104 to 152 of 700 W, V100 44 of 250 W, \
                A100-PCIe 69 of 300 W); arXiv 2605.23918; telemetry of 306 public training runs (signs of life, \
                constant power)",
@@ -98,10 +99,11 @@ rules! {
         title: "a job worked before and does nothing now",
         fires: "The job was at 20 % or more for at least 5 min. Now all its GPUs are at 1 % or less, each of its \
                processes uses at most 0.02 CPU cores or a tenth of its usage at work (0.15 at most), it starts no \
-               child process, reads and writes nothing, and still holds its memory. Warn after 15 min, critical after \
-               30 min if it was at sustained work before. A Slurm job or several ranks of a launcher warn in any \
-               case; another process is info, since it may wait for requests. If the job paused before and resumed \
-               without help, it must be idle for 1.5 times that pause (warn) or 3 times (critical).",
+               child process, reads and writes nothing, and still holds its memory. Warn after 15 min (20 min for a \
+               single process), critical after 30 min if it was at sustained work before. A Slurm job or several \
+               ranks of a launcher warn in any case; another process is info, since it may wait for requests. If the \
+               job paused before and resumed without help, it must be idle for 1.5 times that pause (warn) or 3 times \
+               (critical). On MIG instances only the CPU is judged, at info.",
         means: "The job waits for something that never comes: a lock, a socket, a rank on another host, a process \
                pool that has ended, or an unnoticed prompt.",
         next: "Run `py-spy dump --pid PID` and read the end of the log.",
@@ -126,7 +128,8 @@ rules! {
               data to a local disk.",
         not: "the first 10 min of a process, dips under 10 min (an evaluation, a checkpoint), a job that does \
              nothing (see job-stalled)",
-        limits: "Needs 5 min of earlier work, and GPUs that no other job uses.",
+        limits: "Needs 5 min of earlier work, and GPUs that no other job uses. Without earlier work, a job below 35 % \
+               whose workers use all of their CPU is info after 25 min.",
         source: "gpufleet; PSI: Documentation/accounting/psi.rst",
     }
     DstateHang {
@@ -168,8 +171,8 @@ rules! {
     OrphanHoldingGpu {
         word: "orphan-holding-gpu",
         title: "workers outlived their job",
-        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent and its GPUs \
-               are at 1 % or less.",
+        fires: "For 10 min, a worker (multiprocessing, torchrun rank, Ray, vLLM) has init as its parent, or was seen \
+               to lose its launcher to a shell, and its GPUs are at 1 % or less, or spin.",
         means: "The launcher died or was killed without ending its workers.",
         next: "Their owner can end them with `kill PID`.",
         not: "nohup, tmux, screen, systemd services and containers, whose processes outlive their parent on purpose",
@@ -245,7 +248,7 @@ rules! {
         title: "one GPU of a job does less than the others",
         fires: "The GPUs of a job were balanced for 10 min. Now one of them is 15 percentage points less busy and \
                draws 25 % less power than the median of the others, or runs at 85 % of their clock or less, for 10 \
-               min. Always info.",
+               min. Warn at 70 % of their clock, otherwise info.",
         means: "A straggler: a slow data shard, a throttled or degraded GPU, or a rank with extra work on the host.",
         next: "Compare its clocks, temperature and PCIe link with the other GPUs, and read the log of that rank.",
         not: "a pipeline, whose stages were never balanced",
@@ -354,8 +357,8 @@ rules! {
         word: "thermal-throttle",
         title: "heat slows a GPU down",
         fires: "The hardware thermal slowdown was active for more than 5 % (warn) or 30 % (critical) of 5 min, \
-               according to the violation time counter, or to reason bit 0x40 if there is no counter. Info when the \
-               software thermal slowdown (0x20) is active for 10 min.",
+               according to the violation time counter, or to reason bit 0x40 if there is no counter. When the \
+               software thermal slowdown (0x20) is active for 10 min: info, or warn at half of the clock or less.",
         means: "Cooling is insufficient: air flow, a fan, dust, hot air from a neighbour, or a hot room.",
         next: "Run `nvidia-smi -q -d TEMPERATURE,PERFORMANCE`, and compare with the other GPUs of the host.",
         not: "the power cap (0x4), which is normal under full load, and short blips of bit 0x8",
@@ -433,9 +436,9 @@ rules! {
     ClockStuck {
         word: "clock-stuck",
         title: "a busy GPU stays at a low clock without a reason",
-        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the driver \
-               gives no reason such as heat, the power cap or application clocks. Warn if another busy GPU of its model \
-               on the host reaches 80 % of the maximum, otherwise info.",
+        fires: "For 5 min, a GPU is at least 90 % busy while its SM clock is at most half of its maximum, and the \
+               driver gives no reason such as heat, the power cap or application clocks. Warn in performance state P5 \
+               or slower, or if another GPU of its model on the host works at 80 % of the maximum; otherwise info.",
         means: "The driver did not leave a low performance state, often after a driver error or a change of the power \
                supply.",
         next: "Run `nvidia-smi -q -d CLOCK,PERFORMANCE -i GPU`. End the job and reset the GPU, or reboot.",
@@ -457,12 +460,13 @@ rules! {
     }
     NvlinkDown {
         word: "nvlink-down",
-        title: "an NVLink that was up is down",
-        fires: "A link that was active before is down for 60 s.",
+        title: "an NVLink is down",
+        fires: "A link that was active before is down for 60 s (critical), or a GPU has fewer active links than the \
+               others of its model on the host (info).",
         means: "Traffic between GPUs takes another path or fails: collectives are slow, or abort with Xid 74.",
         next: "Run `nvidia-smi nvlink -s`. On NVSwitch systems check the log of the fabric manager.",
         not: "links that were never up (not connected on that board)",
-        limits: "Does not detect a link that was already down at the first sample.",
+        limits: "A link that was already down at the first sample is found only beside two other GPUs of the model.",
         source: "nvmlDeviceGetNvLinkState",
     }
     PersistenceOff {
@@ -475,6 +479,76 @@ rules! {
         not: "a fault",
         limits: "No known limits.",
         source: "nvmlDeviceGetPersistenceMode; NVIDIA driver persistence guide",
+    }
+    RendezvousStuck {
+        word: "rendezvous-stuck",
+        title: "the ranks of a job wait for each other and never begin",
+        fires: "Several ranks of a launcher, or a Slurm job, were seen soon after their start. Their GPUs have never been \
+               busy, and for 20 min no rank uses CPU time, reads or writes.",
+        means: "A rank did not start, or cannot reach the others: a wrong address or port, a firewall, a wrong number of \
+               ranks.",
+        next: "Read the log of every rank, and check MASTER_ADDR, MASTER_PORT and WORLD_SIZE. Run `py-spy dump --pid \
+              PID`.",
+        not: "ranks that load data or a model, which use the CPU, the disk or the network",
+        limits: "Reads and writes are visible only for your own processes. Traffic of one process on the network is not \
+                visible.",
+        source: "gpufleet; torch.distributed waits 10 to 30 min by default",
+    }
+    GpuShared {
+        word: "gpu-shared",
+        title: "two jobs compute on one GPU",
+        fires: "For 15 min, two jobs on one GPU use at least 20 % of its SM time each. Always info.",
+        means: "Both take about twice as long. Often somebody chose the GPU without looking.",
+        next: "Ask both owners; `gpufleet free` lists free GPUs.",
+        not: "MPS, MIG instances, a job beside an idle notebook",
+        limits: "Needs the SM time of processes, which the driver reports only on some boards and to some users.",
+        source: "nvmlDeviceGetProcessUtilization",
+    }
+    StrayContexts {
+        word: "stray-contexts",
+        title: "a job holds GPUs that it does not use",
+        fires: "For 15 min, two or more ranks of a job have a small context on a GPU beside the one they work on; or a \
+               single process holds memory on several GPUs of which some have been idle for 30 min while another is \
+               busy. Always info.",
+        means: "The ranks did not choose their device before they created a context (`torch.cuda.set_device`), or a \
+               framework takes every GPU (TensorFlow).",
+        next: "Set CUDA_VISIBLE_DEVICES for the job, or `set_device` in each rank.",
+        not: "a pipeline whose GPUs take turns, ranks that use several GPUs",
+        limits: "Needs the memory of each process.",
+        source: "PyTorch's advice on torch.cuda.set_device; TensorFlow's on limiting GPU memory growth",
+    }
+    SlurmUnused {
+        word: "slurm-unused",
+        title: "allocated by Slurm, but no process uses the GPU",
+        fires: "Slurm has allocated the GPU to a job, and it has had no process and no work for 30 min (info) or 4 h \
+               (warn). One finding per host.",
+        means: "The job prepares data, asked for more GPUs than it uses, or has ended inside its allocation.",
+        next: "Run `squeue -w HOST` and ask the owner; `scancel JOB` releases the GPUs.",
+        not: "a job that loads its data first, GPUs that are free",
+        limits: "Needs `scontrol` on the host. MIG instances are not judged.",
+        source: "scontrol -d show node, GresUsed",
+    }
+    HostOverloaded {
+        word: "host-overloaded",
+        title: "too many programs want the CPUs",
+        fires: "For 10 min the CPUs are at 90 % or more, and the load average is at least 1.5 times the number of CPUs. \
+               Always info.",
+        means: "Data loaders and launch threads of GPU jobs wait for a CPU: the GPUs rest.",
+        next: "Run `top` and see who uses the CPUs. Use fewer data loader workers, or `nice`.",
+        not: "a high load of programs that wait for a disk, a short compile",
+        limits: "In a container the load average is that of the whole host.",
+        source: "/proc/loadavg, /proc/stat",
+    }
+    HostThrashing {
+        word: "host-thrashing",
+        title: "the host swaps so much that work stops",
+        fires: "For 3 min, tasks wait for memory in 20 % of the time (PSI `memory some avg60`) while at least 1 GiB of \
+               swap is in use. Warn.",
+        means: "The programs need more memory than the host has. Everything on it becomes slow, also logins.",
+        next: "Run `ps aux --sort -rss | head`, and end the largest program before the kernel does.",
+        not: "swap that is in use but rarely read",
+        limits: "Needs PSI (Linux 4.20 and newer).",
+        source: "Documentation/accounting/psi.rst",
     }
     HostUnreachable {
         word: "host-unreachable",
@@ -513,8 +587,8 @@ rules! {
     DiskFull {
         word: "disk-full",
         title: "a filesystem is nearly full",
-        fires: "The filesystem of the home directory or of a GPU process's working directory is 90 % (warn) or 98 % \
-               (critical) full. Clears below 88 %.",
+        fires: "The filesystem of the home directory or of a GPU process's working directory is 95 % (warn) or 98 % \
+               (critical) full. Clears below 93 %.",
         means: "The next checkpoint may not fit, and a job dies while it writes.",
         next: "Run `du -xhd1` there. Old checkpoints are a common cause.",
         not: "a filesystem that was already that full at the first sample: it is listed, but sends no notification",
@@ -524,8 +598,8 @@ rules! {
     NfsHang {
         word: "nfs-hang",
         title: "a filesystem does not answer",
-        fires: "The filesystem has not answered for 5 s (warn), or for five attempts in a row (critical). Hosts that \
-               mount it at the same path (network filesystems only) are one finding.",
+        fires: "The filesystem has not answered for 5 s (info) or 2 min (warn), or for five attempts in a row \
+               (critical). Hosts that mount it at the same path (network filesystems only) are one finding.",
         means: "The file server or the network to it is down. Processes that access it stay in state D until it is \
                back.",
         next: "Run `findmnt PATH`, `ping` the server, and run `nfsstat -m`. `dmesg` shows \"server not responding\".",

@@ -67,6 +67,13 @@ impl RuleTester {
         self.update(id, HostUpdate::Inventory(Box::new(inventory)));
     }
 
+    pub(super) fn set_cpu_count(&mut self, count: u32) {
+        if let Some(hello) = &mut self.sources[0].host.hello {
+            hello.cpu_count = Some(count);
+        }
+        self.connect(0);
+    }
+
     pub(super) fn reboot(&mut self, id: usize) {
         self.sources[id].hello("boot-2");
         self.connect(id);

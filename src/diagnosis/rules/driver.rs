@@ -138,7 +138,7 @@ const XID_RETENTION: f64 = 3600.0;
 fn severity_of(xid: u64) -> Severity {
     match xid {
         48 | 64 | 74 | 79 | 95 | 119 | 120 | 140 => Severity::Crit,
-        94 | 63 | 62 | 109 => Severity::Warn,
+        94 | 63 | 62 | 109 | 144..=150 => Severity::Warn,
         _ => Severity::Info,
     }
 }
@@ -202,6 +202,7 @@ fn describe_xid(xid: u64) -> &'static str {
         119 => "GSP timeout",
         120 => "GSP error",
         140 => "unrecovered memory error",
+        144..=150 => "NVLink error",
         _ => "see NVIDIA's catalogue",
     }
 }

@@ -12,6 +12,8 @@ const MIN_STALL_SECONDS: f64 = 120.0;
 
 /// The share of the earlier utilisation below which a job counts as slow if its workers or its storage are the reason.
 const HALF_SPEED: f64 = 0.5;
+/// The utilisation of a job that waits for data from the start: it works, but rarely.
+const STARVED_PERCENT: (f32, f32) = (3.0, 35.0);
 /// The window in which a job must have been slow at half speed, in seconds.
 const HALF_SPEED_WINDOW: f64 = 1200.0;
 /// How long a stopped job is observed before anybody is notified, in seconds.
@@ -46,9 +48,14 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     let medians: Vec<f32> =
         job.gpus.iter().filter(is_known).filter_map(|gpu| gpu.baseline.median_utilization()).collect();
     if medians.len() * 2 < job.gpus.len() || medians.is_empty() {
+        starved_from_the_start(context, conditions, job, target);
         return;
     }
     let earlier = medians.iter().sum::<f32>() / medians.len() as f32;
+    if f64::from(earlier) < limits.earlier {
+        starved_from_the_start(context, conditions, job, target);
+        return;
+    }
     // The short window first: it rejects most samples.
     let Some(now) = mean_utilization(context, job, MIN_STALL_SECONDS) else {
         conditions.unknown(RuleId::InputStall, target);
@@ -56,7 +63,7 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
     };
     // At half of the earlier utilisation the input may be too slow, too.
     let half = f64::from(earlier) * HALF_SPEED;
-    if f64::from(earlier) < limits.earlier || f64::from(now) >= (1.5 * limits.utilization).max(half) {
+    if f64::from(now) >= (1.5 * limits.utilization).max(half) {
         return;
     }
     let Some(mean) = mean_utilization(context, job, limits.warn_after) else {
@@ -99,6 +106,28 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
             context.format_job(job),
         );
         context.job_details(job, sentence, next)
+    });
+}
+
+/// A job that was never seen at full speed while its workers use all of their CPU.
+fn starved_from_the_start(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let Some(mean) = mean_utilization(context, job, HALF_SPEED_WINDOW) else { return };
+    let is_slow = (STARVED_PERCENT.0..STARVED_PERCENT.1).contains(&mean);
+    if !is_slow || !matches!(cause(context, job), Some(Cause::Cpu)) {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, 300.0), Confidence::Suspected, MIN_STALL_SECONDS);
+    conditions.met(RuleId::InputStall, target, evaluation, |_, _| {
+        let gpus = context.format_gpus(job.positions());
+        let were = if job.gpus.len() == 1 { "was" } else { "were" };
+        let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
+        let (noun, use_) = if workers == 1 { ("worker", "uses") } else { ("workers", "use") };
+        let sentence = format!(
+            "{gpus} {were} busy for {mean:.0} % of the last 20 min: {} waits for data, its {workers} {noun} {use_} all of \
+             their CPU",
+            context.format_job(job),
+        );
+        context.job_details(job, sentence, "use more data loader workers, or cheaper transforms".to_owned())
     });
 }
 
@@ -194,13 +223,18 @@ fn low_power(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack,
     });
 }
 
+/// A clock at most this share of that of the other GPUs warns.
+const FAR_BELOW: f64 = 0.7;
 /// How long the means need to show a straggler, in seconds.
 const FOUND_AFTER: f64 = 90.0;
 
 fn imbalance(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
     let Some(straggler) = &job.imbalance else { return };
+    // A clock far below the others names the slow GPU with certainty, and the whole job runs at its speed.
+    let is_slow = straggler.clocks.is_some_and(|(slow, others)| slow <= FAR_BELOW * others);
+    let severity = if is_slow { Severity::Warn } else { Severity::Info };
     let evaluation = Evaluation::new(
-        Escalation::one(Severity::Info, context.limits.gpu_imbalance.info_after - FOUND_AFTER),
+        Escalation::one(severity, context.limits.gpu_imbalance.info_after - FOUND_AFTER),
         Confidence::Suspected,
         300.0,
     );

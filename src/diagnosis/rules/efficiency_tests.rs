@@ -95,6 +95,9 @@ fn short_dips_and_jobs_that_were_never_busy_are_ignored() {
     assert_eq!(tester.fired(), [], "dips of nine minutes");
     let mut tester = RuleTester::new(gpus(0..1));
     tester.run(7200.0, |tester, t| starves(tester, t, 97.0, 0));
+    assert_eq!(tester.fired(), [("input-stall", "info")], "busy workers from the start");
+    let mut tester = RuleTester::new(gpus(0..1));
+    tester.run(7200.0, |tester, t| starves(tester, t, 30.0, 0));
     assert_eq!(tester.fired(), []);
 }
 

@@ -61,8 +61,10 @@ fn slowdowns(
             conditions.unknown(RuleId::ThermalThrottle, target);
         }
     } else if reading.clocks_event_reasons.is_some_and(|reasons| reasons & SOFTWARE_THERMAL_SLOWDOWN != 0) {
-        let evaluation =
-            Evaluation::new(Escalation::one(Severity::Info, limits.software_after), Confidence::Certain, 120.0);
+        // The driver always trims the clock a little when a board is warm. Half of the clock is a loss that people feel.
+        let is_slow = gpu.clock_share.is_some_and(|share| share <= HALF_CLOCK);
+        let severity = if is_slow { Severity::Warn } else { Severity::Info };
+        let evaluation = Evaluation::new(Escalation::one(severity, limits.software_after), Confidence::Certain, 120.0);
         conditions.met(RuleId::ThermalThrottle, target, evaluation, |lasted, _| {
             let celsius =
                 reading.temperature_celsius.map_or_else(String::new, |celsius| format!(", at {celsius} C now"));
@@ -95,8 +97,16 @@ fn slowdowns(
 
 /// nvml.h, `nvmlClocksEventReasonSwThermalSlowdown`.
 const SOFTWARE_THERMAL_SLOWDOWN: u64 = 0x20;
+/// The share of the maximum clock at which a software thermal slowdown warns.
+const HALF_CLOCK: f64 = 0.5;
 /// nvml.h, `nvmlClocksEventReasonGpuIdle`: no reason for a low clock under load.
 const GPU_IDLE: u64 = 0x1;
+/// nvml.h, `nvmlClocksEventReasonHwSlowdown`.
+const HARDWARE_SLOWDOWN: u64 = 0x8;
+/// The performance states that no GPU uses under load.
+const SLEEPING_STATE: u8 = 5;
+/// The utilisation from which a GPU beside a slow one counts as working, in percent.
+const WORKING_PERCENT: u8 = 50;
 
 /// The percentage of a window; its buckets may reach a little beyond it.
 fn share_of(seconds: f64, window: f64) -> f64 {
@@ -293,16 +303,19 @@ fn clock(
         conditions.unknown(RuleId::ClockStuck, target);
         return;
     }
-    if reading.clocks_event_reasons.is_none_or(|reasons| reasons & !GPU_IDLE != 0) {
+    // The hardware slowdown alone is no explanation: heat and the power brake set a second bit.
+    if reading.clocks_event_reasons.is_none_or(|reasons| reasons & !(GPU_IDLE | HARDWARE_SLOWDOWN) != 0) {
         return;
     }
+    let works = |gpu: &GpuTrack| gpu.utilization.is_some_and(|percent| percent >= WORKING_PERCENT);
     let is_faster = |((other, reading), track): &((&GpuInfo, &GpuReading), &GpuTrack)| {
         other.name == info.name
-            && is_busy(track)
+            && works(track)
             && share(other, reading).is_some_and(|(now, most)| ratio(now, most) >= limits.sibling)
     };
     let has_faster_sibling = context.host.gpus().zip(context.gpus).any(|pair| is_faster(&pair));
-    let (severity, confidence) = match has_faster_sibling {
+    let is_asleep = gpu.performance_state.is_some_and(|state| state >= SLEEPING_STATE);
+    let (severity, confidence) = match has_faster_sibling || is_asleep {
         true => (Severity::Warn, Confidence::Likely),
         false => (Severity::Info, Confidence::Suspected),
     };
@@ -328,6 +341,7 @@ fn nvlink(
     let Some(active) = health.nvlinks_active else { return };
     let down = gpu.links_seen & !active;
     if down == 0 {
+        fewer_nvlinks(context, conditions, target, position, active);
         return;
     }
     let evaluation =
@@ -340,6 +354,36 @@ fn nvlink(
             context.format_gpus([position]),
             links.join(","),
             duration(lasted),
+        );
+        context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
+    });
+}
+
+/// A GPU that has had fewer active NVLinks than the others of its model since it was first seen.
+fn fewer_nvlinks(
+    context: &RuleContext,
+    conditions: &mut Conditions,
+    target: &FindingTarget,
+    position: usize,
+    active: u64,
+) {
+    let name = |position: usize| context.host.gpu_info(position).and_then(|info| info.name.clone());
+    let links = |position: usize| context.host.gpu_health(position).and_then(|health| health.nvlinks_active);
+    let siblings = (0..context.gpus.len()).filter(|other| *other != position && name(*other) == name(position));
+    let mut counts: Vec<u32> = siblings.filter_map(links).map(u64::count_ones).collect();
+    counts.sort_unstable();
+    let Some(usual) = counts.get(counts.len() / 2).copied().filter(|_| counts.len() >= 2) else { return };
+    if active.count_ones() >= usual {
+        return;
+    }
+    let after = context.limits.nvlink_down.after;
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, after), Confidence::Likely, 30.0);
+    let evaluation = Evaluation { at_least: true, may_be_preexisting: true, ..evaluation };
+    conditions.met(RuleId::NvlinkDown, target, evaluation, |_, _| {
+        let sentence = format!(
+            "{} has {} active NVLinks, the others of its model {usual}",
+            context.format_gpus([position]),
+            active.count_ones(),
         );
         context.gpu_details(position, sentence, "nvidia-smi nvlink -s".to_owned())
     });
@@ -582,6 +626,7 @@ mod tests {
         assert!(sentence.starts_with("GPU 0 has been busy for 6 min at 345 of 1980 MHz"), "{sentence}");
         assert_eq!(with_clocks([345, 1980], 98, 0x1).firing(), [("clock-stuck", "warn")], "\"idle\" is no reason");
         assert_eq!(with_clocks([345, 345], 98, 0).firing(), [("clock-stuck", "info"); 2], "perhaps on purpose");
+        assert_eq!(with_clocks([345, 1980], 98, 0x8).firing(), [("clock-stuck", "warn")], "the reason says no more");
         assert_eq!(with_clocks([345, 1980], 98, 0x4).fired(), [], "the power cap");
         assert_eq!(with_clocks([345, 1980], 98, 0x2).fired(), [], "application clocks");
         assert_eq!(with_clocks([345, 1980], 30, 0).fired(), [], "not busy");
@@ -598,6 +643,24 @@ mod tests {
         with_health(&mut tester, 30.0, links(0x3FFFB));
         assert_eq!(tester.firing(), [("nvlink-down", "crit")]);
         assert!(tester.finding("nvlink-down").sentence.starts_with("GPU 0: NVLink 2 was up"));
+    }
+
+    #[test]
+    fn fewer_nvlinks_than_the_siblings_are_info() {
+        let mut infos = gpus(0..4);
+        infos.iter_mut().for_each(|info| info.name = Some("NVIDIA H100 80GB HBM3".into()));
+        let mut tester = RuleTester::new(infos);
+        tester.run_edited(
+            120.0,
+            |tester, _| TestSample { gpus: (0..4).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(), processes: vec![] },
+            |snapshot, _| {
+                let health = |active| GpuHealth { nvlinks_active: Some(active), ..GpuHealth::default() };
+                let rows = [health(0x3FFFF), health(0x3FFFF), health(0x3FF), health(0x3FFFF)];
+                snapshot.health = GpuHealthColumns::from_rows(&rows);
+            },
+        );
+        assert_eq!(tester.firing(), [("nvlink-down", "info")]);
+        assert_eq!(tester.finding("nvlink-down").sentence, "GPU 2 has 10 active NVLinks, the others of its model 18");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Memory and filesystems of a host: host-ram-low, oom-kill, disk-full, nfs-hang.
+//! CPUs, memory, filesystems and allocations of a host: host-overloaded, host-ram-low, host-thrashing, oom-kill,
+//! disk-full, nfs-hang, slurm-unused.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
@@ -10,7 +11,10 @@ use crate::wire::shell::absolute_path;
 use crate::wire::{Filesystem, SafeText};
 
 pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    overloaded(context, conditions);
     ram(context, conditions);
+    thrashing(context, conditions);
+    slurm_unused(context, conditions);
     oom(context, conditions);
     for filesystem in context.host.filesystems() {
         disk(context, conditions, filesystem);
@@ -46,6 +50,83 @@ fn ram(context: &RuleContext, conditions: &mut Conditions) {
     });
 }
 
+fn overloaded(context: &RuleContext, conditions: &mut Conditions) {
+    let limits = &context.limits.host_overloaded;
+    let reading = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
+    let cpus = context.host.hello.as_ref().and_then(|hello| hello.cpu_count).filter(|cpus| *cpus > 0);
+    let known = reading.and_then(|host| Some((host.load_1?, host.cpu_percent?, cpus?)));
+    let Some((load, percent, cpus)) = known else {
+        conditions.unknown(RuleId::HostOverloaded, &FindingTarget::Host);
+        return;
+    };
+    if f64::from(percent) < limits.cpu || f64::from(load) < limits.load * f64::from(cpus) {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 120.0);
+    conditions.met(RuleId::HostOverloaded, &FindingTarget::Host, evaluation, |lasted, _| {
+        let sentence = format!(
+            "{load:.0} tasks have wanted the {cpus} CPUs for {}, which are {percent:.0} % busy",
+            duration(lasted),
+        );
+        host_details(sentence, "top -b -n 1 | head -20".to_owned())
+    });
+}
+
+fn thrashing(context: &RuleContext, conditions: &mut Conditions) {
+    let limits = &context.limits.host_thrashing;
+    let reading = context.host.snapshot.as_ref().map(|snapshot| &snapshot.host);
+    let known =
+        reading.and_then(|host| Some((host.pressure_memory_percent?, host.swap_total_bytes?, host.swap_free_bytes?)));
+    let Some((pressure, total, free)) = known else {
+        conditions.unknown(RuleId::HostThrashing, &FindingTarget::Host);
+        return;
+    };
+    let used = total.saturating_sub(free);
+    if f64::from(pressure) < limits.pressure || (used as f64) < limits.swap * 1_048_576.0 {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Warn, limits.after), Confidence::Certain, 60.0);
+    conditions.met(RuleId::HostThrashing, &FindingTarget::Host, evaluation, |lasted, _| {
+        let sentence = format!(
+            "tasks have waited for memory in {pressure:.0} % of the time for {}, with {} of swap in use",
+            duration(lasted),
+            gibibytes(used),
+        );
+        host_details(sentence, "ps aux --sort -rss | head".to_owned())
+    });
+}
+
+fn slurm_unused(context: &RuleContext, conditions: &mut Conditions) {
+    let limits = &context.limits.slurm_unused;
+    if context.host.slurm_allocated_gpus().is_none() {
+        return;
+    }
+    let t = context.sample_time.t;
+    let unused = |seconds: f64| {
+        let gpus = context.gpus.iter().enumerate();
+        gpus.filter_map(move |(position, gpu)| gpu.unused_since.filter(|since| t - since >= seconds).map(|_| position))
+    };
+    let positions: Vec<usize> = unused(limits.info_after).collect();
+    if positions.is_empty() {
+        return;
+    }
+    let severity = if unused(limits.warn_after).next().is_some() { Severity::Warn } else { Severity::Info };
+    let longest = context.gpus.iter().filter_map(|gpu| gpu.unused_since).map(|since| t - since).fold(0.0, f64::max);
+    let evaluation = Evaluation::new(Escalation::one(severity, 0.0), Confidence::Certain, 60.0);
+    let evaluation = Evaluation { at_least: true, ..evaluation };
+    conditions.met(RuleId::SlurmUnused, &FindingTarget::Host, evaluation, |_, _| {
+        let sentence = format!(
+            "Slurm has allocated {} but no process has used {} for up to {}",
+            context.format_gpus(positions.iter().copied()),
+            if positions.len() == 1 { "it" } else { "them" },
+            duration(longest),
+        );
+        let mut details = host_details(sentence, format!("squeue -w {}", context.host.name()));
+        details.gpus = context.finding_gpus(positions.iter().copied());
+        details
+    });
+}
+
 /// How long an OOM kill is listed, in seconds.
 const OOM_RETENTION: f64 = 1800.0;
 
@@ -70,6 +151,10 @@ fn oom(context: &RuleContext, conditions: &mut Conditions) {
 
 fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesystem) {
     let limits = &context.limits.disk_full;
+    // Such a filesystem is in memory, which has its own rule.
+    if *filesystem.kind == *"tmpfs" {
+        return;
+    }
     let target = FindingTarget::Mount(filesystem.mount_point.clone());
     let (Some(total), Some(available)) = (filesystem.total_bytes, filesystem.available_bytes) else {
         conditions.unknown(RuleId::DiskFull, &target);
@@ -104,13 +189,18 @@ fn disk(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesys
 fn nfs(context: &RuleContext, conditions: &mut Conditions, filesystem: &Filesystem) {
     let limits = &context.limits.nfs_hang;
     let Some(silent) = filesystem.silent_seconds.map(f64::from).filter(|seconds| seconds.is_finite()) else { return };
-    if silent < limits.warn_after {
+    if silent < limits.info_after {
         return;
     }
     let is_long = filesystem.timeouts.is_some_and(|timeouts| f64::from(timeouts) >= limits.timeouts);
-    let severity = if is_long { Severity::Crit } else { Severity::Warn };
     let run = Run { since: context.sample_time.t - silent, covered: silent };
-    let evaluation = Evaluation::new(Escalation::one(severity, limits.warn_after), Confidence::Certain, 5.0).since(run);
+    // A file server that restarts is back within a minute or two.
+    let escalation = if is_long {
+        Escalation::one(Severity::Crit, limits.info_after)
+    } else {
+        Escalation::two((Severity::Info, limits.info_after), (Severity::Warn, limits.warn_after))
+    };
+    let evaluation = Evaluation::new(escalation, Confidence::Certain, 5.0).since(run);
     conditions.met(RuleId::NfsHang, &FindingTarget::Mount(filesystem.mount_point.clone()), evaluation, |lasted, _| {
         let waiting: Vec<_> = context.processes.iter().filter(|process| process.blocked.is_some()).collect();
         let names: Vec<String> = waiting.iter().map(|process| process.describe(1, None)).collect();
@@ -246,6 +336,64 @@ mod tests {
         assert_eq!(tester.notified(), 2);
     }
 
+    #[test]
+    fn too_many_tasks_for_the_cpus_are_info() {
+        let busy = |load: f32, percent: f32| {
+            move |snapshot: &mut Snapshot, _: f64| {
+                snapshot.host.load_1 = Some(load);
+                snapshot.host.cpu_percent = Some(percent);
+            }
+        };
+        for (load, percent, fires) in [(150.0, 100.0, true), (80.0, 100.0, false), (150.0, 30.0, false)] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.set_cpu_count(64);
+            with_host(&mut tester, 700.0, busy(load, percent));
+            let expected: &[(&str, &str)] = if fires { &[("host-overloaded", "info")] } else { &[] };
+            assert_eq!(tester.firing(), expected, "{load} {percent}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_waits_for_swap_warns() {
+        let swapping = |pressure: f32, free: u64| {
+            move |snapshot: &mut Snapshot, _: f64| {
+                snapshot.host.pressure_memory_percent = Some(pressure);
+                snapshot.host.swap_total_bytes = Some(64 << 30);
+                snapshot.host.swap_free_bytes = Some(free << 30);
+            }
+        };
+        for (pressure, free, fires) in [(45.0, 20, true), (3.0, 20, false), (45.0, 64, false)] {
+            let mut tester = RuleTester::new(gpus(0..1));
+            with_host(&mut tester, 300.0, swapping(pressure, free));
+            let expected: &[(&str, &str)] = if fires { &[("host-thrashing", "warn")] } else { &[] };
+            assert_eq!(tester.firing(), expected, "{pressure} {free}");
+        }
+    }
+
+    #[test]
+    fn gpus_that_slurm_allocated_and_nobody_uses_are_one_finding() {
+        let allocated = |snapshot: &mut Snapshot, _: f64| snapshot.host.slurm_allocated_gpus = Some(vec![0, 1]);
+        let mut tester = RuleTester::new(gpus(0..3));
+        let idle = |tester: &mut RuleTester, _: f64| TestSample {
+            gpus: (0..3).map(|_| tester.gpu(0, 70.0, 0, 0)).collect(),
+            processes: vec![],
+        };
+        tester.run_edited(1700.0, idle, allocated);
+        assert_eq!(tester.fired(), []);
+        tester.run_edited(200.0, idle, allocated);
+        assert_eq!(tester.firing(), [("slurm-unused", "info")]);
+        let sentence = tester.finding("slurm-unused").sentence.to_string();
+        assert!(
+            sentence.starts_with("Slurm has allocated GPUs 0,1 but no process has used them for up to 3"),
+            "{sentence}"
+        );
+        tester.interval = 60.0;
+        tester.run_edited(14_400.0, idle, allocated);
+        assert_eq!(tester.firing(), [("slurm-unused", "warn")]);
+        tester.run_edited(300.0, idle, |snapshot, _| snapshot.host.slurm_allocated_gpus = Some(vec![]));
+        assert_eq!(tester.firing(), []);
+    }
+
     fn disk(percent: u64) -> impl Fn(&mut Snapshot, f64) {
         move |snapshot, _| {
             snapshot.host.filesystems = vec![Filesystem {
@@ -261,11 +409,11 @@ mod tests {
     #[test]
     fn a_disk_that_was_already_full_is_preexisting() {
         let mut tester = RuleTester::new(gpus(0..1));
-        with_host(&mut tester, 60.0, disk(89));
-        with_host(&mut tester, 60.0, disk(93));
+        with_host(&mut tester, 60.0, disk(94));
+        with_host(&mut tester, 60.0, disk(96));
         assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 1));
         let mut tester = RuleTester::new(gpus(0..1));
-        with_host(&mut tester, 60.0, disk(93));
+        with_host(&mut tester, 60.0, disk(96));
         assert_eq!((tester.firing(), tester.notified()), (vec![("disk-full", "warn")], 0));
         assert!(tester.finding("disk-full").is_preexisting && !tester.finding("disk-full").is_alerting());
         with_host(&mut tester, 60.0, disk(99));
@@ -325,7 +473,7 @@ mod tests {
                 }];
             },
         );
-        assert_eq!(tester.fired(), [("nfs-hang", "warn"), ("nfs-hang", "crit")]);
+        assert_eq!(tester.fired(), [("nfs-hang", "info"), ("nfs-hang", "warn"), ("nfs-hang", "crit")]);
         assert_eq!(tester.firing(), [("nfs-hang", "crit")]);
         let finding = tester.finding("nfs-hang");
         assert_eq!(finding.processes.len(), 6);

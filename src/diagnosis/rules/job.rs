@@ -1,4 +1,5 @@
-//! Jobs that stopped working, ended or went silent: job-stalled, idle-hog, job-ended, log-silent.
+//! Jobs that never began, stopped working, ended or went silent: rendezvous-stuck, job-stalled, idle-hog, job-ended,
+//! log-silent.
 
 use crate::diagnosis::condition::{Escalation, Evaluation, Run};
 use crate::diagnosis::conditions::Conditions;
@@ -16,6 +17,7 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     for job in context.jobs.iter().filter(|job| job.is_readable) {
         let target = FindingTarget::Job(job.key.clone());
         stalled(context, conditions, job, &target);
+        rendezvous(context, conditions, job, &target);
         idle(context, conditions, job, &target);
     }
     let t = context.sample_time.t;
@@ -41,9 +43,12 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
     let (Some(run), true) = (job.stalled_run, is_judged) else { return };
     // A job that paused and resumed without help may pause as long again.
     let pause = f64::from(job.longest_pause.max(job.longest_quiet));
-    let (warn_after, crit_after) = (limits.warn_after.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
+    // A single process may wait for an upload at its end.
+    let least = if is_batch(context, job) { limits.warn_after } else { limits.warn_after.max(SINGLE_WARN_AFTER) };
+    let (warn_after, crit_after) = (least.max(1.5 * pause), limits.crit_after.max(3.0 * pause));
     // Somebody waits for a batch job and for a training run. Any other process may wait for requests.
     let escalation = match (is_batch(context, job), job.was_training(run.since)) {
+        _ if job.is_blind || job.is_debugged => Escalation::one(Severity::Info, warn_after),
         (_, true) => Escalation::two((Severity::Warn, warn_after), (Severity::Crit, crit_after)),
         (true, false) => Escalation::one(Severity::Warn, warn_after),
         (false, false) => Escalation::one(Severity::Info, warn_after),
@@ -60,6 +65,31 @@ fn stalled(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, t
         context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job)))
     });
 }
+
+/// Ranks that wait for each other since their start.
+fn rendezvous(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, target: &FindingTarget) {
+    let limits = &context.limits.rendezvous_stuck;
+    let is_new = job.age_at_first.is_some_and(|age| age <= limits.young);
+    let has_begun = job.gpus.iter().any(|gpu| gpu.baseline.active_seconds > 30.0);
+    let is_waiter = job.is_server || job.is_notebook || job.is_debugged || job.is_blind;
+    let (Some(run), true) = (job.stalled_run, is_new && !has_begun && !is_waiter && is_batch(context, job)) else {
+        return;
+    };
+    let escalation = Escalation::one(Severity::Warn, limits.warn_after);
+    let evaluation = Evaluation::new(escalation, Confidence::Likely, 60.0).since(run);
+    conditions.met(RuleId::RendezvousStuck, target, evaluation, |lasted, _| {
+        let sentence = format!(
+            "{} has never used {} and has done nothing for {}: its ranks may wait for each other",
+            context.format_job(job),
+            context.format_gpus(job.positions()),
+            duration(lasted),
+        );
+        context.job_details(job, sentence, format!("py-spy dump --pid {}", context.first_pid(job)))
+    });
+}
+
+/// How long a job of one process must have done nothing before it warns, in seconds.
+const SINGLE_WARN_AFTER: f64 = 1200.0;
 
 /// Whether the job runs under Slurm, or has a launcher with several ranks.
 fn is_batch(context: &RuleContext, job: &JobTrack) -> bool {
@@ -83,7 +113,7 @@ fn idle(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack, targ
     let proven =
         job.idle_since.filter(|since| *since < observed.since && context.sample_time.t - observed.since >= 120.0);
     let run = proven.map_or(observed, |since| Run { since, covered: context.sample_time.t - since });
-    let escalation = if job.is_server {
+    let escalation = if job.is_server || job.is_blind {
         Escalation::one(Severity::Info, limits.info_after)
     } else {
         Escalation::three(

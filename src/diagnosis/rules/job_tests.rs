@@ -1,7 +1,7 @@
 use crate::diagnosis::testing::{RuleTester, TestSample};
 use crate::fleet::fixture::{TestProcess, gpus, process};
 use crate::fleet::{GpuState, HostId};
-use crate::wire::XidEvent;
+use crate::wire::{Ancestor, XidEvent};
 
 fn job(command: &str, cores: f32) -> Vec<TestProcess> {
     let mut job = process(7, command, &[(0, 40)]);
@@ -23,7 +23,7 @@ fn a_job_that_worked_and_is_idle_is_stalled() {
     tester.interval = 30.0;
     tester.run(21_600.0, |tester, _| works(tester, "python train.py"));
     // The smoothed CPU usage takes a few minutes to fall.
-    tester.run(1290.0, |tester, _| idles(tester, "python train.py", 0.0));
+    tester.run(1590.0, |tester, _| idles(tester, "python train.py", 0.0));
     assert_eq!(tester.firing(), [("job-stalled", "warn")]);
     tester.run(900.0, |tester, _| idles(tester, "python train.py", 0.0));
     assert_eq!(tester.firing(), [("job-stalled", "crit")]);
@@ -35,7 +35,7 @@ fn a_job_that_worked_and_is_idle_is_stalled() {
 fn eight_ranks(tester: &mut RuleTester, utilization: u8, cores: f32) -> TestSample {
     let processes = (0..8).map(|gpu| {
         let mut rank = process(4312 + u32::from(gpu), "python train.py", &[(gpu, 40)]);
-        let torchrun = crate::wire::Ancestor { pid: 4300, name: "torchrun".into(), ..crate::wire::Ancestor::default() };
+        let torchrun = Ancestor { pid: 4300, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };
         rank.facts.ancestors = vec![torchrun];
         rank.reading.cpu_percent = Some(cores * 100.0);
         rank
@@ -59,6 +59,22 @@ fn threads_of_watchdogs_do_not_hide_a_stall() {
     tester.run(3600.0, |tester, _| eight_ranks(tester, 97, 1.3));
     tester.run(2400.0, |tester, _| eight_ranks(tester, 0, 0.8));
     assert!(!tester.fired().iter().any(|(rule, _)| *rule == "job-stalled"), "{:?}", tester.fired());
+}
+
+#[test]
+fn ranks_that_wait_for_each_other_from_the_start_are_reported() {
+    let run = |cores: f32| {
+        let mut tester = RuleTester::new(gpus(0..8));
+        tester.interval = 30.0;
+        tester.run_edited(
+            2400.0,
+            |tester, _| eight_ranks(tester, 0, cores),
+            |snapshot, t| snapshot.processes.age_seconds = vec![Some(t + 60.0); 8],
+        );
+        tester.firing()
+    };
+    assert_eq!(run(0.004), [("rendezvous-stuck", "warn")]);
+    assert_eq!(run(1.0), [], "they load data");
 }
 
 #[test]

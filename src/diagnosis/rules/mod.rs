@@ -8,6 +8,7 @@ mod host;
 mod job;
 mod memory;
 mod process;
+mod sharing;
 mod stuck;
 
 pub(super) use fleet_wide::{FLEET, FleetWide};
@@ -26,4 +27,5 @@ pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
     job::evaluate(context, conditions);
     efficiency::evaluate(context, conditions);
     memory::evaluate(context, conditions);
+    sharing::evaluate(context, conditions);
 }

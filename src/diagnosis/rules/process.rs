@@ -194,8 +194,9 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
         }
         None => parent.is_some_and(|parent| parent.pid == 1),
     };
-    let is_kept = facts.ignores_hangup == Some(true)
-        || facts.runs_in.is_some()
+    // A process that was seen to lose its launcher was not started to outlive it.
+    let is_adopted = is_adopted || (process.lost_parent && parent.is_some_and(|parent| is_shell(&parent.name)));
+    let is_kept = (!process.lost_parent && (facts.ignores_hangup == Some(true) || facts.runs_in.is_some()))
         || matches!(
             facts.owner,
             Some(Owner::Service(_) | Owner::Container { .. } | Owner::Pod { .. } | Owner::Unknown)
@@ -210,9 +211,17 @@ fn is_orphan(context: &RuleContext, process: &ProcessTrack) -> bool {
     });
     let is_idle = process.positions.iter().all(|position| {
         let utilization = context.gpus.get(*position).and_then(|gpu| gpu.utilization);
-        utilization.is_some_and(|percent| f64::from(percent) <= context.limits.orphan_holding_gpu.utilization)
+        let is_unused =
+            utilization.is_some_and(|percent| f64::from(percent) <= context.limits.orphan_holding_gpu.utilization);
+        // It may wait for the ended ranks in a collective.
+        let waits = |gpu: &GpuTrack| gpu.spin_run.is_some() || gpu.still_run.is_some();
+        is_unused || context.gpus.get(*position).is_some_and(waits)
     });
     is_idle && (is_worker || is_titled || process.lost_parent)
+}
+
+fn is_shell(name: &str) -> bool {
+    matches!(name.trim_start_matches('-'), "bash" | "sh" | "zsh" | "fish" | "dash" | "tcsh" | "ksh")
 }
 
 fn orphan(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, members: &[&ProcessTrack]) {

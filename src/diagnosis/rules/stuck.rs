@@ -17,10 +17,15 @@ const HOST_WORK_GRACE: (f64, f64) = (90.0, 720.0);
 /// How long after a sign of life on a resting GPU the other ranks count as waiting for it, in seconds. In telemetry of 29
 /// real saves by one rank, the longest time without a sign was 200 s.
 const ALIVE_GRACE: f64 = 240.0;
+/// The CPU cores of a resting rank that works in one thread, and how long that is believed, in seconds.
+const CPU_WORK_CORES: f64 = 0.5;
+const CPU_WORK_LIMIT: f64 = 900.0;
 /// The smallest share of healthy power, above that of an idle context, that is compared; less is noise.
 const MIN_HEALTHY_WATTS: f32 = 5.0;
 /// Without a known memory utilisation at healthy work, a frozen GPU may access its memory this much, in percent.
 const FROZEN_MEMORY_PERCENT: f32 = 1.0;
+/// The standard deviation of a constant power, in watts.
+const FROZEN_WATTS: f64 = 1.0;
 
 /// One GPU that spins.
 struct SpinningGpu {
@@ -61,7 +66,7 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     let stuck: Vec<&SpinningGpu> = spinning.iter().filter(|spinning| spinning.earlier.is_some()).collect();
     let waits_for = describe_host_work(context, job, &spinning);
     // The ranks of a server spin while they wait for requests.
-    if stuck.is_empty() || job.is_server {
+    if stuck.is_empty() || job.is_model_server {
         let suspects: Vec<&SpinningGpu> = spinning.iter().collect();
         suspect(context, conditions, job, &target, (&suspects, waits_for.is_some()));
         return;
@@ -74,6 +79,8 @@ fn evaluate_job(context: &RuleContext, conditions: &mut Conditions, job: &JobTra
     let escalation = |grace: f64| match waits_for {
         // A rank that works is the reason: the others are not hung.
         Some(_) => Escalation::one(Severity::Info, limits.waiting_after + grace),
+        // The person who debugs a rank knows that the others wait.
+        None if job.is_debugged => Escalation::one(Severity::Info, limits.waiting_after + grace),
         None => Escalation::two(
             (Severity::Warn, (limits.warn_after + worked).min(limits.waiting_after).max(1.5 * wait) + grace),
             (Severity::Crit, (limits.crit_after + worked).max(3.0 * wait)),
@@ -114,7 +121,8 @@ fn below_spin_power(context: &RuleContext, job: &JobTrack, gpu: &JobGpu, track: 
     let stats = track.window.stats(run.since.max(context.sample_time.t - limits.warn_after));
     let watts = stats.mean_power?;
     let is_flat = stats.power_variation.is_none_or(|variation| f64::from(variation) <= limits.power_variation);
-    if !(stats.is_median_high && stats.is_memory_median_low && is_flat) {
+    let is_memory_low = stats.is_memory_median_low || !track.reports_memory_use;
+    if !(stats.is_median_high && is_memory_low && is_flat) {
         return None;
     }
     let has_history = |past: &Baseline| past.power_seconds() >= limits.history;
@@ -154,9 +162,11 @@ fn frozen(context: &RuleContext, gpu: &JobGpu, track: &GpuTrack) -> Option<Spinn
     let (watts, memory) = (stats.mean_power?, stats.mean_memory_utilization?);
     let earlier = Some(&gpu.baseline).filter(|past| past.power_seconds() >= limits.history)?.median_power()?;
     let most_memory = gpu.baseline.mean_memory_utilization().map_or(FROZEN_MEMORY_PERCENT, |healthy| healthy / 4.0);
-    let is_frozen = f64::from(stats.power_variation?) <= limits.frozen_variation
-        && f64::from(watts) <= limits.frozen_power * f64::from(earlier)
-        && memory <= most_memory;
+    // On a board that draws little, the sensor's last digit exceeds the share.
+    let variation = f64::from(stats.power_variation?);
+    let is_constant = variation <= limits.frozen_variation || variation * f64::from(watts) <= FROZEN_WATTS;
+    let is_frozen =
+        is_constant && f64::from(watts) <= limits.frozen_power * f64::from(earlier) && memory <= most_memory;
     is_frozen.then_some(SpinningGpu {
         position: gpu.position,
         run,
@@ -220,10 +230,27 @@ fn describe_host_work(context: &RuleContext, job: &JobTrack, spinning: &[Spinnin
     if let Some(gpu) = job.gpus.iter().find(is_alive) {
         return Some(format!("the rank on {}, which shows signs of life", context.format_gpus([gpu.position])));
     }
+    if let Some(position) = rank_on_the_cpu(context, job, spinning) {
+        return Some(format!("the rank on {}, which uses the CPU", context.format_gpus([position])));
+    }
     let mut parts = context.peers.parts(job, context.host.id);
     parts
         .find(|part| is_recent(part.job.host_work_at))
         .map(|part| format!("a rank that is working on host {}", part.name))
+}
+
+/// A rank whose GPU rests while it uses one core: it saves, evaluates or prepares data in one thread. That is believed for
+/// a quarter of an hour, since a rank that waits in a loop uses a core, too.
+fn rank_on_the_cpu(context: &RuleContext, job: &JobTrack, spinning: &[SpinningGpu]) -> Option<usize> {
+    let t = context.sample_time.t;
+    let is_over = spinning.iter().any(|spinning| t - spinning.run.since > CPU_WORK_LIMIT);
+    let rests = |position: &usize| {
+        let track = context.gpus.get(*position);
+        !spinning.iter().any(|spinning| spinning.position == *position)
+            && track.is_some_and(|track| track.spin_run.is_none() && track.idle_run.is_some())
+    };
+    let mut working = context.members(job).filter(|process| process.smoothed_cores >= Some(CPU_WORK_CORES));
+    if is_over { None } else { working.find_map(|process| process.positions.iter().copied().find(rests)) }
 }
 
 fn suspect(
@@ -239,7 +266,8 @@ fn suspect(
     let patience = if is_waiting { context.limits.stuck_spin.waiting_after } else { 0.0 };
     // A rank on a single GPU has no peer to wait for, and a server waits for requests.
     let is_alone = job.gpus.len() == 1 && context.peers.parts(job, context.host.id).next().is_none();
-    let severity = if is_alone || is_waiting || job.is_server { Severity::Info } else { Severity::Warn };
+    let is_explained = is_waiting || job.is_model_server || job.is_debugged;
+    let severity = if is_alone || is_explained { Severity::Info } else { Severity::Warn };
     let after = context.limits.stuck_spin_suspect.warn_after.max(1.5 * f64::from(job.longest_wait));
     let escalation = Escalation::one(severity, after + patience);
     let evaluation =
@@ -248,7 +276,7 @@ fn suspect(
         let gpus = context.format_gpus(unseen.iter().map(|spinning| spinning.position));
         let (watts, limit, utilization) = means(unseen);
         let (reads, draws, accesses) = verbs(unseen.len());
-        let doubt = match (job.is_server, unseen.iter().any(|spinning| spinning.earlier.is_some())) {
+        let doubt = match (job.is_model_server, unseen.iter().any(|spinning| spinning.earlier.is_some())) {
             (true, _) => "may be hung, or wait for requests",
             (false, true) => "may be hung",
             (false, false) => "may be hung (seen only after it hung)",

@@ -145,6 +145,7 @@ fn a_missing_rank_is_named() {
         let mut test_sample = hung(tester, 4, 152.0, 1.0);
         for gpu in 1..4 {
             test_sample.gpus[gpu] = tester.gpu(0, 130.0, 0, 70);
+            test_sample.processes[gpu].reading.cpu_percent = Some(1.0);
         }
         test_sample
     });
@@ -205,15 +206,31 @@ fn ranks_that_wait_for_a_saving_rank_are_not_hung() {
     tester.run(850.0, |tester, _| {
         let mut test_sample = hung(tester, 2, 105.0, 1.0);
         test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+        test_sample.processes[0].reading.cpu_percent = Some(1.0);
         test_sample
     });
     assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
     tester.run(900.0, |tester, _| {
         let mut test_sample = hung(tester, 2, 105.0, 1.0);
         test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+        test_sample.processes[0].reading.cpu_percent = Some(1.0);
         test_sample
     });
     assert_eq!(tester.firing(), [("missing-rank", "warn")], "much longer than before");
+}
+
+#[test]
+fn a_rank_that_uses_one_core_is_believed_for_a_quarter_of_an_hour() {
+    let mut tester = after_healthy_work(2);
+    let resting = |tester: &mut RuleTester, _: f64| {
+        let mut test_sample = hung(tester, 2, 105.0, 1.0);
+        test_sample.gpus[0] = tester.gpu(0, 100.0, 0, 70);
+        test_sample
+    };
+    tester.run(850.0, resting);
+    assert!(tester.fired().iter().all(|(_, severity)| *severity == "info"), "{:?}", tester.fired());
+    tester.run(300.0, resting);
+    assert!(tester.firing().iter().any(|(_, severity)| *severity != "info"), "{:?}", tester.firing());
 }
 
 #[test]

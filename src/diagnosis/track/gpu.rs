@@ -60,6 +60,8 @@ pub(crate) struct GpuTrack {
     pub(crate) reserved_bytes: Option<u64>,
     pub(crate) total_bytes: Option<u64>,
     pub(crate) has_power_smoothing: bool,
+    /// Whether a memory utilisation was ever reported.
+    pub(crate) reports_memory_use: bool,
     pub(crate) window: Window,
     /// Busy below the spin power and without memory accesses.
     pub(crate) spin_run: Option<Run>,
@@ -89,6 +91,10 @@ pub(crate) struct GpuTrack {
     pub(crate) corrected_errors: CounterHistory,
     /// The NVLinks that have been up, as a bit mask.
     pub(crate) links_seen: u64,
+    /// Since when Slurm has allocated the GPU although nothing uses it.
+    pub(crate) unused_since: Option<f64>,
+    /// The performance state; 0 is the fastest.
+    pub(crate) performance_state: Option<u8>,
     /// The number of samples in a row in which the GPU was lost or needed a reset.
     pub(crate) lost_samples: u32,
 }
@@ -148,6 +154,7 @@ impl GpuTrack {
         let is_lost = matches!(self.error, Some(DriverErrorKind::GpuLost | DriverErrorKind::ResetRequired));
         self.lost_samples = if is_lost { self.lost_samples.saturating_add(1) } else { 0 };
         self.is_readable = self.error.is_none() && reading.blocked_seconds.is_none();
+        self.performance_state = reading.performance_state;
         self.utilization = reading.utilization_percent;
         self.memory_utilization = reading.memory_utilization_percent;
         self.power = reading.power_mean_watts.or(reading.power_watts);
@@ -223,7 +230,13 @@ impl GpuTrack {
             _ => None,
         };
         self.is_low_power = is_low == Some(true);
-        let is_memory_still = point.memory_utilization.map(|memory| f64::from(memory) <= bounds.memory);
+        // A board that never reports memory utilisation is judged by its power alone.
+        self.reports_memory_use |= point.memory_utilization.is_some();
+        let is_memory_still = match point.memory_utilization {
+            Some(memory) => Some(f64::from(memory) <= bounds.memory),
+            None if self.reports_memory_use => None,
+            None => Some(true),
+        };
         match point.utilization.zip(is_memory_still).map(|(percent, is_still)| percent >= 95 && is_still) {
             Some(true) => Run::extend(&mut self.still_run, t, dt),
             Some(false) => self.still_run = None,

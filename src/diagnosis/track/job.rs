@@ -31,6 +31,8 @@ const STILL_CORES_SHARE: f64 = 0.1;
 const STILL_CORES_MOST: f64 = 0.15;
 /// The CPU cores that each process beyond the first may use while the job is idle.
 const IDLE_CORES_PER_PROCESS: f64 = 0.02;
+/// The CPU cores from which a process on a MIG instance counts as working.
+const BLIND_WORK_CORES: f64 = 0.5;
 /// A notebook kernel that waits for input uses up to this many cores.
 const NOTEBOOK_IDLE_CORES: f64 = 0.15;
 /// A job that worked for this many seconds and this share of the time was training: a server rests between requests.
@@ -65,6 +67,14 @@ pub(crate) struct JobTrack {
     previous_gpus: Vec<JobGpu>,
     pub(crate) first_seen: f64,
     pub(crate) is_server: bool,
+    /// The job serves models: its ranks spin while they wait for requests.
+    pub(crate) is_model_server: bool,
+    /// A debugger runs one of its processes.
+    pub(crate) is_debugged: bool,
+    /// No GPU of the job reports a utilisation (MIG instances): only its CPU usage can be judged.
+    pub(crate) is_blind: bool,
+    /// The age of its youngest process when it was first seen, in seconds.
+    pub(crate) age_at_first: Option<f64>,
     pub(crate) is_notebook: bool,
     pub(crate) is_mine: bool,
     /// All its GPUs were read in this sample, and none of its processes is stale.
@@ -131,6 +141,10 @@ impl JobTrack {
             previous_gpus: Vec::new(),
             first_seen: t,
             is_server: false,
+            is_model_server: false,
+            is_debugged: false,
+            is_blind: false,
+            age_at_first: None,
             is_notebook: false,
             is_mine: false,
             is_readable: false,
@@ -216,6 +230,8 @@ impl JobTrack {
         let busiest = busiest.reduce(|a, b| Some(a?.max(b?))).flatten();
         let processes_len = self.members.len();
         let last_io = members().filter_map(|process| process.last_io_at).fold(f64::NEG_INFINITY, f64::max);
+        let youngest = members().filter_map(|process| process.age).reduce(f64::min);
+        self.age_at_first = self.age_at_first.or(youngest);
         self.cores = smoothed_cores;
         self.update_host_work(processes, t);
         if !self.is_readable {
@@ -254,6 +270,12 @@ impl JobTrack {
         self.extend_baseline(gpus, is_young, t);
         self.update_balance(gpus, bounds, t);
         let most = self.gpus.iter().map(|gpu| gpu.activity).reduce(|a, b| Some(a?.max(b?))).flatten().map(f64::from);
+        let is_instance = |gpu: &JobGpu| gpus.get(gpu.position).is_some_and(|track| track.is_instance);
+        self.is_blind = most.is_none() && self.gpus.iter().all(|gpu| gpu.activity.is_none() && is_instance(gpu));
+        if self.is_blind {
+            self.update_blind(busiest, dt);
+        }
+        let most = if self.is_blind { Some(0.0) } else { most };
         let is_idle = |most: Option<f64>, percent: f64, cores: Option<f64>, limit: f64| match (most, cores) {
             (Some(most), _) if most > percent => Some(false),
             (Some(_), Some(cores)) => Some(cores <= limit),
@@ -285,6 +307,16 @@ impl JobTrack {
             }
             None => {}
         }
+    }
+
+    /// A job on MIG instances works while one of its processes does.
+    fn update_blind(&mut self, busiest: Option<f64>, dt: f64) {
+        let Some(cores) = busiest.filter(|cores| *cores >= BLIND_WORK_CORES) else { return };
+        for gpu in &mut self.gpus {
+            gpu.baseline.active_seconds += dt as f32;
+        }
+        let weight = (dt / HEALTHY_CORES_SECONDS).min(1.0);
+        self.healthy_cores = Some(self.healthy_cores.map_or(cores, |slow| slow + weight * (cores - slow)));
     }
 
     /// Whether an idle job stays idle although a GPU was used for a moment.
@@ -387,7 +419,15 @@ impl JobTrack {
 
     /// The track for a part of the job that continues under another key, because its launcher is gone.
     pub(crate) fn renamed(&self, key: JobKey) -> Self {
-        Self { key, is_server: false, is_notebook: false, is_mine: false, ..self.clone().without_members() }
+        Self {
+            key,
+            is_server: false,
+            is_model_server: false,
+            is_debugged: false,
+            is_notebook: false,
+            is_mine: false,
+            ..self.clone().without_members()
+        }
     }
 
     /// Removes the processes, to be listed again. The GPUs are kept until [`JobTrack::drop_removed_gpus`].

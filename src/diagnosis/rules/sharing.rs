@@ -1,0 +1,143 @@
+//! GPUs that are shared by accident, or held without use beside others: gpu-shared, stray-contexts.
+
+use crate::diagnosis::condition::{Escalation, Evaluation};
+use crate::diagnosis::conditions::Conditions;
+use crate::diagnosis::finding::FindingTarget;
+use crate::diagnosis::rule_context::RuleContext;
+use crate::diagnosis::track::JobTrack;
+use crate::diagnosis::{Confidence, RuleId, Severity};
+use crate::fleet::Process;
+use crate::wire::GpuProcessKind;
+
+pub(super) fn evaluate(context: &RuleContext, conditions: &mut Conditions) {
+    for (position, gpu) in context.gpus.iter().enumerate().filter(|(_, gpu)| gpu.is_readable && !gpu.is_instance) {
+        shared(context, conditions, position, &FindingTarget::Gpu(gpu.identity.clone()));
+    }
+    for job in context.jobs.iter().filter(|job| job.is_readable && job.gpus.len() >= 2) {
+        stray(context, conditions, job);
+    }
+}
+
+fn shared(context: &RuleContext, conditions: &mut Conditions, position: usize, target: &FindingTarget) {
+    let limits = &context.limits.gpu_shared;
+    let works = |job: &&JobTrack| {
+        let gpu = job.gpus.iter().find(|gpu| gpu.position == position);
+        gpu.is_some_and(|gpu| {
+            !gpu.is_exclusive && gpu.activity.is_some_and(|percent| f64::from(percent) >= limits.share)
+        })
+    };
+    let jobs: Vec<&JobTrack> = context.jobs.iter().filter(works).collect();
+    let is_mps =
+        |process: &Process| process.usage_on(position).is_some_and(|usage| usage.kind == Some(GpuProcessKind::Mps));
+    if jobs.len() < 2 || context.host.processes().any(is_mps) {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Certain, 300.0);
+    conditions.met(RuleId::GpuShared, target, evaluation, |_, _| {
+        let names: Vec<String> = jobs.iter().map(|job| context.format_job(job)).collect();
+        let sentence = format!("{} is shared by {}", context.format_gpus([position]), names.join(" and "));
+        context.gpu_details(position, sentence, "gpufleet free".to_owned())
+    });
+}
+
+fn stray(context: &RuleContext, conditions: &mut Conditions, job: &JobTrack) {
+    let limits = &context.limits.stray_contexts;
+    let most = (limits.memory * 1_048_576.0) as u64;
+    let members: Vec<&Process> =
+        context.host.processes().filter(|process| process.info.job == job.key && !process.is_stale).collect();
+    // A rank with a small context on this GPU and its work on another one.
+    let is_stray = |process: &Process, position: usize| {
+        let memory = |position: usize| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
+        let here = memory(position).filter(|bytes| *bytes <= most);
+        let elsewhere = process.gpu_positions().filter(|other| *other != position).filter_map(memory).max();
+        matches!((here, elsewhere), (Some(here), Some(elsewhere)) if elsewhere >= 3 * here.max(1))
+    };
+    let strays = |position: usize| members.iter().filter(|process| is_stray(process, position)).count();
+    let crowded = job.positions().map(|position| (position, strays(position))).find(|(_, count)| *count >= 2);
+    let is_busy = |position: usize| context.gpus.get(position).is_some_and(|gpu| gpu.utilization >= Some(20));
+    let t = context.sample_time.t;
+    let rests = |position: &usize| {
+        let run = context.gpus.get(*position).and_then(|gpu| gpu.idle_run);
+        run.is_some_and(|run| t - run.since >= limits.idle_after)
+    };
+    let resting: Vec<usize> = match members.as_slice() {
+        [_] if job.gpus.iter().any(|gpu| is_busy(gpu.position)) => job.positions().filter(rests).collect(),
+        _ => Vec::new(),
+    };
+    if crowded.is_none() && resting.is_empty() {
+        return;
+    }
+    let evaluation = Evaluation::new(Escalation::one(Severity::Info, limits.after), Confidence::Likely, 300.0);
+    conditions.met(RuleId::StrayContexts, &FindingTarget::Job(job.key.clone()), evaluation, |_, _| {
+        let name = context.format_job(job);
+        let (sentence, positions) = match crowded {
+            Some((position, count)) => (
+                format!(
+                    "{count} ranks of {name} hold a context on {} although they work on others",
+                    context.format_gpus([position])
+                ),
+                vec![position],
+            ),
+            None => (
+                format!("{name} holds {} without using it", context.format_gpus(resting.iter().copied())),
+                resting.clone(),
+            ),
+        };
+        let mut details = context.job_details(job, sentence, "set CUDA_VISIBLE_DEVICES for the job".to_owned());
+        details.gpus = context.finding_gpus(positions);
+        details
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diagnosis::testing::{RuleTester, TestSample};
+    use crate::fleet::fixture::{gpus, process};
+    use crate::wire::Ancestor;
+
+    #[test]
+    fn two_jobs_that_compute_on_one_gpu_are_info() {
+        let run = |shares: [u8; 2]| {
+            let mut tester = RuleTester::new(gpus(0..1));
+            tester.run(1000.0, |tester, _| {
+                let mut jobs = vec![process(7, "python a.py", &[(0, 30)]), process(8, "python b.py", &[(0, 30)])];
+                for (job, share) in jobs.iter_mut().zip(shares) {
+                    job.gpus[0].sm_percent = Some(share);
+                }
+                TestSample { gpus: vec![tester.gpu(100, 500.0, 40, 60)], processes: jobs }
+            });
+            tester.fired()
+        };
+        assert_eq!(run([50, 45]), [("gpu-shared", "info")]);
+        assert_eq!(run([95, 2]), [], "an idle notebook beside a job");
+    }
+
+    #[test]
+    fn contexts_of_other_ranks_are_info() {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.run(1000.0, |tester, _| {
+            let ranks = (0..4).map(|gpu| {
+                let on: &[(u16, u64)] = if gpu == 0 { &[(0, 20)] } else { &[(0, 1), (gpu, 20)] };
+                let mut rank = process(70 + u32::from(gpu), "python train.py", on);
+                let torchrun = Ancestor { pid: 60, uid: Some(1000), name: "torchrun".into(), ..Ancestor::default() };
+                rank.facts.ancestors = vec![torchrun];
+                rank
+            });
+            TestSample { processes: ranks.collect(), gpus: (0..4).map(|_| tester.gpu(97, 500.0, 40, 23)).collect() }
+        });
+        assert_eq!(tester.fired(), [("stray-contexts", "info")]);
+        let sentence = tester.finding("stray-contexts").sentence.to_string();
+        assert!(sentence.starts_with("3 ranks of train.py") && sentence.contains("a context on GPU 0"), "{sentence}");
+    }
+
+    #[test]
+    fn gpus_that_a_single_process_holds_without_use_are_info() {
+        let mut tester = RuleTester::new(gpus(0..4));
+        tester.run(3000.0, |tester, _| {
+            let mut gpus = vec![tester.gpu(85, 400.0, 40, 70)];
+            gpus.extend((1..4).map(|_| tester.gpu(0, 90.0, 0, 70)));
+            TestSample { gpus, processes: vec![process(7, "python tf.py", &[(0, 70), (1, 70), (2, 70), (3, 70)])] }
+        });
+        assert_eq!(tester.firing(), [("stray-contexts", "info")]);
+    }
+}
