@@ -1,9 +1,10 @@
 //! The hosts of the demo, from the templates in `demo.toml`.
 
 use super::gpu_model::{MODELS, model};
+use super::host::HostScript;
 use super::process::PEOPLE;
 use super::rng::Rng;
-use super::script::{HostScript, Job, Positions, Seconds, Step};
+use super::script::{Job, Positions, Seconds, Step};
 use crate::config::HostConfig;
 use serde::Deserialize;
 use std::sync::Arc;

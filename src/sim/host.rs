@@ -3,8 +3,37 @@
 use super::gpu_model::{GpuModel, Load};
 use super::process::{GIB, Process};
 use super::rng::{CorrelatedNoise, Rng};
-use super::script::{HostScript, Step};
+use super::script::{Job, Step};
 use crate::wire::{ReplyOutcome, SafeText, XidEvent};
+use std::sync::Arc;
+
+/// Time constant of the noise of a GPU's power: a deviation shrinks to 1/e in this time.
+const NOISE_SECONDS: f64 = 60.0;
+/// Time constant of a GPU's temperature.
+const HEAT_SECONDS: f64 = 40.0;
+
+/// A simulated host at the beginning of its script.
+#[derive(Debug, Clone)]
+pub struct HostScript {
+    /// Name of the host.
+    pub name: String,
+    /// Seed of the random numbers of the host and its jobs.
+    pub seed: u64,
+    /// Distinguishes hosts with one seed.
+    pub index: u64,
+    /// Login name of the probe. Readings that only the owner may see exist for processes of this user.
+    pub login: String,
+    /// Model of all GPUs.
+    pub model: &'static GpuModel,
+    /// Number of GPUs.
+    pub gpu_count: usize,
+    /// Seconds between samples.
+    pub interval: f64,
+    /// The jobs, each with a number that distinguishes its random numbers and pids.
+    pub jobs: Vec<(usize, Arc<Job>)>,
+    /// The events.
+    pub events: Vec<Step>,
+}
 
 /// A simulated host.
 #[derive(Debug)]
@@ -59,7 +88,7 @@ impl SimulatedHost {
         let mut rng = Rng::new(&[script.seed, script.index, 1]);
         let up = rng.between(20.0, 90.0) * 86_400.0;
         let gpu = |rng: &mut Rng| SimulatedGpu {
-            noise: CorrelatedNoise::new(60.0, rng),
+            noise: CorrelatedNoise::new(rng),
             offset: 0.02 * rng.normal().clamp(-2.0, 2.0),
             joules: rng.between(1e8, 9e8),
             mean_watts: 0.0,
@@ -127,16 +156,18 @@ impl SimulatedHost {
         self.active(word).find(|event| event.is_on(gpu))
     }
 
-    /// Advances to a time.
+    /// Advances to a time, unless it is past.
     pub fn advance(&mut self, time: f64) {
-        let step = (time - self.time).max(0.0);
+        let time = time.max(self.time);
+        let step = time - self.time;
         self.time = time;
         let event_time = time.max(0.0);
         self.now.clear();
         self.now.extend((0..self.events.len()).filter(|place| self.events[*place].is_at(event_time)));
         let mut loads: Vec<Option<Load>> = vec![None; self.gpus.len()];
+        let kept = (-step / NOISE_SECONDS).exp();
         for gpu in &mut self.gpus {
-            gpu.noise.step(step, &mut self.rng);
+            gpu.noise.step(kept, &mut self.rng);
             gpu.used = 20 << 20;
         }
         for process in &mut self.processes {
@@ -166,13 +197,14 @@ impl SimulatedHost {
                 }
             }
         }
+        let warmed = 1.0 - (-step / HEAT_SECONDS).exp();
         for (gpu, load) in self.gpus.iter_mut().zip(&loads) {
             let watts = load.map_or(self.model.bare * (1.0 + gpu.offset), |load| load.watts).max(2.0);
             let watts = watts.min(gpu.limit * 1.03);
             gpu.joules += watts * step;
             gpu.mean_watts = watts;
             let target = 28.0 + 48.0 * watts / self.model.limit;
-            gpu.celsius += (target - gpu.celsius) * (1.0 - (-step / 40.0).exp());
+            gpu.celsius += (target - gpu.celsius) * warmed;
             gpu.load = *load;
         }
         self.generate_xids(event_time);

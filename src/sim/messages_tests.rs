@@ -1,8 +1,9 @@
 //! Checks that simulated readings are plausible for real hosts.
 
 use super::super::demo::Demo;
+use super::super::host::HostScript;
 use super::super::process::Process;
-use super::super::script::{HostScript, Job, Positions, Seconds};
+use super::super::script::{Job, Positions, Seconds};
 use super::*;
 use crate::wire::codec::{decode, encode};
 use crate::wire::{ClocksEventReasons, GpuProcessReading, Message, ProcessState, ReplyOutcome};

@@ -15,6 +15,6 @@ pub mod rng;
 pub mod script;
 mod simulated_fleet;
 
-pub use host::SimulatedHost;
+pub use host::{HostScript, SimulatedHost};
 pub use messages::ProbeConnection;
 pub use simulated_fleet::{SimulatedFleet, SimulatedProbe};

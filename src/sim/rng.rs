@@ -59,19 +59,16 @@ impl Rng {
 #[derive(Debug, Clone)]
 pub struct CorrelatedNoise {
     value: f64,
-    /// Time constant: a deviation shrinks to 1/e in this time.
-    time_constant_seconds: f64,
 }
 
 impl CorrelatedNoise {
     /// Starts at a random value.
-    pub fn new(time_constant_seconds: f64, rng: &mut Rng) -> Self {
-        Self { value: rng.normal(), time_constant_seconds }
+    pub fn new(rng: &mut Rng) -> Self {
+        Self { value: rng.normal() }
     }
 
-    /// Advances by some seconds.
-    pub fn step(&mut self, seconds: f64, rng: &mut Rng) {
-        let kept = (-seconds / self.time_constant_seconds).exp();
+    /// Advances by one step, in which a deviation shrinks to the fraction `kept`.
+    pub fn step(&mut self, kept: f64, rng: &mut Rng) {
         self.value = kept * self.value + (1.0 - kept * kept).sqrt() * rng.normal();
     }
 

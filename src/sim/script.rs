@@ -1,33 +1,8 @@
 //! The script of a simulated host: its jobs, and the events that happen to it. TOML files hold the scripts of the demo and of
 //! the labelled cases (tests/traces/README.md describes them).
 
-use super::gpu_model::GpuModel;
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-/// A simulated host at the beginning of its script.
-#[derive(Debug, Clone)]
-pub struct HostScript {
-    /// Name of the host.
-    pub name: String,
-    /// Seed of the random numbers of the host and its jobs.
-    pub seed: u64,
-    /// Distinguishes hosts with one seed.
-    pub index: u64,
-    /// Login name of the probe. Readings that only the owner may see exist for processes of this user.
-    pub login: String,
-    /// Model of all GPUs.
-    pub model: &'static GpuModel,
-    /// Number of GPUs.
-    pub gpu_count: usize,
-    /// Seconds between samples.
-    pub interval: f64,
-    /// The jobs, each with a number that distinguishes its random numbers and pids.
-    pub jobs: Vec<(usize, Arc<Job>)>,
-    /// The events.
-    pub events: Vec<Step>,
-}
 
 /// Processes that belong together: one per GPU, or a single one.
 #[derive(Debug, Clone, Deserialize)]

@@ -1,9 +1,8 @@
 //! The simulated hosts as streams: one task per connection speaks the wire protocol like a probe.
 
 use super::demo::Demo;
-use super::host::SimulatedHost;
+use super::host::{HostScript, SimulatedHost};
 use super::messages::{PAST_SECONDS, ProbeConnection};
-use super::script::HostScript;
 use crate::config::HostConfig;
 use crate::fleet::{Clock, HostId, LinkError, LinkErrorKind, Moment};
 use crate::wire::codec::{LineBuffer, decode_json, encode};

@@ -1,7 +1,8 @@
 //! The case files: what happens on which hosts, and the expected findings. README.md describes the format.
 
+use gpufleet::sim::HostScript;
 use gpufleet::sim::gpu_model::model;
-use gpufleet::sim::script::{HostScript, Job, Seconds, Step};
+use gpufleet::sim::script::{Job, Seconds, Step};
 use serde::Deserialize;
 use std::sync::Arc;
 
