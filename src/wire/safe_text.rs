@@ -22,7 +22,7 @@ const MAX_COMBINING_MARKS: usize = 2;
 /// combining marks per character. Deserialization sanitizes, so all text received over the wire is safe.
 ///
 /// Clones share the text.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SafeText(Arc<str>);
 
 impl SafeText {
@@ -46,12 +46,6 @@ impl SafeText {
     /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
-    }
-}
-
-impl Default for SafeText {
-    fn default() -> Self {
-        Self(Arc::default())
     }
 }
 
