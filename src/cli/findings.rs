@@ -95,7 +95,7 @@ pub fn replay(path: &Path, min_severity: Level, as_json: bool) -> Result<ExitCod
     let mut found = false;
     let played = replay.play(BufReader::new(file), |replay, transition| {
         found |= transition.to == FindingPhase::Firing && transition.severity >= printer.min_severity;
-        let finding = replay.engine().findings().find(|finding| finding.id == transition.id);
+        let finding = replay.engine().finding_of(transition);
         printer.transition(transition, finding).map_err(ReplayStopped::Print)
     });
     match played {
@@ -173,7 +173,7 @@ impl FindingsRun {
             if let Some(notifier) = &mut self.notifier {
                 notifier.take(&self.engine.notifications(&transitions));
                 for transition in &transitions {
-                    let finding = self.engine.findings().find(|finding| finding.id == transition.id);
+                    let finding = self.engine.finding_of(transition);
                     self.printer.transition(transition, finding)?;
                 }
             }

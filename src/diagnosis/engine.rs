@@ -216,11 +216,20 @@ impl Engine {
         all.into_iter()
     }
 
+    /// The finding after a transition; `None` if it has cleared. It looks only at the host of the transition and at the
+    /// fleet: searching all findings for each transition takes hours for a recording with thousands of hosts.
+    pub fn finding_of(&self, transition: &Transition) -> Option<&Finding> {
+        let of_host = self.host(transition.host).into_iter();
+        let of_host = of_host.flat_map(|host| host.conditions.findings().chain(host.link_conditions.findings()));
+        let mut findings = of_host.chain(self.fleet_wide.conditions.findings()).map(|(_, finding)| finding);
+        findings.find(|finding| finding.id == transition.id)
+    }
+
     /// The notifications among these transitions, each with its finding.
     pub fn notifications(&self, transitions: &[Transition]) -> Vec<FindingNotification> {
         let notifying = transitions.iter().filter(|transition| transition.notify);
         let find = |transition: &Transition| {
-            let finding = self.findings().find(|finding| finding.id == transition.id)?;
+            let finding = self.finding_of(transition)?;
             Some(FindingNotification { transition: transition.clone(), finding: finding.clone() })
         };
         notifying.filter_map(find).collect()

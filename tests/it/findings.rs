@@ -199,3 +199,37 @@ fn status_includes_findings_without_changing_its_exit_code() {
         "one simulated driver is broken"
     );
 }
+
+/// Replays a recording with a limit on the CPU time of the program, so that a busy machine does not matter.
+fn replay_within_cpu_seconds(path: &Path, seconds: u32) -> Output {
+    let command = format!("ulimit -t {seconds}; exec \"$0\" findings --json --replay \"$1\"");
+    let program = env!("CARGO_BIN_EXE_gpufleet");
+    Command::new("sh").args(["-c", &command, program]).arg(path).stdin(Stdio::null()).output().expect("sh runs")
+}
+
+#[test]
+fn replay_of_thousands_of_hosts_takes_time_in_proportion_to_their_number() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("many.jsonl");
+    let mut recording = "{\"recording\":1,\"started\":\"2026-03-01T13:44:00Z\"}\n".to_owned();
+    // Every four hosts run a driver of their own and are lost together, half a minute before the next four.
+    for host in 0..4000 {
+        let inventory = format!(
+            r#"{{"inventory":{{"generation":1,"driver_version":"5{}","gpus":[{{"name":"H{}"}}]}}}}"#,
+            host / 4,
+            host % 2
+        );
+        recording += &format!("{{\"t\":1,\"host\":\"h{host}\",\"wire\":{inventory}}}\n");
+        recording += &format!("{{\"t\":2,\"host\":\"h{host}\",\"wire\":{{\"snapshot\":{{\"generation\":1}}}}}}\n");
+    }
+    for host in 0..4000 {
+        let error = r#"{"kind":"timeout","message":"no answer"}"#;
+        recording += &format!("{{\"t\":3,\"host\":\"h{host}\",\"link\":\"down\",\"error\":{error}}}\n");
+    }
+    recording += "{\"t\":130,\"host\":\"h0\",\"link\":\"connecting\"}\n";
+    fs::write(&path, recording).expect("written");
+    let output = replay_within_cpu_seconds(&path, 60);
+    assert_code(&output, 4);
+    let changes = text(&output.stdout);
+    assert!(changes.contains("4000 hosts were lost within 10 s of each other"), "{}", changes.len());
+}

@@ -12,6 +12,7 @@ use crate::diagnosis::rule_context::duration;
 use crate::diagnosis::{Confidence, RuleId, Severity, Transition};
 use crate::fleet::{Fleet, Host, HostId, Link, Moment};
 use crate::wire::SafeText;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
 
 /// The host name in the fingerprints of findings about the fleet as a whole.
@@ -34,7 +35,7 @@ const SKEW_EVERY: f64 = 60.0;
 #[derive(Debug, Clone)]
 struct Outage {
     since: f64,
-    members: Vec<HostId>,
+    members: BTreeSet<HostId>,
     /// The members that are still lost.
     lost: Vec<HostId>,
     name: SafeText,
@@ -46,6 +47,7 @@ pub(crate) struct FleetWide {
     pub(crate) conditions: Conditions,
     last_tick: Option<Moment>,
     next_skew_check: Option<f64>,
+    /// In the order of [`Outage::since`].
     outages: Vec<Outage>,
     /// When this computer last resumed from suspend. Data missing before that is nobody's fault.
     resumed_at: Option<f64>,
@@ -82,9 +84,10 @@ impl FleetWide {
             diagnosis.conditions.freeze(diagnosis.link_lost_at.is_some());
         }
         self.update_outages(hosts, fleet);
+        let in_outages = members_of(&self.outages);
         for host in fleet.hosts() {
             let limits = host.config.thresholds.as_deref().unwrap_or(thresholds);
-            let is_in_outage = self.outages.iter().any(|outage| outage.members.contains(&host.id));
+            let is_in_outage = in_outages.contains(&host.id);
             let Some(diagnosis) = hosts.get_mut(host.id.0 as usize) else { continue };
             let conditions = &mut diagnosis.link_conditions;
             if diagnosis.link_lost_at.is_none() && !conditions.is_tracking_any() {
@@ -117,47 +120,70 @@ impl FleetWide {
 
     /// Finds hosts that were lost together, and tracks them until all are back.
     fn update_outages(&mut self, hosts: &[HostDiagnosis], fleet: &Fleet) {
-        let lost: Vec<(HostId, f64, f64)> = fleet
+        let lost: Vec<LostHost> = fleet
             .hosts()
             .iter()
             .filter_map(|host| {
                 let diagnosis = hosts.get(host.id.0 as usize)?;
                 // Known is only when a host was last heard. With a long interval it was lost later than that.
                 let slack = SAME_OUTAGE_SECONDS.max(2.5 * diagnosis.interval());
-                Some((host.id, diagnosis.link_lost_at?, slack))
+                Some(LostHost { id: host.id, since: diagnosis.link_lost_at?, slack })
             })
             .collect();
-        for outage in &mut self.outages {
-            for (host, since, slack) in &lost {
-                if (since - outage.since).abs() <= *slack && !outage.members.contains(host) {
-                    outage.members.push(*host);
-                }
-            }
-            outage.lost =
-                outage.members.iter().copied().filter(|host| lost.iter().any(|(other, ..)| other == host)).collect();
-        }
-        self.outages.retain(|outage| !outage.lost.is_empty());
-        let mut ungrouped: Vec<(HostId, f64, f64)> = lost
-            .into_iter()
-            .filter(|(host, ..)| !self.outages.iter().any(|outage| outage.members.contains(host)))
-            .collect();
-        ungrouped.sort_by(|a, b| a.1.total_cmp(&b.1));
-        let mut rest = ungrouped.as_slice();
-        while let [(_, since, slack), ..] = rest {
-            let count = rest.iter().take_while(|(_, other, _)| other - since <= *slack).count();
-            let (together, later) = rest.split_at(count);
-            let is_all = count >= 2 && count == fleet.hosts().len();
-            if count >= MIN_OUTAGE_HOSTS || is_all {
-                let members: Vec<HostId> = together.iter().map(|(host, ..)| *host).collect();
-                let first = members.iter().min().and_then(|first| fleet.host(*first));
-                let name = first.map_or_else(SafeText::default, |host| host.name().clone());
-                self.outages.push(Outage { since: *since, lost: members.clone(), members, name });
-                rest = later;
-            } else {
-                rest = &rest[1..];
-            }
+        update_outages(&mut self.outages, lost, fleet.hosts().len());
+        for outage in self.outages.iter_mut().filter(|outage| outage.name.is_empty()) {
+            let first = outage.members.first().and_then(|first| fleet.host(*first));
+            outage.name = first.map_or_else(SafeText::default, |host| host.name().clone());
         }
     }
+}
+
+/// A host that is out of reach.
+#[derive(Debug, Clone, Copy)]
+struct LostHost {
+    id: HostId,
+    since: f64,
+    /// Other hosts that were lost within this many seconds may share a cause.
+    slack: f64,
+}
+
+/// Adds lost hosts to the outages, which are in the order of their time, drops outages that are over, and adds new ones
+/// without a name. `hosts` is the number of hosts of the fleet. The number of steps is about proportional to the number
+/// of lost hosts: a recording may contain thousands.
+fn update_outages(outages: &mut Vec<Outage>, lost: Vec<LostHost>, hosts: usize) {
+    for host in &lost {
+        let first = outages.partition_point(|outage| host.since - outage.since > host.slack);
+        for outage in outages[first..].iter_mut().take_while(|outage| outage.since - host.since <= host.slack) {
+            outage.members.insert(host.id);
+        }
+    }
+    let lost_ids: HashSet<HostId> = lost.iter().map(|host| host.id).collect();
+    for outage in &mut *outages {
+        outage.lost = outage.members.iter().copied().filter(|host| lost_ids.contains(host)).collect();
+    }
+    outages.retain(|outage| !outage.lost.is_empty());
+    let grouped = members_of(outages);
+    let mut ungrouped: Vec<LostHost> = lost.into_iter().filter(|host| !grouped.contains(&host.id)).collect();
+    ungrouped.sort_by(|a, b| a.since.total_cmp(&b.since));
+    let mut rest = ungrouped.as_slice();
+    while let [first, ..] = rest {
+        let count = rest.iter().take_while(|other| other.since - first.since <= first.slack).count();
+        let (together, later) = rest.split_at(count);
+        let is_all = count >= 2 && count == hosts;
+        if count >= MIN_OUTAGE_HOSTS || is_all {
+            let members: BTreeSet<HostId> = together.iter().map(|host| host.id).collect();
+            let lost = members.iter().copied().collect();
+            outages.push(Outage { since: first.since, lost, members, name: SafeText::default() });
+            rest = later;
+        } else {
+            rest = &rest[1..];
+        }
+    }
+    outages.sort_by(|a, b| a.since.total_cmp(&b.since));
+}
+
+fn members_of(outages: &[Outage]) -> HashSet<HostId> {
+    outages.iter().flat_map(|outage| outage.members.iter().copied()).collect()
 }
 
 /// Whether this computer was suspended since the tick `before`. `heard` is when any host was last heard.
@@ -262,6 +288,7 @@ fn common_cause(
 
 fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
     let mut models: Vec<(&SafeText, Vec<(&SafeText, &Host)>)> = Vec::new();
+    let mut indexes: HashMap<&SafeText, usize> = HashMap::new();
     for host in fleet.hosts() {
         let Some(driver) = host.inventory.as_ref().and_then(|inventory| inventory.driver_version.as_ref()) else {
             continue;
@@ -272,16 +299,18 @@ fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
                 continue;
             }
             seen.push(model);
-            match models.iter_mut().find(|(other, _)| *other == model) {
-                Some((_, hosts)) => hosts.push((driver, host)),
-                None => models.push((model, vec![(driver, host)])),
-            }
+            let index = *indexes.entry(model).or_insert_with(|| {
+                models.push((model, Vec::new()));
+                models.len() - 1
+            });
+            models[index].1.push((driver, host));
         }
     }
     for (model, hosts) in models {
-        let mut drivers: Vec<&SafeText> = hosts.iter().map(|(driver, _)| *driver).collect();
-        drivers.sort();
-        drivers.dedup();
+        let mut drivers: BTreeMap<&SafeText, Vec<&Host>> = BTreeMap::new();
+        for (driver, host) in &hosts {
+            drivers.entry(driver).or_default().push(host);
+        }
         if drivers.len() < 2 {
             continue;
         }
@@ -290,10 +319,9 @@ fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
         conditions.met(RuleId::DriverSkew, &FindingTarget::Named(model.clone()), evaluation, |_, _| {
             let parts: Vec<String> = drivers
                 .iter()
-                .map(|driver| {
-                    let of = hosts.iter().filter(|(other, _)| other == driver);
-                    let names: Vec<&str> = of.clone().take(3).map(|(_, host)| host.name().as_str()).collect();
-                    let more = of.count().saturating_sub(3);
+                .map(|(driver, on)| {
+                    let names: Vec<&str> = on.iter().take(3).map(|host| host.name().as_str()).collect();
+                    let more = on.len().saturating_sub(3);
                     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
                     format!("{driver} on {}{more}", names.join(", "))
                 })
@@ -312,7 +340,7 @@ fn driver_skew(conditions: &mut Conditions, fleet: &Fleet) {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::Thresholds;
+    use super::*;
     use crate::diagnosis::testing::{RuleTester, TestSample};
     use crate::fleet::fixture::gpus;
     use crate::fleet::{HostUpdate, LinkError, LinkErrorKind};
@@ -388,6 +416,25 @@ mod tests {
         }
         send_samples(&mut tester, 30.0, 0..0);
         assert_eq!((tester.firing(), tester.notified()), (vec![], 1));
+    }
+
+    #[test]
+    fn many_outages_are_kept_apart() {
+        // Four hosts each are lost together, a minute after the four before.
+        let lost: Vec<LostHost> = (0..100_000)
+            .map(|id| LostHost { id: HostId(id), since: f64::from(id / 4) * 60.0, slack: SAME_OUTAGE_SECONDS })
+            .collect();
+        let mut outages = Vec::new();
+        for _ in 0..2 {
+            update_outages(&mut outages, lost.clone(), 200_000);
+            assert_eq!(outages.len(), 25_000);
+            assert!(outages.iter().all(|outage| outage.members.len() == 4 && outage.lost.len() == 4));
+        }
+        let late = LostHost { id: HostId(100_000), since: 65.0, slack: SAME_OUTAGE_SECONDS };
+        let lost = [&lost[..6], &[late]].concat();
+        update_outages(&mut outages, lost, 200_000);
+        let counts: Vec<_> = outages.iter().map(|outage| (outage.members.len(), outage.lost.len())).collect();
+        assert_eq!(counts, [(4, 4), (5, 3)]);
     }
 
     #[test]
