@@ -28,6 +28,8 @@ mod saved_state;
 
 #[cfg(test)]
 mod demo_rules_tests;
+#[cfg(test)]
+mod extreme_numbers_tests;
 
 pub use dispatch::run;
 pub use exit::{CommandError, ExitSignals, print};

@@ -160,7 +160,7 @@ pub struct Finding {
 impl Finding {
     /// How long the condition has held; stands still while the finding is frozen.
     pub fn lasted(&self, now: Moment) -> Duration {
-        if self.is_frozen { self.lasted } else { self.lasted + now.since(self.updated) }
+        if self.is_frozen { self.lasted } else { self.lasted.saturating_add(now.since(self.updated)) }
     }
 
     /// Whether the finding notifies and counts in the header: `Warn` or `Crit`, not pending, not preexisting and not

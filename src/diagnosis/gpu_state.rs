@@ -43,7 +43,7 @@ impl<'a> GpuSample<'a> {
         let memory = |process: &&Process| process.usage_on(position).and_then(|usage| usage.gpu_memory_bytes);
         let computing = holders.iter().filter_map(memory).reduce(u64::saturating_add);
         // A desktop holds memory without taking the GPU. If its memory is unknown, so is the rest.
-        let drawing: Option<u64> = drawing.iter().map(memory).sum();
+        let drawing = drawing.iter().map(memory).try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)));
         let is_unified = info.unified_memory == Some(true);
         let used = match (reading.memory_used_bytes, drawing) {
             (Some(used), Some(drawing)) if !is_unified => {

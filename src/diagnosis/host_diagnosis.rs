@@ -104,7 +104,7 @@ impl HostTrack {
                 user: Some(first.info.who.clone()),
                 is_mine: first.belongs_to(login),
                 age: members.iter().filter_map(|process| process.age).reduce(f64::max),
-                most_memory: members.iter().map(|process| process.most_memory).sum(),
+                most_memory: members.iter().map(|process| process.most_memory).fold(0, u64::saturating_add),
                 positions: gpu_positions(&members),
                 log_path: first.log_path(),
                 by_reboot,
@@ -416,9 +416,10 @@ impl HostDiagnosis {
         let series = SeriesKey::Process(&process.key, ProcessMetric::GpuMemory);
         let points = host.history().points(series, sample_time.now, Duration::from_secs(7200), 120);
         let gpus = || process.positions.iter().filter_map(|position| self.gpus.get(*position));
-        let total: Option<u64> = gpus().map(|gpu| gpu.total_bytes).sum();
-        let used: Option<u64> = gpus().map(|gpu| gpu.used_bytes).sum();
-        let (Some(total), Some(used)) = (total, used) else { return };
+        let sum = |bytes: fn(&GpuTrack) -> Option<u64>| {
+            gpus().map(bytes).try_fold(0, |sum: u64, bytes| Some(sum.saturating_add(bytes?)))
+        };
+        let (Some(total), Some(used)) = (sum(|gpu| gpu.total_bytes), sum(|gpu| gpu.used_bytes)) else { return };
         let free = total.saturating_sub(used) as f64;
         process.leak = detect_leak(&points, total as f64, free, &limits.gpu_mem_leak);
     }

@@ -1,5 +1,6 @@
 //! GPUs: the state of a GPU, lists of GPU indexes as text, and totals over the GPUs of hosts.
 
+use super::process::{RemoteNumber, sum};
 use super::{Host, Moment};
 
 /// The state of a GPU, as computed by `diagnosis`. Of several states that apply, the first in this order counts.
@@ -202,11 +203,8 @@ fn is_covered(host: &Host, now: Moment) -> bool {
 }
 
 /// Adds a value to a sum, which stays unknown if no value is known.
-fn add<T: std::ops::Add<Output = T> + Copy>(sum: &mut Option<T>, value: Option<T>) {
-    *sum = match (*sum, value) {
-        (Some(sum), Some(value)) => Some(sum + value),
-        (sum, value) => sum.or(value),
-    };
+fn add<T: RemoteNumber>(total: &mut Option<T>, value: Option<T>) {
+    *total = sum([*total, value].into_iter());
 }
 
 #[cfg(test)]

@@ -43,9 +43,12 @@ impl Moment {
         later.since_start().saturating_sub(self.since_start())
     }
 
-    /// The moment `duration` after this one.
+    /// The moment `duration` after this one, or the last possible one: durations may come from thresholds and hosts.
     pub fn plus(self, duration: Duration) -> Self {
-        Self { elapsed: self.elapsed.map(|elapsed| elapsed + duration), unix: self.unix + duration }
+        Self {
+            elapsed: self.elapsed.map(|elapsed| elapsed.saturating_add(duration)),
+            unix: self.unix.saturating_add(duration),
+        }
     }
 
     /// The moment `duration` before this one.
@@ -98,6 +101,12 @@ impl Clock {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_moment_is_the_end_of_time() {
+        let moment = Moment::new(Duration::from_secs(5), Duration::from_secs(7));
+        assert_eq!(moment.plus(Duration::MAX), Moment::new(Duration::MAX, Duration::MAX));
+    }
 
     #[test]
     fn the_wall_clock_gives_the_time_since_a_moment_before_the_start() {

@@ -182,9 +182,33 @@ impl ProcessTrouble {
 /// How long a process must be in uninterruptible sleep without a break to count as [`ProcessTrouble::DiskWait`].
 pub const DISK_WAIT_THRESHOLD: Duration = Duration::from_secs(10);
 
+/// Numbers from hosts, whose sums must not overflow: each may be as large as its type allows.
+pub(super) trait RemoteNumber: Copy {
+    /// The sum; the largest number of the type if it is larger.
+    fn plus(self, other: Self) -> Self;
+}
+
+impl RemoteNumber for u64 {
+    fn plus(self, other: Self) -> Self {
+        self.saturating_add(other)
+    }
+}
+
+impl RemoteNumber for f32 {
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+}
+
+impl RemoteNumber for f64 {
+    fn plus(self, other: Self) -> Self {
+        self + other
+    }
+}
+
 /// Sums the known values; `None` if no value is known.
-pub(super) fn sum<T: std::ops::Add<Output = T>>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
-    values.flatten().reduce(|total, value| total + value)
+pub(super) fn sum<T: RemoteNumber>(values: impl Iterator<Item = Option<T>>) -> Option<T> {
+    values.flatten().reduce(T::plus)
 }
 
 impl ProcessInfo {
@@ -500,6 +524,13 @@ mod tests {
     fn job(pid: u32, uid: u32, ancestors: Vec<Ancestor>) -> String {
         let key = JobKey::of_process(&key(pid), Some(&facts(pid, uid, ancestors)));
         key.to_string()
+    }
+
+    #[test]
+    fn sums_of_remote_numbers_do_not_overflow() {
+        assert_eq!(sum([Some(u64::MAX), None, Some(2)].into_iter()), Some(u64::MAX));
+        assert_eq!(sum([Some(1.5_f32), Some(2.0)].into_iter()), Some(3.5));
+        assert_eq!(sum([None::<u64>, None].into_iter()), None);
     }
 
     #[test]

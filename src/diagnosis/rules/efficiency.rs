@@ -92,7 +92,8 @@ fn input_stall(context: &RuleContext, conditions: &mut Conditions, job: &JobTrac
         let were = if job.gpus.len() == 1 { "was" } else { "were" };
         let (why, next) = match cause {
             Cause::Cpu => {
-                let workers: u32 = context.members(job).filter_map(|process| process.descendants).sum();
+                let workers = context.members(job).filter_map(|process| process.descendants);
+                let workers = workers.fold(0, u32::saturating_add);
                 let next = "use more data loader workers, or cheaper transforms".to_owned();
                 (format!("its {workers} workers use all of their CPU"), next)
             }
@@ -156,7 +157,7 @@ fn cause(context: &RuleContext, job: &JobTrack) -> Option<Cause> {
         return Some(Cause::Storage);
     }
     let (workers, percent) = context.members(job).fold((0_u32, 0.0_f32), |(workers, percent), process| {
-        (workers + process.descendants.unwrap_or(0), percent + process.descendants_cpu.unwrap_or(0.0))
+        (workers.saturating_add(process.descendants.unwrap_or(0)), percent + process.descendants_cpu.unwrap_or(0.0))
     });
     if workers > 0 && f64::from(percent) >= limits.worker_cpu * f64::from(workers) {
         return Some(Cause::Cpu);

@@ -147,7 +147,7 @@ fn zombie(context: &RuleContext, conditions: &mut Conditions, job: &JobKey, memb
     let escalation = Escalation::two((Severity::Warn, limits.warn_after), (Severity::Crit, limits.crit_after));
     let evaluation = Evaluation { at_least: true, ..Evaluation::new(escalation, Confidence::Certain, 5.0) };
     conditions.met(RuleId::ZombieHoldingGpu, &FindingTarget::Job(job.clone()), evaluation, |lasted, _| {
-        let live = members.iter().filter_map(|process| process.threads_live).sum::<u32>();
+        let live = members.iter().filter_map(|process| process.threads_live).fold(0, u32::saturating_add);
         let threads = if live > 0 {
             format!("{live} of its threads are still alive")
         } else {

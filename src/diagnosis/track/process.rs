@@ -261,7 +261,7 @@ impl ProcessTrack {
             (Some(before), Some(now)) => now.saturating_sub(before),
             _ => 0,
         };
-        let read = matches!((self.read_characters, reading.read_characters), (Some(a), Some(b)) if b > a + WRITE_BYTES);
+        let read = matches!((self.read_characters, reading.read_characters), (Some(a), Some(b)) if b > a.saturating_add(WRITE_BYTES));
         if wrote >= WRITE_BYTES || read || has_more(self.descendants, reading.descendants) {
             self.last_io_at = Some(t);
         }
